@@ -1,0 +1,131 @@
+"""Config: the numbers that fix a GPT-2's shapes and arithmetic, read from and written to config.json."""
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from .errors import ConfigError, show
+from .ops import ACTIVATIONS
+
+HEADS = ("tied", "untied")
+MAX_INT = {"n_layer": 10_000}  # a file that claims a billion layers must not fill the memory with names
+
+# Fields whose name here is not their name in transformers' config.json.
+JSON_NAMES = {"n_ctx": "n_positions", "tied": "tie_word_embeddings"}
+
+# config.json fields that turn GPT-2 into another model, with the only values under which they do not.
+# (reorder_and_upcast_attn is absent on purpose: it changes the rounding of half precision alone.)
+NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
+    "model_type": ("gpt2",),
+    "add_cross_attention": (False,),
+    "is_encoder_decoder": (False,),
+    "pruned_heads": (None, {}),
+    "quantization_config": (None,),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The hyperparameters of a GPT-2. The defaults are GPT-2 124M's.
+
+    Raises ConfigError for a value that no GPT-2 has.
+    """
+
+    vocab_size: int = 50257  # V
+    n_ctx: int = 1024  # the longest sequence: rows of wpe
+    n_embd: int = 768  # D, the width of the residual stream
+    n_layer: int = 12  # L
+    n_head: int = 12  # H; each head is K = D / H wide
+    n_inner: int | None = None  # F, the MLP's width; None means 4 D
+    activation_function: str = "gelu_new"
+    layer_norm_epsilon: float = 1e-5
+    scale_attn_weights: bool = True  # divide attention scores by sqrt(K)
+    scale_attn_by_inverse_layer_idx: bool = False  # and by the layer's number, counted from 1
+    tied: bool = True  # THE switch: logits are x @ wte.T (True) or x @ W_U (False)
+    initializer_range: float = 0.02  # standard deviation of random weights
+    bos_token_id: int | None = 50256
+    eos_token_id: int | tuple[int, ...] | None = 50256  # ends a generated text
+
+    def __post_init__(self) -> None:
+        # JSON has lists where a frozen dataclass wants tuples, and null where n_inner has its default.
+        if isinstance(self.eos_token_id, list):
+            object.__setattr__(self, "eos_token_id", tuple(self.eos_token_id))
+        for name in ("vocab_size", "n_ctx", "n_embd", "n_head", "n_layer"):
+            _check_int(name, getattr(self, name), minimum=0 if name == "n_layer" else 1)
+        if self.n_inner is None:
+            object.__setattr__(self, "n_inner", 4 * self.n_embd)
+        _check_int("n_inner", self.n_inner, minimum=1)
+        if self.n_embd % self.n_head:
+            raise ConfigError(
+                f"n_embd {self.n_embd} does not divide into n_head {self.n_head} heads of equal width"
+            )
+        if self.activation_function not in ACTIVATIONS:
+            raise ConfigError(
+                f"activation_function {show(self.activation_function)} is not supported; "
+                f"expected one of {', '.join(ACTIVATIONS)}"
+            )
+        for name in ("layer_norm_epsilon", "initializer_range"):
+            value = getattr(self, name)
+            if not _is_number(value) or not 0 <= value < math.inf:
+                raise ConfigError(f"{name} must be a number of at least 0, got {show(value)}")
+        for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(
+                    f"{JSON_NAMES.get(name, name)} must be true or false, got {show(getattr(self, name))}"
+                )
+        for token in (self.bos_token_id, *self.eos_token_ids):
+            if token is not None:
+                _check_int("bos_token_id and eos_token_id", token, minimum=0)
+
+    @property
+    def head_width(self) -> int:
+        """K = D / H."""
+        return self.n_embd // self.n_head
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The ids that end a text: none, one or several."""
+        if self.eos_token_id is None:
+            return ()
+        return self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,)
+
+    def with_head(self, head: str) -> "Config":
+        """This configuration with the head called "tied" or "untied"."""
+        if head not in HEADS:
+            raise ConfigError(f'head must be "tied" or "untied", got {show(head)}')
+        return replace(self, tied=head == "tied")
+
+    @classmethod
+    def from_json(cls, data: Any) -> "Config":
+        """A Config from the parsed config.json of a transformers checkpoint.
+
+        Fields that do not change the arithmetic are passed over; a field that changes it in a way this
+        code does not follow raises ConfigError with its name.
+        """
+        if not isinstance(data, dict):
+            raise ConfigError(f"expected a JSON object, got {show(data)}")
+        if "model_type" not in data:
+            raise ConfigError('"model_type" is missing; expected "gpt2"')
+        for name, allowed in NEUTRAL_VALUES.items():
+            if name in data and data[name] not in allowed:
+                raise ConfigError(
+                    f"{name} is {show(data[name])}, which is another model than the GPT-2 computed here "
+                    f"(expected {show(allowed[0])})"
+                )
+        names = {field.name: JSON_NAMES.get(field.name, field.name) for field in fields(cls)}
+        return cls(**{ours: data[theirs] for ours, theirs in names.items() if theirs in data})
+
+    def to_json(self) -> dict[str, Any]:
+        """What config.json holds, for json.dump: `from_json` and transformers read it back."""
+        own = {JSON_NAMES.get(field.name, field.name): getattr(self, field.name) for field in fields(self)}
+        return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **own}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_int(name: str, value: Any, minimum: int) -> None:
+    maximum = MAX_INT.get(name, 2**31 - 1)
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+        raise ConfigError(f"{name} must be a whole number from {minimum} to {maximum}, got {show(value)}")

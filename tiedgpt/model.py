@@ -1,0 +1,307 @@
+"""GPT-2 from token ids to logits, and the switch: does the embedding also unembed?
+
+Read downward; each function is used by the next. Letters, here and everywhere:
+
+    B batch    T time, the tokens given    S time with those in the cache    V vocabulary
+    D n_embd, the residual stream's width    H heads    K = D / H, a head's width    F the MLP's width
+
+Weights arrive by their checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. A `tape`, where one
+is given, is a dict that receives the named activations; nothing recorded is changed afterwards.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .config import Config
+from .errors import ArgumentError, show
+from .ops import ACTIVATIONS, layer_norm, linear, softmax
+from .parameters import Parameters, nest, parameter_shapes
+
+Tape = dict[str, np.ndarray]
+
+
+class KVCache:
+    """The keys and values of the tokens read so far, so that no token is read twice.
+
+    Per layer, keys and values [B, H, capacity, K], of which the first `length` positions are filled.
+    """
+
+    def __init__(self, config: Config, batch: int, capacity: int, dtype: Any = np.float32) -> None:
+        shape = (config.n_layer, batch, config.n_head, capacity, config.head_width)
+        self.keys = np.empty(shape, dtype)
+        self.values = np.empty(shape, dtype)
+        self.capacity = capacity
+        self.length = 0
+
+    def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Append a layer's new keys and values [B, H, T, K]; return all of them [B, H, S, K]."""
+        end = self.length + k.shape[2]
+        self.keys[layer, :, :, self.length : end] = k
+        self.values[layer, :, :, self.length : end] = v
+        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+
+
+def record(tape: Tape | None, name: str, activation: np.ndarray) -> None:
+    """Put an activation on the tape, if there is one."""
+    if tape is not None:
+        tape[name] = activation
+
+
+def embed(ids: np.ndarray, wte: np.ndarray, wpe: np.ndarray, start: int) -> np.ndarray:  # [B, T] -> [B, T, D]
+    """Each token's vector plus its position's; `start` is the first one's position."""
+    return wte[ids] + wpe[start : start + ids.shape[1]]
+
+
+def causal_mask(T: int, dtype: Any) -> np.ndarray:  # -> [T, T]
+    """0 where a token (row) may look, -inf above the diagonal, where the future is."""
+    return np.triu(np.full((T, T), -np.inf, dtype), k=1)
+
+
+def attention(  # [B, T, D] -> [B, T, D]
+    x: np.ndarray,
+    c_attn: dict[str, np.ndarray],
+    c_proj: dict[str, np.ndarray],
+    config: Config,
+    layer: int,
+    cache: KVCache | None = None,
+    tape: Tape | None = None,
+) -> np.ndarray:
+    """Every token asks (q) all tokens before it (k) and takes a mixture of what they say (v)."""
+    B, T, D = x.shape
+    H, K = config.n_head, config.head_width
+    qkv = linear(x, **c_attn).reshape(B, T, 3, H, K)
+    q, k, v = qkv.transpose(2, 0, 3, 1, 4)  # three views, each [B, H, T, K]
+    if cache is not None:
+        k, v = cache.extend(layer, k, v)  # [B, H, S, K]
+
+    scale = 1.0
+    if config.scale_attn_weights:
+        scale /= math.sqrt(K)
+    if config.scale_attn_by_inverse_layer_idx:
+        scale /= layer + 1
+    scores = (q * scale) @ k.swapaxes(-1, -2)  # [B, H, T, S]
+    if T > 1:  # only the last T columns, the new tokens, hold a future to hide
+        scores[..., -T:] += causal_mask(T, scores.dtype)
+    pattern = softmax(scores, out=scores)
+    record(tape, f"attn.{layer}.pattern", pattern)
+
+    heads = pattern @ v  # [B, H, T, K]
+    record(tape, f"attn.{layer}.heads", heads)
+    out = linear(heads.swapaxes(1, 2).reshape(B, T, D), **c_proj)
+    record(tape, f"attn.{layer}.out", out)
+    return out
+
+
+def mlp(  # [B, T, D] -> [B, T, D]
+    x: np.ndarray,
+    c_fc: dict[str, np.ndarray],
+    c_proj: dict[str, np.ndarray],
+    config: Config,
+    layer: int,
+    tape: Tape | None = None,
+) -> np.ndarray:
+    """Each token by itself: widen to F, apply the nonlinearity, narrow to D."""
+    pre = linear(x, **c_fc)  # [B, T, F]
+    record(tape, f"mlp.{layer}.pre", pre)
+    post = ACTIVATIONS[config.activation_function](pre)
+    record(tape, f"mlp.{layer}.post", post)
+    out = linear(post, **c_proj)
+    record(tape, f"mlp.{layer}.out", out)
+    return out
+
+
+def transformer_block(  # [B, T, D] -> [B, T, D]
+    resid_pre: np.ndarray,
+    block: dict[str, Any],
+    config: Config,
+    layer: int,
+    cache: KVCache | None = None,
+    tape: Tape | None = None,
+) -> np.ndarray:
+    """The residual stream is read twice, and twice something is added to it."""
+    eps = config.layer_norm_epsilon
+    record(tape, f"resid_pre.{layer}", resid_pre)
+
+    attn_in = layer_norm(resid_pre, **block["ln_1"], eps=eps)
+    resid_mid = resid_pre + attention(attn_in, **block["attn"], config=config, layer=layer, cache=cache, tape=tape)
+    record(tape, f"resid_mid.{layer}", resid_mid)
+
+    mlp_in = layer_norm(resid_mid, **block["ln_2"], eps=eps)
+    resid_post = resid_mid + mlp(mlp_in, **block["mlp"], config=config, layer=layer, tape=tape)
+    record(tape, f"resid_post.{layer}", resid_post)
+    return resid_post
+
+
+def transformer(  # [B, T] -> [B, T, D]
+    ids: np.ndarray,
+    tree: dict[str, Any],
+    config: Config,
+    cache: KVCache | None = None,
+    tape: Tape | None = None,
+) -> np.ndarray:
+    """All of GPT-2 but the head: the residual stream after the last block and the final layer norm."""
+    start = cache.length if cache is not None else 0
+    resid = embed(ids, tree["wte"]["weight"], tree["wpe"]["weight"], start)
+    for layer, block in enumerate(tree["h"]):
+        resid = transformer_block(resid, block, config, layer, cache, tape)
+    if cache is not None:
+        cache.length += ids.shape[1]
+    final = layer_norm(resid, **tree["ln_f"], eps=config.layer_norm_epsilon)
+    record(tape, "final", final)
+    return final
+
+
+def unembedding(parameters: Parameters, tied: bool) -> np.ndarray:  # -> W_U [D, V]
+    """THE SWITCH: which matrix unembeds? Nothing else in the forward pass knows.
+
+    Tied, it is the embedding again: one [V, D] matrix read by row on the way in and by column on the way
+    out. Untied, it is a matrix of its own, which checkpoints keep as lm_head.weight, [V, D] like wte.
+    """
+    if tied:
+        wte = parameters["wte.weight"]
+        return wte.T  # logits = final @ wte.T
+    W_U = parameters["lm_head.weight"].T
+    return W_U  # logits = final @ W_U
+
+
+def unembed(final: np.ndarray, W_U: np.ndarray) -> np.ndarray:  # [..., D] -> [..., V]
+    """One logit for each token of the vocabulary: how well `final` points along its column of W_U."""
+    logits = final.reshape(-1, final.shape[-1]) @ W_U
+    return logits.reshape(*final.shape[:-1], W_U.shape[1])
+
+
+class GPT2:
+    """A configuration and its parameters, callable.
+
+    Raises ArgumentError when the parameters are not those of the configuration (names, shapes, one float
+    dtype for all). Nothing here changes a parameter; `tie` and `untie` return new models that share the
+    arrays they have in common.
+    """
+
+    def __init__(self, config: Config, parameters: Parameters) -> None:
+        shapes = parameter_shapes(config)
+        for name in shapes.keys() | parameters.keys():
+            if name not in parameters:
+                raise ArgumentError(f"parameter {name} is missing; expected shape {shapes[name]}")
+            if name not in shapes:
+                raise ArgumentError(f"parameter {show(name)} is not one of a {_head(config)} GPT-2's")
+            if parameters[name].shape != shapes[name]:
+                raise ArgumentError(
+                    f"parameter {name} has shape {parameters[name].shape}; expected {shapes[name]}"
+                )
+        dtypes = {array.dtype for array in parameters.values()}
+        if len(dtypes) != 1 or not dtypes <= {np.dtype(np.float32), np.dtype(np.float64)}:
+            raise ArgumentError(
+                f"parameters must be all float32 or all float64, got {', '.join(sorted(map(str, dtypes)))}"
+            )
+        self.config = config
+        self.parameters = {name: parameters[name] for name in shapes}
+        self.dtype = dtypes.pop()
+        self._tree = nest(self.parameters)
+
+    @classmethod
+    def random(cls, config: Config, seed: int = 0) -> "GPT2":
+        """A model before training, initialised as GPT-2 was [Radford et al. 2019, section 2.3].
+
+        Normal weights of standard deviation config.initializer_range; the two projections that write to
+        the residual stream are scaled by 1 / sqrt(2 L), for 2 L of them add up there.
+        """
+        rng = np.random.default_rng(seed)
+        parameters = {}
+        for name, shape in parameter_shapes(config).items():
+            if name.endswith(".bias"):
+                parameters[name] = np.zeros(shape, np.float32)
+            elif "ln_" in name:
+                parameters[name] = np.ones(shape, np.float32)
+            else:
+                std = config.initializer_range
+                if name.endswith("c_proj.weight"):
+                    std /= math.sqrt(2 * config.n_layer)
+                parameters[name] = _normal(rng, shape, std)
+        return cls(config, parameters)
+
+    @property
+    def W_E(self) -> np.ndarray:  # [V, D]
+        """The embedding matrix, wte."""
+        return self.parameters["wte.weight"]
+
+    @property
+    def W_U(self) -> np.ndarray:  # [D, V]
+        """The unembedding matrix; when tied, a view of W_E.T."""
+        return unembedding(self.parameters, self.config.tied)
+
+    def __call__(self, ids: Any, cache: KVCache | None = None, tape: Tape | None = None) -> np.ndarray:
+        """Logits for the token after each of `ids`: [T] -> [T, V], [B, T] -> [B, T, V].
+
+        With a cache, `ids` continue the tokens it holds and are added to it. Raises ArgumentError for
+        ids that are not whole numbers in [0, V), an empty sequence, or one longer than the context.
+        """
+        logits = unembed(self.hidden(ids, cache, tape), self.W_U)
+        record(tape, "logits", logits)
+        return logits
+
+    def hidden(self, ids: Any, cache: KVCache | None = None, tape: Tape | None = None) -> np.ndarray:
+        """What the head reads: [T] -> [T, D], [B, T] -> [B, T, D]. Takes and raises what a call does."""
+        ids = self._check_ids(ids, cache)
+        final = transformer(np.atleast_2d(ids), self._tree, self.config, cache, tape)
+        return final if ids.ndim == 2 else final[0]
+
+    def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
+        """An empty cache for `batch` sequences of up to `capacity` tokens (the whole context if None)."""
+        return KVCache(self.config, batch, capacity or self.config.n_ctx, self.dtype)
+
+    def tie(self) -> "GPT2":
+        """This model with wte.T as its unembedding; its own W_U, if it has one, is left behind."""
+        parameters = {name: array for name, array in self.parameters.items() if name != "lm_head.weight"}
+        return GPT2(self.config.with_head("tied"), parameters)
+
+    def untie(self, init: str = "copy", seed: int = 0) -> "GPT2":
+        """This model with a W_U of its own; wte is untouched.
+
+        init: "copy" starts W_U as wte.T (the logits do not change by a bit), "random" as GPT-2 starts its
+        weights (standard deviation config.initializer_range, from `seed`), "zeros" as 0 (all tokens
+        equally likely). Raises ArgumentError for another.
+        """
+        if init == "copy":
+            lm_head = self.W_E.copy()
+        elif init == "random":
+            rng = np.random.default_rng(seed)
+            lm_head = _normal(rng, self.W_E.shape, self.config.initializer_range).astype(self.dtype)
+        elif init == "zeros":
+            lm_head = np.zeros_like(self.W_E)
+        else:
+            raise ArgumentError(f'init must be "copy", "random" or "zeros", got {show(init)}')
+        return GPT2(self.config.with_head("untied"), {**self.parameters, "lm_head.weight": lm_head})
+
+    def astype(self, dtype: Any) -> "GPT2":
+        """This model computing in float32 or float64: the second is the referee of the first."""
+        return GPT2(self.config, {name: array.astype(dtype) for name, array in self.parameters.items()})
+
+    def _check_ids(self, ids: Any, cache: KVCache | None) -> np.ndarray:
+        array = np.asarray(ids)
+        if array.size == 0 or array.ndim not in (1, 2):
+            raise ArgumentError(f"ids must be [T] or [B, T] with at least one token, got shape {array.shape}")
+        if array.dtype.kind not in "iu":
+            raise ArgumentError(f"ids must be whole numbers, got {array.dtype}")
+        V = self.config.vocab_size
+        outside = array[(array < 0) | (array >= V)]
+        if outside.size:  # NumPy would read a negative id from the end of wte
+            raise ArgumentError(f"token id {outside[0]} is outside the vocabulary of {V} (0 to {V - 1})")
+        held = cache.length if cache is not None else 0
+        capacity = min(self.config.n_ctx, cache.capacity) if cache is not None else self.config.n_ctx
+        if held + array.shape[-1] > capacity:
+            raise ArgumentError(
+                f"{array.shape[-1]} tokens{f' after {held} in the cache' if held else ''} are more than "
+                f"the context of {capacity}"
+            )
+        return array
+
+
+def _head(config: Config) -> str:
+    return "tied" if config.tied else "untied"
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...], std: float) -> np.ndarray:
+    return rng.standard_normal(shape, np.float32) * np.float32(std)

@@ -1,0 +1,140 @@
+"""The few functions that GPT-2 is made of. Arrays in, arrays out; dtype in is dtype out.
+
+Constants are Python floats on purpose: a NumPy float64 scalar (np.sqrt(2), say) would turn a float32
+array into float64 without a word. `x * x * x` is on purpose too: NumPy's `x**3` is a hundred times slower.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+
+
+def gelu_new(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """GPT-2's activation: x * Phi(x) with the normal distribution's Phi approximated by a tanh.
+
+        0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))     [Hendrycks & Gimpel 2016, arXiv:1606.08415]
+
+    Written in place: the temporaries of an MLP are the largest arrays of the forward pass.
+    """
+    out = x * x
+    out *= 0.044715
+    out += 1.0
+    out *= x  # x + 0.044715 x^3
+    out *= SQRT_2_OVER_PI
+    np.tanh(out, out=out)
+    out += 1.0
+    out *= x
+    out *= 0.5
+    return out
+
+
+def gelu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """x * Phi(x), exactly: Phi(x) = erfc(-x / sqrt(2)) / 2."""
+    tail = 0.5 * _erfc(np.abs(x) * math.sqrt(0.5))  # 1 - Phi(|x|), with all its digits
+    return x * np.where(x < 0, tail, 1.0 - tail)
+
+
+def _erfc(z: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """The complementary error function for z >= 0, which NumPy lacks.
+
+    erfc(z) = t exp(P(t) - z^2) with t = 2 / (2 + z), where P is so smooth that a short Chebyshev series
+    gives it to 14 digits [the form is that of Numerical Recipes, "Error function"].
+    """
+    z = np.minimum(z, _ERFC_END)
+    t = 2.0 / (2.0 + z)
+    P = np.polynomial.chebyshev.chebval(_erfc_unit(t), _erfc_series())
+    return (t * np.exp(P - z * z)).astype(z.dtype)
+
+
+_ERFC_END = 8.0  # erfc(8) is 1e-29: beyond it nothing changes
+
+
+def _erfc_unit(t: np.ndarray) -> np.ndarray:
+    """t's interval, from 1 (z = 0) down to z = _ERFC_END, laid on [-1, 1]."""
+    start = 2.0 / (2.0 + _ERFC_END)
+    return (2.0 * t - (1.0 + start)) / (1.0 - start)
+
+
+@lru_cache
+def _erfc_series() -> np.ndarray:
+    """P's coefficients, fitted to the standard library's erfc (one number at a time: too slow for arrays)."""
+    start = 2.0 / (2.0 + _ERFC_END)
+
+    def P(unit: np.ndarray) -> list[float]:
+        ts = 0.5 * (unit * (1.0 - start) + (1.0 + start))
+        return [math.log(math.erfc(2.0 / t - 2.0) / t) + (2.0 / t - 2.0) ** 2 for t in ts.tolist()]
+
+    return np.polynomial.chebyshev.chebinterpolate(P, 22)
+
+
+def relu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """max(x, 0)."""
+    return np.maximum(x, 0)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """1 / (1 + exp(-x)), by way of tanh, which cannot overflow."""
+    return 0.5 * (1.0 + np.tanh(0.5 * x))
+
+
+def silu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """x sigmoid(x), also called swish."""
+    return x * sigmoid(x)
+
+
+def quick_gelu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """x sigmoid(1.702 x), a rougher approximation of gelu."""
+    return x * sigmoid(1.702 * x)
+
+
+# The activation_function of a config.json -> ours. Five of transformers' names mean one formula.
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "gelu_new": gelu_new,
+    "gelu_accurate": gelu_new,
+    "gelu_fast": gelu_new,
+    "gelu_pytorch_tanh": gelu_new,
+    "gelu_python_tanh": gelu_new,
+    "gelu": gelu,
+    "gelu_python": gelu,
+    "quick_gelu": quick_gelu,
+    "relu": relu,
+    "silu": silu,
+    "swish": silu,
+    "tanh": np.tanh,
+}
+
+
+def softmax(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:  # [..., n] -> [..., n]
+    """exp(x) / sum(exp(x)) over the last axis; -inf becomes exactly 0. `out` may be x itself, as in NumPy.
+
+    subtle: subtracting the maximum changes nothing but keeps exp from overflowing.
+    """
+    out = np.subtract(x, x.max(axis=-1, keepdims=True), out=out)
+    np.exp(out, out=out)
+    out /= out.sum(axis=-1, keepdims=True)
+    return out
+
+
+def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
+    """Each vector shifted to mean 0 and scaled to variance 1, then weight * it + bias. [..., D] -> [..., D]"""
+    out = x - x.mean(axis=-1, keepdims=True)
+    variance = (out * out).mean(axis=-1, keepdims=True)
+    out /= np.sqrt(variance + eps)
+    out *= weight
+    out += bias
+    return out
+
+
+def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:  # [..., in] -> [..., out]
+    """x @ weight + bias, weight [in, out].
+
+    subtle: np.matmul of [B, 1, in] would run B separate matrix-vector products; as one [B, in] it is one
+    matrix product, which reads the weights once.
+    """
+    out = x.reshape(-1, x.shape[-1]) @ weight
+    out += bias
+    return out.reshape(*x.shape[:-1], weight.shape[1])

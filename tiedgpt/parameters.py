@@ -1,0 +1,105 @@
+"""The one table of GPT-2's parameters: which tensors there are, what shape each has, how many numbers.
+
+Loading checks against it, saving writes it, counting sums it. The names are the checkpoint's own:
+
+    wte.weight [V, D]             token embedding, W_E        h.N.ln_1, h.N.ln_2, ln_f    layer norms
+    wpe.weight [n_ctx, D]         position embedding, W_pos   h.N.attn.c_attn [D, 3D]     W_Q | W_K | W_V
+    lm_head.weight [V, D]         W_U transposed,             h.N.attn.c_proj [D, D]      W_O
+                                  only when untied            h.N.mlp.c_fc    [D, F]      W_in
+                                                              h.N.mlp.c_proj  [F, D]      W_out
+
+Matrices of a block are [in, out] and used as `x @ W`, without a transpose.
+"""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .config import Config
+
+Parameters = dict[str, np.ndarray]
+
+
+def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """Every tensor's checkpoint name -> its shape, in the order of the forward pass.
+
+    >>> shapes = parameter_shapes(Config())
+    >>> shapes["h.0.attn.c_attn.weight"], shapes["wte.weight"], "lm_head.weight" in shapes
+    ((768, 2304), (50257, 768), False)
+    """
+    D, F = config.n_embd, config.n_inner
+    shapes: dict[str, Any] = {
+        "wte.weight": (config.vocab_size, D),
+        "wpe.weight": (config.n_ctx, D),
+    }
+    for layer in range(config.n_layer):
+        block = {
+            "ln_1.weight": (D,),
+            "ln_1.bias": (D,),
+            "attn.c_attn.weight": (D, 3 * D),
+            "attn.c_attn.bias": (3 * D,),
+            "attn.c_proj.weight": (D, D),
+            "attn.c_proj.bias": (D,),
+            "ln_2.weight": (D,),
+            "ln_2.bias": (D,),
+            "mlp.c_fc.weight": (D, F),
+            "mlp.c_fc.bias": (F,),
+            "mlp.c_proj.weight": (F, D),
+            "mlp.c_proj.bias": (D,),
+        }
+        shapes |= {f"h.{layer}.{name}": shape for name, shape in block.items()}
+    shapes |= {"ln_f.weight": (D,), "ln_f.bias": (D,)}
+    if not config.tied:
+        shapes["lm_head.weight"] = (config.vocab_size, D)
+    return shapes
+
+
+def nest(parameters: Parameters) -> dict[str, Any]:
+    """The same arrays under nested names, so that a layer's are handed over in one piece.
+
+    >>> tree = nest({"wte.weight": 1, "h.0.ln_1.weight": 2, "h.0.ln_1.bias": 3, "h.1.ln_1.weight": 4})
+    >>> tree["wte"], tree["h"][0], tree["h"][1]
+    ({'weight': 1}, {'ln_1': {'weight': 2, 'bias': 3}}, {'ln_1': {'weight': 4}})
+    """
+    tree: dict[str, Any] = {}
+    for name, array in parameters.items():
+        *path, last = name.split(".")
+        node = tree
+        for step in path:
+            node = node.setdefault(step, {})
+        node[last] = array
+    tree["h"] = list(tree.get("h", {}).values())
+    return tree
+
+
+GROUPS = {
+    "token embedding": "wte.",
+    "position embedding": "wpe.",
+    "attention": ".attn.",
+    "MLP": ".mlp.",
+    "layer norms": "ln_",
+    "output head": "lm_head.",
+}
+
+
+def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
+    """How many numbers the model holds, for both heads, whichever head `config` has.
+
+    Returns {"tied": count, "untied": count}, each count {"groups": {group: n}, "total": n, "bytes": n};
+    the groups are those of GROUPS and add up to the total. Bytes are those of float32.
+
+    >>> counts = count_parameters(Config())
+    >>> counts["tied"]["total"], counts["untied"]["total"]
+    (124439808, 163037184)
+    """
+    counts = {}
+    for head in ("tied", "untied"):
+        shapes = parameter_shapes(config.with_head(head))
+        groups = {
+            group: sum(prod(shape) for name, shape in shapes.items() if part in name)
+            for group, part in GROUPS.items()
+        }
+        total = sum(prod(shape) for shape in shapes.values())
+        counts[head] = {"groups": groups, "total": total, "bytes": 4 * total}
+    return counts
