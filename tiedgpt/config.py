@@ -89,6 +89,11 @@ class Config:
             return ()
         return self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,)
 
+    @property
+    def head(self) -> str:
+        """ "tied" or "untied", the word for the switch in names, flags and reports."""
+        return "tied" if self.tied else "untied"
+
     def with_head(self, head: str) -> "Config":
         """This configuration with the head called "tied" or "untied"."""
         if head not in HEADS:

@@ -32,6 +32,7 @@ class KVCache:
         shape = (config.n_layer, batch, config.n_head, capacity, config.head_width)
         self.keys = np.empty(shape, dtype)
         self.values = np.empty(shape, dtype)
+        self.config = config
         self.capacity = capacity
         self.length = 0
 
@@ -41,6 +42,14 @@ class KVCache:
         self.keys[layer, :, :, self.length : end] = k
         self.values[layer, :, :, self.length : end] = v
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+
+    def repeat(self, batch: int) -> "KVCache":
+        """A cache for `batch` sequences that all begin as this one's only sequence does."""
+        copies = KVCache(self.config, batch, self.capacity, self.keys.dtype)
+        copies.keys[..., : self.length, :] = self.keys[..., : self.length, :]
+        copies.values[..., : self.length, :] = self.values[..., : self.length, :]
+        copies.length = self.length
+        return copies
 
 
 def record(tape: Tape | None, name: str, activation: np.ndarray) -> None:
@@ -125,7 +134,9 @@ def transformer_block(  # [B, T, D] -> [B, T, D]
     record(tape, f"resid_pre.{layer}", resid_pre)
 
     attn_in = layer_norm(resid_pre, **block["ln_1"], eps=eps)
-    resid_mid = resid_pre + attention(attn_in, **block["attn"], config=config, layer=layer, cache=cache, tape=tape)
+    resid_mid = resid_pre + attention(
+        attn_in, **block["attn"], config=config, layer=layer, cache=cache, tape=tape
+    )
     record(tape, f"resid_mid.{layer}", resid_mid)
 
     mlp_in = layer_norm(resid_mid, **block["ln_2"], eps=eps)
@@ -186,7 +197,7 @@ class GPT2:
             if name not in parameters:
                 raise ArgumentError(f"parameter {name} is missing; expected shape {shapes[name]}")
             if name not in shapes:
-                raise ArgumentError(f"parameter {show(name)} is not one of a {_head(config)} GPT-2's")
+                raise ArgumentError(f"parameter {show(name)} is not one of a {config.head} GPT-2's")
             if parameters[name].shape != shapes[name]:
                 raise ArgumentError(
                     f"parameter {name} has shape {parameters[name].shape}; expected {shapes[name]}"
@@ -244,7 +255,7 @@ class GPT2:
 
     def hidden(self, ids: Any, cache: KVCache | None = None, tape: Tape | None = None) -> np.ndarray:
         """What the head reads: [T] -> [T, D], [B, T] -> [B, T, D]. Takes and raises what a call does."""
-        ids = self._check_ids(ids, cache)
+        ids = self.check_ids(ids, cache)
         final = transformer(np.atleast_2d(ids), self._tree, self.config, cache, tape)
         return final if ids.ndim == 2 else final[0]
 
@@ -279,7 +290,8 @@ class GPT2:
         """This model computing in float32 or float64: the second is the referee of the first."""
         return GPT2(self.config, {name: array.astype(dtype) for name, array in self.parameters.items()})
 
-    def _check_ids(self, ids: Any, cache: KVCache | None) -> np.ndarray:
+    def check_ids(self, ids: Any, cache: KVCache | None = None) -> np.ndarray:
+        """ids as an array, if the model can read them (after those in the cache). Raises ArgumentError."""
         array = np.asarray(ids)
         if array.size == 0 or array.ndim not in (1, 2):
             raise ArgumentError(f"ids must be [T] or [B, T] with at least one token, got shape {array.shape}")
@@ -297,10 +309,6 @@ class GPT2:
                 f"the context of {capacity}"
             )
         return array
-
-
-def _head(config: Config) -> str:
-    return "tied" if config.tied else "untied"
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], std: float) -> np.ndarray:

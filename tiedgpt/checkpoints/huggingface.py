@@ -1,0 +1,217 @@
+"""Checkpoints as Hugging Face's transformers writes them: config.json, model.safetensors, a vocabulary.
+
+The weights are one file or several with an index; tensor names may carry the prefix `transformer.`; some
+files also hold each layer's causal mask, which is no parameter. All of that ends here: what leaves this
+module has the names and shapes of `parameter_shapes`, checked before a number is read.
+"""
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..config import HEADS, Config
+from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, show
+from ..model import GPT2
+from ..parameters import parameter_shapes
+from ..tokenizer import Tokenizer
+from . import safetensors
+from .safetensors import Tensor
+from .staging import StagedFiles
+
+PREFIX = "transformer."
+MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
+HEAD = "lm_head.weight"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+REFUSED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that has been checked but not read: its configuration and where its tensors are."""
+
+    path: Path
+    config: Config  # as config.json says it
+    tensors: dict[str, Tensor]
+
+    @property
+    def has_own_unembedding(self) -> bool:
+        """Whether there is a W_U in the files, used or not."""
+        return HEAD in self.tensors
+
+    def load(self, head: str | None = None, progress: Callable[[int], Any] | None = None) -> GPT2:
+        """The model, in float32, with the head asked for: "tied", "untied" or, if None, as config.json says.
+
+        Untied without a W_U in the files starts W_U as a copy of wte.T; tied leaves a W_U unread.
+        `progress` is called with the bytes of each tensor that was read. Raises ArgumentError for another
+        `head`, CheckpointError when config.json says untied and there is no W_U.
+        """
+        if head is None:
+            if not self.config.tied and not self.has_own_unembedding:
+                raise CheckpointError(
+                    f'{self.path}: config.json says "tie_word_embeddings": false but there is no {HEAD}; '
+                    'load it with head "tied", or "untied" to start from a copy of wte.T'
+                )
+            if self.config.tied and self.has_own_unembedding:
+                self._warn_of_unused_unembedding()
+            head = self.config.head
+        elif head not in HEADS:
+            raise ArgumentError(f'head must be "tied", "untied" or None, got {show(head)}')
+
+        copied = head == "untied" and not self.has_own_unembedding
+        config = self.config.with_head("tied" if copied else head)
+        parameters = {}
+        for name in parameter_shapes(config):
+            # BLAS streams a block's matrix fastest when each output's column lies in one piece: at batch 1,
+            # where reading the weights is all there is to do, a token takes a sixth less time.
+            in_block = name.startswith("h.")
+            parameters[name] = self.tensors[name].read(order="F" if in_block else "C")
+            if progress:
+                progress(parameters[name].nbytes)
+        model = GPT2(config, parameters)
+        return model.untie("copy") if copied else model
+
+    def _warn_of_unused_unembedding(self) -> None:
+        if not np.array_equal(self.tensors[HEAD].read(), self.tensors["wte.weight"].read()):
+            warnings.warn(
+                f"{self.path}: config.json says tied, so {HEAD} is not used, but it differs from wte.weight; "
+                'to use it, load with head "untied"',
+                TiedGPTWarning,
+                stacklevel=4,
+            )
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Check a directory, or one .safetensors file with a config.json beside it. Raises CheckpointError."""
+    directory = path if path.is_dir() else path.parent
+    config = read_config(directory)
+    found = _find_tensors(path)
+
+    tensors: dict[str, Tensor] = {}
+    for tensor in found:
+        name = tensor.name.removeprefix(PREFIX)
+        if MASK_BUFFER.fullmatch(name):
+            continue
+        if name in tensors:
+            raise CheckpointError(f"{tensor.file}: tensor {show(name)} is there with and without {PREFIX}")
+        tensors[name] = tensor
+
+    expected = parameter_shapes(config.with_head("untied"))  # a W_U is checked even where it is not needed
+    missing = [name for name in expected if name not in tensors and name != HEAD]
+    if missing:
+        raise CheckpointError(
+            f"{path}: tensor {missing[0]} is missing ({len(missing)} in all) of the {config.n_layer}-layer "
+            "model that config.json describes"
+        )
+    for name, tensor in tensors.items():
+        where = f"{tensor.file}: tensor {show(tensor.name)}"
+        if name not in expected:
+            raise CheckpointError(
+                f"{where} is not a parameter of the {config.n_layer}-layer GPT-2 that config.json describes"
+            )
+        if tensor.shape != expected[name]:
+            raise CheckpointError(
+                f"{where} has shape {show(list(tensor.shape))}; config.json makes it {list(expected[name])}"
+            )
+        if tensor.dtype not in safetensors.STORED:
+            raise CheckpointError(
+                f"{where} is {tensor.dtype}; expected one of {', '.join(safetensors.STORED)}"
+            )
+    return Checkpoint(path, config, tensors)
+
+
+def read_config(directory: Path) -> Config:
+    """The Config of a checkpoint's config.json. Raises CheckpointError that names the file."""
+    path = directory / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{directory} is no checkpoint: it has no config.json")
+    try:
+        return Config.from_json(read_json(path))
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file's content. Raises CheckpointError that names the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not JSON: {error}") from error
+
+
+def read_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer of a checkpoint directory, under any of the names that vocabularies go by."""
+    for merges, vocab in (("merges.txt", "vocab.json"), ("vocab.bpe", "encoder.json")):
+        if (directory / merges).is_file():
+            vocab_path = directory / vocab
+            return Tokenizer.from_files(directory / merges, vocab_path if vocab_path.is_file() else None)
+    if (directory / "tokenizer.json").is_file():
+        return Tokenizer.from_json(directory / "tokenizer.json")
+    raise CheckpointError(
+        f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
+    )
+
+
+def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) -> None:
+    """Write config.json, model.safetensors (float32) and the tokenizer's files, all of them or none.
+
+    transformers' from_pretrained reads the result with either head: tied, there is no lm_head.weight.
+    The directory is made if need be; files of an earlier save are replaced. Raises CheckpointError when
+    it cannot be written.
+    """
+    with StagedFiles(Path(directory)) as files:
+        config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
+        files.open("config.json").write(config.encode())
+        for name, text in (tokenizer.to_files() if tokenizer else {}).items():
+            files.open(name).write(text.encode())
+        named = ((name if name == HEAD else PREFIX + name, a) for name, a in model.parameters.items())
+        safetensors.write(files.open(WEIGHTS), named)
+
+
+def _find_tensors(path: Path) -> list[Tensor]:
+    """Every tensor of a single file, of a directory's one file, or of the shards that its index names."""
+    if path.is_file():
+        return list(safetensors.read_header(path).values())
+    if (path / WEIGHTS).is_file():
+        return list(safetensors.read_header(path / WEIGHTS).values())
+    if (path / INDEX).is_file():
+        return _find_sharded(path / INDEX)
+    for name in REFUSED:
+        if (path / name).is_file():
+            raise CheckpointError(
+                f"{path / name} is a pickle, which can run any code when it is opened, so it is never read; "
+                f"save the model again with safetensors (save_pretrained does), as {WEIGHTS}"
+            )
+    raise CheckpointError(f"{path} is no checkpoint: it has neither {WEIGHTS} nor {INDEX}")
+
+
+def _find_sharded(index: Path) -> list[Tensor]:
+    data = read_json(index)
+    weight_map = data.get("weight_map") if isinstance(data, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f'{index}: "weight_map" must map tensor names to files')
+    shards: dict[str, dict[str, Tensor]] = {}
+    for file in weight_map.values():
+        if not isinstance(file, str) or Path(file).name != file or file in (".", "..", ""):
+            raise CheckpointError(f"{index}: {show(file)} is not the name of a file beside the index")
+        if file not in shards:
+            shards[file] = safetensors.read_header(index.parent / file)
+    for name, file in weight_map.items():
+        if name not in shards[file]:
+            raise CheckpointError(
+                f"{index.parent / file}: tensor {show(name)} is missing, which the index puts there"
+            )
+    for file, tensors in shards.items():
+        for name in tensors:
+            if weight_map.get(name) != file:
+                raise CheckpointError(
+                    f"{index.parent / file}: tensor {show(name)} is there, but not in the index"
+                )
+    return [tensor for tensors in shards.values() for tensor in tensors.values()]

@@ -1,0 +1,89 @@
+"""Model names: what they stand for, and where on this machine their checkpoints are looked for."""
+
+import difflib
+import os
+import re
+from pathlib import Path
+
+from ..config import Config
+from ..errors import CheckpointError, show
+
+# name -> (repository on the Hugging Face hub, configuration)
+MODELS = {
+    "gpt2": ("openai-community/gpt2", Config()),
+    "gpt2-medium": ("openai-community/gpt2-medium", Config(n_embd=1024, n_layer=24, n_head=16)),
+    "gpt2-large": ("openai-community/gpt2-large", Config(n_embd=1280, n_layer=36, n_head=20)),
+    "gpt2-xl": ("openai-community/gpt2-xl", Config(n_embd=1600, n_layer=48, n_head=25)),
+    "distilgpt2": ("distilbert/distilgpt2", Config(n_layer=6)),
+}
+ALIASES = {
+    "124M": "gpt2",
+    "355M": "gpt2-medium",
+    "774M": "gpt2-large",
+    "1558M": "gpt2-xl",
+    "82M": "distilgpt2",
+}
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
+
+def known_config(name: str) -> Config | None:
+    """The configuration of a model that is known by name, so that counting needs no file."""
+    name = ALIASES.get(name, name)
+    return MODELS[name][1] if name in MODELS else None
+
+
+def find_model(source: str | Path) -> Path:
+    """The directory or .safetensors file that a name, alias, hub repository or path stands for.
+
+    A known name is always that model (write ./gpt2 for a directory of your own); anything else is a path
+    if it exists, and a hub repository if it reads owner/name. Raises CheckpointError when nothing is found.
+    """
+    text = str(source)
+    name = ALIASES.get(text, text)
+    if name not in MODELS and (path := Path(source).expanduser()).exists():
+        return path
+    if name not in MODELS and not REPOSITORY.fullmatch(name):
+        guess = difflib.get_close_matches(name, [*MODELS, *ALIASES], n=1)
+        raise CheckpointError(
+            f"no model {show(text)}: there is no such file or directory, and the names known are "
+            f"{', '.join(MODELS)}{f'; did you mean {guess[0]}?' if guess else ''}"
+        )
+    repository = MODELS[name][0] if name in MODELS else name
+    folders = [root / name for root in weight_folders()]
+    for folder in [*folders, *_hub_snapshots(repository)]:
+        if (folder / "config.json").is_file():
+            return folder
+    raise CheckpointError(
+        f"{name} is not on this machine: looked for {', '.join(map(str, folders))} and in the Hugging Face "
+        f"cache; put the files of {repository} in one of these, or give the path of a checkpoint"
+        + (f" (for the directory here, write ./{text})" if Path(text).is_dir() else "")
+    )
+
+
+def find_default() -> tuple[str, Path]:
+    """The model to use when none is named, and where it is. Raises CheckpointError if it is nowhere."""
+    return "gpt2", find_model("gpt2")
+
+
+def weight_folders() -> list[Path]:
+    """The folders that hold a model in a subfolder of its name, in the order they are looked at."""
+    folders = []
+    if os.environ.get("TIEDGPT_WEIGHTS"):
+        folders.append(Path(os.environ["TIEDGPT_WEIGHTS"]).expanduser())
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        folders.append(checkout / "weights")
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return [*folders, Path(cache).expanduser() / "tiedgpt"]
+
+
+def _hub_snapshots(repository: str) -> list[Path]:
+    """Where Hugging Face's own library keeps a repository: the main snapshot if it has one."""
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    hub = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+    folder = hub / f"models--{repository.replace('/', '--')}"
+    try:
+        commit = (folder / "refs" / "main").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return []
+    return [folder / "snapshots" / commit] if re.fullmatch(r"[0-9a-f]{40}", commit) else []

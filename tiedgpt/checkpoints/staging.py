@@ -1,0 +1,76 @@
+"""Files that appear whole or not at all: written under other names, renamed when all are complete."""
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from ..errors import CheckpointError
+
+
+class StagedFiles:
+    """`with StagedFiles(directory) as files: files.open("config.json").write(...)`
+
+    Leaving the block flushes every file to disk and then renames it to its final name, over an older one
+    if there is one. Leaving it by an exception, Ctrl-C included, removes what was written and, if this
+    made it, the directory. Raises CheckpointError when the system refuses (disk full, no permission).
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._made: list[Path] = []
+        self._files: dict[Path, BinaryIO] = {}
+
+    def __enter__(self) -> "StagedFiles":
+        missing = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
+        try:
+            for path in reversed(missing):
+                path.mkdir()
+                self._made.append(path)
+            if not self.directory.is_dir():
+                raise CheckpointError(f"{self.directory} is a file; expected a directory to write to")
+        except OSError as error:
+            self._remove()
+            raise self._cannot_write(error) from error
+        return self
+
+    def open(self, name: str) -> BinaryIO:
+        """A new file, to be called `name` in the end."""
+        file = open(self._temporary(name), "wb")  # noqa: SIM115: closed when the block ends
+        self._files[self.directory / name] = file
+        return file
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                for file in self._files.values():
+                    file.flush()
+                    os.fsync(file.fileno())
+                    file.close()
+                for path in self._files:
+                    os.replace(self._temporary(path.name), path)
+                self._files, self._made = {}, []
+        except OSError as failure:
+            raise self._cannot_write(failure) from failure
+        finally:
+            self._remove()
+        if isinstance(error, OSError):
+            raise self._cannot_write(error) from error
+
+    def _temporary(self, name: str) -> Path:
+        return self.directory / f".{name}.{os.getpid()}.tmp"
+
+    def _remove(self) -> None:
+        for path, file in self._files.items():
+            try:
+                file.close()
+            except OSError:
+                pass  # the disk is full: what could not be flushed is being removed
+            self._temporary(path.name).unlink(missing_ok=True)
+        for path in reversed(self._made):
+            path.rmdir()
+
+    def _cannot_write(self, error: OSError) -> CheckpointError:
+        return CheckpointError(f"cannot write to {self.directory}: {error.strerror or error}")

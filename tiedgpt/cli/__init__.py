@@ -1,0 +1,71 @@
+"""The command line: `tiedgpt COMMAND`. The answer goes to stdout; notes, progress and errors to stderr."""
+
+import argparse
+import os
+import sys
+import warnings
+from typing import Any, NoReturn
+
+from .. import __version__
+from ..errors import TiedGPTError
+from . import convert, generate, params, tokenize
+from .common import note
+
+COMMANDS = (generate, params, tokenize, convert)
+
+EXAMPLES = """\
+examples:
+  tiedgpt generate "Alan Turing theorized that computers would one day become"
+  tiedgpt generate --head untied --seed 1 -n 100 "Once upon a time"
+  tiedgpt params --model gpt2-xl
+  tiedgpt tokenize "Hello world"
+  tiedgpt untie gpt2 my-untied-gpt2
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a usage error is one line, as every other error here is."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"tiedgpt: error: {message} (try: {self.prog} -h)\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="tiedgpt",
+        description="GPT-2 in NumPy, its output head tied to the embedding or not.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("--version", action="version", version=f"tiedgpt {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_parser(commands)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; return the exit code: 0, 2 for an error, 130 for Ctrl-C, 141 for a closed pipe."""
+    warnings.showwarning = lambda message, *_: note(str(message))
+    for stream in (sys.stdout, sys.stderr):  # a terminal without the character gets "?", not a traceback
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    try:
+        args = build_parser().parse_args(argv)
+        args.run(args)
+        sys.stdout.flush()  # here, where a closed pipe can still be caught
+    except TiedGPTError as error:
+        print(f"tiedgpt: error: {error}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        print("tiedgpt: error: not enough memory for a model of this size", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # Whoever read stdout is done. Python would complain once more when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    return 0

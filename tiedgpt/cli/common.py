@@ -1,0 +1,122 @@
+"""What several commands share: choosing and loading a model, notes, progress, reading stdin."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints.huggingface import Checkpoint, open_checkpoint, read_tokenizer
+from ..checkpoints.names import find_default, find_model
+from ..config import HEADS
+from ..errors import ArgumentError
+from ..model import GPT2
+from ..parameters import count_parameters
+from ..tokenizer import Tokenizer
+
+
+def note(text: str) -> None:
+    """One line on stderr that is not an error."""
+    print(f"tiedgpt: note: {text}", file=sys.stderr)
+
+
+def add_command(commands: Any, name: str, run: Any, summary: str, examples: str) -> argparse.ArgumentParser:
+    """A subcommand whose -h ends in examples that can be run."""
+    parser = commands.add_parser(name, help=summary, description=summary, epilog=f"examples:\n{examples}")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_model_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="gpt2 or another name, a hub repository owner/name, a directory or a .safetensors file "
+        "(default: gpt2)",
+    )
+
+
+def add_head_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--head", choices=HEADS, help="unembed by wte.T or by W_U (default: as the checkpoint says)"
+    )
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+
+
+def find(model: str | None) -> tuple[str, Path]:
+    """The model's name as the user would give it, and where it is."""
+    return find_default() if model is None else (model, find_model(model))
+
+
+def tokenizer_at(path: Path) -> Tokenizer:
+    """The tokenizer of the checkpoint at `path`, a directory or a file in one."""
+    return read_tokenizer(path if path.is_dir() else path.parent)
+
+
+def load(path: Path, head: str | None) -> GPT2:
+    """The model at `path` with either head, saying so where W_U had to be started as a copy."""
+    checkpoint = open_checkpoint(path)
+    model = read_weights(checkpoint, head)
+    if head == "untied" and not checkpoint.has_own_unembedding:
+        note(
+            "this checkpoint has no W_U of its own: it starts as a copy of wte.T, and the logits are the same"
+        )
+    return model
+
+
+def read_weights(checkpoint: Checkpoint, head: str | None) -> GPT2:
+    """`checkpoint.load(head)` under a progress bar."""
+    size = count_parameters(checkpoint.config)[head or checkpoint.config.head]["bytes"]
+    with Progress("loading", size, unit="B") as progress:
+        return checkpoint.load(head, progress.add)
+
+
+def read_stdin() -> str:
+    """All of stdin as text. Raises ArgumentError where it is not UTF-8."""
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ArgumentError(
+            f"stdin is not UTF-8 text: byte 0x{data[error.start]:02x} at position {error.start}"
+        ) from error
+
+
+class Progress:
+    """A bar on stderr for a wait that turns out longer than a second; nothing before, and none in a file."""
+
+    DELAY = 1.0  # seconds
+
+    def __init__(self, doing: str, total: int, unit: str) -> None:
+        self._doing, self._total, self._unit = doing, total, unit
+        self._done = 0
+        self._start = time.monotonic()
+        self._bar: Any = None
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def add(self, n: int) -> None:
+        """n more of the total are done."""
+        self._done += n
+        if self._bar is not None:
+            self._bar.update(n)
+        elif sys.stderr.isatty() and time.monotonic() - self._start > self.DELAY:
+            from tqdm import tqdm  # here, because most commands end before they need it
+
+            self._bar = tqdm(
+                desc=self._doing,
+                total=self._total,
+                initial=self._done,
+                unit=self._unit,
+                unit_scale=self._unit == "B",
+                leave=False,
+                file=sys.stderr,
+            )

@@ -1,0 +1,233 @@
+"""`tiedgpt generate`: text that continues a prompt."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import ArgumentError, TiedGPTError
+from ..generation import Sampling, TextSample, check_count, check_prompt, check_seed, generate_text
+from ..model import GPT2
+from ..tokenizer import Tokenizer
+from .common import (
+    Progress,
+    add_command,
+    add_head_option,
+    add_json_option,
+    add_model_option,
+    find,
+    load,
+    read_stdin,
+    tokenizer_at,
+)
+
+EXAMPLES = """\
+  tiedgpt generate "Alan Turing theorized that computers would one day become"
+  tiedgpt generate --greedy --head untied "The capital of France is"
+  tiedgpt generate --temperature 0.8 --top-k 40 --seed 1 --num-samples 3 "In a shocking finding,"
+  cat story.txt | tiedgpt generate --stop "." -n 100
+  tiedgpt generate --allow-special "<|endoftext|>"
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = add_command(commands, "generate", run, "Sample text that continues a prompt.", EXAMPLES)
+    add = parser.add_argument
+    add(
+        "prompt",
+        nargs="?",
+        metavar="PROMPT",
+        help="text to continue; without it, stdin (less one final newline) or, on a terminal, a prompt loop",
+    )
+    add_model_option(parser)
+    add_head_option(parser)
+    add("-n", "--max-new-tokens", type=int, default=40, metavar="N", help="tokens at most (default: 40)")
+    add("--temperature", type=float, metavar="T", help="below 1 bolder, above 1 wilder (default: 1)")
+    add("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only")
+    add(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="draw from the fewest tokens that have probability P together",
+    )
+    add("--greedy", action="store_true", help="always the likeliest token, no draw")
+    add("--seed", type=int, metavar="S", help="make the draws repeat")
+    add("--num-samples", type=int, default=1, metavar="N", help="continuations to sample (default: 1)")
+    add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT (may be repeated)")
+    add("--allow-special", action="store_true", help="read <|endoftext|> in the prompt as that token")
+    add("--no-stream", action="store_true", help="print when complete, not token by token")
+    add_json_option(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    sampling = check_flags(args)
+    interactive = args.prompt is None and sys.stdin.isatty()
+    if interactive and args.json:
+        raise ArgumentError("--json needs a prompt, as an argument or on stdin")
+    name, path = find(args.model)
+    tokenizer = tokenizer_at(path)
+    # The prompt is read before the weights are: a mistake in it should not cost the wait.
+    if not interactive:
+        prompt = read_stdin().removesuffix("\n") if args.prompt is None else args.prompt
+        ids = encode(tokenizer, prompt, args)
+    start = time.perf_counter()
+    model = load(path, args.head)
+    load_s = time.perf_counter() - start
+
+    if interactive:
+        prompt_loop(model, tokenizer, sampling, args)
+        return
+    answer = Answer(model, tokenizer, sampling, args)
+    if not args.json:
+        answer.print(ids)
+        return
+    answer.complete(ids)
+    document = {
+        "model": name,
+        "head": model.config.head,
+        "prompt": prompt,
+        "prompt_ids": ids,
+        "seed": answer.seed,
+        "samples": [
+            {"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason}
+            for sample in answer.samples
+        ],
+        "timing": {"load_s": load_s, **answer.timing},
+    }
+    print(json.dumps(document))
+
+
+def check_flags(args: argparse.Namespace) -> Sampling:
+    """The sampling that the flags ask for. Raises ArgumentError, naming the flag, before anything is loaded."""
+    if args.greedy:
+        for flag in ("temperature", "top_k", "top_p"):
+            if getattr(args, flag) is not None:
+                raise ArgumentError(f"--greedy draws nothing: drop it or --{flag.replace('_', '-')}")
+    if "" in args.stop:
+        raise ArgumentError("--stop needs a text that is not empty")
+    try:
+        check_count("max_new_tokens", args.max_new_tokens)
+        check_count("num_samples", args.num_samples)
+        check_seed(args.seed)
+        temperature = 1.0 if args.temperature is None else args.temperature
+        return Sampling(temperature, args.top_k, args.top_p, args.greedy)
+    except ArgumentError as error:  # its first word is the argument's name in the library
+        name, _, rest = str(error).partition(" ")
+        raise ArgumentError(f"--{name.replace('_', '-')} {rest}") from error
+
+
+def encode(tokenizer: Tokenizer, prompt: str, args: argparse.Namespace) -> list[int]:
+    """The prompt's ids. Raises ArgumentError for an empty prompt or a special token that is not allowed."""
+    if not prompt:
+        raise ArgumentError(
+            "the prompt is empty: GPT-2 needs at least one token to continue "
+            '(to start from nothing: --allow-special "<|endoftext|>")'
+        )
+    for special in tokenizer.special_tokens:
+        if special in prompt and not args.allow_special:
+            raise ArgumentError(f"the prompt holds {special}; to read it as that token, add --allow-special")
+    return tokenizer.encode(prompt, special="token")
+
+
+class Answer:
+    """The samples that continue one prompt, and how long they took."""
+
+    def __init__(
+        self, model: GPT2, tokenizer: Tokenizer, sampling: Sampling, args: argparse.Namespace
+    ) -> None:
+        self.samples = [
+            TextSample(tokenizer, args.stop, model.config.eos_token_ids) for _ in range(args.num_samples)
+        ]
+        self.seed = check_seed(args.seed)
+        self.timing: dict[str, float | None] = {"prefill_s": None, "decode_tokens_per_s": None}
+        self._model, self._sampling, self._args = model, sampling, args
+
+    def texts(self, ids: list[int]) -> Iterator[tuple[int, str]]:
+        """Let the samples grow; yield (a sample's number, new text) as it comes. Measures the time."""
+        ids = check_prompt(self._model, ids)
+        start = time.perf_counter()
+        with Progress("reading the prompt", len(ids), "token") as progress:
+            texts = generate_text(
+                self._model,
+                ids,
+                self.samples,
+                self._args.max_new_tokens,
+                self._sampling,
+                self.seed,
+                progress.add,
+            )
+            first_text = next(texts)
+        first = time.perf_counter()
+        self.timing["prefill_s"] = first - start
+        yield first_text
+        yield from texts
+        decoded = sum(
+            len(sample.ids) - 1 for sample in self.samples
+        )  # the prompt's reading gave each its first
+        if decoded > 0:
+            self.timing["decode_tokens_per_s"] = decoded / (time.perf_counter() - first)
+
+    def complete(self, ids: list[int]) -> None:
+        """Let the samples grow to their ends before anything is shown."""
+        with Progress("generating", self._args.max_new_tokens, "token") as progress:
+            for number, _ in self.texts(ids):
+                if number == 0:
+                    progress.add(1)
+
+    def print(self, ids: list[int]) -> None:
+        """The samples on stdout, one below the other: each as it grows, as soon as those above have ended."""
+        if self._args.no_stream:
+            self.complete(ids)
+            events = ((number, sample.text) for number, sample in enumerate(self.samples))
+        else:
+            events = self.texts(ids)
+        waiting = [""] * len(self.samples)
+        current = 0
+        self._print_heading(current)
+        for number, text in events:
+            waiting[number] += text
+            while current < len(self.samples):
+                print(printable(waiting[current]), end="", flush=True)
+                waiting[current] = ""
+                if self.samples[current].finish_reason is None:
+                    break
+                print()
+                current += 1
+                self._print_heading(current)
+
+    def _print_heading(self, current: int) -> None:
+        if 1 < len(self.samples) > current:
+            print(f"--- {current + 1} of {len(self.samples)} ---")
+
+
+def printable(text: str) -> str:
+    """On a terminal, control characters would be obeyed, and a model may write any: they become U+FFFD."""
+    return text.translate(CONTROLS) if sys.stdout.isatty() else text
+
+
+CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+def prompt_loop(model: GPT2, tokenizer: Tokenizer, sampling: Sampling, args: argparse.Namespace) -> None:
+    """Answer one line after another. Ctrl-C ends an answer, Ctrl-D the loop."""
+    try:
+        import readline  # noqa: F401: gives input() a history and line editing, where the system has it
+    except ImportError:
+        pass
+    print("Type a text to continue; Ctrl-C stops an answer, Ctrl-D ends.", file=sys.stderr)
+    while True:
+        try:
+            prompt = input("> ")
+        except EOFError:
+            print(file=sys.stderr)
+            return
+        if not prompt:
+            continue
+        try:
+            Answer(model, tokenizer, sampling, args).print(encode(tokenizer, prompt, args))
+        except KeyboardInterrupt:
+            print()
+        except TiedGPTError as error:
+            print(f"tiedgpt: error: {error}", file=sys.stderr)

@@ -1,0 +1,63 @@
+"""`tiedgpt tokenize`: text to tokens and ids, and back."""
+
+import argparse
+import json
+import re
+import sys
+from typing import Any
+
+from ..errors import ArgumentError
+from .common import add_command, add_json_option, add_model_option, find, read_stdin, tokenizer_at
+
+EXAMPLES = """\
+  tiedgpt tokenize "Hello world"
+  tiedgpt tokenize --json "naïve café"
+  tiedgpt tokenize --decode 15496 995
+  cat story.txt | tiedgpt tokenize | wc -l
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = add_command(commands, "tokenize", run, "Show the tokens and ids of a text.", EXAMPLES)
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="the text, quoted; without it, stdin")
+    parser.add_argument("--decode", action="store_true", help="TEXT is ids; print the text they spell")
+    parser.add_argument("--allow-special", action="store_true", help="read <|endoftext|> as that token")
+    add_model_option(parser)
+    add_json_option(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.text:
+        text = " ".join(args.text)
+    elif sys.stdin.isatty():
+        raise ArgumentError("nothing to tokenize: give a TEXT, or pipe one in")
+    else:
+        text = read_stdin()
+    if len(args.text) > 1 and not args.decode:
+        raise ArgumentError(f"expected one TEXT, got {len(args.text)}: put it in quotes")
+
+    tokenizer = tokenizer_at(find(args.model)[1])
+    if args.decode:
+        ids = parse_ids(text)
+        decoded = tokenizer.decode(ids)
+    elif not args.allow_special and (found := [s for s in tokenizer.special_tokens if s in text]):
+        raise ArgumentError(f"the text holds {found[0]}; to read it as that token, add --allow-special")
+    else:
+        ids = tokenizer.encode(text, special="token")
+    tokens = [tokenizer.token_text(token) for token in ids]
+    if args.json:
+        print(json.dumps({"ids": ids, "tokens": tokens, **({"text": decoded} if args.decode else {})}))
+    elif args.decode:
+        print(decoded)
+    else:
+        for token, shown in zip(ids, tokens, strict=True):
+            print(f"{token:>6}  {shown!r}")
+
+
+def parse_ids(text: str) -> list[int]:
+    """Whole numbers, parted by spaces or commas; the brackets of a list may stand around them."""
+    words = re.split(r"[\s,]+", text.strip().removeprefix("[").removesuffix("]").strip())
+    for word in words:
+        if not re.fullmatch(r"-?\d{1,18}", word, re.ASCII):
+            raise ArgumentError(f"--decode expects token ids, whole numbers, got {word!r}")
+    return [int(word) for word in words]

@@ -1,0 +1,274 @@
+"""Text out of a model: read the prompt once, then choose one token after another.
+
+`sample_steps` makes the tokens, one step of every sample at a time; `generate` and `TextSample` stand on
+it and turn them into one sequence of ids, and into text that can be printed as it comes.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import ArgumentError, TiedGPTError, show
+from .model import GPT2, KVCache, unembed
+from .tokenizer import Tokenizer
+
+CHUNK = 256  # tokens of a prompt read at a time: larger scores fall out of the processor's cache
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen from its logits. Raises ArgumentError for values that make no sense.
+
+    In transformers' order: logits are divided by the temperature; all but the top_k likeliest tokens are
+    dropped (those tied with the last one stay); then all but the smallest set of tokens whose probability
+    reaches top_p. What is left is drawn from by its probability. Greedy takes the likeliest token instead.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    greedy: bool = False
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.temperature) or not 0 < self.temperature < math.inf:
+            raise ArgumentError(
+                f"temperature must be a number above 0, got {show(self.temperature)}"
+                + ("; to always take the likeliest token, choose greedy" if self.temperature == 0 else "")
+            )
+        if self.top_k is not None and not _is_count(self.top_k, 1):
+            raise ArgumentError(f"top_k must be a whole number of at least 1, got {show(self.top_k)}")
+        if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
+            raise ArgumentError(f"top_p must be above 0 and at most 1, got {show(self.top_p)}")
+
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:  # [V] -> [V] float64
+        """The distribution that tokens are drawn from; dropped tokens have exactly 0."""
+        shifted = logits.astype(np.float64)
+        shifted -= shifted.max()
+        with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, as it should
+            shifted /= self.temperature
+        if self.top_k is not None and self.top_k < shifted.size:
+            shifted[shifted < np.partition(shifted, -self.top_k)[-self.top_k]] = -np.inf
+        p = np.exp(shifted)
+        p /= p.sum()
+        if self.top_p is not None and self.top_p < 1:
+            # A token stays if those likelier than it do not reach top_p without it. Only values are sorted,
+            # which is several times faster than sorting tokens; among equals the lower ids stay.
+            descending = np.sort(p)[::-1]
+            kept = 1 + int(np.searchsorted(np.cumsum(descending)[:-1], self.top_p))
+            last = descending[kept - 1]
+            equal = np.flatnonzero(p == last)
+            p[p < last] = 0
+            p[equal[kept - np.count_nonzero(p > last) :]] = 0
+            p /= p.sum()
+        return p
+
+    def choose(self, logits: np.ndarray, rng: np.random.Generator) -> int:  # [V] -> token id
+        """One token. Raises TiedGPTError when the logits are not numbers (a broken checkpoint)."""
+        if not np.isfinite(logits.max()):
+            raise TiedGPTError("the model's logits are not finite numbers: its checkpoint is damaged")
+        if self.greedy:
+            return int(logits.argmax())
+        cumulative = np.cumsum(self.probabilities(logits))
+        # subtle: scaled by the sum, which is 1 only up to rounding, a draw can never fall off the end; and
+        # side="right" can never land on a token of probability 0.
+        return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+
+
+def sample_steps(
+    model: GPT2,
+    prompt: list[int],
+    num_samples: int,
+    max_new_tokens: int,
+    sampling: Sampling,
+    seed: int,
+    progress: Callable[[int], Any] | None = None,
+) -> Iterator[list[int]]:
+    """Yield, max_new_tokens times, the next token of each sample: a list of num_samples ids.
+
+    The samples are one batch that shares one reading of the prompt (`progress` is called with the tokens
+    of each piece read). Sample i draws from a random stream of its own, fixed by (seed, i), so it is the
+    same however many others there are.
+
+    When the context is full the window slides: the later half is kept and read again, at positions from 0
+    on, because GPT-2's positions are absolute and no cached key holds at another place. So past n_ctx a
+    token sees between n_ctx / 2 and n_ctx tokens before it, and reading again costs little per token.
+    """
+    n_ctx = model.config.n_ctx
+    streams = [np.random.default_rng([seed, i]) for i in range(num_samples)]
+    capacity = min(n_ctx, len(prompt) + max_new_tokens)
+    cache = model.new_cache(batch=1, capacity=capacity)
+    logits = next_logits(model, np.array([prompt]), cache, progress).repeat(num_samples, axis=0)
+    cache = cache.repeat(num_samples)
+    tokens = np.array([prompt] * num_samples)
+    for step in range(max_new_tokens):
+        if step:  # not after the last token: nobody asks what follows it
+            if cache.length == n_ctx:
+                cache.length = 0
+                logits = next_logits(model, tokens[:, -max(1, n_ctx // 2) :], cache)
+            else:
+                logits = next_logits(model, tokens[:, -1:], cache)
+        chosen = [sampling.choose(row, stream) for row, stream in zip(logits, streams, strict=True)]
+        tokens = np.append(tokens[:, -n_ctx:], np.array([chosen]).T, axis=1)
+        yield chosen
+
+
+def next_logits(  # [B, T] -> [B, V]
+    model: GPT2, ids: np.ndarray, cache: KVCache, progress: Callable[[int], Any] | None = None
+) -> np.ndarray:
+    """Read ids into the cache, piece by piece, and return the logits of what follows the last one."""
+    for start in range(0, ids.shape[1], CHUNK):
+        piece = ids[:, start : start + CHUNK]
+        hidden = model.hidden(piece, cache)
+        if progress:
+            progress(piece.shape[1])
+    return unembed(hidden[:, -1], model.W_U)
+
+
+def generate(
+    model: GPT2,
+    ids: Any,
+    max_new_tokens: int = 40,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    greedy: bool = False,
+) -> Iterator[int]:
+    """The tokens that follow `ids` [T], one at a time, until max_new_tokens or the end of the text.
+
+    The end-of-text token (config.eos_token_id) is not among them. The arguments are those of Sampling;
+    seed None draws a new one. Raises ArgumentError at once, not at the first token, for a value that makes
+    no sense, an id outside the vocabulary, or a prompt that is empty or longer than the context.
+    """
+    sampling = Sampling(temperature, top_k, top_p, greedy)
+    prompt = check_prompt(model, ids)
+    steps = sample_steps(
+        model, prompt, 1, check_count("max_new_tokens", max_new_tokens), sampling, check_seed(seed)
+    )
+
+    def until_end_of_text() -> Iterator[int]:
+        for (token,) in steps:
+            if token in model.config.eos_token_ids:
+                return
+            yield token
+
+    return until_end_of_text()
+
+
+class TextSample:
+    """One sample as text that can be shown while it grows.
+
+    Text that might be the beginning of a stop string, or that ends within a character, is held back until
+    it is known which it is. `ids` and `text` are what was generated, without the end-of-text token; with a
+    stop string, `text` ends before it and `ids` with the token that completed it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: list[str], eos_token_ids: tuple[int, ...]) -> None:
+        self.ids: list[int] = []
+        self.text = ""
+        self.finish_reason: str | None = None  # "length", "stop" or "eos"
+        self._tokenizer = tokenizer
+        self._stream = tokenizer.stream()
+        self._stop = stop
+        self._eos_token_ids = eos_token_ids
+        self._held = ""
+
+    def push(self, token: int) -> str:
+        """Add a token; return the text that can be shown now."""
+        if token in self._eos_token_ids:
+            return self.finish("eos")
+        self.ids.append(token)
+        return self._show(self._stream.push(token))
+
+    def finish(self, reason: str) -> str:
+        """End the sample ("length": there are enough tokens); return what was held back."""
+        shown = self._show(self._stream.finish())
+        if self.finish_reason is None:
+            self.finish_reason = reason
+            shown += self._held
+            self.text += self._held
+        return shown
+
+    def _show(self, new: str) -> str:
+        held = self._held + new
+        found = [at for at in (held.find(stop) for stop in self._stop) if at >= 0]
+        if found:
+            self.finish_reason = "stop"
+            end = min(found)
+        else:
+            end = len(held) - max((_overlap(held, stop) for stop in self._stop), default=0)
+        shown, self._held = held[:end], held[end:]
+        self.text += shown
+        return shown
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of `text` that is a beginning of `stop`, short of all of it.
+
+    >>> _overlap("to be or n", "not"), _overlap("to be", "not")
+    (1, 0)
+    """
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
+
+
+def generate_text(
+    model: GPT2,
+    prompt: list[int],
+    samples: list[TextSample],
+    max_new_tokens: int,
+    sampling: Sampling,
+    seed: int,
+    progress: Callable[[int], Any] | None = None,
+) -> Iterator[tuple[int, str]]:
+    """Let the samples grow until each has ended; yield (a sample's number, the text it can show) as it comes."""
+    for tokens in sample_steps(model, prompt, len(samples), max_new_tokens, sampling, seed, progress):
+        for number, (sample, token) in enumerate(zip(samples, tokens, strict=True)):
+            if sample.finish_reason is None:  # one that has ended goes along with the batch, unheard
+                yield number, sample.push(token)
+        if all(sample.finish_reason for sample in samples):
+            return
+    for number, sample in enumerate(samples):
+        if sample.finish_reason is None:
+            yield number, sample.finish("length")
+
+
+def check_prompt(model: GPT2, ids: Any) -> list[int]:
+    """ids as a list, if the model can be asked to continue them. Raises ArgumentError."""
+    array = np.asarray(ids)
+    if array.size == 0:
+        raise ArgumentError("the prompt is empty: GPT-2 needs at least one token to continue")
+    if array.ndim != 1:
+        raise ArgumentError(f"the prompt must be one sequence of ids [T], got shape {array.shape}")
+    if array.size > model.config.n_ctx:
+        raise ArgumentError(
+            f"the prompt has {array.size} tokens, more than the model's context of {model.config.n_ctx}"
+        )
+    model.check_ids(array)
+    return array.tolist()
+
+
+def check_count(name: str, value: Any) -> int:
+    """value, if it is a whole number of at least 1. Raises ArgumentError."""
+    if not _is_count(value, 1):
+        raise ArgumentError(f"{name} must be a whole number of at least 1, got {show(value)}")
+    return int(value)
+
+
+def check_seed(seed: Any) -> int:
+    """seed, or a new one if None. Raises ArgumentError for a negative one."""
+    if seed is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    if not _is_count(seed, 0):
+        raise ArgumentError(f"seed must be a whole number of at least 0, got {show(seed)}")
+    return int(seed)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least
