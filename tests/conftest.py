@@ -24,14 +24,14 @@ def shared() -> Path:
 
 
 def random_model(config: Config = SMALL, seed: int = 0, dtype: type = np.float32) -> GPT2:
-    """A model whose every parameter, biases and layer norms included, is random and large enough to matter."""
+    """A model whose every parameter is random and large enough to matter, biases and layer norms included."""
     rng = np.random.default_rng(seed)
     model = GPT2.random(config)
-    parameters = {
-        name: (rng.standard_normal(array.shape) * 0.3 + (name.endswith(("_1.weight", "_2.weight", "_f.weight"))))
-        for name, array in model.parameters.items()
-    }
-    return GPT2(config, {name: array.astype(dtype) for name, array in parameters.items()})
+    parameters = {}
+    for name, array in model.parameters.items():
+        around = 1.0 if "ln_" in name and name.endswith(".weight") else 0.0
+        parameters[name] = (around + 0.3 * rng.standard_normal(array.shape)).astype(dtype)
+    return GPT2(config, parameters)
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ class Config:
             raise ConfigError(
                 f"n_embd {self.n_embd} does not divide into n_head {self.n_head} heads of equal width"
             )
-        if self.activation_function not in ACTIVATIONS:
+        if not isinstance(self.activation_function, str) or self.activation_function not in ACTIVATIONS:
             raise ConfigError(
                 f"activation_function {show(self.activation_function)} is not supported; "
                 f"expected one of {', '.join(ACTIVATIONS)}"
@@ -71,7 +71,7 @@ class Config:
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(
-                    f"{JSON_NAMES.get(name, name)} must be true or false, got {show(getattr(self, name))}"
+                    f"{_with_json_name(name)} must be true or false, got {show(getattr(self, name))}"
                 )
         for token in (self.bos_token_id, *self.eos_token_ids):
             if token is not None:
@@ -133,4 +133,10 @@ def _is_number(value: Any) -> bool:
 def _check_int(name: str, value: Any, minimum: int) -> None:
     maximum = MAX_INT.get(name, 2**31 - 1)
     if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
-        raise ConfigError(f"{name} must be a whole number from {minimum} to {maximum}, got {show(value)}")
+        raise ConfigError(
+            f"{_with_json_name(name)} must be a whole number from {minimum} to {maximum}, got {show(value)}"
+        )
+
+
+def _with_json_name(name: str) -> str:
+    return f"{name} ({JSON_NAMES[name]} in config.json)" if name in JSON_NAMES else name

@@ -181,6 +181,8 @@ class TextSample:
         if token in self._eos_token_ids:
             return self.finish("eos")
         self.ids.append(token)
+        if token >= self._tokenizer.vocab_size:  # a row that pads the vocabulary: no text belongs to it
+            return self._show(self._stream.finish() + "\ufffd")
         return self._show(self._stream.push(token))
 
     def finish(self, reason: str) -> str:
@@ -223,7 +225,7 @@ def generate_text(
     seed: int,
     progress: Callable[[int], Any] | None = None,
 ) -> Iterator[tuple[int, str]]:
-    """Let the samples grow until each has ended; yield (a sample's number, the text it can show) as it comes."""
+    """Let the samples grow until each has ended; yield (a sample's number, new text of it) as it comes."""
     for tokens in sample_steps(model, prompt, len(samples), max_new_tokens, sampling, seed, progress):
         for number, (sample, token) in enumerate(zip(samples, tokens, strict=True)):
             if sample.finish_reason is None:  # one that has ended goes along with the batch, unheard
@@ -271,4 +273,4 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)

@@ -119,8 +119,10 @@ def softmax(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:  # [...
     return out
 
 
-def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
-    """Each vector shifted to mean 0 and scaled to variance 1, then weight * it + bias. [..., D] -> [..., D]"""
+def layer_norm(  # [..., D] -> [..., D]
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float
+) -> np.ndarray:
+    """Each vector shifted to mean 0 and scaled to variance 1, then by `weight` and `bias` [D]."""
     out = x - x.mean(axis=-1, keepdims=True)
     variance = (out * out).mean(axis=-1, keepdims=True)
     out /= np.sqrt(variance + eps)

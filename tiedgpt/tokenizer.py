@@ -1,7 +1,7 @@
 r"""Byte-level BPE: text to ids and back, as GPT-2 does it.
 
-Text is UTF-8 bytes, and each of the 256 bytes is a token, so there is nothing that has no ids. Merges join
-two neighbouring tokens into a longer one, in the order in which they were learned, commonest pair first.
+Text is UTF-8 bytes, and each of the 256 bytes is a token, so no text is without ids. Merges join two
+neighbouring tokens into a longer one, in the order in which they were learned, the commonest pair first.
 Three merges will do for an example; "Ġ" is how a vocabulary spells the space:
 
     >>> tokenizer = Tokenizer([("l", "o"), ("lo", "w"), ("Ġ", "low")])
@@ -13,14 +13,14 @@ Three merges will do for an example; "Ġ" is how a vocabulary spells the space:
 
 This file reads and spells vocabularies (merges.txt with vocab.json, or tokenizer.json), encodes, and decodes,
 at once or as a stream. It does not learn merges, and it adds no token that the text does not hold: what goes
-before, after or around a text (a tokenizer.json's post_processor, truncation, padding) is the caller's.
+around a text (a tokenizer.json's post_processor, truncation, padding) is the caller's.
 """
 
 import codecs
 import json
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
-from itertools import chain, count
+from itertools import chain, count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +34,16 @@ EOT = "<|endoftext|>"  # stands between the documents that GPT-2 was trained on
 # Text is first cut into words, and merges happen inside a word only: "dog." and "dog!" share their "dog".
 # A word takes along the space before it. subtle: `\s+(?!\S)` is white space up to the end of the text or,
 # before a word, all of it but the last character, which the word takes along if it is a space:
-# "a   b" is "a", "  ", " b". Where it is none, as in "a\nb", the last `\s+` picks it up.
+# "a   b" is "a", "  ", " b". If it is another, as in "a\nb", the last `\s+` is for it.
 WORDS = regex.compile(r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""")
 
 LONGEST_CACHED_WORD = 32  # characters; longer words seldom come twice
-MAX_CACHED_WORDS = 65_536  # then all are forgotten: the cache stays below some 20 MB
+MAX_CACHED_WORDS = 32_768  # then all are forgotten; so many English words take 6 MB
 
-# What a tokenizer.json may say where another value would give other ids. None also stands for "absent".
+# The fields of a tokenizer.json that change ids, with the values they have for GPT-2; None: also if absent.
 NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "normalizer": (None,),
-    "model.type": ("BPE", None),  # older files leave it out
+    "model.type": ("BPE", None),  # GPT-2's own file does not say
     "model.dropout": (None, 0),
     "model.continuing_subword_prefix": ("", None),
     "model.end_of_word_suffix": ("", None),
@@ -57,8 +57,8 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 def byte_alphabet() -> dict[int, str]:
     r"""Byte -> the character that spells it in vocabulary files: itself if printable, else chr(256 + n).
 
-    They need one: a line of merges.txt is two tokens with a space between, and UTF-8 throughout, while a
-    token may hold spaces, line ends, or half a UTF-8 character. The dict is in the characters' order, which
+    They need one: a line of merges.txt is two tokens with a space between, and valid UTF-8, while a token
+    may hold spaces, line ends, or half a UTF-8 character. The dict is in the order of its characters, which
     is that of GPT-2's ids: its n-th byte is token n.
 
     >>> alphabet = byte_alphabet()
@@ -72,17 +72,18 @@ def byte_alphabet() -> dict[int, str]:
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
 
 
-def spelled_tokens(merges: Iterable[tuple[str, str]]) -> list[str]:
-    """The 256 bytes and the merges' results, as vocabulary files spell them, in the order of their ids.
+def spelled_ids(merges: list[tuple[str, str]], first_id: int) -> dict[str, int]:
+    """Every byte and every merge's result, as vocabulary files spell them -> its id.
 
-    >>> spelled_tokens([("l", "o"), ("lo", "w")])[254:]
-    ['ł', 'Ń', 'lo', 'low']
+    >>> ids = spelled_ids([("l", "o"), ("lo", "w")], first_id=0)
+    >>> ids["!"], ids["lo"], ids["low"]
+    (0, 256, 257)
     """
-    return [*byte_alphabet().values(), *map("".join, merges)]
+    return dict(zip(chain(byte_alphabet().values(), map("".join, merges)), count(first_id), strict=False))
 
 
 class StreamDecoder:
-    """Decodes one id at a time and never shows half a character: bytes wait until theirs is complete.
+    """Decodes one id at a time and never shows half a character: its bytes wait until it is complete.
 
     >>> tokenizer = Tokenizer([])
     >>> stream = tokenizer.stream()
@@ -95,11 +96,11 @@ class StreamDecoder:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
-        """The text that is complete with this token and has not been returned before."""
+        """The text that this token completes."""
         return self._decoder.decode(self._token_bytes(token_id))
 
     def finish(self) -> str:
-        """What was still waiting: U+FFFD for a character that never became complete, else nothing."""
+        """What still waits: U+FFFD for a character that never became complete, else nothing."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -123,84 +124,274 @@ class Tokenizer:
         first_id: int = 0,
     ) -> None:
         alphabet = byte_alphabet()
-        ids = {character: n for n, character in enumerate(alphabet.values(), first_id)}  # by spelling
-        tokens = [bytes([byte]) for byte in alphabet]  # what each stands for, from first_id on
-        # (left id, right id) -> the id of both merged. Ids follow the order of the merges, so the lowest id
-        # is also the merge to do first: there is no other rank to keep.
-        self._merge_ids: dict[tuple[int, int], int] = {}
-        for number, (left, right) in enumerate(merges, 1):
-            merged = left + right
-            if left not in ids or right not in ids or merged in ids:
-                raise TokenizerError(f"merge {number}, {_why_not(left, right, ids)}")
-            left_id, right_id = ids[left], ids[right]
-            self._merge_ids[left_id, right_id] = ids[merged] = first_id + len(tokens)
-            tokens.append(tokens[left_id - first_id] + tokens[right_id - first_id])
-
-        end = first_id + len(tokens)
+        ids = spelled_ids([], first_id)
+        end = first_id + 256 + len(merges)
         special_tokens = {EOT: end} if special_tokens is None else special_tokens
-        for text, token_id in special_tokens.items():
-            if type(token_id) is not int:  # isinstance would take True for 1
-                raise TokenizerError(f"special token {show(text)}: expected an integer id, got {show(token_id)}")
-            if text == "" or text in ids:
-                raise TokenizerError(f"special token {show(text)} is {'a token already' if text else 'empty'}")
-        self.special_tokens = dict(sorted(special_tokens.items(), key=lambda item: item[1]))
-        free_ids = chain(range(first_id), count(end))
-        for expected, (text, token_id) in zip(free_ids, self.special_tokens.items(), strict=False):
-            if token_id != expected:
-                raise TokenizerError(
-                    f"special token {show(text)} has id {show(token_id)}, expected {expected}: the bytes and "
-                    f"merges have {first_id} to {end - 1}, and no id is left out or given twice"
-                )
         if not 0 <= first_id <= len(special_tokens):
             raise TokenizerError(
-                f"the bytes' first id is {show(first_id)}, but the ids before it are special tokens', "
-                f"of which there are {len(special_tokens)}"
+                f"the first byte has id {show(first_id)}, expected 0 to {len(special_tokens)}: "
+                "only special tokens come before it"
             )
-        special_bytes = [_utf8(text, f"special token {show(text)}") for text in self.special_tokens]
+        tokens = [b""] * first_id + [bytes([byte]) for byte in alphabet]  # id -> the bytes it stands for
+        # (left id, right id) -> the id of both as one. Ids follow the order of the merges, so the lowest
+        # is the merge to do first: no separate rank is kept.
+        self._merge_ids: dict[tuple[int, int], int] = {}
+        for number, (left, right) in enumerate(merges, 1):
+            merged, left_id, right_id = left + right, ids.get(left), ids.get(right)
+            if left_id is None or right_id is None or merged in ids:
+                unknown = left if left_id is None else right
+                fault = "exists already" if merged in ids else f"{show(unknown)} is no byte or earlier merge"
+                raise TokenizerError(f"merge {number}, {show(f'{left} {right}')}: {fault}")
+            self._merge_ids[left_id, right_id] = ids[merged] = len(tokens)
+            tokens.append(tokens[left_id] + tokens[right_id])
+
+        self.special_tokens = dict(sorted(special_tokens.items(), key=lambda item: item[1]))
+        free_ids = chain(range(first_id), count(end))
+        for (text, token_id), expected in zip(self.special_tokens.items(), free_ids, strict=False):
+            name = f"special token {show(text)}"
+            if token_id != expected:
+                raise TokenizerError(f"{name} has id {show(token_id)}, expected {expected}")
+            if text == "" or text in ids:
+                raise TokenizerError(f"{name} is {'an ordinary token too' if text else 'empty'}")
+            tokens[expected : expected + 1] = [_utf8(text, name)]  # in place of a b"", or at the end
+        # Longest first: where both "<a>" and "<a><b>" are special, the text "<a><b>" is the second.
+        longest_first = sorted(special_tokens, key=len, reverse=True)
+        self._specials = regex.compile(f"({'|'.join(map(regex.escape, longest_first))})")
 
         self.merges = merges
-        self.vocab_size = len(tokens) + len(special_tokens)
+        self.vocab_size = len(tokens)
         self.eot_id = special_tokens.get(EOT)
         self._first_id = first_id
-        self._tokens = [*special_bytes[:first_id], *tokens, *special_bytes[first_id:]]  # id -> bytes
+        self._tokens = tokens
         self._byte_ids = [ids[alphabet[byte]] for byte in range(256)]
-        self._cache: dict[str, list[int]] = {}  # word -> ids
-        # Longest first: of "<a>" and "<a><b>", the text "<a><b>" is the second.
-        longest_first = sorted(special_tokens, key=len, reverse=True)
-        self._special = regex.compile(f"({'|'.join(map(regex.escape, longest_first))})") if special_tokens else None
+        self._cache: dict[str, list[int]] = {}  # word -> its ids
 
     # Vocabularies in files
 
     @classmethod
     def from_files(cls, merges_path: Path, vocab_path: Path | None = None) -> "Tokenizer":
-        """From merges.txt (OpenAI: vocab.bpe); vocab.json (encoder.json) is checked against it, if given."""
+        """From merges.txt (OpenAI: vocab.bpe); vocab.json (encoder.json), if given, is checked against it."""
         lines = _read_text(merges_path).replace("\r\n", "\n").rstrip("\n").split("\n")
         start = 1 if lines[0].startswith("#version") or lines == [""] else 0
-        merges = _pairs([line.split(" ") for line in lines[start:]], f"{merges_path}, line", 1 + start)
+        merges = _pairs(lines[start:], f"{merges_path}, line", 1 + start)
         if vocab_path is None:
             return cls._from_vocabulary(merges, None, f"{merges_path}")
-        return cls._from_vocabulary(merges, _read_json(vocab_path), f"{merges_path} and {vocab_path}")
+        return cls._from_vocabulary(merges, _read_json(vocab_path), f"{merges_path} with {vocab_path}")
 
     @classmethod
     def from_json(cls, path: Path) -> "Tokenizer":
-        """From Hugging Face's tokenizer.json. One whose ids would not be those of this file is refused."""
+        """From Hugging Face's tokenizer.json; one that would give other ids than this file is refused."""
         file = _read_json(path)
-        model, pre_tokenizer, added = file.get("model"), file.get("pre_tokenizer"), file.get("added_tokens")
+        model, added = file.get("model"), file.get("added_tokens") or []
+        pre_tokenizer = file.get("pre_tokenizer")
         match pre_tokenizer:
-            case {"type": "Sequence", "pretokenizers": [dict(only)]}:
+            case {"type": "Sequence", "pretokenizers": [only]}:
                 pre_tokenizer = only
-        match model:
-            case {"vocab": dict(vocab), "merges": list(merges)}:
-                pass
-            case _:
-                raise TokenizerError(f"{path}: expected a model with vocab and merges, got {show(model)}")
         for name, accepted in NEUTRAL_VALUES.items():
             section, _, key = name.rpartition(".")
             place = {"": file, "model": model, "pre_tokenizer": pre_tokenizer}[section]
             value = place.get(key) if isinstance(place, dict) else place
             if value not in accepted:
                 raise TokenizerError(
-                    f"{path}: {name} is {show(value)}, expected {accepted[0]!r}: GPT-2's ids are made without it"
+                    f"{path}: {name} is {show(value)}, expected {accepted[0]!r}: GPT-2's ids need it so"
                 )
-        for token in added or []:
-            ...
+        match [model, added]:
+            case [{"vocab": dict(vocab), "merges": list(spelled)}, list()]:
+                merges = _pairs(spelled, f"{path}, merge", 1)
+            case _:
+                raise TokenizerError(f"{path}: expected model.vocab, model.merges and a list of added_tokens")
+        ordinary = spelled_ids(merges, 0)
+        for token in added:
+            match token:
+                case {"content": str(text), "id": int(token_id)} if (
+                    text not in ordinary
+                    and vocab.setdefault(text, token_id) == token_id
+                    and not any(token.get(flag) for flag in ("lstrip", "rstrip", "single_word"))
+                ):
+                    pass
+                case _:
+                    raise TokenizerError(
+                        f"{path}: added token {show(token)}: expected content that no merge makes, the id "
+                        "that vocab has for it, and not lstrip, rstrip or single_word, which change ids"
+                    )
+        return cls._from_vocabulary(merges, vocab, f"{path}")
+
+    @classmethod
+    def _from_vocabulary(
+        cls, merges: list[tuple[str, str]], vocab: dict[str, Any] | None, name: str
+    ) -> "Tokenizer":
+        """The tokenizer whose ids follow from the merges, if they are the vocab's; `name` is for errors."""
+        try:
+            if vocab is None:
+                return cls(merges)
+            for token, token_id in vocab.items():
+                if type(token_id) is not int:
+                    raise TokenizerError(f"token {show(token)} has id {show(token_id)}, expected an integer")
+            ids = spelled_ids(merges, vocab.get("!", 0))
+            for token, expected in ids.items():
+                if vocab.get(token) != expected:
+                    cls(merges)  # if the merges contradict themselves, that is the error to report
+                    found = f"id {show(vocab[token])}" if token in vocab else "no id"
+                    raise TokenizerError(f"token {show(token)} has {found}, expected {expected}")
+            special_tokens = {token: n for token, n in vocab.items() if token not in ids}
+            for token in special_tokens:
+                if "Ġ" in token:  # the spelling of a merge; in a special token a space is a space
+                    raise TokenizerError(f"token {show(token)} is the result of no merge: some are missing")
+            return cls(merges, special_tokens, ids["!"])
+        except TokenizerError as error:
+            raise TokenizerError(f"{name}: {error}") from None
+
+    def to_files(self) -> dict[str, str]:
+        """The texts of merges.txt and vocab.json; for GPT-2 they are OpenAI's files, byte for byte."""
+        lines = ["#version: 0.2", *map(" ".join, self.merges)]
+        ids = spelled_ids(self.merges, self._first_id) | self.special_tokens
+        vocab = dict(sorted(ids.items(), key=lambda item: item[1]))
+        return {"merges.txt": "".join(f"{line}\n" for line in lines), "vocab.json": json.dumps(vocab)}
+
+    # Text to ids
+
+    def encode(self, text: str, special: str = "error") -> list[int]:
+        """The ids of `text`. `special` says what the text of a special token in it is:
+
+        "error"  a TokenizerError: text from elsewhere must not be able to end the document
+        "token"  that token
+        "text"   ordinary characters
+
+        >>> tokenizer = Tokenizer([])
+        >>> tokenizer.encode("!<|endoftext|>", special="token"), tokenizer.encode("<|", special="text")
+        ([0, 256], [27, 91])
+        """
+        if special not in ("error", "token", "text"):
+            raise ArgumentError(f"special must be 'error', 'token' or 'text', got {show(special)}")
+        _utf8(text, "the text")
+        if special == "text" or not self.special_tokens:
+            return self._encode_words(text)
+        if special == "error" and (found := self._specials.search(text)):
+            raise TokenizerError(
+                f"the text holds special token {show(found[0])} at character {found.start()}, and text from "
+                "elsewhere must not be able to end the document; special='token' reads it as that token, "
+                "special='text' as ordinary characters"
+            )
+        ids: list[int] = []
+        for part in self._specials.split(text):
+            ids += [self.special_tokens[part]] if part in self.special_tokens else self._encode_words(part)
+        return ids
+
+    def _encode_words(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for word in WORDS.findall(text):
+            word_ids = self._cache.get(word)
+            if word_ids is None:
+                word_ids = self._merge([self._byte_ids[byte] for byte in word.encode()])
+                if len(word) <= LONGEST_CACHED_WORD:
+                    if len(self._cache) >= MAX_CACHED_WORDS:
+                        self._cache.clear()
+                    self._cache[word] = word_ids
+            ids += word_ids
+        return ids
+
+    def _merge(self, ids: list[int]) -> list[int]:
+        """The bytes of one word -> its tokens, by doing again what training did.
+
+        Training took the merges one after the other, each from left to right through all of its text. So:
+        of all merges that neighbours in the word have now, the one learned first (the lowest id), and of
+        the places where it fits, the leftmost: "aaa" is "aa", "a". A heap finds that place and a linked
+        list joins it in n log n steps for n bytes; to search the word again for each merge takes n * n.
+        """
+        merge_ids, end, gone = self._merge_ids, len(ids), -1
+        # A symbol is known by its position. One that merges with nothing is put behind the last; as it is
+        # ids[-1] to Python, it is also before the first.
+        ids = [*ids, gone]
+        after, before = [*range(1, end + 1), end], list(range(-1, end))
+        heap = [(merge_ids[pair], n) for n, pair in enumerate(pairwise(ids)) if pair in merge_ids]
+        heapify(heap)
+        while heap:
+            merged, left = heappop(heap)
+            right = after[left]
+            # Stale: a merge since then took one of the two symbols (a heap cannot drop entries from its
+            # middle), and what stands there now does not merge into this id.
+            if merge_ids.get((ids[left], ids[right])) != merged:
+                continue
+            ids[left], ids[right] = merged, gone
+            after[left] = after[right]
+            before[after[right]] = left
+            for start in (before[left], left):  # the pairs that the new symbol is in
+                candidate = merge_ids.get((ids[start], ids[after[start]]))
+                if candidate is not None:
+                    heappush(heap, (candidate, start))
+        return [token_id for token_id in ids if token_id != gone]
+
+    # Ids to text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for."""
+        # A list would take -1 for its last token, and True for token 1.
+        is_int = type(token_id) is int or isinstance(token_id, np.integer)
+        if not is_int or not 0 <= token_id < self.vocab_size:
+            raise TokenizerError(
+                f"{show(token_id)} is no token's id: expected an integer from 0 to {self.vocab_size - 1}"
+            )
+        return self._tokens[token_id]
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes that the tokens stand for; they may begin or end inside a character."""
+        return b"".join([self.token_bytes(token_id) for token_id in ids])
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that the tokens stand for, special ones included; U+FFFD where it is not UTF-8."""
+        return self.decode_bytes(ids).decode(errors="replace")
+
+    def token_text(self, token_id: int) -> str:
+        r"""One token for display: bytes that are not a whole character are written as \xe2.
+
+        >>> tokenizer = Tokenizer([])
+        >>> [tokenizer.token_text(token_id) for token_id in tokenizer.encode("né")]
+        ['n', '\\xc3', '\\xa9']
+        """
+        return self.token_bytes(token_id).decode(errors="backslashreplace")
+
+    def stream(self) -> StreamDecoder:
+        """A decoder for ids that come one at a time; what it returns adds up to decode's text."""
+        return StreamDecoder(self.token_bytes)
+
+
+def _utf8(text: str, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerError(
+            f"character {error.start} of {name} is {text[error.start]!r}, half of a surrogate pair: "
+            "what it was read from was not valid UTF-8"
+        ) from None
+
+
+def _read_text(path: Path) -> str:
+    data = path.read_bytes()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise TokenizerError(f"{path}, line {line}: not UTF-8") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    text = _read_text(path)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise TokenizerError(f"{path}: expected a JSON object, got {show(value)}")
+    return value
+
+
+def _pairs(spelled: list[Any], name: str, first: int) -> list[tuple[str, str]]:
+    """Merges from "a b" or ["a", "b"]; an error says `name` and a number that counts from `first`."""
+    merges = []
+    for number, merge in enumerate(spelled, first):
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        are_two = isinstance(pair, list) and len(pair) == 2 and "" not in pair
+        if not are_two or not isinstance(pair[0], str) or not isinstance(pair[1], str):
+            raise TokenizerError(f"{name} {number}: expected two tokens, got {show(merge)}")
+        merges.append((pair[0], pair[1]))
+    return merges

@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from ..config import Config
@@ -23,6 +24,7 @@ ALIASES = {
     "1558M": "gpt2-xl",
     "82M": "distilgpt2",
 }
+SHIPPED = ("shakespeare-tied", "shakespeare-untied")  # small models that come with tiedgpt
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
@@ -40,13 +42,14 @@ def find_model(source: str | Path) -> Path:
     """
     text = str(source)
     name = ALIASES.get(text, text)
-    if name not in MODELS and (path := Path(source).expanduser()).exists():
+    known = name in MODELS or name in SHIPPED
+    if not known and (path := Path(source).expanduser()).exists():
         return path
-    if name not in MODELS and not REPOSITORY.fullmatch(name):
-        guess = difflib.get_close_matches(name, [*MODELS, *ALIASES], n=1)
+    if not known and not REPOSITORY.fullmatch(name):
+        guess = difflib.get_close_matches(name, [*MODELS, *ALIASES, *SHIPPED], n=1)
         raise CheckpointError(
             f"no model {show(text)}: there is no such file or directory, and the names known are "
-            f"{', '.join(MODELS)}{f'; did you mean {guess[0]}?' if guess else ''}"
+            f"{', '.join([*MODELS, *SHIPPED])}{f'; did you mean {guess[0]}?' if guess else ''}"
         )
     repository = MODELS[name][0] if name in MODELS else name
     folders = [root / name for root in weight_folders()]
@@ -61,20 +64,24 @@ def find_model(source: str | Path) -> Path:
 
 
 def find_default() -> tuple[str, Path]:
-    """The model to use when none is named, and where it is. Raises CheckpointError if it is nowhere."""
-    return "gpt2", find_model("gpt2")
+    """The model to use when none is named, and where it is: gpt2 if it is here, else a shipped one."""
+    for name in ("gpt2", SHIPPED[0]):
+        with suppress(CheckpointError):
+            return name, find_model(name)
+    return "gpt2", find_model("gpt2")  # raises, and says where it looked
 
 
 def weight_folders() -> list[Path]:
     """The folders that hold a model in a subfolder of its name, in the order they are looked at."""
-    folders = []
-    if os.environ.get("TIEDGPT_WEIGHTS"):
-        folders.append(Path(os.environ["TIEDGPT_WEIGHTS"]).expanduser())
-    checkout = Path(__file__).resolve().parents[2]
-    if (checkout / "pyproject.toml").is_file():
-        folders.append(checkout / "weights")
+    named = os.environ.get("TIEDGPT_WEIGHTS")
+    package = Path(__file__).resolve().parents[1]
+    in_checkout = (package.parent / "pyproject.toml").is_file()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return [*folders, Path(cache).expanduser() / "tiedgpt"]
+    return [
+        *([Path(named).expanduser()] if named else []),
+        (package.parent if in_checkout else package) / "weights",
+        Path(cache).expanduser() / "tiedgpt",
+    ]
 
 
 def _hub_snapshots(repository: str) -> list[Path]:

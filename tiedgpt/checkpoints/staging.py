@@ -1,6 +1,7 @@
 """Files that appear whole or not at all: written under other names, renamed when all are complete."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -36,7 +37,7 @@ class StagedFiles:
 
     def open(self, name: str) -> BinaryIO:
         """A new file, to be called `name` in the end."""
-        file = open(self._temporary(name), "wb")  # noqa: SIM115: closed when the block ends
+        file = open(self._temporary(name), "wb")  # noqa: SIM115  # closed when the block ends
         self._files[self.directory / name] = file
         return file
 
@@ -64,10 +65,8 @@ class StagedFiles:
 
     def _remove(self) -> None:
         for path, file in self._files.items():
-            try:
+            with suppress(OSError):  # a full disk: what could not be flushed is being removed
                 file.close()
-            except OSError:
-                pass  # the disk is full: what could not be flushed is being removed
             self._temporary(path.name).unlink(missing_ok=True)
         for path in reversed(self._made):
             path.rmdir()

@@ -32,7 +32,7 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="MODEL",
         help="gpt2 or another name, a hub repository owner/name, a directory or a .safetensors file "
-        "(default: gpt2)",
+        "(default: gpt2 if it is on this machine, else shakespeare-tied)",
     )
 
 
@@ -47,8 +47,13 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def find(model: str | None) -> tuple[str, Path]:
-    """The model's name as the user would give it, and where it is."""
-    return find_default() if model is None else (model, find_model(model))
+    """The model's name as the user would give it, and where it is; says so when it is not gpt2 by default."""
+    if model is not None:
+        return model, find_model(model)
+    name, path = find_default()
+    if name != "gpt2":
+        note(f"gpt2 is not on this machine, so this is {name}, a small model that comes with tiedgpt")
+    return name, path
 
 
 def tokenizer_at(path: Path) -> Tokenizer:

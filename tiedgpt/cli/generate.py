@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from ..errors import ArgumentError, TiedGPTError
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def check_flags(args: argparse.Namespace) -> Sampling:
-    """The sampling that the flags ask for. Raises ArgumentError, naming the flag, before anything is loaded."""
+    """The sampling that the flags ask for. Raises ArgumentError that names the flag."""
     if args.greedy:
         for flag in ("temperature", "top_k", "top_p"):
             if getattr(args, flag) is not None:
@@ -180,13 +181,14 @@ class Answer:
         """The samples on stdout, one below the other: each as it grows, as soon as those above have ended."""
         if self._args.no_stream:
             self.complete(ids)
-            events = ((number, sample.text) for number, sample in enumerate(self.samples))
-        else:
-            events = self.texts(ids)
+            for number, sample in enumerate(self.samples):
+                self._print_heading(number)
+                print(printable(sample.text))
+            return
         waiting = [""] * len(self.samples)
         current = 0
         self._print_heading(current)
-        for number, text in events:
+        for number, text in self.texts(ids):
             waiting[number] += text
             while current < len(self.samples):
                 print(printable(waiting[current]), end="", flush=True)
@@ -197,9 +199,9 @@ class Answer:
                 current += 1
                 self._print_heading(current)
 
-    def _print_heading(self, current: int) -> None:
-        if 1 < len(self.samples) > current:
-            print(f"--- {current + 1} of {len(self.samples)} ---")
+    def _print_heading(self, number: int) -> None:
+        if number < len(self.samples) > 1:
+            print(f"--- {number + 1} of {len(self.samples)} ---")
 
 
 def printable(text: str) -> str:
@@ -212,10 +214,8 @@ CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr
 
 def prompt_loop(model: GPT2, tokenizer: Tokenizer, sampling: Sampling, args: argparse.Namespace) -> None:
     """Answer one line after another. Ctrl-C ends an answer, Ctrl-D the loop."""
-    try:
-        import readline  # noqa: F401: gives input() a history and line editing, where the system has it
-    except ImportError:
-        pass
+    with suppress(ImportError):  # a history and line editing for input(), where the system has them
+        import readline  # noqa: F401
     print("Type a text to continue; Ctrl-C stops an answer, Ctrl-D ends.", file=sys.stderr)
     while True:
         try:

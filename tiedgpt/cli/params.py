@@ -7,7 +7,6 @@ from typing import Any
 
 from ..checkpoints.huggingface import read_config
 from ..checkpoints.names import find_model, known_config
-from ..config import Config
 from ..errors import ArgumentError
 from ..parameters import count_parameters
 from .common import add_command, add_json_option

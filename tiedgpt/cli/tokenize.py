@@ -44,14 +44,26 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"the text holds {found[0]}; to read it as that token, add --allow-special")
     else:
         ids = tokenizer.encode(text, special="token")
-    tokens = [tokenizer.token_text(token) for token in ids]
     if args.json:
+        tokens = [tokenizer.token_text(token) for token in ids]
         print(json.dumps({"ids": ids, "tokens": tokens, **({"text": decoded} if args.decode else {})}))
     elif args.decode:
         print(decoded)
     else:
-        for token, shown in zip(ids, tokens, strict=True):
-            print(f"{token:>6}  {shown!r}")
+        for token in ids:
+            print(f"{token:>6}  {quoted(tokenizer.decode_bytes([token]))}")
+
+
+def quoted(token: bytes) -> str:
+    """A token with its spaces and line ends in sight; as bytes where it is no whole number of characters.
+
+    >>> print(quoted(b" world"), quoted(b"\\n"), quoted(b"\\xf0\\x9f"))
+    ' world' '\\n' b'\\xf0\\x9f'
+    """
+    try:
+        return repr(token.decode("utf-8"))
+    except UnicodeDecodeError:
+        return repr(token)
 
 
 def parse_ids(text: str) -> list[int]:

@@ -1,0 +1,420 @@
+"""Checkpoints on disk: every layout that is read, every way to be wrong, and what is written."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import SMALL, random_model
+
+import tiedgpt
+from tiedgpt import Config, Tokenizer
+from tiedgpt.checkpoints import names, safetensors
+from tiedgpt.checkpoints.huggingface import open_checkpoint
+from tiedgpt.checkpoints.staging import StagedFiles
+from tiedgpt.errors import ArgumentError, CheckpointError, TiedGPTWarning
+
+IDS = np.arange(11)
+
+
+def write(directory: Path, tensors: dict[str, np.ndarray], config: Config = SMALL, **changes) -> Path:
+    """A checkpoint with just these tensors under just these names."""
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps({**config.to_json(), **changes}))
+    with open(directory / "model.safetensors", "wb") as file:
+        safetensors.write(file, tensors.items())
+    return directory
+
+
+def assert_same(loaded: tiedgpt.GPT2, model: tiedgpt.GPT2) -> None:
+    """The same head and the same numbers, bit by bit. Logits: up to rounding, as the memory's order differs."""
+    assert loaded.config == model.config
+    assert list(loaded.parameters) == list(model.parameters)
+    for name, array in model.parameters.items():
+        assert loaded.parameters[name].dtype == np.float32
+        np.testing.assert_array_equal(loaded.parameters[name], array, name)
+    np.testing.assert_allclose(loaded(IDS), model(IDS), rtol=1e-3, atol=1e-4)
+
+
+# What is read
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_a_saved_model_comes_back(tmp_path, head):
+    model = random_model(SMALL.with_head(head))
+    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "new" / "folder")
+    assert_same(tiedgpt.load_model(tmp_path / "new" / "folder"), model)
+    assert tiedgpt.load_tokenizer(tmp_path / "new" / "folder").encode("é") == Tokenizer([]).encode("é")
+    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == [
+        "config.json",
+        "merges.txt",
+        "model.safetensors",
+        "vocab.json",
+    ]
+
+
+def test_a_single_file_loads_with_the_configuration_beside_it(tmp_path, model):
+    write(tmp_path, model.parameters)
+    assert_same(tiedgpt.load_model(str(tmp_path / "model.safetensors")), model)
+
+
+def test_transposed_views_and_float64_are_written_with_their_true_values(tmp_path, model):
+    """wte.T in memory is wte's numbers in another order: the file must not show which it was."""
+    parameters = {
+        name: np.asfortranarray(array.astype(np.float64)) for name, array in model.parameters.items()
+    }
+    tiedgpt.save_model(tiedgpt.GPT2(SMALL, parameters), None, tmp_path)
+    assert_same(tiedgpt.load_model(tmp_path), model)
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_prefix_and_mask_buffers(tmp_path, model, prefix):
+    tensors = {prefix + name: array for name, array in model.parameters.items()}
+    for layer in range(SMALL.n_layer):
+        tensors[f"{prefix}h.{layer}.attn.bias"] = np.ones((1, 1, 31, 31), np.float32)
+        tensors[f"{prefix}h.{layer}.attn.masked_bias"] = np.float32([-1e4])
+    assert_same(tiedgpt.load_model(write(tmp_path, tensors)), model)
+
+
+def shard(directory: Path, model: tiedgpt.GPT2) -> Path:
+    """model in two files and an index."""
+    write(directory, {})
+    (directory / "model.safetensors").unlink()
+    items = list(model.parameters.items())
+    weight_map = {}
+    for file, part in (("a.safetensors", items[:5]), ("b.safetensors", items[5:])):
+        with open(directory / file, "wb") as out:
+            safetensors.write(out, part)
+        weight_map |= dict.fromkeys(dict(part), file)
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return directory
+
+
+def test_shards(tmp_path, model):
+    assert_same(tiedgpt.load_model(shard(tmp_path, model)), model)
+
+
+# The head
+
+
+def test_head_as_the_checkpoint_says_or_as_asked_for(tmp_path):
+    untied = random_model(SMALL.with_head("untied"))
+    path = write(tmp_path, untied.parameters, untied.config)
+    assert_same(tiedgpt.load_model(path), untied)
+    assert_same(tiedgpt.load_model(path, "untied"), untied)
+    assert_same(tiedgpt.load_model(path, "tied"), untied.tie())
+
+
+def test_untied_without_a_matrix_of_its_own_starts_as_a_copy(tmp_path, model):
+    path = write(tmp_path, model.parameters)
+    untied = tiedgpt.load_model(path, "untied")
+    assert not untied.config.tied
+    assert not np.shares_memory(untied.W_U, untied.W_E)
+    np.testing.assert_array_equal(untied(IDS), tiedgpt.load_model(path, "tied")(IDS))
+
+
+def test_tied_with_a_matrix_that_is_the_same_is_silent(tmp_path, model):
+    """Many checkpoints hold lm_head.weight although it is wte.weight again."""
+    path = write(tmp_path, {**model.parameters, "lm_head.weight": model.W_E})
+    assert tiedgpt.load_model(path).config.tied
+
+
+def test_tied_with_a_matrix_that_differs_warns_and_is_tied_as_in_transformers(tmp_path, model):
+    other = random_model(SMALL.with_head("untied"), seed=1).parameters["lm_head.weight"]
+    path = write(tmp_path, {**model.parameters, "lm_head.weight": other})
+    with pytest.warns(TiedGPTWarning, match=r"config\.json says tied, so lm_head\.weight is not used"):
+        loaded = tiedgpt.load_model(path)
+    assert_same(loaded, model)
+    np.testing.assert_array_equal(tiedgpt.load_model(path, "untied").W_U, other.T)
+
+
+def test_untied_by_configuration_without_a_matrix_is_an_error_that_says_what_to_do(tmp_path, model):
+    path = write(tmp_path, model.parameters, SMALL.with_head("untied"))
+    with pytest.raises(CheckpointError, match=r'no lm_head\.weight; load it with head "tied", or "untied"'):
+        tiedgpt.load_model(path)
+    assert_same(tiedgpt.load_model(path, "untied"), model.untie("copy"))
+    assert_same(tiedgpt.load_model(path, "tied"), model)
+
+
+def test_an_unknown_head(tmp_path, model):
+    with pytest.raises(ArgumentError, match='head must be "tied", "untied" or None, got \'both\''):
+        tiedgpt.load_model(write(tmp_path, model.parameters), "both")
+
+
+# Wrong checkpoints
+
+
+def without(tensors, name):
+    return {key: array for key, array in tensors.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda t: without(t, "h.1.ln_2.bias"),
+            r"tensor h\.1\.ln_2\.bias is missing \(1 in all\) of the 2-layer",
+        ),
+        (
+            lambda t: {**t, "h.2.ln_1.bias": t["ln_f.bias"]},
+            r"tensor 'h\.2\.ln_1\.bias' is not a parameter of",
+        ),
+        (lambda t: {**t, "score.weight": t["ln_f.bias"]}, r"tensor 'score\.weight' is not a parameter of"),
+        (
+            lambda t: {**t, "wpe.weight": t["wpe.weight"].T},
+            r"tensor 'wpe\.weight' has shape \[21, 31\]; config\.json makes it \[31, 21\]",
+        ),
+        (
+            lambda t: {**t, "transformer.wte.weight": t["wte.weight"]},
+            r"'wte\.weight' is there with and without",
+        ),
+        (
+            lambda t: {**t, "lm_head.weight": t["wpe.weight"]},
+            r"tensor 'lm_head\.weight' has shape \[31, 21\]",
+        ),
+    ],
+)
+def test_tensors_that_are_not_the_configurations(tmp_path, model, change, message):
+    path = write(tmp_path, change(dict(reversed(model.parameters.items()))))
+    with pytest.raises(CheckpointError, match=message) as caught:
+        tiedgpt.load_model(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_dtype_that_is_not_read(tmp_path, model):
+    path = write(tmp_path, model.parameters)
+    content = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(content.replace(b'"F32"', b'"I32"', 1))
+    with pytest.raises(CheckpointError, match=r"tensor 'wte\.weight' is I32; expected one of F32, F16, BF16"):
+        tiedgpt.load_model(path)
+
+
+def test_nothing_is_read_before_all_is_checked(tmp_path, model, monkeypatch):
+    monkeypatch.setattr(safetensors.Tensor, "read", lambda *_: pytest.fail("read before the check was over"))
+    with pytest.raises(CheckpointError, match=r"ln_f\.bias is missing"):
+        tiedgpt.load_model(write(tmp_path, without(model.parameters, "ln_f.bias")))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{", r"config\.json: not JSON"),
+        ("[" * 100_000, r"config\.json: not JSON"),
+        ('{"model_type": "bert"}', r"config\.json: model_type is 'bert'"),
+        ('{"model_type": "gpt2", "n_embd": 20.5}', r"config\.json: n_embd must be a whole number"),
+    ],
+)
+def test_a_bad_configuration_names_its_file(tmp_path, config, message):
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(CheckpointError, match=message):
+        tiedgpt.load_model(tmp_path)
+
+
+def test_directories_that_are_no_checkpoints(tmp_path, model):
+    with pytest.raises(CheckpointError, match=r"is no checkpoint: it has no config\.json"):
+        tiedgpt.load_model(tmp_path)
+    write(tmp_path, model.parameters)
+    with pytest.raises(
+        CheckpointError, match=r"no tokenizer: expected merges\.txt and vocab\.json, or tokenizer"
+    ):
+        tiedgpt.load_tokenizer(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"neither model\.safetensors nor model\.safetensors\.index\.json"
+    ):
+        tiedgpt.load_model(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is a pickle, which can run any code"):
+        tiedgpt.load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: None, '"weight_map" must map tensor names to files'),
+        (
+            lambda m: {**m, "wte.weight": "../a.safetensors"},
+            r"'\.\./a\.safetensors' is not the name of a file beside",
+        ),
+        (lambda m: {**m, "wte.weight": 3}, "3 is not the name of a file"),
+        (lambda m: {**m, "wte.weight": "c.safetensors"}, r"c\.safetensors: cannot be read"),
+        (lambda m: {**m, "wte.weight": "b.safetensors"}, r"b\.safetensors: tensor 'wte\.weight' is missing"),
+        (
+            lambda m: without(m, "wte.weight"),
+            r"a\.safetensors: tensor 'wte\.weight' is there, but not in the index",
+        ),
+    ],
+)
+def test_a_lying_index(tmp_path, model, change, message):
+    index = shard(tmp_path, model) / "model.safetensors.index.json"
+    weight_map = json.loads(index.read_text())["weight_map"]
+    index.write_text(json.dumps({"weight_map": change(weight_map)}))
+    with pytest.raises(CheckpointError, match=message):
+        tiedgpt.load_model(tmp_path)
+
+
+# Names
+
+
+@pytest.fixture
+def empty_machine(tmp_path, monkeypatch):
+    """No model anywhere but where the test puts it."""
+    for variable in ("TIEDGPT_WEIGHTS", "HF_HUB_CACHE", "HF_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        names, "__file__", str(tmp_path / "checkout" / "tiedgpt" / "checkpoints" / "names.py")
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_where_a_name_is_looked_for(empty_machine, monkeypatch, model):
+    """The later places first, so that each new one must win over those before it."""
+    hub = empty_machine / ".cache/huggingface/hub/models--openai-community--gpt2"
+    commit = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
+    (hub / "refs").mkdir(parents=True)
+    (hub / "refs" / "main").write_text(commit + "\n")
+    places = [hub / "snapshots" / commit, empty_machine / "cache/tiedgpt/gpt2"]
+    places += [empty_machine / "checkout/weights/gpt2", empty_machine / "elsewhere/gpt2"]
+    (empty_machine / "checkout").mkdir()
+    (empty_machine / "checkout" / "pyproject.toml").touch()
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(empty_machine / "elsewhere"))
+    for place in places:
+        place.mkdir(parents=True)
+        write(place, model.parameters)
+        assert names.find_model("gpt2") == names.find_model("124M") == place
+    assert_same(tiedgpt.load_model("gpt2"), model)
+
+
+def test_the_hugging_face_caches_own_variables(empty_machine, monkeypatch, model):
+    for variable, folder in (("HF_HOME", "home/hub"), ("HF_HUB_CACHE", "hub")):
+        snapshot = empty_machine / folder / "models--someone--tiny-gpt2"
+        (snapshot / "refs").mkdir(parents=True)
+        (snapshot / "refs" / "main").write_text("0" * 40)
+        path = write_deep(snapshot / "snapshots" / ("0" * 40), model)
+        monkeypatch.setenv(variable, str(empty_machine / folder.split("/")[0]))
+        assert names.find_model("someone/tiny-gpt2") == path
+
+
+def write_deep(path: Path, model) -> Path:
+    path.mkdir(parents=True)
+    return write(path, model.parameters)
+
+
+@pytest.mark.parametrize("ref", ["../../../elsewhere", "", "\xff", "0" * 39])
+def test_a_hostile_ref_leads_nowhere(empty_machine, ref):
+    hub = empty_machine / ".cache/huggingface/hub/models--openai-community--gpt2"
+    (hub / "refs").mkdir(parents=True)
+    (hub / "refs" / "main").write_text(ref, encoding="latin-1")
+    with pytest.raises(CheckpointError, match="gpt2 is not on this machine: looked for"):
+        names.find_model("gpt2")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gpt2", r"gpt2 is not on this machine: looked for .*cache/tiedgpt/gpt2.*openai-community/gpt2"),
+        ("gtp2", r"no model 'gtp2': .*names known are gpt2, .*; did you mean gpt2\?"),
+        ("someone/model", "someone/model is not on this machine"),
+        ("../secret", r"no model '\.\./secret'"),
+        ("a/../b", r"no model 'a/\.\./b'"),
+        ("missing/dir/deep", "no model 'missing/dir/deep'"),
+        ("", "no model ''|no checkpoint"),
+    ],
+)
+def test_names_that_lead_nowhere(empty_machine, name, message):
+    with pytest.raises(CheckpointError, match=message):
+        tiedgpt.load_model(name)
+
+
+def test_a_known_name_is_never_a_directory_by_accident(empty_machine, model):
+    write(empty_machine / "gpt2", model.parameters)
+    with pytest.raises(CheckpointError, match=r"for the directory here, write \./gpt2"):
+        tiedgpt.load_model("gpt2")
+    assert_same(tiedgpt.load_model("./gpt2"), model)
+
+
+# What is written is whole or not there
+
+
+def test_a_failure_leaves_nothing(tmp_path):
+    def stop_half_way():
+        with StagedFiles(tmp_path / "a" / "b") as files:
+            files.open("x").write(b"half")
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        stop_half_way()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_leaves_the_older_files_as_they_were(tmp_path, model, monkeypatch):
+    tiedgpt.save_model(model, Tokenizer([]), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safetensors, "write", fail)
+    with pytest.raises(CheckpointError, match=rf"cannot write to {tmp_path}: No space left on device"):
+        tiedgpt.save_model(model.untie("zeros"), Tokenizer([]), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_place_that_cannot_be_written(tmp_path, model):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CheckpointError, match="is a file; expected a directory to write to"):
+        tiedgpt.save_model(model, None, tmp_path / "file")
+    with pytest.raises(CheckpointError, match=r"cannot write to .*Not a directory"):
+        tiedgpt.save_model(model, None, tmp_path / "file" / "deeper")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_killed_at_any_moment_no_file_under_a_final_name_is_broken(tmp_path):
+    """A process that saves over and over is killed at random points; what lies there always loads."""
+    code = (
+        "import sys, tiedgpt\n"
+        "model = tiedgpt.GPT2.random(tiedgpt.Config(n_layer=1, n_embd=64, n_head=2))\n"
+        "print('ready', flush=True)\n"
+        "while True: tiedgpt.save_model(model, tiedgpt.Tokenizer([]), sys.argv[1])\n"
+    )
+    rng = np.random.default_rng(0)
+    complete = 0
+    for attempt in range(8):
+        directory = tmp_path / str(attempt)
+        process = subprocess.Popen([sys.executable, "-c", code, str(directory)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(rng.uniform(0, 0.15))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        if (directory / "model.safetensors").exists():
+            open_checkpoint(directory)
+            complete += 1
+    assert complete, "no attempt got as far as a file: the test saw nothing"
+
+
+def test_the_tokenizer_is_found_under_openais_names_too(tmp_path):
+    for name, text in Tokenizer([("a", "b")]).to_files().items():
+        (tmp_path / {"merges.txt": "vocab.bpe", "vocab.json": "encoder.json"}[name]).write_text(text)
+    (tmp_path / "config.json").write_text(json.dumps(SMALL.to_json()))
+    assert tiedgpt.load_tokenizer(tmp_path).encode("ab") == [256]
+    shutil.rmtree(tmp_path)
+
+
+def test_loading_prints_and_warns_nothing(tmp_path, model, capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tiedgpt.load_model(write(tmp_path, model.parameters), "untied")
+    assert capsys.readouterr() == ("", "")

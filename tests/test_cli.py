@@ -1,0 +1,517 @@
+"""The command line as a user meets it: what goes to stdout, to stderr, and the exit code."""
+
+import io
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import SMALL, random_model
+
+import tiedgpt
+from tiedgpt import Tokenizer, cli
+from tiedgpt.checkpoints import names
+from tiedgpt.cli.common import Progress
+
+EOT = 256  # <|endoftext|> of a tokenizer of bytes alone
+CONFIG = replace(SMALL, vocab_size=257, n_ctx=64, bos_token_id=None, eos_token_id=None)
+SLOW_CONFIG = replace(CONFIG, n_layer=6, n_embd=384, n_head=6, n_inner=1536, n_ctx=1024)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """A small tied checkpoint whose tokens are bytes."""
+    path = tmp_path_factory.mktemp("models") / "bytes"
+    tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), path)
+    return str(path)
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """run(*arguments, stdin=bytes) -> (exit code, stdout, stderr), in this process."""
+
+    def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            code = cli.main(list(arguments))
+        except SystemExit as stop:  # argparse's way out
+            code = stop.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "tiedgpt", *arguments]
+
+
+def assert_one_error_line(result: tuple[int, str, str], message: str) -> None:
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("tiedgpt: error: "), err
+    assert err.count("\n") == 1
+    assert message in err
+
+
+# generate
+
+
+def test_generate_prints_the_continuation_alone(run, checkpoint):
+    code, out, err = run("generate", "--model", checkpoint, "--seed", "1", "-n", "9", "Hello")
+    assert (code, err) == (0, "")
+    model, tokenizer = tiedgpt.load_model(checkpoint), tiedgpt.load_tokenizer(checkpoint)
+    expected = tokenizer.decode(list(tiedgpt.generate(model, tokenizer.encode("Hello"), 9, seed=1)))
+    assert out == expected + "\n"
+    assert run("generate", "--model", checkpoint, "--seed", "1", "-n", "9", "--no-stream", "Hello")[1] == out
+    assert run("generate", "--model", checkpoint, "--seed", "1", "-n", "9", stdin=b"Hello\n")[1] == out
+
+
+def test_generate_json(run, checkpoint):
+    arguments = ("--seed", "3", "--num-samples", "3", "--temperature", "2", "-n", "8", "--json", "a\n")
+    code, out, err = run("generate", "--model", checkpoint, *arguments)
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    tokenizer = tiedgpt.load_tokenizer(checkpoint)
+    assert document["model"] == checkpoint
+    assert (document["head"], document["seed"], document["prompt"]) == ("tied", 3, "a\n")
+    assert document["prompt_ids"] == tokenizer.encode("a\n")
+    assert len({tuple(sample["ids"]) for sample in document["samples"]}) == 3
+    for sample in document["samples"]:
+        assert sample["finish_reason"] == "length"
+        assert len(sample["ids"]) == 8
+        assert sample["text"] == tokenizer.decode(sample["ids"])
+    assert set(document["timing"]) == {"load_s", "prefill_s", "decode_tokens_per_s"}
+    assert all(seconds > 0 for seconds in document["timing"].values())
+    again = json.loads(run("generate", "--model", checkpoint, *arguments, "--head", "tied")[1])
+    assert again["samples"] == document["samples"]
+
+
+def test_the_seed_that_was_drawn_is_told_and_repeats_the_run(run, checkpoint):
+    first = json.loads(run("generate", "--model", checkpoint, "--json", "a")[1])
+    other = json.loads(run("generate", "--model", checkpoint, "--json", "a")[1])
+    assert first["seed"] != other["seed"]
+    again = json.loads(run("generate", "--model", checkpoint, "--json", "--seed", str(first["seed"]), "a")[1])
+    assert again["samples"] == first["samples"]
+
+
+def test_several_samples_stand_below_one_another(run, checkpoint):
+    arguments = (
+        "generate",
+        "--model",
+        checkpoint,
+        "--seed",
+        "3",
+        "--num-samples",
+        "3",
+        "--greedy",
+        "-n",
+        "5",
+        "a",
+    )
+    streamed = run(*arguments)
+    one = run("generate", "--model", checkpoint, "--greedy", "-n", "5", "a")[1]
+    assert streamed == (0, "".join(f"--- {i} of 3 ---\n{one}" for i in (1, 2, 3)), "")
+    assert run(*arguments, "--no-stream") == streamed
+
+
+def test_stop_and_end_of_text(run, checkpoint, tmp_path):
+    greedy = ("--greedy", "-n", "12", "--json", "a")
+    whole = json.loads(run("generate", "--model", checkpoint, *greedy)[1])["samples"][0]
+    stop = whole["text"][4]
+    cut = json.loads(run("generate", "--model", checkpoint, "--stop", stop, *greedy)[1])["samples"][0]
+    assert cut["finish_reason"] == "stop"
+    assert cut["text"] == whole["text"][: whole["text"].index(stop)]
+
+    end = whole["ids"][3]
+    model = tiedgpt.load_model(checkpoint)
+    ending = tiedgpt.GPT2(replace(model.config, eos_token_id=end), model.parameters)
+    tiedgpt.save_model(ending, Tokenizer([]), tmp_path)
+    ended = json.loads(run("generate", "--model", str(tmp_path), *greedy)[1])["samples"][0]
+    assert (ended["finish_reason"], ended["ids"]) == ("eos", whole["ids"][: whole["ids"].index(end)])
+
+
+def test_the_head_is_a_flag_and_a_copy_is_said_to_be_one(run, checkpoint, tmp_path):
+    tied = run("generate", "--model", checkpoint, "--greedy", "a")
+    code, out, err = run("generate", "--model", checkpoint, "--head", "untied", "--greedy", "a")
+    assert (code, out) == (0, tied[1])
+    assert err.startswith(
+        "tiedgpt: note: this checkpoint has no W_U of its own: it starts as a copy of wte.T"
+    )
+    assert err.count("\n") == 1
+    tiedgpt.save_model(random_model(replace(CONFIG, tied=False)), Tokenizer([]), tmp_path)
+    own = run("generate", "--model", str(tmp_path), "--head", "untied", "--greedy", "a")
+    assert (own[0], own[2]) == (0, "")
+    assert own[1] != run("generate", "--model", str(tmp_path), "--head", "tied", "--greedy", "a")[1]
+
+
+def test_special_tokens_are_read_only_when_allowed(run, checkpoint):
+    arguments = ("generate", "--model", checkpoint, "--json", "<|endoftext|>")
+    assert_one_error_line(run(*arguments), "the prompt holds <|endoftext|>; to read it as that token, add")
+    assert json.loads(run(*arguments, "--allow-special")[1])["prompt_ids"] == [EOT]
+
+
+def test_past_the_context_it_goes_on(run, checkpoint):
+    document = json.loads(run("generate", "--model", checkpoint, "-n", "150", "--json", "a" * 60)[1])
+    assert len(document["samples"][0]["ids"]) == 150
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "message"),
+    [
+        ([""], b"", "the prompt is empty: GPT-2 needs at least one token"),
+        ([], b"", "the prompt is empty"),
+        ([], b"\n", "the prompt is empty"),
+        ([], b"ab\xffcd", "stdin is not UTF-8 text: byte 0xff at position 2"),
+        (["a" * 65], b"", "the prompt has 65 tokens, more than the model's context of 64"),
+        (["\udcff"], b"", "not valid UTF-8"),
+        (["--temperature", "0", "a"], b"", "--temperature must be a number above 0, got 0.0; to always take"),
+        (["--temperature", "-1", "a"], b"", "--temperature must be a number above 0, got -1.0"),
+        (["--temperature", "nan", "a"], b"", "--temperature must be a number above 0, got nan"),
+        (["--temperature", "warm", "a"], b"", "--temperature: invalid float value: 'warm'"),
+        (["--top-p", "0", "a"], b"", "--top-p must be above 0 and at most 1, got 0.0"),
+        (["--top-p", "1.5", "a"], b"", "--top-p must be above 0 and at most 1, got 1.5"),
+        (["--top-k", "0", "a"], b"", "--top-k must be a whole number of at least 1, got 0"),
+        (["--seed", "-1", "a"], b"", "--seed must be a whole number of at least 0, got -1"),
+        (["-n", "0", "a"], b"", "--max-new-tokens must be a whole number of at least 1, got 0"),
+        (["--num-samples", "0", "a"], b"", "--num-samples must be a whole number of at least 1, got 0"),
+        (["--stop", "", "a"], b"", "--stop needs a text that is not empty"),
+        (["--greedy", "--top-k", "5", "a"], b"", "--greedy draws nothing: drop it or --top-k"),
+        (["--greedy", "--temperature", "1", "a"], b"", "--greedy draws nothing: drop it or --temperature"),
+        (["--head", "both", "a"], b"", "--head: invalid choice: 'both'"),
+        (["one", "two"], b"", "unrecognized arguments: two"),
+    ],
+)
+def test_generate_refuses_in_one_line(run, checkpoint, arguments, stdin, message):
+    assert_one_error_line(run("generate", "--model", checkpoint, *arguments, stdin=stdin), message)
+
+
+def test_a_damaged_checkpoint_is_one_line(run, checkpoint, tmp_path):
+    for name in ("config.json", "model.safetensors", "merges.txt", "vocab.json"):
+        shutil.copy(f"{checkpoint}/{name}", tmp_path)
+    os.truncate(tmp_path / "model.safetensors", 5000)
+    assert_one_error_line(run("generate", "--model", str(tmp_path), "a"), "model.safetensors: truncated")
+    assert_one_error_line(run("generate", "--model", str(tmp_path / "nothing"), "a"), "no model")
+
+
+@pytest.fixture
+def no_models(tmp_path, monkeypatch):
+    for variable in ("TIEDGPT_WEIGHTS", "HF_HOME", "HF_HUB_CACHE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(names, "__file__", str(tmp_path / "x" / "tiedgpt" / "checkpoints" / "names.py"))
+    return tmp_path
+
+
+def test_without_a_model_it_says_where_it_looked(run, no_models):
+    assert_one_error_line(run("generate", "a"), f"gpt2 is not on this machine: looked for {no_models}/cache")
+
+
+def test_without_model_gpt2_is_used_if_it_is_here_else_the_shipped_model(run, checkpoint, no_models, monkeypatch):
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(no_models / "weights"))
+    (no_models / "weights").mkdir()
+    weights = no_models / "weights"
+    (weights / "shakespeare-tied").symlink_to(checkpoint)
+    code, out, err = run("generate", "--json", "-n", "1", "a")
+    assert (code, json.loads(out)["model"]) == (0, "shakespeare-tied")
+    assert err.startswith("tiedgpt: note: gpt2 is not on this machine, so this is shakespeare-tied")
+    (weights / "gpt2").symlink_to(checkpoint)
+    code, out, err = run("generate", "--json", "-n", "1", "a")
+    assert (code, json.loads(out)["model"], err) == (0, "gpt2", "")
+
+
+# generate, in a process of its own
+
+
+def test_a_closed_pipe_is_quiet(checkpoint):
+    """As in `tiedgpt generate ... | head -1`: the reader leaves first."""
+    arguments = command("generate", "--model", checkpoint, "--seed", "0", "-n", "100000", "a")
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 141
+
+
+def test_text_streams_and_ctrl_c_ends_it(checkpoint):
+    """The first characters come long before the last; Ctrl-C gives 130 and no traceback."""
+    arguments = command("generate", "--model", checkpoint, "--seed", "0", "-n", "10000000", "a")
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        assert process.stderr.read() == b"\n"
+
+
+def terminal(arguments: list[str], *lines: bytes, end: bytes = b"\x04") -> tuple[int, str]:
+    """Run a command on a pseudo-terminal, type each line when it asks with "> ", then `end` (Ctrl-D).
+
+    `end` is typed again while nothing happens: a Ctrl-C between the prompt and readline's waiting is lost.
+    """
+    pid, master = pty.fork()
+    if pid == 0:
+        os.environ["TERM"] = "dumb"  # no colours or cursor movements from readline
+        os.execv(arguments[0], arguments)
+    typed, answered, shown = [*(line + b"\r" for line in lines), end], 0, b""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if shown.count(b"> ") > answered and answered < len(typed):
+            os.write(master, typed[answered])
+            answered += 1
+        elif answered == len(typed) and not select.select([master], [], [], 1.0)[0]:
+            os.write(master, end)
+        if select.select([master], [], [], 0.1)[0]:
+            try:
+                chunk = os.read(master, 4096)
+            except OSError:  # Linux's way to say that the other side is closed
+                break
+            if not chunk:
+                break
+            shown += chunk
+    os.close(master)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode().replace("\r\n", "\n")
+
+
+def test_the_prompt_loop(checkpoint, run):
+    """Two prompts, a mistake that does not end it, an empty line, Ctrl-D."""
+    arguments = ["generate", "--model", checkpoint, "--greedy", "-n", "4"]
+    expected = run(*arguments, "b")[1]
+    code, shown = terminal(command(*arguments), b"<|endoftext|>", b"", b"b")
+    assert code == 0, shown
+    assert "Ctrl-D ends" in shown
+    assert "tiedgpt: error: the prompt holds <|endoftext|>" in shown
+    assert cli.generate.CONTROLS  # what a terminal would obey does not reach it:
+    assert expected.translate(cli.generate.CONTROLS) in shown
+
+
+def test_ctrl_c_at_the_prompt_exits_130(checkpoint):
+    code, shown = terminal(command("generate", "--model", checkpoint), end=b"\x03")
+    assert code == 130
+    assert "Traceback" not in shown
+
+
+def test_control_characters_do_not_reach_a_terminal():
+    text = "a\x1b[2Jb\x07\tc\n\x9b\x7f\u2028é"
+    assert text.translate(cli.generate.CONTROLS) == "a\ufffd[2Jb\ufffd\tc\n\ufffd\ufffd\u2028é"
+
+
+def test_ctrl_c_in_the_loop_ends_the_answer_alone(tmp_path):
+    """A model slow enough to be caught in mid-answer; afterwards the loop still asks."""
+    tiedgpt.save_model(random_model(SLOW_CONFIG), Tokenizer([]), tmp_path)
+    arguments = command("generate", "--model", str(tmp_path), "-n", "1000000", "--seed", "1")
+    pid, master = pty.fork()
+    if pid == 0:
+        os.environ["TERM"] = "dumb"
+        os.execv(arguments[0], arguments)
+
+    def read_until(done) -> bytes:
+        shown, deadline = b"", time.monotonic() + 60
+        while not done(shown):
+            assert time.monotonic() < deadline, shown
+            if select.select([master], [], [], 0.1)[0]:
+                shown += os.read(master, 4096)
+        return shown
+
+    read_until(lambda shown: shown.endswith(b"> "))
+    os.write(master, b"a\r")
+    read_until(lambda shown: len(shown) > 20)
+    os.write(master, b"\x03")
+    read_until(lambda shown: shown.endswith(b"> "))
+    os.write(master, b"\x04")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(master)
+
+
+# params
+
+
+def test_params_needs_no_weights(run, no_models):
+    code, out, err = run("params")
+    assert (code, err) == (0, "")
+    assert "124,439,808" in out
+    assert "163,037,184" in out
+    assert "+38,597,376" in out
+    assert "tying saves 38.6M, 23.7 % of the untied model" in out
+    document = json.loads(run("params", "--model", "1558M", "--json")[1])
+    assert document["model"] == "1558M"
+    assert document["config"]["n_layer"] == 48
+    assert document["tied"]["total"] == sum(document["tied"]["groups"].values()) == 1_557_611_200
+    assert document["untied"]["bytes"] == 4 * document["untied"]["total"] == 4 * 1_638_022_400
+    assert document["difference"] == 80_411_200
+
+
+def test_params_of_a_directory(run, checkpoint):
+    document = json.loads(run("params", "--model", checkpoint, "--json")[1])
+    assert document["config"]["vocab_size"] == 257
+    model = tiedgpt.load_model(checkpoint)
+    assert document["tied"]["total"] == sum(array.size for array in model.parameters.values())
+
+
+@pytest.mark.parametrize(("total", "percent"), [("1e9", "20.5 %"), ("7e9", "2.9 %"), ("70e9", "0.3 %")])
+def test_the_calculator_gives_the_figures_people_quote(run, total, percent):
+    code, out, err = run("params", "--vocab", "50000", "--dim", "4096", "--total", total)
+    assert (code, err) == (0, "")
+    assert "Tied 204.8M, untied 409.6M: tying saves 204.8M, " + percent in out
+    document = json.loads(run("params", "--vocab", "50e3", "--dim", "4096", "--json")[1])
+    assert (document["tied"]["total"], document["untied"]["total"]) == (204_800_000, 409_600_000)
+    assert document["saving_percent"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--vocab", "50000"], "the calculator needs both --vocab and --dim"),
+        (["--total", "7e9"], "the calculator needs both --vocab and --dim"),
+        (["--vocab", "5", "--dim", "5", "--model", "gpt2"], "give one or the other"),
+        (["--vocab", "1.5", "--dim", "5"], "--vocab: expected a whole number of at least 1, got '1.5'"),
+        (["--vocab", "0", "--dim", "5"], "--vocab: expected a whole number of at least 1, got '0'"),
+        (["--vocab", "nan", "--dim", "5"], "--vocab: expected a whole number"),
+        (["--vocab", "inf", "--dim", "5"], "--vocab: expected a whole number"),
+        (["--model", "gtp2"], "did you mean gpt2?"),
+    ],
+)
+def test_params_refuses_in_one_line(run, arguments, message):
+    assert_one_error_line(run("params", *arguments), message)
+
+
+# tokenize
+
+
+def test_tokenize(run, checkpoint):
+    tokenizer = tiedgpt.load_tokenizer(checkpoint)
+    ids = tokenizer.encode(" é")
+    code, out, err = run("tokenize", "--model", checkpoint, " é")
+    assert (code, err) == (0, "")
+    assert out == f"{ids[0]:>6}  ' '\n{ids[1]:>6}  b'\\xc3'\n{ids[2]:>6}  b'\\xa9'\n"
+    document = json.loads(run("tokenize", "--model", checkpoint, "--json", " é")[1])
+    assert document == {"ids": ids, "tokens": [" ", "\\xc3", "\\xa9"]}
+    assert run("tokenize", "--model", checkpoint, stdin=" é".encode())[1] == out
+    for text in (" ".join(map(str, ids)), str(ids)):
+        assert run("tokenize", "--model", checkpoint, "--decode", text)[1] == " é\n"
+    assert run("tokenize", "--model", checkpoint, "--decode", *map(str, ids))[1] == " é\n"
+    assert run("tokenize", "--model", checkpoint, "--allow-special", "--json", "<|endoftext|>")[1].startswith(
+        f'{{"ids": [{EOT}]'
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "message"),
+    [
+        (["one", "two"], b"", "expected one TEXT, got 2: put it in quotes"),
+        (["<|endoftext|>"], b"", "the text holds <|endoftext|>"),
+        (["--decode", "5", "x"], b"", "--decode expects token ids, whole numbers, got 'x'"),
+        (["--decode", "257"], b"", "257"),
+        (["--decode", "--", "-1"], b"", "-1"),
+        (["--decode"], b"", "--decode expects token ids"),
+        ([], b"\xc3", "stdin is not UTF-8 text: byte 0xc3 at position 0"),
+    ],
+)
+def test_tokenize_refuses_in_one_line(run, checkpoint, arguments, stdin, message):
+    assert_one_error_line(run("tokenize", "--model", checkpoint, *arguments, stdin=stdin), message)
+
+
+# untie, tie
+
+
+def test_untie_and_tie(run, checkpoint, tmp_path):
+    untied, tied = str(tmp_path / "untied"), str(tmp_path / "tied")
+    code, out, err = run("untie", checkpoint, untied)
+    assert (code, out) == (0, "")
+    assert err.startswith(f"wrote {untied}: untied, ")
+    assert run("tie", untied, tied)[0] == 0
+    original, copy, back = (tiedgpt.load_model(path) for path in (checkpoint, untied, tied))
+    np.testing.assert_array_equal(copy.W_U, original.W_E.T)
+    assert not copy.config.tied
+    assert back.config == original.config
+    for name, array in original.parameters.items():
+        np.testing.assert_array_equal(back.parameters[name], array)
+    assert tiedgpt.load_tokenizer(tied).encode("ab") == tiedgpt.load_tokenizer(checkpoint).encode("ab")
+
+
+def test_untie_starts_the_matrix_as_asked(run, checkpoint, tmp_path):
+    for init, *more in (["zeros"], ["random", "--seed", "1"], ["random", "--seed", "2"]):
+        name = "".join([init, *more])
+        assert run("untie", checkpoint, str(tmp_path / name), "--init", init, *more)[0] == 0
+    W_U = {path.name: tiedgpt.load_model(path).W_U for path in tmp_path.iterdir()}
+    assert not W_U["zeros"].any()
+    assert not np.array_equal(W_U["random--seed1"], W_U["random--seed2"])
+    np.testing.assert_array_equal(W_U["random--seed1"], tiedgpt.load_model(checkpoint).untie("random", 1).W_U)
+
+
+def test_untie_and_tie_refuse_in_one_line(run, checkpoint, tmp_path):
+    assert_one_error_line(run("tie", checkpoint, str(tmp_path / "x")), f"{checkpoint} is tied already")
+    assert run("untie", checkpoint, str(tmp_path / "u"))[0] == 0
+    assert_one_error_line(run("untie", str(tmp_path / "u"), str(tmp_path / "x")), "is untied already")
+    for taken in (checkpoint, str(tmp_path / "u"), f"{checkpoint}/config.json"):
+        assert_one_error_line(
+            run("untie", checkpoint, taken), "exists and is not empty; choose a new directory"
+        )
+    assert_one_error_line(run("untie", checkpoint, f"{checkpoint}/config.json/x"), "Not a directory")
+    assert_one_error_line(
+        run("untie", checkpoint, str(tmp_path / "x"), "--init", "ones"), "invalid choice: 'ones'"
+    )
+    assert_one_error_line(run("untie", checkpoint), "the following arguments are required: DST")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["u"]
+
+
+# All commands
+
+
+def test_help_and_version(run):
+    assert run("--version")[:2] == (0, f"tiedgpt {tiedgpt.__version__}\n")
+    for arguments in ([], ["generate"], ["params"], ["tokenize"], ["untie"], ["tie"]):
+        code, out, err = run(*arguments, "-h")
+        assert (code, err) == (0, "")
+        assert "examples:\n  tiedgpt" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required: COMMAND"),
+        (["generat"], "invalid choice: 'generat'"),
+        (["params", "--modl", "x"], "--modl"),
+    ],
+)
+def test_usage_errors_are_one_line(run, arguments, message):
+    assert_one_error_line(run(*arguments), message)
+
+
+def test_importing_loads_nothing_that_is_not_needed():
+    """No oracle, and none of the slow imports that only some commands need."""
+    code = "import sys, tiedgpt.cli; print([m for m in sys.argv[1:] if m in sys.modules])"
+    modules = ["torch", "transformers", "tiktoken", "safetensors", "requests", "tqdm", "matplotlib"]
+    out = subprocess.run(
+        [sys.executable, "-c", code, *modules], capture_output=True, text=True, check=True
+    ).stdout
+    assert out == "[]\n"
+
+
+def test_a_bar_appears_only_on_a_terminal_and_only_for_a_long_wait(capsys, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream, delay, expected in (
+        (Terminal(), 0, True),
+        (Terminal(), 3600, False),
+        (io.StringIO(), 0, False),
+    ):
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(Progress, "DELAY", delay)
+        with Progress("loading", 10, "B") as progress:
+            time.sleep(0.001)
+            progress.add(5)
+        assert ("loading" in stream.getvalue()) is expected

@@ -1,0 +1,115 @@
+"""Config: config.json in and out, and the refusal of everything that is not the GPT-2 computed here."""
+
+import json
+
+import pytest
+
+from tiedgpt import Config
+from tiedgpt.errors import ConfigError
+
+GPT2_JSON = {
+    "activation_function": "gelu_new",
+    "architectures": ["GPT2LMHeadModel"],
+    "attn_pdrop": 0.1,
+    "bos_token_id": 50256,
+    "embd_pdrop": 0.1,
+    "eos_token_id": 50256,
+    "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-05,
+    "model_type": "gpt2",
+    "n_ctx": 1024,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "resid_pdrop": 0.1,
+    "summary_type": "cls_index",
+    "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+    "vocab_size": 50257,
+}
+
+
+def test_gpt2s_own_file_is_the_default():
+    """gpt2's config.json names neither n_inner nor tie_word_embeddings: 4 D and tied."""
+    config = Config.from_json(GPT2_JSON)
+    assert config == Config()
+    assert (config.n_inner, config.tied, config.head_width) == (3072, True, 64)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tie_word_embeddings": False},
+        {"n_inner": 1000, "activation_function": "relu"},
+        {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
+        {"layer_norm_epsilon": 1e-3, "n_positions": 77},
+        {"eos_token_id": [3, 4], "bos_token_id": None},
+        {"n_layer": 0},
+    ],
+)
+def test_every_honoured_field_survives_a_round_trip(changes):
+    config = Config.from_json({**GPT2_JSON, **changes})
+    assert config != Config()
+    written = json.loads(json.dumps(config.to_json()))
+    assert {name: written[name] for name in changes} == changes
+    assert Config.from_json(written) == config
+
+
+def test_n_positions_counts_not_n_ctx():
+    """Old files have both; transformers reads n_positions."""
+    assert Config.from_json({**GPT2_JSON, "n_positions": 64, "n_ctx": 1024}).n_ctx == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "llama"}, r"model_type is 'llama'.*expected 'gpt2'"),
+        ({"add_cross_attention": True}, "add_cross_attention is True, which is another model"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        (
+            {"activation_function": "xielu"},
+            "activation_function 'xielu' is not supported; expected one of gelu",
+        ),
+        ({"activation_function": ["relu"]}, r"activation_function \['relu'\] is not supported"),
+        ({"n_head": 7}, "n_embd 768 does not divide into n_head 7"),
+        ({"n_layer": -1}, "n_layer must be a whole number from 0 to 10000, got -1"),
+        ({"n_layer": 10**9}, "n_layer must be a whole number from 0 to 10000"),
+        ({"n_layer": True}, "n_layer must be a whole number .*got True"),
+        ({"n_embd": 768.0}, r"n_embd must be a whole number .*got 768\.0"),
+        ({"n_embd": None}, "n_embd must be a whole number .*got None"),
+        ({"vocab_size": 0}, "vocab_size must be a whole number from 1"),
+        ({"vocab_size": 2**62}, "vocab_size must be a whole number"),
+        (
+            {"n_positions": "1024"},
+            r"n_ctx \(n_positions in config\.json\) must be a whole number .*got '1024'",
+        ),
+        ({"n_inner": 0}, "n_inner must be a whole number from 1"),
+        ({"layer_norm_epsilon": "tiny"}, "layer_norm_epsilon must be a number of at least 0, got 'tiny'"),
+        ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon must be a number of at least 0, got nan"),
+        (
+            {"tie_word_embeddings": "no"},
+            r"tie_word_embeddings in config\.json\) must be true or false, got 'no'",
+        ),
+        ({"eos_token_id": "end"}, "eos_token_id must be a whole number"),
+        ({"eos_token_id": [1, -2]}, "eos_token_id must be a whole number"),
+    ],
+)
+def test_a_bad_field_is_refused_by_its_name_in_the_file(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        Config.from_json({**GPT2_JSON, **changes})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"), [([], "expected a JSON object"), ({}, '"model_type" is missing')]
+)
+def test_what_is_no_configuration_at_all(data, message):
+    with pytest.raises(ConfigError, match=message):
+        Config.from_json(data)
+
+
+def test_head_names_the_switch():
+    assert Config().with_head("untied") == Config(tied=False)
+    assert Config(tied=False).with_head("tied").head == "tied"
+    with pytest.raises(ConfigError, match='head must be "tied" or "untied", got \'both\''):
+        Config().with_head("both")

@@ -1,0 +1,316 @@
+"""Sampling, the sliding window, stop strings and streaming; test_transformers.py compares distributions."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import SMALL, random_model
+
+from tiedgpt import GPT2, TiedGPTError, Tokenizer, generate
+from tiedgpt.errors import ArgumentError
+from tiedgpt.generation import CHUNK, Sampling, TextSample, generate_text, next_logits, sample_steps
+
+PROMPT = [3, 1, 4, 1, 5]
+LONG = replace(SMALL, n_ctx=2 * CHUNK + 50, eos_token_id=None)
+
+
+@pytest.fixture
+def endless() -> GPT2:
+    """A small model without an end-of-text token, so that lengths are known."""
+    return random_model(replace(SMALL, eos_token_id=None))
+
+
+def step_by_step(model: GPT2, ids: list[int], n: int) -> list[int]:
+    """Greedy generation as it is defined: the likeliest token after all so far, no cache."""
+    ids = list(ids)
+    for _ in range(n):
+        ids.append(int(model(ids)[-1].argmax()))
+    return ids[-n:]
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_greedy_is_the_argmax_of_every_step(head):
+    model = random_model(replace(SMALL.with_head(head), eos_token_id=None))
+    tokens = list(generate(model, PROMPT, max_new_tokens=20, greedy=True))
+    assert tokens == step_by_step(model, PROMPT, 20)
+    assert len(set(tokens)) > 3, "a model that repeats one token shows nothing"
+
+
+def test_a_prompt_longer_than_a_chunk_is_read_in_chunks():
+    model = random_model(LONG).astype(np.float64)
+    ids = np.random.default_rng(0).integers(0, SMALL.vocab_size, (2, 2 * CHUNK + 3))
+    pieces: list[int] = []
+    logits = next_logits(model, ids, model.new_cache(batch=2), pieces.append)
+    np.testing.assert_allclose(logits, model(ids)[:, -1], rtol=1e-10, atol=1e-10)
+    assert pieces == [CHUNK, CHUNK, 3]
+
+
+def test_filters_on_a_distribution_one_can_check_by_hand():
+    logits = np.log(np.array([0.1, 0.4, 0.05, 0.3, 0.15], np.float32))
+    p = Sampling().probabilities(logits)
+    np.testing.assert_allclose(p, [0.1, 0.4, 0.05, 0.3, 0.15], rtol=1e-6)
+    assert p.dtype == np.float64
+    np.testing.assert_allclose(Sampling(top_k=2).probabilities(logits), [0, 4 / 7, 0, 3 / 7, 0], rtol=1e-6)
+    # 0.4 + 0.3 does not reach 0.75, so 0.15 stays; temperature first, then top_k, then top_p.
+    np.testing.assert_allclose(
+        Sampling(top_p=0.75).probabilities(logits), [0, 8 / 17, 0, 6 / 17, 3 / 17], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        Sampling(top_k=3, top_p=0.5).probabilities(logits), [0, 4 / 7, 0, 3 / 7, 0], rtol=1e-6
+    )
+    squares = np.array([0.1, 0.4, 0.05, 0.3, 0.15]) ** 2
+    np.testing.assert_allclose(Sampling(0.5).probabilities(logits), squares / squares.sum(), rtol=1e-6)
+    np.testing.assert_allclose(
+        Sampling(0.5, top_p=0.6).probabilities(logits), [0, 16 / 25, 0, 9 / 25, 0], rtol=1e-6
+    )
+
+
+def test_the_likeliest_token_always_stays():
+    logits = np.array([1.0, 3.0, 2.0])
+    for sampling in (Sampling(top_p=1e-9), Sampling(top_k=1), Sampling(temperature=1e-300)):
+        np.testing.assert_array_equal(sampling.probabilities(logits), [0, 1, 0])
+
+
+def test_equal_tokens():
+    """top_k keeps all that tie with the last one, as transformers does; top_p still keeps the fewest."""
+    even = np.zeros(8)
+    np.testing.assert_allclose(Sampling(top_k=3).probabilities(even), np.full(8, 1 / 8))
+    np.testing.assert_allclose(Sampling(top_p=0.5).probabilities(even), [1 / 4] * 4 + [0] * 4)
+    np.testing.assert_allclose(Sampling(top_k=100, top_p=1.0).probabilities(even), np.full(8, 1 / 8))
+
+
+def test_draws_follow_the_distribution():
+    """Chi-squared over 20,000 draws; the 0.9999 quantile of 4 degrees of freedom is 23.5."""
+    p = np.array([0.1, 0.4, 0.05, 0.3, 0.15])
+    rng = np.random.default_rng(0)
+    draws = np.bincount([Sampling().choose(np.log(p), rng) for _ in range(20_000)], minlength=5)
+    assert (((draws - 20_000 * p) ** 2) / (20_000 * p)).sum() < 23.5
+
+
+class Draw:
+    """A random generator that always draws one number."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
+def test_no_draw_falls_on_a_dropped_token_or_off_the_end():
+    logits = np.array([0.0, 5.0, 5.0, 0.0, 5.0, 0.0])
+    sampling = Sampling(top_k=3)
+    assert sampling.choose(logits, Draw(0.0)) == 1
+    assert sampling.choose(logits, Draw(1 / 3 + 1e-9)) == 2
+    assert sampling.choose(logits, Draw(np.nextafter(1.0, 0.0))) == 4
+
+
+def test_the_same_seed_gives_the_same_tokens(endless):
+    def run(seed):
+        return list(generate(endless, PROMPT, 25, temperature=1.5, seed=seed))
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+    assert run(None) != run(None)
+
+
+def test_sample_i_does_not_depend_on_how_many_there_are(endless):
+    def samples(n):
+        return np.array(list(sample_steps(endless, PROMPT, n, 24, Sampling(1.5), seed=5))).T.tolist()
+
+    seven = samples(7)
+    assert len({tuple(sample) for sample in seven}) == 7, "samples must differ from one another"
+    for n in (1, 2, 5):
+        assert samples(n) == seven[:n]
+    assert list(generate(endless, PROMPT, 24, temperature=1.5, seed=5)) == seven[0]
+
+
+# The sliding window
+
+
+def sliding(model: GPT2, ids: list[int], n: int) -> list[int]:
+    """Greedy generation with the documented window: when n_ctx tokens have been read, half is kept."""
+    ids, start = list(ids), 0
+    for _ in range(n):
+        if len(ids) - start > model.config.n_ctx:
+            start = len(ids) - model.config.n_ctx // 2
+        ids.append(int(model(ids[start:])[-1].argmax()))
+    return ids[-n:]
+
+
+@pytest.mark.parametrize("length", [1, 5, 30, 31])
+def test_past_the_context_the_window_slides(endless, length):
+    prompt = [(7 * i) % 101 for i in range(length)]
+    tokens = list(generate(endless, prompt, max_new_tokens=80, greedy=True))
+    assert tokens == sliding(endless, prompt, 80)
+
+
+def test_the_window_slides_for_a_batch_as_for_one(endless):
+    samples = np.array(list(sample_steps(endless, PROMPT, 3, 70, Sampling(1.5), seed=0))).T
+    assert samples.shape == (3, 70)
+    assert list(generate(endless, PROMPT, 70, temperature=1.5, seed=0)) == samples[0].tolist()
+
+
+def test_a_context_of_one_token():
+    model = random_model(replace(SMALL, n_ctx=1, eos_token_id=None))
+    assert list(generate(model, [3], 5, greedy=True)) == sliding_one(model, 3, 5)
+
+
+def sliding_one(model: GPT2, token: int, n: int) -> list[int]:
+    tokens = [token]
+    for _ in range(n):
+        tokens.append(int(model(tokens[-1:])[-1].argmax()))
+    return tokens[1:]
+
+
+def test_no_step_is_computed_that_nobody_sees(endless, monkeypatch):
+    """n tokens need the prompt and n - 1 of them read; a generator that is left computes no more."""
+    read = []
+    hidden = GPT2.hidden
+    monkeypatch.setattr(
+        GPT2, "hidden", lambda self, ids, *rest: read.append(np.shape(ids)) or hidden(self, ids, *rest)
+    )
+    list(generate(endless, PROMPT, 4, greedy=True))
+    assert read == [(1, 5), (1, 1), (1, 1), (1, 1)]
+    read.clear()
+    next(generate(endless, PROMPT, 4, greedy=True))
+    assert read == [(1, 5)]
+
+
+# Ends
+
+
+def test_end_of_text_ends_it_and_is_not_yielded(endless):
+    tokens = list(generate(endless, PROMPT, 20, greedy=True))
+    end = tokens[6]
+    first = tokens.index(end)
+    for eos in (end, (99, end)):
+        model = GPT2(replace(endless.config, eos_token_id=eos), endless.parameters)
+        assert list(generate(model, PROMPT, 20, greedy=True)) == tokens[:first]
+
+
+TOKENIZER = Tokenizer([])  # ids are bytes in the order of the alphabet
+EOT = TOKENIZER.eot_id
+
+
+def feed(tokens, stop=(), limit=True):
+    """(pieces shown, sample) after pushing tokens until it has ended."""
+    sample = TextSample(TOKENIZER, list(stop), (EOT,))
+    shown = []
+    for token in tokens:
+        shown.append(sample.push(token))
+        if sample.finish_reason:
+            return shown, sample
+    if limit:
+        shown.append(sample.finish("length"))
+    return shown, sample
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "expected", "reason"),
+    [
+        ("to be or not", [], "to be or not", "length"),
+        ("to be or not", ["or"], "to be ", "stop"),
+        ("to be or not", ["not to"], "to be or not", "length"),
+        ("aaab", ["aab"], "a", "stop"),
+        ("abababac", ["ababac"], "ab", "stop"),
+        ("one\n\ntwo", ["\n\n", "two"], "one", "stop"),
+        ("one two", ["two", "e t"], "on", "stop"),
+        ("stop", ["stop"], "", "stop"),
+        ("naïve 😀!", ["😀"], "naïve ", "stop"),
+    ],
+)
+def test_stop_strings(text, stop, expected, reason):
+    ids = TOKENIZER.encode(text)
+    shown, sample = feed(ids, stop)
+    assert "".join(shown) == sample.text == expected
+    assert sample.finish_reason == reason
+    assert sample.ids == ids[: len(sample.ids)]
+    assert TOKENIZER.decode(sample.ids).startswith(expected)
+
+
+def test_text_is_shown_as_soon_as_it_cannot_be_taken_back():
+    shown, _ = feed(TOKENIZER.encode("a nit not"), ["not"])
+    assert shown == ["a", " ", "", "ni", "t", " ", "", "", ""]
+    shown, _ = feed(TOKENIZER.encode("é!"))
+    assert shown == ["", "é", "!", ""]
+
+
+def test_end_of_text_shows_what_was_held_back():
+    shown, sample = feed([*TOKENIZER.encode("a no"), EOT], ["not"])
+    assert "".join(shown) == sample.text == "a no"
+    assert (sample.finish_reason, sample.ids) == ("eos", TOKENIZER.encode("a no"))
+
+
+def test_half_a_character_at_the_end_becomes_a_replacement():
+    shown, sample = feed(TOKENIZER.encode("é")[:1])
+    assert shown == ["", "\ufffd"]
+    assert sample.text == TOKENIZER.decode(sample.ids)
+
+
+def test_samples_of_a_batch_end_each_in_its_own_way():
+    """Pieces of text add up to each sample's text, and one that has ended receives no more."""
+    model = random_model(replace(SMALL, vocab_size=257, n_ctx=64, eos_token_id=EOT))
+    samples = [TextSample(TOKENIZER, ["e", "t", "a"], (EOT,)) for _ in range(40)]
+    pieces = [""] * 40
+    for number, text in generate_text(model, [5, 6], samples, 30, Sampling(3.0), seed=0):
+        pieces[number] += text
+    assert pieces == [sample.text for sample in samples]
+    assert {sample.finish_reason for sample in samples} == {"length", "stop", "eos"}
+    for sample in samples:
+        if sample.finish_reason == "length":
+            assert len(sample.ids) == 30
+        else:
+            assert len(sample.ids) < 31
+        assert not any(stop in sample.text for stop in "eta")
+    steps = np.array(list(sample_steps(model, [5, 6], 40, 30, Sampling(3.0), seed=0))).T.tolist()
+    for sample, tokens in zip(samples, steps, strict=True):
+        assert sample.ids == tokens[: len(sample.ids)]
+
+
+def test_tokens_beyond_the_tokenizer_show_as_replacements():
+    """A padded vocabulary has rows without a text; a random model may choose them."""
+    shown, sample = feed([*TOKENIZER.encode("a"), 300, *TOKENIZER.encode("b")])
+    assert "".join(shown) == sample.text == "a\ufffdb"
+    assert sample.ids[1] == 300
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"temperature": 0}, "temperature must be a number above 0, got 0; to always take .* greedy"),
+        ({"temperature": -1.0}, r"temperature must be a number above 0, got -1\.0$"),
+        ({"temperature": float("nan")}, "temperature must be a number above 0, got nan"),
+        ({"temperature": float("inf")}, "temperature must be a number above 0, got inf"),
+        ({"temperature": "hot"}, "temperature must be a number above 0, got 'hot'"),
+        ({"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
+        ({"top_k": 2.5}, r"top_k must be a whole number of at least 1, got 2\.5"),
+        ({"top_p": 0.0}, r"top_p must be above 0 and at most 1, got 0\.0"),
+        ({"top_p": 1.1}, r"top_p must be above 0 and at most 1, got 1\.1"),
+        ({"top_p": float("nan")}, "top_p must be above 0 and at most 1, got nan"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, got 0"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"seed": 1.5}, r"seed must be a whole number of at least 0, got 1\.5"),
+        ({"ids": []}, "the prompt is empty: GPT-2 needs at least one token"),
+        ({"ids": [[1, 2]]}, r"must be one sequence of ids \[T\], got shape \(1, 2\)"),
+        ({"ids": [0] * 32}, "the prompt has 32 tokens, more than the model's context of 31"),
+        ({"ids": [101]}, "token id 101 is outside the vocabulary of 101"),
+        ({"ids": [-1]}, "token id -1 is outside"),
+        ({"ids": [0.5]}, "ids must be whole numbers"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once(model, arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        generate(model, **{"ids": PROMPT, **arguments})  # no token is asked for
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_damaged_model_is_said_to_be_one(model, greedy, bad):
+    parameters = dict(model.parameters)
+    parameters["ln_f.bias"] = np.full(SMALL.n_embd, bad, np.float32)
+    with np.errstate(invalid="ignore"), pytest.raises(TiedGPTError, match="logits are not finite numbers"):
+        next(generate(GPT2(SMALL, parameters), PROMPT, greedy=greedy))

@@ -1,0 +1,102 @@
+"""Parity with transformers where neither it nor torch is installed: goldens/ holds what it computed.
+
+Each directory is a checkpoint by transformers' own hand beside the logits and greedy continuations that it
+computed from it in float64; scripts/make_goldens.py says how.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiedgpt
+from tiedgpt import GPT2
+
+GOLDENS = Path(__file__).parent / "goldens"
+CASES = sorted(path.parent.name for path in GOLDENS.glob("*/expected.json"))
+# For logits that go up to 10. Measured: 6e-6, and 5e-13, which is where the goldens' digits end.
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A checkpoint of transformers as loaded here, and what transformers computes from it."""
+
+    model: GPT2
+    tolerance: float
+    ids: np.ndarray  # [B, T]
+    logits: np.ndarray  # [B, T, V]
+    greedy: list[list[int]]
+
+    def assert_logits(self, logits: np.ndarray) -> None:
+        assert logits.dtype == self.model.dtype
+        np.testing.assert_allclose(logits, self.logits, rtol=0, atol=self.tolerance)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest) -> tuple[GPT2, dict[str, Any]]:
+    """The model of one directory and the expected numbers."""
+    directory = GOLDENS / request.param
+    expected = json.loads((directory / "expected.json").read_text(encoding="utf-8"))
+    return tiedgpt.load_model(directory), expected
+
+
+@pytest.fixture(scope="module", params=TOLERANCE)
+def golden(request: pytest.FixtureRequest, case: tuple[GPT2, dict[str, Any]]) -> Golden:
+    """That model computing in float32 as loaded, then in float64."""
+    model, expected = case
+    return Golden(
+        model=model if request.param == "float32" else model.astype(request.param),
+        tolerance=TOLERANCE[request.param],
+        ids=np.array(expected["ids"]),
+        logits=np.array(expected["logits"]),
+        greedy=expected["greedy"],
+    )
+
+
+def test_there_are_goldens() -> None:
+    assert len(CASES) >= 17
+
+
+def test_the_goldens_are_on_the_scale_that_the_tolerances_are_for(golden: Golden) -> None:
+    assert 9 < np.abs(golden.logits).max() < 11
+
+
+def test_logits(golden: Golden) -> None:
+    golden.assert_logits(golden.model(golden.ids))
+
+
+def test_each_row_of_a_batch_is_that_row_alone(golden: Golden) -> None:
+    assert not np.array_equal(golden.ids[0], golden.ids[1])
+    golden.assert_logits(np.stack([golden.model(row) for row in golden.ids]))
+
+
+def read_in_pieces(model: GPT2, ids: np.ndarray, sizes: list[int]) -> np.ndarray:  # [B, T] -> [B, T, V]
+    """Logits by way of the cache, `sizes` tokens at a time."""
+    assert sum(sizes) == ids.shape[1]
+    cache = model.new_cache(batch=ids.shape[0], capacity=ids.shape[1])
+    pieces = np.split(ids, np.cumsum(sizes)[:-1], axis=1)
+    return np.concatenate([model(piece, cache) for piece in pieces], axis=1)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param(lambda T: [1] * T, id="token by token"),
+        pytest.param(lambda T: [1, T - 1], id="first token, then the rest"),
+        pytest.param(lambda T: [T - 1, 1], id="all but the last token, then it"),
+        pytest.param(lambda T: [3, 1, T - 4], id="uneven pieces"),
+    ],
+)
+def test_the_cache_changes_nothing(golden: Golden, sizes: Callable[[int], list[int]]) -> None:
+    golden.assert_logits(read_in_pieces(golden.model, golden.ids, sizes(golden.ids.shape[1])))
+
+
+def test_greedy_continuation(golden: Golden) -> None:
+    for row, expected in zip(golden.ids, golden.greedy, strict=True):
+        tokens = tiedgpt.generate(golden.model, row, max_new_tokens=len(expected), greedy=True)
+        assert list(tokens) == expected

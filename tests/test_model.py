@@ -1,0 +1,233 @@
+"""The forward pass, its cache, its tape and the switch, on small models; parity is in test_goldens.py."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import SMALL, random_model
+
+from tiedgpt import GPT2, Config
+from tiedgpt.errors import ArgumentError
+from tiedgpt.parameters import parameter_shapes
+
+V, N, D, L, H, F = 101, 31, 21, 2, 3, 53
+K = D // H
+IDS = np.random.default_rng(7).integers(0, V, (5, 13))  # B = 5, T = 13
+
+
+def test_logits_have_the_documented_shapes(model):
+    assert model(IDS).shape == (5, 13, V)
+    assert model(IDS[0]).shape == (13, V)
+    assert model(IDS[0].tolist()).shape == (13, V)
+    assert model.hidden(IDS).shape == (5, 13, D)
+    assert (model.W_E.shape, model.W_U.shape) == ((V, D), (D, V))
+
+
+def test_the_tape_names_every_activation_and_shape(model):
+    tape = {}
+    logits = model(IDS, tape=tape)
+    shapes = {"final": (5, 13, D), "logits": (5, 13, V)}
+    for layer in range(L):
+        for name in ("resid_pre", "resid_mid", "resid_post"):
+            shapes[f"{name}.{layer}"] = (5, 13, D)
+        shapes[f"attn.{layer}.pattern"] = (5, H, 13, 13)
+        shapes[f"attn.{layer}.heads"] = (5, H, 13, K)
+        shapes[f"attn.{layer}.out"] = shapes[f"mlp.{layer}.out"] = (5, 13, D)
+        shapes[f"mlp.{layer}.pre"] = shapes[f"mlp.{layer}.post"] = (5, 13, F)
+    assert {name: array.shape for name, array in tape.items()} == shapes
+    np.testing.assert_array_equal(tape["logits"], logits)
+
+
+def test_the_tape_adds_up(model):
+    """What is recorded is what was computed with, unharmed by later steps: the residual stream adds up."""
+    model = model.astype(np.float64)
+    tape = {}
+    model(IDS, tape=tape)
+    wte, wpe = model.parameters["wte.weight"], model.parameters["wpe.weight"]
+    np.testing.assert_array_equal(tape["resid_pre.0"], wte[IDS] + wpe[:13])
+    for layer in range(L):
+        np.testing.assert_array_equal(
+            tape[f"resid_mid.{layer}"], tape[f"resid_pre.{layer}"] + tape[f"attn.{layer}.out"]
+        )
+        np.testing.assert_array_equal(
+            tape[f"resid_post.{layer}"], tape[f"resid_mid.{layer}"] + tape[f"mlp.{layer}.out"]
+        )
+        pattern = tape[f"attn.{layer}.pattern"]
+        np.testing.assert_allclose(pattern.sum(-1), 1.0)
+        assert not np.triu(pattern, k=1).any(), "a token looks into the future"
+    np.testing.assert_array_equal(tape["logits"], tape["final"] @ model.W_U)
+
+
+def test_no_token_sees_the_future(model):
+    changed = IDS.copy()
+    changed[:, 9] = (changed[:, 9] + 1) % V
+    before, after = model(IDS), model(changed)
+    np.testing.assert_array_equal(before[:, :9], after[:, :9])
+    assert (np.abs(before[:, 9:] - after[:, 9:]).max(axis=(0, 2)) > 1e-3).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_dtype_in_is_dtype_out_everywhere(dtype, head):
+    model = random_model(SMALL.with_head(head), dtype=dtype)
+    tape = {}
+    cache = model.new_cache(batch=5)
+    model(IDS, cache=cache, tape=tape)
+    assert {array.dtype for array in (*tape.values(), cache.keys, cache.values)} == {np.dtype(dtype)}
+
+
+def test_float64_is_the_referee(model):
+    """Rounding falls by eight orders of magnitude, so what float32 differs by is rounding."""
+    exact = model.astype(np.float64)(IDS)
+    assert 1e-9 < np.abs(model(IDS) - exact).max() < 1e-4
+
+
+@pytest.mark.parametrize("cuts", [[13], [1] * 13, [4, 1, 8], [12, 1]])
+def test_cached_equals_uncached(model, cuts):
+    model = model.astype(np.float64)
+    cache = model.new_cache(batch=5, capacity=13)
+    pieces, start = [], 0
+    for cut in cuts:
+        pieces.append(model(IDS[:, start : start + cut], cache=cache))
+        start += cut
+    np.testing.assert_allclose(np.concatenate(pieces, axis=1), model(IDS), rtol=1e-12, atol=1e-12)
+    assert cache.length == 13
+
+
+def test_a_repeated_cache_serves_a_batch(model):
+    cache = model.new_cache(batch=1)
+    model(IDS[:1, :6], cache=cache)
+    batch = cache.repeat(5)
+    continued = model(IDS[:, 6:], cache=batch)
+    whole = model(np.concatenate([IDS[:1, :6].repeat(5, axis=0), IDS[:, 6:]], axis=1))
+    np.testing.assert_allclose(continued, whole[:, 6:], rtol=1e-4, atol=1e-4)
+    assert cache.length == 6, "the cache that was repeated must not change"
+
+
+@pytest.mark.parametrize("n_layer", [0, 1])
+def test_few_layers(n_layer):
+    model = random_model(replace(SMALL, n_layer=n_layer))
+    assert np.isfinite(model(IDS)).all()
+
+
+def test_inverse_layer_scaling_divides_by_the_layers_number_from_one():
+    """With it, layer 0 is unchanged, and layer 1 is as if its queries were halved."""
+    plain, scaled = random_model(), random_model(replace(SMALL, scale_attn_by_inverse_layer_idx=True))
+    parameters = dict(plain.parameters)
+    for name in ("h.1.attn.c_attn.weight", "h.1.attn.c_attn.bias"):
+        halved = parameters[name].copy()
+        halved[..., :D] /= 2
+        parameters[name] = halved
+    np.testing.assert_allclose(scaled(IDS), GPT2(SMALL, parameters)(IDS), rtol=1e-5, atol=1e-5)
+    assert np.abs(scaled(IDS) - plain(IDS)).max() > 1e-3
+
+
+# The switch
+
+
+def test_tied_unembeds_by_the_embedding_itself(model):
+    assert model.config.tied
+    assert np.shares_memory(model.W_U, model.W_E)
+    np.testing.assert_array_equal(model.W_U, model.W_E.T)
+    np.testing.assert_array_equal(model(IDS), model.hidden(IDS) @ model.W_E.T)
+
+
+def test_untied_unembeds_by_its_own_matrix():
+    model = random_model(SMALL.with_head("untied"))
+    lm_head = model.parameters["lm_head.weight"]
+    np.testing.assert_array_equal(model.W_U, lm_head.T)
+    np.testing.assert_allclose(model(IDS), model.hidden(IDS) @ lm_head.T, rtol=1e-6)
+    assert np.abs(model.W_U - model.W_E.T).max() > 0.1
+    wte_logits = GPT2(SMALL, {k: v for k, v in model.parameters.items() if k != "lm_head.weight"})(IDS)
+    assert np.abs(model(IDS) - wte_logits).max() > 0.1
+
+
+def test_untie_by_copy_changes_no_bit_of_the_logits(model):
+    untied = model.untie()
+    assert not untied.config.tied
+    assert model.config.tied, "untie returns a new model"
+    assert not np.shares_memory(untied.W_U, untied.W_E)
+    assert untied.W_E is model.W_E, "wte is untouched"
+    np.testing.assert_array_equal(untied(IDS), model(IDS))
+
+
+def test_untie_at_random_and_by_zeros(model):
+    a, b, other = (model.untie("random", seed=seed).W_U for seed in (1, 1, 2))
+    np.testing.assert_array_equal(a, b)
+    assert np.abs(a - other).max() > 0.01
+    assert a.dtype == model.dtype
+    assert np.std(a) == pytest.approx(model.config.initializer_range, rel=0.1)
+    assert not model.untie("zeros")(IDS).any()
+
+
+def test_tie_drops_the_matrix_and_both_are_idempotent(model):
+    untied = model.untie("random")
+    np.testing.assert_array_equal(untied.tie()(IDS), model(IDS))
+    assert "lm_head.weight" not in untied.tie().parameters
+    np.testing.assert_array_equal(model.tie()(IDS), model(IDS))
+    np.testing.assert_array_equal(untied.untie("copy")(IDS), model(IDS))
+
+
+def test_random_is_gpt2s_initialisation():
+    model = GPT2.random(Config(vocab_size=997, n_ctx=64, n_embd=64, n_layer=8, n_head=4), seed=3)
+    for name, array in model.parameters.items():
+        if name.endswith("bias"):
+            assert not array.any()
+        elif "ln_" in name:
+            assert (array == 1).all()
+        else:
+            std = 0.02 / 4 if name.endswith("c_proj.weight") else 0.02  # 4 = sqrt(2 L)
+            assert array.std() == pytest.approx(std, rel=0.05), name
+    np.testing.assert_array_equal(GPT2.random(model.config, seed=3).W_E, model.W_E)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([], r"at least one token, got shape \(0,\)"),
+        ([[]], r"at least one token, got shape \(1, 0\)"),
+        (3, r"ids must be \[T\] or \[B, T\]"),
+        ([[[1]]], r"got shape \(1, 1, 1\)"),
+        ([1.0, 2.0], "ids must be whole numbers, got float64"),
+        (["a"], "ids must be whole numbers, got <U1"),
+        ([0, -1], r"token id -1 is outside the vocabulary of 101 \(0 to 100\)"),
+        ([0, V], "token id 101 is outside the vocabulary of 101"),
+        ([2**70], "ids must be whole numbers"),
+        (np.zeros(N + 1, int), "32 tokens are more than the context of 31"),
+    ],
+)
+def test_bad_ids_are_refused(model, ids, message):
+    with pytest.raises(ArgumentError, match=message):
+        model(ids)
+
+
+def test_a_full_cache_takes_no_more(model):
+    cache = model.new_cache(capacity=6)
+    model(IDS[0, :6], cache=cache)
+    with pytest.raises(ArgumentError, match="1 tokens after 6 in the cache are more than the context of 6"):
+        model(IDS[0, :1], cache=cache)
+
+
+def test_parameters_must_be_those_of_the_configuration(model):
+    def parameters(**changes):
+        return {**model.parameters, **{k.replace("__", "."): v for k, v in changes.items()}}
+
+    missing = {k: v for k, v in model.parameters.items() if k != "h.1.ln_2.bias"}
+    with pytest.raises(ArgumentError, match=r"parameter h\.1\.ln_2\.bias is missing; expected shape \(21,\)"):
+        GPT2(SMALL, missing)
+    with pytest.raises(ArgumentError, match=r"'lm_head\.weight' is not one of a tied GPT-2's"):
+        GPT2(SMALL, parameters(lm_head__weight=model.W_E))
+    with pytest.raises(ArgumentError, match=r"wpe\.weight has shape \(21, 31\); expected \(31, 21\)"):
+        GPT2(SMALL, parameters(wpe__weight=model.parameters["wpe.weight"].T))
+    with pytest.raises(ArgumentError, match="all float32 or all float64, got float32, float64"):
+        GPT2(SMALL, parameters(wte__weight=model.W_E.astype(np.float64)))
+    with pytest.raises(ArgumentError, match='init must be "copy", "random" or "zeros", got \'ones\''):
+        model.untie("ones")
+
+
+def test_the_order_of_parameters_is_the_tables(model):
+    shuffled = dict(reversed(model.parameters.items()))
+    assert list(GPT2(SMALL, shuffled).parameters) == list(parameter_shapes(SMALL))

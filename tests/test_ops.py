@@ -1,0 +1,80 @@
+"""The operations against their definitions, number by number, and in both precisions."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tiedgpt import ops
+
+X = np.concatenate([np.linspace(-12, 12, 4001), [-300.0, -40.0, 40.0, 300.0]])
+
+# The definitions, on one Python float at a time.
+DEFINITIONS = {
+    "gelu_new": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu": lambda x: x * math.erfc(-x / math.sqrt(2)) / 2,
+    "quick_gelu": lambda x: x / (1 + math.exp(-1.702 * x)),
+    "relu": lambda x: max(x, 0.0),
+    "silu": lambda x: x / (1 + math.exp(-x)),
+    "tanh": math.tanh,
+}
+ALIASES = {
+    "gelu_accurate": "gelu_new",
+    "gelu_fast": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "gelu_python_tanh": "gelu_new",
+    "gelu_python": "gelu",
+    "swish": "silu",
+}
+
+
+@pytest.mark.parametrize("name", ops.ACTIVATIONS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-13), (np.float32, 1e-6)])
+def test_activations_follow_their_definitions(name, dtype, tolerance):
+    x = X.astype(dtype)
+    before = x.copy()
+    y = ops.ACTIVATIONS[name](x)
+    expected = [DEFINITIONS[ALIASES.get(name, name)](float(v)) for v in x]
+    np.testing.assert_allclose(y, expected, rtol=tolerance, atol=tolerance)
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_softmax(dtype):
+    x = np.array([[0.0, math.log(3.0), -np.inf], [1000.0, 1000.0, 1000.0]], dtype)
+    p = ops.softmax(x)
+    np.testing.assert_allclose(p, [[0.25, 0.75, 0.0], [1 / 3, 1 / 3, 1 / 3]], rtol=1e-6)
+    assert p.dtype == dtype
+    assert p[0, 2] == 0
+    assert np.isneginf(x[0, 2]), "softmax without out= must leave its argument alone"
+    assert ops.softmax(x, out=x) is x
+    np.testing.assert_array_equal(x, p)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_layer_norm(dtype):
+    rng = np.random.default_rng(0)
+    x = (5 + 3 * rng.standard_normal((2, 3, 7))).astype(dtype)
+    weight, bias = rng.standard_normal((2, 7)).astype(dtype)
+    y = ops.layer_norm(x, weight, bias, eps=0.1)
+    assert y.dtype == dtype
+    for vector, normed in zip(x.reshape(-1, 7), y.reshape(-1, 7), strict=True):
+        mean = math.fsum(vector) / 7
+        variance = math.fsum((vector - mean) ** 2) / 7
+        np.testing.assert_allclose(
+            normed, (vector - mean) / math.sqrt(variance + 0.1) * weight + bias, rtol=2e-5, atol=2e-6
+        )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (2, 3, 5), (2, 1, 3, 5)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_linear(dtype, shape, order):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape).astype(dtype)
+    weight = np.array(rng.standard_normal((5, 7)), dtype, order=order)
+    bias = rng.standard_normal(7).astype(dtype)
+    y = ops.linear(x, weight, bias)
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y, np.einsum("...i,io->...o", x, weight) + bias, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,49 @@
+"""The table of parameters, and the counts that follow from it."""
+
+import pytest
+from conftest import SMALL
+
+from tiedgpt import Config, count_parameters
+from tiedgpt.checkpoints.names import known_config
+from tiedgpt.parameters import parameter_shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "tied", "untied"),
+    [  # published counts
+        ("distilgpt2", 81_912_576, 120_509_952),
+        ("gpt2", 124_439_808, 163_037_184),
+        ("gpt2-medium", 354_823_168, 406_286_336),
+        ("gpt2-large", 774_030_080, 838_359_040),
+        ("gpt2-xl", 1_557_611_200, 1_638_022_400),
+    ],
+)
+def test_published_counts(name, tied, untied):
+    counts = count_parameters(known_config(name))
+    assert (counts["tied"]["total"], counts["untied"]["total"]) == (tied, untied)
+    assert counts["tied"]["bytes"] == 4 * tied
+
+
+@pytest.mark.parametrize("config", [SMALL, SMALL.with_head("untied"), Config(n_layer=0, n_inner=5)])
+def test_groups_cover_every_parameter_once(config):
+    counts = count_parameters(config)
+    for head in ("tied", "untied"):
+        assert sum(counts[head]["groups"].values()) == counts[head]["total"]
+    embedding = config.vocab_size * config.n_embd
+    assert counts["untied"]["total"] - counts["tied"]["total"] == embedding
+    assert counts["untied"]["groups"]["output head"] == embedding
+    assert counts["tied"]["groups"]["output head"] == 0
+
+
+def test_total_follows_the_formula():
+    """V d + n d + L (12 d^2 + 13 d) + 2 d when F = 4 d, and V d more untied."""
+    V, n, d, L = 11, 7, 6, 5
+    config = Config(vocab_size=V, n_ctx=n, n_embd=d, n_layer=L, n_head=2)
+    total = V * d + n * d + L * (12 * d * d + 13 * d) + 2 * d
+    counts = count_parameters(config)
+    assert (counts["tied"]["total"], counts["untied"]["total"]) == (total, total + V * d)
+
+
+def test_the_head_is_in_the_table_only_when_untied():
+    tied, untied = parameter_shapes(SMALL), parameter_shapes(SMALL.with_head("untied"))
+    assert untied == {**tied, "lm_head.weight": (SMALL.vocab_size, SMALL.n_embd)}

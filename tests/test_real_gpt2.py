@@ -1,0 +1,82 @@
+"""The real GPT-2 124M against what others published of it: runs where the checkpoint is on the machine.
+
+goldens/gpt2-124M.json holds the numbers, each with its source: logits, greedy continuations, a final hidden
+state and losses, out of transformers, TransformerLens, llm.c, picoGPT and others. So an error that this
+package and one other implementation had in common would still show.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiedgpt
+from tiedgpt import GPT2
+from tiedgpt.checkpoints.names import find_model
+from tiedgpt.errors import CheckpointError
+
+PUBLISHED = json.loads((Path(__file__).parent / "goldens" / "gpt2-124M.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> GPT2:
+    """GPT-2 124M, if it is here; one that is here but does not load is a failure, not a skip."""
+    try:
+        path = find_model("gpt2")
+    except CheckpointError as error:
+        pytest.skip(str(error))
+    return tiedgpt.load_model(path)
+
+
+def logsumexp(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [...]
+    logits = logits.astype(np.float64)
+    top = logits.max(axis=-1)
+    return top + np.log(np.exp(logits - top[..., None]).sum(axis=-1))
+
+
+def by(key: str) -> Any:
+    """A test's name for one entry: what was fed in, or where the numbers are from."""
+    return lambda entry: entry[key][:40]
+
+
+@pytest.mark.parametrize("example", PUBLISHED["last_position_logits"]["examples"], ids=by("prompt"))
+def test_last_position_logits(gpt2: GPT2, example: dict[str, Any]) -> None:
+    logits = gpt2(example["ids"])[-1]
+    found = {
+        "logsumexp": logsumexp(logits),
+        "mean_logit": logits.mean(dtype=np.float64),
+        "max_logit": logits.max(),
+        "min_logit": logits.min(),
+        "first8_logits": logits[:8],
+    }
+    tolerance = PUBLISHED["last_position_logits"]["suggested_tolerance"]
+    for name, value in found.items():
+        np.testing.assert_allclose(value, example[name], rtol=0, atol=tolerance, err_msg=name)
+    top10 = np.argsort(-logits)[:10]
+    assert top10.tolist() == [token for token, _, _ in example["top10"]]
+    np.testing.assert_allclose(logits[top10], [at for _, _, at in example["top10"]], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("example", PUBLISHED["greedy"], ids=by("source"))
+def test_greedy_continuation(gpt2: GPT2, example: dict[str, Any]) -> None:
+    ids, expected = example["ids"], example["output_ids"]
+    tokens = tiedgpt.generate(gpt2, ids, max_new_tokens=len(expected) - len(ids), greedy=True)
+    assert [*ids, *tokens] == expected
+
+
+def test_final_hidden(gpt2: GPT2) -> None:
+    example = PUBLISHED["final_hidden"]
+    hidden = gpt2.hidden(example["ids"])[0, :5]
+    np.testing.assert_allclose(hidden, example["values"], rtol=0, atol=example["tolerance"])
+
+
+@pytest.mark.parametrize("example", PUBLISHED["mean_loss"], ids=by("source"))
+def test_mean_loss(gpt2: GPT2, example: dict[str, Any]) -> None:
+    B, T = example.get("batch", (1, len(example["ids"]) - 1))
+    ids = np.array(example["ids"])
+    logits = gpt2(ids[: B * T].reshape(B, T))
+    targets = ids[1 : B * T + 1].reshape(B, T, 1)
+    losses = logsumexp(logits) - np.take_along_axis(logits, targets, axis=-1)[..., 0]
+    assert losses.mean() == pytest.approx(example["loss"], rel=0, abs=example["tolerance"])

@@ -1,0 +1,152 @@
+"""The safetensors reader, rule by rule in the order of the file, on raw bytes; and the writer."""
+
+import io
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from tiedgpt.checkpoints import safetensors
+from tiedgpt.errors import CheckpointError
+
+
+def raw(header: bytes, data: bytes = b"") -> bytes:
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def entry(dtype="F32", shape=(1,), offsets=(0, 4)) -> str:
+    return json.dumps({"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)})
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Bytes -> the header that the reader makes of a file that holds them."""
+
+    def read(content: bytes) -> dict[str, safetensors.Tensor]:
+        path = tmp_path / "model.safetensors"
+        path.write_bytes(content)
+        return safetensors.read_header(path)
+
+    return read
+
+
+A = f'{{"a":{entry()}}}'.encode()
+
+
+def test_a_good_file(read):
+    header = b'{"__metadata__":{"format":"pt"},"b":%s,"a":%s}  '
+    header %= (entry("F32", (2, 3), (4, 28)).encode(), entry().encode())
+    tensors = read(raw(header, np.arange(7, dtype="<f4").tobytes()))
+    np.testing.assert_array_equal(tensors["a"].read(), [0])
+    np.testing.assert_array_equal(tensors["b"].read(), [[1, 2, 3], [4, 5, 6]])
+    assert tensors["b"].read("F").flags.f_contiguous
+    assert tensors["b"].read().dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "0 bytes is shorter than the 8-byte length"),
+        (b"\x01\x00\x00", "3 bytes is shorter than the 8-byte length"),
+        (struct.pack("<Q", 2**62), f"a header of {2**62} bytes"),
+        (struct.pack("<Q", 100_000_001), "a header of 100000001 bytes"),
+        (struct.pack("<Q", 50) + b"{}", "truncated: the header needs 58 bytes, the file has 10"),
+        (raw(b""), r"must start with '\{', got b''"),
+        (raw(b" {}"), r"must start with '\{', got b' '"),
+        (raw(b"[]"), r"must start with '\{', got b'\['"),
+        (raw(b'{"\xff":1}'), "the header is not JSON"),
+        (raw(b'{"a":}'), "the header is not JSON"),
+        (raw(b'{"a":' * 100_000), "the header is not JSON"),
+        (raw(b'{"a":' + b"9" * 5000 + b"}"), "the header is not JSON"),
+        (raw(b'{"a":%s,"a":%s}' % (entry().encode(), entry().encode()), bytes(4)), "'a' is given twice"),
+        (raw(b'{"a":7}'), "tensor 'a': expected an object, got 7"),
+        (raw(b'{"a":{}}'), "tensor 'a': unknown dtype None"),
+        (raw(f'{{"a":{entry(dtype="F31")}}}'.encode(), bytes(4)), "tensor 'a': unknown dtype 'F31'"),
+        (raw(b'{"a":{"dtype":["F32"]}}'), r"tensor 'a': unknown dtype \['F32'\]"),
+        (raw(f'{{"a":{entry(shape=(-1,))}}}'.encode()), r"tensor 'a': shape .* got \[-1\]"),
+        (raw(f'{{"a":{entry(shape=(1.0,))}}}'.encode()), r"tensor 'a': shape .* got \[1\.0\]"),
+        (raw(f'{{"a":{entry(shape=(True,))}}}'.encode()), r"tensor 'a': shape .* got \[True\]"),
+        (raw(b'{"a":{"dtype":"F32","shape":4}}'), "tensor 'a': shape .* got 4"),
+        (raw(f'{{"a":{entry(offsets=(0,))}}}'.encode()), r"tensor 'a': data_offsets .* got \[0\]"),
+        (raw(f'{{"a":{entry(offsets=(-4, 0))}}}'.encode()), r"tensor 'a': data_offsets .* got \[-4, 0\]"),
+        (raw(f'{{"a":{entry(offsets=(4, 0))}}}'.encode()), "hold -4 bytes, but F32 .* needs 4"),
+        (raw(f'{{"a":{entry(shape=(2,))}}}'.encode(), bytes(4)), r"hold 4 bytes, but F32 \[2\] needs 8"),
+        (raw(f'{{"a":{entry(shape=(2**40, 2**40))}}}'.encode(), bytes(4)), f"needs {2**82}"),
+        (
+            raw(f'{{"a":{entry(offsets=(4, 8))}}}'.encode(), bytes(8)),
+            "leaves a hole before it: starts at byte 4",
+        ),
+        (raw(f'{{"a":{entry()},"b":{entry()}}}'.encode(), bytes(4)), "'b': overlaps the tensor before it"),
+        (raw(A, bytes(3)), "truncated: the header describes 72 bytes, the file has 71"),
+        (raw(A, bytes(5)), "bytes after the last tensor: the header describes 72 bytes, the file has 73"),
+        (raw(b"{}", b"x"), "bytes after the last tensor"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_rule_is_enforced_by_name(read, content, message):
+    with pytest.raises(CheckpointError, match=message) as caught:
+        read(content)
+    assert "model.safetensors: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_hostile_name_stays_on_one_short_line(read):
+    name = "\\n" * 10_000
+    with pytest.raises(CheckpointError, match="expected an object") as caught:
+        read(raw(f'{{"{name}":7}}'.encode()))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("junk", range(9))
+def test_data_may_start_at_any_byte(read, junk):
+    """gpt2's own floats start at byte 14291, where no float32 can be read in place."""
+    header = f'{{"a":{entry("F32", (2, 2), (0, 16))}}}'.encode() + b" " * junk
+    tensor = read(raw(header, np.float32([[1, 2], [3, 4]]).tobytes()))["a"]
+    for order in "CF":
+        array = tensor.read(order)
+        assert array.flags.aligned
+        np.testing.assert_array_equal(array, [[1, 2], [3, 4]])
+
+
+def test_half_precision(read):
+    values = np.array([1.5, -2.0, 0.0, 65504.0, 2**-24], np.float32)
+    f16 = values.astype("<f2").tobytes()
+    bf16 = (np.array([1.5, -2.0, 0.0, 3e38, 2e-38], np.float32).view(np.uint32) >> 16).astype("<u2").tobytes()
+    header = f'{{"h":{entry("F16", (5,), (0, 10))},"b":{entry("BF16", (5,), (10, 20))}}}'.encode()
+    tensors = read(raw(header, f16 + bf16))
+    np.testing.assert_array_equal(tensors["h"].read(), values)
+    got = tensors["b"].read()
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, [1.5, -2.0, 0.0, 3e38, 2e-38], rtol=1 / 128)
+
+
+def test_what_is_read_is_no_view_of_the_file(read, tmp_path):
+    tensor = read(raw(A, np.float32(1).tobytes()))["a"]
+    array = tensor.read()
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    np.testing.assert_array_equal(array, [1])
+
+
+def test_the_writer_follows_indices_not_memory(read):
+    """The bug of safetensors.numpy.save: a transposed view written in the order of its memory."""
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    file = io.BytesIO()
+    safetensors.write(
+        file, [("plain", a), ("transposed", a.T), ("strided", a[:, ::2]), ("wide", a.astype(float))]
+    )
+    tensors = read(file.getvalue())
+    np.testing.assert_array_equal(tensors["plain"].read(), a)
+    np.testing.assert_array_equal(tensors["transposed"].read(), a.T)
+    np.testing.assert_array_equal(tensors["strided"].read(), a[:, ::2])
+    np.testing.assert_array_equal(tensors["wide"].read(), a)
+    assert all(tensor.start % 4 == 0 for tensor in tensors.values())
+
+
+def test_a_written_file_in_bytes():
+    file = io.BytesIO()
+    safetensors.write(file, [("a", np.float32([1.0]))])
+    header = b'{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    header += b" " * (-len(header) % 8)
+    assert file.getvalue() == raw(header, b"\x00\x00\x80\x3f")
