@@ -34,7 +34,7 @@ def write(directory: Path, tensors: dict[str, np.ndarray], config: Config = SMAL
 
 
 def assert_same(loaded: tiedgpt.GPT2, model: tiedgpt.GPT2) -> None:
-    """The same head and the same numbers, bit by bit. Logits: up to rounding, as the memory's order differs."""
+    """The same head and numbers, bit by bit; the same logits but for rounding, as memory's order differs."""
     assert loaded.config == model.config
     assert list(loaded.parameters) == list(model.parameters)
     for name, array in model.parameters.items():
