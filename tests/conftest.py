@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tiedgpt import GPT2, Config
+from tiedgpt import GPT2, Config, Tokenizer
+from tiedgpt.checkpoints.vocabulary import read_merges
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+GPT2_MERGES, GPT2_VOCAB = SHARED / "gpt2" / "124M" / "vocab.bpe", SHARED / "gpt2" / "124M" / "encoder.json"
 
 # Distinct primes where the model allows it (D = H K), so that no transposition or mix-up cancels out.
 SMALL = Config(
@@ -21,6 +23,9 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("no reference data: there is no folder `shared` beside the checkout")
     return SHARED
+
+
+SMALL_MERGES = [("l", "o"), ("lo", "w"), ("Ġ", "low"), ("e", "r"), ("Ã", "©")]  # the last is "é"
 
 
 def random_model(config: Config = SMALL, seed: int = 0, dtype: type = np.float32) -> GPT2:
@@ -40,8 +45,9 @@ def model() -> GPT2:
     return random_model()
 
 
-def tiny_tokenizer():
-    """A byte-level tokenizer of 256 bytes, no merges, and <|endoftext|> (257 ids)."""
-    from tiedgpt import Tokenizer
-
-    return Tokenizer([])
+@pytest.fixture(scope="session")
+def gpt2() -> Tokenizer:
+    """GPT-2's own tokenizer, from OpenAI's files."""
+    if not (GPT2_MERGES.is_file() and GPT2_VOCAB.is_file()):
+        pytest.skip("GPT-2's vocabulary is not here: no shared/gpt2/124M beside the checkout")
+    return read_merges(GPT2_MERGES, GPT2_VOCAB)

@@ -17,8 +17,9 @@ from conftest import SMALL, random_model
 import tiedgpt
 from tiedgpt import Config, Tokenizer
 from tiedgpt.checkpoints import names, safetensors
+from tiedgpt.checkpoints.files import StagedFiles
 from tiedgpt.checkpoints.huggingface import open_checkpoint
-from tiedgpt.checkpoints.staging import StagedFiles
+from tiedgpt.checkpoints.vocabulary import vocabulary_files
 from tiedgpt.errors import ArgumentError, CheckpointError, TiedGPTWarning
 
 IDS = np.arange(11)
@@ -406,7 +407,7 @@ def test_killed_at_any_moment_no_file_under_a_final_name_is_broken(tmp_path):
 
 
 def test_the_tokenizer_is_found_under_openais_names_too(tmp_path):
-    for name, text in Tokenizer([("a", "b")]).to_files().items():
+    for name, text in vocabulary_files(Tokenizer([("a", "b")])).items():
         (tmp_path / {"merges.txt": "vocab.bpe", "vocab.json": "encoder.json"}[name]).write_text(text)
     (tmp_path / "config.json").write_text(json.dumps(SMALL.to_json()))
     assert tiedgpt.load_tokenizer(tmp_path).encode("ab") == [256]

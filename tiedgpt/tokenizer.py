@@ -11,18 +11,14 @@ Three merges will do for an example; "Ġ" is how a vocabulary spells the space:
     >>> tokenizer.decode(ids)
     'low low loot'
 
-This file reads and spells vocabularies (merges.txt with vocab.json, or tokenizer.json), encodes, and decodes,
-at once or as a stream. It does not learn merges, and it adds no token that the text does not hold: what goes
-around a text (a tokenizer.json's post_processor, truncation, padding) is the caller's.
+This file encodes, and decodes, at once or as a stream. It reads no files (checkpoints/vocabulary.py does),
+does not learn merges, and adds no token that the text does not hold.
 """
 
 import codecs
-import json
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import regex
@@ -39,19 +35,6 @@ WORDS = regex.compile(r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N
 
 LONGEST_CACHED_WORD = 32  # characters; longer words seldom come twice
 MAX_CACHED_WORDS = 32_768  # then all are forgotten; so many English words take 6 MB
-
-# The fields of a tokenizer.json that change ids, with the values they have for GPT-2; None: also if absent.
-NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
-    "normalizer": (None,),
-    "model.type": ("BPE", None),  # GPT-2's own file does not say
-    "model.dropout": (None, 0),
-    "model.continuing_subword_prefix": ("", None),
-    "model.end_of_word_suffix": ("", None),
-    "model.ignore_merges": (False, None),
-    "pre_tokenizer.type": ("ByteLevel",),
-    "pre_tokenizer.add_prefix_space": (False,),
-    "pre_tokenizer.use_regex": (True, None),
-}
 
 
 def byte_alphabet() -> dict[int, str]:
@@ -161,94 +144,10 @@ class Tokenizer:
         self.merges = merges
         self.vocab_size = len(tokens)
         self.eot_id = special_tokens.get(EOT)
-        self._first_id = first_id
+        self.first_id = first_id
         self._tokens = tokens
         self._byte_ids = [ids[alphabet[byte]] for byte in range(256)]
         self._cache: dict[str, list[int]] = {}  # word -> its ids
-
-    # Vocabularies in files
-
-    @classmethod
-    def from_files(cls, merges_path: Path, vocab_path: Path | None = None) -> "Tokenizer":
-        """From merges.txt (OpenAI: vocab.bpe); vocab.json (encoder.json), if given, is checked against it."""
-        lines = _read_text(merges_path).replace("\r\n", "\n").rstrip("\n").split("\n")
-        start = 1 if lines[0].startswith("#version") or lines == [""] else 0
-        merges = _pairs(lines[start:], f"{merges_path}, line", 1 + start)
-        if vocab_path is None:
-            return cls._from_vocabulary(merges, None, f"{merges_path}")
-        return cls._from_vocabulary(merges, _read_json(vocab_path), f"{merges_path} with {vocab_path}")
-
-    @classmethod
-    def from_json(cls, path: Path) -> "Tokenizer":
-        """From Hugging Face's tokenizer.json; one that would give other ids than this file is refused."""
-        file = _read_json(path)
-        model, added = file.get("model"), file.get("added_tokens") or []
-        pre_tokenizer = file.get("pre_tokenizer")
-        match pre_tokenizer:
-            case {"type": "Sequence", "pretokenizers": [only]}:
-                pre_tokenizer = only
-        for name, accepted in NEUTRAL_VALUES.items():
-            section, _, key = name.rpartition(".")
-            place = {"": file, "model": model, "pre_tokenizer": pre_tokenizer}[section]
-            value = place.get(key) if isinstance(place, dict) else place
-            if value not in accepted:
-                raise TokenizerError(
-                    f"{path}: {name} is {show(value)}, expected {accepted[0]!r}: GPT-2's ids need it so"
-                )
-        match [model, added]:
-            case [{"vocab": dict(vocab), "merges": list(spelled)}, list()]:
-                merges = _pairs(spelled, f"{path}, merge", 1)
-            case _:
-                raise TokenizerError(f"{path}: expected model.vocab, model.merges and a list of added_tokens")
-        ordinary = spelled_ids(merges, 0)
-        for token in added:
-            match token:
-                case {"content": str(text), "id": int(token_id)} if (
-                    text not in ordinary
-                    and vocab.setdefault(text, token_id) == token_id
-                    and not any(token.get(flag) for flag in ("lstrip", "rstrip", "single_word"))
-                ):
-                    pass
-                case _:
-                    raise TokenizerError(
-                        f"{path}: added token {show(token)}: expected content that no merge makes, the id "
-                        "that vocab has for it, and not lstrip, rstrip or single_word, which change ids"
-                    )
-        return cls._from_vocabulary(merges, vocab, f"{path}")
-
-    @classmethod
-    def _from_vocabulary(
-        cls, merges: list[tuple[str, str]], vocab: dict[str, Any] | None, name: str
-    ) -> "Tokenizer":
-        """The tokenizer whose ids follow from the merges, if they are the vocab's; `name` is for errors."""
-        try:
-            if vocab is None:
-                return cls(merges)
-            for token, token_id in vocab.items():
-                if type(token_id) is not int:
-                    raise TokenizerError(f"token {show(token)} has id {show(token_id)}, expected an integer")
-            ids = spelled_ids(merges, vocab.get("!", 0))
-            for token, expected in ids.items():
-                if vocab.get(token) != expected:
-                    cls(merges)  # if the merges contradict themselves, that is the error to report
-                    found = f"id {show(vocab[token])}" if token in vocab else "no id"
-                    raise TokenizerError(f"token {show(token)} has {found}, expected {expected}")
-            special_tokens = {token: n for token, n in vocab.items() if token not in ids}
-            for token in special_tokens:
-                if "Ġ" in token:  # the spelling of a merge; in a special token a space is a space
-                    raise TokenizerError(f"token {show(token)} is the result of no merge: some are missing")
-            return cls(merges, special_tokens, ids["!"])
-        except TokenizerError as error:
-            raise TokenizerError(f"{name}: {error}") from None
-
-    def to_files(self) -> dict[str, str]:
-        """The texts of merges.txt and vocab.json; for GPT-2 they are OpenAI's files, byte for byte."""
-        lines = ["#version: 0.2", *map(" ".join, self.merges)]
-        ids = spelled_ids(self.merges, self._first_id) | self.special_tokens
-        vocab = dict(sorted(ids.items(), key=lambda item: item[1]))
-        return {"merges.txt": "".join(f"{line}\n" for line in lines), "vocab.json": json.dumps(vocab)}
-
-    # Text to ids
 
     def encode(self, text: str, special: str = "error") -> list[int]:
         """The ids of `text`. `special` says what the text of a special token in it is:
@@ -321,8 +220,6 @@ class Tokenizer:
                     heappush(heap, (candidate, start))
         return [token_id for token_id in ids if token_id != gone]
 
-    # Ids to text
-
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for."""
         # A list would take -1 for its last token, and True for token 1.
@@ -363,35 +260,3 @@ def _utf8(text: str, name: str) -> bytes:
             f"character {error.start} of {name} is {text[error.start]!r}, half of a surrogate pair: "
             "what it was read from was not valid UTF-8"
         ) from None
-
-
-def _read_text(path: Path) -> str:
-    data = path.read_bytes()
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise TokenizerError(f"{path}, line {line}: not UTF-8") from None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    text = _read_text(path)
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"{path}: not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise TokenizerError(f"{path}: expected a JSON object, got {show(value)}")
-    return value
-
-
-def _pairs(spelled: list[Any], name: str, first: int) -> list[tuple[str, str]]:
-    """Merges from "a b" or ["a", "b"]; an error says `name` and a number that counts from `first`."""
-    merges = []
-    for number, merge in enumerate(spelled, first):
-        pair = merge.split(" ") if isinstance(merge, str) else merge
-        are_two = isinstance(pair, list) and len(pair) == 2 and "" not in pair
-        if not are_two or not isinstance(pair[0], str) or not isinstance(pair[1], str):
-            raise TokenizerError(f"{name} {number}: expected two tokens, got {show(merge)}")
-        merges.append((pair[0], pair[1]))
-    return merges

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from ..model import GPT2
 from ..tokenizer import Tokenizer
-from .huggingface import open_checkpoint, read_tokenizer, save_model
+from .huggingface import open_checkpoint, save_model
 from .names import find_model
+from .vocabulary import read_tokenizer
 
 __all__ = ["load_model", "load_tokenizer", "save_model"]
 

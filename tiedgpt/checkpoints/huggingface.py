@@ -21,8 +21,9 @@ from ..model import GPT2
 from ..parameters import parameter_shapes
 from ..tokenizer import Tokenizer
 from . import safetensors
+from .files import StagedFiles, read_json
 from .safetensors import Tensor
-from .staging import StagedFiles
+from .vocabulary import vocabulary_files
 
 PREFIX = "transformer."
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
@@ -136,29 +137,6 @@ def read_config(directory: Path) -> Config:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def read_json(path: Path) -> Any:
-    """A JSON file's content. Raises CheckpointError that names the file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not JSON: {error}") from error
-
-
-def read_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint directory, under any of the names that vocabularies go by."""
-    for merges, vocab in (("merges.txt", "vocab.json"), ("vocab.bpe", "encoder.json")):
-        if (directory / merges).is_file():
-            vocab_path = directory / vocab
-            return Tokenizer.from_files(directory / merges, vocab_path if vocab_path.is_file() else None)
-    if (directory / "tokenizer.json").is_file():
-        return Tokenizer.from_json(directory / "tokenizer.json")
-    raise CheckpointError(
-        f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
-    )
-
-
 def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) -> None:
     """Write config.json, model.safetensors (float32) and the tokenizer's files, all of them or none.
 
@@ -169,7 +147,7 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
     with StagedFiles(Path(directory)) as files:
         config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
         files.open("config.json").write(config.encode())
-        for name, text in (tokenizer.to_files() if tokenizer else {}).items():
+        for name, text in (vocabulary_files(tokenizer) if tokenizer else {}).items():
             files.open(name).write(text.encode())
         named = ((name if name == HEAD else PREFIX + name, a) for name, a in model.parameters.items())
         safetensors.write(files.open(WEIGHTS), named)
@@ -193,8 +171,7 @@ def _find_tensors(path: Path) -> list[Tensor]:
 
 
 def _find_sharded(index: Path) -> list[Tensor]:
-    data = read_json(index)
-    weight_map = data.get("weight_map") if isinstance(data, dict) else None
+    weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f'{index}: "weight_map" must map tensor names to files')
     shards: dict[str, dict[str, Tensor]] = {}

@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.huggingface import Checkpoint, open_checkpoint, read_tokenizer
+from ..checkpoints.huggingface import Checkpoint, open_checkpoint
 from ..checkpoints.names import find_default, find_model
+from ..checkpoints.vocabulary import read_tokenizer
 from ..config import HEADS
 from ..errors import ArgumentError
 from ..model import GPT2

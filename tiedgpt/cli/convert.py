@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.huggingface import open_checkpoint, read_tokenizer, save_model
+from ..checkpoints.huggingface import open_checkpoint, save_model
 from ..checkpoints.names import find_model
+from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError
 from ..parameters import count_parameters
 from .common import add_command, note, read_weights

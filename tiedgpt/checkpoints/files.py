@@ -1,12 +1,38 @@
-"""Files that appear whole or not at all: written under other names, renamed when all are complete."""
+"""Files read whole, and files that appear whole or not at all."""
 
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, show
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 file's text. Raises CheckpointError that names the file, and the line where it is none."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise CheckpointError(f"{path}, line {line}: not UTF-8") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds. Raises CheckpointError that names the file."""
+    text = read_text(path)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, got {show(value)}")
+    return value
 
 
 class StagedFiles:

@@ -1,0 +1,424 @@
+"""Vocabularies in files: read in every form, checked against one another, written as they were."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import GPT2_MERGES, SMALL_MERGES
+
+from tiedgpt.checkpoints.vocabulary import read_merges, read_tokenizer_json, vocabulary_files
+from tiedgpt.errors import TiedGPTError
+from tiedgpt.tokenizer import EOT, Tokenizer, spelled_ids
+
+
+@pytest.mark.parametrize(
+    ("special_tokens", "first_id", "eot_id"),
+    [
+        (None, 0, 261),
+        ({}, 0, None),
+        ({"<pad>": 261}, 0, None),
+        ({EOT: 0}, 1, 0),
+        ({"<pad>": 1, EOT: 263, "<s>": 0}, 2, 263),
+    ],
+)
+def test_special_tokens_before_and_after(special_tokens, first_id, eot_id, tmp_path):
+    tokenizer = Tokenizer(SMALL_MERGES, special_tokens, first_id)
+    assert tokenizer.eot_id == eot_id
+    assert tokenizer.vocab_size == 261 + len(tokenizer.special_tokens)
+    assert tokenizer.encode("low!") == [first_id + 257, first_id]
+    for text, token_id in tokenizer.special_tokens.items():
+        assert tokenizer.encode(f"!{text}", special="token") == [first_id, token_id]
+        assert tokenizer.decode([token_id]) == text
+    assert_same_tokenizer(saved_and_read(tokenizer, tmp_path), tokenizer)
+
+
+def saved_and_read(tokenizer: Tokenizer, directory: Path) -> Tokenizer:
+    for name, text in vocabulary_files(tokenizer).items():
+        (directory / name).write_text(text, encoding="utf-8", newline="")
+    return read_merges(directory / "merges.txt", directory / "vocab.json")
+
+
+def assert_same_tokenizer(read: Tokenizer, tokenizer: Tokenizer) -> None:
+    assert read.merges == tokenizer.merges
+    assert read.special_tokens == tokenizer.special_tokens
+    assert vocabulary_files(read) == vocabulary_files(tokenizer)
+    text = "a lower low é"
+    assert read.encode(text) == tokenizer.encode(text)
+
+
+def test_bytes_alone_are_a_vocabulary(tmp_path):
+    for special_tokens in (None, {}):
+        tokenizer = Tokenizer([], special_tokens)
+        assert tokenizer.encode("low") == [75, 78, 86]
+        assert_same_tokenizer(saved_and_read(tokenizer, tmp_path), tokenizer)
+
+
+def test_the_files_of_gpt2_come_back_byte_for_byte(gpt2):
+    files = vocabulary_files(gpt2)
+    assert files["merges.txt"].encode() == GPT2_MERGES.read_bytes()
+    assert files["vocab.json"].encode() == GPT2_VOCAB.read_bytes()
+
+
+def test_merges_alone_are_enough_for_gpt2(gpt2):
+    assert_same_tokenizer(read_merges(GPT2_MERGES), gpt2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#version: 0.2\nl o\nlo w\n",
+        "l o\nlo w",
+        "#version: 0.2 - Trained by `huggingface/tokenizers`\r\nl o\r\nlo w\r\n",
+        "#version: 0.2\nl o\nlo w\n\n\n",
+    ],
+)
+def test_forms_of_merges_txt(text, tmp_path):
+    path = tmp_path / "merges.txt"
+    path.write_text(text, encoding="utf-8", newline="")
+    assert read_merges(path).merges == [("l", "o"), ("lo", "w")]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "#version: 0.2\n", "#version: 0.2"])
+def test_merges_txt_without_merges(text, tmp_path):
+    path = tmp_path / "merges.txt"
+    path.write_text(text, encoding="utf-8")
+    assert read_merges(path).merges == []
+
+
+def test_a_merge_may_begin_with_the_comment_sign(tmp_path):
+    path = tmp_path / "merges.txt"
+    path.write_text("#version: 0.2\n# #\n## #\n", encoding="utf-8")
+    assert read_merges(path).merges == [("#", "#"), ("##", "#")]
+
+
+@pytest.mark.parametrize(
+    ("merges", "message"),
+    [
+        ([("l", "o"), ("lo", "wer")], r"merge 2, 'lo wer': 'wer' is no byte or earlier merge"),
+        ([("lo", "w"), ("l", "o")], r"merge 1, 'lo w': 'lo' is no byte or earlier merge"),
+        ([("l", " ")], r"merge 1, 'l  ': ' ' is no byte or earlier merge"),
+        ([("l", "o"), ("l", "o")], r"merge 2, 'l o': exists already"),
+        ([("a", "b"), ("b", "c"), ("a", "bc"), ("ab", "c")], r"merge 4, 'ab c': exists already"),
+    ],
+)
+def test_merges_that_contradict_themselves(merges, message, tmp_path):
+    with pytest.raises(TiedGPTError, match=f"^{message}$"):
+        Tokenizer(merges)
+    path, vocab_path = tmp_path / "merges.txt", tmp_path / "vocab.json"
+    path.write_text("".join(f"{left} {right}\n" for left, right in merges if right != " "), encoding="utf-8")
+    if merges[0][1] != " ":  # a part that is a space is two spaces to merges.txt, another error
+        with pytest.raises(TiedGPTError, match=rf"merges\.txt: {message}"):
+            read_merges(path)
+        vocab_path.write_text(json.dumps(spelled_ids(merges, 0)), encoding="utf-8")
+        with pytest.raises(TiedGPTError, match=rf"merges\.txt with .*vocab\.json: {message}"):
+            read_merges(path, vocab_path)
+
+
+@pytest.mark.parametrize(
+    ("special_tokens", "first_id", "message"),
+    [
+        ({EOT: 257}, 0, r"special token '<\|endoftext\|>' has id 257, expected 256"),
+        ({EOT: 255}, 0, r"special token '<\|endoftext\|>' has id 255, expected 256"),
+        ({"<a>": 256, "<b>": 256}, 0, r"special token '<b>' has id 256, expected 257"),
+        ({"<a>": 0, "<b>": 256}, 1, r"special token '<b>' has id 256, expected 257"),
+        ({"<a>": -1}, 0, r"special token '<a>' has id -1, expected 256"),
+        ({}, 1, r"the first byte has id 1, expected 0 to 0: only special tokens come before it"),
+        ({"<a>": 0}, 10**30, r"the first byte has id 10{30}, expected 0 to 1"),
+        ({"<a>": 0}, -1, r"the first byte has id -1, expected 0 to 1"),
+        ({"": 256}, 0, r"special token '' is empty"),
+        ({"lo": 257}, 0, r"special token 'lo' is an ordinary token too"),
+        (
+            {"\ud800": 256},
+            0,
+            r"character 0 of special token '\\ud800' is '\\ud800', half of a surrogate pair",
+        ),
+    ],
+)
+def test_special_tokens_that_do_not_fit(special_tokens, first_id, message):
+    with pytest.raises(TiedGPTError, match=message):
+        Tokenizer([("l", "o")] if "lo" in special_tokens else [], special_tokens, first_id)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"#version: 0.2\nl o\nlow\n", r"merges\.txt, line 3: expected two tokens, got 'low'"),
+        (b"l o\nlo w x\n", r"merges\.txt, line 2: expected two tokens, got 'lo w x'"),
+        (b"l o\n\nlo w\n", r"merges\.txt, line 2: expected two tokens, got ''"),
+        (b"l o\nlo \n", r"merges\.txt, line 2: expected two tokens, got 'lo '"),
+        (b"l  o\n", r"merges\.txt, line 1: expected two tokens, got 'l  o'"),
+        (b"l\to\n", r"merges\.txt, line 1: expected two tokens, got 'l\\to'"),
+        (b"l o\n#version: 0.2 x\n", r"merges\.txt, line 2: expected two tokens"),
+        (b"#version: 0.2\nl o\nl \xff\n", r"merges\.txt, line 3: not UTF-8"),
+        (
+            b"l " + b"o" * 1000 + b"\n",
+            r"merges\.txt: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is no byte or earlier merge$",
+        ),
+    ],
+)
+def test_malformed_merges(content, message, tmp_path):
+    path = tmp_path / "merges.txt"
+    path.write_bytes(content)
+    with pytest.raises(TiedGPTError, match=message):
+        read_merges(path)
+
+
+def vocab_with(**changes: object) -> str:
+    """The vocab.json of bytes, "lo", "low" and <|endoftext|>, with some ids changed, or removed by None."""
+    ids = spelled_ids([("l", "o"), ("lo", "w")], 0) | {EOT: 258} | changes
+    return json.dumps({token: token_id for token, token_id in ids.items() if token_id is not None})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff", r"vocab\.json, line 1: not UTF-8"),
+        (b"", r"vocab\.json: not JSON: "),
+        (b'{"!": 0', r"vocab\.json: not JSON: "),
+        (b"[" * 100_000, r"vocab\.json: not JSON: "),
+        (b'{"!": ' + b"1" * 5000 + b"}", r"vocab\.json: not JSON: "),
+        (b"[0, 1]", r"vocab\.json: expected a JSON object, got \[0, 1\]"),
+        (b"{}", r"vocab\.json: token '!' has no id, expected 0"),
+        (vocab_with(lo="256"), r"vocab\.json: token 'lo' has id '256', expected an integer"),
+        (vocab_with(lo=256.0), r"vocab\.json: token 'lo' has id 256\.0, expected an integer"),
+        (vocab_with(lo=float("nan")), r"vocab\.json: token 'lo' has id nan, expected an integer"),
+        (vocab_with(**{'"': True}), r"vocab\.json: token '\"' has id True, expected an integer"),
+        (
+            vocab_with(**{EOT: [258]}),
+            r"vocab\.json: token '<\|endoftext\|>' has id \[258\], expected an integer",
+        ),
+        (vocab_with(**{"Ġ": None}), r"vocab\.json: token 'Ġ' has no id, expected 220"),
+        (vocab_with(**{"!": None}), r"vocab\.json: token '!' has no id, expected 0"),
+        (vocab_with(low=None), r"vocab\.json: token 'low' has no id, expected 257"),
+        (vocab_with(lo=257, low=256), r"vocab\.json: token 'lo' has id 257, expected 256"),
+        (vocab_with(low=258, **{EOT: 257}), r"vocab\.json: token 'low' has id 258, expected 257"),
+        (vocab_with(lo=10**30), r"vocab\.json: token 'lo' has id 10{30}, expected 256"),
+        (vocab_with(**{"!": 10**30}), r"vocab\.json: token '\"' has id 1, expected 10{29}1"),
+        (vocab_with(**{EOT: 259}), r"vocab\.json: special token '<\|endoftext\|>' has id 259, expected 258"),
+        (vocab_with(**{EOT: 257}), r"vocab\.json: special token '<\|endoftext\|>' has id 257, expected 258"),
+        (vocab_with(extra=260), r"vocab\.json: special token 'extra' has id 260, expected 259"),
+        (vocab_with(Ġlow=258, **{EOT: 259}), r"vocab\.json: token 'Ġlow' is the result of no merge"),
+        (vocab_with(**{"\ud800": 259}), r"vocab\.json: character 0 of special token '\\ud800'"),
+        (
+            json.dumps(spelled_ids([("l", "o"), ("lo", "w")], 1)),
+            r"vocab\.json: the first byte has id 1, expected 0 to 0: only special tokens come before it",
+        ),
+        (
+            json.dumps(spelled_ids([("l", "o"), ("lo", "w")], -1)),
+            r"vocab\.json: the first byte has id -1, expected 0 to 0",
+        ),
+    ],
+)
+def test_vocab_json_that_is_malformed_or_contradicts_the_merges(content, message, tmp_path):
+    merges_path, vocab_path = tmp_path / "merges.txt", tmp_path / "vocab.json"
+    merges_path.write_text("#version: 0.2\nl o\nlo w\n", encoding="utf-8")
+    vocab_path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(TiedGPTError, match=message) as caught:
+        read_merges(merges_path, vocab_path)
+    assert "\n" not in str(caught.value)
+    vocab_path.write_text(vocab_with(), encoding="utf-8")
+    assert read_merges(merges_path, vocab_path).eot_id == 258
+
+
+# tokenizer.json
+
+
+def tokenizer_json(**changes: object) -> dict:
+    """What Hugging Face writes for SMALL_MERGES, with a dotted name's value changed ("model__dropout")."""
+    added = {
+        "id": 261,
+        "content": EOT,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "special": True,
+    }
+    file: dict = {
+        "version": "1.0",
+        "added_tokens": [added],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": True,
+            "use_regex": True,
+        },
+        "post_processor": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "vocab": spelled_ids(SMALL_MERGES, 0) | {EOT: 261},
+            "merges": [f"{left} {right}" for left, right in SMALL_MERGES],
+        },
+    }
+    for name, value in changes.items():
+        *path, last = name.split("__")
+        place = file
+        for key in path:
+            place = place[key]
+        if value is KeyError:
+            del place[last]
+        else:
+            place[last] = value
+    return file
+
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False}
+VOCAB_WITHOUT_EOT = spelled_ids(SMALL_MERGES, 0)
+
+
+def added(**changes: object) -> list[dict]:
+    return [{"id": 261, "content": EOT} | changes]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"model__merges": [list(pair) for pair in SMALL_MERGES]},
+        {"model__type": KeyError},  # GPT-2's own file
+        {
+            "model__continuing_subword_prefix": "",
+            "model__end_of_word_suffix": "",
+            "model__ignore_merges": False,
+        },
+        {"pre_tokenizer": BYTE_LEVEL},
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTE_LEVEL]}},
+        {"added_tokens": KeyError},
+        {"added_tokens": None},
+        {"model__vocab": VOCAB_WITHOUT_EOT},  # only added_tokens has it
+    ],
+)
+def test_forms_of_tokenizer_json(changes, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(tokenizer_json(**changes)), encoding="utf-8")
+    assert_same_tokenizer(read_tokenizer_json(path), Tokenizer(SMALL_MERGES))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"normalizer": {"type": "NFC"}},
+            r"normalizer is \{'type': 'NFC'\}, expected None: GPT-2's ids need it so",
+        ),
+        ({"model__type": "Unigram"}, r"model\.type is 'Unigram', expected 'BPE'"),
+        ({"model__dropout": 0.1}, r"model\.dropout is 0\.1, expected None"),
+        (
+            {"model__continuing_subword_prefix": "##"},
+            r"model\.continuing_subword_prefix is '##', expected ''",
+        ),
+        ({"model__end_of_word_suffix": "</w>"}, r"model\.end_of_word_suffix is '</w>', expected ''"),
+        ({"model__ignore_merges": True}, r"model\.ignore_merges is True, expected False"),
+        ({"pre_tokenizer": None}, r"pre_tokenizer\.type is None, expected 'ByteLevel'"),
+        ({"pre_tokenizer": KeyError}, r"pre_tokenizer\.type is None, expected 'ByteLevel'"),
+        ({"pre_tokenizer": "ByteLevel"}, r"pre_tokenizer\.add_prefix_space is 'ByteLevel', expected False"),
+        ({"pre_tokenizer__type": "Metaspace"}, r"pre_tokenizer\.type is 'Metaspace', expected 'ByteLevel'"),
+        (
+            {"pre_tokenizer__add_prefix_space": True},
+            r"pre_tokenizer\.add_prefix_space is True, expected False",
+        ),
+        (
+            {"pre_tokenizer__add_prefix_space": KeyError},
+            r"pre_tokenizer\.add_prefix_space is None, expected False",
+        ),
+        ({"pre_tokenizer__use_regex": False}, r"pre_tokenizer\.use_regex is False, expected True"),
+        (
+            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, BYTE_LEVEL]}},
+            r"pre_tokenizer\.type is 'Sequence', expected 'ByteLevel'",
+        ),
+        (
+            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTE_LEVEL | {"use_regex": False}]}},
+            r"pre_tokenizer\.use_regex is False, expected True",
+        ),
+        ({"model": KeyError}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
+        ({"model__vocab": []}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
+        ({"model__merges": KeyError}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
+        ({"added_tokens": {"a": 1}}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
+        ({"model__merges": ["l o", "low"]}, r", merge 2: expected two tokens, got 'low'"),
+        (
+            {"model__merges": ["l o", ["lo", "w", "x"]]},
+            r", merge 2: expected two tokens, got \['lo', 'w', 'x'\]",
+        ),
+        ({"model__merges": [["l", 1]]}, r", merge 1: expected two tokens, got \['l', 1\]"),
+        ({"model__merges": [["l", []]]}, r", merge 1: expected two tokens, got \['l', \[\]\]"),
+        (
+            {"model__merges": [{"l": "o", "a": "b"}]},
+            r", merge 1: expected two tokens, got \{'l': 'o', 'a': 'b'\}",
+        ),
+        ({"model__merges": ["l xyz"]}, r": merge 1, 'l xyz': 'xyz' is no byte or earlier merge"),
+        ({"model__merges": ["l o", "lo w"]}, r": token 'Ġlow' is the result of no merge: some are missing"),
+        ({"added_tokens": [EOT]}, r"added token '<\|endoftext\|>': expected content"),
+        ({"added_tokens": [{"id": 261}]}, r"added token \{'id': 261\}: expected content"),
+        ({"added_tokens": added(id=262)}, r"added token \{'id': 262, .* the id that vocab has for it"),
+        ({"added_tokens": added(id="261")}, r"added token \{'id': '261', "),
+        (
+            {"added_tokens": added(content="low", id=257)},
+            r"'content': 'low'\}: expected content that no merge makes",
+        ),
+        ({"added_tokens": added(lstrip=True)}, r"added token .*, and not lstrip, rstrip or single_word"),
+        ({"added_tokens": added(rstrip=True)}, r"added token .*, and not lstrip, rstrip or single_word"),
+        ({"added_tokens": added(single_word=True)}, r"added token .*, and not lstrip, rstrip or single_word"),
+        ({"added_tokens": added(content="<x>", id=263)}, r"special token '<x>' has id 263, expected 262"),
+        ({"added_tokens": added(content="<x>", id=True)}, r"token '<x>' has id True, expected an integer"),
+        ({"model__vocab": VOCAB_WITHOUT_EOT | {"low": 1}}, r"token 'low' has id 1, expected 257"),
+    ],
+)
+def test_tokenizer_json_that_is_malformed_or_gives_other_ids(changes, message, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(tokenizer_json(**changes)), encoding="utf-8")
+    with pytest.raises(TiedGPTError, match=rf"tokenizer\.json.*{message}"):
+        read_tokenizer_json(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"[" * 100_000])
+def test_tokenizer_json_that_is_no_object(content, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(
+        TiedGPTError, match=r"tokenizer\.json(: not JSON|, line 1: not UTF-8|: expected a JSON object)"
+    ):
+        read_tokenizer_json(path)
+
+
+def test_transformers_tokenizer_json_of_gpt2(gpt2, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    files = {"merges": tmp_path / "merges.txt", "vocab": tmp_path / "vocab.json"}
+    files["merges"].write_bytes(GPT2_MERGES.read_bytes())
+    files["vocab"].write_bytes(GPT2_VOCAB.read_bytes())
+    theirs = transformers.GPT2TokenizerFast(**{name: str(path) for name, path in files.items()})
+    theirs.save_pretrained(tmp_path / "saved")
+    ours = read_tokenizer_json(tmp_path / "saved" / "tokenizer.json")
+    assert_same_tokenizer(ours, gpt2)
+    assert_same_ids(
+        random_texts(500, seed=7),
+        ours.encode,
+        lambda text: theirs.backend_tokenizer.encode(text, add_special_tokens=False).ids,
+    )
+
+
+def test_tokenizers_that_hugging_face_trained(tmp_path):
+    """Special tokens first, as its trainer puts them: tokenizer.json and the two files give its ids."""
+    tokenizers = pytest.importorskip("tokenizers")
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=700,
+        special_tokens=[EOT, "<pad>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    texts = random_texts(500, seed=8)
+    theirs.train_from_iterator(texts, trainer)
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    theirs.model.save(str(tmp_path))
+    ours = read_tokenizer_json(tmp_path / "tokenizer.json")
+    assert ours.special_tokens == {EOT: 0, "<pad>": 1}
+    assert ours.vocab_size == theirs.get_vocab_size() > 600
+    texts += [f"{text}{EOT}<pad>{text}" for text in texts[:50]]
+    for tokenizer in (ours, read_merges(tmp_path / "merges.txt", tmp_path / "vocab.json")):
+        assert_same_ids(
+            texts,
+            lambda text, encode=tokenizer.encode: encode(text, special="token"),
+            lambda text: theirs.encode(text).ids,
+        )

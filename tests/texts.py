@@ -1,0 +1,49 @@
+"""Random texts for comparing tokenizers, of characters that all of them know."""
+
+import random
+import unicodedata
+from collections.abc import Callable
+from functools import cache
+
+# Whether a character is a letter depends on the Unicode version, and regex, tiktoken and Python each bring
+# their own. Characters of Unicode 3.2 are in all of them, and every Python has that table; the two blocks of
+# emoji are younger, but complete since Unicode 8.
+EMOJI = range(0x1F300, 0x1F650)
+
+
+@cache
+def known_characters() -> list[str]:
+    """All characters that every Unicode table in question knows."""
+    table = unicodedata.ucd_3_2_0
+    return [
+        chr(code)
+        for code in range(0x110000)
+        if code in EMOJI or table.category(chr(code)) not in ("Cn", "Cs", "Co")
+    ]
+
+
+def random_texts(count: int, seed: int) -> list[str]:
+    """Short texts of what cuts words differently: scripts, digits, white space, apostrophes, marks, emoji."""
+    rng = random.Random(seed)
+    some = [
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
+        "the of and ing er tion don't I'll we've she'd it's you're I'm 'S 'LL ''s",
+        "0123456789²½Ⅷ٣८",
+        "    \n\n\t\r\v\f\x1c\x85\xa0\u1680\u2003\u2028\u3000",
+        ".,;:!?-_()[]{}<>|/\\\"'`~@#$%^&*+=\u2019\u20ac\xa7\xb1\xd7",
+        "äöüßéèñçøåżščœæıİǅǈ",
+        "αβγδеёжзשלוםمرحباनमस्तेไทยქართული",
+        "日本語中文字漢かなカナ한국어",
+        "é́̈ñ̃zz̧\u200d\u200b\ufeff\ufe0f\u20e3",
+        "\x00\x01\x07\x08\x1b\x7f\x80\x9f\xad",
+        "".join(map(chr, EMOJI)),
+        "".join(known_characters()),
+    ]
+    return ["".join(rng.choice(rng.choice(some)) for _ in range(rng.randrange(1, 40))) for _ in range(count)]
+
+
+def assert_same_ids(
+    texts: list[str], ours: Callable[[str], list[int]], theirs: Callable[[str], list[int]]
+) -> None:
+    for text in texts:
+        assert ours(text) == theirs(text), f"the first text with other ids: {text!r}"

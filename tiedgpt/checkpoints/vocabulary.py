@@ -1,0 +1,134 @@
+"""Vocabularies in files: merges.txt with vocab.json, as OpenAI published them, or tokenizer.json.
+
+A token's id follows from the merges alone, so vocab.json says nothing new but where the special tokens
+stand. It is checked against the merges all the same: two files that disagree are not one vocabulary. What a
+tokenizer.json asks to be put around a text (post_processor, truncation, padding) is not done.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError, TokenizerError, show
+from ..tokenizer import Tokenizer, spelled_ids
+from .files import read_json, read_text
+
+# Names that one vocabulary goes by: Hugging Face's, OpenAI's.
+MERGES_AND_VOCAB = (("merges.txt", "vocab.json"), ("vocab.bpe", "encoder.json"))
+
+# The fields of a tokenizer.json that change ids, with the values they have for GPT-2; None: also if absent.
+NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
+    "normalizer": (None,),
+    "model.type": ("BPE", None),  # GPT-2's own file does not say
+    "model.dropout": (None, 0),
+    "model.continuing_subword_prefix": ("", None),
+    "model.end_of_word_suffix": ("", None),
+    "model.ignore_merges": (False, None),
+    "pre_tokenizer.type": ("ByteLevel",),
+    "pre_tokenizer.add_prefix_space": (False,),
+    "pre_tokenizer.use_regex": (True, None),
+}
+
+
+def read_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer of a checkpoint's directory. Raises CheckpointError or TokenizerError."""
+    for merges, vocab in MERGES_AND_VOCAB:
+        if (directory / merges).is_file():
+            vocab_path = directory / vocab
+            return read_merges(directory / merges, vocab_path if vocab_path.is_file() else None)
+    if (directory / "tokenizer.json").is_file():
+        return read_tokenizer_json(directory / "tokenizer.json")
+    raise CheckpointError(
+        f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
+    )
+
+
+def read_merges(merges_path: Path, vocab_path: Path | None = None) -> Tokenizer:
+    """From merges.txt (OpenAI: vocab.bpe); vocab.json (encoder.json), if given, is checked against it."""
+    lines = read_text(merges_path).replace("\r\n", "\n").rstrip("\n").split("\n")
+    start = 1 if lines[0].startswith("#version") or lines == [""] else 0
+    merges = _pairs(lines[start:], f"{merges_path}, line", 1 + start)
+    if vocab_path is None:
+        return _from_vocabulary(merges, None, f"{merges_path}")
+    return _from_vocabulary(merges, read_json(vocab_path), f"{merges_path} with {vocab_path}")
+
+
+def read_tokenizer_json(path: Path) -> Tokenizer:
+    """From Hugging Face's tokenizer.json; one that would give other ids than Tokenizer does is refused."""
+    file = read_json(path)
+    model, added = file.get("model"), file.get("added_tokens") or []
+    pre_tokenizer = file.get("pre_tokenizer")
+    match pre_tokenizer:
+        case {"type": "Sequence", "pretokenizers": [only]}:
+            pre_tokenizer = only
+    for name, accepted in NEUTRAL_VALUES.items():
+        section, _, key = name.rpartition(".")
+        place = {"": file, "model": model, "pre_tokenizer": pre_tokenizer}[section]
+        value = place.get(key) if isinstance(place, dict) else place
+        if value not in accepted:
+            raise TokenizerError(
+                f"{path}: {name} is {show(value)}, expected {accepted[0]!r}: GPT-2's ids need it so"
+            )
+    match [model, added]:
+        case [{"vocab": dict(vocab), "merges": list(spelled)}, list()]:
+            merges = _pairs(spelled, f"{path}, merge", 1)
+        case _:
+            raise TokenizerError(f"{path}: expected model.vocab, model.merges and a list of added_tokens")
+    ordinary = spelled_ids(merges, 0)
+    for token in added:
+        match token:
+            case {"content": str(text), "id": int(token_id)} if (
+                text not in ordinary
+                and vocab.setdefault(text, token_id) == token_id
+                and not any(token.get(flag) for flag in ("lstrip", "rstrip", "single_word"))
+            ):
+                pass
+            case _:
+                raise TokenizerError(
+                    f"{path}: added token {show(token)}: expected content that no merge makes, the id "
+                    "that vocab has for it, and not lstrip, rstrip or single_word, which change ids"
+                )
+    return _from_vocabulary(merges, vocab, f"{path}")
+
+
+def vocabulary_files(tokenizer: Tokenizer) -> dict[str, str]:
+    """The texts of merges.txt and vocab.json by name; for GPT-2 they are OpenAI's files, byte for byte."""
+    lines = ["#version: 0.2", *map(" ".join, tokenizer.merges)]
+    ids = spelled_ids(tokenizer.merges, tokenizer.first_id) | tokenizer.special_tokens
+    vocab = dict(sorted(ids.items(), key=lambda item: item[1]))
+    return {"merges.txt": "".join(f"{line}\n" for line in lines), "vocab.json": json.dumps(vocab)}
+
+
+def _from_vocabulary(merges: list[tuple[str, str]], vocab: dict[str, Any] | None, name: str) -> Tokenizer:
+    """The tokenizer whose ids follow from the merges, if they are the vocab's; `name` is for errors."""
+    try:
+        if vocab is None:
+            return Tokenizer(merges)
+        for token, token_id in vocab.items():
+            if type(token_id) is not int:
+                raise TokenizerError(f"token {show(token)} has id {show(token_id)}, expected an integer")
+        ids = spelled_ids(merges, vocab.get("!", 0))
+        for token, expected in ids.items():
+            if vocab.get(token) != expected:
+                Tokenizer(merges)  # if the merges contradict themselves, that is the error to report
+                found = f"id {show(vocab[token])}" if token in vocab else "no id"
+                raise TokenizerError(f"token {show(token)} has {found}, expected {expected}")
+        special_tokens = {token: n for token, n in vocab.items() if token not in ids}
+        for token in special_tokens:
+            if "Ġ" in token:  # the spelling of a merge; in a special token a space is a space
+                raise TokenizerError(f"token {show(token)} is the result of no merge: some are missing")
+        return Tokenizer(merges, special_tokens, ids["!"])
+    except TokenizerError as error:
+        raise TokenizerError(f"{name}: {error}") from None
+
+
+def _pairs(spelled: list[Any], name: str, first: int) -> list[tuple[str, str]]:
+    """Merges from "a b" or ["a", "b"]; an error says `name` and a number that counts from `first`."""
+    merges = []
+    for number, merge in enumerate(spelled, first):
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        are_two = isinstance(pair, list) and len(pair) == 2 and "" not in pair
+        if not are_two or not isinstance(pair[0], str) or not isinstance(pair[1], str):
+            raise TokenizerError(f"{name} {number}: expected two tokens, got {show(merge)}")
+        merges.append((pair[0], pair[1]))
+    return merges
