@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from conftest import GPT2_MERGES, GPT2_VOCAB, SHARED, SMALL_MERGES
-from texts import assert_same_ids, known_characters, random_texts
+from texts import EMOJI, assert_same_ids, known_characters, random_texts
 
 from tiedgpt import tokenizer as module
 from tiedgpt.errors import ArgumentError, TokenizerError

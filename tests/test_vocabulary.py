@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import GPT2_MERGES, SMALL_MERGES
+from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES
+from texts import assert_same_ids, random_texts
 
 from tiedgpt.checkpoints.vocabulary import read_merges, read_tokenizer_json, vocabulary_files
 from tiedgpt.errors import TiedGPTError
