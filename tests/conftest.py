@@ -1,15 +1,22 @@
 """What the tests share: small random models with every size different, and where reference data lies."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tiedgpt import GPT2, Config, Tokenizer
+from tiedgpt.checkpoints.names import find_model
 from tiedgpt.checkpoints.vocabulary import read_merges
+from tiedgpt.errors import CheckpointError
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 GPT2_MERGES, GPT2_VOCAB = SHARED / "gpt2" / "124M" / "vocab.bpe", SHARED / "gpt2" / "124M" / "encoder.json"
+if not GPT2_MERGES.is_file():
+    with suppress(CheckpointError):
+        directory = find_model("gpt2")
+        GPT2_MERGES, GPT2_VOCAB = directory / "merges.txt", directory / "vocab.json"
 
 # Distinct primes where the model allows it (D = H K), so that no transposition or mix-up cancels out.
 SMALL = Config(
@@ -49,5 +56,5 @@ def model() -> GPT2:
 def gpt2() -> Tokenizer:
     """GPT-2's own tokenizer, from OpenAI's files."""
     if not (GPT2_MERGES.is_file() and GPT2_VOCAB.is_file()):
-        pytest.skip("GPT-2's vocabulary is not here: no shared/gpt2/124M beside the checkout")
+        pytest.skip("GPT-2's vocabulary is not here: neither a gpt2 that tiedgpt finds nor shared/ has it")
     return read_merges(GPT2_MERGES, GPT2_VOCAB)

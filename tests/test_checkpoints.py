@@ -145,7 +145,7 @@ def test_untied_by_configuration_without_a_matrix_is_an_error_that_says_what_to_
 
 
 def test_an_unknown_head(tmp_path, model):
-    with pytest.raises(ArgumentError, match='head must be "tied", "untied" or None, got \'both\''):
+    with pytest.raises(ArgumentError, match='head must be "tied" or "untied", got \'both\''):
         tiedgpt.load_model(write(tmp_path, model.parameters), "both")
 
 
@@ -219,7 +219,7 @@ def test_a_bad_configuration_names_its_file(tmp_path, config, message):
 
 
 def test_directories_that_are_no_checkpoints(tmp_path, model):
-    with pytest.raises(CheckpointError, match=r"is no checkpoint: it has no config\.json"):
+    with pytest.raises(CheckpointError, match=r"is not a checkpoint: it has no config\.json"):
         tiedgpt.load_model(tmp_path)
     write(tmp_path, model.parameters)
     with pytest.raises(
@@ -329,7 +329,7 @@ def test_a_hostile_ref_leads_nowhere(empty_machine, ref):
         ("../secret", r"no model '\.\./secret'"),
         ("a/../b", r"no model 'a/\.\./b'"),
         ("missing/dir/deep", "no model 'missing/dir/deep'"),
-        ("", "no model ''|no checkpoint"),
+        ("", "no model ''"),
     ],
 )
 def test_names_that_lead_nowhere(empty_machine, name, message):

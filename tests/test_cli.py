@@ -154,7 +154,7 @@ def test_the_head_is_a_flag_and_a_copy_is_said_to_be_one(run, checkpoint, tmp_pa
 
 def test_special_tokens_are_read_only_when_allowed(run, checkpoint):
     arguments = ("generate", "--model", checkpoint, "--json", "<|endoftext|>")
-    assert_one_error_line(run(*arguments), "the prompt holds <|endoftext|>; to read it as that token, add")
+    assert_one_error_line(run(*arguments), "the text holds <|endoftext|>; to read it as that token, add")
     assert json.loads(run(*arguments, "--allow-special")[1])["prompt_ids"] == [EOT]
 
 
@@ -183,8 +183,8 @@ def test_past_the_context_it_goes_on(run, checkpoint):
         (["-n", "0", "a"], b"", "--max-new-tokens must be a whole number of at least 1, got 0"),
         (["--num-samples", "0", "a"], b"", "--num-samples must be a whole number of at least 1, got 0"),
         (["--stop", "", "a"], b"", "--stop needs a text that is not empty"),
-        (["--greedy", "--top-k", "5", "a"], b"", "--greedy draws nothing: drop it or --top-k"),
-        (["--greedy", "--temperature", "1", "a"], b"", "--greedy draws nothing: drop it or --temperature"),
+        (["--greedy", "--top-k", "5", "a"], b"", "--greedy and --top-k exclude each other"),
+        (["--greedy", "--temperature", "1", "a"], b"", "--greedy and --temperature exclude each other"),
         (["--head", "both", "a"], b"", "--head: invalid choice: 'both'"),
         (["one", "two"], b"", "unrecognized arguments: two"),
     ],
@@ -290,8 +290,8 @@ def test_the_prompt_loop(checkpoint, run):
     expected = run(*arguments, "b")[1]
     code, shown = terminal(command(*arguments), b"<|endoftext|>", b"", b"b")
     assert code == 0, shown
-    assert "Ctrl-D ends" in shown
-    assert "tiedgpt: error: the prompt holds <|endoftext|>" in shown
+    assert "Ctrl-D leaves" in shown
+    assert "tiedgpt: error: the text holds <|endoftext|>" in shown
     assert cli.generate.CONTROLS  # what a terminal would obey does not reach it:
     assert expected.translate(cli.generate.CONTROLS) in shown
 
@@ -380,6 +380,10 @@ def test_the_calculator_gives_the_figures_people_quote(run, total, percent):
         (["--vocab", "nan", "--dim", "5"], "--vocab: expected a whole number"),
         (["--vocab", "inf", "--dim", "5"], "--vocab: expected a whole number"),
         (["--model", "gtp2"], "did you mean gpt2?"),
+        (
+            ["--vocab", "50", "--dim", "4", "--total", "199"],
+            "--total 199 is less than the token embedding alone, 200",
+        ),
     ],
 )
 def test_params_refuses_in_one_line(run, arguments, message):

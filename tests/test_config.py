@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tiedgpt import Config
-from tiedgpt.errors import ConfigError
+from tiedgpt.errors import ArgumentError, ConfigError
 
 GPT2_JSON = {
     "activation_function": "gelu_new",
@@ -111,5 +111,5 @@ def test_what_is_no_configuration_at_all(data, message):
 def test_head_names_the_switch():
     assert Config().with_head("untied") == Config(tied=False)
     assert Config(tied=False).with_head("tied").head == "tied"
-    with pytest.raises(ConfigError, match='head must be "tied" or "untied", got \'both\''):
+    with pytest.raises(ArgumentError, match='head must be "tied" or "untied", got \'both\''):
         Config().with_head("both")

@@ -36,6 +36,8 @@ def test_the_tape_names_every_activation_and_shape(model):
         shapes[f"mlp.{layer}.pre"] = shapes[f"mlp.{layer}.post"] = (5, 13, F)
     assert {name: array.shape for name, array in tape.items()} == shapes
     np.testing.assert_array_equal(tape["logits"], logits)
+    model(IDS[0], tape=tape)
+    assert {array.shape[0] for array in tape.values()} == {1}, "a tape always has the batch axis"
 
 
 def test_the_tape_adds_up(model):
@@ -122,6 +124,13 @@ def test_inverse_layer_scaling_divides_by_the_layers_number_from_one():
     assert np.abs(scaled(IDS) - plain(IDS)).max() > 1e-3
 
 
+def test_a_cache_of_another_batch_is_refused(model):
+    cache = model.new_cache(batch=1)
+    model(IDS[:1, :3], cache=cache)
+    with pytest.raises(ArgumentError, match="ids are 5 sequences, the cache holds 1"):
+        model(IDS[:, 3:], cache=cache)
+
+
 # The switch
 
 
@@ -196,6 +205,7 @@ def test_random_is_gpt2s_initialisation():
         ([0, -1], r"token id -1 is outside the vocabulary of 101 \(0 to 100\)"),
         ([0, V], "token id 101 is outside the vocabulary of 101"),
         ([2**70], "ids must be whole numbers"),
+        ([[1, 2], [3]], r"ids must be \[T\] or \[B, T\], and are neither"),
         (np.zeros(N + 1, int), "32 tokens are more than the context of 31"),
     ],
 )
@@ -207,7 +217,10 @@ def test_bad_ids_are_refused(model, ids, message):
 def test_a_full_cache_takes_no_more(model):
     cache = model.new_cache(capacity=6)
     model(IDS[0, :6], cache=cache)
-    with pytest.raises(ArgumentError, match="1 tokens after 6 in the cache are more than the context of 6"):
+    with pytest.raises(
+        ArgumentError,
+        match="1 tokens after 6 in the cache are more than its capacity of 6 and the context of 31",
+    ):
         model(IDS[0, :1], cache=cache)
 
 

@@ -209,11 +209,11 @@ def test_token_text_writes_half_characters_out(gpt2):
 def test_what_is_no_id_is_refused(wrong):
     tokenizer = Tokenizer(SMALL_MERGES)
     assert tokenizer.vocab_size == 262
-    with pytest.raises(TokenizerError, match=r"is no token's id: expected an integer from 0 to 261"):
+    with pytest.raises(TokenizerError, match=r"is not a token id: expected an integer from 0 to 261"):
         tokenizer.decode([0, wrong])
-    with pytest.raises(TokenizerError, match=r"is no token's id"):
+    with pytest.raises(TokenizerError, match=r"is not a token id"):
         tokenizer.token_text(wrong)
-    with pytest.raises(TokenizerError, match=r"is no token's id"):
+    with pytest.raises(TokenizerError, match=r"is not a token id"):
         tokenizer.stream().push(wrong)
 
 

@@ -95,9 +95,9 @@ def test_a_merge_may_begin_with_the_comment_sign(tmp_path):
 @pytest.mark.parametrize(
     ("merges", "message"),
     [
-        ([("l", "o"), ("lo", "wer")], r"merge 2, 'lo wer': 'wer' is no byte or earlier merge"),
-        ([("lo", "w"), ("l", "o")], r"merge 1, 'lo w': 'lo' is no byte or earlier merge"),
-        ([("l", " ")], r"merge 1, 'l  ': ' ' is no byte or earlier merge"),
+        ([("l", "o"), ("lo", "wer")], r"merge 2, 'lo wer': 'wer' is neither a byte nor an earlier merge"),
+        ([("lo", "w"), ("l", "o")], r"merge 1, 'lo w': 'lo' is neither a byte nor an earlier merge"),
+        ([("l", " ")], r"merge 1, 'l  ': ' ' is neither a byte nor an earlier merge"),
         ([("l", "o"), ("l", "o")], r"merge 2, 'l o': exists already"),
         ([("a", "b"), ("b", "c"), ("a", "bc"), ("ab", "c")], r"merge 4, 'ab c': exists already"),
     ],
@@ -153,7 +153,7 @@ def test_special_tokens_that_do_not_fit(special_tokens, first_id, message):
         (b"#version: 0.2\nl o\nl \xff\n", r"merges\.txt, line 3: not UTF-8"),
         (
             b"l " + b"o" * 1000 + b"\n",
-            r"merges\.txt: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is no byte or earlier merge$",
+            r"merges\.txt: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is neither a byte nor an earlier merge$",
         ),
     ],
 )
@@ -347,7 +347,7 @@ def test_forms_of_tokenizer_json(changes, tmp_path):
             {"model__merges": [{"l": "o", "a": "b"}]},
             r", merge 1: expected two tokens, got \{'l': 'o', 'a': 'b'\}",
         ),
-        ({"model__merges": ["l xyz"]}, r": merge 1, 'l xyz': 'xyz' is no byte or earlier merge"),
+        ({"model__merges": ["l xyz"]}, r": merge 1, 'l xyz': 'xyz' is neither a byte nor an earlier merge"),
         ({"model__merges": ["l o", "lo w"]}, r": token 'Ġlow' is the result of no merge: some are missing"),
         ({"added_tokens": [EOT]}, r"added token '<\|endoftext\|>': expected content"),
         ({"added_tokens": [{"id": 261}]}, r"added token \{'id': 261\}: expected content"),

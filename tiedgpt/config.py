@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from .errors import ConfigError, show
+from .errors import ArgumentError, ConfigError, is_count, is_number, show
 from .ops import ACTIVATIONS
 
 HEADS = ("tied", "untied")
@@ -66,7 +66,7 @@ class Config:
             )
         for name in ("layer_norm_epsilon", "initializer_range"):
             value = getattr(self, name)
-            if not _is_number(value) or not 0 <= value < math.inf:
+            if not is_number(value) or not 0 <= value < math.inf:
                 raise ConfigError(f"{name} must be a number of at least 0, got {show(value)}")
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied"):
             if not isinstance(getattr(self, name), bool):
@@ -95,9 +95,9 @@ class Config:
         return "tied" if self.tied else "untied"
 
     def with_head(self, head: str) -> "Config":
-        """This configuration with the head called "tied" or "untied"."""
+        """This configuration with the head called "tied" or "untied". Raises ArgumentError for another."""
         if head not in HEADS:
-            raise ConfigError(f'head must be "tied" or "untied", got {show(head)}')
+            raise ArgumentError(f'head must be "tied" or "untied", got {show(head)}')
         return replace(self, tied=head == "tied")
 
     @classmethod
@@ -126,13 +126,9 @@ class Config:
         return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **own}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def _check_int(name: str, value: Any, minimum: int) -> None:
     maximum = MAX_INT.get(name, 2**31 - 1)
-    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+    if not is_count(value, minimum) or value > maximum:
         raise ConfigError(
             f"{_with_json_name(name)} must be a whole number from {minimum} to {maximum}, got {show(value)}"
         )

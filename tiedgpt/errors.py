@@ -1,6 +1,11 @@
-"""Errors that are the input's fault; the command line prints each as one line and exits with 2."""
+"""Errors that are the input's fault, and the checks that several inputs need.
+
+The command line prints each error as one line and exits with 2.
+"""
 
 from typing import Any
+
+import numpy as np
 
 
 class TiedGPTError(ValueError):
@@ -8,7 +13,7 @@ class TiedGPTError(ValueError):
 
 
 class ConfigError(TiedGPTError):
-    """A configuration that is no GPT-2, or one that this code would compute wrongly."""
+    """A configuration that is not a GPT-2's, or one that this code would compute wrongly."""
 
 
 class CheckpointError(TiedGPTError):
@@ -25,6 +30,16 @@ class ArgumentError(TiedGPTError):
 
 class TiedGPTWarning(UserWarning):
     """Something in the input that was decided for the user, who may want to know."""
+
+
+def is_count(value: Any, least: int = 0) -> bool:
+    """Whether a value is a whole number of at least `least`; True and 1.0 are not."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number, nan and inf included; True is not."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def show(value: Any, limit: int = 60) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ArgumentError, TiedGPTError, show
-from .model import GPT2, KVCache, unembed
+from .errors import ArgumentError, TiedGPTError, is_count, is_number, show
+from .model import GPT2, KVCache, as_array, unembed
 from .tokenizer import Tokenizer
 
 CHUNK = 256  # tokens of a prompt read at a time: larger scores fall out of the processor's cache
@@ -33,14 +33,14 @@ class Sampling:
     greedy: bool = False
 
     def __post_init__(self) -> None:
-        if not _is_number(self.temperature) or not 0 < self.temperature < math.inf:
+        if not is_number(self.temperature) or not 0 < self.temperature < math.inf:
             raise ArgumentError(
                 f"temperature must be a number above 0, got {show(self.temperature)}"
                 + ("; to always take the likeliest token, choose greedy" if self.temperature == 0 else "")
             )
-        if self.top_k is not None and not _is_count(self.top_k, 1):
+        if self.top_k is not None and not is_count(self.top_k, 1):
             raise ArgumentError(f"top_k must be a whole number of at least 1, got {show(self.top_k)}")
-        if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
+        if self.top_p is not None and not (is_number(self.top_p) and 0 < self.top_p <= 1):
             raise ArgumentError(f"top_p must be above 0 and at most 1, got {show(self.top_p)}")
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:  # [V] -> [V] float64
@@ -103,8 +103,9 @@ def sample_steps(
     logits = next_logits(model, np.array([prompt]), cache, progress).repeat(num_samples, axis=0)
     cache = cache.repeat(num_samples)
     tokens = np.array([prompt] * num_samples)
+    # Each token is read just before the next is chosen, so that the last one never is.
     for step in range(max_new_tokens):
-        if step:  # not after the last token: nobody asks what follows it
+        if step:  # the first tokens are chosen from the prompt's own logits
             if cache.length == n_ctx:
                 cache.length = 0
                 logits = next_logits(model, tokens[:, -max(1, n_ctx // 2) :], cache)
@@ -239,9 +240,9 @@ def generate_text(
 
 def check_prompt(model: GPT2, ids: Any) -> list[int]:
     """ids as a list, if the model can be asked to continue them. Raises ArgumentError."""
-    array = np.asarray(ids)
-    if array.size == 0:
+    if np.size(ids) == 0:
         raise ArgumentError("the prompt is empty: GPT-2 needs at least one token to continue")
+    array = as_array(ids)
     if array.ndim != 1:
         raise ArgumentError(f"the prompt must be one sequence of ids [T], got shape {array.shape}")
     if array.size > model.config.n_ctx:
@@ -254,7 +255,7 @@ def check_prompt(model: GPT2, ids: Any) -> list[int]:
 
 def check_count(name: str, value: Any) -> int:
     """value, if it is a whole number of at least 1. Raises ArgumentError."""
-    if not _is_count(value, 1):
+    if not is_count(value, 1):
         raise ArgumentError(f"{name} must be a whole number of at least 1, got {show(value)}")
     return int(value)
 
@@ -263,14 +264,6 @@ def check_seed(seed: Any) -> int:
     """seed, or a new one if None. Raises ArgumentError for a negative one."""
     if seed is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
-    if not _is_count(seed, 0):
+    if not is_count(seed, 0):
         raise ArgumentError(f"seed must be a whole number of at least 0, got {show(seed)}")
     return int(seed)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-
-
-def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)

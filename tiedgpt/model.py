@@ -1,12 +1,16 @@
 """GPT-2 from token ids to logits, and the switch: does the embedding also unembed?
 
-Read downward; each function is used by the next. Letters, here and everywhere:
+Read downward; each function stands above those that use it. Letters, here and everywhere:
 
     B batch    T time, the tokens given    S time with those in the cache    V vocabulary
     D n_embd, the residual stream's width    H heads    K = D / H, a head's width    F the MLP's width
 
 Weights arrive by their checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. A `tape`, where one
-is given, is a dict that receives the named activations; nothing recorded is changed afterwards.
+is given, is a dict that receives these activations; nothing recorded is changed afterwards:
+
+    resid_pre.N  resid_mid.N  resid_post.N  attn.N.out  mlp.N.out  final    [B, T, D]
+    attn.N.pattern [B, H, T, S]    attn.N.heads [B, H, T, K]
+    mlp.N.pre  mlp.N.post [B, T, F]                                  logits [B, T, V]
 """
 
 import math
@@ -28,11 +32,12 @@ class KVCache:
     Per layer, keys and values [B, H, capacity, K], of which the first `length` positions are filled.
     """
 
-    def __init__(self, config: Config, batch: int, capacity: int, dtype: Any = np.float32) -> None:
+    def __init__(self, config: Config, batch: int, capacity: int, dtype: Any) -> None:
         shape = (config.n_layer, batch, config.n_head, capacity, config.head_width)
         self.keys = np.empty(shape, dtype)
         self.values = np.empty(shape, dtype)
         self.config = config
+        self.batch = batch
         self.capacity = capacity
         self.length = 0
 
@@ -152,7 +157,10 @@ def transformer(  # [B, T] -> [B, T, D]
     cache: KVCache | None = None,
     tape: Tape | None = None,
 ) -> np.ndarray:
-    """All of GPT-2 but the head: the residual stream after the last block and the final layer norm."""
+    """All of GPT-2 but the head: the residual stream after the last block and the final layer norm.
+
+    `tree` is the parameters as `nest` gives them: tree["h"][layer]["attn"]["c_attn"]["weight"].
+    """
     start = cache.length if cache is not None else 0
     resid = embed(ids, tree["wte"]["weight"], tree["wpe"]["weight"], start)
     for layer, block in enumerate(tree["h"]):
@@ -249,15 +257,16 @@ class GPT2:
         With a cache, `ids` continue the tokens it holds and are added to it. Raises ArgumentError for
         ids that are not whole numbers in [0, V), an empty sequence, or one longer than the context.
         """
-        logits = unembed(self.hidden(ids, cache, tape), self.W_U)
-        record(tape, "logits", logits)
+        hidden = self.hidden(ids, cache, tape)
+        logits = unembed(hidden, self.W_U)
+        record(tape, "logits", logits.reshape(-1, *logits.shape[-2:]))
         return logits
 
     def hidden(self, ids: Any, cache: KVCache | None = None, tape: Tape | None = None) -> np.ndarray:
         """What the head reads: [T] -> [T, D], [B, T] -> [B, T, D]. Takes and raises what a call does."""
         ids = self.check_ids(ids, cache)
         final = transformer(np.atleast_2d(ids), self._tree, self.config, cache, tape)
-        return final if ids.ndim == 2 else final[0]
+        return final.reshape(*ids.shape, -1)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
         """An empty cache for `batch` sequences of up to `capacity` tokens (the whole context if None)."""
@@ -292,7 +301,7 @@ class GPT2:
 
     def check_ids(self, ids: Any, cache: KVCache | None = None) -> np.ndarray:
         """ids as an array, if the model can read them (after those in the cache). Raises ArgumentError."""
-        array = np.asarray(ids)
+        array = as_array(ids)
         if array.size == 0 or array.ndim not in (1, 2):
             raise ArgumentError(f"ids must be [T] or [B, T] with at least one token, got shape {array.shape}")
         if array.dtype.kind not in "iu":
@@ -301,14 +310,28 @@ class GPT2:
         outside = array[(array < 0) | (array >= V)]
         if outside.size:  # NumPy would read a negative id from the end of wte
             raise ArgumentError(f"token id {outside[0]} is outside the vocabulary of {V} (0 to {V - 1})")
-        held = cache.length if cache is not None else 0
-        capacity = min(self.config.n_ctx, cache.capacity) if cache is not None else self.config.n_ctx
-        if held + array.shape[-1] > capacity:
+        T, n_ctx = array.shape[-1], self.config.n_ctx
+        if cache is None:
+            if n_ctx < T:
+                raise ArgumentError(f"{T} tokens are more than the context of {n_ctx}")
+            return array
+        B = 1 if array.ndim == 1 else array.shape[0]
+        if cache.batch != B:
+            raise ArgumentError(f"ids are {B} sequences, the cache holds {cache.batch}")
+        if cache.length + T > min(cache.capacity, n_ctx):
             raise ArgumentError(
-                f"{array.shape[-1]} tokens{f' after {held} in the cache' if held else ''} are more than "
-                f"the context of {capacity}"
+                f"{T} tokens after {cache.length} in the cache are more than its capacity of "
+                f"{cache.capacity} and the context of {n_ctx} allow"
             )
         return array
+
+
+def as_array(ids: Any) -> np.ndarray:
+    """Lists of ids as an array. Raises ArgumentError for rows of different lengths."""
+    try:
+        return np.asarray(ids)
+    except ValueError as error:
+        raise ArgumentError(f"ids must be [T] or [B, T], and are neither: {error}") from error
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], std: float) -> np.ndarray:

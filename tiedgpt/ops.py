@@ -1,16 +1,17 @@
 """The few functions that GPT-2 is made of. Arrays in, arrays out; dtype in is dtype out.
 
 Constants are Python floats on purpose: a NumPy float64 scalar (np.sqrt(2), say) would turn a float32
-array into float64 without a word. `x * x * x` is on purpose too: NumPy's `x**3` is a hundred times slower.
+array into float64 without a word. `x * x * x` is on purpose too: NumPy's `x**3` is tens of times slower.
 """
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 
 import numpy as np
 
-SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+from .erfc import erfc
+
+SQRT_OF_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
 def gelu_new(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
@@ -24,7 +25,7 @@ def gelu_new(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
     out *= 0.044715
     out += 1.0
     out *= x  # x + 0.044715 x^3
-    out *= SQRT_2_OVER_PI
+    out *= SQRT_OF_2_OVER_PI
     np.tanh(out, out=out)
     out += 1.0
     out *= x
@@ -34,41 +35,8 @@ def gelu_new(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
 
 def gelu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
     """x * Phi(x), exactly: Phi(x) = erfc(-x / sqrt(2)) / 2."""
-    tail = 0.5 * _erfc(np.abs(x) * math.sqrt(0.5))  # 1 - Phi(|x|), with all its digits
+    tail = 0.5 * erfc(np.abs(x) * math.sqrt(0.5))  # 1 - Phi(|x|), with all its digits
     return x * np.where(x < 0, tail, 1.0 - tail)
-
-
-def _erfc(z: np.ndarray) -> np.ndarray:  # [...] -> [...]
-    """The complementary error function for z >= 0, which NumPy lacks.
-
-    erfc(z) = t exp(P(t) - z^2) with t = 2 / (2 + z), where P is so smooth that a short Chebyshev series
-    gives it to 14 digits [the form is that of Numerical Recipes, "Error function"].
-    """
-    z = np.minimum(z, _ERFC_END)
-    t = 2.0 / (2.0 + z)
-    P = np.polynomial.chebyshev.chebval(_erfc_unit(t), _erfc_series())
-    return (t * np.exp(P - z * z)).astype(z.dtype)
-
-
-_ERFC_END = 8.0  # erfc(8) is 1e-29: beyond it nothing changes
-
-
-def _erfc_unit(t: np.ndarray) -> np.ndarray:
-    """t's interval, from 1 (z = 0) down to z = _ERFC_END, laid on [-1, 1]."""
-    start = 2.0 / (2.0 + _ERFC_END)
-    return (2.0 * t - (1.0 + start)) / (1.0 - start)
-
-
-@lru_cache
-def _erfc_series() -> np.ndarray:
-    """P's coefficients, fitted to the standard library's erfc (one number at a time: too slow for arrays)."""
-    start = 2.0 / (2.0 + _ERFC_END)
-
-    def P(unit: np.ndarray) -> list[float]:
-        ts = 0.5 * (unit * (1.0 - start) + (1.0 + start))
-        return [math.log(math.erfc(2.0 / t - 2.0) / t) + (2.0 / t - 2.0) ** 2 for t in ts.tolist()]
-
-    return np.polynomial.chebyshev.chebinterpolate(P, 22)
 
 
 def relu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]

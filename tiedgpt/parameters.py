@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .config import Config
+from .config import HEADS, Config
 
 Parameters = dict[str, np.ndarray]
 
@@ -56,7 +56,7 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 
 
 def nest(parameters: Parameters) -> dict[str, Any]:
-    """The same arrays under nested names, so that a layer's are handed over in one piece.
+    """The same arrays under nested names, so that a layer's parameters can be handed over together.
 
     >>> tree = nest({"wte.weight": 1, "h.0.ln_1.weight": 2, "h.0.ln_1.bias": 3, "h.1.ln_1.weight": 4})
     >>> tree["wte"], tree["h"][0], tree["h"][1]
@@ -73,7 +73,7 @@ def nest(parameters: Parameters) -> dict[str, Any]:
     return tree
 
 
-GROUPS = {
+GROUPS = {  # group -> the part of a name that puts a tensor in it
     "token embedding": "wte.",
     "position embedding": "wpe.",
     "attention": ".attn.",
@@ -94,7 +94,7 @@ def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
     (124439808, 163037184)
     """
     counts = {}
-    for head in ("tied", "untied"):
+    for head in HEADS:
         shapes = parameter_shapes(config.with_head(head))
         groups = {
             group: sum(prod(shape) for name, shape in shapes.items() if part in name)

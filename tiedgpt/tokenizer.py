@@ -123,7 +123,11 @@ class Tokenizer:
             merged, left_id, right_id = left + right, ids.get(left), ids.get(right)
             if left_id is None or right_id is None or merged in ids:
                 unknown = left if left_id is None else right
-                fault = "exists already" if merged in ids else f"{show(unknown)} is no byte or earlier merge"
+                fault = (
+                    "exists already"
+                    if merged in ids
+                    else f"{show(unknown)} is neither a byte nor an earlier merge"
+                )
                 raise TokenizerError(f"merge {number}, {show(f'{left} {right}')}: {fault}")
             self._merge_ids[left_id, right_id] = ids[merged] = len(tokens)
             tokens.append(tokens[left_id] + tokens[right_id])
@@ -226,7 +230,7 @@ class Tokenizer:
         is_int = type(token_id) is int or isinstance(token_id, np.integer)
         if not is_int or not 0 <= token_id < self.vocab_size:
             raise TokenizerError(
-                f"{show(token_id)} is no token's id: expected an integer from 0 to {self.vocab_size - 1}"
+                f"{show(token_id)} is not a token id: expected an integer from 0 to {self.vocab_size - 1}"
             )
         return self._tokens[token_id]
 

@@ -1,4 +1,4 @@
-"""Every form in which a GPT-2 lies on a disk: `load_model`, `load_tokenizer`, `save_model`."""
+"""Every form a GPT-2 takes on disk: `load_model`, `load_tokenizer`, `save_model`."""
 
 from pathlib import Path
 
@@ -22,5 +22,4 @@ def load_model(source: str | Path, head: str | None = None) -> GPT2:
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
     """The tokenizer beside that checkpoint. Raises CheckpointError or TokenizerError."""
-    path = find_model(source)
-    return read_tokenizer(path if path.is_dir() else path.parent)
+    return read_tokenizer(find_model(source))

@@ -10,6 +10,11 @@ from typing import Any, BinaryIO
 from ..errors import CheckpointError, show
 
 
+def directory_of(model: Path) -> Path:
+    """Where the files of a model lie that was found as a directory or as one file in it."""
+    return model if model.is_dir() else model.parent
+
+
 def read_text(path: Path) -> str:
     """A UTF-8 file's text. Raises CheckpointError that names the file, and the line where it is none."""
     try:

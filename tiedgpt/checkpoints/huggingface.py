@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ..config import HEADS, Config
-from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, show
+from ..config import Config
+from ..errors import CheckpointError, ConfigError, TiedGPTWarning, show
 from ..model import GPT2
 from ..parameters import parameter_shapes
 from ..tokenizer import Tokenizer
 from . import safetensors
-from .files import StagedFiles, read_json
+from .files import StagedFiles, directory_of, read_json
 from .safetensors import Tensor
 from .vocabulary import vocabulary_files
 
@@ -61,11 +61,9 @@ class Checkpoint:
             if self.config.tied and self.has_own_unembedding:
                 self._warn_of_unused_unembedding()
             head = self.config.head
-        elif head not in HEADS:
-            raise ArgumentError(f'head must be "tied", "untied" or None, got {show(head)}')
 
         copied = head == "untied" and not self.has_own_unembedding
-        config = self.config.with_head("tied" if copied else head)
+        config = self.config.with_head("tied" if copied else head)  # refuses a head that is neither
         parameters = {}
         for name in parameter_shapes(config):
             # BLAS streams a block's matrix fastest when each output's column lies in one piece: at batch 1,
@@ -89,8 +87,7 @@ class Checkpoint:
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Check a directory, or one .safetensors file with a config.json beside it. Raises CheckpointError."""
-    directory = path if path.is_dir() else path.parent
-    config = read_config(directory)
+    config = read_config(path)
     found = _find_tensors(path)
 
     tensors: dict[str, Tensor] = {}
@@ -126,11 +123,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(path, config, tensors)
 
 
-def read_config(directory: Path) -> Config:
-    """The Config of a checkpoint's config.json. Raises CheckpointError that names the file."""
+def read_config(model: Path) -> Config:
+    """The Config of a checkpoint, a directory or a file. Raises CheckpointError that names the file."""
+    directory = directory_of(model)
     path = directory / "config.json"
     if not path.is_file():
-        raise CheckpointError(f"{directory} is no checkpoint: it has no config.json")
+        raise CheckpointError(f"{directory} is not a checkpoint: it has no config.json")
     try:
         return Config.from_json(read_json(path))
     except ConfigError as error:
@@ -167,7 +165,7 @@ def _find_tensors(path: Path) -> list[Tensor]:
                 f"{path / name} is a pickle, which can run any code when it is opened, so it is never read; "
                 f"save the model again with safetensors (save_pretrained does), as {WEIGHTS}"
             )
-    raise CheckpointError(f"{path} is no checkpoint: it has neither {WEIGHTS} nor {INDEX}")
+    raise CheckpointError(f"{path} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}")
 
 
 def _find_sharded(index: Path) -> list[Tensor]:

@@ -43,7 +43,7 @@ def find_model(source: str | Path) -> Path:
     text = str(source)
     name = ALIASES.get(text, text)
     known = name in MODELS or name in SHIPPED
-    if not known and (path := Path(source).expanduser()).exists():
+    if text and not known and (path := Path(source).expanduser()).exists():
         return path
     if not known and not REPOSITORY.fullmatch(name):
         guess = difflib.get_close_matches(name, [*MODELS, *ALIASES, *SHIPPED], n=1)
@@ -56,6 +56,8 @@ def find_model(source: str | Path) -> Path:
     for folder in [*folders, *_hub_snapshots(repository)]:
         if (folder / "config.json").is_file():
             return folder
+    if name in SHIPPED:
+        raise CheckpointError(f"{name} comes with tiedgpt but is missing from it: install tiedgpt again")
     raise CheckpointError(
         f"{name} is not on this machine: looked for {', '.join(map(str, folders))} and in the Hugging Face "
         f"cache; put the files of {repository} in one of these, or give the path of a checkpoint"

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..errors import CheckpointError, show
+from ..errors import CheckpointError, is_count, show
 
 MAX_HEADER = 100_000_000  # bytes, the specification's limit
 # Every dtype of the format and its bytes per number, to check sizes by; the three in STORED can be read.
@@ -96,9 +96,9 @@ def read_header(path: Path) -> dict[str, Tensor]:
         dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
         if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
             raise wrong(f"tensor {show(name)}: unknown dtype {show(dtype)}")
-        if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
+        if not isinstance(shape, list) or not all(is_count(n) for n in shape):
             raise wrong(f"tensor {show(name)}: shape must be a list of whole numbers, got {show(shape)}")
-        if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(n) for n in offsets):
+        if not isinstance(offsets, list) or len(offsets) != 2 or not all(is_count(n) for n in offsets):
             raise wrong(f"tensor {show(name)}: data_offsets must be two positions, got {show(offsets)}")
         begin, end = offsets
         needed = prod(shape) * DTYPE_BYTES[dtype]
@@ -147,7 +147,3 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"{show(next(n for n in names if names.count(n) > 1))} is given twice")
     return result
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

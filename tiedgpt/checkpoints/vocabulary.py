@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import CheckpointError, TokenizerError, show
 from ..tokenizer import Tokenizer, spelled_ids
-from .files import read_json, read_text
+from .files import directory_of, read_json, read_text
 
 # Names that one vocabulary goes by: Hugging Face's, OpenAI's.
 MERGES_AND_VOCAB = (("merges.txt", "vocab.json"), ("vocab.bpe", "encoder.json"))
@@ -30,8 +30,9 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def read_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint's directory. Raises CheckpointError or TokenizerError."""
+def read_tokenizer(model: Path) -> Tokenizer:
+    """The tokenizer beside a checkpoint, a directory or a file. Raises CheckpointError or TokenizerError."""
+    directory = directory_of(model)
     for merges, vocab in MERGES_AND_VOCAB:
         if (directory / merges).is_file():
             vocab_path = directory / vocab

@@ -6,9 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.huggingface import Checkpoint, open_checkpoint
-from ..checkpoints.names import find_default, find_model
-from ..checkpoints.vocabulary import read_tokenizer
+from ..checkpoints.huggingface import Checkpoint
+from ..checkpoints.names import find_default, find_model, weight_folders
 from ..config import HEADS
 from ..errors import ArgumentError
 from ..model import GPT2
@@ -53,27 +52,22 @@ def find(model: str | None) -> tuple[str, Path]:
         return model, find_model(model)
     name, path = find_default()
     if name != "gpt2":
-        note(f"gpt2 is not on this machine, so this is {name}, a small model that comes with tiedgpt")
+        note(
+            f"gpt2 is not on this machine, so this is {name}, a small model that comes with tiedgpt; "
+            f"for gpt2, put its files in {weight_folders()[-1] / 'gpt2'}"
+        )
     return name, path
 
 
-def tokenizer_at(path: Path) -> Tokenizer:
-    """The tokenizer of the checkpoint at `path`, a directory or a file in one."""
-    return read_tokenizer(path if path.is_dir() else path.parent)
+def encode(tokenizer: Tokenizer, text: str, allow_special: bool) -> list[int]:
+    """The ids of a text; special tokens in it are an error that names the flag, or allowed."""
+    for special in tokenizer.special_tokens:
+        if special in text and not allow_special:
+            raise ArgumentError(f"the text holds {special}; to read it as that token, add --allow-special")
+    return tokenizer.encode(text, special="token")
 
 
-def load(path: Path, head: str | None) -> GPT2:
-    """The model at `path` with either head, saying so where W_U had to be started as a copy."""
-    checkpoint = open_checkpoint(path)
-    model = read_weights(checkpoint, head)
-    if head == "untied" and not checkpoint.has_own_unembedding:
-        note(
-            "this checkpoint has no W_U of its own: it starts as a copy of wte.T, and the logits are the same"
-        )
-    return model
-
-
-def read_weights(checkpoint: Checkpoint, head: str | None) -> GPT2:
+def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
     """`checkpoint.load(head)` under a progress bar."""
     size = count_parameters(checkpoint.config)[head or checkpoint.config.head]["bytes"]
     with Progress("loading", size, unit="B") as progress:

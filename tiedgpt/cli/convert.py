@@ -10,7 +10,7 @@ from ..checkpoints.names import find_model
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError
 from ..parameters import count_parameters
-from .common import add_command, note, read_weights
+from .common import add_command, load, note
 
 UNTIE_EXAMPLES = """\
   tiedgpt untie gpt2 my-untied-gpt2
@@ -44,14 +44,13 @@ def run(args: argparse.Namespace) -> None:
     destination = args.destination
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise ArgumentError(f"{destination} exists and is not empty; choose a new directory")
-    directory = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
     try:
-        tokenizer = read_tokenizer(directory)
+        tokenizer = read_tokenizer(checkpoint.path)
     except CheckpointError as error:
         note(f"{error}; the copy has none either")
         tokenizer = None
 
-    model = read_weights(checkpoint, None)
+    model = load(checkpoint, None)
     model = model.untie(args.init, args.seed) if args.head == "untied" else model.tie()
     save_model(model, tokenizer, destination)
     count = count_parameters(model.config)[model.config.head]

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from ..checkpoints.huggingface import open_checkpoint
+from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, TiedGPTError
 from ..generation import Sampling, TextSample, check_count, check_prompt, check_seed, generate_text
 from ..model import GPT2
@@ -18,10 +20,11 @@ from .common import (
     add_head_option,
     add_json_option,
     add_model_option,
+    encode,
     find,
     load,
+    note,
     read_stdin,
-    tokenizer_at,
 )
 
 EXAMPLES = """\
@@ -45,7 +48,7 @@ def add_parser(commands: Any) -> None:
     add_model_option(parser)
     add_head_option(parser)
     add("-n", "--max-new-tokens", type=int, default=40, metavar="N", help="tokens at most (default: 40)")
-    add("--temperature", type=float, metavar="T", help="below 1 bolder, above 1 wilder (default: 1)")
+    add("--temperature", type=float, metavar="T", help="below 1 safer, above 1 wilder (default: 1)")
     add("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only")
     add(
         "--top-p",
@@ -54,7 +57,7 @@ def add_parser(commands: Any) -> None:
         help="draw from the fewest tokens that have probability P together",
     )
     add("--greedy", action="store_true", help="always the likeliest token, no draw")
-    add("--seed", type=int, metavar="S", help="make the draws repeat")
+    add("--seed", type=int, metavar="S", help="make the draws repeat (default: new ones each time)")
     add("--num-samples", type=int, default=1, metavar="N", help="continuations to sample (default: 1)")
     add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT (may be repeated)")
     add("--allow-special", action="store_true", help="read <|endoftext|> in the prompt as that token")
@@ -68,14 +71,19 @@ def run(args: argparse.Namespace) -> None:
     if interactive and args.json:
         raise ArgumentError("--json needs a prompt, as an argument or on stdin")
     name, path = find(args.model)
-    tokenizer = tokenizer_at(path)
+    checkpoint = open_checkpoint(path)
+    tokenizer = read_tokenizer(path)
     # The prompt is read before the weights are: a mistake in it should not cost the wait.
     if not interactive:
         prompt = read_stdin().removesuffix("\n") if args.prompt is None else args.prompt
-        ids = encode(tokenizer, prompt, args)
+        ids = encode_prompt(tokenizer, prompt, args)
     start = time.perf_counter()
-    model = load(path, args.head)
+    model = load(checkpoint, args.head)
     load_s = time.perf_counter() - start
+    if args.head == "untied" and not checkpoint.has_own_unembedding:
+        note(
+            "this checkpoint has no W_U of its own: it starts as a copy of wte.T, and the logits are the same"
+        )
 
     if interactive:
         prompt_loop(model, tokenizer, sampling, args)
@@ -105,7 +113,10 @@ def check_flags(args: argparse.Namespace) -> Sampling:
     if args.greedy:
         for flag in ("temperature", "top_k", "top_p"):
             if getattr(args, flag) is not None:
-                raise ArgumentError(f"--greedy draws nothing: drop it or --{flag.replace('_', '-')}")
+                raise ArgumentError(
+                    f"--greedy and --{flag.replace('_', '-')} exclude each other: "
+                    "greedy always takes the likeliest token"
+                )
     if "" in args.stop:
         raise ArgumentError("--stop needs a text that is not empty")
     try:
@@ -119,17 +130,14 @@ def check_flags(args: argparse.Namespace) -> Sampling:
         raise ArgumentError(f"--{name.replace('_', '-')} {rest}") from error
 
 
-def encode(tokenizer: Tokenizer, prompt: str, args: argparse.Namespace) -> list[int]:
+def encode_prompt(tokenizer: Tokenizer, prompt: str, args: argparse.Namespace) -> list[int]:
     """The prompt's ids. Raises ArgumentError for an empty prompt or a special token that is not allowed."""
     if not prompt:
         raise ArgumentError(
             "the prompt is empty: GPT-2 needs at least one token to continue "
             '(to start from nothing: --allow-special "<|endoftext|>")'
         )
-    for special in tokenizer.special_tokens:
-        if special in prompt and not args.allow_special:
-            raise ArgumentError(f"the prompt holds {special}; to read it as that token, add --allow-special")
-    return tokenizer.encode(prompt, special="token")
+    return encode(tokenizer, prompt, args.allow_special)
 
 
 class Answer:
@@ -164,18 +172,16 @@ class Answer:
         self.timing["prefill_s"] = first - start
         yield first_text
         yield from texts
-        decoded = sum(
-            len(sample.ids) - 1 for sample in self.samples
-        )  # the prompt's reading gave each its first
-        if decoded > 0:
+        # Reading the prompt gave each sample its first token.
+        decoded = sum(max(0, len(sample.ids) - 1) for sample in self.samples)
+        if decoded:
             self.timing["decode_tokens_per_s"] = decoded / (time.perf_counter() - first)
 
     def complete(self, ids: list[int]) -> None:
         """Let the samples grow to their ends before anything is shown."""
-        with Progress("generating", self._args.max_new_tokens, "token") as progress:
-            for number, _ in self.texts(ids):
-                if number == 0:
-                    progress.add(1)
+        with Progress("generating", self._args.max_new_tokens * len(self.samples), "token") as progress:
+            for _ in self.texts(ids):
+                progress.add(1)
 
     def print(self, ids: list[int]) -> None:
         """The samples on stdout, one below the other: each as it grows, as soon as those above have ended."""
@@ -197,10 +203,11 @@ class Answer:
                     break
                 print()
                 current += 1
-                self._print_heading(current)
+                if current < len(self.samples):
+                    self._print_heading(current)
 
     def _print_heading(self, number: int) -> None:
-        if number < len(self.samples) > 1:
+        if len(self.samples) > 1:
             print(f"--- {number + 1} of {len(self.samples)} ---")
 
 
@@ -216,7 +223,7 @@ def prompt_loop(model: GPT2, tokenizer: Tokenizer, sampling: Sampling, args: arg
     """Answer one line after another. Ctrl-C ends an answer, Ctrl-D the loop."""
     with suppress(ImportError):  # a history and line editing for input(), where the system has them
         import readline  # noqa: F401
-    print("Type a text to continue; Ctrl-C stops an answer, Ctrl-D ends.", file=sys.stderr)
+    print("Type the beginning of a text. Ctrl-C stops the answer, Ctrl-D leaves.", file=sys.stderr)
     while True:
         try:
             prompt = input("> ")
@@ -226,7 +233,7 @@ def prompt_loop(model: GPT2, tokenizer: Tokenizer, sampling: Sampling, args: arg
         if not prompt:
             continue
         try:
-            Answer(model, tokenizer, sampling, args).print(encode(tokenizer, prompt, args))
+            Answer(model, tokenizer, sampling, args).print(encode_prompt(tokenizer, prompt, args))
         except KeyboardInterrupt:
             print()
         except TiedGPTError as error:

@@ -63,8 +63,7 @@ def count_model(name: str, as_json: bool) -> None:
     """Both heads' parameters, group by group."""
     config = known_config(name)
     if config is None:
-        path = find_model(name)
-        config = read_config(path if path.is_dir() else path.parent)
+        config = read_config(find_model(name))
     counts = count_parameters(config)
     if as_json:
         difference = counts["untied"]["total"] - counts["tied"]["total"]
@@ -85,6 +84,8 @@ def count_model(name: str, as_json: bool) -> None:
 def calculate(vocab: int, dim: int, total: int | None, as_json: bool) -> None:
     """What a vocabulary's matrices cost, alone and as a share of a model of `total` parameters."""
     matrix = vocab * dim
+    if total is not None and total < matrix:
+        raise ArgumentError(f"--total {total:,} is less than the token embedding alone, {matrix:,}")
     counts: dict[str, dict[str, Any]] = {
         head: {
             "groups": {"token embedding": matrix, "output head": head_size},
@@ -95,7 +96,7 @@ def calculate(vocab: int, dim: int, total: int | None, as_json: bool) -> None:
     }
     if as_json:
         saving = None if total is None else 100 * matrix / total
-        given = {"vocab": vocab, "dim": dim, "parameters": total}
+        given = {"vocab": vocab, "dim": dim, "total": total}
         print(json.dumps({**given, **counts, "difference": matrix, "saving_percent": saving}))
         return
     print(f"vocabulary {vocab:,}, width {dim:,}\n")

@@ -6,20 +6,21 @@ import re
 import sys
 from typing import Any
 
+from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError
-from .common import add_command, add_json_option, add_model_option, find, read_stdin, tokenizer_at
+from .common import add_command, add_json_option, add_model_option, encode, find, read_stdin
 
 EXAMPLES = """\
   tiedgpt tokenize "Hello world"
   tiedgpt tokenize --json "naïve café"
-  tiedgpt tokenize --decode 15496 995
+  tiedgpt tokenize --model gpt2 --decode 15496 995
   cat story.txt | tiedgpt tokenize | wc -l
 """
 
 
 def add_parser(commands: Any) -> None:
     parser = add_command(commands, "tokenize", run, "Show the tokens and ids of a text.", EXAMPLES)
-    parser.add_argument("text", nargs="*", metavar="TEXT", help="the text, quoted; without it, stdin")
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="the text, quoted; without it, all of stdin")
     parser.add_argument("--decode", action="store_true", help="TEXT is ids; print the text they spell")
     parser.add_argument("--allow-special", action="store_true", help="read <|endoftext|> as that token")
     add_model_option(parser)
@@ -36,14 +37,12 @@ def run(args: argparse.Namespace) -> None:
     if len(args.text) > 1 and not args.decode:
         raise ArgumentError(f"expected one TEXT, got {len(args.text)}: put it in quotes")
 
-    tokenizer = tokenizer_at(find(args.model)[1])
+    tokenizer = read_tokenizer(find(args.model)[1])
     if args.decode:
         ids = parse_ids(text)
         decoded = tokenizer.decode(ids)
-    elif not args.allow_special and (found := [s for s in tokenizer.special_tokens if s in text]):
-        raise ArgumentError(f"the text holds {found[0]}; to read it as that token, add --allow-special")
     else:
-        ids = tokenizer.encode(text, special="token")
+        ids = encode(tokenizer, text, args.allow_special)
     if args.json:
         tokens = [tokenizer.token_text(token) for token in ids]
         print(json.dumps({"ids": ids, "tokens": tokens, **({"text": decoded} if args.decode else {})}))
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def quoted(token: bytes) -> str:
-    """A token with its spaces and line ends in sight; as bytes where it is no whole number of characters.
+    """A token with its spaces and line ends in sight; as bytes where it is not whole characters.
 
     >>> print(quoted(b" world"), quoted(b"\\n"), quoted(b"\\xf0\\x9f"))
     ' world' '\\n' b'\\xf0\\x9f'
