@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,13 @@ def test_an_unknown_head(tmp_path, model):
         tiedgpt.load_model(write(tmp_path, model.parameters), "both")
 
 
+def test_generation_config_says_what_ends_a_text(tmp_path, model):
+    """transformers looks there first."""
+    path = write(tmp_path, model.parameters)
+    (path / "generation_config.json").write_text('{"eos_token_id": [8, 9]}')
+    assert tiedgpt.load_model(path).config.eos_token_ids == (8, 9)
+
+
 # Wrong checkpoints
 
 
@@ -245,6 +253,8 @@ def test_directories_that_are_no_checkpoints(tmp_path, model):
             r"'\.\./a\.safetensors' is not the name of a file beside",
         ),
         (lambda m: {**m, "wte.weight": 3}, "3 is not the name of a file"),
+        (lambda m: {**m, "wte.weight": "b\0c"}, r"'b\\x00c' is not the name of a file"),
+        (lambda m: {**m, "wte.weight": "fifo"}, r"fifo: is not a regular file"),
         (lambda m: {**m, "wte.weight": "c.safetensors"}, r"c\.safetensors: cannot be read"),
         (lambda m: {**m, "wte.weight": "b.safetensors"}, r"b\.safetensors: tensor 'wte\.weight' is missing"),
         (
@@ -255,6 +265,7 @@ def test_directories_that_are_no_checkpoints(tmp_path, model):
 )
 def test_a_lying_index(tmp_path, model, change, message):
     index = shard(tmp_path, model) / "model.safetensors.index.json"
+    os.mkfifo(tmp_path / "fifo")  # opening it would wait for ever
     weight_map = json.loads(index.read_text())["weight_map"]
     index.write_text(json.dumps({"weight_map": change(weight_map)}))
     with pytest.raises(CheckpointError, match=message):
@@ -369,6 +380,41 @@ def test_a_failure_leaves_the_older_files_as_they_were(tmp_path, model, monkeypa
     with pytest.raises(CheckpointError, match=rf"cannot write to {tmp_path}: No space left on device"):
         tiedgpt.save_model(model.untie("zeros"), Tokenizer([]), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("renames", range(4))
+def test_ctrl_c_between_renames(tmp_path, model, monkeypatch, renames, exists):
+    """A new directory has all files or is not there; an old one keeps whole files, config.json last."""
+    directory = tmp_path / "checkpoint"
+    if exists:
+        tiedgpt.save_model(model, Tokenizer([]), directory)
+    done = []
+
+    def interrupted(rename):
+        def call(source, target):
+            if len(done) == renames:
+                raise KeyboardInterrupt
+            done.append(Path(target).name)
+            rename(source, target)
+
+        return call
+
+    monkeypatch.setattr(os, "replace", interrupted(os.replace))
+    monkeypatch.setattr(os, "rename", interrupted(os.rename))
+    untied = model.untie("zeros")
+    with suppress(KeyboardInterrupt):
+        tiedgpt.save_model(untied, Tokenizer([]), directory)
+    monkeypatch.undo()
+    if exists:
+        assert done == ["model.safetensors", "merges.txt", "vocab.json"][:renames]
+        names = ["config.json", "merges.txt", "model.safetensors", "vocab.json"]
+        assert sorted(path.name for path in directory.iterdir()) == names
+        open_checkpoint(directory)
+    elif renames:
+        assert_same(tiedgpt.load_model(directory), untied)
+    else:
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written(tmp_path, model):

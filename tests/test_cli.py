@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -181,6 +182,7 @@ def test_past_the_context_it_goes_on(run, checkpoint):
         (["--top-k", "0", "a"], b"", "--top-k must be a whole number of at least 1, got 0"),
         (["--seed", "-1", "a"], b"", "--seed must be a whole number of at least 0, got -1"),
         (["-n", "0", "a"], b"", "--max-new-tokens must be a whole number of at least 1, got 0"),
+        (["--num-samples", "99999999999999999999", "a"], b"", "--num-samples must be at most 10000"),
         (["--num-samples", "0", "a"], b"", "--num-samples must be a whole number of at least 1, got 0"),
         (["--stop", "", "a"], b"", "--stop needs a text that is not empty"),
         (["--greedy", "--top-k", "5", "a"], b"", "--greedy and --top-k exclude each other"),
@@ -255,6 +257,48 @@ def test_text_streams_and_ctrl_c_ends_it(checkpoint):
         assert process.stderr.read() == b"\n"
 
 
+@pytest.mark.parametrize(
+    ("redirection", "code", "message"),
+    [
+        ("<&-", 2, "tiedgpt: error: the prompt is empty"),
+        (">&-", 0, ""),
+        ("2>&-", 2, ""),
+        ("a >/dev/full", 2, "tiedgpt: error: No space left on device"),
+        ("--json a >/dev/full", 2, "tiedgpt: error: No space left on device"),
+        ("--model /nonexistent/\xff a", 2, "tiedgpt: error: no model"),
+        (f"--model {'x' * 300} a", 2, "tiedgpt: error: no model"),
+        ("--model ~nobody-of-this-name/x a", 2, "tiedgpt: error: no model"),
+    ],
+)
+def test_odd_streams_and_paths_give_no_traceback(checkpoint, redirection, code, message):
+    words = " ".join(map(shlex.quote, command("generate", "--seed", "1", "--model", checkpoint)))
+    stdin = "a" if redirection == ">&-" else ""
+    done = subprocess.run(f"{words} {redirection}", shell=True, input=stdin, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == (1 if message else 0)
+
+
+def test_being_ended_leaves_nothing_half_written(tmp_path, checkpoint):
+    """SIGTERM in mid-save: exit 143 and no trace of the new checkpoint."""
+    big = tmp_path / "big"
+    tiedgpt.save_model(random_model(SLOW_CONFIG), None, big)
+    before = sorted(tmp_path.iterdir())
+    with subprocess.Popen(
+        command("untie", str(big), str(tmp_path / "new")), stderr=subprocess.PIPE
+    ) as process:
+        while process.poll() is None and sorted(tmp_path.iterdir()) == before:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(timeout=60)
+    assert sorted(tmp_path.iterdir()) == before if code == 143 else code == 0
+
+
+def test_a_prompt_too_long_is_refused_before_the_weights_are_read(run, checkpoint, monkeypatch):
+    monkeypatch.setattr(cli.generate, "load", lambda *_: pytest.fail("loaded for nothing"))
+    assert_one_error_line(run("generate", "--model", checkpoint, "a" * 65), "the prompt has 65 tokens")
+
+
 def terminal(arguments: list[str], *lines: bytes, end: bytes = b"\x04") -> tuple[int, str]:
     """Run a command on a pseudo-terminal, type each line when it asks with "> ", then `end` (Ctrl-D).
 
@@ -292,8 +336,8 @@ def test_the_prompt_loop(checkpoint, run):
     assert code == 0, shown
     assert "Ctrl-D leaves" in shown
     assert "tiedgpt: error: the text holds <|endoftext|>" in shown
-    assert cli.generate.CONTROLS  # what a terminal would obey does not reach it:
-    assert expected.translate(cli.generate.CONTROLS) in shown
+    assert cli.common.CONTROLS  # what a terminal would obey does not reach it:
+    assert expected.translate(cli.common.CONTROLS) in shown
 
 
 def test_ctrl_c_at_the_prompt_exits_130(checkpoint):
@@ -304,7 +348,7 @@ def test_ctrl_c_at_the_prompt_exits_130(checkpoint):
 
 def test_control_characters_do_not_reach_a_terminal():
     text = "a\x1b[2Jb\x07\tc\n\x9b\x7f\u2028é"
-    assert text.translate(cli.generate.CONTROLS) == "a\ufffd[2Jb\ufffd\tc\n\ufffd\ufffd\u2028é"
+    assert text.translate(cli.common.CONTROLS) == "a\ufffd[2Jb\ufffd\tc\n\ufffd\ufffd\u2028é"
 
 
 def test_ctrl_c_in_the_loop_ends_the_answer_alone(tmp_path):

@@ -60,6 +60,28 @@ def test_n_positions_counts_not_n_ctx():
     assert Config.from_json({**GPT2_JSON, "n_positions": 64, "n_ctx": 1024}).n_ctx == 64
 
 
+def test_transformers_other_names_for_the_same_fields():
+    """GPT2Config takes hidden_size for n_embd and so on; to pass it over would compute another model."""
+    renamed = {
+        "hidden_size": 48,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 3,
+        "max_position_embeddings": 64,
+    }
+    config = Config.from_json({"model_type": "gpt2", **renamed})
+    assert (config.n_embd, config.n_head, config.n_layer, config.n_ctx) == (48, 4, 3, 64)
+    with pytest.raises(ConfigError, match="num_attention_heads is 4 but n_head, which means the same, is 12"):
+        Config.from_json({**GPT2_JSON, "num_attention_heads": 4})
+
+
+def test_what_a_file_says_beyond_our_fields_is_kept_but_not_what_is_true_of_that_file_alone():
+    data = {**GPT2_JSON, "attn_pdrop": 0.3, "pad_token_id": 7, "dtype": "float16", "torch_dtype": "float16"}
+    written = Config.from_json(data).to_json()
+    assert (written["attn_pdrop"], written["pad_token_id"]) == (0.3, 7)
+    assert written["task_specific_params"] == GPT2_JSON["task_specific_params"]
+    assert not {"dtype", "torch_dtype", "transformers_version"} & written.keys()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -87,6 +109,11 @@ def test_n_positions_counts_not_n_ctx():
         ({"n_inner": 0}, "n_inner must be a whole number from 1"),
         ({"layer_norm_epsilon": "tiny"}, "layer_norm_epsilon must be a number of at least 0, got 'tiny'"),
         ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon must be a number of at least 0, got nan"),
+        (
+            {"layer_norm_epsilon": 10**400},
+            "layer_norm_epsilon must be a number of at least 0, got 1000",
+        ),
+        ({"vocab_size": 10**5000}, "vocab_size must be a whole number .*got a int too long to show"),
         (
             {"tie_word_embeddings": "no"},
             r"tie_word_embeddings in config\.json\) must be true or false, got 'no'",

@@ -131,6 +131,19 @@ def test_a_cache_of_another_batch_is_refused(model):
         model(IDS[:, 3:], cache=cache)
 
 
+def test_a_cache_of_another_model_is_refused(model):
+    for other in (random_model(replace(SMALL, n_layer=3)), model.astype(np.float64)):
+        with pytest.raises(ArgumentError, match="the cache was made for another model"):
+            model(IDS, cache=other.new_cache(batch=5))
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, None])
+def test_a_bad_seed_is_refused(model, seed):
+    for use in (lambda: GPT2.random(SMALL, seed), lambda: model.untie("random", seed)):
+        with pytest.raises(ArgumentError, match="seed must be a whole number of at least 0, got"):
+            use()
+
+
 # The switch
 
 

@@ -7,7 +7,8 @@ import pytest
 from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES
 from texts import assert_same_ids, random_texts
 
-from tiedgpt.checkpoints.vocabulary import read_merges, read_tokenizer_json, vocabulary_files
+import tiedgpt
+from tiedgpt.checkpoints.vocabulary import read_merges, read_tokenizer, read_tokenizer_json, vocabulary_files
 from tiedgpt.errors import TiedGPTError
 from tiedgpt.tokenizer import EOT, Tokenizer, spelled_ids
 
@@ -219,6 +220,41 @@ def test_vocab_json_that_is_malformed_or_contradicts_the_merges(content, message
     assert "\n" not in str(caught.value)
     vocab_path.write_text(vocab_with(), encoding="utf-8")
     assert read_merges(merges_path, vocab_path).eot_id == 258
+
+
+# Files beside them
+
+
+def test_added_tokens_json_holds_more_special_tokens(tmp_path):
+    """As transformers 4 saves a fine-tune that added a token: vocab.json does not know it."""
+    tokenizer = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
+    for name, text in vocabulary_files(Tokenizer(SMALL_MERGES)).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "added_tokens.json").write_text('{"<|pad|>": 262}')
+    assert_same_tokenizer(read_tokenizer(tmp_path), tokenizer)
+    assert "added_tokens.json" in vocabulary_files(tokenizer)
+    assert "added_tokens.json" not in vocabulary_files(Tokenizer(SMALL_MERGES))
+
+
+def test_added_tokens_reach_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
+    tiedgpt.save_model(tiedgpt.GPT2.random(tiedgpt.Config(263, 8, 6, 1, 1)), tokenizer, tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = f"low<|pad|>lower{EOT}"
+    assert theirs.encode(text, add_special_tokens=False) == tokenizer.encode(text, special="token")
+
+
+def test_a_prefix_space_would_give_other_ids(tmp_path):
+    for name, text in vocabulary_files(Tokenizer(SMALL_MERGES)).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": false}')
+    assert_same_tokenizer(read_tokenizer(tmp_path), Tokenizer(SMALL_MERGES))
+    (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+    with pytest.raises(
+        TiedGPTError, match=r"tokenizer_config\.json: add_prefix_space is true, expected false"
+    ):
+        read_tokenizer(tmp_path)
 
 
 # tokenizer.json

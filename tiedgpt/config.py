@@ -1,7 +1,7 @@
 """Config: the numbers that fix a GPT-2's shapes and arithmetic, read from and written to config.json."""
 
-import math
-from dataclasses import dataclass, fields, replace
+import sys
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from .errors import ArgumentError, ConfigError, is_count, is_number, show
@@ -12,6 +12,16 @@ MAX_INT = {"n_layer": 10_000}  # a file that claims a billion layers must not fi
 
 # Fields whose name here is not their name in transformers' config.json.
 JSON_NAMES = {"n_ctx": "n_positions", "tied": "tie_word_embeddings"}
+
+# Other names that transformers accepts for the same fields of config.json.
+ALIASES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
+# Fields of a file that are not true of a copy of it.
+OF_THE_FILE = ("architectures", "dtype", "torch_dtype", "transformers_version", "_name_or_path")
 
 # config.json fields that turn GPT-2 into another model, with the only values under which they do not.
 # (reorder_and_upcast_attn is absent on purpose: it changes the rounding of half precision alone.)
@@ -45,6 +55,8 @@ class Config:
     initializer_range: float = 0.02  # standard deviation of random weights
     bos_token_id: int | None = 50256
     eos_token_id: int | tuple[int, ...] | None = 50256  # ends a generated text
+    # What else a config.json says (dropout, pad_token_id, ...), kept for the copy that is saved.
+    others: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # JSON has lists where a frozen dataclass wants tuples, and null where n_inner has its default.
@@ -66,7 +78,7 @@ class Config:
             )
         for name in ("layer_norm_epsilon", "initializer_range"):
             value = getattr(self, name)
-            if not is_number(value) or not 0 <= value < math.inf:
+            if not is_number(value) or not 0 <= value <= sys.float_info.max:
                 raise ConfigError(f"{name} must be a number of at least 0, got {show(value)}")
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied"):
             if not isinstance(getattr(self, name), bool):
@@ -117,13 +129,27 @@ class Config:
                     f"{name} is {show(data[name])}, which is another model than the GPT-2 computed here "
                     f"(expected {show(allowed[0])})"
                 )
-        names = {field.name: JSON_NAMES.get(field.name, field.name) for field in fields(cls)}
-        return cls(**{ours: data[theirs] for ours, theirs in names.items() if theirs in data})
+        for alias, name in ALIASES.items():
+            if alias in data and data.get(name, data[alias]) != data[alias]:
+                raise ConfigError(
+                    f"{alias} is {show(data[alias])} but {name}, which means the same, is {show(data[name])}"
+                )
+        data = {ALIASES.get(name, name): value for name, value in data.items()}
+        names = cls._json_names()
+        read = {ours: data[theirs] for ours, theirs in names.items() if theirs in data}
+        passed_over = {*names.values(), *OF_THE_FILE, "model_type"}
+        others = {name: value for name, value in data.items() if name not in passed_over}
+        return cls(**read, others=others)
 
     def to_json(self) -> dict[str, Any]:
         """What config.json holds, for json.dump: `from_json` and transformers read it back."""
-        own = {JSON_NAMES.get(field.name, field.name): getattr(self, field.name) for field in fields(self)}
-        return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **own}
+        own = {theirs: getattr(self, ours) for ours, theirs in self._json_names().items()}
+        return {**self.others, "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **own}
+
+    @classmethod
+    def _json_names(cls) -> dict[str, str]:
+        """Our fields -> their names in config.json."""
+        return {f.name: JSON_NAMES.get(f.name, f.name) for f in fields(cls) if f.name != "others"}
 
 
 def _check_int(name: str, value: Any, minimum: int) -> None:

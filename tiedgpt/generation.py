@@ -4,15 +4,16 @@
 it and turn them into one sequence of ids, and into text that can be printed as it comes.
 """
 
-import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from .config import Config
 from .errors import ArgumentError, TiedGPTError, is_count, is_number, show
-from .model import GPT2, KVCache, as_array, unembed
+from .model import GPT2, KVCache, as_array, check_ids, unembed
 from .tokenizer import Tokenizer
 
 CHUNK = 256  # tokens of a prompt read at a time: larger scores fall out of the processor's cache
@@ -33,7 +34,7 @@ class Sampling:
     greedy: bool = False
 
     def __post_init__(self) -> None:
-        if not is_number(self.temperature) or not 0 < self.temperature < math.inf:
+        if not is_number(self.temperature) or not 0 < self.temperature <= sys.float_info.max:
             raise ArgumentError(
                 f"temperature must be a number above 0, got {show(self.temperature)}"
                 + ("; to always take the likeliest token, choose greedy" if self.temperature == 0 else "")
@@ -90,7 +91,8 @@ def sample_steps(
 
     The samples are one batch that shares one reading of the prompt (`progress` is called with the tokens
     of each piece read). Sample i draws from a random stream of its own, fixed by (seed, i), so it is the
-    same however many others there are.
+    same however many others there are, up to rounding: a batch's products are not summed in the order of one
+    row's, which moves a logit in its seventh digit and, once in some ten thousand tokens, a draw.
 
     When the context is full the window slides: the later half is kept and read again, at positions from 0
     on, because GPT-2's positions are absolute and no cached key holds at another place. So past n_ctx a
@@ -145,7 +147,7 @@ def generate(
     no sense, an id outside the vocabulary, or a prompt that is empty or longer than the context.
     """
     sampling = Sampling(temperature, top_k, top_p, greedy)
-    prompt = check_prompt(model, ids)
+    prompt = check_prompt(model.config, ids)
     steps = sample_steps(
         model, prompt, 1, check_count("max_new_tokens", max_new_tokens), sampling, check_seed(seed)
     )
@@ -238,19 +240,18 @@ def generate_text(
             yield number, sample.finish("length")
 
 
-def check_prompt(model: GPT2, ids: Any) -> list[int]:
-    """ids as a list, if the model can be asked to continue them. Raises ArgumentError."""
-    if np.size(ids) == 0:
-        raise ArgumentError("the prompt is empty: GPT-2 needs at least one token to continue")
+def check_prompt(config: Config, ids: Any) -> list[int]:
+    """ids as a list, if a model can be asked to continue them. Raises ArgumentError."""
     array = as_array(ids)
+    if array.size == 0:
+        raise ArgumentError("the prompt is empty: GPT-2 needs at least one token to continue")
     if array.ndim != 1:
         raise ArgumentError(f"the prompt must be one sequence of ids [T], got shape {array.shape}")
-    if array.size > model.config.n_ctx:
+    if array.size > config.n_ctx:
         raise ArgumentError(
-            f"the prompt has {array.size} tokens, more than the model's context of {model.config.n_ctx}"
+            f"the prompt has {array.size} tokens, more than the model's context of {config.n_ctx}"
         )
-    model.check_ids(array)
-    return array.tolist()
+    return check_ids(array, config).tolist()
 
 
 def check_count(name: str, value: Any) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .config import Config
-from .errors import ArgumentError, show
+from .errors import ArgumentError, is_count, show
 from .ops import ACTIVATIONS, layer_norm, linear, softmax
 from .parameters import Parameters, nest, parameter_shapes
 
@@ -227,7 +227,7 @@ class GPT2:
         Normal weights of standard deviation config.initializer_range; the two projections that write to
         the residual stream are scaled by 1 / sqrt(2 L), for 2 L of them add up there.
         """
-        rng = np.random.default_rng(seed)
+        rng = _random_generator(seed)
         parameters = {}
         for name, shape in parameter_shapes(config).items():
             if name.endswith(".bias"):
@@ -264,13 +264,16 @@ class GPT2:
 
     def hidden(self, ids: Any, cache: KVCache | None = None, tape: Tape | None = None) -> np.ndarray:
         """What the head reads: [T] -> [T, D], [B, T] -> [B, T, D]. Takes and raises what a call does."""
-        ids = self.check_ids(ids, cache)
-        final = transformer(np.atleast_2d(ids), self._tree, self.config, cache, tape)
+        ids = check_ids(ids, self.config)
+        batch = np.atleast_2d(ids)
+        if cache is not None:
+            self._check_cache(batch, cache)
+        final = transformer(batch, self._tree, self.config, cache, tape)
         return final.reshape(*ids.shape, -1)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
         """An empty cache for `batch` sequences of up to `capacity` tokens (the whole context if None)."""
-        return KVCache(self.config, batch, capacity or self.config.n_ctx, self.dtype)
+        return KVCache(self.config, batch, self.config.n_ctx if capacity is None else capacity, self.dtype)
 
     def tie(self) -> "GPT2":
         """This model with wte.T as its unembedding; its own W_U, if it has one, is left behind."""
@@ -287,7 +290,7 @@ class GPT2:
         if init == "copy":
             lm_head = self.W_E.copy()
         elif init == "random":
-            rng = np.random.default_rng(seed)
+            rng = _random_generator(seed)
             lm_head = _normal(rng, self.W_E.shape, self.config.initializer_range).astype(self.dtype)
         elif init == "zeros":
             lm_head = np.zeros_like(self.W_E)
@@ -299,31 +302,19 @@ class GPT2:
         """This model computing in float32 or float64: the second is the referee of the first."""
         return GPT2(self.config, {name: array.astype(dtype) for name, array in self.parameters.items()})
 
-    def check_ids(self, ids: Any, cache: KVCache | None = None) -> np.ndarray:
-        """ids as an array, if the model can read them (after those in the cache). Raises ArgumentError."""
-        array = as_array(ids)
-        if array.size == 0 or array.ndim not in (1, 2):
-            raise ArgumentError(f"ids must be [T] or [B, T] with at least one token, got shape {array.shape}")
-        if array.dtype.kind not in "iu":
-            raise ArgumentError(f"ids must be whole numbers, got {array.dtype}")
-        V = self.config.vocab_size
-        outside = array[(array < 0) | (array >= V)]
-        if outside.size:  # NumPy would read a negative id from the end of wte
-            raise ArgumentError(f"token id {outside[0]} is outside the vocabulary of {V} (0 to {V - 1})")
-        T, n_ctx = array.shape[-1], self.config.n_ctx
-        if cache is None:
-            if n_ctx < T:
-                raise ArgumentError(f"{T} tokens are more than the context of {n_ctx}")
-            return array
-        B = 1 if array.ndim == 1 else array.shape[0]
+    def _check_cache(self, ids: np.ndarray, cache: KVCache) -> None:
+        """Whether `cache` is one of this model's, for so many sequences, with room for `ids` [B, T]."""
+        ours = self.new_cache(cache.batch, 0)
+        if cache.keys.dtype != ours.keys.dtype or cache.keys[..., :0, :].shape != ours.keys.shape:
+            raise ArgumentError("the cache was made for another model: make one with this model's new_cache")
+        B, T = ids.shape
         if cache.batch != B:
             raise ArgumentError(f"ids are {B} sequences, the cache holds {cache.batch}")
-        if cache.length + T > min(cache.capacity, n_ctx):
+        if cache.length + T > min(cache.capacity, self.config.n_ctx):
             raise ArgumentError(
                 f"{T} tokens after {cache.length} in the cache are more than its capacity of "
-                f"{cache.capacity} and the context of {n_ctx} allow"
+                f"{cache.capacity} and the context of {self.config.n_ctx} allow"
             )
-        return array
 
 
 def as_array(ids: Any) -> np.ndarray:
@@ -332,6 +323,28 @@ def as_array(ids: Any) -> np.ndarray:
         return np.asarray(ids)
     except ValueError as error:
         raise ArgumentError(f"ids must be [T] or [B, T], and are neither: {error}") from error
+
+
+def check_ids(ids: Any, config: Config) -> np.ndarray:
+    """ids as an array, if a model of this configuration can read them. Raises ArgumentError."""
+    array = as_array(ids)
+    if array.size == 0 or array.ndim not in (1, 2):
+        raise ArgumentError(f"ids must be [T] or [B, T] with at least one token, got shape {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise ArgumentError(f"ids must be whole numbers, got {array.dtype}")
+    V = config.vocab_size
+    outside = array[(array < 0) | (array >= V)]
+    if outside.size:  # NumPy would read a negative id from the end of wte
+        raise ArgumentError(f"token id {outside[0]} is outside the vocabulary of {V} (0 to {V - 1})")
+    if array.shape[-1] > config.n_ctx:
+        raise ArgumentError(f"{array.shape[-1]} tokens are more than the context of {config.n_ctx}")
+    return array
+
+
+def _random_generator(seed: Any) -> np.random.Generator:
+    if not is_count(seed):
+        raise ArgumentError(f"seed must be a whole number of at least 0, got {show(seed)}")
+    return np.random.default_rng(seed)
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], std: float) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -43,24 +44,28 @@ def read_json(path: Path) -> dict[str, Any]:
 class StagedFiles:
     """`with StagedFiles(directory) as files: files.open("config.json").write(...)`
 
-    Leaving the block flushes every file to disk and then renames it to its final name, over an older one
-    if there is one. Leaving it by an exception, Ctrl-C included, removes what was written and, if this
-    made it, the directory. Raises CheckpointError when the system refuses (disk full, no permission).
+    Files are written to a directory beside (or, if it exists, inside) the one they are for. Leaving the
+    block flushes them to disk and then renames that directory, or, into one that exists, each file in the
+    order of opening. Leaving it by an exception, Ctrl-C included, removes what was written. Raises
+    CheckpointError when the system refuses (disk full, no permission).
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._files: dict[str, BinaryIO] = {}
         self._made: list[Path] = []
-        self._files: dict[Path, BinaryIO] = {}
 
     def __enter__(self) -> "StagedFiles":
-        missing = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
+        name = f".{self.directory.name}.{os.getpid()}.tmp"
+        self._exists = os.path.isdir(self.directory)
+        self._staging = (self.directory if self._exists else self.directory.parent) / name
         try:
-            for path in reversed(missing):
-                path.mkdir()
-                self._made.append(path)
-            if not self.directory.is_dir():
+            if os.path.lexists(self.directory) and not self._exists:
                 raise CheckpointError(f"{self.directory} is a file; expected a directory to write to")
+            for path in reversed([self._staging, *self._staging.parents]):
+                if not path.exists():
+                    path.mkdir()
+                    self._made.append(path)
         except OSError as error:
             self._remove()
             raise self._cannot_write(error) from error
@@ -68,22 +73,15 @@ class StagedFiles:
 
     def open(self, name: str) -> BinaryIO:
         """A new file, to be called `name` in the end."""
-        file = open(self._temporary(name), "wb")  # noqa: SIM115  # closed when the block ends
-        self._files[self.directory / name] = file
-        return file
+        self._files[name] = open(self._staging / name, "wb")  # noqa: SIM115  # closed when the block ends
+        return self._files[name]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if error is None:
-                for file in self._files.values():
-                    file.flush()
-                    os.fsync(file.fileno())
-                    file.close()
-                for path in self._files:
-                    os.replace(self._temporary(path.name), path)
-                self._files, self._made = {}, []
+                self._publish()
         except OSError as failure:
             raise self._cannot_write(failure) from failure
         finally:
@@ -91,16 +89,26 @@ class StagedFiles:
         if isinstance(error, OSError):
             raise self._cannot_write(error) from error
 
-    def _temporary(self, name: str) -> Path:
-        return self.directory / f".{name}.{os.getpid()}.tmp"
+    def _publish(self) -> None:
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+        if self._exists:
+            for name in self._files:
+                os.replace(self._staging / name, self.directory / name)
+        else:
+            os.rename(self._staging, self.directory)
+            self._made = []  # the directories above it are wanted now
 
     def _remove(self) -> None:
-        for path, file in self._files.items():
+        for file in self._files.values():
             with suppress(OSError):  # a full disk: what could not be flushed is being removed
                 file.close()
-            self._temporary(path.name).unlink(missing_ok=True)
+        shutil.rmtree(self._staging, ignore_errors=True)
         for path in reversed(self._made):
-            path.rmdir()
+            with suppress(OSError):  # gone with the staging directory, or in use by others meanwhile
+                path.rmdir()
 
     def _cannot_write(self, error: OSError) -> CheckpointError:
         return CheckpointError(f"cannot write to {self.directory}: {error.strerror or error}")

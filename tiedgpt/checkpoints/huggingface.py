@@ -27,6 +27,7 @@ from .vocabulary import vocabulary_files
 
 PREFIX = "transformer."
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
+FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)  # of a shard: a plain name, which leads nowhere else
 HEAD = "lm_head.weight"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 REFUSED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -129,26 +130,32 @@ def read_config(model: Path) -> Config:
     path = directory / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{directory} is not a checkpoint: it has no config.json")
+    data = read_json(path)
+    # transformers looks here first for what ends a text.
+    generation = directory / "generation_config.json"
+    if generation.is_file():
+        eos = read_json(generation).get("eos_token_id")
+        data = data if eos is None else {**data, "eos_token_id": eos}
     try:
-        return Config.from_json(read_json(path))
+        return Config.from_json(data)
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
 
 
 def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) -> None:
-    """Write config.json, model.safetensors (float32) and the tokenizer's files, all of them or none.
+    """Write config.json, model.safetensors (float32) and the tokenizer's files.
 
-    transformers' from_pretrained reads the result with either head: tied, there is no lm_head.weight.
-    The directory is made if need be; files of an earlier save are replaced. Raises CheckpointError when
-    it cannot be written.
+    transformers' from_pretrained reads the result with either head: tied, there is no lm_head.weight. A
+    new directory appears with all its files or not at all; in one that exists, each file is replaced
+    whole, when all are written. Raises CheckpointError when it cannot be written.
     """
     with StagedFiles(Path(directory)) as files:
-        config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
-        files.open("config.json").write(config.encode())
-        for name, text in (vocabulary_files(tokenizer) if tokenizer else {}).items():
-            files.open(name).write(text.encode())
         named = ((name if name == HEAD else PREFIX + name, a) for name, a in model.parameters.items())
         safetensors.write(files.open(WEIGHTS), named)
+        for name, text in (vocabulary_files(tokenizer) if tokenizer else {}).items():
+            files.open(name).write(text.encode())
+        config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
+        files.open("config.json").write(config.encode())  # last: without it, nothing is a checkpoint
 
 
 def _find_tensors(path: Path) -> list[Tensor]:
@@ -174,7 +181,7 @@ def _find_sharded(index: Path) -> list[Tensor]:
         raise CheckpointError(f'{index}: "weight_map" must map tensor names to files')
     shards: dict[str, dict[str, Tensor]] = {}
     for file in weight_map.values():
-        if not isinstance(file, str) or Path(file).name != file or file in (".", "..", ""):
+        if not isinstance(file, str) or not FILE_NAME.fullmatch(file):
             raise CheckpointError(f"{index}: {show(file)} is not the name of a file beside the index")
         if file not in shards:
             shards[file] = safetensors.read_header(index.parent / file)

@@ -28,6 +28,11 @@ SHIPPED = ("shakespeare-tied", "shakespeare-untied")  # small models that come w
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
+def _expand(path: str | Path) -> Path:
+    """`~` made a directory where there is one to make it; os.path's, unlike Path's, never raises."""
+    return Path(os.path.expanduser(path))
+
+
 def known_config(name: str) -> Config | None:
     """The configuration of a model that is known by name, so that counting needs no file."""
     name = ALIASES.get(name, name)
@@ -43,7 +48,7 @@ def find_model(source: str | Path) -> Path:
     text = str(source)
     name = ALIASES.get(text, text)
     known = name in MODELS or name in SHIPPED
-    if text and not known and (path := Path(source).expanduser()).exists():
+    if text and not known and os.path.exists(path := _expand(source)):
         return path
     if not known and not REPOSITORY.fullmatch(name):
         guess = difflib.get_close_matches(name, [*MODELS, *ALIASES, *SHIPPED], n=1)
@@ -54,7 +59,7 @@ def find_model(source: str | Path) -> Path:
     repository = MODELS[name][0] if name in MODELS else name
     folders = [root / name for root in weight_folders()]
     for folder in [*folders, *_hub_snapshots(repository)]:
-        if (folder / "config.json").is_file():
+        if os.path.isfile(folder / "config.json"):  # which, unlike Path's, is False where it may not look
             return folder
     if name in SHIPPED:
         raise CheckpointError(f"{name} comes with tiedgpt but is missing from it: install tiedgpt again")
@@ -80,16 +85,16 @@ def weight_folders() -> list[Path]:
     in_checkout = (package.parent / "pyproject.toml").is_file()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return [
-        *([Path(named).expanduser()] if named else []),
+        *([_expand(named)] if named else []),
         (package.parent if in_checkout else package) / "weights",
-        Path(cache).expanduser() / "tiedgpt",
+        _expand(cache) / "tiedgpt",
     ]
 
 
 def _hub_snapshots(repository: str) -> list[Path]:
     """Where Hugging Face's own library keeps a repository: the main snapshot if it has one."""
     home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
-    hub = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+    hub = _expand(os.environ.get("HF_HUB_CACHE") or f"{home}/hub")
     folder = hub / f"models--{repository.replace('/', '--')}"
     try:
         commit = (folder / "refs" / "main").read_text(encoding="ascii").strip()

@@ -65,6 +65,8 @@ def read_header(path: Path) -> dict[str, Tensor]:
     def wrong(what: str) -> CheckpointError:
         return CheckpointError(f"{path}: {what}")
 
+    if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for ever
+        raise wrong("is not a regular file")
     try:
         with open(path, "rb") as file:
             file_size = os.fstat(file.fileno()).st_size
@@ -105,7 +107,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
         if end - begin != needed:
             raise wrong(
                 f"tensor {show(name)}: data_offsets {show(offsets)} hold {end - begin} bytes, "
-                f"but {dtype} {show(shape)} needs {needed}"
+                f"but {dtype} {show(shape)} needs {show(needed)}"
             )
         spans.append((begin, end, name))
         tensors[name] = Tensor(path, name, dtype, tuple(shape), 8 + length + begin)

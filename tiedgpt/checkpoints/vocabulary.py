@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, TokenizerError, show
-from ..tokenizer import Tokenizer, spelled_ids
+from ..tokenizer import EOT, Tokenizer, spelled_ids
 from .files import directory_of, read_json, read_text
 
 # Names that one vocabulary goes by: Hugging Face's, OpenAI's.
+ADDED = "added_tokens.json"
 MERGES_AND_VOCAB = (("merges.txt", "vocab.json"), ("vocab.bpe", "encoder.json"))
 
 # The fields of a tokenizer.json that change ids, with the values they have for GPT-2; None: also if absent.
@@ -33,10 +34,17 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 def read_tokenizer(model: Path) -> Tokenizer:
     """The tokenizer beside a checkpoint, a directory or a file. Raises CheckpointError or TokenizerError."""
     directory = directory_of(model)
+    settings = directory / "tokenizer_config.json"
+    if settings.is_file() and read_json(settings).get("add_prefix_space"):
+        raise TokenizerError(f"{settings}: add_prefix_space is true, expected false: GPT-2's ids need it so")
     for merges, vocab in MERGES_AND_VOCAB:
         if (directory / merges).is_file():
-            vocab_path = directory / vocab
-            return read_merges(directory / merges, vocab_path if vocab_path.is_file() else None)
+            vocab_path, added_path = directory / vocab, directory / ADDED
+            return read_merges(
+                directory / merges,
+                vocab_path if vocab_path.is_file() else None,
+                added_path if added_path.is_file() else None,
+            )
     if (directory / "tokenizer.json").is_file():
         return read_tokenizer_json(directory / "tokenizer.json")
     raise CheckpointError(
@@ -44,14 +52,20 @@ def read_tokenizer(model: Path) -> Tokenizer:
     )
 
 
-def read_merges(merges_path: Path, vocab_path: Path | None = None) -> Tokenizer:
-    """From merges.txt (OpenAI: vocab.bpe); vocab.json (encoder.json), if given, is checked against it."""
+def read_merges(
+    merges_path: Path, vocab_path: Path | None = None, added_path: Path | None = None
+) -> Tokenizer:
+    """From merges.txt (OpenAI: vocab.bpe); vocab.json (encoder.json), if given, is checked against it.
+
+    added_tokens.json, if given, holds special tokens that vocab.json lacks, and their ids.
+    """
     lines = read_text(merges_path).replace("\r\n", "\n").rstrip("\n").split("\n")
     start = 1 if lines[0].startswith("#version") or lines == [""] else 0
     merges = _pairs(lines[start:], f"{merges_path}, line", 1 + start)
     if vocab_path is None:
         return _from_vocabulary(merges, None, f"{merges_path}")
-    return _from_vocabulary(merges, read_json(vocab_path), f"{merges_path} with {vocab_path}")
+    added = {} if added_path is None else read_json(added_path)
+    return _from_vocabulary(merges, read_json(vocab_path) | added, f"{merges_path} with {vocab_path}")
 
 
 def read_tokenizer_json(path: Path) -> Tokenizer:
@@ -93,11 +107,16 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
 
 
 def vocabulary_files(tokenizer: Tokenizer) -> dict[str, str]:
-    """The texts of merges.txt and vocab.json by name; for GPT-2 they are OpenAI's files, byte for byte."""
+    """The texts of merges.txt and vocab.json by name; for GPT-2 they are OpenAI's files, byte for byte.
+
+    Special tokens of others also go to added_tokens.json, without which transformers reads them as text.
+    """
     lines = ["#version: 0.2", *map(" ".join, tokenizer.merges)]
     ids = spelled_ids(tokenizer.merges, tokenizer.first_id) | tokenizer.special_tokens
     vocab = dict(sorted(ids.items(), key=lambda item: item[1]))
-    return {"merges.txt": "".join(f"{line}\n" for line in lines), "vocab.json": json.dumps(vocab)}
+    files = {"merges.txt": "".join(f"{line}\n" for line in lines), "vocab.json": json.dumps(vocab)}
+    added = {token: n for token, n in tokenizer.special_tokens.items() if token != EOT}
+    return files | ({ADDED: json.dumps(added)} if added else {})
 
 
 def _from_vocabulary(merges: list[tuple[str, str]], vocab: dict[str, Any] | None, name: str) -> Tokenizer:

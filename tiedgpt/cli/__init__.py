@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 import warnings
 from typing import Any, NoReturn
@@ -48,9 +49,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit code: 0, 2 for an error, 130 for Ctrl-C, 141 for a closed pipe."""
-    warnings.showwarning = lambda message, *_: note(str(message))
-    for stream in (sys.stdout, sys.stderr):  # a terminal without the character gets "?", not a traceback
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    prepare_streams()
+    # To be ended is to unwind, so that half-written files are removed.
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows lacks one
+        if number and signal.getsignal(number) is signal.SIG_DFL:  # under nohup it stays ignored
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         args = build_parser().parse_args(argv)
         args.run(args)
@@ -62,10 +66,31 @@ def main(argv: list[str] | None = None) -> int:
         print("tiedgpt: error: not enough memory for a model of this size", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # Whoever read stdout is done. Python would complain once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()  # whoever read it is done
         return 141
+    except OSError as error:  # a full disk behind stdout, a directory that may not be read, ...
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"tiedgpt: error: {where}{error.strerror or error}", file=sys.stderr)
+        drop_stdout()
+        return 2
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return 130
     return 0
+
+
+def prepare_streams() -> None:
+    """Make stdin, stdout, stderr and warnings fit for whatever they are connected to, or not."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as in `<&-`
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+    # A terminal without a character gets "?", not a traceback.
+    streams: Any = sys
+    streams.stdout.reconfigure(errors="replace")
+    streams.stderr.reconfigure(errors="replace")
+    warnings.showwarning = lambda message, *_: note(str(message))
+
+
+def drop_stdout() -> None:
+    """Send what Python still holds for stdout nowhere; it would complain when it cannot write it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -85,6 +85,14 @@ def read_stdin() -> str:
         ) from error
 
 
+def printable(text: str) -> str:
+    """On a terminal, control characters would be obeyed, and a model may write any: they become U+FFFD."""
+    return text.translate(CONTROLS) if sys.stdout.isatty() else text
+
+
+CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
 class Progress:
     """A bar on stderr for a wait that turns out longer than a second; nothing before, and none in a file."""
 

@@ -24,8 +24,11 @@ from .common import (
     find,
     load,
     note,
+    printable,
     read_stdin,
 )
+
+MAX_SAMPLES = 10_000  # of one batch: long before, it no longer fits into memory
 
 EXAMPLES = """\
   tiedgpt generate "Alan Turing theorized that computers would one day become"
@@ -75,8 +78,8 @@ def run(args: argparse.Namespace) -> None:
     tokenizer = read_tokenizer(path)
     # The prompt is read before the weights are: a mistake in it should not cost the wait.
     if not interactive:
-        prompt = read_stdin().removesuffix("\n") if args.prompt is None else args.prompt
-        ids = encode_prompt(tokenizer, prompt, args)
+        prompt = read_stdin().removesuffix("\n").removesuffix("\r") if args.prompt is None else args.prompt
+        ids = check_prompt(checkpoint.config, encode_prompt(tokenizer, prompt, args))
     start = time.perf_counter()
     model = load(checkpoint, args.head)
     load_s = time.perf_counter() - start
@@ -121,7 +124,8 @@ def check_flags(args: argparse.Namespace) -> Sampling:
         raise ArgumentError("--stop needs a text that is not empty")
     try:
         check_count("max_new_tokens", args.max_new_tokens)
-        check_count("num_samples", args.num_samples)
+        if check_count("num_samples", args.num_samples) > MAX_SAMPLES:
+            raise ArgumentError(f"num_samples must be at most {MAX_SAMPLES}, got {args.num_samples}")
         check_seed(args.seed)
         temperature = 1.0 if args.temperature is None else args.temperature
         return Sampling(temperature, args.top_k, args.top_p, args.greedy)
@@ -155,7 +159,7 @@ class Answer:
 
     def texts(self, ids: list[int]) -> Iterator[tuple[int, str]]:
         """Let the samples grow; yield (a sample's number, new text) as it comes. Measures the time."""
-        ids = check_prompt(self._model, ids)
+        ids = check_prompt(self._model.config, ids)
         start = time.perf_counter()
         with Progress("reading the prompt", len(ids), "token") as progress:
             texts = generate_text(
@@ -211,18 +215,12 @@ class Answer:
             print(f"--- {number + 1} of {len(self.samples)} ---")
 
 
-def printable(text: str) -> str:
-    """On a terminal, control characters would be obeyed, and a model may write any: they become U+FFFD."""
-    return text.translate(CONTROLS) if sys.stdout.isatty() else text
-
-
-CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-
-
 def prompt_loop(model: GPT2, tokenizer: Tokenizer, sampling: Sampling, args: argparse.Namespace) -> None:
     """Answer one line after another. Ctrl-C ends an answer, Ctrl-D the loop."""
     with suppress(ImportError):  # a history and line editing for input(), where the system has them
         import readline  # noqa: F401
+    stdin: Any = sys.stdin
+    stdin.reconfigure(errors="surrogateescape")  # bytes that are not text reach the error that says so
     print("Type the beginning of a text. Ctrl-C stops the answer, Ctrl-D leaves.", file=sys.stderr)
     while True:
         try:

@@ -51,9 +51,12 @@ def run(args: argparse.Namespace) -> None:
 def whole_number(text: str) -> int:
     """A positive whole number, also as 7e9."""
     try:
-        number = float(text)
+        number: float = int(text)  # not by way of float, which is exact only up to 2**53
     except ValueError:
-        number = 0.0
+        try:
+            number = float(text)
+        except ValueError:
+            number = 0
     if not 1 <= number <= 1e18 or number != int(number):
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return int(number)
@@ -67,7 +70,16 @@ def count_model(name: str, as_json: bool) -> None:
     counts = count_parameters(config)
     if as_json:
         difference = counts["untied"]["total"] - counts["tied"]["total"]
-        print(json.dumps({"model": name, "config": asdict(config), **counts, "difference": difference}))
+        print(
+            json.dumps(
+                {
+                    "model": name,
+                    "config": {k: v for k, v in asdict(config).items() if k != "others"},
+                    **counts,
+                    "difference": difference,
+                }
+            )
+        )
         return
     print(
         f"{name}: {config.head}; vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, "

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError
-from .common import add_command, add_json_option, add_model_option, encode, find, read_stdin
+from .common import add_command, add_json_option, add_model_option, encode, find, printable, read_stdin
 
 EXAMPLES = """\
   tiedgpt tokenize "Hello world"
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
         tokens = [tokenizer.token_text(token) for token in ids]
         print(json.dumps({"ids": ids, "tokens": tokens, **({"text": decoded} if args.decode else {})}))
     elif args.decode:
-        print(decoded)
+        print(printable(decoded))
     else:
         for token in ids:
             print(f"{token:>6}  {quoted(tokenizer.decode_bytes([token]))}")
