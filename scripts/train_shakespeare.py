@@ -4,8 +4,8 @@
     python scripts/train_shakespeare.py ../shared/corpus/tinyshakespeare.txt weights/
 
 Writes shakespeare-tied/ and shakespeare-untied/ there: 4 layers, 4 heads, d 128, context 128, one token a
-byte, the last tenth of the text held out. About ten minutes each on two cores, in torch; the two start
-from the same weights, W_U from random ones of its own, and see the same batches.
+byte, the last tenth of the text held out. About ten minutes each on two cores, in torch; both have the
+same seed and see the same batches.
 """
 
 import argparse
