@@ -21,7 +21,7 @@ PUBLISHED = json.loads((Path(__file__).parent / "goldens" / "gpt2-124M.json").re
 
 
 @pytest.fixture(scope="module")
-def gpt2() -> GPT2:
+def real() -> GPT2:
     """GPT-2 124M, if it is here; one that is here but does not load is a failure, not a skip."""
     try:
         path = find_model("gpt2")
@@ -42,8 +42,8 @@ def by(key: str) -> Any:
 
 
 @pytest.mark.parametrize("example", PUBLISHED["last_position_logits"]["examples"], ids=by("prompt"))
-def test_last_position_logits(gpt2: GPT2, example: dict[str, Any]) -> None:
-    logits = gpt2(example["ids"])[-1]
+def test_last_position_logits(real: GPT2, example: dict[str, Any]) -> None:
+    logits = real(example["ids"])[-1]
     found = {
         "logsumexp": logsumexp(logits),
         "mean_logit": logits.mean(dtype=np.float64),
@@ -60,23 +60,23 @@ def test_last_position_logits(gpt2: GPT2, example: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("example", PUBLISHED["greedy"], ids=by("source"))
-def test_greedy_continuation(gpt2: GPT2, example: dict[str, Any]) -> None:
+def test_greedy_continuation(real: GPT2, example: dict[str, Any]) -> None:
     ids, expected = example["ids"], example["output_ids"]
-    tokens = tiedgpt.generate(gpt2, ids, max_new_tokens=len(expected) - len(ids), greedy=True)
+    tokens = tiedgpt.generate(real, ids, max_new_tokens=len(expected) - len(ids), greedy=True)
     assert [*ids, *tokens] == expected
 
 
-def test_final_hidden(gpt2: GPT2) -> None:
+def test_final_hidden(real: GPT2) -> None:
     example = PUBLISHED["final_hidden"]
-    hidden = gpt2.hidden(example["ids"])[0, :5]
+    hidden = real.hidden(example["ids"])[0, :5]
     np.testing.assert_allclose(hidden, example["values"], rtol=0, atol=example["tolerance"])
 
 
 @pytest.mark.parametrize("example", PUBLISHED["mean_loss"], ids=by("source"))
-def test_mean_loss(gpt2: GPT2, example: dict[str, Any]) -> None:
+def test_mean_loss(real: GPT2, example: dict[str, Any]) -> None:
     B, T = example.get("batch", (1, len(example["ids"]) - 1))
     ids = np.array(example["ids"])
-    logits = gpt2(ids[: B * T].reshape(B, T))
+    logits = real(ids[: B * T].reshape(B, T))
     targets = ids[1 : B * T + 1].reshape(B, T, 1)
     losses = logsumexp(logits) - np.take_along_axis(logits, targets, axis=-1)[..., 0]
     assert losses.mean() == pytest.approx(example["loss"], rel=0, abs=example["tolerance"])
