@@ -67,6 +67,12 @@ def test_a_good_file(read):
         (raw(f'{{"a":{entry(shape=(-1,))}}}'.encode()), r"tensor 'a': shape .* got \[-1\]"),
         (raw(f'{{"a":{entry(shape=(1.0,))}}}'.encode()), r"tensor 'a': shape .* got \[1\.0\]"),
         (raw(f'{{"a":{entry(shape=(True,))}}}'.encode()), r"tensor 'a': shape .* got \[True\]"),
+        (raw(b'{"a":{"dtype":"F32","shape":[%s]}}' % (b"9" * 4000)), r"tensor 'a': shape .* got"),
+        (raw(f'{{"a":{entry("U8", [1], [0, 10**4300 - 1])}}}'.encode()), "tensor 'a': data_offsets must be"),
+        (
+            raw(f'{{"a":{entry(shape=[2**63] * 10_000)}}}'.encode()),
+            "tensor 'a': 10000 axes; expected at most 64",
+        ),
         (raw(b'{"a":{"dtype":"F32","shape":4}}'), "tensor 'a': shape .* got 4"),
         (raw(f'{{"a":{entry(offsets=(0,))}}}'.encode()), r"tensor 'a': data_offsets .* got \[0\]"),
         (raw(f'{{"a":{entry(offsets=(-4, 0))}}}'.encode()), r"tensor 'a': data_offsets .* got \[-4, 0\]"),
@@ -127,6 +133,13 @@ def test_what_is_read_is_no_view_of_the_file(read, tmp_path):
     array = tensor.read()
     (tmp_path / "model.safetensors").write_bytes(b"")
     np.testing.assert_array_equal(array, [1])
+
+
+def test_a_file_that_shrank_since_it_was_checked(read, tmp_path):
+    tensor = read(raw(A, np.float32(1).tobytes()))["a"]
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"safetensors: tensor 'a' cannot be read: "):
+        tensor.read()
 
 
 def test_the_writer_follows_indices_not_memory(read):

@@ -1,10 +1,13 @@
 """Every form a GPT-2 takes on disk: `load_model`, `load_tokenizer`, `save_model`."""
 
+import os.path
 from pathlib import Path
 
+from ..config import Config
 from ..model import GPT2
 from ..tokenizer import Tokenizer
-from .huggingface import open_checkpoint, save_model
+from . import huggingface, tensorflow
+from .huggingface import Checkpoint, save_model
 from .names import find_model
 from .vocabulary import read_tokenizer
 
@@ -23,3 +26,17 @@ def load_model(source: str | Path, head: str | None = None) -> GPT2:
 def load_tokenizer(source: str | Path) -> Tokenizer:
     """The tokenizer beside that checkpoint. Raises CheckpointError or TokenizerError."""
     return read_tokenizer(find_model(source))
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Check the checkpoint at a path, Hugging Face's or OpenAI's. Raises CheckpointError."""
+    return tensorflow.open_tensorflow(path) if _is_openais(path) else huggingface.open_checkpoint(path)
+
+
+def read_config(path: Path) -> Config:
+    """The Config of the checkpoint at a path. Raises CheckpointError."""
+    return tensorflow.read_hparams(path) if _is_openais(path) else huggingface.read_config(path)
+
+
+def _is_openais(path: Path) -> bool:
+    return os.path.isfile(path / tensorflow.HPARAMS) and not os.path.isfile(path / "config.json")

@@ -59,7 +59,8 @@ def find_model(source: str | Path) -> Path:
     repository = MODELS[name][0] if name in MODELS else name
     folders = [root / name for root in weight_folders()]
     for folder in [*folders, *_hub_snapshots(repository)]:
-        if os.path.isfile(folder / "config.json"):  # which, unlike Path's, is False where it may not look
+        # os.path's isfile, unlike Path's, is False where it may not look.
+        if any(os.path.isfile(folder / name) for name in ("config.json", "hparams.json")):
             return folder
     if name in SHIPPED:
         raise CheckpointError(f"{name} comes with tiedgpt but is missing from it: install tiedgpt again")

@@ -12,6 +12,7 @@ disagree (white space before the brace, a name given twice) this follows the spe
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
@@ -23,6 +24,7 @@ import numpy as np
 from ..errors import CheckpointError, is_count, show
 
 MAX_HEADER = 100_000_000  # bytes, the specification's limit
+MAX_RANK = 64  # NumPy's limit; to multiply the lengths of a million axes takes minutes
 # Every dtype of the format and its bytes per number, to check sizes by; the three in STORED can be read.
 DTYPE_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 1),
@@ -50,13 +52,18 @@ class Tensor:
         BLAS cannot use, and a file that shrinks under a view kills the process. The mapping goes when the
         copy is made, so that a model is not in memory twice.
         """
-        stored = np.dtype(STORED[self.dtype])
-        size = prod(self.shape) * stored.itemsize
-        mapped = np.memmap(self.file, np.uint8, "r", offset=self.start, shape=(size,))
-        numbers = mapped.view(stored).reshape(self.shape)
+        numbers = self.mapped().view(STORED[self.dtype]).reshape(self.shape)
         if self.dtype == "BF16":  # bfloat16 is the upper half of a float32
             numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
         return np.array(numbers, np.float32, order=order)
+
+    def mapped(self) -> np.ndarray:
+        """Its bytes in the file. Raises CheckpointError if they are gone since the file was checked."""
+        size = prod(self.shape) * DTYPE_BYTES[self.dtype]
+        try:
+            return np.memmap(self.file, np.uint8, "r", offset=self.start, shape=(size,))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.file}: tensor {show(self.name)} cannot be read: {error}") from error
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
@@ -98,9 +105,11 @@ def read_header(path: Path) -> dict[str, Tensor]:
         dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
         if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
             raise wrong(f"tensor {show(name)}: unknown dtype {show(dtype)}")
-        if not isinstance(shape, list) or not all(is_count(n) for n in shape):
+        if not isinstance(shape, list) or not all(_is_u64(n) for n in shape):
             raise wrong(f"tensor {show(name)}: shape must be a list of whole numbers, got {show(shape)}")
-        if not isinstance(offsets, list) or len(offsets) != 2 or not all(is_count(n) for n in offsets):
+        if len(shape) > MAX_RANK:
+            raise wrong(f"tensor {show(name)}: {len(shape)} axes; expected at most {MAX_RANK}")
+        if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_u64(n) for n in offsets):
             raise wrong(f"tensor {show(name)}: data_offsets must be two positions, got {show(offsets)}")
         begin, end = offsets
         needed = prod(shape) * DTYPE_BYTES[dtype]
@@ -146,6 +155,10 @@ def write(file: BinaryIO, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{show(next(n for n in names if names.count(n) > 1))} is given twice")
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{show(name)} is given twice")
     return result
+
+
+def _is_u64(value: Any) -> bool:
+    return is_count(value) and value < 1 << 64

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.huggingface import open_checkpoint, save_model
+from ..checkpoints import open_checkpoint, save_model
 from ..checkpoints.names import find_model
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from ..checkpoints.huggingface import open_checkpoint
+from ..checkpoints import open_checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, TiedGPTError
 from ..generation import Sampling, TextSample, check_count, check_prompt, check_seed, generate_text

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from ..checkpoints.huggingface import read_config
+from ..checkpoints import read_config
 from ..checkpoints.names import find_model, known_config
 from ..errors import ArgumentError
 from ..parameters import count_parameters

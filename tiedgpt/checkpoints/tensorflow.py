@@ -1,0 +1,332 @@
+"""TensorFlow's checkpoint without TensorFlow: the files in which OpenAI released GPT-2, always tied.
+
+    hparams.json                     {"n_vocab": 50257, "n_ctx": 1024, "n_embd": 768, "n_head": 12, ...}
+    model.ckpt.data-00000-of-00001   the numbers of every tensor: float32, row-major, little-endian
+    model.ckpt.index                 a table: each tensor's name -> where its numbers are, and their checksum
+
+The table has LevelDB's format: data blocks, a metaindex block, an index block, a footer. Read from its end:
+
+    footer     the last 48 bytes: handles of the metaindex and the index block, zeros, 8 bytes of MAGIC
+    handle     where a block is: offset, size. Both are varints: 7 bits a byte, lowest first; bit 8 means more
+    block      `size` bytes of contents; a byte of type, 0 stored, 1 snappy; 4 bytes of CRC over all of these
+    contents   entries; the positions of those whose key is whole ("restarts"); how many: 4 bytes each
+    entry      shared, unshared, length (varints); `unshared` bytes of key; `length` bytes of value. The key
+               is the first `shared` bytes of the key before it, then its own. Keys only increase.
+
+The index block has an entry for each data block: a key that none of the block's exceeds -> its handle. The
+data blocks hold the table itself: "" -> BundleHeaderProto, name -> BundleEntryProto, both protocol buffers:
+
+    message    fields: a varint, number << 3 | wire type; then, by wire type, 0 a varint, 1 eight bytes,
+               2 a varint and as many bytes (text or another message), 5 four bytes. Zeros are left out.
+
+A file is believed only as far as it is checked. This asks for more than TensorFlow does: blocks fill the
+index, and tensors the data, without overlap, hole or remainder, and no varint is longer than it need be. So
+there is no bit in either file that can flip unnoticed.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..config import Config
+from ..errors import CheckpointError, ConfigError, show
+from ..parameters import parameter_shapes
+from . import safetensors
+from .crc32c import crc32c, mask
+from .files import read_json
+from .huggingface import Checkpoint
+
+HPARAMS, INDEX, DATA = "hparams.json", "model.ckpt.index", "model.ckpt.data-00000-of-00001"
+MAX_INDEX = 1 << 20  # bytes; the index of the 1558M model has about 20,000
+MAX_KEY = 255  # bytes; sharing makes long keys cheap in the file, but not in memory
+MAX_RANK = 254  # TensorFlow's own limit
+
+FOOTER, TRAILER = 48, 5  # bytes that end the table, and a block
+MAGIC = bytes.fromhex("57fb808b247547db")
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types
+DT_FLOAT = 1
+
+
+@dataclass(frozen=True)
+class CheckedTensor(safetensors.Tensor):
+    """One tensor of the data file, not read yet, and the checksum that the index has of its bytes."""
+
+    masked_crc: int
+
+    def mapped(self) -> np.ndarray:
+        """Its bytes in the file. Raises CheckpointError if they are not those that were written."""
+        mapped = super().mapped()
+        found = mask(crc32c(mapped))
+        if found != self.masked_crc:
+            raise CheckpointError(
+                f"{self.file}: tensor {show(self.name)} is damaged: its masked CRC-32C is {found:08x}, "
+                f"the index expects {self.masked_crc:08x}"
+            )
+        return mapped
+
+
+def open_tensorflow(directory: Path) -> Checkpoint:
+    """Check a directory that holds the three files above; it may hold others. Raises CheckpointError."""
+    config = read_hparams(directory)
+    found = read_index(directory)
+    tensors: dict[str, safetensors.Tensor] = {}
+    for name, shape in parameter_shapes(config).items():
+        where = f"{directory / INDEX}: tensor {tensorflow_name(name)}"
+        tensor = found.pop(tensorflow_name(name), None)
+        if tensor is None:
+            raise CheckpointError(f"{where} is missing of the {config.n_layer}-layer model of {HPARAMS}")
+        # A block's matrix is stored as the kernel of a convolution that is one token wide: [1, in, out].
+        if tensor.shape != shape and not (len(shape) == 2 and tensor.shape == (1, *shape)):
+            raise CheckpointError(
+                f"{where} has shape {show(list(tensor.shape))}; {HPARAMS} makes it {list(shape)}"
+            )
+        tensors[name] = replace(tensor, shape=shape)
+    for name in found:
+        raise CheckpointError(
+            f"{directory / INDEX}: tensor {show(name)} is not a parameter of the {config.n_layer}-layer "
+            f"GPT-2 that {HPARAMS} describes"
+        )
+    return Checkpoint(directory, config, tensors)
+
+
+def read_hparams(directory: Path) -> Config:
+    """The Config that hparams.json stands for. Raises CheckpointError that names the file."""
+    path = directory / HPARAMS
+    hparams = read_json(path)
+    names = {"n_vocab": "vocab_size"} | {name: name for name in ("n_ctx", "n_embd", "n_head", "n_layer")}
+    for name in names:
+        if name not in hparams:
+            raise CheckpointError(f"{path}: {name} is missing")
+    try:
+        config = Config(**{ours: hparams[theirs] for theirs, ours in names.items()})
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    last = config.vocab_size - 1  # <|endoftext|> is the last token of OpenAI's vocabulary
+    return replace(config, bos_token_id=last, eos_token_id=last)
+
+
+def tensorflow_name(name: str) -> str:
+    """What OpenAI calls the tensor `name`.
+
+    >>> tensorflow_name("h.0.attn.c_attn.weight"), tensorflow_name("h.11.ln_1.weight")
+    ('model/h0/attn/c_attn/w', 'model/h11/ln_1/g')
+    >>> tensorflow_name("ln_f.bias"), tensorflow_name("wte.weight")
+    ('model/ln_f/b', 'model/wte')
+    """
+    if name in ("wte.weight", "wpe.weight"):
+        return f"model/{name.removesuffix('.weight')}"
+    module, _, kind = name.rpartition(".")
+    letter = "b" if kind == "bias" else "g" if "ln_" in module else "w"
+    return f"model/{module.replace('h.', 'h', 1).replace('.', '/')}/{letter}"
+
+
+def read_index(directory: Path) -> dict[str, CheckedTensor]:
+    """The tensors of the data file by OpenAI's names. Raises CheckpointError where a file breaks a rule."""
+    index, data = directory / INDEX, directory / DATA
+    entries = _read_table(index)
+    key, value = next(entries, (None, b""))
+    if key != b"":
+        raise CheckpointError(f"{index}: the header is missing, the entry whose key is empty")
+    _check_header(_Bytes(value, f"{index}: header"))
+    tensors = {}
+    for key, value in entries:
+        name = key.decode("latin-1")  # any bytes make a name, if not a parameter's
+        tensors[name] = _parse_entry(_Bytes(value, f"{index}: tensor {show(name)}"), data, name)
+
+    end = 0
+    for tensor in sorted(tensors.values(), key=lambda tensor: tensor.start):
+        if tensor.start != end:
+            problem = "overlaps the tensor before it" if tensor.start < end else "leaves a hole before it"
+            raise CheckpointError(
+                f"{index}: tensor {show(tensor.name)}: {problem}: starts at byte {tensor.start}, "
+                f"expected {end}"
+            )
+        end += 4 * prod(tensor.shape)
+    try:
+        size = data.stat().st_size
+    except OSError as error:
+        raise CheckpointError(f"{data}: cannot be read: {error.strerror}") from error
+    if size != end:
+        problem = "truncated" if size < end else "bytes after the last tensor"
+        raise CheckpointError(f"{data}: {problem}: the index describes {end} bytes, the file has {size}")
+    return tensors
+
+
+def _check_header(message: "_Bytes") -> None:
+    """BundleHeaderProto: num_shards = 1, endianness = 2, version = 3."""
+    fields = _parse_message(message)
+    if (shards := _number(fields, 1)) != 1:
+        raise message.wrong(f"num_shards {shards}; expected 1 data file")
+    if (endianness := _number(fields, 2)) != 0:
+        raise message.wrong(f"endianness {endianness}; expected 0, little-endian")
+
+
+def _parse_entry(message: "_Bytes", file: Path, name: str) -> CheckedTensor:
+    """BundleEntryProto: dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6, slices = 7.
+
+    The shape is a message {dim = 2, once for each axis}, a dim a message {size = 1}.
+    """
+    fields = _parse_message(message)
+    if (dtype := _number(fields, 1)) != DT_FLOAT:
+        raise message.wrong(f"dtype {dtype}; expected {DT_FLOAT}, float32")
+    if (shard := _number(fields, 3)) != 0:
+        raise message.wrong(f"shard_id {shard}; expected 0, the only data file")
+    if (7, LENGTH) in fields:
+        raise message.wrong("stored in slices; expected one piece")
+    shapes = [_parse_message(message.part(shape)) for shape in fields.get((2, LENGTH), [])]
+    dims = [dim for shape in shapes for dim in shape.get((2, LENGTH), [])]
+    if len(dims) > MAX_RANK:
+        raise message.wrong(f"{len(dims)} axes; expected at most {MAX_RANK}")
+    shape = tuple(_number(_parse_message(message.part(dim)), 1) for dim in dims)
+    if (size := _number(fields, 5)) != 4 * prod(shape):
+        raise message.wrong(f"size {size} is not that of float32 {show(list(shape))}")
+    return CheckedTensor(file, name, "F32", shape, _number(fields, 4), _number(fields, 6, FIXED32))
+
+
+def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Every key and value of the data blocks, in order."""
+    if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for ever
+        raise CheckpointError(f"{path}: is not a regular file")
+    try:
+        with open(path, "rb") as file:
+            table = file.read(MAX_INDEX + 1)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(table) > MAX_INDEX:
+        raise CheckpointError(f"{path}: not the index of a GPT-2: more than {MAX_INDEX} bytes")
+    if len(table) < FOOTER or not table.endswith(MAGIC):
+        raise CheckpointError(
+            f"{path}: truncated, or not an index: {len(table)} bytes, the last of them {table[-8:].hex()!r}; "
+            f"expected at least {FOOTER}, the last of them {MAGIC.hex()!r}"
+        )
+    footer = _Bytes(table[-FOOTER : -len(MAGIC)], f"{path}: footer")
+    metaindex, index = footer.handle(), footer.handle()
+    if any(footer.take(footer.left)):
+        raise footer.wrong("expected zeros after the two handles")
+
+    blocks = [
+        (last_key, _Bytes(value, f"{path}: index entry {show(last_key)}").handle())
+        for last_key, value in _read_entries(_read_block(path, table, index))
+    ]
+    end = 0
+    for offset, size in [*(handle for _, handle in blocks), metaindex, index, (len(table) - FOOTER, 0)]:
+        if offset != end:
+            raise CheckpointError(f"{path}: a block or the footer starts at byte {offset}, expected {end}")
+        end = offset + size + TRAILER
+
+    _read_block(path, table, metaindex)  # lists filters, and TensorFlow has none: it need only be whole
+    previous = None
+    for last_key, handle in blocks:
+        block = _read_block(path, table, handle)
+        for key, value in _read_entries(block):
+            if key > last_key or (previous is not None and key <= previous):
+                raise block.wrong(f"key {show(key)} is outside the block's range in the index block")
+            yield key, value
+        previous = last_key
+
+
+def _read_block(path: Path, table: bytes, handle: tuple[int, int]) -> "_Bytes":
+    """The contents of a block."""
+    offset, size = handle
+    block = _Bytes(table[offset : offset + size + TRAILER], f"{path}: block at byte {offset}")
+    contents, kind, expected = block.take(size), block.take(1), block.fixed32()
+    found = mask(crc32c(contents + kind))
+    if found != expected:
+        raise block.wrong(f"damaged: its masked CRC-32C is {found:08x}, expected {expected:08x}")
+    if kind != b"\0":
+        raise block.wrong(f"of type {kind[0]}{' (snappy)' * (kind[0] == 1)}; expected 0, not compressed")
+    return block.part(contents)
+
+
+def _read_entries(block: "_Bytes") -> Iterator[tuple[bytes, bytes]]:
+    """The keys and values of a block, keys increasing."""
+    contents = block.take(block.left)
+    restarts = int.from_bytes(contents[-4:], "little")
+    end = len(contents) - 4 - 4 * restarts
+    if end < 0:
+        raise block.wrong(f"{len(contents)} bytes do not hold {restarts} restarts")
+    entries = block.part(contents[:end])
+    key, whole = None, {0}
+    while entries.left:
+        start = entries.position
+        shared, unshared, length = entries.varint(), entries.varint(), entries.varint()
+        if shared > len(key or b"") or shared + unshared > MAX_KEY:
+            raise block.wrong(f"at {start}: a key of {unshared} bytes after {shared} of the one before it")
+        previous, key = key, (key or b"")[:shared] + entries.take(unshared)
+        if previous is not None and key <= previous:
+            raise block.wrong(f"key {show(key)} does not follow {show(previous)}")
+        if shared == 0:
+            whole.add(start)
+        yield key, entries.take(length)
+    if not whole.issuperset(np.frombuffer(contents[end:-4], "<u4").tolist()):
+        raise block.wrong("a restart is not at an entry whose key is whole")
+
+
+def _parse_message(message: "_Bytes") -> dict[tuple[int, int], list[Any]]:
+    """The fields by number and wire type: one of another type than it should have counts as unknown."""
+    fields: dict[tuple[int, int], list[Any]] = {}
+    while message.left:
+        number, wire_type = divmod(message.varint(), 8)
+        value: int | bytes
+        if wire_type == VARINT:
+            value = message.varint()
+        elif wire_type == FIXED64:
+            value = message.take(8)
+        elif wire_type == LENGTH:
+            value = message.take(message.varint())
+        elif wire_type == FIXED32:
+            value = message.fixed32()
+        else:
+            raise message.wrong(f"field {number} has wire type {wire_type}; expected 0, 1, 2 or 5")
+        fields.setdefault((number, wire_type), []).append(value)
+    return fields
+
+
+def _number(fields: dict[tuple[int, int], list[Any]], number: int, wire_type: int = VARINT) -> int:
+    """The field of that number: 0 if it is left out, and the last if it is given more than once."""
+    return fields.get((number, wire_type), [0])[-1]
+
+
+class _Bytes:
+    """Bytes that are read from the front and not past their end; `where` they are is for the error."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self.data, self.where, self.position = data, where, 0
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.position
+
+    def part(self, data: bytes) -> "_Bytes":
+        return _Bytes(data, self.where)
+
+    def wrong(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self.where}: {what}")
+
+    def take(self, size: int) -> bytes:
+        if size > self.left:
+            raise self.wrong(f"truncated: {size} bytes expected at {self.position}, {self.left} are left")
+        self.position += size
+        return self.data[self.position - size : self.position]
+
+    def fixed32(self) -> int:
+        return int.from_bytes(self.take(4), "little")
+
+    def varint(self) -> int:
+        value = 0
+        for shift in range(0, 64, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80 and (byte > 0 or shift == 0) and value < 1 << 64:
+                return value
+            if byte < 0x80:
+                break
+        raise self.wrong(f"no varint before {self.position}: over 64 bits, or longer than it need be")
+
+    def handle(self) -> tuple[int, int]:
+        return self.varint(), self.varint()
