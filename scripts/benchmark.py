@@ -231,9 +231,11 @@ class Row:
 
     def goal_met(self) -> bool | None:
         """None where there is no goal, or nothing to hold against it."""
-        column, compare, limit = self.goal.split() or ("ratio", "<", "nan")
+        if not self.goal:
+            return None
+        column, compare, limit = self.goal.split()
         figure = self.figures()[column]
-        return COMPARE[compare](figure, float(limit)) if self.goal and figure is not None else None
+        return None if figure is None else COMPARE[compare](figure, float(limit))
 
     def __str__(self) -> str:
         ours, theirs, ratio = (
@@ -342,6 +344,8 @@ def main() -> None:
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
     sys.path.insert(0, str(ROOT))  # the checkout, installed or not
 
+    if hasattr(os, "getloadavg"):  # not on Windows
+        notes.append(f"load average before: {os.getloadavg()[0]:.1f} (others' work is in the figures, too)")
     with tempfile.TemporaryDirectory() as temporary:
         if args.model is None:
             run("-c", WRITE_RANDOM, temporary)
