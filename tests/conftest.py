@@ -24,6 +24,12 @@ SMALL = Config(
 )
 
 
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """Whatever model a test names, none is downloaded; test_hub.py has a hub of its own and lifts this."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
 @pytest.fixture
 def shared() -> Path:
     """The folder of reference data beside the checkout."""

@@ -519,7 +519,7 @@ def test_untie_and_tie_refuse_in_one_line(run, checkpoint, tmp_path):
 
 def test_help_and_version(run):
     assert run("--version")[:2] == (0, f"tiedgpt {tiedgpt.__version__}\n")
-    for arguments in ([], ["generate"], ["params"], ["tokenize"], ["untie"], ["tie"]):
+    for arguments in ([], ["generate"], ["params"], ["tokenize"], ["download"], ["untie"], ["tie"]):
         code, out, err = run(*arguments, "-h")
         assert (code, err) == (0, "")
         assert "examples:\n  tiedgpt" in out

@@ -7,8 +7,8 @@ from ..config import Config
 from ..model import GPT2
 from ..tokenizer import Tokenizer
 from . import huggingface, tensorflow
+from .hub import find_or_download
 from .huggingface import Checkpoint, save_model
-from .names import find_model
 from .vocabulary import read_tokenizer
 
 __all__ = ["load_model", "load_tokenizer", "save_model"]
@@ -18,14 +18,15 @@ def load_model(source: str | Path, head: str | None = None) -> GPT2:
     """The model of a name ("gpt2", "124M"), hub repository, directory or .safetensors file, in float32.
 
     head: "tied", "untied" or None, as the checkpoint says. "untied" on a checkpoint without a W_U of its
-    own starts W_U as a copy of wte.T; "tied" on one that has it drops it. Raises CheckpointError.
+    own starts W_U as a copy of wte.T; "tied" on one that has it drops it. A name whose files are not on
+    this machine is downloaded. Raises CheckpointError.
     """
-    return open_checkpoint(find_model(source)).load(head)
+    return open_checkpoint(find_or_download(source)).load(head)
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
     """The tokenizer beside that checkpoint. Raises CheckpointError or TokenizerError."""
-    return read_tokenizer(find_model(source))
+    return read_tokenizer(find_or_download(source))
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

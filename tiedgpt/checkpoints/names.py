@@ -26,6 +26,12 @@ ALIASES = {
 }
 SHIPPED = ("shakespeare-tied", "shakespeare-untied")  # small models that come with tiedgpt
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+# What a folder must hold to be a model's. Hugging Face's cache has folders with less, say a tokenizer alone.
+FORMS = (
+    ("config.json", "model.safetensors"),
+    ("config.json", "model.safetensors.index.json"),
+    ("hparams.json", "model.ckpt.index"),
+)
 
 
 def _expand(path: str | Path) -> Path:
@@ -46,29 +52,48 @@ def find_model(source: str | Path) -> Path:
     if it exists, and a hub repository if it reads owner/name. Raises CheckpointError when nothing is found.
     """
     text = str(source)
-    name = ALIASES.get(text, text)
-    known = name in MODELS or name in SHIPPED
+    known = ALIASES.get(text, text) in (*MODELS, *SHIPPED)
     if text and not known and os.path.exists(path := _expand(source)):
         return path
-    if not known and not REPOSITORY.fullmatch(name):
-        guess = difflib.get_close_matches(name, [*MODELS, *ALIASES, *SHIPPED], n=1)
-        raise CheckpointError(
-            f"no model {show(text)}: there is no such file or directory, and the names known are "
-            f"{', '.join([*MODELS, *SHIPPED])}{f'; did you mean {guess[0]}?' if guess else ''}"
-        )
-    repository = MODELS[name][0] if name in MODELS else name
-    folders = [root / name for root in weight_folders()]
-    for folder in [*folders, *_hub_snapshots(repository)]:
+    name = check_name(text)
+    for folder in [*folders_of(name), *folders_of(name, "openai")]:
         # os.path's isfile, unlike Path's, is False where it may not look.
-        if any(os.path.isfile(folder / name) for name in ("config.json", "hparams.json")):
+        if any(all(os.path.isfile(folder / file) for file in form) for form in FORMS):
             return folder
     if name in SHIPPED:
         raise CheckpointError(f"{name} comes with tiedgpt but is missing from it: install tiedgpt again")
+    repository = MODELS[name][0] if name in MODELS else name
+    places = ", ".join(str(root / name) for root in weight_folders())
     raise CheckpointError(
-        f"{name} is not on this machine: looked for {', '.join(map(str, folders))} and in the Hugging Face "
-        f"cache; put the files of {repository} in one of these, or give the path of a checkpoint"
-        + (f" (for the directory here, write ./{text})" if Path(text).is_dir() else "")
+        f"{name} is not on this machine: looked for {places} and in the Hugging Face cache; fetch it with "
+        f"`tiedgpt download {name}`, put the files of {repository} in one of these, or give the path of a "
+        "checkpoint" + (f" (for the directory here, write ./{text})" if Path(text).is_dir() else "")
     )
+
+
+def check_name(text: str) -> str:
+    """The name that an alias stands for, or text itself if it is a name. Raises CheckpointError if not."""
+    name = ALIASES.get(text, text)
+    if name in MODELS or name in SHIPPED or REPOSITORY.fullmatch(name):
+        return name
+    guess = difflib.get_close_matches(name, [*MODELS, *ALIASES, *SHIPPED], n=1)
+    raise CheckpointError(
+        f"no model {show(text)}: "
+        + ("" if text and os.path.exists(_expand(text)) else "there is no such file or directory, and ")
+        + f"the names known are {', '.join([*MODELS, *SHIPPED])}"
+        + (f"; did you mean {guess[0]}?" if guess else "")
+    )
+
+
+def folders_of(name: str, source: str = "hub") -> list[Path]:
+    """Where a name's checkpoint may lie, the first place first, in the hub's form or in OpenAI's.
+
+    One form to a folder: what is loaded does not depend on what else lies beside it.
+    """
+    if source == "openai":
+        return [root / f"{name}-openai" for root in weight_folders()]
+    repository = MODELS[name][0] if name in MODELS else name
+    return [*(root / name for root in weight_folders()), *_hub_snapshots(repository)]
 
 
 def find_default() -> tuple[str, Path]:

@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import TiedGPTError
-from . import convert, generate, params, tokenize
+from . import convert, download, generate, params, tokenize
 from .common import note
 
-COMMANDS = (generate, params, tokenize, convert)
+COMMANDS = (generate, params, tokenize, download, convert)
 
 EXAMPLES = """\
 examples:
@@ -20,6 +20,7 @@ examples:
   tiedgpt generate --head untied --seed 1 -n 100 "Once upon a time"
   tiedgpt params --model gpt2-xl
   tiedgpt tokenize "Hello world"
+  tiedgpt download gpt2
   tiedgpt untie gpt2 my-untied-gpt2
 """
 

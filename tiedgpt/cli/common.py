@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..checkpoints.hub import find_or_download
 from ..checkpoints.huggingface import Checkpoint
-from ..checkpoints.names import find_default, find_model, weight_folders
+from ..checkpoints.names import find_default
 from ..config import HEADS
 from ..errors import ArgumentError
 from ..model import GPT2
@@ -49,12 +50,12 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 def find(model: str | None) -> tuple[str, Path]:
     """The model's name as the user would give it, and where it is; says so when it is not gpt2 by default."""
     if model is not None:
-        return model, find_model(model)
+        return model, find_or_download(model, note)
     name, path = find_default()
     if name != "gpt2":
         note(
             f"gpt2 is not on this machine, so this is {name}, a small model that comes with tiedgpt; "
-            f"for gpt2, put its files in {weight_folders()[-1] / 'gpt2'}"
+            "for gpt2, fetch it with `tiedgpt download gpt2`"
         )
     return name, path
 

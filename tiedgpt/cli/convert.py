@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import open_checkpoint, save_model
-from ..checkpoints.names import find_model
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError
 from ..parameters import count_parameters
-from .common import add_command, load, note
+from .common import add_command, find, load, note
 
 UNTIE_EXAMPLES = """\
   tiedgpt untie gpt2 my-untied-gpt2
@@ -38,7 +37,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    checkpoint = open_checkpoint(find_model(args.source))
+    checkpoint = open_checkpoint(find(args.source)[1])
     if checkpoint.config.head == args.head:
         raise ArgumentError(f"{args.source} is {args.head} already")
     destination = args.destination
