@@ -76,6 +76,8 @@ def test_equal_tokens():
     even = np.zeros(8)
     np.testing.assert_allclose(Sampling(top_k=3).probabilities(even), np.full(8, 1 / 8))
     np.testing.assert_allclose(Sampling(top_p=0.5).probabilities(even), [1 / 4] * 4 + [0] * 4)
+    for V in range(1, 200):  # 1 / V, summed and divided, may come out a little below 1 / V
+        assert np.count_nonzero(Sampling(top_p=1e-300).probabilities(np.zeros(V))) == 1
     np.testing.assert_allclose(Sampling(top_k=100, top_p=1.0).probabilities(even), np.full(8, 1 / 8))
 
 

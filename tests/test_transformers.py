@@ -445,8 +445,9 @@ def rounding_of_products(product: Callable[[np.ndarray, np.ndarray], np.ndarray]
 def test_full_size_is_as_exact_as_transformers(full_size: FullSize) -> None:
     """At most 1.5 times transformers' error, if the libraries under both multiply matrices equally well.
 
-    They need not: OpenBLAS on AVX-512 adds 384 products in a row where torch's MKL adds 192, and so rounds
-    1.4 times as much. With torch's products in the place of NumPy's, the errors measured are equal.
+    They need not: NumPy's OpenBLAS on AVX-512 rounds 1.4 times as much as torch does (and no more than torch
+    once a sum of 768 is cut into pieces of 192). With torch's products in the place of NumPy's, the whole
+    model's errors were measured equal.
     """
     by_numpy = rounding_of_products(lambda x, W: x @ W)
     by_torch = rounding_of_products(lambda x, W: (torch.from_numpy(x) @ torch.from_numpy(W)).numpy())

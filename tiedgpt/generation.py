@@ -46,18 +46,20 @@ class Sampling:
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:  # [V] -> [V] float64
         """The distribution that tokens are drawn from; dropped tokens have exactly 0."""
-        shifted = logits.astype(np.float64)
-        shifted -= shifted.max()
+        p = logits.astype(np.float64)  # in place from here on: fresh memory costs more than the arithmetic
+        p -= p.max()
         with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, as it should
-            shifted /= self.temperature
-        if self.top_k is not None and self.top_k < shifted.size:
-            shifted[shifted < np.partition(shifted, -self.top_k)[-self.top_k]] = -np.inf
-        p = np.exp(shifted)
+            p /= self.temperature
+        if self.top_k is not None and self.top_k < p.size:
+            p[logits < np.partition(logits, -self.top_k)[-self.top_k]] = -np.inf
+        np.exp(p, out=p)
         p /= p.sum()
         if self.top_p is not None and self.top_p < 1:
             # A token stays if those likelier than it do not reach top_p without it. Only values are sorted,
-            # which is several times faster than sorting tokens; among equals the lower ids stay.
-            descending = np.sort(p)[::-1]
+            # which is several times faster than sorting tokens, and only those that can matter: all tokens
+            # below (1 - top_p) / V together are less than 1 - top_p. Among equals the lower ids stay.
+            low = min((1 - self.top_p) / p.size, p.max())
+            descending = np.sort(p[p >= low])[::-1]
             kept = 1 + int(np.searchsorted(np.cumsum(descending)[:-1], self.top_p))
             last = descending[kept - 1]
             equal = np.flatnonzero(p == last)
@@ -72,7 +74,8 @@ class Sampling:
             raise TiedGPTError("the model's logits are not finite numbers: its checkpoint is damaged")
         if self.greedy:
             return int(logits.argmax())
-        cumulative = np.cumsum(self.probabilities(logits))
+        p = self.probabilities(logits)
+        cumulative = np.cumsum(p, out=p)
         # subtle: scaled by the sum, which is 1 only up to rounding, a draw can never fall off the end; and
         # side="right" can never land on a token of probability 0.
         return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
