@@ -9,6 +9,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,15 +67,23 @@ class Checkpoint:
         copied = head == "untied" and not self.has_own_unembedding
         config = self.config.with_head("tied" if copied else head)  # refuses a head that is neither
         parameters = {}
-        for name in parameter_shapes(config):
-            # BLAS streams a block's matrix fastest when each output's column lies in one piece: at batch 1,
-            # where reading the weights is all there is to do, a token takes a sixth less time.
-            in_block = name.startswith("h.")
-            parameters[name] = self.tensors[name].read(order="F" if in_block else "C")
-            if progress:
-                progress(parameters[name].nbytes)
+        # Two threads, for most of the time goes into fresh memory, which the system hands out page by page.
+        pool = ThreadPoolExecutor(2)
+        try:
+            names = parameter_shapes(config)
+            for name, array in zip(names, pool.map(self._read, names), strict=True):
+                parameters[name] = array
+                if progress:
+                    progress(array.nbytes)
+        finally:
+            pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for what has not begun
         model = GPT2(config, parameters)
         return model.untie("copy") if copied else model
+
+    def _read(self, name: str) -> np.ndarray:
+        # BLAS streams a block's matrix fastest when each output's column lies in one piece: at batch 1, where
+        # reading the weights is all there is to do, a token takes a sixth less time.
+        return self.tensors[name].read(order="F" if name.startswith("h.") else "C")
 
     def _warn_of_unused_unembedding(self) -> None:
         if not np.array_equal(self.tensors[HEAD].read(), self.tensors["wte.weight"].read()):
