@@ -7,7 +7,7 @@ It takes two to three minutes, and nothing here passes or fails. The second colu
 transformers`. Speed does not depend on what the weights are, so random ones will do, but the row that
 starts from text needs a checkpoint with a vocabulary. The rows:
 
-    matrix-vector, matrix product   what the machine can do, by NumPy's BLAS and by torch's
+    matrix product, matrix-vector   what the machine can do, by NumPy's BLAS and by torch's
     decode                          from one new token to the next: greedy, batch 1, 64 tokens after a
                                     prompt of 10, in each side's own generation loop
     share of the bandwidth          a token reads every weight once: their bytes / decode / the better
@@ -290,7 +290,7 @@ def benchmark(directory: str, repeats: int, notes: list[str]) -> tuple[dict[str,
     else:
         notes.append("no row for the first token from Enter: the checkpoint has no vocabulary to read text")
 
-    measured = [bandwidth, product, tied, untied, at_end, *prompts, *processes]
+    measured = [product, bandwidth, tied, untied, at_end, *prompts, *processes]
     for number in tqdm(range(repeats + 1), "rounds"):
         for row in measured:
             for side, turn in row.turns.items():
@@ -312,7 +312,7 @@ def benchmark(directory: str, repeats: int, notes: list[str]) -> tuple[dict[str,
         notes.append(f"both sides chose the same tokens in {same} of 64 steps")
     for worker in workers.values():
         worker.stop()
-    return about, [bandwidth, product, tied, share, untied, at_end, multiple, *prompts, *processes, memory]
+    return about, [product, bandwidth, tied, share, untied, at_end, multiple, *prompts, *processes, memory]
 
 
 def processor() -> str:
