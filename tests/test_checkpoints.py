@@ -442,7 +442,7 @@ def test_killed_at_any_moment_no_file_under_a_final_name_is_broken(tmp_path):
         process = subprocess.Popen([sys.executable, "-c", code, str(directory)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(rng.uniform(0, 0.15))
+        time.sleep(rng.uniform(0, 0.15 * (attempt + 1)))  # longer and longer, for slow disks
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
