@@ -53,9 +53,13 @@ class Config:
     scale_attn_by_inverse_layer_idx: bool = False  # and by the layer's number, counted from 1
     tied: bool = True  # THE switch: logits are x @ wte.T (True) or x @ W_U (False)
     initializer_range: float = 0.02  # standard deviation of random weights
+    # Dropout, in training alone: what is embedded, what a layer adds to the residual stream, the patterns.
+    embd_pdrop: float = 0.1
+    resid_pdrop: float = 0.1
+    attn_pdrop: float = 0.1
     bos_token_id: int | None = 50256
     eos_token_id: int | tuple[int, ...] | None = 50256  # ends a generated text
-    # What else a config.json says (dropout, pad_token_id, ...), kept for the copy that is saved.
+    # What else a config.json says (pad_token_id, ...), kept for the copy that is saved.
     others: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +84,10 @@ class Config:
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value <= sys.float_info.max:
                 raise ConfigError(f"{name} must be a number of at least 0, got {show(value)}")
+        for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop"):
+            value = getattr(self, name)
+            if not is_number(value) or not 0 <= value < 1:
+                raise ConfigError(f"{name} must be a number of at least 0 and below 1, got {show(value)}")
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(

@@ -8,9 +8,12 @@ Read downward; each function stands above those that use it. Letters, here and e
 Weights arrive by their checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. A `tape`, where one
 is given, is a dict that receives these activations; nothing recorded is changed afterwards:
 
-    resid_pre.N  resid_mid.N  resid_post.N  attn.N.out  mlp.N.out  final    [B, T, D]
-    attn.N.pattern [B, H, T, S]    attn.N.heads [B, H, T, K]
-    mlp.N.pre  mlp.N.post [B, T, F]                                  logits [B, T, V]
+    embed  resid_pre.N  resid_mid.N  resid_post.N  final          [B, T, D]    logits [B, T, V]
+    attn.N.in  attn.N.out  mlp.N.in  mlp.N.out                    [B, T, D]    attn.N.qkv [B, T, 3 D]
+    attn.N.heads [B, H, T, K]    attn.N.pattern [B, H, T, S]      mlp.N.pre  mlp.N.post [B, T, F]
+
+An `rng`, where one is given, is that of training: then, and only then, there is dropout. What it kept is on
+the tape as NAME.kept, of NAME's shape, for embed, attn.N.pattern, attn.N.out and mlp.N.out.
 """
 
 import math
@@ -20,7 +23,7 @@ import numpy as np
 
 from .config import Config
 from .errors import ArgumentError, is_count, show
-from .ops import ACTIVATIONS, layer_norm, linear, softmax
+from .ops import ACTIVATIONS, dropout_mask, layer_norm, linear, softmax
 from .parameters import Parameters, nest, parameter_shapes
 
 Tape = dict[str, np.ndarray]
@@ -63,6 +66,17 @@ def record(tape: Tape | None, name: str, activation: np.ndarray) -> None:
         tape[name] = activation
 
 
+def dropout(  # [...] -> [...]
+    x: np.ndarray, p: float, name: str, tape: Tape | None, rng: np.random.Generator | None
+) -> np.ndarray:
+    """In training, silence each number with probability p and scale up the others to make up for it."""
+    if rng is None or p == 0:
+        return x
+    kept = dropout_mask(x.shape, p, x.dtype, rng)
+    record(tape, f"{name}.kept", kept)
+    return x * kept
+
+
 def embed(ids: np.ndarray, wte: np.ndarray, wpe: np.ndarray, start: int) -> np.ndarray:  # [B, T] -> [B, T, D]
     """Each token's vector plus its position's; `start` is the first one's position."""
     return wte[ids] + wpe[start : start + ids.shape[1]]
@@ -73,6 +87,21 @@ def causal_mask(T: int, dtype: Any) -> np.ndarray:  # -> [T, T]
     return np.triu(np.full((T, T), -np.inf, dtype), k=1)
 
 
+def split_heads(qkv: np.ndarray, H: int) -> np.ndarray:  # [B, T, 3 D] -> [3, B, H, T, K]
+    """A view of q, k and v, each in heads. In memory a token's q, k and v stay side by side."""
+    return qkv.reshape(*qkv.shape[:2], 3, H, -1).transpose(2, 0, 3, 1, 4)
+
+
+def attention_scale(config: Config, layer: int) -> float:
+    """What the scores are multiplied by, so that they do not grow with a head's width."""
+    scale = 1.0
+    if config.scale_attn_weights:
+        scale /= math.sqrt(config.head_width)
+    if config.scale_attn_by_inverse_layer_idx:
+        scale /= layer + 1
+    return scale
+
+
 def attention(  # [B, T, D] -> [B, T, D]
     x: np.ndarray,
     c_attn: dict[str, np.ndarray],
@@ -81,29 +110,28 @@ def attention(  # [B, T, D] -> [B, T, D]
     layer: int,
     cache: KVCache | None = None,
     tape: Tape | None = None,
+    rng: np.random.Generator | None = None,
 ) -> np.ndarray:
     """Every token asks (q) all tokens before it (k) and takes a mixture of what they say (v)."""
-    B, T, D = x.shape
-    H, K = config.n_head, config.head_width
-    qkv = linear(x, **c_attn).reshape(B, T, 3, H, K)
-    q, k, v = qkv.transpose(2, 0, 3, 1, 4)  # three views, each [B, H, T, K]
+    T = x.shape[1]
+    record(tape, f"attn.{layer}.in", x)
+    qkv = linear(x, **c_attn)
+    record(tape, f"attn.{layer}.qkv", qkv)
+    q, k, v = split_heads(qkv, config.n_head)  # each [B, H, T, K]
     if cache is not None:
         k, v = cache.extend(layer, k, v)  # [B, H, S, K]
 
-    scale = 1.0
-    if config.scale_attn_weights:
-        scale /= math.sqrt(K)
-    if config.scale_attn_by_inverse_layer_idx:
-        scale /= layer + 1
-    scores = (q * scale) @ k.swapaxes(-1, -2)  # [B, H, T, S]
+    scores = (q * attention_scale(config, layer)) @ k.swapaxes(-1, -2)  # [B, H, T, S]
     if T > 1:  # only the last T columns, the new tokens, hold a future to hide
         scores[..., -T:] += causal_mask(T, scores.dtype)
     pattern = softmax(scores, out=scores)
     record(tape, f"attn.{layer}.pattern", pattern)
+    pattern = dropout(pattern, config.attn_pdrop, f"attn.{layer}.pattern", tape, rng)
 
     heads = pattern @ v  # [B, H, T, K]
     record(tape, f"attn.{layer}.heads", heads)
-    out = linear(heads.swapaxes(1, 2).reshape(B, T, D), **c_proj)
+    out = linear(heads.swapaxes(1, 2).reshape(x.shape), **c_proj)
+    out = dropout(out, config.resid_pdrop, f"attn.{layer}.out", tape, rng)
     record(tape, f"attn.{layer}.out", out)
     return out
 
@@ -115,13 +143,16 @@ def mlp(  # [B, T, D] -> [B, T, D]
     config: Config,
     layer: int,
     tape: Tape | None = None,
+    rng: np.random.Generator | None = None,
 ) -> np.ndarray:
     """Each token by itself: widen to F, apply the nonlinearity, narrow to D."""
+    record(tape, f"mlp.{layer}.in", x)
     pre = linear(x, **c_fc)  # [B, T, F]
     record(tape, f"mlp.{layer}.pre", pre)
     post = ACTIVATIONS[config.activation_function](pre)
     record(tape, f"mlp.{layer}.post", post)
     out = linear(post, **c_proj)
+    out = dropout(out, config.resid_pdrop, f"mlp.{layer}.out", tape, rng)
     record(tape, f"mlp.{layer}.out", out)
     return out
 
@@ -133,6 +164,7 @@ def transformer_block(  # [B, T, D] -> [B, T, D]
     layer: int,
     cache: KVCache | None = None,
     tape: Tape | None = None,
+    rng: np.random.Generator | None = None,
 ) -> np.ndarray:
     """The residual stream is read twice, and twice something is added to it."""
     eps = config.layer_norm_epsilon
@@ -140,12 +172,12 @@ def transformer_block(  # [B, T, D] -> [B, T, D]
 
     attn_in = layer_norm(resid_pre, **block["ln_1"], eps=eps)
     resid_mid = resid_pre + attention(
-        attn_in, **block["attn"], config=config, layer=layer, cache=cache, tape=tape
+        attn_in, **block["attn"], config=config, layer=layer, cache=cache, tape=tape, rng=rng
     )
     record(tape, f"resid_mid.{layer}", resid_mid)
 
     mlp_in = layer_norm(resid_mid, **block["ln_2"], eps=eps)
-    resid_post = resid_mid + mlp(mlp_in, **block["mlp"], config=config, layer=layer, tape=tape)
+    resid_post = resid_mid + mlp(mlp_in, **block["mlp"], config=config, layer=layer, tape=tape, rng=rng)
     record(tape, f"resid_post.{layer}", resid_post)
     return resid_post
 
@@ -156,6 +188,7 @@ def transformer(  # [B, T] -> [B, T, D]
     config: Config,
     cache: KVCache | None = None,
     tape: Tape | None = None,
+    rng: np.random.Generator | None = None,
 ) -> np.ndarray:
     """All of GPT-2 but the head: the residual stream after the last block and the final layer norm.
 
@@ -163,8 +196,10 @@ def transformer(  # [B, T] -> [B, T, D]
     """
     start = cache.length if cache is not None else 0
     resid = embed(ids, tree["wte"]["weight"], tree["wpe"]["weight"], start)
+    resid = dropout(resid, config.embd_pdrop, "embed", tape, rng)
+    record(tape, "embed", resid)
     for layer, block in enumerate(tree["h"]):
-        resid = transformer_block(resid, block, config, layer, cache, tape)
+        resid = transformer_block(resid, block, config, layer, cache, tape, rng)
     if cache is not None:
         cache.length += ids.shape[1]
     final = layer_norm(resid, **tree["ln_f"], eps=config.layer_norm_epsilon)
@@ -218,7 +253,7 @@ class GPT2:
         self.config = config
         self.parameters = {name: parameters[name] for name in shapes}
         self.dtype = dtypes.pop()
-        self._tree = nest(self.parameters)
+        self.tree = nest(self.parameters)
 
     @classmethod
     def random(cls, config: Config, seed: int = 0) -> "GPT2":
@@ -268,7 +303,7 @@ class GPT2:
         batch = np.atleast_2d(ids)
         if cache is not None:
             self._check_cache(batch, cache)
-        final = transformer(batch, self._tree, self.config, cache, tape)
+        final = transformer(batch, self.tree, self.config, cache, tape)
         return final.reshape(*ids.shape, -1)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:

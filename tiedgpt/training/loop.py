@@ -1,0 +1,188 @@
+"""The loop: draw a batch, find its gradient, clip it, take a step; from time to time, look at held-out text."""
+
+import math
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, fields
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError, TiedGPTError, is_count, is_number, show
+from ..evaluation import token_losses
+from ..model import GPT2, check_ids
+from ..parameters import parameter_shapes, views
+from .backward import loss_and_gradients
+from .machine import default_threads, keep_freed_memory, one_blas_thread
+from .optimizer import AdamW, clip, learning_rate
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model is trained. Raises ArgumentError for values that make no sense."""
+
+    steps: int = 2000
+    batch: int = 32  # sequences that are drawn at a time
+    context: int = 128  # tokens in each
+    accumulate: int = 1  # batches whose gradients are added up for one step
+    lr: float = 3e-3  # the learning rate at its highest, after the warm-up
+    warm_up: int = 100  # steps
+    weight_decay: float = 0.1
+    beta2: float = 0.99
+    clip: float = 1.0  # the longest gradient
+    eval_every: int = 200  # steps
+    seed: int = 1
+    threads: int = 1  # that share a batch
+
+    def __post_init__(self) -> None:
+        least = {"steps": 1, "batch": 1, "context": 1, "accumulate": 1, "warm_up": 0, "eval_every": 1}
+        for name, minimum in {**least, "seed": 0, "threads": 1}.items():
+            if not is_count(getattr(self, name), minimum):
+                raise ArgumentError(
+                    f"{name} must be a whole number of at least {minimum}, got {show(getattr(self, name))}"
+                )
+        for name, limit in {"lr": math.inf, "clip": math.inf, "weight_decay": math.inf, "beta2": 1}.items():
+            value = getattr(self, name)
+            if not is_number(value) or not 0 <= value < limit:
+                below = "" if limit == math.inf else f" and below {limit}"
+                raise ArgumentError(f"{name} must be a number of at least 0{below}, got {show(value)}")
+
+
+class Trainer:
+    """A model in training.
+
+    `tokens` [N] are learned from, in windows of context + 1 at random places; `held_out` [M] are not. With
+    `only="head"` the rest is frozen: W_U of an untied model is fitted to what a body says that stays the same,
+    without dropout. The model given is not changed; `model` is a copy of it whose trained parameters lie in one
+    vector. Which tokens and what dropout step n sees depends on the seed and n alone, so that a run that was
+    interrupted goes on as if it had not been. Raises ArgumentError where these do not fit together.
+    """
+
+    def __init__(
+        self,
+        model: GPT2,
+        tokens: np.ndarray,
+        held_out: np.ndarray,
+        settings: Settings,
+        only: str | None = None,
+    ) -> None:
+        config = model.config
+        if only not in (None, "head"):
+            raise ArgumentError(f'only must be "head" or None, got {show(only)}')
+        if only and config.tied:
+            raise ArgumentError("a tied model has no head of its own to train alone: untie it first")
+        if settings.context > config.n_ctx:
+            raise ArgumentError(
+                f"a context of {settings.context} tokens is more than the model's {config.n_ctx}"
+            )
+        for name, ids, least in (
+            ("text to train on", tokens, settings.context + 1),
+            ("held-out text", held_out, 2),
+        ):
+            if len(ids) < least:
+                raise ArgumentError(
+                    f"the {name} has {len(ids)} token{'s' * (len(ids) != 1)}, and needs at least {least}"
+                    + (f" (a context of {settings.context} and the token after it)" if least > 2 else "")
+                )
+            check_ids(ids[:, None], config)
+        self.settings, self.only = settings, only
+        self.tokens, self.held_out = tokens, held_out
+        self.shapes = {
+            name: shape
+            for name, shape in parameter_shapes(config).items()
+            if only is None or name.startswith("lm_head.")
+        }
+        size = sum(prod(shape) for shape in self.shapes.values())
+        self.flat = np.empty(size, model.dtype)
+        trained = views(self.flat, self.shapes)
+        for name, view in trained.items():
+            view[...] = model.parameters[name]
+        self.model = GPT2(config, {**model.parameters, **trained})
+        self.optimizer = AdamW(
+            self.flat, self.shapes, betas=(0.9, settings.beta2), weight_decay=settings.weight_decay
+        )
+        # A row for each thread, which one writes and none reads before all are done; the sum is in the first.
+        # To accumulate takes one more.
+        threads = min(settings.threads, settings.batch)
+        self._gradients = np.empty((threads + (settings.accumulate > 1), size), model.dtype)
+        self._rows = [views(row, self.shapes) for row in self._gradients[-threads:]]
+        self.step = 0
+        self.best: tuple[float, int] | None = None  # the lowest held-out loss and the step that had it
+
+    def run(self) -> Iterator[dict[str, Any]]:
+        """Train; yield after each step what happened in it.
+
+        {"step", "loss", "lr", "grad_norm", "tokens_per_s"}, where loss is that of the step's batch in nats per
+        token; and "val_loss", of the held-out text, at the beginning, every eval_every steps and at the end.
+        The first of a new run is {"step": 0, "val_loss": ...}. Raises TiedGPTError when the loss or its
+        gradient is not a number any more; the parameters are then those of the step before.
+        """
+        keep_freed_memory()
+        if self.step == 0:
+            yield {"step": 0, "val_loss": self.evaluate()}
+        with ThreadPoolExecutor(len(self._rows)) as pool:
+            while self.step < self.settings.steps:
+                record = self._step(pool)
+                if self.step % self.settings.eval_every == 0 or self.step == self.settings.steps:
+                    record["val_loss"] = self.evaluate()
+                yield record
+
+    def evaluate(self) -> float:
+        """Nats per token of the held-out text, each token but the first predicted once."""
+        stride = max(1, self.model.config.n_ctx - 1)
+        loss = float(token_losses(self.model, self.held_out, stride).mean())
+        if self.best is None or loss < self.best[0]:
+            self.best = loss, self.step
+        return loss
+
+    def _step(self, pool: ThreadPoolExecutor) -> dict[str, Any]:
+        start = time.perf_counter()
+        s = self.settings
+        loss, gradient = self._loss_and_gradient(pool)
+        norm = clip(gradient, s.clip)
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise TiedGPTError(
+                f"the loss of step {self.step + 1} is {loss:.4g} and its gradient's norm {norm:.4g}: "
+                "the learning rate is too high for this model"
+            )
+        lr = learning_rate(self.step, s.steps, s.lr, s.warm_up)
+        self.optimizer.step(gradient, lr)
+        self.step += 1
+        tokens = s.batch * s.context * s.accumulate
+        return {
+            "step": self.step,
+            "loss": loss,
+            "lr": lr,
+            "grad_norm": norm,
+            "tokens_per_s": tokens / (time.perf_counter() - start),
+        }
+
+    def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
+        """Each thread finds the gradient of its share of the batch; the shares' losses and gradients add up."""
+        s, threads = self.settings, len(self._rows)
+        loss, gradient = 0.0, self._gradients[0]
+        if s.accumulate > 1:
+            gradient[:] = 0
+        for micro in range(s.accumulate):
+            shares = np.array_split(self._draw(micro), threads)
+
+            def share_loss(share: int, shares: Any = shares, micro: int = micro) -> float:
+                rng = np.random.default_rng([s.seed, self.step, micro, 1 + share])
+                ids, targets = shares[share][:, :-1], shares[share][:, 1:]
+                total = s.batch * s.context * s.accumulate
+                return loss_and_gradients(self.model, ids, targets, self._rows[share], rng, total)
+
+            with one_blas_thread() if threads > 1 else nullcontext():
+                loss += sum(pool.map(share_loss, range(threads)))
+            for row in self._gradients[1:]:
+                gradient += row
+        return loss, gradient
+
+    def _draw(self, micro: int) -> np.ndarray:  # -> [batch, context + 1]
+        s = self.settings
+        rng = np.random.default_rng([s.seed, self.step, micro, 0])
+        starts = rng.integers(0, len(self.tokens) - s.context, s.batch)
+        return self.tokens[starts[:, None] + np.arange(s.context + 1)]

@@ -1,0 +1,77 @@
+"""AdamW on one flat vector, the clipping of its gradient, and the learning rate's course."""
+
+import math
+
+import numpy as np
+
+from ..parameters import views
+
+PIECE = 65_536  # numbers updated at a time: they and their moments stay in the processor's cache
+
+
+class AdamW:
+    """Adam with decoupled weight decay [Kingma & Ba 2015; Loshchilov & Hutter 2019], as torch computes it.
+
+    `flat` [P] holds the parameters of `shapes`, one after the other, and is updated in place. Decay shrinks
+    the matrices, not the biases and layer norms. A tied wte is one matrix: it is decayed once and has one pair
+    of moments, which see the sum of its two gradients. Untied, wte and lm_head are decayed and scaled each by
+    itself: Adam then gives both steps of the same size, however different their gradients are.
+    """
+
+    def __init__(
+        self,
+        flat: np.ndarray,
+        shapes: dict[str, tuple[int, ...]],
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+    ) -> None:
+        self.flat = flat
+        self.m = np.zeros_like(flat)  # mean of the gradients, lately
+        self.v = np.zeros_like(flat)  # mean of their squares
+        self.steps = 0
+        self.betas = betas
+        self.eps = eps
+        self.weight_decay = weight_decay
+        self.matrices = [view for name, view in views(flat, shapes).items() if len(shapes[name]) > 1]
+
+    def step(self, gradient: np.ndarray, lr: float) -> None:
+        """Move the parameters against `gradient` [P] by about `lr` each."""
+        self.steps += 1
+        for matrix in self.matrices:
+            matrix *= 1 - lr * self.weight_decay
+        beta1, beta2 = self.betas
+        # m and v start at 0; this makes up for it.
+        size = lr / (1 - beta1**self.steps)
+        root = math.sqrt(1 - beta2**self.steps)
+        for start in range(0, self.flat.size, PIECE):
+            w, m, v, g = (a[start : start + PIECE] for a in (self.flat, self.m, self.v, gradient))
+            m *= beta1
+            m += (1 - beta1) * g
+            v *= beta2
+            v += (1 - beta2) * g * g
+            step = np.sqrt(v)
+            step /= root
+            step += self.eps
+            np.divide(m, step, out=step)
+            step *= size
+            w -= step
+
+
+def clip(gradient: np.ndarray, limit: float) -> float:
+    """Scale a gradient [P] in place down to a norm of `limit`, if it is longer; return the norm it had."""
+    norm = math.sqrt(float(gradient @ gradient))
+    if norm > limit:
+        gradient *= limit / (norm + 1e-6)  # as torch does
+    return norm
+
+
+def learning_rate(step: int, steps: int, peak: float, warm_up: int) -> float:
+    """A straight line up to `peak` over `warm_up` steps, then half a cosine down to a tenth of it.
+
+    Steps count from 0.
+    """
+    if step < warm_up:
+        return peak * (step + 1) / (warm_up + 1)
+    progress = (step - warm_up) / max(1, steps - warm_up)
+    return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
