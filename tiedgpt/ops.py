@@ -87,6 +87,18 @@ def softmax(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:  # [...
     return out
 
 
+def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:  # [N, V], [N] -> [N]
+    """-log(softmax(logits)[target]) of each row, in nats: how unlikely it held its target to be.
+
+    As logsumexp(logits) - logits[target], so that a probability too small for a float still has its
+    logarithm; the row's maximum is subtracted from both.
+    """
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    at_target = shifted[np.arange(len(targets)), targets]
+    np.exp(shifted, out=shifted)
+    return np.log(shifted.sum(axis=-1)) - at_target
+
+
 def layer_norm(  # [..., D] -> [..., D]
     x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float
 ) -> np.ndarray:
