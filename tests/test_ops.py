@@ -53,6 +53,17 @@ def test_softmax(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_cross_entropy(dtype):
+    logits = np.array([[0.0, math.log(3.0), -np.inf], [-1000.0, 0.0, 0.0], [1000.0, 1000.0, 1000.0]], dtype)
+    before = logits.copy()
+    losses = ops.cross_entropy(logits, np.array([1, 0, 2]))
+    np.testing.assert_allclose(losses, [math.log(4 / 3), 1000 + math.log(2), math.log(3)], rtol=1e-6)
+    assert losses.dtype == dtype
+    assert losses.shape == (3,)
+    np.testing.assert_array_equal(logits, before)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_layer_norm(dtype):
     rng = np.random.default_rng(0)
     x = (5 + 3 * rng.standard_normal((2, 3, 7))).astype(dtype)

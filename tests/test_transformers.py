@@ -23,6 +23,7 @@ import tiedgpt
 from tiedgpt import GPT2
 from tiedgpt.checkpoints.safetensors import read_header
 from tiedgpt.config import HEADS
+from tiedgpt.evaluation import token_losses
 from tiedgpt.generation import Sampling
 from tiedgpt.ops import ACTIVATIONS
 
@@ -385,6 +386,50 @@ def test_sampling_distribution_of_equal_logits(temperature: float) -> None:
         np.testing.assert_allclose(
             np.sort(p), np.sort(expected), rtol=1e-11, atol=0, err_msg=f"top_k {top_k}, top_p {top_p}"
         )
+
+
+# Scoring: the sliding-window recipe of transformers' documentation.
+
+
+def recipe(model: Any, ids: np.ndarray, max_length: int, stride: int) -> tuple[float, float]:  # ids [N]
+    """The loss per token: with a window's mean weighted by what it predicts, and as the recipe weights it.
+
+    The recipe subtracts one from every window's count of labels, for the first token of a window has no
+    prediction. But where windows overlap, that token is not among the labels.
+    """
+    sums, counts, recipes_counts = [], [], []
+    previous_end = 0
+    for start in range(0, ids.size, stride):
+        end = min(start + max_length, ids.size)
+        labels = torch.from_numpy(ids[None, start:end]).clone()
+        inputs = labels.clone()
+        labels[:, : -(end - previous_end)] = -100
+        with third_party():
+            mean = model(inputs, labels=labels).loss.item()
+        counts.append(int((labels[:, 1:] != -100).sum()))
+        recipes_counts.append(int((labels != -100).sum()) - 1)
+        sums.append(mean)
+        previous_end = end
+        if end == ids.size:
+            break
+    return np.average(sums, weights=counts), np.average(sums, weights=recipes_counts)
+
+
+@pytest.mark.parametrize("stride", [1, 10, 15, 30, 31])
+@pytest.mark.parametrize("tied", [True, False], ids=HEADS)
+def test_score_is_the_recipes(tmp_path: Path, tied: bool, stride: int) -> None:
+    config = GPT2Config(**SHAPES["small"], tie_word_embeddings=tied, bos_token_id=0, eos_token_id=0)
+    ids = np.random.default_rng(8).integers(config.vocab_size, size=31 * 9 + 5)
+    random_transformers_model(config, ids[None, :31], seed=8).save_pretrained(tmp_path)
+    expected, as_written = recipe(transformers_model(tmp_path), ids, 31, stride)
+    model = tiedgpt.load_model(tmp_path)
+    # Not closer: transformers makes the logits float32 before it takes their loss.
+    assert token_losses(model.astype(np.float64), ids, stride).mean() == pytest.approx(expected, rel=1e-7)
+    assert token_losses(model, ids, stride).mean() == pytest.approx(expected, rel=1e-6)
+    if stride == 31:
+        assert expected == as_written
+    elif stride > 1:  # at 1, nothing counts but the first window
+        assert expected == pytest.approx(as_written, rel=0.01)
 
 
 # Full size: GPT-2 124M's shapes with random weights, the whole vocabulary, the tolerances of the real thing.

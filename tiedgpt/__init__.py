@@ -3,6 +3,7 @@
 from .checkpoints import load_model, load_tokenizer, save_model
 from .config import Config
 from .errors import TiedGPTError
+from .evaluation import score
 from .generation import generate
 from .model import GPT2
 from .parameters import count_parameters
@@ -20,4 +21,5 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "save_model",
+    "score",
 ]

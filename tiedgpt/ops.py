@@ -231,10 +231,15 @@ def linear_backward(  # [..., out], [..., in] -> [..., in]
 
 
 def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:  # [N, V], [N] -> [N]
-    """-log of the probability that softmax gives each row's target, in nats."""
+    """-log(softmax(logits)[target]) of each row, in nats: how unlikely it held its target to be.
+
+    As logsumexp(logits) - logits[target], so that a probability too small for a float still has its
+    logarithm; the row's maximum is subtracted from both.
+    """
     shifted = logits - logits.max(axis=-1, keepdims=True)
-    target = shifted[np.arange(len(targets)), targets]
-    return np.log(np.exp(shifted, out=shifted).sum(axis=-1)) - target
+    at_target = shifted[np.arange(len(targets)), targets]
+    np.exp(shifted, out=shifted)
+    return np.log(shifted.sum(axis=-1)) - at_target
 
 
 def cross_entropy_backward(  # [N], [N, V], [N] -> [N, V]

@@ -9,15 +9,16 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import TiedGPTError
-from . import convert, download, generate, params, tokenize
+from . import convert, download, generate, params, score, tokenize
 from .common import note
 
-COMMANDS = (generate, params, tokenize, download, convert)
+COMMANDS = (generate, score, params, tokenize, download, convert)
 
 EXAMPLES = """\
 examples:
   tiedgpt generate "Alan Turing theorized that computers would one day become"
   tiedgpt generate --head untied --seed 1 -n 100 "Once upon a time"
+  tiedgpt score story.txt
   tiedgpt params --model gpt2-xl
   tiedgpt tokenize "Hello world"
   tiedgpt download gpt2

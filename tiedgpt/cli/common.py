@@ -69,20 +69,33 @@ def encode(tokenizer: Tokenizer, text: str, allow_special: bool) -> list[int]:
 
 
 def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
-    """`checkpoint.load(head)` under a progress bar."""
+    """`checkpoint.load(head)` under a progress bar; says so where the untied head is a copy."""
     size = count_parameters(checkpoint.config)[head or checkpoint.config.head]["bytes"]
     with Progress("loading", size, unit="B") as progress:
-        return checkpoint.load(head, progress.add)
+        model = checkpoint.load(head, progress.add)
+    if head == "untied" and not checkpoint.has_own_unembedding:
+        note(
+            "this checkpoint has no W_U of its own: it starts as a copy of wte.T, and the logits are the same"
+        )
+    return model
 
 
 def read_stdin() -> str:
     """All of stdin as text. Raises ArgumentError where it is not UTF-8."""
-    data = sys.stdin.buffer.read()
+    return _decode(sys.stdin.buffer.read(), "stdin")
+
+
+def read_text(file: str) -> str:
+    """All of a file as text, to the byte; "-" is stdin. Raises ArgumentError where it is not UTF-8."""
+    return read_stdin() if file == "-" else _decode(Path(file).read_bytes(), file)
+
+
+def _decode(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ArgumentError(
-            f"stdin is not UTF-8 text: byte 0x{data[error.start]:02x} at position {error.start}"
+            f"{name} is not UTF-8 text: byte 0x{data[error.start]:02x} at position {error.start}"
         ) from error
 
 

@@ -23,7 +23,6 @@ from .common import (
     encode,
     find,
     load,
-    note,
     printable,
     read_stdin,
 )
@@ -83,10 +82,6 @@ def run(args: argparse.Namespace) -> None:
     start = time.perf_counter()
     model = load(checkpoint, args.head)
     load_s = time.perf_counter() - start
-    if args.head == "untied" and not checkpoint.has_own_unembedding:
-        note(
-            "this checkpoint has no W_U of its own: it starts as a copy of wte.T, and the logits are the same"
-        )
 
     if interactive:
         prompt_loop(model, tokenizer, sampling, args)

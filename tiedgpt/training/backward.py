@@ -89,7 +89,12 @@ def unembed_backward(  # [B, T, D], [D, V], [B, T] -> loss, [B, T, D]
 
 
 def transformer_backward(  # [B, T, D] -> nothing: what is left is the gradient of the embeddings
-    dfinal: np.ndarray, ids: np.ndarray, tree: dict[str, Any], config: Config, tape: Tape, grad: dict[str, Any]
+    dfinal: np.ndarray,
+    ids: np.ndarray,
+    tree: dict[str, Any],
+    config: Config,
+    tape: Tape,
+    grad: dict[str, Any],
 ) -> None:
     eps = config.layer_norm_epsilon
     # final = layer_norm(resid, **ln_f)

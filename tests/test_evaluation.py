@@ -1,0 +1,152 @@
+"""Scores against brute force: one full forward pass for every predicted token, in float64."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import SMALL, SMALL_MERGES, random_model
+
+import tiedgpt
+from tiedgpt import GPT2, Tokenizer, evaluation
+from tiedgpt.config import HEADS
+from tiedgpt.errors import ArgumentError, TiedGPTError
+from tiedgpt.evaluation import score, token_losses
+
+C = SMALL.n_ctx
+
+
+def some_ids(n: int) -> np.ndarray:
+    return np.random.default_rng(n).integers(SMALL.vocab_size, size=n)
+
+
+def brute_force(model: GPT2, ids: np.ndarray, stride: int) -> list[float]:
+    """Each token's loss in the first window that holds it, unless that window begins with it."""
+    losses = []
+    for place, target in enumerate(ids):
+        start = next(start for start in range(0, ids.size, stride) if start + C > place)
+        if start < place:
+            logits = model(ids[start:place])[-1]
+            losses.append(math.log(sum(math.exp(x) for x in logits)) - logits[target])
+    return losses
+
+
+@pytest.mark.parametrize("stride", [1, 2, C // 2, C - 1, C])
+@pytest.mark.parametrize("n", [2, C, C + 1, 2 * C, 3 * C + 2])
+@pytest.mark.parametrize("head", HEADS)
+def test_each_token_is_predicted_as_by_brute_force(head, n, stride):
+    model = random_model(SMALL.with_head(head), dtype=np.float64)
+    ids = some_ids(n)
+    losses = token_losses(model, ids, stride)
+    np.testing.assert_allclose(losses, brute_force(model, ids, stride), rtol=1e-11)
+    left_out = math.ceil(n / C) if stride == C else 1
+    assert losses.size == n - left_out
+
+
+@pytest.mark.parametrize("batch", [1, 2 * C, 10_000])
+@pytest.mark.parametrize("rows", [1, 7, 10_000])
+def test_the_pieces_it_is_computed_in_do_not_matter(model, monkeypatch, batch, rows):
+    ids = some_ids(500)
+    expected = token_losses(model.astype(np.float64), ids, 10)
+    monkeypatch.setattr(evaluation, "BATCH", batch)
+    monkeypatch.setattr(evaluation, "ROWS", rows)
+    losses = token_losses(model, ids, 10)
+    assert losses.dtype == np.float64
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+
+
+def test_logits_are_made_for_what_is_predicted_and_few_at_a_time(model, monkeypatch):
+    rows = []
+    unembed = evaluation.unembed
+    monkeypatch.setattr(
+        evaluation, "unembed", lambda hidden, W_U: rows.append(len(hidden)) or unembed(hidden, W_U)
+    )
+    assert token_losses(model, some_ids(2000), C - 1).size == sum(rows) == 1999
+    assert max(rows) == evaluation.ROWS
+
+
+@pytest.mark.parametrize(("n", "stride"), [(2, 5), (C, C), (C + 1, C), (2000, 10), (2000, C)])
+def test_progress_comes_to_the_whole_text(model, n, stride):
+    steps = []
+    token_losses(model, some_ids(n), stride, steps.append)
+    assert sum(steps) == n
+    assert min(steps) > 0
+    assert len(steps) > 1 or n <= C
+
+
+@pytest.mark.parametrize("stride", [0, -1, C + 1, 1.5, True, "8"])
+def test_strides_that_are_none(model, stride):
+    with pytest.raises(
+        ArgumentError, match=r"^stride must be a whole number from 1 to .* context of 31, got"
+    ):
+        token_losses(model, some_ids(50), stride)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([], "the text has 0 tokens: it takes two"),
+        ([5], "the text has 1 token: it takes two"),
+        ([[1, 2], [3, 4]], r"one sequence of ids \[N\], got shape \(2, 2\)"),
+        ([1.0, 2.0], "whole numbers, got float64"),
+        ([0] * 5000 + [101], "token id 101 is outside the vocabulary of 101"),
+        ([0, -1], "token id -1 is outside the vocabulary"),
+        ([[1], [2, 3]], "are neither"),
+    ],
+)
+def test_texts_that_cannot_be_scored(model, ids, message):
+    """And before any of the text is read."""
+    with pytest.raises(ArgumentError, match=message):
+        token_losses(model, ids, 8, progress=lambda _: pytest.fail("read for nothing"))
+    with pytest.raises(ArgumentError, match=message):
+        score(model, Tokenizer([]), ids, 8)
+
+
+def test_a_context_of_one_predicts_nothing():
+    model = GPT2.random(replace(SMALL, n_ctx=1))
+    with pytest.raises(ArgumentError, match="context is 1 token"):
+        token_losses(model, [1, 2], 1)
+
+
+TEXT = "low lower é<|endoftext|>low low"
+TOKENS = ["low", " low", "er", " ", "é", "<|endoftext|>", "low", " low"]
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "stride", "predicted"),
+    [
+        (20, None, TOKENS[1:]),
+        (20, 20, TOKENS[1:]),
+        (4, None, TOKENS[1:]),
+        (4, 1, TOKENS[1:]),
+        (4, 4, TOKENS[1:4] + TOKENS[5:]),
+        (7, 7, TOKENS[1:7]),  # the last window is one token, which follows nothing there
+    ],
+)
+def test_a_model_that_knows_nothing(n_ctx, stride, predicted):
+    """W_U = 0: every token is one of V, and costs log2(V) bits."""
+    tokenizer = Tokenizer(SMALL_MERGES)
+    ids = tokenizer.encode(TEXT, special="token")
+    assert [tokenizer.token_text(token) for token in ids] == TOKENS
+    V = tokenizer.vocab_size
+    model = GPT2.random(replace(SMALL, vocab_size=V, n_ctx=n_ctx)).untie("zeros")
+    result = score(model, tokenizer, ids, stride)
+    assert result.tokens == len(predicted)
+    assert result.bytes == len("".join(predicted).encode())
+    assert result.nll == pytest.approx(math.log(V), rel=1e-6)
+    assert result.perplexity == pytest.approx(V, rel=1e-5)
+    assert result.bits_per_byte == pytest.approx(len(predicted) * math.log2(V) / result.bytes, rel=1e-6)
+
+
+def test_the_default_stride_is_half_the_context(model):
+    tokenizer, ids = Tokenizer([], {}), some_ids(200)
+    assert tiedgpt.score(model, tokenizer, ids) == score(model, tokenizer, ids, C // 2)
+    assert score(model, tokenizer, ids) != score(model, tokenizer, ids, C)
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e9])
+def test_a_loss_that_no_model_can_have(model, value):
+    """nan, and a loss whose perplexity is beyond all floats."""
+    parameters = {**model.parameters, "ln_f.weight": np.full(SMALL.n_embd, value, np.float32)}
+    with pytest.raises(TiedGPTError, match="nats per token: the model's checkpoint is damaged"):
+        score(GPT2(SMALL, parameters), Tokenizer([], {}), some_ids(50))

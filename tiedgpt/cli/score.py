@@ -1,0 +1,98 @@
+"""`tiedgpt score`: how well a model predicts a text."""
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from ..checkpoints import open_checkpoint
+from ..checkpoints.vocabulary import read_tokenizer
+from ..errors import ArgumentError, TiedGPTError
+from ..evaluation import check_stride, check_text, score, windows
+from .common import (
+    Progress,
+    add_command,
+    add_head_option,
+    add_json_option,
+    add_model_option,
+    encode,
+    find,
+    load,
+    printable,
+    read_text,
+)
+
+ABOUT = """\
+Loss per token, perplexity and bits per byte of a text, by Hugging Face's sliding-window recipe: the text is
+read in windows as long as the context, one every --stride tokens, and each predicts what no window before
+it held. All tokens count but the first, which follows nothing; when the stride is the whole context, the
+first token of each window is left out, as the recipe does.
+"""
+
+EXAMPLES = """\
+  tiedgpt score story.txt
+  tiedgpt score --model gpt2 --stride 1024 --json story.txt
+  tiedgpt score --model shakespeare-tied --stride 127 story.txt
+  cat story.txt | tiedgpt score -
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = add_command(commands, "score", run, "Measure how well a model predicts a text.", EXAMPLES)
+    parser.description = ABOUT
+    add = parser.add_argument
+    add("file", metavar="FILE", help="a text in UTF-8; - for stdin")
+    add_model_option(parser)
+    add_head_option(parser)
+    add(
+        "--stride",
+        type=int,
+        metavar="N",
+        help="tokens from one window to the next, up to the context: small is slow and gives each token more "
+        "to go by (default: half the context, 512 for gpt2)",
+    )
+    add("--allow-special", action="store_true", help="read <|endoftext|> in the text as that token")
+    add_json_option(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    text = read_text(args.file)
+    name, path = find(args.model)
+    checkpoint = open_checkpoint(path)
+    config, tokenizer = checkpoint.config, read_tokenizer(path)
+    # All that can be wrong is found out before the weights are read.
+    try:
+        stride = check_stride(config, args.stride)
+    except ArgumentError as error:
+        raise ArgumentError(f"--{error}") from error
+    source = "stdin" if args.file == "-" else args.file
+    try:
+        ids = check_text(config, encode(tokenizer, text, args.allow_special))
+    except TiedGPTError as error:
+        raise ArgumentError(f"{source}: {error}") from error
+
+    model = load(checkpoint, args.head)
+    with Progress("scoring", ids.size, "token") as progress:
+        result = score(model, tokenizer, ids, stride, progress.add)
+    text_bytes = len(text.encode())
+    if args.json:
+        context = {"file": args.file, "context": config.n_ctx, "stride": stride}
+        whole = {"text_tokens": ids.size, "text_bytes": text_bytes}
+        print(json.dumps({"model": name, "head": model.config.head, **asdict(result), **whole, **context}))
+        return
+    count = len(windows(ids.size, config.n_ctx, stride))
+    left_out = (
+        f"the first of each of {count:,} windows" if stride == config.n_ctx and count > 1 else "the first"
+    )
+    print(
+        printable(f"{name}, {model.config.head}, on {source}"),
+        "",
+        f"loss           {result.nll:>10.4f}  nats per token",
+        f"perplexity     {result.perplexity:>10,.2f}  per token: compare models that share a tokenizer",
+        f"bits per byte  {result.bits_per_byte:>10.4f}  compare any models, on the same text",
+        "",
+        f"predicted      {result.tokens:,} of {ids.size:,} tokens, {result.bytes:,} of {text_bytes:,} bytes: "
+        f"all but {left_out}",
+        f"windows        {count:,} of up to {config.n_ctx:,} tokens, one every {stride:,}",
+        sep="\n",
+    )
