@@ -12,7 +12,7 @@ Three merges will do for an example; "Ġ" is how a vocabulary spells the space:
     'low low loot'
 
 This file encodes, and decodes, at once or as a stream. It reads no files (checkpoints/vocabulary.py does),
-does not learn merges, and adds no token that the text does not hold.
+learns no merges (training/merges.py does), and adds no token that the text does not hold.
 """
 
 import codecs

@@ -26,7 +26,9 @@ def learn_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     in it (see `learn_merges`) gives a smaller vocabulary. Raises ArgumentError for less than 256.
     """
     if not is_count(vocab_size, 256):
-        raise ArgumentError(f"vocab_size must be at least 256, the number of bytes, got {show(vocab_size)}")
+        raise ArgumentError(
+            f"vocab_size must be a whole number of at least 256, one for each byte, got {show(vocab_size)}"
+        )
     if vocab_size == 256:
         return Tokenizer([], special_tokens={})
     return Tokenizer(learn_merges(text, vocab_size - 257))
