@@ -154,6 +154,18 @@ def test_the_head_is_a_flag_and_a_copy_is_said_to_be_one(run, checkpoint, tmp_pa
     assert own[1] != run("generate", "--model", str(tmp_path), "--head", "tied", "--greedy", "a")[1]
 
 
+def test_an_empty_prompt_can_become_end_of_text_where_there_is_one(run, checkpoint, tmp_path):
+    assert run("generate", "--model", checkpoint, "")[2].endswith('--allow-special "<|endoftext|>")\n')
+    tiedgpt.save_model(random_model(replace(CONFIG, vocab_size=256)), Tokenizer([], {}), tmp_path)
+    code, out, err = run("generate", "--model", str(tmp_path), "")
+    assert (code, out, err.partition("prompt is")[2]) == (
+        2,
+        "",
+        " empty: GPT-2 needs at least one token to continue\n",
+    )
+    assert run("generate", "--model", str(tmp_path), "-n", "3", "<|endoftext|>")[0] == 0
+
+
 def test_special_tokens_are_read_only_when_allowed(run, checkpoint):
     arguments = ("generate", "--model", checkpoint, "--json", "<|endoftext|>")
     assert_one_error_line(run(*arguments), "the text holds <|endoftext|>; to read it as that token, add")

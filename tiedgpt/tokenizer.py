@@ -12,7 +12,7 @@ Three merges will do for an example; "Ġ" is how a vocabulary spells the space:
     'low low loot'
 
 This file encodes, and decodes, at once or as a stream. It reads no files (checkpoints/vocabulary.py does),
-does not learn merges, and adds no token that the text does not hold.
+learns no merges (training/merges.py does), and adds no token that the text does not hold.
 """
 
 import codecs
@@ -140,7 +140,7 @@ class Tokenizer:
                 raise TokenizerError(f"{name} has id {show(token_id)}, expected {expected}")
             if text == "" or text in ids:
                 raise TokenizerError(f"{name} is {'an ordinary token too' if text else 'empty'}")
-            tokens[expected : expected + 1] = [_utf8(text, name)]  # in place of a b"", or at the end
+            tokens[expected : expected + 1] = [utf8(text, name)]  # in place of a b"", or at the end
         # Longest first: where both "<a>" and "<a><b>" are special, the text "<a><b>" is the second.
         longest_first = sorted(special_tokens, key=len, reverse=True)
         self._specials = regex.compile(f"({'|'.join(map(regex.escape, longest_first))})")
@@ -166,7 +166,7 @@ class Tokenizer:
         """
         if special not in ("error", "token", "text"):
             raise ArgumentError(f"special must be 'error', 'token' or 'text', got {show(special)}")
-        _utf8(text, "the text")
+        utf8(text, "the text")
         if special == "text" or not self.special_tokens:
             return self._encode_words(text)
         if special == "error" and (found := self._specials.search(text)):
@@ -256,7 +256,8 @@ class Tokenizer:
         return StreamDecoder(self.token_bytes)
 
 
-def _utf8(text: str, name: str) -> bytes:
+def utf8(text: str, name: str) -> bytes:
+    """The bytes of a text. Raises TokenizerError that says `name` where it holds half a surrogate pair."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -13,7 +13,7 @@ from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, TiedGPTError
 from ..generation import Sampling, TextSample, check_count, check_prompt, check_seed, generate_text
 from ..model import GPT2
-from ..tokenizer import Tokenizer
+from ..tokenizer import EOT, Tokenizer
 from .common import (
     Progress,
     add_command,
@@ -132,10 +132,8 @@ def check_flags(args: argparse.Namespace) -> Sampling:
 def encode_prompt(tokenizer: Tokenizer, prompt: str, args: argparse.Namespace) -> list[int]:
     """The prompt's ids. Raises ArgumentError for an empty prompt or a special token that is not allowed."""
     if not prompt:
-        raise ArgumentError(
-            "the prompt is empty: GPT-2 needs at least one token to continue "
-            '(to start from nothing: --allow-special "<|endoftext|>")'
-        )
+        start = f' (to start from nothing: --allow-special "{EOT}")' if tokenizer.eot_id is not None else ""
+        raise ArgumentError(f"the prompt is empty: GPT-2 needs at least one token to continue{start}")
     return encode(tokenizer, prompt, args.allow_special)
 
 

@@ -1,0 +1,1 @@
+"""Training a GPT-2, and the tokenizer it reads with."""

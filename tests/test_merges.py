@@ -1,0 +1,194 @@
+"""Learning merges: by hand, against the definition, and against Hugging Face's trainer."""
+
+import random
+import sys
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from conftest import SMALL
+from texts import assert_same_ids, random_texts
+
+import tiedgpt
+from tiedgpt.errors import ArgumentError, TokenizerError
+from tiedgpt.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet, spelled_ids
+from tiedgpt.training.merges import learn_merges, learn_tokenizer
+
+NO_LIMIT = 10**9
+
+
+@pytest.fixture
+def corpus(shared) -> str:
+    return (shared / "corpus" / "tinyshakespeare.txt").read_text(encoding="utf-8")
+
+
+def merged_everywhere(word: list[int], pair: tuple[int, int], merged: int) -> list[int]:
+    """`word` with `pair` joined wherever it stands, from left to right."""
+    out: list[int] = []
+    at = 0
+    while at < len(word):
+        fits = tuple(word[at : at + 2]) == pair
+        out.append(merged if fits else word[at])
+        at += 2 if fits else 1
+    return out
+
+
+def obvious_merges(text: str, limit: int) -> list[tuple[str, str]]:
+    """Learning as it is defined: every pair of every word counted again for each merge."""
+    spelling = list(byte_alphabet().values())
+    byte_ids = Tokenizer([], {}).encode
+    words = [byte_ids(word) for document in text.split(EOT) for word in WORDS.findall(document)]
+    merges: list[tuple[str, str]] = []
+    while len(merges) < limit:
+        counts = Counter(pair for word in words for pair in pairwise(word))
+        best = max(counts, key=lambda pair: (counts[pair], -pair[0], -pair[1]), default=None)
+        if best is None or counts[best] == 1:
+            break
+        words = [merged_everywhere(word, best, len(spelling)) for word in words]
+        merges.append((spelling[best[0]], spelling[best[1]]))
+        spelling.append("".join(merges[-1]))
+    return merges
+
+
+def test_the_example_of_the_paper():
+    """ "low", "lower", "newest", "widest" come 5, 2, 6 and 3 times [Sennrich et al. 2016, algorithm 1].
+
+    es is as common as st (9), and e is the older token: es. Then est (9), which no other reaches. lo is as
+    common as ow (7): lo, low. ne, ew and west are 6 each: ew, of e, then new, then newest. wi, id and dest
+    are 3 each: dest, of d, then idest (of i, before w), then widest. Of what comes twice, er is older than
+    lowe: er, lower. What is left are whole words.
+    """
+    text = "\n".join(["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3)
+    merges = "e+s es+t l+o lo+w e+w n+ew new+est d+est i+dest w+idest e+r low+er"
+    assert ["+".join(merge) for merge in learn_merges(text, NO_LIMIT)] == merges.split()
+    assert ["+".join(merge) for merge in learn_merges(text, 3)] == merges.split()[:3]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_merges_are_what_the_definition_says(seed):
+    rng = random.Random(seed)
+    letters = [*"aaabc", " ", "é", EOT][: rng.randrange(1, 9)]
+    texts = ["".join(rng.choices(letters, k=rng.randrange(300))), "".join(random_texts(60, seed))]
+    for text in texts:
+        for limit in (NO_LIMIT, 10):
+            merges = learn_merges(text, limit)
+            assert merges == obvious_merges(text, limit), text
+            assert Tokenizer(merges).merges == merges  # which refuses two merges with one result
+
+
+def test_the_order_of_documents_does_not_matter():
+    documents = random_texts(500, seed=1)
+    merges = learn_merges(EOT.join(documents), NO_LIMIT)
+    assert len(merges) > 300
+    random.Random(0).shuffle(documents)
+    assert learn_merges(EOT.join(documents), NO_LIMIT) == merges
+
+
+@pytest.mark.parametrize("text", ["", "a", " ", "\n", "ab", "abc d", "a" * 2, "👍", "é", EOT, EOT * 100])
+def test_texts_without_a_pair_that_comes_twice(text):
+    assert learn_merges(text, NO_LIMIT) == []
+
+
+def test_a_run_is_merged_from_the_left():
+    """ "aaa" holds the pair twice, and one of the two becomes a token."""
+    assert learn_merges("aaa", NO_LIMIT) == [("a", "a")]
+    assert learn_merges(" " * 17, NO_LIMIT) == [("Ġ", "Ġ"), ("ĠĠ", "ĠĠ"), ("ĠĠĠĠ", "ĠĠĠĠ")]
+
+
+def test_end_of_text_is_not_learned_from_and_no_word_reaches_across_it():
+    assert learn_merges(f"ab{EOT}" * 2, NO_LIMIT) == [("a", "b")]
+    assert learn_merges(f"!{EOT}?{EOT}" * 2, NO_LIMIT) == []  # "!<|" and "|>?" would be words, or "!?"
+
+
+def test_half_a_surrogate_pair_is_refused():
+    with pytest.raises(TokenizerError, match=r"character 2 of the text is '\\udcff', .* was not valid UTF-8"):
+        learn_merges("ab\udcff", 1)
+
+
+def lines_run(text: str) -> int:
+    """How many lines of Python learning all merges of `text` runs."""
+    count = 0
+
+    def trace(frame, event, arg):
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        learn_merges(text, NO_LIMIT)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("letters", ["a", "ab", "abcdefghijklmnopqrstuvwxyz"])
+def test_a_huge_word_takes_time_in_proportion(letters):
+    text = "".join(random.Random(0).choices(letters, k=4_000))
+    assert lines_run(text) < 2.2 * lines_run(text[:2_000])
+
+
+# Tokenizers
+
+
+def test_vocab_size_counts_every_token(corpus):
+    for vocab_size in (257, 300, 1024):
+        tokenizer = learn_tokenizer(corpus, vocab_size)
+        assert (tokenizer.vocab_size, tokenizer.eot_id) == (vocab_size, vocab_size - 1)
+    ids = tokenizer.encode(corpus)
+    assert tokenizer.decode(ids) == corpus
+    assert len(ids) == 459_913  # as a vocabulary that Hugging Face's trainer made of it gives
+
+
+def test_256_is_bytes_alone():
+    tokenizer = learn_tokenizer(f"low low{EOT}", 256)
+    assert (tokenizer.vocab_size, tokenizer.eot_id, tokenizer.merges) == (256, None, [])
+    assert tokenizer.decode(tokenizer.encode(f"low low{EOT}")) == f"low low{EOT}"
+
+
+def test_a_text_with_too_few_merges_gives_a_smaller_vocabulary():
+    tokenizer = learn_tokenizer("low low", 50_000)
+    assert tokenizer.merges == [("l", "o"), ("lo", "w")]
+    assert tokenizer.vocab_size == 256 + 2 + 1
+
+
+@pytest.mark.parametrize("wrong", [255, 0, -1, 300.0, "300", None, True])
+def test_vocab_size_must_have_room_for_the_bytes(wrong):
+    with pytest.raises(ArgumentError, match=rf"a whole number of at least 256, .*, got {wrong!r}$"):
+        learn_tokenizer("low low", wrong)
+
+
+@pytest.mark.parametrize("vocab_size", [256, 257, 700])
+def test_transformers_reads_a_learned_vocabulary(vocab_size, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    texts = random_texts(500, seed=2)
+    tokenizer = learn_tokenizer("\n".join(texts), vocab_size)
+    end = tokenizer.eot_id
+    config = replace(SMALL, vocab_size=vocab_size, bos_token_id=end, eos_token_id=end)
+    tiedgpt.save_model(tiedgpt.GPT2.random(config), tokenizer, tmp_path)
+
+    read = tiedgpt.load_tokenizer(tmp_path)
+    assert (read.merges, read.special_tokens) == (tokenizer.merges, tokenizer.special_tokens)
+    assert tiedgpt.load_model(tmp_path).config.eos_token_id == end
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert_same_ids(texts, tokenizer.encode, theirs.encode)
+    if end is not None:
+        assert theirs.encode(f"a{EOT}") == tokenizer.encode(f"a{EOT}", special="token")
+
+
+def test_hugging_faces_trainer_learns_the_same_merges(corpus):
+    tokenizers = pytest.importorskip("tokenizers")
+    byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    for text, vocab_size in [(corpus, 8_000), (EOT.join(random_texts(2_000, seed=3)), 3_000)]:
+        theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
+        theirs.pre_tokenizer = byte_level
+        trainer = tokenizers.trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            min_frequency=2,
+            initial_alphabet=byte_level.alphabet(),
+            show_progress=False,
+        )
+        theirs.train_from_iterator(text.split(EOT), trainer)
+        assert theirs.get_vocab() == spelled_ids(learn_merges(text, vocab_size - 256), first_id=0)
