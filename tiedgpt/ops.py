@@ -1,8 +1,8 @@
 """The few functions that GPT-2 is made of, each with its derivative under it.
 
-Arrays in, arrays out; dtype in is dtype out. `dx` stands for the gradient of the loss by x, and has x's shape;
-`f_backward(dout, ...)` takes the gradient by what f returned, and then what f was given. Where f has weights,
-their gradients are written into `grad`, a dict of arrays named like them.
+Arrays in, arrays out; dtype in is dtype out. `dx` stands for the gradient of the loss by x, and has x's
+shape; `f_backward(dout, ...)` takes the gradient by what f returned, and then what f was given. Where f has
+weights, their gradients are written into `grad`, a dict of arrays named like them.
 
 Constants are Python floats on purpose: a NumPy float64 scalar (np.sqrt(2), say) would turn a float32
 array into float64 without a word. `x * x * x` is on purpose too: NumPy's `x**3` is tens of times slower.

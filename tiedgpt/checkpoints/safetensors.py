@@ -73,6 +73,11 @@ class Tensor:
 
 def read_header(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name. Raises CheckpointError where the file breaks a rule."""
+    return read_with_metadata(path)[0]
+
+
+def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors, and what else the header says. Raises what read_header raises."""
 
     def wrong(what: str) -> CheckpointError:
         return CheckpointError(f"{path}: {what}")
@@ -100,7 +105,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
         header = json.loads(raw.decode("utf-8"), object_pairs_hook=_object_without_duplicates)
     except (ValueError, RecursionError) as error:
         raise wrong(f"the header is not JSON: {error}") from error
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", None) or {}
 
     tensors = {}
     spans = []
@@ -135,17 +140,21 @@ def read_header(path: Path) -> dict[str, Tensor]:
     if 8 + length + covered != file_size:
         problem = "truncated" if 8 + length + covered > file_size else "bytes after the last tensor"
         raise wrong(f"{problem}: the header describes {8 + length + covered} bytes, the file has {file_size}")
-    return tensors
+    return tensors, metadata
 
 
-def write(file: BinaryIO, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
+def write(
+    file: BinaryIO, tensors: Iterable[tuple[str, np.ndarray]], metadata: dict[str, str] | None = None
+) -> None:
     """Write arrays as F32 in the order given, so that transformers and safetensors read them back.
 
     subtle: an array's numbers are written in the order of its indices, not of its memory. Those differ for
     a transposed view such as wte.T, which safetensors.numpy.save writes wrongly.
     """
     tensors = list(tensors)
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers wants to know: "pt" layout
+    header: dict[str, Any] = {
+        "__metadata__": {"format": "pt", **(metadata or {})}
+    }  # transformers wants to know: "pt" layout
     end = 0
     for name, array in tensors:
         begin, end = end, end + 4 * array.size

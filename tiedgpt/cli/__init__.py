@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import TiedGPTError
-from . import convert, download, generate, params, score, tokenize
+from . import convert, download, generate, params, score, tokenize, train
 from .common import note
 
-COMMANDS = (generate, score, params, tokenize, download, convert)
+COMMANDS = (generate, score, train, params, tokenize, download, convert)
 
 EXAMPLES = """\
 examples:

@@ -39,8 +39,8 @@ def loss_and_gradients(
 
     Writes its gradient by each parameter into `gradients`, arrays like the parameters'; lm_head.weight may be
     there alone, for a body that is frozen. `rng` draws the dropout that the config asks for; None is without.
-    For a part of a batch, `total` is how many tokens the whole has: the parts' losses and gradients then add up
-    to the whole's.
+    For a part of a batch, `total` is how many tokens the whole has: the parts' losses and gradients then add
+    up to the whole's.
     """
     total = targets.size if total is None else total
     grad = nest(gradients)
@@ -62,8 +62,8 @@ def unembed_backward(  # [B, T, D], [D, V], [B, T] -> loss, [B, T, D]
 ) -> tuple[float, np.ndarray]:
     """The loss and its gradient by `final`; writes that by the head's matrix into dhead [V, D].
 
-    Logits are V / D times as large as what they are made of, so only those of ROWS tokens exist at a time, and
-    each piece goes forward and backward before the next.
+    Logits are V / D times as large as what they are made of, so only those of ROWS tokens exist at a time,
+    and each piece goes forward and backward before the next.
     """
     N, D = targets.size, final.shape[-1]
     rows, wanted = final.reshape(N, D), targets.reshape(N)
@@ -176,8 +176,8 @@ def embed_backward(
 ) -> None:
     """resid = wte[ids] + wpe[positions]: each row that was read receives what came of it.
 
-    A token that stands in the batch several times was read several times, and its gradients add up. So do those
-    of one position in all sequences.
+    A token that stands in the batch several times was read several times, and its gradients add up. So do
+    those of one position in all sequences.
     """
     _, T, D = dresid.shape
     dwpe[:T] = dresid.sum(axis=0)

@@ -1,23 +1,31 @@
-"""The loop: draw a batch, find its gradient, clip it, take a step; from time to time, look at held-out text."""
+"""The loop: draw a batch, find its gradient, clip it, take a step; now and then, look at held-out text."""
 
+import json
 import math
 import time
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, TiedGPTError, is_count, is_number, show
+from ..checkpoints import safetensors
+from ..checkpoints.files import StagedFiles
+from ..errors import ArgumentError, CheckpointError, TiedGPTError, is_count, is_number, show
 from ..evaluation import token_losses
 from ..model import GPT2, check_ids
 from ..parameters import parameter_shapes, views
 from .backward import loss_and_gradients
 from .machine import default_threads, keep_freed_memory, one_blas_thread
 from .optimizer import AdamW, clip, learning_rate
+
+TOO_HIGH = "the learning rate is too high for this model"
+STATE = "training.safetensors"  # of a trainer that can go on; other programs pass over it
 
 
 @dataclass(frozen=True)
@@ -29,21 +37,20 @@ class Settings:
     context: int = 128  # tokens in each
     accumulate: int = 1  # batches whose gradients are added up for one step
     lr: float = 3e-3  # the learning rate at its highest, after the warm-up
-    warm_up: int = 100  # steps
+    warm_up: int = 100  # steps, but no more than a tenth of them all
     weight_decay: float = 0.1
     beta2: float = 0.99
     clip: float = 1.0  # the longest gradient
-    eval_every: int = 200  # steps
+    eval_every: int = 0  # steps; 0 for a tenth of them
     seed: int = 1
-    threads: int = 1  # that share a batch
+    threads: int = 0  # that share a batch; 0 for as many as help
 
     def __post_init__(self) -> None:
-        least = {"steps": 1, "batch": 1, "context": 1, "accumulate": 1, "warm_up": 0, "eval_every": 1}
-        for name, minimum in {**least, "seed": 0, "threads": 1}.items():
-            if not is_count(getattr(self, name), minimum):
-                raise ArgumentError(
-                    f"{name} must be a whole number of at least {minimum}, got {show(getattr(self, name))}"
-                )
+        counts = dict.fromkeys(("steps", "batch", "context", "accumulate"), 1)
+        for name, least in {**counts, "warm_up": 0, "eval_every": 0, "seed": 0, "threads": 0}.items():
+            value = getattr(self, name)
+            if not is_count(value, least):
+                raise ArgumentError(f"{name} must be a whole number of at least {least}, got {show(value)}")
         for name, limit in {"lr": math.inf, "clip": math.inf, "weight_decay": math.inf, "beta2": 1}.items():
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value < limit:
@@ -55,10 +62,10 @@ class Trainer:
     """A model in training.
 
     `tokens` [N] are learned from, in windows of context + 1 at random places; `held_out` [M] are not. With
-    `only="head"` the rest is frozen: W_U of an untied model is fitted to what a body says that stays the same,
-    without dropout. The model given is not changed; `model` is a copy of it whose trained parameters lie in one
-    vector. Which tokens and what dropout step n sees depends on the seed and n alone, so that a run that was
-    interrupted goes on as if it had not been. Raises ArgumentError where these do not fit together.
+    `only="head"` the rest is frozen: W_U of an untied model is fitted to what a body says that stays the
+    same, without dropout. The model given is not changed; `model` is a copy of it whose trained parameters
+    lie in one vector. Which tokens and what dropout step n sees depends on the seed and n alone, so that a
+    run that was interrupted goes on as if it had not been. Raises ArgumentError where these do not fit.
     """
 
     def __init__(
@@ -88,7 +95,10 @@ class Trainer:
                     + (f" (a context of {settings.context} and the token after it)" if least > 2 else "")
                 )
             check_ids(ids[:, None], config)
-        self.settings, self.only = settings, only
+        threads = min(settings.threads or default_threads(config.n_embd), settings.batch)
+        eval_every = settings.eval_every or max(1, settings.steps // 10)
+        self.settings = replace(settings, threads=threads, eval_every=eval_every)
+        self.only = only
         self.tokens, self.held_out = tokens, held_out
         self.shapes = {
             name: shape
@@ -106,7 +116,6 @@ class Trainer:
         )
         # A row for each thread, which one writes and none reads before all are done; the sum is in the first.
         # To accumulate takes one more.
-        threads = min(settings.threads, settings.batch)
         self._gradients = np.empty((threads + (settings.accumulate > 1), size), model.dtype)
         self._rows = [views(row, self.shapes) for row in self._gradients[-threads:]]
         self.step = 0
@@ -115,10 +124,10 @@ class Trainer:
     def run(self) -> Iterator[dict[str, Any]]:
         """Train; yield after each step what happened in it.
 
-        {"step", "loss", "lr", "grad_norm", "tokens_per_s"}, where loss is that of the step's batch in nats per
-        token; and "val_loss", of the held-out text, at the beginning, every eval_every steps and at the end.
-        The first of a new run is {"step": 0, "val_loss": ...}. Raises TiedGPTError when the loss or its
-        gradient is not a number any more; the parameters are then those of the step before.
+        {"step", "loss", "lr", "grad_norm", "tokens_per_s"}, where loss is that of the step's batch in nats
+        per token; and "val_loss", of the held-out text, at the beginning, every eval_every steps and at the
+        end. The first of a new run is {"step": 0, "val_loss": ...}. Raises TiedGPTError when a loss or
+        gradient is not a number any more.
         """
         keep_freed_memory()
         if self.step == 0:
@@ -134,9 +143,65 @@ class Trainer:
         """Nats per token of the held-out text, each token but the first predicted once."""
         stride = max(1, self.model.config.n_ctx - 1)
         loss = float(token_losses(self.model, self.held_out, stride).mean())
+        if not math.isfinite(loss):
+            raise TiedGPTError(f"the held-out loss after step {self.step} is {loss}: {TOO_HIGH}")
         if self.best is None or loss < self.best[0]:
             self.best = loss, self.step
         return loss
+
+    def save(self, directory: Path) -> None:
+        """Write all that `resume` needs into a directory, as one file."""
+        state = {
+            "settings": asdict(self.settings),
+            "only": self.only,
+            "text": self._text(),
+            "step": self.step,
+            "best": self.best,
+        }
+        tensors = {"parameters": self.flat, "m": self.optimizer.m, "v": self.optimizer.v}
+        with StagedFiles(directory) as files:
+            safetensors.write(files.open(STATE), tensors.items(), {"training": json.dumps(state)})
+
+    @classmethod
+    def resume(
+        cls,
+        directory: Path,
+        model: GPT2,
+        tokens: np.ndarray,
+        held_out: np.ndarray,
+        steps: int | None = None,
+    ) -> "Trainer":
+        """The trainer that was saved in a directory, as it was; `model` and the texts are those it had.
+
+        `steps`, if given, is a new number of steps in all, whose learning rates differ from then on. Raises
+        CheckpointError for a file that is not such a trainer's, ArgumentError for other texts.
+        """
+        path = directory / STATE
+        tensors, metadata = safetensors.read_with_metadata(path)
+        try:
+            state = json.loads(metadata["training"])
+            settings = Settings(**state["settings"])
+            settings = settings if steps is None else replace(settings, steps=steps)
+            trainer = cls(model, tokens, held_out, settings, state["only"])
+            if state["text"] != trainer._text():
+                raise ArgumentError(f"the text is not the one that {directory} was trained on until now")
+            trainer.step = trainer.optimizer.steps = int(state["step"])
+            trainer.best = float(state["best"][0]), int(state["best"][1])
+            for name, array in (
+                ("parameters", trainer.flat),
+                ("m", trainer.optimizer.m),
+                ("v", trainer.optimizer.v),
+            ):
+                array[...] = tensors[name].read()
+        except ArgumentError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path} does not hold the training of this model: {error!r}") from error
+        return trainer
+
+    def _text(self) -> list[int]:
+        """What tells one text from another: a checksum of each part's tokens."""
+        return [zlib.crc32(part.astype("<i8").tobytes()) for part in (self.tokens, self.held_out)]
 
     def _step(self, pool: ThreadPoolExecutor) -> dict[str, Any]:
         start = time.perf_counter()
@@ -146,9 +211,9 @@ class Trainer:
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise TiedGPTError(
                 f"the loss of step {self.step + 1} is {loss:.4g} and its gradient's norm {norm:.4g}: "
-                "the learning rate is too high for this model"
+                + TOO_HIGH
             )
-        lr = learning_rate(self.step, s.steps, s.lr, s.warm_up)
+        lr = learning_rate(self.step, s.steps, s.lr, min(s.warm_up, s.steps // 10))
         self.optimizer.step(gradient, lr)
         self.step += 1
         tokens = s.batch * s.context * s.accumulate
@@ -161,7 +226,7 @@ class Trainer:
         }
 
     def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
-        """Each thread finds the gradient of its share of the batch; the shares' losses and gradients add up."""
+        """Each thread finds the gradient of its share of the batch; losses and gradients add up."""
         s, threads = self.settings, len(self._rows)
         loss, gradient = 0.0, self._gradients[0]
         if s.accumulate > 1:

@@ -66,9 +66,9 @@ def one_blas_thread() -> Iterator[None]:
 def default_threads(n_embd: int) -> int:
     """How many threads should share a batch.
 
-    NumPy computes everything but products on one core, which for a small model is half the work; so each core
-    gets its share of the batch. In a wide model products are nearly all of it, and BLAS spreads them by itself,
-    without a gradient for each thread.
+    NumPy computes everything but products on one core, which for a small model is half the work; so each
+    core gets its share of the batch. In a wide model products are nearly all of it, and BLAS spreads them by
+    itself, without a gradient for each thread.
     """
     if n_embd >= WIDE or openblas() is None:
         return 1

@@ -13,9 +13,9 @@ class AdamW:
     """Adam with decoupled weight decay [Kingma & Ba 2015; Loshchilov & Hutter 2019], as torch computes it.
 
     `flat` [P] holds the parameters of `shapes`, one after the other, and is updated in place. Decay shrinks
-    the matrices, not the biases and layer norms. A tied wte is one matrix: it is decayed once and has one pair
-    of moments, which see the sum of its two gradients. Untied, wte and lm_head are decayed and scaled each by
-    itself: Adam then gives both steps of the same size, however different their gradients are.
+    the matrices, not the biases and layer norms. A tied wte is one matrix: it is decayed once and has one
+    pair of moments, which see the sum of its two gradients. Untied, wte and lm_head are decayed and scaled
+    each by itself: Adam then gives both steps of the same size, however different their gradients are.
     """
 
     def __init__(
