@@ -1,0 +1,273 @@
+"""Gradients against central differences in float64: each op by itself, then the whole model; and the tie.
+
+tests/test_gradients.py holds the same gradients against torch's.
+"""
+
+import numpy as np
+import pytest
+from conftest import SMALL, random_model
+
+from tiedgpt import GPT2, Config
+from tiedgpt.model import Tape
+from tiedgpt.ops import (
+    ACTIVATIONS,
+    BACKWARD,
+    cross_entropy,
+    cross_entropy_backward,
+    layer_norm,
+    layer_norm_backward,
+    linear,
+    linear_backward,
+    softmax,
+    softmax_backward,
+)
+from tiedgpt.training import backward
+from tiedgpt.training.backward import dropout_backward, embed_backward, loss_and_gradients
+
+EPS = 1e-5  # a layer norm's
+
+
+def central_differences(f, x, h=1e-6):
+    """The gradient of f() by x, where f reads the array x."""
+    gradient = np.empty_like(x)
+    for i in np.ndindex(x.shape):
+        before = x[i]
+        x[i] = before + h
+        above = f()
+        x[i] = before - h
+        gradient[i] = (above - f()) / (2 * h)
+        x[i] = before
+    return gradient
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_each_activations_derivative(name):
+    x, dout = 3 * normal(7, 11), normal(7, 11, seed=1)
+    x += np.sign(x) * 1e-3  # away from 0, where relu has no derivative
+    activation = ACTIVATIONS[name]
+    before = x.copy(), dout.copy()
+    dx = BACKWARD[activation](dout, x)
+    close(dx, central_differences(lambda: (activation(x) * dout).sum(), x))
+    np.testing.assert_array_equal((x, dout), before)
+
+
+def test_softmax():
+    x, dout = normal(2, 3, 5), normal(2, 3, 5, seed=1)
+    dx = softmax_backward(dout, softmax(x))
+    close(dx, central_differences(lambda: (softmax(x) * dout).sum(), x))
+
+
+def test_layer_norm():
+    x, dout, weight, bias = 2 + normal(2, 3, 7), normal(2, 3, 7, seed=1), normal(7, seed=2), normal(7, seed=3)
+    grad = {"weight": np.full(7, np.nan), "bias": np.full(7, np.nan)}
+    dx = layer_norm_backward(dout, x, weight, EPS, grad)
+
+    def loss():
+        return (layer_norm(x, weight, bias, EPS) * dout).sum()
+
+    close(dx, central_differences(loss, x))
+    close(grad["weight"], central_differences(loss, weight))
+    close(grad["bias"], central_differences(loss, bias))
+
+
+def test_linear():
+    x, dout, weight, bias = normal(2, 3, 5), normal(2, 3, 7, seed=1), normal(5, 7, seed=2), normal(7, seed=3)
+    grad = {"weight": np.full((5, 7), np.nan), "bias": np.full(7, np.nan)}
+    dx = linear_backward(dout, x, weight, grad)
+
+    def loss():
+        return (linear(x, weight, bias) * dout).sum()
+
+    close(dx, central_differences(loss, x))
+    close(grad["weight"], central_differences(loss, weight))
+    close(grad["bias"], central_differences(loss, bias))
+
+
+def test_cross_entropy():
+    logits, dout, targets = 3 * normal(5, 7), normal(5, seed=1), np.array([0, 6, 3, 3, 1])
+    dlogits = cross_entropy_backward(dout, logits, targets)
+    close(dlogits, central_differences(lambda: (cross_entropy(logits, targets) * dout).sum(), logits))
+
+
+def test_a_token_that_comes_twice_gets_both_gradients():
+    ids, dresid = np.array([[4, 1, 4], [1, 4, 0]]), normal(2, 3, 5)
+    wte, wpe = normal(6, 5, seed=1), normal(4, 5, seed=2)
+    dwte, dwpe = np.full_like(wte, np.nan), np.full_like(wpe, np.nan)
+    embed_backward(dresid, ids, False, dwte, dwpe)
+
+    def loss():
+        return ((wte[ids] + wpe[:3]) * dresid).sum()
+
+    close(dwte, central_differences(loss, wte))
+    close(dwpe, central_differences(loss, wpe))
+
+
+def gradients_of(model, ids, targets, seed=None):
+    """The loss and its gradients; `seed` is the dropout's."""
+    gradients = {name: np.full_like(array, np.nan) for name, array in model.parameters.items()}
+    rng = None if seed is None else np.random.default_rng(seed)
+    return loss_and_gradients(model, ids, targets, gradients, rng), gradients
+
+
+TINY = {"vocab_size": 13, "n_ctx": 7, "n_embd": 6, "n_head": 3, "n_inner": 5}
+TINY |= {"bos_token_id": None, "eos_token_id": None, "layer_norm_epsilon": 1e-2}
+CONFIGS = {
+    "tied": Config(**TINY, n_layer=2),
+    "untied": Config(**TINY, n_layer=2, tied=False),
+    "no layers": Config(**TINY, n_layer=0),
+    "scaled by layer": Config(**TINY, n_layer=2, scale_attn_by_inverse_layer_idx=True),
+    "unscaled": Config(**TINY, n_layer=1, scale_attn_weights=False),
+    "dropout": Config(**TINY, n_layer=2, embd_pdrop=0.2, resid_pdrop=0.3, attn_pdrop=0.4),
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_the_models_gradients(case):
+    model = random_model(CONFIGS[case], dtype=np.float64)
+    ids = np.array([[3, 1, 3, 12, 0], [7, 3, 3, 5, 1]])
+    ids, targets = ids[:, :-1], ids[:, 1:]
+    seed = 5 if case == "dropout" else None
+    _, gradients = gradients_of(model, ids, targets, seed)
+
+    def loss():
+        return loss_and_gradients(
+            model, ids, targets, {name: np.empty_like(g) for name, g in gradients.items()}, rng()
+        )
+
+    def rng():
+        return None if seed is None else np.random.default_rng(seed)
+
+    for name, parameter in model.parameters.items():
+        np.testing.assert_allclose(
+            gradients[name], central_differences(loss, parameter), rtol=1e-5, atol=1e-8, err_msg=name
+        )
+
+
+def test_the_loss_is_the_mean_of_what_the_logits_say(monkeypatch):
+    monkeypatch.setattr(backward, "ROWS", 7)  # so that the logits come in pieces, the last one shorter
+    model = random_model(dtype=np.float64)
+    ids = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 10))
+    loss, gradients = gradients_of(model, ids[:, :-1], ids[:, 1:])
+    logits = model(ids[:, :-1]).reshape(18, -1)
+    expected = -np.log(softmax(logits))[np.arange(18), ids[:, 1:].reshape(-1)].mean()
+    assert loss == pytest.approx(expected, rel=1e-12)
+    monkeypatch.setattr(backward, "ROWS", 10_000)
+    whole_loss, whole = gradients_of(model, ids[:, :-1], ids[:, 1:])
+    assert loss == pytest.approx(whole_loss, rel=1e-12)
+    for name in whole:
+        np.testing.assert_allclose(gradients[name], whole[name], rtol=1e-9, atol=1e-12)
+
+
+def test_tied_the_two_gradients_of_wte_add_up():
+    """Untied, with W_U = wte.T, they are apart; their sum is the tied gradient to the last bit."""
+    tied = random_model(dtype=np.float64)
+    untied = tied.untie("copy")
+    ids = np.random.default_rng(1).integers(0, SMALL.vocab_size, (3, 20))
+    tied_loss, together = gradients_of(tied, ids[:, :-1], ids[:, 1:])
+    untied_loss, apart = gradients_of(untied, ids[:, :-1], ids[:, 1:])
+    d_embed, d_head = apart["wte.weight"], apart["lm_head.weight"]
+    assert tied_loss == untied_loss
+    assert np.abs(d_embed).max() > 1e-3
+    assert np.abs(d_head).max() > 1e-3
+    np.testing.assert_array_equal(together["wte.weight"], d_embed + d_head)
+    for name in together:
+        if name != "wte.weight":
+            np.testing.assert_array_equal(together[name], apart[name], err_msg=name)
+    # A row that no token of the batch reads has no gradient from embedding, but every row unembeds.
+    unread = np.setdiff1d(np.arange(SMALL.vocab_size), ids[:, :-1])
+    assert unread.size
+    assert not d_embed[unread].any()
+    assert d_head[unread].all()
+
+
+def test_twice_gives_the_same():
+    model = random_model()
+    ids = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 9))
+    gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
+    first = loss_and_gradients(model, ids[:, :-1], ids[:, 1:], gradients)
+    kept = {name: gradient.copy() for name, gradient in gradients.items()}
+    parameters = {name: array.copy() for name, array in model.parameters.items()}
+    assert loss_and_gradients(model, ids[:, :-1], ids[:, 1:], gradients) == first
+    for name in kept:
+        np.testing.assert_array_equal(gradients[name], kept[name])
+        np.testing.assert_array_equal(model.parameters[name], parameters[name])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gradients_have_the_parameters_dtype_all_through(dtype, monkeypatch):
+    """A float64 anywhere in a float32 model's backward pass would become float32 when it is written."""
+    seen = set()
+    for name in ("layer_norm_backward", "linear_backward", "softmax_backward", "cross_entropy_backward"):
+        original = getattr(backward, name)
+
+        def spy(*args, original=original):
+            out = original(*args)
+            seen.add(out.dtype)
+            return out
+
+        monkeypatch.setattr(backward, name, spy)
+    config = Config(**TINY, n_layer=2, embd_pdrop=0.2, resid_pdrop=0.3, attn_pdrop=0.4)
+    model = random_model(config, dtype=dtype)
+    ids = np.array([[3, 1, 3, 12, 0]])
+    gradients_of(model, ids[:, :-1], ids[:, 1:], seed=1)
+    assert seen == {np.dtype(dtype)}
+
+
+def test_a_frozen_body_leaves_the_heads_gradient_as_it_is():
+    model = random_model(dtype=np.float64).untie("random")
+    ids = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 9))
+    loss, gradients = gradients_of(model, ids[:, :-1], ids[:, 1:])
+    alone = {"lm_head.weight": np.full_like(model.W_E, np.nan)}
+    assert loss_and_gradients(model, ids[:, :-1], ids[:, 1:], alone, np.random.default_rng(1)) == loss
+    np.testing.assert_array_equal(alone["lm_head.weight"], gradients["lm_head.weight"])
+
+
+def test_parts_of_a_batch_add_up_to_the_whole():
+    model = random_model(dtype=np.float64)
+    ids = np.random.default_rng(1).integers(0, SMALL.vocab_size, (3, 9))
+    loss, whole = gradients_of(model, ids[:, :-1], ids[:, 1:])
+    losses, parts = [], []
+    for part in (ids[:1], ids[1:]):
+        gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
+        losses.append(loss_and_gradients(model, part[:, :-1], part[:, 1:], gradients, total=3 * 8))
+        parts.append(gradients)
+    assert sum(losses) == pytest.approx(loss, rel=1e-12)
+    for name in whole:
+        np.testing.assert_allclose(parts[0][name] + parts[1][name], whole[name], rtol=1e-9, atol=1e-13)
+
+
+def test_dropout_keeps_the_share_it_says_and_the_mean(monkeypatch):
+    config = Config(**TINY, n_layer=1, embd_pdrop=0.5, resid_pdrop=0.25, attn_pdrop=0.0)
+    model = random_model(config)
+    ids = np.random.default_rng(1).integers(0, 13, (600, 7))
+    tapes: list[Tape] = []
+    monkeypatch.setattr(
+        backward, "transformer_backward", lambda dfinal, ids, tree, config, tape, grad: tapes.append(tape)
+    )
+    loss_and_gradients(model, ids, ids, {n: np.empty_like(p) for n, p in model.parameters.items()})
+    assert not [name for name in tapes[0] if name.endswith(".kept")]  # no rng, no dropout
+    rng = np.random.default_rng(1)
+    loss_and_gradients(model, ids, ids, {n: np.empty_like(p) for n, p in model.parameters.items()}, rng)
+    tape = tapes[1]
+    kept = {name.removesuffix(".kept"): mask for name, mask in tape.items() if name.endswith(".kept")}
+    assert set(kept) == {"embed", "attn.0.out", "mlp.0.out"}
+    for name, p in (("embed", 0.5), ("attn.0.out", 0.25), ("mlp.0.out", 0.25)):
+        mask = kept[name]
+        assert mask.shape == tape[name].shape
+        assert set(np.unique(mask).tolist()) == {0.0, np.float32(1 / (1 - p))}
+        assert mask.mean() == pytest.approx(1, abs=0.03)
+        assert not tape[name][mask == 0].any()
+        np.testing.assert_array_equal(dropout_backward(np.ones_like(mask), name, tape), mask)
+
+
+def test_the_model_itself_has_no_dropout(model: GPT2):
+    assert model.config.embd_pdrop > 0
+    np.testing.assert_array_equal(model([1, 2, 3]), model([1, 2, 3]))
