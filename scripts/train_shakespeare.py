@@ -17,6 +17,7 @@ from tiedgpt.evaluation import score
 from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.merges import learn_tokenizer
 
+DROPOUT = 0.2  # of the embedding and of what each layer adds
 SETTINGS = Settings(steps=4500, batch=32, context=128, lr=3e-3, eval_every=250, seed=1, threads=2)
 
 
@@ -41,6 +42,8 @@ def main() -> None:
             n_layer=4,
             n_head=4,
             tied=head == "tied",
+            embd_pdrop=DROPOUT,
+            resid_pdrop=DROPOUT,
             attn_pdrop=0.0,
             bos_token_id=tokenizer.eot_id,
             eos_token_id=tokenizer.eot_id,
