@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,13 @@ def test_generation_config_says_what_ends_a_text(tmp_path, model):
     assert tiedgpt.load_model(path).config.eos_token_ids == (8, 9)
 
 
+def test_what_is_wrong_in_generation_config_is_said_of_that_file(tmp_path, model):
+    path = write(tmp_path, model.parameters)
+    (path / "generation_config.json").write_text('{"eos_token_id": "end"}')
+    with pytest.raises(CheckpointError, match=r"/generation_config\.json: .*eos_token_id must be .*'end'"):
+        tiedgpt.load_model(path)
+
+
 # Wrong checkpoints
 
 
@@ -169,7 +177,7 @@ def without(tensors, name):
     [
         (
             lambda t: without(t, "h.1.ln_2.bias"),
-            r"tensor h\.1\.ln_2\.bias is missing \(1 in all\) of the 2-layer",
+            r"/model\.safetensors: tensor h\.1\.ln_2\.bias is missing \(1 in all\) of the 2-layer",
         ),
         (
             lambda t: {**t, "h.2.ln_1.bias": t["ln_f.bias"]},
@@ -226,6 +234,13 @@ def test_a_bad_configuration_names_its_file(tmp_path, config, message):
         tiedgpt.load_model(tmp_path)
 
 
+def test_a_text_file_that_is_too_large_is_not_read(tmp_path):
+    with open(tmp_path / "config.json", "wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(CheckpointError, match=rf"config\.json: {2**40} bytes; expected at most \d+"):
+        tiedgpt.load_model(tmp_path)
+
+
 def test_directories_that_are_no_checkpoints(tmp_path, model):
     with pytest.raises(CheckpointError, match=r"is not a checkpoint: it has no config\.json"):
         tiedgpt.load_model(tmp_path)
@@ -255,6 +270,10 @@ def test_directories_that_are_no_checkpoints(tmp_path, model):
         (lambda m: {**m, "wte.weight": 3}, "3 is not the name of a file"),
         (lambda m: {**m, "wte.weight": "b\0c"}, r"'b\\x00c' is not the name of a file"),
         (lambda m: {**m, "wte.weight": "fifo"}, r"fifo: is not a regular file"),
+        (
+            lambda m: {**m, "wte.weight": "x" * 10_000},
+            r"'x{50,60}\.\.\. is not the name of a file beside the",
+        ),
         (lambda m: {**m, "wte.weight": "c.safetensors"}, r"c\.safetensors: cannot be read"),
         (lambda m: {**m, "wte.weight": "b.safetensors"}, r"b\.safetensors: tensor 'wte\.weight' is missing"),
         (
@@ -380,6 +399,16 @@ def test_a_failure_leaves_the_older_files_as_they_were(tmp_path, model, monkeypa
     with pytest.raises(CheckpointError, match=rf"cannot write to {tmp_path}: No space left on device"):
         tiedgpt.save_model(model.untie("zeros"), Tokenizer([]), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_what_was_kept_of_a_configuration_and_cannot_be_written(tmp_path):
+    nested: list = []
+    for _ in range(100_000):
+        nested = [nested]
+    model = random_model(replace(SMALL, others={"task_specific_params": nested}))
+    with pytest.raises(CheckpointError, match=r"a field of config\.json is nested too deep to be written"):
+        tiedgpt.save_model(model, None, tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("exists", [False, True])

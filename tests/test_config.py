@@ -127,6 +127,14 @@ def test_a_bad_field_is_refused_by_its_name_in_the_file(changes, message):
         Config.from_json({**GPT2_JSON, **changes})
 
 
+def test_a_value_that_is_nested_too_deep_to_be_shown_is_refused_all_the_same():
+    nested: list = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(ConfigError, match=r"n_layer must be a whole number .*, got a list too long to show$"):
+        Config.from_json({**GPT2_JSON, "n_layer": nested})
+
+
 @pytest.mark.parametrize(
     ("data", "message"), [([], "expected a JSON object"), ({}, '"model_type" is missing')]
 )

@@ -399,6 +399,13 @@ def test_shards(weights, server, files):
     assert_whole(hub.download(NAME), expected)
 
 
+def test_the_tokenizers_other_files_are_fetched_where_there_are_some(server, files):
+    more = {"tokenizer_config.json": b'{"add_prefix_space": false}', "added_tokens.json": b'{"<pad>": 257}'}
+    server.files |= {f"{NAME}/{file}": content for file, content in more.items()}
+    assert_whole(hub.download(NAME), files | more)
+    assert tiedgpt.load_tokenizer(NAME).special_tokens == {"<|endoftext|>": 256, "<pad>": 257}
+
+
 def test_what_ends_a_text_is_fetched_where_a_file_of_its_own_says_it(server, files):
     server.files[f"{NAME}/generation_config.json"] = b'{"eos_token_id": 5}'
     assert_whole(hub.download(NAME), {**files, "generation_config.json": b'{"eos_token_id": 5}'})
@@ -413,6 +420,57 @@ def test_without_a_tokenizer_it_is_said_and_the_model_loads(server, notes):
     assert tiedgpt.load_model(NAME).config == CONFIG
     assert hub.download(NAME, note=notes.append)
     assert notes[-1] == f"{NAME} is here already, complete"
+
+
+def test_who_needs_the_tokenizer_alone_fetches_no_weights(
+    weights, server, pinned, files, monkeypatch, capsys
+):
+    """And what has come is no model: not to find_model, not offline, not to the download that comes later."""
+    tokenizer = {name: content for name, content in files.items() if name != WEIGHTS}
+    size = f"{sum(len(tokenizer[name]) for name in ('vocab.json', 'merges.txt')) / 1e6:.1f}"
+    assert cli.main(["tokenize", "--model", "124M", "é"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "   127  b'\\xc3'\n   102  b'\\xa9'\n"
+    assert err == (
+        "tiedgpt: note: gpt2 is not on this machine\n"
+        f"tiedgpt: note: downloading the tokenizer of gpt2 ({size} MB) from 127.0.0.1:{server.server_port}"
+        f"/openai-community/gpt2 to {weights}/gpt2/.tokenizer\n"
+    )
+    assert_whole(weights / "gpt2" / ".tokenizer", tokenizer)
+    assert {request.file for request in server.requests} == tokenizer.keys()
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert tiedgpt.load_tokenizer("gpt2").vocab_size == 257
+    assert cli.main(["generate", "--model", "gpt2", "a"]) == 2
+    assert re.match(
+        "tiedgpt: error: gpt2 is not on this machine: .*; HF_HUB_OFFLINE is set, so it is not downloaded\n$",
+        capsys.readouterr().err,
+    )
+    with pytest.raises(CheckpointError, match="gpt2 is not on this machine"):
+        names.find_model("gpt2")
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert tiedgpt.load_model("gpt2").config == CONFIG
+    assert {name: (weights / "gpt2" / name).read_bytes() for name in files} == files
+    shutil.rmtree(weights / "gpt2" / ".tokenizer")
+    assert tiedgpt.load_tokenizer("gpt2").vocab_size == 257
+    assert_whole(weights / "gpt2", files)
+
+
+def test_a_tokenizer_alone_comes_whole_or_not_at_all(weights, server, files):
+    server.faults["merges.txt"] = [drop] * fetching.ATTEMPTS
+    with pytest.raises(CheckpointError, match=r"merges\.txt: the connection was cut, 6 times"):
+        tiedgpt.load_tokenizer(NAME)
+    assert visible(weights) == set()
+    assert tiedgpt.load_tokenizer(NAME).vocab_size == 257
+    assert_whole(weights / NAME / ".tokenizer", {name: files[name] for name in files if name != WEIGHTS})
+
+
+def test_a_tokenizer_alone_of_a_repository_that_has_none(weights, server):
+    del server.files[f"{NAME}/vocab.json"]
+    with pytest.raises(CheckpointError, match=rf"/{NAME} has no tokenizer: neither vocab\.json and merges"):
+        tiedgpt.load_tokenizer(NAME)
+    assert visible(weights) == set()
 
 
 def test_a_plain_server_is_a_hub_too(server, files):
@@ -915,7 +973,7 @@ def test_names_that_are_none_lead_nowhere(weights, server, name, message):
 
 
 def test_an_unknown_source(server):
-    with pytest.raises(ArgumentError, match="source must be one of hub, openai, got 'tensorflow'"):
+    with pytest.raises(ArgumentError, match="source must be one of hub, openai, tokenizer, got 'tensorflow'"):
         hub.download("gpt2", "tensorflow")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import random_model
+from edits import edit_bytes
 
 import tiedgpt
 from tiedgpt import GPT2, Config
@@ -731,34 +732,13 @@ def test_an_index_cut_anywhere_is_caught(tmp_path, tiny):
             open_tensorflow(tmp_path)
 
 
-def edit(rng: random.Random, raw: bytes) -> bytes:
-    """The bytes with some of them changed, left out, put in, repeated or moved."""
-    edited = bytearray(raw)
-    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
-        at, to = sorted(rng.randrange(len(edited) + 1) for _ in range(2))
-        part = bytes(edited[at : min(to, at + 20)])
-        interesting = rng.choice(
-            (b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\1", varint(2**62))
-        )
-        match rng.randrange(6):
-            case 0 if edited:
-                edited[at % len(edited)] = rng.randrange(256)
-            case 1 if edited:
-                edited[at % len(edited)] ^= 1 << rng.randrange(8)
-            case 2:
-                del edited[at : at + len(part)]
-            case 3:
-                edited[to:to] = part
-            case 4:
-                edited[at:at] = interesting
-            case 5:
-                edited[at : at + len(interesting)] = interesting
-    return bytes(edited)
+INTERESTING = (b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\1", varint(2**62))
 
 
 @pytest.mark.parametrize("what", ["value", "key", "block", "index block", "metaindex block", "file"])
 def test_an_edited_index_is_refused_or_makes_no_difference(tmp_path, tiny, what):
     """Edits behind a CRC that is right, so that every later rule has its turn."""
+    edit = partial(edit_bytes, interesting=INTERESTING)
     model, entries, data = tiny
     write(tmp_path, b"", data, TINY)
     refused = 0

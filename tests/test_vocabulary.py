@@ -141,6 +141,14 @@ def test_special_tokens_that_do_not_fit(special_tokens, first_id, message):
         Tokenizer([("l", "o")] if "lo" in special_tokens else [], special_tokens, first_id)
 
 
+def test_special_tokens_without_end():
+    """To find them in a text would take minutes."""
+    with pytest.raises(
+        TiedGPTError, match=r"^50000 special tokens of 388890 characters; expected at most 20"
+    ):
+        Tokenizer([], {f"<{n}>!": 256 + n for n in range(50_000)})
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

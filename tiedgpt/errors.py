@@ -46,6 +46,6 @@ def show(value: Any, limit: int = 60) -> str:
     """`repr` for an error's one line: what a hostile file holds is neither long nor multi-line here."""
     try:
         text = repr(value)
-    except ValueError:  # a whole number of thousands of digits, which Python does not print
+    except (ValueError, RecursionError):  # a number of thousands of digits, a list in a list in a list in ...
         text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -35,6 +35,9 @@ WORDS = regex.compile(r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N
 
 LONGEST_CACHED_WORD = 32  # characters; longer words seldom come twice
 MAX_CACHED_WORDS = 32_768  # then all are forgotten; so many English words take 6 MB
+MAX_SPECIAL = (
+    200_000  # characters of all special tokens; a regex that finds so many takes a second to compile
+)
 
 
 def byte_alphabet() -> dict[int, str]:
@@ -141,6 +144,10 @@ class Tokenizer:
             if text == "" or text in ids:
                 raise TokenizerError(f"{name} is {'an ordinary token too' if text else 'empty'}")
             tokens[expected : expected + 1] = [utf8(text, name)]  # in place of a b"", or at the end
+        if (length := sum(map(len, special_tokens))) > MAX_SPECIAL:
+            raise TokenizerError(
+                f"{len(special_tokens)} special tokens of {length} characters; expected at most {MAX_SPECIAL}"
+            )
         # Longest first: where both "<a>" and "<a><b>" are special, the text "<a><b>" is the second.
         longest_first = sorted(special_tokens, key=len, reverse=True)
         self._specials = regex.compile(f"({'|'.join(map(regex.escape, longest_first))})")

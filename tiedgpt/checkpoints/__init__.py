@@ -25,8 +25,11 @@ def load_model(source: str | Path, head: str | None = None) -> GPT2:
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
-    """The tokenizer beside that checkpoint. Raises CheckpointError or TokenizerError."""
-    return read_tokenizer(find_or_download(source))
+    """The tokenizer beside that checkpoint; of a name that is not here, its files alone are downloaded.
+
+    Raises CheckpointError or TokenizerError.
+    """
+    return read_tokenizer(find_or_download(source, only_tokenizer=True))
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

@@ -10,6 +10,8 @@ from typing import Any, BinaryIO
 
 from ..errors import CheckpointError, show
 
+MAX_TEXT = 1 << 25  # bytes; the largest of GPT-2's, a tokenizer.json, has some 3 million
+
 
 def directory_of(model: Path) -> Path:
     """Where the files of a model lie that was found as a directory or as one file in it."""
@@ -19,6 +21,8 @@ def directory_of(model: Path) -> Path:
 def read_text(path: Path) -> str:
     """A UTF-8 file's text. Raises CheckpointError that names the file, and the line where it is none."""
     try:
+        if (size := path.stat().st_size) > MAX_TEXT:
+            raise CheckpointError(f"{path}: {size} bytes; expected at most {MAX_TEXT} of a GPT-2's text file")
         data = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error

@@ -4,6 +4,7 @@
     <weights>/gpt2/.*.part              what has come
     <weights>/gpt2/model.safetensors    all files get their names when all are verified,
     <weights>/gpt2/config.json          and this one last: where it is, the rest is
+    <weights>/gpt2/.tokenizer/          the same without weights, for who needs none
 
 How one file is fetched, whatever happens on the way, is in fetching.py.
 """
@@ -21,13 +22,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import ArgumentError, CheckpointError, show
+from ..errors import ArgumentError, CheckpointError, TiedGPTError, show
 from ..parameters import count_parameters
 from . import huggingface, tensorflow
 from .fetching import Server, Version, flush, megabytes
 from .names import MODELS, SHIPPED, check_name, find_model, folders_of, weight_folders
+from .vocabulary import read_tokenizer
 
-SOURCES = ("hub", "openai")
+SOURCES = ("hub", "openai", "tokenizer")
 HUB = "https://huggingface.co"
 OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/models"
 
@@ -71,8 +73,11 @@ def silent(_: str) -> None:
     """Tell nobody."""
 
 
-def find_or_download(source: str | Path, note: Note = silent) -> Path:
-    """What `find_model` finds; a name that it does not find is downloaded. (A Path is no name.)"""
+def find_or_download(source: str | Path, note: Note = silent, only_tokenizer: bool = False) -> Path:
+    """What `find_model` finds; a name that it does not find is downloaded. (A Path is no name.)
+
+    only_tokenizer: no weights are; the directory is then one that `find_model` does not find.
+    """
     try:
         return find_model(source)
     except CheckpointError as error:
@@ -80,26 +85,31 @@ def find_or_download(source: str | Path, note: Note = silent) -> Path:
     name = check_name(str(source))
     if isinstance(source, Path) or name in SHIPPED:
         raise missing
+    if only_tokenizer:
+        for folder in folders_of(name, "tokenizer"):
+            if os.path.isfile(folder / "config.json"):
+                return folder
     if _is_offline():
         raise CheckpointError(f"{missing}; HF_HUB_OFFLINE is set, so it is not downloaded")
     here = f" (for the directory here, write ./{source})" if os.path.isdir(source) else ""
     note(f"{name} is not on this machine{here}")
-    return download(name, note=note)
+    return download(name, "tokenizer" if only_tokenizer else "hub", note)
 
 
 def download(name: str, source: str = "hub", note: Note = silent) -> Path:
     """The directory of a model that was downloaded, now or before.
 
-    name: one of the names known, an alias, or a hub repository owner/name. source: "hub", or "openai" for
-    the TensorFlow files that OpenAI released. On a terminal a bar shows how far it is; `note` is called with
-    what else a user may want to know. Raises CheckpointError; what has come by then waits for the next try.
+    name: one of the names known, an alias, or a hub repository owner/name. source: "hub", "openai" for the
+    TensorFlow files that OpenAI released, or "tokenizer" for the hub's without weights. On a terminal a bar
+    shows how far it is; `note` is called with what else a user may want to know. Raises CheckpointError; what
+    has come by then waits for the next try.
     """
     if source not in SOURCES:
         raise ArgumentError(f"source must be one of {', '.join(SOURCES)}, got {show(source)}")
     name = check_name(name)
     if name in SHIPPED:
         return find_model(name)
-    remote = _at_openai(name, note) if source == "openai" else _on_hub(name, note)
+    remote = _at_openai(name, note) if source == "openai" else _on_hub(name, source, note)
     for folder in folders_of(name, source):
         if not remote.problem(folder):
             note(f"{name} is here already, complete{' and verified' if remote.has_digests else ''}")
@@ -127,13 +137,14 @@ class RemoteModel:
     """A model on a server."""
 
     name: str
+    source: str
     server: Server
-    config: str  # the file that says what the model is
     pins: dict[str, Version]  # what is known of its files beforehand
 
     @property
-    def is_openai(self) -> bool:
-        return self.config == tensorflow.HPARAMS
+    def config(self) -> str:
+        """The file that says what the model is."""
+        return tensorflow.HPARAMS if self.source == "openai" else "config.json"
 
     @property
     def has_digests(self) -> bool:
@@ -141,12 +152,13 @@ class RemoteModel:
 
     def problem(self, folder: Path) -> str:
         """What `folder` lacks to be this model, complete and as it is pinned; nothing if it lacks nothing."""
+        openers = {"openai": tensorflow.open_tensorflow, "tokenizer": read_tokenizer}
         try:
-            (tensorflow.open_tensorflow if self.is_openai else huggingface.open_checkpoint)(folder)
+            openers.get(self.source, huggingface.open_checkpoint)(folder)
             for file, pin in self.pins.items():
                 if wrong := pin.difference(folder / file):
                     return f"{folder / file}: {wrong}"
-        except (CheckpointError, OSError) as error:
+        except (TiedGPTError, OSError) as error:
             return str(error)
         return ""
 
@@ -155,7 +167,7 @@ class RemoteModel:
         return self.server.fetch(file, folder, self.pins.get(file, Version()))
 
 
-def _on_hub(name: str, note: Note) -> RemoteModel:
+def _on_hub(name: str, source: str, note: Note) -> RemoteModel:
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     token = os.environ.get("HF_TOKEN", "").strip()
     if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", endpoint):
@@ -166,10 +178,11 @@ def _on_hub(name: str, note: Note) -> RemoteModel:
     if name in MODELS:
         repository = MODELS[name][0]
         revision, weights = PINNED[name]
-        pins = {huggingface.WEIGHTS: weights, "vocab.json": VOCAB, "merges.txt": MERGES}
+        pins = {"vocab.json": VOCAB, "merges.txt": MERGES}
+        pins |= {} if source == "tokenizer" else {huggingface.WEIGHTS: weights}
     label = f"{urlsplit(endpoint).netloc.rpartition('@')[2]}/{repository}"
     server = Server(f"{endpoint}/{repository}/resolve/{revision}", label, token, note)
-    return RemoteModel(name, server, "config.json", pins)
+    return RemoteModel(name, source, server, pins)
 
 
 def _at_openai(name: str, note: Note) -> RemoteModel:
@@ -180,7 +193,7 @@ def _at_openai(name: str, note: Note) -> RemoteModel:
     pins = {tensorflow.DATA: Version(size), "encoder.json": VOCAB, "vocab.bpe": MERGES}
     if name == "gpt2":
         pins |= OPENAI_124M
-    return RemoteModel(name, Server(base, base.partition("://")[2], None, note), tensorflow.HPARAMS, pins)
+    return RemoteModel(name, "openai", Server(base, base.partition("://")[2], None, note), pins)
 
 
 def _is_offline() -> bool:
@@ -210,11 +223,12 @@ def _download(remote: RemoteModel, folder: Path, note: Note) -> None:
         server.base = re.sub("/main$", f"/{server.commit}", server.base)
     size = sum(pin.size or 0 for pin in remote.pins.values())
     size_known = f" ({megabytes(size)})" if size else ""
-    note(f"downloading {name}{size_known} from {server.label} to {folder}")
+    what = f"the tokenizer of {name}" if remote.source == "tokenizer" else name
+    note(f"downloading {what}{size_known} from {server.label} to {folder}")
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder, lambda: note(f"another process is downloading {name}: waiting for it")):
+    with _locked(folder, lambda: note(f"another process is downloading {what}: waiting for it")):
         if (folder / remote.config).exists():
-            note(f"the other process has completed {name}")
+            note(f"the other process has completed {what}")
             return
         parts = _fetch_files(remote, folder)
         parts[remote.config] = folder / f".{remote.config}.part"
@@ -232,7 +246,7 @@ def _fetch_config(remote: RemoteModel, scratch: Path) -> bytes:
         raise CheckpointError(f"{remote.server.label}: no such repository, or no {remote.config} in it (404)")
     path = part.rename(scratch / remote.config)
     try:
-        (tensorflow.read_hparams if remote.is_openai else huggingface.read_config)(scratch)
+        (tensorflow.read_hparams if remote.source == "openai" else huggingface.read_config)(scratch)
     except CheckpointError as error:
         raise CheckpointError(str(error).replace(str(scratch), remote.server.label)) from error
     return path.read_bytes()
@@ -250,20 +264,24 @@ def _fetch_files(remote: RemoteModel, folder: Path) -> dict[str, Path]:
             parts[file] = part
         return True
 
-    if remote.is_openai:
+    if remote.source == "openai":
         if not fetch(tensorflow.INDEX, tensorflow.DATA, "encoder.json", "vocab.bpe"):
             raise CheckpointError(f"{label}: not all of the files that OpenAI released are there")
         return parts
-    if not fetch(huggingface.WEIGHTS):
+    if remote.source == "hub" and not fetch(huggingface.WEIGHTS):
         if not fetch(huggingface.INDEX):
             raise CheckpointError(f"{label}: {_why_no_weights(remote.server)}")
         shards = _shards(parts[huggingface.INDEX], f"{label}/{huggingface.INDEX}")
         if not fetch(*shards):
             raise CheckpointError(f"{label}: not all files that {huggingface.INDEX} names are there")
-    if not remote.pins:
-        fetch("generation_config.json")  # may say what else ends a text; the five models' says nothing new
+    if not remote.pins:  # the five models have none of these that says anything new
+        for file in ("generation_config.json", "tokenizer_config.json", "added_tokens.json"):
+            fetch(file)
     if not fetch("vocab.json", "merges.txt") and not fetch("tokenizer.json"):
-        remote.server.note(f"{label} has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json")
+        missing = f"{label} has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
+        if remote.source == "tokenizer":
+            raise CheckpointError(missing)
+        remote.server.note(missing)
     return parts
 
 

@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from .vocabulary import vocabulary_files
 
 PREFIX = "transformer."
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
-FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)  # of a shard: a plain name, which leads nowhere else
+FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{,199}", re.ASCII)  # of a shard: a plain name, leading nowhere else
 HEAD = "lm_head.weight"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 REFUSED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -98,7 +98,7 @@ class Checkpoint:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Check a directory, or one .safetensors file with a config.json beside it. Raises CheckpointError."""
     config = read_config(path)
-    found = _find_tensors(path)
+    listing, found = _find_tensors(path)
 
     tensors: dict[str, Tensor] = {}
     for tensor in found:
@@ -113,8 +113,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
     missing = [name for name in expected if name not in tensors and name != HEAD]
     if missing:
         raise CheckpointError(
-            f"{path}: tensor {missing[0]} is missing ({len(missing)} in all) of the {config.n_layer}-layer "
-            "model that config.json describes"
+            f"{listing}: tensor {missing[0]} is missing ({len(missing)} in all) of the "
+            f"{config.n_layer}-layer model that config.json describes"
         )
     for name, tensor in tensors.items():
         where = f"{tensor.file}: tensor {show(tensor.name)}"
@@ -139,14 +139,12 @@ def read_config(model: Path) -> Config:
     path = directory / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{directory} is not a checkpoint: it has no config.json")
-    data = read_json(path)
-    # transformers looks here first for what ends a text.
-    generation = directory / "generation_config.json"
-    if generation.is_file():
-        eos = read_json(generation).get("eos_token_id")
-        data = data if eos is None else {**data, "eos_token_id": eos}
     try:
-        return Config.from_json(data)
+        config = Config.from_json(read_json(path))
+        path = directory / "generation_config.json"  # transformers looks there first for what ends a text
+        if path.is_file() and (eos := read_json(path).get("eos_token_id")) is not None:
+            config = replace(config, eos_token_id=eos)
+        return config
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
 
@@ -158,23 +156,27 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
     new directory appears with all its files or not at all; in one that exists, each file is replaced
     whole, when all are written. Raises CheckpointError when it cannot be written.
     """
+    try:
+        config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
+    except RecursionError as error:  # in what was kept of another config.json
+        raise CheckpointError(
+            f"{directory}: a field of config.json is nested too deep to be written"
+        ) from error
     with StagedFiles(Path(directory)) as files:
         named = ((name if name == HEAD else PREFIX + name, a) for name, a in model.parameters.items())
         safetensors.write(files.open(WEIGHTS), named)
         for name, text in (vocabulary_files(tokenizer) if tokenizer else {}).items():
             files.open(name).write(text.encode())
-        config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
         files.open("config.json").write(config.encode())  # last: without it, nothing is a checkpoint
 
 
-def _find_tensors(path: Path) -> list[Tensor]:
-    """Every tensor of a single file, of a directory's one file, or of the shards that its index names."""
-    if path.is_file():
-        return list(safetensors.read_header(path).values())
-    if (path / WEIGHTS).is_file():
-        return list(safetensors.read_header(path / WEIGHTS).values())
+def _find_tensors(path: Path) -> tuple[Path, list[Tensor]]:
+    """A single file, a directory's one file, or its index, and the tensors that are listed there."""
+    for file in (path, path / WEIGHTS):
+        if file.is_file():
+            return file, list(safetensors.read_header(file).values())
     if (path / INDEX).is_file():
-        return _find_sharded(path / INDEX)
+        return path / INDEX, _find_sharded(path / INDEX)
     for name in REFUSED:
         if (path / name).is_file():
             raise CheckpointError(

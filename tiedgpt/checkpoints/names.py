@@ -86,10 +86,12 @@ def check_name(text: str) -> str:
 
 
 def folders_of(name: str, source: str = "hub") -> list[Path]:
-    """Where a name's checkpoint may lie, the first place first, in the hub's form or in OpenAI's.
+    """Where a name's checkpoint may lie, the first place first: the hub's, OpenAI's, or its tokenizer alone.
 
     One form to a folder: what is loaded does not depend on what else lies beside it.
     """
+    if source == "tokenizer":
+        return [root / name / ".tokenizer" for root in weight_folders()]
     if source == "openai":
         return [root / f"{name}-openai" for root in weight_folders()]
     repository = MODELS[name][0] if name in MODELS else name

@@ -47,10 +47,10 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
 
 
-def find(model: str | None) -> tuple[str, Path]:
+def find(model: str | None, only_tokenizer: bool = False) -> tuple[str, Path]:
     """The model's name as the user would give it, and where it is; says so when it is not gpt2 by default."""
     if model is not None:
-        return model, find_or_download(model, note)
+        return model, find_or_download(model, note, only_tokenizer)
     name, path = find_default()
     if name != "gpt2":
         note(

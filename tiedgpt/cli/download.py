@@ -17,7 +17,7 @@ DESCRIPTION = """\
 Fetch a model, resumable and verified; print its directory.
 
 It goes to $TIEDGPT_WEIGHTS, else weights/ of a checkout, else ~/.cache/tiedgpt. Every other command fetches
-what --model names if it is not here, so this one need not come first.
+what --model names if it is not here (tokenize its vocabulary alone), so this one need not come first.
 """
 
 
@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--source",
-        choices=hub.SOURCES,
+        choices=("hub", "openai"),
         default="hub",
         help="hub: transformers' files, from the Hugging Face hub (default); openai: the TensorFlow files "
         "that OpenAI released",

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
     if len(args.text) > 1 and not args.decode:
         raise ArgumentError(f"expected one TEXT, got {len(args.text)}: put it in quotes")
 
-    tokenizer = read_tokenizer(find(args.model)[1])
+    tokenizer = read_tokenizer(find(args.model, only_tokenizer=True)[1])
     if args.decode:
         ids = parse_ids(text)
         decoded = tokenizer.decode(ids)

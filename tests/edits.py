@@ -1,0 +1,132 @@
+"""Edits for fuzz tests: bytes and JSON with a few changes, the same for the same seed."""
+
+import json
+import random
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+
+def edit_bytes(rng: random.Random, raw: bytes, interesting: Sequence[bytes]) -> bytes:
+    """The bytes with some of them changed, left out, put in, repeated or moved."""
+    edited = bytearray(raw)
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+        at, to = sorted(rng.randrange(len(edited) + 1) for _ in range(2))
+        part = bytes(edited[at : min(to, at + 20)])
+        new = rng.choice(interesting)
+        match rng.randrange(6):
+            case 0 if edited:
+                edited[at % len(edited)] = rng.randrange(256)
+            case 1 if edited:
+                edited[at % len(edited)] ^= 1 << rng.randrange(8)
+            case 2:
+                del edited[at : at + len(part)]
+            case 3:
+                edited[to:to] = part
+            case 4:
+                edited[at:at] = new
+            case 5:
+                edited[at : at + len(new)] = new
+    return bytes(edited)
+
+
+class Pairs(list):
+    """A JSON object as a list of [name, value], in which a name may come twice."""
+
+
+class Raw(str):
+    """A value that is written as it stands, JSON or not."""
+
+
+RAW = [
+    *("null", "true", "false", "[]", "{}", "[0]", '{"a":0}', "NaN", "Infinity", "-Infinity"),
+    *('""', r'"\n"', r'"\u0000"', r'"\ud800"', r'"\u0120a"'),
+    *("-1", "0", "1", "2", "3", "4", "0.0", "-0.0", "1.0", "2.5", "1e-400", "1e999"),
+    *map(str, (2**31 - 1, 2**31, 2**62, 2**63, 2**64 - 1, 2**64, -(2**62), 10**300, 10**4000)),
+    "9" * 5000,  # more digits than Python reads
+    json.dumps("x" * 10_000),
+]
+
+
+def edit_json(rng: random.Random, text: str) -> str:
+    """A JSON text with some values or names replaced, left out, repeated or swapped; it may be none then."""
+    root = [json.loads(text, object_pairs_hook=lambda pairs: Pairs(map(list, pairs)))]
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        node, at = _place(rng, root)
+        other = rng.randrange(len(node))
+        match rng.randrange(7):
+            case 0:
+                _set(node, at, _new_value(rng))
+            case 1:
+                _set(node, at, _nudged(rng, _get(node, at)))
+            case 2 if node is not root:
+                del node[at]
+            case 3 if node is not root:  # twice; in an object, with another value
+                node.insert(other, [node[at][0], _get(node, other)] if isinstance(node, Pairs) else node[at])
+            case 4:
+                one, two = _get(node, at), _get(node, other)
+                _set(node, at, two)
+                _set(node, other, one)
+            case 5:
+                _set(node, at, deepcopy(_get(*_place(rng, root))))
+            case 6 if isinstance(node, Pairs):
+                name = _nudged(rng, node[at][0]) if rng.randrange(2) else node[other][0]
+                node[at] = [name, node[at][1]]
+    return _dump(root[0])
+
+
+def _place(rng: random.Random, root: list) -> tuple[list, int]:
+    """An array or object and a place in it, as likely near the root as in the largest of its branches."""
+    node = root
+    while True:
+        at = rng.randrange(len(node))
+        child = _get(node, at)
+        if not isinstance(child, list) or not child or (node is not root and rng.random() < 0.3):
+            return node, at
+        node = child
+
+
+def _get(node: list, at: int) -> Any:
+    return node[at][1] if isinstance(node, Pairs) else node[at]
+
+
+def _set(node: list, at: int, value: Any) -> None:
+    node[at] = [node[at][0], value] if isinstance(node, Pairs) else value
+
+
+def _new_value(rng: random.Random) -> Raw:
+    if rng.randrange(8):
+        return Raw(rng.choice(RAW))
+    depth = rng.choice((2, 100, rng.randrange(200, 1000), 100_000))
+    opening, closing = rng.choice((("[", "]"), ('{"a":', "}")))
+    return Raw(opening * depth + "0" + closing * depth)
+
+
+def _nudged(rng: random.Random, value: Any) -> Any:
+    """A value that is nearly the same, where there is one."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return rng.choice((value + 1, value - 1, value * 2, -value, float(value), str(value), [value]))
+        case str() if not isinstance(value, Raw):
+            at = rng.randrange(len(value) + 1)
+            return (
+                value[:at]
+                + rng.choice(("", " ", "\0", "\n", "x", "\ud800", "é", "Ġ"))
+                + value[at + rng.randrange(2) :]
+            )
+        case _:
+            return [value]
+
+
+def _dump(value: Any) -> str:
+    match value:
+        case Raw():
+            return value
+        case Pairs():
+            return "{" + ",".join(f"{json.dumps(name)}:{_dump(item)}" for name, item in value) + "}"
+        case list():
+            return "[" + ",".join(map(_dump, value)) + "]"
+        case _:
+            return json.dumps(value)
