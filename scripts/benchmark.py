@@ -3,7 +3,7 @@
     python scripts/benchmark.py                             # a random 124M checkpoint, made and removed
     python scripts/benchmark.py --model DIR --json FILE     # a checkpoint of yours; FILE has every turn
 
-It takes two to three minutes, and nothing here passes or fails. The second column needs `pip install torch
+It takes three to five minutes, and nothing here passes or fails. The second column needs `pip install torch
 transformers`. Speed does not depend on what the weights are, so random ones will do, but the row that
 starts from text needs a checkpoint with a vocabulary. The rows:
 
@@ -17,6 +17,9 @@ starts from text needs a checkpoint with a vocabulary. The rows:
     --version, first token          whole processes; the second from Enter to the first token's text, the
                                     files being in the page cache
     peak memory                     of a process that loads the tied model and generates 20 tokens
+    training step                   of models of their own, without dropout: forward, backward, clipping,
+                                    AdamW (torch's fused one). The second column is the better of transformers
+                                    and a plain torch module with scaled_dot_product_attention
 
 Each side works in a process of its own, so that their threads do not meet. The sides take turns at every
 row, round after round, so that whatever else the machine does meets both. A figure is the median of its
@@ -172,13 +175,131 @@ class Arrivals:
         pass
 
 
-class Worker:
-    """A Side in a process of its own: `call` runs one of its methods there."""
+@dataclass(frozen=True)
+class Training:
+    """A model's sizes and a batch's, to be trained for `steps` steps a turn."""
 
-    def __init__(self, side: type[Any], directory: str) -> None:
+    name: str
+    goal: str
+    V: int
+    L: int
+    H: int
+    D: int
+    n_ctx: int
+    B: int
+    T: int
+    steps: int
+
+
+TRAININGS = (
+    # nanoGPT's setting for a CPU, by byte; the shipped models' size; GPT-2 124M on llm.c's batch
+    Training("nanoGPT's on a CPU", "ratio <= 0.75", V=257, L=4, H=4, D=128, n_ctx=64, B=12, T=64, steps=40),
+    Training("4 x 128, V 1024", "ratio <= 0.8", V=1024, L=4, H=4, D=128, n_ctx=128, B=32, T=128, steps=20),
+    Training("124M, 4 x 64", "ratio <= 0.55", V=50257, L=12, H=12, D=768, n_ctx=1024, B=4, T=64, steps=3),
+)
+NO_DROPOUT = {"embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
+WARM_UP = 3  # steps before the first turn
+
+
+class TiedGPTTraining:
+    def __init__(self, training: Training) -> None:
+        np, tiedgpt = import_module("numpy"), import_module("tiedgpt")
+        loop = import_module("tiedgpt.training.loop")
+        t = self.training = training
+        sizes = {"vocab_size": t.V, "n_ctx": t.n_ctx, "n_layer": t.L, "n_head": t.H, "n_embd": t.D}
+        config = tiedgpt.Config(**sizes, **NO_DROPOUT, bos_token_id=None, eos_token_id=None)
+        tokens = np.random.default_rng(0).integers(0, t.V, 100 * t.B * t.T)
+        endless = 10**9  # steps, which also puts the next look at held-out text far away
+        settings = loop.Settings(steps=endless, batch=t.B, context=t.T)
+        self.records = loop.Trainer(tiedgpt.GPT2.random(config), tokens, tokens[:2], settings).run()
+        for _ in range(WARM_UP):
+            next(self.records)
+
+    def train_step(self) -> float:  # ms
+        steps = [next(self.records)["tokens_per_s"] for _ in range(self.training.steps)]
+        return 1e3 * self.training.B * self.training.T / statistics.median(steps)
+
+
+class TorchTraining:
+    """The better of two: transformers' GPT-2, and the fewest torch operations that make one."""
+
+    def __init__(self, training: Training) -> None:
+        self.torch, self.training = import_module("torch"), training
+        self.models = []
+        for model in (self.transformers(), self.plain()):
+            parameters = list(model.train().parameters())
+            groups = [
+                {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.1},
+                {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
+            ]
+            self.models.append((model, self.torch.optim.AdamW(groups, lr=1e-3, fused=True)))
+            for _ in range(WARM_UP):
+                self.step(*self.models[-1])
+
+    def train_step(self) -> float:  # ms
+        return min(
+            1e3 * statistics.median(seconds(partial(self.step, *model)) for _ in range(self.training.steps))
+            for model in self.models
+        )
+
+    def step(self, model: Any, optimizer: Any) -> None:
+        t = self.training
+        ids = self.torch.randint(t.V, (t.B, t.T + 1))
+        logits = model(ids[:, :-1])
+        logits = getattr(logits, "logits", logits)
+        loss = self.torch.nn.functional.cross_entropy(logits.view(-1, t.V), ids[:, 1:].reshape(-1))
+        loss.backward()
+        self.torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def transformers(self) -> Any:
+        library, t = import_module("transformers"), self.training
+        sizes = {"vocab_size": t.V, "n_positions": t.n_ctx, "n_layer": t.L, "n_head": t.H, "n_embd": t.D}
+        tokens = {"bos_token_id": 0, "eos_token_id": 0}
+        config = library.GPT2Config(**sizes, **NO_DROPOUT, **tokens, use_cache=False)
+        return library.GPT2LMHeadModel(config)
+
+    def plain(self) -> Any:
+        t, nn = self.training, self.torch.nn
+        F = nn.functional
+
+        class Block(nn.Module):  # type: ignore[name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.ln_1, self.ln_2 = nn.LayerNorm(t.D), nn.LayerNorm(t.D)
+                self.c_attn, self.attn_proj = nn.Linear(t.D, 3 * t.D), nn.Linear(t.D, t.D)
+                self.c_fc, self.mlp_proj = nn.Linear(t.D, 4 * t.D), nn.Linear(4 * t.D, t.D)
+
+            def forward(self, x: Any) -> Any:
+                qkv = self.c_attn(self.ln_1(x)).view(t.B, t.T, 3, t.H, t.D // t.H)
+                heads = F.scaled_dot_product_attention(*qkv.permute(2, 0, 3, 1, 4), is_causal=True)
+                x = x + self.attn_proj(heads.transpose(1, 2).reshape(x.shape))
+                return x + self.mlp_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+        class Plain(nn.Module):  # type: ignore[name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.wte, self.wpe = nn.Embedding(t.V, t.D), nn.Embedding(t.n_ctx, t.D)
+                self.h = nn.ModuleList(Block() for _ in range(t.L))
+                self.ln_f = nn.LayerNorm(t.D)
+
+            def forward(self, ids: Any) -> Any:
+                x = self.wte(ids) + self.wpe.weight[: t.T]
+                for block in self.h:
+                    x = block(x)
+                return F.linear(self.ln_f(x), self.wte.weight)
+
+        return Plain()
+
+
+class Worker:
+    """A side in a process of its own, made of `about`: `call` runs one of its methods there."""
+
+    def __init__(self, side: type[Any], about: Any) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._ours, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_serve, args=(theirs, side, directory), daemon=True)
+        self._process = spawn.Process(target=_serve, args=(theirs, side, about), daemon=True)
         self._process.start()
         theirs.close()  # so that a worker's death ends our wait, with EOFError
 
@@ -191,8 +312,8 @@ class Worker:
         self._process.join()
 
 
-def _serve(connection: Any, side: type[Any], directory: str) -> None:
-    served = side(directory)
+def _serve(connection: Any, side: type[Any], about: Any) -> None:
+    served = side(about)
     while request := connection.recv():
         method, args = request
         connection.send(getattr(served, method)(*args))
@@ -243,7 +364,7 @@ class Row:
             for figure in self.figures().values()
         )
         met = {True: "met", False: "missed", None: ""}[self.goal_met()]
-        return f"{self.name:27}{self.unit:9}{ours:>8}{theirs:>14}{ratio:>8}  {self.goal:16}  {met}".rstrip()
+        return f"{self.name:34}{self.unit:9}{ours:>8}{theirs:>14}{ratio:>8}  {self.goal:16}  {met}".rstrip()
 
 
 def benchmark(directory: str, repeats: int, notes: list[str]) -> tuple[dict[str, str], list[Row]]:
@@ -290,15 +411,7 @@ def benchmark(directory: str, repeats: int, notes: list[str]) -> tuple[dict[str,
     else:
         notes.append("no row for the first token from Enter: the checkpoint has no vocabulary to read text")
 
-    measured = [product, bandwidth, tied, untied, at_end, *prompts, *processes]
-    for number in tqdm(range(repeats + 1), "rounds"):
-        for row in measured:
-            for side, turn in row.turns.items():
-                time.sleep(PAUSE)
-                figure = turn()
-                if number:
-                    row.runs.setdefault(side, []).append(figure)
-
+    measure([product, bandwidth, tied, untied, at_end, *prompts, *processes], repeats)
     share = Row("  share of the bandwidth", "%", goal="tiedgpt >= 80")
     multiple = Row("  as a multiple", "")
     weights = workers["tiedgpt"].call("bytes_per_token")
@@ -312,7 +425,32 @@ def benchmark(directory: str, repeats: int, notes: list[str]) -> tuple[dict[str,
         notes.append(f"both sides chose the same tokens in {same} of 64 steps")
     for worker in workers.values():
         worker.stop()
-    return about, [product, bandwidth, tied, share, untied, at_end, multiple, *prompts, *processes, memory]
+    rows = [product, bandwidth, tied, share, untied, at_end, multiple, *prompts, *processes, memory]
+    return about, [*rows, *training_steps(list(sides), repeats)]
+
+
+def training_steps(sides: list[str], repeats: int) -> list[Row]:
+    rows = []
+    for training in TRAININGS:
+        classes = zip(sides, (TiedGPTTraining, TorchTraining), strict=False)
+        workers = {side: Worker(cls, training) for side, cls in classes}
+        turns = {side: partial(worker.call, "train_step") for side, worker in workers.items()}
+        rows.append(Row(f"training step, {training.name}", "ms", turns, training.goal))
+        measure(rows[-1:], repeats)
+        for worker in workers.values():
+            worker.stop()
+    return rows
+
+
+def measure(rows: list[Row], repeats: int) -> None:
+    """Let the sides of each row take turns, `repeats` times and once before that does not count."""
+    for number in tqdm(range(repeats + 1), "rounds", leave=False):
+        for row in rows:
+            for side, turn in row.turns.items():
+                time.sleep(PAUSE)
+                figure = turn()
+                if number:
+                    row.runs.setdefault(side, []).append(figure)
 
 
 def processor() -> str:
@@ -357,7 +495,7 @@ def main() -> None:
     } | measured_on
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     print(*notes, "", sep="\n")
-    print(f"{'':36}{'tiedgpt':>8}{'transformers':>14}{'ratio':>8}  goal")
+    print(f"{'':43}{'tiedgpt':>8}{'transformers':>14}{'ratio':>8}  goal")
     print(*rows, sep="\n")
     if args.json:
         table = [

@@ -21,7 +21,7 @@ from ..evaluation import token_losses
 from ..model import GPT2, check_ids
 from ..parameters import parameter_shapes, views
 from .backward import loss_and_gradients
-from .machine import default_threads, keep_freed_memory, one_blas_thread
+from .machine import cores, default_threads, keep_freed_memory, one_blas_thread
 from .optimizer import AdamW, clip, learning_rate
 
 TOO_HIGH = "the learning rate is too high for this model"
@@ -132,7 +132,7 @@ class Trainer:
         keep_freed_memory()
         if self.step == 0:
             yield {"step": 0, "val_loss": self.evaluate()}
-        with ThreadPoolExecutor(len(self._rows)) as pool:
+        with ThreadPoolExecutor(max(len(self._rows), cores())) as pool:
             while self.step < self.settings.steps:
                 record = self._step(pool)
                 if self.step % self.settings.eval_every == 0 or self.step == self.settings.steps:
@@ -214,7 +214,7 @@ class Trainer:
                 + TOO_HIGH
             )
         lr = learning_rate(self.step, s.steps, s.lr, min(s.warm_up, s.steps // 10))
-        self.optimizer.step(gradient, lr)
+        self.optimizer.step(gradient, lr, pool.map)
         self.step += 1
         tokens = s.batch * s.context * s.accumulate
         return {

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 # glibc's names for what mallopt sets, from malloc.h
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 WIDE = 640  # n_embd
 MOST = 4  # threads: Python itself runs on one core at a time
@@ -32,6 +32,7 @@ def keep_freed_memory() -> None:
         return
     mallopt(M_MMAP_THRESHOLD, 32 * 2**20)  # as large as it may be
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    mallopt(M_ARENA_MAX, 1)  # or threads would have memory of their own, which is always given back
 
 
 @cache
@@ -72,5 +73,10 @@ def default_threads(n_embd: int) -> int:
     """
     if n_embd >= WIDE or openblas() is None:
         return 1
+    return min(MOST, cores())
+
+
+def cores() -> int:
+    """How many processor cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux
-    return min(MOST, len(affinity(0)) if affinity else os.cpu_count() or 1)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

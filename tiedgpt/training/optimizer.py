@@ -1,12 +1,13 @@
 """AdamW on one flat vector, the clipping of its gradient, and the learning rate's course."""
 
 import math
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from ..parameters import views
 
-PIECE = 65_536  # numbers updated at a time: they and their moments stay in the processor's cache
+PIECE = 262_144  # numbers updated at a time: they and their moments stay in the processor's cache
 
 
 class AdamW:
@@ -35,8 +36,8 @@ class AdamW:
         self.weight_decay = weight_decay
         self.matrices = [view for name, view in views(flat, shapes).items() if len(shapes[name]) > 1]
 
-    def step(self, gradient: np.ndarray, lr: float) -> None:
-        """Move the parameters against `gradient` [P] by about `lr` each."""
+    def step(self, gradient: np.ndarray, lr: float, each: Callable[..., Iterable[None]] = map) -> None:
+        """Move the parameters against `gradient` [P] by about `lr` each; `each` may be a pool's map."""
         self.steps += 1
         for matrix in self.matrices:
             matrix *= 1 - lr * self.weight_decay
@@ -44,7 +45,8 @@ class AdamW:
         # m and v start at 0; this makes up for it.
         size = lr / (1 - beta1**self.steps)
         root = math.sqrt(1 - beta2**self.steps)
-        for start in range(0, self.flat.size, PIECE):
+
+        def update(start: int) -> None:
             w, m, v, g = (a[start : start + PIECE] for a in (self.flat, self.m, self.v, gradient))
             m *= beta1
             m += (1 - beta1) * g
@@ -56,6 +58,9 @@ class AdamW:
             np.divide(m, step, out=step)
             step *= size
             w -= step
+
+        for _ in each(update, range(0, self.flat.size, PIECE)):
+            pass  # a map does nothing until it is asked
 
 
 def clip(gradient: np.ndarray, limit: float) -> float:
