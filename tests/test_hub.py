@@ -252,6 +252,13 @@ def unknown(handler, request, content, headers):
     return chunked(b"")(handler, request, content, {})
 
 
+def bottomless(handler, request, content, headers):
+    """Chunks without end, of a file whose hash is said."""
+    handler.answer(200, **headers, **{"Content-Length": None, "Transfer-Encoding": "chunked"})
+    while True:
+        handler.wfile.write(b"10000\r\n%s\r\n" % bytes(1 << 16))
+
+
 def endless(handler, request, content, headers):
     return chunked(b"")(handler, request, content, {**headers, "X-Linked-Size": "9" * 17})
 
@@ -743,6 +750,7 @@ LASTING = {
     "long": (WEIGHTS, longer, r"expected one number of bytes, got \d+ and \d+"),
     "longer than it says": (WEIGHTS, chunked(b"!" * 9000), r"it has \d+ bytes, expected \d+"),
     "neither size nor hash": ("merges.txt", unknown, "expected one number of bytes, got none"),
+    "no end": ("merges.txt", bottomless, r"its git's SHA-1 is .*, expected .*; what came is deleted"),
     "a size that no disk has": (
         "merges.txt",
         endless,
@@ -929,6 +937,7 @@ def test_a_pickle_is_refused_with_the_reason_and_not_fetched(weights, server, fi
         ({"weight_map": {"wte.weight": "x.safetensors\n"}}, "is not the name of a"),
         ({"weight_map": {"wte.weight": 3}}, "3 is not the name of a"),
         ({"weight_map": {"wte.weight": ["x"]}}, '"weight_map" must map tensors to files'),
+        ({"weight_map": {"wte.weight": "x" * 300 + ".safetensors"}}, r"'x+\.\.\. is not the name of a"),
         ({"weight_map": []}, '"weight_map" must map tensors to files'),
         ([], '"weight_map" must map tensors to files'),
         (
@@ -953,6 +962,7 @@ def test_an_index_that_leads_astray(weights, server, files, index, message):
     ("name", "message"),
     [
         ("gtp2", r"no model 'gtp2': .*did you mean gpt2\?"),
+        ("GPT2", r"no model 'GPT2': .*did you mean gpt2\?"),
         ("../secret", r"no model '\.\./secret'"),
         ("a/../b", r"no model 'a/\.\./b'"),
         ("a/..", r"no model 'a/\.\.'"),

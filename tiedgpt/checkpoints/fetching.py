@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..errors import CheckpointError, show
+from .files import MAX_TEXT
 
 if TYPE_CHECKING:
     import requests  # at run time, like tqdm, only where it is used: most commands never do
@@ -225,12 +226,13 @@ class Server:
                 f"{self.label}/{file} needs {megabytes(needed)}, but {part.parent} has {megabytes(free)} "
                 "free; make room, or name another folder in TIEDGPT_WEIGHTS"
             )
+        most = MAX_TEXT if size is None else size  # only of small files is the size ever unknown
         with open(part, "rb+" if start else "wb") as out, progress_bar(file, size, start) as bar:
             out.seek(start)
             for chunk in response.iter_content(CHUNK):
                 out.write(chunk)
                 bar.update(len(chunk))
-                if size is not None and out.tell() > size:
+                if out.tell() > most:
                     return  # too long, as will be found
             if size is not None and out.tell() < size:
                 raise Interrupted("the connection was cut")

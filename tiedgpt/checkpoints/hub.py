@@ -9,7 +9,6 @@
 How one file is fetched, whatever happens on the way, is in fetching.py.
 """
 
-import json
 import os
 import re
 import sys
@@ -26,6 +25,7 @@ from ..errors import ArgumentError, CheckpointError, TiedGPTError, show
 from ..parameters import count_parameters
 from . import huggingface, tensorflow
 from .fetching import Server, Version, flush, megabytes
+from .files import read_json
 from .names import MODELS, SHIPPED, check_name, find_model, folders_of, weight_folders
 from .vocabulary import read_tokenizer
 
@@ -298,8 +298,8 @@ def _why_no_weights(server: Server) -> str:
 def _shards(index: Path, where: str) -> list[str]:
     """The files that an index names, none of them outside of its own folder."""
     try:
-        files = set(json.loads(index.read_bytes())["weight_map"].values())
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        files = set(read_json(index)["weight_map"].values())
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f'{where}: "weight_map" must map tensors to files') from error
     for file in files:
         plain = isinstance(file, str) and huggingface.FILE_NAME.fullmatch(file)

@@ -76,7 +76,7 @@ def check_name(text: str) -> str:
     name = ALIASES.get(text, text)
     if name in MODELS or name in SHIPPED or REPOSITORY.fullmatch(name):
         return name
-    guess = difflib.get_close_matches(name, [*MODELS, *ALIASES, *SHIPPED], n=1)
+    guess = difflib.get_close_matches(name.lower(), [*MODELS, *ALIASES, *SHIPPED], n=1)
     raise CheckpointError(
         f"no model {show(text)}: "
         + ("" if text and os.path.exists(_expand(text)) else "there is no such file or directory, and ")
