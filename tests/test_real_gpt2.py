@@ -17,6 +17,9 @@ from tiedgpt import GPT2
 from tiedgpt.checkpoints.names import find_model
 from tiedgpt.errors import CheckpointError
 from tiedgpt.evaluation import token_losses
+from tiedgpt.parameters import parameter_shapes, views
+from tiedgpt.training.backward import loss_and_gradients
+from tiedgpt.training.optimizer import AdamW
 
 PUBLISHED = json.loads((Path(__file__).parent / "goldens" / "gpt2-124M.json").read_text(encoding="utf-8"))
 
@@ -79,3 +82,23 @@ def test_mean_loss(real: GPT2, example: dict[str, Any]) -> None:
     rows = [example["ids"][at : at + T + 1] for at in range(0, B * T, T)]
     losses = [token_losses(real, row, stride=1) for row in rows]  # each row shorter than the context
     assert np.mean(losses) == pytest.approx(example["loss"], rel=0, abs=example["tolerance"])
+
+
+@pytest.mark.slow
+def test_ten_steps_of_training(real: GPT2) -> None:
+    """llm.c's ten steps of AdamW on one batch of 4 x 64 tokens, with weight decay on every parameter."""
+    example = next(e for e in PUBLISHED["mean_loss"] if "x = val[0:256]" in e["source"])
+    B, T = example["batch"]
+    ids = np.array(example["ids"][: B * T]).reshape(B, T)
+    targets = np.array(example["ids"][1 : B * T + 1]).reshape(B, T)
+
+    shapes = parameter_shapes(real.config)
+    flat = np.concatenate([array.reshape(-1) for array in real.parameters.values()])
+    model = GPT2(real.config, views(flat, shapes))
+    adamw = AdamW(flat, shapes, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
+    adamw.decayed = list(views(flat, shapes).values())
+    gradient = np.empty_like(flat)
+    for number, expected in enumerate(PUBLISHED["training"]["losses"]):
+        loss = loss_and_gradients(model, ids, targets, views(gradient, shapes))
+        assert loss == pytest.approx(expected, rel=0, abs=PUBLISHED["training"]["tolerance"]), number
+        adamw.step(gradient, lr=1e-4)

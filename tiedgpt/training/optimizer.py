@@ -34,12 +34,12 @@ class AdamW:
         self.betas = betas
         self.eps = eps
         self.weight_decay = weight_decay
-        self.matrices = [view for name, view in views(flat, shapes).items() if len(shapes[name]) > 1]
+        self.decayed = [view for name, view in views(flat, shapes).items() if len(shapes[name]) > 1]
 
     def step(self, gradient: np.ndarray, lr: float, each: Callable[..., Iterable[None]] = map) -> None:
         """Move the parameters against `gradient` [P] by about `lr` each; `each` may be a pool's map."""
         self.steps += 1
-        for matrix in self.matrices:
+        for matrix in self.decayed:
             matrix *= 1 - lr * self.weight_decay
         beta1, beta2 = self.betas
         # m and v start at 0; this makes up for it.
