@@ -14,15 +14,14 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.S)
 
 
-def test_the_forward_pass_is_quoted_from_the_model_in_its_order():
-    """Each line, comments aside, is a line of model.py; within each part, in the same order."""
-    source = [
-        line.strip() for line in (ROOT / "tiedgpt" / "model.py").read_text(encoding="utf-8").splitlines()
-    ]
-    for part in PYTHON[0].split("\n\n"):
+@pytest.mark.parametrize(("number", "file"), [(0, "model.py"), (2, "training/backward.py")])
+def test_code_is_quoted_from_its_file_in_its_order(number, file):
+    """Each line, comments aside, is a line of the file; within each part, in the same order."""
+    source = [line.strip() for line in (ROOT / "tiedgpt" / file).read_text(encoding="utf-8").splitlines()]
+    for part in PYTHON[number].split("\n\n"):
         rest = iter(source)
         for line in filter(None, map(str.strip, part.splitlines())):
-            assert line.startswith("# ") or line in rest, f"model.py has no such line there: {line}"
+            assert line.startswith("# ") or line in rest, f"{file} has no such line there: {line}"
 
 
 def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
