@@ -360,6 +360,14 @@ def corpus(tmp_path_factory):
 
 
 @pytest.fixture
+def interruptible():
+    """SIGINT is Ctrl-C also where the tests run in the background of a script, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
 def run(capfd, monkeypatch, corpus, tmp_path):
     """run(*flags) -> (exit code, stdout, stderr) of `train CORPUS --out tmp_path/model`, in this process."""
 
@@ -592,7 +600,10 @@ def test_the_best_model_is_kept_when_later_ones_are_worse(run, tmp_path, monkeyp
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("step", [3, 4])  # after 4 there is a look at held-out text
-def test_a_signal_saves_and_the_run_goes_on(number, code, step, run, tmp_path, monkeypatch, unbroken):
+def test_a_signal_saves_and_the_run_goes_on(
+    number, code, step, run, interruptible, tmp_path, monkeypatch, unbroken
+):
+    before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
         at_step(patch, step, lambda: os.kill(os.getpid(), number))
         stopped = run(*SHORT, "--log", tmp_path / "log.jsonl")
@@ -601,26 +612,34 @@ def test_a_signal_saves_and_the_run_goes_on(number, code, step, run, tmp_path, m
     assert f"tiedgpt: note: stopped after step {step}; go on with --resume\n" in stopped[2]
     assert stopped[1].endswith(f"after step {step // 2 * 2}\n")
     assert len(records(tmp_path / "log.jsonl")) == step + 1
-    assert signal.getsignal(number) != signal.SIG_DFL or number != signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) is before
 
     assert run("--resume", "--log", tmp_path / "log.jsonl")[0] == 0
     assert records(tmp_path / "log.jsonl") == records(unbroken / "log.jsonl")
     assert contents(tmp_path / "model") == contents(unbroken / "model")
 
 
-def test_a_second_signal_ends_it_at_once(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_ends_it_at_once(number, code, run, interruptible, tmp_path, monkeypatch):
     def twice():
         os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
     at_step(monkeypatch, 4, twice)
-    code, out, err = run(*SHORT)
-    assert (code, out) == (130, "")
-    assert "stopped after step" not in err
+    ended = run(*SHORT)
+    assert ended[:2] == (code, "")
+    assert "stopped after step" not in ended[2]
     state = json.loads(safetensors.read_with_metadata(tmp_path / "model" / STATE)[1]["training"])
     assert state["step"] == 2
     assert len(contents(tmp_path / "model")) == 5
     assert tiedgpt.load_model(tmp_path / "model")
+
+
+def test_a_signal_that_is_ignored_stays_so(run, interruptible, monkeypatch):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    at_step(monkeypatch, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert run(*SHORT)[0] == 0
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 @pytest.mark.parametrize("kill", [1, 2, 3, 6, 7])
@@ -702,6 +721,7 @@ def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
     arguments = [sys.executable, "-m", "tiedgpt", "train", corpus, "--out", str(tmp_path / "model"), *FLAGS]
     pid, master = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
         os.execv(sys.executable, [*arguments, "--steps", "1000000"])
     shown, deadline, typed = b"", time.monotonic() + 60, False

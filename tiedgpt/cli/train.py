@@ -229,7 +229,9 @@ def _stop_on_signal() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
     before: dict[int, Any] = {
-        number: signal.signal(number, first) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, first)
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) != signal.SIG_IGN  # as a script's `&` has it: Ctrl-C is for others
     }
     try:
         yield signals
@@ -260,7 +262,7 @@ def _train(trainer: Any, tokenizer: Tokenizer, out: Path, log: Any, signals: lis
     from tqdm import tqdm
 
     bits = _bits_per_byte(trainer, tokenizer)
-    smooth, read, saved = None, 0, trainer.best
+    smooth, shown, read, saved = None, "", 0, trainer.best
 
     def show_held_out(tokens: int) -> None:
         """A sign of life: a large model reads held-out text for minutes."""
@@ -282,11 +284,12 @@ def _train(trainer: Any, tokenizer: Tokenizer, out: Path, log: Any, signals: lis
                     print(json.dumps(record), file=log)
                 if "loss" in record:
                     smooth = record["loss"] if smooth is None else 0.9 * smooth + 0.1 * record["loss"]
-                    speed = f"{record['tokens_per_s']:,.0f} tokens/s"
-                    bar.set_postfix_str(f"loss {smooth:.3f}, {speed}", refresh=False)
+                    shown = f"loss {smooth:.3f}, {record['tokens_per_s']:,.0f} tokens/s"
+                    bar.set_postfix_str(shown, refresh=False)
                     bar.update()
                 if "val_loss" in record:
                     read = 0
+                    bar.set_postfix_str(shown, refresh=False)
                     best = trainer.best == (record["val_loss"], record["step"])
                     if best:
                         save_model(trainer.model, tokenizer, out)
