@@ -74,6 +74,7 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(changes, only, stop, tmp_path):
     unbroken = trainer(model, settings, only)
     expected = train(unbroken)
     assert len({record["loss"] for record in expected[1:]}) == 6
+    assert [record["step"] for record in expected if "val_loss" in record] == [0, 4, 6]
 
     first = trainer(model, settings, only)
     assert train(first, stop) == expected[: stop + 1]
@@ -401,6 +402,11 @@ def contents(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
+def saved_step(directory):
+    """The step from which --resume goes on."""
+    return json.loads(safetensors.read_with_metadata(directory / STATE)[1]["training"])["step"]
+
+
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory, corpus):
     """A directory with what a run of SHORT leaves, and its log."""
@@ -612,6 +618,7 @@ def test_a_signal_saves_and_the_run_goes_on(
     assert f"tiedgpt: note: stopped after step {step}; go on with --resume\n" in stopped[2]
     assert stopped[1].endswith(f"after step {step // 2 * 2}\n")
     assert len(records(tmp_path / "log.jsonl")) == step + 1
+    assert saved_step(tmp_path / "model") == step
     assert signal.getsignal(signal.SIGINT) is before
 
     assert run("--resume", "--log", tmp_path / "log.jsonl")[0] == 0
@@ -629,8 +636,7 @@ def test_a_second_signal_ends_it_at_once(number, code, run, interruptible, tmp_p
     ended = run(*SHORT)
     assert ended[:2] == (code, "")
     assert "stopped after step" not in ended[2]
-    state = json.loads(safetensors.read_with_metadata(tmp_path / "model" / STATE)[1]["training"])
-    assert state["step"] == 2
+    assert saved_step(tmp_path / "model") == 2
     assert len(contents(tmp_path / "model")) == 5
     assert tiedgpt.load_model(tmp_path / "model")
 

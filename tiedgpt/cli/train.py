@@ -195,6 +195,8 @@ def _from_scratch(args: argparse.Namespace, tokenizer: Tokenizer, settings: Any)
         bos_token_id=tokenizer.eot_id,
         eos_token_id=tokenizer.eot_id,
     )
+    # A model that no memory holds is refused here, not after a minute of drawing some of its numbers.
+    np.empty(count_parameters(config)["tied"]["total"], np.float32)
     model = GPT2.random(config, settings.seed)
     if args.head == "untied" or args.init_unembedding:
         return _untie(model, args.init_unembedding or "normal", settings.seed)
