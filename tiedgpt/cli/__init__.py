@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import TiedGPTError
-from . import convert, download, generate, params, score, tokenize
+from . import convert, download, generate, lens, next_token, params, score, study, tokenize
 from .common import note
 
-COMMANDS = (generate, score, params, tokenize, download, convert)
+COMMANDS = (generate, score, params, tokenize, download, convert, study, next_token, lens)
 
 EXAMPLES = """\
 examples:
@@ -23,6 +23,8 @@ examples:
   tiedgpt tokenize "Hello world"
   tiedgpt download gpt2
   tiedgpt untie gpt2 my-untied-gpt2
+  tiedgpt study shakespeare-tied shakespeare-untied
+  tiedgpt lens shakespeare-tied "ROMEO:"
 """
 
 
