@@ -131,20 +131,20 @@ def commonest(tokenizer: Tokenizer, successors: np.ndarray, followed: np.ndarray
 
 
 def print_report(report: dict[str, Any], tokenizer: Tokenizer) -> None:
-    """A table for each token, its paths side by side; one for each pair, its orders side by side."""
-    for after in report["tokens"]:
-        print(f"after {spelled(tokenizer, after['id'])}")
+    """A table for each token, its paths side by side; one for each pair, its two orders side by side."""
+    for number, after in enumerate(report["tokens"]):
+        print(("\n" if number else "") + f"after {spelled(tokenizer, after['id'])}")
         columns = [
             [name, *(f"{spelled(tokenizer, row['id'])} {row['probability']:6.1%}" for row in rows)]
             for name, rows in after["next"].items()
         ]
         ranks = ["", *map(str, range(1, max(map(len, columns))))]
         print_table(list(zip_longest(ranks, *columns, fillvalue="")))
-        print()
     for pair in report["pairs"]:
+        print()
         a, b = (spelled(tokenizer, token) for token in pair["ids"])
-        orders = [("", f"{a} {b}", f"{b} {a}")]
+        orders = [("logit", f"{a} {b}", f"{b} {a}")]
         for name, scores in pair["scores"].items():
-            orders.append((name, *(f"{score:,}" if name == "corpus" else f"{score:.3f}" for score in scores)))
+            cells = (f"{score:,} times" if name == "corpus" else f"{score:.3f}" for score in scores)
+            orders.append((name, *cells))
         print_table(orders)
-        print("Logits; of the corpus, how often.\n")

@@ -279,10 +279,12 @@ def look_up(report: dict[str, Any], place: str) -> Any:
     return value
 
 
-def short_name(name: str) -> str:
-    """A model's name at the head of its column: the end of a long path.
+def short_name(name: str, limit: int = 18) -> str:
+    """A model's name at the head of its column; of a long path the end.
 
-    >>> short_name("shakespeare-tied"), short_name("a/long/path/to/some/checkpoint")
-    ('shakespeare-tied', '...some/checkpoint')
+    >>> short_name("shakespeare-tied"), short_name("some/where/my-model/"), short_name("x" * 30)
+    ('shakespeare-tied', 'my-model', '...xxxxxxxxxxxxxxx')
     """
-    return name if len(name) <= 18 else f"...{name[-15:]}"
+    if len(name) > limit:
+        name = name.rstrip("/").rpartition("/")[2]
+    return name if len(name) <= limit else f"...{name[3 - limit :]}"
