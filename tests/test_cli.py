@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import shlex
 import shutil
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -382,6 +383,131 @@ def test_ctrl_c_in_the_loop_ends_the_answer_alone(tmp_path):
     os.write(master, b"\x04")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(master)
+
+
+# score
+
+WORDS = "Tying saves 38.6M of them, é!\r\n" * 9
+
+
+@pytest.fixture
+def words(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_bytes(WORDS.encode())
+    return str(path)
+
+
+def test_score_json(run, checkpoint, words):
+    """Line ends and all: the text is scored to the byte."""
+    code, out, err = run("score", "--model", checkpoint, "--stride", "10", "--json", words)
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    model, tokenizer = tiedgpt.load_model(checkpoint), tiedgpt.load_tokenizer(checkpoint)
+    expected = tiedgpt.score(model, tokenizer, tokenizer.encode(WORDS), stride=10)
+    n = len(WORDS.encode())
+    assert document == {
+        "model": checkpoint,
+        "head": "tied",
+        **asdict(expected),
+        "text_tokens": n,
+        "text_bytes": n,
+        "file": words,
+        "context": 64,
+        "stride": 10,
+    }
+    assert document["tokens"] == document["bytes"] == n - 1
+    piped = json.loads(
+        run("score", "--model", checkpoint, "--stride", "10", "--json", "-", stdin=WORDS.encode())[1]
+    )
+    assert piped == {**document, "file": "-"}
+
+
+def test_score_for_people(run, checkpoint, words):
+    document = json.loads(run("score", "--model", checkpoint, "--json", words)[1])
+    assert document["stride"] == 32
+    code, out, err = run("score", "--model", checkpoint, words)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{checkpoint}, tied, on {words}\n")
+    for name, figure in (
+        ("loss", f"{document['nll']:.4f}"),
+        ("perplexity", f"{document['perplexity']:,.2f}"),
+        ("bits per byte", f"{document['bits_per_byte']:.4f}"),
+        ("predicted", "287 of 288 tokens, 287 of 288 bytes: all but the first"),
+        ("windows", "8 of up to 64 tokens, one every 32"),
+    ):
+        assert re.search(rf"^{name} +{re.escape(figure)}(  |$)", out, re.M), (name, out)
+    apart = run("score", "--model", checkpoint, "--stride", "64", words)[1]
+    assert "283 of 288 tokens, 283 of 288 bytes: all but the first of each of 5 windows\n" in apart
+    short = run("score", "--model", checkpoint, "--stride", "64", "-", stdin=b"ab")[1]
+    assert "1 of 2 tokens, 1 of 2 bytes: all but the first\n" in short
+
+
+def test_score_of_either_head(run, checkpoint, words):
+    tied = run("score", "--model", checkpoint, "--json", words)[1]
+    code, out, err = run("score", "--model", checkpoint, "--head", "untied", "--json", words)
+    assert code == 0
+    assert json.loads(out) == {**json.loads(tied), "head": "untied"}
+    assert err.startswith("tiedgpt: note: this checkpoint has no W_U of its own: it starts as a copy")
+
+
+def test_score_reads_special_tokens_only_when_allowed(run, checkpoint):
+    arguments, stdin = ("score", "--model", checkpoint, "--json", "-"), b"<|endoftext|>a<|endoftext|>"
+    message = "stdin: the text holds <|endoftext|>; to read it as that token, add --allow-special"
+    assert_one_error_line(run(*arguments, stdin=stdin), message)
+    document = json.loads(run(*arguments, "--allow-special", stdin=stdin)[1])
+    assert (document["tokens"], document["bytes"]) == (2, 14)
+    assert (document["text_tokens"], document["text_bytes"]) == (3, 27)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "message"),
+    [
+        ([], b"", "FILE: the text has 0 tokens: it takes two to predict one"),
+        ([], b"a", "FILE: the text has 1 token: it takes two to predict one"),
+        ([], b"ab\xffcd", "FILE is not UTF-8 text: byte 0xff at position 2"),
+        ([], "Tying".encode("utf-16"), "FILE is not UTF-8 text: byte 0xff at position 0"),
+        (
+            ["--stride", "0"],
+            b"ab",
+            "--stride must be a whole number from 1 to the model's context of 64, got 0",
+        ),
+        (["--stride", "65"], b"ab", "--stride must be a whole number from 1 to the model's context of 64"),
+        (["--stride", "half"], b"ab", "--stride: invalid int value: 'half'"),
+    ],
+)
+def test_score_refuses_in_one_line(run, checkpoint, tmp_path, monkeypatch, arguments, content, message):
+    """And before it reads the weights."""
+    monkeypatch.setattr(cli.score, "load", lambda *_: pytest.fail("loaded for nothing"))
+    file = str(tmp_path / "file.txt")
+    (tmp_path / "file.txt").write_bytes(content)
+    message = message.replace("FILE", file)
+    assert_one_error_line(run("score", "--model", checkpoint, *arguments, file), message)
+    message = message.replace(file, "stdin")
+    assert_one_error_line(run("score", "--model", checkpoint, *arguments, "-", stdin=content), message)
+
+
+@pytest.mark.parametrize(("file", "message"), [("none", "No such file"), (".", "Is a directory")])
+def test_score_of_what_is_no_file(checkpoint, tmp_path, file, message):
+    file = str(tmp_path / file)
+    done = subprocess.run(command("score", "--model", checkpoint, file), capture_output=True, text=True)
+    assert_one_error_line((done.returncode, done.stdout, done.stderr), f"{file}: {message}")
+
+
+def test_score_of_a_broken_model_is_one_line(run, checkpoint, tmp_path):
+    model = tiedgpt.load_model(checkpoint)
+    parameters = {**model.parameters, "ln_f.bias": np.full(CONFIG.n_embd, np.nan, np.float32)}
+    tiedgpt.save_model(tiedgpt.GPT2(model.config, parameters), Tokenizer([]), tmp_path / "nan")
+    result = run("score", "--model", str(tmp_path / "nan"), "-", stdin=b"abc")
+    assert_one_error_line(result, "the loss is nan nats per token: the model's checkpoint is damaged")
+
+
+@pytest.mark.parametrize(("head", "limit"), [("tied", 2.32), ("untied", 2.29)])
+def test_score_of_the_shipped_models(run, shared, tmp_path, head, limit):
+    """A piece of the corpus that they were not trained on."""
+    corpus = (shared / "corpus" / "tinyshakespeare.txt").read_bytes()
+    (tmp_path / "held-out.txt").write_bytes(corpus[len(corpus) * 9 // 10 :][:20_000])
+    result = run("score", "--model", f"shakespeare-{head}", "--json", str(tmp_path / "held-out.txt"))
+    assert 1.5 < json.loads(result[1])["bits_per_byte"] < limit
 
 
 # params

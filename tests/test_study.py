@@ -9,7 +9,7 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.study import bigrams, corpus, direct_path, lens, paths, similarity, swap
+from tiedgpt.study import bigrams, direct_path, lens, paths, similarity, swap
 from tiedgpt.study.corpus import Corpus
 
 V, D = SMALL.vocab_size, SMALL.n_embd
@@ -442,5 +442,8 @@ def test_the_loss_is_that_of_the_end(monkeypatch, model):
     assert swap.losses(model, ids[:1]) is None
 
 
-def test_the_corpus_s_count_is_the_issue_s():
-    assert corpus.MIN_COUNT == 100
+def test_a_loss_that_is_no_number_is_an_error(model):
+    model.parameters["h.0.mlp.c_fc.bias"][0] = np.nan
+    with pytest.raises(TiedGPTError, match=r"the loss is not a finite number: .* damaged"):
+        swap.losses(model, TOKENS)
+    assert swap.losses(GPT2.random(replace(SMALL, n_ctx=1)), TOKENS) is None

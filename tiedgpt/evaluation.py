@@ -10,11 +10,13 @@ those of its tokens that no window before it held. Two things follow that a read
     token is not predicted either: one token in n_ctx is left out.
 
     Past the first window, a token sees n_ctx - stride to n_ctx - 1 tokens before it (at least one). So a
-    smaller stride gives a lower loss, and takes longer: scores compare at the same stride only.
+    smaller stride takes longer and mostly gives a lower loss: scores compare at the same stride only.
 
-What is summed here is the loss of each token. The recipe's own code sums the mean of each window times the
-number of its tokens less one; where the stride is below n_ctx each window but the first has that one token
-more, so it gives them a little less weight than they have. The means differ in the fourth digit or so.
+What is averaged here is the loss of every token. The recipe's own code averages the means of windows, each
+weighted by the number of tokens that are new in it less one. In the first window, and in all of them when
+the stride is n_ctx, so many are predicted; in the others one more is, so that they weigh a little less than
+they should. Over 30,000 tokens, at a stride of half the context, this changed a loss of 1.5087 by 0.00002;
+at a stride of 1 the recipe's code counts nothing but the first window.
 """
 
 import math

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import TiedGPTError
 from ..evaluation import token_losses
 from ..model import GPT2
 
@@ -23,14 +24,17 @@ def losses(
 
     "own" is the model's loss; "swapped" that of an untied model's body under the tied head, None if the
     model is tied. The end, because that is what training holds out; 16,384 tokens at most (`score` reads a
-    whole text), in windows of the whole context that do not overlap. None of less than two tokens.
+    whole text), in windows of the whole context that do not overlap. None of fewer than two tokens, and of
+    a context of one token. Raises TiedGPTError for a loss that is not a number (a broken checkpoint).
     """
     end = ids[-MAX_TOKENS:]
-    if end.size < 2:
+    if min(end.size, model.config.n_ctx) < 2:
         return None
     stride = model.config.n_ctx
     own = token_losses(model, end, stride, progress)
     swapped = None if model.config.tied else token_losses(model.tie(), end, stride, progress)
+    if not np.isfinite(own).all():
+        raise TiedGPTError("the loss is not a finite number: the model's checkpoint is damaged")
     return {
         "own": float(own.mean()),
         "swapped": None if swapped is None else float(swapped.mean()),
