@@ -13,7 +13,6 @@ from ..checkpoints import open_checkpoint
 from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import CheckpointError
-from ..model import GPT2
 from ..parameters import count_parameters
 from ..study.bigrams import bigrams
 from ..study.corpus import MIN_COUNT, Corpus
@@ -141,16 +140,16 @@ def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
     tied: list[tuple[Subject, np.ndarray]] = []  # these are studied first: the others' matrices are compared
     for number, subject in sorted(enumerate(subjects), key=lambda item: not item[1].checkpoint.config.tied):
         with_tied = [W_E for other, W_E in tied if subject.shares_vocabulary(other)]
-        model = load(subject.checkpoint, None)
-        if model.config.tied:
-            tied.append((subject, model.W_E))
-        reports[number] = study(model, subject, with_tied[0] if with_tied else None)
+        reports[number], W_E = study(subject, with_tied[0] if with_tied else None)
+        if subject.checkpoint.config.tied:
+            tied.append((subject, W_E))
     return [reports[number] for number in range(len(subjects))]
 
 
-def study(model: GPT2, subject: Subject, tied_W_E: np.ndarray | None) -> dict[str, Any]:
-    """One model's numbers. Those that have no meaning, or would need what is not there, are None."""
+def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any], np.ndarray]:
+    """One model's numbers, None where they have no meaning or would need what is not there, and its W_E."""
     name, corpus = subject.name, subject.corpus
+    model = load(subject.checkpoint, None)
     report: dict[str, Any] = {
         "model": name,
         "head": model.config.head,
@@ -161,7 +160,7 @@ def study(model: GPT2, subject: Subject, tied_W_E: np.ndarray | None) -> dict[st
         report["direct_path"] = direct_path(model, bar.add)
     report |= {"bigrams": None, "embeddings": embeddings(model, corpus, tied_W_E), "loss": None}
     if corpus is None:
-        return report
+        return report, model.W_E
     tokens = corpus.frequent()
     report["corpus"] = {
         "tokens": corpus.ids.size,
@@ -172,7 +171,7 @@ def study(model: GPT2, subject: Subject, tied_W_E: np.ndarray | None) -> dict[st
         report["bigrams"] = bigrams(model, corpus, bar.add)
     with Progress(f"{name}: loss", loss_work(model, corpus.ids), "token") as bar:
         report["loss"] = losses(model, corpus.ids, bar.add)
-    return report
+    return report, model.W_E
 
 
 PERCENT, DECIMALS, COUNT = (lambda x: f"{100 * x:.1f} %"), "{:.3f}".format, "{:,}".format

@@ -2,7 +2,7 @@
 
 A row of W_E says how a token is read, a column of W_U how it is written. Two matrices of different models
 have no coordinates in common, so they are compared by what they say of pairs: the cosine of each pair of
-tokens in one, ranked, against the same pairs' in the other [Press & Wolf 2017, section 4].
+tokens in one, ranked, against the same pairs' in the other [Press & Wolf 2017].
 """
 
 import numpy as np
