@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -109,6 +110,12 @@ def run(args: argparse.Namespace) -> None:
     trainer, tokenizer = _trainer(args, text, held_out)
     start = time.monotonic()
     with _log(args, trainer.step) as log, _stop_on_signal() as signals:
+        if args.vocab and tokenizer.vocab_size < args.vocab:
+            note(
+                f"the text has no more than {tokenizer.vocab_size} tokens to learn, so this is the vocabulary"
+            )
+        if trainer.step == trainer.settings.steps:
+            note(f"all {trainer.step:,} steps are done; --steps takes more")
         _train(trainer, tokenizer, args.out, log, signals)
     _report(args, trainer, tokenizer, time.monotonic() - start)
     if signals:
@@ -129,8 +136,12 @@ def _check(args: argparse.Namespace, is_ours: bool) -> None:
         raise ArgumentError(f"{args.out} holds a training already: add --resume to go on with it")
     elif os.path.lexists(args.out) and not (args.out.is_dir() and not any(args.out.iterdir())):
         raise ArgumentError(f"--out: {args.out} exists and is not empty; choose a new directory")
+    if args.log and not args.log.parent.is_dir():
+        raise ArgumentError(f"--log: there is no directory {args.log.parent}")
     if args.log and args.log.exists() and not args.resume:
         raise ArgumentError(f"--log: {args.log} exists; choose a new file")
+    if args.dropout is not None and not 0 <= args.dropout < 1:
+        raise ArgumentError(f"--dropout must be at least 0 and below 1, got {args.dropout}")
     if args.source:
         for name in SHAPE:
             if getattr(args, name) is not None:
@@ -140,6 +151,8 @@ def _check(args: argparse.Namespace, is_ours: bool) -> None:
     if args.head == "tied" and (args.only or args.init_unembedding):
         flag = "--only head" if args.only else "--init-unembedding"
         raise ArgumentError(f"{flag} is for an untied model: a tied one has no W_U of its own")
+    if args.only and args.dropout is not None:
+        raise ArgumentError("--dropout has no effect with --only head: the body stays the same")
 
 
 def _trainer(args: argparse.Namespace, text: str, held_out: str) -> tuple[Any, Tokenizer]:
@@ -172,8 +185,6 @@ def _trainer(args: argparse.Namespace, text: str, held_out: str) -> tuple[Any, T
 
 
 def _from_scratch(args: argparse.Namespace, tokenizer: Tokenizer, settings: Any) -> GPT2:
-    if args.vocab and tokenizer.vocab_size < args.vocab:
-        note(f"the text has no more than {tokenizer.vocab_size} tokens to learn, so this is the vocabulary")
     config = Config(
         vocab_size=tokenizer.vocab_size,
         n_ctx=settings.context,
@@ -185,18 +196,21 @@ def _from_scratch(args: argparse.Namespace, tokenizer: Tokenizer, settings: Any)
         eos_token_id=tokenizer.eot_id,
     )
     model = GPT2.random(config, settings.seed)
-    if args.head == "untied":
-        return model.untie(INITS[args.init_unembedding or "normal"], settings.seed + 1)
+    if args.head == "untied" or args.init_unembedding:
+        return _untie(model, args.init_unembedding or "normal", settings.seed)
     return model
 
 
 def _from_checkpoint(args: argparse.Namespace, checkpoint: Checkpoint, seed: int) -> GPT2:
     """The checkpoint's model with the head asked for, and a W_U that begins as was asked."""
-    head = args.head or ("untied" if args.only or args.init_unembedding else None)
-    model = load(checkpoint, head)
     if args.init_unembedding:
-        return model.tie().untie(INITS[args.init_unembedding], seed)
-    return model
+        return _untie(load(checkpoint, "tied"), args.init_unembedding, seed)
+    return load(checkpoint, args.head or ("untied" if args.only else None))
+
+
+def _untie(model: GPT2, init: str, seed: int) -> GPT2:
+    # Another seed than GPT2.random has, which draws wte first: from the same one, W_U would be a copy of it.
+    return model.untie(INITS[init], seed + 1)
 
 
 @contextmanager
@@ -206,32 +220,40 @@ def _stop_on_signal() -> Iterator[list[int]]:
 
     def first(number: int, _: Any) -> None:
         signals.append(number)
-        signal.signal(number, before[number])
-        print("\nstopping after this step; again to stop at once", file=sys.stderr)
+        restore()
+        # Not print: Python refuses it where the signal came in the middle of another one.
+        os.write(sys.stderr.fileno(), b"\ntiedgpt: note: stopping after this step; again to stop at once\n")
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     before: dict[int, Any] = {
-        number: signal.signal(number, first) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, first)
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) != signal.SIG_IGN  # as a script's `&` has it: Ctrl-C is for others
     }
     try:
         yield signals
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore()
 
 
 def _log(args: argparse.Namespace, step: int) -> Any:
     """The log to write to; of a run that goes on, with what was written up to its step."""
     if not args.log:
         return nullcontext()
-    kept = []
+    kept = 0
     if args.resume and args.log.exists():
-        lines = read_text(str(args.log)).splitlines(keepends=True)
-        try:
-            kept = [line for line in lines if json.loads(line)["step"] <= step]
+        lines = args.log.read_bytes().splitlines(keepends=True)
+        try:  # a crash may have left half a line at the end
+            kept = sum(
+                len(line) for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= step
+            )
         except (ValueError, TypeError, KeyError) as error:
             raise ArgumentError(f"--log: {args.log} is not a log of a training") from error
-    file = open(args.log, "w", encoding="utf-8", buffering=1)  # noqa: SIM115  # closed by the caller's `with`
-    file.writelines(kept)
+    file = open(args.log, "a", encoding="utf-8", buffering=1)  # noqa: SIM115  # closed by the caller's `with`
+    file.truncate(kept)
     return file
 
 
@@ -240,24 +262,42 @@ def _train(trainer: Any, tokenizer: Tokenizer, out: Path, log: Any, signals: lis
     from tqdm import tqdm
 
     bits = _bits_per_byte(trainer, tokenizer)
-    smooth = None
-    with tqdm(total=trainer.settings.steps, initial=trainer.step, unit="step", file=sys.stderr) as bar:
+    smooth, shown, read, saved = None, "", 0, trainer.best
+
+    def show_held_out(tokens: int) -> None:
+        """A sign of life: a large model reads held-out text for minutes."""
+        nonlocal read
+        read += tokens
+        bar.set_postfix_str(f"held out: {read / len(trainer.held_out):.0%}")
+
+    total, first = trainer.settings.steps, trainer.step
+    with (
+        warnings.catch_warnings(),
+        # No bar where stderr is a file: the lines about held-out text are enough there.
+        tqdm(total=total, initial=first, unit="step", file=sys.stderr, disable=None) as bar,
+    ):
+        # NumPy's, on the way to a loss that is no number: that is an error, which the trainer raises.
+        warnings.simplefilter("ignore", RuntimeWarning)
         try:
-            for record in trainer.run():
+            for record in trainer.run(show_held_out):
                 if log:
                     print(json.dumps(record), file=log)
                 if "loss" in record:
                     smooth = record["loss"] if smooth is None else 0.9 * smooth + 0.1 * record["loss"]
-                    speed = f"{record['tokens_per_s']:,.0f} tokens/s"
-                    bar.set_postfix_str(f"loss {smooth:.3f}, {speed}", refresh=False)
+                    shown = f"loss {smooth:.3f}, {record['tokens_per_s']:,.0f} tokens/s"
+                    bar.set_postfix_str(shown, refresh=False)
                     bar.update()
                 if "val_loss" in record:
+                    read = 0
+                    bar.set_postfix_str(shown, refresh=False)
                     best = trainer.best == (record["val_loss"], record["step"])
                     if best:
                         save_model(trainer.model, tokenizer, out)
+                        saved = trainer.best
                     trainer.save(out)
                     bar.write(
-                        f"step {record['step']:>6,}: held out {record['val_loss']:.4f} nats per token, "
+                        f"step {record['step']:>6,}: {f'loss {smooth:.4f}, ' if smooth else ''}"
+                        f"held out {record['val_loss']:.4f} nats per token, "
                         f"{record['val_loss'] * bits:.3f} bits per byte{'' if best else ' (not the best)'}",
                         file=sys.stderr,
                     )
@@ -265,8 +305,13 @@ def _train(trainer: Any, tokenizer: Tokenizer, out: Path, log: Any, signals: lis
                     if "val_loss" not in record:
                         trainer.save(out)
                     return
+        except MemoryError as error:
+            size = f"{trainer.settings.batch:,} sequences of {trainer.settings.context:,} tokens"
+            raise TiedGPTError(
+                f"not enough memory for a batch of {size}; --accumulate takes smaller ones"
+            ) from error
         except TiedGPTError as error:
-            kept = f"; {out} holds the model of step {trainer.best[1]}" if out.is_dir() else ""
+            kept = f"; {out} holds the model of step {saved[1]}" if saved else ""
             raise TiedGPTError(f"{error}{kept}") from error
 
 

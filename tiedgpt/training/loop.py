@@ -4,9 +4,9 @@ import json
 import math
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
@@ -25,6 +25,7 @@ from .machine import cores, default_threads, keep_freed_memory, one_blas_thread
 from .optimizer import AdamW, clip, learning_rate
 
 TOO_HIGH = "the learning rate is too high for this model"
+MAX_COUNT = 2**31 - 1
 STATE = "training.safetensors"  # of a trainer that can go on; other programs pass over it
 
 
@@ -49,8 +50,10 @@ class Settings:
         counts = dict.fromkeys(("steps", "batch", "context", "accumulate"), 1)
         for name, least in {**counts, "warm_up": 0, "eval_every": 0, "seed": 0, "threads": 0}.items():
             value = getattr(self, name)
-            if not is_count(value, least):
-                raise ArgumentError(f"{name} must be a whole number of at least {least}, got {show(value)}")
+            if not is_count(value, least) or value > MAX_COUNT:
+                raise ArgumentError(
+                    f"{name} must be a whole number from {least} to {MAX_COUNT}, got {show(value)}"
+                )
         for name, limit in {"lr": math.inf, "clip": math.inf, "weight_decay": math.inf, "beta2": 1}.items():
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value < limit:
@@ -121,28 +124,30 @@ class Trainer:
         self.step = 0
         self.best: tuple[float, int] | None = None  # the lowest held-out loss and the step that had it
 
-    def run(self) -> Iterator[dict[str, Any]]:
+    def run(self, progress: Callable[[int], Any] | None = None) -> Iterator[dict[str, Any]]:
         """Train; yield after each step what happened in it.
 
         {"step", "loss", "lr", "grad_norm", "tokens_per_s"}, where loss is that of the step's batch in nats
         per token; and "val_loss", of the held-out text, at the beginning, every eval_every steps and at the
-        end. The first of a new run is {"step": 0, "val_loss": ...}. Raises TiedGPTError when a loss or
-        gradient is not a number any more.
+        end. The first of a new run is {"step": 0, "val_loss": ...}. `progress` is called with the number of
+        held-out tokens that were read since the last call, which in a large model takes a while. Raises
+        TiedGPTError when a loss or gradient is not a number any more.
         """
         keep_freed_memory()
-        if self.step == 0:
-            yield {"step": 0, "val_loss": self.evaluate()}
+        if self.best is None:
+            yield {"step": 0, "val_loss": self.evaluate(progress)}
         with ThreadPoolExecutor(max(len(self._rows), cores())) as pool:
             while self.step < self.settings.steps:
                 record = self._step(pool)
                 if self.step % self.settings.eval_every == 0 or self.step == self.settings.steps:
-                    record["val_loss"] = self.evaluate()
+                    record["val_loss"] = self.evaluate(progress)
                 yield record
 
-    def evaluate(self) -> float:
+    def evaluate(self, progress: Callable[[int], Any] | None = None) -> float:
         """Nats per token of the held-out text, each token but the first predicted once."""
         stride = max(1, self.model.config.n_ctx - 1)
-        loss = float(token_losses(self.model, self.held_out, stride).mean())
+        with self._blas():
+            loss = float(token_losses(self.model, self.held_out, stride, progress).mean())
         if not math.isfinite(loss):
             raise TiedGPTError(f"the held-out loss after step {self.step} is {loss}: {TOO_HIGH}")
         if self.best is None or loss < self.best[0]:
@@ -158,9 +163,8 @@ class Trainer:
             "step": self.step,
             "best": self.best,
         }
-        tensors = {"parameters": self.flat, "m": self.optimizer.m, "v": self.optimizer.v}
         with StagedFiles(directory) as files:
-            safetensors.write(files.open(STATE), tensors.items(), {"training": json.dumps(state)})
+            safetensors.write(files.open(STATE), self._vectors().items(), {"training": json.dumps(state)})
 
     @classmethod
     def resume(
@@ -180,24 +184,33 @@ class Trainer:
         tensors, metadata = safetensors.read_with_metadata(path)
         try:
             state = json.loads(metadata["training"])
-            settings = Settings(**state["settings"])
-            settings = settings if steps is None else replace(settings, steps=steps)
-            trainer = cls(model, tokens, held_out, settings, state["only"])
-            if state["text"] != trainer._text():
-                raise ArgumentError(f"the text is not the one that {directory} was trained on until now")
-            trainer.step = trainer.optimizer.steps = int(state["step"])
-            trainer.best = float(state["best"][0]), int(state["best"][1])
-            for name, array in (
-                ("parameters", trainer.flat),
-                ("m", trainer.optimizer.m),
-                ("v", trainer.optimizer.v),
-            ):
-                array[...] = tensors[name].read()
-        except ArgumentError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path} does not hold the training of this model: {error!r}") from error
+            settings, only, text, step = (state[name] for name in ("settings", "only", "text", "step"))
+            loss, best_step = state["best"]
+            if not (is_count(step) and is_count(best_step) and is_number(loss)):
+                raise ValueError(f"step {show(step)}, best {show(state['best'])}")
+            settings = Settings(**settings)
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path} does not hold the state of a training: {error!r}") from error
+
+        settings = settings if steps is None else replace(settings, steps=steps)
+        if settings.steps < step:
+            raise ArgumentError(f"{step} steps are done already, and steps is {settings.steps}")
+        trainer = cls(model, tokens, held_out, settings, only)
+        if text != trainer._text():
+            raise ArgumentError(f"the text is not the one that {directory} was trained on until now")
+        for name, vector in trainer._vectors().items():
+            if name not in tensors or (tensors[name].dtype, tensors[name].shape) != ("F32", vector.shape):
+                raise CheckpointError(
+                    f"{path}: {name} is not there for each of the model's {vector.size} numbers"
+                )
+            vector[...] = tensors[name].read()
+        trainer.step = trainer.optimizer.steps = step
+        trainer.best = loss, best_step
         return trainer
+
+    def _vectors(self) -> dict[str, np.ndarray]:
+        """What a step changes, by its name in STATE; each [P]."""
+        return {"parameters": self.flat, "m": self.optimizer.m, "v": self.optimizer.v}
 
     def _text(self) -> list[int]:
         """What tells one text from another: a checksum of each part's tokens."""
@@ -206,8 +219,9 @@ class Trainer:
     def _step(self, pool: ThreadPoolExecutor) -> dict[str, Any]:
         start = time.perf_counter()
         s = self.settings
-        loss, gradient = self._loss_and_gradient(pool)
-        norm = clip(gradient, s.clip)
+        with self._blas():
+            loss, gradient = self._loss_and_gradient(pool)
+            norm = clip(gradient, s.clip)
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise TiedGPTError(
                 f"the loss of step {self.step + 1} is {loss:.4g} and its gradient's norm {norm:.4g}: "
@@ -240,11 +254,14 @@ class Trainer:
                 total = s.batch * s.context * s.accumulate
                 return loss_and_gradients(self.model, ids, targets, self._rows[share], rng, total)
 
-            with one_blas_thread() if threads > 1 else nullcontext():
-                loss += sum(pool.map(share_loss, range(threads)))
+            loss += sum(pool.map(share_loss, range(threads)))
             for row in self._gradients[1:]:
                 gradient += row
         return loss, gradient
+
+    def _blas(self) -> AbstractContextManager[None]:
+        """One BLAS thread where threads of ours share a batch: products are too small to be shared too."""
+        return one_blas_thread() if len(self._rows) > 1 else nullcontext()
 
     def _draw(self, micro: int) -> np.ndarray:  # -> [batch, context + 1]
         s = self.settings

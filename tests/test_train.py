@@ -1,0 +1,886 @@
+"""Training: runs that stop and go on, shares that add up, what is written, and each way to be wrong."""
+
+import io
+import json
+import math
+import os
+import pty
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from dataclasses import replace
+from fcntl import ioctl
+
+import numpy as np
+import pytest
+from conftest import SMALL, random_model
+
+import tiedgpt
+from tiedgpt import cli
+from tiedgpt.checkpoints import safetensors
+from tiedgpt.errors import ArgumentError, CheckpointError, TiedGPTError
+from tiedgpt.ops import cross_entropy
+from tiedgpt.training import loop, machine
+from tiedgpt.training.loop import STATE, Settings, Trainer
+from tiedgpt.training.merges import learn_tokenizer
+from tiedgpt.training.optimizer import clip, learning_rate
+
+UNTIED = replace(SMALL, tied=False)
+STILL = {"embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}  # no dropout
+TINY = Settings(steps=6, batch=5, context=11, warm_up=2, eval_every=4, threads=1)
+TEXT = "".join(f"Each of {n} tokens was read {n * n} times, and not once too often.\n" for n in range(99))
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """Two BLAS threads that wait for each other, on a machine that has other work, take for ever."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # of subprocesses
+    with machine.one_blas_thread():
+        yield
+
+
+def trainer(model=None, settings=TINY, only=None, size=400):
+    """A trainer on random text, of a small model with dropout."""
+    tokens = np.random.default_rng(1).integers(0, SMALL.vocab_size, size)
+    return Trainer(model or random_model(), tokens, tokens[:45] // 2, settings, only)
+
+
+def train(trainer, until=None):
+    """The records of a run up to a step, without what they say about time."""
+    records = []
+    for record in trainer.run():
+        records.append({name: value for name, value in record.items() if name != "tokens_per_s"})
+        if record["step"] == until:
+            break
+    return records
+
+
+# the trainer
+
+
+@pytest.mark.parametrize("stop", [1, 4])
+@pytest.mark.parametrize(
+    ("changes", "only"),
+    [({"threads": 1}, None), ({"threads": 2}, None), ({"threads": 2, "accumulate": 3}, None), ({}, "head")],
+)
+def test_a_run_goes_on_as_if_it_had_not_stopped(changes, only, stop, tmp_path):
+    """With dropout: every loss and every parameter of a run in two parts is an unbroken run's, to the bit."""
+    settings, model = replace(TINY, **changes), random_model(UNTIED)
+    unbroken = trainer(model, settings, only)
+    expected = train(unbroken)
+    assert len({record["loss"] for record in expected[1:]}) == 6
+
+    first = trainer(model, settings, only)
+    assert train(first, stop) == expected[: stop + 1]
+    first.save(tmp_path)
+    body = model if only else random_model(UNTIED, seed=9)
+    second = Trainer.resume(tmp_path, body, first.tokens, first.held_out)
+    assert (second.settings, second.only, second.best) == (first.settings, only, first.best)
+    assert train(second) == expected[stop + 1 :]
+    for name, array in unbroken.model.parameters.items():
+        np.testing.assert_array_equal(second.model.parameters[name], array, err_msg=name)
+    assert second.best == unbroken.best
+
+
+def test_more_steps_than_were_planned(tmp_path):
+    first = trainer()
+    train(first)
+    first.save(tmp_path)
+    second = Trainer.resume(tmp_path, first.model, first.tokens, first.held_out, steps=9)
+    records = train(second)
+    assert [record["step"] for record in records] == [7, 8, 9]
+    assert records[0]["lr"] == learning_rate(6, 9, TINY.lr, 0)
+    with pytest.raises(ArgumentError, match="6 steps are done already, and steps is 5"):
+        Trainer.resume(tmp_path, first.model, first.tokens, first.held_out, steps=5)
+
+
+def gradient(settings, model, only=None):
+    """The loss of a first step and its gradient, which is all that there is in m then, 0.1 times."""
+    one = trainer(model, replace(settings, steps=1, clip=1e9), only)
+    return train(one)[1]["loss"], one.optimizer.m * 10
+
+
+@pytest.mark.parametrize("only", [None, "head"])
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_the_shares_of_threads_add_up_to_the_batch(threads, only):
+    model = random_model(replace(UNTIED, **STILL), dtype=np.float64)
+    loss, whole = gradient(TINY, model, only)
+    shared_loss, shared = gradient(replace(TINY, threads=threads), model, only)
+    assert shared_loss == pytest.approx(loss, rel=1e-13)
+    np.testing.assert_allclose(shared, whole, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_accumulated_batches_are_one_large_batch(threads, monkeypatch):
+    model = random_model(replace(SMALL, **STILL), dtype=np.float64)
+    rows = np.random.default_rng(3).integers(0, SMALL.vocab_size, (6, TINY.context + 1))
+    monkeypatch.setattr(Trainer, "_draw", lambda self, micro: rows[2 * micro :][: self.settings.batch])
+    loss, whole = gradient(replace(TINY, batch=6, threads=threads), model)
+    parts_loss, parts = gradient(replace(TINY, batch=2, accumulate=3, threads=threads), model)
+    assert parts_loss == pytest.approx(loss, rel=1e-13)
+    np.testing.assert_allclose(parts, whole, rtol=1e-9, atol=1e-14)
+
+
+def test_a_text_of_one_window_is_read_whole():
+    """Its first token is only read and its last one only predicted."""
+    model = random_model(replace(SMALL, **STILL), dtype=np.float64)
+    one = trainer(model, size=TINY.context + 1)
+    expected = cross_entropy(model(one.tokens[:-1]), one.tokens[1:]).mean()
+    assert train(one, 1)[1]["loss"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_batches_come_from_all_over_the_text_and_are_never_the_same():
+    seen = []
+    one = trainer(settings=replace(TINY, steps=40, accumulate=2), size=40)
+    draw = one._draw
+    one._draw = lambda micro: seen.append(draw(micro)) or seen[-1]
+    train(one)
+    assert len({rows.tobytes() for rows in seen}) == len(seen) == 80
+    starts = {rows.tobytes() for batch in seen for rows in batch}
+    assert len(starts) == 40 - TINY.context
+
+
+def test_shares_and_micro_batches_have_dropout_of_their_own(monkeypatch):
+    one, seeds = trainer(settings=replace(TINY, steps=3, threads=2, accumulate=2)), []
+    generator = np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: seeds.append(tuple(seed)) or generator(seed))
+    train(one)
+    assert len(set(seeds)) == len(seeds) == 3 * 2 * (1 + 2)
+
+
+def test_the_model_given_is_not_changed():
+    model = random_model()
+    before = {name: array.copy() for name, array in model.parameters.items()}
+    one = trainer(model)
+    train(one)
+    for name, array in model.parameters.items():
+        np.testing.assert_array_equal(array, before[name])
+        assert not np.array_equal(one.model.parameters[name], array), f"{name} was not trained"
+
+
+def test_held_out_loss_is_the_score_of_the_text():
+    one = trainer()
+    read = []
+    expected = tiedgpt.score(one.model, tiedgpt.Tokenizer([]), one.held_out, stride=SMALL.n_ctx - 1).nll
+    assert one.evaluate(read.append) == pytest.approx(expected, rel=1e-12)
+    assert sum(read) == len(one.held_out)
+
+
+def test_the_head_alone_is_trained():
+    model = random_model(UNTIED)
+    one = trainer(model, only="head")
+    train(one)
+    for name, array in one.model.parameters.items():
+        same = np.array_equal(array, model.parameters[name])
+        assert same == (name != "lm_head.weight"), name
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "only", "size", "message"),
+    [
+        (SMALL, {}, "head", 400, "a tied model has no head of its own to train alone: untie it first"),
+        (UNTIED, {}, "body", 400, "only must be \"head\" or None, got 'body'"),
+        (SMALL, {"context": 32}, None, 400, "a context of 32 tokens is more than the model's 31"),
+        (SMALL, {}, None, 11, r"the text to train on has 11 tokens, and needs at least 12 \(a context of 11"),
+        (replace(SMALL, vocab_size=50), {}, None, 400, "token id .* is outside the vocabulary of 50"),
+    ],
+)
+def test_what_does_not_fit(config, settings, only, size, message):
+    with pytest.raises(ArgumentError, match=message):
+        trainer(random_model(config), replace(TINY, **settings), only, size)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "steps must be a whole number from 1 to 2147483647, got 0"),
+        ({"batch": 2.0}, "batch must be a whole number from 1 to 2147483647, got 2.0"),
+        ({"threads": -1}, "threads must be a whole number from 0 to 2147483647, got -1"),
+        ({"seed": True}, "seed must be a whole number from 0 to 2147483647, got True"),
+        ({"steps": 10**400}, "steps must be a whole number from 1 to 2147483647, got 1000"),
+        ({"lr": math.nan}, "lr must be a number of at least 0, got nan"),
+        ({"lr": math.inf}, "lr must be a number of at least 0, got inf"),
+        ({"clip": "1"}, "clip must be a number of at least 0, got '1'"),
+        ({"beta2": 1.0}, "beta2 must be a number of at least 0 and below 1, got 1.0"),
+    ],
+)
+def test_settings_that_make_no_sense(changes, message):
+    with pytest.raises(ArgumentError, match=message):
+        Settings(**changes)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_no_number_stops_before_the_step(bad, monkeypatch):
+    one = trainer()
+    train(one, 2)
+    before = one.flat.copy()
+
+    def broken(model, ids, targets, gradients, rng, total):
+        gradients["wte.weight"][3, 4] = bad
+        return 1.5
+
+    monkeypatch.setattr(loop, "loss_and_gradients", broken)
+    with (
+        np.errstate(invalid="ignore"),
+        pytest.raises(
+            TiedGPTError, match=f"loss of step 3 is 1.5 .* norm {bad}: the learning rate is too high"
+        ),
+    ):
+        train(one)
+    np.testing.assert_array_equal(one.flat, before)
+    assert one.step == 2
+
+
+def damaged(path, change):
+    """Write a trainer's state anew, with its JSON and tensors as `change` leaves them."""
+    tensors, metadata = safetensors.read_with_metadata(path)
+    arrays = {name: tensor.read() for name, tensor in tensors.items()}
+    state = json.loads(metadata["training"])
+    change(state, arrays)
+    with path.open("wb") as file:
+        safetensors.write(file, arrays.items(), {"training": json.dumps(state)})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state, _: state.pop("step"), "does not hold the state of a training: KeyError"),
+        (lambda state, _: state.update(step=-1), "does not hold the state of a training: .*step -1"),
+        (lambda state, _: state.update(step=math.inf), "does not hold the state of a training: .*step inf"),
+        (lambda state, _: state.update(best=None), "does not hold the state of a training: TypeError"),
+        (lambda state, _: state.update(best=["1", 2]), "does not hold the state of a training: .*best"),
+        (lambda state, _: state["settings"].update(batch=0), "not hold .*batch must be a whole number"),
+        (lambda state, _: state["settings"].update(x=0), "does not hold the state of a training: TypeError"),
+        (lambda _, arrays: arrays.pop("v"), "v is not there for each of the model's"),
+        (lambda _, arrays: arrays.update(m=arrays["m"][:1]), "m is not there for each of the model's"),
+    ],
+)
+def test_a_damaged_state_is_refused(change, message, tmp_path):
+    one = trainer()
+    train(one, 1)
+    one.save(tmp_path)
+    damaged(tmp_path / STATE, change)
+    with pytest.raises(CheckpointError, match=f"{STATE}.* {message}"):
+        Trainer.resume(tmp_path, one.model, one.tokens, one.held_out)
+
+
+def test_a_state_of_another_model_or_cut_short_or_none(tmp_path):
+    one = trainer()
+    train(one, 1)
+    one.save(tmp_path)
+    other = random_model(replace(SMALL, n_layer=1))
+    with pytest.raises(CheckpointError, match="parameters is not there for each of the model's"):
+        Trainer.resume(tmp_path, other, one.tokens, one.held_out)
+    data = (tmp_path / STATE).read_bytes()
+    (tmp_path / STATE).write_bytes(data[:-1])
+    with pytest.raises(CheckpointError, match=f"{STATE}: truncated"):
+        Trainer.resume(tmp_path, one.model, one.tokens, one.held_out)
+    with (tmp_path / STATE).open("wb") as file:
+        safetensors.write(file, one.model.parameters.items())
+    with pytest.raises(CheckpointError, match="does not hold the state of a training: KeyError"):
+        Trainer.resume(tmp_path, one.model, one.tokens, one.held_out)
+
+
+# its parts
+
+
+def test_the_learning_rates_course():
+    rates = [learning_rate(step, 100, 2.0, 10) for step in range(101)]
+    assert rates[0] == pytest.approx(2 / 11)
+    assert np.diff(rates[:11]) == pytest.approx([2 / 11] * 10)
+    assert max(rates) == rates[10] == 2
+    assert rates[55] == pytest.approx(0.2 + 0.9)  # half way down: between the peak and a tenth of it
+    assert rates[100] == pytest.approx(0.2)
+    assert (np.diff(rates[10:]) < 0).all()
+    assert learning_rate(0, 1, 2.0, 0) == 2
+
+
+def test_clipping_keeps_the_direction():
+    gradient = np.array([3.0, -4.0])
+    assert clip(gradient, 5.0) == 5
+    assert gradient.tolist() == [3, -4]
+    assert clip(gradient, 0.5) == 5
+    np.testing.assert_allclose(gradient, [0.3, -0.4], rtol=1e-6)
+    assert clip(gradient, 0.0) == pytest.approx(0.5)
+    assert gradient.tolist() == [0, 0]
+
+
+def test_one_blas_thread_and_then_as_many_as_before():
+    blas = machine.openblas()
+    if blas is None:
+        pytest.skip("this NumPy does not bring an OpenBLAS")
+    get, set_ = blas
+    set_(2)
+    inside = []
+
+    def fail():
+        with machine.one_blas_thread():
+            inside.append(get())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert (inside, get()) == ([1], 2)
+
+
+def test_threads_of_ours_leave_blas_one(monkeypatch):
+    blas = machine.openblas()
+    if blas is None:
+        pytest.skip("this NumPy does not bring an OpenBLAS")
+    get, set_ = blas
+    set_(2)
+    seen = set()
+    losses = loop.token_losses
+    monkeypatch.setattr(loop, "token_losses", lambda *args: seen.add(get()) or losses(*args))
+    find = loop.loss_and_gradients
+    monkeypatch.setattr(loop, "loss_and_gradients", lambda *args: seen.add(get()) or find(*args))
+    train(trainer(settings=replace(TINY, threads=2)))
+    assert (seen, get()) == ({1}, 2)
+    seen.clear()
+    train(trainer())
+    assert (seen, get()) == ({2}, 2)
+
+
+# the command
+
+FLAGS = ("--layers", "1", "--heads", "2", "--dim", "8", "--context", "8", "--batch", "3", "--vocab", "270")
+SHORT = (*FLAGS, "--steps", "6", "--eval-every", "2", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("texts") / "corpus.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def interruptible():
+    """SIGINT is Ctrl-C also where the tests run in the background of a script, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def run(capfd, monkeypatch, corpus, tmp_path):
+    """run(*flags) -> (exit code, stdout, stderr) of `train CORPUS --out tmp_path/model`, in this process."""
+
+    def run(*flags, corpus=corpus, out=tmp_path / "model", stdin=b""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            code = cli.main(["train", str(corpus), "--out", str(out), *map(str, flags)])
+        except SystemExit as stop:  # argparse's way out, and SIGTERM's
+            code = stop.code
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def assert_one_error_line(result, message):
+    code, out, err = result
+    assert (code, out) == (2, ""), result
+    assert err.startswith("tiedgpt: error: "), err
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def records(path):
+    """The lines of a log, without what they say about time."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "tokens_per_s"} for line in lines]
+
+
+def contents(directory):
+    """What the files of a directory hold."""
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory, corpus):
+    """A directory with what a run of SHORT leaves, and its log."""
+    path = tmp_path_factory.mktemp("unbroken")
+    with machine.one_blas_thread():
+        assert (
+            cli.main(
+                ["train", corpus, "--out", str(path / "model"), *SHORT, "--log", str(path / "log.jsonl")]
+            )
+            == 0
+        )
+    return path
+
+
+def at_step(monkeypatch, step, do):
+    """Do something before a step's batch is drawn."""
+    draw = Trainer._draw
+
+    def interrupted(self, micro):
+        if self.step == step - 1:
+            do()
+        return draw(self, micro)
+
+    monkeypatch.setattr(Trainer, "_draw", interrupted)
+
+
+def test_what_it_says_and_writes(run, tmp_path, unbroken):
+    code, out, err = run(*SHORT)
+    assert code == 0
+    log = records(unbroken / "log.jsonl")
+    held_out = {line["step"]: line["val_loss"] for line in log if "val_loss" in line}
+    assert list(held_out) == [0, 2, 4, 6]
+    lines = err.splitlines()  # on no terminal there is no bar: a line for each look at held-out text
+    assert [int(line.split(":")[0].removeprefix("step")) for line in lines] == [0, 2, 4, 6]
+    assert all(
+        f"held out {held_out[step]:.4f} nats" in line for step, line in zip(held_out, lines, strict=True)
+    )
+    first, second = out.splitlines()
+    assert first == f"{tmp_path / 'model'}: tied, 3,112 parameters, 270 tokens"
+    assert second.startswith(f"held out: {min(held_out.values()):.4f} nats per token, ")
+    assert second.endswith("bits per byte, after step 6")
+    assert contents(tmp_path / "model") == contents(unbroken / "model")
+    names = ["config.json", "merges.txt", "model.safetensors", STATE, "vocab.json"]
+    assert sorted(contents(tmp_path / "model")) == names
+
+
+def test_json_and_what_score_says_of_the_same_text(run, tmp_path, capfd):
+    code, out, _ = run(*SHORT, "--json", "--head", "untied")
+    report = json.loads(out)
+    assert code == 0
+    best = {"best_step": 6, "head": "untied", "parameters": 3112 + 8 * 270, "steps": 6}
+    assert report.items() >= {**best, "model": str(tmp_path / "model")}.items()
+
+    (tmp_path / "rest.txt").write_text(TEXT[len(TEXT) * 9 // 10 :])
+    score = ["score", "--model", report["model"], "--stride", "7", str(tmp_path / "rest.txt"), "--json"]
+    assert cli.main(score) == 0
+    expected = json.loads(capfd.readouterr().out)
+    assert report["val_loss"] == pytest.approx(expected["nll"], rel=1e-6)
+    assert report["val_bits_per_byte"] == pytest.approx(expected["bits_per_byte"], rel=1e-6)
+
+
+def test_a_text_of_its_own_is_held_out(run, tmp_path):
+    (tmp_path / "val.txt").write_text(TEXT[-100:])
+    report = json.loads(run(*SHORT, "--json", "--val", tmp_path / "val.txt")[1])
+    model = tiedgpt.load_model(tmp_path / "model")
+    tokenizer = tiedgpt.load_tokenizer(tmp_path / "model")
+    score = tiedgpt.score(model, tokenizer, tokenizer.encode(TEXT[-100:]), stride=7)
+    assert report["val_loss"] == pytest.approx(score.nll, rel=1e-6)
+    assert tokenizer.merges == learn_tokenizer(TEXT, 270).merges, "all of CORPUS is to be learned from"
+
+
+@pytest.mark.parametrize(("vocab", "eot"), [(256, None), (257, 256), (258, 256)])
+def test_vocabularies_of_hardly_more_than_bytes(vocab, eot, run, tmp_path):
+    assert run(*SHORT, "--vocab", vocab)[0] == 0
+    config = tiedgpt.load_model(tmp_path / "model").config
+    eot = 257 if vocab == 258 else eot
+    assert (config.vocab_size, config.bos_token_id, config.eos_token_id) == (vocab, eot, eot)
+
+
+def test_a_text_with_fewer_tokens_than_asked_for(run, tmp_path):
+    code, out, err = run(*SHORT, "--vocab", 5000)
+    assert code == 0
+    size = tiedgpt.load_model(tmp_path / "model").config.vocab_size
+    assert size < 1000
+    assert f"note: the text has no more than {size} tokens to learn, so this is the vocabulary\n" in err
+    assert f"{size:,} tokens\n" in out
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_the_rest_of_tiedgpt_and_transformers_read_it(head, run, tmp_path, capfd):
+    assert run(*SHORT, "--head", head, "--lr", "0.05")[0] == 0
+    path = tmp_path / "model"
+    model, tokenizer = tiedgpt.load_model(path), tiedgpt.load_tokenizer(path)
+    assert (model.config.head, model.config.n_ctx, model.config.eos_token_id) == (head, 8, 269)
+    assert cli.main(["generate", "--model", str(path), "--greedy", "-n", "20", "Each"]) == 0
+    assert capfd.readouterr().out != ""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(path)
+    assert theirs.config.tie_word_embeddings == (head == "tied")
+    ids = transformers.GPT2TokenizerFast.from_pretrained(path)("Each of 7").input_ids
+    assert ids == tokenizer.encode("Each of 7")
+    with torch.no_grad():
+        logits = theirs.eval()(torch.tensor([ids])).logits[0].numpy()
+    np.testing.assert_allclose(model(ids), logits, atol=1e-5)
+
+
+# where it starts: a learning rate of 0 leaves everything as it was
+
+START = ("--lr", "0", "--steps", "1", "--threads", "1")
+
+
+def correlation(a, b):
+    return abs(np.corrcoef(a.ravel(), b.ravel())[0, 1])
+
+
+@pytest.mark.parametrize("init", ["normal", "copy", "zeros", None])
+@pytest.mark.parametrize("source", ["scratch", "tied", "untied"])
+def test_what_the_unembedding_starts_as(init, source, run, tmp_path, unbroken):
+    flags = FLAGS if source == "scratch" else ("--from", tmp_path / "start")
+    flags += ("--init-unembedding", init) if init else ("--head", "untied")
+    start = tiedgpt.load_model(unbroken / "model")
+    if source == "untied":
+        start = start.untie("random", seed=5)
+    tiedgpt.save_model(start, tiedgpt.load_tokenizer(unbroken / "model"), tmp_path / "start")
+    code, _, err = run(*flags, *START)
+    assert code == 0
+    model = tiedgpt.load_model(tmp_path / "model")
+    W_E, W_U = model.W_E, model.W_U.T
+    assert model.config.head == "untied"
+    assert ("it starts as a copy of wte.T" in err) == (source == "tied" and init is None)
+    if init is None and source == "untied":
+        np.testing.assert_array_equal(W_U, start.W_U.T)
+    elif init == "zeros":
+        assert not W_U.any()
+    elif init == "copy" or (init is None and source == "tied"):
+        np.testing.assert_array_equal(W_U, W_E)
+    else:
+        assert W_U.std() == pytest.approx(0.02, rel=0.05)
+        assert correlation(W_U, W_E) < 0.1
+    if source != "scratch":
+        np.testing.assert_array_equal(W_E, start.W_E)
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_the_head_alone_from_a_checkpoint(head, run, tmp_path, unbroken):
+    start = tiedgpt.load_model(unbroken / "model", head)
+    tiedgpt.save_model(start, tiedgpt.load_tokenizer(unbroken / "model"), tmp_path / "start")
+    flags = ("--from", tmp_path / "start", "--only", "head", "--lr", "0.01", "--steps", "4", "--json")
+    code, out, err = run(*flags)
+    assert code == 0
+    assert json.loads(out)["best_step"] > 0
+    assert ("starts as a copy of wte.T" in err) == (head == "tied")
+    model = tiedgpt.load_model(tmp_path / "model")
+    assert not np.array_equal(model.W_U, start.W_U)
+    for name, array in start.parameters.items():
+        assert np.array_equal(model.parameters[name], array) == (name != "lm_head.weight"), name
+
+    trained = contents(tmp_path / "model")
+    code, _, err = run(*flags, "--threads", "1", out=tmp_path / "again")
+    assert code == 0
+    code, _, err = run("--resume", "--steps", "5")
+    assert code == 0, err
+    assert contents(tmp_path / "model")[STATE] != trained[STATE]
+
+
+def test_dropout_and_context(run, tmp_path, unbroken):
+    assert run(*SHORT, "--dropout", "0.25")[0] == 0
+    config = tiedgpt.load_model(tmp_path / "model").config
+    assert (config.embd_pdrop, config.resid_pdrop, config.attn_pdrop) == (0.25, 0.25, 0)
+    code, _, err = run("--from", unbroken / "model", "--context", "9", out=tmp_path / "other")
+    assert_one_error_line((code, "", err), "a context of 9 tokens is more than the model's 8")
+    assert run("--from", unbroken / "model", "--context", "3", *START, out=tmp_path / "other")[0] == 0
+    assert tiedgpt.load_model(tmp_path / "other").config.n_ctx == 8
+
+
+# runs that end early
+
+
+def test_the_best_model_is_kept_when_later_ones_are_worse(run, tmp_path, monkeypatch):
+    seen = []
+
+    def losses(model, *_):
+        seen.append({name: array.copy() for name, array in model.parameters.items()})
+        return np.array([3.0, 2.0, 4.0, 5.0])[[len(seen) - 1]]
+
+    monkeypatch.setattr(loop, "token_losses", losses)
+    code, out, err = run(*SHORT)
+    assert code == 0
+    assert out.endswith("after step 2\n")
+    assert [line.endswith("(not the best)") for line in err.splitlines()] == [False, False, True, True]
+    for name, array in tiedgpt.load_model(tmp_path / "model").parameters.items():
+        np.testing.assert_array_equal(array, seen[1][name], err_msg=name)
+    last = safetensors.read_header(tmp_path / "model" / STATE)["parameters"].read()
+    np.testing.assert_array_equal(last, np.concatenate([array.ravel() for array in seen[3].values()]))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("step", [3, 4])  # after 4 there is a look at held-out text
+def test_a_signal_saves_and_the_run_goes_on(
+    number, code, step, run, interruptible, tmp_path, monkeypatch, unbroken
+):
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        at_step(patch, step, lambda: os.kill(os.getpid(), number))
+        stopped = run(*SHORT, "--log", tmp_path / "log.jsonl")
+    assert stopped[0] == code
+    assert "tiedgpt: note: stopping after this step; again to stop at once\n" in stopped[2]
+    assert f"tiedgpt: note: stopped after step {step}; go on with --resume\n" in stopped[2]
+    assert stopped[1].endswith(f"after step {step // 2 * 2}\n")
+    assert len(records(tmp_path / "log.jsonl")) == step + 1
+    assert signal.getsignal(signal.SIGINT) is before
+
+    assert run("--resume", "--log", tmp_path / "log.jsonl")[0] == 0
+    assert records(tmp_path / "log.jsonl") == records(unbroken / "log.jsonl")
+    assert contents(tmp_path / "model") == contents(unbroken / "model")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_ends_it_at_once(number, code, run, interruptible, tmp_path, monkeypatch):
+    def twice():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
+
+    at_step(monkeypatch, 4, twice)
+    ended = run(*SHORT)
+    assert ended[:2] == (code, "")
+    assert "stopped after step" not in ended[2]
+    state = json.loads(safetensors.read_with_metadata(tmp_path / "model" / STATE)[1]["training"])
+    assert state["step"] == 2
+    assert len(contents(tmp_path / "model")) == 5
+    assert tiedgpt.load_model(tmp_path / "model")
+
+
+def test_a_signal_that_is_ignored_stays_so(run, interruptible, monkeypatch):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    at_step(monkeypatch, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert run(*SHORT)[0] == 0
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
+@pytest.mark.parametrize("kill", [1, 2, 3, 6, 7])
+def test_killed_in_a_save_the_run_goes_on(kill, run, tmp_path, unbroken, corpus):
+    """kill -9 before the nth file of a save takes its place: all is there, of the save before."""
+    code = (
+        "import os, signal, sys; from tiedgpt import cli; real, left = os.replace, [int(sys.argv[1])]\n"
+        "def replace(*names):\n"
+        "    left[0] -= 1\n"
+        "    if not left[0]: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    real(*names)\n"
+        "os.replace = replace; cli.main(sys.argv[2:])"
+    )
+    flags = (corpus, "--out", str(tmp_path / "model"), *SHORT, "--log", str(tmp_path / "log.jsonl"))
+    killed = subprocess.run([sys.executable, "-c", code, str(kill), "train", *flags], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write('{"step": 99, "lo')  # as a crash of the machine would leave it
+    assert tiedgpt.load_model(tmp_path / "model")
+    result = run("--resume", "--log", tmp_path / "log.jsonl")
+    if kill == 1:  # before there was anything to go on with
+        assert_one_error_line(result, "model holds no training to go on with")
+        return
+    assert result[0] == 0, result
+    assert records(tmp_path / "log.jsonl") == records(unbroken / "log.jsonl")
+    assert contents(tmp_path / "model") == contents(unbroken / "model")
+
+
+def test_a_full_disk(run, tmp_path, monkeypatch, unbroken):
+    """A limit on the size of files stands in for the disk: first from the start, then in mid-training."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size=4000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    try:
+        limit()
+        assert_one_error_line(run(*SHORT), "model: File too large")
+        assert list(tmp_path.iterdir()) == []
+        limit(before[0])
+        with monkeypatch.context() as patch:
+            at_step(patch, 4, limit)
+            code, _, err = run(*SHORT)
+    finally:
+        limit(before[0])
+    assert code == 2
+    assert "tiedgpt: error: cannot write to" in err.splitlines()[-1]
+    assert "model of step 2" in err.splitlines()[-1]
+    assert len(contents(tmp_path / "model")) == 5
+    assert run("--resume")[0] == 0
+    assert contents(tmp_path / "model") == contents(unbroken / "model")
+
+
+@pytest.mark.parametrize("lr", ["1e9", "1e300"])
+def test_a_loss_that_is_no_number(lr, run, tmp_path):
+    code, out, err = run(*SHORT, "--lr", lr)
+    assert (code, out) == (2, "")
+    first, last = err.splitlines()
+    assert first.startswith("step      0: held out 5.")
+    assert last.startswith("tiedgpt: error: the loss of step 2 is ")
+    assert last.endswith(f"too high for this model; {tmp_path / 'model'} holds the model of step 0")
+    model = tiedgpt.load_model(tmp_path / "model")
+    assert all(np.isfinite(array).all() for array in model.parameters.values())
+
+
+def test_no_memory_for_the_batch(run, monkeypatch):
+    draw = Trainer._draw
+    monkeypatch.setattr(
+        Trainer, "_draw", lambda self, micro: np.empty((1 << 50, 8)) if self.step else draw(self, 0)
+    )
+    code, out, err = run(*SHORT)
+    assert (code, out) == (2, "")
+    message = "not enough memory for a batch of 3 sequences of 8 tokens; --accumulate takes smaller ones"
+    assert err.splitlines()[-1].startswith(f"tiedgpt: error: {message}")
+
+
+def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
+    """Ctrl-C under it: the lines about held-out text stay whole, and the bar's end is the line's end."""
+    arguments = [sys.executable, "-m", "tiedgpt", "train", corpus, "--out", str(tmp_path / "model"), *FLAGS]
+    pid, master = pty.fork()
+    if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+        os.execv(sys.executable, [*arguments, "--steps", "1000000"])
+    shown, deadline, typed = b"", time.monotonic() + 60, False
+    while time.monotonic() < deadline:
+        if not typed and b"tokens/s" in shown:
+            os.write(master, b"\x03")
+            typed = True
+        if select.select([master], [], [], 0.1)[0]:
+            try:
+                shown += os.read(master, 4096)
+            except OSError:  # Linux's way to say that the other side is closed
+                break
+    os.close(master)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    text = shown.decode()
+    assert "held out: 100%" in text
+    assert "/1000000 [" in text
+    # what is left of each line when all is written
+    lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n")]
+    assert any(line.startswith("step      0: held out 5.") for line in lines), lines
+    assert any(line.startswith("tiedgpt: note: stopped after step") for line in lines), lines
+
+
+# a run that goes on
+
+
+def test_a_run_that_is_done(run, tmp_path):
+    assert run(*SHORT)[0] == 0
+    before = contents(tmp_path / "model")
+    code, out, err = run("--resume")
+    assert (code, err) == (0, "tiedgpt: note: all 6 steps are done; --steps takes more\n")
+    assert out.endswith("after step 6\n")
+    assert contents(tmp_path / "model") == before
+    assert_one_error_line(run("--resume", "--steps", "5"), "6 steps are done already, and steps is 5")
+    code, out, err = run("--resume", "--steps", "8", "--log", tmp_path / "log.jsonl")
+    assert code == 0
+    assert [line["step"] for line in records(tmp_path / "log.jsonl")] == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--batch", "3"), "--batch cannot be given with --resume: it stays as it was"),
+        (("--layers", "1"), "--layers cannot be given with --resume"),
+        (("--eval-every", "1"), "--eval-every cannot be given with --resume"),
+        (("--from", "gpt2"), "--from cannot be given with --resume"),
+        (("--only", "head"), "--only cannot be given with --resume"),
+        (("--dropout", "0"), "--dropout cannot be given with --resume"),
+        (("--steps", "0"), "steps must be a whole number from 1 to 2147483647, got 0"),
+        (("--log", "CORPUS"), "corpus.txt is not a log of a training"),
+        (("--val", "CORPUS"), "the text is not the one that"),
+    ],
+)
+def test_a_run_that_goes_on_stays_what_it_was(flags, message, run, tmp_path, unbroken, corpus):
+    before = contents(unbroken / "model")
+    flags = [corpus if flag == "CORPUS" else flag for flag in flags]
+    with open(corpus, "rb") as file:
+        text = file.read()
+    assert_one_error_line(run("--resume", *flags, out=unbroken / "model"), message)
+    with open(corpus, "rb") as file:
+        assert file.read() == text
+    assert contents(unbroken / "model") == before
+
+
+def test_a_run_cannot_go_on_with_another_text_or_a_damaged_state(run, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text(TEXT.replace("often", "often "))
+    assert run(*SHORT)[0] == 0
+    assert_one_error_line(run("--resume", corpus=other), "the text is not the one that")
+    state = tmp_path / "model" / STATE
+    state.write_bytes(state.read_bytes()[:-100])
+    assert_one_error_line(run("--resume"), f"{state}: truncated")
+    state.unlink()
+    assert_one_error_line(run("--resume"), "model holds no training to go on with")
+
+
+# what is wrong before anything is written
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "message"),
+    [
+        (b"", (), "the text to train on has 0 tokens, and needs at least 9"),
+        (b"a", (), "the text to train on has 0 tokens"),
+        (b"ab cd ef", (), "the text to train on has 7 tokens"),
+        (b"ab cd ef g", (), "the held-out text has"),
+        (b"caf\xe9 " * 99, (), "text.txt is not UTF-8 text: byte 0xe9 at position 3"),
+        (b"a<|endoftext|>b" * 99, (), "the text holds <|endoftext|>; to read it as that token, add --allow-"),
+        (None, ("--heads", "3"), "n_embd 8 does not divide into n_head 3 heads"),
+        (None, ("--heads", "0"), "n_head must be a whole number from 1"),
+        (None, ("--layers", "-1"), "n_layer must be a whole number from 0"),
+        (None, ("--dim", 10**9), "n_inner must be a whole number from 1"),
+        (None, ("--vocab", "255"), "vocab_size must be a whole number of at least 256"),
+        (None, ("--context", "1"), "the model's context is 1 token"),
+        (None, ("--batch", "0"), "batch must be a whole number from 1"),
+        (None, ("--seed", "-1"), "seed must be a whole number from 0"),
+        (None, ("--lr", "nan"), "lr must be a number of at least 0, got nan"),
+        (None, ("--dropout", "1"), "--dropout must be at least 0 and below 1, got 1.0"),
+        (None, ("--val", "nowhere.txt"), "nowhere.txt: No such file or directory"),
+        (None, ("--log", "nowhere/log.jsonl"), "--log: there is no directory nowhere"),
+        (None, ("--log", os.devnull), f"--log: {os.devnull} exists; choose a new file"),
+        (
+            None,
+            ("--from", "shakespeare-tied"),
+            "--layers cannot be given with --from: the checkpoint decides",
+        ),
+        (None, ("--only", "head"), "--only head fits W_U to a trained body: say which with --from"),
+        (None, ("--head", "tied", "--init-unembedding", "copy"), "--init-unembedding is for an untied model"),
+        (None, ("--resume",), "--resume: "),
+        (None, ("--lr", "fast"), "argument --lr: invalid float value: 'fast'"),
+    ],
+)
+def test_wrong_from_the_start(text, flags, message, run, tmp_path, corpus):
+    if text is not None:
+        corpus = tmp_path / "text.txt"
+        corpus.write_bytes(text)
+    before = sorted(tmp_path.iterdir())
+    assert_one_error_line(run(*SHORT, *flags, corpus=corpus), message)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--head", "tied", "--only", "head"), "--only head is for an untied model"),
+        (("--only", "head", "--dropout", "0.1"), "--dropout has no effect with --only head"),
+        (("--context", "129"), "a context of 129 tokens is more than the model's 128"),
+        (("--vocab", "300"), "--vocab cannot be given with --from: the checkpoint decides it"),
+    ],
+)
+def test_wrong_for_a_checkpoint(flags, message, run, tmp_path):
+    assert_one_error_line(run("--from", "shakespeare-tied", *flags), message)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_places_that_are_taken(run, tmp_path, unbroken):
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    for name in ("file", "full"):
+        message = f"--out: {tmp_path / name} exists and is not empty; choose a new directory"
+        assert_one_error_line(run(*SHORT, out=tmp_path / name), message)
+    before = contents(unbroken / "model")
+    message = f"{unbroken / 'model'} holds a training already: add --resume to go on with it"
+    assert_one_error_line(run(*SHORT, out=unbroken / "model"), message)
+    assert contents(unbroken / "model") == before
+    (tmp_path / "empty").mkdir()
+    assert run(*SHORT, out=tmp_path / "empty")[0] == 0
+    assert_one_error_line(run(*SHORT, corpus=tmp_path, out=tmp_path / "x"), "Is a directory")
+
+
+def test_line_ends_and_a_text_from_stdin(run, tmp_path):
+    """The text is read to the byte: CRs, a BOM and NULs included."""
+    text = "\ufeff" + "one\r\ntwo\0three\r\n" * 50
+    code, out, _ = run(*SHORT, "--vocab", "256", "--json", corpus="-", stdin=text.encode())
+    assert code == 0
+    held_out = text[len(text) * 9 // 10 :].encode()
+    tokenizer = tiedgpt.load_tokenizer(tmp_path / "model")
+    byte_ids = tokenizer.encode(held_out.decode())
+    assert tokenizer.decode(byte_ids) == held_out.decode()
+    score = tiedgpt.score(tiedgpt.load_model(tmp_path / "model"), tokenizer, byte_ids, stride=7)
+    assert json.loads(out)["val_loss"] == pytest.approx(score.nll, rel=1e-6)
