@@ -42,6 +42,12 @@ def test_the_tape_names_every_activation_and_shape(model):
     assert {array.shape[0] for array in tape.values()} == {1}, "a tape always has the batch axis"
 
 
+def test_a_random_unembedding_is_not_the_embedding_again():
+    """From one seed, too: `random` and `untie` draw from streams of their own."""
+    model = GPT2.random(SMALL, seed=3)
+    assert np.abs(model.untie("random", seed=3).W_U.T - model.W_E).max() > 1e-3
+
+
 def test_the_tape_adds_up(model):
     """What is recorded is what was computed with, unharmed by later steps: the residual stream adds up."""
     model = model.astype(np.float64)
