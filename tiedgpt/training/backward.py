@@ -39,8 +39,8 @@ def loss_and_gradients(
 
     Writes its gradient by each parameter into `gradients`, arrays like the parameters'. If lm_head.weight is
     there alone, the body is frozen, and has no dropout. Else `rng` draws what the config asks for; None is
-    without. The ids are not checked here. For a part of a batch, `total` is how many tokens the whole has: the
-    parts' losses and gradients then add up to the whole's.
+    without. The ids are not checked here. For a part of a batch, `total` is how many tokens the whole has:
+    the parts' losses and gradients then add up to the whole's.
     """
     total = targets.size if total is None else total
     grad = nest(gradients)
