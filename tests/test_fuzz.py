@@ -54,6 +54,12 @@ def edit_safetensors(rng: random.Random, raw: bytes) -> bytes:
             data = edit_text(rng, data)
         case 3:
             return raw[: rng.randrange(len(raw))]
+        case 4:  # what one tensor says of itself is true of another
+            entries = json.loads(header)
+            one, other = rng.sample([name for name in entries if name != "__metadata__"], 2)
+            field = rng.choice(("dtype", "shape", "data_offsets"))
+            entries[one][field] = "F16" if field == "dtype" else entries[other][field]
+            header = json.dumps(entries).encode()
         case _:
             header = edit_json(rng, header.decode()).encode()
     return (len(header) if length is None else length).to_bytes(8, "little") + header + data
@@ -73,10 +79,11 @@ def check_weights(directory: Path) -> None:
     header, data = split_safetensors((directory / "model.safetensors").read_bytes())
     entries = json.loads(header)
     entries.pop("__metadata__", None)
-    left = len(data)
-    for name, entry in entries.items():
+    covered = 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
         begin, end = entry["data_offsets"]
-        left -= end - begin
+        assert begin == covered
+        covered = end
         array = parameters.pop(name.removeprefix("transformer."), None)
         if array is None:
             assert ".attn." in name
@@ -84,7 +91,7 @@ def check_weights(directory: Path) -> None:
             assert entry["dtype"] == "F32"
             assert entry["shape"] == list(array.shape)
             assert array.tobytes() == data[begin:end]
-    assert left == 0
+    assert covered == len(data)
     assert parameters == {}
 
 

@@ -26,18 +26,26 @@ def test_logits_have_the_documented_shapes(model):
 def test_the_tape_names_every_activation_and_shape(model):
     tape = {}
     logits = model(IDS, tape=tape)
-    shapes = {"final": (5, 13, D), "logits": (5, 13, V)}
+    shapes = {"embed": (5, 13, D), "final": (5, 13, D), "logits": (5, 13, V)}
     for layer in range(L):
         for name in ("resid_pre", "resid_mid", "resid_post"):
             shapes[f"{name}.{layer}"] = (5, 13, D)
         shapes[f"attn.{layer}.pattern"] = (5, H, 13, 13)
         shapes[f"attn.{layer}.heads"] = (5, H, 13, K)
-        shapes[f"attn.{layer}.out"] = shapes[f"mlp.{layer}.out"] = (5, 13, D)
+        shapes[f"attn.{layer}.qkv"] = (5, 13, 3 * D)
+        for name in ("attn", "mlp"):
+            shapes[f"{name}.{layer}.in"] = shapes[f"{name}.{layer}.out"] = (5, 13, D)
         shapes[f"mlp.{layer}.pre"] = shapes[f"mlp.{layer}.post"] = (5, 13, F)
     assert {name: array.shape for name, array in tape.items()} == shapes
     np.testing.assert_array_equal(tape["logits"], logits)
     model(IDS[0], tape=tape)
     assert {array.shape[0] for array in tape.values()} == {1}, "a tape always has the batch axis"
+
+
+def test_a_random_unembedding_is_not_the_embedding_again():
+    """From one seed, too: `random` and `untie` draw from streams of their own."""
+    model = GPT2.random(SMALL, seed=3)
+    assert np.abs(model.untie("random", seed=3).W_U.T - model.W_E).max() > 1e-3
 
 
 def test_the_tape_adds_up(model):

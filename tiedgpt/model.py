@@ -325,7 +325,8 @@ class GPT2:
         if init == "copy":
             lm_head = self.W_E.copy()
         elif init == "random":
-            rng = _random_generator(seed)
+            # Not the numbers that `random` draws from this seed, of which wte has the first.
+            rng = _random_generator(seed, 1)
             lm_head = _normal(rng, self.W_E.shape, self.config.initializer_range).astype(self.dtype)
         elif init == "zeros":
             lm_head = np.zeros_like(self.W_E)
@@ -376,10 +377,10 @@ def check_ids(ids: Any, config: Config) -> np.ndarray:
     return array
 
 
-def _random_generator(seed: Any) -> np.random.Generator:
+def _random_generator(seed: Any, stream: int = 0) -> np.random.Generator:
     if not is_count(seed):
         raise ArgumentError(f"seed must be a whole number of at least 0, got {show(seed)}")
-    return np.random.default_rng(seed)
+    return np.random.default_rng([seed, stream])
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], std: float) -> np.ndarray:

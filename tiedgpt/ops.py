@@ -1,8 +1,9 @@
 """The few functions that GPT-2 is made of, each with its derivative under it.
 
 Arrays in, arrays out; dtype in is dtype out. `dx` stands for the gradient of the loss by x, and has x's
-shape; `f_backward(dout, ...)` takes the gradient by what f returned, and then what f was given. Where f has
-weights, their gradients are written into `grad`, a dict of arrays named like them.
+shape; `f_backward(dout, ...)` takes the gradient by what f returned, and then what it needs of what f was
+given (softmax: of what f returned). Where f has weights, their gradients are written into `grad`, a dict of
+arrays named like them.
 
 Constants are Python floats on purpose: a NumPy float64 scalar (np.sqrt(2), say) would turn a float32
 array into float64 without a word. `x * x * x` is on purpose too: NumPy's `x**3` is tens of times slower.
@@ -183,12 +184,16 @@ def layer_norm(  # [..., D] -> [..., D]
 def layer_norm_backward(  # [..., D], [..., D] -> [..., D]
     dout: np.ndarray, x: np.ndarray, weight: np.ndarray, eps: float, grad: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """With n = (x - mean) / s and s = sqrt(variance + eps), layer_norm is n weight + bias, and
+    """With n = (x - mean) / s and s = sqrt(variance + eps), layer_norm is n weight + bias.
 
-        dx = (dn - mean(dn) - n mean(dn n)) / s
+    Each x_j acts on every n_i in three ways: by itself, through the mean, and through the variance, for which
+    ds / dx_j = n_j / D.
 
-    Each x acts three ways: by itself, through the mean, through the variance. n and s are computed again: to
-    keep n would save three of a dozen passes over x, at the price of an array as large.
+        d n_i / d x_j = ((i == j) - 1 / D - n_i n_j / D) / s
+
+    Summed with dn_i over i:    dx = (dn - mean(dn) - n mean(dn n)) / s
+
+    n and s are computed again from x, which the tape holds anyway.
     """
     D = x.shape[-1]
     n = x - x.sum(axis=-1, keepdims=True) / D
@@ -196,17 +201,16 @@ def layer_norm_backward(  # [..., D], [..., D] -> [..., D]
     n /= s
 
     # out = n * weight + bias
-    dn = dout * n
-    dn.reshape(-1, D).sum(axis=0, out=grad["weight"])
+    (dout * n).reshape(-1, D).sum(axis=0, out=grad["weight"])
     dout.reshape(-1, D).sum(axis=0, out=grad["bias"])
     dn = dout * weight
 
     # n = (x - mean) / s
+    dx = dn - dn.sum(axis=-1, keepdims=True) / D
     n *= (dn * n).sum(axis=-1, keepdims=True) / D
-    n += dn.sum(axis=-1, keepdims=True) / D
-    dn -= n
-    dn /= s
-    return dn
+    dx -= n
+    dx /= s
+    return dx
 
 
 def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:  # [..., in] -> [..., out]
@@ -245,7 +249,11 @@ def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:  # [N,
 def cross_entropy_backward(  # [N], [N, V], [N] -> [N, V]
     dout: np.ndarray, logits: np.ndarray, targets: np.ndarray
 ) -> np.ndarray:
-    """What softmax says less what is true: probabilities, minus 1 at the target."""
+    """What softmax says less what is true: probabilities, minus 1 at the target.
+
+    A loss is logsumexp(logits) - logits[target]; the first's derivative by logits_j is softmax_j, that of the
+    second is (j == target).
+    """
     dlogits = softmax(logits)
     dlogits[np.arange(len(targets)), targets] -= 1.0
     dlogits *= dout[:, None]

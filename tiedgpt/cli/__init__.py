@@ -9,20 +9,23 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import TiedGPTError
-from . import convert, download, generate, params, score, tokenize, train
+from . import convert, download, generate, lens, next_token, params, score, study, tokenize, train
 from .common import note
 
-COMMANDS = (generate, score, train, params, tokenize, download, convert)
+COMMANDS = (generate, score, train, params, tokenize, download, convert, study, next_token, lens)
 
 EXAMPLES = """\
 examples:
   tiedgpt generate "Alan Turing theorized that computers would one day become"
   tiedgpt generate --head untied --seed 1 -n 100 "Once upon a time"
   tiedgpt score story.txt
+  tiedgpt train story.txt --out my-model
   tiedgpt params --model gpt2-xl
   tiedgpt tokenize "Hello world"
   tiedgpt download gpt2
   tiedgpt untie gpt2 my-untied-gpt2
+  tiedgpt study shakespeare-tied shakespeare-untied
+  tiedgpt lens shakespeare-tied "ROMEO:"
 """
 
 

@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,10 @@ def add_head_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--head", choices=HEADS, help="unembed by wte.T or by W_U (default: as the checkpoint says)"
     )
+
+
+def add_special_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--allow-special", action="store_true", help="read <|endoftext|> as that token")
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
@@ -97,6 +102,42 @@ def _decode(data: bytes, name: str) -> str:
         raise ArgumentError(
             f"{name} is not UTF-8 text: byte 0x{data[error.start]:02x} at position {error.start}"
         ) from error
+
+
+def print_table(lines: Sequence[str | tuple[str, ...]]) -> None:
+    """Rows of cells in columns, the first flush left, the others flush right; a str as it is."""
+    rows = [line for line in lines if not isinstance(line, str)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for line in lines:
+        if isinstance(line, str):
+            print(line)
+            continue
+        label, *cells = line
+        numbers = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        print(f"{label.ljust(widths[0])}  {numbers}".rstrip())
+
+
+def quoted(token: bytes) -> str:
+    """A token with its spaces and line ends in sight; as bytes where it is not whole characters.
+
+    >>> print(quoted(b" world"), quoted(b"\\n"), quoted(b"\\xf0\\x9f"))
+    ' world' '\\n' b'\\xf0\\x9f'
+    """
+    try:
+        return repr(token.decode("utf-8"))
+    except UnicodeDecodeError:
+        return repr(token)
+
+
+def spelled(tokenizer: Tokenizer, token: int) -> str:
+    """A token of a model, quoted; its id where it only pads the vocabulary, and no text belongs to it."""
+    return quoted(tokenizer.token_bytes(token)) if token < tokenizer.vocab_size else f"[{token}]"
+
+
+def token_json(tokenizer: Tokenizer, token: int) -> dict[str, Any]:
+    """A token of a model as --json has it; null for the text of one that only pads the vocabulary."""
+    text = tokenizer.token_text(token) if token < tokenizer.vocab_size else None
+    return {"id": int(token), "token": text}
 
 
 def printable(text: str) -> str:

@@ -9,7 +9,7 @@ from ..checkpoints import read_config
 from ..checkpoints.names import find_model, known_config
 from ..errors import ArgumentError
 from ..parameters import count_parameters
-from .common import add_command, add_json_option
+from .common import add_command, add_json_option, print_table
 
 EXAMPLES = """\
   tiedgpt params
@@ -129,10 +129,7 @@ def print_counts(counts: dict[str, dict[str, Any]]) -> None:
     rows.append(
         ("float32 bytes", f"{n / 1e6:,.1f} MB", "", f"{m / 1e6:,.1f} MB", "", f"{(m - n) / 1e6:+,.1f} MB")
     )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for label, *cells in rows:
-        numbers = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-        print(f"{label.ljust(widths[0])}  {numbers}")
+    print_table(rows)
 
 
 def percent(part: int, whole: int) -> str:

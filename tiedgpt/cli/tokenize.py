@@ -8,7 +8,16 @@ from typing import Any
 
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError
-from .common import add_command, add_json_option, add_model_option, encode, find, printable, read_stdin
+from .common import (
+    add_command,
+    add_json_option,
+    add_model_option,
+    encode,
+    find,
+    printable,
+    quoted,
+    read_stdin,
+)
 
 EXAMPLES = """\
   tiedgpt tokenize "Hello world"
@@ -51,18 +60,6 @@ def run(args: argparse.Namespace) -> None:
     else:
         for token in ids:
             print(f"{token:>6}  {quoted(tokenizer.decode_bytes([token]))}")
-
-
-def quoted(token: bytes) -> str:
-    """A token with its spaces and line ends in sight; as bytes where it is not whole characters.
-
-    >>> print(quoted(b" world"), quoted(b"\\n"), quoted(b"\\xf0\\x9f"))
-    ' world' '\\n' b'\\xf0\\x9f'
-    """
-    try:
-        return repr(token.decode("utf-8"))
-    except UnicodeDecodeError:
-        return repr(token)
 
 
 def parse_ids(text: str) -> list[int]:

@@ -81,7 +81,13 @@ def add_parser(commands: Any) -> None:
         help="what an untied W_U starts as (default: normal; from a checkpoint without one, copy, of wte.T)",
     )
     add("--only", choices=["head"], help="with --from, train W_U alone, on a body that does not change")
-    add("--steps", type=int, metavar="N", help="(default: 2000; with --from, 200)")
+    add(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="in all (default: 2000; with --from, 200); more than before with --resume, the learning rate "
+        "then follows the longer course",
+    )
     add("--batch", type=int, metavar="B", help="sequences in a step (default: 32; with --from, 4)")
     add("--accumulate", type=int, metavar="A", help="batches to a step, added up (default: 1)")
     add("--lr", type=float, metavar="LR", help="peak learning rate (default: 0.003; with --from, 0.0001)")
@@ -89,9 +95,10 @@ def add_parser(commands: Any) -> None:
         "--dropout",
         type=float,
         metavar="P",
-        help="of the embedding and of what each layer adds (default: 0.1, or as the checkpoint says)",
+        help="of the embedding and of what each layer adds; the attention patterns then have none "
+        "(default: 0.1; with --from, all three as the checkpoint says)",
     )
-    add("--seed", type=int, metavar="S", help="of the weights, the batches and the dropout (default: 1)")
+    add("--seed", type=int, metavar="S", help="of weights, batches and dropout (default: 1)")
     add("--eval-every", type=int, metavar="N", help="steps between looks at held-out text (default: a tenth)")
     add("--threads", type=int, metavar="N", help="that share a batch (default: by the model and the machine)")
     add("--log", metavar="FILE", type=Path, help="write a line of JSON for each step")
@@ -199,20 +206,15 @@ def _from_scratch(args: argparse.Namespace, tokenizer: Tokenizer, settings: Any)
     np.empty(count_parameters(config)["tied"]["total"], np.float32)
     model = GPT2.random(config, settings.seed)
     if args.head == "untied" or args.init_unembedding:
-        return _untie(model, args.init_unembedding or "normal", settings.seed)
+        return model.untie(INITS[args.init_unembedding or "normal"], settings.seed)
     return model
 
 
 def _from_checkpoint(args: argparse.Namespace, checkpoint: Checkpoint, seed: int) -> GPT2:
     """The checkpoint's model with the head asked for, and a W_U that begins as was asked."""
     if args.init_unembedding:
-        return _untie(load(checkpoint, "tied"), args.init_unembedding, seed)
+        return load(checkpoint, "tied").untie(INITS[args.init_unembedding], seed)
     return load(checkpoint, args.head or ("untied" if args.only else None))
-
-
-def _untie(model: GPT2, init: str, seed: int) -> GPT2:
-    # Another seed than GPT2.random has, which draws wte first: from the same one, W_U would be a copy of it.
-    return model.untie(INITS[init], seed + 1)
 
 
 @contextmanager

@@ -37,10 +37,10 @@ def loss_and_gradients(
 ) -> float:
     """The mean loss of predicting `targets` [B, T] from `ids` [B, T], in nats per token.
 
-    Writes its gradient by each parameter into `gradients`, arrays like the parameters'; lm_head.weight may be
-    there alone, for a body that is frozen. `rng` draws the dropout that the config asks for; None is without.
-    For a part of a batch, `total` is how many tokens the whole has: the parts' losses and gradients then add
-    up to the whole's.
+    Writes its gradient by each parameter into `gradients`, arrays like the parameters'. If lm_head.weight is
+    there alone, the body is frozen, and has no dropout. Else `rng` draws what the config asks for; None is
+    without. The ids are not checked here. For a part of a batch, `total` is how many tokens the whole has:
+    the parts' losses and gradients then add up to the whole's.
     """
     total = targets.size if total is None else total
     grad = nest(gradients)
@@ -51,6 +51,7 @@ def loss_and_gradients(
 
     tape: Tape = {}
     final = transformer(ids, model.tree, model.config, tape=tape, rng=rng)
+    # The head's gradient goes to the matrix that unembeds; where that is wte, embed_backward adds the other.
     head = "wte" if model.config.tied else "lm_head"
     loss, dfinal = unembed_backward(final, model.W_U, targets, total, grad[head]["weight"])
     transformer_backward(dfinal, ids, model.tree, model.config, tape, grad)
@@ -88,7 +89,7 @@ def unembed_backward(  # [B, T, D], [D, V], [B, T] -> loss, [B, T, D]
     return loss, dfinal.reshape(final.shape)
 
 
-def transformer_backward(  # [B, T, D] -> nothing: what is left is the gradient of the embeddings
+def transformer_backward(  # [B, T, D] -> None: the way back ends at the embeddings
     dfinal: np.ndarray,
     ids: np.ndarray,
     tree: dict[str, Any],
@@ -108,19 +109,19 @@ def transformer_backward(  # [B, T, D] -> nothing: what is left is the gradient 
     embed_backward(dresid, ids, config.tied, grad["wte"]["weight"], grad["wpe"]["weight"])
 
 
-def transformer_block_backward(  # [B, T, D], changed in place: the gradient of the stream that passes by
+def transformer_block_backward(  # [B, T, D], changed in place from dresid_post to dresid_pre
     dresid: np.ndarray, block: dict[str, Any], config: Config, layer: int, tape: Tape, grad: dict[str, Any]
 ) -> None:
     eps = config.layer_norm_epsilon
-    # resid_post = resid_mid + mlp(mlp_in)
+    # resid_post = resid_mid + mlp(mlp_in, **block["mlp"])
     dmlp_in = mlp_backward(dresid, block["mlp"], config, layer, tape, grad["mlp"])
-    # mlp_in = layer_norm(resid_mid, **ln_2)
+    # mlp_in = layer_norm(resid_mid, **block["ln_2"]); what the MLP read adds to what passed it by
     resid_mid = tape[f"resid_mid.{layer}"]
     dresid += layer_norm_backward(dmlp_in, resid_mid, block["ln_2"]["weight"], eps, grad["ln_2"])
 
-    # resid_mid = resid_pre + attention(attn_in)
+    # resid_mid = resid_pre + attention(attn_in, **block["attn"]), and dresid is resid_mid's by now
     dattn_in = attention_backward(dresid, block["attn"], config, layer, tape, grad["attn"])
-    # attn_in = layer_norm(resid_pre, **ln_1)
+    # attn_in = layer_norm(resid_pre, **block["ln_1"])
     resid_pre = tape[f"resid_pre.{layer}"]
     dresid += layer_norm_backward(dattn_in, resid_pre, block["ln_1"]["weight"], eps, grad["ln_1"])
 
@@ -140,14 +141,14 @@ def mlp_backward(  # [B, T, D] -> [B, T, D]
 def attention_backward(  # [B, T, D] -> [B, T, D]
     dout: np.ndarray, attn: dict[str, Any], config: Config, layer: int, tape: Tape, grad: dict[str, Any]
 ) -> np.ndarray:
-    H = config.n_head
+    H = config.n_head  # K = D / H, and no cache here: S = T
     heads, qkv, pattern = (tape[f"attn.{layer}.{name}"] for name in ("heads", "qkv", "pattern"))
     q, k, v = split_heads(qkv, H)  # each [B, H, T, K]
     kept = tape.get(f"attn.{layer}.pattern.kept")
-    dqkv = np.empty_like(qkv)
+    dqkv = np.empty_like(qkv)  # [B, T, 3 D]
     dq, dk, dv = split_heads(dqkv, H)  # views: what is written to them is written to dqkv
 
-    # out = dropout(linear(heads side by side, **c_proj))
+    # out = dropout(linear(heads.swapaxes(1, 2).reshape(x.shape), **c_proj))
     dout = dropout_backward(dout, f"attn.{layer}.out", tape)
     merged = heads.swapaxes(1, 2).reshape(dout.shape)
     dmerged = linear_backward(dout, merged, attn["c_proj"]["weight"], grad["c_proj"])
@@ -156,17 +157,18 @@ def attention_backward(  # [B, T, D] -> [B, T, D]
     # heads = dropout(pattern) @ v
     dropped = pattern if kept is None else pattern * kept
     np.matmul(dropped.swapaxes(-1, -2), dheads, out=dv)
-    dpattern = dheads @ v.swapaxes(-1, -2)
+    dpattern = dheads @ v.swapaxes(-1, -2)  # [B, H, T, T]
     dpattern = dropout_backward(dpattern, f"attn.{layer}.pattern", tape)
 
     # pattern = softmax(scores); where the mask was added the pattern is 0, and so is the gradient
     dscores = softmax_backward(dpattern, pattern)
 
-    # scores = (q * scale) @ k.T
+    # scores = (q * scale) @ k.swapaxes(-1, -2)
     dscores *= attention_scale(config, layer)
     np.matmul(dscores, k, out=dq)
     np.matmul(dscores.swapaxes(-1, -2), q, out=dk)
 
+    # q, k, v = split_heads(qkv, H): dq, dk and dv were views of dqkv, which is full now
     # qkv = linear(x, **c_attn)
     return linear_backward(dqkv, tape[f"attn.{layer}.in"], attn["c_attn"]["weight"], grad["c_attn"])
 
@@ -183,8 +185,8 @@ def embed_backward(
     dwpe[:T] = dresid.sum(axis=0)
     dwpe[T:] = 0
 
-    # NumPy's dwte[ids] += dresid would add only one gradient to each row. So bring those of one token
-    # together and add them up first; that each token of `tokens` is there once makes the last line right.
+    # NumPy's dwte[ids] += dresid would add only one gradient to each row; np.add.at adds all, at half the
+    # speed. So bring a token's places together, and let reduceat add up rows first[i] to first[i + 1] - 1.
     order = np.argsort(ids, axis=None, kind="stable")
     tokens, first = np.unique(ids.reshape(-1)[order], return_index=True)
     d_embed = np.add.reduceat(dresid.reshape(-1, D)[order], first, axis=0)  # [len(tokens), D]
@@ -197,6 +199,6 @@ def embed_backward(
 
 
 def dropout_backward(dout: np.ndarray, name: str, tape: Tape) -> np.ndarray:  # [...] -> [...]
-    """out = x * kept, where there was dropout."""
+    """out = x * kept, where there was dropout; else dout itself, which no caller changes."""
     kept = tape.get(f"{name}.kept")
     return dout if kept is None else dout * kept

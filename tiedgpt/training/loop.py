@@ -67,8 +67,9 @@ class Trainer:
     `tokens` [N] are learned from, in windows of context + 1 at random places; `held_out` [M] are not. With
     `only="head"` the rest is frozen: W_U of an untied model is fitted to what a body says that stays the
     same, without dropout. The model given is not changed; `model` is a copy of it whose trained parameters
-    lie in one vector. Which tokens and what dropout step n sees depends on the seed and n alone, so that a
-    run that was interrupted goes on as if it had not been. Raises ArgumentError where these do not fit.
+    lie in one vector. Which tokens step n sees depends on the seed and n alone, and its dropout on the number
+    of threads too, so that a run that was interrupted goes on as if it had not been. Raises ArgumentError
+    where these do not fit.
     """
 
     def __init__(
@@ -117,8 +118,8 @@ class Trainer:
         self.optimizer = AdamW(
             self.flat, self.shapes, betas=(0.9, settings.beta2), weight_decay=settings.weight_decay
         )
-        # A row for each thread, which one writes and none reads before all are done; the sum is in the first.
-        # To accumulate takes one more.
+        # Row i is thread i's gradient; when all are done, they are added up in row 0. With accumulate > 1,
+        # row 0 is the sum so far, and the threads have the rows after it.
         self._gradients = np.empty((threads + (settings.accumulate > 1), size), model.dtype)
         self._rows = [views(row, self.shapes) for row in self._gradients[-threads:]]
         self.step = 0
@@ -145,7 +146,7 @@ class Trainer:
 
     def evaluate(self, progress: Callable[[int], Any] | None = None) -> float:
         """Nats per token of the held-out text, each token but the first predicted once."""
-        stride = max(1, self.model.config.n_ctx - 1)
+        stride = max(1, self.model.config.n_ctx - 1)  # with n_ctx, each window would leave out its first
         with self._blas():
             loss = float(token_losses(self.model, self.held_out, stride, progress).mean())
         if not math.isfinite(loss):
@@ -155,7 +156,7 @@ class Trainer:
         return loss
 
     def save(self, directory: Path) -> None:
-        """Write all that `resume` needs into a directory, as one file."""
+        """Write all that `resume` needs into a directory, as one file, in float32."""
         state = {
             "settings": asdict(self.settings),
             "only": self.only,
@@ -197,7 +198,10 @@ class Trainer:
             raise ArgumentError(f"{step} steps are done already, and steps is {settings.steps}")
         trainer = cls(model, tokens, held_out, settings, only)
         if text != trainer._text():
-            raise ArgumentError(f"the text is not the one that {directory} was trained on until now")
+            raise ArgumentError(
+                f"the text is not the one that {directory} was trained on until now: give the same, "
+                "and the same held-out text"
+            )
         for name, vector in trainer._vectors().items():
             if name not in tensors or (tensors[name].dtype, tensors[name].shape) != ("F32", vector.shape):
                 raise CheckpointError(

@@ -24,7 +24,8 @@ def keep_freed_memory() -> None:
     """Tell the C library to keep the memory of arrays that are freed, for the next ones.
 
     A step makes and frees the same arrays as the step before. glibc would give their memory back to the
-    system after each, and fetching it again, page by page, costs a fifth of a step.
+    system after each, and fetching it again, page by page, costs a fifth of a step. This holds for the whole
+    process from here on.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -40,7 +41,10 @@ def openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     """What gets and sets the number of threads of the OpenBLAS in NumPy's wheels; None if there is none."""
     package = Path(np.__path__[0])
     for path in [*package.parent.glob("numpy.libs/*openblas*"), *package.glob(".dylibs/*openblas*")]:
-        library: Any = ctypes.CDLL(str(path))
+        try:
+            library: Any = ctypes.CDLL(str(path))
+        except OSError:
+            continue
         for prefix in ("scipy_openblas", "openblas"):  # NumPy 2, NumPy 1
             get = getattr(library, f"{prefix}_get_num_threads64_", None)
             if get is not None:
@@ -50,7 +54,10 @@ def openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let each thread of ours compute its own products; BLAS would let them wait for each other."""
+    """Let each thread of ours compute its own products; BLAS would let them wait for each other.
+
+    Meanwhile BLAS has one thread for the whole process.
+    """
     blas = openblas()
     if blas is None:
         yield

@@ -14,18 +14,19 @@ class AdamW:
     """Adam with decoupled weight decay [Kingma & Ba 2015; Loshchilov & Hutter 2019], as torch computes it.
 
     `flat` [P] holds the parameters of `shapes`, one after the other, and is updated in place. Decay shrinks
-    the matrices, not the biases and layer norms. A tied wte is one matrix: it is decayed once and has one
-    pair of moments, which see the sum of its two gradients. Untied, wte and lm_head are decayed and scaled
-    each by itself: Adam then gives both steps of the same size, however different their gradients are.
+    the matrices, wte and wpe among them, not the biases and layer norms. A tied wte is one matrix: it is
+    decayed once and has one pair of moments, which see the sum of its two gradients. Untied, wte and lm_head
+    have decay and moments each of its own; wte's gradient is 0 in the rows of tokens that the batch lacks,
+    lm_head's nowhere.
     """
 
     def __init__(
         self,
         flat: np.ndarray,
         shapes: dict[str, tuple[int, ...]],
-        betas: tuple[float, float] = (0.9, 0.95),
+        betas: tuple[float, float],
+        weight_decay: float,
         eps: float = 1e-8,
-        weight_decay: float = 0.1,
     ) -> None:
         self.flat = flat
         self.m = np.zeros_like(flat)  # mean of the gradients, lately

@@ -1,0 +1,449 @@
+"""What the switch does, measured: each number against a plain computation of it, and a known answer."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import SMALL, random_model
+
+from tiedgpt import GPT2, Config
+from tiedgpt.errors import ArgumentError, TiedGPTError
+from tiedgpt.study import bigrams, direct_path, lens, paths, similarity, swap
+from tiedgpt.study.corpus import Corpus
+
+V, D = SMALL.vocab_size, SMALL.n_embd
+UNTIED = SMALL.with_head("untied")
+TOKENS = np.array([3, 100, 0, 57, 3])
+
+
+def with_matrices(W_E, W_U, n_layer=0) -> GPT2:
+    """A model of these two matrices, its own W_U even where it is W_E^T, float64."""
+    vocab_size, n_embd = W_E.shape
+    config = Config(vocab_size=vocab_size, n_ctx=8, n_embd=n_embd, n_layer=n_layer, n_head=1, tied=False)
+    parameters = random_model(config, dtype=np.float64).parameters
+    return GPT2(config, {**parameters, "wte.weight": W_E, "lm_head.weight": W_U.T.copy()})
+
+
+def without_position(model: GPT2) -> GPT2:
+    return GPT2(model.config, {**model.parameters, "wpe.weight": 0 * model.parameters["wpe.weight"]})
+
+
+def some_text(length=20_000, vocab_size=V) -> np.ndarray:
+    """Ids of which a few are frequent and most rare, each with favourites among its successors."""
+    rng = np.random.default_rng(5)
+    ids = [0]
+    for draw, at_random in zip(rng.zipf(1.4, length - 1), rng.random(length - 1), strict=True):
+        ids.append(min(int(draw), vocab_size) - 1 if at_random < 0.7 else (ids[-1] // 2 + 3) % vocab_size)
+    return np.array(ids)
+
+
+def table_of(ids, vocab_size) -> np.ndarray:
+    """The whole [V, V] table that Corpus keeps sparse."""
+    table = np.zeros((vocab_size, vocab_size), int)
+    np.add.at(table, (ids[:-1], ids[1:]), 1)
+    return table
+
+
+# Corpus
+
+
+def test_the_sparse_table_is_the_whole_one():
+    ids = some_text()
+    text, table = Corpus.of(ids, V + 2), table_of(ids, V + 2)
+    for token in range(V + 2):
+        successors, followed = text.row(token)
+        assert successors.tolist() == np.flatnonzero(table[token]).tolist()
+        assert followed.tolist() == table[token, successors].tolist()
+    assert text.count(ids[0], ids[1]) == table[ids[0], ids[1]] > 0
+    assert text.count(V, 0) == 0
+    assert text.counts.tolist() == [np.count_nonzero(ids == token) for token in range(V + 2)]
+    assert text.frequent().tolist() == [t for t in range(V) if np.count_nonzero(ids == t) >= 100]
+    assert 1 < text.frequent().size < V - 1, "some tokens are frequent and some are not"
+
+
+@pytest.mark.parametrize("ids", [[], [4]])
+def test_a_corpus_without_pairs(ids):
+    text = Corpus.of(ids, 5)
+    assert text.counts.sum() == len(ids)
+    assert [array.size for array in text.row(4)] == [0, 0]
+    assert text.frequent().size == 0
+    assert text.self_prediction(text.frequent()) is None
+
+
+@pytest.mark.parametrize("token", [-1, V])
+def test_ids_of_another_vocabulary_are_refused(token):
+    with pytest.raises(ArgumentError, match=f"token id {token}, .* vocabulary of 101"):
+        Corpus.of([0, token, 1], V)
+
+
+def test_who_is_followed_by_itself():
+    text = Corpus.of([1, 1, 1, 2, 2, 3, 0, 0, 2, 2], 5)
+    # 1 -> 1 1 2, 2 -> 2 2 3, 3 -> 0, 0 -> 0 2: a tie is no other token's win
+    assert text.self_prediction(np.array([0, 1, 2, 3])) == 3 / 4
+
+
+# Paths
+
+
+@pytest.mark.parametrize("config", [SMALL, UNTIED])
+def test_raw_is_a_row_of_the_direct_path(config):
+    model = random_model(config, dtype=np.float64)
+    A = model.W_E @ model.W_U
+    np.testing.assert_allclose(paths.raw(model, TOKENS), A[TOKENS], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("config", [SMALL, UNTIED])
+def test_normed_is_a_model_of_no_layers_but_for_the_position(config):
+    model = random_model(config, dtype=np.float64)
+    shallow = GPT2(
+        replace(config, n_layer=0), {k: v for k, v in model.parameters.items() if not k.startswith("h.")}
+    )
+    expected = without_position(shallow)(TOKENS[:, None])[:, 0]
+    np.testing.assert_array_equal(paths.normed(model, TOKENS), expected)
+    np.testing.assert_array_equal(paths.normed(shallow, TOKENS), expected)
+    np.testing.assert_array_equal(paths.whole_model(without_position(shallow), TOKENS), expected)
+    assert np.abs(paths.whole_model(shallow, TOKENS) - expected).max() > 0.1
+
+
+@pytest.mark.parametrize("config", [SMALL, UNTIED])
+def test_mlp0_is_a_model_of_one_layer_whose_attention_adds_nothing(config):
+    model = random_model(config, dtype=np.float64)
+    parameters = {k: v for k, v in model.parameters.items() if not k.startswith("h.1.")}
+    for name in ("h.0.attn.c_proj.weight", "h.0.attn.c_proj.bias"):
+        parameters[name] = 0 * parameters[name]
+    shallow = without_position(GPT2(replace(config, n_layer=1), parameters))
+    np.testing.assert_allclose(
+        paths.mlp0(model, TOKENS), shallow(TOKENS[:, None])[:, 0], rtol=1e-12, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("config", [SMALL, UNTIED])
+def test_model_is_the_model_on_each_token_alone(config):
+    model = random_model(config, dtype=np.float64)
+    expected = [model([token])[0] for token in TOKENS]
+    np.testing.assert_allclose(paths.whole_model(model, TOKENS), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_every_path_keeps_the_dtype_and_no_layers_have_no_mlp0():
+    model = random_model(UNTIED)
+    for path in paths.paths_of(model).values():
+        logits = path(model, TOKENS)
+        assert (logits.shape, logits.dtype) == ((5, V), np.float32)
+    shallow = GPT2.random(replace(SMALL, n_layer=0))
+    assert list(paths.paths_of(model)) == ["raw", "normed", "mlp0", "model"]
+    assert list(paths.paths_of(shallow)) == ["raw", "normed", "model"]
+
+
+def test_blocks_are_the_tokens_in_pieces(monkeypatch):
+    monkeypatch.setattr(paths, "BLOCK", 250)
+    pieces = list(paths.blocks(TOKENS, V))
+    assert [piece.size for piece in pieces] == [2, 2, 1]
+    assert np.concatenate(pieces).tolist() == TOKENS.tolist()
+    assert [piece.size for piece in paths.blocks(TOKENS, 251)] == [1] * 5
+
+
+def test_log_softmax_of_what_no_float_can_hold():
+    log_p = paths.log_softmax(np.array([[0.0, -5000.0, 0.0], [-np.inf, 1.0, 1.0]], np.float32))
+    log_half = -math.log(2)
+    np.testing.assert_allclose(log_p, [[log_half, -5000 + log_half, log_half], [-np.inf, log_half, log_half]])
+    with pytest.raises(TiedGPTError, match="not finite numbers: its checkpoint is damaged"):
+        paths.log_softmax(np.array([1.0, np.nan]))
+
+
+def test_best_are_the_highest():
+    scores = np.random.default_rng(0).standard_normal(50)
+    assert paths.best(scores, 7).tolist() == np.argsort(-scores)[:7].tolist()
+    assert paths.best(scores[:3], 7).tolist() == np.argsort(-scores[:3]).tolist()
+
+
+# Direct path
+
+
+def test_asymmetry_is_that_of_the_whole_matrix(monkeypatch):
+    monkeypatch.setattr(direct_path, "ROWS", 17)
+    model = random_model(UNTIED)
+    A = model.W_E.astype(np.float64) @ model.W_U.astype(np.float64)
+    expected = np.linalg.norm(A - A.T) / np.linalg.norm(A)
+    assert direct_path.asymmetry(model) == pytest.approx(expected, rel=1e-12)
+    model.parameters["lm_head.weight"][:] = model.W_E  # nearly tied: rounding must not drown what is left
+    model.parameters["lm_head.weight"][5, 3] += 1e-6
+    A = model.W_E.astype(np.float64) @ model.W_U.astype(np.float64)
+    expected = np.linalg.norm(A - A.T) / np.linalg.norm(A)
+    assert 1e-9 < expected < 1e-7
+    assert direct_path.asymmetry(model) == pytest.approx(expected, rel=1e-6)
+
+
+def test_tied_is_exactly_symmetric(model):
+    assert direct_path.asymmetry(model) == 0.0
+    assert direct_path.asymmetry(model.untie("copy")) == 0.0
+    assert direct_path.asymmetry(model.untie("zeros")) == 0.0, "0 = 0^T"
+
+
+def test_asymmetry_of_known_matrices():
+    rng = np.random.default_rng(0)
+    W_E, W_U = rng.standard_normal((997, 41)), rng.standard_normal((41, 997))
+    assert direct_path.asymmetry(with_matrices(W_E, W_U)) == pytest.approx(math.sqrt(2), rel=1e-2)
+    S = rng.standard_normal((41, 41))
+    assert direct_path.asymmetry(with_matrices(W_E, (S + S.T) @ W_E.T)) < 1e-7
+    assert direct_path.asymmetry(with_matrices(W_E, (S - S.T) @ W_E.T)) == pytest.approx(2)
+
+
+def test_self_prediction_is_that_of_the_whole_matrix(monkeypatch):
+    monkeypatch.setattr(paths, "BLOCK", 7 * V)
+    for model in (random_model(), random_model(UNTIED), random_model(SMALL, seed=2)):
+        best = (model.W_E @ model.W_U).argmax(axis=1)
+        done = []
+        share = direct_path.self_prediction(model, done.append)
+        assert share == np.count_nonzero(best == np.arange(V)) / V
+        assert sum(done) == V
+
+
+def test_self_prediction_of_known_matrices():
+    W = np.random.default_rng(0).standard_normal((101, 21))
+    W /= np.linalg.norm(W, axis=1, keepdims=True)
+    assert direct_path.self_prediction(with_matrices(W, W.T)) == 1, "of unit length, each is its own nearest"
+    assert direct_path.self_prediction(with_matrices(W, np.roll(W, 1, axis=0).T)) == 0
+
+
+def test_a_damaged_matrix_is_an_error(model):
+    model.parameters["wte.weight"][7, 2] = np.nan
+    with pytest.raises(TiedGPTError, match="not a finite number: the checkpoint is damaged"):
+        direct_path.direct_path(model)
+
+
+# Bigrams
+
+
+def brute_force(logits, table, token):
+    """The four measures of one row, from whole arrays and their definitions."""
+    p = np.exp(logits - logits.max())
+    p /= p.sum()
+    counts = table[token]
+    q = counts / counts.sum()
+    there = counts > 0
+    answer = {"kl": (q[there] * np.log(q[there] / p[there])).sum()}
+    for k in (1, 5):
+        least = max(np.sort(counts)[-k], 1)
+        of = min(k, np.count_nonzero(there))
+        answer[f"top{k}"] = sum(counts[t] >= least for t in np.argsort(-p)[:k]) / of
+    x, y = (
+        [sum(b < a for b in values) + (1 + sum(b == a for b in values)) / 2 for a in values]
+        for values in (p[there].tolist(), counts[there].tolist())
+    )
+    answer["spearman"] = np.corrcoef(x, y)[0, 1] if len(set(x)) > 1 and len(set(y)) > 1 else None
+    return answer
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_bigrams_are_those_of_the_definitions(head, monkeypatch):
+    monkeypatch.setattr(paths, "BLOCK", 4 * V)
+    ids = some_text()
+    text, table = Corpus.of(ids, V), table_of(ids, V)
+    model = random_model(SMALL.with_head(head), dtype=np.float64)
+    done = []
+    report = bigrams.bigrams(model, text, done.append)
+    assert list(report) == ["unigram", "raw", "normed", "mlp0", "model"]
+    assert sum(done) == 5 * text.frequent().size
+    with np.errstate(divide="ignore"):
+        unigram = np.log(np.bincount(ids, minlength=V))
+    for name, scores in report.items():
+        rows = [
+            brute_force(
+                unigram if name == "unigram" else paths.PATHS[name](model, np.array([t]))[0], table, t
+            )
+            for t in text.frequent()
+        ]
+        assert list(scores) == ["top1", "top5", "kl", "spearman"]
+        for measure, value in scores.items():
+            expected = np.mean([row[measure] for row in rows if row[measure] is not None])
+            assert value == pytest.approx(expected, rel=1e-9), (name, measure)
+
+
+def dense_bigrams(vocab_size=13):
+    """A text in which every token follows every other, some far more often, and its rows log q [V, V]."""
+    rng = np.random.default_rng(1)
+    p = np.exp(rng.standard_normal((vocab_size, vocab_size)))
+    p /= p.sum(axis=1, keepdims=True)
+    ids = [0]
+    for draw in rng.random(20_000):
+        ids.append(min(int(np.searchsorted(np.cumsum(p[ids[-1]]), draw)), vocab_size - 1))
+    ids = np.array(ids)
+    table = table_of(ids, vocab_size)
+    assert table.min() > 0
+    assert table.sum(axis=1).min() >= 100
+    return Corpus.of(ids, vocab_size), np.log(table / table.sum(axis=1, keepdims=True))
+
+
+def test_a_table_of_bigrams_is_a_perfect_bigram_model():
+    text, log_q = dense_bigrams()
+    raw = bigrams.bigrams(with_matrices(np.eye(13), log_q), text)["raw"]
+    assert raw == pytest.approx({"top1": 1, "top5": 1, "kl": 0, "spearman": 1}, abs=1e-12)
+
+
+def test_what_a_matrix_solved_from_the_table_loses_is_what_its_rank_must_lose():
+    """For a fixed W_E [V, d] the KL is convex in W_U, so that a search finds its optimum for this rank.
+
+    A W_U solved from the bigram table in one go, by least squares on its logarithms, comes near that.
+    """
+    text, log_q = dense_bigrams()
+    q = np.exp(log_q)
+    d = 6
+    W_E = np.linalg.svd(log_q)[0][:, :d]
+    solved = np.linalg.lstsq(W_E, log_q, rcond=None)[0]
+    W_U = solved.copy()
+    for _ in range(4000):
+        p = np.exp(W_E @ W_U)
+        p /= p.sum(axis=1, keepdims=True)
+        W_U -= 0.1 * W_E.T @ (p - q)  # the gradient of the summed KL
+    assert np.abs(W_E.T @ (p - q)).max() < 1e-4, "the search has arrived"
+    optimum = (q * (log_q - np.log(p))).sum(axis=1).mean()
+    found = bigrams.bigrams(with_matrices(W_E, W_U), text)
+    near = bigrams.bigrams(with_matrices(W_E, solved), text)
+    assert found["raw"]["kl"] == pytest.approx(optimum, rel=1e-3)
+    assert optimum <= near["raw"]["kl"] < 1.3 * optimum
+    assert near["raw"]["kl"] < 0.8 * near["unigram"]["kl"]
+
+
+def test_ties_and_few_successors_are_counted_kindly():
+    log_p = np.log([0.4, 0.3, 0.15, 0.1, 0.04, 0.01])
+    tie = np.array([1, 5]), np.array([50, 50])
+    assert bigrams.overlap(log_p, *tie, 1) == 0
+    assert bigrams.overlap(log_p, *tie, 5) == 1 / 2, "two successors are asked for, one is found"
+    assert bigrams.overlap(log_p, np.array([0, 3]), np.array([50, 50]), 1) == 1, "either is the commonest"
+    assert bigrams.score_row(log_p, *tie)["spearman"] is None
+    assert bigrams.mean([None, 1.0, 3.0]) == 2
+    assert bigrams.mean([None]) is None
+
+
+def test_a_corpus_too_small_for_the_count_has_no_bigrams(model):
+    assert bigrams.bigrams(model, Corpus.of(np.arange(V).repeat(99), V)) is None
+    assert bigrams.bigrams(model, Corpus.of(np.arange(V).repeat(100), V)) is not None
+
+
+# Similarity
+
+
+def test_spearman_is_pearson_of_average_ranks():
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 9, 60), rng.standard_normal(60)
+    place = [(x < a).sum() + ((x == a).sum() + 1) / 2 for a in x]
+    assert similarity.ranks(x).tolist() == place
+    rank_y = np.argsort(np.argsort(y))
+    assert similarity.spearman(x, y) == pytest.approx(np.corrcoef(place, rank_y)[0, 1], rel=1e-12)
+    assert similarity.spearman(y, -(y**3)) == pytest.approx(-1)
+    assert similarity.spearman(y, np.ones(60)) is None
+    assert similarity.spearman(y[:0], y[:0]) is None
+
+
+def test_cosines_of_every_pair():
+    rows = np.random.default_rng(0).standard_normal((7, 5))
+    rows[3] = 0
+    expected = [
+        0 if 3 in (i, j) else rows[i] @ rows[j] / np.linalg.norm(rows[i]) / np.linalg.norm(rows[j])
+        for i in range(7)
+        for j in range(i + 1, 7)
+    ]
+    np.testing.assert_allclose(similarity.cosines(rows), expected, rtol=1e-12, atol=1e-15)
+
+
+def test_similarity_does_not_see_a_rotation():
+    """In out_tied's place W_U is the tied matrix in other coordinates; in in_tied's, W_E is unrelated."""
+    rng = np.random.default_rng(0)
+    W_E, tied = rng.standard_normal((211, 23)), rng.standard_normal((211, 23))
+    rotation = np.linalg.qr(rng.standard_normal((23, 23)))[0]
+    report = similarity.embeddings(with_matrices(W_E, (tied @ rotation).T), tied_W_E=tied)
+    assert report["out_tied"] == pytest.approx(1)
+    assert abs(report["in_tied"]) < 0.05
+    assert report["in_out"] == pytest.approx(report["in_tied"])
+    assert report["in_norm_frequency"] is report["out_norm_frequency"] is None
+
+
+def test_tied_is_like_itself(model):
+    report = similarity.embeddings(model, Corpus.of(some_text(), V))
+    assert report["in_out"] == pytest.approx(1)
+    assert report["in_tied"] is report["out_tied"] is None
+    assert report["in_norm_frequency"] == report["out_norm_frequency"]
+
+
+def test_norms_against_frequency():
+    rng = np.random.default_rng(0)
+    text = Corpus.of(some_text(vocab_size=89), V)
+    W = rng.standard_normal((V, 5))
+    W /= np.linalg.norm(W, axis=1, keepdims=True)
+    W_E = W * (1 + text.counts[:, None])
+    W_E[89:] *= 1e9  # tokens that the corpus does not have
+    report = similarity.embeddings(with_matrices(W_E, (W / (1 + text.counts[:, None])).T), text)
+    # Tokens as frequent as one another have lengths that differ by rounding: not quite 1.
+    assert report["in_norm_frequency"] == pytest.approx(1, abs=1e-3)
+    assert report["out_norm_frequency"] == pytest.approx(-1, abs=1e-3)
+
+
+def test_the_tokens_compared_are_the_corpus_s_and_no_more_than_fit():
+    assert similarity.sampled_tokens(5).tolist() == [0, 1, 2, 3, 4]
+    assert similarity.sampled_tokens(5, Corpus.of([3, 1, 3], 5)).tolist() == [1, 3]
+    drawn = similarity.sampled_tokens(50257)
+    assert drawn.tolist() == sorted(set(drawn.tolist()))
+    assert (drawn.size, drawn.tolist()) == (2048, similarity.sampled_tokens(50257).tolist())
+
+
+# Lens
+
+
+@pytest.mark.parametrize("config", [SMALL, UNTIED])
+def test_each_layer_says_what_a_model_cut_off_there_says(config):
+    model = random_model(config, dtype=np.float64)
+    layers = lens.lens(model, TOKENS, k=4)
+    assert [layer.name for layer in layers] == ["resid_pre.0", "resid_post.0", "resid_post.1"]
+    for n_layer, layer in enumerate(layers):
+        parameters = {
+            name: array
+            for name, array in model.parameters.items()
+            if not name.startswith("h.") or int(name.split(".")[1]) < n_layer
+        }
+        logits = GPT2(replace(config, n_layer=n_layer), parameters)(TOKENS)
+        expected = np.argsort(-logits, axis=1)[:, :4]
+        np.testing.assert_array_equal(layer.tokens, expected)
+        p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(layer.probabilities, np.take_along_axis(p, expected, axis=1), rtol=1e-9)
+
+
+def test_the_lens_on_no_layers_and_few_tokens():
+    (layer,) = lens.lens(GPT2.random(replace(SMALL, n_layer=0, vocab_size=3)), [0, 2], k=5)
+    assert layer.tokens.shape == layer.probabilities.shape == (2, 3)
+
+
+# Swapped heads
+
+
+def test_losses_under_both_heads():
+    model = random_model(UNTIED, dtype=np.float64)
+    ids = some_text(1000)[:30]
+    report = swap.losses(model, ids)
+    hidden = model.hidden(ids[:-1])
+    for name, W_U in (("own", model.W_U), ("swapped", model.W_E.T)):
+        logits = hidden @ W_U
+        p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        assert report[name] == pytest.approx(-np.log(p[np.arange(29), ids[1:]]).mean(), rel=1e-9)
+    assert report["tokens"] == 29
+    assert swap.losses(model.tie(), ids) == {
+        **report,
+        "own": pytest.approx(report["swapped"]),
+        "swapped": None,
+    }
+
+
+def test_the_loss_is_that_of_the_end(monkeypatch, model):
+    ids, done = some_text(500), []
+    monkeypatch.setattr(swap, "MAX_TOKENS", 31)
+    assert swap.losses(model, ids, done.append) == swap.losses(model, ids[-31:])
+    assert sum(done) == swap.loss_work(model, ids) == 31
+    assert swap.loss_work(model.untie(), ids) == 62
+    assert swap.losses(model, ids[:1]) is None
+
+
+def test_a_loss_that_is_no_number_is_an_error(model):
+    model.parameters["h.0.mlp.c_fc.bias"][0] = np.nan
+    with pytest.raises(TiedGPTError, match=r"the loss is not a finite number: .* damaged"):
+        swap.losses(model, TOKENS)
+    assert swap.losses(GPT2.random(replace(SMALL, n_ctx=1)), TOKENS) is None

@@ -1,0 +1,96 @@
+"""Four paths from one token to logits, each longer than the one before it.
+
+    raw      W_E[t]                                               -> W_U     a row of A = W_E W_U
+    normed   W_E[t]                                       -> ln_f -> W_U     a GPT-2 of no layers
+    mlp0     W_E[t] -> W_E[t] + MLP_0(ln_2 of W_E[t])     -> ln_f -> W_U     and of a first MLP alone
+    model    W_E[t] + wpe[0] -> every block               -> ln_f -> W_U     the model, given t and no more
+
+The first three ask what a token says wherever it stands, so no position is added to them: a GPT-2 of no
+layers differs from its `normed` by wpe alone. MLP_0 adds to the stream, as in a block, and what the stream
+held stays in it: `mlp0` is a first block whose attention adds nothing.
+
+Each is `path(model, tokens [n]) -> logits [n, V]`, with all its biases. For many tokens, go by `blocks`.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ..errors import TiedGPTError
+from ..model import GPT2, mlp, unembed
+from ..ops import layer_norm
+from ..parameters import nest
+
+BLOCK = 2**24  # logits at a time: 64 MB in float32
+
+
+def raw(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
+    """A[t] = W_E[t] W_U."""
+    return unembed(model.W_E[tokens], model.W_U)
+
+
+def normed(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
+    """ln_f(W_E[t]) W_U."""
+    return read_out(model, model.W_E[tokens])
+
+
+def mlp0(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
+    """ln_f(W_E[t] + MLP_0(ln_2(W_E[t]))) W_U, with block 0's ln_2. The model must have a block."""
+    block = nest(model.parameters)["h"][0]
+    resid_mid = model.W_E[tokens]
+    mlp_in = layer_norm(resid_mid, **block["ln_2"], eps=model.config.layer_norm_epsilon)
+    return read_out(model, resid_mid + mlp(mlp_in, **block["mlp"], config=model.config, layer=0))
+
+
+def whole_model(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
+    """The model's logits after each token by itself, at position 0."""
+    return unembed(model.hidden(tokens[:, None])[:, 0], model.W_U)
+
+
+def read_out(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., V]
+    """What a residual stream says: ln_f, then the head."""
+    ln_f = model.parameters["ln_f.weight"], model.parameters["ln_f.bias"]
+    return unembed(layer_norm(resid, *ln_f, eps=model.config.layer_norm_epsilon), model.W_U)
+
+
+PATHS: dict[str, Callable[[GPT2, np.ndarray], np.ndarray]] = {
+    "raw": raw,
+    "normed": normed,
+    "mlp0": mlp0,
+    "model": whole_model,
+}
+
+
+def paths_of(model: GPT2) -> dict[str, Callable[[GPT2, np.ndarray], np.ndarray]]:
+    """The paths that the model has: one of no layers has no first MLP."""
+    return {name: path for name, path in PATHS.items() if name != "mlp0" or model.config.n_layer > 0}
+
+
+def blocks(tokens: np.ndarray, V: int) -> Iterator[np.ndarray]:  # [n] -> a few times [m]
+    """`tokens` in pieces whose logits [m, V] are a moderate array each."""
+    step = max(1, BLOCK // V)
+    return (tokens[start : start + step] for start in range(0, tokens.size, step))
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [..., V] float64
+    """log of softmax, in float64: a probability too small for a number still has a logarithm.
+
+    Raises TiedGPTError when the logits are not numbers (a broken checkpoint); -inf is one.
+    """
+    highest = logits.max(axis=-1, keepdims=True)
+    if not np.isfinite(highest).all():
+        raise TiedGPTError("the model's logits are not finite numbers: its checkpoint is damaged")
+    out = np.subtract(logits, highest, dtype=np.float64)
+    out -= np.log(np.exp(out).sum(axis=-1, keepdims=True))
+    return out
+
+
+def best(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
+    """The ids of the k highest scores (all, if there are fewer), the highest first.
+
+    >>> best(np.array([0.5, 3.0, 1.0, 2.0]), 3).tolist()
+    [1, 3, 2]
+    """
+    k = min(k, scores.size)
+    top = np.argpartition(scores, scores.size - k)[scores.size - k :]
+    return top[np.argsort(-scores[top], kind="stable")]
