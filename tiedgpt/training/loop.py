@@ -225,14 +225,14 @@ class Trainer:
         s = self.settings
         with self._blas():
             loss, gradient = self._loss_and_gradient(pool)
-            norm = clip(gradient, s.clip)
+            norm, scale = clip(gradient, s.clip)
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise TiedGPTError(
                 f"the loss of step {self.step + 1} is {loss:.4g} and its gradient's norm {norm:.4g}: "
                 + TOO_HIGH
             )
         lr = learning_rate(self.step, s.steps, s.lr, min(s.warm_up, s.steps // 10))
-        self.optimizer.step(gradient, lr, pool.map)
+        self.optimizer.step(gradient, lr, scale, pool.map)
         self.step += 1
         tokens = s.batch * s.context * s.accumulate
         return {

@@ -37,39 +37,47 @@ class AdamW:
         self.weight_decay = weight_decay
         self.decayed = [view for name, view in views(flat, shapes).items() if len(shapes[name]) > 1]
 
-    def step(self, gradient: np.ndarray, lr: float, each: Callable[..., Iterable[None]] = map) -> None:
-        """Move the parameters against `gradient` [P] by about `lr` each; `each` may be a pool's map."""
+    def step(
+        self, gradient: np.ndarray, lr: float, scale: float = 1.0, each: Callable[..., Iterable[None]] = map
+    ) -> None:
+        """Move the parameters against `scale` times `gradient` [P], by about `lr` each.
+
+        `each` may be a pool's map.
+        """
         self.steps += 1
         for matrix in self.decayed:
             matrix *= 1 - lr * self.weight_decay
         beta1, beta2 = self.betas
-        # m and v start at 0; this makes up for it.
-        size = lr / (1 - beta1**self.steps)
-        root = math.sqrt(1 - beta2**self.steps)
+        # m and v start at 0; to make up for it they are divided by these.
+        correction1, root2 = 1 - beta1**self.steps, math.sqrt(1 - beta2**self.steps)
 
         def update(start: int) -> None:
+            """In place, for time goes into memory: `x` is each of the three terms in turn."""
             w, m, v, g = (a[start : start + PIECE] for a in (self.flat, self.m, self.v, gradient))
+            # m = beta1 m + (1 - beta1) scale g
+            x = g * ((1 - beta1) * scale)
             m *= beta1
-            m += (1 - beta1) * g
+            m += x
+            # v = beta2 v + (1 - beta2) (scale g)^2
+            np.multiply(g, g, out=x)
+            x *= (1 - beta2) * scale**2
             v *= beta2
-            v += (1 - beta2) * g * g
-            step = np.sqrt(v)
-            step /= root
-            step += self.eps
-            np.divide(m, step, out=step)
-            step *= size
-            w -= step
+            v += x
+            # w = w - lr (m / correction1) / (sqrt(v) / root2 + eps)
+            np.sqrt(v, out=x)
+            x += self.eps * root2
+            np.divide(m, x, out=x)
+            x *= lr * root2 / correction1
+            w -= x
 
         for _ in each(update, range(0, self.flat.size, PIECE)):
             pass  # a map does nothing until it is asked
 
 
-def clip(gradient: np.ndarray, limit: float) -> float:
-    """Scale a gradient [P] in place down to a norm of `limit`, if it is longer; return the norm it had."""
+def clip(gradient: np.ndarray, limit: float) -> tuple[float, float]:
+    """The norm of a gradient [P], and what to scale it by for a norm of at most `limit`."""
     norm = math.sqrt(float(gradient @ gradient))
-    if norm > limit:
-        gradient *= limit / (norm + 1e-6)  # as torch does
-    return norm
+    return norm, limit / (norm + 1e-6) if norm > limit else 1.0  # as torch does
 
 
 def learning_rate(step: int, steps: int, peak: float, warm_up: int) -> float:
