@@ -24,9 +24,10 @@ import os
 import statistics
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,8 @@ def do(run: Run, grid: Grid, data: Data, out: Path, progress: Callable[[float], 
     """Train, study and save one model; what there is to say of it."""
     start = tiedgpt.GPT2.random(grid.config(run.layers, data.tokenizer), run.seed)
     if init := HEADS[run.head]:
-        start = start.untie(init, run.seed + 1)
+        # far from the seeds of the grid: the same seed draws the same matrix for a W_U as for a W_E
+        start = start.untie(init, run.seed + 1000)
     trainer = Trainer(start, data.part(run.text), data.held_out, grid.settings(run))
     curve, seconds = train(trainer, data.bits, lambda: progress(run.work / run.text.steps))
     partner = grid.partner(run)
@@ -285,7 +287,7 @@ def read_lines(path: Path) -> dict[str, Line]:
     for number, text in enumerate(data[:size].splitlines(), 1):
         try:
             line = json.loads(text)
-            lines[line["name"]] = {"settings": line["settings"], **line}
+            lines[line["name"]], _ = line, line["settings"]
         except (ValueError, TypeError, KeyError) as error:
             raise tiedgpt.TiedGPTError(
                 f"{path}, line {number}: expected a run of this script; remove the line, and its run is done "
@@ -317,8 +319,8 @@ def bits_after(share: float, steps: int) -> Column:
 def tables(grid: Grid, data: Data, lines: dict[str, Line]) -> str:
     """results.md."""
     paths = [path for path in PATHS if path != "mlp0" or max(grid.layers) > 0]
-    unigram = next(iter(lines.values()))["bigrams"]
-    followed_by_itself = data.corpus.self_prediction(data.corpus.frequent())
+    unigram = look_up(next(iter(lines.values())), "bigrams.unigram")
+    itself = data.corpus.self_prediction(data.corpus.frequent())
     parts = [
         "# To tie or not to tie: results",
         f"{len(lines)} models of d {grid.n_embd}, {grid.n_head} heads, context {grid.context}, vocabulary "
@@ -352,16 +354,11 @@ def tables(grid: Grid, data: Data, lines: dict[str, Line]) -> str:
                 [(title, minus_tied(number, lines), "{:+.3f}") for title, number, _ in bits],
             ),
             "The direct path A = W_E W_U: its asymmetry (0 symmetric, 1.414 unrelated), the share of tokens "
-            "with themselves as likeliest successor"
-            + ("" if followed_by_itself is None else f" (in the text: {100 * followed_by_itself:.1f} %)")
-            + f"; by path, KL in nats from the bigrams of the {data.tokens.size:,} tokens, over tokens there "
-            f"{MIN_COUNT} times, and the share of these whose likeliest successor is the commonest one"
-            + (
-                ""
-                if unigram is None
-                else f" (by the unigram alone: {unigram['unigram']['kl']:.3f}, {unigram['unigram']['top1']:.3f})"
-            )
-            + ".",
+            "with themselves as likeliest successor; by path, KL in nats from the bigrams of all "
+            f"{data.tokens.size:,} tokens, and the share of tokens whose likeliest successor is the "
+            f"commonest, over tokens there {MIN_COUNT} times."
+            + (f" In the text: itself {itself:.3f}." if itself is not None else "")
+            + (f" By the unigram: kl {unigram['kl']:.3f}, top1 {unigram['top1']:.3f}." if unigram else ""),
             table(
                 runs,
                 [
@@ -387,7 +384,7 @@ def tables(grid: Grid, data: Data, lines: dict[str, Line]) -> str:
 
 def minus_tied(number: Callable[[Line], Any], lines: dict[str, Line]) -> Callable[[Line], Any]:
     """What an untied run's number has more than that of the tied run of the same seed."""
-    return lambda line: number(line) - number(lines[line["name"].replace(line["head"], "tied")])
+    return lambda line: number(line) - number(lines[f"{line['text']}-{line['layers']}-tied-{line['seed']}"])
 
 
 def table(runs: list[tuple[Run, Line]], columns: list[Column]) -> str:
@@ -431,15 +428,16 @@ STYLES: dict[str, dict[str, Any]] = {
 DOZEN = 12
 
 
-def pictures(grid: Grid, data: Data, lines: dict[str, Line], out: Path) -> dict[str, Any]:
-    """The figures, by the names of their files. Needs matplotlib."""
+def pictures(grid: Grid, data: Data, lines: dict[str, Line], out: Path) -> dict[str, bytes]:
+    """The pictures, by the names of their files. Needs matplotlib."""
     from matplotlib import rc_context
 
     with rc_context({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False}):
         return {
-            "loss_curves.png": loss_curves(grid, lines),
-            "direct_paths.png": direct_paths(grid, data, out),
-            "similarities.png": similarities(grid, lines),
+            "loss_curves.png": png(loss_curves(grid, lines)),
+            "loss_differences.png": png(loss_differences(grid, lines)),
+            "direct_paths.png": png(direct_paths(grid, data, out)),
+            "similarities.png": png(similarities(grid, lines)),
         }
 
 
@@ -447,6 +445,15 @@ def figure(width: float, height: float) -> Any:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=100, layout="constrained")
+
+
+def png(drawing: Any) -> bytes:
+    """As a file of 256 colours, a third of the size."""
+    from PIL import Image
+
+    drawing.savefig(buffer := BytesIO())
+    Image.open(buffer).convert("RGB").quantize(256).save(small := BytesIO(), "png", optimize=True)
+    return small.getvalue()
 
 
 def depth(layers: int) -> str:
@@ -459,58 +466,95 @@ def of_head(lines: dict[str, Line], text: Text, layers: int, head: str) -> list[
     return [line for line in lines.values() if place.items() <= line.items()]
 
 
-def loss_curves(grid: Grid, lines: dict[str, Line]) -> Any:
-    """Held-out loss against the step: a row for each text, a column for each depth."""
-    drawing = figure(9, 2.6 * len(grid.texts))
+def bits_by_step(lines: dict[str, Line], text: Text, layers: int, head: str) -> tuple[list[int], np.ndarray]:
+    """The steps after the first, and the held-out bits per byte there, a row for each seed."""
+    curves = [line["curve"][1:] for line in of_head(lines, text, layers, head)]
+    bits = [[look["bits_per_byte"] for look in curve] for curve in curves]
+    return [look["step"] for look in curves[0]], np.array(bits)
+
+
+def panels(grid: Grid, title: str) -> tuple[Any, Iterator[tuple[Any, Text, int]]]:
+    """A figure with a row for each text, a column for each depth, and the panels one by one."""
+    drawing = figure(9, 0.4 + 2.4 * len(grid.texts))
     axes = drawing.subplots(len(grid.texts), len(grid.layers), sharex="row", sharey="row", squeeze=False)
+    for ax, layers in zip(axes[0], grid.layers, strict=True):
+        ax.set_title(depth(layers))
     for row, text in zip(axes, grid.texts, strict=True):
-        row[0].set_ylabel(f"{text.name} text: held out, bits per byte")
-        for ax, layers in zip(row, grid.layers, strict=True):
-            late = []  # the start, where all heads are the same, would flatten the rest
-            for head in text.heads:
-                seeds = of_head(lines, text, layers, head)
-                steps = [look["step"] for look in seeds[0]["curve"][1:]]
-                bits = np.array([[look["bits_per_byte"] for look in line["curve"][1:]] for line in seeds])
-                ax.plot(steps, bits.mean(axis=0), label=label(head), **STYLES[head])
-                ax.fill_between(
-                    steps, bits.min(axis=0), bits.max(axis=0), color=STYLES[head]["color"], alpha=0.15, lw=0
-                )
-                late.append(bits)
-            ax.set_title(depth(layers))
-            ax.set_xscale("log")
-            ax.set_xlabel("step")
-    axes[0, -1].legend(frameon=False)
+        row[0].set_ylabel(f"{text.name} text: {title}")
+        row[0].set_xscale("log")
+    for ax in axes[-1]:
+        ax.set_xlabel("step")
+    places = [(text, layers) for text in grid.texts for layers in grid.layers]
+    return drawing, ((ax, *place) for ax, place in zip(axes.flat, places, strict=True))
+
+
+def draw(ax: Any, steps: list[int], bits: np.ndarray, head: str) -> None:
+    """The seeds' mean as a line, and from their lowest to their highest as a band."""
+    ax.plot(steps, bits.mean(axis=0), label=label(head), **STYLES[head])
+    color = STYLES[head]["color"]
+    ax.fill_between(steps, bits.min(axis=0), bits.max(axis=0), color=color, alpha=0.15, lw=0)
+
+
+def add_legend(drawing: Any) -> None:
+    """Of the first panel, above them all."""
+    handles, labels = drawing.axes[0].get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+
+
+def loss_curves(grid: Grid, lines: dict[str, Line]) -> Any:
+    """Held-out loss against the step."""
+    drawing, axes = panels(grid, "bits per byte")
+    for ax, text, layers in axes:
+        for head in text.heads:
+            draw(ax, *bits_by_step(lines, text, layers, head), head)
+    add_legend(drawing)
+    return drawing
+
+
+def loss_differences(grid: Grid, lines: dict[str, Line]) -> Any:
+    """What each untied head loses more than the tied one of the same seed."""
+    drawing, axes = panels(grid, "untied - tied")
+    for ax, text, layers in axes:
+        steps, tied = bits_by_step(lines, text, layers, "tied")
+        ax.axhline(0, label="tied", lw=1, **STYLES["tied"])
+        for head in text.heads:
+            if head != "tied":
+                draw(ax, steps, bits_by_step(lines, text, layers, head)[1] - tied, head)
+    add_legend(drawing)
     return drawing
 
 
 def direct_paths(grid: Grid, data: Data, out: Path) -> Any:
-    """A = W_E W_U among the text's dozen commonest tokens beside how often they follow each other."""
+    """A = W_E W_U among the text's dozen commonest tokens, beside how often they follow each other."""
     tokens = np.argsort(-data.corpus.counts, kind="stable")[:DOZEN]
-    names = [quoted(data.tokenizer.token_bytes(token)) for token in tokens]
+    names = [quoted(data.tokenizer.token_bytes(token)) for token in tokens.tolist()]
     counts = np.array([[data.corpus.count(first, second) for second in tokens] for first in tokens])
-    drawing = figure(9, 3.1 * len(grid.layers))
-    axes = drawing.subplots(len(grid.layers), 3, squeeze=False)
-    for row, layers in zip(axes, grid.layers, strict=True):
-        image = row[0].imshow(np.log10(1 + counts), cmap="cividis")
-        row[0].set_title("the text: log10 (1 + times seen)")
-        drawing.colorbar(image, ax=row[0], shrink=0.8)
-        for ax, head in zip(row[1:], ("tied", "normal"), strict=True):
+    drawing = figure(9, 5)
+    axes = drawing.subplots(2, 1 + len(grid.layers), squeeze=False)
+    image = axes[0, 0].imshow(np.log10(1 + counts), cmap="cividis")
+    axes[0, 0].set_title("seen in the text,\nlog10 (1 + times)")
+    axes[1, 0].axis("off")
+    drawing.colorbar(image, ax=axes[1, 0], orientation="horizontal", location="top", shrink=0.9)
+    axes[1, 0].text(
+        0.5, 0.4, "A = W_E W_U: from violet, lowest,\nover white, 0, to orange", ha="center", va="center"
+    )
+    for row, head in zip(axes, ("tied", "normal"), strict=True):
+        for ax, layers in zip(row[1:], grid.layers, strict=True):
             run = Run(grid.texts[0], layers, head, grid.seeds[0])
             A = raw(tiedgpt.load_model(out / "models" / run.name), tokens)[:, tokens]
             limit = float(np.abs(A).max())
-            image = ax.imshow(A, cmap="PuOr_r", vmin=-limit, vmax=limit)
-            ax.set_title(f"A, {depth(layers)}, {label(head)}")
-            drawing.colorbar(image, ax=ax, shrink=0.8)
-        for ax in row:
-            ax.set_xticks(range(len(names)), names, rotation=90, fontsize=7, parse_math=False)
-            ax.set_yticks(range(len(names)), names, fontsize=7, parse_math=False)
-            ax.set_xlabel("next token")
-        row[0].set_ylabel("token")
+            ax.imshow(A, cmap="PuOr_r", vmin=-limit, vmax=limit)
+            ax.set_title(f"{label(head)},\n{depth(layers)}")
+    for ax in (axes[0, 0], *axes[:, 1:].flat):
+        ax.set_xticks(range(len(names)), names, rotation=90, fontsize=7, parse_math=False)
+        ax.set_yticks(range(len(names)), names, fontsize=7, parse_math=False)
+    axes[0, 0].set_ylabel("token")
+    axes[0, 0].set_xlabel("the next one")
     return drawing
 
 
 def similarities(grid: Grid, lines: dict[str, Line]) -> Any:
-    """Which matrices hold the same tokens for alike: bars for the untied heads, a line for two tied models."""
+    """Which matrices hold the same tokens for alike: bars of the untied heads; a line, of two tied models."""
     text = grid.texts[0]
     measures = {
         "in_out": "W_E and\nits W_U",
@@ -519,33 +563,34 @@ def similarities(grid: Grid, lines: dict[str, Line]) -> Any:
     }
     untied = [head for head in text.heads if head != "tied"]
     drawing = figure(9, 3)
-    for ax, layers in zip(
-        drawing.subplots(1, len(grid.layers), sharey=True, squeeze=False)[0], grid.layers, strict=True
-    ):
+    axes = drawing.subplots(1, len(grid.layers), sharey=True, squeeze=False)[0]
+    axes[0].set_ylabel("rank correlation")
+    for ax, layers in zip(axes, grid.layers, strict=True):
         for number, head in enumerate(untied):
-            seeds = of_head(lines, text, layers, head)
-            values = [[line["embeddings"][name] for line in seeds] for name in measures]
-            there = [[value for value in row if value is not None] or [0.0] for row in values]
-            means = np.array([statistics.fmean(row) for row in there])
-            reach = np.abs([[min(row), max(row)] for row in there] - means[:, None]).T
+            seeds = numbers(of_head(lines, text, layers, head), measures)
+            mean = seeds.mean(axis=0)
+            reach = [mean - seeds.min(axis=0), seeds.max(axis=0) - mean]
             at_x = np.arange(len(measures)) + (number - (len(untied) - 1) / 2) * 0.26
             color = STYLES[head]["color"]
-            ax.bar(at_x, means, 0.24, yerr=reach, color=color, label=label(head), error_kw={"lw": 0.8})
-        pairs = [line["embeddings"]["in_tied"] for line in of_head(lines, text, layers, "tied")]
-        if there_are := [pair for pair in pairs if pair is not None]:
-            ax.axhline(statistics.fmean(there_are), label="two tied models", **STYLES["tied"], lw=1)
+            ax.bar(at_x, mean, 0.24, yerr=reach, color=color, label=label(head), error_kw={"lw": 0.8})
+        pairs = numbers(of_head(lines, text, layers, "tied"), ["in_tied"])
+        if not np.isnan(pairs).all():
+            ax.axhline(np.nanmean(pairs), label="two tied models", lw=1, **STYLES["tied"])
         ax.set_xticks(range(len(measures)), list(measures.values()))
         ax.set_title(depth(layers))
-        if layers == grid.layers[0]:
-            ax.set_ylabel("rank correlation of similarities")
-            ax.legend(frameon=False)
+    add_legend(drawing)
     return drawing
+
+
+def numbers(lines: list[Line], names: Iterable[str]) -> np.ndarray:  # -> [seeds, names]
+    """Of the runs' embeddings; nan where one is not defined."""
+    return np.array([[line["embeddings"][name] for name in names] for line in lines], float)
 
 
 # The command
 
 
-def main(arguments: list[str] | None = None, grid: Grid = Grid()) -> int:  # noqa: B008  # it cannot change
+def main(arguments: list[str] | None = None, grid: Grid = Grid()) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -559,8 +604,8 @@ def main(arguments: list[str] | None = None, grid: Grid = Grid()) -> int:  # noq
         with StagedFiles(args.out) as files:
             files.open("results.md").write(tables(grid, data, lines).encode())
             if find_spec("matplotlib"):
-                for name, drawing in pictures(grid, data, lines, args.out).items():
-                    drawing.savefig(files.open(name), format="png")
+                for name, picture in pictures(grid, data, lines, args.out).items():
+                    files.open(name).write(picture)
             else:
                 print("no pictures: they need matplotlib, `pip install -e .[plot]`", file=sys.stderr)
         print(args.out / "results.md")
