@@ -535,9 +535,7 @@ def direct_paths(grid: Grid, data: Data, out: Path) -> Any:
     axes[0, 0].set_title("seen in the text,\nlog10 (1 + times)")
     axes[1, 0].axis("off")
     drawing.colorbar(image, ax=axes[1, 0], orientation="horizontal", location="top", shrink=0.9)
-    axes[1, 0].text(
-        0.5, 0.4, "A = W_E W_U: from violet, lowest,\nover white, 0, to orange", ha="center", va="center"
-    )
+    axes[1, 0].text(0.5, 0.4, "A = W_E W_U:\nviolet below 0, orange above", ha="center", va="center")
     for row, head in zip(axes, ("tied", "normal"), strict=True):
         for ax, layers in zip(row[1:], grid.layers, strict=True):
             run = Run(grid.texts[0], layers, head, grid.seeds[0])
@@ -546,7 +544,10 @@ def direct_paths(grid: Grid, data: Data, out: Path) -> Any:
             ax.imshow(A, cmap="PuOr_r", vmin=-limit, vmax=limit)
             ax.set_title(f"{label(head)},\n{depth(layers)}")
     for ax in (axes[0, 0], *axes[:, 1:].flat):
+        ax.tick_params(length=0)
         ax.set_xticks(range(len(names)), names, rotation=90, fontsize=7, parse_math=False)
+        ax.set_yticks([])
+    for ax in (axes[0, 0], *axes[:, 1]):  # the rows of the panels to the right are the same
         ax.set_yticks(range(len(names)), names, fontsize=7, parse_math=False)
     axes[0, 0].set_ylabel("token")
     axes[0, 0].set_xlabel("the next one")
