@@ -115,7 +115,7 @@ def test_what_is_done_is_not_done_again_unless_it_would_be_another(done, corpus,
     (done / "runs.jsonl").write_bytes(before)
 
 
-def test_heads_of_a_seed_start_from_the_same_body_and_see_the_same_batches(done):
+def test_heads_of_a_seed_start_from_the_same_body_and_as_their_names_say(done):
     lines = read(done)
     for seed in (1, 2, 3):
         zeros, normal = (lines[f"whole-0-{head}-{seed}"] for head in ("zeros", "normal"))
@@ -151,6 +151,8 @@ def test_what_a_line_says_of_its_model(done, corpus):
     size = len(data.tokenizer.decode_bytes(data.held_out[1:].tolist()))
     assert line["best"]["bits_per_byte"] == pytest.approx(own.sum() / np.log(2) / size, rel=1e-5)
     assert line["parameters"] == sum(array.size for array in model.parameters.values())
+    not_overlapping = token_losses(model, data.held_out, model.config.n_ctx)
+    assert line["loss"]["own"] == pytest.approx(not_overlapping.mean(), rel=1e-5)
     A = model.W_E.astype(float) @ model.W_U
     asymmetry = np.linalg.norm(A - A.T) / np.linalg.norm(A)
     assert line["direct_path"]["asymmetry"] == pytest.approx(asymmetry, rel=1e-5)
