@@ -6,9 +6,9 @@ It takes some fifty minutes on two cores. Ctrl-C stops it, the same command goes
 not done, and when all are it only writes the tables and the pictures anew. OUT receives
 
     runs.jsonl       a line for each run that is done: its settings, its losses, what `tiedgpt study` says
-    models/NAME      the model of each run (110 MB in all), a checkpoint as any other
+    models/NAME      the model of each run (120 MB in all), a checkpoint as any other
     results.md       the tables: mean and standard deviation over the seeds
-    *.png            loss curves, direct paths, similarities; these need `pip install -e .[plot]`
+    *.png            loss curves and differences, direct paths, similarities; need `pip install -e .[plot]`
 
 Everything but the head is the same. Models of one seed and depth start from the same weights and see the
 same batches, so that they compare in pairs; there is no dropout, so that what regularises is the tie. The
@@ -259,7 +259,7 @@ def run_grid(grid: Grid, data: Data, out: Path) -> dict[str, Line]:
         if line["settings"] == wanted.get(name) and (out / "models" / name / "model.safetensors").is_file()
     }
     left = [run for run in grid.runs() if run.name not in done]
-    form = "{desc}: {percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
+    form = "{desc}{percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
     with tqdm(total=sum(run.work for run in left), bar_format=form, disable=not left) as bar:
         for run in left:
             bar.set_description(f"run {len(done) + 1} of {len(wanted)}, {run.name}")
