@@ -1,0 +1,271 @@
+"""The tying experiment on a tiny grid: interrupted and resumed, its tables, its pictures."""
+
+import doctest
+import importlib.util
+import json
+import random
+import statistics
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiedgpt
+from tiedgpt.evaluation import token_losses
+from tiedgpt.training.loop import Settings, Trainer
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "tying_experiment.py"
+spec = importlib.util.spec_from_file_location("tying_experiment", SCRIPT)
+experiment = sys.modules["tying_experiment"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(experiment)
+
+WHOLE = experiment.Text("whole", 1, 3, ("tied", "normal", "zeros"))
+FOURTH = experiment.Text("fourth", 4, 3, ("tied", "normal"))
+GRID = experiment.Grid(
+    texts=(WHOLE, FOURTH),
+    layers=(0, 1),
+    seeds=(1, 2, 3),
+    vocab_size=280,
+    n_embd=6,
+    n_head=2,
+    batch=3,
+    context=7,
+)
+RUNS = 30
+NO_CLOCK = {"seconds_per_step": None}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    """Some thousand words, of which each has favourite successors."""
+    rng = random.Random(3)
+    words = ["my", "lord", "the", "king", "$", "is", "dead\n", "and", "the", "queen", "lives.\n", "é"]
+    at, text = 0, []
+    for _ in range(4000):
+        at = (at + rng.choice([1, 1, 1, 2, 5])) % len(words)
+        text.append(words[at])
+    path = tmp_path_factory.mktemp("text") / "corpus.txt"
+    path.write_text(" ".join(text), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, corpus) -> Path:
+    """The directory of the grid, done without an interruption."""
+    out = tmp_path_factory.mktemp("done") / "out"
+    assert experiment.main([str(corpus), str(out)], GRID) == 0
+    return out
+
+
+@pytest.fixture
+def studied(monkeypatch) -> list:
+    """A list that grows by each model that is studied."""
+    models, direct_path = [], experiment.direct_path
+    monkeypatch.setattr(experiment, "direct_path", lambda model: models.append(model) or direct_path(model))
+    return models
+
+
+def read(out: Path) -> dict[str, dict]:
+    lines = [json.loads(line) for line in (out / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
+    return {line["name"]: line for line in lines}
+
+
+def test_interrupted_and_resumed_it_is_as_if_it_had_not_been(done, corpus, tmp_path, monkeypatch, capsys):
+    whole, out = read(done), tmp_path / "out"
+    assert len(whole) == RUNS
+    direct_path, calls = experiment.direct_path, []
+
+    def interrupted(model):
+        calls.append(model)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return direct_path(model)
+
+    monkeypatch.setattr(experiment, "direct_path", interrupted)
+    assert experiment.main([str(corpus), str(out)], GRID) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert not (out / "results.md").exists()
+    assert len(read(out)) == 4
+    with open(out / "runs.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(whole["fourth-0-tied-1"])[:-2])  # the machine went off
+
+    assert experiment.main([str(corpus), str(out)], GRID) == 0
+    assert len(calls) == 5 + RUNS - 4, "done runs are not done again"
+    assert list(read(out)) == list(whole)
+    for name, line in read(out).items():
+        assert line | NO_CLOCK == whole[name] | NO_CLOCK
+    for name in ("whole-0-tied-1", "whole-1-zeros-2"):
+        weights = Path("models", name, "model.safetensors")
+        assert (out / weights).read_bytes() == (done / weights).read_bytes()
+
+
+def test_what_is_done_is_not_done_again_unless_it_would_be_another(done, corpus, studied, capsys):
+    before = (done / "runs.jsonl").read_bytes()
+    assert experiment.main([str(corpus), str(done)], GRID) == 0
+    assert not studied
+    assert capsys.readouterr().out == f"{done / 'results.md'}\n"
+    more = replace(GRID, texts=(WHOLE, replace(FOURTH, steps=4)))
+    (done / "models" / "whole-0-zeros-3" / "model.safetensors").unlink()
+    assert experiment.main([str(corpus), str(done)], more) == 0
+    assert len(studied) == 12 + 1
+    assert (done / "models" / "whole-0-zeros-3" / "model.safetensors").is_file()
+    assert read(done)["fourth-1-normal-2"]["curve"][-1]["step"] == 4, "the last line of a name counts"
+    (done / "runs.jsonl").write_bytes(before)
+
+
+def test_heads_of_a_seed_start_from_the_same_body_and_as_their_names_say(done):
+    lines = read(done)
+    for seed in (1, 2, 3):
+        zeros, normal = (lines[f"whole-0-{head}-{seed}"] for head in ("zeros", "normal"))
+        assert zeros["curve"][0]["held_out"] == pytest.approx(np.log(280), abs=1e-5)
+        assert zeros["curve"][1]["train"] == pytest.approx(np.log(280), abs=1e-5)
+        assert normal["curve"][0]["held_out"] != zeros["curve"][0]["held_out"]
+    weights = {name: tiedgpt.load_model(done / "models" / name) for name in lines}
+    started = tiedgpt.GPT2.random(weights["whole-1-tied-2"].config, 2).parameters["h.0.mlp.c_fc.weight"]
+    for head in ("tied", "normal", "zeros"):
+        moved = weights[f"whole-1-{head}-2"].parameters["h.0.mlp.c_fc.weight"] - started
+        assert 0 < np.abs(moved).max() < 0.02
+
+
+def test_a_partner_is_a_tied_model_of_another_seed_that_is_there_already():
+    before = []
+    for run in GRID.runs():
+        partner = GRID.partner(run)
+        if partner is None:
+            assert (run.head, run.seed) == ("tied", 1)
+        else:
+            assert partner.name in before
+            assert (partner.head, partner.text, partner.layers) == ("tied", run.text, run.layers)
+            assert partner.seed != run.seed
+        before.append(run.name)
+    assert len(set(before)) == RUNS
+
+
+def test_what_a_line_says_of_its_model(done, corpus):
+    line, data = read(done)["whole-1-normal-2"], experiment.Data.of(corpus.read_text(encoding="utf-8"), 280)
+    model = tiedgpt.load_model(done / "models" / line["name"])
+    own = token_losses(model, data.held_out, model.config.n_ctx - 1)
+    assert line["best"]["held_out"] == pytest.approx(own.mean(), rel=1e-5)
+    size = len(data.tokenizer.decode_bytes(data.held_out[1:].tolist()))
+    assert line["best"]["bits_per_byte"] == pytest.approx(own.sum() / np.log(2) / size, rel=1e-5)
+    assert line["parameters"] == sum(array.size for array in model.parameters.values())
+    not_overlapping = token_losses(model, data.held_out, model.config.n_ctx)
+    assert line["loss"]["own"] == pytest.approx(not_overlapping.mean(), rel=1e-5)
+    A = model.W_E.astype(float) @ model.W_U
+    asymmetry = np.linalg.norm(A - A.T) / np.linalg.norm(A)
+    assert line["direct_path"]["asymmetry"] == pytest.approx(asymmetry, rel=1e-5)
+    tied = tiedgpt.load_model(done / "models" / "whole-1-tied-1").W_E
+    expected = experiment.embeddings(model, data.corpus, tied)
+    assert line["embeddings"] == expected
+    assert 0 < line["seconds_per_step"] < 1
+
+
+def test_the_model_that_is_left_is_the_best_one():
+    rng = np.random.default_rng(0)
+    tokens, config = rng.integers(0, 20, 300), replace(GRID, n_embd=24).config(1, tiedgpt.Tokenizer([]))
+    settings = Settings(steps=30, batch=3, context=7, lr=0.03, warm_up=0, eval_every=30)
+    trainer = Trainer(tiedgpt.GPT2.random(config), tokens[:40], tokens[40:], settings)
+    steps = []
+    curve, _ = experiment.train(trainer, 2.0, lambda: steps.append(1))
+    best = min(look["held_out"] for look in curve)
+    assert best < curve[-1]["held_out"], "a text at random is overfitted"
+    assert trainer.evaluate() == best
+    assert len(steps) == 30
+    assert all(look["bits_per_byte"] == 2 * look["held_out"] for look in curve)
+
+
+def cells(out: Path) -> list[dict[tuple[str, str], dict[str, str]]]:
+    """The tables of results.md: {(layers, head): {title: cell}} each."""
+    found = []
+    for block in (out / "results.md").read_text(encoding="utf-8").split("\n\n"):
+        if block.startswith("|"):
+            titles, _, *rows = [line.strip("| ").split(" | ") for line in block.splitlines()]
+            found.append({(row[0], row[1]): dict(zip(titles, row, strict=True)) for row in rows})
+    return found
+
+
+def shown(numbers, digits=3, sign="") -> str:
+    """Mean and standard deviation, computed another way than by the script."""
+    return f"{np.mean(numbers):{sign}.{digits}f} ± {np.std(numbers, ddof=1):.{digits}f}"
+
+
+def test_the_tables_say_what_the_lines_say(done, corpus):
+    assert experiment.main([str(corpus), str(done)], GRID) == 0
+    lines, tables = read(done), cells(done)
+    assert len(tables) == 8, "four for each text"
+    loss, difference, direct, alike = tables[:4]
+    assert len(loss) == len(direct) == len(alike) == 6
+    assert set(difference) == {(n, f"untied, {head}") for n in "01" for head in ("normal", "zeros")}
+    normal = [lines[f"whole-1-normal-{seed}"] for seed in (1, 2, 3)]
+    tied = [lines[f"whole-1-tied-{seed}"] for seed in (1, 2, 3)]
+    row = loss["1", "untied, normal"]
+    assert row["parameters"] == f"{normal[0]['parameters']:,}"
+    assert row["best"] == shown([min(look["bits_per_byte"] for look in line["curve"]) for line in normal])
+    assert row["last"] == shown([line["curve"][-1]["bits_per_byte"] for line in normal])
+    assert row["best step"] == "3"
+    assert row["ms per step"] == shown([1000 * line["seconds_per_step"] for line in normal], 1)
+    after = [
+        [next(look["bits_per_byte"] for look in line["curve"] if look["step"] == 1) for line in group]
+        for group in (normal, tied)
+    ]
+    assert row["after 1"] == shown(after[0])
+    assert difference["1", "untied, normal"]["after 1"] == shown(np.subtract(*after), sign="+")
+    assert direct["0", "tied"]["asymmetry"] == "0.000"
+    assert direct["0", "tied"]["kl mlp0"] == "-"
+    for path in ("raw", "normed", "mlp0", "model"):
+        kl = [line["bigrams"][path]["kl"] for line in normal]
+        assert direct["1", "untied, normal"][f"kl {path}"] == shown(kl)
+    assert alike["1", "tied"]["in_tied"] == shown([line["embeddings"]["in_tied"] for line in tied[1:]])
+    assert alike["1", "untied, normal"]["out_tied"] == shown(
+        [line["embeddings"]["out_tied"] for line in normal]
+    )
+    assert alike["1", "untied, normal"]["loss.swapped"] == shown([line["loss"]["swapped"] for line in normal])
+    assert alike["1", "tied"]["loss.swapped"] == "-"
+    few = [lines[f"fourth-0-tied-{seed}"]["best"]["bits_per_byte"] for seed in (1, 2, 3)]
+    assert tables[4]["0", "tied"]["best"] == shown(few)
+    assert statistics.fmean(few) != statistics.fmean(line["best"]["bits_per_byte"] for line in tied)
+
+
+def test_the_pictures_are_made(done, corpus):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[plot]")
+    assert experiment.main([str(corpus), str(done)], GRID) == 0
+    pictures = {path.name: path.read_bytes() for path in done.glob("*.png")}
+    names = {"loss_curves.png", "loss_differences.png", "direct_paths.png", "similarities.png"}
+    assert set(pictures) == names
+    for data in pictures.values():
+        assert data.startswith(b"\x89PNG")
+        assert int.from_bytes(data[16:20], "big") == 900, "pixels wide"
+        assert 3000 < len(data) < 100_000
+
+
+def test_without_matplotlib_a_line_says_how_to_get_it(done, corpus, monkeypatch, capsys):
+    monkeypatch.setattr(experiment, "find_spec", lambda name: None)
+    assert experiment.main([str(corpus), str(done)], GRID) == 0
+    assert "pip install -e .[plot]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ['{"name": "whole-0-tied-1"}', "[]", "what?", "3"])
+def test_a_line_that_is_not_ours_is_named(corpus, tmp_path, capsys, line):
+    (tmp_path / "runs.jsonl").write_text(f'{{"name": "x", "settings": {{}}}}\n{line}\n', encoding="utf-8")
+    assert experiment.main([str(corpus), str(tmp_path)], GRID) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "runs.jsonl, line 2: expected a run of this script" in err
+
+
+def test_bad_texts_are_named_in_a_line(tmp_path, capsys):
+    text = tmp_path / "text"
+    assert experiment.main([str(text), str(tmp_path / "out")], GRID) == 2
+    assert "No such file" in capsys.readouterr().err
+    text.write_text("too short", encoding="utf-8")
+    assert experiment.main([str(text), str(tmp_path / "out")], GRID) == 2
+    assert "needs at least" in capsys.readouterr().err.splitlines()[-1]
+    assert not list(tmp_path.glob("out/models/*"))
+
+
+def test_the_examples_in_the_docstrings():
+    results = doctest.testmod(experiment)
+    assert results.attempted > 0
+    assert results.failed == 0
