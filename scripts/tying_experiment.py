@@ -185,8 +185,7 @@ def do(run: Run, grid: Grid, data: Data, out: Path, progress: Callable[[float], 
     """Train, study and save one model; what there is to say of it."""
     start = tiedgpt.GPT2.random(grid.config(run.layers, data.tokenizer), run.seed)
     if init := HEADS[run.head]:
-        # far from the seeds of the grid: the same seed draws the same matrix for a W_U as for a W_E
-        start = start.untie(init, run.seed + 1000)
+        start = start.untie(init, run.seed)
     trainer = Trainer(start, data.part(run.text), data.held_out, grid.settings(run))
     curve, seconds = train(trainer, data.bits, lambda: progress(run.work / run.text.steps))
     partner = grid.partner(run)
