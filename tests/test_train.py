@@ -764,6 +764,15 @@ def test_a_run_that_is_done(run, tmp_path):
     assert [line["step"] for line in records(tmp_path / "log.jsonl")] == [7, 8]
 
 
+def test_a_directory_called_as_a_model_is_the_directory(run, tmp_path, monkeypatch):
+    """To load by that name would be to look for GPT-2, or to go on from its weights."""
+    monkeypatch.chdir(tmp_path)
+    assert run(*SHORT, out="gpt2")[0] == 0
+    code, out, err = run("--resume", "--steps", "8", out="gpt2")
+    assert code == 0, err
+    assert out.startswith("gpt2: tied, 3,112 parameters")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

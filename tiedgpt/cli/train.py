@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import load_model, load_tokenizer, open_checkpoint, save_model
+from ..checkpoints import open_checkpoint, save_model
 from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
 from ..config import HEADS, Config
@@ -170,7 +170,8 @@ def _trainer(args: argparse.Namespace, text: str, held_out: str) -> tuple[Any, T
         return np.array(encode(tokenizer, part, args.allow_special), np.int64)
 
     if args.resume:
-        tokenizer, model = load_tokenizer(args.out), load_model(args.out)
+        # By path: load_model would take a directory called gpt2 for the name.
+        tokenizer, model = read_tokenizer(args.out), load(open_checkpoint(args.out), None)
         texts = tokens(tokenizer, text), tokens(tokenizer, held_out)
         return Trainer.resume(args.out, model, *texts, args.steps), tokenizer
 
