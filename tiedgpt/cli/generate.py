@@ -20,6 +20,7 @@ from .common import (
     add_head_option,
     add_json_option,
     add_model_option,
+    add_special_option,
     encode,
     find,
     load,
@@ -62,7 +63,7 @@ def add_parser(commands: Any) -> None:
     add("--seed", type=int, metavar="S", help="make the draws repeat (default: new ones each time)")
     add("--num-samples", type=int, default=1, metavar="N", help="continuations to sample (default: 1)")
     add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT (may be repeated)")
-    add("--allow-special", action="store_true", help="read <|endoftext|> in the prompt as that token")
+    add_special_option(parser)
     add("--no-stream", action="store_true", help="print when complete, not token by token")
     add_json_option(parser)
 

@@ -15,6 +15,7 @@ from .common import (
     add_head_option,
     add_json_option,
     add_model_option,
+    add_special_option,
     encode,
     find,
     load,
@@ -51,7 +52,7 @@ def add_parser(commands: Any) -> None:
         help="tokens from one window to the next, up to the context: small is slow and gives each token more "
         "to go by (default: half the context, 512 for gpt2)",
     )
-    add("--allow-special", action="store_true", help="read <|endoftext|> in the text as that token")
+    add_special_option(parser)
     add_json_option(parser)
 
 

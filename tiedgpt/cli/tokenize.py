@@ -12,6 +12,7 @@ from .common import (
     add_command,
     add_json_option,
     add_model_option,
+    add_special_option,
     encode,
     find,
     printable,
@@ -31,7 +32,7 @@ def add_parser(commands: Any) -> None:
     parser = add_command(commands, "tokenize", run, "Show the tokens and ids of a text.", EXAMPLES)
     parser.add_argument("text", nargs="*", metavar="TEXT", help="the text, quoted; without it, all of stdin")
     parser.add_argument("--decode", action="store_true", help="TEXT is ids; print the text they spell")
-    parser.add_argument("--allow-special", action="store_true", help="read <|endoftext|> as that token")
+    add_special_option(parser)
     add_model_option(parser)
     add_json_option(parser)
 

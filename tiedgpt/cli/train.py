@@ -25,7 +25,17 @@ from ..model import GPT2
 from ..parameters import count_parameters
 from ..tokenizer import Tokenizer
 from ..training.merges import learn_tokenizer
-from .common import add_command, add_json_option, encode, find, load, note, printable, read_text
+from .common import (
+    add_command,
+    add_json_option,
+    add_special_option,
+    encode,
+    find,
+    load,
+    note,
+    printable,
+    read_text,
+)
 
 SHAPE = ("layers", "heads", "dim", "vocab")  # flags that a checkpoint leaves no choice for
 SETTINGS = ("context", "steps", "batch", "accumulate", "lr", "seed", "eval_every", "threads")
@@ -102,7 +112,7 @@ def add_parser(commands: Any) -> None:
     add("--eval-every", type=int, metavar="N", help="steps between looks at held-out text (default: a tenth)")
     add("--threads", type=int, metavar="N", help="that share a batch (default: by the model and the machine)")
     add("--log", metavar="FILE", type=Path, help="write a line of JSON for each step")
-    add("--allow-special", action="store_true", help="read <|endoftext|> in the text as that token")
+    add_special_option(parser)
     add_json_option(parser)
 
 
