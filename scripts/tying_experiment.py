@@ -19,7 +19,6 @@ at often at first, then ever more seldom; kept and studied is the model that did
 
 import argparse
 import json
-import math
 import os
 import statistics
 import sys
@@ -38,6 +37,7 @@ import tiedgpt
 from tiedgpt.checkpoints.files import StagedFiles
 from tiedgpt.cli.common import quoted, read_text
 from tiedgpt.cli.study import look_up
+from tiedgpt.evaluation import bits_per_nat
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import MIN_COUNT, Corpus
 from tiedgpt.study.direct_path import direct_path
@@ -158,16 +158,18 @@ class Data:
     tokens: np.ndarray
     held_out: np.ndarray
     corpus: Corpus
-    bits: float  # per byte of the held-out text, to a nat per token of it
 
     @classmethod
     def of(cls, text: str, vocab_size: int) -> "Data":
         cut = len(text) * 9 // 10
         tokenizer = learn_tokenizer(text[:cut], vocab_size)
         tokens, held_out = (np.array(tokenizer.encode(part), np.int64) for part in (text[:cut], text[cut:]))
-        predicted = [len(tokenizer.token_bytes(token)) for token in held_out[1:].tolist()]
-        bits = len(predicted) / math.log(2) / max(1, sum(predicted))
-        return cls(tokenizer, tokens, held_out, Corpus.of(tokens, tokenizer.vocab_size), bits)
+        return cls(tokenizer, tokens, held_out, Corpus.of(tokens, tokenizer.vocab_size))
+
+    @property
+    def bits(self) -> float:
+        """Per byte of the held-out text, to a nat per token of it."""
+        return bits_per_nat(self.tokenizer, self.held_out[1:])
 
     def part(self, text: Text) -> np.ndarray:
         return self.tokens[: len(self.tokens) // text.parts]

@@ -109,9 +109,19 @@ def score(
         raise TiedGPTError(f"the loss is {nll:.4g} nats per token: the model's checkpoint is damaged")
     spans = windows(ids.size, model.config.n_ctx, stride)
     predicted = np.concatenate([ids[first:end] for _, first, end in spans])
-    tokens = zip(*np.unique(predicted, return_counts=True), strict=True)
-    size = sum(len(tokenizer.token_bytes(token)) * int(count) for token, count in tokens)
+    size = count_bytes(tokenizer, predicted)
     return Score(losses.size, size, nll, math.exp(nll), nats / math.log(2) / size)
+
+
+def count_bytes(tokenizer: Tokenizer, ids: np.ndarray) -> int:  # [N] -> of all together
+    """How many bytes of UTF-8 tokens stand for; a special token's are those that spell it."""
+    tokens = zip(*np.unique(ids, return_counts=True), strict=True)
+    return sum(len(tokenizer.token_bytes(token)) * int(count) for token, count in tokens)
+
+
+def bits_per_nat(tokenizer: Tokenizer, predicted: np.ndarray) -> float:  # [N] -> factor
+    """What makes bits per byte of a loss in nats per token, for the tokens that were predicted."""
+    return predicted.size / math.log(2) / count_bytes(tokenizer, predicted)
 
 
 def check_stride(config: Config, stride: Any) -> int:

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
 from ..config import HEADS, Config
 from ..errors import ArgumentError, TiedGPTError
+from ..evaluation import bits_per_nat
 from ..model import GPT2
 from ..parameters import count_parameters
 from ..tokenizer import Tokenizer
@@ -125,6 +125,7 @@ def run(args: argparse.Namespace) -> None:
         cut = len(text) * 9 // 10
         text, held_out = text[:cut], text[cut:]
     trainer, tokenizer = _trainer(args, text, held_out)
+    bits = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
     start = time.monotonic()
     with _log(args, trainer.step) as log, _stop_on_signal() as signals:
         if args.vocab and tokenizer.vocab_size < args.vocab:
@@ -133,8 +134,8 @@ def run(args: argparse.Namespace) -> None:
             )
         if trainer.step == trainer.settings.steps:
             note(f"all {trainer.step:,} steps are done; --steps takes more")
-        _train(trainer, tokenizer, args.out, log, signals)
-    _report(args, trainer, tokenizer, time.monotonic() - start)
+        _train(trainer, tokenizer, bits, args.out, log, signals)
+    _report(args, trainer, bits, time.monotonic() - start)
     if signals:
         note(f"stopped after step {trainer.step}; go on with --resume")
         raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
@@ -272,11 +273,10 @@ def _log(args: argparse.Namespace, step: int) -> Any:
     return file
 
 
-def _train(trainer: Any, tokenizer: Tokenizer, out: Path, log: Any, signals: list[int]) -> None:
+def _train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, log: Any, signals: list[int]) -> None:
     """Run the trainer to its end or to a signal, under a progress bar; save what is best and where it is."""
     from tqdm import tqdm
 
-    bits = _bits_per_byte(trainer, tokenizer)
     smooth, shown, read, saved = None, "", 0, trainer.best
 
     def show_held_out(tokens: int) -> None:
@@ -330,24 +330,17 @@ def _train(trainer: Any, tokenizer: Tokenizer, out: Path, log: Any, signals: lis
             raise TiedGPTError(f"{error}{kept}") from error
 
 
-def _bits_per_byte(trainer: Any, tokenizer: Tokenizer) -> float:
-    """What turns nats per held-out token into bits per byte; the first token is not predicted."""
-    predicted = trainer.held_out[1:]
-    size = sum(len(tokenizer.token_bytes(token)) for token in predicted.tolist())
-    return len(predicted) / math.log(2) / size
-
-
-def _report(args: argparse.Namespace, trainer: Any, tokenizer: Tokenizer, seconds: float) -> None:
+def _report(args: argparse.Namespace, trainer: Any, bits: float, seconds: float) -> None:
     config, (loss, step) = trainer.model.config, trainer.best
     count = count_parameters(config)[config.head]["total"]
-    bits = loss * _bits_per_byte(trainer, tokenizer)
+    bits_per_byte = loss * bits
     if args.json:
         report = {"model": str(args.out), "head": config.head, "parameters": count, "steps": trainer.step}
-        best = {"best_step": step, "val_loss": loss, "val_bits_per_byte": bits}
+        best = {"best_step": step, "val_loss": loss, "val_bits_per_byte": bits_per_byte}
         print(json.dumps({**report, **best, "seconds": round(seconds, 1)}))
         return
     print(
         printable(f"{args.out}: {config.head}, {count:,} parameters, {config.vocab_size:,} tokens"),
-        f"held out: {loss:.4f} nats per token, {bits:.3f} bits per byte, after step {step:,}",
+        f"held out: {loss:.4f} nats per token, {bits_per_byte:.3f} bits per byte, after step {step:,}",
         sep="\n",
     )
