@@ -54,7 +54,7 @@ def main() -> None:
             bar.update(record["step"] - bar.n)
             if "val_loss" in record:
                 bar.write(f"{head} step {record['step']}: {record['val_loss']:.4f} nats per held-out token")
-                if trainer.best == (record["val_loss"], record["step"]):
+                if trainer.is_best:
                     tiedgpt.save_model(trainer.model, tokenizer, args.weights / f"shakespeare-{head}")
         bar.close()
         best = tiedgpt.load_model(args.weights / f"shakespeare-{head}")

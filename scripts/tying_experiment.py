@@ -22,7 +22,6 @@ import json
 import os
 import statistics
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -37,6 +36,7 @@ import tiedgpt
 from tiedgpt.checkpoints.files import StagedFiles
 from tiedgpt.cli.common import quoted, read_text
 from tiedgpt.cli.study import look_up
+from tiedgpt.cli.train import INITS
 from tiedgpt.evaluation import bits_per_nat
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import MIN_COUNT, Corpus
@@ -44,17 +44,12 @@ from tiedgpt.study.direct_path import direct_path
 from tiedgpt.study.paths import PATHS, raw
 from tiedgpt.study.similarity import embeddings
 from tiedgpt.study.swap import losses
-from tiedgpt.training.loop import Settings, Trainer
+from tiedgpt.training.loop import Settings, Trainer, checksum
 from tiedgpt.training.merges import learn_tokenizer
 
 Line = dict[str, Any]  # what runs.jsonl says of a run
 
-HEADS = {  # ours -> GPT2.untie's name of how W_U starts
-    "tied": None,
-    "normal": "random",
-    "copy": "copy",
-    "zeros": "zeros",
-}
+HEADS = {"tied": None, **INITS}  # ours -> GPT2.untie's name of how W_U starts
 EARLY = (0.05, 0.1, 0.2)  # of a run's steps: looks at the held-out text that have a column in the table
 LOOKS = (0.01, 0.02, 0.03, 0.075, 0.15, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, *EARLY)
 
@@ -179,7 +174,7 @@ def settings_of(run: Run, grid: Grid, data: Data) -> Line:
     """All that decides what comes of a run: one that was done with other settings is done again."""
     config = grid.config(run.layers, data.tokenizer)
     sizes = {name: getattr(config, name) for name in ("vocab_size", "n_embd", "n_head")}
-    texts = [zlib.crc32(ids.astype("<i8").tobytes()) for ids in (data.part(run.text), data.held_out)]
+    texts = [checksum(data.part(run.text)), checksum(data.held_out)]
     return {**sizes, **asdict(grid.settings(run)), "texts": texts}
 
 
@@ -236,7 +231,7 @@ def train(trainer: Trainer, bits: float, progress: Callable[[], Any]) -> tuple[l
         batches = statistics.fmean(since) if since else None
         curve.append({"step": step, "train": batches, "held_out": loss, "bits_per_byte": loss * bits})
         since = []
-        if trainer.best == (loss, step):
+        if trainer.is_best:
             best[:] = trainer.flat
     trainer.flat[:] = best
     return curve, statistics.median(seconds)

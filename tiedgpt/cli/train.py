@@ -305,15 +305,14 @@ def _train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, log: Any,
                 if "val_loss" in record:
                     read = 0
                     bar.set_postfix_str(shown, refresh=False)
-                    best = trainer.best == (record["val_loss"], record["step"])
-                    if best:
+                    if trainer.is_best:
                         save_model(trainer.model, tokenizer, out)
                         saved = trainer.best
                     trainer.save(out)
                     bar.write(
                         f"step {record['step']:>6,}: {f'loss {smooth:.4f}, ' if smooth else ''}"
                         f"held out {record['val_loss']:.4f} nats per token, "
-                        f"{record['val_loss'] * bits:.3f} bits per byte{'' if best else ' (not the best)'}",
+                        f"{record['val_loss'] * bits:.3f} bits per byte{'' if trainer.is_best else ' (not the best)'}",
                         file=sys.stderr,
                     )
                 if signals:

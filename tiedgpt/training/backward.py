@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..config import Config
+from ..evaluation import ROWS
 from ..model import GPT2, Tape, attention_scale, split_heads, transformer
 from ..ops import (
     ACTIVATIONS,
@@ -23,8 +24,6 @@ from ..ops import (
     softmax_backward,
 )
 from ..parameters import Parameters, nest
-
-ROWS = 256  # tokens whose logits exist at one time: of 50,257 each, 51 MB
 
 
 def loss_and_gradients(

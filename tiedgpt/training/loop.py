@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from itertools import repeat
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,11 @@ class Settings:
             if not is_number(value) or not 0 <= value < limit:
                 below = "" if limit == math.inf else f" and below {limit}"
                 raise ArgumentError(f"{name} must be a number of at least 0{below}, got {show(value)}")
+
+    @property
+    def tokens(self) -> int:
+        """That are predicted in a step."""
+        return self.accumulate * self.batch * self.context
 
 
 class Trainer:
@@ -144,6 +150,11 @@ class Trainer:
                     record["val_loss"] = self.evaluate(progress)
                 yield record
 
+    @property
+    def is_best(self) -> bool:
+        """Whether no step before had a held-out loss as low as the model as it is now."""
+        return self.best is not None and self.best[1] == self.step
+
     def evaluate(self, progress: Callable[[int], Any] | None = None) -> float:
         """Nats per token of the held-out text, each token but the first predicted once."""
         stride = max(1, self.model.config.n_ctx - 1)  # with n_ctx, each window would leave out its first
@@ -160,7 +171,7 @@ class Trainer:
         state = {
             "settings": asdict(self.settings),
             "only": self.only,
-            "text": self._text(),
+            "text": [checksum(self.tokens), checksum(self.held_out)],
             "step": self.step,
             "best": self.best,
         }
@@ -197,7 +208,7 @@ class Trainer:
         if settings.steps < step:
             raise ArgumentError(f"{step} steps are done already, and steps is {settings.steps}")
         trainer = cls(model, tokens, held_out, settings, only)
-        if text != trainer._text():
+        if text != [checksum(tokens), checksum(held_out)]:
             raise ArgumentError(
                 f"the text is not the one that {directory} was trained on until now: give the same, "
                 "and the same held-out text"
@@ -216,10 +227,6 @@ class Trainer:
         """What a step changes, by its name in STATE; each [P]."""
         return {"parameters": self.flat, "m": self.optimizer.m, "v": self.optimizer.v}
 
-    def _text(self) -> list[int]:
-        """What tells one text from another: a checksum of each part's tokens."""
-        return [zlib.crc32(part.astype("<i8").tobytes()) for part in (self.tokens, self.held_out)]
-
     def _step(self, pool: ThreadPoolExecutor) -> dict[str, Any]:
         start = time.perf_counter()
         s = self.settings
@@ -234,13 +241,12 @@ class Trainer:
         lr = learning_rate(self.step, s.steps, s.lr, min(s.warm_up, s.steps // 10))
         self.optimizer.step(gradient, lr, scale, pool.map)
         self.step += 1
-        tokens = s.batch * s.context * s.accumulate
         return {
             "step": self.step,
             "loss": loss,
             "lr": lr,
             "grad_norm": norm,
-            "tokens_per_s": tokens / (time.perf_counter() - start),
+            "tokens_per_s": s.tokens / (time.perf_counter() - start),
         }
 
     def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
@@ -251,17 +257,18 @@ class Trainer:
             gradient[:] = 0
         for micro in range(s.accumulate):
             shares = np.array_split(self._draw(micro), threads)
-
-            def share_loss(share: int, shares: Any = shares, micro: int = micro) -> float:
-                rng = np.random.default_rng([s.seed, self.step, micro, 1 + share])
-                ids, targets = shares[share][:, :-1], shares[share][:, 1:]
-                total = s.batch * s.context * s.accumulate
-                return loss_and_gradients(self.model, ids, targets, self._rows[share], rng, total)
-
-            loss += sum(pool.map(share_loss, range(threads)))
+            loss += sum(pool.map(self._share_loss, repeat(micro), range(threads), shares))
             for row in self._gradients[1:]:
                 gradient += row
         return loss, gradient
+
+    def _share_loss(self, micro: int, share: int, windows: np.ndarray) -> float:
+        """What a share of a batch, [sequences, context + 1], adds to the loss; its gradient goes to its row."""
+        rng = np.random.default_rng([self.settings.seed, self.step, micro, 1 + share])
+        ids, targets = windows[:, :-1], windows[:, 1:]
+        return loss_and_gradients(
+            self.model, ids, targets, self._rows[share], rng, total=self.settings.tokens
+        )
 
     def _blas(self) -> AbstractContextManager[None]:
         """One BLAS thread where threads of ours share a batch: products are too small to be shared too."""
@@ -272,3 +279,8 @@ class Trainer:
         rng = np.random.default_rng([s.seed, self.step, micro, 0])
         starts = rng.integers(0, len(self.tokens) - s.context, s.batch)
         return self.tokens[starts[:, None] + np.arange(s.context + 1)]
+
+
+def checksum(ids: np.ndarray) -> int:  # [N]
+    """What tells one text from another."""
+    return zlib.crc32(ids.astype("<i8").tobytes())
