@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..model import GPT2, Tape, check_ids, embed
+from ..model import GPT2, Tape, check_ids
 from .paths import best, blocks, log_softmax, read_out
 
 
@@ -34,7 +34,7 @@ def lens(model: GPT2, ids: Any, k: int = 5) -> list[Layer]:
     ids = check_ids(ids, model.config)
     tape: Tape = {}
     model.hidden(ids, tape=tape)
-    streams = {"resid_pre.0": embed(ids[None], model.W_E, model.parameters["wpe.weight"], 0)[0]}
+    streams = {"resid_pre.0": tape["embed"][0]}  # by its name in a model that has a layer
     streams |= {name: resid[0] for name, resid in tape.items() if name.startswith("resid_post.")}
     return [Layer(name, *likeliest(model, resid, k)) for name, resid in streams.items()]
 

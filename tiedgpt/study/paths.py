@@ -19,7 +19,6 @@ import numpy as np
 from ..errors import TiedGPTError
 from ..model import GPT2, mlp, unembed
 from ..ops import layer_norm
-from ..parameters import nest
 
 BLOCK = 2**24  # logits at a time: 64 MB in float32
 
@@ -36,7 +35,7 @@ def normed(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
 
 def mlp0(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
     """ln_f(W_E[t] + MLP_0(ln_2(W_E[t]))) W_U, with block 0's ln_2. The model must have a block."""
-    block = nest(model.parameters)["h"][0]
+    block = model.tree["h"][0]
     resid_mid = model.W_E[tokens]
     mlp_in = layer_norm(resid_mid, **block["ln_2"], eps=model.config.layer_norm_epsilon)
     return read_out(model, resid_mid + mlp(mlp_in, **block["mlp"], config=model.config, layer=0))
@@ -49,8 +48,8 @@ def whole_model(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
 
 def read_out(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., V]
     """What a residual stream says: ln_f, then the head."""
-    ln_f = model.parameters["ln_f.weight"], model.parameters["ln_f.bias"]
-    return unembed(layer_norm(resid, *ln_f, eps=model.config.layer_norm_epsilon), model.W_U)
+    final = layer_norm(resid, **model.tree["ln_f"], eps=model.config.layer_norm_epsilon)
+    return unembed(final, model.W_U)
 
 
 PATHS: dict[str, Callable[[GPT2, np.ndarray], np.ndarray]] = {
