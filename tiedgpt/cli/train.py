@@ -309,10 +309,11 @@ def _train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, log: Any,
                         save_model(trainer.model, tokenizer, out)
                         saved = trainer.best
                     trainer.save(out)
+                    verdict = "" if trainer.is_best else " (not the best)"
                     bar.write(
                         f"step {record['step']:>6,}: {f'loss {smooth:.4f}, ' if smooth else ''}"
                         f"held out {record['val_loss']:.4f} nats per token, "
-                        f"{record['val_loss'] * bits:.3f} bits per byte{'' if trainer.is_best else ' (not the best)'}",
+                        f"{record['val_loss'] * bits:.3f} bits per byte{verdict}",
                         file=sys.stderr,
                     )
                 if signals:

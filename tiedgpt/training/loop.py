@@ -263,12 +263,11 @@ class Trainer:
         return loss, gradient
 
     def _share_loss(self, micro: int, share: int, windows: np.ndarray) -> float:
-        """What a share of a batch, [sequences, context + 1], adds to the loss; its gradient goes to its row."""
-        rng = np.random.default_rng([self.settings.seed, self.step, micro, 1 + share])
+        """What a share of a batch [sequences, context + 1] adds to the loss; its row gets the gradient."""
+        s = self.settings
+        rng = np.random.default_rng([s.seed, self.step, micro, 1 + share])
         ids, targets = windows[:, :-1], windows[:, 1:]
-        return loss_and_gradients(
-            self.model, ids, targets, self._rows[share], rng, total=self.settings.tokens
-        )
+        return loss_and_gradients(self.model, ids, targets, self._rows[share], rng, s.tokens)
 
     def _blas(self) -> AbstractContextManager[None]:
         """One BLAS thread where threads of ours share a batch: products are too small to be shared too."""
