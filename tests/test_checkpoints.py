@@ -377,6 +377,22 @@ def test_a_known_name_is_never_a_directory_by_accident(empty_machine, model):
 # What is written is whole or not there
 
 
+@pytest.mark.parametrize("made", ["a", "b"])
+def test_an_interruption_while_directories_are_made_leaves_none(tmp_path, monkeypatch, made):
+    """SIGTERM, too, is an exception, and may come as soon as a directory is there."""
+    mkdir = Path.mkdir
+
+    def interrupted(path):
+        mkdir(path)
+        if (path.name == "a") == (made == "a"):
+            raise SystemExit(143)
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(SystemExit), StagedFiles(tmp_path / "a" / "b"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_failure_leaves_nothing(tmp_path):
     def stop_half_way():
         with StagedFiles(tmp_path / "a" / "b") as files:

@@ -68,11 +68,13 @@ class StagedFiles:
                 raise CheckpointError(f"{self.directory} is a file; expected a directory to write to")
             for path in reversed([self._staging, *self._staging.parents]):
                 if not path.exists():
+                    self._made.append(path)  # first: Ctrl-C may come before the next line's call returns
                     path.mkdir()
-                    self._made.append(path)
-        except OSError as error:
+        except BaseException as error:
             self._remove()
-            raise self._cannot_write(error) from error
+            if isinstance(error, OSError):
+                raise self._cannot_write(error) from error
+            raise
         return self
 
     def open(self, name: str) -> BinaryIO:
