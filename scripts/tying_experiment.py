@@ -91,7 +91,7 @@ class Grid:
     """All that is to be trained."""
 
     texts: tuple[Text, ...] = (
-        Text("whole", 1, 1000, tuple(HEADS)),  # ten times through tinyshakespeare
+        Text("whole", 1, 800, tuple(HEADS)),  # eight times through tinyshakespeare
         Text("tenth", 10, 300, ("tied", "normal")),  # thirty times through its first tenth
     )
     layers: tuple[int, ...] = (0, 1, 4)
