@@ -33,7 +33,9 @@ import numpy as np
 from tqdm import tqdm
 
 import tiedgpt
+from tiedgpt.checkpoints import open_checkpoint
 from tiedgpt.checkpoints.files import StagedFiles
+from tiedgpt.cli import drop_stdout
 from tiedgpt.cli.common import quoted, read_text
 from tiedgpt.cli.study import look_up
 from tiedgpt.cli.train import INITS
@@ -49,7 +51,7 @@ from tiedgpt.training.merges import learn_tokenizer
 
 Line = dict[str, Any]  # what runs.jsonl says of a run
 
-HEADS = {"tied": None, **INITS}  # ours -> GPT2.untie's name of how W_U starts
+HEAD_INITS = {"tied": None, **INITS}  # ours -> GPT2.untie's name of how W_U starts
 EARLY = (0.05, 0.1, 0.2)  # of a run's steps: looks at the held-out text that have a column in the table
 LOOKS = (0.01, 0.02, 0.03, 0.075, 0.15, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, *EARLY)
 
@@ -91,7 +93,7 @@ class Grid:
     """All that is to be trained."""
 
     texts: tuple[Text, ...] = (
-        Text("whole", 1, 800, tuple(HEADS)),  # eight times through tinyshakespeare
+        Text("whole", 1, 800, tuple(HEAD_INITS)),  # eight times through tinyshakespeare
         Text("tenth", 10, 300, ("tied", "normal")),  # thirty times through its first tenth
     )
     layers: tuple[int, ...] = (0, 1, 4)
@@ -111,7 +113,7 @@ class Grid:
                         yield Run(text, layers, head, seed)
 
     def settings(self, run: Run) -> Settings:
-        steps = run.text.steps  # no look but ours, at the beginning and at the end apart
+        steps = run.text.steps  # the trainer itself looks at held-out text at the beginning and the end only
         return Settings(
             steps=steps, batch=self.batch, context=self.context, eval_every=steps, seed=run.seed, threads=2
         )
@@ -163,7 +165,7 @@ class Data:
 
     @property
     def bits(self) -> float:
-        """Per byte of the held-out text, to a nat per token of it."""
+        """A loss in nats per token of the held-out text, times this, is bits per byte."""
         return bits_per_nat(self.tokenizer, self.held_out[1:])
 
     def part(self, text: Text) -> np.ndarray:
@@ -174,14 +176,15 @@ def settings_of(run: Run, grid: Grid, data: Data) -> Line:
     """All that decides what comes of a run: one that was done with other settings is done again."""
     config = grid.config(run.layers, data.tokenizer)
     sizes = {name: getattr(config, name) for name in ("vocab_size", "n_embd", "n_head")}
-    texts = [checksum(data.part(run.text)), checksum(data.held_out)]
-    return {**sizes, **asdict(grid.settings(run)), "texts": texts}
+    texts = [checksum(part) for part in (data.part(run.text), data.tokens, data.held_out)]
+    partner = grid.partner(run)
+    return {**sizes, **asdict(grid.settings(run)), "texts": texts, "partner": partner and partner.name}
 
 
 def do(run: Run, grid: Grid, data: Data, out: Path, progress: Callable[[float], Any]) -> Line:
     """Train, study and save one model; what there is to say of it."""
     start = tiedgpt.GPT2.random(grid.config(run.layers, data.tokenizer), run.seed)
-    if init := HEADS[run.head]:
+    if init := HEAD_INITS[run.head]:
         start = start.untie(init, run.seed)
     trainer = Trainer(start, data.part(run.text), data.held_out, grid.settings(run))
     curve, seconds = train(trainer, data.bits, lambda: progress(run.work / run.text.steps))
@@ -195,11 +198,11 @@ def do(run: Run, grid: Grid, data: Data, out: Path, progress: Callable[[float], 
         "head": run.head,
         "seed": run.seed,
         "settings": settings_of(run, grid, data),
-        "parameters": sum(array.size for array in model.parameters.values()),
+        "parameters": tiedgpt.count_parameters(model.config)[model.config.head]["total"],
         "seconds_per_step": seconds,
         "best": min(curve, key=lambda look: look["held_out"]),
         "curve": curve,
-        "direct_path": direct_path(model),
+        "direct_path": direct_path(model, data.corpus),
         "bigrams": bigrams(model, data.corpus),
         "embeddings": embeddings(model, data.corpus, tied_W_E),
         "loss": losses(model, data.held_out),
@@ -246,15 +249,27 @@ def step_at(steps: int, share: float) -> int:
 
 def run_grid(grid: Grid, data: Data, out: Path) -> dict[str, Line]:
     """Do what is not done yet; the line of each run of the grid by its name."""
+    for text in grid.texts:  # all that is too small is found out before an hour of training
+        if (size := data.part(text).size) <= grid.context:
+            raise tiedgpt.TiedGPTError(
+                f"the {text.name} text to train on has {size} tokens; expected more than the context of "
+                f"{grid.context}: give a longer text"
+            )
     path = out / "runs.jsonl"
     lines = read_lines(path)
     wanted = {run.name: settings_of(run, grid, data) for run in grid.runs()}
     done = {
         name: line
         for name, line in lines.items()
-        if line["settings"] == wanted.get(name) and (out / "models" / name / "model.safetensors").is_file()
+        if line["settings"] == wanted.get(name) and is_checkpoint(out / "models" / name)
     }
     left = [run for run in grid.runs() if run.name not in done]
+    if again := [run for run in left if run.name in lines]:
+        print(
+            f"{len(again)} of the runs in {out} had another text or other settings, or lost their model, and "
+            "are done again",
+            file=sys.stderr,
+        )
     form = "{desc}{percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
     with tqdm(total=sum(run.work for run in left), bar_format=form, disable=not left) as bar:
         for run in left:
@@ -269,6 +284,15 @@ def run_grid(grid: Grid, data: Data, out: Path) -> dict[str, Line]:
                 file=sys.stderr,
             )
     return {name: done[name] for name in wanted}
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a model lies there whole."""
+    try:
+        open_checkpoint(path)
+        return True
+    except tiedgpt.TiedGPTError:
+        return False
 
 
 def read_lines(path: Path) -> dict[str, Line]:
@@ -314,7 +338,6 @@ def bits_after(share: float, steps: int) -> Column:
 
 def tables(grid: Grid, data: Data, lines: dict[str, Line]) -> str:
     """results.md."""
-    paths = [path for path in PATHS if path != "mlp0" or max(grid.layers) > 0]
     unigram = look_up(next(iter(lines.values())), "bigrams.unigram")
     itself = data.corpus.self_prediction(data.corpus.frequent())
     parts = [
@@ -352,16 +375,17 @@ def tables(grid: Grid, data: Data, lines: dict[str, Line]) -> str:
             "The direct path A = W_E W_U: its asymmetry (0 symmetric, 1.414 unrelated), the share of tokens "
             "with themselves as likeliest successor; by path, KL in nats from the bigrams of all "
             f"{data.tokens.size:,} tokens, and the share of tokens whose likeliest successor is the "
-            f"commonest, over tokens there {MIN_COUNT} times."
+            f"commonest; all over tokens there {MIN_COUNT} times. (raw lacks ln_f: the size of its "
+            "logits, and so its KL, means nothing.)"
             + (f" In the text: itself {itself:.3f}." if itself is not None else "")
             + (f" By the unigram: kl {unigram['kl']:.3f}, top1 {unigram['top1']:.3f}." if unigram else ""),
             table(
                 runs,
                 [
                     at("asymmetry", "direct_path.asymmetry"),
-                    at("itself", "direct_path.self_prediction"),
-                    *(at(f"kl {path}", f"bigrams.{path}.kl") for path in paths),
-                    *(at(f"top1 {path}", f"bigrams.{path}.top1") for path in paths),
+                    at("itself", "direct_path.self_prediction_frequent"),
+                    *(at(f"kl {path}", f"bigrams.{path}.kl") for path in PATHS),
+                    *(at(f"top1 {path}", f"bigrams.{path}.top1") for path in PATHS),
                 ],
             ),
             "Which tokens are alike, as rank correlations: by W_E with by W_U, each with by the tied model's "
@@ -605,7 +629,10 @@ def main(arguments: list[str] | None = None, grid: Grid = Grid()) -> int:
                     files.open(name).write(picture)
             else:
                 print("no pictures: they need matplotlib, `pip install -e .[plot]`", file=sys.stderr)
-        print(args.out / "results.md")
+        print(args.out / "results.md", flush=True)
+    except BrokenPipeError:  # nobody reads where the table is; it is there
+        drop_stdout()
+        return 141
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on with the runs that are not done", file=sys.stderr)
         return 130

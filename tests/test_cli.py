@@ -694,7 +694,7 @@ def test_study_json(run, checkpoint, untied_checkpoint, text_file):
         model = models[report["model"]]
         assert report["parameters"] == sum(array.size for array in model.parameters.values())
         assert report["corpus"] == {"tokens": 309, "frequent": 2, "self_prediction": 0.0}
-        assert report["direct_path"] == direct_path(model)
+        assert report["direct_path"] == direct_path(model, text)
         assert report["bigrams"] == bigrams(model, text)
         assert report["embeddings"] == embeddings(model, text, tied_W_E)
         assert report["loss"] == losses(model, text.ids)
@@ -739,7 +739,7 @@ def test_study_of_different_vocabularies(run, checkpoint, tmp_path, text_file):
     tiedgpt.save_model(random_model(config), Tokenizer([("a", "b")]), other)
     code, out, err = run("study", checkpoint, other, "--corpus", text_file, "--json")
     assert code == 0
-    assert "have different vocabularies: what is counted in tokens does not compare" in err
+    assert "have vocabularies of different tokens or sizes: what is counted in tokens does not compare" in err
     assert err.count("\n") == 1
     ours, theirs = json.loads(out)["models"]
     assert (ours["corpus"]["tokens"], theirs["corpus"]["tokens"]) == (309, 189)
@@ -786,11 +786,12 @@ def test_lens(run, checkpoint, untied_checkpoint, monkeypatch):
     assert tied["layers"] != document["layers"]
 
     monkeypatch.setenv("COLUMNS", "1000")
-    whole = run("lens", untied_checkpoint, "abcdefgh")[1].splitlines()
+    title, _, *whole = run("lens", untied_checkpoint, "abcdefgh")[1].splitlines()
+    assert title.startswith("likeliest next token")
     assert [line.split()[0] for line in whole] == ["'a'", "resid_pre.0", "resid_post.0", "resid_post.1"]
     assert whole[-1].split()[-1] == f"{document['layers'][-1]['positions'][-1][0]['probability']:.0%}"
     monkeypatch.setenv("COLUMNS", "60")
-    narrow = run("lens", untied_checkpoint, "abcdefgh")[1].splitlines()
+    narrow = run("lens", untied_checkpoint, "abcdefgh")[1].splitlines()[2:]
     assert max(map(len, narrow)) <= 60
     pieces = [line.split() for line in narrow if "'" in line and "resid" not in line]
     assert len(pieces) > 1
@@ -814,14 +815,15 @@ def test_next(run, checkpoint, text_file):
     assert pair["scores"]["corpus"] == [120, 120]
     assert pair["scores"]["raw"][0] == pytest.approx(pair["scores"]["raw"][1], rel=1e-4), "tied"
     assert pair["scores"]["raw"][0] == pytest.approx(float(model.W_E[a] @ model.W_E[b]), rel=1e-4)
-    assert pair["scores"]["model"] == pytest.approx([logits[b], model([b])[0, a]], rel=1e-4, abs=1e-4)
+    p = [np.exp(row) / np.exp(row).sum() for row in (logits, model([b])[0])]
+    assert np.exp(pair["scores"]["model"]) == pytest.approx([p[0][b], p[1][a]], rel=1e-4)
 
     text = run("next", checkpoint, "a", "b", "--corpus", text_file)[1].splitlines()
     assert text[0] == "after 'a'"
     assert text[1].split() == ["raw", "normed", "mlp0", "model", "corpus"]
     assert text[2].endswith("'b'  74.5%")
-    assert (text[-7], text[-6].split()) == ("", ["logit", "'a'", "'b'", "'b'", "'a'"])
-    assert text[-1].split() == ["corpus", "120", "times", "120", "times"]
+    assert (text[-7], text[-6].split()) == ("", ["'a'", "->", "'b'", "'b'", "->", "'a'"])
+    assert text[-1].split() == ["corpus:", "count", "120", "times", "120", "times"]
 
 
 def test_next_of_what_is_no_token(run, checkpoint):
@@ -835,6 +837,69 @@ def test_next_of_what_is_no_token(run, checkpoint):
     code, out, err = run("next", checkpoint, "bc")
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].startswith("tiedgpt: error: no TOKEN is one token of this model")
+
+
+def test_next_of_a_token_that_is_not_in_the_corpus(run, checkpoint, text_file):
+    code, out, err = run("next", checkpoint, "z", "a", "--corpus", text_file)
+    assert (code, err) == (0, f"tiedgpt: note: 'z' is not in {text_file}\n")
+    assert "after 'z'" in out
+
+
+@pytest.fixture
+def small_vocabulary(tmp_path):
+    """A model with fewer tokens than its tokenizer."""
+    tiedgpt.save_model(random_model(replace(CONFIG, vocab_size=70)), Tokenizer([]), tmp_path / "small")
+    return str(tmp_path / "small")
+
+
+def test_what_a_model_has_no_token_for_is_left_out(run, checkpoint, small_vocabulary, text_file):
+    code, out, err = run("next", small_vocabulary, "A", "z", "--json")
+    assert [report["token"] for report in json.loads(out)["tokens"]] == ["A"]
+    assert "'z' is left out: its id is 89, and the model has tokens 0 to 69" in err
+    code, out, err = run("study", small_vocabulary, checkpoint, "--corpus", text_file, "--json")
+    small, other = json.loads(out)["models"]
+    assert (code, small["loss"], small["bigrams"]) == (0, None, None)
+    assert other["loss"]["own"] > 0
+    assert f"{text_file} in the tokens of {small_vocabulary}: the corpus holds token id" in err
+
+
+def test_study_names_the_model_that_is_damaged(run, checkpoint, tmp_path, text_file):
+    model = tiedgpt.load_model(checkpoint)
+    model.parameters["wpe.weight"][:] = np.nan
+    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "damaged")
+    damaged = str(tmp_path / "damaged")
+    assert_one_error_line(run("study", checkpoint, damaged, "--corpus", text_file), f"{damaged}: the model's")
+
+
+def test_study_of_a_context_of_one_token_says_that_it_has_no_loss(run, tmp_path, text_file):
+    tiedgpt.save_model(random_model(replace(CONFIG, n_ctx=1)), Tokenizer([]), tmp_path / "one")
+    code, out, err = run("study", str(tmp_path / "one"), "--corpus", text_file, "--json")
+    assert (code, json.loads(out)["models"][0]["loss"]) == (0, None)
+    assert "has a context of one token, and so no loss" in err
+
+
+def test_study_of_models_whose_names_end_alike(run, tmp_path):
+    paths = [tmp_path / name / "a-rather-long-name" for name in ("one", "two")]
+    for path in paths:
+        tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), path)
+    out = run("study", *map(str, paths))[1]
+    assert out.splitlines()[0].split() == ["1:", "a-rather-long-name", "2:", "a-rather-long-name"]
+
+
+def test_study_goes_on_without_a_tokenizer_and_compares_across_it(run, checkpoint, tmp_path):
+    tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), tmp_path / "bare")
+    (tmp_path / "bare" / "merges.txt").write_text("#version: 0.2\nab cd\n", encoding="utf-8")
+    tiedgpt.save_model(random_model(CONFIG), Tokenizer([("a", "b")], {}), tmp_path / "other")
+    code, _, err = run("study", checkpoint, str(tmp_path / "bare"), str(tmp_path / "other"))
+    assert code == 0
+    assert "neither a byte nor an earlier merge; what needs a corpus or another model is left out" in err
+    assert f"{checkpoint} and {tmp_path / 'other'} have vocabularies of different tokens" in err
+
+
+def test_a_text_in_place_of_a_model(run, checkpoint, text_file):
+    message = f"{text_file} is not a checkpoint: expected a directory or a .safetensors file"
+    for command in (["study", checkpoint, text_file], ["next", text_file, "a"], ["lens", text_file, "a"]):
+        assert_one_error_line(run(*command), message)
 
 
 def test_tokens_that_pad_the_vocabulary_have_no_text(run, tmp_path):

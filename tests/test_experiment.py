@@ -4,7 +4,7 @@ import doctest
 import importlib.util
 import json
 import random
-import statistics
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,9 @@ import pytest
 
 import tiedgpt
 from tiedgpt.evaluation import token_losses
+from tiedgpt.study import swap
+from tiedgpt.study.bigrams import bigrams
+from tiedgpt.study.corpus import Corpus
 from tiedgpt.training.loop import Settings, Trainer
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "tying_experiment.py"
@@ -21,7 +24,7 @@ spec = importlib.util.spec_from_file_location("tying_experiment", SCRIPT)
 experiment = sys.modules["tying_experiment"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(experiment)
 
-WHOLE = experiment.Text("whole", 1, 3, ("tied", "normal", "zeros"))
+WHOLE = experiment.Text("whole", 1, 3, ("tied", "normal", "copy", "zeros"))
 FOURTH = experiment.Text("fourth", 4, 3, ("tied", "normal"))
 GRID = experiment.Grid(
     texts=(WHOLE, FOURTH),
@@ -33,7 +36,7 @@ GRID = experiment.Grid(
     batch=3,
     context=7,
 )
-RUNS = 30
+RUNS = 36
 NO_CLOCK = {"seconds_per_step": None}
 
 
@@ -63,7 +66,9 @@ def done(tmp_path_factory, corpus) -> Path:
 def studied(monkeypatch) -> list:
     """A list that grows by each model that is studied."""
     models, direct_path = [], experiment.direct_path
-    monkeypatch.setattr(experiment, "direct_path", lambda model: models.append(model) or direct_path(model))
+    monkeypatch.setattr(
+        experiment, "direct_path", lambda model, *rest: models.append(model) or direct_path(model, *rest)
+    )
     return models
 
 
@@ -77,11 +82,11 @@ def test_interrupted_and_resumed_it_is_as_if_it_had_not_been(done, corpus, tmp_p
     assert len(whole) == RUNS
     direct_path, calls = experiment.direct_path, []
 
-    def interrupted(model):
+    def interrupted(model, corpus):
         calls.append(model)
         if len(calls) == 5:
             raise KeyboardInterrupt
-        return direct_path(model)
+        return direct_path(model, corpus)
 
     monkeypatch.setattr(experiment, "direct_path", interrupted)
     assert experiment.main([str(corpus), str(out)], GRID) == 130
@@ -101,24 +106,38 @@ def test_interrupted_and_resumed_it_is_as_if_it_had_not_been(done, corpus, tmp_p
         assert (out / weights).read_bytes() == (done / weights).read_bytes()
 
 
-def test_what_is_done_is_not_done_again_unless_it_would_be_another(done, corpus, studied, capsys):
-    before = (done / "runs.jsonl").read_bytes()
-    assert experiment.main([str(corpus), str(done)], GRID) == 0
+def test_what_is_done_is_not_done_again_unless_it_would_be_another(done, corpus, tmp_path, studied, capsys):
+    out = shutil.copytree(done, tmp_path / "out")
+    assert experiment.main([str(corpus), str(out)], GRID) == 0
     assert not studied
-    assert capsys.readouterr().out == f"{done / 'results.md'}\n"
+    assert capsys.readouterr().out == f"{out / 'results.md'}\n"
     more = replace(GRID, texts=(WHOLE, replace(FOURTH, steps=4)))
-    (done / "models" / "whole-0-zeros-3" / "model.safetensors").unlink()
-    assert experiment.main([str(corpus), str(done)], more) == 0
+    damaged = out / "models" / "whole-0-zeros-3" / "model.safetensors"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-1])
+    assert experiment.main([str(corpus), str(out)], more) == 0
     assert len(studied) == 12 + 1
-    assert (done / "models" / "whole-0-zeros-3" / "model.safetensors").is_file()
-    assert read(done)["fourth-1-normal-2"]["curve"][-1]["step"] == 4, "the last line of a name counts"
-    (done / "runs.jsonl").write_bytes(before)
+    assert "13 of the runs in" in capsys.readouterr().err
+    assert damaged.read_bytes() == whole
+    assert read(out)["fourth-1-normal-2"]["curve"][-1]["step"] == 4, "the last line of a name counts"
+
+
+def test_another_partner_or_another_text_is_another_run(corpus):
+    data = experiment.Data.of(corpus.read_text(encoding="utf-8"), 280)
+    run = experiment.Run(FOURTH, 1, "normal", 1)
+    settings = experiment.settings_of(run, GRID, data)
+    assert experiment.settings_of(run, replace(GRID, seeds=(1, 2, 3, 4)), data) != settings
+    assert experiment.settings_of(run, GRID, replace(data, tokens=data.tokens[:-1])) != settings
 
 
 def test_heads_of_a_seed_start_from_the_same_body_and_as_their_names_say(done):
     lines = read(done)
     for seed in (1, 2, 3):
-        zeros, normal = (lines[f"whole-0-{head}-{seed}"] for head in ("zeros", "normal"))
+        tied, copy, zeros, normal = (
+            lines[f"whole-0-{head}-{seed}"] for head in ("tied", "copy", "zeros", "normal")
+        )
+        assert copy["curve"][0] == tied["curve"][0], "as a copy it starts with the same logits"
+        assert copy["curve"][1] != tied["curve"][1]
         assert zeros["curve"][0]["held_out"] == pytest.approx(np.log(280), abs=1e-5)
         assert zeros["curve"][1]["train"] == pytest.approx(np.log(280), abs=1e-5)
         assert normal["curve"][0]["held_out"] != zeros["curve"][0]["held_out"]
@@ -143,7 +162,7 @@ def test_a_partner_is_a_tied_model_of_another_seed_that_is_there_already():
     assert len(set(before)) == RUNS
 
 
-def test_what_a_line_says_of_its_model(done, corpus):
+def test_what_a_line_says_of_its_model(done, corpus, monkeypatch):
     line, data = read(done)["whole-1-normal-2"], experiment.Data.of(corpus.read_text(encoding="utf-8"), 280)
     model = tiedgpt.load_model(done / "models" / line["name"])
     own = token_losses(model, data.held_out, model.config.n_ctx - 1)
@@ -151,6 +170,7 @@ def test_what_a_line_says_of_its_model(done, corpus):
     size = len(data.tokenizer.decode_bytes(data.held_out[1:].tolist()))
     assert line["best"]["bits_per_byte"] == pytest.approx(own.sum() / np.log(2) / size, rel=1e-5)
     assert line["parameters"] == sum(array.size for array in model.parameters.values())
+    monkeypatch.setattr(swap, "MAX_TOKENS", 10)
     not_overlapping = token_losses(model, data.held_out, model.config.n_ctx)
     assert line["loss"]["own"] == pytest.approx(not_overlapping.mean(), rel=1e-5)
     A = model.W_E.astype(float) @ model.W_U
@@ -159,6 +179,8 @@ def test_what_a_line_says_of_its_model(done, corpus):
     tied = tiedgpt.load_model(done / "models" / "whole-1-tied-1").W_E
     expected = experiment.embeddings(model, data.corpus, tied)
     assert line["embeddings"] == expected
+    assert line["bigrams"] == bigrams(model, Corpus.of(data.tokens, 280))
+    assert line["loss"]["tokens"] == not_overlapping.size
     assert 0 < line["seconds_per_step"] < 1
 
 
@@ -196,8 +218,8 @@ def test_the_tables_say_what_the_lines_say(done, corpus):
     lines, tables = read(done), cells(done)
     assert len(tables) == 8, "four for each text"
     loss, difference, direct, alike = tables[:4]
-    assert len(loss) == len(direct) == len(alike) == 6
-    assert set(difference) == {(n, f"untied, {head}") for n in "01" for head in ("normal", "zeros")}
+    assert len(loss) == len(direct) == len(alike) == 8
+    assert set(difference) == {(n, f"untied, {head}") for n in "01" for head in ("normal", "copy", "zeros")}
     normal = [lines[f"whole-1-normal-{seed}"] for seed in (1, 2, 3)]
     tied = [lines[f"whole-1-tied-{seed}"] for seed in (1, 2, 3)]
     row = loss["1", "untied, normal"]
@@ -225,7 +247,7 @@ def test_the_tables_say_what_the_lines_say(done, corpus):
     assert alike["1", "tied"]["loss.swapped"] == "-"
     few = [lines[f"fourth-0-tied-{seed}"]["best"]["bits_per_byte"] for seed in (1, 2, 3)]
     assert tables[4]["0", "tied"]["best"] == shown(few)
-    assert statistics.fmean(few) != statistics.fmean(line["best"]["bits_per_byte"] for line in tied)
+    assert loss["0", "tied"]["best"] != shown(few)
 
 
 def test_the_pictures_are_made(done, corpus):
@@ -238,6 +260,30 @@ def test_the_pictures_are_made(done, corpus):
         assert data.startswith(b"\x89PNG")
         assert int.from_bytes(data[16:20], "big") == 900, "pixels wide"
         assert 3000 < len(data) < 100_000
+
+
+def test_the_pictures_show_what_the_lines_say(done, corpus):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[plot]")
+    lines, data = read(done), experiment.Data.of(corpus.read_text(encoding="utf-8"), 280)
+
+    def bits(head):
+        curves = [lines[f"fourth-1-{head}-{seed}"]["curve"][1:] for seed in (1, 2, 3)]
+        return np.array([[look["bits_per_byte"] for look in curve] for curve in curves])
+
+    last = experiment.loss_curves(GRID, lines).axes[-1]
+    for line, head in zip(last.lines, ("tied", "normal"), strict=True):
+        np.testing.assert_allclose(line.get_ydata(), bits(head).mean(axis=0))
+    _, difference = experiment.loss_differences(GRID, lines).axes[-1].lines
+    np.testing.assert_allclose(difference.get_ydata(), (bits("normal") - bits("tied")).mean(axis=0))
+
+    counts, *_ = experiment.direct_paths(GRID, data, done).axes
+    tokens = np.argsort(-data.corpus.counts, kind="stable")[:12]
+    follow = [[data.corpus.count(first, second) for second in tokens] for first in tokens]
+    np.testing.assert_allclose(counts.images[0].get_array(), np.log10(1 + np.array(follow)))
+
+    bar = experiment.similarities(GRID, lines).axes[1].patches[0]
+    in_out = [lines[f"whole-1-normal-{seed}"]["embeddings"]["in_out"] for seed in (1, 2, 3)]
+    assert bar.get_height() == pytest.approx(np.mean(in_out))
 
 
 def test_without_matplotlib_a_line_says_how_to_get_it(done, corpus, monkeypatch, capsys):
@@ -261,7 +307,7 @@ def test_bad_texts_are_named_in_a_line(tmp_path, capsys):
     assert "No such file" in capsys.readouterr().err
     text.write_text("too short", encoding="utf-8")
     assert experiment.main([str(text), str(tmp_path / "out")], GRID) == 2
-    assert "needs at least" in capsys.readouterr().err.splitlines()[-1]
+    assert "the fourth text to train on has 2 tokens" in capsys.readouterr().err.splitlines()[-1]
     assert not list(tmp_path.glob("out/models/*"))
 
 

@@ -194,16 +194,20 @@ def test_self_prediction_is_that_of_the_whole_matrix(monkeypatch):
     for model in (random_model(), random_model(UNTIED), random_model(SMALL, seed=2)):
         best = (model.W_E @ model.W_U).argmax(axis=1)
         done = []
-        share = direct_path.self_prediction(model, done.append)
-        assert share == np.count_nonzero(best == np.arange(V)) / V
+        text = Corpus.of(np.repeat(np.arange(V), np.where(np.arange(V) % 2, 100, 99)), V)  # odd ones frequent
+        report = direct_path.direct_path(model, text, done.append)
+        itself = best == np.arange(V)
+        assert report["self_prediction"] == itself.mean()
+        assert report["self_prediction_frequent"] == itself[1::2].mean()
         assert sum(done) == V
+    assert direct_path.direct_path(model, Corpus.of([0, 1], V))["self_prediction_frequent"] is None
 
 
 def test_self_prediction_of_known_matrices():
     W = np.random.default_rng(0).standard_normal((101, 21))
     W /= np.linalg.norm(W, axis=1, keepdims=True)
-    assert direct_path.self_prediction(with_matrices(W, W.T)) == 1, "of unit length, each is its own nearest"
-    assert direct_path.self_prediction(with_matrices(W, np.roll(W, 1, axis=0).T)) == 0
+    assert direct_path.predicts_itself(with_matrices(W, W.T)).all(), "of unit length, each is its own nearest"
+    assert not direct_path.predicts_itself(with_matrices(W, np.roll(W, 1, axis=0).T)).any()
 
 
 def test_a_damaged_matrix_is_an_error(model):
@@ -433,13 +437,22 @@ def test_losses_under_both_heads():
     }
 
 
-def test_the_loss_is_that_of_the_end(monkeypatch, model):
+def test_progress_of_the_losses(model):
     ids, done = some_text(500), []
-    monkeypatch.setattr(swap, "MAX_TOKENS", 31)
-    assert swap.losses(model, ids, done.append) == swap.losses(model, ids[-31:])
-    assert sum(done) == swap.loss_work(model, ids) == 31
-    assert swap.loss_work(model.untie(), ids) == 62
+    swap.losses(model.untie(), ids, done.append)
+    assert sum(done) == 2 * 500
     assert swap.losses(model, ids[:1]) is None
+
+
+def test_the_sample_of_a_long_text_is_windows_of_its_end(monkeypatch):
+    monkeypatch.setattr(swap, "MAX_TOKENS", 40)
+    assert swap.sample(np.arange(30), 8).tolist() == list(range(30))
+    assert swap.sample(np.arange(300), 8).tolist() == list(range(260, 300))
+    windows = swap.sample(np.arange(1000), 8).reshape(5, 8)
+    assert windows[0, 0] == 900
+    assert windows[-1, -1] == 999
+    assert (np.diff(windows) == 1).all(), "whole windows"
+    assert set(np.diff(windows[:, 0])) == {23}, "evenly spread"
 
 
 def test_a_loss_that_is_no_number_is_an_error(model):

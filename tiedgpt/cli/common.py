@@ -65,11 +65,11 @@ def find(model: str | None, only_tokenizer: bool = False) -> tuple[str, Path]:
     return name, path
 
 
-def encode(tokenizer: Tokenizer, text: str, allow_special: bool) -> list[int]:
-    """The ids of a text; special tokens in it are an error that names the flag, or allowed."""
+def encode(tokenizer: Tokenizer, text: str, allow_special: bool, source: str = "the text") -> list[int]:
+    """The ids of a text; special tokens in it are an error that names `source` and the flag, or allowed."""
     for special in tokenizer.special_tokens:
         if special in text and not allow_special:
-            raise ArgumentError(f"the text holds {special}; to read it as that token, add --allow-special")
+            raise ArgumentError(f"{source} holds {special}; to read it as that token, add --allow-special")
     return tokenizer.encode(text, special="token")
 
 
@@ -88,6 +88,11 @@ def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
 def read_stdin() -> str:
     """All of stdin as text. Raises ArgumentError where it is not UTF-8."""
     return _decode(sys.stdin.buffer.read(), "stdin")
+
+
+def source_name(file: str) -> str:
+    """What errors call an input."""
+    return "stdin" if file == "-" else file
 
 
 def read_text(file: str) -> str:

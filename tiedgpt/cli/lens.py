@@ -86,6 +86,7 @@ def print_layers(layers: list[Layer], ids: list[int], tokenizer: Tokenizer) -> N
             cells.append(f"{spelled(tokenizer, likeliest)} {probability:4.0%}")
         columns.append(cells)
 
+    print("likeliest next token by each layer (rows), after each token of the prompt (columns)\n")
     width = shutil.get_terminal_size().columns
     while columns:
         used, fitting = max(map(len, labels)), 0

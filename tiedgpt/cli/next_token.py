@@ -10,9 +10,8 @@ import numpy as np
 from ..checkpoints import open_checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, show
-from ..model import check_ids
 from ..study.corpus import Corpus
-from ..study.paths import best, log_softmax, paths_of
+from ..study.paths import best, likeliest, log_softmax, paths_of
 from ..tokenizer import Tokenizer
 from .common import (
     add_command,
@@ -24,11 +23,13 @@ from .common import (
     note,
     print_table,
     read_text,
+    source_name,
     spelled,
     token_json,
 )
 
 SHOWN = 10  # continuations by each path
+UNITS = {"raw": "A", "corpus": "count"}  # of a pair's scores; for the other paths ln of the probability
 
 EXAMPLES = """\
   tiedgpt next gpt2 " Saudi"
@@ -54,28 +55,32 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    path = find(args.model)[1]
-    checkpoint = open_checkpoint(path)
-    tokenizer = read_tokenizer(path)
-    tokens = single_tokens(tokenizer, args.tokens, args.allow_special)
-    check_ids(tokens[:, None], checkpoint.config)  # as sequences of one token, which fit into any context
+    directory = find(args.model)[1]
+    checkpoint = open_checkpoint(directory)
+    tokenizer = read_tokenizer(directory)
+    V = checkpoint.config.vocab_size
+    tokens = single_tokens(tokenizer, V, args.tokens, args.allow_special)
     corpus = None
     if args.corpus is None:
         note("no --corpus: what follows in a text is left out")
     else:
-        ids = encode(tokenizer, read_text(args.corpus), args.allow_special)
-        corpus = Corpus.of(ids, checkpoint.config.vocab_size)
+        source = source_name(args.corpus)
+        corpus = Corpus.of(encode(tokenizer, read_text(args.corpus), args.allow_special, source), V)
+        for token in tokens[corpus.counts[tokens] == 0]:
+            note(f"{spelled(tokenizer, token)} is not in {source}")
     model = load(checkpoint, None)
     logits = {name: path(model, tokens) for name, path in paths_of(model).items()}  # [n, V] each
 
     report: dict[str, Any] = {"model": args.model, "head": model.config.head, "tokens": [], "pairs": []}
     for number, token in enumerate(tokens):
-        following = {name: likeliest(tokenizer, rows[number]) for name, rows in logits.items()}
+        following = {name: continuations(tokenizer, rows[number]) for name, rows in logits.items()}
         if corpus is not None:
             following["corpus"] = commonest(tokenizer, *corpus.row(token))
         report["tokens"].append({**token_json(tokenizer, token), "next": following})
     for (i, a), (j, b) in pairwise(enumerate(tokens)):
-        scores = {name: [float(rows[i, b]), float(rows[j, a])] for name, rows in logits.items()}
+        # Two entries of one matrix compare as they are, two rows of logits only as probabilities.
+        rows = {name: rows if name == "raw" else log_softmax(rows) for name, rows in logits.items()}
+        scores = {name: [float(row[i, b]), float(row[j, a])] for name, row in rows.items()}
         if corpus is not None:
             scores["corpus"] = [corpus.count(a, b), corpus.count(b, a)]
         report["pairs"].append({"ids": [int(a), int(b)], "scores": scores})
@@ -85,13 +90,18 @@ def run(args: argparse.Namespace) -> None:
         print_report(report, tokenizer)
 
 
-def single_tokens(tokenizer: Tokenizer, texts: list[str], allow_special: bool) -> np.ndarray:  # -> [n]
-    """The ids of those texts that are one token; a note on each that is not. ArgumentError if none is."""
+def single_tokens(  # -> [n]
+    tokenizer: Tokenizer, V: int, texts: list[str], allow_special: bool
+) -> np.ndarray:
+    """The ids of those texts that are one of V tokens, a note on each other. ArgumentError if none is."""
     tokens = []
     for text in texts:
         ids = encode(tokenizer, text, allow_special)
-        if len(ids) == 1:
+        if len(ids) == 1 and ids[0] < V:
             tokens += ids
+            continue
+        if len(ids) == 1:
+            note(f"{show(text)} is left out: its id is {ids[0]}, and the model has tokens 0 to {V - 1}")
             continue
         parts = " ".join(spelled(tokenizer, token) for token in ids[:8]) + (" ..." if len(ids) > 8 else "")
         what = f"{len(ids)} tokens, {parts}" if ids else "no token"
@@ -105,16 +115,15 @@ def single_tokens(tokenizer: Tokenizer, texts: list[str], allow_special: bool) -
     return np.array(tokens)
 
 
-def likeliest(tokenizer: Tokenizer, logits: np.ndarray) -> list[dict[str, Any]]:
+def continuations(tokenizer: Tokenizer, logits: np.ndarray) -> list[dict[str, Any]]:
     """The likeliest tokens by logits [V]."""
-    log_p = log_softmax(logits)
     return [
         {
             **token_json(tokenizer, token),
             "logit": float(logits[token]),
-            "probability": float(np.exp(log_p[token])),
+            "probability": float(probability),
         }
-        for token in best(log_p, SHOWN)
+        for token, probability in zip(*likeliest(logits, SHOWN), strict=True)
     ]
 
 
@@ -143,8 +152,8 @@ def print_report(report: dict[str, Any], tokenizer: Tokenizer) -> None:
     for pair in report["pairs"]:
         print()
         a, b = (spelled(tokenizer, token) for token in pair["ids"])
-        orders = [("logit", f"{a} {b}", f"{b} {a}")]
+        orders: list[tuple[str, ...]] = [("", f"{a} -> {b}", f"{b} -> {a}")]
         for name, scores in pair["scores"].items():
             cells = (f"{score:,} times" if name == "corpus" else f"{score:.3f}" for score in scores)
-            orders.append((name, *cells))
+            orders.append((f"{name}: {UNITS.get(name, 'ln p')}", *cells))
         print_table(orders)

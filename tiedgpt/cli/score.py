@@ -21,6 +21,7 @@ from .common import (
     load,
     printable,
     read_text,
+    source_name,
 )
 
 ABOUT = """\
@@ -66,11 +67,10 @@ def run(args: argparse.Namespace) -> None:
         stride = check_stride(config, args.stride)
     except ArgumentError as error:
         raise ArgumentError(f"--{error}") from error
-    source = "stdin" if args.file == "-" else args.file
     try:
         ids = check_text(config, encode(tokenizer, text, args.allow_special))
     except TiedGPTError as error:
-        raise ArgumentError(f"{source}: {error}") from error
+        raise ArgumentError(f"{source_name(args.file)}: {error}") from error
 
     model = load(checkpoint, args.head)
     with Progress("scoring", ids.size, "token") as progress:
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
         f"the first of each of {count:,} windows" if stride == config.n_ctx and count > 1 else "the first"
     )
     print(
-        printable(f"{name}, {model.config.head}, on {source}"),
+        printable(f"{name}, {model.config.head}, on {source_name(args.file)}"),
         "",
         f"loss           {result.nll:>10.4f}  nats per token",
         f"perplexity     {result.perplexity:>10,.2f}  per token: compare models that share a tokenizer",

@@ -12,14 +12,14 @@ import numpy as np
 from ..checkpoints import open_checkpoint
 from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
-from ..errors import CheckpointError
+from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError
 from ..parameters import count_parameters
 from ..study.bigrams import bigrams
 from ..study.corpus import MIN_COUNT, Corpus
 from ..study.direct_path import direct_path
 from ..study.paths import PATHS, paths_of
 from ..study.similarity import embeddings
-from ..study.swap import loss_work, losses
+from ..study.swap import losses, sample
 from ..tokenizer import Tokenizer
 from .common import (
     Progress,
@@ -32,6 +32,7 @@ from .common import (
     note,
     print_table,
     read_text,
+    source_name,
 )
 
 EXAMPLES = """\
@@ -79,13 +80,12 @@ def run(args: argparse.Namespace) -> None:
     subjects = open_subjects(args.models)
     if text is None:
         note(
-            "no --corpus: bigrams, norms and losses need a text and are left out; similarities are of all "
-            "tokens, also of those that training may never have met"
+            "no --corpus: bigrams, norms and losses need a text and are left out; similarities are also of "
+            "tokens that training may never have met"
         )
         corpus = None
     else:
-        name = "stdin" if args.corpus == "-" else args.corpus
-        read_corpus(text, subjects, name, args.allow_special)
+        read_corpus(text, subjects, source_name(args.corpus), args.allow_special)
         corpus = {"file": args.corpus, "bytes": len(text.encode()), "min_count": MIN_COUNT}
     reports = study_all(subjects)
     if args.json:
@@ -99,17 +99,17 @@ def open_subjects(names: list[str]) -> list[Subject]:
     subjects = []
     for name in names:
         path = find(name)[1]
+        checkpoint, tokenizer = open_checkpoint(path), None
         try:
             tokenizer = read_tokenizer(path)
-        except CheckpointError as error:
+        except (CheckpointError, TokenizerError) as error:
             note(f"{error}; what needs a corpus or another model is left out")
-            tokenizer = None
-        subjects.append(Subject(name, open_checkpoint(path), tokenizer))
-    for first, other in pairwise(subjects):
-        if first.tokenizer and other.tokenizer and not first.shares_vocabulary(other):
+        subjects.append(Subject(name, checkpoint, tokenizer))
+    for first, other in pairwise([subject for subject in subjects if subject.tokenizer]):
+        if not first.shares_vocabulary(other):
             note(
-                f"{first.name} and {other.name} have different vocabularies: what is counted in tokens "
-                "does not compare, and their embeddings are not compared"
+                f"{first.name} and {other.name} have vocabularies of different tokens or sizes: what is "
+                "counted in tokens does not compare, and their embeddings are not compared"
             )
     return subjects
 
@@ -123,8 +123,12 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
         if alike:
             subject.corpus = alike[0].corpus
             continue
-        ids = encode(subject.tokenizer, text, allow_special)
-        subject.corpus = corpus = Corpus.of(ids, subject.checkpoint.config.vocab_size)
+        ids = encode(subject.tokenizer, text, allow_special, name)
+        try:
+            subject.corpus = corpus = Corpus.of(ids, subject.checkpoint.config.vocab_size)
+        except ArgumentError as error:  # its tokenizer has more tokens than the model
+            note(f"{name} in the tokens of {subject.name}: {error}; what needs a corpus is left out")
+            continue
         if corpus.frequent().size == 0:
             note(
                 f"{name} is too small for bigrams: of its {len(ids):,} tokens, as {subject.name} has them, "
@@ -132,6 +136,10 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
             )
         if len(ids) < 2:
             note(f"{name} is too small for a loss: it takes two tokens to predict one")
+        elif subject.checkpoint.config.n_ctx < 2:
+            note(
+                f"{subject.name} has a context of one token, and so no loss: a window of one predicts nothing"
+            )
 
 
 def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
@@ -140,7 +148,10 @@ def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
     tied: list[tuple[Subject, np.ndarray]] = []  # these are studied first: the others' matrices are compared
     for number, subject in sorted(enumerate(subjects), key=lambda item: not item[1].checkpoint.config.tied):
         with_tied = [W_E for other, W_E in tied if subject.shares_vocabulary(other)]
-        reports[number], W_E = study(subject, with_tied[0] if with_tied else None)
+        try:
+            reports[number], W_E = study(subject, with_tied[0] if with_tied else None)
+        except TiedGPTError as error:
+            raise TiedGPTError(f"{subject.name}: {error}") from error
         if subject.checkpoint.config.tied:
             tied.append((subject, W_E))
     return [reports[number] for number in range(len(subjects))]
@@ -150,14 +161,16 @@ def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any]
     """One model's numbers, None where they have no meaning or would need what is not there, and its W_E."""
     name, corpus = subject.name, subject.corpus
     model = load(subject.checkpoint, None)
+    count = count_parameters(model.config)[model.config.head]
     report: dict[str, Any] = {
         "model": name,
         "head": model.config.head,
-        "parameters": count_parameters(model.config)[model.config.head]["total"],
+        "parameters": count["total"],
+        "bytes": count["bytes"],
         "corpus": None,
     }
     with Progress(f"{name}: direct path", model.config.vocab_size, "token") as bar:
-        report["direct_path"] = direct_path(model, bar.add)
+        report["direct_path"] = direct_path(model, corpus, bar.add)
     report |= {"bigrams": None, "embeddings": embeddings(model, corpus, tied_W_E), "loss": None}
     if corpus is None:
         return report, model.W_E
@@ -169,8 +182,9 @@ def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any]
     }
     with Progress(f"{name}: bigrams", tokens.size * (1 + len(paths_of(model))), "token") as bar:
         report["bigrams"] = bigrams(model, corpus, bar.add)
-    with Progress(f"{name}: loss", loss_work(model, corpus.ids), "token") as bar:
-        report["loss"] = losses(model, corpus.ids, bar.add)
+    end = sample(corpus.ids, model.config.n_ctx)
+    with Progress(f"{name}: loss", end.size * (1 if model.config.tied else 2), "token") as bar:
+        report["loss"] = losses(model, end, bar.add)
     return report, model.W_E
 
 
@@ -179,9 +193,9 @@ PERCENT, DECIMALS, COUNT = (lambda x: f"{100 * x:.1f} %"), "{:.3f}".format, "{:,
 GROUPS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str], str], ...] = (
     (
         "What the head costs",
-        ("parameters",),
+        ("parameters", "bytes"),
         COUNT,
-        "Tied, there is one [V, D] matrix less.",
+        "Tied, there is one [V, D] matrix less. Bytes in float32.",
     ),
     (
         "The corpus",
@@ -197,60 +211,68 @@ GROUPS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str], str], ...] = (
     ),
     (
         "Tied, a token predicts itself",
-        ("direct_path.self_prediction", "corpus.self_prediction"),
+        ("direct_path.self_prediction", "direct_path.self_prediction_frequent", "corpus.self_prediction"),
         PERCENT,
-        "Share of tokens with themselves as likeliest successor: by A, in the corpus.",
+        "Share with themselves as likeliest successor: by A, of all tokens and of the\n"
+        "  frequent ones; of these in the corpus.",
     ),
     (
         "A path from one token to logits is a bigram model: raw, W_E W_U; normed, by\n"
         "ln_f too; mlp0, by the first MLP too; model, all of it; unigram, no path at all",
         tuple(f"bigrams.{path}.top1" for path in ("unigram", *PATHS)),
         PERCENT,
-        "Tokens whose likeliest successor by the path is the corpus's commonest.",
+        "Share of tokens whose likeliest successor by the path is the commonest there.",
     ),
     (
         "",
         tuple(f"bigrams.{path}.top5" for path in ("unigram", *PATHS)),
         PERCENT,
-        "How much of the path's five likeliest are the corpus's five commonest.",
+        "Of the path's five likeliest, the share that are among the five commonest.",
     ),
     (
         "",
         tuple(f"bigrams.{path}.kl" for path in ("unigram", *PATHS)),
         DECIMALS,
-        "Nats per token lost to the corpus's own counts; 0 is a perfect bigram model.",
+        "KL divergence of the path from the corpus's counts, in nats; 0 is a bigram\n"
+        "  model. raw has no ln_f, so its size means nothing: judge it by its order.",
     ),
     (
         "",
         tuple(f"bigrams.{path}.spearman" for path in ("unigram", *PATHS)),
         DECIMALS,
-        "Are the successors that there are ranked as the corpus ranks them? 1 is yes.",
+        "Are the successors that there are ranked as the corpus ranks them? 1: yes.",
     ),
     (
         "The tied matrix becomes like an untied model's output embedding",
         tuple(f"embeddings.{pair}" for pair in ("in_out", "in_tied", "out_tied")),
         DECIMALS,
-        "Do the two find the same tokens alike (tied: the first tied model's)? 1: yes.",
+        "Rank correlation of all pairs' cosines, by two of three matrices: in, this W_E;\n"
+        "  out, this W_U; tied, the first tied model's W_E.",
     ),
     (
-        "",
+        "Frequent tokens and the lengths of their vectors",
         ("embeddings.in_norm_frequency", "embeddings.out_norm_frequency"),
         DECIMALS,
-        "Are frequent tokens' vectors the longer ones (towards 1), the shorter (-1)?",
+        "Are frequent tokens' vectors the longer ones (towards 1), or the shorter (-1)?",
     ),
     (
         "An untied model's body needs its own head",
         ("loss.own", "loss.swapped"),
         DECIMALS,
-        "Nats per token at the corpus's end; swapped: under x @ wte.T.",
+        "Nats per token, of up to 16,384 in the corpus's last tenth, which is what\n"
+        "  `train` holds out; swapped: the same body under x @ wte.T.",
     ),
 )
 
 
 def print_reports(reports: list[dict[str, Any]]) -> None:
     """A column for each model, a row for each quantity that one of them has."""
+    names = [report["model"] for report in reports]
+    short = [short_name(name) for name in names]
+    if len(set(short)) < len(set(names)):  # two that end alike
+        short = [f"{number}: {name}" for number, name in enumerate(short, 1)]
     lines: list[str | tuple[str, ...]] = [
-        ("", *(short_name(report["model"]) for report in reports)),
+        ("", *short),
         ("head", *(report["head"] for report in reports)),
     ]
     for claim, rows, form, reading in GROUPS:

@@ -5,7 +5,7 @@ s, and a path's logits for t are measured against q_t by four numbers:
 
     top1, top5   of the path's k best tokens, how many are among q_t's k commonest, as a share of k
     kl           KL(q_t || p_t) = sum_s q_t[s] log(q_t[s] / p_t[s]) in nats, p_t the softmax of the logits
-    spearman     the correlation of the logits with the counts, over the successors that t has
+    spearman     the rank correlation of the logits with the counts, over the successors that t has
 
 What is reported is the mean over the tokens, each counted once: the claims are about rows of A, and by
 weight a few dozen tokens, the comma and the line's end among them, would decide it all. The baseline,
@@ -35,16 +35,17 @@ def bigrams(
 ) -> dict[str, Scores] | None:
     """{path: {"top1", "top5", "kl", "spearman"}} for "unigram" and each path that the model has.
 
-    None if no token is there often enough. `progress` is called with the tokens scored, on each path anew.
+    None if no token is there often enough. `progress` is called with the number of tokens scored; each path
+    scores all of them.
     """
     tokens = corpus.frequent()
     if tokens.size == 0:
         return None
     with np.errstate(divide="ignore"):  # log 0: a token that is not in the corpus follows none
         unigram = np.log(corpus.counts)
-    paths = {"unigram": lambda _, block: np.broadcast_to(unigram, (block.size, unigram.size))}
+    baseline = {"unigram": lambda _, block: np.broadcast_to(unigram, (block.size, unigram.size))}
     report = {}
-    for name, path in {**paths, **paths_of(model)}.items():
+    for name, path in {**baseline, **paths_of(model)}.items():
         scores = []
         for block in blocks(tokens, model.config.vocab_size):
             for token, log_p in zip(block, log_softmax(path(model, block)), strict=True):

@@ -12,14 +12,28 @@ import numpy as np
 
 from ..errors import TiedGPTError
 from ..model import GPT2
+from .corpus import Corpus
 from .paths import blocks, raw
 
 ROWS = 4096  # of the vocabulary, turned into float64 at a time
 
 
-def direct_path(model: GPT2, progress: Callable[[int], Any] | None = None) -> dict[str, float]:
-    """{"asymmetry", "self_prediction"}. `progress` is called with the tokens of each block looked at."""
-    return {"asymmetry": asymmetry(model), "self_prediction": self_prediction(model, progress)}
+def direct_path(
+    model: GPT2, corpus: Corpus | None = None, progress: Callable[[int], Any] | None = None
+) -> dict[str, float | None]:
+    """{"asymmetry", "self_prediction", "self_prediction_frequent"}.
+
+    The last is of the tokens that the corpus holds often enough for its bigrams, None if there are none: a
+    token that training never met has kept its random start, and says what that says. `progress` is called
+    with the number of tokens in each block looked at.
+    """
+    itself = predicts_itself(model, progress)
+    frequent = None if corpus is None else itself[corpus.frequent()]
+    return {
+        "asymmetry": asymmetry(model),
+        "self_prediction": float(itself.mean()),
+        "self_prediction_frequent": None if frequent is None or not frequent.size else float(frequent.mean()),
+    }
 
 
 def asymmetry(model: GPT2) -> float:
@@ -55,12 +69,12 @@ def asymmetry(model: GPT2) -> float:
     return math.sqrt(max(difference, 0.0) / norm) if norm > 0 else 0.0
 
 
-def self_prediction(model: GPT2, progress: Callable[[int], Any] | None = None) -> float:
-    """The share of all V tokens t with argmax_j A[t, j] = t, by blocks of rows."""
+def predicts_itself(model: GPT2, progress: Callable[[int], Any] | None = None) -> np.ndarray:  # -> [V] bool
+    """For each token t whether argmax_j A[t, j] = t, by blocks of rows."""
     V = model.config.vocab_size
-    hits = 0
+    hits = []
     for block in blocks(np.arange(V), V):
-        hits += np.count_nonzero(raw(model, block).argmax(axis=1) == block)
+        hits.append(raw(model, block).argmax(axis=1) == block)
         if progress:
             progress(block.size)
-    return hits / V
+    return np.concatenate(hits)

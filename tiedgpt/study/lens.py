@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..model import GPT2, Tape, check_ids
-from .paths import best, blocks, log_softmax, read_out
+from .paths import blocks, likeliest, read_out
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,17 @@ def lens(model: GPT2, ids: Any, k: int = 5) -> list[Layer]:
     ids = check_ids(ids, model.config)
     tape: Tape = {}
     model.hidden(ids, tape=tape)
-    streams = {"resid_pre.0": tape["embed"][0]}  # by its name in a model that has a layer
+    streams = {"resid_pre.0": tape["embed"][0]}  # which a model of no layers records by the second name only
     streams |= {name: resid[0] for name, resid in tape.items() if name.startswith("resid_post.")}
-    return [Layer(name, *likeliest(model, resid, k)) for name, resid in streams.items()]
+    return [say(name, model, resid, k) for name, resid in streams.items()]
 
 
-def likeliest(model: GPT2, resid: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """[T, D] -> the k likeliest tokens [T, k] and their probabilities [T, k]."""
-    tokens, probabilities = [], []
-    for block in blocks(np.arange(len(resid)), model.config.vocab_size):
-        for log_p in log_softmax(read_out(model, resid[block])):
-            tokens.append(best(log_p, k))
-            probabilities.append(np.exp(log_p[tokens[-1]]))
-    return np.array(tokens), np.array(probabilities)
+def say(name: str, model: GPT2, resid: np.ndarray, k: int) -> Layer:
+    """What the head reads off one point of the stream, resid [T, D]."""
+    rows = [
+        likeliest(logits, k)
+        for block in blocks(np.arange(len(resid)), model.config.vocab_size)
+        for logits in read_out(model, resid[block])
+    ]
+    tokens, probabilities = map(np.array, zip(*rows, strict=True))
+    return Layer(name, tokens, probabilities)

@@ -2,12 +2,15 @@
 
     raw      W_E[t]                                               -> W_U     a row of A = W_E W_U
     normed   W_E[t]                                       -> ln_f -> W_U     a GPT-2 of no layers
-    mlp0     W_E[t] -> W_E[t] + MLP_0(ln_2 of W_E[t])     -> ln_f -> W_U     and of a first MLP alone
+    mlp0     W_E[t] -> W_E[t] + MLP_0(ln_2 of W_E[t])     -> ln_f -> W_U     a block whose attention is silent
     model    W_E[t] + wpe[0] -> every block               -> ln_f -> W_U     the model, given t and no more
 
 The first three ask what a token says wherever it stands, so no position is added to them: a GPT-2 of no
 layers differs from its `normed` by wpe alone. MLP_0 adds to the stream, as in a block, and what the stream
-held stays in it: `mlp0` is a first block whose attention adds nothing.
+held stays in it.
+
+A model's logits have passed ln_f, and `raw` has not: how large its logits are means nothing, and softmax
+makes of them nearly the same probability for all. Judge it by their order.
 
 Each is `path(model, tokens [n]) -> logits [n, V]`, with all its biases. For many tokens, go by `blocks`.
 """
@@ -85,11 +88,20 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [..., V] float
 
 
 def best(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
-    """The ids of the k highest scores (all, if there are fewer), the highest first.
+    """The ids of the k highest scores (all, if there are fewer), the highest first; of equals the lower ids.
 
-    >>> best(np.array([0.5, 3.0, 1.0, 2.0]), 3).tolist()
-    [1, 3, 2]
+    >>> best(np.array([0.5, 3.0, 1.0, 2.0]), 3).tolist(), best(np.zeros(9), 2).tolist()
+    ([1, 3, 2], [0, 1])
     """
-    k = min(k, scores.size)
-    top = np.argpartition(scores, scores.size - k)[scores.size - k :]
-    return top[np.argsort(-scores[top], kind="stable")]
+    if k < scores.size:
+        top = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
+    else:
+        top = np.arange(scores.size)
+    return top[np.argsort(-scores[top], kind="stable")][:k]
+
+
+def likeliest(logits: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:  # [V] -> [k], [k]
+    """The k likeliest tokens, the first before all, and their probabilities."""
+    log_p = log_softmax(logits)
+    tokens = best(log_p, k)
+    return tokens, np.exp(log_p[tokens])

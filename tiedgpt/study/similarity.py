@@ -16,7 +16,7 @@ SEED = 0
 
 def embeddings(
     model: GPT2, corpus: Corpus | None = None, tied_W_E: np.ndarray | None = None
-) -> dict[str, float | None]:
+) -> dict[str, float | int | None]:
     """What W_E and W_U have in common: Spearman correlations, each None where it is not defined.
 
     in_out      of the similarities by W_E with those by W_U; 1 when tied
@@ -25,6 +25,7 @@ def embeddings(
     in_norm_frequency, out_norm_frequency
                 of the lengths of W_E's rows, of W_U's columns, with how often each token of the corpus
                 is in it
+    tokens      how many of them were compared, in pairs
     """
     W_in, W_out = model.W_E, model.W_U.T  # [V, D] both
     tokens = sampled_tokens(model.config.vocab_size, corpus)
@@ -36,6 +37,7 @@ def embeddings(
         "out_tied": None if like_tied is None else spearman(like_out, like_tied),
         "in_norm_frequency": None if corpus is None else norm_frequency(W_in, corpus),
         "out_norm_frequency": None if corpus is None else norm_frequency(W_out, corpus),
+        "tokens": tokens.size,
     }
 
 
