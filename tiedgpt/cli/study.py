@@ -246,8 +246,8 @@ GROUPS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str], str], ...] = (
         "The tied matrix becomes like an untied model's output embedding",
         tuple(f"embeddings.{pair}" for pair in ("in_out", "in_tied", "out_tied")),
         DECIMALS,
-        "Rank correlation of all pairs' cosines, by two of three matrices: in, this W_E;\n"
-        "  out, this W_U; tied, the first tied model's W_E.",
+        "Rank correlation of all pairs' cosines, by two of these: in, the model's W_E;\n"
+        "  out, its W_U; tied, the first tied model's W_E.",
     ),
     (
         "Frequent tokens and the lengths of their vectors",
