@@ -79,7 +79,7 @@ def test_layer_norm(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(5,), (1, 5), (2, 3, 5), (2, 1, 3, 5)])
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (2, 3, 5), (2, 1, 3, 5), (65, 5)])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_linear(dtype, shape, order):
     rng = np.random.default_rng(0)

@@ -16,8 +16,6 @@ from .errors import ArgumentError, TiedGPTError, is_count, is_number, show
 from .model import GPT2, KVCache, as_array, check_ids, unembed
 from .tokenizer import Tokenizer
 
-CHUNK = 256  # tokens of a prompt read at a time: larger scores fall out of the processor's cache
-
 
 @dataclass(frozen=True)
 class Sampling:
@@ -124,12 +122,8 @@ def sample_steps(
 def next_logits(  # [B, T] -> [B, V]
     model: GPT2, ids: np.ndarray, cache: KVCache, progress: Callable[[int], Any] | None = None
 ) -> np.ndarray:
-    """Read ids into the cache, piece by piece, and return the logits of what follows the last one."""
-    for start in range(0, ids.shape[1], CHUNK):
-        piece = ids[:, start : start + CHUNK]
-        hidden = model.hidden(piece, cache)
-        if progress:
-            progress(piece.shape[1])
+    """Read ids into the cache and return the logits of what follows the last one."""
+    hidden = model.hidden(ids, cache, progress=progress)
     return unembed(hidden[:, -1], model.W_U)
 
 

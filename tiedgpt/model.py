@@ -17,6 +17,7 @@ the tape as NAME.kept, of NAME's shape, for embed, attn.N.pattern, attn.N.out an
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from .errors import ArgumentError, is_count, show
 from .ops import ACTIVATIONS, dropout_mask, layer_norm, linear, softmax
 from .parameters import Parameters, nest, parameter_shapes
 
+CHUNK = 256  # tokens read at a time
 Tape = dict[str, np.ndarray]
 
 
@@ -297,14 +299,34 @@ class GPT2:
         record(tape, "logits", logits.reshape(-1, *logits.shape[-2:]))
         return logits
 
-    def hidden(self, ids: Any, cache: KVCache | None = None, tape: Tape | None = None) -> np.ndarray:
-        """What the head reads: [T] -> [T, D], [B, T] -> [B, T, D]. Takes and raises what a call does."""
+    def hidden(
+        self,
+        ids: Any,
+        cache: KVCache | None = None,
+        tape: Tape | None = None,
+        progress: Callable[[int], Any] | None = None,
+    ) -> np.ndarray:
+        """What the head reads: [T] -> [T, D], [B, T] -> [B, T, D]. Takes and raises what a call does.
+
+        More than 256 tokens are read piece by piece, by way of a cache, unless there is a tape to fill: a
+        piece's scores stay in the processor's own memory, and of those that the mask hides few are computed.
+        `progress` is called with the number of tokens in each piece.
+        """
         ids = check_ids(ids, self.config)
         batch = np.atleast_2d(ids)
         if cache is not None:
             self._check_cache(batch, cache)
-        final = transformer(batch, self.tree, self.config, cache, tape)
-        return final.reshape(*ids.shape, -1)
+        T = batch.shape[1]
+        step = CHUNK if tape is None else T
+        if cache is None and step < T:
+            cache = self.new_cache(*batch.shape)
+        pieces = []
+        for start in range(0, T, step):
+            piece = batch[:, start : start + step]
+            pieces.append(transformer(piece, self.tree, self.config, cache, tape))
+            if progress:
+                progress(piece.shape[1])
+        return np.concatenate(pieces, axis=1).reshape(*ids.shape, -1)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
         """An empty cache for `batch` sequences of up to `capacity` tokens (the whole context if None)."""
