@@ -28,10 +28,9 @@ def gelu_new(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
     Written in place: the temporaries of an MLP are the largest arrays of the forward pass.
     """
     out = x * x
-    out *= 0.044715
-    out += 1.0
-    out *= x  # x + 0.044715 x^3
-    out *= SQRT_OF_2_OVER_PI
+    out *= 0.044715 * SQRT_OF_2_OVER_PI
+    out += SQRT_OF_2_OVER_PI
+    out *= x  # sqrt(2/pi) (x + 0.044715 x^3)
     np.tanh(out, out=out)
     out += 1.0
     out *= x

@@ -1,0 +1,155 @@
+"""What a token costs, counted where a clock would waver: weights read, operations, float64, memory.
+
+Parameters of a class that writes down every operation on them, and on whatever comes of them, show all that
+the forward pass asks NumPy for.
+"""
+
+import tracemalloc
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from conftest import SMALL, random_model
+
+from tiedgpt import GPT2
+from tiedgpt.checkpoints import load_model, save_model
+from tiedgpt.generation import next_logits
+from tiedgpt.model import CHUNK
+
+CONFIG = replace(SMALL, n_embd=48, n_inner=192, n_layer=3, vocab_size=5000, n_ctx=600, eos_token_id=None)
+MATRICES = 4 * CONFIG.n_layer + 1  # c_attn, c_proj, c_fc, c_proj; W_U
+
+
+@dataclass(frozen=True)
+class Operation:
+    name: str
+    shapes: tuple[tuple[int, ...], ...]  # of the arrays that went in
+    weights: int  # bytes of parameters that a matrix product read
+    dtype: np.dtype  # of what came out
+
+
+class Watched(np.ndarray):
+    """An array that puts each operation on it into `operations`, and whose results do, too."""
+
+    operations: list[Operation] | None = None
+
+    def __array_finalize__(self, source):
+        self.operations = getattr(source, "operations", None)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **settings):
+        plain = [np.asarray(x) if isinstance(x, Watched) else x for x in inputs]
+        if out is not None:
+            settings["out"] = tuple(np.asarray(array) for array in out)
+        result = getattr(ufunc, method)(*plain, **settings)
+        weights = sum(a.nbytes for a in inputs if is_weight(a)) if ufunc is np.matmul else 0
+        shapes = tuple(np.shape(array) for array in inputs)
+        self.operations.append(Operation(f"{ufunc.__name__}.{method}", shapes, weights, result.dtype))
+        if out is not None:
+            return out[0]
+        watched = np.asarray(result).view(Watched)
+        watched.operations = self.operations
+        return watched
+
+
+def is_weight(array: np.ndarray) -> bool:
+    """Whether it is a view of a parameter, which are the read-only ones, and so no activation."""
+    return isinstance(array, Watched) and not array.flags.writeable
+
+
+def watched(model: GPT2) -> tuple[GPT2, list[Operation]]:
+    """The model with watched parameters, and the list of what is done to them."""
+    operations: list[Operation] = []
+    parameters = {}
+    for name, array in model.parameters.items():
+        parameters[name] = array.view(Watched)
+        parameters[name].operations = operations
+        parameters[name].flags.writeable = False
+    return GPT2(model.config, parameters), operations
+
+
+@pytest.fixture(params=["tied", "untied"])
+def loaded(request, tmp_path) -> GPT2:
+    """A model as it comes from a file, its matrices laid out as loading does it."""
+    save_model(random_model(CONFIG.with_head(request.param)), None, tmp_path / "model")
+    return load_model(tmp_path / "model")
+
+
+def matrix_bytes(model: GPT2) -> int:
+    """Of each matrix that a token goes through, once; the embedding counts where it is the head."""
+    blocks = (a for name, a in model.parameters.items() if name.startswith("h.") and a.ndim == 2)
+    return sum(array.nbytes for array in blocks) + model.W_U.nbytes
+
+
+def read_a_prompt(model: GPT2, B: int, T: int = 10):
+    cache = model.new_cache(B)
+    next_logits(model, np.ones((B, T), int), cache)
+    return cache
+
+
+@pytest.mark.parametrize("B", [1, 8, 80])
+def test_a_step_reads_every_weight_once_whatever_the_batch(loaded, B):
+    model, operations = watched(loaded)
+    cache = read_a_prompt(model, B)
+    operations.clear()
+    next_logits(model, np.ones((B, 1), int), cache)
+    assert sum(operation.weights for operation in operations) == matrix_bytes(loaded)
+    assert sum(operation.weights > 0 for operation in operations) == MATRICES
+
+
+def test_a_prompt_reads_every_weight_once_per_chunk_and_unembeds_one_token(loaded):
+    model, operations = watched(loaded)
+    read_a_prompt(model, 1, T=2 * CHUNK + 1)
+    W_U = loaded.W_U.nbytes
+    assert sum(o.weights for o in operations) == 3 * (matrix_bytes(loaded) - W_U) + W_U
+    (head,) = (o for o in operations if o.weights and CONFIG.vocab_size in o.shapes[1])
+    assert head.shapes[0] == (1, CONFIG.n_embd)
+    scores = [o.shapes for o in operations if o.name == "matmul.__call__" and not o.weights]
+    assert max(q[-2] for q, _ in scores) == CHUNK, "no scores of all tokens with all tokens"
+
+
+def test_nothing_becomes_float64(loaded):
+    model, operations = watched(loaded)
+    read_a_prompt(model, 2)
+    assert len(operations) > 100
+    assert {operation.dtype for operation in operations} == {np.dtype(np.float32)}
+
+
+def test_a_step_takes_few_operations(loaded):
+    """Each costs a microsecond or more, as long as 50 kB of weights: a small model is made of them."""
+    model, operations = watched(loaded)
+    cache = read_a_prompt(model, 1)
+    operations.clear()
+    next_logits(model, np.ones((1, 1), int), cache)
+    layer_norm, gelu, linear, softmax = 11, 8, 2, 5
+    block = 2 * layer_norm + 4 * linear + gelu + softmax + 3 + 2  # q scaled, scores, heads; two additions
+    assert len(operations) <= CONFIG.n_layer * block + layer_norm + 2  # embed; unembed
+
+
+def traced_peak(function) -> int:
+    """Bytes of memory that a call needs beside what there is."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        function()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_step_copies_no_weights_and_no_cache(loaded):
+    cache = read_a_prompt(loaded, 1, T=500)
+    peak = traced_peak(lambda: next_logits(loaded, np.ones((1, 1), int), cache))
+    smallest_matrix = 4 * CONFIG.n_embd * CONFIG.n_embd
+    logits, rows = 4 * CONFIG.vocab_size, 4 * (8 * CONFIG.n_inner + 3 * CONFIG.n_head * 500)
+    assert peak < 1.5 * logits + rows
+    assert cache.keys[0].nbytes > 2 * peak
+    assert smallest_matrix < loaded.W_U.nbytes < 100 * peak
+
+
+def test_a_prompt_needs_the_memory_of_a_chunk(loaded):
+    cache = loaded.new_cache()
+    peak = traced_peak(lambda: next_logits(loaded, np.ones((1, 2 * CHUNK), int), cache))
+    scores = 4 * CONFIG.n_head * CHUNK * 2 * CHUNK
+    activations = 4 * CHUNK * (CONFIG.n_inner * 3 + CONFIG.n_embd * 6)
+    assert peak < 1.2 * scores + activations
