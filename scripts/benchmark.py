@@ -44,6 +44,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -398,7 +399,7 @@ def picture(rows: list[Row], sides: list[str], title: str, path: Path) -> None:
     ax.set_yticks([n + 0.4 for n in range(len(rows))], [row.name.strip() for row in rows])
     ax.invert_yaxis()
     ax.set_xlabel("times as long as tiedgpt takes")
-    ax.set_title(title, fontsize=8)
+    ax.set_title(textwrap.fill(title, 130), fontsize=8)
     ax.legend(frameon=False)
     drawing.savefig(path)
 
