@@ -136,8 +136,9 @@ def test_heads_of_a_seed_start_from_the_same_body_and_as_their_names_say(done):
         tied, copy, zeros, normal = (
             lines[f"whole-0-{head}-{seed}"] for head in ("tied", "copy", "zeros", "normal")
         )
-        assert copy["curve"][0] == tied["curve"][0], "as a copy it starts with the same logits"
-        assert copy["curve"][1] != tied["curve"][1]
+        start, later = ([head["curve"][n]["held_out"] for head in (tied, copy)] for n in (0, 1))
+        assert start[0] == pytest.approx(start[1], rel=1e-6), "as a copy it starts with the same logits"
+        assert later[0] != pytest.approx(later[1], rel=1e-6)
         assert zeros["curve"][0]["held_out"] == pytest.approx(np.log(280), abs=1e-5)
         assert zeros["curve"][1]["train"] == pytest.approx(np.log(280), abs=1e-5)
         assert normal["curve"][0]["held_out"] != zeros["curve"][0]["held_out"]
@@ -178,8 +179,9 @@ def test_what_a_line_says_of_its_model(done, corpus, monkeypatch):
     assert line["direct_path"]["asymmetry"] == pytest.approx(asymmetry, rel=1e-5)
     tied = tiedgpt.load_model(done / "models" / "whole-1-tied-1").W_E
     expected = experiment.embeddings(model, data.corpus, tied)
-    assert line["embeddings"] == expected
-    assert line["bigrams"] == bigrams(model, Corpus.of(data.tokens, 280))
+    assert line["embeddings"] == pytest.approx(expected, rel=1e-4)
+    for path, scores in bigrams(model, Corpus.of(data.tokens, 280)).items():
+        assert line["bigrams"][path] == pytest.approx(scores, rel=1e-4), path
     assert line["loss"]["tokens"] == not_overlapping.size
     assert 0 < line["seconds_per_step"] < 1
 
