@@ -2,7 +2,7 @@
 
     python scripts/tying_experiment.py ../shared/corpus/tinyshakespeare.txt OUT
 
-It takes about an hour on two cores. Ctrl-C stops it, the same command goes on with the runs that are
+It takes an hour or more on two cores. Ctrl-C stops it, the same command goes on with the runs that are
 not done, and when all are it only writes the tables and the pictures anew. OUT receives
 
     runs.jsonl       a line for each run that is done: its settings, its losses, what `tiedgpt study` says

@@ -140,11 +140,10 @@ def traced_peak(function) -> int:
 def test_a_step_copies_no_weights_and_no_cache(loaded):
     cache = read_a_prompt(loaded, 1, T=500)
     peak = traced_peak(lambda: next_logits(loaded, np.ones((1, 1), int), cache))
-    smallest_matrix = 4 * CONFIG.n_embd * CONFIG.n_embd
     logits, rows = 4 * CONFIG.vocab_size, 4 * (8 * CONFIG.n_inner + 3 * CONFIG.n_head * 500)
     assert peak < 1.5 * logits + rows
     assert cache.keys[0].nbytes > 2 * peak
-    assert smallest_matrix < loaded.W_U.nbytes < 100 * peak
+    assert loaded.W_U.nbytes > 10 * peak
 
 
 def test_a_prompt_needs_the_memory_of_a_chunk(loaded):

@@ -137,9 +137,9 @@ def read_config(model: Path) -> Config:
     """The Config of a checkpoint, a directory or a file. Raises CheckpointError that names the file."""
     directory = directory_of(model)
     path = directory / "config.json"
-    if not path.is_file() and model.is_file() and model.suffix != ".safetensors":
-        raise CheckpointError(f"{model} is not a checkpoint: expected a directory or a .safetensors file")
     if not path.is_file():
+        if model.is_file() and model.suffix != ".safetensors":
+            raise CheckpointError(f"{model} is not a checkpoint: expected a directory or a .safetensors file")
         raise CheckpointError(f"{directory} is not a checkpoint: it has no config.json")
     try:
         config = Config.from_json(read_json(path))

@@ -77,10 +77,10 @@ def run(args: argparse.Namespace) -> None:
         if corpus is not None:
             following["corpus"] = commonest(tokenizer, *corpus.row(token))
         report["tokens"].append({**token_json(tokenizer, token), "next": following})
+    # Two entries of one matrix compare as they are, two rows of logits only as probabilities.
+    scored = {name: rows if name == "raw" else log_softmax(rows) for name, rows in logits.items()}
     for (i, a), (j, b) in pairwise(enumerate(tokens)):
-        # Two entries of one matrix compare as they are, two rows of logits only as probabilities.
-        rows = {name: rows if name == "raw" else log_softmax(rows) for name, rows in logits.items()}
-        scores = {name: [float(row[i, b]), float(row[j, a])] for name, row in rows.items()}
+        scores = {name: [float(rows[i, b]), float(rows[j, a])] for name, rows in scored.items()}
         if corpus is not None:
             scores["corpus"] = [corpus.count(a, b), corpus.count(b, a)]
         report["pairs"].append({"ids": [int(a), int(b)], "scores": scores})
