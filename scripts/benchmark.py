@@ -167,16 +167,13 @@ class Row:
                 line += "       " if ratio is None else f" ({ratio:.2f})"
         return line.rstrip()
 
-    def missed(self) -> str:
+    def verdicts(self) -> str:
         said = {True: "met", False: "missed", None: "not measured"}
         return ", ".join(f"{goal} {said[met]}" for goal, met in self.outcomes().items())
 
 
 def digits(figure: float) -> str:
-    """
-    >>> digits(1234.5), digits(12.34), digits(1.234)
-    ('1,234', '12.3', '1.23')
-    """
+    """Three of them: 1,234, 12.3, 1.23."""
     return f"{figure:,.{0 if figure >= 100 else 1 if figure >= 10 else 2}f}"
 
 
@@ -244,14 +241,10 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     product = row("matrix product, 2048^3", "GFLOP/s", "matrix_product")
     bandwidth = row("matrix-vector, 8192^2", "GB/s", "matrix_vector")
     goals = ("transformers <= 0.38", "CTranslate2 <= 0.8", "llama.cpp <= 0.9")
-    tied = row("decode, tied", "ms/token", "decode", "tied", ids[:10], 64, goals=goals)
-    untied = row("decode, untied", "ms/token", "decode", "untied", ids[:10], 64)
-    untied.turns = {side: turn for side, turn in untied.turns.items() if side in ("tiedgpt", "transformers")}
-    at_end = row("decode, at the end", "ms/token", "decode", "tied", ids[:-33], 32)
-    batched = {"CTranslate2", "transformers", "tiedgpt"}
-    batches = {n: row(f"decode, {n} at once", "ms/step", "decode", "tied", ids[:10], 32, n) for n in (8, 32)}
-    for batch in batches.values():
-        batch.turns = {side: turn for side, turn in batch.turns.items() if side in batched}
+    tied = row("decode, tied", "ms/token", "decode", ids[:10], 64, goals=goals)
+    untied = row("decode, untied", "ms/token", "decode_untied", ids[:10], 64)
+    at_end = row("decode, at the end", "ms/token", "decode", ids[:-33], 32)
+    batches = {n: row(f"decode, {n} at once", "ms/step", "decode_batch", ids[:10], 32, n) for n in (8, 32)}
     no_cache = row("decode without a cache", "ms/token", "decode_without_cache", ids[:10], 16)
     long_goals = ("transformers <= 0.5", "llama.cpp <= 0.8")
     prompts = {
@@ -322,7 +315,7 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
 
 def compare_tokens(workers: dict[str, Worker], ids: list[int], notes: list[str]) -> None:
     """Do all sides compute the same model?"""
-    chosen = {side: worker.call("decode", "tied", ids, 64)[1] for side, worker in workers.items()}
+    chosen = {side: worker.call("decode", ids, 64)[1] for side, worker in workers.items()}
     mine = chosen.pop("tiedgpt")
     for side, theirs in chosen.items():
         same = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b), 64)
@@ -331,7 +324,7 @@ def compare_tokens(workers: dict[str, Worker], ids: list[int], notes: list[str])
 
 def peak_memory(side: type[Any], about: str, ids: list[int]) -> float:  # MB
     worker = Worker(side, about)
-    worker.call("decode", "tied", ids, 20)
+    worker.call("decode", ids, 20)
     peak = worker.call("peak_memory")
     worker.stop()
     return peak
@@ -359,7 +352,7 @@ def larger(sides: Mapping[str, type[Any]], directory: Path, repeats: int) -> lis
             bench = Bench(f"{temporary}/model", sides, Path(temporary))
             ids = list(range(1000, 1512))
             rows += [
-                bench.row(f"{name}: decode, tied", "ms/token", "decode", "tied", ids[:10], 32),
+                bench.row(f"{name}: decode, tied", "ms/token", "decode", ids[:10], 32),
                 bench.row(f"{name}: prompt of 512 tokens", "ms", "prompt", ids),
             ]
             measure(rows[-2:], repeats)
@@ -411,9 +404,7 @@ def main() -> None:
     parser.add_argument(
         "--model", metavar="DIR", type=os.path.abspath, help="a checkpoint (default: 124M at random)"
     )
-    parser.add_argument(
-        "--sizes", action="store_true", help="also 355M and 774M: 10 GB of disk, some minutes"
-    )
+    parser.add_argument("--sizes", action="store_true", help="also 355M and 774M: 4 GB of disk, some minutes")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write every number there")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="also draw it; needs matplotlib")
     parser.add_argument("--repeats", metavar="N", type=int, default=5, help="rounds (default: 5)")
@@ -449,7 +440,7 @@ def main() -> None:
             fewer = Bench(directory, HALVES, Path(temporary))
             ids = list(range(1000, 1010))
             for side, worker in fewer.workers.items():
-                turns = {"llama.cpp": lambda worker=worker: first(worker.call("decode", "tied", ids, 64))}
+                turns = {"llama.cpp": lambda worker=worker: first(worker.call("decode", ids, 64))}
                 rows.append(Row(f"decode, {side}", "ms/token", turns))
             measure(rows[-len(HALVES) :], args.repeats)
             fewer.stop()
@@ -465,7 +456,7 @@ def main() -> None:
     print(f"{'':44}{heads}   (in brackets: tiedgpt / it)")
     for row in rows:
         print(row.cells(names))
-    goals = [(row.name.strip(), row.missed()) for row in rows if row.goals]
+    goals = [(row.name.strip(), row.verdicts()) for row in rows if row.goals]
     print("\ngoals, on 2 cores", *(f"{name:36}{met}" for name, met in goals), sep="\n")
     if args.json:
         table = [

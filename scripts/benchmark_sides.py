@@ -7,12 +7,13 @@ same weights and ids; a method that a library has no counterpart of is not there
 
 import ctypes
 import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,7 +52,9 @@ def blank_vocabulary(directory: str) -> list[str]:
 class Side:
     """A library under measurement.
 
-    `decode(head, ids, n, batch)` -> milliseconds per step, and the first sequence's tokens
+    `decode(ids, n)`              -> milliseconds per token, and the n tokens
+    `decode_untied(ids, n)`       -> the same, with a head of its own
+    `decode_batch(ids, n, batch)` -> milliseconds per step of so many sequences, and the first one's tokens
     `prompt(ids)`                 -> milliseconds from a prompt to the logits of what follows it
     `logits(ids)`                 -> milliseconds for the logits after every one of ids
     `score(ids)`                  -> tokens per second of a text's loss, by Hugging Face's sliding windows
@@ -95,7 +98,7 @@ class TiedGPT(Limits):
         self.directory = directory
         model = self.tiedgpt.load_model(directory, head="tied")
         endless = replace(model.config, eos_token_id=None)
-        self.models = {"tied": self.tiedgpt.GPT2(endless, model.parameters)}
+        self.model = self.tiedgpt.GPT2(endless, model.parameters)
 
     def about(self) -> dict[str, str]:
         blas = self.np.show_config(mode="dicts")["Build Dependencies"]["blas"]
@@ -109,12 +112,12 @@ class TiedGPT(Limits):
 
     def bytes_per_token(self) -> int:
         """Of the weights: all but the position embedding. The token embedding counts as the head."""
-        parameters = self.models["tied"].parameters
+        parameters = self.model.parameters
         return sum(array.nbytes for array in parameters.values()) - parameters["wpe.weight"].nbytes
 
     def operations(self, T: int) -> int:
         """Of a prompt's products by weights and of attention's, in the blocks and for one token's logits."""
-        config = self.models["tied"].config
+        config = self.model.config
         D, F, L = config.n_embd, config.n_inner, config.n_layer
         weights = L * (4 * D * D + 2 * D * F)
         return 2 * (T * weights + config.vocab_size * D + L * T * T * D)  # half of T x T, twice
@@ -122,47 +125,52 @@ class TiedGPT(Limits):
     def load(self) -> float:
         return seconds(lambda: self.tiedgpt.load_model(self.directory))
 
-    def decode(self, head: str, ids: list[int], n: int, batch: int = 1) -> tuple[float, list[int]]:
-        if head not in self.models:
-            self.models[head] = self.models["tied"].untie("copy")
-        model = self.models[head]
-        if batch == 1:
-            tokens, times = [], []
-            for token in self.tiedgpt.generate(model, ids, max_new_tokens=n, greedy=True):
-                tokens.append(token)
-                times.append(time.perf_counter())
-            return per_step(times), tokens
-        # Different prompts: there is no command for that, but it is the same step.
+    def decode(self, ids: list[int], n: int, model: Any = None) -> tuple[float, list[int]]:
+        tokens, times = [], []
+        for token in self.tiedgpt.generate(model or self.model, ids, max_new_tokens=n, greedy=True):
+            tokens.append(token)
+            times.append(time.perf_counter())
+        return per_step(times), tokens
+
+    def decode_untied(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        return self.decode(ids, n, self.untied)
+
+    @cached_property
+    def untied(self) -> Any:
+        return self.model.untie("copy")
+
+    def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
+        """Of different prompts: there is no command for that, but it is the same step."""
         rows = self.np.array(prompts(ids, batch))
-        cache, times, first = model.new_cache(batch, len(ids) + n), [], []
+        cache, times, first = self.model.new_cache(batch, len(ids) + n), [], []
         for _ in range(n):
-            rows = self.generation.next_logits(model, rows, cache).argmax(axis=1)[:, None]
+            rows = self.generation.next_logits(self.model, rows, cache).argmax(axis=1)[:, None]
             first.append(int(rows[0, 0]))
             times.append(time.perf_counter())
         return per_step(times), first
 
     def decode_without_cache(self, ids: list[int], n: int) -> float:
         """picoGPT's way: for every token all before it are read again, and unembedded."""
-        model, ids, times = self.models["tied"], list(ids), []
+        ids, times = list(ids), []
         for _ in range(n):
-            ids.append(int(model(ids)[-1].argmax()))
+            ids.append(int(self.model(ids)[-1].argmax()))
             times.append(time.perf_counter())
         return per_step(times)
 
     def prompt(self, ids: list[int]) -> float:
-        model, array = self.models["tied"], self.np.array([ids])
+        array = self.np.array([ids])
 
         def read() -> None:
-            self.generation.next_logits(model, array, model.new_cache(capacity=len(ids)))
+            self.generation.next_logits(self.model, array, self.model.new_cache(capacity=len(ids)))
 
         return second(read)
 
     def logits(self, ids: list[int]) -> float:
-        return second(lambda: self.models["tied"](ids))
+        return second(lambda: self.model(ids))
 
     def score(self, ids: list[int]) -> float:
-        model = self.models["tied"]
-        return (len(ids) - 1) / seconds(lambda: self.losses(model, ids, model.config.n_ctx // 2))
+        stride = self.model.config.n_ctx // 2
+        return (len(ids) - 1) / seconds(lambda: self.losses(self.model, ids, stride))
 
 
 class Transformers(Limits):
@@ -174,7 +182,6 @@ class Transformers(Limits):
         self.directory = directory
         self.model = self.read()
         self.model.generation_config.eos_token_id = None
-        self.heads = {"tied": self.model.lm_head.weight}
 
     def read(self) -> Any:
         return self.transformers.AutoModelForCausalLM.from_pretrained(
@@ -187,11 +194,21 @@ class Transformers(Limits):
     def load(self) -> float:
         return seconds(self.read)
 
-    def decode(self, head: str, ids: list[int], n: int, batch: int = 1) -> tuple[float, list[int]]:
-        if head not in self.heads:
-            self.heads[head] = self.torch.nn.Parameter(self.heads["tied"].detach().clone())
-        self.model.lm_head.weight = self.heads[head]
-        rows, arrivals = self.torch.tensor(prompts(ids, batch)), Arrivals(self.transformers)
+    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        return self.decode_batch(ids, n, 1)
+
+    def decode_untied(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        tied, self.model.lm_head.weight = self.model.lm_head.weight, self.untied
+        decoded = self.decode(ids, n)
+        self.model.lm_head.weight = tied
+        return decoded
+
+    @cached_property
+    def untied(self) -> Any:
+        return self.torch.nn.Parameter(self.model.lm_head.weight.detach().clone())
+
+    def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
+        rows, arrivals = self.torch.tensor(prompts(ids, batch)), watch(self.transformers)
         inputs = {"input_ids": rows, "attention_mask": self.torch.ones_like(rows)}
         settings = {"do_sample": False, "max_new_tokens": n, "min_new_tokens": n}
         out = self.model.generate(**inputs, **settings, stopping_criteria=[arrivals])
@@ -227,7 +244,7 @@ class Transformers(Limits):
             return (len(ids) - 1) / seconds(recipe)
 
 
-def Arrivals(transformers: Any) -> Any:
+def watch(transformers: Any) -> Any:
     """A stopping criterion for transformers that stops nothing and notes when each step is done."""
 
     class Noting(transformers.StoppingCriteria):
@@ -289,7 +306,7 @@ class CTranslate2(Side):
         self.generator = self.read()
 
     def read(self) -> Any:
-        threads = int(import_module("os").environ["OMP_NUM_THREADS"])
+        threads = int(os.environ["OMP_NUM_THREADS"])
         return self.ctranslate2.Generator(
             self.directory, device="cpu", compute_type="float32", inter_threads=1, intra_threads=threads
         )
@@ -300,7 +317,10 @@ class CTranslate2(Side):
     def load(self) -> float:
         return seconds(self.read)
 
-    def decode(self, head: str, ids: list[int], n: int, batch: int = 1) -> tuple[float, list[int]]:
+    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        return self.decode_batch(ids, n, 1)
+
+    def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
         times: dict[int, float] = {}
 
         def note(step: Any) -> bool:
@@ -377,7 +397,7 @@ class LlamaCpp(Side):
         self.model = self.read()
 
     def read(self) -> Any:
-        threads = int(import_module("os").environ["OMP_NUM_THREADS"])
+        threads = int(os.environ["OMP_NUM_THREADS"])
         return self.llama_cpp.Llama(
             self.file,
             n_ctx=1024,
@@ -398,7 +418,7 @@ class LlamaCpp(Side):
         pointer = self.llama_cpp.llama_get_logits_ith(self.model.ctx, -1)
         return self.np.ctypeslib.as_array(pointer, shape=(self.model.n_vocab(),))
 
-    def decode(self, head: str, ids: list[int], n: int, batch: int = 1) -> tuple[float, list[int]]:
+    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
         self.model.reset()
         tokens, times = [], []
         read = ids
