@@ -8,7 +8,6 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
 from tiedgpt.errors import ArgumentError
-from tiedgpt.model import CHUNK
 from tiedgpt.parameters import parameter_shapes
 
 V, N, D, L, H, F = 101, 31, 21, 2, 3, 53
@@ -103,19 +102,6 @@ def test_cached_equals_uncached(model, cuts):
         start += cut
     np.testing.assert_allclose(np.concatenate(pieces, axis=1), model(IDS), rtol=1e-12, atol=1e-12)
     assert cache.length == 13
-
-
-def test_more_tokens_than_a_chunk_are_read_in_chunks():
-    model = random_model(replace(SMALL, n_ctx=2 * CHUNK + 50)).astype(np.float64)
-    ids = np.random.default_rng(0).integers(0, V, (2, 2 * CHUNK + 3))
-    whole = model(ids, tape={})
-    np.testing.assert_allclose(model(ids), whole, rtol=1e-10, atol=1e-10)
-    pieces: list[int] = []
-    cache = model.new_cache(batch=2)
-    hidden = model.hidden(ids, cache, progress=pieces.append)
-    np.testing.assert_allclose(hidden @ model.W_U, whole, rtol=1e-10, atol=1e-10)
-    assert pieces == [CHUNK, CHUNK, 3]
-    assert cache.length == 2 * CHUNK + 3
 
 
 def test_a_repeated_cache_serves_a_batch(model):

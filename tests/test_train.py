@@ -21,11 +21,11 @@ import pytest
 from conftest import SMALL, random_model
 
 import tiedgpt
-from tiedgpt import cli
+from tiedgpt import cli, machine
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import ArgumentError, CheckpointError, TiedGPTError
 from tiedgpt.ops import cross_entropy
-from tiedgpt.training import loop, machine
+from tiedgpt.training import loop
 from tiedgpt.training.loop import STATE, Settings, Trainer
 from tiedgpt.training.merges import learn_tokenizer
 from tiedgpt.training.optimizer import clip, learning_rate
@@ -306,42 +306,6 @@ def test_clipping_scales_what_is_too_long():
     assert clip(gradient, 5.0) == (5, 1)
     assert clip(gradient, 0.5) == (5, pytest.approx(0.1, rel=1e-6))
     assert clip(gradient, 0.0) == (5, 0)
-
-
-def test_one_blas_thread_and_then_as_many_as_before():
-    blas = machine.openblas()
-    if blas is None:
-        pytest.skip("this NumPy does not bring an OpenBLAS")
-    get, set_ = blas
-    set_(2)
-    inside = []
-
-    def fail():
-        with machine.one_blas_thread():
-            inside.append(get())
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
-    assert (inside, get()) == ([1], 2)
-
-
-def test_threads_of_ours_leave_blas_one(monkeypatch):
-    blas = machine.openblas()
-    if blas is None:
-        pytest.skip("this NumPy does not bring an OpenBLAS")
-    get, set_ = blas
-    set_(2)
-    seen = set()
-    losses = loop.token_losses
-    monkeypatch.setattr(loop, "token_losses", lambda *args: seen.add(get()) or losses(*args))
-    find = loop.loss_and_gradients
-    monkeypatch.setattr(loop, "loss_and_gradients", lambda *args: seen.add(get()) or find(*args))
-    train(trainer(settings=replace(TINY, threads=2)))
-    assert (seen, get()) == ({1}, 2)
-    seen.clear()
-    train(trainer())
-    assert (seen, get()) == ({2}, 2)
 
 
 # the command

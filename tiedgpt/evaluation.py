@@ -22,10 +22,12 @@ at a stride of 1 the recipe's code counts nothing but the first window.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from . import machine
 from .config import Config
 from .errors import ArgumentError, TiedGPTError, is_count, show
 from .model import GPT2, as_array, check_ids, unembed
@@ -62,20 +64,26 @@ def token_losses(
     spans = windows(ids.size, config.n_ctx, stride)
     whole, last = spans[:-1], spans[-1:]
     size = max(1, BATCH // config.n_ctx)
-    losses, done = [], 0
+    losses: list[np.ndarray] = []
+    done = 0
     for batch in (*(whole[at : at + size] for at in range(0, len(whole), size)), last):
         start, first, end = batch.T[..., None]  # each [B, 1]
         places = np.arange(end[0, 0] - start[0, 0]) + start  # in the text, of the tokens read: [B, T]
         hidden = model.hidden(ids[places])  # [B, T, D]
         predicts = (first <= places + 1) & (places + 1 < end)  # [B, T]
         hidden, targets = hidden[predicts], ids[places[predicts] + 1]  # [R, D], [R]
-        for at in range(0, len(targets), ROWS):
-            logits = unembed(hidden[at : at + ROWS], model.W_U)
-            losses.append(cross_entropy(logits, targets[at : at + ROWS]))
+        starts = range(0, len(targets), ROWS)
+        with machine.team(min(machine.threads(), len(starts)) or 1) as pool:
+            losses += pool.map(partial(_piece_losses, model, hidden, targets), starts)
         if progress:
             progress(int(end[-1, 0]) - done)
         done = int(end[-1, 0])
     return np.concatenate(losses, dtype=np.float64)
+
+
+def _piece_losses(model: GPT2, hidden: np.ndarray, targets: np.ndarray, start: int) -> np.ndarray:
+    piece = slice(start, start + ROWS)  # [R, D], [R] -> [ROWS]
+    return cross_entropy(unembed(hidden[piece], model.W_U), targets[piece])
 
 
 @dataclass(frozen=True)

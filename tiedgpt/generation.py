@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from .cache import KVCache
 from .config import Config
 from .errors import ArgumentError, TiedGPTError, is_count, is_number, show
-from .model import GPT2, KVCache, as_array, check_ids, unembed
+from .model import GPT2, as_array, check_ids, unembed
 from .tokenizer import Tokenizer
 
 

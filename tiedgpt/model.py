@@ -22,44 +22,16 @@ from typing import Any
 
 import numpy as np
 
+from . import machine
+from .cache import KVCache, Stretch
 from .config import Config
 from .errors import ArgumentError, is_count, show
 from .ops import ACTIVATIONS, dropout_mask, layer_norm, linear, softmax
 from .parameters import Parameters, nest, parameter_shapes
 
-CHUNK = 256  # tokens read at a time
+CHUNK = 256  # tokens read at a time, at most
+SHARE = 128  # tokens that are worth a thread, at least
 Tape = dict[str, np.ndarray]
-
-
-class KVCache:
-    """The keys and values of the tokens read so far, so that no token is read twice.
-
-    Per layer, keys and values [B, H, capacity, K], of which the first `length` positions are filled.
-    """
-
-    def __init__(self, config: Config, batch: int, capacity: int, dtype: Any) -> None:
-        shape = (config.n_layer, batch, config.n_head, capacity, config.head_width)
-        self.keys = np.empty(shape, dtype)
-        self.values = np.empty(shape, dtype)
-        self.config = config
-        self.batch = batch
-        self.capacity = capacity
-        self.length = 0
-
-    def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Append a layer's new keys and values [B, H, T, K]; return all of them [B, H, S, K]."""
-        end = self.length + k.shape[2]
-        self.keys[layer, :, :, self.length : end] = k
-        self.values[layer, :, :, self.length : end] = v
-        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
-
-    def repeat(self, batch: int) -> "KVCache":
-        """A cache for `batch` sequences that all begin as this one's only sequence does."""
-        copies = KVCache(self.config, batch, self.capacity, self.keys.dtype)
-        copies.keys[..., : self.length, :] = self.keys[..., : self.length, :]
-        copies.values[..., : self.length, :] = self.values[..., : self.length, :]
-        copies.length = self.length
-        return copies
 
 
 def record(tape: Tape | None, name: str, activation: np.ndarray) -> None:
@@ -86,7 +58,7 @@ def embed(ids: np.ndarray, wte: np.ndarray, wpe: np.ndarray, start: int) -> np.n
 
 def causal_mask(T: int, dtype: Any) -> np.ndarray:  # -> [T, T]
     """0 where a token (row) may look, -inf above the diagonal, where the future is."""
-    return np.triu(np.full((T, T), -np.inf, dtype), k=1)
+    return np.tril(np.full((T, T), -np.inf, dtype), k=-1).T
 
 
 def split_heads(qkv: np.ndarray, H: int) -> np.ndarray:  # [B, T, 3 D] -> [3, B, H, T, K]
@@ -123,7 +95,9 @@ def attention(  # [B, T, D] -> [B, T, D]
     if cache is not None:
         k, v = cache.extend(layer, k, v)  # [B, H, S, K]
 
-    scores = (q * attention_scale(config, layer)) @ k.swapaxes(-1, -2)  # [B, H, T, S]
+    # subtle: q @ k.T, written as (k @ q.T).T, which takes OpenBLAS half the time for a few hundred tokens.
+    q = q * attention_scale(config, layer)
+    scores = (k @ q.swapaxes(-1, -2)).swapaxes(-1, -2)  # [B, H, T, S]
     if T > 1:  # only the last T columns, the new tokens, hold a future to hide
         scores[..., -T:] += causal_mask(T, scores.dtype)
     pattern = softmax(scores, out=scores)
@@ -308,25 +282,54 @@ class GPT2:
     ) -> np.ndarray:
         """What the head reads: [T] -> [T, D], [B, T] -> [B, T, D]. Takes and raises what a call does.
 
-        More than 256 tokens are read piece by piece, by way of a cache, unless there is a tape to fill: a
-        piece's scores stay in the processor's own memory, and of those that the mask hides few are computed.
-        `progress` is called with the number of tokens in each piece.
+        Unless there is a tape to fill, a long text is read in pieces of at most 256 tokens, by way of a
+        cache: a piece's scores stay in the processor's own memory, of those that the mask hides few are
+        computed, and threads share the pieces. `progress` is called with the number of tokens in each.
         """
         ids = check_ids(ids, self.config)
         batch = np.atleast_2d(ids)
         if cache is not None:
             self._check_cache(batch, cache)
-        T = batch.shape[1]
-        step = CHUNK if tape is None else T
-        if cache is None and step < T:
-            cache = self.new_cache(*batch.shape)
-        pieces = []
-        for start in range(0, T, step):
-            piece = batch[:, start : start + step]
-            pieces.append(transformer(piece, self.tree, self.config, cache, tape))
+        B, T = batch.shape
+        threads = machine.threads()
+        if SHARE * threads > B * T:
+            threads = 1
+        step = T if tape is not None else math.ceil(T / threads / math.ceil(T / threads / CHUNK))
+        if step < T:
+            final = self._read_in_pieces(batch, step, cache or self.new_cache(B, T), threads, progress)
+        else:
+            final = transformer(batch, self.tree, self.config, cache, tape)
             if progress:
-                progress(piece.shape[1])
-        return np.concatenate(pieces, axis=1).reshape(*ids.shape, -1)
+                progress(T)
+        return final.reshape(*ids.shape, -1)
+
+    def _read_in_pieces(
+        self,
+        ids: np.ndarray,
+        step: int,
+        cache: KVCache,
+        threads: int,
+        progress: Callable[[int], Any] | None,
+    ) -> np.ndarray:  # [B, T] -> [B, T, D]
+        """`step` tokens at a time, by so many threads, each a layer or more behind the one before it."""
+        T = ids.shape[1]
+        finals = []
+        parts: list[Stretch] = []
+        with machine.team(threads) as pool:
+            try:
+                for start in range(0, T, step):
+                    parts.append(Stretch(cache, cache.length + start, parts[-1] if parts else None))
+                    piece = ids[:, start : start + step]
+                    finals.append(pool.submit(transformer, piece, self.tree, self.config, parts[-1]))
+                for final in finals:
+                    read = final.result().shape[1]
+                    if progress:
+                        progress(read)
+            finally:  # after an error, or Ctrl-C, nobody wants the rest; else all have ended
+                for part in parts:
+                    part.give_up()
+        cache.length += T
+        return np.concatenate([final.result() for final in finals], axis=1)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
         """An empty cache for `batch` sequences of up to `capacity` tokens (the whole context if None)."""

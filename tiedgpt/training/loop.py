@@ -19,10 +19,10 @@ from ..checkpoints import safetensors
 from ..checkpoints.files import StagedFiles
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, is_count, is_number, show
 from ..evaluation import token_losses
+from ..machine import cores, default_threads, keep_freed_memory, one_blas_thread
 from ..model import GPT2, check_ids
 from ..parameters import parameter_shapes, views
 from .backward import loss_and_gradients
-from .machine import cores, default_threads, keep_freed_memory, one_blas_thread
 from .optimizer import AdamW, clip, learning_rate
 
 TOO_HIGH = "the learning rate is too high for this model"

@@ -1,0 +1,193 @@
+"""Threads: ours and BLAS's, which must not be there at once, and texts that several of ours read together."""
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import SMALL, random_model
+
+from tiedgpt import cache as cache_module
+from tiedgpt import machine, model
+from tiedgpt.evaluation import token_losses
+from tiedgpt.training import loop
+from tiedgpt.training.loop import Settings, Trainer
+
+T = 2 * model.CHUNK + 3
+LONG = replace(SMALL, n_ctx=T, n_layer=3)
+IDS = np.random.default_rng(0).integers(0, SMALL.vocab_size, T)
+
+
+@pytest.fixture
+def blas_threads():
+    """How many threads BLAS has, as a function; two at first, whatever the machine has."""
+    blas = machine.openblas()
+    if blas is None:
+        pytest.skip("this NumPy does not bring an OpenBLAS")
+    get, set_ = blas
+    before = get()
+    set_(2)
+    yield get
+    set_(before)
+
+
+def on_threads(monkeypatch, n):
+    monkeypatch.setattr(machine, "threads", lambda: n)
+
+
+# BLAS's threads
+
+
+def test_one_blas_thread_and_then_as_many_as_before(blas_threads):
+    inside = []
+
+    def fail():
+        with machine.one_blas_thread():
+            inside.append(blas_threads())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert (inside, blas_threads()) == ([1], 2)
+
+
+def test_blas_waits_for_the_last_who_wants_one_thread(blas_threads):
+    """Two texts at once in one program, the first of which is done first."""
+    first, second = machine.one_blas_thread(), machine.one_blas_thread()
+    first.__enter__()
+    second.__enter__()
+    assert machine.threads() == 2, "as many as BLAS has when it is left alone"
+    first.__exit__(None, None, None)
+    assert blas_threads() == 1
+    second.__exit__(None, None, None)
+    assert blas_threads() == 2
+
+
+def test_more_cores_than_threads_of_ours_can_use_are_blass(monkeypatch):
+    for cores, ours in ((1, 1), (2, 2), (machine.MOST, machine.MOST), (machine.MOST + 1, 1)):
+        monkeypatch.setattr(machine, "openblas", lambda cores=cores: (lambda: cores, None))
+        assert machine.threads() == ours
+    monkeypatch.setattr(machine, "openblas", lambda: None)
+    assert machine.threads() == 1
+
+
+def test_training_leaves_blas_one_thread_where_threads_share_a_batch(blas_threads, monkeypatch):
+    seen = set()
+
+    def watch(name):
+        function = getattr(loop, name)
+        monkeypatch.setattr(loop, name, lambda *args: seen.add(blas_threads()) or function(*args))
+
+    watch("token_losses")
+    watch("loss_and_gradients")
+    for threads, left in ((2, 1), (1, 2)):
+        seen.clear()
+        settings = Settings(steps=2, batch=2, context=8, warm_up=0, threads=threads)
+        list(Trainer(random_model(), IDS % 7, IDS[:40], settings).run())
+        assert (seen, blas_threads()) == ({left}, 2)
+
+
+# A text that threads share
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+@pytest.mark.parametrize("B", [1, 2])
+def test_threads_change_no_more_than_rounding(threads, B, monkeypatch):
+    on_threads(monkeypatch, threads)
+    gpt2 = random_model(LONG, dtype=np.float64)
+    ids = np.stack([IDS, IDS[::-1]])[:B]
+    cache, pieces = gpt2.new_cache(B), []
+    hidden = gpt2.hidden(ids, cache, progress=pieces.append)
+    np.testing.assert_allclose(hidden @ gpt2.W_U, gpt2(ids, tape={}), rtol=1e-10, atol=1e-10)
+    assert cache.length == sum(pieces) == T
+    assert len(pieces) % threads == 0, "none has more than another"
+    assert max(pieces) <= model.CHUNK
+    assert max(pieces) - min(pieces) < len(pieces)
+
+
+def test_a_cache_that_is_not_empty_goes_on(monkeypatch):
+    on_threads(monkeypatch, 2)
+    gpt2 = random_model(LONG, dtype=np.float64)
+    cache = gpt2.new_cache()
+    parts = [gpt2(IDS[a:b], cache) for a, b in ((0, 5), (5, T - 3), (T - 3, T))]
+    np.testing.assert_allclose(np.concatenate(parts), gpt2(IDS, tape={}), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("slow", [0, 1, 2, 3])
+def test_a_piece_waits_for_the_one_before(slow, monkeypatch):
+    """Whichever dawdles: all keys that a token may see are there when it looks."""
+    on_threads(monkeypatch, 4)
+    gpt2 = random_model(LONG, dtype=np.float64)
+    extend = cache_module.KVCache.extend
+    starts = [n * -(-T // 4) for n in range(4)]
+
+    def dawdle(self, layer, k, v):
+        if self.length == starts[slow]:
+            time.sleep(0.05)
+        return extend(self, layer, k, v)
+
+    monkeypatch.setattr(cache_module.KVCache, "extend", dawdle)
+    cache = gpt2.new_cache()
+    cache.keys[...] = cache.values[...] = np.nan
+    np.testing.assert_allclose(gpt2(IDS, cache), gpt2(IDS, tape={}), rtol=1e-10, atol=1e-10)
+
+
+def test_few_tokens_are_not_shared(monkeypatch):
+    on_threads(monkeypatch, 2)
+    monkeypatch.setattr(machine, "team", lambda _: pytest.fail("threads for nothing"))
+    gpt2 = random_model(LONG)
+    gpt2(IDS[: 2 * model.SHARE - 1])
+    gpt2(np.tile(IDS[:1], (500, 1)))
+    with pytest.raises(pytest.fail.Exception, match="threads for nothing"):
+        gpt2(IDS[: 2 * model.SHARE])
+
+
+@pytest.mark.parametrize("fails", [0, 1, 3])
+def test_an_error_in_one_piece_ends_the_others(fails, monkeypatch):
+    on_threads(monkeypatch, 2)
+    gpt2 = random_model(LONG)
+    extend, starts = cache_module.KVCache.extend, [n * -(-T // 4) for n in range(4)]
+
+    def no_memory(self, layer, k, v):
+        if layer == 1 and self.length == starts[fails]:
+            raise MemoryError
+        return extend(self, layer, k, v)
+
+    monkeypatch.setattr(cache_module.KVCache, "extend", no_memory)
+    cache, before = gpt2.new_cache(), threading.active_count()
+    with pytest.raises(MemoryError):
+        gpt2.hidden(IDS, cache)
+    assert cache.length == 0
+    assert threading.active_count() == before
+
+
+def test_ctrl_c_ends_all_pieces(monkeypatch):
+    on_threads(monkeypatch, 2)
+    gpt2 = random_model(replace(LONG, n_layer=50))
+    extend, layers = cache_module.KVCache.extend, []
+
+    def count(self, layer, k, v):
+        layers.append(layer)
+        return extend(self, layer, k, v)
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache_module.KVCache, "extend", count)
+    cache, before = gpt2.new_cache(), threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        gpt2.hidden(IDS, cache, progress=interrupt)  # when the first of four pieces has been read
+    assert cache.length == 0
+    assert threading.active_count() == before
+    assert len(layers) < 3 * 50
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_losses_do_not_depend_on_threads(threads, monkeypatch):
+    gpt2 = random_model(replace(SMALL, n_ctx=300), dtype=np.float64)
+    monkeypatch.setattr("tiedgpt.evaluation.ROWS", 50)
+    on_threads(monkeypatch, 1)
+    alone = token_losses(gpt2, IDS, 150)
+    on_threads(monkeypatch, threads)
+    np.testing.assert_allclose(token_losses(gpt2, IDS, 150), alone, rtol=1e-10)
