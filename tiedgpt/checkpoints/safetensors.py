@@ -33,6 +33,7 @@ DTYPE_BYTES = {
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 8),
 }
 ALIGNMENT = 64  # bytes, a line of the processor's cache
+PIECE = 1 << 19  # bytes read at a time
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16: its bits are read
 
 
@@ -49,27 +50,35 @@ class Tensor:
     def read(self, order: Any = "C") -> np.ndarray:
         """Its numbers as a float32 array of our own, in C or Fortran order.
 
-        A copy, never a view of the file: the data may start at an odd byte (gpt2's starts at 14291), which
-        BLAS cannot use, and a file that shrinks under a view kills the process. The mapping goes when the
-        copy is made, so that a model is not in memory twice.
+        Read, not mapped: a page at a time is slower, the data may start at an odd byte (gpt2's starts at
+        14291), which BLAS cannot use, and a file that shrinks under a view kills the process. Raises
+        CheckpointError if the bytes are gone since the file was checked.
         """
-        numbers = self.mapped().view(STORED[self.dtype]).reshape(self.shape)
-        if self.dtype == "BF16":  # bfloat16 is the upper half of a float32
-            numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
         out = aligned(self.shape, order)
-        for row in range(
-            0, len(out), 16
-        ):  # a few rows at a time stay in the processor's cache while they turn
-            out[row : row + 16] = numbers[row : row + 16]
+        stored = np.dtype(STORED[self.dtype])
+        step = max(1, PIECE * len(out) // out.nbytes)
+        try:
+            with open(self.file, "rb") as file:
+                file.seek(self.start)
+                for row in range(0, len(out), step):
+                    rows = out[row : row + step]
+                    as_stored = order == "C" and stored == out.dtype
+                    piece = rows if as_stored else np.empty(rows.shape, stored)
+                    if file.readinto(piece.data) != piece.nbytes:
+                        raise OSError("the file ends before it does")
+                    if not as_stored:
+                        turn(piece, rows)
+        except OSError as error:
+            raise CheckpointError(f"{self.file}: tensor {show(self.name)} cannot be read: {error}") from error
         return out
 
-    def mapped(self) -> np.ndarray:
-        """Its bytes in the file. Raises CheckpointError if they are gone since the file was checked."""
-        size = prod(self.shape) * DTYPE_BYTES[self.dtype]
-        try:
-            return np.memmap(self.file, np.uint8, "r", offset=self.start, shape=(size,))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.file}: tensor {show(self.name)} cannot be read: {error}") from error
+
+def turn(piece: np.ndarray, rows: np.ndarray) -> None:
+    """Copy numbers as they are stored into float32 rows in Fortran order."""
+    if piece.dtype == "<u2":  # bfloat16 is the upper half of a float32
+        piece = (piece.astype(np.uint32) << 16).view(np.float32)
+    for at in range(0, len(rows), 16):  # 16 are a line of the processor's cache
+        rows[at : at + 16] = piece[at : at + 16]
 
 
 def aligned(shape: tuple[int, ...], order: Any) -> np.ndarray:
