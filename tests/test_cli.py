@@ -314,7 +314,7 @@ def test_being_ended_leaves_nothing_half_written(tmp_path, checkpoint):
 
 
 def test_a_prompt_too_long_is_refused_before_the_weights_are_read(run, checkpoint, monkeypatch):
-    monkeypatch.setattr(cli.generate, "load", lambda *_: pytest.fail("loaded for nothing"))
+    monkeypatch.setattr("tiedgpt.cli.generate.load", lambda *_: pytest.fail("loaded for nothing"))
     assert_one_error_line(run("generate", "--model", checkpoint, "a" * 65), "the prompt has 65 tokens")
 
 
@@ -489,7 +489,7 @@ def test_score_reads_special_tokens_only_when_allowed(run, checkpoint):
 )
 def test_score_refuses_in_one_line(run, checkpoint, tmp_path, monkeypatch, arguments, content, message):
     """And before it reads the weights."""
-    monkeypatch.setattr(cli.score, "load", lambda *_: pytest.fail("loaded for nothing"))
+    monkeypatch.setattr("tiedgpt.cli.score.load", lambda *_: pytest.fail("loaded for nothing"))
     file = str(tmp_path / "file.txt")
     (tmp_path / "file.txt").write_bytes(content)
     message = message.replace("FILE", file)
@@ -941,10 +941,13 @@ def test_study_lens_and_next_refuse_in_one_line(run, checkpoint, arguments, mess
 
 def test_help_and_version(run):
     assert run("--version")[:2] == (0, f"tiedgpt {tiedgpt.__version__}\n")
-    for arguments in ([], ["generate"], ["params"], ["tokenize"], ["download"], ["untie"], ["tie"]):
+    commands = run("-h")[1]
+    for arguments in ([], *([name] for name in cli.MODULES)):
         code, out, err = run(*arguments, "-h")
         assert (code, err) == (0, "")
+        assert " ".join(["usage: tiedgpt", *arguments, "["]) in out
         assert "examples:\n  tiedgpt" in out
+        assert not arguments or f"\n    {arguments[0]} " in commands
 
 
 @pytest.mark.parametrize(
@@ -960,13 +963,18 @@ def test_usage_errors_are_one_line(run, arguments, message):
 
 
 def test_importing_loads_nothing_that_is_not_needed():
-    """No oracle, and none of the slow imports that only some commands need."""
-    code = "import sys, tiedgpt.cli; print([m for m in sys.argv[1:] if m in sys.modules])"
+    """No oracle, none of the slow imports that only some commands need, and of commands the one that runs."""
+    code = """if 1:
+        import sys, tiedgpt.cli
+        tiedgpt.cli.main(["tokenize", "--model", "shakespeare-tied", "--json", ""])
+        print([module for module in sys.argv[1:] if module in sys.modules])
+    """
     modules = ["torch", "transformers", "tiktoken", "safetensors", "requests", "tqdm", "matplotlib"]
+    modules += ["tiedgpt.training", "tiedgpt.study", "tiedgpt.cli.generate"]
     out = subprocess.run(
         [sys.executable, "-c", code, *modules], capture_output=True, text=True, check=True
     ).stdout
-    assert out == "[]\n"
+    assert out.endswith("\n[]\n")
 
 
 def test_a_bar_appears_only_on_a_terminal_and_only_for_a_long_wait(capsys, monkeypatch):

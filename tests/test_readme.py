@@ -56,4 +56,5 @@ def test_every_link_leads_to_a_file():
 
 @pytest.mark.parametrize("command", re.findall(r"^\$ (?:cat \S+ \| )?(tiedgpt .*?)(?: +#.*)?$", README, re.M))
 def test_every_command_shown_is_one(command):
-    cli.build_parser().parse_args(shlex.split(command)[1:])
+    argv = shlex.split(command)[1:]
+    cli.build_parser(argv).parse_args(argv)

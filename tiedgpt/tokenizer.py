@@ -110,7 +110,7 @@ class Tokenizer:
         first_id: int = 0,
     ) -> None:
         alphabet = byte_alphabet()
-        ids = spelled_ids([], first_id)
+        ids = spelled_ids(merges, first_id)
         end = first_id + 256 + len(merges)
         special_tokens = {EOT: end} if special_tokens is None else special_tokens
         if not 0 <= first_id <= len(special_tokens):
@@ -119,21 +119,17 @@ class Tokenizer:
                 "only special tokens come before it"
             )
         tokens = [b""] * first_id + [bytes([byte]) for byte in alphabet]  # id -> the bytes it stands for
+        try:
+            pairs = [(ids[left], ids[right]) for left, right in merges]
+            for left_id, right_id in pairs:
+                tokens.append(tokens[left_id] + tokens[right_id])  # IndexError: of a later merge
+        except LookupError:
+            raise _fault(merges) from None
+        if len(ids) < 256 + len(merges):
+            raise _fault(merges)
         # (left id, right id) -> the id of both as one. Ids follow the order of the merges, so the lowest
         # is the merge to do first: no separate rank is kept.
-        self._merge_ids: dict[tuple[int, int], int] = {}
-        for number, (left, right) in enumerate(merges, 1):
-            merged, left_id, right_id = left + right, ids.get(left), ids.get(right)
-            if left_id is None or right_id is None or merged in ids:
-                unknown = left if left_id is None else right
-                fault = (
-                    "exists already"
-                    if merged in ids
-                    else f"{show(unknown)} is neither a byte nor an earlier merge"
-                )
-                raise TokenizerError(f"merge {number}, {show(f'{left} {right}')}: {fault}")
-            self._merge_ids[left_id, right_id] = ids[merged] = len(tokens)
-            tokens.append(tokens[left_id] + tokens[right_id])
+        self._merge_ids = dict(zip(pairs, count(first_id + 256), strict=False))
 
         self.special_tokens = dict(sorted(special_tokens.items(), key=lambda item: item[1]))
         free_ids = chain(range(first_id), count(end))
@@ -261,6 +257,20 @@ class Tokenizer:
     def stream(self) -> StreamDecoder:
         """A decoder for ids that come one at a time; what it returns adds up to decode's text."""
         return StreamDecoder(self.token_bytes)
+
+
+def _fault(merges: list[tuple[str, str]]) -> TokenizerError:
+    """What is wrong with the first merge that is. 50,000 are checked all at once, for the time it takes."""
+    known = set(byte_alphabet().values())
+    for number, (left, right) in enumerate(merges, 1):
+        unknown = [part for part in (left, right) if part not in known]
+        if unknown or left + right in known:
+            what = (
+                f"{show(unknown[0])} is neither a byte nor an earlier merge" if unknown else "exists already"
+            )
+            return TokenizerError(f"merge {number}, {show(f'{left} {right}')}: {what}")
+        known.add(left + right)
+    raise AssertionError("no merge is wrong")
 
 
 def utf8(text: str, name: str) -> bytes:

@@ -124,15 +124,15 @@ def _from_vocabulary(merges: list[tuple[str, str]], vocab: dict[str, Any] | None
     try:
         if vocab is None:
             return Tokenizer(merges)
-        for token, token_id in vocab.items():
-            if type(token_id) is not int:
-                raise TokenizerError(f"token {show(token)} has id {show(token_id)}, expected an integer")
+        if set(map(type, vocab.values())) - {int}:
+            token, token_id = next(item for item in vocab.items() if type(item[1]) is not int)
+            raise TokenizerError(f"token {show(token)} has id {show(token_id)}, expected an integer")
         ids = spelled_ids(merges, vocab.get("!", 0))
-        for token, expected in ids.items():
-            if vocab.get(token) != expected:
-                Tokenizer(merges)  # if the merges contradict themselves, that is the error to report
-                found = f"id {show(vocab[token])}" if token in vocab else "no id"
-                raise TokenizerError(f"token {show(token)} has {found}, expected {expected}")
+        if not ids.items() <= vocab.items():
+            Tokenizer(merges)  # if the merges contradict themselves, that is the error to report
+            token, expected = next(item for item in ids.items() if item not in vocab.items())
+            found = f"id {show(vocab[token])}" if token in vocab else "no id"
+            raise TokenizerError(f"token {show(token)} has {found}, expected {expected}")
         special_tokens = {token: n for token, n in vocab.items() if token not in ids}
         for token in special_tokens:
             if "Ġ" in token:  # the spelling of a merge; in a special token a space is a space

@@ -5,14 +5,27 @@ import os
 import signal
 import sys
 import warnings
+from importlib import import_module
 from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import TiedGPTError
-from . import convert, download, generate, lens, next_token, params, score, study, tokenize, train
 from .common import note
 
-COMMANDS = (generate, score, train, params, tokenize, download, convert, study, next_token, lens)
+# Each command's module, whose import takes some milliseconds.
+MODULES = {
+    "generate": "generate",
+    "score": "score",
+    "train": "train",
+    "params": "params",
+    "tokenize": "tokenize",
+    "download": "download",
+    "untie": "convert",
+    "tie": "convert",
+    "study": "study",
+    "next": "next_token",
+    "lens": "lens",
+}
 
 EXAMPLES = """\
 examples:
@@ -39,7 +52,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"tiedgpt: error: {message} (try: {self.prog} -h)\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(argv: list[str]) -> argparse.ArgumentParser:
+    """A parser of the command in argv; where there is none, of all of them."""
     parser = Parser(
         prog="tiedgpt",
         description="GPT-2 in NumPy, its output head tied to the embedding or not.",
@@ -47,13 +61,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tiedgpt {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_parser(commands)
+    named = MODULES.get(argv[0]) if argv else None
+    for module in (named,) if named else dict.fromkeys(MODULES.values()):
+        import_module(f".{module}", __name__).add_parser(commands)
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit code: 0, 2 for an error, 130 for Ctrl-C, 141 for a closed pipe."""
+    argv = sys.argv[1:] if argv is None else argv
     prepare_streams()
     # To be ended is to unwind, so that half-written files are removed.
     for name in ("SIGTERM", "SIGHUP"):
@@ -61,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
         if number and signal.getsignal(number) is signal.SIG_DFL:  # under nohup it stays ignored
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
-        args = build_parser().parse_args(argv)
+        args = build_parser(argv).parse_args(argv)
         args.run(args)
         sys.stdout.flush()  # here, where a closed pipe can still be caught
     except TiedGPTError as error:
