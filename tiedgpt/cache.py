@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .config import Config
+from .machine import aligned
 
 
 class KVCache:
@@ -17,8 +18,8 @@ class KVCache:
 
     def __init__(self, config: Config, batch: int, capacity: int, dtype: Any) -> None:
         shape = (config.n_layer, batch, config.n_head, capacity, config.head_width)
-        self.keys = np.empty(shape, dtype)
-        self.values = np.empty(shape, dtype)
+        self.keys = aligned(shape, dtype)
+        self.values = aligned(shape, dtype)
         self.config = config
         self.batch = batch
         self.capacity = capacity

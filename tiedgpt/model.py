@@ -348,7 +348,8 @@ class GPT2:
         equally likely). Raises ArgumentError for another.
         """
         if init == "copy":
-            lm_head = self.W_E.copy()
+            lm_head = machine.aligned(self.W_E.shape, self.dtype)
+            lm_head[...] = self.W_E
         elif init == "random":
             # Not the numbers that `random` draws from this seed, of which wte has the first.
             rng = _random_generator(seed, 1)

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import CheckpointError, is_count, show
+from ..machine import aligned
 
 MAX_HEADER = 100_000_000  # bytes, the specification's limit
 MAX_RANK = 64  # NumPy's limit; to multiply the lengths of a million axes takes minutes
@@ -32,7 +33,6 @@ DTYPE_BYTES = {
     **dict.fromkeys(("I32", "U32", "F32"), 4),
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 8),
 }
-ALIGNMENT = 64  # bytes, a line of the processor's cache
 PIECE = 1 << 19  # bytes read at a time
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16: its bits are read
 
@@ -54,7 +54,7 @@ class Tensor:
         14291), which BLAS cannot use, and a file that shrinks under a view kills the process. Raises
         CheckpointError if the bytes are gone since the file was checked.
         """
-        out = aligned(self.shape, order)
+        out = aligned(self.shape, np.float32, order)
         stored = np.dtype(STORED[self.dtype])
         step = max(1, PIECE * len(out) // out.nbytes)
         try:
@@ -79,18 +79,6 @@ def turn(piece: np.ndarray, rows: np.ndarray) -> None:
         piece = (piece.astype(np.uint32) << 16).view(np.float32)
     for at in range(0, len(rows), 16):  # 16 are a line of the processor's cache
         rows[at : at + 16] = piece[at : at + 16]
-
-
-def aligned(shape: tuple[int, ...], order: Any) -> np.ndarray:
-    """An empty float32 array that starts where a line of the processor's cache does.
-
-    subtle: NumPy's own start 16 bytes after a line does, so that each load of 64 bytes touches two lines, and
-    a token takes 3 to 10 % more time.
-    """
-    size = 4 * prod(shape)
-    memory = np.empty(size + ALIGNMENT, np.uint8)
-    start = -memory.__array_interface__["data"][0] % ALIGNMENT
-    return memory[start : start + size].view(np.float32).reshape(shape, order=order)
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
