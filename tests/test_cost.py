@@ -114,7 +114,7 @@ def test_a_prompt_reads_every_weight_once_per_piece_and_unembeds_one_token(loade
     (head,) = (o for o in operations if o.weights and CONFIG.vocab_size in o.shapes[1])
     assert head.shapes[0] == (1, CONFIG.n_embd)
     scores = [o.out for o in operations if o.name == "matmul.__call__" and not o.weights and len(o.out) == 4]
-    assert max(shape[-1] for shape in scores) == CHUNK, "no scores of all tokens with all tokens"
+    assert max(shape[-2] for shape in scores) == CHUNK, "no scores of all tokens with all tokens"
 
 
 def test_nothing_becomes_float64(loaded):

@@ -58,7 +58,7 @@ def embed(ids: np.ndarray, wte: np.ndarray, wpe: np.ndarray, start: int) -> np.n
 
 def causal_mask(T: int, dtype: Any) -> np.ndarray:  # -> [T, T]
     """0 where a token (row) may look, -inf above the diagonal, where the future is."""
-    return np.tril(np.full((T, T), -np.inf, dtype), k=-1).T
+    return np.triu(np.full((T, T), -np.inf, dtype), k=1)
 
 
 def split_heads(qkv: np.ndarray, H: int) -> np.ndarray:  # [B, T, 3 D] -> [3, B, H, T, K]
@@ -95,9 +95,7 @@ def attention(  # [B, T, D] -> [B, T, D]
     if cache is not None:
         k, v = cache.extend(layer, k, v)  # [B, H, S, K]
 
-    # subtle: q @ k.T, written as (k @ q.T).T, which takes OpenBLAS half the time for a few hundred tokens.
-    q = q * attention_scale(config, layer)
-    scores = (k @ q.swapaxes(-1, -2)).swapaxes(-1, -2)  # [B, H, T, S]
+    scores = (q * attention_scale(config, layer)) @ k.swapaxes(-1, -2)  # [B, H, T, S]
     if T > 1:  # only the last T columns, the new tokens, hold a future to hide
         scores[..., -T:] += causal_mask(T, scores.dtype)
     pattern = softmax(scores, out=scores)
@@ -348,7 +346,7 @@ class GPT2:
         equally likely). Raises ArgumentError for another.
         """
         if init == "copy":
-            lm_head = machine.aligned(self.W_E.shape, self.dtype)
+            lm_head = machine.empty_weight(self.W_E.shape, self.dtype)
             lm_head[...] = self.W_E
         elif init == "random":
             # Not the numbers that `random` draws from this seed, of which wte has the first.

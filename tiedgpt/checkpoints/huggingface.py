@@ -71,7 +71,9 @@ class Checkpoint:
         pool = ThreadPoolExecutor(2)
         try:
             names = parameter_shapes(config)
-            for name, array in zip(names, pool.map(self._read, names), strict=True):
+            for name, array in zip(
+                names, pool.map(lambda name: self.tensors[name].read(), names), strict=True
+            ):
                 parameters[name] = array
                 if progress:
                     progress(array.nbytes)
@@ -79,11 +81,6 @@ class Checkpoint:
             pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for what has not begun
         model = GPT2(config, parameters)
         return model.untie("copy") if copied else model
-
-    def _read(self, name: str) -> np.ndarray:
-        # BLAS streams a block's matrix fastest when each output's column lies in one piece: at batch 1, where
-        # reading the weights is all there is to do, a token takes a sixth less time.
-        return self.tensors[name].read(order="F" if name.startswith("h.") else "C")
 
     def _warn_of_unused_unembedding(self) -> None:
         if not np.array_equal(self.tensors[HEAD].read(), self.tensors["wte.weight"].read()):

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import CheckpointError, is_count, show
-from ..machine import aligned
+from ..machine import empty_weight
 
 MAX_HEADER = 100_000_000  # bytes, the specification's limit
 MAX_RANK = 64  # NumPy's limit; to multiply the lengths of a million axes takes minutes
@@ -47,14 +47,14 @@ class Tensor:
     shape: tuple[int, ...]
     start: int  # the position of its first byte in the file
 
-    def read(self, order: Any = "C") -> np.ndarray:
-        """Its numbers as a float32 array of our own, in C or Fortran order.
+    def read(self) -> np.ndarray:
+        """Its numbers as a float32 array of our own, laid out as BLAS likes it.
 
         Read, not mapped: a page at a time is slower, the data may start at an odd byte (gpt2's starts at
         14291), which BLAS cannot use, and a file that shrinks under a view kills the process. Raises
         CheckpointError if the bytes are gone since the file was checked.
         """
-        out = aligned(self.shape, np.float32, order)
+        out = empty_weight(self.shape, np.float32)
         stored = np.dtype(STORED[self.dtype])
         step = max(1, PIECE * len(out) // out.nbytes)
         try:
@@ -62,7 +62,7 @@ class Tensor:
                 file.seek(self.start)
                 for row in range(0, len(out), step):
                     rows = out[row : row + step]
-                    as_stored = order == "C" and stored == out.dtype
+                    as_stored = out.flags.c_contiguous and stored == out.dtype
                     piece = rows if as_stored else np.empty(rows.shape, stored)
                     if file.readinto(piece.data) != piece.nbytes:
                         raise OSError("the file ends before it does")
@@ -74,7 +74,7 @@ class Tensor:
 
 
 def turn(piece: np.ndarray, rows: np.ndarray) -> None:
-    """Copy numbers as they are stored into float32 rows in Fortran order."""
+    """Copy numbers as they are stored into float32 rows, which may lie in memory column by column."""
     if piece.dtype == "<u2":  # bfloat16 is the upper half of a float32
         piece = (piece.astype(np.uint32) << 16).view(np.float32)
     for at in range(0, len(rows), 16):  # 16 are a line of the processor's cache

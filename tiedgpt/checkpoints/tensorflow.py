@@ -58,16 +58,16 @@ class CheckedTensor(safetensors.Tensor):
 
     masked_crc: int
 
-    def read(self, order: Any = "C") -> np.ndarray:
+    def read(self) -> np.ndarray:
         """Its numbers. Raises CheckpointError if its bytes are not those that were written."""
         array = super().read()
-        found = mask(crc32c(array.astype("<f4", copy=False).view(np.uint8).reshape(-1)))
+        found = mask(crc32c(np.ascontiguousarray(array, "<f4").view(np.uint8).reshape(-1)))
         if found != self.masked_crc:
             raise CheckpointError(
                 f"{self.file}: tensor {show(self.name)} is damaged: its masked CRC-32C is {found:08x}, "
                 f"the index expects {self.masked_crc:08x}"
             )
-        return array if order == "C" else np.asfortranarray(array)
+        return array
 
 
 def open_tensorflow(directory: Path) -> Checkpoint:
