@@ -45,7 +45,7 @@ def aligned(shape: tuple[int, ...], dtype: Any, order: Any = "C") -> np.ndarray:
 def empty_weight(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An empty array for a parameter, a matrix's longer axis lying in one piece, which BLAS streams fastest.
 
-    At batch 1, where reading the weights is all there is to do, a token takes a seventh less time than if
+    At batch 1, where reading the weights is all there is to do, a token takes an eighth less time than if
     every matrix lay row by row, or every matrix but wte column by column.
     """
     is_tall = len(shape) == 2 and shape[0] >= shape[1]
