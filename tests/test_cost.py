@@ -102,7 +102,7 @@ def test_a_step_reads_every_weight_once_whatever_the_batch(loaded, B):
 @pytest.fixture(params=[1, 2])
 def threads(request, monkeypatch) -> int:
     """As on a machine with so many cores."""
-    monkeypatch.setattr(machine, "threads", lambda: request.param)
+    monkeypatch.setattr(machine, "reading_threads", lambda: request.param)
     return request.param
 
 

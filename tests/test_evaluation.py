@@ -62,7 +62,7 @@ def test_logits_are_made_for_what_is_predicted_and_few_at_a_time(model, monkeypa
         evaluation, "unembed", lambda hidden, W_U: rows.append(len(hidden)) or unembed(hidden, W_U)
     )
     assert token_losses(model, some_ids(2000), C - 1).size == sum(rows) == 1999
-    assert max(rows) == evaluation.ROWS
+    assert evaluation.ROWS / 2 < max(rows) <= evaluation.ROWS
 
 
 @pytest.mark.parametrize(("n", "stride"), [(2, 5), (C, C), (C + 1, C), (2000, 10), (2000, C)])

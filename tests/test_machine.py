@@ -1,7 +1,9 @@
 """Threads: ours and BLAS's, which must not be there at once, and texts that several of ours read together."""
 
+import math
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from conftest import SMALL, random_model
 
 from tiedgpt import cache as cache_module
-from tiedgpt import machine, model
+from tiedgpt import evaluation, machine, model
 from tiedgpt.evaluation import token_losses
 from tiedgpt.training import loop
 from tiedgpt.training.loop import Settings, Trainer
@@ -33,7 +35,7 @@ def blas_threads():
 
 
 def on_threads(monkeypatch, n):
-    monkeypatch.setattr(machine, "threads", lambda: n)
+    monkeypatch.setattr(machine, "reading_threads", lambda: n)
 
 
 # BLAS's threads
@@ -54,33 +56,25 @@ def test_one_blas_thread_and_then_as_many_as_before(blas_threads):
 
 def test_blas_waits_for_the_last_who_wants_one_thread(blas_threads):
     """Two texts at once in one program, the first of which is done first."""
-    first, second = machine.one_blas_thread(), machine.one_blas_thread()
-    first.__enter__()
-    second.__enter__()
-    assert machine.threads() == 2, "as many as BLAS has when it is left alone"
-    first.__exit__(None, None, None)
-    assert blas_threads() == 1
-    second.__exit__(None, None, None)
+    with ExitStack() as second:
+        with machine.one_blas_thread():
+            second.enter_context(machine.one_blas_thread())
+            assert machine.reading_threads() == 2, "as many as BLAS has when it is left alone"
+        assert blas_threads() == 1
     assert blas_threads() == 2
 
 
 def test_more_cores_than_threads_of_ours_can_use_are_blass(monkeypatch):
     for cores, ours in ((1, 1), (2, 2), (machine.MOST, machine.MOST), (machine.MOST + 1, 1)):
         monkeypatch.setattr(machine, "openblas", lambda cores=cores: (lambda: cores, None))
-        assert machine.threads() == ours
+        assert machine.reading_threads() == ours
     monkeypatch.setattr(machine, "openblas", lambda: None)
-    assert machine.threads() == 1
+    assert machine.reading_threads() == 1
 
 
 def test_training_leaves_blas_one_thread_where_threads_share_a_batch(blas_threads, monkeypatch):
-    seen = set()
-
-    def watch(name):
-        function = getattr(loop, name)
-        monkeypatch.setattr(loop, name, lambda *args: seen.add(blas_threads()) or function(*args))
-
-    watch("token_losses")
-    watch("loss_and_gradients")
+    seen, find = set(), loop.loss_and_gradients
+    monkeypatch.setattr(loop, "loss_and_gradients", lambda *args: seen.add(blas_threads()) or find(*args))
     for threads, left in ((2, 1), (1, 2)):
         seen.clear()
         settings = Settings(steps=2, batch=2, context=8, warm_up=0, threads=threads)
@@ -89,6 +83,11 @@ def test_training_leaves_blas_one_thread_where_threads_share_a_batch(blas_thread
 
 
 # A text that threads share
+
+
+def starts_of_pieces(n):
+    """Of all of IDS, in so many pieces."""
+    return [at * math.ceil(T / n) for at in range(n)]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
@@ -114,16 +113,16 @@ def test_a_cache_that_is_not_empty_goes_on(monkeypatch):
     np.testing.assert_allclose(np.concatenate(parts), gpt2(IDS, tape={}), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("slow", [0, 1, 2, 3])
+@pytest.mark.parametrize("slow", [0, 1, 2])
 def test_a_piece_waits_for_the_one_before(slow, monkeypatch):
     """Whichever dawdles: all keys that a token may see are there when it looks."""
     on_threads(monkeypatch, 4)
     gpt2 = random_model(LONG, dtype=np.float64)
-    extend = cache_module.KVCache.extend
-    starts = [n * -(-T // 4) for n in range(4)]
+    extend, dawdled = cache_module.KVCache.extend, []
 
     def dawdle(self, layer, k, v):
-        if self.length == starts[slow]:
+        if self.length == starts_of_pieces(4)[slow]:
+            dawdled.append(layer)
             time.sleep(0.05)
         return extend(self, layer, k, v)
 
@@ -131,26 +130,27 @@ def test_a_piece_waits_for_the_one_before(slow, monkeypatch):
     cache = gpt2.new_cache()
     cache.keys[...] = cache.values[...] = np.nan
     np.testing.assert_allclose(gpt2(IDS, cache), gpt2(IDS, tape={}), rtol=1e-10, atol=1e-10)
+    assert dawdled == [0, 1, 2]
 
 
 def test_few_tokens_are_not_shared(monkeypatch):
     on_threads(monkeypatch, 2)
     monkeypatch.setattr(machine, "team", lambda _: pytest.fail("threads for nothing"))
     gpt2 = random_model(LONG)
-    gpt2(IDS[: 2 * model.SHARE - 1])
+    gpt2(IDS[: 2 * machine.SHARE - 1])
     gpt2(np.tile(IDS[:1], (500, 1)))
     with pytest.raises(pytest.fail.Exception, match="threads for nothing"):
-        gpt2(IDS[: 2 * model.SHARE])
+        gpt2(IDS[: 2 * machine.SHARE])
 
 
 @pytest.mark.parametrize("fails", [0, 1, 3])
 def test_an_error_in_one_piece_ends_the_others(fails, monkeypatch):
     on_threads(monkeypatch, 2)
     gpt2 = random_model(LONG)
-    extend, starts = cache_module.KVCache.extend, [n * -(-T // 4) for n in range(4)]
+    extend = cache_module.KVCache.extend
 
     def no_memory(self, layer, k, v):
-        if layer == 1 and self.length == starts[fails]:
+        if layer == 1 and self.length == starts_of_pieces(4)[fails]:
             raise MemoryError
         return extend(self, layer, k, v)
 
@@ -183,11 +183,15 @@ def test_ctrl_c_ends_all_pieces(monkeypatch):
     assert len(layers) < 3 * 50
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_losses_do_not_depend_on_threads(threads, monkeypatch):
-    gpt2 = random_model(replace(SMALL, n_ctx=300), dtype=np.float64)
-    monkeypatch.setattr("tiedgpt.evaluation.ROWS", 50)
+@pytest.mark.parametrize("threads", [2, 3])
+def test_losses_are_shared_and_the_same(threads, monkeypatch):
+    gpt2 = random_model(LONG, dtype=np.float64)
     on_threads(monkeypatch, 1)
     alone = token_losses(gpt2, IDS, 150)
     on_threads(monkeypatch, threads)
+    unembed, sizes = evaluation.unembed, []
+    monkeypatch.setattr(evaluation, "unembed", lambda x, W_U: sizes.append(len(x)) or unembed(x, W_U))
     np.testing.assert_allclose(token_losses(gpt2, IDS, 150), alone, rtol=1e-10)
+    assert sum(sizes) == T - 1
+    assert len(sizes) == threads * math.ceil((T - 1) / threads / evaluation.ROWS)
+    assert max(sizes) <= evaluation.ROWS

@@ -181,6 +181,13 @@ def test_untie_by_copy_changes_no_bit_of_the_logits(model):
     np.testing.assert_array_equal(untied(IDS), model(IDS))
 
 
+@pytest.mark.parametrize("init", ["copy", "random", "zeros"])
+def test_a_new_unembedding_lies_in_memory_as_a_loaded_one(model, init):
+    lm_head = model.untie(init).parameters["lm_head.weight"]
+    assert lm_head.flags.f_contiguous, "a row of W_U, which is its longer axis, in one piece"
+    assert lm_head.__array_interface__["data"][0] % 64 == 0
+
+
 def test_untie_at_random_and_by_zeros(model):
     a, b, other = (model.untie("random", seed=seed).W_U for seed in (1, 1, 2))
     np.testing.assert_array_equal(a, b)

@@ -1,7 +1,7 @@
 """What attention remembers: each token's keys and values, so that no token is read twice.
 
-A long text is read piece by piece, and pieces by several threads at once. All that a piece needs of the one
-before it is, layer by layer, the keys and values; so it follows one layer behind.
+A long text is read in pieces, several at once, by as many threads. All that a piece needs of those before it
+is, in each layer, their keys and values: there it waits until it has them.
 """
 
 from threading import Event
@@ -41,17 +41,17 @@ class KVCache:
         return copies
 
 
-class Stretch(KVCache):
-    """A part of a cache that one thread fills while others fill those before and after it.
+class Piece(KVCache):
+    """A piece of a cache that one thread fills while others fill those before and after it.
 
-    To a forward pass it is a cache that holds all that comes before the part; `extend` waits until it does.
+    To a forward pass it is a cache that holds all that comes before the piece; `extend` waits until it does.
     """
 
-    def __init__(self, cache: KVCache, start: int, before: "Stretch | None") -> None:
-        vars(self).update(vars(cache))  # the same arrays
+    def __init__(self, cache: KVCache, start: int, before: "Piece | None") -> None:
+        vars(self).update(vars(cache))  # all is the cache's own, but the length
         self.length = start
         self._before = before
-        self._filled = [Event() for _ in range(self.config.n_layer)]
+        self._filled = [Event() for _ in range(self.config.n_layer)]  # from position 0 to the piece's end
         self._given_up = False
 
     def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -59,12 +59,12 @@ class Stretch(KVCache):
         if self._before is not None:
             self._before._filled[layer].wait()
         if self._given_up:
-            raise RuntimeError("another part failed, or the user did not want to wait")
+            raise RuntimeError("another piece failed, or the user did not want to wait")
         self._filled[layer].set()
         return extended
 
     def give_up(self) -> None:
-        """Let the thread that fills this part end at its next layer, and none wait for it."""
+        """Let the thread that fills this piece end at its next layer, and none wait for it."""
         self._given_up = True
         for filled in self._filled:
             filled.set()

@@ -35,7 +35,7 @@ from .ops import cross_entropy
 from .tokenizer import Tokenizer
 
 BATCH = 1024  # tokens read at a time; short windows are read several at once
-ROWS = 256  # tokens whose logits exist at a time: 51 MB with GPT-2's vocabulary
+ROWS = 256  # tokens whose logits a thread has at a time: 51 MB with GPT-2's vocabulary, and as much in work
 
 
 def windows(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [W, 3]
@@ -72,17 +72,20 @@ def token_losses(
         hidden = model.hidden(ids[places])  # [B, T, D]
         predicts = (first <= places + 1) & (places + 1 < end)  # [B, T]
         hidden, targets = hidden[predicts], ids[places[predicts] + 1]  # [R, D], [R]
-        starts = range(0, len(targets), ROWS)
-        with machine.team(min(machine.threads(), len(starts)) or 1) as pool:
-            losses += pool.map(partial(_piece_losses, model, hidden, targets), starts)
+        if len(targets):
+            threads, step = machine.share(len(targets), ROWS, len(targets))
+            pieces = [slice(start, start + step) for start in range(0, len(targets), step)]
+            with machine.team(threads) as pool:
+                losses += pool.map(partial(_piece_losses, model, hidden, targets), pieces)
         if progress:
             progress(int(end[-1, 0]) - done)
         done = int(end[-1, 0])
     return np.concatenate(losses, dtype=np.float64)
 
 
-def _piece_losses(model: GPT2, hidden: np.ndarray, targets: np.ndarray, start: int) -> np.ndarray:
-    piece = slice(start, start + ROWS)  # [R, D], [R] -> [ROWS]
+def _piece_losses(  # [R, D], [R] -> [at most ROWS]
+    model: GPT2, hidden: np.ndarray, targets: np.ndarray, piece: slice
+) -> np.ndarray:
     return cross_entropy(unembed(hidden[piece], model.W_U), targets[piece])
 
 

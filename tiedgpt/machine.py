@@ -1,9 +1,10 @@
-"""The machine under NumPy: threads, and memory that stays.
+"""The machine under NumPy: where arrays lie in memory, memory that is kept, and threads.
 
 NumPy leaves products to BLAS, which spreads each over all cores, and computes everything else on one. What is
-not products takes a quarter of GPT-2 124M's time for a text, and half of a small model's; so threads of ours
-share the work instead, each with its own products. What sets this reaches below NumPy, by ctypes, and
-where it finds nothing to set, nothing is set.
+not products takes a quarter of the time in which GPT-2 124M reads a text on two cores, and half of a small
+model's. So on up to MOST cores threads of ours share the work instead, each with its own products.
+
+`openblas` and `keep_freed_memory` reach below NumPy, by ctypes; what they do not find, they do not set.
 """
 
 import ctypes
@@ -23,7 +24,8 @@ import numpy as np
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 LINE = 64  # bytes, of the processor's cache
-WIDE = 640  # n_embd
+WIDE = 640  # n_embd from which BLAS alone trains faster
+SHARE = 128  # tokens that are worth a thread, at least
 MOST = 4  # threads: Python itself runs on one core at a time
 
 _lock = Lock()
@@ -43,10 +45,11 @@ def aligned(shape: tuple[int, ...], dtype: Any, order: Any = "C") -> np.ndarray:
 
 
 def empty_weight(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An empty array for a parameter, a matrix's longer axis lying in one piece, which BLAS streams fastest.
+    """An empty array for a parameter: a tall or square matrix column by column, a wide one row by row.
 
-    At batch 1, where reading the weights is all there is to do, a token takes an eighth less time than if
-    every matrix lay row by row, or every matrix but wte column by column.
+    BLAS streams a matrix fastest along its longer axis. At batch 1, where reading the weights is all there is
+    to do, a token takes an eighth less time than if every matrix lay row by row, or all but wte column by
+    column.
     """
     is_tall = len(shape) == 2 and shape[0] >= shape[1]
     return aligned(shape, dtype, "F" if is_tall else "C")
@@ -55,9 +58,9 @@ def empty_weight(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 def keep_freed_memory() -> None:
     """Tell the C library to keep the memory of arrays that are freed, for the next ones.
 
-    A step makes and frees the same arrays as the step before. glibc would give their memory back to the
-    system after each, and fetching it again, page by page, costs a fifth of a step. This holds for the whole
-    process from here on.
+    A training step makes and frees the same arrays as the step before. glibc would give their memory back to
+    the system after each, and fetching it again, page by page, costs a fifth of a step. This holds for the
+    whole process from here on.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -107,11 +110,11 @@ def one_blas_thread() -> Iterator[None]:
                 set_(before)
 
 
-def threads() -> int:
-    """How many threads of ours should share a text: as many as BLAS has when it is left alone, up to MOST.
+def reading_threads() -> int:
+    """How many threads of ours should share a text: as many as BLAS has when left alone, if at most MOST.
 
-    Where it has more, it is faster than so few of ours would be; and without OpenBLAS it cannot be told to
-    leave the cores to us.
+    Else one: so few of ours would leave too many of more cores idle (a guess: measured on two, where ours take
+    a fifth less time). And a BLAS that is not OpenBLAS cannot be told to leave the cores to us.
     """
     blas = openblas()
     if blas is None:
@@ -120,6 +123,19 @@ def threads() -> int:
     with _lock:
         n = _before[0] if _before else get()
     return n if n <= MOST else 1
+
+
+def share(n: int, most: int, tokens: int) -> tuple[int, int]:
+    """How threads share n tokens of each sequence, `tokens` in all: how many threads, and a piece's length.
+
+    Each thread has as many pieces as another, of at most `most`. It is all threads or one: while ours work,
+    BLAS has one thread, and a core that has none of ours is idle.
+    """
+    threads = reading_threads()
+    if tokens < SHARE * threads:
+        threads = 1
+    rounds = math.ceil(n / (threads * most))
+    return threads, math.ceil(n / (threads * rounds))
 
 
 @contextmanager
@@ -135,12 +151,11 @@ def team(size: int) -> Iterator[ThreadPoolExecutor]:
             pool.shutdown(cancel_futures=True)
 
 
-def default_threads(n_embd: int) -> int:
-    """How many threads should share a batch.
+def training_threads(n_embd: int) -> int:
+    """How many threads should share a training batch.
 
-    NumPy computes everything but products on one core, which for a small model is half the work; so each
-    core gets its share of the batch. In a wide model products are nearly all of it, and BLAS spreads them by
-    itself, without a gradient for each thread.
+    In a small model, each core gets its share. In a wide one products are most of the work, and BLAS spreads
+    them by itself, without a gradient for each thread.
     """
     if n_embd >= WIDE or openblas() is None:
         return 1

@@ -23,14 +23,13 @@ from typing import Any
 import numpy as np
 
 from . import machine
-from .cache import KVCache, Stretch
+from .cache import KVCache, Piece
 from .config import Config
 from .errors import ArgumentError, is_count, show
 from .ops import ACTIVATIONS, dropout_mask, layer_norm, linear, softmax
 from .parameters import Parameters, nest, parameter_shapes
 
-CHUNK = 256  # tokens read at a time, at most
-SHARE = 128  # tokens that are worth a thread, at least
+CHUNK = 256  # tokens of each sequence that are read at a time, at most
 Tape = dict[str, np.ndarray]
 
 
@@ -280,21 +279,21 @@ class GPT2:
     ) -> np.ndarray:
         """What the head reads: [T] -> [T, D], [B, T] -> [B, T, D]. Takes and raises what a call does.
 
-        Unless there is a tape to fill, a long text is read in pieces of at most 256 tokens, by way of a
-        cache: a piece's scores stay in the processor's own memory, of those that the mask hides few are
-        computed, and threads share the pieces. `progress` is called with the number of tokens in each.
+        Unless there is a tape to fill, a text of more than 256 tokens, or of 128 and more for each core, is
+        read in pieces, by way of a cache: a piece's scores stay in the processor's own memory, of those that
+        the mask hides few are computed, and threads share the pieces. Meanwhile BLAS has one thread for the
+        whole process; and the number of cores changes the result, by rounding. `progress` is called with the
+        number of tokens in each piece.
         """
         ids = check_ids(ids, self.config)
         batch = np.atleast_2d(ids)
         if cache is not None:
             self._check_cache(batch, cache)
         B, T = batch.shape
-        threads = machine.threads()
-        if SHARE * threads > B * T:
-            threads = 1
-        step = T if tape is not None else math.ceil(T / threads / math.ceil(T / threads / CHUNK))
+        threads, step = machine.share(T, CHUNK, B * T) if tape is None else (1, T)
         if step < T:
-            final = self._read_in_pieces(batch, step, cache or self.new_cache(B, T), threads, progress)
+            cache = self.new_cache(B, T) if cache is None else cache
+            final = self._read_in_pieces(batch, step, cache, threads, progress)
         else:
             final = transformer(batch, self.tree, self.config, cache, tape)
             if progress:
@@ -309,24 +308,24 @@ class GPT2:
         threads: int,
         progress: Callable[[int], Any] | None,
     ) -> np.ndarray:  # [B, T] -> [B, T, D]
-        """`step` tokens at a time, by so many threads, each a layer or more behind the one before it."""
-        T = ids.shape[1]
+        """Read `step` tokens at a time. The cache is longer by T when all are read, and not before."""
+        pieces: list[Piece] = []
         finals = []
-        parts: list[Stretch] = []
         with machine.team(threads) as pool:
             try:
-                for start in range(0, T, step):
-                    parts.append(Stretch(cache, cache.length + start, parts[-1] if parts else None))
-                    piece = ids[:, start : start + step]
-                    finals.append(pool.submit(transformer, piece, self.tree, self.config, parts[-1]))
+                for start in range(0, ids.shape[1], step):
+                    pieces.append(Piece(cache, cache.length + start, pieces[-1] if pieces else None))
+                    some = ids[:, start : start + step]
+                    finals.append(pool.submit(transformer, some, self.tree, self.config, pieces[-1]))
                 for final in finals:
                     read = final.result().shape[1]
                     if progress:
                         progress(read)
-            finally:  # after an error, or Ctrl-C, nobody wants the rest; else all have ended
-                for part in parts:
-                    part.give_up()
-        cache.length += T
+            except BaseException:  # Ctrl-C, too
+                for piece in reversed(pieces):
+                    piece.give_up()
+                raise
+        cache.length += ids.shape[1]
         return np.concatenate([final.result() for final in finals], axis=1)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
@@ -345,15 +344,15 @@ class GPT2:
         weights (standard deviation config.initializer_range, from `seed`), "zeros" as 0 (all tokens
         equally likely). Raises ArgumentError for another.
         """
+        lm_head = machine.empty_weight(self.W_E.shape, self.dtype)
         if init == "copy":
-            lm_head = machine.empty_weight(self.W_E.shape, self.dtype)
             lm_head[...] = self.W_E
         elif init == "random":
             # Not the numbers that `random` draws from this seed, of which wte has the first.
             rng = _random_generator(seed, 1)
-            lm_head = _normal(rng, self.W_E.shape, self.config.initializer_range).astype(self.dtype)
+            lm_head[...] = _normal(rng, self.W_E.shape, self.config.initializer_range)
         elif init == "zeros":
-            lm_head = np.zeros_like(self.W_E)
+            lm_head[...] = 0
         else:
             raise ArgumentError(f'init must be "copy", "random" or "zeros", got {show(init)}')
         return GPT2(self.config.with_head("untied"), {**self.parameters, "lm_head.weight": lm_head})

@@ -33,7 +33,7 @@ DTYPE_BYTES = {
     **dict.fromkeys(("I32", "U32", "F32"), 4),
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 8),
 }
-PIECE = 1 << 19  # bytes read at a time
+PIECE = 1 << 19  # bytes of a tensor, as float32, that are read at a time
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16: its bits are read
 
 
@@ -48,7 +48,7 @@ class Tensor:
     start: int  # the position of its first byte in the file
 
     def read(self) -> np.ndarray:
-        """Its numbers as a float32 array of our own, laid out as BLAS likes it.
+        """Its numbers as a float32 array of our own, which lies in memory as `empty_weight` has it.
 
         Read, not mapped: a page at a time is slower, the data may start at an odd byte (gpt2's starts at
         14291), which BLAS cannot use, and a file that shrinks under a view kills the process. Raises
@@ -56,25 +56,25 @@ class Tensor:
         """
         out = empty_weight(self.shape, np.float32)
         stored = np.dtype(STORED[self.dtype])
-        step = max(1, PIECE * len(out) // out.nbytes)
+        as_stored = out.flags.c_contiguous and stored == out.dtype
+        step = max(16, PIECE // (4 * prod(self.shape[1:]) or 1) // 16 * 16)  # rows
         try:
             with open(self.file, "rb") as file:
                 file.seek(self.start)
                 for row in range(0, len(out), step):
                     rows = out[row : row + step]
-                    as_stored = out.flags.c_contiguous and stored == out.dtype
                     piece = rows if as_stored else np.empty(rows.shape, stored)
                     if file.readinto(piece.data) != piece.nbytes:
                         raise OSError("the file ends before it does")
                     if not as_stored:
-                        turn(piece, rows)
+                        copy_as_float32(piece, rows)
         except OSError as error:
             raise CheckpointError(f"{self.file}: tensor {show(self.name)} cannot be read: {error}") from error
         return out
 
 
-def turn(piece: np.ndarray, rows: np.ndarray) -> None:
-    """Copy numbers as they are stored into float32 rows, which may lie in memory column by column."""
+def copy_as_float32(piece: np.ndarray, rows: np.ndarray) -> None:
+    """Copy numbers as they are stored into rows that may lie in memory column by column."""
     if piece.dtype == "<u2":  # bfloat16 is the upper half of a float32
         piece = (piece.astype(np.uint32) << 16).view(np.float32)
     for at in range(0, len(rows), 16):  # 16 are a line of the processor's cache
@@ -159,7 +159,7 @@ def write(
     """Write arrays as F32 in the order given, so that transformers and safetensors read them back.
 
     subtle: an array's numbers are written in the order of its indices, not of its memory. Those differ for
-    a transposed view such as wte.T, which safetensors.numpy.save writes wrongly.
+    a matrix that lies column by column, as a loaded wte does; safetensors.numpy.save writes it wrongly.
     """
     tensors = list(tensors)
     header: dict[str, Any] = {

@@ -61,6 +61,7 @@ class CheckedTensor(safetensors.Tensor):
     def read(self) -> np.ndarray:
         """Its numbers. Raises CheckpointError if its bytes are not those that were written."""
         array = super().read()
+        # As they are in the file, where a matrix is stored row by row: of a tall one, that is a copy.
         found = mask(crc32c(np.ascontiguousarray(array, "<f4").view(np.uint8).reshape(-1)))
         if found != self.masked_crc:
             raise CheckpointError(

@@ -12,7 +12,7 @@ from .. import __version__
 from ..errors import TiedGPTError
 from .common import note
 
-# Each command's module, whose import takes some milliseconds.
+# A command -> its module. Only that of the command that was given is imported, for the time it takes.
 MODULES = {
     "generate": "generate",
     "score": "score",
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser(argv: list[str]) -> argparse.ArgumentParser:
-    """A parser of the command in argv; where there is none, of all of them."""
+    """A parser of the command that argv begins with; if it does not begin with one, of all."""
     parser = Parser(
         prog="tiedgpt",
         description="GPT-2 in NumPy, its output head tied to the embedding or not.",

@@ -19,7 +19,7 @@ from ..checkpoints import safetensors
 from ..checkpoints.files import StagedFiles
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, is_count, is_number, show
 from ..evaluation import token_losses
-from ..machine import cores, default_threads, keep_freed_memory, one_blas_thread
+from ..machine import cores, keep_freed_memory, one_blas_thread, training_threads
 from ..model import GPT2, check_ids
 from ..parameters import parameter_shapes, views
 from .backward import loss_and_gradients
@@ -105,7 +105,7 @@ class Trainer:
                     + (f" (a context of {settings.context} and the token after it)" if least > 2 else "")
                 )
             check_ids(ids[:, None], config)
-        threads = min(settings.threads or default_threads(config.n_embd), settings.batch)
+        threads = min(settings.threads or training_threads(config.n_embd), settings.batch)
         eval_every = settings.eval_every or max(1, settings.steps // 10)
         self.settings = replace(settings, threads=threads, eval_every=eval_every)
         self.only = only
@@ -158,8 +158,7 @@ class Trainer:
     def evaluate(self, progress: Callable[[int], Any] | None = None) -> float:
         """Nats per token of the held-out text, each token but the first predicted once."""
         stride = max(1, self.model.config.n_ctx - 1)  # with n_ctx, each window would leave out its first
-        with self._blas():
-            loss = float(token_losses(self.model, self.held_out, stride, progress).mean())
+        loss = float(token_losses(self.model, self.held_out, stride, progress).mean())
         if not math.isfinite(loss):
             raise TiedGPTError(f"the held-out loss after step {self.step} is {loss}: {TOO_HIGH}")
         if self.best is None or loss < self.best[0]:
