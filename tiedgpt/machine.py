@@ -113,8 +113,8 @@ def one_blas_thread() -> Iterator[None]:
 def reading_threads() -> int:
     """How many threads of ours should share a text: as many as BLAS has when left alone, if at most MOST.
 
-    Else one: so few of ours would leave too many of more cores idle (a guess: measured on two, where ours take
-    a fifth less time). And a BLAS that is not OpenBLAS cannot be told to leave the cores to us.
+    Else one: so few of ours would leave too many of more cores idle (a guess: what was measured is two, where
+    ours take a fifth less time). And a BLAS that is not OpenBLAS cannot be told to leave the cores to us.
     """
     blas = openblas()
     if blas is None:

@@ -260,7 +260,7 @@ class Tokenizer:
 
 
 def _fault(merges: list[tuple[str, str]]) -> TokenizerError:
-    """What is wrong with the first merge that is. (All are checked at once, which is faster but does not say.)"""
+    """What is wrong with the first merge that is. (All are checked at once, faster, which does not say.)"""
     known = set(byte_alphabet().values())
     for number, (left, right) in enumerate(merges, 1):
         unknown = [part for part in (left, right) if part not in known]
