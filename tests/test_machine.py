@@ -1,6 +1,8 @@
 """Threads: ours and BLAS's, which must not be there at once, and texts that several of ours read together."""
 
 import math
+import subprocess
+import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -10,8 +12,8 @@ import numpy as np
 import pytest
 from conftest import SMALL, random_model
 
+from tiedgpt import GPT2, evaluation, machine, model
 from tiedgpt import cache as cache_module
-from tiedgpt import evaluation, machine, model
 from tiedgpt.evaluation import token_losses
 from tiedgpt.training import loop
 from tiedgpt.training.loop import Settings, Trainer
@@ -141,6 +143,32 @@ def test_few_tokens_are_not_shared(monkeypatch):
     gpt2(np.tile(IDS[:1], (500, 1)))
     with pytest.raises(pytest.fail.Exception, match="threads for nothing"):
         gpt2(IDS[: 2 * machine.SHARE])
+
+
+def test_what_numpy_does_about_overflow_is_the_callers_choice(monkeypatch):
+    on_threads(monkeypatch, 2)
+    parameters = random_model(LONG).parameters
+    large = {name: array * np.float32(1e30 if "c_fc" in name else 1) for name, array in parameters.items()}
+    gpt2 = GPT2(LONG, large)
+    with np.errstate(all="ignore"):
+        gpt2(IDS)
+    with np.errstate(all="raise"), pytest.raises(FloatingPointError):
+        gpt2(IDS)
+
+
+def test_a_thread_that_outlives_the_main_one_reads_alone():
+    """Python starts no thread for a pool any more."""
+    code = f"""if 1:
+        import threading, time, numpy, tiedgpt, tiedgpt.evaluation
+        model = tiedgpt.GPT2.random(tiedgpt.Config(7, {T}, 6, 1, 2, bos_token_id=None, eos_token_id=None))
+        ids = numpy.zeros({T}, int)
+        def read():
+            threading.main_thread().join()
+            print(model(ids).shape, len(tiedgpt.evaluation.token_losses(model, ids, 9)))
+        threading.Thread(target=read).start()
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"({T}, 7) {T - 1}\n", "")
 
 
 @pytest.mark.parametrize("fails", [0, 1, 3])

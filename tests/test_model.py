@@ -182,10 +182,19 @@ def test_untie_by_copy_changes_no_bit_of_the_logits(model):
 
 
 @pytest.mark.parametrize("init", ["copy", "random", "zeros"])
-def test_a_new_unembedding_lies_in_memory_as_a_loaded_one(model, init):
-    lm_head = model.untie(init).parameters["lm_head.weight"]
-    assert lm_head.flags.f_contiguous, "a row of W_U, which is its longer axis, in one piece"
+@pytest.mark.parametrize("order", "CF")
+def test_a_new_unembedding_lies_in_memory_as_the_embedding_does(init, order):
+    """Or a copy would change logits by rounding."""
+    model = random_model(replace(SMALL, vocab_size=1000, n_embd=66))
+    wte = np.asarray(model.W_E, order=order)
+    model = GPT2(model.config, {**model.parameters, "wte.weight": wte})
+    untied = model.untie(init)
+    lm_head = untied.parameters["lm_head.weight"]
+    assert lm_head.flags[f"{order}_CONTIGUOUS"]
     assert lm_head.__array_interface__["data"][0] % 64 == 0
+    if init == "copy":
+        for ids in ([1], [1, 2], [[1], [2]], list(range(31))):
+            np.testing.assert_array_equal(untied(ids), model(ids))
 
 
 def test_untie_at_random_and_by_zeros(model):

@@ -12,10 +12,10 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from functools import cache
+from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
-from threading import Lock
+from threading import Lock, main_thread
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,7 @@ def reading_threads() -> int:
     ours take a fifth less time). And a BLAS that is not OpenBLAS cannot be told to leave the cores to us.
     """
     blas = openblas()
-    if blas is None:
+    if blas is None or not main_thread().is_alive():  # after whose end Python starts no thread for a pool
         return 1
     get, _ = blas
     with _lock:
@@ -139,14 +139,24 @@ def share(n: int, most: int, tokens: int) -> tuple[int, int]:
 
 
 @contextmanager
-def team(size: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that share some work, each with its own products; one alone has BLAS's help.
+def team(size: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """A `map` whose work threads share, each with its own products; for a team of one, Python's own.
 
-    Where the block fails, what has not begun never does.
+    What NumPy does about overflow and the like is what the caller's np.errstate says. If the block fails,
+    what has not begun never does.
     """
-    with one_blas_thread() if size > 1 else nullcontext(), ThreadPoolExecutor(size) as pool:
+    if size == 1:
+        yield map
+        return
+    errors = np.geterr()  # which new threads do not inherit
+
+    def work(function: Callable[..., Any], *args: Any) -> Any:
+        with np.errstate(**errors):
+            return function(*args)
+
+    with one_blas_thread(), ThreadPoolExecutor(size) as pool:
         try:
-            yield pool
+            yield lambda function, *iterables: pool.map(partial(work, function), *iterables)
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -309,24 +309,27 @@ class GPT2:
         progress: Callable[[int], Any] | None,
     ) -> np.ndarray:  # [B, T] -> [B, T, D]
         """Read `step` tokens at a time. The cache is longer by T when all are read, and not before."""
+        starts = range(0, ids.shape[1], step)
         pieces: list[Piece] = []
+        for start in starts:
+            pieces.append(Piece(cache, cache.length + start, pieces[-1] if pieces else None))
+
+        def read(piece: Piece, start: int) -> np.ndarray:
+            return transformer(ids[:, start : start + step], self.tree, self.config, piece)
+
         finals = []
-        with machine.team(threads) as pool:
+        with machine.team(threads) as share:
             try:
-                for start in range(0, ids.shape[1], step):
-                    pieces.append(Piece(cache, cache.length + start, pieces[-1] if pieces else None))
-                    some = ids[:, start : start + step]
-                    finals.append(pool.submit(transformer, some, self.tree, self.config, pieces[-1]))
-                for final in finals:
-                    read = final.result().shape[1]
+                for final in share(read, pieces, starts):
+                    finals.append(final)
                     if progress:
-                        progress(read)
+                        progress(final.shape[1])
             except BaseException:  # Ctrl-C, too
                 for piece in reversed(pieces):
                     piece.give_up()
                 raise
         cache.length += ids.shape[1]
-        return np.concatenate([final.result() for final in finals], axis=1)
+        return np.concatenate(finals, axis=1)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
         """An empty cache for `batch` sequences of up to `capacity` tokens (the whole context if None)."""
@@ -344,7 +347,9 @@ class GPT2:
         weights (standard deviation config.initializer_range, from `seed`), "zeros" as 0 (all tokens
         equally likely). Raises ArgumentError for another.
         """
-        lm_head = machine.empty_weight(self.W_E.shape, self.dtype)
+        # It lies in memory as wte does: BLAS sums in another order where it does not.
+        by_column = self.W_E.flags.f_contiguous and not self.W_E.flags.c_contiguous
+        lm_head = machine.aligned(self.W_E.shape, self.dtype, "F" if by_column else "C")
         if init == "copy":
             lm_head[...] = self.W_E
         elif init == "random":
