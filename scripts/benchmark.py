@@ -310,6 +310,13 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
             ]
         rows += [prompt, done]
     compare_tokens(workers, ids[:10], notes)
+    for what, method, *given in (
+        ("a token", "decode", ids[:10], 64),
+        (f"a prompt of {len(ids) - 1}", "prompt", ids[:-1]),
+    ):
+        parts = sorted(ours.call("profile", method, *given).items(), key=lambda part: -part[1])
+        shares = ", ".join(f"{part} {share:.0f} %" for part, share in parts)
+        notes.append(f"tiedgpt's time for {what}: {shares}")
     return [*rows, logits, score, load, *processes, memory]
 
 

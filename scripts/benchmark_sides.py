@@ -12,12 +12,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 
 def seconds(function: Callable[[], Any]) -> float:
@@ -164,6 +166,43 @@ class TiedGPT(Limits):
             self.generation.next_logits(self.model, array, self.model.new_cache(capacity=len(ids)))
 
         return second(read)
+
+    def profile(self, method: str, *args: Any) -> dict[str, float]:
+        """What the time of one of the methods above goes into, in percent, threads' times added up."""
+        model, spent = import_module("tiedgpt.model"), []
+
+        def watch(part: str, of: Any, name: str) -> Any:
+            function = getattr(of, name) if part != "activation" else of[name]
+
+            def watched(*args: Any, **named: Any) -> Any:
+                start = time.perf_counter()
+                try:
+                    return function(*args, **named)
+                finally:
+                    spent.append((part, time.perf_counter() - start))
+
+            return (
+                patch.dict(of, {name: watched}) if part == "activation" else patch.object(of, name, watched)
+            )
+
+        with ExitStack() as stack:
+            for part, of, name in (
+                ("", model, "transformer"),
+                ("head", self.generation, "unembed"),
+                ("products by weights", model, "linear"),
+                ("softmax", model, "softmax"),
+                ("layer norms", model, "layer_norm"),
+                ("activation", model.ACTIVATIONS, self.model.config.activation_function),
+            ):
+                stack.enter_context(watch(part, of, name))
+            getattr(self, method)(*args)
+        parts: dict[str, float] = {}
+        for part, duration in spent:
+            parts[part] = parts.get(part, 0.0) + duration
+        blocks = parts.pop("")
+        whole = blocks + parts["head"]
+        parts["attention's products and the rest"] = whole - sum(parts.values())
+        return {part: 100 * duration / whole for part, duration in parts.items()}
 
     def logits(self, ids: list[int]) -> float:
         return second(lambda: self.model(ids))
