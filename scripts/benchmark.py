@@ -27,6 +27,8 @@ checkpoint with a vocabulary. The rows:
                                     AdamW (torch's fused one). The second column is the better of transformers
                                     and a plain torch module with scaled_dot_product_attention
 
+Above the table stands what tiedgpt's own time goes into, for a token and for a long prompt.
+
 Each side works in a process of its own, so that their threads do not meet. The sides take turns at every
 row, round after round, so that whatever else the machine does meets all of them. A figure is the median of
 its rounds, of which the first does not count; a ratio is tiedgpt / that library, and below 1 tiedgpt is the

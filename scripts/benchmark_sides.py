@@ -12,7 +12,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib import import_module
@@ -171,30 +170,24 @@ class TiedGPT(Limits):
         """What the time of one of the methods above goes into, in percent, threads' times added up."""
         model, spent = import_module("tiedgpt.model"), []
 
-        def watch(part: str, of: Any, name: str) -> Any:
-            function = getattr(of, name) if part != "activation" else of[name]
-
-            def watched(*args: Any, **named: Any) -> Any:
+        def watched(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **named: Any) -> Any:
                 start = time.perf_counter()
-                try:
-                    return function(*args, **named)
-                finally:
-                    spent.append((part, time.perf_counter() - start))
+                result = function(*args, **named)
+                spent.append((part, time.perf_counter() - start))
+                return result
 
-            return (
-                patch.dict(of, {name: watched}) if part == "activation" else patch.object(of, name, watched)
-            )
+            return call
 
-        with ExitStack() as stack:
-            for part, of, name in (
-                ("", model, "transformer"),
-                ("head", self.generation, "unembed"),
-                ("products by weights", model, "linear"),
-                ("softmax", model, "softmax"),
-                ("layer norms", model, "layer_norm"),
-                ("activation", model.ACTIVATIONS, self.model.config.activation_function),
-            ):
-                stack.enter_context(watch(part, of, name))
+        activation = self.model.config.activation_function
+        with (
+            patch.object(model, "transformer", watched("", model.transformer)),
+            patch.object(self.generation, "unembed", watched("head", self.generation.unembed)),
+            patch.object(model, "linear", watched("products by weights", model.linear)),
+            patch.object(model, "softmax", watched("softmax", model.softmax)),
+            patch.object(model, "layer_norm", watched("layer norms", model.layer_norm)),
+            patch.dict(model.ACTIVATIONS, {activation: watched("activation", model.ACTIVATIONS[activation])}),
+        ):
             getattr(self, method)(*args)
         parts: dict[str, float] = {}
         for part, duration in spent:

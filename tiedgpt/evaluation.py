@@ -75,8 +75,8 @@ def token_losses(
         if len(targets):
             threads, step = machine.share(len(targets), ROWS, len(targets))
             pieces = [slice(start, start + step) for start in range(0, len(targets), step)]
-            with machine.team(threads) as share:
-                losses += share(partial(_piece_losses, model, hidden, targets), pieces)
+            with machine.team(threads) as shared_map:
+                losses += shared_map(partial(_piece_losses, model, hidden, targets), pieces)
         if progress:
             progress(int(end[-1, 0]) - done)
         done = int(end[-1, 0])

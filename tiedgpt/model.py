@@ -318,9 +318,9 @@ class GPT2:
             return transformer(ids[:, start : start + step], self.tree, self.config, piece)
 
         finals = []
-        with machine.team(threads) as share:
+        with machine.team(threads) as shared_map:
             try:
-                for final in share(read, pieces, starts):
+                for final in shared_map(read, pieces, starts):
                     finals.append(final)
                     if progress:
                         progress(final.shape[1])
