@@ -12,7 +12,7 @@ import pytest
 from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
-from tiedgpt.parameters import parameter_shapes, views
+from tiedgpt.parameters import parameter_shapes, unflatten
 from tiedgpt.training.backward import loss_and_gradients
 from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.optimizer import AdamW, clip
@@ -111,12 +111,12 @@ def test_ten_steps_are_torchs(head, dtype, tolerance):
 
     shapes = parameter_shapes(model.config)
     flat = np.concatenate([array.reshape(-1) for array in model.parameters.values()])
-    model = GPT2(model.config, views(flat, shapes))
+    model = GPT2(model.config, unflatten(flat, shapes))
     adamw = AdamW(flat, shapes, betas=(0.9, 0.95), weight_decay=0.1)
     gradient = np.empty_like(flat)
     for step in range(10):
         ids = batch(SMALL, seed=step)
-        loss = loss_and_gradients(model, ids[:, :-1], ids[:, 1:], views(gradient, shapes))
+        loss = loss_and_gradients(model, ids[:, :-1], ids[:, 1:], unflatten(gradient, shapes))
         norm, scale = clip(gradient, 1.0)
         adamw.step(gradient, lr=1e-2, scale=scale)
 

@@ -17,7 +17,7 @@ from tiedgpt import GPT2
 from tiedgpt.checkpoints.names import find_model
 from tiedgpt.errors import CheckpointError
 from tiedgpt.evaluation import token_losses
-from tiedgpt.parameters import parameter_shapes, views
+from tiedgpt.parameters import parameter_shapes, unflatten
 from tiedgpt.training.backward import loss_and_gradients
 from tiedgpt.training.optimizer import AdamW
 
@@ -94,11 +94,11 @@ def test_ten_steps_of_training(real: GPT2) -> None:
 
     shapes = parameter_shapes(real.config)
     flat = np.concatenate([array.reshape(-1) for array in real.parameters.values()])
-    model = GPT2(real.config, views(flat, shapes))
+    model = GPT2(real.config, unflatten(flat, shapes))
     adamw = AdamW(flat, shapes, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
-    adamw.decayed = list(views(flat, shapes).values())
+    adamw.decayed = list(unflatten(flat, shapes).values())
     gradient = np.empty_like(flat)
     for number, expected in enumerate(PUBLISHED["training"]["losses"]):
-        loss = loss_and_gradients(model, ids, targets, views(gradient, shapes))
+        loss = loss_and_gradients(model, ids, targets, unflatten(gradient, shapes))
         assert loss == pytest.approx(expected, rel=0, abs=PUBLISHED["training"]["tolerance"]), number
         adamw.step(gradient, lr=1e-4)

@@ -144,11 +144,11 @@ def test_blocks_are_the_tokens_in_pieces(monkeypatch):
 
 
 def test_log_softmax_of_what_no_float_can_hold():
-    log_p = paths.log_softmax(np.array([[0.0, -5000.0, 0.0], [-np.inf, 1.0, 1.0]], np.float32))
+    log_p = paths.log_probabilities(np.array([[0.0, -5000.0, 0.0], [-np.inf, 1.0, 1.0]], np.float32))
     log_half = -math.log(2)
     np.testing.assert_allclose(log_p, [[log_half, -5000 + log_half, log_half], [-np.inf, log_half, log_half]])
     with pytest.raises(TiedGPTError, match="not finite numbers: its checkpoint is damaged"):
-        paths.log_softmax(np.array([1.0, np.nan]))
+        paths.log_probabilities(np.array([1.0, np.nan]))
 
 
 def test_best_are_the_highest():

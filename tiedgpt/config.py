@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from .errors import ArgumentError, ConfigError, is_count, is_number, show
+from .errors import ArgumentError, ConfigError, is_count, is_number, short_repr
 from .ops import ACTIVATIONS
 
 HEADS = ("tied", "untied")
@@ -77,21 +77,23 @@ class Config:
             )
         if not isinstance(self.activation_function, str) or self.activation_function not in ACTIVATIONS:
             raise ConfigError(
-                f"activation_function {show(self.activation_function)} is not supported; "
+                f"activation_function {short_repr(self.activation_function)} is not supported; "
                 f"expected one of {', '.join(ACTIVATIONS)}"
             )
         for name in ("layer_norm_epsilon", "initializer_range"):
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value <= sys.float_info.max:
-                raise ConfigError(f"{name} must be a number of at least 0, got {show(value)}")
+                raise ConfigError(f"{name} must be a number of at least 0, got {short_repr(value)}")
         for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop"):
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value < 1:
-                raise ConfigError(f"{name} must be a number of at least 0 and below 1, got {show(value)}")
+                raise ConfigError(
+                    f"{name} must be a number of at least 0 and below 1, got {short_repr(value)}"
+                )
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(
-                    f"{_with_json_name(name)} must be true or false, got {show(getattr(self, name))}"
+                    f"{_with_json_name(name)} must be true or false, got {short_repr(getattr(self, name))}"
                 )
         for token in (self.bos_token_id, *self.eos_token_ids):
             if token is not None:
@@ -117,7 +119,7 @@ class Config:
     def with_head(self, head: str) -> "Config":
         """This configuration with the head called "tied" or "untied". Raises ArgumentError for another."""
         if head not in HEADS:
-            raise ArgumentError(f'head must be "tied" or "untied", got {show(head)}')
+            raise ArgumentError(f'head must be "tied" or "untied", got {short_repr(head)}')
         return replace(self, tied=head == "tied")
 
     @classmethod
@@ -128,19 +130,20 @@ class Config:
         code does not follow raises ConfigError with its name.
         """
         if not isinstance(data, dict):
-            raise ConfigError(f"expected a JSON object, got {show(data)}")
+            raise ConfigError(f"expected a JSON object, got {short_repr(data)}")
         if "model_type" not in data:
             raise ConfigError('"model_type" is missing; expected "gpt2"')
         for name, allowed in NEUTRAL_VALUES.items():
             if name in data and data[name] not in allowed:
                 raise ConfigError(
-                    f"{name} is {show(data[name])}, which is another model than the GPT-2 computed here "
-                    f"(expected {show(allowed[0])})"
+                    f"{name} is {short_repr(data[name])}, which is another model than the GPT-2 "
+                    f"computed here (expected {short_repr(allowed[0])})"
                 )
         for alias, name in ALIASES.items():
             if alias in data and data.get(name, data[alias]) != data[alias]:
                 raise ConfigError(
-                    f"{alias} is {show(data[alias])} but {name}, which means the same, is {show(data[name])}"
+                    f"{alias} is {short_repr(data[alias])} but {name}, which means the same, "
+                    f"is {short_repr(data[name])}"
                 )
         data = {ALIASES.get(name, name): value for name, value in data.items()}
         names = cls._json_names()
@@ -164,7 +167,8 @@ def _check_int(name: str, value: Any, minimum: int) -> None:
     maximum = MAX_INT.get(name, 2**31 - 1)
     if not is_count(value, minimum) or value > maximum:
         raise ConfigError(
-            f"{_with_json_name(name)} must be a whole number from {minimum} to {maximum}, got {show(value)}"
+            f"{_with_json_name(name)} must be a whole number from {minimum} to {maximum}, "
+            f"got {short_repr(value)}"
         )
 
 

@@ -1,6 +1,6 @@
-"""Errors that are the input's fault, and the checks that several inputs need.
+"""Errors caused by the input, and the checks that several inputs need.
 
-The command line prints each error as one line and exits with 2.
+The command line prints each error as one line and exits with code 2.
 """
 
 from typing import Any
@@ -9,7 +9,10 @@ import numpy as np
 
 
 class TiedGPTError(ValueError):
-    """Base of every error that a file, an argument or a flag can cause."""
+    """Base of every error that a file, an argument or a flag can cause. Its message is one line."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(one_line(message))
 
 
 class ConfigError(TiedGPTError):
@@ -42,8 +45,24 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
-def show(value: Any, limit: int = 60) -> str:
-    """`repr` for an error's one line: what a hostile file holds is neither long nor multi-line here."""
+def one_line(text: object) -> str:
+    r"""Text from outside (a path, a token, a flag, a server's answer) made safe for one line of a terminal.
+
+    Line breaks, control characters, invisible format characters and unpaired surrogates are escaped. Every
+    error and every note passes through here, so a file name cannot move the cursor or start a new line.
+
+    >>> print(one_line("a\nb \x1b[31m"))
+    a\nb \x1b[31m
+    """
+    return "".join(c if c == " " or c.isprintable() else _escape(c) for c in str(text))
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def short_repr(value: Any, limit: int = 60) -> str:
+    """`repr`, cut to `limit` characters: a damaged file may hold a value of any size."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits, a list in a list in a list in ...

@@ -29,7 +29,7 @@ import numpy as np
 
 from . import machine
 from .config import Config
-from .errors import ArgumentError, TiedGPTError, is_count, show
+from .errors import ArgumentError, TiedGPTError, is_count, short_repr
 from .model import GPT2, as_array, check_ids, unembed
 from .ops import cross_entropy
 from .tokenizer import Tokenizer
@@ -142,7 +142,7 @@ def check_stride(config: Config, stride: Any) -> int:
     if not is_count(stride, 1) or stride > config.n_ctx:
         raise ArgumentError(
             f"stride must be a whole number from 1 to the model's context of {config.n_ctx}, "
-            f"got {show(stride)}"
+            f"got {short_repr(stride)}"
         )
     return int(stride)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from .cache import KVCache
 from .config import Config
-from .errors import ArgumentError, TiedGPTError, is_count, is_number, show
+from .errors import ArgumentError, TiedGPTError, is_count, is_number, short_repr
 from .model import GPT2, as_array, check_ids, unembed
 from .tokenizer import Tokenizer
 
@@ -35,13 +35,13 @@ class Sampling:
     def __post_init__(self) -> None:
         if not is_number(self.temperature) or not 0 < self.temperature <= sys.float_info.max:
             raise ArgumentError(
-                f"temperature must be a number above 0, got {show(self.temperature)}"
+                f"temperature must be a number above 0, got {short_repr(self.temperature)}"
                 + ("; to always take the likeliest token, choose greedy" if self.temperature == 0 else "")
             )
         if self.top_k is not None and not is_count(self.top_k, 1):
-            raise ArgumentError(f"top_k must be a whole number of at least 1, got {show(self.top_k)}")
+            raise ArgumentError(f"top_k must be a whole number of at least 1, got {short_repr(self.top_k)}")
         if self.top_p is not None and not (is_number(self.top_p) and 0 < self.top_p <= 1):
-            raise ArgumentError(f"top_p must be above 0 and at most 1, got {show(self.top_p)}")
+            raise ArgumentError(f"top_p must be above 0 and at most 1, got {short_repr(self.top_p)}")
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:  # [V] -> [V] float64
         """The distribution that tokens are drawn from; dropped tokens have exactly 0."""
@@ -255,7 +255,7 @@ def check_prompt(config: Config, ids: Any) -> list[int]:
 def check_count(name: str, value: Any) -> int:
     """value, if it is a whole number of at least 1. Raises ArgumentError."""
     if not is_count(value, 1):
-        raise ArgumentError(f"{name} must be a whole number of at least 1, got {show(value)}")
+        raise ArgumentError(f"{name} must be a whole number of at least 1, got {short_repr(value)}")
     return int(value)
 
 
@@ -264,5 +264,5 @@ def check_seed(seed: Any) -> int:
     if seed is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
     if not is_count(seed, 0):
-        raise ArgumentError(f"seed must be a whole number of at least 0, got {show(seed)}")
+        raise ArgumentError(f"seed must be a whole number of at least 0, got {short_repr(seed)}")
     return int(seed)

@@ -25,7 +25,7 @@ import numpy as np
 from . import machine
 from .cache import KVCache, Piece
 from .config import Config
-from .errors import ArgumentError, is_count, show
+from .errors import ArgumentError, is_count, short_repr
 from .ops import ACTIVATIONS, dropout_mask, layer_norm, linear, softmax
 from .parameters import Parameters, nest, parameter_shapes
 
@@ -213,7 +213,7 @@ class GPT2:
             if name not in parameters:
                 raise ArgumentError(f"parameter {name} is missing; expected shape {shapes[name]}")
             if name not in shapes:
-                raise ArgumentError(f"parameter {show(name)} is not one of a {config.head} GPT-2's")
+                raise ArgumentError(f"parameter {short_repr(name)} is not one of a {config.head} GPT-2's")
             if parameters[name].shape != shapes[name]:
                 raise ArgumentError(
                     f"parameter {name} has shape {parameters[name].shape}; expected {shapes[name]}"
@@ -359,7 +359,7 @@ class GPT2:
         elif init == "zeros":
             lm_head[...] = 0
         else:
-            raise ArgumentError(f'init must be "copy", "random" or "zeros", got {show(init)}')
+            raise ArgumentError(f'init must be "copy", "random" or "zeros", got {short_repr(init)}')
         return GPT2(self.config.with_head("untied"), {**self.parameters, "lm_head.weight": lm_head})
 
     def astype(self, dtype: Any) -> "GPT2":
@@ -407,7 +407,7 @@ def check_ids(ids: Any, config: Config) -> np.ndarray:
 
 def _random_generator(seed: Any, stream: int = 0) -> np.random.Generator:
     if not is_count(seed):
-        raise ArgumentError(f"seed must be a whole number of at least 0, got {show(seed)}")
+        raise ArgumentError(f"seed must be a whole number of at least 0, got {short_repr(seed)}")
     return np.random.default_rng([seed, stream])
 
 

@@ -157,6 +157,13 @@ def softmax(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:  # [...
     return out
 
 
+def log_softmax(x: np.ndarray) -> np.ndarray:  # [..., n] -> [..., n]
+    """log(softmax(x)), finite where softmax itself would underflow to 0."""
+    out = x - x.max(axis=-1, keepdims=True)
+    out -= np.log(np.exp(out).sum(axis=-1, keepdims=True))
+    return out
+
+
 def softmax_backward(dout: np.ndarray, out: np.ndarray) -> np.ndarray:  # [..., n], [..., n] -> [..., n]
     """`out` is what softmax returned. d out_i / d x_j = out_i ((i == j) - out_j), so
 

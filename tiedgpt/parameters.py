@@ -73,11 +73,11 @@ def nest(parameters: Parameters) -> dict[str, Any]:
     return tree
 
 
-def views(flat: np.ndarray, shapes: dict[str, tuple[int, ...]]) -> Parameters:  # [P] -> arrays
+def unflatten(flat: np.ndarray, shapes: dict[str, tuple[int, ...]]) -> Parameters:  # [P] -> arrays
     """Parameters that lie one after the other in one vector: what is done to it is done to all of them.
 
     >>> flat = np.arange(5)
-    >>> views(flat, {"ln_f.weight": (2,), "ln_f.bias": (3,)})["ln_f.bias"]
+    >>> unflatten(flat, {"ln_f.weight": (2,), "ln_f.bias": (3,)})["ln_f.bias"]
     array([2, 3, 4])
     """
     ends = np.cumsum([prod(shape) for shape in shapes.values()])

@@ -23,7 +23,7 @@ from itertools import chain, count, pairwise
 import numpy as np
 import regex
 
-from .errors import ArgumentError, TokenizerError, show
+from .errors import ArgumentError, TokenizerError, short_repr
 
 EOT = "<|endoftext|>"  # stands between the documents that GPT-2 was trained on
 
@@ -115,7 +115,7 @@ class Tokenizer:
         special_tokens = {EOT: end} if special_tokens is None else special_tokens
         if not 0 <= first_id <= len(special_tokens):
             raise TokenizerError(
-                f"the first byte has id {show(first_id)}, expected 0 to {len(special_tokens)}: "
+                f"the first byte has id {short_repr(first_id)}, expected 0 to {len(special_tokens)}: "
                 "only special tokens come before it"
             )
         tokens = [b""] * first_id + [bytes([byte]) for byte in alphabet]  # id -> the bytes it stands for
@@ -134,9 +134,9 @@ class Tokenizer:
         self.special_tokens = dict(sorted(special_tokens.items(), key=lambda item: item[1]))
         free_ids = chain(range(first_id), count(end))
         for (text, token_id), expected in zip(self.special_tokens.items(), free_ids, strict=False):
-            name = f"special token {show(text)}"
+            name = f"special token {short_repr(text)}"
             if token_id != expected:
-                raise TokenizerError(f"{name} has id {show(token_id)}, expected {expected}")
+                raise TokenizerError(f"{name} has id {short_repr(token_id)}, expected {expected}")
             if text == "" or text in ids:
                 raise TokenizerError(f"{name} is {'an ordinary token too' if text else 'empty'}")
             tokens[expected : expected + 1] = [utf8(text, name)]  # in place of a b"", or at the end
@@ -168,15 +168,15 @@ class Tokenizer:
         ([0, 256], [27, 91])
         """
         if special not in ("error", "token", "text"):
-            raise ArgumentError(f"special must be 'error', 'token' or 'text', got {show(special)}")
+            raise ArgumentError(f"special must be 'error', 'token' or 'text', got {short_repr(special)}")
         utf8(text, "the text")
         if special == "text" or not self.special_tokens:
             return self._encode_words(text)
         if special == "error" and (found := self._specials.search(text)):
             raise TokenizerError(
-                f"the text holds special token {show(found[0])} at character {found.start()}, and text from "
-                "elsewhere must not be able to end the document; special='token' reads it as that token, "
-                "special='text' as ordinary characters"
+                f"the text holds special token {short_repr(found[0])} at character {found.start()}, and text "
+                "from elsewhere must not be able to end the document; special='token' reads it as that "
+                "token, special='text' as ordinary characters"
             )
         ids: list[int] = []
         for part in self._specials.split(text):
@@ -233,7 +233,8 @@ class Tokenizer:
         is_int = type(token_id) is int or isinstance(token_id, np.integer)
         if not is_int or not 0 <= token_id < self.vocab_size:
             raise TokenizerError(
-                f"{show(token_id)} is not a token id: expected an integer from 0 to {self.vocab_size - 1}"
+                f"{short_repr(token_id)} is not a token id: "
+                f"expected an integer from 0 to {self.vocab_size - 1}"
             )
         return self._tokens[token_id]
 
@@ -266,9 +267,11 @@ def _fault(merges: list[tuple[str, str]]) -> TokenizerError:
         unknown = [part for part in (left, right) if part not in known]
         if unknown or left + right in known:
             what = (
-                f"{show(unknown[0])} is neither a byte nor an earlier merge" if unknown else "exists already"
+                f"{short_repr(unknown[0])} is neither a byte nor an earlier merge"
+                if unknown
+                else "exists already"
             )
-            return TokenizerError(f"merge {number}, {show(f'{left} {right}')}: {what}")
+            return TokenizerError(f"merge {number}, {short_repr(f'{left} {right}')}: {what}")
         known.add(left + right)
     raise AssertionError("no merge is wrong")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ..errors import CheckpointError, show
+from ..errors import CheckpointError, short_repr
 from .files import MAX_TEXT
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Server:
             if isinstance(error, requests.exceptions.SSLError) and "CERTIFICATE" in text:
                 reason += "; the variable REQUESTS_CA_BUNDLE can name certificates to trust"
             elif not isinstance(error, passing):
-                reason = show(text, 200)
+                reason = short_repr(text, 200)
             # What was reached before may be back in a moment; a network that was not there will not.
             elif self.was_reached or isinstance(error, requests.ReadTimeout) or "aborted" in text:
                 raise Interrupted(reason) from error
@@ -218,7 +218,7 @@ class Server:
             start = 0
         elif not sent.startswith(f"bytes {start}-"):
             raise CheckpointError(
-                f"{self.label}/{file}: asked for bytes {start}-, the server sends {show(sent)}"
+                f"{self.label}/{file}: asked for bytes {start}-, the server sends {short_repr(sent)}"
             )
         needed, free = (size or 0) - start, shutil.disk_usage(part.parent).free
         if needed > free:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from ..errors import CheckpointError, show
+from ..errors import CheckpointError, short_repr
 
 MAX_TEXT = 1 << 25  # bytes; the largest of GPT-2's, a tokenizer.json, has some 3 million
 
@@ -41,7 +41,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got {show(value)}")
+        raise CheckpointError(f"{path}: expected a JSON object, got {short_repr(value)}")
     return value
 
 

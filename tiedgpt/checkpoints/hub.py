@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import ArgumentError, CheckpointError, TiedGPTError, show
+from ..errors import ArgumentError, CheckpointError, TiedGPTError, short_repr
 from ..parameters import count_parameters
 from . import huggingface, tensorflow
 from .fetching import Server, Version, flush, megabytes
@@ -105,7 +105,7 @@ def download(name: str, source: str = "hub", note: Note = silent) -> Path:
     has come by then waits for the next try.
     """
     if source not in SOURCES:
-        raise ArgumentError(f"source must be one of {', '.join(SOURCES)}, got {show(source)}")
+        raise ArgumentError(f"source must be one of {', '.join(SOURCES)}, got {short_repr(source)}")
     name = check_name(name)
     if name in SHIPPED:
         return find_model(name)
@@ -171,7 +171,7 @@ def _on_hub(name: str, source: str, note: Note) -> RemoteModel:
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     token = os.environ.get("HF_TOKEN", "").strip()
     if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", endpoint):
-        raise CheckpointError(f"HF_ENDPOINT must be an address like {HUB}, got {show(endpoint)}")
+        raise CheckpointError(f"HF_ENDPOINT must be an address like {HUB}, got {short_repr(endpoint)}")
     if not re.fullmatch("[!-~]*", token):
         raise CheckpointError("HF_TOKEN holds characters that no token has")
     repository, revision, pins = name, "main", {}
@@ -304,7 +304,9 @@ def _shards(index: Path, where: str) -> list[str]:
     for file in files:
         plain = isinstance(file, str) and huggingface.FILE_NAME.fullmatch(file)
         if not plain or not file.endswith(".safetensors"):
-            raise CheckpointError(f"{where}: {show(file)} is not the name of a .safetensors file beside it")
+            raise CheckpointError(
+                f"{where}: {short_repr(file)} is not the name of a .safetensors file beside it"
+            )
     return sorted(files)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..config import Config
-from ..errors import CheckpointError, ConfigError, TiedGPTWarning, show
+from ..errors import CheckpointError, ConfigError, TiedGPTWarning, short_repr
 from ..model import GPT2
 from ..parameters import parameter_shapes
 from ..tokenizer import Tokenizer
@@ -103,7 +103,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
         if MASK_BUFFER.fullmatch(name):
             continue
         if name in tensors:
-            raise CheckpointError(f"{tensor.file}: tensor {show(name)} is there with and without {PREFIX}")
+            raise CheckpointError(
+                f"{tensor.file}: tensor {short_repr(name)} is there with and without {PREFIX}"
+            )
         tensors[name] = tensor
 
     expected = parameter_shapes(config.with_head("untied"))  # a W_U is checked even where it is not needed
@@ -114,14 +116,15 @@ def open_checkpoint(path: Path) -> Checkpoint:
             f"{config.n_layer}-layer model that config.json describes"
         )
     for name, tensor in tensors.items():
-        where = f"{tensor.file}: tensor {show(tensor.name)}"
+        where = f"{tensor.file}: tensor {short_repr(tensor.name)}"
         if name not in expected:
             raise CheckpointError(
                 f"{where} is not a parameter of the {config.n_layer}-layer GPT-2 that config.json describes"
             )
         if tensor.shape != expected[name]:
             raise CheckpointError(
-                f"{where} has shape {show(list(tensor.shape))}; config.json makes it {list(expected[name])}"
+                f"{where} has shape {short_repr(list(tensor.shape))}; "
+                f"config.json makes it {list(expected[name])}"
             )
         if tensor.dtype not in safetensors.STORED:
             raise CheckpointError(
@@ -192,18 +195,18 @@ def _find_sharded(index: Path) -> list[Tensor]:
     shards: dict[str, dict[str, Tensor]] = {}
     for file in weight_map.values():
         if not isinstance(file, str) or not FILE_NAME.fullmatch(file):
-            raise CheckpointError(f"{index}: {show(file)} is not the name of a file beside the index")
+            raise CheckpointError(f"{index}: {short_repr(file)} is not the name of a file beside the index")
         if file not in shards:
             shards[file] = safetensors.read_header(index.parent / file)
     for name, file in weight_map.items():
         if name not in shards[file]:
             raise CheckpointError(
-                f"{index.parent / file}: tensor {show(name)} is missing, which the index puts there"
+                f"{index.parent / file}: tensor {short_repr(name)} is missing, which the index puts there"
             )
     for file, tensors in shards.items():
         for name in tensors:
             if weight_map.get(name) != file:
                 raise CheckpointError(
-                    f"{index.parent / file}: tensor {show(name)} is there, but not in the index"
+                    f"{index.parent / file}: tensor {short_repr(name)} is there, but not in the index"
                 )
     return [tensor for tensors in shards.values() for tensor in tensors.values()]

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..config import Config
-from ..errors import CheckpointError, show
+from ..errors import CheckpointError, short_repr
 
 # name -> (repository on the Hugging Face hub, configuration)
 MODELS = {
@@ -78,7 +78,7 @@ def check_name(text: str) -> str:
         return name
     guess = difflib.get_close_matches(name.lower(), [*MODELS, *ALIASES, *SHIPPED], n=1)
     raise CheckpointError(
-        f"no model {show(text)}: "
+        f"no model {short_repr(text)}: "
         + ("" if text and os.path.exists(_expand(text)) else "there is no such file or directory, and ")
         + f"the names known are {', '.join([*MODELS, *SHIPPED])}"
         + (f"; did you mean {guess[0]}?" if guess else "")

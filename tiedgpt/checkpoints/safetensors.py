@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..errors import CheckpointError, is_count, show
+from ..errors import CheckpointError, is_count, short_repr
 from ..machine import empty_weight
 
 MAX_HEADER = 100_000_000  # bytes, the specification's limit
@@ -69,7 +69,9 @@ class Tensor:
                     if not as_stored:
                         copy_as_float32(piece, rows)
         except OSError as error:
-            raise CheckpointError(f"{self.file}: tensor {show(self.name)} cannot be read: {error}") from error
+            raise CheckpointError(
+                f"{self.file}: tensor {short_repr(self.name)} cannot be read: {error}"
+            ) from error
         return out
 
 
@@ -110,7 +112,7 @@ def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise wrong(f"cannot be read: {error.strerror}") from error
 
     if not raw.startswith(b"{"):
-        raise wrong(f"the header must start with '{{', got {show(raw[:1])}")
+        raise wrong(f"the header must start with '{{', got {short_repr(raw[:1])}")
     try:
         header = json.loads(raw.decode("utf-8"), object_pairs_hook=_object_without_duplicates)
     except (ValueError, RecursionError) as error:
@@ -121,22 +123,26 @@ def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     spans = []
     for name, entry in header.items():
         if not isinstance(entry, dict):
-            raise wrong(f"tensor {show(name)}: expected an object, got {show(entry)}")
+            raise wrong(f"tensor {short_repr(name)}: expected an object, got {short_repr(entry)}")
         dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
         if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
-            raise wrong(f"tensor {show(name)}: unknown dtype {show(dtype)}")
+            raise wrong(f"tensor {short_repr(name)}: unknown dtype {short_repr(dtype)}")
         if not isinstance(shape, list) or not all(_is_u64(n) for n in shape):
-            raise wrong(f"tensor {show(name)}: shape must be a list of whole numbers, got {show(shape)}")
+            raise wrong(
+                f"tensor {short_repr(name)}: shape must be a list of whole numbers, got {short_repr(shape)}"
+            )
         if len(shape) > MAX_RANK:
-            raise wrong(f"tensor {show(name)}: {len(shape)} axes; expected at most {MAX_RANK}")
+            raise wrong(f"tensor {short_repr(name)}: {len(shape)} axes; expected at most {MAX_RANK}")
         if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_u64(n) for n in offsets):
-            raise wrong(f"tensor {show(name)}: data_offsets must be two positions, got {show(offsets)}")
+            raise wrong(
+                f"tensor {short_repr(name)}: data_offsets must be two positions, got {short_repr(offsets)}"
+            )
         begin, end = offsets
         needed = prod(shape) * DTYPE_BYTES[dtype]
         if end - begin != needed:
             raise wrong(
-                f"tensor {show(name)}: data_offsets {show(offsets)} hold {end - begin} bytes, "
-                f"but {dtype} {show(shape)} needs {show(needed)}"
+                f"tensor {short_repr(name)}: data_offsets {short_repr(offsets)} hold {end - begin} bytes, "
+                f"but {dtype} {short_repr(shape)} needs {short_repr(needed)}"
             )
         spans.append((begin, end, name))
         tensors[name] = Tensor(path, name, dtype, tuple(shape), 8 + length + begin)
@@ -145,7 +151,7 @@ def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     for begin, end, name in sorted(spans):
         if begin != covered:
             problem = "overlaps the tensor before it" if begin < covered else "leaves a hole before it"
-            raise wrong(f"tensor {show(name)}: {problem}: starts at byte {begin}, expected {covered}")
+            raise wrong(f"tensor {short_repr(name)}: {problem}: starts at byte {begin}, expected {covered}")
         covered = end
     if 8 + length + covered != file_size:
         problem = "truncated" if 8 + length + covered > file_size else "bytes after the last tensor"
@@ -180,7 +186,7 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"{show(name)} is given twice")
+        raise ValueError(f"{short_repr(name)} is given twice")
     return result
 
 

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from ..config import Config
-from ..errors import CheckpointError, ConfigError, show
+from ..errors import CheckpointError, ConfigError, short_repr
 from ..parameters import parameter_shapes
 from . import safetensors
 from .crc32c import crc32c, mask
@@ -65,7 +65,7 @@ class CheckedTensor(safetensors.Tensor):
         found = mask(crc32c(np.ascontiguousarray(array, "<f4").view(np.uint8).reshape(-1)))
         if found != self.masked_crc:
             raise CheckpointError(
-                f"{self.file}: tensor {show(self.name)} is damaged: its masked CRC-32C is {found:08x}, "
+                f"{self.file}: tensor {short_repr(self.name)} is damaged: its masked CRC-32C is {found:08x}, "
                 f"the index expects {self.masked_crc:08x}"
             )
         return array
@@ -84,13 +84,13 @@ def open_tensorflow(directory: Path) -> Checkpoint:
         # A block's matrix is stored as the kernel of a convolution that is one token wide: [1, in, out].
         if tensor.shape != shape and not (len(shape) == 2 and tensor.shape == (1, *shape)):
             raise CheckpointError(
-                f"{where} has shape {show(list(tensor.shape))}; {HPARAMS} makes it {list(shape)}"
+                f"{where} has shape {short_repr(list(tensor.shape))}; {HPARAMS} makes it {list(shape)}"
             )
         tensors[name] = replace(tensor, shape=shape)
     for name in found:
         raise CheckpointError(
-            f"{directory / INDEX}: tensor {show(name)} is not a parameter of the {config.n_layer}-layer "
-            f"GPT-2 that {HPARAMS} describes"
+            f"{directory / INDEX}: tensor {short_repr(name)} is not a parameter of the "
+            f"{config.n_layer}-layer GPT-2 that {HPARAMS} describes"
         )
     return Checkpoint(directory, config, tensors)
 
@@ -137,14 +137,14 @@ def read_index(directory: Path) -> dict[str, CheckedTensor]:
     tensors = {}
     for key, value in entries:
         name = key.decode("latin-1")  # any bytes make a name, if not a parameter's
-        tensors[name] = _parse_entry(_Bytes(value, f"{index}: tensor {show(name)}"), data, name)
+        tensors[name] = _parse_entry(_Bytes(value, f"{index}: tensor {short_repr(name)}"), data, name)
 
     end = 0
     for tensor in sorted(tensors.values(), key=lambda tensor: tensor.start):
         if tensor.start != end:
             problem = "overlaps the tensor before it" if tensor.start < end else "leaves a hole before it"
             raise CheckpointError(
-                f"{index}: tensor {show(tensor.name)}: {problem}: starts at byte {tensor.start}, "
+                f"{index}: tensor {short_repr(tensor.name)}: {problem}: starts at byte {tensor.start}, "
                 f"expected {end}"
             )
         end += 4 * prod(tensor.shape)
@@ -185,7 +185,7 @@ def _parse_entry(message: "_Bytes", file: Path, name: str) -> CheckedTensor:
         raise message.wrong(f"{len(dims)} axes; expected at most {MAX_RANK}")
     shape = tuple(_number(_parse_message(message.part(dim)), 1) for dim in dims)
     if (size := _number(fields, 5)) != 4 * prod(shape):
-        raise message.wrong(f"size {size} is not that of float32 {show(list(shape))}")
+        raise message.wrong(f"size {size} is not that of float32 {short_repr(list(shape))}")
     return CheckedTensor(file, name, "F32", shape, _number(fields, 4), _number(fields, 6, FIXED32))
 
 
@@ -211,7 +211,7 @@ def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
         raise footer.wrong("expected zeros after the two handles")
 
     blocks = [
-        (last_key, _Bytes(value, f"{path}: index entry {show(last_key)}").handle())
+        (last_key, _Bytes(value, f"{path}: index entry {short_repr(last_key)}").handle())
         for last_key, value in _read_entries(_read_block(path, table, index))
     ]
     end = 0
@@ -226,7 +226,7 @@ def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
         block = _read_block(path, table, handle)
         for key, value in _read_entries(block):
             if key > last_key or (previous is not None and key <= previous):
-                raise block.wrong(f"key {show(key)} is outside the block's range in the index block")
+                raise block.wrong(f"key {short_repr(key)} is outside the block's range in the index block")
             yield key, value
         previous = last_key
 
@@ -260,7 +260,7 @@ def _read_entries(block: "_Bytes") -> Iterator[tuple[bytes, bytes]]:
             raise block.wrong(f"at {start}: a key of {unshared} bytes after {shared} of the one before it")
         previous, key = key, (key or b"")[:shared] + entries.take(unshared)
         if previous is not None and key <= previous:
-            raise block.wrong(f"key {show(key)} does not follow {show(previous)}")
+            raise block.wrong(f"key {short_repr(key)} does not follow {short_repr(previous)}")
         if shared == 0:
             whole.add(start)
         yield key, entries.take(length)

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, TokenizerError, show
+from ..errors import CheckpointError, TokenizerError, short_repr
 from ..tokenizer import EOT, Tokenizer, spelled_ids
 from .files import directory_of, read_json, read_text
 
@@ -82,7 +82,7 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
         value = place.get(key) if isinstance(place, dict) else place
         if value not in accepted:
             raise TokenizerError(
-                f"{path}: {name} is {show(value)}, expected {accepted[0]!r}: GPT-2's ids need it so"
+                f"{path}: {name} is {short_repr(value)}, expected {accepted[0]!r}: GPT-2's ids need it so"
             )
     match [model, added]:
         case [{"vocab": dict(vocab), "merges": list(spelled)}, list()]:
@@ -100,7 +100,7 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
                 pass
             case _:
                 raise TokenizerError(
-                    f"{path}: added token {show(token)}: expected content that no merge makes, the id "
+                    f"{path}: added token {short_repr(token)}: expected content that no merge makes, the id "
                     "that vocab has for it, and not lstrip, rstrip or single_word, which change ids"
                 )
     return _from_vocabulary(merges, vocab, f"{path}")
@@ -126,17 +126,19 @@ def _from_vocabulary(merges: list[tuple[str, str]], vocab: dict[str, Any] | None
             return Tokenizer(merges)
         if set(map(type, vocab.values())) - {int}:
             token, token_id = next(item for item in vocab.items() if type(item[1]) is not int)
-            raise TokenizerError(f"token {show(token)} has id {show(token_id)}, expected an integer")
+            raise TokenizerError(
+                f"token {short_repr(token)} has id {short_repr(token_id)}, expected an integer"
+            )
         ids = spelled_ids(merges, vocab.get("!", 0))
         if not ids.items() <= vocab.items():
             Tokenizer(merges)  # if the merges contradict themselves, that is the error to report
             token, expected = next(item for item in ids.items() if item not in vocab.items())
-            found = f"id {show(vocab[token])}" if token in vocab else "no id"
-            raise TokenizerError(f"token {show(token)} has {found}, expected {expected}")
+            found = f"id {short_repr(vocab[token])}" if token in vocab else "no id"
+            raise TokenizerError(f"token {short_repr(token)} has {found}, expected {expected}")
         special_tokens = {token: n for token, n in vocab.items() if token not in ids}
         for token in special_tokens:
             if "Ġ" in token:  # the spelling of a merge; in a special token a space is a space
-                raise TokenizerError(f"token {show(token)} is the result of no merge: some are missing")
+                raise TokenizerError(f"token {short_repr(token)} is the result of no merge: some are missing")
         return Tokenizer(merges, special_tokens, ids["!"])
     except TokenizerError as error:
         raise TokenizerError(f"{name}: {error}") from None
@@ -149,6 +151,6 @@ def _pairs(spelled: list[Any], name: str, first: int) -> list[tuple[str, str]]:
         pair = merge.split(" ") if isinstance(merge, str) else merge
         are_two = isinstance(pair, list) and len(pair) == 2 and "" not in pair
         if not are_two or not isinstance(pair[0], str) or not isinstance(pair[1], str):
-            raise TokenizerError(f"{name} {number}: expected two tokens, got {show(merge)}")
+            raise TokenizerError(f"{name} {number}: expected two tokens, got {short_repr(merge)}")
         merges.append((pair[0], pair[1]))
     return merges

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..checkpoints import open_checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
-from ..errors import ArgumentError, show
+from ..errors import ArgumentError, short_repr
 from ..study.corpus import Corpus
-from ..study.paths import best, likeliest, log_softmax, paths_of
+from ..study.paths import best, likeliest, log_probabilities, paths_of
 from ..tokenizer import Tokenizer
 from .common import (
     add_command,
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
             following["corpus"] = commonest(tokenizer, *corpus.row(token))
         report["tokens"].append({**token_json(tokenizer, token), "next": following})
     # Two entries of one matrix compare as they are, two rows of logits only as probabilities.
-    scored = {name: rows if name == "raw" else log_softmax(rows) for name, rows in logits.items()}
+    scored = {name: rows if name == "raw" else log_probabilities(rows) for name, rows in logits.items()}
     for (i, a), (j, b) in pairwise(enumerate(tokens)):
         scores = {name: [float(rows[i, b]), float(rows[j, a])] for name, rows in scored.items()}
         if corpus is not None:
@@ -101,13 +101,13 @@ def single_tokens(  # -> [n]
             tokens += ids
             continue
         if len(ids) == 1:
-            note(f"{show(text)} is left out: its id is {ids[0]}, and the model has tokens 0 to {V - 1}")
+            note(f"{short_repr(text)} is left out: its id is {ids[0]}, and the model has tokens 0 to {V - 1}")
             continue
         parts = " ".join(spelled(tokenizer, token) for token in ids[:8]) + (" ..." if len(ids) > 8 else "")
         what = f"{len(ids)} tokens, {parts}" if ids else "no token"
         spaced = f" {text}"
-        hint = f"; {show(spaced)} is one" if len(encode(tokenizer, spaced, allow_special)) == 1 else ""
-        note(f"{show(text)} is left out: it is {what}, and one is wanted{hint}")
+        hint = f"; {short_repr(spaced)} is one" if len(encode(tokenizer, spaced, allow_special)) == 1 else ""
+        note(f"{short_repr(text)} is left out: it is {what}, and one is wanted{hint}")
     if not tokens:
         raise ArgumentError(
             "no TOKEN is one token of this model; `tiedgpt tokenize` shows the tokens of a text"

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..model import GPT2
 from .corpus import Corpus
-from .paths import best, blocks, log_softmax, paths_of
+from .paths import best, blocks, log_probabilities, paths_of
 from .similarity import spearman
 
 MEASURES = ("top1", "top5", "kl", "spearman")
@@ -48,7 +48,7 @@ def bigrams(
     for name, path in {**baseline, **paths_of(model)}.items():
         scores = []
         for block in blocks(tokens, model.config.vocab_size):
-            for token, log_p in zip(block, log_softmax(path(model, block)), strict=True):
+            for token, log_p in zip(block, log_probabilities(path(model, block)), strict=True):
                 scores.append(score_row(log_p, *corpus.row(token)))
             if progress:
                 progress(block.size)

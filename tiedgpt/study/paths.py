@@ -21,7 +21,7 @@ import numpy as np
 
 from ..errors import TiedGPTError
 from ..model import GPT2, mlp, unembed
-from ..ops import layer_norm
+from ..ops import layer_norm, log_softmax
 
 BLOCK = 2**24  # logits at a time: 64 MB in float32
 
@@ -74,17 +74,11 @@ def blocks(tokens: np.ndarray, V: int) -> Iterator[np.ndarray]:  # [n] -> a few 
     return (tokens[start : start + step] for start in range(0, tokens.size, step))
 
 
-def log_softmax(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [..., V] float64
-    """log of softmax, in float64: a probability too small for a number still has a logarithm.
-
-    Raises TiedGPTError when the logits are not numbers (a broken checkpoint); -inf is one.
-    """
-    highest = logits.max(axis=-1, keepdims=True)
-    if not np.isfinite(highest).all():
+def log_probabilities(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [..., V] float64
+    """log_softmax in float64. Raises TiedGPTError when a logit is nan or inf (a damaged checkpoint)."""
+    if not np.isfinite(logits.max(axis=-1)).all():
         raise TiedGPTError("the model's logits are not finite numbers: its checkpoint is damaged")
-    out = np.subtract(logits, highest, dtype=np.float64)
-    out -= np.log(np.exp(out).sum(axis=-1, keepdims=True))
-    return out
+    return log_softmax(logits.astype(np.float64))
 
 
 def best(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
@@ -102,6 +96,6 @@ def best(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
 
 def likeliest(logits: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:  # [V] -> [k], [k]
     """The k likeliest tokens, the first before all, and their probabilities."""
-    log_p = log_softmax(logits)
+    log_p = log_probabilities(logits)
     tokens = best(log_p, k)
     return tokens, np.exp(log_p[tokens])

@@ -17,11 +17,11 @@ import numpy as np
 
 from ..checkpoints import safetensors
 from ..checkpoints.files import StagedFiles
-from ..errors import ArgumentError, CheckpointError, TiedGPTError, is_count, is_number, show
+from ..errors import ArgumentError, CheckpointError, TiedGPTError, is_count, is_number, short_repr
 from ..evaluation import token_losses
 from ..machine import cores, keep_freed_memory, one_blas_thread, training_threads
 from ..model import GPT2, check_ids
-from ..parameters import parameter_shapes, views
+from ..parameters import parameter_shapes, unflatten
 from .backward import loss_and_gradients
 from .optimizer import AdamW, clip, learning_rate
 
@@ -53,13 +53,13 @@ class Settings:
             value = getattr(self, name)
             if not is_count(value, least) or value > MAX_COUNT:
                 raise ArgumentError(
-                    f"{name} must be a whole number from {least} to {MAX_COUNT}, got {show(value)}"
+                    f"{name} must be a whole number from {least} to {MAX_COUNT}, got {short_repr(value)}"
                 )
         for name, limit in {"lr": math.inf, "clip": math.inf, "weight_decay": math.inf, "beta2": 1}.items():
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value < limit:
                 below = "" if limit == math.inf else f" and below {limit}"
-                raise ArgumentError(f"{name} must be a number of at least 0{below}, got {show(value)}")
+                raise ArgumentError(f"{name} must be a number of at least 0{below}, got {short_repr(value)}")
 
     @property
     def tokens(self) -> int:
@@ -88,7 +88,7 @@ class Trainer:
     ) -> None:
         config = model.config
         if only not in (None, "head"):
-            raise ArgumentError(f'only must be "head" or None, got {show(only)}')
+            raise ArgumentError(f'only must be "head" or None, got {short_repr(only)}')
         if only and config.tied:
             raise ArgumentError("a tied model has no head of its own to train alone: untie it first")
         if settings.context > config.n_ctx:
@@ -117,7 +117,7 @@ class Trainer:
         }
         size = sum(prod(shape) for shape in self.shapes.values())
         self.flat = np.empty(size, model.dtype)
-        trained = views(self.flat, self.shapes)
+        trained = unflatten(self.flat, self.shapes)
         for name, view in trained.items():
             view[...] = model.parameters[name]
         self.model = GPT2(config, {**model.parameters, **trained})
@@ -127,7 +127,7 @@ class Trainer:
         # Row i is thread i's gradient; when all are done, they are added up in row 0. With accumulate > 1,
         # row 0 is the sum so far, and the threads have the rows after it.
         self._gradients = np.empty((threads + (settings.accumulate > 1), size), model.dtype)
-        self._rows = [views(row, self.shapes) for row in self._gradients[-threads:]]
+        self._rows = [unflatten(row, self.shapes) for row in self._gradients[-threads:]]
         self.step = 0
         self.best: tuple[float, int] | None = None  # the lowest held-out loss and the step that had it
 
@@ -198,7 +198,7 @@ class Trainer:
             settings, only, text, step = (state[name] for name in ("settings", "only", "text", "step"))
             loss, best_step = state["best"]
             if not (is_count(step) and is_count(best_step) and is_number(loss)):
-                raise ValueError(f"step {show(step)}, best {show(state['best'])}")
+                raise ValueError(f"step {short_repr(step)}, best {short_repr(state['best'])}")
             settings = Settings(**settings)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} does not hold the state of a training: {error!r}") from error

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from ..errors import ArgumentError, is_count, show
+from ..errors import ArgumentError, is_count, short_repr
 from ..tokenizer import EOT, WORDS, Tokenizer, byte_alphabet, utf8
 
 
@@ -27,7 +27,8 @@ def learn_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     """
     if not is_count(vocab_size, 256):
         raise ArgumentError(
-            f"vocab_size must be a whole number of at least 256, one for each byte, got {show(vocab_size)}"
+            "vocab_size must be a whole number of at least 256, one for each byte, "
+            f"got {short_repr(vocab_size)}"
         )
     if vocab_size == 256:
         return Tokenizer([], special_tokens={})

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ..parameters import views
+from ..parameters import unflatten
 
 PIECE = 262_144  # numbers updated at a time: they and their moments stay in the processor's cache
 
@@ -35,7 +35,7 @@ class AdamW:
         self.betas = betas
         self.eps = eps
         self.weight_decay = weight_decay
-        self.decayed = [view for name, view in views(flat, shapes).items() if len(shapes[name]) > 1]
+        self.decayed = [view for name, view in unflatten(flat, shapes).items() if len(shapes[name]) > 1]
 
     def step(
         self, gradient: np.ndarray, lr: float, scale: float = 1.0, each: Callable[..., Iterable[None]] = map
