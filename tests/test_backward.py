@@ -8,9 +8,8 @@ import pytest
 from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
-from tiedgpt.model import Tape
+from tiedgpt.activations import ACTIVATIONS
 from tiedgpt.ops import (
-    BACKWARD,
     cross_entropy,
     cross_entropy_backward,
     layer_norm,
@@ -20,8 +19,9 @@ from tiedgpt.ops import (
     softmax,
     softmax_backward,
 )
+from tiedgpt.run import Run
 from tiedgpt.training import backward
-from tiedgpt.training.backward import dropout_backward, embed_backward, loss_and_gradients
+from tiedgpt.training.backward import embed_backward, loss_and_gradients
 
 EPS = 1e-5  # a layer norm's
 
@@ -47,13 +47,14 @@ def normal(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-@pytest.mark.parametrize("activation", BACKWARD)
-def test_each_activations_derivative(activation):
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_each_activations_derivative(name):
+    activation = ACTIVATIONS[name]
     x, dout = 3 * normal(7, 11), normal(7, 11, seed=1)
     x += np.sign(x) * 1e-3  # away from 0, where relu has no derivative
     before = x.copy(), dout.copy()
-    dx = BACKWARD[activation](dout, x)
-    close(dx, central_differences(lambda: (activation(x) * dout).sum(), x))
+    dx = activation.backward(dout, x)
+    close(dx, central_differences(lambda: (activation.forward(x) * dout).sum(), x))
     np.testing.assert_array_equal((x, dout), before)
 
 
@@ -150,14 +151,14 @@ def test_the_models_gradients(case):
 
 
 def test_the_loss_is_the_mean_of_what_the_logits_say(monkeypatch):
-    monkeypatch.setattr(backward, "ROWS", 7)  # so that the logits come in pieces, the last one shorter
+    monkeypatch.setattr(backward, "LOGIT_ROWS", 7)  # so that the logits come in pieces, the last one shorter
     model = random_model(dtype=np.float64)
     ids = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 10))
     loss, gradients = gradients_of(model, ids[:, :-1], ids[:, 1:])
     logits = model(ids[:, :-1]).reshape(18, -1)
     expected = -np.log(softmax(logits))[np.arange(18), ids[:, 1:].reshape(-1)].mean()
     assert loss == pytest.approx(expected, rel=1e-12)
-    monkeypatch.setattr(backward, "ROWS", 10_000)
+    monkeypatch.setattr(backward, "LOGIT_ROWS", 10_000)
     whole_loss, whole = gradients_of(model, ids[:, :-1], ids[:, 1:])
     assert loss == pytest.approx(whole_loss, rel=1e-12)
     for name in whole:
@@ -246,15 +247,13 @@ def test_dropout_keeps_the_share_it_says_and_the_mean(monkeypatch):
     config = Config(**TINY, n_layer=1, embd_pdrop=0.5, resid_pdrop=0.25, attn_pdrop=0.0)
     model = random_model(config)
     ids = np.random.default_rng(1).integers(0, 13, (600, 7))
-    tapes: list[Tape] = []
-    monkeypatch.setattr(
-        backward, "transformer_backward", lambda dfinal, ids, tree, config, tape, grad: tapes.append(tape)
-    )
+    runs: list[Run] = []
+    monkeypatch.setattr(backward, "transformer_backward", lambda *arguments: runs.append(arguments[3]))
     loss_and_gradients(model, ids, ids, {n: np.empty_like(p) for n, p in model.parameters.items()})
-    assert not [name for name in tapes[0] if name.endswith(".kept")]  # no rng, no dropout
+    assert not [name for name in runs[0].tape if name.endswith(".kept")]  # no rng, no dropout
     rng = np.random.default_rng(1)
     loss_and_gradients(model, ids, ids, {n: np.empty_like(p) for n, p in model.parameters.items()}, rng)
-    tape = tapes[1]
+    tape = runs[1].tape
     kept = {name.removesuffix(".kept"): mask for name, mask in tape.items() if name.endswith(".kept")}
     assert set(kept) == {"embed", "attn.0.out", "mlp.0.out"}
     for name, p in (("embed", 0.5), ("attn.0.out", 0.25), ("mlp.0.out", 0.25)):
@@ -263,7 +262,7 @@ def test_dropout_keeps_the_share_it_says_and_the_mean(monkeypatch):
         assert set(np.unique(mask).tolist()) == {0.0, np.float32(1 / (1 - p))}
         assert mask.mean() == pytest.approx(1, abs=0.03)
         assert not tape[name][mask == 0].any()
-        np.testing.assert_array_equal(dropout_backward(np.ones_like(mask), name, tape), mask)
+        np.testing.assert_array_equal(runs[1].redo_dropout(name, np.ones_like(mask)), mask)
 
 
 def test_the_model_itself_has_no_dropout(model: GPT2):

@@ -14,7 +14,7 @@ from conftest import SMALL, random_model
 from tiedgpt import GPT2, machine
 from tiedgpt.checkpoints import load_model, save_model
 from tiedgpt.generation import next_logits
-from tiedgpt.model import CHUNK
+from tiedgpt.prefill import PIECE_TOKENS
 
 CONFIG = replace(SMALL, n_embd=48, n_inner=192, n_layer=3, vocab_size=5000, n_ctx=600, eos_token_id=None)
 MATRICES = 4 * CONFIG.n_layer + 1  # c_attn, c_proj, c_fc, c_proj; W_U
@@ -108,13 +108,13 @@ def threads(request, monkeypatch) -> int:
 
 def test_a_prompt_reads_every_weight_once_per_piece_and_unembeds_one_token(loaded, threads):
     model, operations = watched(loaded)
-    read_a_prompt(model, 1, T=2 * CHUNK)
+    read_a_prompt(model, 1, T=2 * PIECE_TOKENS)
     W_U = loaded.W_U.nbytes
     assert sum(o.weights for o in operations) == 2 * (matrix_bytes(loaded) - W_U) + W_U
     (head,) = (o for o in operations if o.weights and CONFIG.vocab_size in o.shapes[1])
     assert head.shapes[0] == (1, CONFIG.n_embd)
     scores = [o.out for o in operations if o.name == "matmul.__call__" and not o.weights and len(o.out) == 4]
-    assert max(shape[-2] for shape in scores) == CHUNK, "no scores of all tokens with all tokens"
+    assert max(shape[-2] for shape in scores) == PIECE_TOKENS, "no scores of all tokens with all tokens"
 
 
 def test_nothing_becomes_float64(loaded):
@@ -158,7 +158,7 @@ def test_a_step_copies_no_weights_and_no_cache(loaded):
 
 def test_a_prompt_needs_the_memory_of_a_piece_for_each_thread(loaded, threads):
     cache = loaded.new_cache()
-    peak = traced_peak(lambda: next_logits(loaded, np.ones((1, 2 * CHUNK), int), cache))
-    scores = 4 * CONFIG.n_head * CHUNK * 2 * CHUNK
-    activations = 4 * CHUNK * (CONFIG.n_inner * 3 + CONFIG.n_embd * 6)
+    peak = traced_peak(lambda: next_logits(loaded, np.ones((1, 2 * PIECE_TOKENS), int), cache))
+    scores = 4 * CONFIG.n_head * PIECE_TOKENS * 2 * PIECE_TOKENS
+    activations = 4 * PIECE_TOKENS * (CONFIG.n_inner * 3 + CONFIG.n_embd * 6)
     assert peak < threads * (1.2 * scores + activations)

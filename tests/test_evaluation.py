@@ -48,8 +48,8 @@ def test_each_token_is_predicted_as_by_brute_force(head, n, stride):
 def test_the_pieces_it_is_computed_in_do_not_matter(model, monkeypatch, batch, rows):
     ids = some_ids(500)
     expected = token_losses(model.astype(np.float64), ids, 10)
-    monkeypatch.setattr(evaluation, "BATCH", batch)
-    monkeypatch.setattr(evaluation, "ROWS", rows)
+    monkeypatch.setattr(evaluation, "BATCH_TOKENS", batch)
+    monkeypatch.setattr(evaluation, "LOGIT_ROWS", rows)
     losses = token_losses(model, ids, 10)
     assert losses.dtype == np.float64
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
@@ -63,7 +63,7 @@ def test_logits_are_made_for_what_is_predicted_and_few_at_a_time(model, monkeypa
         evaluation, "unembed", lambda hidden, W_U: rows.append(len(hidden)) or unembed(hidden, W_U)
     )
     assert token_losses(model, some_ids(2000), C - 1).size == sum(rows) == 1999
-    assert max(rows) <= evaluation.ROWS
+    assert max(rows) <= evaluation.LOGIT_ROWS
     assert len(rows) == 4 + 4 + 1, "no more pieces than two batches of 33 windows and the last one need"
 
 
@@ -87,13 +87,13 @@ def test_strides_that_are_none(model, stride):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([], "the text has 0 tokens: it takes two"),
-        ([5], "the text has 1 token: it takes two"),
+        ([], "the text has 0 tokens; a score needs at least two"),
+        ([5], "the text has 1 token; a score needs at least two"),
         ([[1, 2], [3, 4]], r"one sequence of ids \[N\], got shape \(2, 2\)"),
         ([1.0, 2.0], "whole numbers, got float64"),
         ([0] * 5000 + [101], "token id 101 is outside the vocabulary of 101"),
         ([0, -1], "token id -1 is outside the vocabulary"),
-        ([[1], [2, 3]], "are neither"),
+        ([[1], [2, 3]], "ids must be"),
     ],
 )
 def test_texts_that_cannot_be_scored(model, ids, message):

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from conftest import SMALL, random_model
 
-from tiedgpt import GPT2, evaluation, machine, model
-from tiedgpt import cache as cache_module
+from tiedgpt import GPT2, evaluation, machine
 from tiedgpt.evaluation import token_losses
+from tiedgpt.prefill import PIECE_TOKENS
+from tiedgpt.run import KVCache
 from tiedgpt.training import loop
 from tiedgpt.training.loop import Settings, Trainer
 
-T = 2 * model.CHUNK + 3
+T = 2 * PIECE_TOKENS + 3
 LONG = replace(SMALL, n_ctx=T, n_layer=3)
 IDS = np.random.default_rng(0).integers(0, SMALL.vocab_size, T)
 
@@ -67,7 +68,8 @@ def test_blas_waits_for_the_last_who_wants_one_thread(blas_threads):
 
 
 def test_more_cores_than_threads_of_ours_can_use_are_blass(monkeypatch):
-    for cores, ours in ((1, 1), (2, 2), (machine.MOST, machine.MOST), (machine.MOST + 1, 1)):
+    most = machine.MAX_THREADS
+    for cores, ours in ((1, 1), (2, 2), (most, most), (most + 1, 1)):
         monkeypatch.setattr(machine, "openblas", lambda cores=cores: (lambda: cores, None))
         assert machine.reading_threads() == ours
     monkeypatch.setattr(machine, "openblas", lambda: None)
@@ -103,7 +105,7 @@ def test_threads_change_no_more_than_rounding(threads, B, monkeypatch):
     np.testing.assert_allclose(hidden @ gpt2.W_U, gpt2(ids, tape={}), rtol=1e-10, atol=1e-10)
     assert cache.length == sum(pieces) == T
     assert len(pieces) % threads == 0, "none has more than another"
-    assert max(pieces) <= model.CHUNK
+    assert max(pieces) <= PIECE_TOKENS
     assert max(pieces) - min(pieces) < len(pieces)
 
 
@@ -120,15 +122,15 @@ def test_a_piece_waits_for_the_one_before(slow, monkeypatch):
     """Whichever dawdles: all keys that a token may see are there when it looks."""
     on_threads(monkeypatch, 4)
     gpt2 = random_model(LONG, dtype=np.float64)
-    extend, dawdled = cache_module.KVCache.extend, []
+    write, dawdled = KVCache.write, []
 
-    def dawdle(self, layer, k, v):
-        if self.length == starts_of_pieces(4)[slow]:
+    def dawdle(self, layer, start, k, v):
+        if start == starts_of_pieces(4)[slow]:
             dawdled.append(layer)
             time.sleep(0.05)
-        return extend(self, layer, k, v)
+        return write(self, layer, start, k, v)
 
-    monkeypatch.setattr(cache_module.KVCache, "extend", dawdle)
+    monkeypatch.setattr(KVCache, "write", dawdle)
     cache = gpt2.new_cache()
     cache.keys[...] = cache.values[...] = np.nan
     np.testing.assert_allclose(gpt2(IDS, cache), gpt2(IDS, tape={}), rtol=1e-10, atol=1e-10)
@@ -137,12 +139,12 @@ def test_a_piece_waits_for_the_one_before(slow, monkeypatch):
 
 def test_few_tokens_are_not_shared(monkeypatch):
     on_threads(monkeypatch, 2)
-    monkeypatch.setattr(machine, "team", lambda _: pytest.fail("threads for nothing"))
+    monkeypatch.setattr(machine, "thread_map", lambda _: pytest.fail("threads for nothing"))
     gpt2 = random_model(LONG)
-    gpt2(IDS[: 2 * machine.SHARE - 1])
+    gpt2(IDS[: 2 * machine.MIN_TOKENS - 1])
     gpt2(np.tile(IDS[:1], (500, 1)))
     with pytest.raises(pytest.fail.Exception, match="threads for nothing"):
-        gpt2(IDS[: 2 * machine.SHARE])
+        gpt2(IDS[: 2 * machine.MIN_TOKENS])
 
 
 def test_what_numpy_does_about_overflow_is_the_callers_choice(monkeypatch):
@@ -175,14 +177,14 @@ def test_a_thread_that_outlives_the_main_one_reads_alone():
 def test_an_error_in_one_piece_ends_the_others(fails, monkeypatch):
     on_threads(monkeypatch, 2)
     gpt2 = random_model(LONG)
-    extend = cache_module.KVCache.extend
+    write = KVCache.write
 
-    def no_memory(self, layer, k, v):
-        if layer == 1 and self.length == starts_of_pieces(4)[fails]:
+    def no_memory(self, layer, start, k, v):
+        if layer == 1 and start == starts_of_pieces(4)[fails]:
             raise MemoryError
-        return extend(self, layer, k, v)
+        return write(self, layer, start, k, v)
 
-    monkeypatch.setattr(cache_module.KVCache, "extend", no_memory)
+    monkeypatch.setattr(KVCache, "write", no_memory)
     cache, before = gpt2.new_cache(), threading.active_count()
     with pytest.raises(MemoryError):
         gpt2.hidden(IDS, cache)
@@ -193,16 +195,16 @@ def test_an_error_in_one_piece_ends_the_others(fails, monkeypatch):
 def test_ctrl_c_ends_all_pieces(monkeypatch):
     on_threads(monkeypatch, 2)
     gpt2 = random_model(replace(LONG, n_layer=50))
-    extend, layers = cache_module.KVCache.extend, []
+    write, layers = KVCache.write, []
 
-    def count(self, layer, k, v):
+    def count(self, layer, start, k, v):
         layers.append(layer)
-        return extend(self, layer, k, v)
+        return write(self, layer, start, k, v)
 
     def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cache_module.KVCache, "extend", count)
+    monkeypatch.setattr(KVCache, "write", count)
     cache, before = gpt2.new_cache(), threading.active_count()
     with pytest.raises(KeyboardInterrupt):
         gpt2.hidden(IDS, cache, progress=interrupt)  # when the first of four pieces has been read
@@ -221,5 +223,5 @@ def test_losses_are_shared_and_the_same(threads, monkeypatch):
     monkeypatch.setattr(evaluation, "unembed", lambda x, W_U: sizes.append(len(x)) or unembed(x, W_U))
     np.testing.assert_allclose(token_losses(gpt2, IDS, 150), alone, rtol=1e-10)
     assert sum(sizes) == T - 1
-    assert len(sizes) == threads * math.ceil((T - 1) / threads / evaluation.ROWS)
-    assert max(sizes) <= evaluation.ROWS
+    assert len(sizes) == threads * math.ceil((T - 1) / threads / evaluation.LOGIT_ROWS)
+    assert max(sizes) <= evaluation.LOGIT_ROWS

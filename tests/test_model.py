@@ -86,7 +86,7 @@ def test_dtype_in_is_dtype_out_everywhere(dtype, head):
     assert {array.dtype for array in (*tape.values(), cache.keys, cache.values)} == {np.dtype(dtype)}
 
 
-def test_float64_is_the_referee(model):
+def test_float32_differs_from_float64_by_rounding(model):
     """Rounding falls by eight orders of magnitude, so what float32 differs by is rounding."""
     exact = model.astype(np.float64)(IDS)
     assert 1e-9 < np.abs(model(IDS) - exact).max() < 1e-4
@@ -206,12 +206,21 @@ def test_untie_at_random_and_by_zeros(model):
     assert not model.untie("zeros")(IDS).any()
 
 
-def test_tie_drops_the_matrix_and_both_are_idempotent(model):
+def test_tie_drops_the_matrix(model):
     untied = model.untie("random")
     np.testing.assert_array_equal(untied.tie()(IDS), model(IDS))
     assert "lm_head.weight" not in untied.tie().parameters
     np.testing.assert_array_equal(model.tie()(IDS), model(IDS))
-    np.testing.assert_array_equal(untied.untie("copy")(IDS), model(IDS))
+
+
+def test_untie_never_replaces_a_trained_head(model):
+    with pytest.raises(ArgumentError, match=r"untied already; .*model\.tie\(\)\.untie"):
+        model.untie("random").untie()
+
+
+def test_a_model_describes_itself(model):
+    assert repr(model).startswith("GPT2(tied, 11,")
+    assert "n_layer=2, n_head=3, n_embd=21, n_ctx=31, vocab_size=101, float32)" in repr(model)
 
 
 def test_random_is_gpt2s_initialisation():
@@ -235,6 +244,7 @@ def test_random_is_gpt2s_initialisation():
     [
         ([], r"at least one token, got shape \(0,\)"),
         ([[]], r"at least one token, got shape \(1, 0\)"),
+        ("text", r"expected token ids, got text: encode it first, with tokenizer\.encode"),
         (3, r"ids must be \[T\] or \[B, T\]"),
         ([[[1]]], r"got shape \(1, 1, 1\)"),
         ([1.0, 2.0], "ids must be whole numbers, got float64"),
@@ -242,7 +252,7 @@ def test_random_is_gpt2s_initialisation():
         ([0, -1], r"token id -1 is outside the vocabulary of 101 \(0 to 100\)"),
         ([0, V], "token id 101 is outside the vocabulary of 101"),
         ([2**70], "ids must be whole numbers"),
-        ([[1, 2], [3]], r"ids must be \[T\] or \[B, T\], and are neither"),
+        ([[1, 2], [3]], r"ids must be \[T\] or \[B, T\]: "),
         (np.zeros(N + 1, int), "32 tokens are more than the context of 31"),
     ],
 )
@@ -256,7 +266,7 @@ def test_a_full_cache_takes_no_more(model):
     model(IDS[0, :6], cache=cache)
     with pytest.raises(
         ArgumentError,
-        match="1 tokens after 6 in the cache are more than its capacity of 6 and the context of 31",
+        match="1 tokens after 6 in the cache exceed its capacity of 6 or the context of 31",
     ):
         model(IDS[0, :1], cache=cache)
 
@@ -268,6 +278,9 @@ def test_parameters_must_be_those_of_the_configuration(model):
     missing = {k: v for k, v in model.parameters.items() if k != "h.1.ln_2.bias"}
     with pytest.raises(ArgumentError, match=r"parameter h\.1\.ln_2\.bias is missing; expected shape \(21,\)"):
         GPT2(SMALL, missing)
+    fewer = dict(list(missing.items())[:3])  # of several, always the first in the table's order
+    with pytest.raises(ArgumentError, match=r"parameter h\.0\.ln_1\.bias is missing"):
+        GPT2(SMALL, fewer)
     with pytest.raises(ArgumentError, match=r"'lm_head\.weight' is not one of a tied GPT-2's"):
         GPT2(SMALL, parameters(lm_head__weight=model.W_E))
     with pytest.raises(ArgumentError, match=r"wpe\.weight has shape \(21, 31\); expected \(31, 21\)"):

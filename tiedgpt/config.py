@@ -4,8 +4,8 @@ import sys
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from .activations import ACTIVATIONS
 from .errors import ArgumentError, ConfigError, is_count, is_number, short_repr
-from .ops import ACTIVATIONS
 
 HEADS = ("tied", "untied")
 MAX_INT = {"n_layer": 10_000}  # a file that claims a billion layers must not fill the memory with names

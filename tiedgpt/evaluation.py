@@ -1,22 +1,19 @@
-"""Loss of a text in: how likely a model held each token of a long text to be, given those before it.
+"""The loss of each token of a text, and its mean as perplexity and bits per byte.
 
-A text is longer than the context, so it is read in windows, by the recipe of Hugging Face's documentation
-("Perplexity of fixed-length models"), with which most published figures were made. Windows of n_ctx tokens
-start every `stride` tokens, the last one being shorter if the text ends before it does, and each predicts
-those of its tokens that no window before it held. Two things follow that a reader of a score should know:
+A text may exceed the context, so it is read in windows, as in Hugging Face's documentation ("Perplexity of
+fixed-length models"), which most published figures follow. A window of n_ctx tokens starts every `stride`
+tokens. The last window ends with the text. Each window predicts its tokens that no earlier window contained.
 
-    The first token of the text is not predicted: it follows nothing. All others are, each exactly once,
-    for any stride up to n_ctx - 1. With a stride of n_ctx no window knows the one before it, and its first
-    token is not predicted either: one token in n_ctx is left out.
+    The first token of the text is not predicted. With a stride of up to n_ctx - 1, every other token is
+    predicted once. With a stride of n_ctx, the first token of each window is not predicted.
 
-    Past the first window, a token sees n_ctx - stride to n_ctx - 1 tokens before it (at least one). So a
-    smaller stride takes longer and mostly gives a lower loss: scores compare at the same stride only.
+    After the first window, a prediction uses n_ctx - stride to n_ctx - 1 earlier tokens (at least one). A
+    smaller stride takes longer and mostly gives a lower loss, so compare scores at the same stride only.
 
-What is averaged here is the loss of every token. The recipe's own code averages the means of windows, each
-weighted by the number of tokens that are new in it less one. In the first window, and in all of them when
-the stride is n_ctx, so many are predicted; in the others one more is, so that they weigh a little less than
-they should. Over 30,000 tokens, at a stride of half the context, this changed a loss of 1.5087 by 0.00002;
-at a stride of 1 the recipe's code counts nothing but the first window.
+The result here is the mean over all predicted tokens. Hugging Face's code averages the means of windows, each
+weighted by its number of new tokens less one, which is one too few for all windows but the first. Over 30,000
+tokens at a stride of half the context, that changed a loss of 1.5087 by 0.00002. At a stride of 1, their code
+counts the first window only.
 """
 
 import math
@@ -28,18 +25,18 @@ from typing import Any
 import numpy as np
 
 from . import machine
-from .config import Config
-from .errors import ArgumentError, TiedGPTError, is_count, short_repr
-from .model import GPT2, as_array, check_ids, unembed
+from .checks import check_stride, check_text
+from .errors import TiedGPTError
+from .model import GPT2, unembed
 from .ops import cross_entropy
 from .tokenizer import Tokenizer
 
-BATCH = 1024  # tokens read at a time; short windows are read several at once
-ROWS = 256  # tokens whose logits a thread has at a time: 51 MB with GPT-2's vocabulary, and as much in work
+BATCH_TOKENS = 1024  # short windows are read together, up to this many tokens
+LOGIT_ROWS = 256  # tokens whose logits one thread holds: 51 MB with GPT-2's vocabulary, and as much for work
 
 
 def windows(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [W, 3]
-    """The windows over a text of n tokens: where each starts, the first token that it predicts, its end.
+    """The windows over a text of n tokens: the start, the first token predicted and the end of each.
 
     >>> windows(9, n_ctx=4, stride=2).tolist(), windows(9, n_ctx=4, stride=4).tolist()
     ([[0, 1, 4], [2, 4, 6], [4, 6, 8], [6, 8, 9]], [[0, 1, 4], [4, 5, 8], [8, 9, 9]])
@@ -53,37 +50,36 @@ def windows(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [W, 3]
 def token_losses(
     model: GPT2, ids: Any, stride: int, progress: Callable[[int], Any] | None = None
 ) -> np.ndarray:  # [N] -> [predicted tokens] float64
-    """The loss, in nats, of each token of a text that is predicted: all but the first, up to a stride of
-    n_ctx - 1 (see above). Their mean is the loss per token, its exponential the perplexity.
+    """The loss of each predicted token, in nats (see the top of this file for which are predicted).
 
-    `progress` is called with the number of tokens of the text that each batch of windows came forward.
-    Raises ArgumentError for a stride outside 1 to n_ctx, ids that the model cannot read, and fewer than two.
+    `progress` is called after each batch of windows with the number of tokens by which it advanced. Raises
+    ArgumentError for a stride outside 1 to n_ctx, ids that the model cannot read, and fewer than two ids.
     """
     config = model.config
-    stride, ids = check_stride(config, stride), check_text(config, ids)
+    stride, ids = check_stride(stride, config), check_text(ids, config)
     spans = windows(ids.size, config.n_ctx, stride)
     whole, last = spans[:-1], spans[-1:]
-    size = max(1, BATCH // config.n_ctx)
+    size = max(1, BATCH_TOKENS // config.n_ctx)
     losses: list[np.ndarray] = []
     done = 0
     for batch in (*(whole[at : at + size] for at in range(0, len(whole), size)), last):
         start, first, end = batch.T[..., None]  # each [B, 1]
-        places = np.arange(end[0, 0] - start[0, 0]) + start  # in the text, of the tokens read: [B, T]
+        places = np.arange(end[0, 0] - start[0, 0]) + start  # positions in the text: [B, T]
         hidden = model.hidden(ids[places])  # [B, T, D]
         predicts = (first <= places + 1) & (places + 1 < end)  # [B, T]
         hidden, targets = hidden[predicts], ids[places[predicts] + 1]  # [R, D], [R]
         if len(targets):
-            threads, step = machine.share(len(targets), ROWS, len(targets))
+            threads, step = machine.split_work(len(targets), LOGIT_ROWS, len(targets))
             pieces = [slice(start, start + step) for start in range(0, len(targets), step)]
-            with machine.team(threads) as shared_map:
-                losses += shared_map(partial(_piece_losses, model, hidden, targets), pieces)
+            with machine.thread_map(threads) as map_:
+                losses += map_(partial(_piece_losses, model, hidden, targets), pieces)
         if progress:
             progress(int(end[-1, 0]) - done)
         done = int(end[-1, 0])
     return np.concatenate(losses, dtype=np.float64)
 
 
-def _piece_losses(  # [R, D], [R] -> [at most ROWS]
+def _piece_losses(  # [R, D], [R] -> [at most LOGIT_ROWS]
     model: GPT2, hidden: np.ndarray, targets: np.ndarray, piece: slice
 ) -> np.ndarray:
     return cross_entropy(unembed(hidden[piece], model.W_U), targets[piece])
@@ -91,13 +87,13 @@ def _piece_losses(  # [R, D], [R] -> [at most ROWS]
 
 @dataclass(frozen=True)
 class Score:
-    """How well a model predicts a text. Tokens and bytes are those predicted, fewer than the text has."""
+    """How well a model predicts a text. Tokens and bytes count what was predicted, not the whole text."""
 
     tokens: int
-    bytes: int  # that the predicted tokens stand for in UTF-8; a special token's are those that spell it
+    bytes: int  # of the predicted tokens in UTF-8; a special token counts the bytes of its name
     nll: float  # nats per token
-    perplexity: float  # exp(nll); per token, so it depends on the tokenizer
-    bits_per_byte: float  # nll in bits, of all tokens together, over `bytes`: whatever the tokenizer
+    perplexity: float  # exp(nll), which depends on the tokenizer
+    bits_per_byte: float  # the bits of all predicted tokens over `bytes`, comparable between tokenizers
 
 
 def score(
@@ -107,12 +103,11 @@ def score(
     stride: int | None = None,
     progress: Callable[[int], Any] | None = None,
 ) -> Score:
-    """The score of a text that `tokenizer` made into `ids` [N], in windows every `stride` tokens.
+    """The score of `ids` [N], encoded by `tokenizer`. A stride of None is half the context.
 
-    A stride of None is half the context. Raises what token_losses raises, and TiedGPTError where the loss is
-    not a number that a language model can have.
+    Raises what token_losses raises, and TiedGPTError when the loss is nan or too large to be one.
     """
-    stride, ids = check_stride(model.config, stride), check_text(model.config, ids)
+    stride, ids = check_stride(stride, model.config), check_text(ids, model.config)
     losses = token_losses(model, ids, stride, progress)
     nats = float(losses.sum())
     nll = nats / losses.size
@@ -125,39 +120,11 @@ def score(
 
 
 def count_bytes(tokenizer: Tokenizer, ids: np.ndarray) -> int:  # [N] -> of all together
-    """How many bytes of UTF-8 tokens stand for; a special token's are those that spell it."""
+    """The number of UTF-8 bytes of the tokens' text; a special token counts the bytes of its name."""
     tokens = zip(*np.unique(ids, return_counts=True), strict=True)
     return sum(len(tokenizer.token_bytes(token)) * int(count) for token, count in tokens)
 
 
 def bits_per_nat(tokenizer: Tokenizer, predicted: np.ndarray) -> float:  # [N] -> factor
-    """What makes bits per byte of a loss in nats per token, for the tokens that were predicted."""
+    """The factor from nats per token to bits per byte, for the `predicted` tokens."""
     return predicted.size / math.log(2) / count_bytes(tokenizer, predicted)
-
-
-def check_stride(config: Config, stride: Any) -> int:
-    """stride, or half the context if None. Raises ArgumentError for one that is none or skips tokens."""
-    if stride is None:
-        return max(1, config.n_ctx // 2)
-    if not is_count(stride, 1) or stride > config.n_ctx:
-        raise ArgumentError(
-            f"stride must be a whole number from 1 to the model's context of {config.n_ctx}, "
-            f"got {short_repr(stride)}"
-        )
-    return int(stride)
-
-
-def check_text(config: Config, ids: Any) -> np.ndarray:  # -> [N]
-    """ids as an array, if a model of this configuration can score them. Raises ArgumentError."""
-    array = as_array(ids)
-    if array.ndim != 1:
-        raise ArgumentError(f"the text must be one sequence of ids [N], got shape {array.shape}")
-    if array.size < 2:
-        raise ArgumentError(
-            f"the text has {array.size} token{'s' * (array.size != 1)}: it takes two to predict one, "
-            "because the first follows nothing"
-        )
-    if config.n_ctx < 2:
-        raise ArgumentError("the model's context is 1 token: a window of one predicts nothing")
-    check_ids(array[:, None], config)  # as sequences of one token, which fit into any context
-    return array

@@ -1,7 +1,7 @@
-"""Text out of a model: read the prompt once, then choose one token after another.
+"""Sampling: read the prompt once, then choose one token after another.
 
-`sample_steps` makes the tokens, one step of every sample at a time; `generate` and `TextSample` stand on
-it and turn them into one sequence of ids, and into text that can be printed as it comes.
+`sample_steps` chooses the tokens of all samples, one step at a time. `generate` is the same for one sequence
+of ids, and `generate_text` for text that is printed while it grows.
 """
 
 import sys
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from .cache import KVCache
-from .config import Config
+from .checks import check_count, check_prompt, check_seed
 from .errors import ArgumentError, TiedGPTError, is_count, is_number, short_repr
-from .model import GPT2, as_array, check_ids, unembed
+from .model import GPT2, unembed
+from .run import KVCache
 from .tokenizer import Tokenizer
 
 
@@ -91,14 +91,14 @@ def sample_steps(
 ) -> Iterator[list[int]]:
     """Yield, max_new_tokens times, the next token of each sample: a list of num_samples ids.
 
-    The samples are one batch that shares one reading of the prompt (`progress` is called with the tokens
-    of each piece read). Sample i draws from a random stream of its own, fixed by (seed, i), so it is the
-    same however many others there are, up to rounding: a batch's products are not summed in the order of one
-    row's, which moves a logit in its seventh digit and, once in some ten thousand tokens, a draw.
+    The samples are one batch, and the prompt is read once (`progress` is called with the length of each piece
+    read). Sample i draws from its own random stream, fixed by (seed, i), so it does not depend on
+    num_samples, up to rounding: a batch's products are summed in another order than one row's, which changes
+    a logit in its seventh digit and about 1 sampled token in 10,000.
 
-    When the context is full the window slides: the later half is kept and read again, at positions from 0
-    on, because GPT-2's positions are absolute and no cached key holds at another place. So past n_ctx a
-    token sees between n_ctx / 2 and n_ctx tokens before it, and reading again costs little per token.
+    When the context is full, the later half of the tokens is kept and read again from position 0, because
+    GPT-2's positions are absolute and cached keys hold for their position only. So past n_ctx a token sees
+    n_ctx / 2 to n_ctx tokens before it.
     """
     n_ctx = model.config.n_ctx
     streams = [np.random.default_rng([seed, i]) for i in range(num_samples)]
@@ -107,7 +107,7 @@ def sample_steps(
     logits = next_logits(model, np.array([prompt]), cache, progress).repeat(num_samples, axis=0)
     cache = cache.repeat(num_samples)
     tokens = np.array([prompt] * num_samples)
-    # Each token is read just before the next is chosen, so that the last one never is.
+    # A token is read just before the next one is chosen, so the last one is never read.
     for step in range(max_new_tokens):
         if step:  # the first tokens are chosen from the prompt's own logits
             if cache.length == n_ctx:
@@ -123,7 +123,7 @@ def sample_steps(
 def next_logits(  # [B, T] -> [B, V]
     model: GPT2, ids: np.ndarray, cache: KVCache, progress: Callable[[int], Any] | None = None
 ) -> np.ndarray:
-    """Read ids into the cache and return the logits of what follows the last one."""
+    """Read ids into the cache; return the logits of the token after the last one."""
     hidden = model.hidden(ids, cache, progress=progress)
     return unembed(hidden[:, -1], model.W_U)
 
@@ -138,14 +138,14 @@ def generate(
     seed: int | None = None,
     greedy: bool = False,
 ) -> Iterator[int]:
-    """The tokens that follow `ids` [T], one at a time, until max_new_tokens or the end of the text.
+    """The tokens that follow `ids` [T], one at a time, until max_new_tokens or the end-of-text token.
 
-    The end-of-text token (config.eos_token_id) is not among them. The arguments are those of Sampling;
-    seed None draws a new one. Raises ArgumentError at once, not at the first token, for a value that makes
-    no sense, an id outside the vocabulary, or a prompt that is empty or longer than the context.
+    The end-of-text token (config.eos_token_id) is not returned. The other arguments are those of Sampling;
+    seed None draws a new seed. Raises ArgumentError at once, before the first token, for a value that is not
+    allowed, an id outside the vocabulary, and a prompt that is empty or longer than the context.
     """
     sampling = Sampling(temperature, top_k, top_p, greedy)
-    prompt = check_prompt(model.config, ids)
+    prompt = check_prompt(ids, model.config)
     steps = sample_steps(
         model, prompt, 1, check_count("max_new_tokens", max_new_tokens), sampling, check_seed(seed)
     )
@@ -236,33 +236,3 @@ def generate_text(
     for number, sample in enumerate(samples):
         if sample.finish_reason is None:
             yield number, sample.finish("length")
-
-
-def check_prompt(config: Config, ids: Any) -> list[int]:
-    """ids as a list, if a model can be asked to continue them. Raises ArgumentError."""
-    array = as_array(ids)
-    if array.size == 0:
-        raise ArgumentError("the prompt is empty: GPT-2 needs at least one token to continue")
-    if array.ndim != 1:
-        raise ArgumentError(f"the prompt must be one sequence of ids [T], got shape {array.shape}")
-    if array.size > config.n_ctx:
-        raise ArgumentError(
-            f"the prompt has {array.size} tokens, more than the model's context of {config.n_ctx}"
-        )
-    return check_ids(array, config).tolist()
-
-
-def check_count(name: str, value: Any) -> int:
-    """value, if it is a whole number of at least 1. Raises ArgumentError."""
-    if not is_count(value, 1):
-        raise ArgumentError(f"{name} must be a whole number of at least 1, got {short_repr(value)}")
-    return int(value)
-
-
-def check_seed(seed: Any) -> int:
-    """seed, or a new one if None. Raises ArgumentError for a negative one."""
-    if seed is None:
-        return int(np.random.SeedSequence().generate_state(1)[0])
-    if not is_count(seed, 0):
-        raise ArgumentError(f"seed must be a whole number of at least 0, got {short_repr(seed)}")
-    return int(seed)

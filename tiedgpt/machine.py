@@ -1,10 +1,10 @@
-"""The machine under NumPy: where arrays lie in memory, memory that is kept, and threads.
+"""Memory layout and threads: what makes the code fast and changes no result but for rounding.
 
-NumPy leaves products to BLAS, which spreads each over all cores, and computes everything else on one. What is
-not products takes a quarter of the time in which GPT-2 124M reads a text on two cores, and half of a small
-model's. So on up to MOST cores threads of ours share the work instead, each with its own products.
+NumPy passes matrix products to BLAS, which uses all cores, and runs everything else on one core. On two
+cores, "everything else" is a quarter of the time in which GPT-2 124M reads a text, and half of a small
+model's. So on up to MAX_THREADS cores, Python threads share the work, and each runs its own products.
 
-`openblas` and `keep_freed_memory` reach below NumPy, by ctypes; what they do not find, they do not set.
+`openblas` and `keep_freed_memory` call C libraries by ctypes. Where a library is missing they do nothing.
 """
 
 import ctypes
@@ -23,57 +23,56 @@ import numpy as np
 # glibc's names for what mallopt sets, from malloc.h
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
-LINE = 64  # bytes, of the processor's cache
-WIDE = 640  # n_embd from which BLAS alone trains faster
-SHARE = 128  # tokens that are worth a thread, at least
-MOST = 4  # threads: Python itself runs on one core at a time
+CACHE_LINE = 64  # bytes
+WIDE = 640  # from this n_embd on, training is faster when only BLAS uses threads
+MIN_TOKENS = 128  # per thread: with fewer, starting threads costs more than it saves
+MAX_THREADS = 4  # Python's own code runs on one core at a time
 
 _lock = Lock()
-_before: list[int] = []  # for each who is in one_blas_thread now, BLAS's threads before the first came
+_saved: list[int] = []  # BLAS's thread count before the first one_blas_thread, once per active context
 
 
 def aligned(shape: tuple[int, ...], dtype: Any, order: Any = "C") -> np.ndarray:
-    """An empty array that starts where a line of the processor's cache does.
+    """An empty array that starts at a cache line.
 
-    subtle: NumPy's own start 16 bytes after a line does, so that each load of 64 bytes touches two lines. Of
-    weights, that makes a token take 3 to 10 % more time.
+    NumPy's arrays start 16 bytes after one, so each load of 64 bytes touches two lines. For weights, that
+    costs 3 to 10 % of the time of a token.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(size + LINE, np.uint8)
-    start = -memory.__array_interface__["data"][0] % LINE
+    memory = np.empty(size + CACHE_LINE, np.uint8)
+    start = -memory.__array_interface__["data"][0] % CACHE_LINE
     return memory[start : start + size].view(dtype).reshape(shape, order=order)
 
 
 def empty_weight(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An empty array for a parameter: a tall or square matrix column by column, a wide one row by row.
+    """An empty array for a parameter: tall and square matrices in column order, wide ones in row order.
 
-    BLAS streams a matrix fastest along its longer axis. At batch 1, where reading the weights is all there is
-    to do, a token takes an eighth less time than if every matrix lay row by row, or all but wte column by
-    column.
+    BLAS reads a matrix fastest along its longer axis. At batch 1, where reading the weights is most of the
+    work, a token takes an eighth less time than with all matrices in row order, or all but wte in column
+    order.
     """
     is_tall = len(shape) == 2 and shape[0] >= shape[1]
     return aligned(shape, dtype, "F" if is_tall else "C")
 
 
 def keep_freed_memory() -> None:
-    """Tell the C library to keep the memory of arrays that are freed, for the next ones.
+    """Make glibc keep the memory of freed arrays for the next arrays, in the whole process, from now on.
 
-    A training step makes and frees the same arrays as the step before. glibc would give their memory back to
-    the system after each, and fetching it again, page by page, costs a fifth of a step. This holds for the
-    whole process from here on.
+    Each training step makes and frees the same arrays. glibc would return their memory to the system, and
+    getting it back page by page costs a fifth of a step.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # not glibc
         return
-    mallopt(M_MMAP_THRESHOLD, 32 * 2**20)  # as large as it may be
+    mallopt(M_MMAP_THRESHOLD, 32 * 2**20)  # the largest value that is allowed
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-    mallopt(M_ARENA_MAX, 1)  # or threads would have memory of their own, which is always given back
+    mallopt(M_ARENA_MAX, 1)  # one arena: those of other threads always return memory
 
 
 @cache
 def openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """What gets and sets the number of threads of the OpenBLAS in NumPy's wheels; None if there is none."""
+    """The functions that get and set the thread count of NumPy's OpenBLAS. None with another BLAS."""
     package = Path(np.__path__[0])
     for path in [*package.parent.glob("numpy.libs/*openblas*"), *package.glob(".dylibs/*openblas*")]:
         try:
@@ -89,9 +88,9 @@ def openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let each thread of ours compute its own products; BLAS would let them wait for each other.
+    """Give BLAS one thread, for the whole process, until the last such context ends.
 
-    Meanwhile BLAS has one thread for the whole process, until the last who asked for that has ended.
+    Python threads that share work need this: with more BLAS threads, their products wait for each other.
     """
     blas = openblas()
     if blas is None:
@@ -99,62 +98,62 @@ def one_blas_thread() -> Iterator[None]:
         return
     get, set_ = blas
     with _lock:
-        _before.append(_before[0] if _before else get())
+        _saved.append(_saved[0] if _saved else get())
         set_(1)
     try:
         yield
     finally:
         with _lock:
-            before = _before.pop()
-            if not _before:
+            before = _saved.pop()
+            if not _saved:
                 set_(before)
 
 
 def reading_threads() -> int:
-    """How many threads of ours should share a text: as many as BLAS has when left alone, if at most MOST.
+    """How many Python threads share a text: BLAS's usual thread count, or 1 if that exceeds MAX_THREADS.
 
-    Else one: so few of ours would leave too many of more cores idle (a guess: what was measured is two, where
-    ours take a fifth less time). And a BLAS that is not OpenBLAS cannot be told to leave the cores to us.
+    With more cores, MAX_THREADS threads would leave too many idle. (Measured: two cores, where sharing takes
+    a fifth less time. More than four is a guess.) A BLAS other than OpenBLAS cannot be limited, so there it
+    is 1.
     """
     blas = openblas()
-    if blas is None or not main_thread().is_alive():  # after whose end Python starts no thread for a pool
+    if blas is None or not main_thread().is_alive():  # after its end a pool cannot start threads
         return 1
     get, _ = blas
     with _lock:
-        n = _before[0] if _before else get()
-    return n if n <= MOST else 1
+        n = _saved[0] if _saved else get()
+    return n if n <= MAX_THREADS else 1
 
 
-def share(n: int, most: int, tokens: int) -> tuple[int, int]:
-    """How threads share n tokens of each sequence, `tokens` in all: how many threads, and a piece's length.
+def split_work(n: int, most: int, tokens: int) -> tuple[int, int]:
+    """The number of threads for n rows (`tokens` in all), and the rows of a piece, at most `most`.
 
-    Each thread has as many pieces as another, of at most `most`. It is all threads or one: while ours work,
-    BLAS has one thread, and a core that has none of ours is idle.
+    Each thread gets the same number of pieces. All threads are used or one, because BLAS has one thread
+    meanwhile and a core without a Python thread would be idle.
     """
     threads = reading_threads()
-    if tokens < SHARE * threads:
+    if tokens < MIN_TOKENS * threads:
         threads = 1
     rounds = math.ceil(n / (threads * most))
     return threads, math.ceil(n / (threads * rounds))
 
 
 @contextmanager
-def team(size: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """A `map` whose work threads share, each with its own products; for a team of one, Python's own.
+def thread_map(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """A `map` that runs on several threads, or Python's own `map` for one.
 
-    What NumPy does about overflow and the like is what the caller's np.errstate says. If the block fails,
-    what has not begun never does.
+    The caller's np.errstate holds in all threads. If the block fails, calls that have not begun are dropped.
     """
-    if size == 1:
+    if threads == 1:
         yield map
         return
-    errors = np.geterr()  # which new threads do not inherit
+    errors = np.geterr()  # new threads do not inherit it
 
     def work(function: Callable[..., Any], *args: Any) -> Any:
         with np.errstate(**errors):
             return function(*args)
 
-    with one_blas_thread(), ThreadPoolExecutor(size) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
         try:
             yield lambda function, *iterables: pool.map(partial(work, function), *iterables)
         finally:
@@ -162,17 +161,17 @@ def team(size: int) -> Iterator[Callable[..., Iterator[Any]]]:
 
 
 def training_threads(n_embd: int) -> int:
-    """How many threads should share a training batch.
+    """How many Python threads share a training batch.
 
-    In a small model, each core gets its share. In a wide one products are most of the work, and BLAS spreads
-    them by itself, without a gradient for each thread.
+    One per core for a small model. In a wide model products are most of the work: BLAS shares them itself,
+    and no thread needs a gradient of its own.
     """
     if n_embd >= WIDE or openblas() is None:
         return 1
-    return min(MOST, cores())
+    return min(MAX_THREADS, cores())
 
 
 def cores() -> int:
     """How many processor cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux
+    affinity = getattr(os, "sched_getaffinity", None)  # on Linux
     return len(affinity(0)) if affinity else os.cpu_count() or 1

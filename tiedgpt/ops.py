@@ -1,31 +1,28 @@
-"""The few functions that GPT-2 is made of, each with its derivative under it.
+"""The functions that GPT-2 is made of. Each is followed by its derivative.
 
-Arrays in, arrays out; dtype in is dtype out. `dx` stands for the gradient of the loss by x, and has x's
-shape; `f_backward(dout, ...)` takes the gradient by what f returned, and then what it needs of what f was
-given (softmax: of what f returned). Where f has weights, their gradients are written into `grad`, a dict of
-arrays named like them.
+Arrays in, arrays out; the output has the input's dtype. `dx` is the gradient of the loss with respect to x,
+and has x's shape. `f_backward(dout, ...)` takes the gradient with respect to f's output, then the inputs of f
+that it needs (softmax_backward: f's output). Where f has weights, their gradients are written into `grad`, a
+dict of arrays with the weights' names.
 
-Constants are Python floats on purpose: a NumPy float64 scalar (np.sqrt(2), say) would turn a float32
-array into float64 without a word. `x * x * x` is on purpose too: NumPy's `x**3` is tens of times slower.
+Constants are Python floats: a NumPy float64 scalar such as np.sqrt(2) would turn a float32 array into
+float64. Powers are products: NumPy's x**3 is tens of times slower than x * x * x.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
-from .erfc import erfc
 
 SQRT_OF_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
 def gelu_new(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
-    """GPT-2's activation: x * Phi(x) with the normal distribution's Phi approximated by a tanh.
+    """GPT-2's activation, an approximation of x * Phi(x), Phi the normal distribution's CDF.
 
         0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))     [Hendrycks & Gimpel 2016, arXiv:1606.08415]
 
-    Written in place: the temporaries of an MLP are the largest arrays of the forward pass.
+    It works in place, because the MLP's arrays are the largest of the forward pass.
     """
     out = x * x
     out *= 0.044715 * SQRT_OF_2_OVER_PI
@@ -39,7 +36,7 @@ def gelu_new(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
 
 
 def gelu_new_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """With s = (1 + tanh u) / 2 and u = sqrt(2/pi) (x + 0.044715 x^3), gelu_new is x s, and
+    """gelu_new(x) = x s, with s = (1 + tanh u) / 2 and u = sqrt(2/pi) (x + 0.044715 x^3).
 
     (x s)' = s + x s'        s' = 2 s (1 - s) u'        u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
     """
@@ -50,7 +47,7 @@ def gelu_new_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], 
     np.tanh(s, out=s)
     s *= 0.5
     s += 0.5
-    dx = x_squared  # not needed any more
+    dx = x_squared  # reuse its memory
     dx *= 6 * 0.044715 * SQRT_OF_2_OVER_PI
     dx += 2 * SQRT_OF_2_OVER_PI  # 2 u'
     dx *= x
@@ -61,95 +58,10 @@ def gelu_new_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], 
     return dx
 
 
-def normal_cdf(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
-    """Phi(x) = erfc(-x / sqrt(2)) / 2, the share of a normal distribution that lies below x."""
-    tail = 0.5 * erfc(np.abs(x) * math.sqrt(0.5))  # 1 - Phi(|x|), with all its digits
-    return np.where(x < 0, tail, 1.0 - tail)
-
-
-def gelu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
-    """x * Phi(x), exactly."""
-    return x * normal_cdf(x)
-
-
-def gelu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """(x Phi)' = Phi + x phi, with phi the normal density exp(-x^2 / 2) / sqrt(2 pi)."""
-    phi = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-    return dout * (normal_cdf(x) + x * phi)
-
-
-def relu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
-    """max(x, 0)."""
-    return np.maximum(x, 0)
-
-
-def relu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """1 where x > 0, else 0; at 0, where there is no derivative, 0 as in torch."""
-    return dout * (x > 0)
-
-
-def sigmoid(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
-    """1 / (1 + exp(-x)), by way of tanh, which cannot overflow."""
-    return 0.5 * (1.0 + np.tanh(0.5 * x))
-
-
-def silu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
-    """x sigmoid(x), also called swish."""
-    return x * sigmoid(x)
-
-
-def silu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """(x s)' = s + x s (1 - s), with s = sigmoid(x)."""
-    s = sigmoid(x)
-    return dout * (s + x * s * (1.0 - s))
-
-
-def quick_gelu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
-    """x sigmoid(1.702 x), a rougher approximation of gelu."""
-    return x * sigmoid(1.702 * x)
-
-
-def quick_gelu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """(x s)' = s + 1.702 x s (1 - s), with s = sigmoid(1.702 x)."""
-    s = sigmoid(1.702 * x)
-    return dout * (s + 1.702 * x * s * (1.0 - s))
-
-
-def tanh_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """1 - tanh(x)^2."""
-    t = np.tanh(x)
-    return dout * (1.0 - t * t)
-
-
-# The activation_function of a config.json -> ours. Five of transformers' names mean one formula.
-ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "gelu_new": gelu_new,
-    "gelu_accurate": gelu_new,
-    "gelu_fast": gelu_new,
-    "gelu_pytorch_tanh": gelu_new,
-    "gelu_python_tanh": gelu_new,
-    "gelu": gelu,
-    "gelu_python": gelu,
-    "quick_gelu": quick_gelu,
-    "relu": relu,
-    "silu": silu,
-    "swish": silu,
-    "tanh": np.tanh,
-}
-BACKWARD = {
-    gelu_new: gelu_new_backward,
-    gelu: gelu_backward,
-    relu: relu_backward,
-    silu: silu_backward,
-    quick_gelu: quick_gelu_backward,
-    np.tanh: tanh_backward,
-}
-
-
 def softmax(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:  # [..., n] -> [..., n]
-    """exp(x) / sum(exp(x)) over the last axis; -inf becomes exactly 0. `out` may be x itself, as in NumPy.
+    """exp(x) / sum(exp(x)) over the last axis; -inf becomes exactly 0. `out` may be x itself.
 
-    subtle: subtracting the maximum changes nothing but keeps exp from overflowing.
+    The maximum is subtracted first. That does not change the result, and exp cannot overflow.
     """
     out = np.subtract(x, x.max(axis=-1, keepdims=True), out=out)
     np.exp(out, out=out)
@@ -158,14 +70,14 @@ def softmax(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:  # [...
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:  # [..., n] -> [..., n]
-    """log(softmax(x)), finite where softmax itself would underflow to 0."""
+    """log(softmax(x)). It stays finite where softmax(x) underflows to 0."""
     out = x - x.max(axis=-1, keepdims=True)
     out -= np.log(np.exp(out).sum(axis=-1, keepdims=True))
     return out
 
 
 def softmax_backward(dout: np.ndarray, out: np.ndarray) -> np.ndarray:  # [..., n], [..., n] -> [..., n]
-    """`out` is what softmax returned. d out_i / d x_j = out_i ((i == j) - out_j), so
+    """`out` is softmax(x). Since d out_i / d x_j = out_i ((i == j) - out_j),
 
     dx_j = out_j (dout_j - sum_i dout_i out_i)
     """
@@ -177,9 +89,9 @@ def softmax_backward(dout: np.ndarray, out: np.ndarray) -> np.ndarray:  # [..., 
 def layer_norm(  # [..., D] -> [..., D]
     x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float
 ) -> np.ndarray:
-    """Each vector shifted to mean 0 and scaled to variance 1, then by `weight` and `bias` [D]."""
+    """Shift each vector to mean 0, scale it to variance 1, then apply `weight` and `bias` [D]."""
     D = x.shape[-1]
-    out = x - x.sum(axis=-1, keepdims=True) / D  # to the bit what x.mean is, at a third of its overhead
+    out = x - x.sum(axis=-1, keepdims=True) / D  # equals x.mean bit for bit, with a third of its overhead
     variance = (out * out).sum(axis=-1, keepdims=True) / D
     out /= np.sqrt(variance + eps)
     out *= weight
@@ -190,16 +102,15 @@ def layer_norm(  # [..., D] -> [..., D]
 def layer_norm_backward(  # [..., D], [..., D] -> [..., D]
     dout: np.ndarray, x: np.ndarray, weight: np.ndarray, eps: float, grad: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """With n = (x - mean) / s and s = sqrt(variance + eps), layer_norm is n weight + bias.
+    """layer_norm(x) = n weight + bias, with n = (x - mean) / s and s = sqrt(variance + eps).
 
-    Each x_j acts on every n_i in three ways: by itself, through the mean, and through the variance, for which
-    ds / dx_j = n_j / D.
+    x_j changes n_i directly, through the mean, and through s, where ds / dx_j = n_j / D:
 
         d n_i / d x_j = ((i == j) - 1 / D - n_i n_j / D) / s
 
-    Summed with dn_i over i:    dx = (dn - mean(dn) - n mean(dn n)) / s
+    Summed over i with dn_i:    dx = (dn - mean(dn) - n mean(dn n)) / s
 
-    n and s are computed again from x, which the tape holds anyway.
+    n and s are recomputed from x, so the tape does not have to keep them.
     """
     D = x.shape[-1]
     n = x - x.sum(axis=-1, keepdims=True) / D
@@ -220,12 +131,11 @@ def layer_norm_backward(  # [..., D], [..., D] -> [..., D]
 
 
 def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:  # [..., in] -> [..., out]
-    """x @ weight + bias, weight [in, out].
+    """x @ weight + bias, with weight [in, out].
 
-    subtle: np.matmul of [B, 1, in] would run B separate matrix-vector products; as one [B, in] it is one
-    matrix product, which reads the weights once. And OpenBLAS multiplies a few rows by a matrix that lies
-    in memory column by column, as the tall ones of loaded checkpoints do, faster the other way round: 1.5
-    times for 32 rows, 1.9 for 2.
+    The leading axes become one. np.matmul of [B, 1, in] would run B matrix-vector products and read the
+    weights B times; [B, in] is one matrix product. For few rows and a weight in column order, which is how
+    tall weights are loaded, OpenBLAS is faster with both sides transposed: 1.5 times for 32 rows, 1.9 for 2.
     """
     rows = x.reshape(-1, x.shape[-1])
     few = len(rows) <= 64 and weight.flags.f_contiguous
@@ -237,7 +147,7 @@ def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:  
 def linear_backward(  # [..., out], [..., in] -> [..., in]
     dout: np.ndarray, x: np.ndarray, weight: np.ndarray, grad: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """out = x weight + bias, so dx = dout weight^T, dweight = x^T dout and dbias = the sum of dout's rows."""
+    """out = x weight + bias: dx = dout weight^T, dweight = x^T dout, dbias is the sum of dout's rows."""
     rows, drows = x.reshape(-1, x.shape[-1]), dout.reshape(-1, dout.shape[-1])
     np.matmul(rows.T, drows, out=grad["weight"])
     drows.sum(axis=0, out=grad["bias"])
@@ -245,10 +155,9 @@ def linear_backward(  # [..., out], [..., in] -> [..., in]
 
 
 def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:  # [N, V], [N] -> [N]
-    """-log(softmax(logits)[target]) of each row, in nats: how unlikely it held its target to be.
+    """-log(softmax(logits)[target]) of each row, in nats: the loss of predicting `targets`.
 
-    As logsumexp(logits) - logits[target], so that a probability too small for a float still has its
-    logarithm; the row's maximum is subtracted from both.
+    Computed as logsumexp(logits) - logits[target], which stays finite where softmax underflows.
     """
     shifted = logits - logits.max(axis=-1, keepdims=True)
     at_target = shifted[np.arange(len(targets)), targets]
@@ -259,11 +168,7 @@ def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:  # [N,
 def cross_entropy_backward(  # [N], [N, V], [N] -> [N, V]
     dout: np.ndarray, logits: np.ndarray, targets: np.ndarray
 ) -> np.ndarray:
-    """What softmax says less what is true: probabilities, minus 1 at the target.
-
-    A loss is logsumexp(logits) - logits[target]; the first's derivative by logits_j is softmax_j, that of the
-    second is (j == target).
-    """
+    """loss = logsumexp(logits) - logits[target], so dlogits_j = softmax_j - (j == target)."""
     dlogits = softmax(logits)
     dlogits[np.arange(len(targets)), targets] -= 1.0
     dlogits *= dout[:, None]
@@ -271,5 +176,5 @@ def cross_entropy_backward(  # [N], [N, V], [N] -> [N, V]
 
 
 def dropout_mask(shape: tuple[int, ...], p: float, dtype: Any, rng: np.random.Generator) -> np.ndarray:
-    """0 with probability p, else 1 / (1 - p): what dropout multiplies by, forward and backward."""
+    """The factors of dropout, forward and backward: 0 with probability p, else 1 / (1 - p)."""
     return np.multiply(rng.random(shape, np.float32) >= p, 1 / (1 - p), dtype=dtype)

@@ -1,6 +1,6 @@
-"""The one table of GPT-2's parameters: which tensors there are, what shape each has, how many numbers.
+"""The table of GPT-2's parameters: names, shapes, counts.
 
-Loading checks against it, saving writes it, counting sums it. The names are the checkpoint's own:
+Loading checks against it, saving writes it, counting sums it. The names are those of checkpoints:
 
     wte.weight [V, D]             token embedding, W_E        h.N.ln_1, h.N.ln_2, ln_f    layer norms
     wpe.weight [n_ctx, D]         position embedding, W_pos   h.N.attn.c_attn [D, 3D]     W_Q | W_K | W_V
@@ -56,7 +56,7 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 
 
 def nest(parameters: Parameters) -> dict[str, Any]:
-    """The same arrays under nested names, so that a layer's parameters can be handed over together.
+    """The same arrays in nested dicts, one level for each step of their names, and h as a list of layers.
 
     >>> tree = nest({"wte.weight": 1, "h.0.ln_1.weight": 2, "h.0.ln_1.bias": 3, "h.1.ln_1.weight": 4})
     >>> tree["wte"], tree["h"][0], tree["h"][1]
@@ -74,7 +74,7 @@ def nest(parameters: Parameters) -> dict[str, Any]:
 
 
 def unflatten(flat: np.ndarray, shapes: dict[str, tuple[int, ...]]) -> Parameters:  # [P] -> arrays
-    """Parameters that lie one after the other in one vector: what is done to it is done to all of them.
+    """The parameters as views of one vector, one after the other. A change of the vector changes them all.
 
     >>> flat = np.arange(5)
     >>> unflatten(flat, {"ln_f.weight": (2,), "ln_f.bias": (3,)})["ln_f.bias"]
@@ -85,7 +85,7 @@ def unflatten(flat: np.ndarray, shapes: dict[str, tuple[int, ...]]) -> Parameter
     return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
-GROUPS = {  # group -> the part of a name that puts a tensor in it
+GROUPS = {  # group -> the part of the name that its tensors share
     "token embedding": "wte.",
     "position embedding": "wpe.",
     "attention": ".attn.",
@@ -96,10 +96,10 @@ GROUPS = {  # group -> the part of a name that puts a tensor in it
 
 
 def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
-    """How many numbers the model holds, for both heads, whichever head `config` has.
+    """The number of parameters with either head, whichever head `config` has.
 
-    Returns {"tied": count, "untied": count}, each count {"groups": {group: n}, "total": n, "bytes": n};
-    the groups are those of GROUPS and add up to the total. Bytes are those of float32.
+    Returns {"tied": count, "untied": count}, each count {"groups": {group: n}, "total": n, "bytes": n}. The
+    groups are those of GROUPS and add up to the total. Bytes are for float32.
 
     >>> counts = count_parameters(Config())
     >>> counts["tied"]["total"], counts["untied"]["total"]

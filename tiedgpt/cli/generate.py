@@ -10,8 +10,9 @@ from typing import Any
 
 from ..checkpoints import open_checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
+from ..checks import check_count, check_prompt, check_seed
 from ..errors import ArgumentError, TiedGPTError
-from ..generation import Sampling, TextSample, check_count, check_prompt, check_seed, generate_text
+from ..generation import Sampling, TextSample, generate_text
 from ..model import GPT2
 from ..tokenizer import EOT, Tokenizer
 from .common import (
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
     # The prompt is read before the weights are: a mistake in it should not cost the wait.
     if not interactive:
         prompt = read_stdin().removesuffix("\n").removesuffix("\r") if args.prompt is None else args.prompt
-        ids = check_prompt(checkpoint.config, encode_prompt(tokenizer, prompt, args))
+        ids = check_prompt(encode_prompt(tokenizer, prompt, args), checkpoint.config)
     start = time.perf_counter()
     model = load(checkpoint, args.head)
     load_s = time.perf_counter() - start
@@ -153,7 +154,7 @@ class Answer:
 
     def texts(self, ids: list[int]) -> Iterator[tuple[int, str]]:
         """Let the samples grow; yield (a sample's number, new text) as it comes. Measures the time."""
-        ids = check_prompt(self._model.config, ids)
+        ids = check_prompt(ids, self._model.config)
         start = time.perf_counter()
         with Progress("reading the prompt", len(ids), "token") as progress:
             texts = generate_text(

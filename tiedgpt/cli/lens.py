@@ -7,7 +7,7 @@ from typing import Any
 
 from ..checkpoints import open_checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
-from ..generation import check_prompt
+from ..checks import check_prompt
 from ..study.lens import Layer, lens
 from ..tokenizer import Tokenizer
 from .common import (
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     path = find(args.model)[1]
     checkpoint = open_checkpoint(path)
     tokenizer = read_tokenizer(path)
-    ids = check_prompt(checkpoint.config, encode(tokenizer, args.prompt, args.allow_special))
+    ids = check_prompt(encode(tokenizer, args.prompt, args.allow_special), checkpoint.config)
     model = load(checkpoint, args.head)
     layers = lens(model, ids)
     if not args.json:

@@ -7,8 +7,9 @@ from typing import Any
 
 from ..checkpoints import open_checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
+from ..checks import check_stride, check_text
 from ..errors import ArgumentError, TiedGPTError
-from ..evaluation import check_stride, check_text, score, windows
+from ..evaluation import score, windows
 from .common import (
     Progress,
     add_command,
@@ -64,11 +65,11 @@ def run(args: argparse.Namespace) -> None:
     config, tokenizer = checkpoint.config, read_tokenizer(path)
     # All that can be wrong is found out before the weights are read.
     try:
-        stride = check_stride(config, args.stride)
+        stride = check_stride(args.stride, config)
     except ArgumentError as error:
         raise ArgumentError(f"--{error}") from error
     try:
-        ids = check_text(config, encode(tokenizer, text, args.allow_special))
+        ids = check_text(encode(tokenizer, text, args.allow_special), config)
     except TiedGPTError as error:
         raise ArgumentError(f"{source_name(args.file)}: {error}") from error
 

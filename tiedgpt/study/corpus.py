@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import as_array
 from ..errors import ArgumentError
-from ..model import as_array
 
 MIN_COUNT = 100  # a token seen less often has too few successors for its counts to say much
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..model import GPT2, Tape, check_ids
+from ..checks import check_ids
+from ..model import GPT2
+from ..run import Tape
 from .paths import blocks, likeliest, read_out
 
 

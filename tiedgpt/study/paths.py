@@ -22,6 +22,7 @@ import numpy as np
 from ..errors import TiedGPTError
 from ..model import GPT2, mlp, unembed
 from ..ops import layer_norm, log_softmax
+from ..run import Run
 
 BLOCK = 2**24  # logits at a time: 64 MB in float32
 
@@ -41,7 +42,7 @@ def mlp0(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
     block = model.tree["h"][0]
     resid_mid = model.W_E[tokens]
     mlp_in = layer_norm(resid_mid, **block["ln_2"], eps=model.config.layer_norm_epsilon)
-    return read_out(model, resid_mid + mlp(mlp_in, **block["mlp"], config=model.config, layer=0))
+    return read_out(model, resid_mid + mlp(mlp_in, **block["mlp"], run=Run(model.config)))
 
 
 def whole_model(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]

@@ -17,10 +17,11 @@ import numpy as np
 
 from ..checkpoints import safetensors
 from ..checkpoints.files import StagedFiles
+from ..checks import check_ids
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, is_count, is_number, short_repr
 from ..evaluation import token_losses
 from ..machine import cores, keep_freed_memory, one_blas_thread, training_threads
-from ..model import GPT2, check_ids
+from ..model import GPT2
 from ..parameters import parameter_shapes, unflatten
 from .backward import loss_and_gradients
 from .optimizer import AdamW, clip, learning_rate

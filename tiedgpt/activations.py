@@ -1,0 +1,127 @@
+"""The activations that other GPT-2 checkpoints use. GPT-2's own is gelu_new, in ops.py.
+
+ACTIVATIONS maps the activation_function of a config.json to a function and its derivative.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from .ops import gelu_new, gelu_new_backward
+
+Z_END = 8.0  # erfc(8) is 1e-29; larger z are treated as 8
+T_END = 2.0 / (2.0 + Z_END)  # t lies in [T_END, 1], which is mapped to Chebyshev's [-1, 1]
+TERMS = 23  # of the series
+
+
+@lru_cache
+def series() -> np.ndarray:
+    """The Chebyshev coefficients of P in `erfc`."""
+
+    def P(u: np.ndarray) -> list[float]:  # u in [-1, 1]
+        ts = (0.5 * (u * (1.0 - T_END) + (1.0 + T_END))).tolist()
+        zs = [2.0 / t - 2.0 for t in ts]
+        return [math.log(math.erfc(z) / t) + z * z for t, z in zip(ts, zs, strict=True)]
+
+    return np.polynomial.chebyshev.chebinterpolate(P, TERMS - 1)
+
+
+def erfc(z: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """The complementary error function for z >= 0, to 14 digits. NumPy has none; exact gelu needs it.
+
+    erfc(z) = t exp(P(t) - z^2) with t = 2 / (2 + z) [Numerical Recipes, "Error function"]. P is smooth, so a
+    short Chebyshev series is enough. It is fitted to math.erfc, which takes one number at a time and is too
+    slow for arrays.
+    """
+    z = np.minimum(z, Z_END)
+    t = 2.0 / (2.0 + z)
+    u = (2.0 * t - (1.0 + T_END)) / (1.0 - T_END)
+    return (t * np.exp(np.polynomial.chebyshev.chebval(u, series()) - z * z)).astype(z.dtype)
+
+
+def normal_cdf(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """The normal distribution's CDF, Phi(x) = erfc(-x / sqrt(2)) / 2."""
+    tail = 0.5 * erfc(np.abs(x) * math.sqrt(0.5))  # 1 - Phi(|x|), without cancellation
+    return np.where(x < 0, tail, 1.0 - tail)
+
+
+def gelu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """x * Phi(x), which gelu_new approximates."""
+    return x * normal_cdf(x)
+
+
+def gelu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
+    """(x Phi)' = Phi + x phi, with phi the normal density exp(-x^2 / 2) / sqrt(2 pi)."""
+    phi = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return dout * (normal_cdf(x) + x * phi)
+
+
+def relu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """max(x, 0)."""
+    return np.maximum(x, 0)
+
+
+def relu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
+    """1 where x > 0, else 0. At x = 0 the derivative does not exist, and 0 is used as in torch."""
+    return dout * (x > 0)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """1 / (1 + exp(-x)), computed by tanh, which cannot overflow."""
+    return 0.5 * (1.0 + np.tanh(0.5 * x))
+
+
+def silu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """x sigmoid(x), also called swish."""
+    return x * sigmoid(x)
+
+
+def silu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
+    """(x s)' = s + x s (1 - s), with s = sigmoid(x)."""
+    s = sigmoid(x)
+    return dout * (s + x * s * (1.0 - s))
+
+
+def quick_gelu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """x sigmoid(1.702 x), another approximation of gelu."""
+    return x * sigmoid(1.702 * x)
+
+
+def quick_gelu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
+    """(x s)' = s + 1.702 x s (1 - s), with s = sigmoid(1.702 x)."""
+    s = sigmoid(1.702 * x)
+    return dout * (s + 1.702 * x * s * (1.0 - s))
+
+
+def tanh_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
+    """1 - tanh(x)^2."""
+    t = np.tanh(x)
+    return dout * (1.0 - t * t)
+
+
+class Activation(NamedTuple):
+    forward: Callable[[np.ndarray], np.ndarray]  # x -> out
+    backward: Callable[[np.ndarray, np.ndarray], np.ndarray]  # dout, x -> dx
+
+
+GELU_NEW = Activation(gelu_new, gelu_new_backward)
+GELU = Activation(gelu, gelu_backward)
+SILU = Activation(silu, silu_backward)
+
+ACTIVATIONS = {
+    "gelu_new": GELU_NEW,
+    "gelu_accurate": GELU_NEW,
+    "gelu_fast": GELU_NEW,
+    "gelu_pytorch_tanh": GELU_NEW,
+    "gelu_python_tanh": GELU_NEW,
+    "gelu": GELU,
+    "gelu_python": GELU,
+    "quick_gelu": Activation(quick_gelu, quick_gelu_backward),
+    "relu": Activation(relu, relu_backward),
+    "silu": SILU,
+    "swish": SILU,
+    "tanh": Activation(np.tanh, tanh_backward),
+}

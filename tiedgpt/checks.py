@@ -1,0 +1,124 @@
+"""Checks of arguments. Each returns the checked value or raises ArgumentError."""
+
+from typing import Any
+
+import numpy as np
+
+from .config import Config
+from .errors import ArgumentError, is_count, short_repr
+from .parameters import Parameters, parameter_shapes
+from .run import KVCache
+
+
+def as_array(ids: Any) -> np.ndarray:
+    """ids as an array, if they are token ids and not text, and their rows have one length."""
+    if isinstance(ids, (str, bytes)):
+        raise ArgumentError("expected token ids, got text: encode it first, with tokenizer.encode(text)")
+    try:
+        return np.asarray(ids)
+    except ValueError as error:
+        raise ArgumentError(f"ids must be [T] or [B, T]: {error}") from error
+
+
+def check_ids(ids: Any, config: Config) -> np.ndarray:  # -> [T] or [B, T]
+    """ids as an array, if a model of this configuration can read them in one context."""
+    array = as_array(ids)
+    if array.size == 0 or array.ndim not in (1, 2):
+        raise ArgumentError(f"ids must be [T] or [B, T] with at least one token, got shape {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise ArgumentError(f"ids must be whole numbers, got {array.dtype}")
+    V = config.vocab_size
+    outside = array[(array < 0) | (array >= V)]
+    if outside.size:  # NumPy would take a negative id from the end of wte
+        raise ArgumentError(f"token id {outside[0]} is outside the vocabulary of {V} (0 to {V - 1})")
+    if array.shape[-1] > config.n_ctx:
+        raise ArgumentError(f"{array.shape[-1]} tokens are more than the context of {config.n_ctx}")
+    return array
+
+
+def check_prompt(ids: Any, config: Config) -> list[int]:
+    """ids as a list, if a model of this configuration can continue them."""
+    array = as_array(ids)
+    if array.size == 0:
+        raise ArgumentError("the prompt is empty: GPT-2 needs at least one token to continue")
+    if array.ndim != 1:
+        raise ArgumentError(f"the prompt must be one sequence of ids [T], got shape {array.shape}")
+    if array.size > config.n_ctx:
+        raise ArgumentError(
+            f"the prompt has {array.size} tokens, more than the model's context of {config.n_ctx}"
+        )
+    return check_ids(array, config).tolist()
+
+
+def check_text(ids: Any, config: Config) -> np.ndarray:  # -> [N]
+    """ids as an array, if a model of this configuration can score them. They may exceed its context."""
+    array = as_array(ids)
+    if array.ndim != 1:
+        raise ArgumentError(f"the text must be one sequence of ids [N], got shape {array.shape}")
+    if array.size < 2:
+        raise ArgumentError(
+            f"the text has {array.size} token{'s' * (array.size != 1)}; a score needs at least two, "
+            "because nothing predicts the first"
+        )
+    if config.n_ctx < 2:
+        raise ArgumentError("the model's context is 1 token, so it predicts no token from another")
+    check_ids(array[:, None], config)  # one token per row: any length fits into the context
+    return array
+
+
+def check_stride(stride: Any, config: Config) -> int:
+    """stride, or half the context if it is None."""
+    if stride is None:
+        return max(1, config.n_ctx // 2)
+    if not is_count(stride, 1) or stride > config.n_ctx:
+        raise ArgumentError(
+            f"stride must be a whole number from 1 to the model's context of {config.n_ctx}, "
+            f"got {short_repr(stride)}"
+        )
+    return int(stride)
+
+
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """value as an int, if it is a whole number of at least `least`."""
+    if not is_count(value, least):
+        raise ArgumentError(f"{name} must be a whole number of at least {least}, got {short_repr(value)}")
+    return int(value)
+
+
+def check_seed(seed: Any) -> int:
+    """seed as an int, if it is a whole number of at least 0; a new one if it is None."""
+    if seed is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    return check_count("seed", seed, 0)
+
+
+def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -> None:
+    """The cache was made for this model and this many sequences, and has room for `batch` [B, T]."""
+    L, B, H, _, K = cache.keys.shape
+    if (cache.keys.dtype, L, H, K) != (dtype, config.n_layer, config.n_head, config.head_width):
+        raise ArgumentError("the cache was made for another model: make one with this model's new_cache")
+    if len(batch) != B:
+        raise ArgumentError(f"ids are {len(batch)} sequences, the cache holds {B}")
+    T = batch.shape[1]
+    if cache.length + T > min(cache.capacity, config.n_ctx):
+        raise ArgumentError(
+            f"{T} tokens after {cache.length} in the cache exceed its capacity of {cache.capacity} "
+            f"or the context of {config.n_ctx}"
+        )
+
+
+def check_parameters(parameters: Parameters, config: Config) -> np.dtype:
+    """The dtype of the parameters, if their names, shapes and dtype are those of the configuration."""
+    shapes = parameter_shapes(config)
+    for name, shape in shapes.items():
+        if name not in parameters:
+            raise ArgumentError(f"parameter {name} is missing; expected shape {shape}")
+        if parameters[name].shape != shape:
+            raise ArgumentError(f"parameter {name} has shape {parameters[name].shape}; expected {shape}")
+    for name in parameters:
+        if name not in shapes:
+            raise ArgumentError(f"parameter {short_repr(name)} is not one of a {config.head} GPT-2's")
+    dtypes = sorted({str(array.dtype) for array in parameters.values()})
+    if dtypes not in (["float32"], ["float64"]):
+        raise ArgumentError(f"parameters must be all float32 or all float64, got {', '.join(dtypes)}")
+    return np.dtype(dtypes[0])

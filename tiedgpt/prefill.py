@@ -1,0 +1,86 @@
+"""Long texts, read in pieces by several threads. The numbers are those of one pass, up to rounding.
+
+Pieces are faster than one pass. The scores of a piece stay in the processor's cache, most scores that the
+causal mask would hide are never computed, and threads share softmax, gelu and layer norms, which NumPy runs
+on one core. All that a piece needs from the pieces before it is their keys and values, layer by layer, so
+each thread waits at a layer until the piece before has passed it.
+"""
+
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+
+import numpy as np
+
+from . import machine
+from .run import KVCache, Run
+
+PIECE_TOKENS = 256  # the most tokens of each sequence in a piece
+
+Forward = Callable[..., np.ndarray]  # ids [B, T], run=run -> [B, T, D]
+
+
+class CachePiece:
+    """The part of a cache that one thread fills, while other threads fill the parts before and after it."""
+
+    def __init__(self, cache: KVCache, start: int, before: "CachePiece | None") -> None:
+        self.length = start  # tokens before this piece
+        self.cache = cache
+        self.before = before
+        self.filled = [Event() for _ in range(cache.config.n_layer)]  # set when a layer is complete so far
+        self.cancelled = False
+
+    def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As KVCache.extend, after the piece before has filled this layer."""
+        extended = self.cache.write(layer, self.length, k, v)
+        if self.before is not None:
+            self.before.filled[layer].wait()
+        if self.cancelled:
+            raise RuntimeError("prefill was cancelled")
+        self.filled[layer].set()
+        return extended
+
+    def cancel(self) -> None:
+        """Make this piece's thread stop at its next layer, and release the threads that wait for it."""
+        self.cancelled = True
+        for filled in self.filled:
+            filled.set()
+
+
+def prefill(
+    forward: Forward, ids: np.ndarray, run: Run, dtype: Any, progress: Callable[[int], Any] | None
+) -> np.ndarray:  # [B, T] -> [B, T, D]
+    """`forward(ids, run=run)`, in pieces where `ids` are many and no tape is filled.
+
+    They are many above PIECE_TOKENS for each sequence, or from machine.MIN_TOKENS for each thread. While the
+    threads read, BLAS has one thread in the whole process. `progress` is called with each piece's length.
+    """
+    B, T = ids.shape
+    threads, step = (1, T) if run.tape is not None else machine.split_work(T, PIECE_TOKENS, B * T)
+    if step >= T:
+        final = forward(ids, run=run)
+        if progress:
+            progress(T)
+        return final
+
+    cache = run.cache if isinstance(run.cache, KVCache) else KVCache(run.config, B, T, dtype)
+    pieces: list[CachePiece] = []
+    for start in range(0, T, step):
+        pieces.append(CachePiece(cache, cache.length + start, pieces[-1] if pieces else None))
+
+    def read(piece: CachePiece) -> np.ndarray:
+        first = piece.length - cache.length
+        return forward(ids[:, first : first + step], run=Run(run.config, piece))
+
+    finals = []
+    with machine.thread_map(threads) as map_:
+        try:
+            for final in map_(read, pieces):
+                finals.append(final)
+                if progress:
+                    progress(final.shape[1])
+        except BaseException:  # Ctrl-C included
+            for piece in reversed(pieces):
+                piece.cancel()
+            raise
+    return np.concatenate(finals, axis=1)

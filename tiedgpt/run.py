@@ -1,0 +1,102 @@
+"""What a forward pass carries beside the weights: the cache it continues, the tape it fills, its dropout.
+
+`Run` is one forward pass. Each method does nothing unless it was asked for, so the functions of model.py
+serve plain logits, generation, training and study alike.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .config import Config
+from .machine import aligned
+from .ops import dropout_mask
+
+if TYPE_CHECKING:
+    from .prefill import CachePiece
+
+Tape = dict[str, np.ndarray]
+
+
+class KVCache:
+    """The keys and values of the tokens read so far: [L, B, H, capacity, K], the first `length` filled."""
+
+    def __init__(self, config: Config, batch: int, capacity: int, dtype: Any) -> None:
+        shape = (config.n_layer, batch, config.n_head, capacity, config.head_width)
+        self.keys = aligned(shape, dtype)
+        self.values = aligned(shape, dtype)
+        self.config = config
+        self.batch = batch
+        self.capacity = capacity
+        self.length = 0
+
+    def write(
+        self, layer: int, start: int, k: np.ndarray, v: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:  # [B, H, T, K] twice -> [B, H, start + T, K] twice
+        """Store a layer's keys and values from position `start` on; return all up to the last of them."""
+        end = start + k.shape[2]
+        self.keys[layer, :, :, start:end] = k
+        self.values[layer, :, :, start:end] = v
+        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+
+    def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`write` after the tokens read so far. The caller raises `length` after the last layer."""
+        return self.write(layer, self.length, k, v)
+
+    def repeat(self, batch: int) -> "KVCache":
+        """A cache for `batch` sequences that all begin as this cache's only sequence does."""
+        copies = KVCache(self.config, batch, self.capacity, self.keys.dtype)
+        copies.keys[..., : self.length, :] = self.keys[..., : self.length, :]
+        copies.values[..., : self.length, :] = self.values[..., : self.length, :]
+        copies.length = self.length
+        return copies
+
+
+class Run:
+    """One forward pass through a model of `config`."""
+
+    def __init__(
+        self,
+        config: Config,
+        cache: "KVCache | CachePiece | None" = None,
+        tape: Tape | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self.config = config
+        self.cache = cache
+        self.tape = tape
+        self.rng = rng  # given in training only: then there is dropout
+        self.layer = 0  # of the block that is running
+        self.start = 0 if cache is None else cache.length  # position of the first token
+
+    def name(self, name: str) -> str:
+        """A name with the layer's number for N, as the tape has it: "attn.N.qkv" -> "attn.3.qkv"."""
+        return name.replace(".N", f".{self.layer}")
+
+    def tap(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Record x on the tape under `name`. Returns x."""
+        if self.tape is not None:
+            self.tape[self.name(name)] = x
+        return x
+
+    def taped(self, name: str) -> Any:
+        """What the tape holds under `name`; None where nothing was recorded."""
+        return None if self.tape is None else self.tape.get(self.name(name))
+
+    def dropout(self, name: str, x: np.ndarray, p: float) -> np.ndarray:  # [...] -> [...]
+        """In training, zero each element with probability p and multiply the others by 1 / (1 - p).
+
+        The factors go on the tape as NAME.kept, for the backward pass.
+        """
+        if self.rng is None or p == 0:
+            return x
+        return x * self.tap(f"{name}.kept", dropout_mask(x.shape, p, x.dtype, self.rng))
+
+    def redo_dropout(self, name: str, dout: np.ndarray) -> np.ndarray:  # [...] -> [...]
+        """Multiply x by the factors that `dropout` recorded; the backward pass needs them, too."""
+        kept = self.taped(f"{name}.kept")
+        return dout if kept is None else dout * kept
+
+    def extend(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Add this layer's keys and values [B, H, T, K] to the cache; return all of them [B, H, S, K]."""
+        return (k, v) if self.cache is None else self.cache.extend(self.layer, k, v)
