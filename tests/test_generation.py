@@ -8,7 +8,7 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, generate
 from tiedgpt.errors import ArgumentError
-from tiedgpt.generation import Sampling, TextSample, generate_text, sample_steps
+from tiedgpt.generation import Sampling, TextSample, generate_text, random_streams, sample_steps
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -106,9 +106,25 @@ def test_the_same_seed_gives_the_same_tokens(endless):
     assert run(None) != run(None)
 
 
+def steps(*arguments):
+    """The tokens of each row of sample_steps, as lists."""
+    return np.array(list(sample_steps(*arguments))).T.tolist()
+
+
+def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless):
+    """Past the context too, where each row's window slides at another step."""
+    model = endless.astype(np.float64)
+    prompts = [PROMPT, PROMPT[:1], list(range(31)), [9] * 17]
+    together = steps(model, prompts, 70, Sampling(1.5), random_streams(3, 4))
+    for prompt, tokens, stream in zip(prompts, together, random_streams(3, 4), strict=True):
+        assert steps(model, [prompt], 70, Sampling(1.5), [stream]) == [tokens]
+
+
 def test_sample_i_does_not_depend_on_how_many_there_are(endless):
     def samples(n):
-        return np.array(list(sample_steps(endless, PROMPT, n, 24, Sampling(1.5), seed=5))).T.tolist()
+        return np.array(
+            list(sample_steps(endless, [PROMPT] * n, 24, Sampling(1.5), random_streams(5, n)))
+        ).T.tolist()
 
     seven = samples(7)
     assert len({tuple(sample) for sample in seven}) == 7, "samples must differ from one another"
@@ -138,7 +154,7 @@ def test_past_the_context_the_window_slides(endless, length):
 
 
 def test_the_window_slides_for_a_batch_as_for_one(endless):
-    samples = np.array(list(sample_steps(endless, PROMPT, 3, 70, Sampling(1.5), seed=0))).T
+    samples = np.array(steps(endless, [PROMPT] * 3, 70, Sampling(1.5), random_streams(0, 3)))
     assert samples.shape == (3, 70)
     assert list(generate(endless, PROMPT, 70, temperature=1.5, seed=0)) == samples[0].tolist()
 
@@ -258,7 +274,9 @@ def test_samples_of_a_batch_end_each_in_its_own_way():
         else:
             assert len(sample.ids) < 31
         assert not any(stop in sample.text for stop in "eta")
-    steps = np.array(list(sample_steps(model, [5, 6], 40, 30, Sampling(3.0), seed=0))).T.tolist()
+    steps = np.array(
+        list(sample_steps(model, [[5, 6]] * 40, 30, Sampling(3.0), random_streams(0, 40)))
+    ).T.tolist()
     for sample, tokens in zip(samples, steps, strict=True):
         assert sample.ids == tokens[: len(sample.ids)]
 

@@ -117,6 +117,17 @@ def test_a_cache_that_is_not_empty_goes_on(monkeypatch):
     np.testing.assert_allclose(np.concatenate(parts), gpt2(IDS, tape={}), rtol=1e-10, atol=1e-10)
 
 
+def test_long_sequences_of_unequal_lengths_are_shared_too(monkeypatch):
+    on_threads(monkeypatch, 2)
+    gpt2 = random_model(LONG, dtype=np.float64)
+    ids, cache = np.stack([IDS, IDS[::-1]]), gpt2.new_cache(2)
+    gpt2(ids[:, :9], cache, lengths=[9, 2])
+    logits = gpt2(ids[:, 9:], cache, lengths=[T - 9, T - 99])
+    np.testing.assert_allclose(logits[0], gpt2(IDS, tape={})[9:], rtol=1e-10, atol=1e-10)
+    second = np.concatenate([ids[1, :2], ids[1, 9:-90]])
+    np.testing.assert_allclose(logits[1, : T - 99], gpt2(second, tape={})[2:], rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("slow", [0, 1, 2])
 def test_a_piece_waits_for_the_one_before(slow, monkeypatch):
     """Whichever dawdles: all keys that a token may see are there when it looks."""

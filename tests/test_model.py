@@ -114,6 +114,37 @@ def test_a_repeated_cache_serves_a_batch(model):
     assert cache.length == 6, "the cache that was repeated must not change"
 
 
+def padded(prompts):
+    """Prompts of unequal lengths as one array, and their lengths. The padding is a token that matters."""
+    ids = np.full((len(prompts), max(map(len, prompts))), 7)
+    for row, prompt in zip(ids, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    return ids, [len(prompt) for prompt in prompts]
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
+def test_sequences_of_unequal_lengths_are_as_if_each_were_alone(head, dtype, tolerance):
+    model = random_model(SMALL.with_head(head), dtype=dtype)
+    rows = [list(IDS[0, :n]) for n in (3, 9, 1, 6)]
+    ids, lengths = padded(rows)
+    cache = model.new_cache(4)
+    logits, hidden = model(ids, cache, lengths=lengths), model.hidden(ids, lengths=lengths)
+    alone = [model.new_cache() for _ in rows]
+    for row, n in enumerate(lengths):
+        np.testing.assert_allclose(logits[row, :n], model(rows[row], alone[row]), atol=tolerance, rtol=0)
+        np.testing.assert_allclose(hidden[row, :n], model.hidden(rows[row]), atol=tolerance, rtol=0)
+    # Each goes on after its own end: by one token, by several, and unequally again.
+    for T, more in ((1, None), (4, None), (3, [1, 3, 2, 3]), (1, None)):
+        ids = IDS[:, :T].repeat(2, axis=0)[:4]
+        logits = model(ids, cache, lengths=more)
+        for row in range(4):
+            n = T if more is None else more[row]
+            expected = model(ids[row, :n], alone[row])
+            np.testing.assert_allclose(logits[row, :n], expected, atol=tolerance, rtol=0)
+    assert cache.length.tolist() == [cache.length for cache in alone]
+
+
 @pytest.mark.parametrize("n_layer", [0, 1])
 def test_few_layers(n_layer):
     model = random_model(replace(SMALL, n_layer=n_layer))
@@ -259,6 +290,14 @@ def test_random_is_gpt2s_initialisation():
 def test_bad_ids_are_refused(model, ids, message):
     with pytest.raises(ArgumentError, match=message):
         model(ids)
+
+
+@pytest.mark.parametrize("lengths", [[1], [1, 2, 3], [0, 1], [1, 5], [1.0, 2.0], [[1], [2]], "ab"])
+def test_bad_lengths_are_refused(model, lengths):
+    with pytest.raises(
+        ArgumentError, match=r"lengths must be 2 whole numbers from 1 to 4|expected token ids"
+    ):
+        model(IDS[:2, :4], lengths=lengths)
 
 
 def test_a_full_cache_takes_no_more(model):

@@ -36,6 +36,20 @@ def check_ids(ids: Any, config: Config) -> np.ndarray:  # -> [T] or [B, T]
     return array
 
 
+def check_lengths(lengths: Any, batch: np.ndarray) -> np.ndarray | None:  # -> [B]
+    """lengths as an array, one for each row of `batch` [B, T], from 1 to T. None if all are T."""
+    if lengths is None:
+        return None
+    array = as_array(lengths)
+    B, T = batch.shape
+    if array.shape != (B,) or array.dtype.kind not in "iu" or array.min() < 1 or array.max() > T:
+        raise ArgumentError(
+            f"lengths must be {B} whole numbers from 1 to {T}, one for each row of ids, "
+            f"got {short_repr(array.tolist())}"
+        )
+    return None if (array == T).all() else array.astype(np.int64)
+
+
 def check_prompt(ids: Any, config: Config) -> list[int]:
     """ids as a list, if a model of this configuration can continue them."""
     array = as_array(ids)
@@ -100,9 +114,10 @@ def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -
     if len(batch) != B:
         raise ArgumentError(f"ids are {len(batch)} sequences, the cache holds {B}")
     T = batch.shape[1]
-    if cache.length + T > min(cache.capacity, config.n_ctx):
+    longest = int(np.max(cache.length))
+    if longest + T > min(cache.capacity, config.n_ctx):
         raise ArgumentError(
-            f"{T} tokens after {cache.length} in the cache exceed its capacity of {cache.capacity} "
+            f"{T} tokens after {longest} in the cache exceed its capacity of {cache.capacity} "
             f"or the context of {config.n_ctx}"
         )
 

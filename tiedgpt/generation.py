@@ -82,50 +82,77 @@ class Sampling:
 
 def sample_steps(
     model: GPT2,
-    prompt: list[int],
-    num_samples: int,
+    prompts: list[list[int]],
     max_new_tokens: int,
     sampling: Sampling,
-    seed: int,
+    streams: list[np.random.Generator],
     progress: Callable[[int], Any] | None = None,
 ) -> Iterator[list[int]]:
-    """Yield, max_new_tokens times, the next token of each sample: a list of num_samples ids.
+    """Yield, max_new_tokens times, the next token of each prompt [B][T]: a list of B ids.
 
-    The samples are one batch, and the prompt is read once (`progress` is called with the length of each piece
-    read). Sample i draws from its own random stream, fixed by (seed, i), so it does not depend on
-    num_samples, up to rounding: a batch's products are summed in another order than one row's, which changes
-    a logit in its seventh digit and about 1 sampled token in 10,000.
+    The prompts are one batch and may have unequal lengths. Equal prompts are read once (`progress` is called
+    with the length of each piece read). Each row draws from its own random stream, so it does not depend on
+    the other rows, up to rounding: a batch's products are summed in another order than one row's, which
+    changes a logit in its seventh digit and about 1 sampled token in 10,000.
 
     When the context is full, the later half of the tokens is kept and read again from position 0, because
     GPT-2's positions are absolute and cached keys hold for their position only. So past n_ctx a token sees
     n_ctx / 2 to n_ctx tokens before it.
     """
-    n_ctx = model.config.n_ctx
-    streams = [np.random.default_rng([seed, i]) for i in range(num_samples)]
-    capacity = min(n_ctx, len(prompt) + max_new_tokens)
-    cache = model.new_cache(batch=1, capacity=capacity)
-    logits = next_logits(model, np.array([prompt]), cache, progress).repeat(num_samples, axis=0)
-    cache = cache.repeat(num_samples)
-    tokens = np.array([prompt] * num_samples)
+    B, n_ctx = len(prompts), model.config.n_ctx
+    lengths = np.array([len(prompt) for prompt in prompts])
+    capacity = min(n_ctx, int(lengths.max()) + max_new_tokens)
+    if all(prompt == prompts[0] for prompt in prompts):
+        cache = model.new_cache(1, capacity)
+        logits = next_logits(model, np.array(prompts[:1]), cache, progress).repeat(B, axis=0)
+        cache = cache.repeat(B)
+    else:
+        cache = model.new_cache(B, capacity)
+        padded = np.zeros((B, lengths.max()), np.int64)
+        for row, prompt in zip(padded, prompts, strict=True):
+            row[: len(prompt)] = prompt
+        logits = next_logits(model, padded, cache, progress, lengths)
+    texts = [list(prompt) for prompt in prompts]
     # A token is read just before the next one is chosen, so the last one is never read.
     for step in range(max_new_tokens):
-        if step:  # the first tokens are chosen from the prompt's own logits
-            if cache.length == n_ctx:
-                cache.length = 0
-                logits = next_logits(model, tokens[:, -max(1, n_ctx // 2) :], cache)
-            else:
-                logits = next_logits(model, tokens[:, -1:], cache)
+        if step:  # the first tokens are chosen from the prompts' own logits
+            if np.any(cache.length == n_ctx):
+                slide(model, cache, texts)
+            logits = next_logits(model, np.array([text[-1:] for text in texts]), cache)
         chosen = [sampling.choose(row, stream) for row, stream in zip(logits, streams, strict=True)]
-        tokens = np.append(tokens[:, -n_ctx:], np.array([chosen]).T, axis=1)
+        for text, token in zip(texts, chosen, strict=True):
+            text.append(token)
         yield chosen
 
 
+def slide(model: GPT2, cache: KVCache, texts: list[list[int]]) -> None:
+    """Shorten the rows of a full cache to the later half of their texts, less the last token."""
+    n_ctx = model.config.n_ctx
+    rows = np.flatnonzero(np.broadcast_to(cache.length, len(texts)) == n_ctx)
+    kept = max(1, n_ctx // 2) - 1
+    if kept:
+        window = model.new_cache(len(rows), kept)
+        model.hidden([texts[row][-kept - 1 : -1] for row in rows], window)
+        cache.copy_rows(rows, window)
+    cache.length = kept if len(rows) == len(texts) else np.where(cache.length == n_ctx, kept, cache.length)
+
+
 def next_logits(  # [B, T] -> [B, V]
-    model: GPT2, ids: np.ndarray, cache: KVCache, progress: Callable[[int], Any] | None = None
+    model: GPT2,
+    ids: np.ndarray,
+    cache: KVCache,
+    progress: Callable[[int], Any] | None = None,
+    lengths: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Read ids into the cache; return the logits of the token after the last one."""
-    hidden = model.hidden(ids, cache, progress=progress)
-    return unembed(hidden[:, -1], model.W_U)
+    """Read ids into the cache; return the logits of the token after the last one of each row."""
+    hidden = model.hidden(ids, cache, progress=progress, lengths=lengths)
+    last = hidden[:, -1] if lengths is None else hidden[np.arange(len(ids)), lengths - 1]
+    return unembed(last, model.W_U)
+
+
+def random_streams(seed: int, n: int) -> list[np.random.Generator]:
+    """The random streams of n samples. Stream i does not depend on n."""
+    return [np.random.default_rng([seed, i]) for i in range(n)]
 
 
 def generate(
@@ -146,9 +173,8 @@ def generate(
     """
     sampling = Sampling(temperature, top_k, top_p, greedy)
     prompt = check_prompt(ids, model.config)
-    steps = sample_steps(
-        model, prompt, 1, check_count("max_new_tokens", max_new_tokens), sampling, check_seed(seed)
-    )
+    count, streams = check_count("max_new_tokens", max_new_tokens), random_streams(check_seed(seed), 1)
+    steps = sample_steps(model, [prompt], count, sampling, streams)
 
     def until_end_of_text() -> Iterator[int]:
         for (token,) in steps:
@@ -227,7 +253,8 @@ def generate_text(
     progress: Callable[[int], Any] | None = None,
 ) -> Iterator[tuple[int, str]]:
     """Let the samples grow until each has ended; yield (a sample's number, new text of it) as it comes."""
-    for tokens in sample_steps(model, prompt, len(samples), max_new_tokens, sampling, seed, progress):
+    prompts, streams = [prompt] * len(samples), random_streams(seed, len(samples))
+    for tokens in sample_steps(model, prompts, max_new_tokens, sampling, streams, progress):
         for number, (sample, token) in enumerate(zip(samples, tokens, strict=True)):
             if sample.finish_reason is None:  # one that has ended goes along with the batch, unheard
                 yield number, sample.push(token)

@@ -33,19 +33,19 @@ _saved: list[int] = []  # BLAS's thread count before the first one_blas_thread, 
 
 
 def aligned(shape: tuple[int, ...], dtype: Any, order: Any = "C") -> np.ndarray:
-    """An empty array that starts at a cache line.
+    """An array of zeros that starts at a cache line.
 
     NumPy's arrays start 16 bytes after one, so each load of 64 bytes touches two lines. For weights, that
     costs 3 to 10 % of the time of a token.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(size + CACHE_LINE, np.uint8)
+    memory = np.zeros(size + CACHE_LINE, np.uint8)  # takes no time: the system gives zeroed pages
     start = -memory.__array_interface__["data"][0] % CACHE_LINE
     return memory[start : start + size].view(dtype).reshape(shape, order=order)
 
 
 def empty_weight(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An empty array for a parameter: tall and square matrices in column order, wide ones in row order.
+    """An array for a parameter: tall and square matrices in column order, wide ones in row order.
 
     BLAS reads a matrix fastest along its longer axis. At batch 1, where reading the weights is most of the
     work, a token takes an eighth less time than with all matrices in row order, or all but wte in column

@@ -23,7 +23,7 @@ import numpy as np
 
 from . import machine
 from .activations import ACTIVATIONS
-from .checks import check_cache, check_count, check_ids, check_parameters
+from .checks import check_cache, check_count, check_ids, check_lengths, check_parameters
 from .config import Config
 from .errors import ArgumentError, short_repr
 from .ops import layer_norm, linear, softmax
@@ -51,10 +51,13 @@ def attention_scale(config: Config, layer: int) -> float:
     return scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale
 
 
-def hide_future(scores: Array) -> Array:  # [B, H, T, S], changed in place
-    """The causal mask: -inf where a token (row) would see a later token (column)."""
-    T = scores.shape[-2]
-    if T > 1:  # the last T columns are the tokens given
+def hide_future(scores: Array, start: int | Array) -> Array:  # [B, H, T, S], changed in place
+    """The causal mask: -inf where a token (row) would see a later token (column). Row 0 is at `start`."""
+    T, S = scores.shape[-2:]
+    if isinstance(start, np.ndarray):  # [B], sequences of unequal lengths
+        later = np.arange(S) > (start[:, None] + np.arange(T))[..., None]  # [B, T, S]
+        np.copyto(scores, -np.inf, where=later[:, None])
+    elif T > 1:  # the last T columns are the tokens given
         scores[..., -T:] += np.triu(np.full((T, T), -np.inf, scores.dtype), k=1)
     return scores
 
@@ -67,8 +70,8 @@ def attention(x: Array, c_attn: Parameters, c_proj: Parameters, run: Run) -> Arr
     qkv = run.tap("attn.N.qkv", linear(run.tap("attn.N.in", x), **c_attn))
     q, k, v = split_heads(qkv, run.config.n_head)  # [B, H, T, K]
     k, v = run.extend(k, v)  # [B, H, S, K]
-    scores = hide_future((q * attention_scale(run.config, run.layer)) @ k.swapaxes(-1, -2))  # [B, H, T, S]
-    pattern = run.tap("attn.N.pattern", softmax(scores, out=scores))
+    scores = (q * attention_scale(run.config, run.layer)) @ k.swapaxes(-1, -2)  # [B, H, T, S]
+    pattern = run.tap("attn.N.pattern", softmax(hide_future(scores, run.start), out=scores))
     heads = run.tap("attn.N.heads", run.dropout("attn.N.pattern", pattern, run.config.attn_pdrop) @ v)
     out = linear(merge_heads(heads), **c_proj)
     return run.tap("attn.N.out", run.dropout("attn.N.out", out, run.config.resid_pdrop))
@@ -94,8 +97,7 @@ def transformer_block(resid: Array, block: dict[str, Any], run: Run) -> Array:  
 
 def transformer(ids: Array, tree: dict[str, Any], run: Run) -> Array:  # [B, T] -> [B, T, D]
     """GPT-2 without its output head: token and position embeddings, the blocks, the final layer norm."""
-    positions = slice(run.start, run.start + ids.shape[1])
-    resid = tree["wte"]["weight"][ids] + tree["wpe"]["weight"][positions]
+    resid = tree["wte"]["weight"][ids] + tree["wpe"]["weight"][run.positions(ids.shape[1])]
     resid = run.tap("embed", run.dropout("embed", resid, run.config.embd_pdrop))
     for layer, block in enumerate(tree["h"]):
         run.layer = layer
@@ -111,9 +113,6 @@ def unembedding(parameters: Parameters, tied: bool) -> Array:  # -> W_U [D, V]
 def unembed(final: Array, W_U: Array) -> Array:  # [..., D] -> [..., V]
     """One logit per token of the vocabulary: the dot product of `final` with that token's column of W_U."""
     return (final.reshape(-1, final.shape[-1]) @ W_U).reshape(*final.shape[:-1], W_U.shape[1])
-
-
-# ------------------------------------------------------------------------------------- the class around it
 
 
 class GPT2:
@@ -159,13 +158,17 @@ class GPT2:
         """The output matrix. Tied, it is a view of W_E.T."""
         return unembedding(self.parameters, self.config.tied)
 
-    def __call__(self, ids: Any, cache: KVCache | None = None, tape: Tape | None = None) -> Array:
+    def __call__(
+        self, ids: Any, cache: KVCache | None = None, tape: Tape | None = None, lengths: Any = None
+    ) -> Array:
         """The logits of the token after each of `ids`: [T] -> [T, V], [B, T] -> [B, T, V].
 
-        With a cache, `ids` continue the tokens in it and are added to it. Raises ArgumentError for ids that
-        are not whole numbers in [0, V), an empty sequence, or one longer than the context.
+        With a cache, `ids` continue the tokens in it and are added to it. For sequences of unequal lengths,
+        pad `ids` on the right with any token and give their `lengths` [B]: each row up to its length is as if
+        it were alone, and what follows has no meaning. Raises ArgumentError for ids that are not whole
+        numbers in [0, V), an empty sequence, or one longer than the context.
         """
-        logits = unembed(self.hidden(ids, cache, tape), self.W_U)
+        logits = unembed(self.hidden(ids, cache, tape, lengths=lengths), self.W_U)
         if tape is not None:
             tape["logits"] = logits.reshape(-1, *logits.shape[-2:])
         return logits
@@ -176,6 +179,7 @@ class GPT2:
         cache: KVCache | None = None,
         tape: Tape | None = None,
         progress: Callable[[int], Any] | None = None,
+        lengths: Any = None,
     ) -> Array:
         """The output head's input: [T] -> [T, D], [B, T] -> [B, T, D]. Takes and raises what a call does.
 
@@ -184,12 +188,13 @@ class GPT2:
         """
         ids = check_ids(ids, self.config)
         batch = np.atleast_2d(ids)
+        lengths = check_lengths(lengths, batch)
         if cache is not None:
             check_cache(cache, batch, self.config, self.dtype)
         run = Run(self.config, cache, tape)
         final = prefill(partial(transformer, tree=self.tree), batch, run, self.dtype, progress)
         if cache is not None:
-            cache.length += batch.shape[1]
+            cache.length = cache.length + (batch.shape[1] if lengths is None else lengths)
         return final.reshape(*ids.shape, -1)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:

@@ -23,8 +23,9 @@ Forward = Callable[..., np.ndarray]  # ids [B, T], run=run -> [B, T, D]
 class CachePiece:
     """The part of a cache that one thread fills, while other threads fill the parts before and after it."""
 
-    def __init__(self, cache: KVCache, start: int, before: "CachePiece | None") -> None:
-        self.length = start  # tokens before this piece
+    def __init__(self, cache: KVCache, offset: int, before: "CachePiece | None") -> None:
+        self.offset = offset  # of the piece in the ids that are read
+        self.length = cache.length + offset  # tokens before this piece
         self.cache = cache
         self.before = before
         self.filled = [Event() for _ in range(cache.config.n_layer)]  # set when a layer is complete so far
@@ -66,11 +67,10 @@ def prefill(
     cache = run.cache if isinstance(run.cache, KVCache) else KVCache(run.config, B, T, dtype)
     pieces: list[CachePiece] = []
     for start in range(0, T, step):
-        pieces.append(CachePiece(cache, cache.length + start, pieces[-1] if pieces else None))
+        pieces.append(CachePiece(cache, start, pieces[-1] if pieces else None))
 
     def read(piece: CachePiece) -> np.ndarray:
-        first = piece.length - cache.length
-        return forward(ids[:, first : first + step], run=Run(run.config, piece))
+        return forward(ids[:, piece.offset : piece.offset + step], run=Run(run.config, piece))
 
     finals = []
     with machine.thread_map(threads) as map_:

@@ -19,7 +19,11 @@ Tape = dict[str, np.ndarray]
 
 
 class KVCache:
-    """The keys and values of the tokens read so far: [L, B, H, capacity, K], the first `length` filled."""
+    """The keys and values of the tokens read so far: [L, B, H, capacity, K], the first `length` filled.
+
+    `length` is an int, or an array [B] for sequences of unequal lengths. `hide_future` hides what lies after
+    a sequence's end, until tokens overwrite it.
+    """
 
     def __init__(self, config: Config, batch: int, capacity: int, dtype: Any) -> None:
         shape = (config.n_layer, batch, config.n_head, capacity, config.head_width)
@@ -28,26 +32,38 @@ class KVCache:
         self.config = config
         self.batch = batch
         self.capacity = capacity
-        self.length = 0
+        self.length: int | np.ndarray = 0
 
     def write(
-        self, layer: int, start: int, k: np.ndarray, v: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:  # [B, H, T, K] twice -> [B, H, start + T, K] twice
+        self, layer: int, start: int | np.ndarray, k: np.ndarray, v: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:  # [B, H, T, K] twice -> [B, H, S, K] twice
         """Store a layer's keys and values from position `start` on; return all up to the last of them."""
-        end = start + k.shape[2]
-        self.keys[layer, :, :, start:end] = k
-        self.values[layer, :, :, start:end] = v
+        T = k.shape[2]
+        if isinstance(start, np.ndarray):
+            end = int(start.max()) + T
+            rows, positions = np.arange(self.batch)[:, None], start[:, None] + np.arange(T)  # [B, 1], [B, T]
+            self.keys[layer][rows, :, positions] = k.swapaxes(1, 2)  # [B, T, H, K]
+            self.values[layer][rows, :, positions] = v.swapaxes(1, 2)
+        else:
+            end = start + T
+            self.keys[layer, :, :, start:end] = k
+            self.values[layer, :, :, start:end] = v
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
 
     def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`write` after the tokens read so far. The caller raises `length` after the last layer."""
         return self.write(layer, self.length, k, v)
 
+    def copy_rows(self, rows: Any, other: "KVCache") -> None:
+        """Copy the first keys and values of `other` into these rows. `length` stays."""
+        n = other.length
+        self.keys[:, rows, :, :n] = other.keys[:, :, :, :n]
+        self.values[:, rows, :, :n] = other.values[:, :, :, :n]
+
     def repeat(self, batch: int) -> "KVCache":
         """A cache for `batch` sequences that all begin as this cache's only sequence does."""
         copies = KVCache(self.config, batch, self.capacity, self.keys.dtype)
-        copies.keys[..., : self.length, :] = self.keys[..., : self.length, :]
-        copies.values[..., : self.length, :] = self.values[..., : self.length, :]
+        copies.copy_rows(slice(None), self)
         copies.length = self.length
         return copies
 
@@ -67,7 +83,13 @@ class Run:
         self.tape = tape
         self.rng = rng  # given in training only: then there is dropout
         self.layer = 0  # of the block that is running
-        self.start = 0 if cache is None else cache.length  # position of the first token
+        self.start = 0 if cache is None else cache.length  # the first token's position; [B] if they differ
+
+    def positions(self, T: int) -> Any:
+        """The positions of the tokens given, as an index into wpe."""
+        if isinstance(self.start, np.ndarray):
+            return self.start[:, None] + np.arange(T)  # [B, T]
+        return slice(self.start, self.start + T)
 
     def name(self, name: str) -> str:
         """A name with the layer's number for N, as the tape has it: "attn.N.qkv" -> "attn.3.qkv"."""
