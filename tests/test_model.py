@@ -9,6 +9,7 @@ from conftest import SMALL, random_model
 from tiedgpt import GPT2, Config
 from tiedgpt.errors import ArgumentError
 from tiedgpt.parameters import parameter_shapes
+from tiedgpt.run import activation_names
 
 V, N, D, L, H, F = 101, 31, 21, 2, 3, 53
 K = D // H
@@ -333,3 +334,55 @@ def test_parameters_must_be_those_of_the_configuration(model):
 def test_the_order_of_parameters_is_the_tables(model):
     shuffled = dict(reversed(model.parameters.items()))
     assert list(GPT2(SMALL, shuffled).parameters) == list(parameter_shapes(SMALL))
+
+
+# Edits
+
+
+def test_an_edit_replaces_an_activation_for_all_that_follows(model):
+    tape, edited = {}, {}
+    clean = model(IDS, tape=tape)
+    removed = model(IDS, tape=edited, edit={"attn.1.out": np.zeros_like})
+    np.testing.assert_array_equal(edited["resid_mid.1"], edited["resid_pre.1"])
+    np.testing.assert_array_equal(edited["resid_pre.1"], tape["resid_pre.1"])
+    assert np.abs(removed - clean).max() > 0.01
+    np.testing.assert_array_equal(model(IDS), clean)
+
+
+@pytest.mark.parametrize("name", activation_names(SMALL))
+def test_every_activation_can_be_patched_from_another_run(model, name):
+    """Patched by its own value nothing changes; by another prompt's, the logits do."""
+    tape, other = {}, {}
+    clean = model(IDS, tape=tape)
+    model(IDS[:, ::-1], tape=other)
+    np.testing.assert_array_equal(model(IDS, edit={name: lambda _: tape[name]}), clean)
+    assert np.abs(model(IDS, edit={name: lambda _: other[name]}) - clean).max() > 1e-3
+    assert list(tape) == [*activation_names(SMALL), "logits"]
+
+
+def test_an_edit_cannot_change_what_the_tape_recorded(model):
+    tape = {}
+
+    def zero_in_place(x):
+        x[...] = 0
+        return x
+
+    model(IDS, tape=tape, edit={"resid_mid.0": zero_in_place})
+    assert tape["resid_pre.0"].any()
+    assert not tape["resid_mid.0"].any()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (
+            {"attn.7.out": np.zeros_like},
+            r"'attn\.7\.out' is no activation of this model; the nearest",
+        ),
+        ({"mlp.0.out": 3}, r"the edit of mlp\.0\.out must be a function, got 3"),
+        ({"mlp.0.out": lambda x: x[0]}, r"the edit of mlp\.0\.out returned shape .*; expected"),
+    ],
+)
+def test_bad_edits_are_refused(model, edit, message):
+    with pytest.raises(ArgumentError, match=message):
+        model(IDS, edit=edit)

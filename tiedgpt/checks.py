@@ -1,5 +1,6 @@
 """Checks of arguments. Each returns the checked value or raises ArgumentError."""
 
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from .config import Config
 from .errors import ArgumentError, is_count, short_repr
 from .parameters import Parameters, parameter_shapes
-from .run import KVCache
+from .run import KVCache, activation_names
 
 
 def as_array(ids: Any) -> np.ndarray:
@@ -120,6 +121,20 @@ def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -
             f"{T} tokens after {longest} in the cache exceed its capacity of {cache.capacity} "
             f"or the context of {config.n_ctx}"
         )
+
+
+def check_edits(edits: Any, config: Config) -> Any:
+    """edits, if each name is an activation of the model and each value a function."""
+    names = activation_names(config) if edits else []
+    for name, function in (edits or {}).items():
+        if name not in names:
+            near = get_close_matches(str(name), names, n=3, cutoff=0)
+            raise ArgumentError(
+                f"{short_repr(name)} is no activation of this model; the nearest are {', '.join(near)}"
+            )
+        if not callable(function):
+            raise ArgumentError(f"the edit of {name} must be a function, got {short_repr(function)}")
+    return edits
 
 
 def check_parameters(parameters: Parameters, config: Config) -> np.dtype:

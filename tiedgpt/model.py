@@ -23,13 +23,13 @@ import numpy as np
 
 from . import machine
 from .activations import ACTIVATIONS
-from .checks import check_cache, check_count, check_ids, check_lengths, check_parameters
+from .checks import check_cache, check_count, check_edits, check_ids, check_lengths, check_parameters
 from .config import Config
 from .errors import ArgumentError, short_repr
 from .ops import layer_norm, linear, softmax
 from .parameters import Parameters, count_parameters, nest, parameter_shapes
 from .prefill import prefill
-from .run import KVCache, Run, Tape
+from .run import Edits, KVCache, Run, Tape
 
 Array = np.ndarray
 
@@ -88,9 +88,9 @@ def mlp(x: Array, c_fc: Parameters, c_proj: Parameters, run: Run) -> Array:  # [
 def transformer_block(resid: Array, block: dict[str, Any], run: Run) -> Array:  # [B, T, D] -> [B, T, D]
     """Attention and the MLP each read the residual stream and add their output to it."""
     eps = run.config.layer_norm_epsilon
-    run.tap("resid_pre.N", resid)
+    resid = run.tap("resid_pre.N", resid)
     resid = resid + attention(layer_norm(resid, **block["ln_1"], eps=eps), **block["attn"], run=run)
-    run.tap("resid_mid.N", resid)
+    resid = run.tap("resid_mid.N", resid)
     resid = resid + mlp(layer_norm(resid, **block["ln_2"], eps=eps), **block["mlp"], run=run)
     return run.tap("resid_post.N", resid)
 
@@ -119,8 +119,7 @@ class GPT2:
     """A configuration and its parameters, callable: `model(ids)` returns logits.
 
     Raises ArgumentError when the parameters are not those of the configuration (names, shapes, one float
-    dtype for all). No method changes a parameter. `tie` and `untie` return new models that share the arrays
-    which do not differ.
+    dtype for all). No method changes a parameter: `tie` and `untie` return new models that share arrays.
     """
 
     def __init__(self, config: Config, parameters: Parameters) -> None:
@@ -133,16 +132,14 @@ class GPT2:
     def random(cls, config: Config, seed: int = 0) -> "GPT2":
         """An untrained model, initialised as GPT-2 was [Radford et al. 2019, section 2.3].
 
-        Weights are normal with standard deviation config.initializer_range, biases 0, gains 1. Each block
-        adds to the residual stream twice, so those two projections are divided by sqrt(2 L).
+        Weights are normal with standard deviation config.initializer_range, divided by sqrt(2 L) for the two
+        projections of each block that write to the residual stream.
         """
         rng = _random_generator(seed)
         parameters = {}
         for name, shape in parameter_shapes(config).items():
-            if name.endswith(".bias"):
-                parameters[name] = np.zeros(shape, np.float32)
-            elif "ln_" in name:
-                parameters[name] = np.ones(shape, np.float32)
+            if len(shape) == 1:  # biases, and the gains of the layer norms
+                parameters[name] = np.full(shape, 1 if "ln_" in name and "weight" in name else 0, np.float32)
             else:
                 depth = math.sqrt(2 * config.n_layer) if name.endswith("c_proj.weight") else 1.0
                 parameters[name] = _normal(rng, shape, config.initializer_range / depth)
@@ -159,16 +156,22 @@ class GPT2:
         return unembedding(self.parameters, self.config.tied)
 
     def __call__(
-        self, ids: Any, cache: KVCache | None = None, tape: Tape | None = None, lengths: Any = None
+        self,
+        ids: Any,
+        cache: KVCache | None = None,
+        tape: Tape | None = None,
+        lengths: Any = None,
+        edit: Edits | None = None,
     ) -> Array:
         """The logits of the token after each of `ids`: [T] -> [T, V], [B, T] -> [B, T, V].
 
         With a cache, `ids` continue the tokens in it and are added to it. For sequences of unequal lengths,
         pad `ids` on the right with any token and give their `lengths` [B]: each row up to its length is as if
-        it were alone, and what follows has no meaning. Raises ArgumentError for ids that are not whole
-        numbers in [0, V), an empty sequence, or one longer than the context.
+        it were alone, and what follows has no meaning. `edit` maps names of activations to functions that
+        replace them: {"attn.3.out": np.zeros_like} removes a layer's attention. Raises ArgumentError for ids
+        that are not whole numbers in [0, V), an empty sequence, or one longer than the context.
         """
-        logits = unembed(self.hidden(ids, cache, tape, lengths=lengths), self.W_U)
+        logits = unembed(self.hidden(ids, cache, tape, None, lengths, edit), self.W_U)
         if tape is not None:
             tape["logits"] = logits.reshape(-1, *logits.shape[-2:])
         return logits
@@ -180,6 +183,7 @@ class GPT2:
         tape: Tape | None = None,
         progress: Callable[[int], Any] | None = None,
         lengths: Any = None,
+        edit: Edits | None = None,
     ) -> Array:
         """The output head's input: [T] -> [T, D], [B, T] -> [B, T, D]. Takes and raises what a call does.
 
@@ -188,10 +192,10 @@ class GPT2:
         """
         ids = check_ids(ids, self.config)
         batch = np.atleast_2d(ids)
-        lengths = check_lengths(lengths, batch)
+        lengths, edit = check_lengths(lengths, batch), check_edits(edit, self.config)
         if cache is not None:
             check_cache(cache, batch, self.config, self.dtype)
-        run = Run(self.config, cache, tape)
+        run = Run(self.config, cache, tape, edits=edit)
         final = prefill(partial(transformer, tree=self.tree), batch, run, self.dtype, progress)
         if cache is not None:
             cache.length = cache.length + (batch.shape[1] if lengths is None else lengths)
@@ -232,12 +236,10 @@ class GPT2:
         return GPT2(self.config, {name: array.astype(dtype) for name, array in self.parameters.items()})
 
     def __repr__(self) -> str:
-        c = self.config
-        total = count_parameters(c)[c.head]["total"]
-        return (
-            f"GPT2({c.head}, {total:,} parameters, n_layer={c.n_layer}, n_head={c.n_head}, "
-            f"n_embd={c.n_embd}, n_ctx={c.n_ctx}, vocab_size={c.vocab_size}, {self.dtype})"
-        )
+        names = ("n_layer", "n_head", "n_embd", "n_ctx", "vocab_size")
+        shape = ", ".join(f"{name}={getattr(self.config, name)}" for name in names)
+        total = count_parameters(self.config)[self.config.head]["total"]
+        return f"GPT2({self.config.head}, {total:,} parameters, {shape}, {self.dtype})"
 
 
 def _random_generator(seed: Any, stream: int = 0) -> np.random.Generator:

@@ -51,14 +51,14 @@ class CachePiece:
 def prefill(
     forward: Forward, ids: np.ndarray, run: Run, dtype: Any, progress: Callable[[int], Any] | None
 ) -> np.ndarray:  # [B, T] -> [B, T, D]
-    """`forward(ids, run=run)`, in pieces where `ids` are many and no tape is filled.
+    """`forward(ids, run=run)`, in pieces where `ids` are many, without a tape and edits.
 
     They are many above PIECE_TOKENS for each sequence, or from machine.MIN_TOKENS for each thread. While the
     threads read, BLAS has one thread in the whole process. `progress` is called with each piece's length.
     """
     B, T = ids.shape
-    threads, step = (1, T) if run.tape is not None else machine.split_work(T, PIECE_TOKENS, B * T)
-    if step >= T:
+    threads, step = machine.split_work(T, PIECE_TOKENS, B * T)
+    if step >= T or run.tape is not None or run.edits:
         final = forward(ids, run=run)
         if progress:
             progress(T)

@@ -4,11 +4,13 @@
 serve plain logits, generation, training and study alike.
 """
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .config import Config
+from .errors import ArgumentError
 from .machine import aligned
 from .ops import dropout_mask
 
@@ -16,6 +18,28 @@ if TYPE_CHECKING:
     from .prefill import CachePiece
 
 Tape = dict[str, np.ndarray]
+Edits = Mapping[str, Callable[[np.ndarray], Any]]
+
+
+def activation_names(config: Config) -> list[str]:
+    """The activations that a tape records and an edit replaces, in the order of the forward pass.
+
+    >>> activation_names(Config(n_layer=0))
+    ['embed', 'final']
+    """
+    attn = [f"attn.N.{name}" for name in ("in", "qkv", "pattern", "heads", "out")]
+    mlp = [f"mlp.N.{name}" for name in ("in", "pre", "post", "out")]
+    block = ["resid_pre.N", *attn, "resid_mid.N", *mlp, "resid_post.N"]
+    layers = [name.replace("N", str(layer)) for layer in range(config.n_layer) for name in block]
+    return ["embed", *layers, "final"]
+
+
+def edited(x: np.ndarray, edit: Callable[[np.ndarray], Any], name: str) -> np.ndarray:
+    """edit(x), in x's shape and dtype. x itself is not changed, whatever `edit` does."""
+    new = np.asarray(edit(x.copy()), x.dtype)
+    if new.shape != x.shape:
+        raise ArgumentError(f"the edit of {name} returned shape {new.shape}; expected {x.shape}")
+    return new
 
 
 class KVCache:
@@ -77,11 +101,13 @@ class Run:
         cache: "KVCache | CachePiece | None" = None,
         tape: Tape | None = None,
         rng: np.random.Generator | None = None,
+        edits: Edits | None = None,
     ) -> None:
         self.config = config
         self.cache = cache
         self.tape = tape
         self.rng = rng  # given in training only: then there is dropout
+        self.edits = edits or {}
         self.layer = 0  # of the block that is running
         self.start = 0 if cache is None else cache.length  # the first token's position; [B] if they differ
 
@@ -96,7 +122,9 @@ class Run:
         return name.replace(".N", f".{self.layer}")
 
     def tap(self, name: str, x: np.ndarray) -> np.ndarray:
-        """Record x on the tape under `name`. Returns x."""
+        """Replace x by its edit, if there is one; record it on the tape, if there is one. Returns x."""
+        if self.edits and (edit := self.edits.get(self.name(name))):
+            x = edited(x, edit, self.name(name))
         if self.tape is not None:
             self.tape[self.name(name)] = x
         return x
