@@ -1,11 +1,11 @@
-"""One file from a server: whole and verified, or continued where it was cut.
+"""Fetch one file from a server, resume it after an interruption and verify it.
 
-    .model.safetensors.248dfc3911869ec4.part    what has come, named by the remote file's hash or ETag:
-                                                what changes over there is never joined to it
+    .model.safetensors.248dfc3911869ec4.part    the bytes received so far; the name holds the remote file's
+                                                hash or ETag, so parts of two versions are never joined
 
-Every attempt does the same: it sees how much there is of the part, asks for the rest, makes sure that the
-answer is the rest of that very file, and appends it. Whatever ends an attempt, a cut, Ctrl-C or kill -9,
-there is nothing to clean up: the next one, in this process or in another, starts from what it finds.
+Every attempt takes the same steps: look how long the part is, ask for the rest, check that the answer is
+the rest of that very file, and append it. An attempt may end at any point (a cut connection, Ctrl-C,
+kill -9). The next one, in this process or in another, continues from the part it finds.
 """
 
 import hashlib
@@ -25,24 +25,24 @@ from ..errors import CheckpointError, short_repr
 from .files import MAX_TEXT
 
 if TYPE_CHECKING:
-    import requests  # at run time, like tqdm, only where it is used: most commands never do
+    import requests  # imported where it is used, like tqdm: most commands need neither
 
-TIMEOUT = (10, 30)  # seconds to connect, and between two pieces of an answer
-ATTEMPTS = 6  # in a row without a byte more, before it gives up
-DELAY = 0.5  # seconds before the next attempt; twice as long after each that brings nothing
-MAX_DELAY = 300.0  # seconds, whatever the server asks for
-CHUNK = 1 << 15  # bytes; less than one is lost with a connection
+TIMEOUT = (10, 30)  # seconds to connect, and to wait for more data
+ATTEMPTS = 6  # consecutive attempts without a new byte before it gives up
+DELAY = 0.5  # seconds before the next attempt; doubled after each attempt without a new byte
+MAX_DELAY = 300.0  # seconds, even if the server asks for more
+BYTES_PER_READ = 1 << 15  # a lost connection loses fewer bytes than this
 
 
 @dataclass(frozen=True)
 class Version:
-    """The content that a file should have."""
+    """The content that a file should have: its size and hash, where they are known."""
 
     size: int | None = None
-    digest: str = ""  # SHA-256, or of 40 digits git's SHA-1 of a blob; "" where nobody knows
+    digest: str = ""  # 64 digits: SHA-256; 40 digits: SHA-1 of a git blob; "": unknown
 
     def difference(self, path: Path) -> str:
-        """What is wrong with a file; nothing if it is this version."""
+        """How a file differs from this version; "" if it does not."""
         size = path.stat().st_size
         if self.size not in (None, size):
             return f"it has {size} bytes, expected {self.size}"
@@ -60,7 +60,7 @@ class Version:
 
 
 class Interrupted(Exception):
-    """An attempt came to nothing, or not to the end; the next one may."""
+    """An attempt failed in a way that may pass; the next attempt may succeed."""
 
     def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
@@ -69,17 +69,20 @@ class Interrupted(Exception):
 
 @dataclass
 class Server:
-    """Where files come from. `note` is called with what a user may want to know while waiting."""
+    """A folder of files on a server. `note` is called with each message for a user who waits."""
 
-    base: str  # a file's address without its name
-    label: str  # the same, for people
-    token: str | None  # "" is nobody's; None: the server knows of no tokens
+    base: str  # the URL of the folder
+    label: str  # its short name in messages
+    token: str | None  # "": no token is set; None: the server does not use tokens
     note: Callable[[str], Any]
-    commit: str = ""  # which revision it is, if the server ever said
+    commit: str = ""  # the commit of the files, if the server named it
     was_reached: bool = False
 
     def fetch(self, file: str, folder: Path, expected: Version) -> Path | None:
-        """A file as a part in `folder`, whole, verified and flushed to the disk; None if there is none."""
+        """Download a file to a part in `folder`; return the part, complete, verified and flushed to disk.
+
+        None if the server has no such file. Raises CheckpointError.
+        """
         most = failures = 0
         while True:
             try:
@@ -90,16 +93,16 @@ class Server:
                 failures = 0 if size > most else failures + 1
                 most = max(most, size)
                 if failures == ATTEMPTS:
+                    resume = "; the next download continues from here" if most else ""
                     raise CheckpointError(
-                        f"{self.label}/{file}: {error}, {ATTEMPTS} times without a byte more; what has come "
-                        "waits for the next try"
+                        f"{self.label}/{file}: {error}, {ATTEMPTS} times without a new byte{resume}"
                     ) from error
                 wait = min(error.wait, MAX_DELAY) or DELAY * 2**failures
                 self.note(f"{file}: {error}; trying again in {wait:g} s")
                 time.sleep(wait)
 
     def has(self, file: str) -> bool:
-        """Whether there is such a file; it is not fetched."""
+        """Whether the server has a file. The file itself is not downloaded."""
         try:
             with self._get(file) as response:
                 return response.ok
@@ -108,12 +111,12 @@ class Server:
 
     def _attempt(self, file: str, folder: Path, expected: Version) -> Path | None:
         part = _find_part(file, folder)
-        # The last byte again: of a part that is whole but not verified, there is nothing else to ask for.
+        # Ask for the last byte again: a request for no bytes of a complete part would be an error.
         start = max(part.stat().st_size - 1, 0) if part else 0
         with self._get(file, start) as response:
             if response.status_code == 404:
                 return None
-            if part and response.status_code == 416:  # there is no such byte any more
+            if part and response.status_code == 416:  # the file is shorter than the part
                 part.unlink()
                 raise Interrupted("it changed on the server")
             self._check_status(file, response)
@@ -126,47 +129,67 @@ class Server:
         if wrong := version.difference(target):
             target.unlink()
             raise CheckpointError(
-                f"{self.label}/{file}: {wrong}; what came is deleted, the next try starts over"
+                f"{self.label}/{file}: {wrong}; the part is deleted, the next download starts over"
             )
         flush(target)
         return target
 
     @contextmanager
     def _get(self, file: str, start: int = 0) -> Iterator["requests.Response"]:
-        """The server's answer, whose body, from byte `start` on, is read inside the block, or not at all."""
+        """The server's response; read its body, from byte `start` of the file on, inside the block."""
         import requests
 
         def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
             request.headers["Authorization"] = f"Bearer {self.token}"
-            return request  # requests takes it off again when it is sent on to another host
+            return request  # requests removes the header when another host is asked
 
         headers = {"User-Agent": "tiedgpt", "Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
         url, auth = f"{self.base}/{file}", authorize if self.token else None
         try:
-            with requests.get(url, headers=headers, auth=auth, stream=True, timeout=TIMEOUT) as response:
-                self.was_reached = True
+            response = requests.get(url, headers=headers, auth=auth, stream=True, timeout=TIMEOUT)
+        except (OSError, ValueError) as error:  # requests' own errors, and what it does not catch
+            raise self._failure(file, error) from error
+        self.was_reached = True
+        with response:
+            try:
                 yield response
-        except requests.RequestException as error:
-            text = str(error)  # which nests the messages of three libraries
-            found = re.search(r"(?<=\] )[\w :-]+", text)  # of "[Errno 111] Connection refused"
-            reason = "no answer in time" if "timed out" in text else "the connection was cut"
-            reason = found[0].strip() if found else reason
-            if isinstance(error, requests.exceptions.ProxyError):
-                reason += " by the proxy"
-            passing = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
-            if isinstance(error, requests.exceptions.SSLError) and "CERTIFICATE" in text:
-                reason += "; the variable REQUESTS_CA_BUNDLE can name certificates to trust"
-            elif not isinstance(error, passing):
-                reason = short_repr(text, 200)
-            # What was reached before may be back in a moment; a network that was not there will not.
-            elif self.was_reached or isinstance(error, requests.ReadTimeout) or "aborted" in text:
-                raise Interrupted(reason) from error
-            raise CheckpointError(f"{self.label}/{file} cannot be reached: {reason}") from error
+            except requests.RequestException as error:
+                raise self._failure(file, error) from error
+
+    def _failure(self, file: str, error: Exception) -> Exception:
+        """The exception to raise for a failed request: Interrupted if another attempt may succeed."""
+        import requests
+        from requests import exceptions
+
+        text = str(error)  # holds the messages of three libraries, one inside the other
+        found = re.search(r"(?<=\] )[\w :-]+", text)  # of "[Errno 111] Connection refused"
+        reason = "no answer in time" if "timed out" in text else "the connection was cut"
+        reason = found[0].strip() if found else reason
+        if isinstance(error, exceptions.ProxyError):
+            reason += " by the proxy"
+        if not isinstance(error, (requests.RequestException, ValueError)):
+            # requests raises a plain OSError if there is no file of certificates.
+            variable = next((v for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE") if os.environ.get(v)), "")
+            reason = text
+            if variable:
+                reason = f"{variable} names a certificate file that does not exist: {os.environ[variable]}"
+        elif isinstance(error, exceptions.SSLError) and "CERTIFICATE" in text:
+            reason += "; the variable REQUESTS_CA_BUNDLE can name a file of certificates to trust"
+        elif isinstance(error, ValueError):
+            reason = f"a redirect or the proxy is not a valid http URL: {short_repr(text, 200)}"
+        elif not isinstance(
+            error, (requests.ConnectionError, requests.Timeout, exceptions.ChunkedEncodingError)
+        ):
+            reason = short_repr(text, 200)
+        # A server that was reached before may come back soon; one that never was will not.
+        elif self.was_reached or isinstance(error, requests.ReadTimeout) or "aborted" in text:
+            return Interrupted(reason)
+        return CheckpointError(f"{self.label}/{file} cannot be reached: {reason}")
 
     def _is_own(self, response: "requests.Response") -> bool:
-        """Whether it is this server that answers, and not one that it sent us on to."""
+        """Whether this server answered, and not another one to which it redirected."""
         there, here = urlsplit(response.url), urlsplit(self.base)
         return (there.hostname, there.port) == (here.hostname, here.port)
 
@@ -186,8 +209,8 @@ class Server:
             raise CheckpointError(f"{self.label}/{file}: the server answers {code}")
 
     def _describe(self, file: str, response: "requests.Response", expected: Version) -> tuple[Version, str]:
-        """What the file should be, by the server and beforehand, and a word that changes with its content."""
-        # The hub says what a file is, and sends us on to another host, which has its own words for it.
+        """The version that the server and `expected` describe, and a key that names this version."""
+        # Only the hub's own headers count. The host to which it redirects has an ETag of another kind.
         answers = [answer.headers for answer in (*response.history, response) if self._is_own(answer)]
 
         def says(header: str) -> str:
@@ -212,7 +235,7 @@ class Server:
     def _receive(
         self, file: str, response: "requests.Response", start: int, part: Path, size: int | None
     ) -> None:
-        """Write what comes behind the first `start` bytes of the part, or in their place if it is all."""
+        """Write the response's body to the part from byte `start` on, or from 0 if it is the whole file."""
         sent = response.headers.get("Content-Range", "")
         if response.status_code == 200:
             start = 0
@@ -226,38 +249,38 @@ class Server:
                 f"{self.label}/{file} needs {megabytes(needed)}, but {part.parent} has {megabytes(free)} "
                 "free; make room, or name another folder in TIEDGPT_WEIGHTS"
             )
-        most = MAX_TEXT if size is None else size  # only of small files is the size ever unknown
+        most = MAX_TEXT if size is None else size  # the size is unknown for small files only
         with open(part, "rb+" if start else "wb") as out, progress_bar(file, size, start) as bar:
             out.seek(start)
-            for chunk in response.iter_content(CHUNK):
+            for chunk in response.iter_content(BYTES_PER_READ):
                 out.write(chunk)
                 bar.update(len(chunk))
                 if out.tell() > most:
-                    return  # too long, as will be found
+                    return  # too long: the check of the size and the hash will fail
             if size is not None and out.tell() < size:
                 raise Interrupted("the connection was cut")
 
 
 def _find_part(file: str, folder: Path) -> Path | None:
-    """What came of a file before, of whatever version."""
+    """The part of a file that an earlier attempt left, of any version."""
     name = re.compile(re.escape(f".{file}.") + r"[\w-]+\.part")
     return next((path for path in sorted(folder.iterdir()) if name.fullmatch(path.name)), None)
 
 
 def flush(path: Path) -> None:
-    """Have a file on the disk before anybody relies on it."""
+    """Write a file's data to the disk before its name says that it is complete."""
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
 
 
 def megabytes(size: int) -> str:
-    """A size as people read it: 548.1 MB."""
+    """A number of bytes as text: 548.1 MB."""
     return f"{size / 1e6:,.1f} MB"
 
 
 def progress_bar(doing: str, size: int | None, done: int = 0) -> Any:
-    """A bar with speed and time left, if stderr is a terminal and it takes longer than a moment."""
+    """A progress bar with speed and time left, if stderr is a terminal and the work takes over 0.3 s."""
     from tqdm import tqdm
 
-    look: dict[str, Any] = {"unit": "B", "unit_scale": True, "leave": False, "disable": None, "delay": 0.3}
-    return tqdm(desc=doing, total=size, initial=done, file=sys.stderr, **look)
+    options: dict[str, Any] = {"unit": "B", "unit_scale": True, "leave": False, "disable": None, "delay": 0.3}
+    return tqdm(desc=doing, total=size, initial=done, file=sys.stderr, **options)

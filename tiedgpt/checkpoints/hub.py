@@ -1,17 +1,18 @@
-"""Downloads: which files make a model, where they come from, and where they go.
+"""Downloads: which files a model consists of, which server has them, and which folder they go to.
 
-    <weights>/gpt2/.lock                held by the process that downloads; another one waits
-    <weights>/gpt2/.*.part              what has come
-    <weights>/gpt2/model.safetensors    all files get their names when all are verified,
-    <weights>/gpt2/config.json          and this one last: where it is, the rest is
-    <weights>/gpt2/.tokenizer/          the same without weights, for who needs none
+    <weights>/gpt2/.lock                the lock of the process that downloads; another process waits for it
+    <weights>/gpt2/.new-*/              configuration and vocabulary, until they are read and all is complete
+    <weights>/gpt2/.*.part              the bytes of the weights received so far
+    <weights>/gpt2/model.safetensors    files get their names when all are verified,
+    <weights>/gpt2/config.json          and this file last: a folder that has it is complete
+    <weights>/gpt2/.tokenizer/          the same without weights, for commands that need none
 
-How one file is fetched, whatever happens on the way, is in fetching.py.
+fetching.py downloads one file and resumes it after interruptions.
 """
 
 import os
 import re
-import sys
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,11 +22,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import ArgumentError, CheckpointError, TiedGPTError, short_repr
+from ..errors import ArgumentError, CheckpointError, TiedGPTError, one_line, short_repr
 from ..parameters import count_parameters
 from . import huggingface, tensorflow
 from .fetching import Server, Version, flush, megabytes
-from .files import read_json
+from .files import read_json, try_lock
 from .names import MODELS, SHIPPED, check_name, find_model, folders_of, weight_folders
 from .vocabulary import read_tokenizer
 
@@ -33,7 +34,7 @@ SOURCES = ("hub", "openai", "tokenizer")
 HUB = "https://huggingface.co"
 OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/models"
 
-# name -> (commit, its model.safetensors). Two sizes nobody has measured: there the server's has to do.
+# name -> (commit, its model.safetensors). Where the size is None, the server's is used.
 PINNED = {
     "gpt2": (
         "607a30d783dfa663caf39e06633721c8d4cfcd7e",
@@ -58,25 +59,30 @@ PINNED = {
 }
 VOCAB = Version(1_042_301, "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783")
 MERGES = Version(456_318, "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5")
-# OpenAI's larger models are known by their size; model.ckpt.index has a checksum of each tensor.
+# Of OpenAI's larger models only the size is known here; model.ckpt.index has a checksum of each tensor.
 OPENAI_MODELS = {"gpt2": "124M", "gpt2-medium": "355M", "gpt2-large": "774M", "gpt2-xl": "1558M"}
 OPENAI_124M = {
     tensorflow.HPARAMS: Version(90, "d9d56e4121c427164e0c55c6f03c08e1daf9002b9b672825112d19097b680318"),
     tensorflow.INDEX: Version(5215, "71916f763f9746f9b2a06b12d91996cf1084ae008d0424543d39391c5f2dc687"),
     tensorflow.DATA: Version(497_759_232, "2060c885360cc0cf41d7a6dbc4d24b5127aae20260c8b5ae521b5a6578407118"),
 }
+# The files that a repository may lack.
+OPTIONAL = {huggingface.WEIGHTS, huggingface.INDEX, "vocab.json", "merges.txt", "tokenizer.json"}
+OPTIONAL |= {"generation_config.json", "tokenizer_config.json", "added_tokens.json"}
+# The parts that a later download may continue.
+PART_OF_WEIGHTS = re.compile(rf"\.(.+\.safetensors|{re.escape(tensorflow.DATA)})\.[\w-]+\.part")
 
 Note = Callable[[str], Any]
 
 
 def silent(_: str) -> None:
-    """Tell nobody."""
+    """Discard a note."""
 
 
 def find_or_download(source: str | Path, note: Note = silent, only_tokenizer: bool = False) -> Path:
-    """What `find_model` finds; a name that it does not find is downloaded. (A Path is no name.)
+    """The path that `find_model` returns; a name that it does not find is downloaded, a Path is not.
 
-    only_tokenizer: no weights are; the directory is then one that `find_model` does not find.
+    only_tokenizer: download the tokenizer without the weights. `find_model` does not find its directory.
     """
     try:
         return find_model(source)
@@ -97,12 +103,12 @@ def find_or_download(source: str | Path, note: Note = silent, only_tokenizer: bo
 
 
 def download(name: str, source: str = "hub", note: Note = silent) -> Path:
-    """The directory of a model that was downloaded, now or before.
+    """Download a model, unless a complete one is on this machine; return its directory.
 
-    name: one of the names known, an alias, or a hub repository owner/name. source: "hub", "openai" for the
-    TensorFlow files that OpenAI released, or "tokenizer" for the hub's without weights. On a terminal a bar
-    shows how far it is; `note` is called with what else a user may want to know. Raises CheckpointError; what
-    has come by then waits for the next try.
+    name: a known name, an alias, or a hub repository owner/name. source: "hub", "openai" for the TensorFlow
+    files that OpenAI released, or "tokenizer" for the hub's files without the weights. A terminal shows a
+    progress bar; `note` is called with each message for the user. Raises CheckpointError. A download that
+    was stopped continues where it ended.
     """
     if source not in SOURCES:
         raise ArgumentError(f"source must be one of {', '.join(SOURCES)}, got {short_repr(source)}")
@@ -112,6 +118,8 @@ def download(name: str, source: str = "hub", note: Note = silent) -> Path:
     remote = _at_openai(name, note) if source == "openai" else _on_hub(name, source, note)
     for folder in folders_of(name, source):
         if not remote.problem(folder):
+            for _, own in zip(weight_folders(), folders_of(name, source), strict=False):
+                _unless_in_use(own, _remove_leftovers)
             note(f"{name} is here already, complete{' and verified' if remote.has_digests else ''}")
             return folder
     if _is_offline():
@@ -139,22 +147,31 @@ class RemoteModel:
     name: str
     source: str
     server: Server
-    pins: dict[str, Version]  # what is known of its files beforehand
+    pins: dict[str, Version]  # the files whose content is known in advance
 
     @property
     def config(self) -> str:
-        """The file that says what the model is."""
+        """The name of the configuration file."""
         return tensorflow.HPARAMS if self.source == "openai" else "config.json"
 
     @property
     def has_digests(self) -> bool:
         return bool(self.pins) and all(pin.digest for pin in self.pins.values())
 
+    def check_small_files(self, folder: Path) -> None:
+        """Read the configuration and, if there is one, the tokenizer. Raises TiedGPTError."""
+        (tensorflow.read_hparams if self.source == "openai" else huggingface.read_config)(folder)
+        if any(os.path.isfile(folder / file) for file in ("merges.txt", "vocab.bpe", "tokenizer.json")):
+            read_tokenizer(folder)
+
     def problem(self, folder: Path) -> str:
-        """What `folder` lacks to be this model, complete and as it is pinned; nothing if it lacks nothing."""
-        openers = {"openai": tensorflow.open_tensorflow, "tokenizer": read_tokenizer}
+        """Why `folder` is not this model, complete and as pinned; "" if it is."""
         try:
-            openers.get(self.source, huggingface.open_checkpoint)(folder)
+            self.check_small_files(folder)
+            if self.source == "openai":
+                tensorflow.open_tensorflow(folder)
+            elif self.source == "hub":
+                huggingface.open_checkpoint(folder)
             for file, pin in self.pins.items():
                 if wrong := pin.difference(folder / file):
                     return f"{folder / file}: {wrong}"
@@ -162,18 +179,32 @@ class RemoteModel:
             return str(error)
         return ""
 
-    def fetch(self, file: str, folder: Path) -> Path | None:
-        """The part that a file has become; None if there is no such file."""
-        return self.server.fetch(file, folder, self.pins.get(file, Version()))
+    def fetch(self, folder: Path, *files: str) -> dict[str, Path]:
+        """Download files to parts in `folder`: name -> part. Empty if the server lacks one of them."""
+        parts = {}
+        for file in files:
+            part = self.server.fetch(file, folder, self.pins.get(file, Version()))
+            if part is None:
+                return {}
+            parts[file] = part
+        return parts
+
+    def fetch_small(self, folder: Path, *files: str) -> bool:
+        """Download files to `folder` under their own names; whether the server has them all."""
+        parts = self.fetch(folder, *files)
+        for file, part in parts.items():
+            part.rename(folder / file)
+        return bool(parts)
 
 
 def _on_hub(name: str, source: str, note: Note) -> RemoteModel:
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     token = os.environ.get("HF_TOKEN", "").strip()
-    if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", endpoint):
-        raise CheckpointError(f"HF_ENDPOINT must be an address like {HUB}, got {short_repr(endpoint)}")
+    if not _is_url(endpoint):
+        shown = short_repr(endpoint.rpartition("@")[2])  # without a password
+        raise CheckpointError(f"HF_ENDPOINT must be an address like {HUB}, got {shown}")
     if not re.fullmatch("[!-~]*", token):
-        raise CheckpointError("HF_TOKEN holds characters that no token has")
+        raise CheckpointError("HF_TOKEN contains characters that no token has")
     repository, revision, pins = name, "main", {}
     if name in MODELS:
         repository = MODELS[name][0]
@@ -185,9 +216,21 @@ def _on_hub(name: str, source: str, note: Note) -> RemoteModel:
     return RemoteModel(name, source, server, pins)
 
 
+def _is_url(text: str) -> bool:
+    try:
+        text.encode()  # raises for a byte that is not UTF-8
+        url = urlsplit(text)
+        host = (url.hostname or "").encode("idna")  # raises for an empty label or one that is too long
+        return bool(host) and url.port != 0 and bool(re.fullmatch(r"https?://[^\s?#]+", text))
+    except ValueError:
+        return False
+
+
 def _at_openai(name: str, note: Note) -> RemoteModel:
     if name not in OPENAI_MODELS:
-        raise CheckpointError(f"OpenAI released {', '.join(OPENAI_MODELS)}; {name} is only on the hub")
+        raise CheckpointError(
+            f"OpenAI released {', '.join(OPENAI_MODELS)}, not {name}; download it from the hub"
+        )
     base = f"{OPENAI}/{OPENAI_MODELS[name]}"
     size = count_parameters(MODELS[name][1])["tied"]["bytes"]
     pins = {tensorflow.DATA: Version(size), "encoder.json": VOCAB, "vocab.bpe": MERGES}
@@ -201,8 +244,8 @@ def _is_offline() -> bool:
 
 
 def _folder_to_fill(name: str, source: str) -> Path:
-    """The model's folder in the first folder of weights that the user has named or that can be written."""
-    package = Path(__file__).resolve().parents[1]  # what is in there, an upgrade of tiedgpt removes
+    """The model's folder in TIEDGPT_WEIGHTS, else in the first folder for weights that can be written."""
+    package = Path(__file__).resolve().parents[1]  # not in here: an upgrade of tiedgpt would delete it
     roots = weight_folders()
     for root, folder in zip(roots, folders_of(name, source), strict=False):
         existing = next(path for path in (root, *root.parents) if os.path.exists(path))
@@ -217,9 +260,12 @@ def _folder_to_fill(name: str, source: str) -> Path:
 
 def _download(remote: RemoteModel, folder: Path, note: Note) -> None:
     name, server = remote.name, remote.server
-    with tempfile.TemporaryDirectory() as scratch:  # no folder of ours for what turns out to be no GPT-2
-        config = _fetch_config(remote, Path(scratch))
-    if re.fullmatch("[0-9a-f]{40}", server.commit):  # all other files are to be of the same one
+    with tempfile.TemporaryDirectory() as scratch:  # make `folder` only if the repository has a GPT-2
+        if not remote.fetch_small(Path(scratch), remote.config):
+            raise CheckpointError(f"{server.label}: no such repository, or no {remote.config} in it (404)")
+        _check_small_files(remote, Path(scratch))
+        config = Path(scratch, remote.config).read_bytes()
+    if re.fullmatch("[0-9a-f]{40}", server.commit):  # fetch all other files from the same commit
         server.base = re.sub("/main$", f"/{server.commit}", server.base)
     size = sum(pin.size or 0 for pin in remote.pins.values())
     size_known = f" ({megabytes(size)})" if size else ""
@@ -230,83 +276,106 @@ def _download(remote: RemoteModel, folder: Path, note: Note) -> None:
         if (folder / remote.config).exists():
             note(f"the other process has completed {what}")
             return
-        parts = _fetch_files(remote, folder)
-        parts[remote.config] = folder / f".{remote.config}.part"
-        parts[remote.config].write_bytes(config)
-        flush(parts[remote.config])
-        for file, part in parts.items():
-            os.replace(part, folder / file)
-        for part in folder.glob(".*.part"):  # of versions that are no more
-            part.unlink()
+        _remove_leftovers(folder, keep=PART_OF_WEIGHTS)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as new:
+            Path(new, remote.config).write_bytes(config)
+            weights = _fetch_files(remote, folder, Path(new))
+            small = {path.name: path for path in Path(new).glob("[!.]*")}
+            for path in small.values():
+                flush(path)
+            last = {remote.config: small.pop(remote.config)}
+            for file in OPTIONAL - small.keys() - weights.keys():  # left by a download of an older version
+                (folder / file).unlink(missing_ok=True)
+            for file, path in (small | weights | last).items():
+                os.replace(path, folder / file)
+        _remove_leftovers(folder)
 
 
-def _fetch_config(remote: RemoteModel, scratch: Path) -> bytes:
-    part = remote.fetch(remote.config, scratch)
-    if part is None:
-        raise CheckpointError(f"{remote.server.label}: no such repository, or no {remote.config} in it (404)")
-    path = part.rename(scratch / remote.config)
-    try:
-        (tensorflow.read_hparams if remote.source == "openai" else huggingface.read_config)(scratch)
-    except CheckpointError as error:
-        raise CheckpointError(str(error).replace(str(scratch), remote.server.label)) from error
-    return path.read_bytes()
+def _fetch_files(remote: RemoteModel, folder: Path, new: Path) -> dict[str, Path]:
+    """Download the small files to `new`, read them, then download the weights to parts in `folder`.
 
-
-def _fetch_files(remote: RemoteModel, folder: Path) -> dict[str, Path]:
-    """All files but the configuration: name -> part."""
-    parts: dict[str, Path] = {}
-    label = remote.server.label
-
-    def fetch(*files: str) -> bool:
-        for file in files:
-            if (part := remote.fetch(file, folder)) is None:
-                return False
-            parts[file] = part
-        return True
-
+    Returns name -> part of the weights.
+    """
+    label, get_small = remote.server.label, remote.fetch_small
     if remote.source == "openai":
-        if not fetch(tensorflow.INDEX, tensorflow.DATA, "encoder.json", "vocab.bpe"):
-            raise CheckpointError(f"{label}: not all of the files that OpenAI released are there")
-        return parts
-    if remote.source == "hub" and not fetch(huggingface.WEIGHTS):
-        if not fetch(huggingface.INDEX):
-            raise CheckpointError(f"{label}: {_why_no_weights(remote.server)}")
-        shards = _shards(parts[huggingface.INDEX], f"{label}/{huggingface.INDEX}")
-        if not fetch(*shards):
-            raise CheckpointError(f"{label}: not all files that {huggingface.INDEX} names are there")
-    if not remote.pins:  # the five models have none of these that says anything new
-        for file in ("generation_config.json", "tokenizer_config.json", "added_tokens.json"):
-            fetch(file)
-    if not fetch("vocab.json", "merges.txt") and not fetch("tokenizer.json"):
+        if get_small(new, tensorflow.INDEX, "encoder.json", "vocab.bpe"):
+            _check_small_files(remote, new)
+            if weights := remote.fetch(folder, tensorflow.DATA):
+                return weights
+        raise CheckpointError(f"{label}: some of the files that OpenAI released are not there")
+
+    has_tokenizer = get_small(new, "vocab.json", "merges.txt") or get_small(new, "tokenizer.json")
+    if not has_tokenizer:
         missing = f"{label} has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
         if remote.source == "tokenizer":
             raise CheckpointError(missing)
         remote.server.note(missing)
-    return parts
+    if not remote.pins:  # the repositories of the five known models do not need these files
+        get_small(new, "generation_config.json")
+        if has_tokenizer:
+            get_small(new, "tokenizer_config.json")
+            get_small(new, "added_tokens.json")
+    _check_small_files(remote, new)
+
+    if remote.source == "tokenizer":
+        return {}
+    if weights := remote.fetch(folder, huggingface.WEIGHTS):
+        return weights
+    if not get_small(new, huggingface.INDEX):
+        raise CheckpointError(f"{label}: {_why_no_weights(remote.server)}")
+    shards = _shards(new / huggingface.INDEX, f"{label}/{huggingface.INDEX}")
+    if weights := remote.fetch(folder, *shards):
+        return weights
+    raise CheckpointError(f"{label}: some of the files that {huggingface.INDEX} names are not there")
+
+
+def _check_small_files(remote: RemoteModel, folder: Path) -> None:
+    """Check files that were just downloaded. An error names the server, not the temporary folder."""
+    try:
+        remote.check_small_files(folder)
+    except TiedGPTError as error:
+        raise CheckpointError(str(error).replace(one_line(folder), remote.server.label)) from error
+
+
+def _remove_leftovers(folder: Path, keep: re.Pattern[str] | None = None) -> None:
+    """Remove what ended downloads left in a folder. The caller holds its lock, so nobody uses them."""
+    for path in [*folder.glob(".new-*"), *folder.glob(".*.part")]:
+        if keep is None or not keep.fullmatch(path.name):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    if keep is None and os.path.isdir(tokenizer := folder / ".tokenizer"):
+        _unless_in_use(tokenizer, shutil.rmtree)  # a complete model has the same files
+
+
+def _unless_in_use(folder: Path, clean: Callable[[Path], Any]) -> None:
+    """Call `clean(folder)`, unless another process holds the lock or the folder may not be written."""
+
+    def in_use() -> None:
+        raise BlockingIOError
+
+    with suppress(OSError), _locked(folder, in_use):
+        clean(folder)
 
 
 def _why_no_weights(server: Server) -> str:
     for file in huggingface.REFUSED:
         if server.has(file):
             return (
-                f"the weights are in {file} alone, a pickle, which can run any code when it is opened, so it "
-                f"is never fetched; have the model saved as {huggingface.WEIGHTS} (save_pretrained does)"
+                f"the only weights are in {file}, a pickle, which can run any code when it is opened, so it "
+                f"is never downloaded; have the model saved as {huggingface.WEIGHTS} (save_pretrained does)"
             )
     return f"there is neither {huggingface.WEIGHTS} nor {huggingface.INDEX}"
 
 
 def _shards(index: Path, where: str) -> list[str]:
-    """The files that an index names, none of them outside of its own folder."""
+    """The files that an index names. Each must be a plain file name, so that none lies in another folder."""
     try:
         files = set(read_json(index)["weight_map"].values())
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f'{where}: "weight_map" must map tensors to files') from error
-    for file in files:
+    for file in sorted(files, key=str):
         plain = isinstance(file, str) and huggingface.FILE_NAME.fullmatch(file)
         if not plain or not file.endswith(".safetensors"):
-            raise CheckpointError(
-                f"{where}: {short_repr(file)} is not the name of a .safetensors file beside it"
-            )
+            raise CheckpointError(f"{where}: {short_repr(file)} is not the name of a .safetensors file")
     return sorted(files)
 
 
@@ -318,27 +387,10 @@ def _locked(folder: Path, wait: Callable[[], Any]) -> Iterator[None]:
     or makes another one, finds the folder complete.
     """
     with open(folder / ".lock", "ab") as lock:
-        if not _try_lock(lock.fileno()):
+        if not try_lock(lock.fileno()):
             wait()
-            while not _try_lock(lock.fileno()):
+            while not try_lock(lock.fileno()):
                 time.sleep(0.1)
         yield
         with suppress(OSError):  # Windows removes no file that is open
             os.unlink(lock.name)
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    except OSError:  # a file system without locks: should two processes write to a part, its hash will tell
-        pass
-    return True

@@ -1,6 +1,7 @@
-"""Model names: what they stand for, and where on this machine their checkpoints are looked for."""
+"""Model names, and the folders of this machine in which their checkpoints are searched."""
 
 import difflib
+import glob
 import os
 import re
 from contextlib import suppress
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from ..config import Config
 from ..errors import CheckpointError, short_repr
+from .files import read_json
 
 # name -> (repository on the Hugging Face hub, configuration)
 MODELS = {
@@ -26,7 +28,8 @@ ALIASES = {
 }
 SHIPPED = ("shakespeare-tied", "shakespeare-untied")  # small models that come with tiedgpt
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-# What a folder must hold to be a model's. Hugging Face's cache has folders with less, say a tokenizer alone.
+# A folder holds a model if it has all files of one of these rows. The Hugging Face cache also has folders
+# with fewer files, for example with a tokenizer alone.
 FORMS = (
     ("config.json", "model.safetensors"),
     ("config.json", "model.safetensors.index.json"),
@@ -35,44 +38,74 @@ FORMS = (
 
 
 def _expand(path: str | Path) -> Path:
-    """`~` made a directory where there is one to make it; os.path's, unlike Path's, never raises."""
+    """Replace a leading `~` by the home directory. Unlike Path.expanduser, this never raises."""
     return Path(os.path.expanduser(path))
 
 
 def known_config(name: str) -> Config | None:
-    """The configuration of a model that is known by name, so that counting needs no file."""
+    """The configuration of a known name or alias, without any file; None for another name."""
     name = ALIASES.get(name, name)
     return MODELS[name][1] if name in MODELS else None
 
 
 def find_model(source: str | Path) -> Path:
-    """The directory or .safetensors file that a name, alias, hub repository or path stands for.
+    """The directory or .safetensors file of a name, an alias, a hub repository or a path.
 
-    A known name is always that model (write ./gpt2 for a directory of your own); anything else is a path
-    if it exists, and a hub repository if it reads owner/name. Raises CheckpointError when nothing is found.
+    A known name always means that model (write ./gpt2 for a directory in the working directory). Any other
+    text is a path if that exists, else a hub repository if it has the form owner/name. Raises
+    CheckpointError if nothing is found.
     """
     text = str(source)
     known = ALIASES.get(text, text) in (*MODELS, *SHIPPED)
     if text and not known and os.path.exists(path := _expand(source)):
         return path
     name = check_name(text)
-    for folder in [*folders_of(name), *folders_of(name, "openai")]:
-        # os.path's isfile, unlike Path's, is False where it may not look.
-        if any(all(os.path.isfile(folder / file) for file in form) for form in FORMS):
-            return folder
+    if folder := _find_name(name):
+        return folder
     if name in SHIPPED:
         raise CheckpointError(f"{name} comes with tiedgpt but is missing from it: install tiedgpt again")
     repository = MODELS[name][0] if name in MODELS else name
     places = ", ".join(str(root / name) for root in weight_folders())
     raise CheckpointError(
-        f"{name} is not on this machine: looked for {places} and in the Hugging Face cache; fetch it with "
+        f"{name} is not on this machine: looked for {places} and in the Hugging Face cache; download it with "
         f"`tiedgpt download {name}`, put the files of {repository} in one of these, or give the path of a "
         "checkpoint" + (f" (for the directory here, write ./{text})" if Path(text).is_dir() else "")
     )
 
 
+def models_here() -> dict[str, Path]:
+    """The models on this machine: name -> directory, each directory once and under its first name.
+
+    The known names come first, then the shipped models, then repositories owner/name in alphabetical order,
+    from the Hugging Face cache only those of a GPT-2. A folder that cannot be read is left out.
+    """
+    repositories = set()
+    for root in weight_folders():
+        repositories |= {Path(path).as_posix() for path in glob.glob("*/*", root_dir=root)}
+    for cached in glob.glob("models--*--*", root_dir=_hugging_face_cache()):
+        name = cached.removeprefix("models--").replace("--", "/")
+        for snapshot in _snapshots(name):
+            with suppress(CheckpointError):
+                if read_json(snapshot / "config.json").get("model_type") == "gpt2":
+                    repositories.add(name)
+    here: dict[str, Path] = {}
+    for name in (*MODELS, *SHIPPED, *sorted(filter(REPOSITORY.fullmatch, repositories))):
+        if (folder := _find_name(name)) and folder not in here.values():
+            here[name] = folder
+    return here
+
+
+def _find_name(name: str) -> Path | None:
+    """The first folder of a name that holds a model."""
+    for folder in [*folders_of(name), *folders_of(name, "openai")]:
+        # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
+        if any(all(os.path.isfile(folder / file) for file in form) for form in FORMS):
+            return folder
+    return None
+
+
 def check_name(text: str) -> str:
-    """The name that an alias stands for, or text itself if it is a name. Raises CheckpointError if not."""
+    """The name that an alias means, or `text` itself if it is a name; else raises CheckpointError."""
     name = ALIASES.get(text, text)
     if name in MODELS or name in SHIPPED or REPOSITORY.fullmatch(name):
         return name
@@ -86,28 +119,31 @@ def check_name(text: str) -> str:
 
 
 def folders_of(name: str, source: str = "hub") -> list[Path]:
-    """Where a name's checkpoint may lie, the first place first: the hub's, OpenAI's, or its tokenizer alone.
+    """The folders in which a name's checkpoint is searched, in this order.
 
-    One form to a folder: what is loaded does not depend on what else lies beside it.
+    source: "hub", "openai" for OpenAI's files, or "tokenizer" for a tokenizer without weights. Each has a
+    folder for itself, so the files of one do not change how another is loaded.
     """
     if source == "tokenizer":
         return [root / name / ".tokenizer" for root in weight_folders()]
     if source == "openai":
         return [root / f"{name}-openai" for root in weight_folders()]
-    repository = MODELS[name][0] if name in MODELS else name
-    return [*(root / name for root in weight_folders()), *_hub_snapshots(repository)]
+    cached = (
+        [MODELS[name][0], name] if name in MODELS else [name]
+    )  # from_pretrained("gpt2") caches it as gpt2
+    return [*(root / name for root in weight_folders()), *(s for each in cached for s in _snapshots(each))]
 
 
 def find_default() -> tuple[str, Path]:
-    """The model to use when none is named, and where it is: gpt2 if it is here, else a shipped one."""
+    """The name and path of the default model: gpt2 if it is on this machine, else a shipped one."""
     for name in ("gpt2", SHIPPED[0]):
         with suppress(CheckpointError):
             return name, find_model(name)
-    return "gpt2", find_model("gpt2")  # raises, and says where it looked
+    return "gpt2", find_model("gpt2")  # raises; the message names the folders
 
 
 def weight_folders() -> list[Path]:
-    """The folders that hold a model in a subfolder of its name, in the order they are looked at."""
+    """The folders that hold models in subfolders by name, in the order of the search."""
     named = os.environ.get("TIEDGPT_WEIGHTS")
     package = Path(__file__).resolve().parents[1]
     in_checkout = (package.parent / "pyproject.toml").is_file()
@@ -119,13 +155,23 @@ def weight_folders() -> list[Path]:
     ]
 
 
-def _hub_snapshots(repository: str) -> list[Path]:
-    """Where Hugging Face's own library keeps a repository: the main snapshot if it has one."""
-    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
-    hub = _expand(os.environ.get("HF_HUB_CACHE") or f"{home}/hub")
-    folder = hub / f"models--{repository.replace('/', '--')}"
+def _snapshots(repository: str) -> list[Path]:
+    """The folder of a repository's main snapshot in the Hugging Face cache, in a list; [] if it has none."""
+    folder = _hugging_face_cache() / f"models--{repository.replace('/', '--')}"
     try:
         commit = (folder / "refs" / "main").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return []
     return [folder / "snapshots" / commit] if re.fullmatch(r"[0-9a-f]{40}", commit) else []
+
+
+def _hugging_face_cache() -> Path:
+    """The cache folder of the library huggingface_hub, from the same variables in the same order."""
+
+    def expanded(variable: str, default: str) -> str:
+        return os.path.expandvars(os.path.expanduser(os.environ.get(variable, default)))
+
+    user_cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    home = expanded("HF_HOME", os.path.join(user_cache, "huggingface"))
+    older = os.environ.get("HUGGINGFACE_HUB_CACHE", os.path.join(home, "hub"))
+    return Path(expanded("HF_HUB_CACHE", older))

@@ -1,0 +1,236 @@
+"""A hub on the loopback interface that can fail in every way a network can; the server of test_hub.py."""
+
+import hashlib
+import re
+import socket
+import struct
+import threading
+import time
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class Request:
+    host: str
+    path: str
+    start: int  # of the range in the request, else 0
+    token: str | None
+
+    @property
+    def file(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+class LoopbackHub(ThreadingHTTPServer):
+    """A small huggingface.co: it redirects to another host name for weights, and can fail on request."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}  # "owner/name/file" -> content
+        self.faults: dict[str, list] = defaultdict(list)  # file -> one fault for each coming request
+        self.requests: list[Request] = []
+        self.served: dict[str, int] = defaultdict(int)  # file -> bytes of its content that were sent
+        self.is_plain = False  # like any server of files, without the hub's headers
+        self.pause = 0.0  # seconds after every piece
+        self.closing = threading.Event()
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+    def handle_error(self, request, client_address) -> None:
+        """Clients that close the connection or are killed are expected."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: LoopbackHub
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.close_connection = True
+        requested = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        start = int(requested[1]) if requested else 0
+        request = Request(self.headers["Host"], self.path, start, self.headers.get("Authorization"))
+        self.server.requests.append(request)
+        on_cdn, file = self.path.startswith("/cdn"), request.file
+        name = self.path.removeprefix("/cdn").removeprefix("/").partition("/resolve/")[0]
+        is_openai = self.path.startswith("/openai/")
+        content = self.server.files.get(name if is_openai else f"{name}/{file}")
+        if content is None:
+            return self.answer(404)
+        headers = {"X-Repo-Commit": COMMIT} if "/resolve/" in self.path else {}
+        if self.server.is_plain:
+            headers = {"ETag": '"5f-abc"'}
+        elif file.endswith(".safetensors") and not on_cdn:
+            digest = hashlib.sha256(content).hexdigest()
+            headers |= {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{digest}"', "ETag": '"wrong"'}
+            return self.answer(302, **headers, Location=f"{elsewhere(self.server)}{self.path}")
+        elif on_cdn:
+            headers = {"ETag": f'"{"0" * 40}"'}  # not the hash of a git blob
+        else:
+            headers["ETag"] = f'W/"{git_hash(content)}"'
+        faults = self.server.faults[file]
+        fault = faults.pop(0) if faults else None
+        if fault is None or not fault(self, request, content, headers):
+            self.send(request, content, headers)
+        return None
+
+    def answer(self, code: int, body: bytes = b"", **headers: str | None) -> None:
+        self.send_response(code)
+        for header, value in {"Content-Length": str(len(body)), "Connection": "close", **headers}.items():
+            if value is not None:
+                self.send_header(header.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def send(self, request: Request, content: bytes, headers: dict, stop: int | None = None) -> None:
+        """Send the content from request.start on, but nothing after byte `stop`, whatever the headers say."""
+        size = len(content)
+        if request.start >= size > 0:
+            return self.answer(416, **headers, **{"Content-Range": f"bytes */{size}"})
+        if request.start:
+            headers = {"Content-Range": f"bytes {request.start}-{size - 1}/{size}", **headers}
+        self.answer(206 if request.start else 200, **{"Content-Length": str(size - request.start), **headers})
+        rest = memoryview(content)[request.start : stop]
+        for at in range(0, len(rest), 1 << 14):
+            piece = rest[at : at + (1 << 14)]
+            self.wfile.write(piece)
+            self.server.served[request.file] += len(piece)
+            if self.server.pause:
+                self.server.closing.wait(self.server.pause)
+        return None
+
+
+def elsewhere(server: LoopbackHub) -> str:
+    """The address to which the hub redirects: the same server under another name."""
+    return f"http://localhost:{server.server_port}/cdn"
+
+
+def git_hash(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+# Faults: functions of a handler, a request, its content and its headers. True: they have sent the response.
+
+
+def cut(stop: int, then=lambda handler: None):
+    """Close the connection after byte `stop` of the file."""
+
+    def fault(handler, request, content, headers):
+        handler.send(request, content, headers, stop)
+        handler.wfile.flush()
+        then(handler)
+        return True
+
+    return fault
+
+
+def reset(stop: int):
+    """Reset the connection after byte `stop`, as a router does that has lost its state."""
+
+    def then(handler):
+        time.sleep(0.05)  # until the client has received what was sent
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        handler.connection.close()
+
+    return cut(stop, then)
+
+
+def stall(stop: int):
+    """Send nothing after byte `stop`, but leave the connection open."""
+    return cut(stop, lambda handler: handler.server.closing.wait(5))
+
+
+def drop(*_):
+    """Close the connection without a response."""
+    return True
+
+
+def status(code: int, **headers: str):
+    return lambda handler, *_: not handler.answer(code, b"sorry", **headers)
+
+
+def no_range(handler, request, content, headers):
+    """Send the whole file, whatever range was asked for."""
+    request.start = 0
+
+
+def no_range_and_cut(stop: int):
+    return lambda handler, request, *rest: (
+        no_range(handler, request, *rest) or cut(stop)(handler, request, *rest)
+    )
+
+
+def content_range(value: str | None):
+    """A false Content-Range header, or none."""
+    return lambda handler, request, content, headers: headers.update({"Content-Range": value})
+
+
+def altered(change):
+    """Send other content than the headers describe."""
+    return lambda handler, request, content, headers: not handler.send(request, change(content), headers)
+
+
+def flip_bit(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def chunked(extra: bytes = b"", endless: bool = False, silent: bool = False, **more: str):
+    """No Content-Length. endless: a body without end; silent: no headers that describe the file."""
+
+    def fault(handler, request, content, headers):
+        headers = {} if silent else {**headers, **more}
+        handler.answer(200, **headers, **{"Content-Length": None, "Transfer-Encoding": "chunked"})
+        for piece in filter(None, (content[:1000], content[1000:] + extra)):
+            handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        while endless:
+            handler.wfile.write(b"10000\r\n%s\r\n" % bytes(1 << 16))
+        handler.wfile.write(b"0\r\n\r\n")
+        return True
+
+    return fault
+
+
+@contextmanager
+def running(server: LoopbackHub):
+    with server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.closing.set()
+        server.shutdown()
+        thread.join()
+
+
+def only_loopback(monkeypatch):
+    """Fail where a test connects to the real network. Processes that it starts get a dead proxy."""
+    connect, resolve = socket.socket.connect, socket.getaddrinfo
+
+    def guarded_connect(self, address):
+        if self.family != getattr(socket, "AF_UNIX", None) and address[0] not in ("127.0.0.1", "::1"):
+            pytest.fail(f"connects to {address}")
+        return connect(self, address)
+
+    def guarded_resolve(host, *arguments, **options):
+        if host not in ("127.0.0.1", "localhost", None):
+            pytest.fail(f"asks for the address of {host}")
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded_connect)
+    monkeypatch.setattr(socket, "getaddrinfo", guarded_resolve)
+    for variable in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv(variable.upper(), "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
