@@ -1,7 +1,9 @@
 """The tokenizer against published ids and against tiktoken; its files are in test_vocabulary.py."""
 
 import json
+import pickle
 import random
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -280,6 +282,24 @@ def test_the_longest_special_token_is_read():
     assert tokenizer.encode(text, special="token") == [257, 256, 258, 259, *tokenizer.encode("<A>")]
 
 
+def test_special_tokens_are_found_as_one_pattern_of_all_would_find_them():
+    """The longest at the leftmost place; with few and with many first characters, of all kinds."""
+    rng = random.Random(0)
+    marks = [chr(code) for code in range(33, 127) if not chr(code).isalnum()]
+    for letters in ("ab", "ab<\n", [*marks, "é", "\U0001f600"], known_characters()[200:600]):
+        texts = {"".join(rng.choices(letters, k=rng.randrange(2, 6))) for _ in range(3 * len(letters))}
+        texts |= {letter * 6 for letter in letters}
+        tokenizer = Tokenizer([], {text: 256 + n for n, text in enumerate(sorted(texts))})
+        pattern = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
+        for _ in range(200):
+            text = "".join(rng.choices([*letters, "x", *rng.sample(sorted(texts), 3)], k=12))
+            spans = [found.span() for found in pattern.finditer(text)]
+            assert list(tokenizer._find_special(text)) == spans, text
+            ids = tokenizer.encode(text, special="token")
+            assert tokenizer.decode(ids) == text
+            assert sum(token_id >= 256 for token_id in ids) == len(spans)
+
+
 def test_special_must_be_one_of_three():
     with pytest.raises(ArgumentError, match=r"special must be 'error', 'token' or 'text', got 'all'"):
         Tokenizer([]).encode("", special="all")
@@ -352,15 +372,26 @@ def test_long_words_take_time_in_proportion_without_gpt2():
         assert lookups(tokenizer, text) < min(2.1 * lookups(tokenizer, text[:10_000]), 8 * len(text))
 
 
-def test_the_cache_is_bounded_and_changes_nothing(monkeypatch):
+def test_the_cache_is_bounded_keeps_what_is_used_and_changes_no_id(monkeypatch):
     monkeypatch.setattr(module, "MAX_CACHED_WORDS", 5)
-    tokenizer, text = Tokenizer(SMALL_MERGES), "low lower slow lo rerer lowlow x y z low " * 3
-    assert tokenizer.encode(text) == [
-        token for word in WORDS.findall(text) for token in tokenizer.encode(word)
-    ]
-    assert 0 < len(tokenizer._cache) <= 5
+    tokenizer = Tokenizer(SMALL_MERGES)
+    merged = []
+    word_ids = tokenizer._cache.word_ids
+    tokenizer._cache.word_ids = lambda word: merged.append(word) or word_ids(word)
+    text = "".join(f" low {letter}" for letter in "abcdefghijklmnopqrstuvwxyz") + " lower slow lo rerer" * 2
+    expected = [token for word in WORDS.findall(text) for token in Tokenizer(SMALL_MERGES).encode(word)]
+    assert tokenizer.encode(text) == expected
+    assert merged.count(" low") == 1, "used all the time, it is never forgotten"
     tokenizer.encode("low" * 100)
-    assert max(map(len, tokenizer._cache)) <= module.LONGEST_CACHED_WORD
+    cache = tokenizer._cache
+    assert 0 < len(cache) <= len(cache.older) == 5
+    assert max(map(len, [*cache, *cache.older])) <= module.LONGEST_CACHED_WORD
+
+
+def test_a_tokenizer_can_be_sent_to_another_process(gpt2):
+    copy = pickle.loads(pickle.dumps(gpt2))
+    assert copy.encode("hello world") == gpt2.encode("hello world") == [31373, 995]
+    assert copy._cache.word_ids.__self__ is copy
 
 
 def test_ids_can_be_changed_without_changing_the_next():

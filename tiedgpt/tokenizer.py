@@ -1,8 +1,8 @@
 r"""Byte-level BPE: text to ids and back, as GPT-2 does it.
 
-Text is UTF-8 bytes, and each of the 256 bytes is a token, so no text is without ids. Merges join two
-neighbouring tokens into a longer one, in the order in which they were learned, the commonest pair first.
-Three merges will do for an example; "Ġ" is how a vocabulary spells the space:
+Text is encoded as UTF-8. Each of the 256 bytes is a token, so every text has ids. A merge joins two
+adjacent tokens into a longer one. Merges apply in the order in which they were learned, the most frequent
+pair first. An example with three merges (vocabulary files write the space as "Ġ"):
 
     >>> tokenizer = Tokenizer([("l", "o"), ("lo", "w"), ("Ġ", "low")])
     >>> ids = tokenizer.encode("low low loot")
@@ -11,12 +11,12 @@ Three merges will do for an example; "Ġ" is how a vocabulary spells the space:
     >>> tokenizer.decode(ids)
     'low low loot'
 
-This file encodes, and decodes, at once or as a stream. It reads no files (checkpoints/vocabulary.py does),
-learns no merges (training/merges.py does), and adds no token that the text does not hold.
+Vocabulary files are read by checkpoints/vocabulary.py, and merges are learned by training/merges.py. `encode`
+adds no token that is not in the text.
 """
 
 import codecs
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, pairwise
 
@@ -25,27 +25,25 @@ import regex
 
 from .errors import ArgumentError, TokenizerError, short_repr
 
-EOT = "<|endoftext|>"  # stands between the documents that GPT-2 was trained on
+EOT = "<|endoftext|>"  # separates the documents that GPT-2 was trained on
 
-# Text is first cut into words, and merges happen inside a word only: "dog." and "dog!" share their "dog".
-# A word takes along the space before it. subtle: `\s+(?!\S)` is white space up to the end of the text or,
-# before a word, all of it but the last character, which the word takes along if it is a space:
-# "a   b" is "a", "  ", " b". If it is another, as in "a\nb", the last `\s+` is for it.
+# Text is split into words first, and merges apply within a word: "dog." and "dog!" share the token "dog".
+# A word includes the space before it. subtle: `\s+(?!\S)` matches white space up to the end of the text, or
+# all white space before a word but its last character. If that last character is a space, it belongs to the
+# word: "a   b" is "a", "  ", " b". Any other one, as in "a\nb", is matched by the final `\s+`.
 WORDS = regex.compile(r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""")
 
-LONGEST_CACHED_WORD = 32  # characters; longer words seldom come twice
-MAX_CACHED_WORDS = 32_768  # then all are forgotten; so many English words take 6 MB
-MAX_SPECIAL = (
-    200_000  # characters of all special tokens; a regex that finds so many takes a second to compile
-)
+LONGEST_CACHED_WORD = 32  # characters; longer words are rarely seen twice
+MAX_CACHED_WORDS = 65_536  # in each of the cache's two dicts; so many English words take 12 MB
+MAX_SPECIAL_LENGTH = 128  # characters; finding special tokens tries each of their lengths, in the worst case
 
 
 def byte_alphabet() -> dict[int, str]:
-    r"""Byte -> the character that spells it in vocabulary files: itself if printable, else chr(256 + n).
+    r"""Byte -> the character that vocabulary files write for it: itself if printable, else chr(256 + n).
 
-    They need one: a line of merges.txt is two tokens with a space between, and valid UTF-8, while a token
-    may hold spaces, line ends, or half a UTF-8 character. The dict is in the order of its characters, which
-    is that of GPT-2's ids: its n-th byte is token n.
+    Files need such an alphabet because a token may contain spaces, line breaks or part of a UTF-8 character,
+    and a line of merges.txt is valid UTF-8: two tokens, separated by a space. The dict is ordered by
+    character, which is the order of GPT-2's ids: its n-th byte is token n.
 
     >>> alphabet = byte_alphabet()
     >>> "".join(alphabet[byte] for byte in "A é\n".encode())
@@ -59,7 +57,7 @@ def byte_alphabet() -> dict[int, str]:
 
 
 def spelled_ids(merges: list[tuple[str, str]], first_id: int) -> dict[str, int]:
-    """Every byte and every merge's result, as vocabulary files spell them -> its id.
+    """Each byte and each merge's result, as written in vocabulary files -> its id.
 
     >>> ids = spelled_ids([("l", "o"), ("lo", "w")], first_id=0)
     >>> ids["!"], ids["lo"], ids["low"]
@@ -69,7 +67,7 @@ def spelled_ids(merges: list[tuple[str, str]], first_id: int) -> dict[str, int]:
 
 
 class StreamDecoder:
-    """Decodes one id at a time and never shows half a character: its bytes wait until it is complete.
+    """Decodes one id at a time. Bytes of an incomplete character are kept until the character is complete.
 
     >>> tokenizer = Tokenizer([])
     >>> stream = tokenizer.stream()
@@ -86,16 +84,44 @@ class StreamDecoder:
         return self._decoder.decode(self._token_bytes(token_id))
 
     def finish(self) -> str:
-        """What still waits: U+FFFD for a character that never became complete, else nothing."""
+        """U+FFFD if the last character is incomplete, else an empty text."""
         return self._decoder.decode(b"", final=True)
 
 
-class Tokenizer:
-    """A byte-level BPE vocabulary. Raises TokenizerError if it contradicts itself.
+class WordCache(dict[str, list[int]]):
+    """Word -> its ids, computed when the word is first looked up.
 
-    The bytes have the ids from `first_id` on, then come the merges in their order; the special tokens have
-    what is left of 0 to vocab_size - 1. So GPT-2's ids follow from its merges, with "<|endoftext|>" after
-    all (special_tokens=None). Hugging Face's trainer puts special tokens before all. {} means none.
+    A word is looked up in `self`, then in `older`. When `self` is full it becomes `older`, and `older` is
+    dropped. Words that keep being used are copied back, so they stay.
+    """
+
+    def __init__(self, word_ids: Callable[[str], list[int]]) -> None:
+        self.word_ids = word_ids
+        self.older: dict[str, list[int]] = {}
+
+    def __missing__(self, word: str) -> list[int]:
+        ids = self.older.get(word)
+        if ids is None:
+            ids = self.word_ids(word)
+        if len(word) <= LONGEST_CACHED_WORD:
+            if len(self) >= MAX_CACHED_WORDS:
+                self.older = dict(self)
+                self.clear()
+            self[word] = ids
+        return ids
+
+
+class Tokenizer:
+    """A byte-level BPE vocabulary.
+
+    merges: pairs of tokens, as vocabulary files write them.
+    special_tokens: text -> id; None is {"<|endoftext|>": the last id}, as in GPT-2; {} means none.
+    first_id: the id of the first byte. GPT-2's is 0; Hugging Face's trainer puts special tokens first.
+
+    The bytes have the ids from `first_id` on, followed by the merges in their order. Special tokens have the
+    remaining ids of 0 to vocab_size - 1, except those that are also ordinary tokens, which keep their id. An
+    ordinary special token is always read as one token, unless `encode` is told special="text".
+    Raises TokenizerError if the vocabulary contradicts itself.
 
     >>> Tokenizer([("l", "o")]).special_tokens
     {'<|endoftext|>': 257}
@@ -113,12 +139,13 @@ class Tokenizer:
         ids = spelled_ids(merges, first_id)
         end = first_id + 256 + len(merges)
         special_tokens = {EOT: end} if special_tokens is None else special_tokens
-        if not 0 <= first_id <= len(special_tokens):
+        own_ids = len(special_tokens.keys() - ids.keys())  # special tokens that are not ordinary ones too
+        if not 0 <= first_id <= own_ids:
             raise TokenizerError(
-                f"the first byte has id {short_repr(first_id)}, expected 0 to {len(special_tokens)}: "
+                f"the first byte has id {short_repr(first_id)}, expected 0 to {own_ids}: "
                 "only special tokens come before it"
             )
-        tokens = [b""] * first_id + [bytes([byte]) for byte in alphabet]  # id -> the bytes it stands for
+        tokens = [b""] * first_id + [bytes([byte]) for byte in alphabet]  # id -> the bytes of the token
         try:
             pairs = [(ids[left], ids[right]) for left, right in merges]
             for left_id, right_id in pairs:
@@ -127,26 +154,34 @@ class Tokenizer:
             raise _fault(merges) from None
         if len(ids) < 256 + len(merges):
             raise _fault(merges)
-        # (left id, right id) -> the id of both as one. Ids follow the order of the merges, so the lowest
-        # is the merge to do first: no separate rank is kept.
+        # (left id, right id) -> the id of the merged token. Ids are in the order of the merges, so the lowest
+        # id is the merge to apply first, and no separate rank is needed.
         self._merge_ids = dict(zip(pairs, count(first_id + 256), strict=False))
 
         self.special_tokens = dict(sorted(special_tokens.items(), key=lambda item: item[1]))
         free_ids = chain(range(first_id), count(end))
-        for (text, token_id), expected in zip(self.special_tokens.items(), free_ids, strict=False):
+        for text, token_id in self.special_tokens.items():
             name = f"special token {short_repr(text)}"
+            expected = ids[text] if text in ids else next(free_ids)
             if token_id != expected:
                 raise TokenizerError(f"{name} has id {short_repr(token_id)}, expected {expected}")
-            if text == "" or text in ids:
-                raise TokenizerError(f"{name} is {'an ordinary token too' if text else 'empty'}")
-            tokens[expected : expected + 1] = [utf8(text, name)]  # in place of a b"", or at the end
-        if (length := sum(map(len, special_tokens))) > MAX_SPECIAL:
-            raise TokenizerError(
-                f"{len(special_tokens)} special tokens of {length} characters; expected at most {MAX_SPECIAL}"
-            )
-        # Longest first: where both "<a>" and "<a><b>" are special, the text "<a><b>" is the second.
-        longest_first = sorted(special_tokens, key=len, reverse=True)
-        self._specials = regex.compile(f"({'|'.join(map(regex.escape, longest_first))})")
+            if not 1 <= len(text) <= MAX_SPECIAL_LENGTH:
+                raise TokenizerError(f"{name} has {len(text)} characters, expected 1 to {MAX_SPECIAL_LENGTH}")
+            text_bytes = utf8(text, name)
+            if text in ids and tokens[expected] != text_bytes:
+                raise TokenizerError(f"{name} is also the spelling of an ordinary token of another text")
+            tokens[expected : expected + 1] = [text_bytes]  # replaces a b"", or is appended
+
+        # To find special tokens in a text: a pattern for their first characters, and for each first character
+        # the lengths to try, longest first ("<a><b>" before "<a>"). One pattern of all tokens tries each of
+        # them at each position, in a C call that Ctrl-C cannot interrupt: 85 us a character for 60,000.
+        lengths: dict[str, set[int]] = {}
+        for text in special_tokens:
+            lengths.setdefault(text[0], set()).add(len(text))
+        self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
+        firsts = "|".join(map(regex.escape, lengths)) if len(lengths) <= 100 else "."
+        self._firsts = regex.compile(firsts, regex.DOTALL)
+        self._ordinary_specials = special_tokens.keys() & ids.keys()
 
         self.merges = merges
         self.vocab_size = len(tokens)
@@ -154,14 +189,16 @@ class Tokenizer:
         self.first_id = first_id
         self._tokens = tokens
         self._byte_ids = [ids[alphabet[byte]] for byte in range(256)]
-        self._cache: dict[str, list[int]] = {}  # word -> its ids
+        self._cache = WordCache(self._word_ids)
 
     def encode(self, text: str, special: str = "error") -> list[int]:
-        """The ids of `text`. `special` says what the text of a special token in it is:
+        """The ids of `text`. `special` says what to do with the text of a special token:
 
-        "error"  a TokenizerError: text from elsewhere must not be able to end the document
-        "token"  that token
-        "text"   ordinary characters
+        "error"  raise TokenizerError: text from outside must not be able to end the document
+        "token"  read it as that token
+        "text"   read it as ordinary characters
+
+        Raises ArgumentError for another `special`, TokenizerError for unpaired surrogates.
 
         >>> tokenizer = Tokenizer([])
         >>> tokenizer.encode("!<|endoftext|>", special="token"), tokenizer.encode("<|", special="text")
@@ -170,43 +207,49 @@ class Tokenizer:
         if special not in ("error", "token", "text"):
             raise ArgumentError(f"special must be 'error', 'token' or 'text', got {short_repr(special)}")
         utf8(text, "the text")
-        if special == "text" or not self.special_tokens:
-            return self._encode_words(text)
-        if special == "error" and (found := self._specials.search(text)):
-            raise TokenizerError(
-                f"the text holds special token {short_repr(found[0])} at character {found.start()}, and text "
-                "from elsewhere must not be able to end the document; special='token' reads it as that "
-                "token, special='text' as ordinary characters"
-            )
         ids: list[int] = []
-        for part in self._specials.split(text):
-            ids += [self.special_tokens[part]] if part in self.special_tokens else self._encode_words(part)
-        return ids
+        done = 0
+        for start, end in self._find_special(text) if special != "text" else ():
+            token = text[start:end]
+            if special == "error" and token not in self._ordinary_specials:
+                raise TokenizerError(
+                    f"the text contains special token {short_repr(token)} at character {start}, and text "
+                    "from outside must not be able to end the document; special='token' reads it as that "
+                    "token, special='text' as ordinary characters"
+                )
+            ids += self._encode_words(text[done:start])
+            ids.append(self.special_tokens[token])
+            done = end
+        return ids + self._encode_words(text[done:])
+
+    def _find_special(self, text: str) -> Iterator[tuple[int, int]]:
+        """Start and end of each special token in `text`, left to right, the longest if several fit."""
+        end = 0
+        for found in self._firsts.finditer(text) if self.special_tokens else ():
+            start = found.start()
+            for length in self._lengths.get(found[0], ()) if start >= end else ():
+                if (token := text[start : start + length]) in self.special_tokens:
+                    end = start + len(token)  # less than `length` at the end of the text
+                    yield start, end
+                    break
 
     def _encode_words(self, text: str) -> list[int]:
-        ids: list[int] = []
-        for word in WORDS.findall(text):
-            word_ids = self._cache.get(word)
-            if word_ids is None:
-                word_ids = self._merge([self._byte_ids[byte] for byte in word.encode()])
-                if len(word) <= LONGEST_CACHED_WORD:
-                    if len(self._cache) >= MAX_CACHED_WORDS:
-                        self._cache.clear()
-                    self._cache[word] = word_ids
-            ids += word_ids
-        return ids
+        return list(chain.from_iterable(map(self._cache.__getitem__, WORDS.findall(text))))
+
+    def _word_ids(self, word: str) -> list[int]:
+        return self._merge([self._byte_ids[byte] for byte in word.encode()])
 
     def _merge(self, ids: list[int]) -> list[int]:
-        """The bytes of one word -> its tokens, by doing again what training did.
+        """The ids of the bytes of one word -> the ids of its tokens.
 
-        Training took the merges one after the other, each from left to right through all of its text. So:
-        of all merges that neighbours in the word have now, the one learned first (the lowest id), and of
-        the places where it fits, the leftmost: "aaa" is "aa", "a". A heap finds that place and a linked
-        list joins it in n log n steps for n bytes; to search the word again for each merge takes n * n.
+        Training applied the merges one after the other, each from left to right. So the next merge is always
+        the one learned first (the lowest id) of those that fit somewhere in the word, at the leftmost place
+        where it fits: "aaa" is "aa", "a". A heap finds that place and a linked list joins the two tokens, in
+        n log n steps for n bytes; searching the whole word for each merge would take n * n.
         """
         merge_ids, end, gone = self._merge_ids, len(ids), -1
-        # A symbol is known by its position. One that merges with nothing is put behind the last; as it is
-        # ids[-1] to Python, it is also before the first.
+        # A token is identified by its position. An id that merges with nothing is appended; as ids[-1], it is
+        # also the one before the first.
         ids = [*ids, gone]
         after, before = [*range(1, end + 1), end], list(range(-1, end))
         heap = [(merge_ids[pair], n) for n, pair in enumerate(pairwise(ids)) if pair in merge_ids]
@@ -214,22 +257,22 @@ class Tokenizer:
         while heap:
             merged, left = heappop(heap)
             right = after[left]
-            # Stale: a merge since then took one of the two symbols (a heap cannot drop entries from its
-            # middle), and what stands there now does not merge into this id.
+            # Skip an outdated entry: a later merge has used one of the two tokens, and the pair that is there
+            # now does not merge into this id. (A heap cannot remove entries from its middle.)
             if merge_ids.get((ids[left], ids[right])) != merged:
                 continue
             ids[left], ids[right] = merged, gone
             after[left] = after[right]
             before[after[right]] = left
-            for start in (before[left], left):  # the pairs that the new symbol is in
+            for start in (before[left], left):  # the pairs that contain the new token
                 candidate = merge_ids.get((ids[start], ids[after[start]]))
                 if candidate is not None:
                     heappush(heap, (candidate, start))
         return [token_id for token_id in ids if token_id != gone]
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a token stands for."""
-        # A list would take -1 for its last token, and True for token 1.
+        """The bytes of one token. Raises TokenizerError for an id outside 0 to vocab_size - 1."""
+        # A list would accept -1 as its last token, and True as token 1.
         is_int = type(token_id) is int or isinstance(token_id, np.integer)
         if not is_int or not 0 <= token_id < self.vocab_size:
             raise TokenizerError(
@@ -239,15 +282,18 @@ class Tokenizer:
         return self._tokens[token_id]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes that the tokens stand for; they may begin or end inside a character."""
+        """The bytes of the tokens; they may begin or end inside a character. Raises as token_bytes does."""
         return b"".join([self.token_bytes(token_id) for token_id in ids])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text that the tokens stand for, special ones included; U+FFFD where it is not UTF-8."""
+        """The text of the tokens, special ones included; U+FFFD where it is not UTF-8.
+
+        Raises TokenizerError for an id outside 0 to vocab_size - 1.
+        """
         return self.decode_bytes(ids).decode(errors="replace")
 
     def token_text(self, token_id: int) -> str:
-        r"""One token for display: bytes that are not a whole character are written as \xe2.
+        r"""One token for display: bytes of an incomplete character are written as \xe2.
 
         >>> tokenizer = Tokenizer([])
         >>> [tokenizer.token_text(token_id) for token_id in tokenizer.encode("né")]
@@ -256,32 +302,30 @@ class Tokenizer:
         return self.token_bytes(token_id).decode(errors="backslashreplace")
 
     def stream(self) -> StreamDecoder:
-        """A decoder for ids that come one at a time; what it returns adds up to decode's text."""
+        """A decoder for one id at a time; the texts it returns, joined, are decode's."""
         return StreamDecoder(self.token_bytes)
 
 
 def _fault(merges: list[tuple[str, str]]) -> TokenizerError:
-    """What is wrong with the first merge that is. (All are checked at once, faster, which does not say.)"""
+    """The error for the first wrong merge. (Tokenizer checks all merges at once, which is faster.)"""
     known = set(byte_alphabet().values())
     for number, (left, right) in enumerate(merges, 1):
         unknown = [part for part in (left, right) if part not in known]
         if unknown or left + right in known:
-            what = (
-                f"{short_repr(unknown[0])} is neither a byte nor an earlier merge"
-                if unknown
-                else "exists already"
+            fault = f"{short_repr(unknown[0])} is neither a byte nor an earlier merge" if unknown else ""
+            return TokenizerError(
+                f"merge {number}, {short_repr(f'{left} {right}')}: {fault or 'exists already'}"
             )
-            return TokenizerError(f"merge {number}, {short_repr(f'{left} {right}')}: {what}")
         known.add(left + right)
     raise AssertionError("no merge is wrong")
 
 
 def utf8(text: str, name: str) -> bytes:
-    """The bytes of a text. Raises TokenizerError that says `name` where it holds half a surrogate pair."""
+    """The UTF-8 bytes of `text`. Raises TokenizerError, with `name`, for an unpaired surrogate."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         raise TokenizerError(
             f"character {error.start} of {name} is {text[error.start]!r}, half of a surrogate pair: "
-            "what it was read from was not valid UTF-8"
+            "the input was not valid UTF-8"
         ) from None

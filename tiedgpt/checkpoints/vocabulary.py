@@ -1,11 +1,12 @@
 """Vocabularies in files: merges.txt with vocab.json, as OpenAI published them, or tokenizer.json.
 
-A token's id follows from the merges alone, so vocab.json says nothing new but where the special tokens
-stand. It is checked against the merges all the same: two files that disagree are not one vocabulary. What a
-tokenizer.json asks to be put around a text (post_processor, truncation, padding) is not done.
+The ids of ordinary tokens follow from the merges, so vocab.json adds only the special tokens. It is checked
+against the merges nevertheless, because two files that disagree do not describe one vocabulary. The
+post_processor, truncation and padding of a tokenizer.json, which add or remove tokens, are ignored.
 """
 
 import json
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from ..errors import CheckpointError, TokenizerError, short_repr
 from ..tokenizer import EOT, Tokenizer, spelled_ids
 from .files import directory_of, read_json, read_text
 
-# Names that one vocabulary goes by: Hugging Face's, OpenAI's.
+# The files' names: Hugging Face's, OpenAI's.
 ADDED = "added_tokens.json"
 MERGES_AND_VOCAB = (("merges.txt", "vocab.json"), ("vocab.bpe", "encoder.json"))
 
-# The fields of a tokenizer.json that change ids, with the values they have for GPT-2; None: also if absent.
+# The fields of a tokenizer.json that change ids, and the values they may have. None: the field may be absent.
 NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "normalizer": (None,),
-    "model.type": ("BPE", None),  # GPT-2's own file does not say
+    "model.type": ("BPE", None),  # absent in GPT-2's own file
     "model.dropout": (None, 0),
     "model.continuing_subword_prefix": ("", None),
     "model.end_of_word_suffix": ("", None),
@@ -32,11 +33,15 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 
 
 def read_tokenizer(model: Path) -> Tokenizer:
-    """The tokenizer beside a checkpoint, a directory or a file. Raises CheckpointError or TokenizerError."""
+    """The tokenizer of a model: the directory itself, or the one of its file.
+
+    Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary that
+    contradicts itself or would give other ids than Tokenizer does.
+    """
     directory = directory_of(model)
     settings = directory / "tokenizer_config.json"
     if settings.is_file() and read_json(settings).get("add_prefix_space"):
-        raise TokenizerError(f"{settings}: add_prefix_space is true, expected false: GPT-2's ids need it so")
+        raise TokenizerError(f"{settings}: add_prefix_space is true, expected false, as in GPT-2")
     for merges, vocab in MERGES_AND_VOCAB:
         if (directory / merges).is_file():
             vocab_path, added_path = directory / vocab, directory / ADDED
@@ -55,9 +60,10 @@ def read_tokenizer(model: Path) -> Tokenizer:
 def read_merges(
     merges_path: Path, vocab_path: Path | None = None, added_path: Path | None = None
 ) -> Tokenizer:
-    """From merges.txt (OpenAI: vocab.bpe); vocab.json (encoder.json), if given, is checked against it.
+    """From merges.txt (OpenAI: vocab.bpe), vocab.json (encoder.json) and added_tokens.json.
 
-    added_tokens.json, if given, holds special tokens that vocab.json lacks, and their ids.
+    vocab.json is checked against the merges. added_tokens.json has the ids of special tokens that are not in
+    vocab.json or are also ordinary tokens. Raises what read_tokenizer raises.
     """
     lines = read_text(merges_path).replace("\r\n", "\n").rstrip("\n").split("\n")
     start = 1 if lines[0].startswith("#version") or lines == [""] else 0
@@ -65,11 +71,12 @@ def read_merges(
     if vocab_path is None:
         return _from_vocabulary(merges, None, f"{merges_path}")
     added = {} if added_path is None else read_json(added_path)
-    return _from_vocabulary(merges, read_json(vocab_path) | added, f"{merges_path} with {vocab_path}")
+    vocab = read_json(vocab_path)
+    return _from_vocabulary(merges, vocab | added, f"{merges_path} with {vocab_path}", added)
 
 
 def read_tokenizer_json(path: Path) -> Tokenizer:
-    """From Hugging Face's tokenizer.json; one that would give other ids than Tokenizer does is refused."""
+    """From Hugging Face's tokenizer.json. Raises what read_tokenizer raises."""
     file = read_json(path)
     model, added = file.get("model"), file.get("added_tokens") or []
     pre_tokenizer = file.get("pre_tokenizer")
@@ -82,34 +89,31 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
         value = place.get(key) if isinstance(place, dict) else place
         if value not in accepted:
             raise TokenizerError(
-                f"{path}: {name} is {short_repr(value)}, expected {accepted[0]!r}: GPT-2's ids need it so"
+                f"{path}: {name} is {short_repr(value)}, expected {accepted[0]!r}, as in GPT-2"
             )
     match [model, added]:
         case [{"vocab": dict(vocab), "merges": list(spelled)}, list()]:
             merges = _pairs(spelled, f"{path}, merge", 1)
         case _:
             raise TokenizerError(f"{path}: expected model.vocab, model.merges and a list of added_tokens")
-    ordinary = spelled_ids(merges, 0)
     for token in added:
         match token:
-            case {"content": str(text), "id": int(token_id)} if (
-                text not in ordinary
-                and vocab.setdefault(text, token_id) == token_id
-                and not any(token.get(flag) for flag in ("lstrip", "rstrip", "single_word"))
-            ):
+            case {"content": str(text), "id": int(token_id)} if vocab.setdefault(
+                text, token_id
+            ) == token_id and not any(token.get(flag) for flag in ("lstrip", "rstrip", "single_word")):
                 pass
             case _:
                 raise TokenizerError(
-                    f"{path}: added token {short_repr(token)}: expected content that no merge makes, the id "
-                    "that vocab has for it, and not lstrip, rstrip or single_word, which change ids"
+                    f"{path}: added token {short_repr(token)}: expected content, the id that vocab has for "
+                    "it, and not lstrip, rstrip or single_word, which change ids"
                 )
-    return _from_vocabulary(merges, vocab, f"{path}")
+    return _from_vocabulary(merges, vocab, f"{path}", {token["content"] for token in added})
 
 
 def vocabulary_files(tokenizer: Tokenizer) -> dict[str, str]:
-    """The texts of merges.txt and vocab.json by name; for GPT-2 they are OpenAI's files, byte for byte.
+    """The contents of merges.txt and vocab.json, by name. For GPT-2 they are OpenAI's files, byte for byte.
 
-    Special tokens of others also go to added_tokens.json, without which transformers reads them as text.
+    Other special tokens are also written to added_tokens.json, or transformers would read them as text.
     """
     lines = ["#version: 0.2", *map(" ".join, tokenizer.merges)]
     ids = spelled_ids(tokenizer.merges, tokenizer.first_id) | tokenizer.special_tokens
@@ -119,8 +123,13 @@ def vocabulary_files(tokenizer: Tokenizer) -> dict[str, str]:
     return files | ({ADDED: json.dumps(added)} if added else {})
 
 
-def _from_vocabulary(merges: list[tuple[str, str]], vocab: dict[str, Any] | None, name: str) -> Tokenizer:
-    """The tokenizer whose ids follow from the merges, if they are the vocab's; `name` is for errors."""
+def _from_vocabulary(
+    merges: list[tuple[str, str]], vocab: dict[str, Any] | None, name: str, added: Container[str] = ()
+) -> Tokenizer:
+    """The tokenizer of these merges, if its ids are those of `vocab`. `name` is for errors.
+
+    Tokens that are not made by the merges are special, and so are those in `added`.
+    """
     try:
         if vocab is None:
             return Tokenizer(merges)
@@ -131,21 +140,22 @@ def _from_vocabulary(merges: list[tuple[str, str]], vocab: dict[str, Any] | None
             )
         ids = spelled_ids(merges, vocab.get("!", 0))
         if not ids.items() <= vocab.items():
-            Tokenizer(merges)  # if the merges contradict themselves, that is the error to report
+            Tokenizer(merges)  # raises if the merges contradict themselves, which is the error to report
             token, expected = next(item for item in ids.items() if item not in vocab.items())
             found = f"id {short_repr(vocab[token])}" if token in vocab else "no id"
             raise TokenizerError(f"token {short_repr(token)} has {found}, expected {expected}")
-        special_tokens = {token: n for token, n in vocab.items() if token not in ids}
-        for token in special_tokens:
-            if "Ġ" in token:  # the spelling of a merge; in a special token a space is a space
-                raise TokenizerError(f"token {short_repr(token)} is the result of no merge: some are missing")
+        special_tokens = {token: n for token, n in vocab.items() if token not in ids or token in added}
+        for token in vocab:
+            # Only an ordinary token is written with "Ġ": in a special token, a space is a space.
+            if "Ġ" in token and token not in ids:
+                raise TokenizerError(f"no merge makes token {short_repr(token)}: merges are missing")
         return Tokenizer(merges, special_tokens, ids["!"])
     except TokenizerError as error:
         raise TokenizerError(f"{name}: {error}") from None
 
 
 def _pairs(spelled: list[Any], name: str, first: int) -> list[tuple[str, str]]:
-    """Merges from "a b" or ["a", "b"]; an error says `name` and a number that counts from `first`."""
+    """Merges from "a b" or ["a", "b"]. Errors number the merges from `first`, after `name`."""
     merges = []
     for number, merge in enumerate(spelled, first):
         pair = merge.split(" ") if isinstance(merge, str) else merge
