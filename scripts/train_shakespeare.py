@@ -1,9 +1,10 @@
 """Train the two models in weights/: one tied, one untied, on the same batches of Shakespeare.
 
-    python scripts/train_shakespeare.py ../shared/corpus/tinyshakespeare.txt weights/
+    python scripts/train_shakespeare.py tinyshakespeare.txt weights/
 
-Writes shakespeare-tied/ and shakespeare-untied/ there, about ten minutes each on two cores. Everything but
-the head is the same: the tokenizer, learned from the nine tenths that are trained on, the seed, the batches.
+Writes shakespeare-tied/ and shakespeare-untied/ to the directory, in about ten minutes each on two cores.
+Both have the same seed, the same batches and the same tokenizer, which is learned from the first nine tenths
+of the text. The last tenth is held out.
 """
 
 import argparse
@@ -13,11 +14,12 @@ import numpy as np
 from tqdm import tqdm
 
 import tiedgpt
+from tiedgpt.config import HEADS
 from tiedgpt.evaluation import score
 from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.merges import learn_tokenizer
 
-DROPOUT = 0.2  # of the embedding and of what each layer adds
+DROPOUT = 0.2  # of the embedding and of each layer's outputs
 SETTINGS = Settings(steps=4500, batch=32, context=128, lr=3e-3, eval_every=250, seed=1, threads=2)
 
 
@@ -25,16 +27,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("corpus", type=Path)
-    parser.add_argument("weights", type=Path)
-    parser.add_argument("--heads", nargs="+", default=["tied", "untied"], choices=["tied", "untied"])
+    parser.add_argument("corpus", type=Path, help="a text in UTF-8")
+    parser.add_argument("weights", type=Path, help="the directory to write to")
     args = parser.parse_args()
 
     text = args.corpus.read_text(encoding="utf-8")
     cut = len(text) * 9 // 10
     tokenizer = learn_tokenizer(text[:cut], 1024)
     tokens, held_out = (np.array(tokenizer.encode(part)) for part in (text[:cut], text[cut:]))
-    for head in args.heads:
+    for head in HEADS:
         config = tiedgpt.Config(
             vocab_size=tokenizer.vocab_size,
             n_ctx=SETTINGS.context,
@@ -54,10 +55,9 @@ def main() -> None:
             bar.update(record["step"] - bar.n)
             if "val_loss" in record:
                 bar.write(f"{head} step {record['step']}: {record['val_loss']:.4f} nats per held-out token")
-                if trainer.is_best:
-                    tiedgpt.save_model(trainer.model, tokenizer, args.weights / f"shakespeare-{head}")
         bar.close()
-        best = tiedgpt.load_model(args.weights / f"shakespeare-{head}")
+        best = trainer.best_model()
+        tiedgpt.save_model(best, tokenizer, args.weights / f"shakespeare-{head}")
         result = score(best, tokenizer, held_out)
         print(f"{head}: {result.nll:.4f} nats per token, {result.bits_per_byte:.3f} bits per byte held out")
 

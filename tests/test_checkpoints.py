@@ -3,12 +3,7 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 import warnings
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +13,7 @@ from conftest import SMALL, random_model
 
 import tiedgpt
 from tiedgpt import Config, Tokenizer
-from tiedgpt.checkpoints import names, safetensors
-from tiedgpt.checkpoints.files import StagedFiles
-from tiedgpt.checkpoints.huggingface import open_checkpoint
+from tiedgpt.checkpoints import safetensors
 from tiedgpt.checkpoints.vocabulary import vocabulary_files
 from tiedgpt.errors import ArgumentError, CheckpointError, TiedGPTWarning
 
@@ -291,132 +284,6 @@ def test_a_lying_index(tmp_path, model, change, message):
         tiedgpt.load_model(tmp_path)
 
 
-# Names
-
-
-@pytest.fixture
-def empty_machine(tmp_path, monkeypatch):
-    """No model anywhere but where the test puts it."""
-    for variable in ("TIEDGPT_WEIGHTS", "HF_HUB_CACHE", "HF_HOME"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        names, "__file__", str(tmp_path / "checkout" / "tiedgpt" / "checkpoints" / "names.py")
-    )
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_where_a_name_is_looked_for(empty_machine, monkeypatch, model):
-    """The later places first, so that each new one must win over those before it."""
-    hub = empty_machine / ".cache/huggingface/hub/models--openai-community--gpt2"
-    commit = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
-    (hub / "refs").mkdir(parents=True)
-    (hub / "refs" / "main").write_text(commit + "\n")
-    places = [hub / "snapshots" / commit, empty_machine / "cache/tiedgpt/gpt2"]
-    places += [empty_machine / "checkout/weights/gpt2", empty_machine / "elsewhere/gpt2"]
-    (empty_machine / "checkout").mkdir()
-    (empty_machine / "checkout" / "pyproject.toml").touch()
-    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(empty_machine / "elsewhere"))
-    for place in places:
-        place.mkdir(parents=True)
-        write(place, model.parameters)
-        assert names.find_model("gpt2") == names.find_model("124M") == place
-    assert_same(tiedgpt.load_model("gpt2"), model)
-
-
-def test_the_hugging_face_caches_own_variables(empty_machine, monkeypatch, model):
-    for variable, folder in (("HF_HOME", "home/hub"), ("HF_HUB_CACHE", "hub")):
-        snapshot = empty_machine / folder / "models--someone--tiny-gpt2"
-        (snapshot / "refs").mkdir(parents=True)
-        (snapshot / "refs" / "main").write_text("0" * 40)
-        path = write_deep(snapshot / "snapshots" / ("0" * 40), model)
-        monkeypatch.setenv(variable, str(empty_machine / folder.split("/")[0]))
-        assert names.find_model("someone/tiny-gpt2") == path
-
-
-def write_deep(path: Path, model) -> Path:
-    path.mkdir(parents=True)
-    return write(path, model.parameters)
-
-
-@pytest.mark.parametrize("ref", ["../../../elsewhere", "", "\xff", "0" * 39])
-def test_a_hostile_ref_leads_nowhere(empty_machine, ref):
-    hub = empty_machine / ".cache/huggingface/hub/models--openai-community--gpt2"
-    (hub / "refs").mkdir(parents=True)
-    (hub / "refs" / "main").write_text(ref, encoding="latin-1")
-    with pytest.raises(CheckpointError, match="gpt2 is not on this machine: looked for"):
-        names.find_model("gpt2")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("gpt2", r"gpt2 is not on this machine: looked for .*cache/tiedgpt/gpt2.*openai-community/gpt2"),
-        ("gtp2", r"no model 'gtp2': .*names known are gpt2, .*; did you mean gpt2\?"),
-        ("someone/model", "someone/model is not on this machine"),
-        ("../secret", r"no model '\.\./secret'"),
-        ("a/../b", r"no model 'a/\.\./b'"),
-        ("missing/dir/deep", "no model 'missing/dir/deep'"),
-        ("", "no model ''"),
-    ],
-)
-def test_names_that_lead_nowhere(empty_machine, name, message):
-    with pytest.raises(CheckpointError, match=message):
-        tiedgpt.load_model(name)
-
-
-def test_a_known_name_is_never_a_directory_by_accident(empty_machine, model):
-    write(empty_machine / "gpt2", model.parameters)
-    with pytest.raises(CheckpointError, match=r"for the directory here, write \./gpt2"):
-        tiedgpt.load_model("gpt2")
-    assert_same(tiedgpt.load_model("./gpt2"), model)
-
-
-# What is written is whole or not there
-
-
-@pytest.mark.parametrize("made", ["a", "b"])
-def test_an_interruption_while_directories_are_made_leaves_none(tmp_path, monkeypatch, made):
-    """SIGTERM, too, is an exception, and may come as soon as a directory is there."""
-    mkdir = Path.mkdir
-
-    def interrupted(path):
-        mkdir(path)
-        if (path.name == "a") == (made == "a"):
-            raise SystemExit(143)
-
-    monkeypatch.setattr(Path, "mkdir", interrupted)
-    with pytest.raises(SystemExit), StagedFiles(tmp_path / "a" / "b"):
-        pass
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_failure_leaves_nothing(tmp_path):
-    def stop_half_way():
-        with StagedFiles(tmp_path / "a" / "b") as files:
-            files.open("x").write(b"half")
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        stop_half_way()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failure_leaves_the_older_files_as_they_were(tmp_path, model, monkeypatch):
-    tiedgpt.save_model(model, Tokenizer([]), tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(safetensors, "write", fail)
-    with pytest.raises(CheckpointError, match=rf"cannot write to {tmp_path}: No space left on device"):
-        tiedgpt.save_model(model.untie("zeros"), Tokenizer([]), tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
 def test_what_was_kept_of_a_configuration_and_cannot_be_written(tmp_path):
     nested: list = []
     for _ in range(100_000):
@@ -425,76 +292,6 @@ def test_what_was_kept_of_a_configuration_and_cannot_be_written(tmp_path):
     with pytest.raises(CheckpointError, match=r"a field of config\.json is nested too deep to be written"):
         tiedgpt.save_model(model, None, tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("exists", [False, True])
-@pytest.mark.parametrize("renames", range(4))
-def test_ctrl_c_between_renames(tmp_path, model, monkeypatch, renames, exists):
-    """A new directory has all files or is not there; an old one keeps whole files, config.json last."""
-    directory = tmp_path / "checkpoint"
-    if exists:
-        tiedgpt.save_model(model, Tokenizer([]), directory)
-    done = []
-
-    def interrupted(rename):
-        def call(source, target):
-            if len(done) == renames:
-                raise KeyboardInterrupt
-            done.append(Path(target).name)
-            rename(source, target)
-
-        return call
-
-    monkeypatch.setattr(os, "replace", interrupted(os.replace))
-    monkeypatch.setattr(os, "rename", interrupted(os.rename))
-    untied = model.untie("zeros")
-    with suppress(KeyboardInterrupt):
-        tiedgpt.save_model(untied, Tokenizer([]), directory)
-    monkeypatch.undo()
-    if exists:
-        assert done == ["model.safetensors", "merges.txt", "vocab.json"][:renames]
-        names = ["config.json", "merges.txt", "model.safetensors", "vocab.json"]
-        assert sorted(path.name for path in directory.iterdir()) == names
-        open_checkpoint(directory)
-    elif renames:
-        assert_same(tiedgpt.load_model(directory), untied)
-    else:
-        assert list(tmp_path.iterdir()) == []
-
-
-def test_a_place_that_cannot_be_written(tmp_path, model):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CheckpointError, match="is a file; expected a directory to write to"):
-        tiedgpt.save_model(model, None, tmp_path / "file")
-    with pytest.raises(CheckpointError, match=r"cannot write to .*Not a directory"):
-        tiedgpt.save_model(model, None, tmp_path / "file" / "deeper")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_killed_at_any_moment_no_file_under_a_final_name_is_broken(tmp_path):
-    """A process that saves over and over is killed at random points; what lies there always loads."""
-    code = (
-        "import sys, tiedgpt\n"
-        "model = tiedgpt.GPT2.random(tiedgpt.Config(n_layer=1, n_embd=64, n_head=2))\n"
-        "print('ready', flush=True)\n"
-        "while True: tiedgpt.save_model(model, tiedgpt.Tokenizer([]), sys.argv[1])\n"
-    )
-    rng = np.random.default_rng(0)
-    complete = 0
-    for attempt in range(8):
-        directory = tmp_path / str(attempt)
-        process = subprocess.Popen([sys.executable, "-c", code, str(directory)], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(rng.uniform(0, 0.15 * (attempt + 1)))  # longer and longer, for slow disks
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        if (directory / "model.safetensors").exists():
-            open_checkpoint(directory)
-            complete += 1
-    assert complete, "no attempt got as far as a file: the test saw nothing"
 
 
 def test_the_tokenizer_is_found_under_openais_names_too(tmp_path):

@@ -1,28 +1,39 @@
-"""Files read whole, and files that appear whole or not at all."""
+"""Read text files; write files that appear complete or not at all; lock a directory."""
 
 import json
 import os
+import secrets
 import shutil
-from contextlib import suppress
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 from ..errors import CheckpointError, short_repr
 
-MAX_TEXT = 1 << 25  # bytes; the largest of GPT-2's, a tokenizer.json, has some 3 million
+MAX_TEXT = 1 << 25  # bytes; GPT-2's largest text file, tokenizer.json, has about 3 million
+LOCK = ".lock"  # a file that a process keeps locked while it uses the directory
+MOVING = ".moving"  # the same, while it moves files there
+MAX_WAIT = 10  # seconds for another process to move its files
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 
 
 def directory_of(model: Path) -> Path:
-    """Where the files of a model lie that was found as a directory or as one file in it."""
+    """The directory of a model that was given as a directory or as one file in it."""
     return model if model.is_dir() else model.parent
 
 
 def read_text(path: Path) -> str:
-    """A UTF-8 file's text. Raises CheckpointError that names the file, and the line where it is none."""
+    """A UTF-8 file's text. Raises CheckpointError that names the file and the line that is not UTF-8."""
     try:
         if (size := path.stat().st_size) > MAX_TEXT:
-            raise CheckpointError(f"{path}: {size} bytes; expected at most {MAX_TEXT} of a GPT-2's text file")
+            raise CheckpointError(
+                f"{path}: {size} bytes; expected at most {MAX_TEXT} in a text file of GPT-2"
+            )
         data = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
@@ -48,73 +59,272 @@ def read_json(path: Path) -> dict[str, Any]:
 class StagedFiles:
     """`with StagedFiles(directory) as files: files.open("config.json").write(...)`
 
-    Files are written to a directory beside (or, if it exists, inside) the one they are for. Leaving the
-    block flushes them to disk and then renames that directory, or, into one that exists, each file in the
-    order of opening. Leaving it by an exception, Ctrl-C included, removes what was written. Raises
-    CheckpointError when the system refuses (disk full, no permission).
+    All files of the block appear in `directory` together, or none does. They are written to a staging
+    directory beside `directory`, or inside it if it exists. At the end of the block they are flushed to disk.
+    A new directory then appears by one rename. If the directory exists, one rename marks the save as complete
+    and the files are moved one by one, while other saves wait. When the process is killed between two moves,
+    the next save to the directory or `finish_saves` moves the rest.
+
+    An exception in the block, Ctrl-C included, removes what was written. Raises CheckpointError when the
+    system refuses (disk full, no permission).
+
+    In a directory that everyone can write to, no other user can guess the staging directory's name or write
+    to it:
+
+        .NAME.save.RANDOM.tmp/   permissions 0700; inside of NAME it is .save.RANDOM.tmp
+            .lock                locked by the process that saves
+            new/                 the files, with ordinary permissions; renamed to `ready` when complete
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._files: dict[str, BinaryIO] = {}
         self._made: list[Path] = []
+        self._staging: Path | None = None
+        self._lock: int | None = None
 
     def __enter__(self) -> "StagedFiles":
-        name = f".{self.directory.name}.{os.getpid()}.tmp"
-        self._exists = os.path.isdir(self.directory)
-        self._staging = (self.directory if self._exists else self.directory.parent) / name
         try:
-            if os.path.lexists(self.directory) and not self._exists:
-                raise CheckpointError(f"{self.directory} is a file; expected a directory to write to")
-            for path in reversed([self._staging, *self._staging.parents]):
-                if not path.exists():
-                    self._made.append(path)  # first: Ctrl-C may come before the next line's call returns
-                    path.mkdir()
-        except BaseException as error:
+            with _named_errors(self.directory):
+                if os.path.lexists(self.directory) and not self.directory.is_dir():
+                    raise CheckpointError(f"{self.directory} is a file; expected a directory to write to")
+                finish_saves(self.directory)
+                self._exists = self.directory.is_dir()
+                beside, inside = _staging_places(self.directory)
+                where, prefix = inside if self._exists else beside
+                _make_directory(where, self._made)
+                while not self._stage(where / f"{prefix}{secrets.token_hex(8)}.tmp"):
+                    pass
+        except BaseException:
             self._remove()
-            if isinstance(error, OSError):
-                raise self._cannot_write(error) from error
             raise
         return self
 
     def open(self, name: str) -> BinaryIO:
-        """A new file, to be called `name` in the end."""
-        self._files[name] = open(self._staging / name, "wb")  # noqa: SIM115  # closed when the block ends
+        """A new file that will be called `name`."""
+        assert self._staging
+        # "x" is O_CREAT | O_EXCL: the open fails if the name exists, as a symbolic link too.
+        self._files[name] = open(self._staging / "new" / name, "xb")  # noqa: SIM115  # closed by __exit__
         return self._files[name]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None:
-                self._publish()
-        except OSError as failure:
-            raise self._cannot_write(failure) from failure
+            with _named_errors(self.directory):
+                if isinstance(error, OSError):
+                    raise error
+                if error is None:
+                    self._publish()
         finally:
             self._remove()
-        if isinstance(error, OSError):
-            raise self._cannot_write(error) from error
+
+    def _stage(self, staging: Path) -> bool:
+        """Make the staging directory and lock it.
+
+        False if the name is taken, or if another process took the directory for abandoned before it was
+        locked, and removed it.
+        """
+        self._staging = staging  # before mkdir: Ctrl-C may come before mkdir returns
+        try:
+            os.mkdir(staging, 0o700)  # fails if the name exists, as a symbolic link too
+        except FileExistsError:
+            self._staging = None  # not ours to remove
+            return False
+        with suppress(FileNotFoundError):
+            self._lock = os.open(staging / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            if try_lock(self._lock):
+                os.mkdir(staging / "new")
+                return True
+        self._unlock()
+        return False
 
     def _publish(self) -> None:
+        assert self._staging
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
             file.close()
         if self._exists:
-            for name in self._files:
-                os.replace(self._staging / name, self.directory / name)
+            os.rename(self._staging / "new", self._staging / "ready")
+            _move_files(self._staging / "ready", self.directory)
         else:
-            os.rename(self._staging, self.directory)
-            self._made = []  # the directories above it are wanted now
+            os.rename(self._staging / "new", self.directory)
+            self._made = []  # keep the directories above it
 
     def _remove(self) -> None:
         for file in self._files.values():
-            with suppress(OSError):  # a full disk: what could not be flushed is being removed
+            with suppress(OSError):  # a full disk: the data is not needed any more
                 file.close()
-        shutil.rmtree(self._staging, ignore_errors=True)
-        for path in reversed(self._made):
-            with suppress(OSError):  # gone with the staging directory, or in use by others meanwhile
-                path.rmdir()
+        if self._staging:
+            with suppress(OSError, CheckpointError):  # the files stay in `ready`; the next save moves them
+                _finish_or_remove_files(self._staging, self.directory)  # finish if Ctrl-C came between moves
+            self._unlock()
+            _remove_staging(self._staging)
+        _remove_empty(self._made)
 
-    def _cannot_write(self, error: OSError) -> CheckpointError:
-        return CheckpointError(f"cannot write to {self.directory}: {error.strerror or error}")
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def finish_saves(directory: Path) -> None:
+    """Clean up after processes that were killed while they saved to `directory`.
+
+    A save whose files were all written is completed; any other is removed. Saves of running processes are
+    left alone. Raises OSError when the system refuses.
+    """
+    for where, prefix in _staging_places(directory):
+        names: list[str] = []
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            names = os.listdir(where)
+        for name in names:
+            if name.startswith(prefix) and name.endswith(".tmp") and _is_own_directory(where / name):
+                _finish_save(where / name, directory)
+
+
+def _finish_save(staging: Path, directory: Path) -> None:
+    with suppress(FileNotFoundError):  # killed before the lock was made, or after it was removed
+        lock = os.open(staging / LOCK, os.O_RDWR | NO_FOLLOW)
+        try:
+            if not try_lock(lock, without_locks=False):
+                return
+            _finish_or_remove_files(staging, directory)
+        finally:
+            os.close(lock)
+    _remove_staging(staging)
+
+
+def _finish_or_remove_files(staging: Path, directory: Path) -> None:
+    """Move the files of a complete save into place, or remove those of an incomplete one."""
+    if (staging / "ready").exists():
+        _move_files(staging / "ready", directory)
+    shutil.rmtree(staging / "new", ignore_errors=True)
+
+
+def _move_files(source: Path, directory: Path) -> None:
+    with _locked_file(directory / MOVING, MAX_WAIT):
+        for path in sorted(source.iterdir()):
+            os.replace(path, directory / path.name)
+        source.rmdir()
+
+
+def _remove_staging(staging: Path) -> None:
+    """Remove a staging directory whose files are gone. Its lock goes last, when Windows can remove it."""
+    if not (staging / "ready").exists():
+        with suppress(OSError):
+            os.unlink(staging / LOCK)
+        with suppress(OSError):
+            staging.rmdir()
+
+
+def _staging_places(directory: Path) -> list[tuple[Path, str]]:
+    """Where staging directories are made, and how their names begin: beside the directory, and inside it."""
+    return [(directory.parent, f".{directory.name}.save."), (directory, ".save.")]
+
+
+def _is_own_directory(path: Path) -> bool:
+    """Whether a path is a directory, not a link to one, that belongs to this user."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and (sys.platform == "win32" or status.st_uid == os.geteuid())
+
+
+def _make_directory(directory: Path, made: list[Path]) -> None:
+    """Make a directory and those above it that are missing; add each to `made`."""
+    for path in reversed([directory, *directory.parents]):
+        if not path.exists():
+            made.append(path)  # first: Ctrl-C may come before mkdir returns
+            path.mkdir(exist_ok=True)  # two processes may make it at once
+
+
+def _remove_empty(made: list[Path]) -> None:
+    for path in reversed(made):
+        with suppress(OSError):  # removed already, or in use
+            path.rmdir()
+
+
+@contextmanager
+def _named_errors(directory: Path) -> Iterator[None]:
+    """Turn an OSError into a CheckpointError that names the directory."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"cannot write to {directory}: {error.strerror or error}") from error
+
+
+@contextmanager
+def lock_directory(directory: Path) -> Iterator[None]:
+    """Let one process at a time into a directory; make the directory if it is missing.
+
+    The operating system holds the lock and releases it when the process ends, even if it is killed. Saves
+    that a killed process left unfinished are finished first. On leaving, a directory that was made here and
+    is empty is removed. Raises CheckpointError with the other process's id if the directory is locked.
+    """
+    made: list[Path] = []
+    try:
+        with ExitStack() as stack:
+            with _named_errors(directory):
+                _make_directory(directory, made)
+                stack.enter_context(_locked_file(directory / LOCK))
+                finish_saves(directory)
+            yield
+    finally:
+        _remove_empty(made)
+
+
+@contextmanager
+def _locked_file(path: Path, wait: float = 0) -> Iterator[None]:
+    """Make and lock a file that holds this process's id; wait so many seconds while another has it locked."""
+    start = time.monotonic()
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
+        locked = try_lock(lock)
+        links = os.fstat(lock).st_nlink
+        os.lseek(lock, 0, os.SEEK_SET)
+        if locked and links == 1:
+            break
+        owner = os.read(lock, 20).decode(errors="replace").strip()
+        os.close(lock)
+        if links > 1:
+            raise CheckpointError(f"{path} is a link to another file; remove it")
+        if links and time.monotonic() - start >= wait:
+            who = f"process {owner}" if owner.isdecimal() else "another process"
+            raise CheckpointError(
+                f"{path.parent} is in use by {who}; wait until it ends, or choose another directory"
+            )
+        if links:
+            time.sleep(0.01)
+        # No links: its process removed the file just now. Make another.
+    try:
+        os.write(lock, f"{os.getpid():<20}".encode())  # of one width, so that it replaces an older id
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes no open file: there, the file stays
+            os.unlink(path)
+        os.close(lock)
+
+
+def try_lock(fd: int, without_locks: bool = True) -> bool:
+    """Lock an open file for this process, if no other has it locked; the lock ends with the process.
+
+    `without_locks` is what to return on a file system that has no locks.
+    """
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(fd, 1 << 30, os.SEEK_SET)  # beyond the content, which others may read
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:
+        return without_locks
+    return True

@@ -154,22 +154,26 @@ def read_config(model: Path) -> Config:
 def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) -> None:
     """Write config.json, model.safetensors (float32) and the tokenizer's files.
 
-    transformers' from_pretrained reads the result with either head: tied, there is no lm_head.weight. A
-    new directory appears with all its files or not at all; in one that exists, each file is replaced
-    whole, when all are written. Raises CheckpointError when it cannot be written.
+    transformers' from_pretrained reads the result with either head: tied, there is no lm_head.weight. The
+    files appear together or not at all (see StagedFiles). Raises CheckpointError when it cannot be written.
     """
+    with StagedFiles(Path(directory)) as files:
+        write_model(files, model, tokenizer)
+
+
+def write_model(files: StagedFiles, model: GPT2, tokenizer: Tokenizer | None) -> None:
+    """`save_model` to files that may have others beside them."""
     try:
         config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
     except RecursionError as error:  # in what was kept of another config.json
         raise CheckpointError(
-            f"{directory}: a field of config.json is nested too deep to be written"
+            f"{files.directory}: a field of config.json is nested too deep to be written"
         ) from error
-    with StagedFiles(Path(directory)) as files:
-        named = ((name if name == HEAD else PREFIX + name, a) for name, a in model.parameters.items())
-        safetensors.write(files.open(WEIGHTS), named)
-        for name, text in (vocabulary_files(tokenizer) if tokenizer else {}).items():
-            files.open(name).write(text.encode())
-        files.open("config.json").write(config.encode())  # last: without it, nothing is a checkpoint
+    named = ((name if name == HEAD else PREFIX + name, a) for name, a in model.parameters.items())
+    safetensors.write(files.open(WEIGHTS), named)
+    for name, text in (vocabulary_files(tokenizer) if tokenizer else {}).items():
+        files.open(name).write(text.encode())
+    files.open("config.json").write(config.encode())
 
 
 def _find_tensors(path: Path) -> tuple[Path, list[Tensor]]:

@@ -1,4 +1,4 @@
-"""`tiedgpt train`: train a model from scratch, or go on with a checkpoint, with either head."""
+"""`tiedgpt train`: train a model from scratch or from a checkpoint, with either head."""
 
 import argparse
 import json
@@ -8,15 +8,14 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..checkpoints import open_checkpoint, save_model
-from ..checkpoints.huggingface import Checkpoint
+from ..checkpoints.files import LOCK, lock_directory
 from ..checkpoints.vocabulary import read_tokenizer
 from ..config import HEADS, Config
 from ..errors import ArgumentError, TiedGPTError
@@ -24,34 +23,36 @@ from ..evaluation import bits_per_nat
 from ..model import GPT2
 from ..parameters import count_parameters
 from ..tokenizer import Tokenizer
+from ..training import INITS, MAX_COUNT
 from ..training.merges import learn_tokenizer
 from .common import (
     add_command,
     add_json_option,
     add_special_option,
+    dropout_rate,
     encode,
-    find,
     load,
     note,
+    number_type,
+    open_model,
+    positive_float,
     printable,
     read_text,
 )
 
-SHAPE = ("layers", "heads", "dim", "vocab")  # flags that a checkpoint leaves no choice for
+SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_ctx": 128, "vocab_size": 1024}  # of a new model
 SETTINGS = ("context", "steps", "batch", "accumulate", "lr", "seed", "eval_every", "threads")
 FROM_CHECKPOINT = {"steps": 200, "batch": 4, "lr": 1e-4}
-INITS = {"normal": "random", "copy": "copy", "zeros": "zeros"}  # ours -> GPT2.untie's
 
 ABOUT = """\
-Train a GPT-2 on a text, from scratch or from a checkpoint, tied or untied. What is written is a checkpoint as
-any other, of the step that did best on text held out, beside what --resume needs to go on. Ctrl-C saves and
-stops.
+Train a GPT-2 on a text, from scratch or from a checkpoint, tied or untied. DIR gets a checkpoint of the step
+with the lowest loss on held-out text, and the file that --resume continues from. Ctrl-C saves and stops.
 """
 
 EXAMPLES = """\
   tiedgpt train story.txt --out my-model
   tiedgpt train story.txt --out my-model --resume
-  tiedgpt train story.txt --out my-untied --head untied --layers 2 --dim 64 --steps 500
+  tiedgpt train story.txt --out my-untied --head untied --n-layer 2 --n-embd 64 --steps 500
   tiedgpt train story.txt --out my-gpt2 --from gpt2 --steps 100 --log log.jsonl
   tiedgpt train story.txt --out my-head --from gpt2 --only head
   tiedgpt generate --model my-model "Once"
@@ -61,65 +62,82 @@ EXAMPLES = """\
 def add_parser(commands: Any) -> None:
     parser = add_command(commands, "train", run, "Train a model, tied or untied.", EXAMPLES)
     parser.description = ABOUT
+
+    def add_number(flag: str, metavar: str, help: str, least: int = 1, most: int = MAX_COUNT) -> None:
+        expected = f"a whole number from {least} to {most}"
+        number = number_type(expected, int, lambda n: least <= n <= most)
+        parser.add_argument(flag, type=number, metavar=metavar, help=help)
+
     add = parser.add_argument
-    add("corpus", metavar="CORPUS", help="a text in UTF-8")
-    add("--out", metavar="DIR", type=Path, required=True, help="where the checkpoint goes, a new directory")
-    add("--resume", action="store_true", help="go on with the training in DIR, as if it had not stopped")
-    add("--val", metavar="FILE", help="the text to hold out (default: the last tenth of CORPUS)")
-    add("--from", dest="source", metavar="MODEL", help="start from this model, not from scratch")
-    add("--layers", type=int, metavar="L", help="from scratch (default: 4)")
-    add("--heads", type=int, metavar="H", help="from scratch (default: 4)")
-    add("--dim", type=int, metavar="D", help="n_embd, from scratch (default: 128)")
-    add(
-        "--vocab",
-        type=int,
-        metavar="V",
-        help="tokens to learn from CORPUS, from scratch; 257 is one for each byte and <|endoftext|> "
+    add("corpus", metavar="CORPUS", help='a text in UTF-8; "-" is stdin')
+    add("--out", metavar="DIR", type=Path, required=True, help="a new directory for the checkpoint")
+    add("--resume", action="store_true", help="continue the training in DIR; the stop changes no number")
+    add("--val", metavar="FILE", help="the held-out text (default: the last tenth of CORPUS)")
+    add("--from", dest="source", metavar="MODEL", help="train this model (default: a new one)")
+    add_number("--n-layer", "L", "layers of a new model (default: 4)", least=0, most=10_000)
+    add_number("--n-head", "H", "attention heads of a new model (default: 4)")
+    add_number("--n-embd", "D", "width of a new model (default: 128)", most=MAX_COUNT // 4)  # n_inner is 4 D
+    add_number("--n-ctx", "T", "tokens a new model sees at once, in training too (default: 128)", least=2)
+    add_number(
+        "--vocab-size",
+        "V",
+        "tokens of a new model, learned from CORPUS; 257 is one for each byte and <|endoftext|> "
         "(default: 1024)",
+        least=256,
+    )
+    add_number(
+        "--context",
+        "T",
+        "with --from, tokens in a training sequence (default: 256, or the model's n_ctx if less)",
     )
     add(
-        "--context",
-        type=int,
-        metavar="T",
-        help="tokens in a sequence; from scratch, the most that the model will ever see at once "
-        "(default: 128; with --from, 256 or what the model has)",
+        "--head",
+        choices=HEADS,
+        help="compute logits with wte.T or W_U (default: tied; with --from, as there)",
     )
-    add("--head", choices=HEADS, help="(default: tied, or as the checkpoint says)")
     add(
         "--init-unembedding",
         choices=INITS,
-        help="what an untied W_U starts as (default: normal; from a checkpoint without one, copy, of wte.T)",
+        help="initial W_U of an untied model (default: normal; from a tied checkpoint: copy, of wte.T)",
     )
-    add("--only", choices=["head"], help="with --from, train W_U alone, on a body that does not change")
-    add(
+    add("--only", choices=["head"], help="with --from, train W_U and keep all other parameters")
+    add_number(
         "--steps",
-        type=int,
-        metavar="N",
-        help="in all (default: 2000; with --from, 200); more than before with --resume, the learning rate "
-        "then follows the longer course",
+        "N",
+        "steps in all (default: 2000; with --from, 200); with --resume it may be larger than "
+        "before; the learning rate follows the new schedule",
     )
-    add("--batch", type=int, metavar="B", help="sequences in a step (default: 32; with --from, 4)")
-    add("--accumulate", type=int, metavar="A", help="batches to a step, added up (default: 1)")
-    add("--lr", type=float, metavar="LR", help="peak learning rate (default: 0.003; with --from, 0.0001)")
+    add_number("--batch", "B", "sequences in a batch (default: 32; with --from, 4)")
+    add_number("--accumulate", "A", "batches in a step (default: 1)")
+    add(
+        "--lr",
+        type=positive_float,
+        metavar="LR",
+        help="peak learning rate (default: 0.003; with --from, 0.0001)",
+    )
     add(
         "--dropout",
-        type=float,
+        type=dropout_rate,
         metavar="P",
-        help="of the embedding and of what each layer adds; the attention patterns then have none "
-        "(default: 0.1; with --from, all three as the checkpoint says)",
+        help="dropout of the embedding and of each layer's outputs, none of the attention patterns "
+        "(default: 0.1; with --from, as the checkpoint says)",
     )
-    add("--seed", type=int, metavar="S", help="of weights, batches and dropout (default: 1)")
-    add("--eval-every", type=int, metavar="N", help="steps between looks at held-out text (default: a tenth)")
-    add("--threads", type=int, metavar="N", help="that share a batch (default: by the model and the machine)")
-    add("--log", metavar="FILE", type=Path, help="write a line of JSON for each step")
+    add_number("--seed", "S", "seed of weights, batches and dropout (default: 1)", least=0)
+    add_number("--eval-every", "N", "steps between evaluations, which also save (default: a tenth of all)")
+    add_number("--threads", "N", "threads that share a batch (default: by the model and the machine)")
+    add("--log", metavar="FILE", type=Path, help="write one line of JSON for each step to this file")
     add_special_option(parser)
     add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    from ..training.loop import STATE  # here, so that other commands do not wait for it
+    _check_flags(args)
+    with lock_directory(args.out):
+        _check_directory(args)
+        _run(args)
 
-    _check(args, (args.out / STATE).is_file())
+
+def _run(args: argparse.Namespace) -> None:
     text, held_out = read_text(args.corpus), read_text(args.val) if args.val else ""
     if not args.val:
         cut = len(text) * 9 // 10
@@ -128,49 +146,69 @@ def run(args: argparse.Namespace) -> None:
     bits = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
     start = time.monotonic()
     with _log(args, trainer.step) as log, _stop_on_signal() as signals:
-        if args.vocab and tokenizer.vocab_size < args.vocab:
-            note(
-                f"the text has no more than {tokenizer.vocab_size} tokens to learn, so this is the vocabulary"
-            )
+        if args.vocab_size and tokenizer.vocab_size < args.vocab_size:
+            note(f"the text has only {tokenizer.vocab_size} tokens to learn: this is the vocabulary's size")
         if trainer.step == trainer.settings.steps:
-            note(f"all {trainer.step:,} steps are done; --steps takes more")
+            note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
         _train(trainer, tokenizer, bits, args.out, log, signals)
     _report(args, trainer, bits, time.monotonic() - start)
     if signals:
-        note(f"stopped after step {trainer.step}; go on with --resume")
+        note(f"stopped after step {trainer.step}; continue with --resume")
         raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
 
 
-def _check(args: argparse.Namespace, is_ours: bool) -> None:
-    """What can be known to be wrong from the flags and DIR alone. Raises ArgumentError."""
+def _check_flags(args: argparse.Namespace) -> None:
+    """Refuse flags that do not fit each other, before anything is read or made. Raises ArgumentError."""
+    settled: tuple[str, ...] = ()
     if args.resume:
-        if not is_ours:
-            raise ArgumentError(f"--resume: {args.out} holds no training to go on with")
-        for name in (*SHAPE, *SETTINGS, "source", "head", "init_unembedding", "only", "dropout"):
-            if getattr(args, name) is not None and name != "steps":
-                flag = "--from" if name == "source" else f"--{name.replace('_', '-')}"
-                raise ArgumentError(f"{flag} cannot be given with --resume: it stays as it was")
-    elif is_ours:
-        raise ArgumentError(f"{args.out} holds a training already: add --resume to go on with it")
-    elif os.path.lexists(args.out) and not (args.out.is_dir() and not any(args.out.iterdir())):
-        raise ArgumentError(f"--out: {args.out} exists and is not empty; choose a new directory")
-    if args.log and not args.log.parent.is_dir():
-        raise ArgumentError(f"--log: there is no directory {args.log.parent}")
-    if args.log and args.log.exists() and not args.resume:
-        raise ArgumentError(f"--log: {args.log} exists; choose a new file")
-    if args.dropout is not None and not 0 <= args.dropout < 1:
-        raise ArgumentError(f"--dropout must be at least 0 and below 1, got {args.dropout}")
-    if args.source:
-        for name in SHAPE:
-            if getattr(args, name) is not None:
-                raise ArgumentError(f"--{name} cannot be given with --from: the checkpoint decides it")
-    elif args.only:
-        raise ArgumentError("--only head fits W_U to a trained body: say which with --from")
+        why = "--resume: it stays as it was"
+        settled = (*SHAPE, *SETTINGS, "source", "head", "init_unembedding", "only", "dropout")
+    elif args.source:
+        why, settled = "--from: the checkpoint decides it", tuple(SHAPE)
+    for name in settled:
+        if getattr(args, name) is not None and name != "steps":
+            flag = "--from" if name == "source" else f"--{name.replace('_', '-')}"
+            raise ArgumentError(f"{flag} cannot be given with {why}")
+    if not (args.resume or args.source):
+        if args.only:
+            raise ArgumentError("--only head needs --from: the rest of the model must be trained already")
+        if args.context:
+            raise ArgumentError("--context needs --from; the sequences of a new model have --n-ctx tokens")
+        if (shape := _shape(args))["n_embd"] % shape["n_head"]:
+            raise ArgumentError(
+                f"--n-embd must be a multiple of --n-head, got {shape['n_embd']} and {shape['n_head']}"
+            )
     if args.head == "tied" and (args.only or args.init_unembedding):
         flag = "--only head" if args.only else "--init-unembedding"
         raise ArgumentError(f"{flag} is for an untied model: a tied one has no W_U of its own")
     if args.only and args.dropout is not None:
-        raise ArgumentError("--dropout has no effect with --only head: the body stays the same")
+        raise ArgumentError("--dropout has no effect with --only head: the rest of the model is not trained")
+    if args.log and not args.log.parent.is_dir():
+        raise ArgumentError(f"--log: there is no directory {args.log.parent}")
+    if args.log and args.log.exists() and not args.resume:
+        raise ArgumentError(f"--log: {args.log} exists; choose a new file")
+    if os.path.lexists(args.out) and not args.out.is_dir():
+        raise ArgumentError(f"--out: {args.out} is a file; choose a new directory")
+    if args.resume and not args.out.is_dir():
+        raise ArgumentError(f"--resume: there is no directory {args.out}")
+
+
+def _check_directory(args: argparse.Namespace) -> None:
+    """Refuse a DIR with other files, and a wrong --resume. Raises ArgumentError."""
+    from ..training.loop import STATE
+
+    holds_training = (args.out / STATE).is_file()
+    if args.resume and not holds_training:
+        raise ArgumentError(f"--resume: {args.out} holds no training to continue")
+    if holds_training and not args.resume:
+        raise ArgumentError(f"{args.out} holds a training already: add --resume to continue it")
+    if not args.resume and any(path.name != LOCK for path in args.out.iterdir()):
+        raise ArgumentError(f"--out: {args.out} is not empty; choose a new directory")
+
+
+def _shape(args: argparse.Namespace) -> dict[str, Any]:
+    """The sizes of a new model, given or by default."""
+    return {name: default if (n := getattr(args, name)) is None else n for name, default in SHAPE.items()}
 
 
 def _trainer(args: argparse.Namespace, text: str, held_out: str) -> tuple[Any, Tokenizer]:
@@ -181,21 +219,26 @@ def _trainer(args: argparse.Namespace, text: str, held_out: str) -> tuple[Any, T
         return np.array(encode(tokenizer, part, args.allow_special), np.int64)
 
     if args.resume:
-        # By path: load_model would take a directory called gpt2 for the name.
-        tokenizer, model = read_tokenizer(args.out), load(open_checkpoint(args.out), None)
+        tokenizer = read_tokenizer(args.out)
         texts = tokens(tokenizer, text), tokens(tokenizer, held_out)
-        return Trainer.resume(args.out, model, *texts, args.steps), tokenizer
+        return Trainer.resume(args.out, *texts, args.steps), tokenizer
 
     given = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
     if args.source:
-        path = find(args.source)[1]
-        checkpoint, tokenizer = open_checkpoint(path), read_tokenizer(path)
-        settings = Settings(**{**FROM_CHECKPOINT, "context": min(256, checkpoint.config.n_ctx), **given})
-        model = _from_checkpoint(args, checkpoint, settings.seed)
+        name, checkpoint, tokenizer = open_model(args.source)
+        n_ctx = checkpoint.config.n_ctx
+        if args.context and args.context > n_ctx:
+            raise ArgumentError(f"--context must be at most {n_ctx}, the n_ctx of {name}, got {args.context}")
+        settings = Settings(**{**FROM_CHECKPOINT, "context": min(256, n_ctx), **given})
+        if args.init_unembedding:
+            model = load(checkpoint, "tied").untie(INITS[args.init_unembedding], settings.seed)
+        else:
+            model = load(checkpoint, args.head or ("untied" if args.only else None))
     else:
-        settings = Settings(**given)
-        tokenizer = learn_tokenizer(text, 1024 if args.vocab is None else args.vocab)
-        model = _from_scratch(args, tokenizer, settings)
+        shape = _shape(args)
+        settings = Settings(**{"context": shape["n_ctx"], **given})
+        tokenizer = learn_tokenizer(text, shape["vocab_size"])
+        model = _new_model(args, {**shape, "vocab_size": tokenizer.vocab_size}, tokenizer, settings.seed)
     if args.dropout is not None:
         config = replace(model.config, embd_pdrop=args.dropout, resid_pdrop=args.dropout, attn_pdrop=0.0)
         model = GPT2(config, model.parameters)
@@ -203,42 +246,30 @@ def _trainer(args: argparse.Namespace, text: str, held_out: str) -> tuple[Any, T
     return Trainer(model, *texts, settings, args.only), tokenizer
 
 
-def _from_scratch(args: argparse.Namespace, tokenizer: Tokenizer, settings: Any) -> GPT2:
-    config = Config(
-        vocab_size=tokenizer.vocab_size,
-        n_ctx=settings.context,
-        n_embd=128 if args.dim is None else args.dim,
-        n_layer=4 if args.layers is None else args.layers,
-        n_head=4 if args.heads is None else args.heads,
-        attn_pdrop=0.0,
-        bos_token_id=tokenizer.eot_id,
-        eos_token_id=tokenizer.eot_id,
-    )
-    # A model that no memory holds is refused here, not after a minute of drawing some of its numbers.
+def _new_model(args: argparse.Namespace, shape: dict[str, Any], tokenizer: Tokenizer, seed: int) -> GPT2:
+    end = tokenizer.eot_id
+    config = Config(**shape, attn_pdrop=0.0, bos_token_id=end, eos_token_id=end)
+    # Refuse a model that does not fit in memory now, not after a minute of drawing random numbers.
     np.empty(count_parameters(config)["tied"]["total"], np.float32)
-    model = GPT2.random(config, settings.seed)
+    model = GPT2.random(config, seed)
     if args.head == "untied" or args.init_unembedding:
-        return model.untie(INITS[args.init_unembedding or "normal"], settings.seed)
+        return model.untie(INITS[args.init_unembedding or "normal"], seed)
     return model
-
-
-def _from_checkpoint(args: argparse.Namespace, checkpoint: Checkpoint, seed: int) -> GPT2:
-    """The checkpoint's model with the head asked for, and a W_U that begins as was asked."""
-    if args.init_unembedding:
-        return load(checkpoint, "tied").untie(INITS[args.init_unembedding], seed)
-    return load(checkpoint, args.head or ("untied" if args.only else None))
 
 
 @contextmanager
 def _stop_on_signal() -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM goes on the list, for the loop to end after its step; a second ends it."""
+    """A list that gets the first Ctrl-C or SIGTERM; the loop then stops after its step. A second ends it."""
     signals: list[int] = []
 
     def first(number: int, _: Any) -> None:
         signals.append(number)
         restore()
-        # Not print: Python refuses it where the signal came in the middle of another one.
-        os.write(sys.stderr.fileno(), b"\ntiedgpt: note: stopping after this step; again to stop at once\n")
+        with suppress(OSError):  # a full disk behind stderr
+            # Not print: Python refuses it if the signal came in the middle of another print.
+            os.write(
+                sys.stderr.fileno(), b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
+            )
 
     def restore() -> None:
         for number, handler in before.items():
@@ -247,7 +278,7 @@ def _stop_on_signal() -> Iterator[list[int]]:
     before: dict[int, Any] = {
         number: signal.signal(number, first)
         for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) != signal.SIG_IGN  # as a script's `&` has it: Ctrl-C is for others
+        if signal.getsignal(number) != signal.SIG_IGN  # a script ignores Ctrl-C for a command with `&`
     }
     try:
         yield signals
@@ -256,7 +287,7 @@ def _stop_on_signal() -> Iterator[list[int]]:
 
 
 def _log(args: argparse.Namespace, step: int) -> Any:
-    """The log to write to; of a run that goes on, with what was written up to its step."""
+    """The log to write to. With --resume, lines after the saved step are removed from it."""
     if not args.log:
         return nullcontext()
     kept = 0
@@ -267,20 +298,20 @@ def _log(args: argparse.Namespace, step: int) -> Any:
                 len(line) for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= step
             )
         except (ValueError, TypeError, KeyError) as error:
-            raise ArgumentError(f"--log: {args.log} is not a log of a training") from error
+            raise ArgumentError(f"--log: {args.log} is not the log of a training") from error
     file = open(args.log, "a", encoding="utf-8", buffering=1)  # noqa: SIM115  # closed by the caller's `with`
     file.truncate(kept)
     return file
 
 
 def _train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, log: Any, signals: list[int]) -> None:
-    """Run the trainer to its end or to a signal, under a progress bar; save what is best and where it is."""
+    """Run the trainer to its end or to a signal, with a progress bar; save at each evaluation."""
     from tqdm import tqdm
 
     smooth, shown, read, saved = None, "", 0, trainer.best
 
     def show_held_out(tokens: int) -> None:
-        """A sign of life: a large model reads held-out text for minutes."""
+        """Show progress: a large model takes minutes for the held-out text."""
         nonlocal read
         read += tokens
         bar.set_postfix_str(f"held out: {read / len(trainer.held_out):.0%}")
@@ -288,10 +319,10 @@ def _train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, log: Any,
     total, first = trainer.settings.steps, trainer.step
     with (
         warnings.catch_warnings(),
-        # No bar where stderr is a file: the lines about held-out text are enough there.
+        # If stderr is a file, no bar: the lines of the evaluations are enough.
         tqdm(total=total, initial=first, unit="step", file=sys.stderr, disable=None) as bar,
     ):
-        # NumPy's, on the way to a loss that is no number: that is an error, which the trainer raises.
+        # NumPy's warnings before a loss that is not finite, for which the trainer raises an error.
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
             for record in trainer.run(show_held_out):
@@ -302,13 +333,12 @@ def _train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, log: Any,
                     shown = f"loss {smooth:.3f}, {record['tokens_per_s']:,.0f} tokens/s"
                     bar.set_postfix_str(shown, refresh=False)
                     bar.update()
+                if "val_loss" in record or signals:
+                    trainer.save(out, tokenizer)
+                    saved = trainer.best
                 if "val_loss" in record:
                     read = 0
                     bar.set_postfix_str(shown, refresh=False)
-                    if trainer.is_best:
-                        save_model(trainer.model, tokenizer, out)
-                        saved = trainer.best
-                    trainer.save(out)
                     verdict = "" if trainer.is_best else " (not the best)"
                     bar.write(
                         f"step {record['step']:>6,}: {f'loss {smooth:.4f}, ' if smooth else ''}"
@@ -317,13 +347,11 @@ def _train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, log: Any,
                         file=sys.stderr,
                     )
                 if signals:
-                    if "val_loss" not in record:
-                        trainer.save(out)
                     return
         except MemoryError as error:
             size = f"{trainer.settings.batch:,} sequences of {trainer.settings.context:,} tokens"
             raise TiedGPTError(
-                f"not enough memory for a batch of {size}; --accumulate takes smaller ones"
+                f"not enough memory for a batch of {size}; use a smaller --batch and --accumulate"
             ) from error
         except TiedGPTError as error:
             kept = f"; {out} holds the model of step {saved[1]}" if saved else ""

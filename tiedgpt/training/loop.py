@@ -1,4 +1,4 @@
-"""The loop: draw a batch, find its gradient, clip it, take a step; now and then, look at held-out text."""
+"""The training loop: draw a batch, compute its gradient, clip it, take a step; evaluate now and then."""
 
 import json
 import math
@@ -15,38 +15,40 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import safetensors
-from ..checkpoints.files import StagedFiles
+from ..checkpoints import open_checkpoint, safetensors
+from ..checkpoints.files import StagedFiles, finish_saves
+from ..checkpoints.huggingface import write_model
 from ..checks import check_ids
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, is_count, is_number, short_repr
 from ..evaluation import token_losses
 from ..machine import cores, keep_freed_memory, one_blas_thread, training_threads
 from ..model import GPT2
 from ..parameters import parameter_shapes, unflatten
+from ..tokenizer import Tokenizer
+from . import MAX_COUNT
 from .backward import loss_and_gradients
 from .optimizer import AdamW, clip, learning_rate
 
 TOO_HIGH = "the learning rate is too high for this model"
-MAX_COUNT = 2**31 - 1
-STATE = "training.safetensors"  # of a trainer that can go on; other programs pass over it
+STATE = "training.safetensors"  # the file that resume reads; other programs ignore it
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model is trained. Raises ArgumentError for values that make no sense."""
+    """How a model is trained. Raises ArgumentError for a value out of range."""
 
     steps: int = 2000
-    batch: int = 32  # sequences that are drawn at a time
-    context: int = 128  # tokens in each
-    accumulate: int = 1  # batches whose gradients are added up for one step
-    lr: float = 3e-3  # the learning rate at its highest, after the warm-up
-    warm_up: int = 100  # steps, but no more than a tenth of them all
+    batch: int = 32  # sequences in a batch
+    context: int = 128  # tokens in a sequence
+    accumulate: int = 1  # batches in a step; their gradients are added up
+    lr: float = 3e-3  # the peak learning rate, after the warm-up
+    warm_up: int = 100  # steps, at most a tenth of all steps
     weight_decay: float = 0.1
     beta2: float = 0.99
-    clip: float = 1.0  # the longest gradient
-    eval_every: int = 0  # steps; 0 for a tenth of them
+    clip: float = 1.0  # the largest norm of a gradient
+    eval_every: int = 0  # steps between evaluations; 0 means a tenth of all steps
     seed: int = 1
-    threads: int = 0  # that share a batch; 0 for as many as help
+    threads: int = 0  # threads that share a batch; 0 means chosen by the model and the machine
 
     def __post_init__(self) -> None:
         counts = dict.fromkeys(("steps", "batch", "context", "accumulate"), 1)
@@ -56,27 +58,31 @@ class Settings:
                 raise ArgumentError(
                     f"{name} must be a whole number from {least} to {MAX_COUNT}, got {short_repr(value)}"
                 )
+            object.__setattr__(self, name, int(value))  # a NumPy integer cannot be written as JSON
         for name, limit in {"lr": math.inf, "clip": math.inf, "weight_decay": math.inf, "beta2": 1}.items():
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value < limit:
                 below = "" if limit == math.inf else f" and below {limit}"
                 raise ArgumentError(f"{name} must be a number of at least 0{below}, got {short_repr(value)}")
+            object.__setattr__(self, name, float(value))
 
     @property
     def tokens(self) -> int:
-        """That are predicted in a step."""
+        """How many tokens a step predicts."""
         return self.accumulate * self.batch * self.context
 
 
 class Trainer:
-    """A model in training.
+    """Trains a copy of a model; the model given is not changed.
 
-    `tokens` [N] are learned from, in windows of context + 1 at random places; `held_out` [M] are not. With
-    `only="head"` the rest is frozen: W_U of an untied model is fitted to what a body says that stays the
-    same, without dropout. The model given is not changed; `model` is a copy of it whose trained parameters
-    lie in one vector. Which tokens step n sees depends on the seed and n alone, and its dropout on the number
-    of threads too, so that a run that was interrupted goes on as if it had not been. Raises ArgumentError
-    where these do not fit.
+    `tokens` [N] is the text to train on: a sequence is context + 1 consecutive tokens at a random place.
+    `held_out` [M] is only evaluated. With `only="head"`, W_U of an untied model is trained and all other
+    parameters stay the same, without dropout. The tokens of step n depend on the seed and n alone, its
+    dropout also on the number of threads, so an interrupted run continues with the same numbers. Raises
+    ArgumentError if the arguments do not fit each other.
+
+    `model` is the model as it is now; its trained parameters are views of `flat` [P]. `best_model()` is the
+    model of the step with the lowest held-out loss.
     """
 
     def __init__(
@@ -91,7 +97,7 @@ class Trainer:
         if only not in (None, "head"):
             raise ArgumentError(f'only must be "head" or None, got {short_repr(only)}')
         if only and config.tied:
-            raise ArgumentError("a tied model has no head of its own to train alone: untie it first")
+            raise ArgumentError("a tied model has no head that can be trained alone: untie it first")
         if settings.context > config.n_ctx:
             raise ArgumentError(
                 f"a context of {settings.context} tokens is more than the model's {config.n_ctx}"
@@ -102,7 +108,7 @@ class Trainer:
         ):
             if len(ids) < least:
                 raise ArgumentError(
-                    f"the {name} has {len(ids)} token{'s' * (len(ids) != 1)}, and needs at least {least}"
+                    f"the {name} has {len(ids)} token{'s' * (len(ids) != 1)}; expected at least {least}"
                     + (f" (a context of {settings.context} and the token after it)" if least > 2 else "")
                 )
             check_ids(ids[:, None], config)
@@ -125,21 +131,21 @@ class Trainer:
         self.optimizer = AdamW(
             self.flat, self.shapes, betas=(0.9, settings.beta2), weight_decay=settings.weight_decay
         )
-        # Row i is thread i's gradient; when all are done, they are added up in row 0. With accumulate > 1,
-        # row 0 is the sum so far, and the threads have the rows after it.
+        # Row i is the gradient of thread i; the sum goes to row 0. With accumulate > 1, row 0 is the sum so
+        # far and the threads use the rows after it.
         self._gradients = np.empty((threads + (settings.accumulate > 1), size), model.dtype)
         self._rows = [unflatten(row, self.shapes) for row in self._gradients[-threads:]]
         self.step = 0
-        self.best: tuple[float, int] | None = None  # the lowest held-out loss and the step that had it
+        self.best: tuple[float, int] | None = None  # the lowest held-out loss and its step
+        self._best_flat = self.flat.copy()  # the parameters of that step
 
     def run(self, progress: Callable[[int], Any] | None = None) -> Iterator[dict[str, Any]]:
-        """Train; yield after each step what happened in it.
+        """Train; yield a record after each step.
 
-        {"step", "loss", "lr", "grad_norm", "tokens_per_s"}, where loss is that of the step's batch in nats
-        per token; and "val_loss", of the held-out text, at the beginning, every eval_every steps and at the
-        end. The first of a new run is {"step": 0, "val_loss": ...}. `progress` is called with the number of
-        held-out tokens that were read since the last call, which in a large model takes a while. Raises
-        TiedGPTError when a loss or gradient is not a number any more.
+        {"step", "loss", "lr", "grad_norm", "tokens_per_s"}, where loss is the mean over the step's batch in
+        nats per token. "val_loss" is added every eval_every steps and after the last step. A new run begins
+        with {"step": 0, "val_loss": ...}. `progress` is called during an evaluation with the number of
+        held-out tokens read since the last call. Raises TiedGPTError when a loss or a gradient is not finite.
         """
         keep_freed_memory()
         if self.best is None:
@@ -153,21 +159,30 @@ class Trainer:
 
     @property
     def is_best(self) -> bool:
-        """Whether no step before had a held-out loss as low as the model as it is now."""
+        """Whether the current step has the lowest held-out loss so far."""
         return self.best is not None and self.best[1] == self.step
 
+    def best_model(self) -> GPT2:
+        """The model of the step with the lowest held-out loss so far. Further training changes its arrays."""
+        best = unflatten(self._best_flat, self.shapes)
+        return GPT2(self.model.config, {**self.model.parameters, **best})
+
     def evaluate(self, progress: Callable[[int], Any] | None = None) -> float:
-        """Nats per token of the held-out text, each token but the first predicted once."""
-        stride = max(1, self.model.config.n_ctx - 1)  # with n_ctx, each window would leave out its first
+        """The held-out loss in nats per token; each token but the first is predicted once."""
+        stride = max(1, self.model.config.n_ctx - 1)  # a stride of n_ctx would skip each window's first token
         loss = float(token_losses(self.model, self.held_out, stride, progress).mean())
         if not math.isfinite(loss):
             raise TiedGPTError(f"the held-out loss after step {self.step} is {loss}: {TOO_HIGH}")
         if self.best is None or loss < self.best[0]:
             self.best = loss, self.step
+            self._best_flat[:] = self.flat
         return loss
 
-    def save(self, directory: Path) -> None:
-        """Write all that `resume` needs into a directory, as one file, in float32."""
+    def save(self, directory: Path, tokenizer: Tokenizer | None = None) -> None:
+        """Write a checkpoint of the best model, as save_model does, and STATE for `resume`, in float32.
+
+        All files appear together or not at all.
+        """
         state = {
             "settings": asdict(self.settings),
             "only": self.only,
@@ -176,22 +191,20 @@ class Trainer:
             "best": self.best,
         }
         with StagedFiles(directory) as files:
+            write_model(files, self.best_model(), tokenizer)
             safetensors.write(files.open(STATE), self._vectors().items(), {"training": json.dumps(state)})
 
     @classmethod
     def resume(
-        cls,
-        directory: Path,
-        model: GPT2,
-        tokens: np.ndarray,
-        held_out: np.ndarray,
-        steps: int | None = None,
+        cls, directory: Path, tokens: np.ndarray, held_out: np.ndarray, steps: int | None = None
     ) -> "Trainer":
-        """The trainer that was saved in a directory, as it was; `model` and the texts are those it had.
+        """The trainer that was saved in a directory; give it the same texts again.
 
-        `steps`, if given, is a new number of steps in all, whose learning rates differ from then on. Raises
-        CheckpointError for a file that is not such a trainer's, ArgumentError for other texts.
+        `steps` is a new total number of steps; the learning rates from here on depend on it. With
+        `only="head"`, losses are the same to the bit if the body was a loaded model: its arrays then have the
+        same memory layout. Raises CheckpointError for a damaged file, ArgumentError for other texts.
         """
+        finish_saves(directory)
         path = directory / STATE
         tensors, metadata = safetensors.read_with_metadata(path)
         try:
@@ -206,17 +219,16 @@ class Trainer:
 
         settings = settings if steps is None else replace(settings, steps=steps)
         if settings.steps < step:
-            raise ArgumentError(f"{step} steps are done already, and steps is {settings.steps}")
-        trainer = cls(model, tokens, held_out, settings, only)
+            raise ArgumentError(f"{step} steps are done already; steps must be at least that, got {steps}")
         if text != [checksum(tokens), checksum(held_out)]:
             raise ArgumentError(
-                f"the text is not the one that {directory} was trained on until now: give the same, "
-                "and the same held-out text"
+                f"{directory} was trained on another text: give the same text and the same held-out text"
             )
+        trainer = cls(open_checkpoint(directory).load(), tokens, held_out, settings, only)
         for name, vector in trainer._vectors().items():
             if name not in tensors or (tensors[name].dtype, tensors[name].shape) != ("F32", vector.shape):
                 raise CheckpointError(
-                    f"{path}: {name} is not there for each of the model's {vector.size} numbers"
+                    f"{path}: expected a tensor {name} of {vector.size} float32 numbers, as the model has"
                 )
             vector[...] = tensors[name].read()
         trainer.step = trainer.optimizer.steps = step
@@ -224,7 +236,7 @@ class Trainer:
         return trainer
 
     def _vectors(self) -> dict[str, np.ndarray]:
-        """What a step changes, by its name in STATE; each [P]."""
+        """The arrays [P] that a step changes, by their names in STATE."""
         return {"parameters": self.flat, "m": self.optimizer.m, "v": self.optimizer.v}
 
     def _step(self, pool: ThreadPoolExecutor) -> dict[str, Any]:
@@ -250,7 +262,7 @@ class Trainer:
         }
 
     def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
-        """Each thread finds the gradient of its share of the batch; losses and gradients add up."""
+        """The loss and gradient [P] of a step; each thread computes a share of each batch."""
         s, threads = self.settings, len(self._rows)
         loss, gradient = 0.0, self._gradients[0]
         if s.accumulate > 1:
@@ -263,14 +275,17 @@ class Trainer:
         return loss, gradient
 
     def _share_loss(self, micro: int, share: int, windows: np.ndarray) -> float:
-        """What a share of a batch [sequences, context + 1] adds to the loss; its row gets the gradient."""
+        """What a share of a batch, `windows` [sequences, context + 1], adds to the loss.
+
+        The gradient goes to row `share`.
+        """
         s = self.settings
         rng = np.random.default_rng([s.seed, self.step, micro, 1 + share])
         ids, targets = windows[:, :-1], windows[:, 1:]
         return loss_and_gradients(self.model, ids, targets, self._rows[share], rng, s.tokens)
 
     def _blas(self) -> AbstractContextManager[None]:
-        """One BLAS thread where threads of ours share a batch: products are too small to be shared too."""
+        """One BLAS thread if several of our threads share a batch: the matrix products are small."""
         return one_blas_thread() if len(self._rows) > 1 else nullcontext()
 
     def _draw(self, micro: int) -> np.ndarray:  # -> [batch, context + 1]
@@ -281,5 +296,5 @@ class Trainer:
 
 
 def checksum(ids: np.ndarray) -> int:  # [N]
-    """What tells one text from another."""
+    """A number that differs for another text."""
     return zlib.crc32(ids.astype("<i8").tobytes())

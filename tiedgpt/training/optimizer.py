@@ -1,4 +1,4 @@
-"""AdamW on one flat vector, the clipping of its gradient, and the learning rate's course."""
+"""AdamW on one flat vector, gradient clipping, and the learning rate's schedule."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -7,17 +7,17 @@ import numpy as np
 
 from ..parameters import unflatten
 
-PIECE = 262_144  # numbers updated at a time: they and their moments stay in the processor's cache
+PARAMETERS_AT_A_TIME = 262_144  # updated together: they and their moments stay in the processor's cache
 
 
 class AdamW:
     """Adam with decoupled weight decay [Kingma & Ba 2015; Loshchilov & Hutter 2019], as torch computes it.
 
-    `flat` [P] holds the parameters of `shapes`, one after the other, and is updated in place. Decay shrinks
-    the matrices, wte and wpe among them, not the biases and layer norms. A tied wte is one matrix: it is
-    decayed once and has one pair of moments, which see the sum of its two gradients. Untied, wte and lm_head
-    have decay and moments each of its own; wte's gradient is 0 in the rows of tokens that the batch lacks,
-    lm_head's nowhere.
+    `flat` [P] holds the parameters of `shapes`, one after the other, and is updated in place. Weight decay
+    applies to the matrices, wte and wpe included, but not to biases and layer norms. A tied wte is one
+    matrix: it is decayed once and has one m and one v, computed from the sum of its two gradients. In an
+    untied model, wte and lm_head are decayed separately and each has an m and a v. The gradient of wte is
+    then 0 in the rows of tokens that are not in the batch; the gradient of lm_head is 0 in none.
     """
 
     def __init__(
@@ -29,8 +29,8 @@ class AdamW:
         eps: float = 1e-8,
     ) -> None:
         self.flat = flat
-        self.m = np.zeros_like(flat)  # mean of the gradients, lately
-        self.v = np.zeros_like(flat)  # mean of their squares
+        self.m = np.zeros_like(flat)  # moving average of the gradients
+        self.v = np.zeros_like(flat)  # moving average of their squares
         self.steps = 0
         self.betas = betas
         self.eps = eps
@@ -40,20 +40,22 @@ class AdamW:
     def step(
         self, gradient: np.ndarray, lr: float, scale: float = 1.0, each: Callable[..., Iterable[None]] = map
     ) -> None:
-        """Move the parameters against `scale` times `gradient` [P], by about `lr` each.
+        """Update the parameters by AdamW's rule for the gradient `scale * gradient` [P].
 
-        `each` may be a pool's map.
+        `each` is `map` or the map of a thread pool.
         """
         self.steps += 1
         for matrix in self.decayed:
             matrix *= 1 - lr * self.weight_decay
         beta1, beta2 = self.betas
-        # m and v start at 0; to make up for it they are divided by these.
+        # Bias correction: m and v start at 0, so m is divided by correction1 and sqrt(v) by root2.
         correction1, root2 = 1 - beta1**self.steps, math.sqrt(1 - beta2**self.steps)
 
         def update(start: int) -> None:
-            """In place, for time goes into memory: `x` is each of the three terms in turn."""
-            w, m, v, g = (a[start : start + PIECE] for a in (self.flat, self.m, self.v, gradient))
+            """In place, because memory traffic takes most of the time; `x` is the only new array."""
+            w, m, v, g = (
+                a[start : start + PARAMETERS_AT_A_TIME] for a in (self.flat, self.m, self.v, gradient)
+            )
             # m = beta1 m + (1 - beta1) scale g
             x = g * ((1 - beta1) * scale)
             m *= beta1
@@ -70,18 +72,18 @@ class AdamW:
             x *= lr * root2 / correction1
             w -= x
 
-        for _ in each(update, range(0, self.flat.size, PIECE)):
-            pass  # a map does nothing until it is asked
+        for _ in each(update, range(0, self.flat.size, PARAMETERS_AT_A_TIME)):
+            pass  # a map computes an item only when it is asked for it
 
 
 def clip(gradient: np.ndarray, limit: float) -> tuple[float, float]:
-    """The norm of a gradient [P], and what to scale it by for a norm of at most `limit`."""
+    """The norm of a gradient [P], and the factor that scales it to a norm of at most `limit`."""
     norm = math.sqrt(float(gradient @ gradient))
     return norm, limit / (norm + 1e-6) if norm > limit else 1.0  # as torch does
 
 
 def learning_rate(step: int, steps: int, peak: float, warm_up: int) -> float:
-    """A straight line up to `peak` over `warm_up` steps, then half a cosine down to a tenth of it.
+    """Linear warm-up to `peak` over `warm_up` steps, then cosine decay to a tenth of it.
 
     Steps count from 0.
     """

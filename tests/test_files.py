@@ -1,0 +1,435 @@
+"""What is written appears complete or not at all, whoever interrupts it; locks end with their process."""
+
+import os
+import secrets
+import signal
+import stat
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiedgpt
+from tiedgpt import Tokenizer
+from tiedgpt.checkpoints import files, safetensors
+from tiedgpt.checkpoints.files import LOCK, StagedFiles, finish_saves, lock_directory, try_lock
+from tiedgpt.checkpoints.huggingface import open_checkpoint
+from tiedgpt.errors import CheckpointError
+
+posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX's files and signals")
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def write(directory: Path, text: bytes, names=("one", "two", "three")) -> None:
+    with StagedFiles(directory) as staged:
+        for name in names:
+            staged.open(name).write(text)
+
+
+def every(text: bytes) -> dict[str, bytes]:
+    return dict.fromkeys(("one", "two", "three"), text)
+
+
+def run_and_kill(code: str, *arguments: object) -> None:
+    """Run `code` in a process and kill it when it prints a line."""
+    process = subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    process.communicate()
+
+
+SAVE = (
+    "import os, sys, time\n"
+    "from pathlib import Path\n"
+    "from tiedgpt.checkpoints.files import StagedFiles\n"
+    "def stop(*_): print('now', flush=True); time.sleep(60)\n"
+    "def save(directory, text):\n"
+    "    with StagedFiles(Path(directory)) as staged:\n"
+    "        for name in ('one', 'two', 'three'): staged.open(name).write(text)\n"
+)
+
+
+# Interruptions
+
+
+@pytest.mark.parametrize("made", ["a", "b"])
+def test_an_interruption_while_directories_are_made_leaves_none(tmp_path, monkeypatch, made):
+    """SIGTERM, too, is an exception, and may come as soon as a directory is there."""
+    mkdir = os.mkdir
+
+    def interrupted(path, *mode):
+        mkdir(path, *mode)
+        if (Path(path).name == "a") == (made == "a"):
+            raise SystemExit(143)
+
+    monkeypatch.setattr(os, "mkdir", interrupted)
+    with pytest.raises(SystemExit), StagedFiles(tmp_path / "a" / "b"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_leaves_nothing(tmp_path):
+    def stop_half_way():
+        with StagedFiles(tmp_path / "a" / "b") as staged:
+            staged.open("x").write(b"half")
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        stop_half_way()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_leaves_the_older_files_as_they_were(tmp_path, model, monkeypatch):
+    tiedgpt.save_model(model, Tokenizer([]), tmp_path)
+    before = contents(tmp_path)
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safetensors, "write", fail)
+    with pytest.raises(CheckpointError, match=rf"cannot write to {tmp_path}: No space left on device"):
+        tiedgpt.save_model(model.untie("zeros"), Tokenizer([]), tmp_path)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("renames", range(5))
+def test_ctrl_c_between_renames(tmp_path, monkeypatch, renames, exists):
+    """All files are there or none: complete files are moved though Ctrl-C came after the first of them."""
+    if exists:
+        write(tmp_path / "a", b"old")
+    calls = []
+
+    def interrupted(rename):
+        def call(source, target):
+            calls.append(target)
+            if len(calls) == renames + 1:
+                raise KeyboardInterrupt
+            rename(source, target)
+
+        return call
+
+    monkeypatch.setattr(os, "replace", interrupted(os.replace))
+    monkeypatch.setattr(os, "rename", interrupted(os.rename))
+    with suppress(KeyboardInterrupt):
+        write(tmp_path / "a", b"new")
+    if renames or exists:
+        assert contents(tmp_path / "a") == every(b"new" if renames else b"old")
+    assert [path.name for path in tmp_path.iterdir()] == (["a"] if renames or exists else [])
+
+
+def test_files_that_cannot_all_be_moved_are_kept_for_the_next_save(tmp_path):
+    write(tmp_path / "a", b"old")
+    (tmp_path / "a" / "two").unlink()
+    (tmp_path / "a" / "two" / "x").mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"cannot write to .*a: .*directory"):
+            write(tmp_path / "a", b"new")
+    (tmp_path / "a" / "two" / "x").rmdir()
+    (tmp_path / "a" / "two").rmdir()
+    finish_saves(tmp_path / "a")
+    assert contents(tmp_path / "a") == every(b"new")
+
+
+def test_a_place_that_cannot_be_written(tmp_path, model):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CheckpointError, match="is a file; expected a directory to write to"):
+        tiedgpt.save_model(model, None, tmp_path / "file")
+    with pytest.raises(CheckpointError, match=r"cannot write to .*Not a directory"):
+        tiedgpt.save_model(model, None, tmp_path / "file" / "deeper")
+
+
+# Kills
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize(
+    ("patch", "complete"),
+    [
+        ("os.fsync = stop", False),
+        ("os.rename = stop", False),
+        ("replace = os.replace; os.replace = lambda *names: (replace(*names), stop())", True),
+        ("import shutil; shutil.rmtree = stop", True),
+    ],
+)
+def test_what_a_killed_save_leaves_is_finished_or_removed(tmp_path, patch, complete, exists):
+    if not exists and "replace" in patch:
+        pytest.skip("a new directory appears by one rename")
+    directory = tmp_path / "a"
+    if exists:
+        write(directory, b"old")
+    run_and_kill(f"{SAVE}{patch}\nsave(sys.argv[1], b'new')", directory)
+    assert any(path.name.endswith(".tmp") for path in tmp_path.rglob("*")), "the kill left nothing"
+    finish_saves(directory)
+    if complete or exists:
+        assert contents(directory) == every(b"new" if complete else b"old")
+    assert len(list(tmp_path.iterdir())) == int(complete or exists)
+
+
+def test_the_next_save_removes_what_a_killed_one_left(tmp_path):
+    run_and_kill(f"{SAVE}os.fsync = stop\nsave(sys.argv[1], b'new')", tmp_path / "a")
+    assert len(list(tmp_path.iterdir())) == 1
+    write(tmp_path / "a", b"newer")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert contents(tmp_path / "a") == every(b"newer")
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_the_staging_directory_of_a_running_save_is_left_alone(tmp_path, exists):
+    if exists:
+        write(tmp_path / "a", b"old")
+    with StagedFiles(tmp_path / "a") as staged:
+        staged.open("one").write(b"new")
+        finish_saves(tmp_path / "a")
+        subprocess.run(
+            [sys.executable, "-c", f"{SAVE}save(sys.argv[1], b'other')", tmp_path / "b"], check=True
+        )
+        code = "import sys, pathlib; from tiedgpt.checkpoints.files import finish_saves as f; "
+        subprocess.run(
+            [sys.executable, "-c", f"{code}f(pathlib.Path(sys.argv[1]))", tmp_path / "a"], check=True
+        )
+    assert contents(tmp_path / "a")["one"] == b"new"
+
+
+def test_a_staging_directory_that_was_removed_before_it_was_locked(tmp_path, monkeypatch):
+    """Another process may take it for abandoned; then a second one is made."""
+    opened = []
+
+    def removed_once(fd, **options):
+        if not opened:
+            for path in tmp_path.iterdir():
+                (path / LOCK).unlink()
+                path.rmdir()
+        opened.append(fd)
+        return try_lock(fd, **options)
+
+    monkeypatch.setattr(files, "try_lock", removed_once)
+    write(tmp_path / "a", b"new")
+    assert len(opened) == 2
+    assert contents(tmp_path / "a") == every(b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_without_locks_nothing_is_taken_for_abandoned(tmp_path, monkeypatch):
+    run_and_kill(f"{SAVE}os.fsync = stop\nsave(sys.argv[1], b'new')", tmp_path / "a")
+    fcntl = pytest.importorskip("fcntl")
+
+    def unsupported(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    write(tmp_path / "a", b"newer")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_saves_wait_for_each_others_moves(tmp_path):
+    """One process stops between two moves; another that saves there ends after it, and its files stay."""
+    write(tmp_path / "a", b"old")
+    stop = (
+        "replace = os.replace\n"
+        "def stop(*names):\n"
+        "    print('now', flush=True); sys.stdin.readline(); os.replace = replace; replace(*names)\n"
+        "os.replace = stop\n"
+    )
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", f"{SAVE}{stop}save(sys.argv[1], b'first')", tmp_path / "a"]
+    first = subprocess.Popen(command, stdin=pipe, stdout=pipe)
+    assert first.stdout is not None
+    first.stdout.readline()
+    second = subprocess.Popen([sys.executable, "-c", f"{SAVE}save(sys.argv[1], b'second')", tmp_path / "a"])
+    with suppress(subprocess.TimeoutExpired):
+        second.wait(2)
+    first.communicate(b"go\n")
+    assert (first.returncode, second.wait()) == (0, 0)
+    assert contents(tmp_path / "a") == every(b"second")
+
+
+@pytest.mark.slow
+@posix
+def test_killed_at_any_moment_the_files_are_those_of_one_save(tmp_path):
+    """A process that saves over and over is killed at random moments."""
+    code = f"{SAVE}print('ready', flush=True)\nfor n in range(10**9): save(sys.argv[1], b'%d' % n * 10_000)\n"
+    rng = np.random.default_rng(0)
+    interrupted = 0
+    for _ in range(12):
+        process = subprocess.Popen([sys.executable, "-c", code, tmp_path / "a"], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(rng.uniform(0, 0.1))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        interrupted += any(path.name.endswith(".tmp") for path in tmp_path.rglob("*"))
+        finish_saves(tmp_path / "a")
+        if (tmp_path / "a").exists():
+            assert len(set(contents(tmp_path / "a").values())) == 1
+            assert sorted(contents(tmp_path / "a")) == ["one", "three", "two"]
+        assert all(path.name == "a" for path in tmp_path.iterdir())
+    assert interrupted, "no kill came in the middle of a save"
+
+
+# Directories that everyone can write to
+
+
+@posix
+def test_the_staging_directory_is_private_and_the_files_are_not(tmp_path):
+    mask = os.umask(0o027)
+    try:
+        with StagedFiles(tmp_path / "a") as staged:
+            (private,) = tmp_path.iterdir()
+            assert stat.S_IMODE(private.stat().st_mode) == 0o700
+            staged.open("one").write(b"new")
+        write(tmp_path / "a", b"newer")
+    finally:
+        os.umask(mask)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {"a": 0o750, "one": 0o640, "two": 0o640, "three": 0o640}
+
+
+def test_names_of_staging_directories_cannot_be_foreseen(tmp_path):
+    names = set()
+    for n in range(9):
+        with StagedFiles(tmp_path / "a"):
+            names |= {path.name for path in tmp_path.rglob("*.tmp")}
+        assert len(names) == n + 1
+
+
+@posix
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("kind", ["link", "directory"])
+def test_a_planted_staging_directory_is_not_used(tmp_path, monkeypatch, kind, exists):
+    """Even if its name had been guessed: nothing is written through it, and it stays as it was."""
+    shared, victim = tmp_path / "shared", tmp_path / "victim"
+    for path in (shared, victim):
+        path.mkdir()
+        path.chmod(0o1777)
+    for name in ("one", LOCK):
+        (victim / name).write_bytes(b"precious")
+    (victim / "new").mkdir()
+    (victim / "ready").mkdir()
+    (victim / "ready" / "one").write_bytes(b"forged")
+    if exists:
+        write(shared / "a", b"old")
+    planted = shared / "a" / ".save.00.tmp" if exists else shared / ".a.save.00.tmp"
+    if kind == "link":
+        planted.symlink_to(victim)
+    else:
+        planted.mkdir()
+        os.symlink(victim / "one", planted / LOCK)  # in a directory of another user, as far as can be seen
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    before = {path: path.read_bytes() for path in victim.rglob("*") if path.is_file()}
+    guessed = iter(["00", "01"])
+    monkeypatch.setattr(secrets, "token_hex", lambda _: next(guessed))
+    write(shared / "a", b"new")
+    assert {path: path.read_bytes() for path in victim.rglob("*") if path.is_file()} == before
+    assert os.path.lexists(planted)
+    assert {path.name: path.read_bytes() for path in (shared / "a").iterdir() if path != planted} == every(
+        b"new"
+    )
+
+
+@posix
+def test_a_link_in_the_staging_directory_is_not_followed(tmp_path):
+    (tmp_path / "victim").write_bytes(b"precious")
+
+    def write_through_link():
+        with StagedFiles(tmp_path / "a") as staged:
+            (staging,) = tmp_path.glob(".a.*")
+            os.symlink(tmp_path / "victim", staging / "new" / "one")
+            staged.open("one")
+
+    with pytest.raises(CheckpointError, match=r"cannot write to .*a: File exists"):
+        write_through_link()
+    assert contents(tmp_path) == {"victim": b"precious"}
+
+
+@posix
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_lock_that_is_a_link_is_refused(tmp_path, link):
+    (tmp_path / "victim").write_bytes(b"precious")
+    (tmp_path / "a").mkdir()
+    link(tmp_path / "victim", tmp_path / "a" / LOCK)
+    with (
+        pytest.raises(CheckpointError, match=r"cannot write to .*a: .*links|\.lock is a link"),
+        lock_directory(tmp_path / "a"),
+    ):
+        pass
+    assert (tmp_path / "victim").read_bytes() == b"precious"
+
+
+# Locks
+
+HOLD = (
+    "import sys, time\nfrom pathlib import Path\nfrom tiedgpt.checkpoints.files import lock_directory\n"
+    "with lock_directory(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
+)
+
+
+def test_a_directory_is_locked_for_one_process_and_free_when_that_is_killed(tmp_path):
+    directory = tmp_path / "deep" / "a"
+    process = subprocess.Popen([sys.executable, "-c", HOLD, directory], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        message = f"a is in use by process {process.pid}; wait until it ends, or choose another directory"
+        for _ in range(2):
+            with pytest.raises(CheckpointError, match=message), lock_directory(directory):
+                pass
+    finally:
+        process.kill()
+        process.communicate()
+    with lock_directory(directory):
+        assert (directory / LOCK).read_text().split() == [str(os.getpid())]
+    assert list(directory.iterdir()) == []
+    with pytest.raises(ZeroDivisionError), lock_directory(tmp_path / "new" / "b"):
+        _ = 1 / 0
+    assert [path.name for path in tmp_path.iterdir()] == ["deep"], "an empty directory that was made is left"
+
+
+@posix
+def test_many_processes_that_lock_one_directory_take_turns(tmp_path):
+    """The lock file is removed each time; a process that opened the removed one must not think it has it."""
+    code = (
+        "import sys, os\nfrom pathlib import Path\nfrom tiedgpt.checkpoints.files import lock_directory\n"
+        "from tiedgpt.errors import CheckpointError\n"
+        "directory, held = Path(sys.argv[1]), 0\n"
+        "while held < 100:\n"
+        "    try:\n"
+        "        with lock_directory(directory):\n"
+        "            os.close(os.open(directory / 'inside', os.O_CREAT | os.O_EXCL))\n"
+        "            os.unlink(directory / 'inside')\n"
+        "            held += 1\n"
+        "    except CheckpointError as error:\n"
+        "        assert 'is in use by' in str(error), error\n"
+    )
+    (tmp_path / "a").mkdir()
+    command = [sys.executable, "-c", code, tmp_path / "a"]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
+    assert [process.communicate()[1] for process in processes] == [b""] * 4
+
+
+def test_a_killed_save_is_finished_when_the_directory_is_locked(tmp_path):
+    write(tmp_path / "a", b"old")
+    run_and_kill(f"{SAVE}os.replace = stop\nsave(sys.argv[1], b'new')", tmp_path / "a")
+    with lock_directory(tmp_path / "a"):
+        assert contents(tmp_path / "a").items() >= every(b"new").items()
+
+
+def test_a_saved_model_is_a_checkpoint(tmp_path, model):
+    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "a")
+    open_checkpoint(tmp_path / "a")
+    tiedgpt.save_model(model.untie("zeros"), Tokenizer([]), tmp_path / "a")
+    assert not tiedgpt.load_model(tmp_path / "a").config.tied
+    assert sorted(contents(tmp_path / "a")) == [
+        "config.json",
+        "merges.txt",
+        "model.safetensors",
+        "vocab.json",
+    ]
