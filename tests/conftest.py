@@ -1,12 +1,18 @@
-"""What the tests share: small random models with every size different, and where reference data lies."""
+"""What the tests share: small random models with every size different, the command line, reference data."""
 
+import io
+import sys
+import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tiedgpt import GPT2, Config, Tokenizer
+import tiedgpt
+from tiedgpt import GPT2, Config, Tokenizer, cli
+from tiedgpt.checkpoints import names
 from tiedgpt.checkpoints.names import find_model
 from tiedgpt.checkpoints.vocabulary import read_merges
 from tiedgpt.errors import CheckpointError
@@ -64,3 +70,58 @@ def gpt2() -> Tokenizer:
     if not (GPT2_MERGES.is_file() and GPT2_VOCAB.is_file()):
         pytest.skip("GPT-2's vocabulary is not here: neither a gpt2 that tiedgpt finds nor shared/ has it")
     return read_merges(GPT2_MERGES, GPT2_VOCAB)
+
+
+# The command line
+
+# A small model whose tokens are bytes, and one slow enough to be interrupted.
+CONFIG = replace(SMALL, vocab_size=257, n_ctx=64, bos_token_id=None, eos_token_id=None)
+SLOW_CONFIG = replace(CONFIG, n_layer=6, n_embd=384, n_head=6, n_inner=1536, n_ctx=1024)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """A small tied checkpoint whose tokens are bytes."""
+    path = tmp_path_factory.mktemp("models") / "bytes"
+    tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), path)
+    return str(path)
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """run(*arguments, stdin=bytes) -> (exit code, stdout, stderr), in this process."""
+
+    def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        with io.TextIOWrapper(tempfile.TemporaryFile()) as file:
+            file.buffer.write(stdin)
+            file.seek(0)
+            monkeypatch.setattr(sys, "stdin", file)
+            try:
+                code = cli.main(list(arguments))
+            except SystemExit as stop:  # raised by argparse
+                code = stop.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "tiedgpt", *arguments]
+
+
+def assert_one_error_line(result: tuple[int, str, str], message: str) -> None:
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("tiedgpt: error: "), err
+    assert err.count("\n") == 1
+    assert message in err
+
+
+@pytest.fixture
+def no_models(tmp_path, monkeypatch):
+    for variable in ("TIEDGPT_WEIGHTS", "HF_HOME", "HF_HUB_CACHE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(names, "__file__", str(tmp_path / "x" / "tiedgpt" / "checkpoints" / "names.py"))
+    return tmp_path

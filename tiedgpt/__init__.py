@@ -1,13 +1,18 @@
-"""tiedgpt: GPT-2 in NumPy with one switch, logits = x @ wte.T (tied) or x @ W_U (untied)."""
+"""tiedgpt: GPT-2 in NumPy with one switch, logits = x @ wte.T (tied) or x @ W_U (untied).
 
-from .checkpoints import load_model, load_tokenizer, save_model
-from .config import Config
-from .errors import TiedGPTError
-from .evaluation import score
-from .generation import generate
-from .model import GPT2
-from .parameters import count_parameters
-from .tokenizer import Tokenizer
+Each name is imported when it is first used, so that `import tiedgpt` is quick.
+"""
+
+TYPE_CHECKING = False  # type checkers take it for typing.TYPE_CHECKING, which is slow to import
+if TYPE_CHECKING:
+    from .checkpoints import load_model, load_tokenizer, save_model
+    from .config import Config
+    from .errors import TiedGPTError
+    from .evaluation import score
+    from .generation import generate
+    from .model import GPT2
+    from .parameters import count_parameters
+    from .tokenizer import Tokenizer
 
 __version__ = "0.1.0"
 
@@ -23,3 +28,29 @@ __all__ = [
     "save_model",
     "score",
 ]
+
+_MODULES = {  # name -> the module it is imported from
+    "GPT2": "model",
+    "Config": "config",
+    "TiedGPTError": "errors",
+    "Tokenizer": "tokenizer",
+    "count_parameters": "parameters",
+    "generate": "generation",
+    "load_model": "checkpoints",
+    "load_tokenizer": "checkpoints",
+    "save_model": "checkpoints",
+    "score": "evaluation",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

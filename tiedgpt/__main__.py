@@ -1,7 +1,60 @@
-"""`python -m tiedgpt`."""
+"""The entry of `tiedgpt` and `python -m tiedgpt`. Ctrl-C ends the command with exit code 130 at any time.
 
+It sets its own handler of SIGINT before it imports anything slow:
+- while modules are imported, SIGINT ends the process at once: there is nothing to clean up, and an import can
+  turn KeyboardInterrupt into another exception (2 of 250 tries);
+- while the command runs, it raises KeyboardInterrupt as usual, so that half-written files are removed;
+- after that it is ignored: the exit code is decided.
+"""
+
+import os
+import signal
 import sys
 
-from .cli import main
+TYPE_CHECKING = False  # as in __init__.py
+if TYPE_CHECKING:
+    from typing import Any
 
-sys.exit(main())
+
+def main() -> int:
+    sys.excepthook, sys.unraisablehook = on_exception, on_ignored_exception
+    on_ctrl_c(exit_at_once)
+    from .cli import main as run
+
+    code = run(started=lambda: on_ctrl_c(signal.default_int_handler))
+    on_ctrl_c(signal.SIG_IGN)
+    return code
+
+
+def on_ctrl_c(handler: "Any") -> None:
+    """Set the handler of SIGINT, unless SIGINT is ignored, as in a script's `tiedgpt ... &`."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, handler)
+
+
+def exit_at_once(*_: "Any") -> None:
+    try:
+        os.write(2, b"\n")
+    finally:
+        os._exit(130)
+
+
+def on_exception(kind: type[BaseException], error: BaseException, traceback: "Any") -> None:
+    """No traceback for a second Ctrl-C while the first is handled, or for what an import made of a Ctrl-C."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            exit_at_once()
+        cause = cause.__cause__ or cause.__context__
+    sys.__excepthook__(kind, error, traceback)
+
+
+def on_ignored_exception(ignored: "Any") -> None:
+    """No lost Ctrl-C: Python ignores an exception in a finalizer, a KeyboardInterrupt too."""
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        exit_at_once()
+    sys.__unraisablehook__(ignored)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,6 @@
-"""Errors caused by the input, and the checks that several inputs need.
+"""Errors that the input can cause, and checks that several modules use.
 
-The command line prints each error as one line and exits with code 2.
+The command line prints an error as one line and exits with code 2.
 """
 
 from typing import Any
@@ -9,47 +9,47 @@ import numpy as np
 
 
 class TiedGPTError(ValueError):
-    """Base of every error that a file, an argument or a flag can cause. Its message is one line."""
+    """The base class of all errors that a file, an argument or a flag can cause. The message is one line."""
 
     def __init__(self, message: object = "") -> None:
         super().__init__(one_line(message))
 
 
 class ConfigError(TiedGPTError):
-    """A configuration that is not a GPT-2's, or one that this code would compute wrongly."""
+    """A configuration that is not valid for a GPT-2, or that this code does not support."""
 
 
 class CheckpointError(TiedGPTError):
-    """A checkpoint that is missing, damaged, or not the model its configuration describes."""
+    """A checkpoint that is missing or damaged, or does not match its configuration."""
 
 
 class TokenizerError(TiedGPTError):
-    """A vocabulary that contradicts itself, or text and ids that it cannot express."""
+    """A vocabulary that is not valid, or a text or ids that it cannot encode or decode."""
 
 
 class ArgumentError(TiedGPTError):
-    """A value that a function of the library, or a flag of the command line, does not take."""
+    """A value that a function or a flag does not accept."""
 
 
 class TiedGPTWarning(UserWarning):
-    """Something in the input that was decided for the user, who may want to know."""
+    """The input can be used, but the user should know something about it."""
 
 
 def is_count(value: Any, least: int = 0) -> bool:
-    """Whether a value is a whole number of at least `least`; True and 1.0 are not."""
+    """Whether a value is an integer of at least `least`. True and 1.0 are not."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a real number, nan and inf included; True is not."""
+    """Whether a value is a real number, nan and inf included. True is not."""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def one_line(text: object) -> str:
-    r"""Text from outside (a path, a token, a flag, a server's answer) made safe for one line of a terminal.
+    r"""Text from outside (a path, a token, a flag, a server's answer), made safe to print on one line.
 
-    Line breaks, control characters, invisible format characters and unpaired surrogates are escaped. Every
-    error and every note passes through here, so a file name cannot move the cursor or start a new line.
+    It escapes line breaks, control characters, invisible format characters and unpaired surrogates. Every
+    error and every note passes through it, so a file name cannot move the cursor or start a new line.
 
     >>> print(one_line("a\nb \x1b[31m"))
     a\nb \x1b[31m
@@ -62,9 +62,9 @@ def _escape(character: str) -> str:
 
 
 def short_repr(value: Any, limit: int = 60) -> str:
-    """`repr`, cut to `limit` characters: a damaged file may hold a value of any size."""
+    """`repr`, cut to `limit` characters, because a damaged file may hold a value of any size."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, a list in a list in a list in ...
+    except (ValueError, RecursionError):  # an integer of thousands of digits, deeply nested lists
         text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

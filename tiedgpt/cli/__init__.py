@@ -1,24 +1,27 @@
-"""The command line: `tiedgpt COMMAND`. The answer goes to stdout; notes, progress and errors to stderr."""
+"""The command line: `tiedgpt COMMAND`. The answer goes to stdout; notes, progress and errors go to stderr."""
 
 import argparse
+import difflib
 import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 from .. import __version__
-from ..errors import TiedGPTError
-from .common import note
+from ..errors import ArgumentError, TiedGPTError
+from ..text import Messages, drop, note, print_error
 
-# A command -> its module. Only that of the command that was given is imported, for the time it takes.
+# A command -> its module. Only the module of the given command is imported, to save time.
 MODULES = {
     "generate": "generate",
     "score": "score",
     "train": "train",
     "params": "params",
     "tokenize": "tokenize",
+    "list": "list_models",
     "download": "download",
     "untie": "convert",
     "tie": "convert",
@@ -27,7 +30,7 @@ MODULES = {
     "lens": "lens",
 }
 
-EXAMPLES = """\
+EPILOG = """\
 examples:
   tiedgpt generate "Alan Turing theorized that computers would one day become"
   tiedgpt generate --head untied --seed 1 -n 100 "Once upon a time"
@@ -35,83 +38,133 @@ examples:
   tiedgpt train story.txt --out my-model
   tiedgpt params --model gpt2-xl
   tiedgpt tokenize "Hello world"
+  tiedgpt list
   tiedgpt download gpt2
   tiedgpt untie gpt2 my-untied-gpt2
   tiedgpt study shakespeare-tied shakespeare-untied
-  tiedgpt lens shakespeare-tied "ROMEO:"
+  tiedgpt lens --model shakespeare-tied "ROMEO:"
+
+exit codes:
+  0    done
+  2    an error, explained in one line on stderr
+  129  ended by SIGHUP, as by a closed terminal
+  130  stopped by Ctrl-C
+  141  stdout was closed, as by `| head`
+  143  ended by SIGTERM
 """
 
 
+class Formatter(argparse.HelpFormatter):
+    """Break the paragraphs of a help text to the terminal's width, but keep the lines of examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        paragraphs = text.rstrip().split("\n\n")
+        return "\n\n".join(part if "\n  " in part else fill(part, width, indent) for part in paragraphs)
+
+
 class Parser(argparse.ArgumentParser):
-    """argparse, but a usage error is one line, as every other error here is."""
+    """argparse, with errors of one line that suggest the nearest flag."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+        super().__init__(formatter_class=Formatter, allow_abbrev=False, **options)
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Refuse unknown flags here, where the command is known; argparse would refuse them at top level."""
+        args = list(args or [])
+        flags = self._option_string_actions
+        for arg in args[: 1 if self._subparsers else args.index("--") if "--" in args else None]:
+            flag = arg.partition("=")[0]
+            if flag.startswith("--") and len(flag) > 2 and " " not in flag and flag not in flags:
+                self.error(f"unknown flag {flag}{nearest(flag, flags)}")
+        namespace, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return namespace, rest
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        file.write(message)  # argparse ignores an OSError here
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"tiedgpt: error: {message} (try: {self.prog} -h)\n")
+        raise ArgumentError(f"{message.removeprefix('argument ')} (try: {self.prog} -h)")
 
 
-def build_parser(argv: list[str]) -> argparse.ArgumentParser:
-    """A parser of the command that argv begins with; if it does not begin with one, of all."""
+def nearest(word: str, known: Any) -> str:
+    """ "; did you mean ...?", or nothing if no known word is like this one."""
+    found = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def build_parser(argv: list[str]) -> Parser:
+    """The parser of the command that argv begins with; if it begins with a flag, of all commands."""
     parser = Parser(
         prog="tiedgpt",
-        description="GPT-2 in NumPy, its output head tied to the embedding or not.",
-        epilog=EXAMPLES,
+        description="GPT-2 in NumPy, with its output head tied to the token embedding or not.",
+        epilog=EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"tiedgpt {__version__}")
+    if argv == ["--version"]:
+        return parser
+    command = argv[0] if argv and not argv[0].startswith("-") else None
+    if command is not None and command not in MODULES:
+        parser.error(f"no command {command!r}{nearest(command, MODULES)}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    named = MODULES.get(argv[0]) if argv else None
-    for module in (named,) if named else dict.fromkeys(MODULES.values()):
+    for module in (MODULES[command],) if command else dict.fromkeys(MODULES.values()):
         import_module(f".{module}", __name__).add_parser(commands)
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command; return the exit code: 0, 2 for an error, 130 for Ctrl-C, 141 for a closed pipe."""
+def main(argv: list[str] | None = None, started: Callable[[], Any] = lambda: None) -> int:
+    """Run one command and return the exit code. `started` is called when all modules are imported."""
     argv = sys.argv[1:] if argv is None else argv
     prepare_streams()
-    # To be ended is to unwind, so that half-written files are removed.
+    stderr, sys.stderr = sys.stderr, (messages := Messages(sys.stderr))
+    try:
+        try:
+            args = build_parser(argv).parse_args(argv or ["-h"])
+            messages.quiet = args.quiet
+            handle_termination()
+            started()
+            args.run(args)
+        finally:
+            sys.stdout.flush()  # here, where an error can still be reported
+        return 0
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    except TiedGPTError as error:
+        print_error(error)
+    except MemoryError:
+        print_error("not enough memory for a model of this size")
+    except BrokenPipeError:
+        drop(sys.stdout)
+        return 141
+    except OSError as error:  # a full disk, a directory that may not be read, ...
+        print_error(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error)
+        drop(sys.stdout)
+    except KeyboardInterrupt:
+        messages.quiet = False
+        messages.write("\n")  # after the terminal's ^C
+        return 130
+    finally:
+        sys.stderr = stderr
+    return 2
+
+
+def handle_termination() -> None:
+    """Make SIGTERM and SIGHUP raise SystemExit, so that half-written files are removed."""
     for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)  # Windows lacks one
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
         if number and signal.getsignal(number) is signal.SIG_DFL:  # under nohup it stays ignored
             signal.signal(number, lambda number, _: sys.exit(128 + number))
-    try:
-        args = build_parser(argv).parse_args(argv)
-        args.run(args)
-        sys.stdout.flush()  # here, where a closed pipe can still be caught
-    except TiedGPTError as error:
-        print(f"tiedgpt: error: {error}", file=sys.stderr)
-        return 2
-    except MemoryError:
-        print("tiedgpt: error: not enough memory for a model of this size", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        drop_stdout()  # whoever read it is done
-        return 141
-    except OSError as error:  # a full disk behind stdout, a directory that may not be read, ...
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"tiedgpt: error: {where}{error.strerror or error}", file=sys.stderr)
-        drop_stdout()
-        return 2
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return 130
-    return 0
 
 
 def prepare_streams() -> None:
-    """Make stdin, stdout, stderr and warnings fit for whatever they are connected to, or not."""
+    """Make stdin, stdout, stderr and warnings work whatever they are connected to."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as in `<&-`
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
-    # A terminal without a character gets "?", not a traceback.
+    # A character that the terminal's encoding lacks becomes "?".
     streams: Any = sys
     streams.stdout.reconfigure(errors="replace")
     streams.stderr.reconfigure(errors="replace")
-    warnings.showwarning = lambda message, *_: note(str(message))
-
-
-def drop_stdout() -> None:
-    """Send what Python still holds for stdout nowhere; it would complain when it cannot write it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    warnings.showwarning = lambda message, *_: note(message)

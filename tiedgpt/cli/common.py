@@ -1,46 +1,94 @@
-"""What several commands share: choosing and loading a model, notes, progress, reading stdin."""
+"""Helpers for several commands: flags, finding and loading a model, notes, tables, progress."""
 
 import argparse
+import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from ..checkpoints import open_checkpoint
 from ..checkpoints.hub import find_or_download
 from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.names import find_default
+from ..checkpoints.vocabulary import read_tokenizer
 from ..config import HEADS
-from ..errors import ArgumentError
+from ..errors import ArgumentError, one_line, short_repr
 from ..model import GPT2
 from ..parameters import count_parameters
+from ..text import CONTROLS as CONTROLS
+from ..text import note as note
+from ..text import print_error as print_error
+from ..text import printable as printable
+from ..text import quoted as quoted
+from ..text import read_text as read_text
+from ..text import source_name as source_name
 from ..tokenizer import Tokenizer
 
+Number = TypeVar("Number", int, float)
 
-def note(text: str) -> None:
-    """One line on stderr that is not an error."""
-    print(f"tiedgpt: note: {text}", file=sys.stderr)
+
+def number_type(
+    expected: str, convert: Callable[[str], Number], accepts: Callable[[Number], bool]
+) -> Callable[[str], Number]:
+    """An argparse type. argparse puts the flag's name before the message."""
+
+    def parse(text: str) -> Number:
+        try:
+            if accepts(value := convert(text)):
+                return value
+        except (ValueError, OverflowError):
+            pass
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {short_repr(text)}")
+
+    return parse
+
+
+def _whole(text: str) -> int:
+    """A whole number, also written as 7e9."""
+    try:
+        return int(text)  # not through float, which is exact only up to 2**53
+    except ValueError:
+        number = float(text)
+        if number != int(number):
+            raise
+        return int(number)
+
+
+MAX_INT = 10**18
+positive_int = number_type("a whole number of at least 1", _whole, lambda n: 1 <= n <= MAX_INT)
+count = number_type("a whole number of at least 0", _whole, lambda n: 0 <= n <= MAX_INT)
+positive_float = number_type("a number above 0", float, lambda x: 0 < x < float("inf"))
+fraction = number_type("a number above 0 and at most 1", float, lambda x: 0 < x <= 1)
+dropout_rate = number_type("a number of at least 0 and below 1", float, lambda x: 0 <= x < 1)
 
 
 def add_command(commands: Any, name: str, run: Any, summary: str, examples: str) -> argparse.ArgumentParser:
-    """A subcommand whose -h ends in examples that can be run."""
+    """Add a subcommand. Its -h ends in examples that can be run."""
     parser = commands.add_parser(name, help=summary, description=summary, epilog=f"examples:\n{examples}")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no notes and no progress on stderr")
     parser.set_defaults(run=run)
     return parser
 
 
 def add_model_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "-m",
         "--model",
         metavar="MODEL",
-        help="gpt2 or another name, a hub repository owner/name, a directory or a .safetensors file "
-        "(default: gpt2 if it is on this machine, else shakespeare-tied)",
+        help="gpt2 or another name, a hub repository owner/name, a directory or a .safetensors file; a name "
+        "that is not on this machine is downloaded (default: gpt2 if it is on this machine, else "
+        "shakespeare-tied)",
     )
 
 
 def add_head_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--head", choices=HEADS, help="unembed by wte.T or by W_U (default: as the checkpoint says)"
+        "--head",
+        choices=HEADS,
+        help="compute logits with wte.T or with W_U (default: as the checkpoint says)",
     )
 
 
@@ -53,7 +101,10 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def find(model: str | None, only_tokenizer: bool = False) -> tuple[str, Path]:
-    """The model's name as the user would give it, and where it is; says so when it is not gpt2 by default."""
+    """The model's name and path; without a name, the default model, with a note if that is not gpt2.
+
+    Downloads a name that is not on this machine. only_tokenizer: the weights are not needed.
+    """
     if model is not None:
         return model, find_or_download(model, note, only_tokenizer)
     name, path = find_default()
@@ -65,8 +116,14 @@ def find(model: str | None, only_tokenizer: bool = False) -> tuple[str, Path]:
     return name, path
 
 
+def open_model(model: str | None) -> tuple[str, Checkpoint, Tokenizer]:
+    """The model's name, its checkpoint with the weights not yet read, and its tokenizer."""
+    name, path = find(model)
+    return name, open_checkpoint(path), read_tokenizer(path)
+
+
 def encode(tokenizer: Tokenizer, text: str, allow_special: bool, source: str = "the text") -> list[int]:
-    """The ids of a text; special tokens in it are an error that names `source` and the flag, or allowed."""
+    """The ids of a text. A special token in it is an error that names `source`, unless it is allowed."""
     for special in tokenizer.special_tokens:
         if special in text and not allow_special:
             raise ArgumentError(f"{source} holds {special}; to read it as that token, add --allow-special")
@@ -74,7 +131,7 @@ def encode(tokenizer: Tokenizer, text: str, allow_special: bool, source: str = "
 
 
 def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
-    """`checkpoint.load(head)` under a progress bar; says so where the untied head is a copy."""
+    """`checkpoint.load(head)` with a progress bar, and a note if the untied head is a copy."""
     size = count_parameters(checkpoint.config)[head or checkpoint.config.head]["bytes"]
     with Progress("loading", size, unit="B") as progress:
         model = checkpoint.load(head, progress.add)
@@ -86,82 +143,71 @@ def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
 
 
 def read_stdin() -> str:
-    """All of stdin as text. Raises ArgumentError where it is not UTF-8."""
-    return _decode(sys.stdin.buffer.read(), "stdin")
-
-
-def source_name(file: str) -> str:
-    """What errors call an input."""
-    return "stdin" if file == "-" else file
-
-
-def read_text(file: str) -> str:
-    """All of a file as text, to the byte; "-" is stdin. Raises ArgumentError where it is not UTF-8."""
-    return read_stdin() if file == "-" else _decode(Path(file).read_bytes(), file)
-
-
-def _decode(data: bytes, name: str) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ArgumentError(
-            f"{name} is not UTF-8 text: byte 0x{data[error.start]:02x} at position {error.start}"
-        ) from error
+    """All of stdin as text. Raises ArgumentError if it is not UTF-8."""
+    return read_text("-")
 
 
 def print_table(lines: Sequence[str | tuple[str, ...]]) -> None:
-    """Rows of cells in columns, the first flush left, the others flush right; a str as it is."""
+    """Print rows of cells in columns, the first flush left, the others flush right; a str is a caption.
+
+    If the terminal is too narrow for all columns, the others follow below, with the first column again.
+    Captions are printed once.
+    """
+    width = shutil.get_terminal_size().columns
     rows = [line for line in lines if not isinstance(line, str)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for line in lines:
-        if isinstance(line, str):
-            print(line)
-            continue
-        label, *cells = line
-        numbers = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-        print(f"{label.ljust(widths[0])}  {numbers}".rstrip())
+    start = 1
+    while start < len(widths):
+        end = start + 1
+        while end < len(widths) and widths[0] + sum(2 + w for w in widths[start : end + 1]) <= width:
+            end += 1
+        if start > 1:
+            print()
+        for line in lines:
+            if not isinstance(line, str):
+                cells = (cell.rjust(w) for cell, w in zip(line[start:end], widths[start:end], strict=True))
+                print("  ".join([line[0].ljust(widths[0]), *cells]).rstrip())
+            elif start == 1 or not line:
+                print(fill(line, width))
+        start = end
 
 
-def quoted(token: bytes) -> str:
-    """A token with its spaces and line ends in sight; as bytes where it is not whole characters.
+def fill(text: str, width: int | None = None) -> str:
+    """text with its lines broken to fit the terminal, each part indented as its line is."""
+    width = width or shutil.get_terminal_size().columns
+    wrapper = textwrap.TextWrapper(max(width, 20), break_on_hyphens=False, break_long_words=False)
+    parts = []
+    for line in text.split("\n"):
+        wrapper.subsequent_indent = " " * (len(line) - len(line.lstrip()))
+        parts.append(wrapper.fill(line))
+    return "\n".join(parts)
 
-    >>> print(quoted(b" world"), quoted(b"\\n"), quoted(b"\\xf0\\x9f"))
-    ' world' '\\n' b'\\xf0\\x9f'
-    """
-    try:
-        return repr(token.decode("utf-8"))
-    except UnicodeDecodeError:
-        return repr(token)
 
-
-def spelled(tokenizer: Tokenizer, token: int) -> str:
-    """A token of a model, quoted; its id where it only pads the vocabulary, and no text belongs to it."""
-    return quoted(tokenizer.token_bytes(token)) if token < tokenizer.vocab_size else f"[{token}]"
+def spelled(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
+    """A token of a model, quoted, cut to `limit` characters; its id if it only pads the vocabulary."""
+    text = quoted(tokenizer.token_bytes(token)) if token < tokenizer.vocab_size else f"[{token}]"
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def token_json(tokenizer: Tokenizer, token: int) -> dict[str, Any]:
-    """A token of a model as --json has it; null for the text of one that only pads the vocabulary."""
+    """A token of a model for --json; its text is null if it only pads the vocabulary."""
     text = tokenizer.token_text(token) if token < tokenizer.vocab_size else None
     return {"id": int(token), "token": text}
 
 
-def printable(text: str) -> str:
-    """On a terminal, control characters would be obeyed, and a model may write any: they become U+FFFD."""
-    return text.translate(CONTROLS) if sys.stdout.isatty() else text
-
-
-CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-
-
 class Progress:
-    """A bar on stderr for a wait that turns out longer than a second; nothing before, and none in a file."""
+    """Show on stderr how far a long computation is: on a terminal a bar, in a file a line a minute.
 
-    DELAY = 1.0  # seconds
+    Nothing is shown before `DELAY` seconds on a terminal, or `INTERVAL` seconds in a file. tqdm has a delay
+    too, but importing tqdm takes longer than most commands wait.
+    """
+
+    DELAY, INTERVAL = 1.0, 60.0
 
     def __init__(self, doing: str, total: int, unit: str) -> None:
-        self._doing, self._total, self._unit = doing, total, unit
+        self._doing, self._total, self._unit = one_line(doing), total, unit
         self._done = 0
-        self._start = time.monotonic()
+        self._start = self._noted = time.monotonic()
         self._bar: Any = None
 
     def __enter__(self) -> "Progress":
@@ -174,10 +220,16 @@ class Progress:
     def add(self, n: int) -> None:
         """n more of the total are done."""
         self._done += n
+        now = time.monotonic()
         if self._bar is not None:
             self._bar.update(n)
-        elif sys.stderr.isatty() and time.monotonic() - self._start > self.DELAY:
-            from tqdm import tqdm  # here, because most commands end before they need it
+        elif not sys.stderr.isatty():
+            if now - self._noted >= self.INTERVAL:
+                self._noted = now
+                minutes = (now - self._start) / 60
+                note(f"{self._doing}: {self._done / self._total:.0%} after {minutes:.0f} min")
+        elif now - self._start > self.DELAY:
+            from tqdm import tqdm
 
             self._bar = tqdm(
                 desc=self._doing,

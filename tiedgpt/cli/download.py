@@ -1,11 +1,12 @@
-"""`tiedgpt download`: a model's files onto this machine, once."""
+"""`tiedgpt download`: store a model's files on this machine."""
 
 import argparse
 from typing import Any
 
 from ..checkpoints import hub
 from ..checkpoints.names import MODELS
-from .common import add_command, note
+from ..errors import ArgumentError
+from .common import add_command, note, printable
 
 EXAMPLES = """\
   tiedgpt download gpt2
@@ -14,29 +15,31 @@ EXAMPLES = """\
   TIEDGPT_WEIGHTS=/big/disk tiedgpt download gpt2-xl
 """
 DESCRIPTION = """\
-Fetch a model, resumable and verified; print its directory.
+Download a model, verify it, and print its directory. An interrupted download continues where it stopped.
 
-It goes to $TIEDGPT_WEIGHTS, else weights/ of a checkout, else ~/.cache/tiedgpt. Every other command fetches
-what --model names if it is not here (tokenize its vocabulary alone), so this one need not come first.
+The directory is in $TIEDGPT_WEIGHTS, else in weights/ of a checkout, else in ~/.cache/tiedgpt. The commands
+that read a model download it themselves if its name is given and it is not on this machine (tokenize
+downloads only the vocabulary), so this command is needed only to choose the time or the source. params and
+list download nothing.
 """
 
 
 def add_parser(commands: Any) -> None:
-    parser = add_command(commands, "download", run, "Fetch a model, resumable and verified.", EXAMPLES)
+    parser = add_command(commands, "download", run, "Download a model and verify it.", EXAMPLES)
     parser.description = DESCRIPTION
-    parser.add_argument(
-        "name",
-        metavar="NAME",
-        help=f"{', '.join(MODELS)}, or a repository owner/name of the Hugging Face hub",
-    )
+    help = f"{', '.join(MODELS)}, or a repository owner/name of the Hugging Face hub"
+    parser.add_argument("name", nargs="?", metavar="MODEL", help=help)
+    parser.add_argument("-m", "--model", metavar="MODEL", help="in place of the argument")
     parser.add_argument(
         "--source",
         choices=("hub", "openai"),
         default="hub",
-        help="hub: transformers' files, from the Hugging Face hub (default); openai: the TensorFlow files "
-        "that OpenAI released",
+        help="hub: the files for transformers, from the Hugging Face hub (default); openai: the TensorFlow "
+        "files that OpenAI released",
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    print(hub.download(args.name, args.source, note))
+    if (args.name is None) == (args.model is None):
+        raise ArgumentError("give one MODEL, as an argument or with --model (try: tiedgpt download -h)")
+    print(printable(str(hub.download(args.name or args.model, args.source, note))))

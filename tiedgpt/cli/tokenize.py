@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from ..checkpoints.vocabulary import read_tokenizer
-from ..errors import ArgumentError
+from ..errors import ArgumentError, short_repr
 from .common import (
     add_command,
     add_json_option,
@@ -17,7 +17,7 @@ from .common import (
     find,
     printable,
     quoted,
-    read_stdin,
+    read_text,
 )
 
 EXAMPLES = """\
@@ -30,22 +30,19 @@ EXAMPLES = """\
 
 def add_parser(commands: Any) -> None:
     parser = add_command(commands, "tokenize", run, "Show the tokens and ids of a text.", EXAMPLES)
-    parser.add_argument("text", nargs="*", metavar="TEXT", help="the text, quoted; without it, all of stdin")
-    parser.add_argument("--decode", action="store_true", help="TEXT is ids; print the text they spell")
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="the text, in quotes; - or nothing for stdin")
+    parser.add_argument("--decode", action="store_true", help="TEXT is token ids; print their text")
     add_special_option(parser)
     add_model_option(parser)
     add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.text:
-        text = " ".join(args.text)
-    elif sys.stdin.isatty():
-        raise ArgumentError("nothing to tokenize: give a TEXT, or pipe one in")
-    else:
-        text = read_stdin()
+    if not args.text and sys.stdin.isatty():
+        raise ArgumentError("there is no TEXT: give one in quotes, or pipe one in")
     if len(args.text) > 1 and not args.decode:
         raise ArgumentError(f"expected one TEXT, got {len(args.text)}: put it in quotes")
+    text = read_text("-") if args.text in ([], ["-"]) else " ".join(args.text)
 
     tokenizer = read_tokenizer(find(args.model, only_tokenizer=True)[1])
     if args.decode:
@@ -64,9 +61,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def parse_ids(text: str) -> list[int]:
-    """Whole numbers, parted by spaces or commas; the brackets of a list may stand around them."""
+    """Token ids separated by spaces or commas, also in the brackets of a list."""
     words = re.split(r"[\s,]+", text.strip().removeprefix("[").removesuffix("]").strip())
     for word in words:
         if not re.fullmatch(r"-?\d{1,18}", word, re.ASCII):
-            raise ArgumentError(f"--decode expects token ids, whole numbers, got {word!r}")
+            raise ArgumentError(f"--decode expects token ids, whole numbers, got {short_repr(word)}")
     return [int(word) for word in words]

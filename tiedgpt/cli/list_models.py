@@ -1,0 +1,58 @@
+"""`tiedgpt list`: the models on this machine, and those that can be downloaded."""
+
+import argparse
+import json
+from typing import Any
+
+from ..checkpoints import read_config
+from ..checkpoints.names import MODELS, models_here
+from ..config import Config
+from ..errors import TiedGPTError, one_line
+from ..parameters import count_parameters
+from .common import add_command, add_json_option, fill, note, print_table
+
+EXAMPLES = """\
+  tiedgpt list
+  tiedgpt list --json
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = add_command(commands, "list", run, "List the models on this machine.", EXAMPLES)
+    parser.description = (
+        "List the models on this machine with their size on disk, and the known models that can be "
+        "downloaded. Downloads nothing."
+    )
+    add_json_option(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    here = []
+    for name, path in models_here().items():
+        try:
+            size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+            here.append({**summary(name, read_config(path)), "bytes": size, "path": str(path)})
+        except (TiedGPTError, OSError) as error:
+            note(f"{name} is left out: {error}")
+    names = {model["model"] for model in here}
+    not_here = [summary(name, config) for name, (_, config) in MODELS.items() if name not in names]
+    if args.json:
+        print(json.dumps({"here": here, "not_here": not_here}))
+        return
+    header = ("model", "head", "parameters", "size")
+    if here:
+        lines = (line for model in here for line in (row(model), f"  {one_line(model['path'])}"))
+        print_table([header, *lines])
+    if not_here:
+        print(fill("\nNot on this machine; `tiedgpt download MODEL` fetches one:\n"))
+        print_table([header, *map(row, not_here)])
+
+
+def summary(name: str, config: Config) -> dict[str, Any]:
+    count = count_parameters(config)[config.head]
+    return {"model": name, "head": config.head, "parameters": count["total"], "bytes": count["bytes"]}
+
+
+def row(model: dict[str, Any]) -> tuple[str, ...]:
+    size = f"{model['bytes'] / 1e6:,.1f} MB"
+    return one_line(model["model"]), model["head"], f"{model['parameters']:,}", size
