@@ -294,7 +294,10 @@ def test_tokens_beyond_the_tokenizer_show_as_replacements():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"temperature": 0}, "temperature must be a number above 0, got 0; to always take .* greedy"),
+        (
+            {"temperature": 0},
+            "temperature must be a number above 0, got 0; for the likeliest token every time, set greedy",
+        ),
         ({"temperature": -1.0}, r"temperature must be a number above 0, got -1\.0$"),
         ({"temperature": float("nan")}, "temperature must be a number above 0, got nan"),
         ({"temperature": float("inf")}, "temperature must be a number above 0, got inf"),

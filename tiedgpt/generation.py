@@ -20,11 +20,11 @@ from .tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen from its logits. Raises ArgumentError for values that make no sense.
+    """How the next token is chosen from its logits. Raises ArgumentError for a value out of range.
 
-    In transformers' order: logits are divided by the temperature; all but the top_k likeliest tokens are
-    dropped (those tied with the last one stay); then all but the smallest set of tokens whose probability
-    reaches top_p. What is left is drawn from by its probability. Greedy takes the likeliest token instead.
+    The steps and their order are those of transformers. Divide the logits by the temperature. Keep the top_k
+    likeliest tokens, and those with the same logit as the last of them. Of these, keep the smallest set whose
+    probabilities add up to top_p or more. Draw from what is left. Greedy takes the likeliest token instead.
     """
 
     temperature: float = 1.0
@@ -36,7 +36,7 @@ class Sampling:
         if not is_number(self.temperature) or not 0 < self.temperature <= sys.float_info.max:
             raise ArgumentError(
                 f"temperature must be a number above 0, got {short_repr(self.temperature)}"
-                + ("; to always take the likeliest token, choose greedy" if self.temperature == 0 else "")
+                + ("; for the likeliest token every time, set greedy" if self.temperature == 0 else "")
             )
         if self.top_k is not None and not is_count(self.top_k, 1):
             raise ArgumentError(f"top_k must be a whole number of at least 1, got {short_repr(self.top_k)}")
@@ -44,19 +44,19 @@ class Sampling:
             raise ArgumentError(f"top_p must be above 0 and at most 1, got {short_repr(self.top_p)}")
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:  # [V] -> [V] float64
-        """The distribution that tokens are drawn from; dropped tokens have exactly 0."""
-        p = logits.astype(np.float64)  # in place from here on: fresh memory costs more than the arithmetic
+        """The probabilities to draw the token from; those of dropped tokens are exactly 0."""
+        p = logits.astype(np.float64)  # in place from here on: allocation costs more than the arithmetic
         p -= p.max()
-        with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, as it should
+        with np.errstate(over="ignore"):  # a tiny temperature makes all but the largest -inf, correctly
             p /= self.temperature
         if self.top_k is not None and self.top_k < p.size:
             p[logits < np.partition(logits, -self.top_k)[-self.top_k]] = -np.inf
         np.exp(p, out=p)
         p /= p.sum()
         if self.top_p is not None and self.top_p < 1:
-            # A token stays if those likelier than it do not reach top_p without it. Only values are sorted,
-            # which is several times faster than sorting tokens, and only those that can matter: all tokens
-            # below (1 - top_p) / V together are less than 1 - top_p. Among equals the lower ids stay.
+            # A token is kept if all likelier tokens together have less than top_p. Sort probabilities, not
+            # tokens, which is several times faster, and only those of at least (1 - top_p) / V: all below
+            # that add up to less than 1 - top_p. Of equally likely tokens, those with lower ids are kept.
             low = min((1 - self.top_p) / p.size, p.max())
             descending = np.sort(p[p >= low])[::-1]
             kept = 1 + int(np.searchsorted(np.cumsum(descending)[:-1], self.top_p))
@@ -68,15 +68,15 @@ class Sampling:
         return p
 
     def choose(self, logits: np.ndarray, rng: np.random.Generator) -> int:  # [V] -> token id
-        """One token. Raises TiedGPTError when the logits are not numbers (a broken checkpoint)."""
+        """Choose one token. Raises TiedGPTError for logits that are not finite (a damaged checkpoint)."""
         if not np.isfinite(logits.max()):
             raise TiedGPTError("the model's logits are not finite numbers: its checkpoint is damaged")
         if self.greedy:
             return int(logits.argmax())
         p = self.probabilities(logits)
         cumulative = np.cumsum(p, out=p)
-        # subtle: scaled by the sum, which is 1 only up to rounding, a draw can never fall off the end; and
-        # side="right" can never land on a token of probability 0.
+        # subtle: the sum is 1 only up to rounding, so the draw is scaled by it and never passes the end;
+        # side="right" never chooses a token of probability 0.
         return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
 
@@ -186,11 +186,11 @@ def generate(
 
 
 class TextSample:
-    """One sample as text that can be shown while it grows.
+    """One sample as text that can be printed while it grows.
 
-    Text that might be the beginning of a stop string, or that ends within a character, is held back until
-    it is known which it is. `ids` and `text` are what was generated, without the end-of-text token; with a
-    stop string, `text` ends before it and `ids` with the token that completed it.
+    Text that may be the beginning of a stop string, or of a character whose last bytes are missing, is held
+    back until the next tokens decide. `ids` and `text` are the continuation, without the end-of-text token.
+    After a stop string, `text` ends before it; `ids` includes the token that completed it.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: list[str], eos_token_ids: tuple[int, ...]) -> None:
@@ -204,38 +204,39 @@ class TextSample:
         self._held = ""
 
     def push(self, token: int) -> str:
-        """Add a token; return the text that can be shown now."""
+        """Add a token; return the text that can be printed now."""
         if token in self._eos_token_ids:
             return self.finish("eos")
         self.ids.append(token)
-        if token >= self._tokenizer.vocab_size:  # a row that pads the vocabulary: no text belongs to it
-            return self._show(self._stream.finish() + "\ufffd")
-        return self._show(self._stream.push(token))
+        if token >= self._tokenizer.vocab_size:  # a row that pads the vocabulary and has no text
+            return self._emit(self._stream.finish() + "\ufffd")
+        return self._emit(self._stream.push(token))
 
     def finish(self, reason: str) -> str:
-        """End the sample ("length": there are enough tokens); return what was held back."""
-        shown = self._show(self._stream.finish())
+        """End the sample for this reason; return the text that was held back."""
+        emitted = self._emit(self._stream.finish())
         if self.finish_reason is None:
             self.finish_reason = reason
-            shown += self._held
+            emitted += self._held
             self.text += self._held
-        return shown
+        return emitted
 
-    def _show(self, new: str) -> str:
-        held = self._held + new
-        found = [at for at in (held.find(stop) for stop in self._stop) if at >= 0]
+    def _emit(self, new: str) -> str:
+        """Append new text up to the first stop string; return what need not be held back."""
+        pending = self._held + new
+        found = [at for at in (pending.find(stop) for stop in self._stop) if at >= 0]
         if found:
             self.finish_reason = "stop"
             end = min(found)
         else:
-            end = len(held) - max((_overlap(held, stop) for stop in self._stop), default=0)
-        shown, self._held = held[:end], held[end:]
-        self.text += shown
-        return shown
+            end = len(pending) - max((_overlap(pending, stop) for stop in self._stop), default=0)
+        emitted, self._held = pending[:end], pending[end:]
+        self.text += emitted
+        return emitted
 
 
 def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of `text` that is a beginning of `stop`, short of all of it.
+    """The length of the longest suffix of `text` that is a prefix of `stop`, but not all of it.
 
     >>> _overlap("to be or n", "not"), _overlap("to be", "not")
     (1, 0)
@@ -252,14 +253,14 @@ def generate_text(
     seed: int,
     progress: Callable[[int], Any] | None = None,
 ) -> Iterator[tuple[int, str]]:
-    """Let the samples grow until each has ended; yield (a sample's number, new text of it) as it comes."""
+    """Add tokens to the samples until all have finished; yield (index of a sample, its new text)."""
     prompts, streams = [prompt] * len(samples), random_streams(seed, len(samples))
     for tokens in sample_steps(model, prompts, max_new_tokens, sampling, streams, progress):
-        for number, (sample, token) in enumerate(zip(samples, tokens, strict=True)):
-            if sample.finish_reason is None:  # one that has ended goes along with the batch, unheard
-                yield number, sample.push(token)
+        for index, (sample, token) in enumerate(zip(samples, tokens, strict=True)):
+            if sample.finish_reason is None:  # a finished one stays in the batch; its tokens are discarded
+                yield index, sample.push(token)
         if all(sample.finish_reason for sample in samples):
             return
-    for number, sample in enumerate(samples):
+    for index, sample in enumerate(samples):
         if sample.finish_reason is None:
-            yield number, sample.finish("length")
+            yield index, sample.finish("length")

@@ -2,15 +2,16 @@
 
 import argparse
 import json
+import os
+import select
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from ..checkpoints import open_checkpoint
-from ..checkpoints.vocabulary import read_tokenizer
-from ..checks import check_count, check_prompt, check_seed
+from ..checks import check_prompt, check_seed
+from ..config import Config
 from ..errors import ArgumentError, TiedGPTError
 from ..generation import Sampling, TextSample, generate_text
 from ..model import GPT2
@@ -22,51 +23,78 @@ from .common import (
     add_json_option,
     add_model_option,
     add_special_option,
+    count,
     encode,
-    find,
+    fraction,
     load,
+    note,
+    open_model,
+    positive_float,
+    positive_int,
+    print_error,
     printable,
     read_stdin,
 )
 
-MAX_SAMPLES = 10_000  # of one batch: long before, it no longer fits into memory
+MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
+STDIN_WAIT = 3.0  # seconds until the first byte on stdin, when PROMPT is given too
+PASTE_GAP = 0.05  # seconds between two lines of a paste, at most
+
+ABOUT = """\
+Sample text that continues a prompt. The prompt is PROMPT, or the text on stdin
+less one final newline, or both: the text on stdin, then PROMPT on a new line.
+To leave stdin out, add < /dev/null. On a terminal, without PROMPT, each line or
+paste that you enter is continued.
+"""
 
 EXAMPLES = """\
   tiedgpt generate "Alan Turing theorized that computers would one day become"
   tiedgpt generate --greedy --head untied "The capital of France is"
-  tiedgpt generate --temperature 0.8 --top-k 40 --seed 1 --num-samples 3 "In a shocking finding,"
-  cat story.txt | tiedgpt generate --stop "." -n 100
+  tiedgpt generate -t 0.8 -k 40 -s 1 --num-samples 3 "In a shocking finding,"
+  cat story.txt | tiedgpt generate --truncate --stop "." -n 100
+  cat story.txt | tiedgpt generate --truncate "Chapter 2"
   tiedgpt generate --allow-special "<|endoftext|>"
 """
 
 
 def add_parser(commands: Any) -> None:
     parser = add_command(commands, "generate", run, "Sample text that continues a prompt.", EXAMPLES)
+    parser.description = ABOUT
     add = parser.add_argument
-    add(
-        "prompt",
-        nargs="?",
-        metavar="PROMPT",
-        help="text to continue; without it, stdin (less one final newline) or, on a terminal, a prompt loop",
-    )
+    add("prompt", nargs="?", metavar="PROMPT", help="text to continue; - for stdin alone")
     add_model_option(parser)
     add_head_option(parser)
-    add("-n", "--max-new-tokens", type=int, default=40, metavar="N", help="tokens at most (default: 40)")
-    add("--temperature", type=float, metavar="T", help="below 1 safer, above 1 wilder (default: 1)")
-    add("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only")
+    number = "generate at most N tokens (default: %(default)s)"
+    names = ("-n", "--max-new-tokens", "--max-tokens")
+    add(*names, type=positive_int, default=40, metavar="N", help=number)
+    divide = "divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)"
+    add("-t", "--temperature", "--temp", type=temperature, metavar="T", help=divide)
+    add("-k", "--top-k", type=positive_int, metavar="K", help="sample from the K likeliest tokens")
+    mass = "sample from the smallest set of tokens whose probabilities add up to P"
+    add("-p", "--top-p", type=fraction, metavar="P", help=mass)
+    add("--greedy", action="store_true", help="take the likeliest token every time")
+    add("-s", "--seed", type=count, metavar="S", help="the same S gives the same text (default: a new seed)")
     add(
-        "--top-p",
-        type=float,
-        metavar="P",
-        help="draw from the fewest tokens that have probability P together",
+        "--num-samples",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="continuations (default: %(default)s)",
     )
-    add("--greedy", action="store_true", help="always the likeliest token, no draw")
-    add("--seed", type=int, metavar="S", help="make the draws repeat (default: new ones each time)")
-    add("--num-samples", type=int, default=1, metavar="N", help="continuations to sample (default: 1)")
     add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT (may be repeated)")
+    drop = "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
+    add("--truncate", action="store_true", help=drop)
     add_special_option(parser)
     add("--no-stream", action="store_true", help="print when complete, not token by token")
     add_json_option(parser)
+
+
+def temperature(text: str) -> float:
+    """The type of --temperature: a positive_float whose error for 0 names --greedy."""
+    with suppress(ValueError):
+        if float(text) == 0:
+            raise argparse.ArgumentTypeError("must be above 0; for the likeliest token always, use --greedy")
+    return positive_float(text)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -74,13 +102,10 @@ def run(args: argparse.Namespace) -> None:
     interactive = args.prompt is None and sys.stdin.isatty()
     if interactive and args.json:
         raise ArgumentError("--json needs a prompt, as an argument or on stdin")
-    name, path = find(args.model)
-    checkpoint = open_checkpoint(path)
-    tokenizer = read_tokenizer(path)
-    # The prompt is read before the weights are: a mistake in it should not cost the wait.
-    if not interactive:
-        prompt = read_stdin().removesuffix("\n").removesuffix("\r") if args.prompt is None else args.prompt
-        ids = check_prompt(encode_prompt(tokenizer, prompt, args), checkpoint.config)
+    name, checkpoint, tokenizer = open_model(args.model)
+    if not interactive:  # check the prompt before reading the weights
+        prompt = read_prompt(args.prompt)
+        ids = encode_prompt(checkpoint.config, tokenizer, prompt, args)
     start = time.perf_counter()
     model = load(checkpoint, args.head)
     load_s = time.perf_counter() - start
@@ -88,58 +113,98 @@ def run(args: argparse.Namespace) -> None:
     if interactive:
         prompt_loop(model, tokenizer, sampling, args)
         return
-    answer = Answer(model, tokenizer, sampling, args)
+    continuation = Continuation(model, tokenizer, sampling, args)
     if not args.json:
-        answer.print(ids)
+        continuation.write(ids)
         return
-    answer.complete(ids)
+    continuation.complete(ids)
     document = {
         "model": name,
         "head": model.config.head,
         "prompt": prompt,
         "prompt_ids": ids,
-        "seed": answer.seed,
+        "seed": continuation.seed,
         "samples": [
             {"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason}
-            for sample in answer.samples
+            for sample in continuation.samples
         ],
-        "timing": {"load_s": load_s, **answer.timing},
+        "timing": {"load_s": load_s, **continuation.timing},
     }
     print(json.dumps(document))
 
 
 def check_flags(args: argparse.Namespace) -> Sampling:
-    """The sampling that the flags ask for. Raises ArgumentError that names the flag."""
+    """The sampling that the flags ask for. Raises ArgumentError for flags that exclude each other."""
     if args.greedy:
         for flag in ("temperature", "top_k", "top_p"):
             if getattr(args, flag) is not None:
                 raise ArgumentError(
                     f"--greedy and --{flag.replace('_', '-')} exclude each other: "
-                    "greedy always takes the likeliest token"
+                    "greedy takes the likeliest token every time"
                 )
     if "" in args.stop:
         raise ArgumentError("--stop needs a text that is not empty")
+    if args.num_samples > MAX_SAMPLES:
+        raise ArgumentError(f"--num-samples must be at most {MAX_SAMPLES}, got {args.num_samples}")
+    return Sampling(
+        1.0 if args.temperature is None else args.temperature, args.top_k, args.top_p, args.greedy
+    )
+
+
+def read_prompt(argument: str | None) -> str:
+    """The argument, the text on stdin, or both: the text on stdin, then the argument on a new line."""
+    if argument is None or argument == "-":
+        return without_newline(read_stdin())
+    text = read_stdin_beside_argument()
+    if not without_newline(text):
+        return argument
+    note("the prompt is the text on stdin, then PROMPT on a new line; to leave stdin out, add < /dev/null")
+    return text + ("" if text.endswith("\n") else "\n") + argument
+
+
+def read_stdin_beside_argument() -> str:
+    """The text on stdin; "" if it is a terminal, sends nothing, or cannot be read (as under nohup).
+
+    A stdin inherited from another program may be a pipe that never sends anything and never ends. So the
+    wait for the first byte is limited. After that byte, stdin is read to its end.
+    """
+    if sys.stdin.isatty():
+        return ""
     try:
-        check_count("max_new_tokens", args.max_new_tokens)
-        if check_count("num_samples", args.num_samples) > MAX_SAMPLES:
-            raise ArgumentError(f"num_samples must be at most {MAX_SAMPLES}, got {args.num_samples}")
-        check_seed(args.seed)
-        temperature = 1.0 if args.temperature is None else args.temperature
-        return Sampling(temperature, args.top_k, args.top_p, args.greedy)
-    except ArgumentError as error:  # its first word is the argument's name in the library
-        name, _, rest = str(error).partition(" ")
-        raise ArgumentError(f"--{name.replace('_', '-')} {rest}") from error
+        # Windows has no select for pipes, so there the wait is not limited.
+        if os.name != "posix" or select.select([sys.stdin], [], [], STDIN_WAIT)[0]:
+            return read_stdin()
+        note(f"nothing on stdin for {STDIN_WAIT:.0f} s, so it is left out; to skip the wait, add < /dev/null")
+    except OSError:
+        pass
+    return ""
 
 
-def encode_prompt(tokenizer: Tokenizer, prompt: str, args: argparse.Namespace) -> list[int]:
-    """The prompt's ids. Raises ArgumentError for an empty prompt or a special token that is not allowed."""
+def without_newline(text: str) -> str:
+    """The text less one final newline."""
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def encode_prompt(config: Config, tokenizer: Tokenizer, prompt: str, args: argparse.Namespace) -> list[int]:
+    """The prompt's ids, with --truncate the last of them. Raises ArgumentError for a bad prompt."""
     if not prompt:
         start = f' (to start from nothing: --allow-special "{EOT}")' if tokenizer.eot_id is not None else ""
         raise ArgumentError(f"the prompt is empty: GPT-2 needs at least one token to continue{start}")
-    return encode(tokenizer, prompt, args.allow_special)
+    ids = encode(tokenizer, prompt, args.allow_special)
+    # Half the context is kept in any case, as when the window slides.
+    kept = max(config.n_ctx - args.max_new_tokens, config.n_ctx // 2, 1)
+    if args.truncate and len(ids) > kept:
+        note(f"--truncate drops the first {len(ids) - kept:,} of the prompt's {len(ids):,} tokens")
+        ids = ids[-kept:]
+    elif len(ids) > config.n_ctx:
+        raise ArgumentError(
+            f"the prompt has {len(ids)} tokens, more than the model's context of {config.n_ctx}; "
+            f"to keep its last {kept}, add --truncate"
+        )
+    return check_prompt(ids, config)
 
 
-class Answer:
+class Continuation:
     """The samples that continue one prompt, and how long they took."""
 
     def __init__(
@@ -152,82 +217,94 @@ class Answer:
         self.timing: dict[str, float | None] = {"prefill_s": None, "decode_tokens_per_s": None}
         self._model, self._sampling, self._args = model, sampling, args
 
-    def texts(self, ids: list[int]) -> Iterator[tuple[int, str]]:
-        """Let the samples grow; yield (a sample's number, new text) as it comes. Measures the time."""
-        ids = check_prompt(ids, self._model.config)
+    def grow(self, ids: list[int]) -> Iterator[None]:
+        """Add a token to one sample after the other; measure the time."""
         start = time.perf_counter()
+        n = self._args.max_new_tokens
         with Progress("reading the prompt", len(ids), "token") as progress:
-            texts = generate_text(
-                self._model,
-                ids,
-                self.samples,
-                self._args.max_new_tokens,
-                self._sampling,
-                self.seed,
-                progress.add,
-            )
-            first_text = next(texts)
+            texts = generate_text(self._model, ids, self.samples, n, self._sampling, self.seed, progress.add)
+            next(texts)
         first = time.perf_counter()
         self.timing["prefill_s"] = first - start
-        yield first_text
-        yield from texts
-        # Reading the prompt gave each sample its first token.
+        yield
+        for _ in texts:
+            yield
+        # The first token of each sample came with the prompt's logits.
         decoded = sum(max(0, len(sample.ids) - 1) for sample in self.samples)
         if decoded:
             self.timing["decode_tokens_per_s"] = decoded / (time.perf_counter() - first)
 
     def complete(self, ids: list[int]) -> None:
-        """Let the samples grow to their ends before anything is shown."""
+        """Generate all samples before anything is printed."""
         with Progress("generating", self._args.max_new_tokens * len(self.samples), "token") as progress:
-            for _ in self.texts(ids):
+            for _ in self.grow(ids):
                 progress.add(1)
 
-    def print(self, ids: list[int]) -> None:
-        """The samples on stdout, one below the other: each as it grows, as soon as those above have ended."""
+    def write(self, ids: list[int], before: str = "") -> None:
+        """Print the samples one below the other while they grow, each after the text `before`."""
+        growth = self.grow(ids)
         if self._args.no_stream:
             self.complete(ids)
-            for number, sample in enumerate(self.samples):
-                self._print_heading(number)
-                print(printable(sample.text))
-            return
-        waiting = [""] * len(self.samples)
-        current = 0
-        self._print_heading(current)
-        for number, text in self.texts(ids):
-            waiting[number] += text
-            while current < len(self.samples):
-                print(printable(waiting[current]), end="", flush=True)
-                waiting[current] = ""
-                if self.samples[current].finish_reason is None:
+        for number, sample in enumerate(self.samples, 1):
+            if len(self.samples) > 1:
+                print(f"--- {number} of {len(self.samples)} ---")
+            print(printable(before), end="", flush=True)
+            printed = 0
+            while True:
+                print(printable(sample.text[printed:]), end="", flush=True)
+                printed = len(sample.text)
+                if sample.finish_reason is not None:
                     break
-                print()
-                current += 1
-                if current < len(self.samples):
-                    self._print_heading(current)
-
-    def _print_heading(self, number: int) -> None:
-        if len(self.samples) > 1:
-            print(f"--- {number + 1} of {len(self.samples)} ---")
+                next(growth)
+            print()
 
 
 def prompt_loop(model: GPT2, tokenizer: Tokenizer, sampling: Sampling, args: argparse.Namespace) -> None:
-    """Answer one line after another. Ctrl-C ends an answer, Ctrl-D the loop."""
-    with suppress(ImportError):  # a history and line editing for input(), where the system has them
-        import readline  # noqa: F401
+    """Continue each prompt that is typed. Ctrl-C stops a text; Ctrl-D, or Ctrl-C twice, leaves the loop."""
+    with suppress(ImportError):  # input() then has line editing and a history
+        import readline
+
+        if os.environ.get("TERM", "dumb") != "dumb":  # the terminal marks a paste, so that it is one input
+            readline.parse_and_bind("set enable-bracketed-paste on")
     stdin: Any = sys.stdin
-    stdin.reconfigure(errors="surrogateescape")  # bytes that are not text reach the error that says so
-    print("Type the beginning of a text. Ctrl-C stops the answer, Ctrl-D leaves.", file=sys.stderr)
+    stdin.reconfigure(errors="surrogateescape")  # the tokenizer has an error for bytes that are not text
+    print("Type the beginning of a text. Ctrl-C stops its continuation, Ctrl-D leaves.", file=sys.stderr)
+    interrupted = False  # by Ctrl-C at the last prompt
     while True:
+        prompt = ""
         try:
-            prompt = input("> ")
+            prompt = read_typed()
+            interrupted = False
+            if prompt:
+                ids = encode_prompt(model.config, tokenizer, prompt, args)
+                # On a terminal, the continuation stands on the same line as the end of its prompt.
+                before = prompt.rpartition("\n")[2] if sys.stdout.isatty() else ""
+                Continuation(model, tokenizer, sampling, args).write(ids, before)
         except EOFError:
             print(file=sys.stderr)
             return
-        if not prompt:
-            continue
-        try:
-            Answer(model, tokenizer, sampling, args).print(encode_prompt(tokenizer, prompt, args))
-        except KeyboardInterrupt:
-            print()
         except TiedGPTError as error:
-            print(f"tiedgpt: error: {error}", file=sys.stderr)
+            print_error(error)
+        except KeyboardInterrupt:
+            if prompt:  # its continuation ends here
+                print()
+                continue
+            if interrupted:
+                raise
+            interrupted = True
+            print("\nTo leave, press Ctrl-D, or Ctrl-C again.", file=sys.stderr)
+
+
+def read_typed() -> str:
+    """One prompt from the terminal: a line, or all lines of a paste."""
+    on_terminal = sys.stdout.isatty()
+    if not on_terminal:  # stdout is for the generated text alone
+        print("> ", end="", file=sys.stderr, flush=True)
+    lines = [input("> " if on_terminal else "")]
+    # Where readline or the terminal does not mark a paste, its other lines are there at once.
+    while os.name == "posix" and select.select([sys.stdin], [], [], PASTE_GAP)[0]:
+        try:
+            lines.append(input())
+        except EOFError:
+            break
+    return without_newline("\n".join(lines))

@@ -5,10 +5,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from ..checkpoints import open_checkpoint
-from ..checkpoints.vocabulary import read_tokenizer
 from ..checks import check_stride, check_text
-from ..errors import ArgumentError, TiedGPTError
+from ..errors import ArgumentError, TiedGPTError, one_line
 from ..evaluation import score, windows
 from .common import (
     Progress,
@@ -18,18 +16,20 @@ from .common import (
     add_model_option,
     add_special_option,
     encode,
-    find,
     load,
-    printable,
+    open_model,
+    positive_int,
     read_text,
     source_name,
 )
 
 ABOUT = """\
-Loss per token, perplexity and bits per byte of a text, by Hugging Face's sliding-window recipe: the text is
-read in windows as long as the context, one every --stride tokens, and each predicts what no window before
-it held. All tokens count but the first, which follows nothing; when the stride is the whole context, the
-first token of each window is left out, as the recipe does.
+Measure how well a model predicts a text: loss per token, perplexity and bits
+per byte, by the sliding-window recipe of Hugging Face's documentation. Windows
+as long as the context start every --stride tokens. Each window predicts the
+tokens that no earlier window contains. The first token of the text is not
+predicted. If the stride is the whole context, the first token of each window
+is not predicted either.
 """
 
 EXAMPLES = """\
@@ -49,10 +49,10 @@ def add_parser(commands: Any) -> None:
     add_head_option(parser)
     add(
         "--stride",
-        type=int,
+        type=positive_int,
         metavar="N",
-        help="tokens from one window to the next, up to the context: small is slow and gives each token more "
-        "to go by (default: half the context, 512 for gpt2)",
+        help="tokens from the start of one window to the next, at most the context; a smaller stride is "
+        "slower and gives each token a longer context (default: half the context, 512 for gpt2)",
     )
     add_special_option(parser)
     add_json_option(parser)
@@ -60,14 +60,14 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     text = read_text(args.file)
-    name, path = find(args.model)
-    checkpoint = open_checkpoint(path)
-    config, tokenizer = checkpoint.config, read_tokenizer(path)
-    # All that can be wrong is found out before the weights are read.
-    try:
-        stride = check_stride(args.stride, config)
-    except ArgumentError as error:
-        raise ArgumentError(f"--{error}") from error
+    name, checkpoint, tokenizer = open_model(args.model)
+    config = checkpoint.config
+    # Check the input before reading the weights.
+    if args.stride is not None and args.stride > config.n_ctx:
+        raise ArgumentError(
+            f"--stride must be at most the context of {config.n_ctx} tokens, got {args.stride}"
+        )
+    stride = check_stride(args.stride, config)
     try:
         ids = check_text(encode(tokenizer, text, args.allow_special), config)
     except TiedGPTError as error:
@@ -83,18 +83,16 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps({"model": name, "head": model.config.head, **asdict(result), **whole, **context}))
         return
     count = len(windows(ids.size, config.n_ctx, stride))
-    left_out = (
-        f"the first of each of {count:,} windows" if stride == config.n_ctx and count > 1 else "the first"
-    )
+    each_window = f" of each of {count:,} windows" if stride == config.n_ctx and count > 1 else ""
     print(
-        printable(f"{name}, {model.config.head}, on {source_name(args.file)}"),
+        one_line(f"{name}, {model.config.head}, on {source_name(args.file)}"),
         "",
         f"loss           {result.nll:>10.4f}  nats per token",
         f"perplexity     {result.perplexity:>10,.2f}  per token: compare models that share a tokenizer",
-        f"bits per byte  {result.bits_per_byte:>10.4f}  compare any models, on the same text",
+        f"bits per byte  {result.bits_per_byte:>10.4f}  compare any models on the same text",
         "",
-        f"predicted      {result.tokens:,} of {ids.size:,} tokens, {result.bytes:,} of {text_bytes:,} bytes: "
-        f"all but {left_out}",
+        f"predicted      {result.tokens:,} of {ids.size:,} tokens, {result.bytes:,} of {text_bytes:,} bytes",
+        f"not predicted  the first token{each_window}",
         f"windows        {count:,} of up to {config.n_ctx:,} tokens, one every {stride:,}",
         sep="\n",
     )

@@ -1,0 +1,601 @@
+"""`tiedgpt generate` and `tiedgpt score` as a user meets them: stdout, stderr and the exit code."""
+
+import json
+import os
+import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import CONFIG, SLOW_CONFIG, assert_one_error_line, command, random_model
+
+import tiedgpt
+from tiedgpt import Tokenizer, cli
+
+EOT = 256  # <|endoftext|> of a tokenizer of bytes alone
+
+
+# generate
+
+
+def test_generate_prints_the_continuation_alone(run, checkpoint):
+    code, out, err = run("generate", "--model", checkpoint, "--seed", "1", "-n", "9", "Hello")
+    assert (code, err) == (0, "")
+    model, tokenizer = tiedgpt.load_model(checkpoint), tiedgpt.load_tokenizer(checkpoint)
+    expected = tokenizer.decode(list(tiedgpt.generate(model, tokenizer.encode("Hello"), 9, seed=1)))
+    assert out == expected + "\n"
+    assert run("generate", "--model", checkpoint, "--seed", "1", "-n", "9", "--no-stream", "Hello")[1] == out
+    assert run("generate", "--model", checkpoint, "--seed", "1", "-n", "9", stdin=b"Hello\n")[1] == out
+
+
+def test_short_and_common_names_of_flags(run, checkpoint):
+    words = "--model M --max-new-tokens 9 --temperature 2 --top-k 50 --top-p 0.9 --seed 3"
+    expected = run("generate", *words.replace("M", checkpoint).split(), "a")
+    assert expected[0] == 0
+    for words in ("-m M -n 9 -t 2 -k 50 -p 0.9 -s 3", "-m M --max-tokens 9 --temp 2 -k 50 -p 0.9 -s 3"):
+        assert run("generate", *words.replace("M", checkpoint).split(), "a") == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "prompt"),
+    [
+        (["b"], b"", "b"),
+        (["b"], b"\r\n", "b"),
+        (["b"], b"a", "a\nb"),
+        (["b"], b"a\n", "a\nb"),
+        (["b"], b"a\r\n\n", "a\r\n\nb"),
+        ([""], b"a", "a\n"),
+        (["-"], b"a\r\n", "a"),
+        ([], b"a\n\n", "a\n"),
+    ],
+)
+def test_the_prompt_is_stdin_or_the_argument_or_both(run, checkpoint, arguments, stdin, prompt):
+    code, out, err = run("generate", "-m", checkpoint, "-n", "1", "--json", *arguments, stdin=stdin)
+    assert (code, json.loads(out)["prompt"]) == (0, prompt)
+    joined = (
+        "tiedgpt: note: the prompt is the text on stdin, then PROMPT on a new line; to leave stdin out, add"
+    )
+    assert err == (f"{joined} < /dev/null\n" if prompt[-2:] == "\nb" or arguments == [""] else "")
+
+
+def test_a_silent_stdin_is_not_waited_for_when_there_is_a_prompt(checkpoint, monkeypatch, capsys):
+    """After its first byte, stdin is read to its end."""
+    monkeypatch.setattr("tiedgpt.cli.generate.STDIN_WAIT", 0.01)
+    for sent, prompt, note in (
+        (b"", "b", "nothing on stdin for 0 s, so it is left out"),
+        (b"a", "a\nb", "the prompt is the text on stdin, then PROMPT"),
+    ):
+        read_end, write_end = os.pipe()
+        os.write(write_end, sent)
+        closing = threading.Timer(0.2, os.close, [write_end])
+        with open(read_end, encoding="utf-8") as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            if sent:
+                closing.start()
+            assert cli.main(["generate", "-m", checkpoint, "-n", "1", "--json", "b"]) == 0
+            if sent:
+                closing.join()
+            else:
+                os.close(write_end)
+        out, err = capsys.readouterr()
+        assert json.loads(out)["prompt"] == prompt
+        assert err.startswith(f"tiedgpt: note: {note}")
+
+
+def test_truncate_keeps_the_end_of_a_prompt_and_leaves_room(run, checkpoint):
+    prompt = "".join(chr(33 + i % 90) for i in range(64 + 20))
+    for n, kept in ((10, 54), (50, 32), (1000, 32)):
+        arguments = ("generate", "-m", checkpoint, "-n", str(n), "-s", "1", "--json")
+        code, out, err = run(*arguments, "--truncate", prompt)
+        assert (code, err) == (
+            0,
+            f"tiedgpt: note: --truncate drops the first {84 - kept} of the prompt's 84 tokens\n",
+        )
+        document = json.loads(out)
+        assert document["prompt"] == prompt
+        assert document["prompt_ids"] == tiedgpt.load_tokenizer(checkpoint).encode(prompt[-kept:])
+        short = run(*arguments, "--truncate", prompt[-kept:])
+        assert (short[0], short[2]) == (0, "")
+        assert json.loads(short[1])["samples"] == document["samples"]
+
+
+def test_generate_json(run, checkpoint):
+    arguments = ("--seed", "3", "--num-samples", "3", "--temperature", "2", "-n", "8", "--json", "a\n")
+    code, out, err = run("generate", "--model", checkpoint, *arguments)
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    tokenizer = tiedgpt.load_tokenizer(checkpoint)
+    assert document["model"] == checkpoint
+    assert (document["head"], document["seed"], document["prompt"]) == ("tied", 3, "a\n")
+    assert document["prompt_ids"] == tokenizer.encode("a\n")
+    assert len({tuple(sample["ids"]) for sample in document["samples"]}) == 3
+    for sample in document["samples"]:
+        assert sample["finish_reason"] == "length"
+        assert len(sample["ids"]) == 8
+        assert sample["text"] == tokenizer.decode(sample["ids"])
+    assert set(document["timing"]) == {"load_s", "prefill_s", "decode_tokens_per_s"}
+    assert all(seconds > 0 for seconds in document["timing"].values())
+    again = json.loads(run("generate", "--model", checkpoint, *arguments, "--head", "tied")[1])
+    assert again["samples"] == document["samples"]
+
+
+def test_json_reports_the_seed_and_it_repeats_the_run(run, checkpoint):
+    first = json.loads(run("generate", "--model", checkpoint, "--json", "a")[1])
+    other = json.loads(run("generate", "--model", checkpoint, "--json", "a")[1])
+    assert first["seed"] != other["seed"]
+    again = json.loads(run("generate", "--model", checkpoint, "--json", "--seed", str(first["seed"]), "a")[1])
+    assert again["samples"] == first["samples"]
+
+
+def test_several_samples_are_printed_one_below_the_other(run, checkpoint):
+    arguments = (
+        "generate",
+        "--model",
+        checkpoint,
+        "--seed",
+        "3",
+        "--num-samples",
+        "3",
+        "--greedy",
+        "-n",
+        "5",
+        "a",
+    )
+    streamed = run(*arguments)
+    one = run("generate", "--model", checkpoint, "--greedy", "-n", "5", "a")[1]
+    assert streamed == (0, "".join(f"--- {i} of 3 ---\n{one}" for i in (1, 2, 3)), "")
+    assert run(*arguments, "--no-stream") == streamed
+
+
+def test_stop_and_end_of_text(run, checkpoint, tmp_path):
+    greedy = ("--greedy", "-n", "12", "--json", "a")
+    whole = json.loads(run("generate", "--model", checkpoint, *greedy)[1])["samples"][0]
+    stop = whole["text"][4]
+    cut = json.loads(run("generate", "--model", checkpoint, "--stop", stop, *greedy)[1])["samples"][0]
+    assert cut["finish_reason"] == "stop"
+    assert cut["text"] == whole["text"][: whole["text"].index(stop)]
+
+    end = whole["ids"][3]
+    model = tiedgpt.load_model(checkpoint)
+    ending = tiedgpt.GPT2(replace(model.config, eos_token_id=end), model.parameters)
+    tiedgpt.save_model(ending, Tokenizer([]), tmp_path)
+    ended = json.loads(run("generate", "--model", str(tmp_path), *greedy)[1])["samples"][0]
+    assert (ended["finish_reason"], ended["ids"]) == ("eos", whole["ids"][: whole["ids"].index(end)])
+
+
+def test_head_flag_and_the_note_about_a_copied_head(run, checkpoint, tmp_path):
+    tied = run("generate", "--model", checkpoint, "--greedy", "a")
+    code, out, err = run("generate", "--model", checkpoint, "--head", "untied", "--greedy", "a")
+    assert (code, out) == (0, tied[1])
+    assert err.startswith(
+        "tiedgpt: note: this checkpoint has no W_U of its own: it starts as a copy of wte.T"
+    )
+    assert err.count("\n") == 1
+    tiedgpt.save_model(random_model(replace(CONFIG, tied=False)), Tokenizer([]), tmp_path)
+    own = run("generate", "--model", str(tmp_path), "--head", "untied", "--greedy", "a")
+    assert (own[0], own[2]) == (0, "")
+    assert own[1] != run("generate", "--model", str(tmp_path), "--head", "tied", "--greedy", "a")[1]
+
+
+def test_the_error_for_an_empty_prompt_suggests_end_of_text_if_the_tokenizer_has_it(
+    run, checkpoint, tmp_path
+):
+    assert run("generate", "--model", checkpoint, "")[2].endswith('--allow-special "<|endoftext|>")\n')
+    tiedgpt.save_model(random_model(replace(CONFIG, vocab_size=256)), Tokenizer([], {}), tmp_path)
+    code, out, err = run("generate", "--model", str(tmp_path), "")
+    assert (code, out, err.partition("prompt is")[2]) == (
+        2,
+        "",
+        " empty: GPT-2 needs at least one token to continue\n",
+    )
+    assert run("generate", "--model", str(tmp_path), "-n", "3", "<|endoftext|>")[0] == 0
+
+
+def test_special_tokens_are_read_only_when_allowed(run, checkpoint):
+    arguments = ("generate", "--model", checkpoint, "--json", "<|endoftext|>")
+    assert_one_error_line(run(*arguments), "the text holds <|endoftext|>; to read it as that token, add")
+    assert json.loads(run(*arguments, "--allow-special")[1])["prompt_ids"] == [EOT]
+
+
+def test_past_the_context_it_goes_on(run, checkpoint):
+    document = json.loads(run("generate", "--model", checkpoint, "-n", "150", "--json", "a" * 60)[1])
+    assert len(document["samples"][0]["ids"]) == 150
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "message"),
+    [
+        ([""], b"", "the prompt is empty: GPT-2 needs at least one token"),
+        ([], b"", "the prompt is empty"),
+        ([], b"\n", "the prompt is empty"),
+        (["-"], b"\r\n", "the prompt is empty"),
+        ([], b"ab\xffcd", "stdin is not UTF-8 text: byte 0xff at position 2"),
+        (["a"], b"ab\xffcd", "stdin is not UTF-8 text: byte 0xff at position 2"),
+        (
+            ["a" * 65],
+            b"",
+            "65 tokens, more than the model's context of 64; to keep its last 32, add --truncate",
+        ),
+        (["-n", "9"], b"a" * 65, "to keep its last 55, add --truncate"),
+        (["\udcff"], b"", "not valid UTF-8"),
+        (["-t", "0", "a"], b"", "-t/--temperature/--temp: must be above 0; for the likeliest token"),
+        (
+            ["--temperature", "0e5", "a"],
+            b"",
+            "must be above 0; for the likeliest token always, use --greedy",
+        ),
+        (["--temp", "-1", "a"], b"", "/--temp: expected a number above 0, got '-1' "),
+        (["--temperature", "nan", "a"], b"", "expected a number above 0, got 'nan'"),
+        (["--temperature", "warm", "a"], b"", "expected a number above 0, got 'warm'"),
+        (["-p", "0", "a"], b"", "-p/--top-p: expected a number above 0 and at most 1, got '0'"),
+        (["--top-p", "1.5", "a"], b"", "-p/--top-p: expected a number above 0 and at most 1, got '1.5'"),
+        (["-k", "0", "a"], b"", "-k/--top-k: expected a whole number of at least 1, got '0'"),
+        (["-s", "-1", "a"], b"", "-s/--seed: expected a whole number of at least 0, got '-1'"),
+        (
+            ["-n", "0", "a"],
+            b"",
+            "/--max-new-tokens/--max-tokens: expected a whole number of at least 1, got '0'",
+        ),
+        (["--num-samples", "10001", "a"], b"", "--num-samples must be at most 10000, got 10001"),
+        (["--num-samples", "0", "a"], b"", "--num-samples: expected a whole number of at least 1, got '0'"),
+        (["--stop", "", "a"], b"", "--stop needs a text that is not empty"),
+        (["--greedy", "--top-k", "5", "a"], b"", "--greedy and --top-k exclude each other"),
+        (["--greedy", "-t", "1", "a"], b"", "--greedy and --temperature exclude each other"),
+        (["--head", "both", "a"], b"", "--head: invalid choice: 'both'"),
+        (["one", "two"], b"", "two"),
+    ],
+)
+def test_generate_refuses_in_one_line(run, checkpoint, arguments, stdin, message):
+    assert_one_error_line(run("generate", "--model", checkpoint, *arguments, stdin=stdin), message)
+
+
+def test_a_damaged_checkpoint_is_one_line(run, checkpoint, tmp_path):
+    for name in ("config.json", "model.safetensors", "merges.txt", "vocab.json"):
+        shutil.copy(f"{checkpoint}/{name}", tmp_path)
+    os.truncate(tmp_path / "model.safetensors", 5000)
+    assert_one_error_line(run("generate", "--model", str(tmp_path), "a"), "model.safetensors: truncated")
+    assert_one_error_line(run("generate", "--model", str(tmp_path / "nothing"), "a"), "no model")
+
+
+def test_without_a_model_it_says_where_it_looked(run, no_models):
+    assert_one_error_line(run("generate", "a"), "gpt2 is not on this machine: looked for")
+
+
+def test_without_model_it_is_gpt2_or_else_the_shipped_one(run, checkpoint, no_models, monkeypatch):
+    weights = no_models / "weights"
+    weights.mkdir()
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(weights))
+    (weights / "shakespeare-tied").symlink_to(checkpoint)
+    code, out, err = run("generate", "--json", "-n", "1", "a")
+    assert (code, json.loads(out)["model"]) == (0, "shakespeare-tied")
+    assert err.startswith("tiedgpt: note: gpt2 is not on this machine, so this is shakespeare-tied")
+    (weights / "gpt2").symlink_to(checkpoint)
+    code, out, err = run("generate", "--json", "-n", "1", "a")
+    assert (code, json.loads(out)["model"], err) == (0, "gpt2", "")
+
+
+# generate, as a process
+
+
+def test_a_closed_pipe_is_quiet(checkpoint):
+    """As in `tiedgpt generate ... | head -1`."""
+    arguments = command("generate", "--model", checkpoint, "--seed", "0", "-n", "100000", "a")
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 141
+
+
+def test_text_streams_and_ctrl_c_ends_it(checkpoint):
+    """The first characters come before the last token; Ctrl-C gives 130 and no traceback."""
+    arguments = command("generate", "--model", checkpoint, "--seed", "0", "-n", "10000000", "a")
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        assert process.stderr.read() == b"\n"
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "message"),
+    [
+        ("<&-", 2, "tiedgpt: error: the prompt is empty"),
+        ("a <&-", 0, ""),
+        ("a 0>/dev/null", 0, ""),  # as under nohup: open, but not for reading
+        (">&-", 0, ""),
+        ("2>&-", 2, ""),
+        ("a >/dev/full", 2, "tiedgpt: error: No space left on device"),
+        ("--json a >/dev/full", 2, "tiedgpt: error: No space left on device"),
+        ("--model /nonexistent/\xff a", 2, "tiedgpt: error: no model"),
+        (f"--model {'x' * 300} a", 2, "tiedgpt: error: no model"),
+        ("--model ~nobody-of-this-name/x a", 2, "tiedgpt: error: no model"),
+    ],
+)
+def test_odd_streams_and_paths_give_no_traceback(checkpoint, redirection, code, message):
+    words = " ".join(map(shlex.quote, command("generate", "--seed", "1", "--model", checkpoint)))
+    stdin = "a" if redirection == ">&-" else ""
+    done = subprocess.run(f"{words} {redirection}", shell=True, input=stdin, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == (1 if message else 0)
+
+
+def test_a_prompt_too_long_is_refused_before_the_weights_are_read(run, checkpoint, monkeypatch):
+    monkeypatch.setattr("tiedgpt.cli.generate.load", lambda *_: pytest.fail("the weights were read"))
+    assert_one_error_line(run("generate", "--model", checkpoint, "a" * 65), "the prompt has 65 tokens")
+
+
+class Terminal:
+    """A command on a pseudo-terminal."""
+
+    def __init__(self, *arguments: str, term: str = "dumb", stdout: Any = None) -> None:
+        pty = pytest.importorskip("pty")
+        self.master, slave = pty.openpty()
+        # A session with this terminal as its own, so that Ctrl-C is a signal.
+        start = (
+            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+            "os.execv(sys.argv[1], sys.argv[1:])"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", start, *command(*arguments)],
+            stdin=slave,
+            stdout=stdout or slave,
+            stderr=slave,
+            start_new_session=True,
+            env={**os.environ, "TERM": term},
+        )
+        os.close(slave)
+        self.text = ""  # all that was printed
+
+    def type(self, keys: str, until: str | None = None) -> str:
+        """Type; return what is printed until `until` is at its end, or until the command ends.
+
+        After 5 seconds of silence the keys are typed again: a Ctrl-C between the printing of the prompt and
+        readline's wait is lost.
+        """
+        shown, deadline = "", time.monotonic() + 60
+        os.write(self.master, keys.encode())
+        while until is None or not shown.endswith(until):
+            assert time.monotonic() < deadline, shown
+            if not select.select([self.master], [], [], 5.0)[0]:
+                os.write(self.master, keys.encode())
+                continue
+            try:
+                chunk = os.read(self.master, 4096)
+            except OSError:  # on Linux: the other side is closed
+                chunk = b""
+            if not chunk:
+                assert until is None, shown
+                break
+            shown += chunk.decode(errors="replace").replace("\r\n", "\n")
+        self.text += shown
+        return shown
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.master)
+        self.process.kill()
+        self.process.wait()
+
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+
+
+def on_terminal(text: str) -> str:
+    """Generated text as a terminal gets it."""
+    return text.translate(cli.common.CONTROLS)
+
+
+def test_the_prompt_loop(checkpoint, run):
+    """A prompt, an empty line, a mistake that does not end it, Ctrl-D. The prompt stands before its text."""
+    arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
+    expected = on_terminal(run(*arguments, "b")[1])
+    with Terminal(*arguments) as terminal:
+        assert "Ctrl-D leaves" in terminal.type("", "> ")
+        assert terminal.type("b\r", "> ") == f"b\nb{expected}> "
+        assert terminal.type("\r", "> ") == "\n> "
+        assert "tiedgpt: error: the text holds <|endoftext|>" in terminal.type("<|endoftext|>\r", "> ")
+        terminal.type(CTRL_D)
+        assert terminal.process.wait(timeout=60) == 0, terminal.text
+
+
+def test_several_samples_in_the_loop_each_follow_the_prompt(checkpoint, run):
+    arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4", "--num-samples", "2")
+    expected = on_terminal(run(*arguments, "b")[1]).replace(" ---\n", " ---\nb")
+    for more in ([], ["--no-stream"]):
+        with Terminal(*arguments, *more) as terminal:
+            terminal.type("", "> ")
+            assert terminal.type("b\r", "> ") == f"b\n{expected}> "
+
+
+@pytest.mark.parametrize("term", ["dumb", "xterm"])
+def test_a_paste_of_several_lines_is_one_prompt(checkpoint, run, term):
+    """A terminal that marks it, and one that does not. The text stands after the last line."""
+    arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
+    expected = "cd" + on_terminal(run(*arguments, "a\n\nb\ncd")[1])
+    if term == "xterm":
+        readline = pytest.importorskip("readline")
+        if "libedit" in readline.__doc__:
+            pytest.skip("libedit does not know how terminals mark a paste")
+    with Terminal(*arguments, term=term) as terminal:
+        assert ("\x1b[?2004h" in terminal.type("", "> ")) is (term == "xterm")
+        paste = "a\r\rb\rcd\r"
+        shown = terminal.type(f"\x1b[200~{paste}\x1b[201~\r" if term == "xterm" else paste, "> ")
+        plain = shown.replace("\x1b[?2004l", "").replace("\x1b[?2004h", "").replace("\r", "")
+        assert plain.endswith(f"\n{expected}> "), shown
+        assert plain.count("> ") == 1
+
+
+def test_ctrl_c_at_the_prompt_says_how_to_leave_and_then_leaves(checkpoint):
+    with Terminal("generate", "-m", checkpoint, "-n", "1") as terminal:
+        terminal.type("", "> ")
+        terminal.type(f"typed{CTRL_C}", "To leave, press Ctrl-D, or Ctrl-C again.\n> ")
+        terminal.type("a\r", "> ")
+        terminal.type(CTRL_C, "To leave, press Ctrl-D, or Ctrl-C again.\n> ")
+        terminal.type(CTRL_C)
+        assert terminal.process.wait(timeout=60) == 130
+        assert "Traceback" not in terminal.text
+
+
+def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
+    """The model is slow enough to be interrupted in its text."""
+    tiedgpt.save_model(random_model(SLOW_CONFIG), Tokenizer([]), tmp_path)
+    with Terminal("generate", "-m", str(tmp_path), "-n", "1000000", "-s", "1") as terminal:
+        terminal.type("", "> ")
+        terminal.type("a\r", "a\na")
+        terminal.type(CTRL_C, "\n> ")
+        terminal.type(CTRL_D)
+        assert terminal.process.wait(timeout=60) == 0
+        assert "To leave" not in terminal.text
+
+
+def test_the_loop_keeps_its_prompt_out_of_a_redirected_stdout(checkpoint, run, tmp_path):
+    arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
+    out = tmp_path / "out.txt"
+    with out.open("wb") as file, Terminal(*arguments, stdout=file) as terminal:
+        terminal.type("", "> ")
+        terminal.type("b\r", "> ")
+        terminal.type(CTRL_D)
+        assert terminal.process.wait(timeout=60) == 0
+    assert out.read_bytes().decode() == run(*arguments, "b")[1]
+
+
+# score
+
+WORDS = "Tying saves 38.6M of them, é!\r\n" * 9
+
+
+@pytest.fixture
+def words(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_bytes(WORDS.encode())
+    return str(path)
+
+
+def test_score_json(run, checkpoint, words):
+    """Line ends are part of the text."""
+    code, out, err = run("score", "--model", checkpoint, "--stride", "10", "--json", words)
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    model, tokenizer = tiedgpt.load_model(checkpoint), tiedgpt.load_tokenizer(checkpoint)
+    expected = tiedgpt.score(model, tokenizer, tokenizer.encode(WORDS), stride=10)
+    n = len(WORDS.encode())
+    assert document == {
+        "model": checkpoint,
+        "head": "tied",
+        **asdict(expected),
+        "text_tokens": n,
+        "text_bytes": n,
+        "file": words,
+        "context": 64,
+        "stride": 10,
+    }
+    assert document["tokens"] == document["bytes"] == n - 1
+    piped = json.loads(
+        run("score", "--model", checkpoint, "--stride", "10", "--json", "-", stdin=WORDS.encode())[1]
+    )
+    assert piped == {**document, "file": "-"}
+
+
+def test_score_for_people(run, checkpoint, words):
+    document = json.loads(run("score", "--model", checkpoint, "--json", words)[1])
+    assert document["stride"] == 32
+    code, out, err = run("score", "--model", checkpoint, words)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{checkpoint}, tied, on {words}\n")
+    for name, figure in (
+        ("loss", f"{document['nll']:.4f}"),
+        ("perplexity", f"{document['perplexity']:,.2f}"),
+        ("bits per byte", f"{document['bits_per_byte']:.4f}"),
+        ("predicted", "287 of 288 tokens, 287 of 288 bytes"),
+        ("not predicted", "the first token"),
+        ("windows", "8 of up to 64 tokens, one every 32"),
+    ):
+        assert re.search(rf"^{name} +{re.escape(figure)}(  |$)", out, re.M), (name, out)
+    apart = run("score", "--model", checkpoint, "--stride", "64", words)[1]
+    assert (
+        "283 of 288 tokens, 283 of 288 bytes\nnot predicted  the first token of each of 5 windows\n" in apart
+    )
+    short = run("score", "--model", checkpoint, "--stride", "64", "-", stdin=b"ab")[1]
+    assert "1 of 2 tokens, 1 of 2 bytes\nnot predicted  the first token\n" in short
+
+
+def test_score_of_either_head(run, checkpoint, words):
+    tied = run("score", "--model", checkpoint, "--json", words)[1]
+    code, out, err = run("score", "--model", checkpoint, "--head", "untied", "--json", words)
+    assert code == 0
+    assert json.loads(out) == {**json.loads(tied), "head": "untied"}
+    assert err.startswith("tiedgpt: note: this checkpoint has no W_U of its own: it starts as a copy")
+
+
+def test_score_reads_special_tokens_only_when_allowed(run, checkpoint):
+    arguments, stdin = ("score", "--model", checkpoint, "--json", "-"), b"<|endoftext|>a<|endoftext|>"
+    message = "stdin: the text holds <|endoftext|>; to read it as that token, add --allow-special"
+    assert_one_error_line(run(*arguments, stdin=stdin), message)
+    document = json.loads(run(*arguments, "--allow-special", stdin=stdin)[1])
+    assert (document["tokens"], document["bytes"]) == (2, 14)
+    assert (document["text_tokens"], document["text_bytes"]) == (3, 27)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "message"),
+    [
+        ([], b"", "FILE: the text has 0 tokens; a score needs at least two"),
+        ([], b"a", "FILE: the text has 1 token; a score needs at least two"),
+        ([], b"ab\xffcd", "FILE is not UTF-8 text: byte 0xff at position 2"),
+        ([], "Tying".encode("utf-16"), "FILE is not UTF-8 text: byte 0xff at position 0"),
+        (["--stride", "0"], b"ab", "--stride: expected a whole number of at least 1, got '0'"),
+        (["--stride", "65"], b"ab", "--stride must be at most the context of 64 tokens, got 65"),
+        (["--stride", "half"], b"ab", "--stride: expected a whole number of at least 1, got 'half'"),
+    ],
+)
+def test_score_refuses_in_one_line(run, checkpoint, tmp_path, monkeypatch, arguments, content, message):
+    """Before it reads the weights."""
+    monkeypatch.setattr("tiedgpt.cli.score.load", lambda *_: pytest.fail("the weights were read"))
+    file = str(tmp_path / "file.txt")
+    (tmp_path / "file.txt").write_bytes(content)
+    message = message.replace("FILE", file)
+    assert_one_error_line(run("score", "--model", checkpoint, *arguments, file), message)
+    message = message.replace(file, "stdin")
+    assert_one_error_line(run("score", "--model", checkpoint, *arguments, "-", stdin=content), message)
+
+
+@pytest.mark.parametrize(("file", "message"), [("none", "No such file"), (".", "Is a directory")])
+def test_score_of_a_missing_file_and_of_a_directory(checkpoint, tmp_path, file, message):
+    file = str(tmp_path / file)
+    done = subprocess.run(command("score", "--model", checkpoint, file), capture_output=True, text=True)
+    assert_one_error_line((done.returncode, done.stdout, done.stderr), f"{file}: {message}")
+
+
+def test_score_of_a_broken_model_is_one_line(run, checkpoint, tmp_path):
+    model = tiedgpt.load_model(checkpoint)
+    parameters = {**model.parameters, "ln_f.bias": np.full(CONFIG.n_embd, np.nan, np.float32)}
+    tiedgpt.save_model(tiedgpt.GPT2(model.config, parameters), Tokenizer([]), tmp_path / "nan")
+    result = run("score", "--model", str(tmp_path / "nan"), "-", stdin=b"abc")
+    assert_one_error_line(result, "the loss is nan nats per token: the model's checkpoint is damaged")
+
+
+@pytest.mark.parametrize(("head", "limit"), [("tied", 2.15), ("untied", 2.18)])
+def test_score_of_the_shipped_models(run, shared, tmp_path, head, limit):
+    """On the tenth of the corpus that they were not trained on."""
+    corpus = (shared / "corpus" / "tinyshakespeare.txt").read_bytes()
+    (tmp_path / "held-out.txt").write_bytes(corpus[len(corpus) * 9 // 10 :])
+    flags = ("--model", f"shakespeare-{head}", "--stride", "127", "--json")
+    result = run("score", *flags, str(tmp_path / "held-out.txt"))
+    assert 1.5 < json.loads(result[1])["bits_per_byte"] < limit
