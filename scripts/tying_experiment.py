@@ -1,25 +1,32 @@
-"""To tie or not to tie, as an experiment: small models, each head, several depths and seeds, on one text.
+"""The tying experiment: train small models, tied and untied, with several depths and seeds, on one text.
 
-    python scripts/tying_experiment.py ../shared/corpus/tinyshakespeare.txt OUT
+    python scripts/tying_experiment.py tinyshakespeare.txt OUT
 
-It takes an hour or more on two cores. Ctrl-C stops it, the same command goes on with the runs that are
-not done, and when all are it only writes the tables and the pictures anew. OUT receives
+takes an hour or more on two cores. Ctrl-C stops it; the same command then continues with the runs that are
+missing. If none is missing, it only writes the tables and the pictures again. It writes to OUT:
 
-    runs.jsonl       a line for each run that is done: its settings, its losses, what `tiedgpt study` says
-    models/NAME      the model of each run (120 MB in all), a checkpoint as any other
+    runs.jsonl       one line for each finished run: its settings, its losses, the numbers of `tiedgpt study`
+    models/NAME      the model of each run, an ordinary checkpoint (120 MB in all)
     results.md       the tables: mean and standard deviation over the seeds
     *.png            loss curves and differences, direct paths, similarities; need `pip install -e .[plot]`
 
-Everything but the head is the same. Models of one seed and depth start from the same weights and see the
-same batches, so that they compare in pairs; there is no dropout, so that what regularises is the tie. The
-tokenizer is learned from nine tenths of the text, and the last tenth is held out. Models are trained on the
-nine tenths, and again on a tenth of them, where little data is to show who overfits. Held-out loss is looked
-at often at first, then ever more seldom; kept and studied is the model that did best.
+Only the head differs between models. Models with the same seed and depth have the same initial weights and
+the same batches, so they can be compared in pairs. There is no dropout, so that tying is the only possible
+regulariser. The tokenizer is learned from the first nine tenths of the text; the last tenth is held out. The
+models are trained on the nine tenths, and again on a tenth of those, to see which overfit when data is short.
+The held-out loss is evaluated often at first and then less often. The model with the lowest one is kept and
+studied.
 """
+
+from tiedgpt.__main__ import exit_at_once, on_ctrl_c
+
+if __name__ == "__main__":
+    on_ctrl_c(exit_at_once)  # while the rest is imported, there is nothing to clean up
 
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -35,25 +42,25 @@ from tqdm import tqdm
 import tiedgpt
 from tiedgpt.checkpoints import open_checkpoint
 from tiedgpt.checkpoints.files import StagedFiles
-from tiedgpt.cli import drop_stdout
-from tiedgpt.cli.common import quoted, read_text
-from tiedgpt.cli.study import look_up
-from tiedgpt.cli.train import INITS
 from tiedgpt.evaluation import bits_per_nat
+from tiedgpt.study import look_up
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import MIN_COUNT, Corpus
 from tiedgpt.study.direct_path import direct_path
 from tiedgpt.study.paths import PATHS, raw
 from tiedgpt.study.similarity import embeddings
 from tiedgpt.study.swap import losses
+from tiedgpt.text import quoted, read_text
+from tiedgpt.training import INITS
 from tiedgpt.training.loop import Settings, Trainer, checksum
 from tiedgpt.training.merges import learn_tokenizer
 
-Line = dict[str, Any]  # what runs.jsonl says of a run
+Line = dict[str, Any]  # a finished run, as runs.jsonl has it
 
-HEAD_INITS = {"tied": None, **INITS}  # ours -> GPT2.untie's name of how W_U starts
-EARLY = (0.05, 0.1, 0.2)  # of a run's steps: looks at the held-out text that have a column in the table
-LOOKS = (0.01, 0.02, 0.03, 0.075, 0.15, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, *EARLY)
+HEAD_INITS = {"tied": None, **INITS}  # how the head starts -> what GPT2.untie calls it
+# When to evaluate the held-out loss, as shares of a run's steps. The tables have a column for each of EARLY.
+EARLY = (0.05, 0.1, 0.2)
+EVALUATIONS = (0.01, 0.02, 0.03, 0.075, 0.15, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, *EARLY)
 
 
 # The grid
@@ -61,7 +68,7 @@ LOOKS = (0.01, 0.02, 0.03, 0.075, 0.15, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9,
 
 @dataclass(frozen=True)
 class Text:
-    """What is trained on: the first of so many equal parts of the text that is not held out."""
+    """A text to train on: the first of `parts` equal parts of what is not held out."""
 
     name: str
     parts: int
@@ -84,13 +91,13 @@ class Run:
 
     @property
     def work(self) -> int:
-        """About the milliseconds that it takes on two cores, for the progress bar."""
+        """The run's time on two cores in milliseconds, roughly; for the progress bar."""
         return self.text.steps * (20 + 25 * self.layers)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """All that is to be trained."""
+    """All runs of the experiment."""
 
     texts: tuple[Text, ...] = (
         Text("whole", 1, 800, tuple(HEAD_INITS)),  # eight times through tinyshakespeare
@@ -105,7 +112,7 @@ class Grid:
     context: int = 128
 
     def runs(self) -> Iterator[Run]:
-        """Each text's and depth's tied models first, for the others are compared with them."""
+        """For each text and depth the tied models come first, because the others are compared with them."""
         for text in self.texts:
             for layers in self.layers:
                 for head in text.heads:
@@ -113,7 +120,7 @@ class Grid:
                         yield Run(text, layers, head, seed)
 
     def settings(self, run: Run) -> Settings:
-        steps = run.text.steps  # the trainer itself looks at held-out text at the beginning and the end only
+        steps = run.text.steps  # the trainer by itself evaluates only before the first and after the last
         return Settings(
             steps=steps, batch=self.batch, context=self.context, eval_every=steps, seed=run.seed, threads=2
         )
@@ -133,10 +140,10 @@ class Grid:
         )
 
     def partner(self, run: Run) -> Run | None:
-        """The tied model that a run's embeddings are compared with: the one of the seed before.
+        """The tied run that a run's embeddings are compared with: the one with the previous seed.
 
-        Of the same seed it would have started as the same W_E, and part of the likeness would be that. The
-        first seed's partner is the last seed's, which its tied model comes too early for.
+        With the same seed both would start from the same W_E, which would add to the correlation. The first
+        seed's partner has the last seed. The first tied run comes before it and has no partner.
         """
         number = self.seeds.index(run.seed)
         if run.head == "tied" and number == 0:
@@ -149,7 +156,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Data:
-    """A text in tokens, the last tenth held out, and the bigrams of the rest."""
+    """The tokens of a text, the last tenth held out, and the bigram counts of the rest."""
 
     tokenizer: tiedgpt.Tokenizer
     tokens: np.ndarray
@@ -165,7 +172,7 @@ class Data:
 
     @property
     def bits(self) -> float:
-        """A loss in nats per token of the held-out text, times this, is bits per byte."""
+        """Bits per byte of the held-out text for each nat per token."""
         return bits_per_nat(self.tokenizer, self.held_out[1:])
 
     def part(self, text: Text) -> np.ndarray:
@@ -173,7 +180,7 @@ class Data:
 
 
 def settings_of(run: Run, grid: Grid, data: Data) -> Line:
-    """All that decides what comes of a run: one that was done with other settings is done again."""
+    """Everything that determines a run's result. A run is done again if this changes."""
     config = grid.config(run.layers, data.tokenizer)
     sizes = {name: getattr(config, name) for name in ("vocab_size", "n_embd", "n_head")}
     texts = [checksum(part) for part in (data.part(run.text), data.tokens, data.held_out)]
@@ -182,15 +189,15 @@ def settings_of(run: Run, grid: Grid, data: Data) -> Line:
 
 
 def do(run: Run, grid: Grid, data: Data, out: Path, progress: Callable[[float], Any]) -> Line:
-    """Train, study and save one model; what there is to say of it."""
+    """Train, study and save one model; return its line for runs.jsonl."""
     start = tiedgpt.GPT2.random(grid.config(run.layers, data.tokenizer), run.seed)
     if init := HEAD_INITS[run.head]:
         start = start.untie(init, run.seed)
     trainer = Trainer(start, data.part(run.text), data.held_out, grid.settings(run))
     curve, seconds = train(trainer, data.bits, lambda: progress(run.work / run.text.steps))
+    model = trainer.best_model()
     partner = grid.partner(run)
     tied_W_E = tiedgpt.load_model(out / "models" / partner.name).W_E if partner else None
-    model = trainer.model
     line = {
         "name": run.name,
         "text": run.text.name,
@@ -200,7 +207,7 @@ def do(run: Run, grid: Grid, data: Data, out: Path, progress: Callable[[float], 
         "settings": settings_of(run, grid, data),
         "parameters": tiedgpt.count_parameters(model.config)[model.config.head]["total"],
         "seconds_per_step": seconds,
-        "best": min(curve, key=lambda look: look["held_out"]),
+        "best": min(curve, key=lambda point: point["held_out"]),
         "curve": curve,
         "direct_path": direct_path(model, data.corpus),
         "bigrams": bigrams(model, data.corpus),
@@ -212,31 +219,27 @@ def do(run: Run, grid: Grid, data: Data, out: Path, progress: Callable[[float], 
 
 
 def train(trainer: Trainer, bits: float, progress: Callable[[], Any]) -> tuple[list[Line], float]:
-    """Train to the end and leave the trainer's model as it was at its best.
+    """Train to the end, evaluating at the steps of EVALUATIONS.
 
-    Returns the looks at held-out text, {"step", "train", "held_out", "bits_per_byte"} each, where train is
-    the mean loss of the batches since the look before, and the median step's seconds.
+    Returns the evaluations, {"step", "train", "held_out", "bits_per_byte"} each, where "train" is the mean
+    loss of the batches since the evaluation before, and the median time of a step in seconds.
     """
-    steps = {step_at(trainer.settings.steps, share) for share in LOOKS}
+    steps = {step_at(trainer.settings.steps, share) for share in EVALUATIONS}
     curve: list[Line] = []
-    since: list[float] = []
+    batch_losses: list[float] = []
     seconds = []
-    best = trainer.flat.copy()
     for record in trainer.run():
         step = record["step"]
         if step > 0:
-            since.append(record["loss"])
+            batch_losses.append(record["loss"])
             seconds.append(trainer.settings.batch * trainer.settings.context / record["tokens_per_s"])
             progress()
         if "val_loss" not in record and step not in steps:
             continue
         loss = record["val_loss"] if "val_loss" in record else trainer.evaluate()
-        batches = statistics.fmean(since) if since else None
-        curve.append({"step": step, "train": batches, "held_out": loss, "bits_per_byte": loss * bits})
-        since = []
-        if trainer.is_best:
-            best[:] = trainer.flat
-    trainer.flat[:] = best
+        mean = statistics.fmean(batch_losses) if batch_losses else None
+        curve.append({"step": step, "train": mean, "held_out": loss, "bits_per_byte": loss * bits})
+        batch_losses = []
     return curve, statistics.median(seconds)
 
 
@@ -248,8 +251,8 @@ def step_at(steps: int, share: float) -> int:
 
 
 def run_grid(grid: Grid, data: Data, out: Path) -> dict[str, Line]:
-    """Do what is not done yet; the line of each run of the grid by its name."""
-    for text in grid.texts:  # all that is too small is found out before an hour of training
+    """Do the missing runs; return the line of every run by its name."""
+    for text in grid.texts:  # check all before an hour of training
         if (size := data.part(text).size) <= grid.context:
             raise tiedgpt.TiedGPTError(
                 f"the {text.name} text to train on has {size} tokens; expected more than the context of "
@@ -266,7 +269,7 @@ def run_grid(grid: Grid, data: Data, out: Path) -> dict[str, Line]:
     left = [run for run in grid.runs() if run.name not in done]
     if again := [run for run in left if run.name in lines]:
         print(
-            f"{len(again)} of the runs in {out} had another text or other settings, or lost their model, and "
+            f"{len(again)} of the runs in {out} have another text, other settings or no model any more; they "
             "are done again",
             file=sys.stderr,
         )
@@ -275,19 +278,19 @@ def run_grid(grid: Grid, data: Data, out: Path) -> dict[str, Line]:
         for run in left:
             bar.set_description(f"run {len(done) + 1} of {len(wanted)}, {run.name}")
             line = do(run, grid, data, out, bar.update)
-            with open(path, "a", encoding="utf-8") as file:  # whole when its line end is there
+            with open(path, "a", encoding="utf-8") as file:  # complete if it ends in a line break
                 file.write(json.dumps(line) + "\n")
             done[run.name] = line
             best = line["best"]
             bar.write(
-                f"{run.name}: {best['bits_per_byte']:.3f} bits per byte held out, after step {best['step']}",
+                f"{run.name}: held-out loss {best['bits_per_byte']:.3f} bits per byte at step {best['step']}",
                 file=sys.stderr,
             )
     return {name: done[name] for name in wanted}
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a model lies there whole."""
+    """Whether a directory holds a complete model."""
     try:
         open_checkpoint(path)
         return True
@@ -296,7 +299,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def read_lines(path: Path) -> dict[str, Line]:
-    """What runs.jsonl holds, by name; the last of a name counts. A line without its end is cut off."""
+    """The runs of runs.jsonl by name, the last of each name. An incomplete last line is removed."""
     if not path.exists():
         return {}
     data = path.read_bytes()
@@ -310,54 +313,60 @@ def read_lines(path: Path) -> dict[str, Line]:
             lines[line["name"]], _ = line, line["settings"]
         except (ValueError, TypeError, KeyError) as error:
             raise tiedgpt.TiedGPTError(
-                f"{path}, line {number}: expected a run of this script; remove the line, and its run is done "
-                "again"
+                f"{path}, line {number}: expected a run of this script; remove the line to do its run again"
             ) from error
     return lines
 
 
 # The tables
 
-Column = tuple[str, Callable[[Line], Any], str]  # its title, its number in a run's line, its form
+Column = tuple[str, Callable[[Line], Any], str]  # title, function from a run's line to its number, format
 
 
 def at(name: str, place: str, form: str = "{:.3f}") -> Column:
-    """The column of a number by its place in the line."""
+    """The column of the number at a dotted place of the line."""
     return name, lambda line: look_up(line, place), form
 
 
 def bits_after(share: float, steps: int) -> Column:
-    """Held-out bits per byte after a share of the steps."""
+    """The column of the held-out loss after a share of the steps."""
     step = step_at(steps, share)
     return (
         f"after {step}",
-        lambda line: next(look["bits_per_byte"] for look in line["curve"] if look["step"] == step),
+        lambda line: next(point["bits_per_byte"] for point in line["curve"] if point["step"] == step),
         "{:.3f}",
     )
 
 
 def tables(grid: Grid, data: Data, lines: dict[str, Line]) -> str:
-    """results.md."""
+    """The contents of results.md."""
     unigram = look_up(next(iter(lines.values())), "bigrams.unigram")
-    itself = data.corpus.self_prediction(data.corpus.frequent())
+    in_text = data.corpus.self_prediction()
+    counts = [
+        f"{len(grid.layers) * len(text.heads) * len(grid.seeds)} trained on {data.part(text).size:,} tokens"
+        for text in grid.texts
+    ]
     parts = [
         "# To tie or not to tie: results",
-        f"{len(lines)} models of d {grid.n_embd}, {grid.n_head} heads, context {grid.context}, vocabulary "
-        f"{data.tokenizer.vocab_size}, batch {grid.batch}, no dropout. Mean ± standard deviation over the "
-        f"seeds {', '.join(map(str, grid.seeds))}. Untied heads by what W_U starts as. Losses are of "
-        f"{data.held_out.size:,} held-out tokens, in bits per byte where not said otherwise. What is studied "
-        "is the model at its best step.",
+        f"{len(lines)} models: {', '.join(counts)}. Width {grid.n_embd}, {grid.n_head} heads, context "
+        f"{grid.context}, vocabulary {data.tokenizer.vocab_size}, batch {grid.batch}, no dropout. Each "
+        f"number is the mean ± standard deviation over the seeds {', '.join(map(str, grid.seeds))}; without "
+        "±, all seeds have the same value. An untied head starts from normal random numbers (normal), as a "
+        f"copy of W_E^T (copy) or as zeros (zeros). Losses are on {data.held_out.size:,} held-out tokens, in "
+        "bits per byte unless another unit is given. The last two tables of each section measure the model "
+        "at its best step, the one with the lowest held-out loss.",
     ]
     for text in grid.texts:
         runs = [(run, lines[run.name]) for run in grid.runs() if run.text == text]
         bits = [
             *(bits_after(share, text.steps) for share in EARLY),
-            at("best", "best.bits_per_byte"),
-            ("last", lambda line: line["curve"][-1]["bits_per_byte"], "{:.3f}"),
+            at("best loss", "best.bits_per_byte"),
+            ("last loss", lambda line: line["curve"][-1]["bits_per_byte"], "{:.3f}"),
         ]
         parts += [
-            f"## Trained on {data.part(text).size:,} tokens, {text.steps:,} steps",
-            "Held-out loss after some steps, at its best and at the end; the best step; the time of a step.",
+            f"## Trained on {data.part(text).size:,} tokens for {text.steps:,} steps",
+            "Held-out loss after some of the steps, at the best step and at the last step; the best step; "
+            "the time of a training step.",
             table(
                 runs,
                 [
@@ -367,35 +376,48 @@ def tables(grid: Grid, data: Data, lines: dict[str, Line]) -> str:
                     ("ms per step", lambda line: 1000 * line["seconds_per_step"], "{:.1f}"),
                 ],
             ),
-            "The same losses, untied minus tied of the same seed and batches: below 0, untied is better.",
+            "The difference of these losses, untied minus tied, for models with the same seed and batches. "
+            "Below 0, untied is better.",
             table(
                 [(run, line) for run, line in runs if run.head != "tied"],
                 [(title, minus_tied(number, lines), "{:+.3f}") for title, number, _ in bits],
             ),
-            "The direct path A = W_E W_U: its asymmetry (0 symmetric, 1.414 unrelated), the share of tokens "
-            "with themselves as likeliest successor; by path, KL in nats from the bigrams of all "
-            f"{data.tokens.size:,} tokens, and the share of tokens whose likeliest successor is the "
-            f"commonest; all over tokens there {MIN_COUNT} times. (raw lacks ln_f: the size of its "
-            "logits, and so its KL, means nothing.)"
-            + (f" In the text: itself {itself:.3f}." if itself is not None else "")
-            + (f" By the unigram: kl {unigram['kl']:.3f}, top1 {unigram['top1']:.3f}." if unigram else ""),
+            "The direct path A = W_E W_U, and the next token predicted from one token alone. A token is "
+            f"frequent if it occurs at least {MIN_COUNT} times in the {data.tokens.size:,} tokens that are "
+            "not held out; the successors of a token are counted in the same tokens. Columns:",
+            "- asymmetry: |A - A^T| / |A|. 0: A is symmetric; 1.414: A and its transpose are unrelated.\n"
+            "- self-prediction: the share of frequent tokens whose best next token by A is the same token."
+            + (f" In the text it is {in_text:.3f}." if in_text is not None else "")
+            + "\n- KL: the KL divergence of a path's probabilities from those of the text, in nats, averaged "
+            "over frequent tokens. It depends on the scale of the logits."
+            + (f" For token counts alone (unigram) it is {unigram['kl']:.3f}." if unigram else "")
+            + "\n- top1: the share of frequent tokens whose most common successor is the path's likeliest "
+            "token."
+            + (f" For token counts alone it is {unigram['top1']:.3f}." if unigram else "")
+            + "\n- Paths: raw is W_E W_U (it has no layer norm, so its KL has no meaning); normed adds the "
+            "final layer norm; mlp0 adds the first MLP; model is the whole model.",
             table(
                 runs,
                 [
                     at("asymmetry", "direct_path.asymmetry"),
-                    at("itself", "direct_path.self_prediction_frequent"),
-                    *(at(f"kl {path}", f"bigrams.{path}.kl") for path in PATHS),
+                    at("self-prediction", "direct_path.self_prediction_frequent"),
+                    *(at(f"KL {path}", f"bigrams.{path}.kl") for path in PATHS),
                     *(at(f"top1 {path}", f"bigrams.{path}.top1") for path in PATHS),
                 ],
             ),
-            "Which tokens are alike, as rank correlations: by W_E with by W_U, each with by the tied model's "
-            "matrix of the same depth and the seed before (where the head is tied: how alike two tied models "
-            "are); held-out nats per token with the model's own head, and under the tied one.",
+            "Do two matrices agree on which tokens are similar? The rank correlation of the cosine "
+            "similarities of all pairs of tokens: W_E with W_U of the same model; W_E, and W_U, with the "
+            "matrix of a tied model of the same depth and another seed (in the rows of tied models, this "
+            "compares two tied models). Then the held-out loss in nats per token with the model's own head, "
+            "and with x @ wte.T in its place.",
             table(
                 runs,
                 [
-                    *(at(name, f"embeddings.{name}") for name in ("in_out", "in_tied", "out_tied")),
-                    *(at(f"loss.{name}", f"loss.{name}") for name in ("own", "swapped")),
+                    at("W_E, W_U", "embeddings.in_out"),
+                    at("W_E, tied", "embeddings.in_tied"),
+                    at("W_U, tied", "embeddings.out_tied"),
+                    at("loss, own head", "loss.own"),
+                    at("loss, tied head", "loss.swapped"),
                 ],
             ),
         ]
@@ -403,12 +425,12 @@ def tables(grid: Grid, data: Data, lines: dict[str, Line]) -> str:
 
 
 def minus_tied(number: Callable[[Line], Any], lines: dict[str, Line]) -> Callable[[Line], Any]:
-    """What an untied run's number has more than that of the tied run of the same seed."""
+    """A function from an untied run's line: its number minus that of the tied run with the same seed."""
     return lambda line: number(line) - number(lines[f"{line['text']}-{line['layers']}-tied-{line['seed']}"])
 
 
 def table(runs: list[tuple[Run, Line]], columns: list[Column]) -> str:
-    """A row for each depth and head, the seeds together."""
+    """A row for each depth and head, over all seeds."""
     groups: dict[tuple[int, str], list[Line]] = {}
     for run, line in runs:
         groups.setdefault((run.layers, run.head), []).append(line)
@@ -420,16 +442,18 @@ def table(runs: list[tuple[Run, Line]], columns: list[Column]) -> str:
 
 
 def spread(numbers: list[float | None], form: str) -> str:
-    """Mean and standard deviation of those that there are; the mean alone where they are all the same.
+    """Mean and standard deviation of the numbers that are not None; the mean alone if they are equal.
 
     >>> spread([1.0, 2.0, None], "{:.1f}"), spread([3, 3], "{:.0f}"), spread([None], "{:.1f}")
     ('1.5 ± 0.7', '3', '-')
     """
-    there = [number for number in numbers if number is not None]
-    if not there:
+    defined = [number for number in numbers if number is not None]
+    if not defined:
         return "-"
-    mean = form.format(statistics.fmean(there))
-    return mean if len(set(there)) == 1 else f"{mean} ± {form.format(statistics.stdev(there)).lstrip('+')}"
+    mean = form.format(statistics.fmean(defined))
+    return (
+        mean if len(set(defined)) == 1 else f"{mean} ± {form.format(statistics.stdev(defined)).lstrip('+')}"
+    )
 
 
 def label(head: str) -> str:
@@ -438,18 +462,18 @@ def label(head: str) -> str:
 
 # The pictures
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; the dashes do it in grey
+# Okabe and Ito's colours, which the colour-blind can tell apart; the dashes serve for print in grey
 STYLES: dict[str, dict[str, Any]] = {
     "tied": {"color": "#000000", "linestyle": "-"},
     "normal": {"color": "#D55E00", "linestyle": "--"},
     "copy": {"color": "#0072B2", "linestyle": "-."},
     "zeros": {"color": "#009E73", "linestyle": ":"},
 }
-DOZEN = 12
+DIRECT_PATH_TOKENS = 12  # the most common tokens, shown in the picture of A
 
 
 def pictures(grid: Grid, data: Data, lines: dict[str, Line], out: Path) -> dict[str, bytes]:
-    """The pictures, by the names of their files. Needs matplotlib."""
+    """The pictures by file name. Needs matplotlib."""
     from matplotlib import rc_context
 
     with rc_context({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False}):
@@ -468,7 +492,7 @@ def figure(width: float, height: float) -> Any:
 
 
 def png(drawing: Any) -> bytes:
-    """As a file of 256 colours, a third of the size."""
+    """A PNG file with 256 colours, which makes it three times smaller."""
     from PIL import Image
 
     drawing.savefig(buffer := BytesIO())
@@ -487,14 +511,14 @@ def of_head(lines: dict[str, Line], text: Text, layers: int, head: str) -> list[
 
 
 def bits_by_step(lines: dict[str, Line], text: Text, layers: int, head: str) -> tuple[list[int], np.ndarray]:
-    """The steps after the first, and the held-out bits per byte there, a row for each seed."""
+    """The evaluated steps from 1 on, and the held-out bits per byte at each, a row for each seed."""
     curves = [line["curve"][1:] for line in of_head(lines, text, layers, head)]
-    bits = [[look["bits_per_byte"] for look in curve] for curve in curves]
-    return [look["step"] for look in curves[0]], np.array(bits)
+    bits = [[point["bits_per_byte"] for point in curve] for curve in curves]
+    return [point["step"] for point in curves[0]], np.array(bits)
 
 
 def panels(grid: Grid, title: str) -> tuple[Any, Iterator[tuple[Any, Text, int]]]:
-    """A figure with a row for each text, a column for each depth, and the panels one by one."""
+    """A figure with a row for each text and a column for each depth, and an iterator over its panels."""
     drawing = figure(9, 0.4 + 2.4 * len(grid.texts))
     axes = drawing.subplots(len(grid.texts), len(grid.layers), sharex="row", sharey="row", squeeze=False)
     for ax, layers in zip(axes[0], grid.layers, strict=True):
@@ -509,20 +533,20 @@ def panels(grid: Grid, title: str) -> tuple[Any, Iterator[tuple[Any, Text, int]]
 
 
 def draw(ax: Any, steps: list[int], bits: np.ndarray, head: str) -> None:
-    """The seeds' mean as a line, and from their lowest to their highest as a band."""
+    """The mean over the seeds as a line, the range from the lowest to the highest as a band."""
     ax.plot(steps, bits.mean(axis=0), label=label(head), **STYLES[head])
     color = STYLES[head]["color"]
     ax.fill_between(steps, bits.min(axis=0), bits.max(axis=0), color=color, alpha=0.15, lw=0)
 
 
 def add_legend(drawing: Any) -> None:
-    """Of the first panel, above them all."""
+    """Put the legend of the first panel above all panels."""
     handles, labels = drawing.axes[0].get_legend_handles_labels()
     drawing.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
 
 
 def loss_curves(grid: Grid, lines: dict[str, Line]) -> Any:
-    """Held-out loss against the step."""
+    """Held-out loss by step."""
     drawing, axes = panels(grid, "bits per byte")
     for ax, text, layers in axes:
         for head in text.heads:
@@ -532,7 +556,7 @@ def loss_curves(grid: Grid, lines: dict[str, Line]) -> Any:
 
 
 def loss_differences(grid: Grid, lines: dict[str, Line]) -> Any:
-    """What each untied head loses more than the tied one of the same seed."""
+    """Held-out loss by step, untied minus tied with the same seed."""
     drawing, axes = panels(grid, "untied - tied")
     for ax, text, layers in axes:
         steps, tied = bits_by_step(lines, text, layers, "tied")
@@ -545,8 +569,8 @@ def loss_differences(grid: Grid, lines: dict[str, Line]) -> Any:
 
 
 def direct_paths(grid: Grid, data: Data, out: Path) -> Any:
-    """A = W_E W_U among the text's dozen commonest tokens, beside how often they follow each other."""
-    tokens = np.argsort(-data.corpus.counts, kind="stable")[:DOZEN]
+    """A = W_E W_U among the 12 most common tokens, beside how often each follows each in the text."""
+    tokens = np.argsort(-data.corpus.counts, kind="stable")[:DIRECT_PATH_TOKENS]
     names = [quoted(data.tokenizer.token_bytes(token)) for token in tokens.tolist()]
     counts = np.array([[data.corpus.count(first, second) for second in tokens] for first in tokens])
     drawing = figure(9, 5)
@@ -575,7 +599,7 @@ def direct_paths(grid: Grid, data: Data, out: Path) -> Any:
 
 
 def similarities(grid: Grid, lines: dict[str, Line]) -> Any:
-    """Which matrices hold the same tokens for alike: bars of the untied heads; a line, of two tied models."""
+    """Do two matrices agree on which tokens are similar? Bars: untied models; line: two tied models."""
     text = grid.texts[0]
     measures = {
         "in_out": "W_E and\nits W_U",
@@ -604,7 +628,7 @@ def similarities(grid: Grid, lines: dict[str, Line]) -> Any:
 
 
 def numbers(lines: list[Line], names: Iterable[str]) -> np.ndarray:  # -> [seeds, names]
-    """Of the runs' embeddings; nan where one is not defined."""
+    """The runs' numbers of these names under "embeddings"; nan if undefined."""
     return np.array([[line["embeddings"][name] for name in names] for line in lines], float)
 
 
@@ -616,9 +640,10 @@ def main(arguments: list[str] | None = None, grid: Grid = Grid()) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("corpus", help="a text in UTF-8")
-    parser.add_argument("out", metavar="OUT", type=Path, help="a directory, new or of a run to go on with")
-    args = parser.parse_args(arguments)
+    parser.add_argument("out", metavar="OUT", type=Path, help="a directory, new or of an interrupted run")
     try:
+        on_ctrl_c(signal.default_int_handler)
+        args = parser.parse_args(arguments)
         data = Data.of(read_text(args.corpus), grid.vocab_size)
         args.out.mkdir(parents=True, exist_ok=True)
         lines = run_grid(grid, data, args.out)
@@ -629,12 +654,9 @@ def main(arguments: list[str] | None = None, grid: Grid = Grid()) -> int:
                     files.open(name).write(picture)
             else:
                 print("no pictures: they need matplotlib, `pip install -e .[plot]`", file=sys.stderr)
-        print(args.out / "results.md", flush=True)
-    except BrokenPipeError:  # nobody reads where the table is; it is there
-        drop_stdout()
-        return 141
+        print(f"wrote {args.out / 'results.md'}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("\nstopped; the same command goes on with the runs that are not done", file=sys.stderr)
+        print("\nstopped; the same command continues with the missing runs", file=sys.stderr)
         return 130
     except (tiedgpt.TiedGPTError, OSError) as error:
         print(f"tying_experiment: error: {error}", file=sys.stderr)

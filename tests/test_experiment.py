@@ -1,23 +1,32 @@
-"""The tying experiment on a tiny grid: interrupted and resumed, its tables, its pictures."""
+"""The tying experiment on a tiny grid: interruption, tables, pictures; and its published results."""
 
 import doctest
 import importlib.util
 import json
+import os
 import random
+import re
+import shlex
 import shutil
+import signal
+import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tiedgpt
+from tiedgpt import cli
+from tiedgpt.checkpoints.names import known_config
 from tiedgpt.evaluation import token_losses
 from tiedgpt.study import swap
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.training.loop import Settings, Trainer
+from tiedgpt.training.loop import Settings
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "tying_experiment.py"
 spec = importlib.util.spec_from_file_location("tying_experiment", SCRIPT)
@@ -90,7 +99,7 @@ def test_interrupted_and_resumed_it_is_as_if_it_had_not_been(done, corpus, tmp_p
 
     monkeypatch.setattr(experiment, "direct_path", interrupted)
     assert experiment.main([str(corpus), str(out)], GRID) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command continues" in capsys.readouterr().err
     assert not (out / "results.md").exists()
     assert len(read(out)) == 4
     with open(out / "runs.jsonl", "a", encoding="utf-8") as file:
@@ -110,7 +119,7 @@ def test_what_is_done_is_not_done_again_unless_it_would_be_another(done, corpus,
     out = shutil.copytree(done, tmp_path / "out")
     assert experiment.main([str(corpus), str(out)], GRID) == 0
     assert not studied
-    assert capsys.readouterr().out == f"{out / 'results.md'}\n"
+    assert f"wrote {out / 'results.md'}\n" in capsys.readouterr().err
     more = replace(GRID, texts=(WHOLE, replace(FOURTH, steps=4)))
     damaged = out / "models" / "whole-0-zeros-3" / "model.safetensors"
     whole = damaged.read_bytes()
@@ -186,18 +195,19 @@ def test_what_a_line_says_of_its_model(done, corpus, monkeypatch):
     assert 0 < line["seconds_per_step"] < 1
 
 
-def test_the_model_that_is_left_is_the_best_one():
-    rng = np.random.default_rng(0)
-    tokens, config = rng.integers(0, 20, 300), replace(GRID, n_embd=24).config(1, tiedgpt.Tokenizer([]))
-    settings = Settings(steps=30, batch=3, context=7, lr=0.03, warm_up=0, eval_every=30)
-    trainer = Trainer(tiedgpt.GPT2.random(config), tokens[:40], tokens[40:], settings)
+def test_the_model_that_is_saved_is_the_best_one(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "Settings", partial(Settings, lr=2.0, warm_up=0))  # too high to learn
+    data = experiment.Data.of(corpus.read_text(encoding="utf-8"), 280)
     steps = []
-    curve, _ = experiment.train(trainer, 2.0, lambda: steps.append(1))
-    best = min(look["held_out"] for look in curve)
-    assert best < curve[-1]["held_out"], "a text at random is overfitted"
-    assert trainer.evaluate() == best
-    assert len(steps) == 30
-    assert all(look["bits_per_byte"] == 2 * look["held_out"] for look in curve)
+    line = experiment.do(experiment.Run(WHOLE, 0, "tied", 1), GRID, data, tmp_path, steps.append)
+    best, last = min(point["held_out"] for point in line["curve"]), line["curve"][-1]["held_out"]
+    assert line["best"]["held_out"] == best < last
+    model = tiedgpt.load_model(tmp_path / "models" / line["name"])
+    assert token_losses(model, data.held_out, model.config.n_ctx - 1).mean() == best
+    assert [point["step"] for point in line["curve"]] == [0, 1, 2, 3]
+    assert len(steps) == 3
+    for point in line["curve"]:
+        assert point["bits_per_byte"] == point["held_out"] * data.bits
 
 
 def cells(out: Path) -> list[dict[tuple[str, str], dict[str, str]]]:
@@ -226,30 +236,34 @@ def test_the_tables_say_what_the_lines_say(done, corpus):
     tied = [lines[f"whole-1-tied-{seed}"] for seed in (1, 2, 3)]
     row = loss["1", "untied, normal"]
     assert row["parameters"] == f"{normal[0]['parameters']:,}"
-    assert row["best"] == shown([min(look["bits_per_byte"] for look in line["curve"]) for line in normal])
-    assert row["last"] == shown([line["curve"][-1]["bits_per_byte"] for line in normal])
+    assert row["best loss"] == shown(
+        [min(point["bits_per_byte"] for point in line["curve"]) for line in normal]
+    )
+    assert row["last loss"] == shown([line["curve"][-1]["bits_per_byte"] for line in normal])
     assert row["best step"] == "3"
     assert row["ms per step"] == shown([1000 * line["seconds_per_step"] for line in normal], 1)
     after = [
-        [next(look["bits_per_byte"] for look in line["curve"] if look["step"] == 1) for line in group]
+        [next(point["bits_per_byte"] for point in line["curve"] if point["step"] == 1) for line in group]
         for group in (normal, tied)
     ]
     assert row["after 1"] == shown(after[0])
     assert difference["1", "untied, normal"]["after 1"] == shown(np.subtract(*after), sign="+")
     assert direct["0", "tied"]["asymmetry"] == "0.000"
-    assert direct["0", "tied"]["kl mlp0"] == "-"
+    assert direct["0", "tied"]["KL mlp0"] == "-"
     for path in ("raw", "normed", "mlp0", "model"):
         kl = [line["bigrams"][path]["kl"] for line in normal]
-        assert direct["1", "untied, normal"][f"kl {path}"] == shown(kl)
-    assert alike["1", "tied"]["in_tied"] == shown([line["embeddings"]["in_tied"] for line in tied[1:]])
-    assert alike["1", "untied, normal"]["out_tied"] == shown(
+        assert direct["1", "untied, normal"][f"KL {path}"] == shown(kl)
+    assert alike["1", "tied"]["W_E, tied"] == shown([line["embeddings"]["in_tied"] for line in tied[1:]])
+    assert alike["1", "untied, normal"]["W_U, tied"] == shown(
         [line["embeddings"]["out_tied"] for line in normal]
     )
-    assert alike["1", "untied, normal"]["loss.swapped"] == shown([line["loss"]["swapped"] for line in normal])
-    assert alike["1", "tied"]["loss.swapped"] == "-"
+    assert alike["1", "untied, normal"]["loss, tied head"] == shown(
+        [line["loss"]["swapped"] for line in normal]
+    )
+    assert alike["1", "tied"]["loss, tied head"] == "-"
     few = [lines[f"fourth-0-tied-{seed}"]["best"]["bits_per_byte"] for seed in (1, 2, 3)]
-    assert tables[4]["0", "tied"]["best"] == shown(few)
-    assert loss["0", "tied"]["best"] != shown(few)
+    assert tables[4]["0", "tied"]["best loss"] == shown(few)
+    assert loss["0", "tied"]["best loss"] != shown(few)
 
 
 def test_the_pictures_are_made(done, corpus):
@@ -270,7 +284,7 @@ def test_the_pictures_show_what_the_lines_say(done, corpus):
 
     def bits(head):
         curves = [lines[f"fourth-1-{head}-{seed}"]["curve"][1:] for seed in (1, 2, 3)]
-        return np.array([[look["bits_per_byte"] for look in curve] for curve in curves])
+        return np.array([[point["bits_per_byte"] for point in curve] for curve in curves])
 
     last = experiment.loss_curves(GRID, lines).axes[-1]
     for line, head in zip(last.lines, ("tied", "normal"), strict=True):
@@ -294,6 +308,29 @@ def test_without_matplotlib_a_line_says_how_to_get_it(done, corpus, monkeypatch,
     assert "pip install -e .[plot]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("importing", [True, False])
+def test_ctrl_c_ends_with_130_and_no_traceback(corpus, tmp_path, importing):
+    """While modules are imported, and while a model is trained."""
+    (tmp_path / "numpy.py").write_text("print('run', flush=True); import time; time.sleep(60)")
+    path = [str(SCRIPT.parents[1]), *([str(tmp_path)] if importing else [])]
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(corpus), str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+    )
+    out = b""
+    while b"run" not in out:
+        byte = process.stdout.read(1)
+        assert byte, out
+        out += byte
+    process.send_signal(signal.SIGINT)
+    out += process.communicate(timeout=60)[0]
+    assert process.returncode == 130
+    assert b"Traceback" not in out
+    assert (b"the same command continues" in out) == (not importing)
+
+
 @pytest.mark.parametrize("line", ['{"name": "whole-0-tied-1"}', "[]", "what?", "3"])
 def test_a_line_that_is_not_ours_is_named(corpus, tmp_path, capsys, line):
     (tmp_path / "runs.jsonl").write_text(f'{{"name": "x", "settings": {{}}}}\n{line}\n', encoding="utf-8")
@@ -311,6 +348,61 @@ def test_bad_texts_are_named_in_a_line(tmp_path, capsys):
     assert experiment.main([str(text), str(tmp_path / "out")], GRID) == 2
     assert "the fourth text to train on has 2 tokens" in capsys.readouterr().err.splitlines()[-1]
     assert not list(tmp_path.glob("out/models/*"))
+
+
+RESULTS = SCRIPT.parent / "tying_results"
+
+
+def test_the_published_tables_have_the_captions_and_columns_that_the_script_writes(done, corpus):
+    """The published runs are not in the repository, so nothing else keeps results.md and the script alike."""
+    assert experiment.main([str(corpus), str(done)], GRID) == 0
+
+    def without_numbers(path: Path) -> list[str]:
+        lines = [*path.read_text(encoding="utf-8").splitlines(), ""]
+        kept = [line for line, after in pairwise(lines) if line[:1] != "|" or after.startswith("| ---")]
+        return [re.sub(r"\d[\d,.]*", "N", line) for line in kept]
+
+    assert without_numbers(RESULTS / "results.md") == without_numbers(done / "results.md")
+
+
+PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_number_of_the_page_is_in_the_published_tables():
+    tables = (RESULTS / "results.md").read_text(encoding="utf-8")
+    shipped = (SCRIPT.parents[1] / "weights" / "README.md").read_text(encoding="utf-8")
+    numbers = re.findall(r"(?<!\d)[-+]?\d{1,2}\.\d{3}(?!\d)(?: ± \d\.\d{3})?", PAGE)
+    assert len(numbers) > 70
+    for number in set(numbers) - {"1.414"}:
+        assert re.search(rf"(?<![-+\d]){re.escape(number)}(?! ±|\d)", tables + shipped), number
+
+
+def test_the_parameters_of_the_page():
+    rows = re.findall(r"^\| (\S+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d.]+ %) \|$", PAGE, re.M)
+    assert len(rows) == 5
+    for name, *figures in rows:
+        counts = tiedgpt.count_parameters(known_config(name))
+        tied, untied = counts["tied"]["total"], counts["untied"]["total"]
+        saved = untied - tied
+        assert figures == [f"{tied:,}", f"{untied:,}", f"{saved:,}", f"{100 * saved / untied:.1f} %"]
+
+
+@pytest.mark.parametrize("command", re.findall(r"^\$ (tiedgpt .*)$", PAGE, re.M))
+def test_the_commands_of_the_page(command, capsys):
+    command, _, comment = command.partition("#")
+    argv = shlex.split(command)[1:]
+    cli.build_parser(argv).parse_args(argv)
+    if comment:  # tying saves NUMBER, PERCENT
+        assert cli.main(argv) == 0
+        assert comment.strip() in capsys.readouterr().out
+
+
+def test_the_links_of_the_page():
+    for link, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", PAGE):
+        assert (RESULTS / link).exists(), link
+        headings = re.findall(r"^#+ (.*)$", PAGE, re.M)
+        slugs = [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+        assert not anchor or anchor in slugs, anchor
 
 
 def test_the_examples_in_the_docstrings():

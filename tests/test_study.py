@@ -1,4 +1,4 @@
-"""What the switch does, measured: each number against a plain computation of it, and a known answer."""
+"""Each number of the study against a plain computation of it, and on inputs with a known answer."""
 
 import math
 from dataclasses import replace
@@ -52,9 +52,9 @@ def test_the_sparse_table_is_the_whole_one():
     ids = some_text()
     text, table = Corpus.of(ids, V + 2), table_of(ids, V + 2)
     for token in range(V + 2):
-        successors, followed = text.row(token)
+        successors, counts = text.row(token)
         assert successors.tolist() == np.flatnonzero(table[token]).tolist()
-        assert followed.tolist() == table[token, successors].tolist()
+        assert counts.tolist() == table[token, successors].tolist()
     assert text.count(ids[0], ids[1]) == table[ids[0], ids[1]] > 0
     assert text.count(V, 0) == 0
     assert text.counts.tolist() == [np.count_nonzero(ids == token) for token in range(V + 2)]
@@ -68,7 +68,7 @@ def test_a_corpus_without_pairs(ids):
     assert text.counts.sum() == len(ids)
     assert [array.size for array in text.row(4)] == [0, 0]
     assert text.frequent().size == 0
-    assert text.self_prediction(text.frequent()) is None
+    assert text.self_prediction() is None
 
 
 @pytest.mark.parametrize("token", [-1, V])
@@ -77,10 +77,28 @@ def test_ids_of_another_vocabulary_are_refused(token):
         Corpus.of([0, token, 1], V)
 
 
-def test_who_is_followed_by_itself():
-    text = Corpus.of([1, 1, 1, 2, 2, 3, 0, 0, 2, 2], 5)
-    # 1 -> 1 1 2, 2 -> 2 2 3, 3 -> 0, 0 -> 0 2: a tie is no other token's win
-    assert text.self_prediction(np.array([0, 1, 2, 3])) == 3 / 4
+def test_the_share_of_frequent_tokens_that_follow_themselves():
+    ids = [t for t in range(9) for _ in range(120)]  # 0 to 8 follow themselves,
+    ids += [9, 9, 10] * 60  # and so does 9, although 10 follows it as often
+    ids += [10, 11, 12, 13] * 150 + [14] * 80  # 10 to 13 do not; 14 is not frequent
+    table, frequent = table_of(ids, 15), range(14)
+    expected = np.mean([table[t, t] == table[t].max() for t in frequent])
+    text = Corpus.of(np.array(ids), 15)
+    assert text.frequent().tolist() == list(frequent)
+    assert text.self_prediction() == expected == 10 / 14
+
+
+def test_an_average_over_too_few_frequent_tokens_is_not_reported():
+    model = random_model()
+    for frequent, reported in ((9, False), (10, True)):
+        text = Corpus.of(np.arange(V).repeat(np.where(np.arange(V) < frequent, 100, 99)), V)
+        assert text.frequent().size == frequent
+        numbers = (
+            text.self_prediction(),
+            bigrams.bigrams(model, text),
+            direct_path.direct_path(model, text)["self_prediction_frequent"],
+        )
+        assert [number is not None for number in numbers] == [reported] * 3
 
 
 # Paths
@@ -135,12 +153,12 @@ def test_every_path_keeps_the_dtype_and_no_layers_have_no_mlp0():
     assert list(paths.paths_of(shallow)) == ["raw", "normed", "model"]
 
 
-def test_blocks_are_the_tokens_in_pieces(monkeypatch):
-    monkeypatch.setattr(paths, "BLOCK", 250)
-    pieces = list(paths.blocks(TOKENS, V))
+def test_split_tokens(monkeypatch):
+    monkeypatch.setattr(paths, "MAX_LOGITS", 250)
+    pieces = list(paths.split_tokens(TOKENS, V))
     assert [piece.size for piece in pieces] == [2, 2, 1]
     assert np.concatenate(pieces).tolist() == TOKENS.tolist()
-    assert [piece.size for piece in paths.blocks(TOKENS, 251)] == [1] * 5
+    assert [piece.size for piece in paths.split_tokens(TOKENS, 251)] == [1] * 5
 
 
 def test_log_softmax_of_what_no_float_can_hold():
@@ -151,17 +169,17 @@ def test_log_softmax_of_what_no_float_can_hold():
         paths.log_probabilities(np.array([1.0, np.nan]))
 
 
-def test_best_are_the_highest():
+def test_top_k_are_the_highest():
     scores = np.random.default_rng(0).standard_normal(50)
-    assert paths.best(scores, 7).tolist() == np.argsort(-scores)[:7].tolist()
-    assert paths.best(scores[:3], 7).tolist() == np.argsort(-scores[:3]).tolist()
+    assert paths.top_k(scores, 7).tolist() == np.argsort(-scores)[:7].tolist()
+    assert paths.top_k(scores[:3], 7).tolist() == np.argsort(-scores[:3]).tolist()
 
 
 # Direct path
 
 
 def test_asymmetry_is_that_of_the_whole_matrix(monkeypatch):
-    monkeypatch.setattr(direct_path, "ROWS", 17)
+    monkeypatch.setattr(direct_path, "ROWS_AT_ONCE", 17)
     model = random_model(UNTIED)
     A = model.W_E.astype(np.float64) @ model.W_U.astype(np.float64)
     expected = np.linalg.norm(A - A.T) / np.linalg.norm(A)
@@ -190,7 +208,7 @@ def test_asymmetry_of_known_matrices():
 
 
 def test_self_prediction_is_that_of_the_whole_matrix(monkeypatch):
-    monkeypatch.setattr(paths, "BLOCK", 7 * V)
+    monkeypatch.setattr(paths, "MAX_LOGITS", 7 * V)
     for model in (random_model(), random_model(UNTIED), random_model(SMALL, seed=2)):
         best = (model.W_E @ model.W_U).argmax(axis=1)
         done = []
@@ -212,7 +230,7 @@ def test_self_prediction_of_known_matrices():
 
 def test_a_damaged_matrix_is_an_error(model):
     model.parameters["wte.weight"][7, 2] = np.nan
-    with pytest.raises(TiedGPTError, match="not a finite number: the checkpoint is damaged"):
+    with pytest.raises(TiedGPTError, match="holds a number that is not finite: the checkpoint is damaged"):
         direct_path.direct_path(model)
 
 
@@ -241,7 +259,7 @@ def brute_force(logits, table, token):
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
 def test_bigrams_are_those_of_the_definitions(head, monkeypatch):
-    monkeypatch.setattr(paths, "BLOCK", 4 * V)
+    monkeypatch.setattr(paths, "MAX_LOGITS", 4 * V)
     ids = some_text()
     text, table = Corpus.of(ids, V), table_of(ids, V)
     model = random_model(SMALL.with_head(head), dtype=np.float64)
@@ -318,11 +336,6 @@ def test_ties_and_few_successors_are_counted_kindly():
     assert bigrams.score_row(log_p, *tie)["spearman"] is None
     assert bigrams.mean([None, 1.0, 3.0]) == 2
     assert bigrams.mean([None]) is None
-
-
-def test_a_corpus_too_small_for_the_count_has_no_bigrams(model):
-    assert bigrams.bigrams(model, Corpus.of(np.arange(V).repeat(99), V)) is None
-    assert bigrams.bigrams(model, Corpus.of(np.arange(V).repeat(100), V)) is not None
 
 
 # Similarity

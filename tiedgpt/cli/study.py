@@ -1,8 +1,10 @@
-"""`tiedgpt study`: what the switch does to a model, as numbers, side by side."""
+"""`tiedgpt study`: what tying does to a model, as numbers, several models side by side."""
 
 import argparse
 import json
-from collections.abc import Callable
+import shutil
+import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,12 +14,13 @@ import numpy as np
 from ..checkpoints import open_checkpoint
 from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
-from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError
+from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
 from ..parameters import count_parameters
+from ..study import look_up
 from ..study.bigrams import bigrams
-from ..study.corpus import MIN_COUNT, Corpus
+from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.direct_path import direct_path
-from ..study.paths import PATHS, paths_of
+from ..study.paths import PATH_PARTS, paths_of
 from ..study.similarity import embeddings
 from ..study.swap import losses, sample
 from ..tokenizer import Tokenizer
@@ -30,7 +33,6 @@ from .common import (
     find,
     load,
     note,
-    print_table,
     read_text,
     source_name,
 )
@@ -43,13 +45,15 @@ EXAMPLES = """\
 
 
 def add_parser(commands: Any) -> None:
-    summary = "Measure what the output head learned, models side by side."
+    summary = "Measure what tying does to a model: one column for each model."
     parser = add_command(commands, "study", run, summary, EXAMPLES)
     parser.add_argument(
         "models", nargs="+", metavar="MODEL", help="a name, a directory or a .safetensors file"
     )
     parser.add_argument(
-        "--corpus", metavar="FILE", help="a text in UTF-8, for the numbers that need one; - for stdin"
+        "--corpus",
+        metavar="FILE",
+        help="a text in UTF-8 for the measurements that need one (bigrams, losses); - for stdin",
     )
     add_special_option(parser)
     add_json_option(parser)
@@ -57,7 +61,7 @@ def add_parser(commands: Any) -> None:
 
 @dataclass
 class Subject:
-    """A model to study, not loaded yet, with its tokenizer and the corpus in its tokens, where there are."""
+    """A model to study, not loaded yet, with its tokenizer and the corpus in its tokens, if there are any."""
 
     name: str
     checkpoint: Checkpoint
@@ -65,7 +69,7 @@ class Subject:
     corpus: Corpus | None = None
 
     def shares_vocabulary(self, other: "Subject") -> bool:
-        """Whether each token id is the same token to both, for all that is known."""
+        """Whether every token id is known to be the same token in both models."""
         ours, theirs = self.tokenizer, other.tokenizer
         return (
             ours is not None
@@ -79,10 +83,7 @@ def run(args: argparse.Namespace) -> None:
     text = None if args.corpus is None else read_text(args.corpus)
     subjects = open_subjects(args.models)
     if text is None:
-        note(
-            "no --corpus: bigrams, norms and losses need a text and are left out; similarities are also of "
-            "tokens that training may never have met"
-        )
+        note("no --corpus: only what the weights alone show is reported, for all tokens of the vocabulary")
         corpus = None
     else:
         read_corpus(text, subjects, source_name(args.corpus), args.allow_special)
@@ -91,11 +92,11 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps({"corpus": corpus, "models": reports}))
     else:
-        print_reports(reports)
+        print_reports(reports, max(24, shutil.get_terminal_size().columns))
 
 
 def open_subjects(names: list[str]) -> list[Subject]:
-    """The models by name, checked but not loaded; notes on what about them does not compare."""
+    """The models by name, checked but not loaded. Notes say which of them cannot be compared."""
     subjects = []
     for name in names:
         path = find(name)[1]
@@ -103,13 +104,13 @@ def open_subjects(names: list[str]) -> list[Subject]:
         try:
             tokenizer = read_tokenizer(path)
         except (CheckpointError, TokenizerError) as error:
-            note(f"{error}; what needs a corpus or another model is left out")
+            note(f"{error}; {name} is not measured on the corpus or compared with other models")
         subjects.append(Subject(name, checkpoint, tokenizer))
     for first, other in pairwise([subject for subject in subjects if subject.tokenizer]):
         if not first.shares_vocabulary(other):
             note(
-                f"{first.name} and {other.name} have vocabularies of different tokens or sizes: what is "
-                "counted in tokens does not compare, and their embeddings are not compared"
+                f"{first.name} and {other.name} have different vocabularies: do not compare their losses and "
+                "other numbers per token; their embeddings are not compared"
             )
     return subjects
 
@@ -119,9 +120,9 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
     for subject in subjects:
         if subject.tokenizer is None:
             continue
-        alike = [other for other in subjects if other.corpus and subject.shares_vocabulary(other)]
-        if alike:
-            subject.corpus = alike[0].corpus
+        same = [other for other in subjects if other.corpus and subject.shares_vocabulary(other)]
+        if same:
+            subject.corpus = same[0].corpus
             continue
         ids = encode(subject.tokenizer, text, allow_special, name)
         try:
@@ -129,23 +130,21 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
         except ArgumentError as error:  # its tokenizer has more tokens than the model
             note(f"{name} in the tokens of {subject.name}: {error}; what needs a corpus is left out")
             continue
-        if corpus.frequent().size == 0:
+        if (frequent := corpus.frequent().size) < MIN_TOKENS:
             note(
-                f"{name} is too small for bigrams: of its {len(ids):,} tokens, as {subject.name} has them, "
-                f"none is there {MIN_COUNT} times"
+                f"{name} is too small for the rows about frequent tokens: {frequent} of the tokens of "
+                f"{subject.name} occur {MIN_COUNT} times or more in it; expected at least {MIN_TOKENS}"
             )
         if len(ids) < 2:
-            note(f"{name} is too small for a loss: it takes two tokens to predict one")
+            note(f"{name} is too small for a loss: expected at least two tokens")
         elif subject.checkpoint.config.n_ctx < 2:
-            note(
-                f"{subject.name} has a context of one token, and so no loss: a window of one predicts nothing"
-            )
+            note(f"{subject.name} has a context of one token: it has no loss")
 
 
 def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
-    """Each model's numbers, in the order of the subjects; one model in memory at a time."""
+    """Each model's numbers, in the order of the subjects, with one model in memory at a time."""
     reports: dict[int, dict[str, Any]] = {}
-    tied: list[tuple[Subject, np.ndarray]] = []  # these are studied first: the others' matrices are compared
+    tied: list[tuple[Subject, np.ndarray]] = []  # studied first, because the others are compared with them
     for number, subject in sorted(enumerate(subjects), key=lambda item: not item[1].checkpoint.config.tied):
         with_tied = [W_E for other, W_E in tied if subject.shares_vocabulary(other)]
         try:
@@ -158,7 +157,7 @@ def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
 
 
 def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any], np.ndarray]:
-    """One model's numbers, None where they have no meaning or would need what is not there, and its W_E."""
+    """One model's numbers and its W_E. A number is None if it is undefined or needs what is missing."""
     name, corpus = subject.name, subject.corpus
     model = load(subject.checkpoint, None)
     count = count_parameters(model.config)[model.config.head]
@@ -174,13 +173,13 @@ def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any]
     report |= {"bigrams": None, "embeddings": embeddings(model, corpus, tied_W_E), "loss": None}
     if corpus is None:
         return report, model.W_E
-    tokens = corpus.frequent()
+    frequent = corpus.frequent().size
     report["corpus"] = {
         "tokens": corpus.ids.size,
-        "frequent": tokens.size,
-        "self_prediction": corpus.self_prediction(tokens),
+        "frequent": frequent,
+        "self_prediction": corpus.self_prediction(),
     }
-    with Progress(f"{name}: bigrams", tokens.size * (1 + len(paths_of(model))), "token") as bar:
+    with Progress(f"{name}: bigrams", frequent * (1 + len(paths_of(model))), "token") as bar:
         report["bigrams"] = bigrams(model, corpus, bar.add)
     end = sample(corpus.ids, model.config.n_ctx)
     with Progress(f"{name}: loss", end.size * (1 if model.config.tied else 2), "token") as bar:
@@ -188,124 +187,163 @@ def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any]
     return report, model.W_E
 
 
-PERCENT, DECIMALS, COUNT = (lambda x: f"{100 * x:.1f} %"), "{:.3f}".format, "{:,}".format
-# What stands above a group of rows; the rows, by their places in the JSON; what is read off them.
-GROUPS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str], str], ...] = (
-    (
-        "What the head costs",
-        ("parameters", "bytes"),
-        COUNT,
-        "Tied, there is one [V, D] matrix less. Bytes in float32.",
+PERCENT, DECIMALS = (lambda x: f"{100 * x:.1f} %"), "{:.3f}".format
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of the report that belong together."""
+
+    heading: str
+    rows: dict[str, str]  # a row's place in the JSON -> its label
+    reading: str  # how to read the numbers
+    form: Callable[[float], str] = DECIMALS  # of numbers that are not counts
+
+    def cells(self, report: dict[str, Any]) -> list[str]:
+        """A model's column: one cell for each row."""
+        return [self.cell(look_up(report, place)) for place in self.rows]
+
+    def cell(self, value: Any) -> str:
+        if value is None or isinstance(value, str):
+            return value or "-"
+        return f"{value:,}" if isinstance(value, int) else self.form(value)
+
+
+def path_rows(measure: str) -> dict[str, str]:
+    paths = {"unigram": "token counts, no model", **PATH_PARTS}
+    return {f"bigrams.{path}.{measure}": f"{path}: {parts}" for path, parts in paths.items()}
+
+
+GROUPS = (
+    Group(
+        "Output head and size",
+        {"head": "Output head", "parameters": "Parameters", "bytes": "Bytes in float32"},
+        "An untied model stores one matrix more: W_U, as large as the token embedding W_E.",
     ),
-    (
-        "The corpus",
-        ("corpus.tokens", "corpus.frequent"),
-        COUNT,
-        f"Tokens in it; different ones there {MIN_COUNT} times or more, whose bigrams are below.",
+    Group(
+        "Corpus",
+        {"corpus.tokens": "Tokens", "corpus.frequent": "Frequent tokens"},
+        f"A token is frequent if it occurs at least {MIN_COUNT} times. Rows about frequent tokens are "
+        "averages over these, each counted once.",
     ),
-    (
-        "Tied, the direct path A = W_E W_U is symmetric",
-        ("direct_path.asymmetry",),
-        DECIMALS,
-        '|A - A^T| / |A|: 0 if "New York" scores as "York New", 1.414 if unrelated.',
+    Group(
+        "Is A = W_E W_U symmetric?",
+        {"direct_path.asymmetry": "|A - A^T| / |A|"},
+        "A[s, t] is the score that token s by itself, without any layer, gives to t as the next token. 0: "
+        '"York" after "New" scores the same as "New" after "York", as in every tied model. 1.414: the two '
+        "scores are unrelated.",
     ),
-    (
-        "Tied, a token predicts itself",
-        ("direct_path.self_prediction", "direct_path.self_prediction_frequent", "corpus.self_prediction"),
+    Group(
+        "Does a token predict itself?",
+        {
+            "direct_path.self_prediction": "All tokens, by A",
+            "direct_path.self_prediction_frequent": "Frequent tokens, by A",
+            "corpus.self_prediction": "Frequent tokens, in the corpus",
+        },
+        "The share of tokens whose best next token by A is the same token; in the corpus, whose most common "
+        "next token is the same token.",
         PERCENT,
-        "Share with themselves as likeliest successor: by A, of all tokens and of the\n"
-        "  frequent ones; of these in the corpus.",
     ),
-    (
-        "A path from one token to logits is a bigram model: raw, W_E W_U; normed, by\n"
-        "ln_f too; mlp0, by the first MLP too; model, all of it; unigram, no path at all",
-        tuple(f"bigrams.{path}.top1" for path in ("unigram", *PATHS)),
+    Group(
+        "Next token from one token: is the most common one found?",
+        path_rows("top1"),
+        "The share of frequent tokens for which the likeliest next token is the corpus's most common one. "
+        "Each row uses a part of the model to turn one token into scores for the next; ln_f is the final "
+        "layer norm.",
         PERCENT,
-        "Share of tokens whose likeliest successor by the path is the commonest there.",
     ),
-    (
-        "",
-        tuple(f"bigrams.{path}.top5" for path in ("unigram", *PATHS)),
+    Group(
+        "Next token from one token: are the five most common ones found?",
+        path_rows("top5"),
+        "Of the corpus's five most common next tokens, the share that are among the five likeliest.",
         PERCENT,
-        "Of the path's five likeliest, the share that are among the five commonest.",
     ),
-    (
-        "",
-        tuple(f"bigrams.{path}.kl" for path in ("unigram", *PATHS)),
-        DECIMALS,
-        "KL divergence of the path from the corpus's counts, in nats; 0 is a bigram\n"
-        "  model. raw has no ln_f, so its size means nothing: judge it by its order.",
+    Group(
+        "Next token from one token: how far from the corpus's probabilities?",
+        path_rows("kl"),
+        "KL divergence in nats; 0: the same probabilities. It depends on the scale of the scores. raw has no "
+        "layer norm, so its scale has no meaning; a high value of normed can come from the scale alone.",
     ),
-    (
-        "",
-        tuple(f"bigrams.{path}.spearman" for path in ("unigram", *PATHS)),
-        DECIMALS,
-        "Are the successors that there are ranked as the corpus ranks them? 1: yes.",
+    Group(
+        "Next token from one token: in the corpus's order?",
+        path_rows("spearman"),
+        "Rank correlation of the scores with the counts, over the tokens that follow in the corpus. 1: the "
+        "same order; 0: unrelated.",
     ),
-    (
-        "The tied matrix becomes like an untied model's output embedding",
-        tuple(f"embeddings.{pair}" for pair in ("in_out", "in_tied", "out_tied")),
-        DECIMALS,
-        "Rank correlation of all pairs' cosines, by two of these: in, the model's W_E;\n"
-        "  out, its W_U; tied, the first tied model's W_E.",
+    Group(
+        "Do two matrices agree on which tokens are similar?",
+        {
+            "embeddings.in_out": "W_E and W_U of this model",
+            "embeddings.in_tied": "W_E and the tied model's W_E",
+            "embeddings.out_tied": "W_U and the tied model's W_E",
+            "embeddings.tokens": "Tokens compared",
+        },
+        "Rank correlation of the cosine similarities of all pairs of tokens. 1: the same order of pairs; 0: "
+        "unrelated. The tied model is the first tied one that has the same vocabulary.",
     ),
-    (
-        "Frequent tokens and the lengths of their vectors",
-        ("embeddings.in_norm_frequency", "embeddings.out_norm_frequency"),
-        DECIMALS,
-        "Are frequent tokens' vectors the longer ones (towards 1), or the shorter (-1)?",
+    Group(
+        "Do frequent tokens have long vectors?",
+        {
+            "embeddings.in_norm_frequency": "Rows of W_E",
+            "embeddings.out_norm_frequency": "Columns of W_U",
+        },
+        "Rank correlation of a vector's length with its token's count, over the tokens of the corpus. 1: the "
+        "more frequent, the longer; -1: the more frequent, the shorter.",
     ),
-    (
-        "An untied model's body needs its own head",
-        ("loss.own", "loss.swapped"),
-        DECIMALS,
-        "Nats per token, of up to 16,384 in the corpus's last tenth, which is what\n"
-        "  `train` holds out; swapped: the same body under x @ wte.T.",
+    Group(
+        "Can the embedding replace the head of an untied model?",
+        {
+            "loss.own": "Loss with the model's own head",
+            "loss.swapped": "Loss with x @ wte.T as the head",
+            "loss.tokens": "Tokens predicted",
+        },
+        "Nats per token at the end of the corpus. A model that was trained on these tokens predicts them "
+        "better; `tiedgpt train` holds out the last tenth of its text.",
     ),
 )
 
+LABEL_WIDTH = 35  # model names are wrapped to leave the labels this much,
+MIN_LABEL_WIDTH = 16  # and a label gets a line to itself if the numbers leave it less than this
+TEXT_WIDTH = 80
 
-def print_reports(reports: list[dict[str, Any]]) -> None:
-    """A column for each model, a row for each quantity that one of them has."""
-    names = [report["model"] for report in reports]
-    short = [short_name(name) for name in names]
-    if len(set(short)) < len(set(names)):  # two that end alike
-        short = [f"{number}: {name}" for number, name in enumerate(short, 1)]
-    lines: list[str | tuple[str, ...]] = [
-        ("", *short),
-        ("head", *(report["head"] for report in reports)),
+
+def print_reports(reports: list[dict[str, Any]], width: int) -> None:
+    """A column for each model, in tables that fit a terminal of `width` columns."""
+    widest = max(len(cell) for report in reports for group in GROUPS for cell in group.cells(report))
+    fitting = max(1, width // (widest + 2))
+    for start in range(0, len(reports), fitting):
+        lines = table(reports[start : start + fitting], widest, width)
+        print("\n" * (start > 0) + "\n".join(lines))
+
+
+def table(reports: list[dict[str, Any]], widest: int, width: int) -> list[str]:
+    """The lines of one table. A row is left out if no model has its number, a group if none has its first."""
+    names = [one_line(report["model"]) for report in reports]
+    left_for_names = (width - LABEL_WIDTH) // len(names) - 2
+    column = 2 + max(widest, min(max(map(len, names)), left_for_names))
+    label_width = min(LABEL_WIDTH, width - column * len(names))
+    own_line = label_width < MIN_LABEL_WIDTH
+
+    def row(label: str, cells: Sequence[str]) -> list[str]:
+        room = (width if own_line else label_width) - 2
+        *above, last = textwrap.indent(textwrap.fill(label, room, subsequent_indent="  "), "  ").split("\n")
+        numbers = "".join(cell.rjust(column) for cell in cells)
+        return [*above, last, numbers] if own_line else [*above, last.ljust(label_width) + numbers]
+
+    header = [textwrap.wrap(name, column - 2) for name in names]
+    height = max(map(len, header))
+    lines = [
+        row("", cells)[-1] for cells in zip(*([""] * (height - len(h)) + h for h in header), strict=True)
     ]
-    for claim, rows, form, reading in GROUPS:
-        values = {row: [look_up(report, row) for report in reports] for row in rows}
-        there = {row: cells for row, cells in values.items() if any(cell is not None for cell in cells)}
-        if there:
-            lines += ["", *([claim] if claim else [])]
-            lines += [
-                (f"  {row}", *("-" if cell is None else form(cell) for cell in cells))
-                for row, cells in there.items()
-            ]
-            lines.append(f"  {reading}")
-    print_table(lines)
-
-
-def look_up(report: dict[str, Any], place: str) -> Any:
-    """A number by its place in the JSON; None if it is not there.
-
-    >>> look_up({"loss": {"own": 1.5}, "bigrams": None}, "loss.own")
-    1.5
-    """
-    value: Any = report
-    for key in place.split("."):
-        value = value.get(key) if value else None
-    return value
-
-
-def short_name(name: str, limit: int = 18) -> str:
-    """A model's name at the head of its column; of a long path the end.
-
-    >>> short_name("shakespeare-tied"), short_name("some/where/my-model/"), short_name("x" * 30)
-    ('shakespeare-tied', 'my-model', '...xxxxxxxxxxxxxxx')
-    """
-    if len(name) > limit:
-        name = name.rstrip("/").rpartition("/")[2]
-    return name if len(name) <= limit else f"...{name[3 - limit :]}"
+    for group in GROUPS:
+        rows = list(zip(group.rows.values(), *map(group.cells, reports), strict=True))
+        if set(rows[0][1:]) == {"-"}:
+            continue
+        lines += ["", *textwrap.wrap(group.heading, min(width, TEXT_WIDTH))]
+        for label, *cells in rows:
+            if set(cells) != {"-"}:
+                lines += row(label, cells)
+        lines += textwrap.wrap(
+            group.reading, min(width, TEXT_WIDTH), initial_indent="  ", subsequent_indent="  "
+        )
+    return lines

@@ -1,12 +1,26 @@
-"""What the switch does to a model: each claim about tying as a number, each room one kind of number.
+"""Measurements of what tying does to a model. Each module computes one kind of number.
 
-    corpus.py        which token follows which in a text, counted
+    corpus.py        count which token follows which in a text
     paths.py         four ways from one token to logits, from W_E W_U alone to the whole model
     direct_path.py   A = W_E W_U: is it symmetric, does a token predict itself?
-    bigrams.py       how near each path comes to the corpus's counts
-    similarity.py    which tokens a matrix holds for alike; rank correlation
-    swap.py          the loss of a model, and of its body under the other head
-    lens.py          what each layer's residual stream would say
+    bigrams.py       compare each path with the bigram counts of a text
+    similarity.py    do two embeddings agree on which tokens are similar? rank correlation
+    swap.py          the loss of an untied model with its own head and with the tied head
+    lens.py          the next token that each layer's residual stream predicts
 
-Letters as in model.py: V vocabulary, D width, W_E [V, D], W_U [D, V]; n tokens, P different pairs.
+Letters as in model.py: V vocabulary, D width, W_E [V, D], W_U [D, V]; n tokens, P distinct pairs.
 """
+
+from typing import Any
+
+
+def look_up(report: dict[str, Any], place: str) -> Any:
+    """A value of a nested report by its dotted path; None if a key on the way is missing.
+
+    >>> look_up({"loss": {"own": 1.5}, "bigrams": None}, "loss.own")
+    1.5
+    """
+    value: Any = report
+    for key in place.split("."):
+        value = value.get(key) if value else None
+    return value

@@ -1,4 +1,4 @@
-"""Which token follows which in a text: counts, to hold a model's opinions against."""
+"""Count the tokens of a text and its bigrams, to compare them with a model's predictions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,16 +8,17 @@ import numpy as np
 from ..checks import as_array
 from ..errors import ArgumentError
 
-MIN_COUNT = 100  # a token seen less often has too few successors for its counts to say much
+MIN_COUNT = 100  # a token that occurs less often has too few successors for a bigram distribution
+MIN_TOKENS = 10  # an average over fewer frequent tokens is not reported
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text's ids, its tokens counted, and its pairs of neighbours counted.
+    """The token ids of a text, the count of each token, and the count of each pair of neighbours.
 
-    The pairs are the rows of a sparse [V, V] table: token t was followed by successors[a:b], in the order
-    of their ids, followed[a:b] times, where a, b = starts[t], starts[t + 1]. (The whole table would be
-    20 GB for GPT-2's vocabulary; a megabyte of text has some hundred thousand different pairs.)
+    The pairs are the rows of a sparse [V, V] table: successors[a:b], in the order of their ids, followed
+    token t pair_counts[a:b] times, where a, b = starts[t], starts[t + 1]. (The dense table would take 20 GB
+    for GPT-2's vocabulary; a megabyte of text has a few hundred thousand distinct pairs.)
 
     >>> corpus = Corpus.of([2, 0, 2, 1, 2, 0], vocab_size=4)
     >>> corpus.counts.tolist()
@@ -27,14 +28,14 @@ class Corpus:
     """
 
     ids: np.ndarray  # [N]
-    counts: np.ndarray  # [V], how often each token is there
+    counts: np.ndarray  # [V], occurrences of each token
     starts: np.ndarray  # [V + 1]
     successors: np.ndarray  # [P]
-    followed: np.ndarray  # [P]
+    pair_counts: np.ndarray  # [P]
 
     @classmethod
     def of(cls, ids: Any, vocab_size: int) -> "Corpus":
-        """Count the tokens and the pairs of `ids` [N]. Raises ArgumentError for one outside [0, V)."""
+        """Count the tokens and the pairs of `ids` [N]. Raises ArgumentError for an id outside [0, V)."""
         ids = as_array(ids).astype(np.int64)
         V = vocab_size
         outside = ids[(ids < 0) | (ids >= V)]
@@ -42,31 +43,35 @@ class Corpus:
             raise ArgumentError(
                 f"the corpus holds token id {outside[0]}, which is outside the model's vocabulary of {V}"
             )
-        pairs, followed = np.unique(ids[:-1] * V + ids[1:], return_counts=True)  # sorted: row after row
+        pairs, pair_counts = np.unique(ids[:-1] * V + ids[1:], return_counts=True)  # sorted by first token
         first, successors = np.divmod(pairs, V)
         starts = np.searchsorted(first, np.arange(V + 1))
-        return cls(ids, np.bincount(ids, minlength=V), starts, successors, followed)
+        return cls(ids, np.bincount(ids, minlength=V), starts, successors, pair_counts)
 
     def row(self, token: int) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens that follow `token`, in the order of their ids, and how often each does."""
+        """The tokens that follow `token`, in the order of their ids, and the count of each."""
         row = slice(self.starts[token], self.starts[token + 1])
-        return self.successors[row], self.followed[row]
+        return self.successors[row], self.pair_counts[row]
 
     def count(self, first: int, second: int) -> int:
         """How often `second` follows `first`."""
-        successors, followed = self.row(first)
-        return int(followed[successors == second].sum())
+        successors, counts = self.row(first)
+        return int(counts[successors == second].sum())
 
-    def frequent(self, least: int = MIN_COUNT) -> np.ndarray:  # -> [n]
-        """The ids of the tokens that are there at least `least` times."""
-        return np.flatnonzero(self.counts >= least)
+    def frequent(self, min_count: int = MIN_COUNT) -> np.ndarray:  # -> [n]
+        """The ids of the tokens that occur at least `min_count` times."""
+        return np.flatnonzero(self.counts >= min_count)
 
-    def self_prediction(self, tokens: np.ndarray) -> float | None:  # [n] -> in [0, 1]
-        """The share of `tokens` that nothing follows more often than the token itself; None of no tokens."""
-        if tokens.size == 0:
+    def self_prediction(self) -> float | None:  # in [0, 1]
+        """The share of the frequent tokens that no other token follows more often than the token itself.
+
+        None if there are fewer than MIN_TOKENS frequent tokens.
+        """
+        tokens = self.frequent()
+        if tokens.size < MIN_TOKENS:
             return None
         hits = 0
         for token in tokens:
-            successors, followed = self.row(token)
-            hits += token in successors[followed == followed.max(initial=0)]
+            successors, counts = self.row(token)
+            hits += token in successors[counts == counts.max(initial=0)]
         return hits / tokens.size

@@ -1,11 +1,12 @@
-"""The logit lens: what each layer's residual stream would say if it were the last [nostalgebraist 2020].
+"""The logit lens: the next token that each layer's residual stream predicts [nostalgebraist 2020].
 
-Every block adds to the same stream, so whatever reads its end can read it anywhere on the way:
+Every block adds to the same residual stream, so the final layer norm and the head can be applied after any
+block:
 
     ln_f(resid) W_U     for resid = resid_pre.0 (the embeddings), resid_post.0, ..., resid_post.{L-1}
 
-With a tied head the first row reads a token's embedding by the embedding itself, and mostly finds the
-token again; from there the stream has to turn from the token that is to the token that comes.
+In a tied model the first row multiplies a token's embedding by the embedding matrix, and mostly predicts the
+same token again. The blocks then change the prediction from the current token to the next one.
 """
 
 from dataclasses import dataclass
@@ -16,37 +17,37 @@ import numpy as np
 from ..checks import check_ids
 from ..model import GPT2
 from ..run import Tape
-from .paths import blocks, likeliest, read_out
+from .paths import final_logits, split_tokens, top_k_probabilities
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One point of the residual stream, after each token of the prompt."""
+    """The predictions of one layer after each token of the prompt."""
 
-    name: str  # the tape's, "resid_post.0"
-    tokens: np.ndarray  # [T, k], the likeliest first
+    name: str  # as on the tape: "resid_post.0"
+    tokens: np.ndarray  # [T, k], likeliest first
     probabilities: np.ndarray  # [T, k]
 
 
 def lens(model: GPT2, ids: Any, k: int = 5) -> list[Layer]:
-    """The k tokens that each layer holds for likeliest after each of `ids` [T], the embeddings first.
+    """The k likeliest next tokens by each layer after each of `ids` [T], from the embeddings on.
 
-    The last layer's are the model's own. Raises ArgumentError for ids that the model does not take.
+    The last layer's predictions are the model's. Raises ArgumentError for ids that the model does not take.
     """
     ids = check_ids(ids, model.config)
     tape: Tape = {}
     model.hidden(ids, tape=tape)
-    streams = {"resid_pre.0": tape["embed"][0]}  # which a model of no layers records by the second name only
+    streams = {"resid_pre.0": tape["embed"][0]}  # a model without layers records it as "embed" only
     streams |= {name: resid[0] for name, resid in tape.items() if name.startswith("resid_post.")}
-    return [say(name, model, resid, k) for name, resid in streams.items()]
+    return [predictions(name, model, resid, k) for name, resid in streams.items()]
 
 
-def say(name: str, model: GPT2, resid: np.ndarray, k: int) -> Layer:
-    """What the head reads off one point of the stream, resid [T, D]."""
+def predictions(name: str, model: GPT2, resid: np.ndarray, k: int) -> Layer:
+    """The k likeliest next tokens by one residual stream, resid [T, D]."""
     rows = [
-        likeliest(logits, k)
-        for block in blocks(np.arange(len(resid)), model.config.vocab_size)
-        for logits in read_out(model, resid[block])
+        top_k_probabilities(logits, k)
+        for piece in split_tokens(np.arange(len(resid)), model.config.vocab_size)
+        for logits in final_logits(model, resid[piece])
     ]
     tokens, probabilities = map(np.array, zip(*rows, strict=True))
     return Layer(name, tokens, probabilities)

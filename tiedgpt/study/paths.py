@@ -1,18 +1,18 @@
-"""Four paths from one token to logits, each longer than the one before it.
+"""Four paths from one token to logits. Each uses more of the model than the one before.
 
     raw      W_E[t]                                               -> W_U     a row of A = W_E W_U
-    normed   W_E[t]                                       -> ln_f -> W_U     a GPT-2 of no layers
-    mlp0     W_E[t] -> W_E[t] + MLP_0(ln_2 of W_E[t])     -> ln_f -> W_U     a block whose attention is silent
-    model    W_E[t] + wpe[0] -> every block               -> ln_f -> W_U     the model, given t and no more
+    normed   W_E[t]                                       -> ln_f -> W_U     a GPT-2 without layers
+    mlp0     W_E[t] -> W_E[t] + MLP_0(ln_2 of W_E[t])     -> ln_f -> W_U     block 0 without its attention
+    model    W_E[t] + wpe[0] -> every block               -> ln_f -> W_U     the model, given t alone
 
-The first three ask what a token says wherever it stands, so no position is added to them: a GPT-2 of no
-layers differs from its `normed` by wpe alone. MLP_0 adds to the stream, as in a block, and what the stream
-held stays in it.
+The first three add no position embedding, because they ask what a token predicts at any position. So a
+GPT-2 without layers differs from its `normed` by wpe alone.
 
-A model's logits have passed ln_f, and `raw` has not: how large its logits are means nothing, and softmax
-makes of them nearly the same probability for all. Judge it by their order.
+`raw` skips ln_f, so the scale of its logits has no meaning, and softmax turns them into nearly equal
+probabilities. Use only the order of its logits.
 
-Each is `path(model, tokens [n]) -> logits [n, V]`, with all its biases. For many tokens, go by `blocks`.
+Each path is a function path(model, tokens [n]) -> logits [n, V], biases included. Give it many tokens in
+pieces (`split_tokens`).
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from ..model import GPT2, mlp, unembed
 from ..ops import layer_norm, log_softmax
 from ..run import Run
 
-BLOCK = 2**24  # logits at a time: 64 MB in float32
+MAX_LOGITS = 2**24  # computed at once: 64 MB in float32
 
 
 def raw(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
@@ -34,7 +34,7 @@ def raw(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
 
 def normed(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
     """ln_f(W_E[t]) W_U."""
-    return read_out(model, model.W_E[tokens])
+    return final_logits(model, model.W_E[tokens])
 
 
 def mlp0(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
@@ -42,16 +42,17 @@ def mlp0(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
     block = model.tree["h"][0]
     resid_mid = model.W_E[tokens]
     mlp_in = layer_norm(resid_mid, **block["ln_2"], eps=model.config.layer_norm_epsilon)
-    return read_out(model, resid_mid + mlp(mlp_in, **block["mlp"], run=Run(model.config)))
+    mlp_out = mlp(mlp_in, **block["mlp"], run=Run(model.config))
+    return final_logits(model, resid_mid + mlp_out)
 
 
 def whole_model(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
-    """The model's logits after each token by itself, at position 0."""
+    """The model's logits for a prompt of one token."""
     return unembed(model.hidden(tokens[:, None])[:, 0], model.W_U)
 
 
-def read_out(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., V]
-    """What a residual stream says: ln_f, then the head."""
+def final_logits(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., V]
+    """Apply ln_f and the output head to a residual stream."""
     final = layer_norm(resid, **model.tree["ln_f"], eps=model.config.layer_norm_epsilon)
     return unembed(final, model.W_U)
 
@@ -62,30 +63,36 @@ PATHS: dict[str, Callable[[GPT2, np.ndarray], np.ndarray]] = {
     "mlp0": mlp0,
     "model": whole_model,
 }
+PATH_PARTS = {  # the parts of the model that each path uses, for reports
+    "raw": "W_E, W_U",
+    "normed": "W_E, ln_f, W_U",
+    "mlp0": "W_E, first MLP, ln_f, W_U",
+    "model": "the whole model",
+}
 
 
 def paths_of(model: GPT2) -> dict[str, Callable[[GPT2, np.ndarray], np.ndarray]]:
-    """The paths that the model has: one of no layers has no first MLP."""
+    """The paths that exist in the model: without layers there is no mlp0."""
     return {name: path for name, path in PATHS.items() if name != "mlp0" or model.config.n_layer > 0}
 
 
-def blocks(tokens: np.ndarray, V: int) -> Iterator[np.ndarray]:  # [n] -> a few times [m]
-    """`tokens` in pieces whose logits [m, V] are a moderate array each."""
-    step = max(1, BLOCK // V)
+def split_tokens(tokens: np.ndarray, V: int) -> Iterator[np.ndarray]:  # [n] -> several [m]
+    """`tokens` in pieces small enough that their logits [m, V] are at most MAX_LOGITS numbers."""
+    step = max(1, MAX_LOGITS // V)
     return (tokens[start : start + step] for start in range(0, tokens.size, step))
 
 
 def log_probabilities(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [..., V] float64
-    """log_softmax in float64. Raises TiedGPTError when a logit is nan or inf (a damaged checkpoint)."""
+    """log_softmax in float64. Raises TiedGPTError if a logit is nan or inf (a damaged checkpoint)."""
     if not np.isfinite(logits.max(axis=-1)).all():
         raise TiedGPTError("the model's logits are not finite numbers: its checkpoint is damaged")
     return log_softmax(logits.astype(np.float64))
 
 
-def best(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
-    """The ids of the k highest scores (all, if there are fewer), the highest first; of equals the lower ids.
+def top_k(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
+    """The ids of the k highest scores (of all, if there are fewer), highest first; lower ids first in a tie.
 
-    >>> best(np.array([0.5, 3.0, 1.0, 2.0]), 3).tolist(), best(np.zeros(9), 2).tolist()
+    >>> top_k(np.array([0.5, 3.0, 1.0, 2.0]), 3).tolist(), top_k(np.zeros(9), 2).tolist()
     ([1, 3, 2], [0, 1])
     """
     if k < scores.size:
@@ -95,8 +102,8 @@ def best(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
     return top[np.argsort(-scores[top], kind="stable")][:k]
 
 
-def likeliest(logits: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:  # [V] -> [k], [k]
-    """The k likeliest tokens, the first before all, and their probabilities."""
+def top_k_probabilities(logits: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:  # [V] -> [k], [k]
+    """The k likeliest tokens, likeliest first, and their probabilities."""
     log_p = log_probabilities(logits)
-    tokens = best(log_p, k)
+    tokens = top_k(log_p, k)
     return tokens, np.exp(log_p[tokens])

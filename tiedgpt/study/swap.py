@@ -1,4 +1,4 @@
-"""The heads of a trained untied model swapped: `x @ wte.T` in place of `x @ W_U`. How bad is it?"""
+"""The loss of a trained untied model with its own head, and with `x @ wte.T` in place of `x @ W_U`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +13,10 @@ MAX_TOKENS = 16_384
 
 
 def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
-    """Of a long text 16,384 tokens: windows, spread evenly over its last tenth, which `train` holds out.
+    """At most 16,384 tokens from the end of a text, because scoring all of a long text can take hours.
 
-    (`score` reads a whole text, which can take hours.) Of one up to ten times as long, the last 16,384.
+    From a text of more than ten times as many tokens: windows spread evenly over its last tenth, the part
+    that `train` holds out. From a shorter text: its last 16,384 tokens.
     """
     end = ids[-max(MAX_TOKENS, ids.size // 10) :]
     if end.size <= MAX_TOKENS:
@@ -27,12 +28,12 @@ def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
 def losses(
     model: GPT2, ids: np.ndarray, progress: Callable[[int], Any] | None = None
 ) -> dict[str, float | int | None] | None:
-    """{"own", "swapped", "tokens"}: nats per token of `ids` [N], and how many were predicted.
+    """{"own", "swapped", "tokens"}: two losses in nats per token of `ids` [N], and the tokens predicted.
 
-    "own" is the model's loss; "swapped" that of an untied model's body under the tied head, None if the
-    model is tied. In windows of the whole context that do not overlap; `progress` is called with the tokens
-    read, under each head. None of fewer than two tokens, and of a context of one. Raises TiedGPTError for a
-    loss that is not a number (a broken checkpoint).
+    "own" is the model's loss. "swapped" is the loss of an untied model with the tied head, None for a tied
+    model. Windows as long as the context, without overlap; `progress` is called with the number of tokens
+    read, for each head. None for fewer than two tokens or a context of one token. Raises TiedGPTError for a
+    loss that is not a finite number (a damaged checkpoint).
     """
     n_ctx = model.config.n_ctx
     if min(ids.size, n_ctx) < 2:
