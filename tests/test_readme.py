@@ -1,7 +1,10 @@
-"""What the README shows is what there is: its code, its tables, its commands' output."""
+"""The README matches the code: its quotations, line counts, examples, output and links."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,39 +15,51 @@ from tiedgpt.checkpoints.names import known_config
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.S)
+QUOTED = [block for block in PYTHON if block.startswith("def ")]
 
 
-@pytest.mark.parametrize(("number", "file"), [(0, "model.py"), (2, "training/backward.py")])
-def test_code_is_quoted_from_its_file_in_its_order(number, file):
-    """Each line, comments aside, is a line of the file; within each part, in the same order."""
-    source = [line.strip() for line in (ROOT / "tiedgpt" / file).read_text(encoding="utf-8").splitlines()]
-    for part in PYTHON[number].split("\n\n"):
+def test_code_is_quoted_from_model_py_in_its_order():
+    source = [line.strip() for line in (ROOT / "tiedgpt" / "model.py").read_text().splitlines()]
+    (quotation,) = QUOTED
+    for part in quotation.split("\n\n"):
         rest = iter(source)
         for line in filter(None, map(str.strip, part.splitlines())):
-            assert line.startswith("# ") or line in rest, f"{file} has no such line there: {line}"
+            assert line in rest, f"model.py has no such line there: {line}"
 
 
-def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
+def test_the_core_route_has_the_lines_that_it_claims():
+    rows = re.findall(r"^\| \[.*?\]\((\S+)\) \| (\d+) \|", README, re.M)
+    lines = [len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path, _ in rows]
+    assert lines == [int(count) for _, count in rows]
+    assert f"These {sum(lines)} lines are GPT-2" in README
+    assert len(lines) == 3
+    assert sum(lines) <= 650
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 130
+
+
+@pytest.mark.parametrize("example", [block for block in PYTHON if block not in QUOTED])
+def test_the_python_examples_run(example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(PYTHON[1], {})
-    assert capsys.readouterr().out
-    assert (tmp_path / "my-untied-model" / "model.safetensors").is_file()
+    exec(example, {})
 
 
-def test_the_table_of_parameters():
-    rows = re.findall(r"^\| (\S+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d.]+ %) \|$", README, re.M)
-    assert len(rows) == 5
-    for name, *figures in rows:
-        counts = count_parameters(known_config(name))
-        tied, untied = counts["tied"]["total"], counts["untied"]["total"]
-        wte = counts["tied"]["groups"]["token embedding"]
-        assert figures == [f"{tied:,}", f"{wte:,}", f"{untied:,}", f"{100 * (untied - tied) / untied:.1f} %"]
+def test_the_first_commands_output_is_the_one_shown():
+    command, shown = re.search(r"&& (tiedgpt generate .*?)\n```\n\n```text\n(.*?)```", README, re.S).groups()
+    argv = [sys.executable, "-m", *shlex.split(command)]
+    env = {**os.environ, "HOME": os.devnull, "TIEDGPT_WEIGHTS": str(ROOT / "weights")}
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=ROOT, env=env)
+    assert done.stdout.lstrip().startswith(shown.rstrip())
 
 
-def test_the_calculators_output(capsys):
-    command, output = re.search(r"`(tiedgpt params --vocab.*?)`:\n\n```text\n(.*?)```", README, re.S).groups()
-    assert cli.main(shlex.split(command)[1:]) == 0
-    assert capsys.readouterr().out == output
+@pytest.mark.parametrize("name", ["gpt2", "gpt2-xl"])
+def test_what_tying_saves(name):
+    counts = count_parameters(known_config(name))
+    tied, untied = counts["tied"]["total"], counts["untied"]["total"]
+    (share,) = re.findall(r"([\d.]+) % of an untied " + ("GPT-2," if name == "gpt2" else name), README)
+    assert f"{100 * (untied - tied) / untied:.1f}" == share
 
 
 def test_every_link_leads_to_a_file():

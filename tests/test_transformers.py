@@ -21,11 +21,11 @@ from conftest import SMALL, random_model
 
 import tiedgpt
 from tiedgpt import GPT2
+from tiedgpt.activations import ACTIVATIONS
 from tiedgpt.checkpoints.safetensors import read_header
 from tiedgpt.config import HEADS
 from tiedgpt.evaluation import token_losses
 from tiedgpt.generation import Sampling
-from tiedgpt.ops import ACTIVATIONS
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: the extra `parity`")
@@ -191,7 +191,7 @@ def test_activation(name: str) -> None:
     with third_party():
         expected = get_activation(name)(torch.from_numpy(x)).numpy()
     # gelu_fast has sqrt(2/pi) to ten digits only.
-    np.testing.assert_allclose(ACTIVATIONS[name](x), expected, rtol=1e-13, atol=3e-11)
+    np.testing.assert_allclose(ACTIVATIONS[name].forward(x), expected, rtol=1e-13, atol=3e-11)
     np.testing.assert_allclose(ACTIVATIONS[name](x.astype(np.float32)), expected, rtol=1e-6, atol=1e-6)
 
 
