@@ -192,7 +192,9 @@ def test_activation(name: str) -> None:
         expected = get_activation(name)(torch.from_numpy(x)).numpy()
     # gelu_fast has sqrt(2/pi) to ten digits only.
     np.testing.assert_allclose(ACTIVATIONS[name].forward(x), expected, rtol=1e-13, atol=3e-11)
-    np.testing.assert_allclose(ACTIVATIONS[name](x.astype(np.float32)), expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        ACTIVATIONS[name].forward(x.astype(np.float32)), expected, rtol=1e-6, atol=1e-6
+    )
 
 
 def test_the_goldens_are_what_the_script_writes(tmp_path: Path) -> None:
