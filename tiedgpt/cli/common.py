@@ -49,17 +49,18 @@ def number_type(
 def _whole(text: str) -> int:
     """A whole number, also written as 7e9."""
     try:
-        return int(text)  # not through float, which is exact only up to 2**53
+        number = int(text)  # not through float, which is exact only up to 2**53
     except ValueError:
-        number = float(text)
-        if number != int(number):
+        if float(text) != int(float(text)):
             raise
-        return int(number)
+        number = int(float(text))
+    if number > 10**18:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at most 10^18, got {short_repr(text)}")
+    return number
 
 
-MAX_INT = 10**18
-positive_int = number_type("a whole number of at least 1", _whole, lambda n: 1 <= n <= MAX_INT)
-count = number_type("a whole number of at least 0", _whole, lambda n: 0 <= n <= MAX_INT)
+positive_int = number_type("a whole number of at least 1", _whole, lambda n: n >= 1)
+count = number_type("a whole number of at least 0", _whole, lambda n: n >= 0)
 positive_float = number_type("a number above 0", float, lambda x: 0 < x < float("inf"))
 fraction = number_type("a number above 0 and at most 1", float, lambda x: 0 < x <= 1)
 dropout_rate = number_type("a number of at least 0 and below 1", float, lambda x: 0 <= x < 1)
@@ -124,9 +125,8 @@ def open_model(model: str | None) -> tuple[str, Checkpoint, Tokenizer]:
 
 def encode(tokenizer: Tokenizer, text: str, allow_special: bool, source: str = "the text") -> list[int]:
     """The ids of a text. A special token in it is an error that names `source`, unless it is allowed."""
-    for special in tokenizer.special_tokens:
-        if special in text and not allow_special:
-            raise ArgumentError(f"{source} holds {special}; to read it as that token, add --allow-special")
+    if not allow_special and (special := tokenizer.find_special(text)) is not None:
+        raise ArgumentError(f"{source} holds {special}; to read it as that token, add --allow-special")
     return tokenizer.encode(text, special="token")
 
 

@@ -74,7 +74,7 @@ def add_parser(commands: Any) -> None:
     add("--resume", action="store_true", help="continue the training in DIR; the stop changes no number")
     add("--val", metavar="FILE", help="the held-out text (default: the last tenth of CORPUS)")
     add("--from", dest="source", metavar="MODEL", help="train this model (default: a new one)")
-    add_number("--n-layer", "L", "layers of a new model (default: 4)", least=0, most=10_000)
+    add_number("--n-layer", "L", "layers of a new model (default: 4)", least=0, most=1_000)
     add_number("--n-head", "H", "attention heads of a new model (default: 4)")
     add_number("--n-embd", "D", "width of a new model (default: 128)", most=MAX_COUNT // 4)  # n_inner is 4 D
     add_number("--n-ctx", "T", "tokens a new model sees at once, in training too (default: 128)", least=2)
