@@ -1,18 +1,37 @@
-"""A hub on the loopback interface that can fail in every way a network can; the server of test_hub.py."""
+"""For test_hub.py: a hub on the loopback interface that can fail in every way a network can."""
 
 import hashlib
+import os
 import re
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
+from conftest import SMALL, random_model
 
+import tiedgpt
+from tiedgpt import Tokenizer, cli
+from tiedgpt.checkpoints import fetching, hub, names
+from tiedgpt.checkpoints.fetching import Version
+from tiedgpt.errors import CheckpointError
+
+NAME = "someone/tiny-gpt2"
+CONFIG = replace(
+    SMALL, vocab_size=257, n_embd=60, n_inner=240, n_layer=6, eos_token_id=None, bos_token_id=None
+)
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+BLOCK = 1 << 12  # bytes that the client reads at a time
+HALF = 120 * BLOCK
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -161,6 +180,11 @@ def status(code: int, **headers: str):
     return lambda handler, *_: not handler.answer(code, b"sorry", **headers)
 
 
+def circle(handler, *_):
+    """Redirect to the address that was asked for."""
+    return not handler.answer(302, Location=handler.path)
+
+
 def no_range(handler, request, content, headers):
     """Send the whole file, whatever range was asked for."""
     request.start = 0
@@ -234,3 +258,109 @@ def only_loopback(monkeypatch):
         monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv(variable.upper(), "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+
+
+@pytest.fixture(autouse=True)
+def weights(tmp_path, monkeypatch):
+    """An empty folder for weights, on a machine without any model; the client waits only a moment."""
+    only_loopback(monkeypatch)
+    for variable in os.environ:
+        if re.match("HF_|HUGGINGFACE|XDG_|NETRC|.*_CA_BUNDLE", variable):
+            monkeypatch.delenv(variable)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "weights"))
+    installed = tmp_path / "checkout" / "tiedgpt" / "checkpoints"
+    monkeypatch.setattr(names, "__file__", str(installed / "names.py"))
+    monkeypatch.setattr(os, "fsync", lambda fd: None)  # it would take most of the time
+    monkeypatch.setattr(fetching, "DELAY", 0.001)
+    monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))
+    monkeypatch.setattr(fetching, "BYTES_PER_READ", BLOCK)
+    return tmp_path / "weights"
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory) -> dict[str, bytes]:
+    """A small model's files; the weights have about 1 MB."""
+    path = tmp_path_factory.mktemp("hub") / "tiny"
+    tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), path)
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+@pytest.fixture
+def server(files, monkeypatch):
+    with running(LoopbackHub()) as server:
+        server.files = {f"{NAME}/{file}": content for file, content in files.items()}
+        monkeypatch.setenv("HF_ENDPOINT", f"http://{server.host}")
+        yield server
+
+
+@pytest.fixture
+def notes():
+    return []
+
+
+# What tests do and check
+
+
+def version(content: bytes) -> Version:
+    return Version(len(content), hashlib.sha256(content).hexdigest())
+
+
+def assert_whole(folder: Path, files: dict[str, bytes]) -> None:
+    """The folder has exactly these files with exactly these contents, and nothing hidden."""
+    assert {path.name: path.is_file() and path.read_bytes() for path in folder.iterdir()} == files
+
+
+def visible(folder: Path) -> set[str]:
+    """The files that have their final names."""
+    return {path.name for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")}
+
+
+def refuses(message: str, function, *arguments, **options) -> str:
+    """The call raises this CheckpointError, of one line."""
+    with pytest.raises(CheckpointError, match=message) as caught:
+        function(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def fail(message: str, name: str = NAME, source: str = "hub", note=hub.silent) -> str:
+    """A download is refused with this message and publishes no file."""
+    error = refuses(message, hub.download, name, source, note)
+    folder = Path(os.environ["TIEDGPT_WEIGHTS"])
+    assert visible(folder) == set()
+    assert list(folder.rglob(".new-*")) == []
+    return error
+
+
+def fail_in_one_line(capsys, *arguments: str) -> str:
+    """A command exits with 2, prints nothing on stdout and one error line on stderr, which is returned."""
+    assert cli.main([*arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"(tiedgpt: note: [^\n]*\n)*tiedgpt: error: [^\n]*\n", err)
+    return err
+
+
+def part(folder: Path, file: str = WEIGHTS) -> Path:
+    (found,) = folder.glob(f".{file}.*.part")
+    return found
+
+
+def starts(server: LoopbackHub) -> list[int]:
+    """The first byte of each request for the weights."""
+    content = [request for request in server.requests if server.is_plain or request.path.startswith("/cdn")]
+    return [request.start for request in content if request.file == WEIGHTS]
+
+
+def start(*arguments: str, **options) -> subprocess.Popen:
+    command = [sys.executable, "-m", "tiedgpt", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+    return subprocess.Popen(command, cwd=Path(__file__).parents[1], **pipes)
+
+
+def wait_until(condition, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.001)

@@ -5,7 +5,7 @@ After each fault the right file is there under its final name, or no file is.
 
 # ruff: noqa: F403, F405  # the server and its faults come from loopback_hub
 import errno
-import hashlib
+import itertools
 import json
 import os
 import random
@@ -17,75 +17,27 @@ import socket
 import ssl
 import struct
 import subprocess
-import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
 from conftest import SMALL, random_model
 from loopback_hub import *
+from test_names import CACHE, snapshot
 from test_tensorflow import bundle, split_table, write
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
 from tiedgpt.checkpoints import fetching, hub, names, tensorflow
-from tiedgpt.checkpoints.fetching import Version
 from tiedgpt.checkpoints.vocabulary import vocabulary_files
-from tiedgpt.errors import ArgumentError, CheckpointError, short_repr
+from tiedgpt.errors import ArgumentError, short_repr
 from tiedgpt.tokenizer import spelled_ids
 
-NAME = "someone/tiny-gpt2"
-CONFIG = replace(
-    SMALL, vocab_size=257, n_embd=60, n_inner=240, n_layer=6, eos_token_id=None, bos_token_id=None
-)
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-BLOCK = 1 << 12  # bytes that the client reads at a time
-HALF = 120 * BLOCK
-
-
-# Fixtures and helpers
-
-
-@pytest.fixture(autouse=True)
-def weights(tmp_path, monkeypatch):
-    """An empty folder for weights, on a machine without any model; the client waits only a moment."""
-    only_loopback(monkeypatch)
-    for variable in os.environ:
-        if re.match("HF_|HUGGINGFACE|XDG_|NETRC|.*_CA_BUNDLE", variable):
-            monkeypatch.delenv(variable)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "weights"))
-    installed = tmp_path / "checkout" / "tiedgpt" / "checkpoints"
-    monkeypatch.setattr(names, "__file__", str(installed / "names.py"))
-    monkeypatch.setattr(os, "fsync", lambda fd: None)  # it would take most of the time
-    monkeypatch.setattr(fetching, "DELAY", 0.001)
-    monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))
-    monkeypatch.setattr(fetching, "BYTES_PER_READ", BLOCK)
-    return tmp_path / "weights"
-
-
-@pytest.fixture(scope="session")
-def files(tmp_path_factory) -> dict[str, bytes]:
-    """A small model's files; the weights have about 1 MB."""
-    path = tmp_path_factory.mktemp("hub") / "tiny"
-    tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), path)
-    return {file.name: file.read_bytes() for file in path.iterdir()}
-
-
-@pytest.fixture
-def server(files, monkeypatch):
-    with running(LoopbackHub()) as server:
-        server.files = {f"{NAME}/{file}": content for file, content in files.items()}
-        monkeypatch.setenv("HF_ENDPOINT", f"http://{server.host}")
-        yield server
-
-
-@pytest.fixture
-def notes():
-    return []
+# Models with pins
 
 
 @pytest.fixture
@@ -100,6 +52,7 @@ def pinned(server, files, monkeypatch):
 @pytest.fixture
 def openai(server, monkeypatch, tmp_path):
     """A small model in OpenAI's format, with pins of its files."""
+    monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)
     config = replace(SMALL, vocab_size=257, n_inner=4 * SMALL.n_embd, bos_token_id=256, eos_token_id=256)
     entries, data = bundle(random_model(config))
     folder = write(tmp_path / "openai", split_table(entries), data, config)
@@ -114,57 +67,6 @@ def openai(server, monkeypatch, tmp_path):
     for file in hub.OPENAI_124M:
         monkeypatch.setitem(hub.OPENAI_124M, file, version(files[file]))
     return files
-
-
-def version(content: bytes) -> Version:
-    return Version(len(content), hashlib.sha256(content).hexdigest())
-
-
-def assert_whole(folder: Path, files: dict[str, bytes]) -> None:
-    """The folder has exactly these files with exactly these contents, and nothing hidden."""
-    assert {path.name: path.is_file() and path.read_bytes() for path in folder.iterdir()} == files
-
-
-def visible(folder: Path) -> set[str]:
-    """The files that have their final names."""
-    return {path.name for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")}
-
-
-def refuses(message: str, function, *arguments, **options) -> str:
-    """The call raises this CheckpointError, of one line."""
-    with pytest.raises(CheckpointError, match=message) as caught:
-        function(*arguments, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def fail(message: str, name: str = NAME, source: str = "hub", note=hub.silent) -> str:
-    """A download is refused with this message and publishes no file."""
-    error = refuses(message, hub.download, name, source, note)
-    folder = Path(os.environ["TIEDGPT_WEIGHTS"])
-    assert visible(folder) == set()
-    assert list(folder.rglob(".new-*")) == []
-    return error
-
-
-def fail_in_one_line(capsys, *arguments: str) -> str:
-    """A command exits with 2, prints nothing on stdout and one error line on stderr, which is returned."""
-    assert cli.main([*arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert re.fullmatch(r"(tiedgpt: note: [^\n]*\n)*tiedgpt: error: [^\n]*\n", err)
-    return err
-
-
-def part(folder: Path, file: str = WEIGHTS) -> Path:
-    (found,) = folder.glob(f".{file}.*.part")
-    return found
-
-
-def starts(server: LoopbackHub) -> list[int]:
-    """The first byte of each request for the weights."""
-    content = [request for request in server.requests if server.is_plain or request.path.startswith("/cdn")]
-    return [request.start for request in content if request.file == WEIGHTS]
 
 
 # Downloads without a fault
@@ -441,23 +343,21 @@ def test_the_next_download_continues(weights, server, files):
 
 
 @pytest.mark.parametrize("size", [100, HALF, 2_000_000])
-def test_a_changed_file_is_not_joined_to_an_old_part(server, files, size, notes):
-    end_at(server, HALF)
+@pytest.mark.parametrize("during", [False, True])
+def test_a_changed_file_is_not_joined_to_an_old_part(server, files, size, during, notes):
     new = os.urandom(size)
-    server.files[f"{NAME}/{WEIGHTS}"] = new
-    assert_whole(hub.download(NAME, note=notes.append), {**files, WEIGHTS: new})
-    assert notes[-1] == f"{WEIGHTS}: it changed on the server; trying again in 0.002 s"
 
-
-def test_a_file_that_changes_during_the_download(server, files):
-    new = os.urandom(700_000)
-
-    def change(handler, *rest):
+    def change(*arguments):
         server.files[f"{NAME}/{WEIGHTS}"] = new
-        return cut(HALF)(handler, *rest)
+        return cut(HALF)(*arguments)
 
-    server.faults[WEIGHTS] = [change]
-    assert_whole(hub.download(NAME), {**files, WEIGHTS: new})
+    if during:
+        server.faults[WEIGHTS] = [change]
+    else:
+        end_at(server, HALF)
+        server.files[f"{NAME}/{WEIGHTS}"] = new
+    assert_whole(hub.download(NAME, note=notes.append), {**files, WEIGHTS: new})
+    assert f"{WEIGHTS}: it changed on the server; trying again in 0.00" in notes[-1]
 
 
 def test_a_kill_between_two_renames_leaves_whole_files_and_no_model(weights, server, files, monkeypatch):
@@ -520,7 +420,7 @@ def test_what_a_killed_download_leaves_is_removed_by_the_next(weights, server, r
 
 def test_parts_are_removed_when_the_model_is_complete_elsewhere(weights, tmp_path, server, files):
     left = leave(weights / NAME)
-    folder = snapshot(tmp_path, NAME, files)
+    folder = cache(tmp_path, NAME, files)
     assert hub.download(NAME) == folder
     assert not any(path.exists() for path in left)
     assert_whole(folder, files)
@@ -531,6 +431,7 @@ def test_parts_are_removed_when_the_model_is_complete_elsewhere(weights, tmp_pat
 SIZES, DELETED = r"expected one number of bytes, got \d+ and \d+", ".*, expected .*; the part is deleted"
 NO_BYTE = "6 times without a new byte"
 LASTING = {
+    "redirects in a circle": (WEIGHTS, circle, f"{WEIGHTS} cannot be reached: 'Exceeded 30 redirects"),
     "wrong bytes": (WEIGHTS, altered(flip_bit), f"its SHA-256 is {DELETED}"),
     "wrong bytes in a small file": ("vocab.json", altered(flip_bit), f"its git's SHA-1 is {DELETED}"),
     "wrong bytes in the config": ("config.json", altered(flip_bit), f"its git's SHA-1 is {DELETED}"),
@@ -606,19 +507,9 @@ def test_an_endpoint_that_is_no_url(weights, server, monkeypatch, capsys, endpoi
     assert not weights.exists()
 
 
-def test_redirects_in_a_circle(server):
-    loop = status(302, Location=f"{elsewhere(server)}/{NAME}/resolve/main/{WEIGHTS}")
-    server.faults[WEIGHTS] = [loop] * 99
-    fail(rf"{WEIGHTS} cannot be reached: 'Exceeded 30 redirects")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
 def test_a_server_that_cannot_be_reached_is_an_error_at_once(weights, server, monkeypatch, notes):
-    free, invalid = f"http://127.0.0.1:{free_port()}", "http://hub.invalid"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        free, invalid = f"http://127.0.0.1:{listener.getsockname()[1]}", "http://hub.invalid"
     for endpoint, proxy, message in (
         (free, free, r"^127\.0\.0\.1:\d+/\S+/config\.json cannot be reached: Connection refused$"),
         (f"https://{server.host}", free, r"config\.json cannot be reached: .*wrong version number"),
@@ -815,22 +706,20 @@ def test_offline_nothing_is_asked_for(weights, server, monkeypatch, value):
     assert hub.download(NAME) == hub.find_or_download(NAME) == weights / NAME
 
 
-def snapshot(tmp_path: Path, name: str, files: dict[str, bytes]) -> Path:
-    """These files as huggingface_hub leaves them in its cache."""
-    folder = tmp_path / ".cache/huggingface/hub" / f"models--{name.replace('/', '--')}"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs" / "main").write_text(COMMIT)
-    (folder / "snapshots" / COMMIT).mkdir(parents=True)
+def cache(tmp_path: Path, repository: str, files: dict[str, bytes]) -> Path:
+    """These files in the Hugging Face cache."""
+    folder = snapshot(tmp_path / CACHE, repository)
+    folder.mkdir(parents=True)
     for file, content in files.items():
-        (folder / "snapshots" / COMMIT / file).write_bytes(content)
-    return folder / "snapshots" / COMMIT
+        (folder / file).write_bytes(content)
+    return folder
 
 
 @pytest.mark.parametrize(
-    ("name", "cached"), [(NAME, NAME), ("gpt2", "openai-community/gpt2"), ("gpt2", "gpt2"), ("124M", "gpt2")]
+    ("name", "cached"), [(NAME, NAME), ("gpt2", "openai-community/gpt2"), ("124M", "gpt2")]
 )
 def test_a_model_in_the_hugging_face_cache_is_used(tmp_path, server, pinned, files, name, cached):
-    folder = snapshot(tmp_path, cached, files)
+    folder = cache(tmp_path, cached, files)
     assert hub.download(name) == hub.find_or_download(name) == folder
     assert server.requests == []
 
@@ -838,7 +727,7 @@ def test_a_model_in_the_hugging_face_cache_is_used(tmp_path, server, pinned, fil
 @pytest.mark.parametrize("missing", [WEIGHTS, "config.json"])
 def test_a_cached_snapshot_that_is_incomplete_is_not_used(weights, tmp_path, server, files, missing):
     """For example of a tokenizer alone, which has a config.json and no weights."""
-    snapshot(tmp_path, NAME, {file: content for file, content in files.items() if file != missing})
+    cache(tmp_path, NAME, {file: content for file, content in files.items() if file != missing})
     assert hub.find_or_download(NAME) == weights / NAME
     assert_whole(weights / NAME, files)
 
@@ -902,19 +791,13 @@ def test_a_disk_that_is_too_small_is_an_error_before_the_download(weights, serve
 def test_a_disk_that_fills_up(weights, server, files, monkeypatch):
     """The bytes written until then are kept; the download continues when there is room."""
 
-    class Bar:
-        def __init__(self, *_):
-            self.written = 0
+    def update(_, blocks=itertools.count(1)):  # noqa: B008
+        if next(blocks) == HALF // BLOCK:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        __enter__, __exit__ = (lambda self: self), (lambda self, *_: None)
-
-        def update(self, n):
-            self.written += n
-            if self.written >= HALF:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    bar = nullcontext(SimpleNamespace(update=update))
     with monkeypatch.context() as patch:
-        patch.setattr(fetching, "progress_bar", Bar)
+        patch.setattr(fetching, "progress_bar", lambda *_: bar)
         fail(f"cannot write to {weights / NAME}: No space left on device; ")
     before = server.served[WEIGHTS]
     assert_whole(hub.download(NAME), files)
@@ -924,7 +807,8 @@ def test_a_disk_that_fills_up(weights, server, files, monkeypatch):
 # OpenAI's files
 
 
-def test_openais_files(weights, server, openai, notes, monkeypatch):
+def test_openais_files(weights, server, openai, notes, monkeypatch, request):
+    """They have a folder for themselves; if the hub's files are here too, the name means those."""
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     server.faults[tensorflow.DATA] = [cut(5 * BLOCK), status(503)]
     assert hub.download("124M", "openai") == weights / "gpt2-openai"
@@ -935,11 +819,6 @@ def test_openais_files(weights, server, openai, notes, monkeypatch):
     assert notes == ["gpt2 is here already, complete and verified"]
     assert tiedgpt.load_model("gpt2").config.vocab_size == tiedgpt.load_tokenizer("gpt2").vocab_size == 257
     assert len(server.requests) == before
-
-
-def test_both_forms_of_a_model_can_be_here(weights, server, openai, request):
-    """Each has a folder for itself; the name means the hub's."""
-    hub.download("gpt2", "openai")
     request.getfixturevalue("pinned")
     assert hub.download("gpt2") == names.find_model("gpt2") == weights / "gpt2"
 
@@ -956,26 +835,12 @@ def test_openais_files_are_verified(server, openai, file):
 
 def test_openais_larger_models_are_known_by_their_size(server, openai):
     server.files |= {f"openai/355M/{file}": content for file, content in openai.items()}
-    message = r"data-00000-of-00001: expected one number of bytes, got \d+ and 1419292672"
-    fail(message, "gpt2-medium", "openai")
+    fail(r"00000-of-00001: expected one number of bytes, got \d+ and 1419292672", "gpt2-medium", "openai")
     for name in ("distilgpt2", NAME):
         fail(f"OpenAI released gpt2, .*, not {name}; download it from the hub", name, "openai")
 
 
 # Processes
-
-
-def start(*arguments: str, **options) -> subprocess.Popen:
-    command = [sys.executable, "-m", "tiedgpt", *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-    return subprocess.Popen(command, cwd=Path(__file__).parents[1], **pipes)
-
-
-def wait_until(condition, seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.001)
 
 
 def test_the_command(weights, server, files, capsys):

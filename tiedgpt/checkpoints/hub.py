@@ -298,10 +298,9 @@ def _fetch_files(remote: RemoteModel, folder: Path, new: Path) -> dict[str, Path
     """
     label, get_small = remote.server.label, remote.fetch_small
     if remote.source == "openai":
-        if get_small(new, tensorflow.INDEX, "encoder.json", "vocab.bpe"):
-            _check_small_files(remote, new)
-            if weights := remote.fetch(folder, tensorflow.DATA):
-                return weights
+        has_small = get_small(new, tensorflow.INDEX, "encoder.json", "vocab.bpe")  # their hashes are pinned
+        if has_small and (weights := remote.fetch(folder, tensorflow.DATA)):
+            return weights
         raise CheckpointError(f"{label}: some of the files that OpenAI released are not there")
 
     has_tokenizer = get_small(new, "vocab.json", "merges.txt") or get_small(new, "tokenizer.json")
@@ -338,7 +337,7 @@ def _check_small_files(remote: RemoteModel, folder: Path) -> None:
 
 
 def _remove_leftovers(folder: Path, keep: re.Pattern[str] | None = None) -> None:
-    """Remove what ended downloads left in a folder. The caller holds its lock, so nobody uses them."""
+    """Remove the files that stopped downloads left in a folder. The caller holds the lock of the folder."""
     for path in [*folder.glob(".new-*"), *folder.glob(".*.part")]:
         if keep is None or not keep.fullmatch(path.name):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -128,10 +128,10 @@ def folders_of(name: str, source: str = "hub") -> list[Path]:
         return [root / name / ".tokenizer" for root in weight_folders()]
     if source == "openai":
         return [root / f"{name}-openai" for root in weight_folders()]
-    cached = (
-        [MODELS[name][0], name] if name in MODELS else [name]
-    )  # from_pretrained("gpt2") caches it as gpt2
-    return [*(root / name for root in weight_folders()), *(s for each in cached for s in _snapshots(each))]
+    # from_pretrained("gpt2") stores the model in the cache as gpt2, not as openai-community/gpt2.
+    repositories = [MODELS[name][0], name] if name in MODELS else [name]
+    cached = [snapshot for repository in repositories for snapshot in _snapshots(repository)]
+    return [*(root / name for root in weight_folders()), *cached]
 
 
 def find_default() -> tuple[str, Path]:
