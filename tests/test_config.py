@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from tiedgpt import Config
@@ -70,7 +71,7 @@ def test_transformers_other_names_for_the_same_fields():
     }
     config = Config.from_json({"model_type": "gpt2", **renamed})
     assert (config.n_embd, config.n_head, config.n_layer, config.n_ctx) == (48, 4, 3, 64)
-    with pytest.raises(ConfigError, match="num_attention_heads is 4 but n_head, which means the same, is 12"):
+    with pytest.raises(ConfigError, match="num_attention_heads is 4 but n_head, its other name, is 12"):
         Config.from_json({**GPT2_JSON, "num_attention_heads": 4})
 
 
@@ -95,8 +96,8 @@ def test_what_a_file_says_beyond_our_fields_is_kept_but_not_what_is_true_of_that
         ),
         ({"activation_function": ["relu"]}, r"activation_function \['relu'\] is not supported"),
         ({"n_head": 7}, "n_embd 768 does not divide into n_head 7"),
-        ({"n_layer": -1}, "n_layer must be a whole number from 0 to 10000, got -1"),
-        ({"n_layer": 10**9}, "n_layer must be a whole number from 0 to 10000"),
+        ({"n_layer": -1}, "n_layer must be a whole number from 0 to 1000, got -1"),
+        ({"n_layer": 10**9}, "n_layer must be a whole number from 0 to 1000"),
         ({"n_layer": True}, "n_layer must be a whole number .*got True"),
         ({"n_embd": 768.0}, r"n_embd must be a whole number .*got 768\.0"),
         ({"n_embd": None}, "n_embd must be a whole number .*got None"),
@@ -125,6 +126,36 @@ def test_what_a_file_says_beyond_our_fields_is_kept_but_not_what_is_true_of_that
 def test_a_bad_field_is_refused_by_its_name_in_the_file(changes, message):
     with pytest.raises(ConfigError, match=message):
         Config.from_json({**GPT2_JSON, **changes})
+
+
+@pytest.mark.parametrize("name", ["embd_pdrop", "resid_pdrop", "attn_pdrop"])
+@pytest.mark.parametrize("value", [1, 1.0, 1.5, 2, -0.1, float("nan"), "0.1", True, None])
+def test_dropout_is_at_least_0_and_below_1(name, value):
+    with pytest.raises(ConfigError, match=f"{name} must be a number of at least 0 and below 1, got "):
+        Config(**{name: value})
+    for allowed in (0, 0.0, 0.5, 0.999):
+        assert getattr(Config(**{name: allowed}), name) == allowed
+
+
+def test_numpy_scalars_become_numbers_of_python():
+    config = Config(
+        vocab_size=np.uint16(50257),
+        n_layer=np.int64(12),
+        n_inner=np.int32(3072),
+        layer_norm_epsilon=np.float64(1e-5),
+        attn_pdrop=np.float32(0.5),
+        tied=np.True_,
+        activation_function=np.str_("relu"),
+        bos_token_id=np.int64(5),
+        eos_token_id=[np.int64(3), np.int8(4)],
+    )
+    assert config == Config(activation_function="relu", attn_pdrop=0.5, bos_token_id=5, eos_token_id=(3, 4))
+    assert not any(isinstance(value, np.generic) for value in vars(config).values())
+    assert [type(token) for token in config.eos_token_ids] == [int, int]
+    assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+    for wrong in (np.float64(12), np.bool_(True), np.array(12), np.int64(-1), np.str_("12")):
+        with pytest.raises(ConfigError, match="n_layer must be a whole number from 0 to 1000, got"):
+            Config(n_layer=wrong)
 
 
 def test_a_value_that_is_nested_too_deep_to_be_shown_is_refused_all_the_same():

@@ -15,6 +15,7 @@ import pytest
 
 import tiedgpt
 from tiedgpt import GPT2
+from tiedgpt.checkpoints.safetensors import read_with_metadata
 
 GOLDENS = Path(__file__).parent / "goldens"
 CASES = sorted(path.parent.name for path in GOLDENS.glob("*/expected.json"))
@@ -100,3 +101,18 @@ def test_greedy_continuation(golden: Golden) -> None:
     for row, expected in zip(golden.ids, golden.greedy, strict=True):
         tokens = tiedgpt.generate(golden.model, row, max_new_tokens=len(expected), greedy=True)
         assert list(tokens) == expected
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_saved_files_have_the_tensors_that_transformers_wrote(tmp_path: Path, head: str) -> None:
+    """Names with their prefix, shapes, dtypes and every value; and the format that transformers asks for."""
+    tiedgpt.save_model(tiedgpt.load_model(GOLDENS / head), None, tmp_path)
+    written, expected = (
+        read_with_metadata(directory / "model.safetensors") for directory in (tmp_path, GOLDENS / head)
+    )
+    assert written[1] == expected[1] == {"format": "pt"}
+    assert written[0].keys() == expected[0].keys()
+    assert ("lm_head.weight" in written[0]) == (head == "untied")
+    for name, tensor in expected[0].items():
+        assert (written[0][name].dtype, written[0][name].shape) == (tensor.dtype, tensor.shape)
+        np.testing.assert_array_equal(written[0][name].read(), tensor.read(), name)

@@ -3,12 +3,17 @@
 import io
 import json
 import struct
+import tracemalloc
+from math import prod
 
 import numpy as np
 import pytest
 
+from tiedgpt import Config
+from tiedgpt import config as config_module
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import CheckpointError
+from tiedgpt.parameters import parameter_shapes
 
 
 def raw(header: bytes, data: bytes = b"") -> bytes:
@@ -46,19 +51,29 @@ def test_a_good_file(read):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "0 bytes is shorter than the 8-byte length"),
-        (b"\x01\x00\x00", "3 bytes is shorter than the 8-byte length"),
+        (b"", "0 bytes, shorter than the 8-byte length"),
+        (b"\x01\x00\x00", "3 bytes, shorter than the 8-byte length"),
         (struct.pack("<Q", 2**62), f"a header of {2**62} bytes"),
-        (struct.pack("<Q", 100_000_001), "a header of 100000001 bytes"),
-        (struct.pack("<Q", 50) + b"{}", "truncated: the header needs 58 bytes, the file has 10"),
-        (raw(b""), r"must start with '\{', got b''"),
-        (raw(b" {}"), r"must start with '\{', got b' '"),
-        (raw(b"[]"), r"must start with '\{', got b'\['"),
+        (struct.pack("<Q", 2**22 + 1), "a header of 4194305 bytes; expected at most 4194304"),
+        (struct.pack("<Q", 50) + b"{}", "truncated: the header ends at byte 58, the file at 10"),
+        (raw(b""), "the header is not JSON"),
+        (raw(b"\0{}"), "the header is not JSON"),
+        (raw(b"{}\0"), "the header is not JSON"),
+        (raw(b"\xef\xbb\xbf{}"), "the header is not JSON"),
+        (raw(b"[]"), r"the header must be a JSON object, got \[\]"),
         (raw(b'{"\xff":1}'), "the header is not JSON"),
         (raw(b'{"a":}'), "the header is not JSON"),
         (raw(b'{"a":' * 100_000), "the header is not JSON"),
         (raw(b'{"a":' + b"9" * 5000 + b"}"), "the header is not JSON"),
         (raw(b'{"a":%s,"a":%s}' % (entry().encode(), entry().encode()), bytes(4)), "'a' is given twice"),
+        (raw(b'{"__metadata__":{},"__metadata__":{}}'), "'__metadata__' is given twice"),
+        (raw(b'{"\\ud800":1}'), "a name is not Unicode: it has an unpaired surrogate"),
+        (raw(b'{"a":{"dtype":NaN}}'), "the header is not JSON: NaN is not a JSON number"),
+        (raw(b'{"a":{"extra":[-Infinity]}}'), "the header is not JSON: -Infinity is not a JSON number"),
+        *(
+            (raw(b'{"__metadata__":%s}' % value), "__metadata__ must be an object of strings, got")
+            for value in (b"5", b"null", b"[]", b'"text"', b'{"a":5}', b'{"a":null}', b'{"a":"\\ud800"}')
+        ),
         (raw(b'{"a":7}'), "tensor 'a': expected an object, got 7"),
         (raw(b'{"a":{}}'), "tensor 'a': unknown dtype None"),
         (raw(f'{{"a":{entry(dtype="F31")}}}'.encode(), bytes(4)), "tensor 'a': unknown dtype 'F31'"),
@@ -75,16 +90,21 @@ def test_a_good_file(read):
         (raw(b'{"a":{"dtype":"F32","shape":4}}'), "tensor 'a': shape .* got 4"),
         (raw(f'{{"a":{entry(offsets=(0,))}}}'.encode()), r"tensor 'a': data_offsets .* got \[0\]"),
         (raw(f'{{"a":{entry(offsets=(-4, 0))}}}'.encode()), r"tensor 'a': data_offsets .* got \[-4, 0\]"),
-        (raw(f'{{"a":{entry(offsets=(4, 0))}}}'.encode()), "hold -4 bytes, but F32 .* needs 4"),
-        (raw(f'{{"a":{entry(shape=(2,))}}}'.encode(), bytes(4)), r"hold 4 bytes, but F32 \[2\] needs 8"),
+        (raw(f'{{"a":{entry(offsets=(4, 0))}}}'.encode()), "are -4 bytes, but F32 .* needs 4"),
+        (raw(f'{{"a":{entry(shape=(2,))}}}'.encode(), bytes(4)), r"are 4 bytes, but F32 \[2\] needs 8"),
         (raw(f'{{"a":{entry(shape=(2**40, 2**40))}}}'.encode(), bytes(4)), f"needs {2**82}"),
+        (raw(f'{{"a":{entry("F4", (3,), (0, 2))}}}'.encode(), bytes(2)), r"F4 \[3\] needs 1\.5"),
+        (raw(f'{{"a":{entry("F6_E2M3", (4,), (0, 4))}}}'.encode(), bytes(4)), r"F6_E2M3 \[4\] needs 3$"),
         (
             raw(f'{{"a":{entry(offsets=(4, 8))}}}'.encode(), bytes(8)),
-            "leaves a hole before it: starts at byte 4",
+            "leaves a hole before it: it starts at byte 72 of the file, expected 68",
         ),
-        (raw(f'{{"a":{entry()},"b":{entry()}}}'.encode(), bytes(4)), "'b': overlaps the tensor before it"),
-        (raw(A, bytes(3)), "truncated: the header describes 72 bytes, the file has 71"),
-        (raw(A, bytes(5)), "bytes after the last tensor: the header describes 72 bytes, the file has 73"),
+        (
+            raw(f'{{"a":{entry()},"b":{entry()}}}'.encode(), bytes(4)),
+            "'b' overlaps the tensor before it: it starts at",
+        ),
+        (raw(A, bytes(3)), "truncated: the tensors end at byte 72, the file at 71"),
+        (raw(A, bytes(5)), "bytes after the last tensor: the tensors end at byte 72, the file at 73"),
         (raw(b"{}", b"x"), "bytes after the last tensor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -94,6 +114,60 @@ def test_every_rule_is_enforced_by_name(read, content, message):
         read(content)
     assert "model.safetensors: " in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("before", [b"", b" ", b"\n", b"\r\n\t "])
+@pytest.mark.parametrize("after", [b"", b" \n\r\t"])
+def test_white_space_around_the_header(read, before, after):
+    """Accepted as by the format's own reader, although its specification forbids it at the start."""
+    content = raw(before + A + after, np.float32(7).tobytes())
+    np.testing.assert_array_equal(read(content)["a"].read(), [7])
+    official = pytest.importorskip("safetensors")
+    assert [name for name, _ in official.deserialize(content)] == ["a"]
+
+
+SUBBYTE = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+BITS = SUBBYTE | dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 8)
+BITS |= {"F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16}
+BITS |= {"I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64}
+
+
+def test_tensors_of_every_dtype_may_lie_beside_those_that_are_read(read):
+    """With the size that the format's own reader gives them."""
+    header, end = {}, 0
+    for dtype, bits in BITS.items():
+        header[dtype] = {"dtype": dtype, "shape": [2, 4], "data_offsets": [end, end + bits]}
+        end += bits
+    header["a"] = {"dtype": "F32", "shape": [1], "data_offsets": [end, end + 4]}
+    content = raw(json.dumps(header).encode(), bytes(end) + np.float32(7).tobytes())
+    tensors = read(content)
+    assert list(tensors) == list(header)
+    np.testing.assert_array_equal(tensors["a"].read(), [7])
+    official = pytest.importorskip("safetensors")
+    assert {name for name, _ in official.deserialize(content)} == header.keys()
+
+
+def test_a_header_takes_little_memory(read):
+    """The header of the deepest GPT-2 that is allowed is read, and none can be much longer."""
+    config = Config(n_layer=config_module.MAX_INT["n_layer"], n_embd=1, n_head=1, vocab_size=1)
+    names = {f"transformer.{name}": shape for name, shape in parameter_shapes(config).items()}
+    for layer in range(config.n_layer):
+        names |= {f"transformer.h.{layer}.attn.{name}": (1, 1) for name in ("bias", "masked_bias")}
+    header, end = {}, 0
+    for name, shape in names.items():
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [end, end + 4 * prod(shape)]}
+        end += 4 * prod(shape)
+    largest = json.dumps(header).encode()
+    assert len(largest) < safetensors.MAX_HEADER // 2
+    assert len(read(raw(largest, bytes(end)))) == len(names)
+
+    worst = b'{"a":[' + b"[],[]," * (safetensors.MAX_HEADER // 6 - 2) + b"[]]}"
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match="tensor 'a': expected an object"):
+        read(raw(worst))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 130_000_000
 
 
 def test_a_hostile_name_stays_on_one_short_line(read):
@@ -116,7 +190,7 @@ def test_data_may_start_at_any_byte(read, junk):
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 @pytest.mark.parametrize(("shape", "order"), [((70, 3), "F"), ((3, 70), "C"), ((50, 50), "F"), ((70,), "C")])
 def test_a_matrixs_longer_axis_lies_in_one_piece(read, dtype, shape, order, monkeypatch):
-    monkeypatch.setattr(safetensors, "PIECE", 500)  # bytes: so that each is read in several
+    monkeypatch.setattr(safetensors, "BYTES_PER_READ", 500)  # several reads each
     values = np.random.default_rng(0).integers(-128, 128, shape).astype(np.float32)  # exact in all three
     stored = {
         "F32": values,
@@ -171,6 +245,24 @@ def test_the_writer_follows_indices_not_memory(read):
     np.testing.assert_array_equal(tensors["strided"].read(), a[:, ::2])
     np.testing.assert_array_equal(tensors["wide"].read(), a)
     assert all(tensor.start % 4 == 0 for tensor in tensors.values())
+
+
+@pytest.mark.parametrize(
+    ("names", "metadata", "message"),
+    [
+        (["__metadata__"], {}, "tensor '__metadata__' cannot be written: the header has that name"),
+        (["a", "b", "a"], {}, "tensor 'a' cannot be written: the header has that name"),
+        (["a\ud800"], {}, "a name is not Unicode"),
+        (["a"], {"a": 5}, "__metadata__ must be an object of strings"),
+        (["a"], {"a": "\ud800"}, "__metadata__ must be an object of strings"),
+        (["a"], {"a": " " * safetensors.MAX_HEADER}, r"a header of \d+ bytes; expected at most"),
+    ],
+)
+def test_nothing_is_written_that_would_not_be_read(names, metadata, message):
+    file = io.BytesIO()
+    with pytest.raises(CheckpointError, match=message):
+        safetensors.write(file, [(name, np.zeros(1)) for name in names], metadata)
+    assert file.getvalue() == b""
 
 
 def test_a_written_file_in_bytes():

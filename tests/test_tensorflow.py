@@ -19,8 +19,9 @@ from edits import edit_bytes
 
 import tiedgpt
 from tiedgpt import GPT2, Config
-from tiedgpt.checkpoints import read_config
+from tiedgpt.checkpoints import read_config, tensorflow
 from tiedgpt.checkpoints.crc32c import SHIFTS, crc32c, mask
+from tiedgpt.checkpoints.names import MODELS
 from tiedgpt.checkpoints.tensorflow import (
     DATA,
     FOOTER,
@@ -38,9 +39,16 @@ from tiedgpt.parameters import parameter_shapes
 
 # As in conftest, every size another; OpenAI's files leave no choice of n_inner and of the last token's id.
 SMALL = Config(
-    vocab_size=101, n_ctx=31, n_embd=3 * 7, n_layer=2, n_head=3, bos_token_id=100, eos_token_id=100
+    vocab_size=101, n_ctx=31, n_embd=2 * 11, n_layer=2, n_head=11, bos_token_id=100, eos_token_id=100
 )
 TINY = Config(vocab_size=5, n_ctx=3, n_embd=2, n_layer=1, n_head=1, bos_token_id=4, eos_token_id=4)
+
+
+@pytest.fixture(autouse=True)
+def heads_of_width_2(monkeypatch):
+    """As the small models here have them; OpenAI's own are 64 wide."""
+    monkeypatch.setattr(tensorflow, "HEAD_WIDTH", TINY.head_width)
+
 
 # A writer of the format, to be read against the specification and not against the reader
 
@@ -261,8 +269,9 @@ def test_498_megabytes_take_less_than_three_seconds():
 
 
 @pytest.fixture
-def openai(shared, tmp_path):
+def openai(shared, tmp_path, monkeypatch):
     """The folder of 124M, with a data file of the right size and no numbers, which takes no room."""
+    monkeypatch.setattr(tensorflow, "HEAD_WIDTH", 64)
     source = shared / "gpt2" / "124M"
     for name in (HPARAMS, INDEX):
         shutil.copy(source / name, tmp_path)
@@ -455,27 +464,27 @@ A_SIZE = rf"{NAME.decode()}': size"
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        (b"", "truncated, or not an index: 0 bytes, the last of them ''"),
-        (MAGIC, "8 bytes, the last of them '57fb808b247547db'; expected at least 48"),
-        (GOOD[:-1], "truncated, or not an index: .* the last of them"),
-        (GOOD + b"\0", "truncated, or not an index: .* the last of them"),
+        (b"", "truncated, or not an index: 0 bytes that end with ''"),
+        (MAGIC, "8 bytes that end with '57fb808b247547db'; expected at least 48"),
+        (GOOD[:-1], "truncated, or not an index: .* that end with"),
+        (GOOD + b"\0", "truncated, or not an index: .* that end with"),
         (bytes(MAX_INDEX + 1), f"not the index of a GPT-2: more than {MAX_INDEX} bytes"),
-        (with_footer(b"\xff" * 40), "footer: no varint before 10: over 64 bits"),
-        (with_footer(b"\xff" * 9 + b"\2"), "footer: no varint before 10: over 64 bits"),
+        (with_footer(b"\xff" * 40), "footer: wrong varint before 10: over 64 bits"),
+        (with_footer(b"\xff" * 9 + b"\2"), "footer: wrong varint before 10: over 64 bits"),
         (
             GOOD[:-FOOTER] + b"\0" + GOOD[-FOOTER:],
             "a block or the footer starts at byte [0-9]+, expected [0-9]+",
         ),
         (
             with_footer(HANDLES[:-1] + bytes([HANDLES[-1] | 128, 0])),
-            "footer: no varint .* longer than it need be",
+            "footer: wrong varint .* longer than necessary",
         ),
         (with_footer(HANDLES.ljust(39, b"\0") + b"\1"), "footer: expected zeros after the two handles"),
         (
             with_footer(b"\0\0" + varint(2**62) + b"\1"),
-            f"block at byte {2**62}: truncated: 1 bytes expected at 0, 0",
+            f"block at byte {2**62}: truncated: expected 1 bytes at 0, 0",
         ),
-        (with_footer(b"\0\0\0" + varint(2**62)), f"block at byte 0: truncated: {2**62} bytes expected"),
+        (with_footer(b"\0\0\0" + varint(2**62)), f"block at byte 0: truncated: expected {2**62} bytes"),
         (with_footer(b"\0\0\0" + varint(len(ONE))), "a block or the footer starts at byte 8, expected 0"),
         (
             GOOD[:9] + b"\1" + GOOD[10:],
@@ -486,18 +495,18 @@ A_SIZE = rf"{NAME.decode()}': size"
         (with_block(b""), "block at byte 0: 0 bytes do not hold 0 restarts"),
         (with_block(b"\0\0\0"), "block at byte 0: 3 bytes do not hold 0 restarts"),
         (with_block(b"\xff" * 8), f"block at byte 0: 8 bytes do not hold {2**32 - 1} restarts"),
-        (with_block(b"\1\1\0ab" + bytes(4)), "at 0: a key of 1 bytes after 1 of the one before it"),
+        (with_block(b"\1\1\0ab" + bytes(4)), "at 0: a key of 1 bytes after 1 of the previous key"),
         (with_block(b"\0\xff\x7f\0" + bytes(20)), "at 0: a key of 16383 bytes after 0"),
         (
             with_block(b"\0\x09\0a" + bytes(4)),
-            "block at byte 0: truncated: 9 bytes expected at 3, 1 are left",
+            "block at byte 0: truncated: expected 9 bytes at 3, 1 are left",
         ),
         (
             with_block(b"\0\0\x09a" + bytes(4)),
-            "block at byte 0: truncated: 9 bytes expected at 3, 1 are left",
+            "block at byte 0: truncated: expected 9 bytes at 3, 1 are left",
         ),
-        (with_block(b"\0\0" + bytes(4)), "block at byte 0: truncated: 1 bytes expected at 2, 0 are left"),
-        (with_block(b"\0\0\x80\0" + bytes(4)), "block at byte 0: no varint before 4"),
+        (with_block(b"\0\0" + bytes(4)), "block at byte 0: truncated: expected 1 bytes at 2, 0 are left"),
+        (with_block(b"\0\0\x80\0" + bytes(4)), "block at byte 0: wrong varint before 4"),
         (
             with_block(contents([(b"", HEADER), (b"b", ENTRY), (b"a", ENTRY)])),
             "key b'a' does not follow b'b'",
@@ -512,20 +521,20 @@ A_SIZE = rf"{NAME.decode()}': size"
         ),
         (
             table([contents([(b"a", ENTRY)])], [b"a"]),
-            "index: the header is missing, the entry whose key is empty",
+            "index: the header is missing .the entry with an empty key.",
         ),
         (table([], []), "index: the header is missing"),
         (with_header(b""), "header: num_shards 0; expected 1 data file"),
         (with_header(field(1, 0, 2)), "header: num_shards 2; expected 1 data file"),
         (with_header(HEADER + field(2, 0, 1)), "header: endianness 1; expected 0, little-endian"),
-        (with_header(b"\x08"), "header: truncated: 1 bytes expected at 1, 0 are left"),
+        (with_header(b"\x08"), "header: truncated: expected 1 bytes at 1, 0 are left"),
         (with_header(HEADER + b"\x1b"), "header: field 3 has wire type 3; expected 0, 1, 2 or 5"),
-        (with_entry(ENTRY[:-1]), "tensor 'model/wte': truncated: 4 bytes expected"),
+        (with_entry(ENTRY[:-1]), "tensor 'model/wte': truncated: expected 4 bytes"),
         (with_entry(ENTRY + b"\x7f"), "tensor 'model/wte': field 15 has wire type 7"),
-        (with_entry(ENTRY + field(9, 1, bytes(7))), "tensor 'model/wte': truncated: 8 bytes expected"),
+        (with_entry(ENTRY + field(9, 1, bytes(7))), "tensor 'model/wte': truncated: expected 8 bytes"),
         (
             with_entry(ENTRY + b"\x4a" + varint(2**62)),
-            f"tensor 'model/wte': truncated: {2**62} bytes expected",
+            f"tensor 'model/wte': truncated: expected {2**62} bytes",
         ),
         (with_entry(entry_proto(dtype=0)), "tensor 'model/wte': dtype 0; expected 1, float32"),
         (with_entry(entry_proto(dtype=19)), "tensor 'model/wte': dtype 19; expected 1, float32"),
@@ -541,18 +550,21 @@ A_SIZE = rf"{NAME.decode()}': size"
         ),
         (
             with_entry(entry_proto(offset=4)),
-            "tensor 'model/wte': leaves a hole before it: starts at byte 4, expected 0",
+            "tensor 'model/wte' leaves a hole before it: it starts at byte 4 of the file, expected 0",
         ),
         (
             table([contents([(b"", HEADER), (b"a", ENTRY), (b"b", ENTRY)])], [b"b"]),
-            "tensor 'b': overlaps the tensor before it: starts at byte 0, expected 4",
+            "tensor 'b' overlaps the tensor before it: it starts at byte 0 of the file, expected 4",
         ),
-        (with_entry(entry_proto((2,))), "00001: truncated: the index describes 8 bytes, the file has 4"),
+        (with_entry(entry_proto((2,))), "00001: truncated: the tensors end at byte 8, the file at 4"),
         (
             with_entry(entry_proto((0,))),
-            "00001: bytes after the last tensor: .* describes 0 bytes, the file has 4",
+            "00001: bytes after the last tensor: the tensors end at byte 0, the file at 4",
         ),
-        (with_entry(entry_proto((2**60,))), f"00001: truncated: the index describes {2**62} bytes"),
+        (
+            with_entry(entry_proto((2**60,))),
+            f"00001: truncated: the tensors end at byte {2**62}, the file at 4",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -568,7 +580,7 @@ def test_every_rule_is_enforced_by_name(tmp_path, index, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({b"model/wpe": None}, "tensor model/wpe is missing of the 1-layer model of hparams.json"),
+        ({b"model/wpe": None}, "tensor model/wpe is missing; hparams.json describes 1 layers"),
         ({b"model/h0/attn/c_proj/w": None}, "tensor model/h0/attn/c_proj/w is missing"),
         ({b"model/h1/ln_1/g": (2,)}, "tensor 'model/h1/ln_1/g' is not a parameter of the 1-layer GPT-2"),
         ({b"model/wte\n\xff": (2,)}, r"tensor 'model/wte\\nÿ' is not a parameter"),
@@ -641,6 +653,18 @@ def test_hparams_are_checked(tmp_path, tiny, text, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("n_head", [1, 4, 8, 14, 13, 16, 24, 48, 768])
+def test_another_n_head_than_openais_is_refused(openai, n_head):
+    """One flipped bit of the file makes 16 of 12, with tensors of the same shapes."""
+    assert {name: config.head_width for name, (_, config) in MODELS.items()} == dict.fromkeys(MODELS, 64)
+    hparams = json.loads((openai / HPARAMS).read_text())
+    (openai / HPARAMS).write_text(json.dumps(hparams | {"n_head": n_head}))
+    with pytest.raises(
+        CheckpointError, match=r"hparams\.json: n_embd 768 .*n_head (14|13) heads|expected 64 as"
+    ):
+        open_tensorflow(openai)
+
+
 @pytest.mark.parametrize("name", [HPARAMS, INDEX, DATA])
 def test_each_of_the_three_files_is_needed(tmp_path, tiny, name):
     write_bundle(tmp_path, tiny)
@@ -654,9 +678,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, tiny, name):
     write_bundle(tmp_path, tiny)
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
-    with pytest.raises(
-        CheckpointError, match=f"{name}: (is not a regular file|truncated: .* the file has 0)"
-    ):
+    with pytest.raises(CheckpointError, match=f"{name}: (is not a regular file|truncated: .* the file at 0)"):
         open_tensorflow(tmp_path)
 
 
@@ -707,7 +729,7 @@ def test_every_flipped_bit_of_the_data_is_caught(tmp_path, tiny):
 
 
 def test_flipped_bits_in_the_data_of_large_tensors_are_caught(tmp_path):
-    model = random_model(Config(vocab_size=3001, n_ctx=31, n_embd=21, n_layer=1, n_head=3))
+    model = random_model(Config(vocab_size=3001, n_ctx=31, n_embd=2 * 11, n_layer=1, n_head=11))
     entries, data = bundle(model)
     write(tmp_path, split_table(entries), data, model.config)
     tensor = open_tensorflow(tmp_path).tensors["wte.weight"]
@@ -824,8 +846,8 @@ def many_blocks() -> bytes:
             "200001 axes; expected at most",
         ),
         (lambda: with_entry(EMPTY + field(9, 0, 0) * 300_000), "00001: bytes after the last tensor"),
-        (lambda: with_entry(EMPTY + b"\x48" + b"\x80" * 1_000_000), "no varint before 17: over 64 bits"),
-        (lambda: with_header(b"\x80" * 1_000_000), "header: no varint before 10: over 64 bits"),
+        (lambda: with_entry(EMPTY + b"\x48" + b"\x80" * 1_000_000), "wrong varint before 17: over 64 bits"),
+        (lambda: with_header(b"\x80" * 1_000_000), "header: wrong varint before 10: over 64 bits"),
     ],
     ids=["long keys", "longer keys", "many blocks", "many axes", "many fields", "long varint", "long tag"],
 )

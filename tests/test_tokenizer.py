@@ -294,7 +294,7 @@ def test_special_tokens_are_found_as_one_pattern_of_all_would_find_them():
         for _ in range(200):
             text = "".join(rng.choices([*letters, "x", *rng.sample(sorted(texts), 3)], k=12))
             spans = [found.span() for found in pattern.finditer(text)]
-            assert list(tokenizer._find_special(text)) == spans, text
+            assert list(tokenizer._special_spans(text)) == spans, text
             ids = tokenizer.encode(text, special="token")
             assert tokenizer.decode(ids) == text
             assert sum(token_id >= 256 for token_id in ids) == len(spans)
@@ -309,6 +309,12 @@ def test_special_must_be_one_of_three():
 def test_surrogates_are_refused(special):
     with pytest.raises(TokenizerError, match=r"character 3 of the text is '\\udcff', .* was not valid UTF-8"):
         Tokenizer([]).encode("abc\udcff", special=special)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"low", ["low"]])
+def test_what_is_no_text_is_refused(wrong):
+    with pytest.raises(TokenizerError, match=r"^the text must be a str, got "):
+        Tokenizer([]).encode(wrong)
 
 
 # Time and memory

@@ -903,7 +903,7 @@ def test_a_run_cannot_go_on_with_another_text_or_a_damaged_state(run, tmp_path):
         (b"a<|endoftext|>b" * 99, (), "the text holds <|endoftext|>; to read it as that token, add --allow-"),
         (None, ("--n-head", "3"), "--n-embd must be a multiple of --n-head, got 8 and 3"),
         (None, ("--n-head", "0"), "--n-head: expected a whole number from 1 to 2147483647, got '0'"),
-        (None, ("--n-layer", "-1"), "--n-layer: expected a whole number from 0 to 10000, got '-1'"),
+        (None, ("--n-layer", "-1"), "--n-layer: expected a whole number from 0 to 1000, got '-1'"),
         (None, ("--n-embd", 10**9), "--n-embd: expected a whole number from 1 to 536870911, got"),
         (None, ("--vocab-size", "10"), "--vocab-size: expected a whole number from 256 to 21"),
         (None, ("--n-ctx", "1"), "--n-ctx: expected a whole number from 2 to 2147483647, got '1'"),

@@ -1,16 +1,18 @@
-"""Config: the numbers that fix a GPT-2's shapes and arithmetic, read from and written to config.json."""
+"""Config: a GPT-2's hyperparameters, read from and written to config.json."""
 
 import sys
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
+
 from .activations import ACTIVATIONS
 from .errors import ArgumentError, ConfigError, is_count, is_number, short_repr
 
 HEADS = ("tied", "untied")
-MAX_INT = {"n_layer": 10_000}  # a file that claims a billion layers must not fill the memory with names
+MAX_INT = {"n_layer": 1_000}  # GPT-2 has at most 48; a billion would fill the memory with tensor names
 
-# Fields whose name here is not their name in transformers' config.json.
+# Fields with another name in transformers' config.json.
 JSON_NAMES = {"n_ctx": "n_positions", "tied": "tie_word_embeddings"}
 
 # Other names that transformers accepts for the same fields of config.json.
@@ -20,11 +22,11 @@ ALIASES = {
     "num_attention_heads": "n_head",
     "num_hidden_layers": "n_layer",
 }
-# Fields of a file that are not true of a copy of it.
+# Fields that describe the file itself and are not copied to another.
 OF_THE_FILE = ("architectures", "dtype", "torch_dtype", "transformers_version", "_name_or_path")
 
-# config.json fields that turn GPT-2 into another model, with the only values under which they do not.
-# (reorder_and_upcast_attn is absent on purpose: it changes the rounding of half precision alone.)
+# Fields of config.json that change the model, and the only values under which it is GPT-2.
+# (reorder_and_upcast_attn is not among them: it only changes rounding in half precision.)
 NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "model_type": ("gpt2",),
     "add_cross_attention": (False,),
@@ -38,7 +40,7 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 class Config:
     """The hyperparameters of a GPT-2. The defaults are GPT-2 124M's.
 
-    Raises ConfigError for a value that no GPT-2 has.
+    NumPy scalars are converted to Python's numbers. Raises ConfigError for a value that is not a GPT-2's.
     """
 
     vocab_size: int = 50257  # V
@@ -51,21 +53,22 @@ class Config:
     layer_norm_epsilon: float = 1e-5
     scale_attn_weights: bool = True  # divide attention scores by sqrt(K)
     scale_attn_by_inverse_layer_idx: bool = False  # and by the layer's number, counted from 1
-    tied: bool = True  # THE switch: logits are x @ wte.T (True) or x @ W_U (False)
+    tied: bool = True  # the switch: logits are x @ wte.T (True) or x @ W_U (False)
     initializer_range: float = 0.02  # standard deviation of random weights
-    # Dropout, in training alone: what is embedded, what a layer adds to the residual stream, the patterns.
+    # Dropout in training: of the embedding, of each layer's output, of the attention patterns.
     embd_pdrop: float = 0.1
     resid_pdrop: float = 0.1
     attn_pdrop: float = 0.1
     bos_token_id: int | None = 50256
     eos_token_id: int | tuple[int, ...] | None = 50256  # ends a generated text
-    # What else a config.json says (pad_token_id, ...), kept for the copy that is saved.
+    # The other fields of config.json (pad_token_id, ...), written again by to_json.
     others: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # JSON has lists where a frozen dataclass wants tuples, and null where n_inner has its default.
-        if isinstance(self.eos_token_id, list):
-            object.__setattr__(self, "eos_token_id", tuple(self.eos_token_id))
+        for f in fields(self):
+            object.__setattr__(self, f.name, _as_python(getattr(self, f.name)))
+        if isinstance(self.eos_token_id, list | tuple):  # a list in config.json
+            object.__setattr__(self, "eos_token_id", tuple(map(_as_python, self.eos_token_id)))
         for name in ("vocab_size", "n_ctx", "n_embd", "n_head", "n_layer"):
             _check_int(name, getattr(self, name), minimum=0 if name == "n_layer" else 1)
         if self.n_inner is None:
@@ -106,18 +109,18 @@ class Config:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """The ids that end a text: none, one or several."""
+        """The ids that end a generated text: none, one or several."""
         if self.eos_token_id is None:
             return ()
         return self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,)
 
     @property
     def head(self) -> str:
-        """ "tied" or "untied", the word for the switch in names, flags and reports."""
+        """ "tied" or "untied", as in flags and reports."""
         return "tied" if self.tied else "untied"
 
     def with_head(self, head: str) -> "Config":
-        """This configuration with the head called "tied" or "untied". Raises ArgumentError for another."""
+        """This configuration with head "tied" or "untied". Raises ArgumentError for another head."""
         if head not in HEADS:
             raise ArgumentError(f'head must be "tied" or "untied", got {short_repr(head)}')
         return replace(self, tied=head == "tied")
@@ -126,8 +129,8 @@ class Config:
     def from_json(cls, data: Any) -> "Config":
         """A Config from the parsed config.json of a transformers checkpoint.
 
-        Fields that do not change the arithmetic are passed over; a field that changes it in a way this
-        code does not follow raises ConfigError with its name.
+        Unknown fields are kept in `others`. Raises ConfigError with the name of a field that is not a GPT-2's
+        or that asks for arithmetic which is not implemented here.
         """
         if not isinstance(data, dict):
             raise ConfigError(f"expected a JSON object, got {short_repr(data)}")
@@ -136,13 +139,13 @@ class Config:
         for name, allowed in NEUTRAL_VALUES.items():
             if name in data and data[name] not in allowed:
                 raise ConfigError(
-                    f"{name} is {short_repr(data[name])}, which is another model than the GPT-2 "
-                    f"computed here (expected {short_repr(allowed[0])})"
+                    f"{name} is {short_repr(data[name])}, which is another model than GPT-2; "
+                    f"expected {short_repr(allowed[0])}"
                 )
         for alias, name in ALIASES.items():
             if alias in data and data.get(name, data[alias]) != data[alias]:
                 raise ConfigError(
-                    f"{alias} is {short_repr(data[alias])} but {name}, which means the same, "
+                    f"{alias} is {short_repr(data[alias])} but {name}, its other name, "
                     f"is {short_repr(data[name])}"
                 )
         data = {ALIASES.get(name, name): value for name, value in data.items()}
@@ -153,14 +156,19 @@ class Config:
         return cls(**read, others=others)
 
     def to_json(self) -> dict[str, Any]:
-        """What config.json holds, for json.dump: `from_json` and transformers read it back."""
+        """The contents of config.json, for json.dump. `from_json` and transformers read it back."""
         own = {theirs: getattr(self, ours) for ours, theirs in self._json_names().items()}
         return {**self.others, "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **own}
 
     @classmethod
     def _json_names(cls) -> dict[str, str]:
-        """Our fields -> their names in config.json."""
+        """Field -> its name in config.json."""
         return {f.name: JSON_NAMES.get(f.name, f.name) for f in fields(cls) if f.name != "others"}
+
+
+def _as_python(value: Any) -> Any:
+    """A NumPy scalar as Python's number; any other value unchanged."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _check_int(name: str, value: Any, minimum: int) -> None:

@@ -119,9 +119,9 @@ class Tokenizer:
     first_id: the id of the first byte. GPT-2's is 0; Hugging Face's trainer puts special tokens first.
 
     The bytes have the ids from `first_id` on, followed by the merges in their order. Special tokens have the
-    remaining ids of 0 to vocab_size - 1, except those that are also ordinary tokens, which keep their id. An
-    ordinary special token is always read as one token, unless `encode` is told special="text".
-    Raises TokenizerError if the vocabulary contradicts itself.
+    remaining ids of 0 to vocab_size - 1, except those that are also ordinary tokens, which keep their id. A
+    special token that is also an ordinary one is read as one token, as transformers does, unless `encode` is
+    told special="text". Raises TokenizerError if the vocabulary contradicts itself.
 
     >>> Tokenizer([("l", "o")]).special_tokens
     {'<|endoftext|>': 257}
@@ -181,7 +181,7 @@ class Tokenizer:
         self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
         firsts = "|".join(map(regex.escape, lengths)) if len(lengths) <= 100 else "."
         self._firsts = regex.compile(firsts, regex.DOTALL)
-        self._ordinary_specials = special_tokens.keys() & ids.keys()
+        self._ordinary_specials = (special_tokens.keys() & ids.keys()) - {EOT}
 
         self.merges = merges
         self.vocab_size = len(tokens)
@@ -198,7 +198,7 @@ class Tokenizer:
         "token"  read it as that token
         "text"   read it as ordinary characters
 
-        Raises ArgumentError for another `special`, TokenizerError for unpaired surrogates.
+        Raises ArgumentError for another `special`, TokenizerError for anything but Unicode text.
 
         >>> tokenizer = Tokenizer([])
         >>> tokenizer.encode("!<|endoftext|>", special="token"), tokenizer.encode("<|", special="text")
@@ -207,22 +207,30 @@ class Tokenizer:
         if special not in ("error", "token", "text"):
             raise ArgumentError(f"special must be 'error', 'token' or 'text', got {short_repr(special)}")
         utf8(text, "the text")
+        if special == "error" and (token := self.find_special(text)) is not None:
+            raise TokenizerError(
+                f"the text contains special token {short_repr(token)} at character {text.index(token)}, and "
+                "text from outside must not be able to end the document; special='token' reads it as that "
+                "token, special='text' as ordinary characters"
+            )
         ids: list[int] = []
         done = 0
-        for start, end in self._find_special(text) if special != "text" else ():
-            token = text[start:end]
-            if special == "error" and token not in self._ordinary_specials:
-                raise TokenizerError(
-                    f"the text contains special token {short_repr(token)} at character {start}, and text "
-                    "from outside must not be able to end the document; special='token' reads it as that "
-                    "token, special='text' as ordinary characters"
-                )
+        for start, end in self._special_spans(text) if special != "text" else ():
             ids += self._encode_words(text[done:start])
-            ids.append(self.special_tokens[token])
+            ids.append(self.special_tokens[text[start:end]])
             done = end
         return ids + self._encode_words(text[done:])
 
-    def _find_special(self, text: str) -> Iterator[tuple[int, int]]:
+    def find_special(self, text: str) -> str | None:
+        """The first special token in `text` that is not also an ordinary token; None if there is none.
+
+        >>> Tokenizer([]).find_special("one<|endoftext|>two")
+        '<|endoftext|>'
+        """
+        tokens = (text[start:end] for start, end in self._special_spans(text))
+        return next((token for token in tokens if token not in self._ordinary_specials), None)
+
+    def _special_spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Start and end of each special token in `text`, left to right, the longest if several fit."""
         end = 0
         for found in self._firsts.finditer(text) if self.special_tokens else ():
@@ -321,7 +329,9 @@ def _fault(merges: list[tuple[str, str]]) -> TokenizerError:
 
 
 def utf8(text: str, name: str) -> bytes:
-    """The UTF-8 bytes of `text`. Raises TokenizerError, with `name`, for an unpaired surrogate."""
+    """The UTF-8 bytes of `text`. Raises TokenizerError, with `name`, for anything but Unicode text."""
+    if not isinstance(text, str):
+        raise TokenizerError(f"{name} must be a str, got {short_repr(text)}")
     try:
         return text.encode()
     except UnicodeEncodeError as error:

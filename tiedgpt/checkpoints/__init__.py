@@ -1,9 +1,10 @@
-"""Every form a GPT-2 takes on disk: `load_model`, `load_tokenizer`, `save_model`."""
+"""Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`."""
 
 import os.path
 from pathlib import Path
 
 from ..config import Config
+from ..errors import ArgumentError, short_repr
 from ..model import GPT2
 from ..tokenizer import Tokenizer
 from . import huggingface, tensorflow
@@ -15,31 +16,47 @@ __all__ = ["load_model", "load_tokenizer", "save_model"]
 
 
 def load_model(source: str | Path, head: str | None = None) -> GPT2:
-    """The model of a name ("gpt2", "124M"), hub repository, directory or .safetensors file, in float32.
+    """Load a model, in float32, from a name, hub repository, directory or .safetensors file.
 
-    head: "tied", "untied" or None, as the checkpoint says. "untied" on a checkpoint without a W_U of its
-    own starts W_U as a copy of wte.T; "tied" on one that has it drops it. A name whose files are not on
-    this machine is downloaded. Raises CheckpointError.
+    source: "gpt2", "124M" or another known name; "owner/name" of a repository; or a path. A known name or a
+        repository that is not on this machine is downloaded.
+    head: "tied", "untied", or None for the checkpoint's own. "untied" starts W_U as a copy of wte.T if the
+        checkpoint has no W_U; "tied" drops the checkpoint's W_U.
+
+    Raises CheckpointError for a source that cannot be found, downloaded or read, ArgumentError for another
+    `head` and for a source that is neither a str nor a Path.
     """
-    return open_checkpoint(find_or_download(source)).load(head)
+    return open_checkpoint(_find(source)).load(head)
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
-    """The tokenizer beside that checkpoint; of a name that is not here, its files alone are downloaded.
+    """The tokenizer of a source, as for load_model. Only the tokenizer's files are downloaded.
 
-    Raises CheckpointError or TokenizerError.
+    Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary that
+    contradicts itself or would give other ids than GPT-2's algorithm, ArgumentError as load_model does.
     """
-    return read_tokenizer(find_or_download(source, only_tokenizer=True))
+    return read_tokenizer(_find(source, only_tokenizer=True))
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Check the checkpoint at a path, Hugging Face's or OpenAI's. Raises CheckpointError."""
+    """Check a checkpoint, Hugging Face's or OpenAI's, without reading its weights. Raises CheckpointError."""
     return tensorflow.open_tensorflow(path) if _is_openais(path) else huggingface.open_checkpoint(path)
+
+
+def open_model(path: Path) -> tuple[Checkpoint, Tokenizer]:
+    """The checkpoint at a path, checked but not read, and its tokenizer. Raises as these do."""
+    return open_checkpoint(path), read_tokenizer(path)
 
 
 def read_config(path: Path) -> Config:
     """The Config of the checkpoint at a path. Raises CheckpointError."""
     return tensorflow.read_hparams(path) if _is_openais(path) else huggingface.read_config(path)
+
+
+def _find(source: str | Path, only_tokenizer: bool = False) -> Path:
+    if not isinstance(source, str | Path):
+        raise ArgumentError(f"a model must be a name or a path, got {short_repr(source)}")
+    return find_or_download(source, only_tokenizer=only_tokenizer)
 
 
 def _is_openais(path: Path) -> bool:

@@ -1,17 +1,17 @@
 """CRC-32C, the checksum in TensorFlow's files, at the speed of memory.
 
-CRC-32C reads a message as one long polynomial over GF(2), a coefficient a bit, and is its remainder by a
-fixed P of degree 32. Byte by byte, with a table, that takes Python a minute for 498 MB. But remainders add
-up: that of A + B is the sum of A's and B's, and to add is to XOR. So a part of the message may be replaced
-by anything with the same remainder, wherever that lies. Now P divides
+A CRC reads the message as a long polynomial over GF(2), one coefficient for each bit, and is the remainder of
+a division by a fixed polynomial P of degree 32. Byte by byte, with a table, Python takes a minute for 498 MB.
+But the remainder of A + B is the sum of both remainders, and addition is XOR. So a part of the message may
+be replaced by any other polynomial with the same remainder. P divides
 
-    x^6777 + x^484 + x^100 + 1,       hence       x^6777 = x^484 + x^100 + 1       (modulo P, where - is +)
+    x^6777 + x^484 + x^100 + 1,       so       x^6777 = x^484 + x^100 + 1       (modulo P, where - is +)
 
-as a search through the powers of x finds. Squaring doubles the exponents and does nothing else, since
-(a + b)^2 = a^2 + b^2 over GF(2); so the same holds of 6777 k, 484 k and 100 k for every k = 2, 4, 8, ...:
-of bytes with k = 8, of words of 8 bytes with k = 64. Instead of any unit of the message, XOR it into those
-that come 6777 - 484, 6777 - 100 and 6777 units later. The nearest is 6293 away, so as many go at once, in
-three XORs of long arrays, at the speed of memory, until 6777 are left.
+which a search through the powers of x finds. Since (a + b)^2 = a^2 + b^2 over GF(2), squaring doubles the
+exponents, so the same is true of 6777 k, 484 k and 100 k for each k = 2, 4, 8, ...: for bytes with k = 8, for
+words of 8 bytes with k = 64. A unit of the message can therefore be removed by XORing it into the units that
+are 6777 - 484, 6777 - 100 and 6777 places after it. The nearest is 6293 places away, so 6293 units are
+removed at a time, by three XORs of long arrays, until 6777 units remain.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 SHIFTS = (6777 - 484, 6777 - 100, 6777)
-# The register starts from all ones, lest zeros in front go unnoticed. From 0, this word in front leads there.
+# The register starts with all ones, so that leading zeros count. This word, read from 0, sets it to all ones.
 ALL_ONES = 0xFFFFFFFF
 START = np.frombuffer(b"\0\0\0\0Td\x1fd", np.uint64)[0]
 
@@ -42,14 +42,14 @@ def crc32c(data: bytes | np.ndarray) -> int:
 
 
 def mask(crc: int) -> int:
-    """A CRC as it is stored: disguised, since the CRC of bytes that hold their own CRC proves little."""
+    """A CRC in the form in which it is stored: a CRC of bytes that contain their own CRC would be weak."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & ALL_ONES
 
 
 def _fold(message: np.ndarray, before: Any = 0) -> np.ndarray:
-    """6777 units that leave the same remainder as the unit `before` and then the message."""
+    """6777 units with the same remainder as the unit `before` followed by the message."""
     step, _, kept = SHIFTS
-    work = np.zeros(kept + step, message.dtype)  # zeros in front change nothing
+    work = np.zeros(kept + step, message.dtype)  # leading zeros do not change the remainder
     work[kept - 1] = before
     for position in range(0, message.size, step):
         block = message[position : position + step]
@@ -62,7 +62,7 @@ def _fold(message: np.ndarray, before: Any = 0) -> np.ndarray:
 
 
 def _remainder(byte: int) -> int:
-    """What the register adds to itself when a byte leaves it. Bits stand lowest first, and so do P's."""
+    """What is XORed into the register when a byte is shifted out. The lowest bit is first, in P too."""
     for _ in range(8):
         byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
     return byte

@@ -1,8 +1,8 @@
-"""Checkpoints as Hugging Face's transformers writes them: config.json, model.safetensors, a vocabulary.
+"""Checkpoints of Hugging Face's transformers: config.json, model.safetensors, a vocabulary.
 
-The weights are one file or several with an index; tensor names may carry the prefix `transformer.`; some
-files also hold each layer's causal mask, which is no parameter. All of that ends here: what leaves this
-module has the names and shapes of `parameter_shapes`, checked before a number is read.
+The weights are in one file, or in several with an index. Tensor names may have the prefix `transformer.`.
+Some files also contain the causal mask of each layer, which is not a parameter and is ignored. A Checkpoint
+has the names and shapes of `parameter_shapes`; they are checked before any values are read.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..config import Config
-from ..errors import CheckpointError, ConfigError, TiedGPTWarning, short_repr
+from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, short_repr
 from ..model import GPT2
 from ..parameters import parameter_shapes
 from ..tokenizer import Tokenizer
@@ -28,7 +28,7 @@ from .vocabulary import vocabulary_files
 
 PREFIX = "transformer."
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
-FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{,199}", re.ASCII)  # of a shard: a plain name, leading nowhere else
+FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{,199}", re.ASCII)  # of a shard: without a directory
 HEAD = "lm_head.weight"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 REFUSED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -36,23 +36,24 @@ REFUSED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that has been checked but not read: its configuration and where its tensors are."""
+    """A checkpoint whose files were checked: its configuration and the places of its tensors."""
 
     path: Path
-    config: Config  # as config.json says it
+    config: Config  # with the head of config.json
     tensors: dict[str, Tensor]
 
     @property
     def has_own_unembedding(self) -> bool:
-        """Whether there is a W_U in the files, used or not."""
+        """Whether the files contain a W_U, used or not."""
         return HEAD in self.tensors
 
     def load(self, head: str | None = None, progress: Callable[[int], Any] | None = None) -> GPT2:
-        """The model, in float32, with the head asked for: "tied", "untied" or, if None, as config.json says.
+        """Read the model, in float32. `head` is "tied", "untied", or None for that of config.json.
 
-        Untied without a W_U in the files starts W_U as a copy of wte.T; tied leaves a W_U unread.
-        `progress` is called with the bytes of each tensor that was read. Raises ArgumentError for another
-        `head`, CheckpointError when config.json says untied and there is no W_U.
+        With head="untied" and no W_U in the files, W_U starts as a copy of wte.T. A tied model does not use
+        the W_U of the files. `progress` is called with the number of bytes of each tensor after it is read.
+        Raises ArgumentError for another `head`, CheckpointError if config.json says untied and there is no
+        W_U, or if the files changed since they were checked.
         """
         if head is None:
             if not self.config.tied and not self.has_own_unembedding:
@@ -65,9 +66,9 @@ class Checkpoint:
             head = self.config.head
 
         copied = head == "untied" and not self.has_own_unembedding
-        config = self.config.with_head("tied" if copied else head)  # refuses a head that is neither
+        config = self.config.with_head("tied" if copied else head)  # raises for an unknown head
         parameters = {}
-        # Two threads, for most of the time goes into fresh memory, which the system hands out page by page.
+        # Two threads: most of the time is spent on new memory, which the system provides page by page.
         pool = ThreadPoolExecutor(2)
         try:
             names = parameter_shapes(config)
@@ -78,7 +79,7 @@ class Checkpoint:
                 if progress:
                     progress(array.nbytes)
         finally:
-            pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for what has not begun
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C, tensors not begun are not read
         model = GPT2(config, parameters)
         return model.untie("copy") if copied else model
 
@@ -93,7 +94,10 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Check a directory, or one .safetensors file with a config.json beside it. Raises CheckpointError."""
+    """Check a directory, or a .safetensors file with config.json beside it.
+
+    Raises CheckpointError for files that are missing, malformed, or not the model that config.json describes.
+    """
     config = read_config(path)
     listing, found = _find_tensors(path)
 
@@ -104,16 +108,16 @@ def open_checkpoint(path: Path) -> Checkpoint:
             continue
         if name in tensors:
             raise CheckpointError(
-                f"{tensor.file}: tensor {short_repr(name)} is there with and without {PREFIX}"
+                f"{tensor.file}: tensor {short_repr(name)} is there twice, with and without {PREFIX}"
             )
         tensors[name] = tensor
 
-    expected = parameter_shapes(config.with_head("untied"))  # a W_U is checked even where it is not needed
+    expected = parameter_shapes(config.with_head("untied"))  # a W_U is checked even if it is not used
     missing = [name for name in expected if name not in tensors and name != HEAD]
     if missing:
         raise CheckpointError(
-            f"{listing}: tensor {missing[0]} is missing ({len(missing)} in all) of the "
-            f"{config.n_layer}-layer model that config.json describes"
+            f"{listing}: tensor {missing[0]} of the {config.n_layer}-layer model that config.json describes "
+            f"is missing ({len(missing)} in all)"
         )
     for name, tensor in tensors.items():
         where = f"{tensor.file}: tensor {short_repr(tensor.name)}"
@@ -134,7 +138,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_config(model: Path) -> Config:
-    """The Config of a checkpoint, a directory or a file. Raises CheckpointError that names the file."""
+    """The Config of a directory, or of a file's directory. Raises CheckpointError that names the file."""
     directory = directory_of(model)
     path = directory / "config.json"
     if not path.is_file():
@@ -143,7 +147,7 @@ def read_config(model: Path) -> Config:
         raise CheckpointError(f"{directory} is not a checkpoint: it has no config.json")
     try:
         config = Config.from_json(read_json(path))
-        path = directory / "generation_config.json"  # transformers looks there first for what ends a text
+        path = directory / "generation_config.json"  # transformers prefers its eos_token_id
         if path.is_file() and (eos := read_json(path).get("eos_token_id")) is not None:
             config = replace(config, eos_token_id=eos)
         return config
@@ -152,11 +156,18 @@ def read_config(model: Path) -> Config:
 
 
 def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) -> None:
-    """Write config.json, model.safetensors (float32) and the tokenizer's files.
+    """Write config.json, model.safetensors (float32) and, unless None, the tokenizer's files.
 
-    transformers' from_pretrained reads the result with either head: tied, there is no lm_head.weight. The
-    files appear together or not at all (see StagedFiles). Raises CheckpointError when it cannot be written.
+    transformers' from_pretrained reads the result with either head; a tied one has no lm_head.weight. The
+    files appear together or not at all (see StagedFiles). Raises ArgumentError for arguments of other types
+    and for a directory without a name, CheckpointError if the files cannot be written.
     """
+    if not isinstance(model, GPT2):
+        raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
+    if not isinstance(tokenizer, Tokenizer | None):
+        raise ArgumentError(f"the tokenizer must be a Tokenizer or None, got {short_repr(tokenizer)}")
+    if not isinstance(directory, str | Path) or not str(directory) or "\0" in str(directory):
+        raise ArgumentError(f"the directory must be a path, got {short_repr(directory)}")
     with StagedFiles(Path(directory)) as files:
         write_model(files, model, tokenizer)
 
@@ -165,9 +176,9 @@ def write_model(files: StagedFiles, model: GPT2, tokenizer: Tokenizer | None) ->
     """`save_model` to files that may have others beside them."""
     try:
         config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
-    except RecursionError as error:  # in what was kept of another config.json
+    except (RecursionError, TypeError, ValueError) as error:  # in Config.others
         raise CheckpointError(
-            f"{files.directory}: a field of config.json is nested too deep to be written"
+            f"{files.directory}: a field of config.json cannot be written: {error}"
         ) from error
     named = ((name if name == HEAD else PREFIX + name, a) for name, a in model.parameters.items())
     safetensors.write(files.open(WEIGHTS), named)
@@ -177,7 +188,7 @@ def write_model(files: StagedFiles, model: GPT2, tokenizer: Tokenizer | None) ->
 
 
 def _find_tensors(path: Path) -> tuple[Path, list[Tensor]]:
-    """A single file, a directory's one file, or its index, and the tensors that are listed there."""
+    """The file that lists the tensors (the weights, or the index of several files), and the tensors."""
     for file in (path, path / WEIGHTS):
         if file.is_file():
             return file, list(safetensors.read_header(file).values())
@@ -186,8 +197,8 @@ def _find_tensors(path: Path) -> tuple[Path, list[Tensor]]:
     for name in REFUSED:
         if (path / name).is_file():
             raise CheckpointError(
-                f"{path / name} is a pickle, which can run any code when it is opened, so it is never read; "
-                f"save the model again with safetensors (save_pretrained does), as {WEIGHTS}"
+                f"{path / name} is a pickle, which can run any code when it is opened, so it is not read; "
+                f"save the model as {WEIGHTS}, as save_pretrained does"
             )
     raise CheckpointError(f"{path} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}")
 
@@ -205,12 +216,12 @@ def _find_sharded(index: Path) -> list[Tensor]:
     for name, file in weight_map.items():
         if name not in shards[file]:
             raise CheckpointError(
-                f"{index.parent / file}: tensor {short_repr(name)} is missing, which the index puts there"
+                f"{index.parent / file}: tensor {short_repr(name)} is in the index but not in the file"
             )
     for file, tensors in shards.items():
         for name in tensors:
             if weight_map.get(name) != file:
                 raise CheckpointError(
-                    f"{index.parent / file}: tensor {short_repr(name)} is there, but not in the index"
+                    f"{index.parent / file}: tensor {short_repr(name)} is in the file but not in the index"
                 )
     return [tensor for tensors in shards.values() for tensor in tensors.values()]

@@ -1,13 +1,14 @@
-"""The safetensors format: a length, a JSON header, then the numbers.
+"""The safetensors format: a length, a JSON header, then the data.
 
     8 bytes     N, little-endian
     N bytes     {"wte.weight": {"dtype": "F32", "shape": [50257, 768], "data_offsets": [0, 154389504]}, ...}
-                and optionally "__metadata__": {string: string}; may be padded with spaces
-    the rest    each tensor's bytes, row-major and little-endian; data_offsets count from here
+                and optionally "__metadata__": {string: string}; white space may surround it
+    the rest    each tensor's values, row-major and little-endian; data_offsets count from here
 
-A file is believed only as far as it is checked, in this order: length, header, every entry, then that the
-entries cover the data without overlap, hole or remainder. Where the specification and its own reader
-disagree (white space before the brace, a name given twice) this follows the specification and refuses.
+The checks are made in this order: length, JSON, each entry, then that the tensors fill the data without
+overlap, hole or remainder. White space before the header is accepted: the specification forbids it, but the
+format's own reader accepts it. A name that is given twice and "__metadata__": null are refused, although
+that reader accepts them.
 """
 
 import json
@@ -24,17 +25,21 @@ import numpy as np
 from ..errors import CheckpointError, is_count, short_repr
 from ..machine import empty_weight
 
-MAX_HEADER = 100_000_000  # bytes, the specification's limit
-MAX_RANK = 64  # NumPy's limit; to multiply the lengths of a million axes takes minutes
-# Every dtype of the format and its bytes per number, to check sizes by; the three in STORED can be read.
-DTYPE_BYTES = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 1),
-    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
-    **dict.fromkeys(("I32", "U32", "F32"), 4),
-    **dict.fromkeys(("I64", "U64", "F64", "C64"), 8),
+# Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million; Python's
+# objects for a header of nothing but brackets take 25 times its size.
+MAX_HEADER = 1 << 22
+MAX_RANK = 64  # axes, NumPy's limit; multiplying the lengths of a million axes takes minutes
+# Every dtype of the format and its bits per value, to check sizes. Those in STORED can be read.
+DTYPE_BITS = {
+    "F4": 4,
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
+    **dict.fromkeys(("I32", "U32", "F32"), 32),
+    **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
 }
-PIECE = 1 << 19  # bytes of a tensor, as float32, that are read at a time
-STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16: its bits are read
+BYTES_PER_READ = 1 << 19  # of the float32 array that is filled
+STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16, so its bits are read
 
 
 @dataclass(frozen=True)
@@ -47,27 +52,32 @@ class Tensor:
     shape: tuple[int, ...]
     start: int  # the position of its first byte in the file
 
-    def read(self) -> np.ndarray:
-        """Its numbers as a float32 array of our own, which lies in memory as `empty_weight` has it.
+    @property
+    def nbytes(self) -> int:
+        """The size of its data in the file."""
+        return prod(self.shape) * DTYPE_BITS[self.dtype] // 8
 
-        Read, not mapped: a page at a time is slower, the data may start at an odd byte (gpt2's starts at
-        14291), which BLAS cannot use, and a file that shrinks under a view kills the process. Raises
-        CheckpointError if the bytes are gone since the file was checked.
+    def read(self) -> np.ndarray:
+        """The values as a new float32 array, with the memory layout of `empty_weight`.
+
+        The file is read, not mapped: reading page by page is slower, the data may start at an odd byte
+        (gpt2's starts at 14291), which BLAS cannot use, and a mapped file that shrinks ends the process.
+        Raises CheckpointError if the file has changed since it was checked and the bytes are missing.
         """
         out = empty_weight(self.shape, np.float32)
         stored = np.dtype(STORED[self.dtype])
         as_stored = out.flags.c_contiguous and stored == out.dtype
-        step = max(16, PIECE // (4 * prod(self.shape[1:]) or 1) // 16 * 16)  # rows
+        step = max(16, BYTES_PER_READ // (4 * prod(self.shape[1:]) or 1) // 16 * 16)  # rows
         try:
             with open(self.file, "rb") as file:
                 file.seek(self.start)
                 for row in range(0, len(out), step):
                     rows = out[row : row + step]
-                    piece = rows if as_stored else np.empty(rows.shape, stored)
-                    if file.readinto(piece.data) != piece.nbytes:
-                        raise OSError("the file ends before it does")
+                    buffer = rows if as_stored else np.empty(rows.shape, stored)
+                    if file.readinto(buffer.data) != buffer.nbytes:
+                        raise OSError("the file is too short")
                     if not as_stored:
-                        copy_as_float32(piece, rows)
+                        copy_as_float32(buffer, rows)
         except OSError as error:
             raise CheckpointError(
                 f"{self.file}: tensor {short_repr(self.name)} cannot be read: {error}"
@@ -75,111 +85,140 @@ class Tensor:
         return out
 
 
-def copy_as_float32(piece: np.ndarray, rows: np.ndarray) -> None:
-    """Copy numbers as they are stored into rows that may lie in memory column by column."""
-    if piece.dtype == "<u2":  # bfloat16 is the upper half of a float32
-        piece = (piece.astype(np.uint32) << 16).view(np.float32)
-    for at in range(0, len(rows), 16):  # 16 are a line of the processor's cache
-        rows[at : at + 16] = piece[at : at + 16]
+def copy_as_float32(buffer: np.ndarray, rows: np.ndarray) -> None:
+    """Convert stored values and copy them into rows, whose memory layout may be column by column."""
+    if buffer.dtype == "<u2":  # bfloat16 is the upper half of a float32
+        buffer = (buffer.astype(np.uint32) << 16).view(np.float32)
+    for at in range(0, len(rows), 16):  # 16 float32 values fill a cache line
+        rows[at : at + 16] = buffer[at : at + 16]
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name. Raises CheckpointError where the file breaks a rule."""
+    """The tensors of a safetensors file by name. Raises CheckpointError if the file breaks a rule."""
     return read_with_metadata(path)[0]
 
 
 def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors, and what else the header says. Raises what read_header raises."""
+    """The tensors by name, and the metadata. Raises CheckpointError if the file breaks a rule."""
 
     def wrong(what: str) -> CheckpointError:
         return CheckpointError(f"{path}: {what}")
 
-    if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for ever
+    if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for a writer
         raise wrong("is not a regular file")
     try:
         with open(path, "rb") as file:
             file_size = os.fstat(file.fileno()).st_size
             prefix = file.read(8)
             if len(prefix) < 8:
-                raise wrong(f"not a safetensors file: {file_size} bytes is shorter than the 8-byte length")
+                raise wrong(f"not a safetensors file: {file_size} bytes, shorter than the 8-byte length")
             length = int.from_bytes(prefix, "little")
             if length > MAX_HEADER:
-                raise wrong(f"not a safetensors file: a header of {length} bytes (at most {MAX_HEADER})")
+                raise wrong(f"not a GPT-2's safetensors file: {_too_long(length)}")
             if 8 + length > file_size:
-                raise wrong(f"truncated: the header needs {8 + length} bytes, the file has {file_size}")
+                raise wrong(f"truncated: the header ends at byte {8 + length}, the file at {file_size}")
             raw = file.read(length)
     except OSError as error:
         raise wrong(f"cannot be read: {error.strerror}") from error
-
-    if not raw.startswith(b"{"):
-        raise wrong(f"the header must start with '{{', got {short_repr(raw[:1])}")
-    try:
-        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_object_without_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise wrong(f"the header is not JSON: {error}") from error
-    metadata = header.pop("__metadata__", None) or {}
-
-    tensors = {}
-    spans = []
-    for name, entry in header.items():
-        if not isinstance(entry, dict):
-            raise wrong(f"tensor {short_repr(name)}: expected an object, got {short_repr(entry)}")
-        dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
-        if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
-            raise wrong(f"tensor {short_repr(name)}: unknown dtype {short_repr(dtype)}")
-        if not isinstance(shape, list) or not all(_is_u64(n) for n in shape):
-            raise wrong(
-                f"tensor {short_repr(name)}: shape must be a list of whole numbers, got {short_repr(shape)}"
-            )
-        if len(shape) > MAX_RANK:
-            raise wrong(f"tensor {short_repr(name)}: {len(shape)} axes; expected at most {MAX_RANK}")
-        if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_u64(n) for n in offsets):
-            raise wrong(
-                f"tensor {short_repr(name)}: data_offsets must be two positions, got {short_repr(offsets)}"
-            )
-        begin, end = offsets
-        needed = prod(shape) * DTYPE_BYTES[dtype]
-        if end - begin != needed:
-            raise wrong(
-                f"tensor {short_repr(name)}: data_offsets {short_repr(offsets)} hold {end - begin} bytes, "
-                f"but {dtype} {short_repr(shape)} needs {short_repr(needed)}"
-            )
-        spans.append((begin, end, name))
-        tensors[name] = Tensor(path, name, dtype, tuple(shape), 8 + length + begin)
-
-    covered = 0
-    for begin, end, name in sorted(spans):
-        if begin != covered:
-            problem = "overlaps the tensor before it" if begin < covered else "leaves a hole before it"
-            raise wrong(f"tensor {short_repr(name)}: {problem}: starts at byte {begin}, expected {covered}")
-        covered = end
-    if 8 + length + covered != file_size:
-        problem = "truncated" if 8 + length + covered > file_size else "bytes after the last tensor"
-        raise wrong(f"{problem}: the header describes {8 + length + covered} bytes, the file has {file_size}")
+    tensors, metadata = _parse_header(raw, path)
+    check_coverage(tensors.values(), path, path, 8 + length, file_size)
     return tensors, metadata
+
+
+def check_coverage(
+    tensors: Iterable[Tensor], listing: Path, file: Path, data_start: int, file_size: int
+) -> None:
+    """Check that tensors fill the data of a file without overlap, hole or remainder.
+
+    Raises CheckpointError that names `listing`, which has the positions, or `file`, which has the data.
+    """
+    end = data_start
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.nbytes)):
+        if tensor.start != end:
+            fault = "overlaps the tensor before it" if tensor.start < end else "leaves a hole before it"
+            raise CheckpointError(
+                f"{listing}: tensor {short_repr(tensor.name)} {fault}: it starts at byte {tensor.start} of "
+                f"the file, expected {end}"
+            )
+        end += tensor.nbytes
+    if end != file_size:
+        fault = "truncated" if end > file_size else "bytes after the last tensor"
+        raise CheckpointError(f"{file}: {fault}: the tensors end at byte {end}, the file at {file_size}")
 
 
 def write(
     file: BinaryIO, tensors: Iterable[tuple[str, np.ndarray]], metadata: dict[str, str] | None = None
 ) -> None:
-    """Write arrays as F32 in the order given, so that transformers and safetensors read them back.
+    """Write arrays of any shape as F32, in the order given. transformers and safetensors read them back.
 
-    subtle: an array's numbers are written in the order of its indices, not of its memory. Those differ for
-    a matrix that lies column by column, as a loaded wte does; safetensors.numpy.save writes it wrongly.
+    Raises CheckpointError for names and metadata that `read_header` would refuse.
+
+    subtle: an array's values are written in the order of its indices, not of its memory. These differ for a
+    matrix stored column by column, as a loaded wte is; safetensors.numpy.save writes it wrongly.
     """
     tensors = list(tensors)
-    header: dict[str, Any] = {
-        "__metadata__": {"format": "pt", **(metadata or {})}
-    }  # transformers wants to know: "pt" layout
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}  # transformers needs "pt"
     end = 0
     for name, array in tensors:
+        if name in header:
+            raise CheckpointError(f"tensor {short_repr(name)} cannot be written: the header has that name")
         begin, end = end, end + 4 * array.size
         header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [begin, end]}
     raw = json.dumps(header, separators=(",", ":")).encode()
-    raw += b" " * (-len(raw) % 8)  # so that the data starts aligned
+    raw += b" " * (-len(raw) % 8)  # aligns the data
+    _parse_header(raw, Path("the file to be written"))
     file.write(len(raw).to_bytes(8, "little") + raw)
     for _, array in tensors:
         file.write(np.ascontiguousarray(array, "<f4").data)
+
+
+def _parse_header(raw: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a header. `path` is the file's."""
+
+    def wrong(what: str) -> CheckpointError:
+        return CheckpointError(f"{path}: {what}")
+
+    if len(raw) > MAX_HEADER:
+        raise wrong(_too_long(len(raw)))
+    try:
+        header = json.loads(
+            raw.decode("utf-8"), object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant
+        )
+    except (ValueError, RecursionError) as error:
+        raise wrong(f"the header is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise wrong(f"the header must be a JSON object, got {short_repr(header)}")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(map(_is_text, metadata.values())):
+        raise wrong(f"__metadata__ must be an object of strings, got {short_repr(metadata)}")
+
+    tensors = {}
+    for name, entry in header.items():
+        where = f"tensor {short_repr(name)}"
+        if not isinstance(entry, dict):
+            raise wrong(f"{where}: expected an object, got {short_repr(entry)}")
+        dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+        if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+            raise wrong(f"{where}: unknown dtype {short_repr(dtype)}")
+        if not isinstance(shape, list) or not all(map(_is_u64, shape)):
+            raise wrong(f"{where}: shape must be a list of whole numbers, got {short_repr(shape)}")
+        if len(shape) > MAX_RANK:
+            raise wrong(f"{where}: {len(shape)} axes; expected at most {MAX_RANK}")
+        if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_u64, offsets)):
+            raise wrong(f"{where}: data_offsets must be two positions, got {short_repr(offsets)}")
+        begin, end = offsets
+        bits = prod(shape) * DTYPE_BITS[dtype]
+        if 8 * (end - begin) != bits:
+            raise wrong(
+                f"{where}: data_offsets {short_repr(offsets)} are {end - begin} bytes, "
+                f"but {dtype} {short_repr(shape)} needs {short_repr(bits / 8 if bits % 8 else bits // 8)}"
+            )
+        tensors[name] = Tensor(path, name, dtype, tuple(shape), 8 + len(raw) + begin)
+    return tensors, metadata
+
+
+def _too_long(length: int) -> str:
+    return f"a header of {length} bytes; expected at most {MAX_HEADER}"
 
 
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -187,7 +226,17 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) != len(pairs):
         [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"{short_repr(name)} is given twice")
+    if not all(map(_is_text, result)):
+        raise ValueError("a name is not Unicode: it has an unpaired surrogate")
     return result
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _is_u64(value: Any) -> bool:

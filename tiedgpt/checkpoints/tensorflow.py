@@ -1,27 +1,27 @@
-"""TensorFlow's checkpoint without TensorFlow: the files in which OpenAI released GPT-2, always tied.
+"""TensorFlow's checkpoint format, read without TensorFlow: the files of OpenAI's GPT-2 release, always tied.
 
     hparams.json                     {"n_vocab": 50257, "n_ctx": 1024, "n_embd": 768, "n_head": 12, ...}
-    model.ckpt.data-00000-of-00001   the numbers of every tensor: float32, row-major, little-endian
-    model.ckpt.index                 a table: each tensor's name -> where its numbers are, and their checksum
+    model.ckpt.data-00000-of-00001   the values of every tensor: float32, row-major, little-endian
+    model.ckpt.index                 a table: each tensor's name -> the position and checksum of its values
 
 The table has LevelDB's format: data blocks, a metaindex block, an index block, a footer. Read from its end:
 
     footer     the last 48 bytes: handles of the metaindex and the index block, zeros, 8 bytes of MAGIC
-    handle     where a block is: offset, size. Both are varints: 7 bits a byte, lowest first; bit 8 means more
+    handle     offset and size of a block. Both are varints: 7 bits a byte, lowest first; bit 8 means more
     block      `size` bytes of contents; a byte of type, 0 stored, 1 snappy; 4 bytes of CRC over all of these
-    contents   entries; the positions of those whose key is whole ("restarts"); how many: 4 bytes each
+    contents   entries; the positions of the entries with a whole key ("restarts"); how many: 4 bytes each
     entry      shared, unshared, length (varints); `unshared` bytes of key; `length` bytes of value. The key
-               is the first `shared` bytes of the key before it, then its own. Keys only increase.
+               is the first `shared` bytes of the previous key, then the unshared ones. Keys increase.
 
-The index block has an entry for each data block: a key that none of the block's exceeds -> its handle. The
-data blocks hold the table itself: "" -> BundleHeaderProto, name -> BundleEntryProto, both protocol buffers:
+The index block has an entry for each data block: a key not below any key of the block -> the block's handle.
+The data blocks hold the table: "" -> BundleHeaderProto, name -> BundleEntryProto, both protocol buffers:
 
     message    fields: a varint, number << 3 | wire type; then, by wire type, 0 a varint, 1 eight bytes,
                2 a varint and as many bytes (text or another message), 5 four bytes. Zeros are left out.
 
-A file is believed only as far as it is checked. This asks for more than TensorFlow does: blocks fill the
-index, and tensors the data, without overlap, hole or remainder, and no varint is longer than it need be. So
-there is no bit in either file that can flip unnoticed.
+The checks are stricter than TensorFlow's: blocks fill the index, and tensors the data, without overlap, hole
+or remainder, and no varint is longer than necessary. So every flipped bit of either file is detected.
+hparams.json has no checksum, but all of OpenAI's models have heads of width 64, which is checked.
 """
 
 import os
@@ -41,12 +41,13 @@ from .crc32c import crc32c, mask
 from .files import read_json
 from .huggingface import Checkpoint
 
+HEAD_WIDTH = 64
 HPARAMS, INDEX, DATA = "hparams.json", "model.ckpt.index", "model.ckpt.data-00000-of-00001"
 MAX_INDEX = 1 << 20  # bytes; the index of the 1558M model has about 20,000
-MAX_KEY = 255  # bytes; sharing makes long keys cheap in the file, but not in memory
+MAX_KEY = 255  # bytes; sharing makes long keys short in the file, but not in memory
 MAX_RANK = 254  # TensorFlow's own limit
 
-FOOTER, TRAILER = 48, 5  # bytes that end the table, and a block
+FOOTER, TRAILER = 48, 5  # bytes at the end of the table, and of each block
 MAGIC = bytes.fromhex("57fb808b247547db")
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types
 DT_FLOAT = 1
@@ -54,14 +55,14 @@ DT_FLOAT = 1
 
 @dataclass(frozen=True)
 class CheckedTensor(safetensors.Tensor):
-    """One tensor of the data file, not read yet, and the checksum that the index has of its bytes."""
+    """A tensor of the data file, not read yet, and its checksum from the index."""
 
     masked_crc: int
 
     def read(self) -> np.ndarray:
-        """Its numbers. Raises CheckpointError if its bytes are not those that were written."""
+        """The values, as Tensor.read does. Raises CheckpointError also if the checksum differs."""
         array = super().read()
-        # As they are in the file, where a matrix is stored row by row: of a tall one, that is a copy.
+        # The file has matrices row by row. A tall one is column by column in memory, so this copies it.
         found = mask(crc32c(np.ascontiguousarray(array, "<f4").view(np.uint8).reshape(-1)))
         if found != self.masked_crc:
             raise CheckpointError(
@@ -72,7 +73,7 @@ class CheckedTensor(safetensors.Tensor):
 
 
 def open_tensorflow(directory: Path) -> Checkpoint:
-    """Check a directory that holds the three files above; it may hold others. Raises CheckpointError."""
+    """Check a directory with the three files above; others in it are ignored. Raises CheckpointError."""
     config = read_hparams(directory)
     found = read_index(directory)
     tensors: dict[str, safetensors.Tensor] = {}
@@ -80,8 +81,8 @@ def open_tensorflow(directory: Path) -> Checkpoint:
         where = f"{directory / INDEX}: tensor {tensorflow_name(name)}"
         tensor = found.pop(tensorflow_name(name), None)
         if tensor is None:
-            raise CheckpointError(f"{where} is missing of the {config.n_layer}-layer model of {HPARAMS}")
-        # A block's matrix is stored as the kernel of a convolution that is one token wide: [1, in, out].
+            raise CheckpointError(f"{where} is missing; {HPARAMS} describes {config.n_layer} layers")
+        # A block's matrix is stored as the kernel of a convolution of width 1: [1, in, out].
         if tensor.shape != shape and not (len(shape) == 2 and tensor.shape == (1, *shape)):
             raise CheckpointError(
                 f"{where} has shape {short_repr(list(tensor.shape))}; {HPARAMS} makes it {list(shape)}"
@@ -96,7 +97,7 @@ def open_tensorflow(directory: Path) -> Checkpoint:
 
 
 def read_hparams(directory: Path) -> Config:
-    """The Config that hparams.json stands for. Raises CheckpointError that names the file."""
+    """The Config of hparams.json. Raises CheckpointError that names the file."""
     path = directory / HPARAMS
     hparams = read_json(path)
     names = {"n_vocab": "vocab_size"} | {name: name for name in ("n_ctx", "n_embd", "n_head", "n_layer")}
@@ -107,12 +108,17 @@ def read_hparams(directory: Path) -> Config:
         config = Config(**{ours: hparams[theirs] for theirs, ours in names.items()})
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
+    if config.head_width != HEAD_WIDTH:  # a damaged n_head would load, and compute another model
+        raise CheckpointError(
+            f"{path}: n_embd {config.n_embd} with n_head {config.n_head} makes heads of width "
+            f"{config.head_width}, expected {HEAD_WIDTH} as in all of OpenAI's models: fetch the file again"
+        )
     last = config.vocab_size - 1  # <|endoftext|> is the last token of OpenAI's vocabulary
     return replace(config, bos_token_id=last, eos_token_id=last)
 
 
 def tensorflow_name(name: str) -> str:
-    """What OpenAI calls the tensor `name`.
+    """OpenAI's name of a parameter.
 
     >>> tensorflow_name("h.0.attn.c_attn.weight"), tensorflow_name("h.11.ln_1.weight")
     ('model/h0/attn/c_attn/w', 'model/h11/ln_1/g')
@@ -127,34 +133,23 @@ def tensorflow_name(name: str) -> str:
 
 
 def read_index(directory: Path) -> dict[str, CheckedTensor]:
-    """The tensors of the data file by OpenAI's names. Raises CheckpointError where a file breaks a rule."""
+    """The tensors of the data file by OpenAI's names. Raises CheckpointError if a file breaks a rule."""
     index, data = directory / INDEX, directory / DATA
     entries = _read_table(index)
     key, value = next(entries, (None, b""))
     if key != b"":
-        raise CheckpointError(f"{index}: the header is missing, the entry whose key is empty")
+        raise CheckpointError(f"{index}: the header is missing (the entry with an empty key)")
     _check_header(_Bytes(value, f"{index}: header"))
     tensors = {}
     for key, value in entries:
-        name = key.decode("latin-1")  # any bytes make a name, if not a parameter's
+        name = key.decode("latin-1")  # accepts any bytes; a name that is not a parameter's is refused later
         tensors[name] = _parse_entry(_Bytes(value, f"{index}: tensor {short_repr(name)}"), data, name)
 
-    end = 0
-    for tensor in sorted(tensors.values(), key=lambda tensor: tensor.start):
-        if tensor.start != end:
-            problem = "overlaps the tensor before it" if tensor.start < end else "leaves a hole before it"
-            raise CheckpointError(
-                f"{index}: tensor {short_repr(tensor.name)}: {problem}: starts at byte {tensor.start}, "
-                f"expected {end}"
-            )
-        end += 4 * prod(tensor.shape)
     try:
         size = data.stat().st_size
     except OSError as error:
         raise CheckpointError(f"{data}: cannot be read: {error.strerror}") from error
-    if size != end:
-        problem = "truncated" if size < end else "bytes after the last tensor"
-        raise CheckpointError(f"{data}: {problem}: the index describes {end} bytes, the file has {size}")
+    safetensors.check_coverage(tensors.values(), index, data, 0, size)
     return tensors
 
 
@@ -170,7 +165,7 @@ def _check_header(message: "_Bytes") -> None:
 def _parse_entry(message: "_Bytes", file: Path, name: str) -> CheckedTensor:
     """BundleEntryProto: dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6, slices = 7.
 
-    The shape is a message {dim = 2, once for each axis}, a dim a message {size = 1}.
+    The shape is a message with a field 2 for each axis: a message {size = 1}.
     """
     fields = _parse_message(message)
     if (dtype := _number(fields, 1)) != DT_FLOAT:
@@ -191,7 +186,7 @@ def _parse_entry(message: "_Bytes", file: Path, name: str) -> CheckedTensor:
 
 def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
     """Every key and value of the data blocks, in order."""
-    if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for ever
+    if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for a writer
         raise CheckpointError(f"{path}: is not a regular file")
     try:
         with open(path, "rb") as file:
@@ -202,8 +197,8 @@ def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
         raise CheckpointError(f"{path}: not the index of a GPT-2: more than {MAX_INDEX} bytes")
     if len(table) < FOOTER or not table.endswith(MAGIC):
         raise CheckpointError(
-            f"{path}: truncated, or not an index: {len(table)} bytes, the last of them {table[-8:].hex()!r}; "
-            f"expected at least {FOOTER}, the last of them {MAGIC.hex()!r}"
+            f"{path}: truncated, or not an index: {len(table)} bytes that end with {table[-8:].hex()!r}; "
+            f"expected at least {FOOTER} that end with {MAGIC.hex()!r}"
         )
     footer = _Bytes(table[-FOOTER : -len(MAGIC)], f"{path}: footer")
     metaindex, index = footer.handle(), footer.handle()
@@ -220,7 +215,9 @@ def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
             raise CheckpointError(f"{path}: a block or the footer starts at byte {offset}, expected {end}")
         end = offset + size + TRAILER
 
-    _read_block(path, table, metaindex)  # lists filters, and TensorFlow has none: it need only be whole
+    _read_block(
+        path, table, metaindex
+    )  # it lists filters, of which TensorFlow has none: only its checksum matters
     previous = None
     for last_key, handle in blocks:
         block = _read_block(path, table, handle)
@@ -232,7 +229,7 @@ def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_block(path: Path, table: bytes, handle: tuple[int, int]) -> "_Bytes":
-    """The contents of a block."""
+    """The contents of a block. Raises CheckpointError if its checksum differs or it is compressed."""
     offset, size = handle
     block = _Bytes(table[offset : offset + size + TRAILER], f"{path}: block at byte {offset}")
     contents, kind, expected = block.take(size), block.take(1), block.fixed32()
@@ -245,7 +242,7 @@ def _read_block(path: Path, table: bytes, handle: tuple[int, int]) -> "_Bytes":
 
 
 def _read_entries(block: "_Bytes") -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of a block, keys increasing."""
+    """The keys and values of a block. Checks that the keys increase."""
     contents = block.take(block.left)
     restarts = int.from_bytes(contents[-4:], "little")
     end = len(contents) - 4 - 4 * restarts
@@ -257,7 +254,7 @@ def _read_entries(block: "_Bytes") -> Iterator[tuple[bytes, bytes]]:
         start = entries.position
         shared, unshared, length = entries.varint(), entries.varint(), entries.varint()
         if shared > len(key or b"") or shared + unshared > MAX_KEY:
-            raise block.wrong(f"at {start}: a key of {unshared} bytes after {shared} of the one before it")
+            raise block.wrong(f"at {start}: a key of {unshared} bytes after {shared} of the previous key")
         previous, key = key, (key or b"")[:shared] + entries.take(unshared)
         if previous is not None and key <= previous:
             raise block.wrong(f"key {short_repr(key)} does not follow {short_repr(previous)}")
@@ -265,11 +262,11 @@ def _read_entries(block: "_Bytes") -> Iterator[tuple[bytes, bytes]]:
             whole.add(start)
         yield key, entries.take(length)
     if not whole.issuperset(np.frombuffer(contents[end:-4], "<u4").tolist()):
-        raise block.wrong("a restart is not at an entry whose key is whole")
+        raise block.wrong("a restart is not at an entry with a whole key")
 
 
 def _parse_message(message: "_Bytes") -> dict[tuple[int, int], list[Any]]:
-    """The fields by number and wire type: one of another type than it should have counts as unknown."""
+    """The fields by number and wire type. A field of an unexpected type is therefore unknown."""
     fields: dict[tuple[int, int], list[Any]] = {}
     while message.left:
         number, wire_type = divmod(message.varint(), 8)
@@ -289,12 +286,12 @@ def _parse_message(message: "_Bytes") -> dict[tuple[int, int], list[Any]]:
 
 
 def _number(fields: dict[tuple[int, int], list[Any]], number: int, wire_type: int = VARINT) -> int:
-    """The field of that number: 0 if it is left out, and the last if it is given more than once."""
+    """A field's value: 0 if it is left out, the last one if it is repeated."""
     return fields.get((number, wire_type), [0])[-1]
 
 
 class _Bytes:
-    """Bytes that are read from the front and not past their end; `where` they are is for the error."""
+    """Reads bytes from first to last. `where` is for errors, which are CheckpointErrors."""
 
     def __init__(self, data: bytes, where: str) -> None:
         self.data, self.where, self.position = data, where, 0
@@ -311,7 +308,7 @@ class _Bytes:
 
     def take(self, size: int) -> bytes:
         if size > self.left:
-            raise self.wrong(f"truncated: {size} bytes expected at {self.position}, {self.left} are left")
+            raise self.wrong(f"truncated: expected {size} bytes at {self.position}, {self.left} are left")
         self.position += size
         return self.data[self.position - size : self.position]
 
@@ -327,7 +324,7 @@ class _Bytes:
                 return value
             if byte < 0x80:
                 break
-        raise self.wrong(f"no varint before {self.position}: over 64 bits, or longer than it need be")
+        raise self.wrong(f"wrong varint before {self.position}: over 64 bits, or longer than necessary")
 
     def handle(self) -> tuple[int, int]:
         return self.varint(), self.varint()
