@@ -1,38 +1,41 @@
-"""How fast is tiedgpt? One run on this machine, side by side with other libraries, in float32.
+"""Measure tiedgpt's speed beside other libraries, on this machine, in float32.
 
     python scripts/benchmark.py                             # a random 124M checkpoint, made and removed
-    python scripts/benchmark.py --model DIR --json FILE     # a checkpoint of yours; FILE has every turn
-    python scripts/benchmark.py --sizes --plot FILE         # also a random 355M and 774M; a picture
+    python scripts/benchmark.py --model DIR --json FILE     # your checkpoint; FILE gets every measurement
+    python scripts/benchmark.py --sizes --plot FILE         # also random 355M and 774M models; a picture
+    python scripts/benchmark.py --markdown scripts/README.md    # also replace the table in that file
 
-It takes some ten minutes, and nothing here passes or fails. Columns are the libraries that are installed:
-`pip install torch transformers`, `pip install ctranslate2`, `pip install llama-cpp-python gguf`. Speed does
-not depend on what the weights are, so random ones will do, but the row that starts from text needs a
-checkpoint with a vocabulary. The rows:
+Columns are the libraries that are installed, of these: `pip install torch transformers`, `pip install
+ctranslate2`, `pip install llama-cpp-python gguf`, `pip install openvino`. With all of them a run takes about
+twenty minutes and needs 3 GB of temporary disk space. Random weights are enough, because speed does not
+depend on their values; the row that starts from text needs a checkpoint with a vocabulary. The rows:
 
-    matrix product, matrix-vector   what the machine can do, by NumPy's BLAS and by torch's
-    decode                          from one new token to the next: greedy, 64 tokens after a prompt of 10,
-                                    in each side's own generation loop; so many sequences at once
-    share of the bandwidth          a token reads every weight once: their bytes / decode / the better
-                                    matrix-vector product of the two. At 100 % nothing else takes time
-    decode at the end               the same for the last 32 positions of the context, and as a multiple
-    without a cache                 picoGPT's way: the whole text is read again for each token
-    prompt                          from a prompt of so many tokens to the logits of the next
-    share of the matrix product     of the prompt's, and attention's, arithmetic by the better of the two
-    all logits, score               those after every token of a text; its loss by Hugging Face's recipe
-    --version, first token          whole processes; the second from Enter to the first token's text, the
-                                    files being in the page cache
-    load, peak memory               of a model in the page cache; of a process that loads it and generates
-                                    20 tokens
-    training step                   of models of their own, without dropout: forward, backward, clipping,
-                                    AdamW (torch's fused one). The second column is the better of transformers
-                                    and a plain torch module with scaled_dot_product_attention
+    matrix product                 the machine's limits: the speed of a large product in NumPy and in torch
+    matrix-vector product
+    decode                         time per new token: greedy, 64 tokens after a prompt of 10, in each
+                                   library's own generation loop. PyTorch is a plain loop over a small torch
+                                   module with scaled_dot_product_attention and a KV cache
+      share of the bandwidth       a token reads every weight once: bytes of the weights / decode / the
+                                   matrix-vector product, the faster of NumPy's and torch's
+    decode, untied                 with a separate output matrix
+    decode, end of the context     for the last 32 positions
+    decode, lookup drafts          tokens copied from earlier in the text and checked in one step. Greedy text
+                                   of a random model repeats one token, the best case for lookup
+    step of N sequences            one token for each of N sequences
+    decode without a cache         as picoGPT does: the whole text is computed again for each token
+    prompt of N tokens             from the prompt to the logits of the next token
+      share of the matrix product  arithmetic of the prompt / its time / the faster of the two products
+    all logits                     the logits after each token of a text
+    score                          the loss of a text, by Hugging Face's recipe for perplexity
+    load                           from files in the page cache
+    --version, first token         whole processes; the second one from Enter to the first token's text
+    peak memory                    of a process that loads the model and generates 20 tokens
+    training step                  forward, backward, clipping and AdamW, without dropout, for other models
 
-Above the table stands what tiedgpt's own time goes into, for a token and for a long prompt.
-
-Each side works in a process of its own, so that their threads do not meet. The sides take turns at every
-row, round after round, so that whatever else the machine does meets all of them. A figure is the median of
-its rounds, of which the first does not count; a ratio is tiedgpt / that library, and below 1 tiedgpt is the
-faster, but for tokens/s.
+Each library runs in its own process. In each round the libraries take turns at every row, so that other work
+on the machine affects all of them. A figure is the median over the rounds; the first round does not count.
+A number in brackets is tiedgpt's figure / the library's. An indented row is computed in each round from that
+round's figures and is the median of the results, so it can differ from the ratio of the medians above it.
 """
 
 import argparse
@@ -42,32 +45,43 @@ import operator
 import os
 import platform
 import random
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from benchmark_sides import HALVES, SIDES, TRAININGS, TiedGPTTraining, TorchTraining, seconds
+from benchmark_sides import REDUCED, SIDES, TRAINING_SIDES, TRAININGS, seconds
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
-PINS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # some shells choose OpenBLAS's kernels; users' do not
+PINS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # these choose OpenBLAS's kernels; most users set neither
 VOCABULARIES = ("merges.txt", "vocab.bpe", "tokenizer.json")
-PAUSE = 0.1  # seconds before a turn, for the other sides' threads to stop spinning
-COMPARE = {"<": operator.lt, "<=": operator.le, ">=": operator.ge}
+PAUSE = 0.1  # seconds before each measurement, so that the other libraries' threads stop spinning
+PROMPT, NEW = 10, 64  # tokens, for decoding
+BATCHES = (2, 4, 8, 16, 32)  # sequences in a step
+PROMPTS = (128, 512, 1023)  # tokens
+GPT2_ARITHMETIC = {
+    "activation_function": "gelu_new",
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+}
 TEXT = "Alan Turing theorized that computers"
 SIZES = {
     "355M": {"n_embd": 1024, "n_layer": 24, "n_head": 16},
     "774M": {"n_embd": 1280, "n_layer": 36, "n_head": 20},
 }
+# The lines of a Markdown file between which --markdown writes
+BEGIN, END = "<!-- benchmark.py --markdown: begin -->", "<!-- benchmark.py --markdown: end -->"
 
 WRITE_RANDOM = """
 import json, sys, tiedgpt
@@ -84,47 +98,83 @@ print(tokenizer.decode(model.generate(**prompt, do_sample=False, max_new_tokens=
 """
 
 
+class Failure(Exception):
+    """A library or a command failed. The message is one line."""
+
+
+def one_line(text: Any) -> str:
+    """The last line that says something, without control characters."""
+    lines = [line for line in str(text).splitlines() if line.strip()]
+    return "".join(c if c.isprintable() else " " for c in lines[-1].strip()) if lines else "no message"
+
+
 # Processes
 
 
-class Worker:
-    """A side in a process of its own, made of `about`: `call` runs one of its methods there."""
+@contextmanager
+def ignoring_ctrl_c() -> Iterator[None]:
+    """Processes that start here ignore Ctrl-C. This process receives it and ends them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
-    def __init__(self, side: type[Any], about: Any) -> None:
+
+class Worker:
+    """An object in its own process: `call` runs one of its methods there."""
+
+    def __init__(self, cls: type[Any], *args: Any) -> None:
         spawn = multiprocessing.get_context("spawn")
-        self.side = side
+        self.cls = cls
         self._ours, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_serve, args=(theirs, side, about), daemon=True)
-        self._process.start()
-        theirs.close()  # so that a worker's death ends our wait, with EOFError
+        self._process = spawn.Process(target=_serve, args=(theirs, cls, args), daemon=True)
+        with ignoring_ctrl_c():
+            self._process.start()
+        theirs.close()  # so that recv raises EOFError when the process ends
 
     def call(self, method: str, *args: Any) -> Any:
-        self._ours.send((method, args))
-        return self._ours.recv()
+        """Raises Failure if the method raises an exception or its process ends."""
+        try:
+            self._ours.send((method, args))
+            answer, error = self._ours.recv()
+        except (EOFError, OSError):
+            raise Failure("its process ended") from None
+        if error:
+            raise Failure(error)
+        return answer
 
     def stop(self) -> None:
-        self._ours.send(None)
+        self._ours.close()
         self._process.join()
 
 
-def _serve(connection: Any, side: type[Any], about: Any) -> None:
-    served = side(about)
-    while request := connection.recv():
-        method, args = request
-        connection.send(getattr(served, method)(*args))
+def _serve(connection: Any, cls: type[Any], args: Any) -> None:
+    served = None
+    with suppress(EOFError, OSError):  # the benchmark has ended
+        while True:
+            method, arguments = connection.recv()
+            answer, message = None, ""
+            try:
+                served = served or cls(*args)
+                answer = getattr(served, method)(*arguments)
+            except Exception as error:
+                message = f"{type(error).__name__}: {one_line(error)}"
+            connection.send((answer, message))
 
 
-def convert(side: type[Any], directory: str, out: Path) -> str:
-    """`side.convert`, in a process of its own: a process's peak memory is handed down to its children."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(side.convert, (directory, out))
+class Converter:
+    """`convert` of a side, for a Worker. A process passes its peak memory on to the processes it starts."""
+
+    def __init__(self, side: type[Any]) -> None:
+        self.convert = side.convert
 
 
 def run(*command: str) -> None:
-    """Python with these arguments, from start to exit."""
+    """Run Python with these arguments, from start to exit. Raises Failure."""
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"failed: {' '.join(command)}\n{done.stderr}")
+        raise Failure(one_line(done.stderr))
 
 
 # Rows
@@ -132,248 +182,301 @@ def run(*command: str) -> None:
 
 @dataclass
 class Row:
-    """A line of the table. `turns` measures each side once; `runs` is what came of it, round by round."""
+    """A line of the table. `turns` measures each side once; `runs` has the results, one for each round."""
 
     name: str
     unit: str
-    turns: Mapping[str, Callable[[], float]] = field(default_factory=dict)
-    goals: tuple[str, ...] = ()  # "tiedgpt >= 80": our figure; "transformers <= 0.4": our share of theirs
+    turns: dict[str, Callable[[], float]] = field(default_factory=dict)
     runs: dict[str, list[float]] = field(default_factory=dict)
 
     def figure(self, side: str) -> float | None:
-        """A side's median; None if it was not measured."""
+        """The median of a side's rounds; None if it has none."""
         return statistics.median(self.runs[side]) if side in self.runs else None
 
     def ratio(self, side: str) -> float | None:
-        """Ours as a share of a side's."""
+        """tiedgpt's figure / the side's."""
         ours, theirs = self.figure("tiedgpt"), self.figure(side)
         return ours / theirs if ours is not None and theirs else None
 
-    def outcomes(self) -> dict[str, bool | None]:
-        """Each goal, and whether it was met; None where there is nothing to hold against it."""
-        outcomes = {}
-        for goal in self.goals:
-            side, compare, limit = goal.rsplit(" ", 2)
-            figure = self.figure(side) if side == "tiedgpt" else self.ratio(side)
-            outcomes[goal] = None if figure is None else COMPARE[compare](figure, float(limit))
-        return outcomes
-
-    def cells(self, sides: list[str]) -> str:
-        """The figures; beside another side's, in brackets, ours as a share of it."""
-        line = f"{self.name:35}{self.unit:9}"
+    def line(self, sides: list[str]) -> str:
+        """The row in the terminal's table, with the ratios in brackets."""
+        line = f"{self.name:40}{self.unit:9}"
         for side in sides:
             figure, ratio = self.figure(side), self.ratio(side)
-            cell = "-" if figure is None else digits(figure)
-            line += f"{cell:>8}"
+            line += f"{digits(figure) or '-':>8}"
             if side != "tiedgpt":
                 line += "       " if ratio is None else f" ({ratio:.2f})"
         return line.rstrip()
 
-    def verdicts(self) -> str:
-        said = {True: "met", False: "missed", None: "not measured"}
-        return ", ".join(f"{goal} {said[met]}" for goal, met in self.outcomes().items())
+    def markdown(self, sides: list[str]) -> str:
+        """The row in the Markdown table."""
+        name = f"*{self.name.strip()}*" if self.name.startswith(" ") else self.name
+        cells = [f"{name}, {self.unit}" if self.unit else name]
+        return f"| {' | '.join([*cells, *(digits(self.figure(side)) for side in sides)])} |"
 
 
-def digits(figure: float) -> str:
-    """Three of them: 1,234, 12.3, 1.23."""
-    return f"{figure:,.{0 if figure >= 100 else 1 if figure >= 10 else 2}f}"
+def digits(figure: float | None) -> str:
+    """Three significant digits: 1,234, 12.3, 1.23."""
+    return "" if figure is None else f"{figure:,.{0 if figure >= 100 else 1 if figure >= 10 else 2}f}"
 
 
-def measure(rows: list[Row], repeats: int) -> None:
-    """Let the sides of each row take turns, `repeats` times and once before that does not count."""
-    for number in tqdm(range(repeats + 1), "rounds", leave=False):
-        for row in rows:
-            for side, turn in row.turns.items():
-                time.sleep(PAUSE)
-                figure = turn()
-                if number:
-                    row.runs.setdefault(side, []).append(figure)
+def measure(rows: list[Row], repeats: int, notes: list[str], warm_up: int = 1) -> None:
+    """Let the sides of each row take turns, `repeats` times after the rounds that do not count.
+
+    A side that fails has no figure in that row. Raises Failure if tiedgpt fails.
+    """
+    total = (warm_up + repeats) * sum(len(row.turns) for row in rows)
+    with tqdm(total=total, unit=" measurements", leave=False) as progress:
+        for number in range(-warm_up, repeats):
+            for row in rows:
+                for side, turn in list(row.turns.items()):
+                    time.sleep(PAUSE)
+                    try:
+                        figure = turn()
+                    except Failure as failure:
+                        if side == "tiedgpt":
+                            raise
+                        notes.append(f"{side} failed at {row.name.strip()!r}: {failure}")
+                        del row.turns[side]
+                        row.runs.pop(side, None)
+                        continue
+                    if number >= 0:
+                        row.runs.setdefault(side, []).append(figure)
+                    progress.update()
+
+
+def derived(name: str, unit: str, of: Callable[..., float], *rows: Row) -> Row:
+    """A row that is computed in each round from that round's figures in other rows."""
+    row = Row(f"  {name}", unit)
+    for side in rows[0].runs:
+        if all(side in other.runs for other in rows):
+            columns = [other.runs[side] for other in rows]
+            row.runs[side] = [of(*numbers) for numbers in zip(*columns, strict=True)]
+    return row
+
+
+def best(row: Row, sides: Iterable[str]) -> Row:
+    """For every side, the highest figure of any side in each round."""
+    highest = [max(figures) for figures in zip(*row.runs.values(), strict=True)]
+    return Row(row.name, row.unit, runs=dict.fromkeys(sides, highest))
 
 
 class Bench:
-    """Workers for the sides that there are, and rows that let them take turns."""
+    """A process for each library that can read one checkpoint, and rows in which they take turns.
 
-    def __init__(self, directory: str, sides: Mapping[str, type[Any]], converted: Path) -> None:
+    Raises Failure if tiedgpt cannot read it.
+    """
+
+    def __init__(
+        self, directory: str, sides: Mapping[str, type[Any]], converted: Path, notes: list[str]
+    ) -> None:
         self.directory = directory
-        about = {}
+        self.about: dict[str, str] = {}  # what is measured: names and versions
+        self.workers: dict[str, Worker] = {}
+        self.paths: dict[str, str] = {}
         for name, side in sides.items():
-            about[name] = directory
-            if hasattr(side, "convert"):
-                about[name] = convert(side, directory, converted / name.replace(" ", "-"))
-        self.about = about
-        self.workers = {name: Worker(side, about[name]) for name, side in sides.items()}
+            self.paths[name] = directory
+            try:
+                if hasattr(side, "convert"):
+                    converter = Worker(Converter, side)
+                    out = converted / name.replace(" ", "-")
+                    self.paths[name] = converter.call("convert", directory, out)
+                    converter.stop()
+                worker = Worker(side, self.paths[name])
+                self.about |= worker.call("about")
+                self.workers[name] = worker
+            except Failure as failure:
+                if name == "tiedgpt":
+                    raise
+                notes.append(f"{name} could not read the checkpoint: {failure}")
 
-    def row(self, name: str, unit: str, method: str, *args: Any, goals: tuple[str, ...] = ()) -> Row:
-        """A row of one method, of the sides that have it."""
-        turns = {
-            side: lambda worker=worker: first(worker.call(method, *args))
-            for side, worker in self.workers.items()
-            if hasattr(worker.side, method)
-        }
-        return Row(name, unit, turns, goals)
+    def row(self, name: str, unit: str, method: str, *args: Any) -> Row:
+        """A row of one method, for the sides that have it."""
+        row = Row(name, unit)
+        for side, worker in self.workers.items():
+            if hasattr(worker.cls, method):
+                row.turns[side] = partial(first, worker, method, *args)
+        return row
 
     def stop(self) -> None:
         for worker in self.workers.values():
             worker.stop()
 
 
-def first(answer: Any) -> float:
-    """Of milliseconds and tokens, the milliseconds."""
+def first(worker: Worker, *call: Any) -> float:
+    """What a worker's method measured, without the tokens that some return besides."""
+    answer = worker.call(*call)
     return answer[0] if isinstance(answer, tuple) else answer
 
 
-def derived(name: str, unit: str, sides: Any, of: Callable[..., float], *rows: Row, goals: Any = ()) -> Row:
-    """A row of numbers that follow from other rows', round by round."""
-    row = Row(name, unit, goals=goals)
-    for side in sides:
-        if all(side in other.runs for other in rows):
-            row.runs[side] = [of(*numbers) for numbers in zip(*(r.runs[side] for r in rows), strict=True)]
-    return row
+def check_config(config: Mapping[str, Any]) -> None:
+    """Raises Failure for a model that not all libraries compute, or one with a short context."""
+    for name, value in GPT2_ARITHMETIC.items():
+        if config[name] != value:
+            raise Failure(f"the libraries compute {name}={value!r}; this checkpoint has {config[name]!r}")
+    if config["n_ctx"] < 128:
+        raise Failure(f"the context must hold at least 128 tokens; this checkpoint's holds {config['n_ctx']}")
 
 
 def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
-    """The rows of one model, measured. Adds to `notes` what they do not say."""
-    ours, workers, directory = bench.workers["tiedgpt"], bench.workers, bench.directory
-    config = json.loads((Path(directory) / "config.json").read_text(encoding="utf-8"))
+    """The rows of one model, measured."""
+    ours, row = bench.workers["tiedgpt"], bench.row
+    config = ours.call("config")
     some = random.Random(0)
-    ids = [some.randrange(config["vocab_size"]) for _ in range(config["n_positions"])]
-    text = [some.randrange(config["vocab_size"]) for _ in range(2 * config["n_positions"])]
+    ids = [some.randrange(config["vocab_size"]) for _ in range(config["n_ctx"])]
+    text = [some.randrange(config["vocab_size"]) for _ in range(2 * config["n_ctx"])]
 
-    row = bench.row
     product = row("matrix product, 2048^3", "GFLOP/s", "matrix_product")
-    bandwidth = row("matrix-vector, 8192^2", "GB/s", "matrix_vector")
-    goals = ("transformers <= 0.38", "CTranslate2 <= 0.8", "llama.cpp <= 0.9")
-    tied = row("decode, tied", "ms/token", "decode", ids[:10], 64, goals=goals)
-    untied = row("decode, untied", "ms/token", "decode_untied", ids[:10], 64)
-    at_end = row("decode, at the end", "ms/token", "decode", ids[:-33], 32)
-    batches = {n: row(f"decode, {n} at once", "ms/step", "decode_batch", ids[:10], 32, n) for n in (8, 32)}
-    no_cache = row("decode without a cache", "ms/token", "decode_without_cache", ids[:10], 16)
-    long_goals = ("transformers <= 0.5", "llama.cpp <= 0.8")
-    prompts = {
-        T: row(f"prompt of {T} tokens", "ms", "prompt", ids[:T], goals=long_goals if T == 1023 else ())
-        for T in (128, 512, 1023)
-        if len(ids) >= T
-    }
+    bandwidth = row("matrix-vector product, 8192^2", "GB/s", "matrix_vector")
+    decode = row("decode", "ms/token", "decode", ids[:PROMPT], NEW)
+    untied = row("decode, untied", "ms/token", "decode_untied", ids[:PROMPT], NEW)
+    at_end = row("decode, end of the context", "ms/token", "decode", ids[:-33], 32)
+    drafts = draft_rows(bench, ids[:PROMPT])
+    batches = {n: row(f"step of {n} sequences", "ms", "decode_batch", ids[:PROMPT], 16, n) for n in BATCHES}
+    no_cache = row("decode without a cache", "ms/token", "decode_without_cache", ids[:PROMPT], 16)
+    prompts = {T: row(f"prompt of {T} tokens", "ms", "prompt", ids[:T]) for T in PROMPTS if len(ids) >= T}
     logits = row(f"all logits of {len(ids) - 1} tokens", "ms", "logits", ids[:-1])
-    score = row("score of a text", "tokens/s", "score", text, goals=("transformers >= 1.5",))
+    score = row("score of a text", "tokens/s", "score", text)
     load = row("load", "s", "load")
+    processes = process_rows(bench, notes)
+    several = [decode, untied, at_end, *drafts, *batches.values(), no_cache, *prompts.values()]
+    measure([product, bandwidth, *several, logits, score, load, *processes], repeats, notes)
 
-    command = partial(run, "-m", "tiedgpt")
-    version = Row(
-        "--version", "s", {"tiedgpt": lambda: seconds(partial(command, "--version"))}, ("tiedgpt < 0.2",)
-    )
-    processes = [version]
-    if any((Path(directory) / name).is_file() for name in VOCABULARIES):
-        arguments = ("generate", "--greedy", "-n", "1", "--model", directory, TEXT)
-        turns = {"tiedgpt": lambda: seconds(partial(command, *arguments))}
-        if "transformers" in workers:
-            turns["transformers"] = lambda: seconds(partial(run, "-c", FIRST_TOKEN, directory, TEXT))
-        processes.append(Row("first token, from Enter", "s", turns, ("transformers <= 0.15", "tiedgpt < 1")))
-    else:
-        notes.append("no row for the first token from Enter: the checkpoint has no vocabulary to read text")
-    memory = Row("peak memory", "MB", goals=("transformers <= 0.75",))
-    for side, worker in workers.items():
-        memory.runs[side] = [peak_memory(worker.side, bench.about[side], ids[:10])]
-
-    decodes = [tied, untied, at_end, *batches.values(), no_cache]
-    measure([product, bandwidth, *decodes, *prompts.values(), logits, score, load, *processes], repeats)
+    memory = Row("peak memory", "MB")
+    for side, worker in bench.workers.items():
+        if hasattr(worker.cls, "load"):
+            memory.turns[side] = partial(peak_memory, worker.cls, bench.paths[side], ids[:PROMPT])
+    measure([memory], 1, notes, warm_up=0)
 
     weights = ours.call("bytes_per_token")
-    limits = {"GB/s": bandwidth, "GFLOP/s": product}
-    best = {
-        unit: [max(round_) for round_ in zip(*r.runs.values(), strict=True)] for unit, r in limits.items()
-    }
-    share = Row("  of the bandwidth", "%", goals=("tiedgpt >= 80",))
-    for side, runs in tied.runs.items():
-        share.runs[side] = [weights / ms / limit / 1e4 for ms, limit in zip(runs, best["GB/s"], strict=True)]
-    by_untied = derived("  as a multiple of tied", "", untied.runs, operator.truediv, untied, tied)
-    by_end = derived(
-        "  as a multiple", "", tied.runs, operator.truediv, at_end, tied, goals=("tiedgpt <= 1.25",)
+    share = derived(
+        "share of the bandwidth",
+        "%",
+        lambda ms, limit: weights / ms / limit / 1e4,
+        decode,
+        best(bandwidth, bench.workers),
     )
-    rows = [product, bandwidth, tied, share, untied, by_untied, at_end, by_end]
-    for n, goal in ((8, 2.5), (32, 6)):
-        ratio = derived(
-            "  tokens/s, as a multiple of 1",
-            "",
-            batches[n].runs,
-            lambda together, one, n=n: n * one / together,
-            batches[n],
-            tied,
-            goals=(f"tiedgpt >= {goal}",),
-        )
-        rows += [batches[n], ratio]
+    rows = [product, bandwidth, decode, share]
+    rows += [untied, derived("multiple of decode", "", operator.truediv, untied, decode)]
+    rows += [at_end, derived("multiple of decode", "", operator.truediv, at_end, decode)]
+    rows += drafts
+    for batch in batches.values():
+        rows += [batch, derived("multiple of decode", "", operator.truediv, batch, decode)]
     rows.append(no_cache)
     for T, prompt in prompts.items():
-        done = Row("  of the matrix product", "%", goals=("tiedgpt >= 60",) if T == 1023 else ())
         work = ours.call("operations", T)
-        for side, runs in prompt.runs.items():
-            done.runs[side] = [
-                work / ms / limit / 1e4 for ms, limit in zip(runs, best["GFLOP/s"], strict=True)
-            ]
-        rows += [prompt, done]
-    compare_tokens(workers, ids[:10], notes)
-    for what, method, *given in (
-        ("a token", "decode", ids[:10], 64),
-        (f"a prompt of {len(ids) - 1}", "prompt", ids[:-1]),
-    ):
-        parts = sorted(ours.call("profile", method, *given).items(), key=lambda part: -part[1])
-        shares = ", ".join(f"{part} {share:.0f} %" for part, share in parts)
-        notes.append(f"tiedgpt's time for {what}: {shares}")
+        share = derived(
+            "share of the matrix product",
+            "%",
+            lambda ms, limit, work=work: work / ms / limit / 1e4,
+            prompt,
+            best(product, bench.workers),
+        )
+        rows += [prompt, share]
+    compare_tokens(bench, decode, ids[:PROMPT], notes)
+    note_profile(ours, "a token", notes, "decode", ids[:PROMPT], NEW)
+    note_profile(ours, f"a prompt of {len(ids) - 1}", notes, "prompt", ids[:-1])
     return [*rows, logits, score, load, *processes, memory]
 
 
-def compare_tokens(workers: dict[str, Worker], ids: list[int], notes: list[str]) -> None:
-    """Do all sides compute the same model?"""
-    chosen = {side: worker.call("decode", ids, 64)[1] for side, worker in workers.items()}
-    mine = chosen.pop("tiedgpt")
-    for side, theirs in chosen.items():
-        same = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b), 64)
-        notes.append(f"{side} chose the same tokens as tiedgpt in {same} of 64 steps")
+def draft_rows(bench: Bench, ids: list[int]) -> list[Row]:
+    """Rows of decoding in which drafted tokens are checked in one step of the model."""
+    return [
+        bench.row("decode, lookup drafts", "ms/token", "decode_lookup", ids, NEW),
+        bench.row("  tokens per step of the model", "", "lookup_tokens_per_step"),
+    ]
 
 
-def peak_memory(side: type[Any], about: str, ids: list[int]) -> float:  # MB
-    worker = Worker(side, about)
+def process_rows(bench: Bench, notes: list[str]) -> list[Row]:
+    """Rows of whole processes."""
+    command = partial(run, "-m", "tiedgpt")
+    rows = [Row("--version", "s", {"tiedgpt": lambda: seconds(partial(command, "--version"))})]
+    if any((Path(bench.directory) / name).is_file() for name in VOCABULARIES):
+        generate = ("generate", "--greedy", "-n", "1", "--model", bench.directory, TEXT)
+        turns = {"tiedgpt": lambda: seconds(partial(command, *generate))}
+        if "transformers" in bench.workers:
+            turns["transformers"] = lambda: seconds(partial(run, "-c", FIRST_TOKEN, bench.directory, TEXT))
+        rows.append(Row("first token, from Enter", "s", turns))
+    else:
+        notes.append("no row for the first token: the checkpoint has no vocabulary")
+    return rows
+
+
+def peak_memory(side: type[Any], path: str, ids: list[int]) -> float:  # MB
+    worker = Worker(side, path)
     worker.call("decode", ids, 20)
     peak = worker.call("peak_memory")
     worker.stop()
     return peak
 
 
-def training_steps(sides: list[str], repeats: int) -> list[Row]:
+def compare_tokens(bench: Bench, decode: Row, ids: list[int], notes: list[str]) -> None:
+    """Note how many tokens are tiedgpt's. A random tied model repeats one token, so it tests little."""
+    mine, *others = (bench.workers[side].call("decode", ids, NEW)[1] for side in decode.runs)
+    counts = []
+    for side, theirs in zip(list(decode.runs)[1:], others, strict=True):
+        same = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b), NEW)
+        counts.append(f"{side} {same}")
+    if counts:
+        notes.append(f"number of first tokens equal to tiedgpt's, of {NEW}: {', '.join(counts)}")
+
+
+def note_profile(ours: Worker, what: str, notes: list[str], *call: Any) -> None:
+    """Note what tiedgpt's time is spent on."""
+    try:
+        parts = sorted(ours.call("profile", *call).items(), key=lambda part: -part[1])
+        shares = ", ".join(f"{part} {share:.0f} %" for part, share in parts)
+        notes.append(f"tiedgpt's time for {what}: {shares}")
+    except Failure as failure:
+        notes.append(f"no profile of {what}: {failure}")
+
+
+def reduced(directory: str, temporary: Path, repeats: int, notes: list[str]) -> list[Row]:
+    """llama.cpp with weights of fewer bytes, which is not the same computation. In llama.cpp's column."""
+    bench = Bench(directory, REDUCED, temporary, notes)
+    turns = bench.row("", "", "decode", list(range(PROMPT)), NEW).turns
+    rows = [Row(f"decode, {side}", "ms/token", {"llama.cpp": turn}) for side, turn in turns.items()]
+    measure(rows, repeats, notes)
+    bench.stop()
+    return rows
+
+
+def training_steps(sides: Iterable[str], repeats: int, notes: list[str]) -> list[Row]:
     rows = []
     for training in TRAININGS:
-        classes = {"tiedgpt": TiedGPTTraining, "transformers": TorchTraining}
-        workers = {side: Worker(cls, training) for side, cls in classes.items() if side in sides}
-        turns = {side: partial(worker.call, "train_step") for side, worker in workers.items()}
-        rows.append(Row(f"training step, {training.name}", "ms", turns, (training.goal,)))
-        measure(rows[-1:], repeats)
+        workers = {side: Worker(cls, training) for side, cls in TRAINING_SIDES.items() if side in sides}
+        row = Row(f"training step, {training.name}", "ms")
+        row.turns |= {side: partial(worker.call, "train_step") for side, worker in workers.items()}
+        rows.append(row)
+        measure([row], repeats, notes)
         for worker in workers.values():
             worker.stop()
     return rows
 
 
-def larger(sides: Mapping[str, type[Any]], directory: Path, repeats: int) -> list[Row]:
-    """How decode and a prompt grow with the model: its size beside ours at 124M is what they should cost."""
+def larger(sides: Mapping[str, type[Any]], temporary: Path, repeats: int, notes: list[str]) -> list[Row]:
+    """Decode and prompt rows of larger models."""
     rows = []
     for name, sizes in SIZES.items():
-        with tempfile.TemporaryDirectory(dir=directory) as temporary:
-            run("-c", WRITE_RANDOM, f"{temporary}/model", json.dumps(sizes))
-            bench = Bench(f"{temporary}/model", sides, Path(temporary))
+        with tempfile.TemporaryDirectory(dir=temporary) as directory:
+            run("-c", WRITE_RANDOM, f"{directory}/model", json.dumps(sizes))
+            bench = Bench(f"{directory}/model", sides, Path(directory), notes)
             ids = list(range(1000, 1512))
-            rows += [
-                bench.row(f"{name}: decode, tied", "ms/token", "decode", ids[:10], 32),
+            both = [
+                bench.row(f"{name}: decode", "ms/token", "decode", ids[:PROMPT], 32),
                 bench.row(f"{name}: prompt of 512 tokens", "ms", "prompt", ids),
             ]
-            measure(rows[-2:], repeats)
+            measure(both, repeats, notes)
+            rows += both
             bench.stop()
     return rows
 
 
-# What is told
+# Output
 
 
 def processor() -> str:
-    """Its name, where the system tells."""
+    """The processor's name, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(": ")[1] for line in lines if line.startswith("model name"))
@@ -382,7 +485,7 @@ def processor() -> str:
 
 
 def picture(rows: list[Row], sides: list[str], title: str, path: Path) -> None:
-    """A bar for each row and library: how many times as long as tiedgpt it takes. Needs matplotlib."""
+    """Draw a bar for each row and library: its time / tiedgpt's time. Needs matplotlib."""
     from matplotlib.figure import Figure
 
     rows = [row for row in rows if "ms" in row.unit or row.unit == "s"]
@@ -401,72 +504,125 @@ def picture(rows: list[Row], sides: list[str], title: str, path: Path) -> None:
     ax.set_yticks([n + 0.4 for n in range(len(rows))], [row.name.strip() for row in rows])
     ax.invert_yaxis()
     ax.set_xlabel("times as long as tiedgpt takes")
-    ax.set_title(textwrap.fill(title, 130), fontsize=8)
+    ax.set_title(textwrap.fill(title, 110), fontsize=8)
     ax.legend(frameon=False)
     drawing.savefig(path)
 
 
+def markdown(described: str, notes: list[str], rows: list[Row], sides: list[str]) -> str:
+    """The text that --markdown writes."""
+    head = [f"| | {' | '.join(sides)} |", "|---" * (len(sides) + 1) + "|"]
+    table = [*head, *(row.markdown(sides) for row in rows)]
+    return "\n".join([f"{described}.", "", *table, "", *(f"- {note}" for note in notes)])
+
+
+def replace_between_markers(text: str, new: str) -> str:
+    """`text` with `new` between the two markers."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{new}\n{END}{after}"
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (try: {self.prog} -h)\n")
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
+    if text.isdecimal() and text.isascii() and int(text) >= 1:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+
+
+def output_file(text: str) -> Path:
+    """A path whose directory exists, for argparse."""
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"cannot write a file there: {text!r}")
+    return path
+
+
+def marked_file(text: str) -> Path:
+    """A file that holds both markers, for argparse."""
+    path = Path(text)
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"cannot read {text!r}: {error}") from None
+    if not 0 <= content.find(BEGIN) < content.find(END):
+        raise argparse.ArgumentTypeError(f"{text!r} must hold the lines {BEGIN} and {END}")
+    return path
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument(
-        "--model", metavar="DIR", type=os.path.abspath, help="a checkpoint (default: 124M at random)"
+        "--model", metavar="DIR", type=os.path.abspath, help="a checkpoint (default: a random 124M)"
     )
-    parser.add_argument("--sizes", action="store_true", help="also 355M and 774M: 4 GB of disk, some minutes")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="also write every number there")
-    parser.add_argument("--plot", metavar="FILE", type=Path, help="also draw it; needs matplotlib")
-    parser.add_argument("--repeats", metavar="N", type=int, default=5, help="rounds (default: 5)")
-    parser.add_argument("--threads", metavar="N", default=str(os.cpu_count()), help="default: one per core")
+    parser.add_argument("--sizes", action="store_true", help="also 355M and 774M; needs 4 GB more disk space")
+    parser.add_argument("--json", metavar="FILE", type=output_file, help="also write every measurement there")
+    parser.add_argument(
+        "--plot", metavar="FILE", type=output_file, help="also draw the ratios; needs matplotlib"
+    )
+    parser.add_argument(
+        "--markdown",
+        metavar="FILE",
+        type=marked_file,
+        help="also replace the table between the markers there",
+    )
+    parser.add_argument("--repeats", metavar="N", type=positive, default=5, help="rounds (default: 5)")
+    parser.add_argument(
+        "--threads", metavar="N", type=positive, default=os.cpu_count(), help="default: all cores"
+    )
     args = parser.parse_args()
     if args.plot and not find_spec("matplotlib"):
-        parser.error("--plot needs matplotlib: pip install -e .[plot]")
+        parser.error("--plot needs matplotlib: pip install -e '.[plot]'")
 
-    # What is measured inherits this environment, and its libraries read it when they are imported.
-    notes = [
-        f"{pin}={os.environ.pop(pin)}, which was set here, was unset" for pin in PINS if pin in os.environ
-    ]
-    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), args.threads))
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
-    sys.path.insert(0, str(ROOT))  # the checkout, installed or not
+    # The processes inherit this environment. The libraries read it when they are imported.
+    notes = [f"{pin}={os.environ.pop(pin)} was set and has been unset" for pin in PINS if pin in os.environ]
+    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(args.threads)))
+    os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error")
+    sys.path.insert(0, str(ROOT))  # this checkout, even if another tiedgpt is installed
     sides = {name: side for name, side in SIDES.items() if side.is_installed()}
     if absent := [name for name in SIDES if name not in sides]:
-        notes.append(f"not installed, and so not compared with: {', '.join(absent)}")
+        notes.append(f"not installed: {', '.join(absent)}")
     if hasattr(os, "getloadavg"):  # not on Windows
-        notes.append(f"load average before: {os.getloadavg()[0]:.1f} (others' work is in the figures, too)")
+        notes.append(f"load average before the run: {os.getloadavg()[0]:.1f}")
 
-    about = {"processor": processor(), "threads": args.threads, "Python": platform.python_version()}
     with tempfile.TemporaryDirectory() as temporary:
         directory = args.model or f"{temporary}/model"
         if args.model is None:
             run("-c", WRITE_RANDOM, directory, "{}")
-        bench = Bench(directory, sides, Path(temporary))
-        for worker in bench.workers.values():
-            about |= worker.call("about")
+        bench = Bench(directory, sides, Path(temporary), notes)
+        check_config(bench.workers["tiedgpt"].call("config"))
+        about = {"processor": processor(), "threads": args.threads, "Python": platform.python_version()}
+        about |= bench.about
+        names = list(bench.workers)
         rows = inference(bench, args.repeats, notes)
         bench.stop()
-        if "llama.cpp" in sides:  # they read fewer bytes, and so are no equals; but a user can choose them
-            fewer = Bench(directory, HALVES, Path(temporary))
-            ids = list(range(1000, 1010))
-            for side, worker in fewer.workers.items():
-                turns = {"llama.cpp": lambda worker=worker: first(worker.call("decode", ids, 64))}
-                rows.append(Row(f"decode, {side}", "ms/token", turns))
-            measure(rows[-len(HALVES) :], args.repeats)
-            fewer.stop()
-        rows += training_steps(list(sides), args.repeats)
+        if "llama.cpp" in names:
+            rows += reduced(directory, Path(temporary), args.repeats, notes)
+        rows += training_steps(names, args.repeats, notes)
         if args.sizes:
-            both = {name: side for name, side in sides.items() if name in ("tiedgpt", "transformers")}
-            rows += larger(both, Path(temporary), args.repeats)
+            both = {name: SIDES[name] for name in names if name in ("tiedgpt", "transformers")}
+            rows += larger(both, Path(temporary), args.repeats, notes)
 
-    names = list(sides)
+    notes.append(
+        f"rounds: {args.repeats}; each figure is their median; an indented row (in Markdown, italics) is the "
+        "median of each round's ratios, which can differ from the ratio of the medians shown"
+    )
+    rows = [row for row in rows if row.runs]
     described = ", ".join(f"{key} {value}" for key, value in about.items())
     print(described, *notes, "", sep="\n")
     heads = "".join(f"{name:>8}" if name == "tiedgpt" else f"{name:>15}" for name in names)
-    print(f"{'':44}{heads}   (in brackets: tiedgpt / it)")
+    print(f"{'':49}{heads}   (in brackets: tiedgpt / it)")
     for row in rows:
-        print(row.cells(names))
-    goals = [(row.name.strip(), row.verdicts()) for row in rows if row.goals]
-    print("\ngoals, on 2 cores", *(f"{name:36}{met}" for name, met in goals), sep="\n")
+        print(row.line(names))
     if args.json:
         table = [
             {
@@ -474,16 +630,27 @@ def main() -> None:
                 "unit": row.unit,
                 "figures": {side: row.figure(side) for side in row.runs},
                 "ratios": {side: row.ratio(side) for side in row.runs if side != "tiedgpt"},
-                "goals": row.outcomes(),
                 "rounds": row.runs,
             }
             for row in rows
         ]
         document = json.dumps({"about": about, "notes": notes, "rows": table}, indent=2)
         args.json.write_text(document + "\n", encoding="utf-8")
+    if args.markdown:
+        new = markdown(described, notes, rows, names)
+        text = args.markdown.read_text(encoding="utf-8")
+        args.markdown.write_text(replace_between_markers(text, new), encoding="utf-8")
     if args.plot:
         picture(rows, names, described, args.plot)
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # removes the temporary directory
+    try:
+        main()
+    except (Failure, OSError) as error:
+        print(f"benchmark.py: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("benchmark.py: interrupted", file=sys.stderr)
+        sys.exit(130)

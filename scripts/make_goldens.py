@@ -1,32 +1,34 @@
-"""Write tests/goldens: tiny GPT-2 checkpoints made by transformers, and what transformers computes from them.
+"""Write tests/goldens: tiny GPT-2 checkpoints saved by transformers, and the outputs it computes from them.
 
-    pip install torch==2.13.0        (the CPU build will do)
+    pip install torch==2.13.0        (the CPU build is enough)
     pip install -e .[parity]
     python scripts/make_goldens.py [DIRECTORY]
 
-tests/test_goldens.py reads the result without torch. Each case is a directory: the files that
-`save_pretrained` wrote, and expected.json with token ids [B, T], their logits [B, T, V] in float64 and the
-greedy continuation of each row, all computed by transformers from those very files. The same versions of
-torch and transformers write the same bytes again.
+tests/test_goldens.py reads the result without torch. Each case is a directory with the files that
+`save_pretrained` wrote and expected.json: token ids [B, T], their logits [B, T, V] in float64 and the greedy
+continuation of each row, all computed by transformers from those files. The same versions of torch and
+transformers write the same bytes again, except for the last digits of some logits on another processor.
 """
 
 # mypy: disable-error-code="import-not-found, import-untyped"
-# (torch, transformers and safetensors are an extra: whoever checks types may not have them.)
+# (torch, transformers and safetensors are optional; mypy runs without them.)
+
+from __future__ import annotations
 
 import argparse
 import json
 import shutil
+import sys
+from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-import transformers
-from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel
+if TYPE_CHECKING:  # functions import these when they run, so that -h is quick and works without torch
+    import torch
+    from transformers import GPT2LMHeadModel
 
-# Small, and every size another number, so that no transposition or mix-up of axes cancels out.
+# Small sizes, all different, so that no two axes can be confused without an error.
 BASE = {
     "vocab_size": 48,
     "n_positions": 23,
@@ -37,7 +39,7 @@ BASE = {
     "eos_token_id": None,
 }
 
-# name -> what its GPT2Config has besides BASE; gelu_new is the default, so most cases test it
+# name -> the fields of its GPT2Config besides BASE. The default activation is gelu_new.
 CASES: dict[str, dict[str, Any]] = {
     "tied": {},
     "untied": {"tie_word_embeddings": False},
@@ -57,20 +59,23 @@ CASES: dict[str, dict[str, Any]] = {
     "sharded": {"tie_word_embeddings": False},
     "unprefixed": {},
 }
-SHARD_BYTES = 6000  # makes four files of "sharded"
+SHARD_BYTES = 6000  # splits "sharded" into four files
 
 BATCH, LENGTH, NEW = 2, 8, 12
-SCALE = 10.0  # the largest |logit|, about what a trained GPT-2's logits spread over
+SCALE = 10.0  # the largest |logit|, about the spread of a trained GPT-2's logits
 
 
 def randomise(model: GPT2LMHeadModel, seed: int) -> None:
-    """Fill every parameter, biases and layer norms included, with numbers large enough to matter."""
+    """Fill every parameter, biases and layer norms included, with random numbers that affect the logits."""
+    import numpy as np
+    import torch
+
     rng = np.random.default_rng(seed)
     width = model.config.n_embd
     with torch.no_grad():
         for name, parameter in model.named_parameters():  # a tied lm_head is not among them
             values = rng.standard_normal(tuple(parameter.shape), np.float32)
-            # A block's matrices keep the size of what they are given; the rest is of a size with it.
+            # A block's matrices keep the scale of their input. All other parameters are of that scale.
             values *= width**-0.5 if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")) else 0.3
             if "ln_" in name and name.endswith("weight"):
                 values += 1
@@ -78,26 +83,31 @@ def randomise(model: GPT2LMHeadModel, seed: int) -> None:
 
 
 def scale_logits(model: GPT2LMHeadModel, ids: torch.Tensor) -> None:
-    """Make the largest |logit| of ids SCALE, whichever the head, by way of the final layer norm."""
+    """Scale the final layer norm so that the largest |logit| of ids is SCALE."""
+    import torch
+
     with torch.no_grad():
-        # Rounded, so that a machine that adds in another order still writes the same weights.
+        # Rounded, so that machines that add in another order write the same weights.
         factor = float(f"{SCALE / model(ids).logits.abs().max().item():.3g}")
         for parameter in model.transformer.ln_f.parameters():
             parameter.mul_(factor)
 
 
 def save(name: str, model: GPT2LMHeadModel, directory: Path) -> None:
-    """Write the checkpoint in the form that the case is about."""
+    """Write the checkpoint in the format that the case tests."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
     if name in ("float16", "bfloat16"):
         model = model.to(getattr(torch, name))
     if name == "sharded":
         model.save_pretrained(directory, max_shard_size=SHARD_BYTES)
-    elif name == "unprefixed":  # as the original gpt2 is: no `transformer.`, but each layer's causal mask
+    elif name == "unprefixed":  # like the original gpt2: names without `transformer.`, and causal masks
         model.transformer.save_pretrained(directory)
         tensors = load_file(directory / "model.safetensors")
         n_ctx = model.config.n_positions
         mask = torch.ones(n_ctx, n_ctx).tril().reshape(1, 1, n_ctx, n_ctx)
-        for layer in range(model.config.n_layer):  # float32 in gpt2; bool as later versions wrote it
+        for layer in range(model.config.n_layer):  # float32 in gpt2; later versions wrote bool
             tensors[f"h.{layer}.attn.bias"] = mask.clone() if layer == 0 else mask.bool()
             tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
         save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
@@ -106,7 +116,11 @@ def save(name: str, model: GPT2LMHeadModel, directory: Path) -> None:
 
 
 def expect(directory: Path, ids: torch.Tensor) -> dict[str, Any] | None:
-    """What transformers makes of the files, in float64; None if a continuation is monotonous or undecided."""
+    """The outputs of transformers in float64; None if a continuation repeats itself or is nearly a tie."""
+    import torch
+    import transformers
+    from transformers import GPT2LMHeadModel
+
     model = GPT2LMHeadModel.from_pretrained(directory, dtype=torch.float64).eval()
     with torch.inference_mode():
         whole = model.generate(
@@ -122,13 +136,17 @@ def expect(directory: Path, ids: torch.Tensor) -> dict[str, Any] | None:
         "torch": torch.__version__,
         "ids": ids.tolist(),
         "greedy": greedy.tolist(),
-        # The digits beyond the twelfth depend on the processor.
+        # Digits after the twelfth depend on the processor.
         "logits": [[[round(x, 12) for x in at] for at in row] for row in logits[:, :LENGTH].tolist()],
     }
 
 
 def write_case(name: str, directory: Path) -> None:
-    """Write one case, with the first seed that gives continuations worth comparing."""
+    """Write one case with the first seed whose continuations `expect` accepts."""
+    import numpy as np
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     config = GPT2Config(**{**BASE, **CASES[name]})
     for seed in count():
         shutil.rmtree(directory, ignore_errors=True)
@@ -139,22 +157,46 @@ def write_case(name: str, directory: Path) -> None:
         scale_logits(model, ids)
         save(name, model, directory)
         if expected := expect(directory, ids):
-            # One row of numbers to a line.
+            # One row of numbers per line.
             text = json.dumps(expected).replace("], [", "],\n[").replace(', "', ',\n"')
             (directory / "expected.json").write_text(text + "\n", encoding="utf-8")
             return
 
 
-def main(directory: Path) -> None:
-    """Write all cases below `directory`."""
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    for name in CASES:
-        write_case(name, directory / name)
+def main() -> int:
+    """Write all cases; return the exit code."""
+    parser = argparse.ArgumentParser(
+        description="Write the golden checkpoints that the tests read. Needs torch and transformers."
+    )
+    default = Path(__file__).resolve().parents[1] / "tests" / "goldens"
+    parser.add_argument(
+        "directory",
+        type=Path,
+        nargs="?",
+        default=default,
+        help="each case replaces the directory of its name there (default: tests/goldens)",
+    )
+    directory = parser.parse_args().directory
+    try:
+        import_module("torch")  # without torch, transformers only warns
+        import transformers
+
+        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity_error()
+        for name in CASES:
+            write_case(name, directory / name)
+    except ImportError as error:
+        print(f"make_goldens.py: error: {error}; pip install -e '.[parity]' installs it", file=sys.stderr)
+        return 2
+    except OSError as error:
+        where, why = error.filename or directory, error.strerror or error
+        print(f"make_goldens.py: error: cannot write {where}: {why}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("make_goldens.py: interrupted", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="write the golden checkpoints that the tests read")
-    default = Path(__file__).resolve().parents[1] / "tests" / "goldens"
-    parser.add_argument("directory", type=Path, nargs="?", default=default, help="default: tests/goldens")
-    main(parser.parse_args().directory)
+    sys.exit(main())
