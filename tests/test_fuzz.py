@@ -1,7 +1,7 @@
-"""Files that were edited at random are read as what they say now, or refused in one line that names them.
+"""Files that were edited at random are read as they are now, or refused in one line that names them.
 
-Never anything else, in little memory. What was read is compared with a reading that checks nothing and is as
-short as can be. (The index of OpenAI's files is edited in test_tensorflow.py.)
+Nothing else may happen, and little memory may be used. The result is compared with that of a short reader
+that checks nothing. (test_tensorflow.py edits the index of OpenAI's files.)
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Parity with transformers where neither it nor torch is installed: goldens/ holds what it computed.
+"""Parity with transformers without installing it or torch: goldens/ has results that it computed.
 
-Each directory is a checkpoint by transformers' own hand beside the logits and greedy continuations that it
-computed from it in float64; scripts/make_goldens.py says how.
+Each directory is a checkpoint that transformers wrote, with the logits and greedy continuations that it
+computed from it in float64. scripts/make_goldens.py wrote them.
 """
 
 import json
@@ -25,7 +25,7 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 @dataclass(frozen=True)
 class Golden:
-    """A checkpoint of transformers as loaded here, and what transformers computes from it."""
+    """A model loaded from transformers' checkpoint, and the results that transformers computed from it."""
 
     model: GPT2
     tolerance: float
@@ -48,7 +48,7 @@ def case(request: pytest.FixtureRequest) -> tuple[GPT2, dict[str, Any]]:
 
 @pytest.fixture(scope="module", params=TOLERANCE)
 def golden(request: pytest.FixtureRequest, case: tuple[GPT2, dict[str, Any]]) -> Golden:
-    """That model computing in float32 as loaded, then in float64."""
+    """The model in float32, as loaded, and in float64."""
     model, expected = case
     return Golden(
         model=model if request.param == "float32" else model.astype(request.param),
@@ -105,7 +105,7 @@ def test_greedy_continuation(golden: Golden) -> None:
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
 def test_saved_files_have_the_tensors_that_transformers_wrote(tmp_path: Path, head: str) -> None:
-    """Names with their prefix, shapes, dtypes and every value; and the format that transformers asks for."""
+    """Names with their prefix, shapes, dtypes and values, and the metadata that transformers needs."""
     tiedgpt.save_model(tiedgpt.load_model(GOLDENS / head), None, tmp_path)
     written, expected = (
         read_with_metadata(directory / "model.safetensors") for directory in (tmp_path, GOLDENS / head)

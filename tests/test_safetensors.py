@@ -48,6 +48,13 @@ def test_a_good_file(read):
     assert tensors["b"].read().dtype == np.float32
 
 
+def test_a_tensor_without_values_takes_no_room(read):
+    header = f'{{"a":{entry("F32", (2,), (4, 12))},"b":{entry("F32", (0,), (4, 4))},"c":{entry()}}}'
+    tensors = read(raw(header.encode(), np.arange(3, dtype="<f4").tobytes()))
+    np.testing.assert_array_equal(tensors["a"].read(), [1, 2])
+    assert tensors["b"].read().shape == (0,)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -1,4 +1,4 @@
-"""The reader of OpenAI's files: their own index, a writer byte by byte, each rule, damage of every kind."""
+"""The reader of OpenAI's files: their own index, files from a writer in this module, each rule, damage."""
 
 import base64
 import json
@@ -25,6 +25,7 @@ from tiedgpt.checkpoints.names import MODELS
 from tiedgpt.checkpoints.tensorflow import (
     DATA,
     FOOTER,
+    HEAD_WIDTH,
     HPARAMS,
     INDEX,
     MAGIC,
@@ -37,7 +38,7 @@ from tiedgpt.checkpoints.tensorflow import (
 from tiedgpt.errors import CheckpointError
 from tiedgpt.parameters import parameter_shapes
 
-# As in conftest, every size another; OpenAI's files leave no choice of n_inner and of the last token's id.
+# As in conftest, every size differs. OpenAI's files fix n_inner and the id of the last token.
 SMALL = Config(
     vocab_size=101, n_ctx=31, n_embd=2 * 11, n_layer=2, n_head=11, bos_token_id=100, eos_token_id=100
 )
@@ -46,11 +47,11 @@ TINY = Config(vocab_size=5, n_ctx=3, n_embd=2, n_layer=1, n_head=1, bos_token_id
 
 @pytest.fixture(autouse=True)
 def heads_of_width_2(monkeypatch):
-    """As the small models here have them; OpenAI's own are 64 wide."""
+    """The small models of this module have heads of width 2; OpenAI's have 64."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", TINY.head_width)
 
 
-# A writer of the format, to be read against the specification and not against the reader
+# A writer of the format, written from the specification and independent of the reader
 
 
 def slow_crcs(data: bytes) -> Iterator[int]:
@@ -255,7 +256,7 @@ def test_one_flipped_bit_in_a_long_message_changes_the_crc():
 
 
 def test_498_megabytes_take_less_than_three_seconds():
-    """Measured on an eighth of them: 0.02 s where this was written, which leaves room for a busy machine."""
+    """Measured on an eighth of them. It takes 0.02 s on an idle machine."""
     data = np.random.default_rng(0).integers(0, 2**63, 497_759_232 // 64, np.int64)
     times = []
     for _ in range(3):
@@ -270,8 +271,8 @@ def test_498_megabytes_take_less_than_three_seconds():
 
 @pytest.fixture
 def openai(shared, tmp_path, monkeypatch):
-    """The folder of 124M, with a data file of the right size and no numbers, which takes no room."""
-    monkeypatch.setattr(tensorflow, "HEAD_WIDTH", 64)
+    """The folder of 124M, with a sparse data file of the right size, all zeros."""
+    monkeypatch.setattr(tensorflow, "HEAD_WIDTH", HEAD_WIDTH)
     source = shared / "gpt2" / "124M"
     for name in (HPARAMS, INDEX):
         shutil.copy(source / name, tmp_path)
@@ -311,7 +312,7 @@ def test_openais_names_are_ours(openai):
 
 
 def test_openais_crcs_are_checked(openai):
-    """The stand-in for the data is all zeros, so that every tensor is damaged."""
+    """The data file is all zeros, so every tensor is damaged."""
     checkpoint = open_tensorflow(openai)
     with pytest.raises(CheckpointError, match=r"00001: tensor 'model/wpe' is damaged: .* expects 2acfb8f1"):
         checkpoint.tensors["wpe.weight"].read()
@@ -320,7 +321,7 @@ def test_openais_crcs_are_checked(openai):
 
 
 def test_the_writer_of_these_tests_writes_openais_index(openai):
-    """Every byte of it, from what the reader made of it: so the writer is no invention of ours."""
+    """Byte for byte, from the tensors that the reader found: so the writer follows the real format."""
     entries = [(b"", HEADER)]
     for name, tensor in read_index(openai).items():
         crc = tensor.masked_crc.to_bytes(4, "little")
@@ -377,7 +378,7 @@ def test_a_written_model_comes_back(tmp_path, per_block):
 
 
 def memory_of(array):
-    """What an array is a view of."""
+    """The array that owns the memory of `array`."""
     return array if array.base is None else memory_of(array.base)
 
 
@@ -653,10 +654,13 @@ def test_hparams_are_checked(tmp_path, tiny, text, message):
     assert "\n" not in str(caught.value)
 
 
+def test_all_of_openais_models_have_heads_of_one_width():
+    assert {config.head_width for _, config in MODELS.values()} == {HEAD_WIDTH}
+
+
 @pytest.mark.parametrize("n_head", [1, 4, 8, 14, 13, 16, 24, 48, 768])
 def test_another_n_head_than_openais_is_refused(openai, n_head):
     """One flipped bit of the file makes 16 of 12, with tensors of the same shapes."""
-    assert {name: config.head_width for name, (_, config) in MODELS.items()} == dict.fromkeys(MODELS, 64)
     hparams = json.loads((openai / HPARAMS).read_text())
     (openai / HPARAMS).write_text(json.dumps(hparams | {"n_head": n_head}))
     with pytest.raises(
@@ -762,7 +766,7 @@ INTERESTING = (b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\1", var
 
 @pytest.mark.parametrize("what", ["value", "key", "block", "index block", "metaindex block", "file"])
 def test_an_edited_index_is_refused_or_makes_no_difference(tmp_path, tiny, what):
-    """Edits behind a CRC that is right, so that every later rule has its turn."""
+    """The CRCs are made to fit the edits, so that the later rules are tested."""
     edit = partial(edit_bytes, interesting=INTERESTING)
     model, entries, data = tiny
     write(tmp_path, b"", data, TINY)
@@ -798,7 +802,7 @@ def test_an_edited_index_is_refused_or_makes_no_difference(tmp_path, tiny, what)
 
 
 def refusal(directory: Path, model: GPT2) -> str | None:
-    """What the reader says of a model that it refuses; one that it takes must be this one."""
+    """The reader's error message, or None if it loads the model unchanged."""
     try:
         loaded = open_tensorflow(directory).load()
     except CheckpointError as error:
@@ -807,11 +811,11 @@ def refusal(directory: Path, model: GPT2) -> str | None:
     return None
 
 
-EMPTY = field(1, 0, 1) + field(2, 2, field(2, 2, b""))  # a tensor of no numbers
+EMPTY = field(1, 0, 1) + field(2, 2, field(2, 2, b""))  # a tensor without values
 
 
 def long_keys() -> bytes:
-    """Keys of as many bytes as may be, of which the file holds four: each a tensor of no numbers."""
+    """Keys of the largest length, with only four bytes of each in the file; tensors without values."""
     block = contents([(b"", HEADER), (b"k" * MAX_KEY, EMPTY)])[:-8]
     entry = varint(MAX_KEY - 4) + varint(4) + varint(len(EMPTY))
     block += b"".join(entry + b"l" + n.to_bytes(3, "big") + EMPTY for n in range(40_000))
@@ -819,13 +823,13 @@ def long_keys() -> bytes:
 
 
 def longer_keys() -> bytes:
-    """Half a megabyte of key, shared by thousands."""
+    """Keys of half a megabyte that share all but four bytes."""
     keys = [b"k" * 500_000 + n.to_bytes(4, "big") for n in range(3)]
     return with_block(contents([(b"", HEADER), *((key, ENTRY) for key in keys)], 10**6))
 
 
 def many_blocks() -> bytes:
-    """Blocks of nothing but a count of no restarts."""
+    """Many empty blocks."""
     blocks = [sealed(bytes(4))] * 25_000
     handles = [varint(9 * n) + varint(4) for n in range(len(blocks))]
     index = contents(((n.to_bytes(3, "big"), handle) for n, handle in enumerate(handles)), 10**6)

@@ -1,4 +1,4 @@
-"""Parity with transformers, live: the same files through both, transformers in float64 being the referee.
+"""Live parity with transformers: both load the same files. transformers in float64 is the reference.
 
 Needs torch and transformers (pip install torch==2.13.0, then the extra `parity`); without them
 test_goldens.py compares with what transformers computed before.

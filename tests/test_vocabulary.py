@@ -1,4 +1,4 @@
-"""Vocabularies in files: read in every form, checked against one another, written as they were."""
+"""Vocabulary files: every form is read, they are checked against each other, and written unchanged."""
 
 import json
 from pathlib import Path

@@ -43,11 +43,6 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return tensorflow.open_tensorflow(path) if _is_openais(path) else huggingface.open_checkpoint(path)
 
 
-def open_model(path: Path) -> tuple[Checkpoint, Tokenizer]:
-    """The checkpoint at a path, checked but not read, and its tokenizer. Raises as these do."""
-    return open_checkpoint(path), read_tokenizer(path)
-
-
 def read_config(path: Path) -> Config:
     """The Config of the checkpoint at a path. Raises CheckpointError."""
     return tensorflow.read_hparams(path) if _is_openais(path) else huggingface.read_config(path)

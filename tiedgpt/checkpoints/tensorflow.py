@@ -215,9 +215,7 @@ def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
             raise CheckpointError(f"{path}: a block or the footer starts at byte {offset}, expected {end}")
         end = offset + size + TRAILER
 
-    _read_block(
-        path, table, metaindex
-    )  # it lists filters, of which TensorFlow has none: only its checksum matters
+    _read_block(path, table, metaindex)  # lists filters; TensorFlow has none, so only the checksum matters
     previous = None
     for last_key, handle in blocks:
         block = _read_block(path, table, handle)

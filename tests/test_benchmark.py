@@ -1,0 +1,190 @@
+"""The scripts that measure and record: what they report, and how they fail."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tiedgpt
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+import benchmark  # noqa: E402
+import benchmark_sides  # noqa: E402
+
+WITHOUT_TORCH = (
+    "import sys, runpy; sys.modules['torch'] = None; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+)
+
+
+def python(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    for part in parts:
+        assert part in done.stderr
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> str:
+    """A model whose greedy text does not repeat one token."""
+    config = tiedgpt.Config(
+        vocab_size=97, n_ctx=128, n_layer=2, n_head=2, n_embd=32, initializer_range=0.4, eos_token_id=None
+    )
+    path = tmp_path_factory.mktemp("benchmark") / "model"
+    tiedgpt.save_model(tiedgpt.GPT2.random(config), None, path)
+    return str(path)
+
+
+@pytest.mark.parametrize("arguments", [("decode", [1, 2, 3], 8), ("prompt", list(range(90)))])
+def test_profile_names_functions_that_exist_and_adds_up(checkpoint, arguments):
+    parts = benchmark_sides.TiedGPT(checkpoint).profile(*arguments)
+    assert parts.keys() == set(benchmark_sides.PROFILED.values())
+    assert all(share > 0 for share in parts.values())
+    assert sum(parts.values()) == pytest.approx(100)
+
+
+def test_profile_counts_no_time_twice(checkpoint, monkeypatch):
+    side = benchmark_sides.TiedGPT(checkpoint)
+    monkeypatch.setattr(benchmark_sides.time, "perf_counter", itertools.count().__next__)
+    parts = side.profile("decode", [1, 2, 3], 8)
+    # A call takes one tick, and one more for the start and the end of each call inside it.
+    unit = parts["softmax"]
+    assert parts["products by weights"] == pytest.approx(4 * unit)  # four calls
+    assert parts["attention's products"] == pytest.approx((7 - 3) * unit)  # three calls inside
+    assert parts["activation"] == pytest.approx((5 - 2) * unit)  # two calls inside
+
+
+def test_profile_refuses_a_function_that_is_gone(checkpoint, monkeypatch):
+    monkeypatch.setitem(benchmark_sides.PROFILED, "convolution", "convolutions")
+    with pytest.raises(LookupError, match="'convolution'"):
+        benchmark_sides.TiedGPT(checkpoint).profile("prompt", [1, 2])
+
+
+def test_plain_torch_decodes_the_same_tokens(checkpoint):
+    pytest.importorskip("torch")
+    ours, theirs = benchmark_sides.TiedGPT(checkpoint), benchmark_sides.PyTorch(checkpoint)
+    tokens = ours.decode([1, 2, 3, 4], 40)[1]
+    assert len(set(tokens)) > 5
+    assert theirs.decode([1, 2, 3, 4], 40)[1] == tokens
+    assert theirs.decode_untied([1, 2, 3, 4], 40)[1] == tokens
+    assert theirs.decode_batch([1, 2, 3, 4], 40, 3)[1] == ours.decode_batch([1, 2, 3, 4], 40, 3)[1] == tokens
+
+
+def test_a_library_that_fails_has_no_figure_and_a_note():
+    def fail() -> float:
+        raise benchmark.Failure("out of memory")
+
+    notes: list[str] = []
+    row = benchmark.Row("decode", "ms", {"tiedgpt": lambda: 1.0, "other": fail})
+    benchmark.measure([row], 2, notes)
+    assert row.runs == {"tiedgpt": [1.0, 1.0]}
+    assert notes == ["other failed at 'decode': out of memory"]
+    with pytest.raises(benchmark.Failure, match="out of memory"):
+        benchmark.measure([benchmark.Row("decode", "ms", {"tiedgpt": fail})], 2, notes)
+
+
+def test_a_worker_reports_exceptions_and_its_own_end():
+    worker = benchmark.Worker(dict, {"a": 1})
+    assert worker.call("get", "a") == 1
+    with pytest.raises(benchmark.Failure, match="KeyError: 'b'"):
+        worker.call("pop", "b")
+    worker._process.terminate()
+    with pytest.raises(benchmark.Failure, match="its process ended"):
+        worker.call("get", "a")
+
+
+def test_ratios_are_computed_in_each_round():
+    one, many = benchmark.Row("1", "ms"), benchmark.Row("8", "ms")
+    one.runs = {"tiedgpt": [1.0, 2.0, 4.0], "other": [1.0, 1.0, 1.0]}
+    many.runs = {"tiedgpt": [4.0, 2.0, 8.0]}
+    ratio = benchmark.derived("multiple", "", lambda a, b: a / b, many, one)
+    assert ratio.runs == {"tiedgpt": [4.0, 1.0, 2.0]}
+    assert (one.figure("tiedgpt"), one.ratio("other"), many.figure("other")) == (2.0, 2.0, None)
+    assert benchmark.best(one, ["tiedgpt"]).runs == {"tiedgpt": [1.0, 2.0, 4.0]}
+
+
+def test_markdown_replaces_the_readme_table():
+    rows = [benchmark.Row("decode", "ms/token"), benchmark.Row("  share", "%")]
+    rows[0].runs = {"tiedgpt": [1234.0], "other": [12.34]}
+    rows[1].runs = {"tiedgpt": [9.876]}
+    new = benchmark.markdown("a machine", ["a note"], rows, ["tiedgpt", "other"])
+    assert new.splitlines() == [
+        "a machine.",
+        "",
+        "| | tiedgpt | other |",
+        "|---|---|---|",
+        "| decode, ms/token | 1,234 | 12.3 |",
+        "| *share*, % | 9.88 |  |",
+        "",
+        "- a note",
+    ]
+    readme = (SCRIPTS / "README.md").read_text(encoding="utf-8")
+    assert benchmark.marked_file(str(SCRIPTS / "README.md"))
+    once = benchmark.replace_between_markers(readme, new)
+    assert benchmark.replace_between_markers(once, new) == once
+    before, after = readme.split(benchmark.BEGIN)[0], readme.split(benchmark.END)[1]
+    assert once == f"{before}{benchmark.BEGIN}\n{new}\n{benchmark.END}{after}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--repeats", "0"], ["--repeats", "'0'"]),
+        (["--threads", "two"], ["--threads", "'two'"]),
+        (["--json", "no/such/directory/x"], ["--json", "no/such/directory/x"]),
+        (["--markdown", "no-such-file"], ["--markdown", "no-such-file"]),
+        (["--markdown", ROOT / "LICENSE"], ["--markdown", "LICENSE", benchmark.BEGIN]),
+        (["--model", "no-such-directory"], ["no-such-directory"]),
+    ],
+    ids=str,
+)
+def test_benchmark_refuses_in_one_line(arguments, parts):
+    assert_one_line(python(SCRIPTS / "benchmark.py", *arguments), "benchmark.py: error: ", *parts)
+
+
+def test_benchmark_refuses_other_arithmetic_and_a_short_context(tmp_path):
+    sizes = {"vocab_size": 50, "n_layer": 1, "n_head": 1, "n_embd": 4, "eos_token_id": None}
+    for change, part in (({"activation_function": "relu"}, "relu"), ({"n_ctx": 64}, "64")):
+        config = tiedgpt.Config(**sizes, **change)
+        with pytest.raises(benchmark.Failure, match=part):
+            benchmark.check_config(vars(config))
+    benchmark.check_config(vars(tiedgpt.Config(**sizes)))
+
+
+def test_make_goldens_without_torch():
+    script = SCRIPTS / "make_goldens.py"
+    done = python("-c", WITHOUT_TORCH, script, "-h")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage:" in done.stdout
+    done = python("-c", WITHOUT_TORCH, script, "nowhere")
+    assert_one_line(done, "make_goldens.py: error: ", "torch", "pip install")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot send SIGINT to one process")
+@pytest.mark.parametrize("script", ["benchmark.py", "make_goldens.py"])
+def test_ctrl_c_is_one_line(script, tmp_path):
+    arguments = []
+    if script == "make_goldens.py":
+        pytest.importorskip("transformers")
+        arguments = [tmp_path / "goldens"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, SCRIPTS / script, *arguments], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    while not list(tmp_path.iterdir()) and process.poll() is None:  # until it has begun to write
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, f"{script}: interrupted\n")
+    if script == "benchmark.py":
+        assert not list(tmp_path.iterdir())  # the temporary directory is gone
