@@ -6,7 +6,9 @@ Each name is imported when it is first used, so that `import tiedgpt` is quick.
 TYPE_CHECKING = False  # type checkers take it for typing.TYPE_CHECKING, which is slow to import
 if TYPE_CHECKING:
     from .checkpoints import load_model, load_tokenizer, save_model
+    from .comparison import compare, loss_and_gradients
     from .config import Config
+    from .conventions import from_state_dict
     from .errors import TiedGPTError
     from .evaluation import score
     from .generation import generate
@@ -21,10 +23,13 @@ __all__ = [
     "Config",
     "TiedGPTError",
     "Tokenizer",
+    "compare",
     "count_parameters",
+    "from_state_dict",
     "generate",
     "load_model",
     "load_tokenizer",
+    "loss_and_gradients",
     "save_model",
     "score",
 ]
@@ -34,10 +39,13 @@ _MODULES = {  # name -> the module it is imported from
     "Config": "config",
     "TiedGPTError": "errors",
     "Tokenizer": "tokenizer",
+    "compare": "comparison",
     "count_parameters": "parameters",
+    "from_state_dict": "conventions",
     "generate": "generation",
     "load_model": "checkpoints",
     "load_tokenizer": "checkpoints",
+    "loss_and_gradients": "comparison",
     "save_model": "checkpoints",
     "score": "evaluation",
 }

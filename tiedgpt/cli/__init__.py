@@ -1,4 +1,4 @@
-"""The command line: `tiedgpt COMMAND`. The answer goes to stdout; notes, progress and errors go to stderr."""
+"""The command line: `tiedgpt COMMAND`. Results go to stdout; notes, progress and errors go to stderr."""
 
 import argparse
 import difflib
@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import ArgumentError, TiedGPTError
-from ..text import Messages, drop, note, print_error
+from ..text import Messages, discard_unwritten, note, print_error
 
 # A command -> its module. Only the module of the given command is imported, to save time.
 MODULES = {
@@ -28,6 +28,8 @@ MODULES = {
     "study": "study",
     "next": "next_token",
     "lens": "lens",
+    "attribute": "attribute",
+    "compare": "compare",
 }
 
 EPILOG = """\
@@ -42,7 +44,10 @@ examples:
   tiedgpt download gpt2
   tiedgpt untie gpt2 my-untied-gpt2
   tiedgpt study shakespeare-tied shakespeare-untied
+  tiedgpt next "The capital of France is"
   tiedgpt lens --model shakespeare-tied "ROMEO:"
+  tiedgpt attribute --model shakespeare-tied "ROMEO:"
+  tiedgpt compare --model gpt2 --with mine.npz
 
 exit codes:
   0    done
@@ -56,6 +61,10 @@ exit codes:
 
 class Formatter(argparse.HelpFormatter):
     """Break the paragraphs of a help text to the terminal's width, but keep the lines of examples."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._action_max_length = 4 + max(map(len, MODULES))  # argparse forgets that commands are indented
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text
@@ -136,11 +145,11 @@ def main(argv: list[str] | None = None, started: Callable[[], Any] = lambda: Non
     except MemoryError:
         print_error("not enough memory for a model of this size")
     except BrokenPipeError:
-        drop(sys.stdout)
+        discard_unwritten(sys.stdout)
         return 141
     except OSError as error:  # a full disk, a directory that may not be read, ...
         print_error(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error)
-        drop(sys.stdout)
+        discard_unwritten(sys.stdout)
     except KeyboardInterrupt:
         messages.quiet = False
         messages.write("\n")  # after the terminal's ^C

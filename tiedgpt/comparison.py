@@ -1,0 +1,348 @@
+"""Another GPT-2's activations and gradients against ours: which differs first, and which mistake explains it.
+
+The reference is our model in float64. An activation agrees if its largest distance from the reference is at
+most SLACK times the largest distance of our own float32, or SLACK roundings if that is more. If all arrays
+were computed in float64, the tolerance is 2^-24 of that.
+
+To find a mistake, each activation is computed again from the other model's activations before it. So a
+mistake shows where it was made, not in all that follows, and several are found one after another.
+"""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from .checks import check_ids
+from .conventions import ACTIVATIONS, PARAMETERS, find_alias, our_activations, our_parameters, shape_error
+from .errors import ArgumentError, short_repr
+from .mistakes import FITTED, At, known_mistakes
+from .model import GPT2, Array
+from .parameters import Parameters
+from .run import Tape, activation_names
+from .training import backward
+
+SLACK = 16.0
+MOST_MISTAKES = 5  # that are looked for in one comparison
+
+
+@dataclass(frozen=True)
+class Row:
+    """One activation or gradient, compared."""
+
+    name: str
+    error: float  # the largest distance from our float64
+    tolerance: float
+    first_wrong: tuple[int, ...] | None = None  # the first index beyond the tolerance
+    yours: float | None = None  # there
+    expected: float | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `compare` found. `str(report)` is a table in the order of the forward pass, then the diagnosis."""
+
+    rows: list[Row]
+    diagnosis: list[str]  # one sentence for each mistake found
+    not_given: int  # activations of the model that were not compared
+
+    @property
+    def first(self) -> Row | None:
+        """The first row that differs; None if the two are the same GPT-2."""
+        return next((row for row in self.rows if row.first_wrong is not None), None)
+
+    def __str__(self) -> str:
+        width = max(len(row.name) for row in self.rows)
+        lines = [f"{'':{width}}  largest error  tolerance  first wrong index"]
+        for row in self.rows:
+            wrong = f"  {list(row.first_wrong)}" if row.first_wrong is not None else ""
+            lines.append(f"{row.name:{width}}  {row.error:13.1e}  {row.tolerance:9.1e}{wrong}")
+        end = "all agree"
+        if first := self.first:
+            at = list(first.first_wrong or ())
+            end = f"first difference: {first.name}{at} is {first.yours:.9g}, expected {first.expected:.9g}"
+        count = f"({len(self.rows)} compared; {self.not_given} activations were not given)"
+        return "\n".join([*lines, "", f"{end} {count}", *self.diagnosis])
+
+
+def compare(model: GPT2, theirs: Any, ids: Any, targets: Any = None) -> Report:
+    """Compare another GPT-2 with `model` on `ids` [T] or [B, T].
+
+    theirs: a dict of arrays (NumPy's or torch's) under any names of conventions.py; or a function from ids to
+    such a dict, or to logits; or a torch module: transformers', nanoGPT's or TransformerLens's GPT-2, whose
+    activations are recorded by hooks, without dropout. With `targets`, of the shape of ids, the gradients of
+    the mean loss are compared, too; a dict has them under names of parameters. Raises ArgumentError.
+    """
+    ids = check_ids(ids, model.config)
+    targets = None if targets is None else np.atleast_2d(check_targets(targets, ids, model))
+    values = read_theirs(theirs, ids, targets)
+    gradients = {
+        name for name in values if not find_alias(name, ACTIVATIONS)[0] and find_alias(name, PARAMETERS)[0]
+    }
+    if gradients and targets is None:
+        raise ArgumentError(f"{min(gradients)} is a parameter: to compare its gradient, give targets")
+    activations = {name: value for name, value in values.items() if name not in gradients}
+    theirs = our_parameters({name: values[name] for name in gradients})
+    return Comparison(model, np.atleast_2d(ids), activations).report(theirs, targets)
+
+
+def loss_and_gradients(model: GPT2, ids: Any, targets: Any) -> tuple[float, Parameters]:
+    """The mean loss of predicting `targets` from `ids`, [T] or [B, T], and the parameters' gradients."""
+    ids = check_ids(ids, model.config)
+    targets = check_targets(targets, ids, model)
+    gradients = {name: np.empty(array.shape, array.dtype) for name, array in model.parameters.items()}
+    ids, targets = np.atleast_2d(ids), np.atleast_2d(targets)
+    return backward.loss_and_gradients(model, ids, targets, gradients), gradients
+
+
+def check_targets(targets: Any, ids: Array, model: GPT2) -> Array:
+    if (targets := check_ids(targets, model.config)).shape != ids.shape:
+        raise ArgumentError(f"targets have shape {targets.shape}; expected that of ids, {ids.shape}")
+    return targets
+
+
+def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, Any]:
+    """The arrays under their names."""
+    torch = sys.modules.get("torch")  # imported already if theirs is torch's
+    if torch is not None and isinstance(theirs, torch.nn.Module):
+        theirs = partial(record_module, torch, theirs, targets=targets)
+    if callable(theirs):
+        try:
+            theirs = theirs(ids)
+        except ArgumentError:
+            raise
+        except Exception as error:
+            raise ArgumentError(
+                f"the other model failed on these ids: {type(error).__name__}: {error}"
+            ) from error
+    if hasattr(theirs, "shape"):
+        theirs = {"logits": theirs}
+    if not isinstance(theirs, Mapping) or not theirs:
+        raise ArgumentError(
+            f"expected a dict of arrays, logits, a torch module or a function, got {short_repr(theirs)}"
+        )
+    return theirs
+
+
+def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) -> dict[str, Any]:
+    """A torch module's activations under its modules' names; with targets, its parameters' gradients."""
+    taken: dict[str, Any] = {}
+    logits: list[Any] = []  # with their graph
+
+    def take(name: str, value: Any) -> None:
+        alias, _ = find_alias(name, ACTIVATIONS)
+        # What ln_2 reads is resid_mid only if the block is right; if it is not, no hook sees resid_mid.
+        # TransformerLens's module `embed` is not the tape's: it has no positions.
+        if not alias or alias.ours == "-" or alias.convention == "tape" or name.endswith("ln_2:in"):
+            return
+        if isinstance(value, torch.Tensor):
+            taken[name] = value.detach().clone()
+            if alias.ours == "logits":
+                logits[:] = [value]
+
+    def before(name: str, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        take(f"{name}:in", next(iter([*args, *kwargs.values()]), None))
+
+    def after(name: str, _: Any, args: Any, output: Any) -> None:
+        outputs = output if isinstance(output, tuple) else (output,)
+        take(name, outputs[0])
+        if len(outputs) > 1:
+            take(f"{name}:1", outputs[1])
+
+    hooks, training = [], module.training
+    device = next((parameter.device for parameter in module.parameters()), None)
+    batch, goal = (
+        None if array is None else torch.as_tensor(np.atleast_2d(array), dtype=torch.long, device=device)
+        for array in (ids, targets)
+    )
+    try:
+        for name, part in module.named_modules():
+            hooks.append(part.register_forward_pre_hook(partial(before, name), with_kwargs=True))
+            hooks.append(part.register_forward_hook(partial(after, name)))
+        module.eval()
+        with torch.set_grad_enabled(targets is not None):
+            # nanoGPT computes all logits only if it gets targets.
+            module(*[batch] * (1 + ("targets" in signature(module.forward).parameters)))
+    finally:
+        module.train(training)
+        for hook in hooks:
+            hook.remove()
+    kind = type(module).__name__
+    if not taken:
+        raise ArgumentError(
+            f"{kind} has no module of a GPT-2 (h.0.attn.c_attn, blocks.0.hook_resid_pre, ...)"
+        )
+    if goal is None:
+        return taken
+    if not logits:
+        raise ArgumentError(f"{kind} has no lm_head: without logits there are no gradients")
+    loss = torch.nn.functional.cross_entropy(logits[0].flatten(0, 1), goal.flatten())
+    parameters = {
+        name: p
+        for name, p in module.named_parameters()
+        if find_alias(name, PARAMETERS)[0] and p.requires_grad
+    }
+    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    return taken | {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
+
+
+class _Reached(Exception):
+    """The activation that is wanted was computed."""
+
+
+def forward(model: GPT2, ids: Array, given: Tape, mistakes: dict[str, Any], stop: str = "") -> Tape:
+    """Each activation as the model computes it, with mistakes, from the `given` activations before it."""
+    computed: Tape = {}
+    tape: Tape = {}
+
+    def replace(name: str, x: Array) -> Array:
+        if name in mistakes:
+            x = mistakes[name](At(model, ids, tape, name, x, given.get(name)))
+        computed[name] = np.asarray(x, model.dtype)
+        if name == stop:
+            raise _Reached
+        return given.get(name, x)
+
+    with np.errstate(all="ignore"), suppress(_Reached):
+        model(ids, tape=tape, edit={name: partial(replace, name) for name in activation_names(model.config)})
+        replace("logits", tape["logits"])
+    return computed
+
+
+def distance(a: Array, b: Array) -> Array:
+    """|a - b| in float64; 0 where both are the same inf or nan, inf where one of them is nan."""
+    with np.errstate(invalid="ignore"):
+        far = np.abs(np.subtract(a, b, dtype=np.float64))
+    far[(a == b) | (np.isnan(a) & np.isnan(b))] = 0
+    far[np.isnan(far)] = np.inf
+    return far
+
+
+def row_of(name: str, theirs: Array, wide: Array, narrow: Array, precision: float) -> Row:
+    """Compare theirs with our float64, `wide`. Our float32, `narrow`, tells how large rounding is."""
+    finite = np.isfinite(wide) & np.isfinite(narrow)
+    rounding = np.abs(wide[finite] - narrow[finite]).max(initial=0)
+    unit = np.finfo(np.float32).eps * np.abs(wide[finite]).max(initial=0)
+    tolerance = SLACK * precision * float(max(rounding, unit))
+    far = distance(theirs, wide)
+    error = float(far.max(initial=0))
+    if error <= tolerance:
+        return Row(name, error, tolerance)
+    index = tuple(map(int, np.unravel_index(int((far > tolerance).argmax()), far.shape)))
+    return Row(name, error, tolerance, index, float(theirs[index]), float(wide[index]))
+
+
+class Comparison:
+    """Our model in float32 and float64 on some ids, and the other model's activations."""
+
+    def __init__(self, model: GPT2, ids: Array, activations: Mapping[Any, Any]) -> None:
+        self.narrow, self.wide = model.astype(np.float32), model.astype(np.float64)
+        self.ids = ids
+        ours = forward(self.narrow, self.ids, {}, {})
+        self.names = list(ours)
+        self.theirs = our_activations(activations, {name: x.shape for name, x in ours.items()}, model.config)
+        self.precision = 2.0**-24 if self.theirs and all(map(is_float64, self.theirs.values())) else 1.0
+
+    def rows(self, given: Tape, mistakes: dict[str, Any], stop: str = "") -> list[Row]:
+        """Theirs against ours with mistakes, computed from what is given; with `stop`, only that."""
+        narrow, wide = (forward(m, self.ids, given, mistakes, stop) for m in (self.narrow, self.wide))
+        return [
+            row_of(name, self.theirs[name], wide[name], narrow[name], self.precision)
+            for name in ([stop] if stop else self.theirs)
+        ]
+
+    def wrong(self, given: Tape, mistakes: dict[str, Any]) -> list[Row]:
+        return [row for row in self.rows(given, mistakes) if row.first_wrong is not None]
+
+    def report(self, gradients: Parameters, targets: Array | None) -> Report:
+        rows = self.rows({}, {})
+        not_given = len(self.names) - len(rows)
+        diagnosis = self.diagnose() if any(row.first_wrong is not None for row in rows) else []
+        if targets is not None and gradients:
+            wide, narrow = (loss_and_gradients(m, self.ids, targets)[1] for m in (self.wide, self.narrow))
+            for name, array in gradients.items():
+                if name not in wide:
+                    raise ArgumentError(f"{name} is not a parameter of this {self.wide.config.head} model")
+                if array.shape != wide[name].shape:
+                    raise shape_error(f"the gradient of {name}", array.shape, wide[name].shape)
+            backwards = [name for name in reversed(wide) if name in gradients]
+            rows += [row_of(n, gradients[n], wide[n], narrow[n], self.precision) for n in backwards]
+        if not rows:
+            raise ArgumentError("there is nothing to compare: no activation of the model was given")
+        return Report(rows, diagnosis, not_given)
+
+    def diagnose(self) -> list[str]:
+        """A sentence for each mistake found; the last one says so if what remains is none of the known."""
+        found: list[str] = []
+        mistakes: dict[str, Any] = {}
+        # If each activation agrees with what we compute from those before it, differences below the tolerance
+        # have grown. Then compute everything from the ids.
+        given = self.theirs if self.wrong(self.theirs, {}) else {}
+        remaining = self.wrong(given, {})
+        while remaining and len(found) < MOST_MISTAKES:
+            trials = self.explanations(remaining[0], given, mistakes)
+            best = min(trials, key=lambda trial: trial[0], default=None)
+            if best is None:
+                return [*found, f"{remaining[0].name}: this is none of the known mistakes"]
+            _, sentence, mistakes, remaining = best
+            found.append(sentence)
+        return found
+
+    def explanations(self, first: Row, given: Tape, before: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+        """Each mistake that gives their numbers of the `first` difference, and the differences it leaves.
+
+        The smallest tuple is the best: fewest differences left, then fewest places, then nearest.
+        """
+        end = self.names.index(first.name) + 1
+        start = next((i + 1 for i in reversed(range(end - 1)) if self.names[i] in given), 0)
+        window = self.names[start:end]  # what comes before it is given
+        for says, formulas in known_mistakes(self.wide.config):
+            errors: dict[frozenset[str], float] = {}
+            for where, chosen in scopes(formulas, self.names, window):
+                here = chosen & set(window)
+                mistakes = before | {name: formulas[kind_of(name)] for name in chosen}
+                if here not in errors:
+                    errors[here] = self.error(first, given, mistakes)
+                if errors[here] <= first.error / 4:  # much nearer than ours without these mistakes
+                    left = self.wrong(given, mistakes)
+                    at = next(name for name in window if name in here)
+                    rank = (len(left), len(chosen), says.startswith(FITTED), errors[here])
+                    yield rank, f"{at}: yours {says}{where}", mistakes, left
+
+    def error(self, first: Row, given: Tape, mistakes: dict[str, Any]) -> float:
+        """How far theirs is from ours with these mistakes; inf if that is not rounding."""
+        wide = forward(self.wide, self.ids, given, mistakes, first.name)[first.name]
+        if distance(self.theirs[first.name], wide).max() > first.error / 4:
+            return math.inf
+        [row] = self.rows(given, mistakes, first.name)
+        return row.error if row.first_wrong is None else math.inf
+
+
+def scopes(formulas: Any, names: list[str], window: list[str]) -> Iterator[tuple[str, frozenset[str]]]:
+    """The sets of places where a mistake may have been made, some of them in the window."""
+    sites = [name for name in names if kind_of(name) in formulas]
+    chosen: dict[frozenset[str], str] = {}
+    for name in (name for name in window if name in sites):
+        chosen.setdefault(frozenset([name]), "")
+        layer = name.split(".")[1:2]
+        chosen.setdefault(frozenset(one for one in sites if one.split(".")[1:2] == layer), "")
+        alike = frozenset(one for one in sites if kind_of(one) == kind_of(name))
+        chosen.setdefault(alike, ", in every layer")
+        chosen.setdefault(frozenset(sites), ", everywhere")
+    return ((where, places) for places, where in chosen.items())
+
+
+def kind_of(name: str) -> str:
+    """ "attn.3.qkv" -> "attn.N.qkv" """
+    return ".".join("N" if step.isdigit() else step for step in name.split("."))
+
+
+def is_float64(array: Array) -> bool:
+    """Whether an array was computed in float64: not if float32 holds all of its numbers."""
+    return array.dtype == np.float64 and not np.array_equal(array.astype(np.float32), array, equal_nan=True)

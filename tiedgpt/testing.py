@@ -1,0 +1,75 @@
+"""For the tests of another GPT-2: a model in which mistakes show, and an assertion.
+
+from tiedgpt.testing import assert_same_gpt2, tiny_gpt2
+
+def test_my_gpt2(tiny_gpt2):  # once tied, once untied
+    mine = MyGPT2(tiny_gpt2.parameters)
+    assert_same_gpt2(mine, model=tiny_gpt2)
+"""
+
+import math
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from .comparison import compare
+from .config import Config
+from .model import GPT2
+from .parameters import parameter_shapes
+
+# Sizes that differ, so that no two axes are mistaken for each other, and a vocabulary that is not padded.
+TINY = Config(
+    vocab_size=211, n_ctx=37, n_embd=3 * 16, n_layer=3, n_head=3, n_inner=100, bos_token_id=0, eos_token_id=0
+)
+
+
+def random_model(config: Config = TINY, seed: int = 0) -> GPT2:
+    """A model in which every parameter matters, in float32: no gain is near 1 and no bias near 0.
+
+    So mistakes that GPT2.random hides move a logit by 0.01 or more: exact gelu, another epsilon, no bias.
+    The same seed gives the same parameters on every machine.
+    """
+    rng = np.random.default_rng(seed)
+    D = config.n_embd
+    small = 0.02  # what is added to the residual stream: so small that epsilon matters
+    deviations = {"wte": small, "wpe": small, "lm_head": small, "c_attn": 1.5 / math.sqrt(D)}
+    deviations |= {"c_fc": 1.5 / math.sqrt(D), "attn.c_proj": small / math.sqrt(D)}
+    deviations |= {"mlp.c_proj": 3 * small / math.sqrt(config.n_inner or D)}
+    parameters = {}
+    for name, shape in parameter_shapes(config).items():
+        x = rng.standard_normal(shape, np.float32)
+        if name.endswith("bias"):
+            x *= np.float32(small / 2 if "c_proj" in name else 0.4)
+        elif "ln_" in name:
+            x = np.float32(0.4) * x + np.float32(1.3)
+        else:
+            x *= np.float32(next(std for part, std in deviations.items() if part in name))
+        # ln_f makes the logits large: their standard deviation is about 15.
+        parameters[name] = x * np.float32(12 / small / math.sqrt(D)) if "ln_f" in name else x
+    return GPT2(config, parameters)
+
+
+def assert_same_gpt2(theirs: Any, model: GPT2 | None = None, ids: Any = None, targets: Any = None) -> None:
+    """Raise AssertionError with the report of `compare`, unless theirs is the same GPT-2 as `model`.
+
+    model: random_model() if None. ids: two random sequences if None, as long as the context, at most 64. With
+    targets, gradients are compared, too.
+    """
+    __tracebackhide__ = True  # pytest shows the line of the test
+    model = random_model() if model is None else model
+    if ids is None:
+        shape = (2, min(model.config.n_ctx, 64))
+        ids = np.random.default_rng(0).integers(model.config.vocab_size, size=shape)
+    report = compare(model, theirs, ids, targets)
+    if report.first:
+        raise AssertionError(f"not the same GPT-2\n\n{report}")
+
+
+with suppress(ImportError):
+    import pytest
+
+    @pytest.fixture(params=["tied", "untied"])
+    def tiny_gpt2(request: pytest.FixtureRequest) -> GPT2:
+        """random_model(), once tied and once untied."""
+        return random_model(TINY.with_head(request.param))
