@@ -280,7 +280,7 @@ def test_study_fits_narrow_terminals(run, checkpoint, untied_checkpoint, text_fi
 def test_study_without_a_corpus(run, checkpoint, untied_checkpoint):
     code, out, err = run("study", checkpoint, untied_checkpoint)
     assert code == 0
-    assert err.startswith("tiedgpt: note: no --corpus: only what the weights alone show")
+    assert err.startswith("tiedgpt: note: no --corpus: only the measurements that need no text")
     assert err.count("\n") == 1
     for text, there in (("symmetric?", 1), ("All tokens, by A", 1), ("W_U and the tied model's W_E", 1)):
         assert (text in out) == there, text
@@ -367,8 +367,8 @@ def test_lens(run, checkpoint, untied_checkpoint, monkeypatch):
     assert [token for piece in pieces for token in piece] == whole[0].split()
 
 
-def test_next(run, checkpoint, text_file, monkeypatch):
-    code, out, err = run("next", "-m", checkpoint, "a", "b", "--corpus", text_file, "--json")
+def test_next_by_paths(run, checkpoint, text_file, monkeypatch):
+    code, out, err = run("next", "-m", checkpoint, "--paths", "a", "b", "--corpus", text_file, "--json")
     assert (code, err) == (0, "")
     document = json.loads(out)
     model = tiedgpt.load_model(checkpoint)
@@ -388,7 +388,7 @@ def test_next(run, checkpoint, text_file, monkeypatch):
     assert np.exp(pair["scores"]["model"]) == pytest.approx([p[0][b], p[1][a]], rel=1e-4)
 
     monkeypatch.setenv("COLUMNS", "90")
-    text = run("next", "-m", checkpoint, "a", "b", "--corpus", text_file)[1].splitlines()
+    text = run("next", "-m", checkpoint, "--paths", "a", "b", "--corpus", text_file)[1].splitlines()
     assert text[0] == "Likeliest next tokens after 'a':"
     assert text[1].split() == ["raw", "normed", "mlp0", "model", "corpus"]
     first = following["raw"][0]
@@ -404,21 +404,8 @@ def test_next(run, checkpoint, text_file, monkeypatch):
     )
 
 
-def test_next_of_what_is_no_token(run, checkpoint):
-    code, out, err = run("next", "-m", checkpoint, "a", "bc", "", "--json")
-    assert code == 0
-    assert [report["token"] for report in json.loads(out)["tokens"]] == ["a"]
-    notes = err.splitlines()
-    assert notes[0] == "tiedgpt: note: 'bc' is left out: it is 2 tokens, 'b' 'c'; expected one token"
-    assert notes[1] == "tiedgpt: note: '' is left out: it is empty; expected one token, as ' ' is"
-    assert len(notes) == 2
-    code, out, err = run("next", "-m", checkpoint, "bc")
-    assert (code, out) == (2, "")
-    assert err.splitlines()[-1].startswith("tiedgpt: error: no TOKEN is a single token of this model")
-
-
 def test_next_of_a_token_that_is_not_in_the_corpus(run, checkpoint, text_file):
-    code, out, err = run("next", "-m", checkpoint, "z", "a", "--corpus", text_file)
+    code, out, err = run("next", "-m", checkpoint, "--paths", "z", "a", "--corpus", text_file)
     assert (code, err) == (0, f"tiedgpt: note: 'z' does not occur in {text_file}\n")
     assert "after 'z':" in out
 
@@ -430,10 +417,9 @@ def small_vocabulary(tmp_path):
     return str(tmp_path / "small")
 
 
-def test_what_a_model_has_no_token_for_is_left_out(run, checkpoint, small_vocabulary, text_file):
-    code, out, err = run("next", "-m", small_vocabulary, "A", "z", "--json")
-    assert [report["token"] for report in json.loads(out)["tokens"]] == ["A"]
-    assert "'z' is left out: its id is 89, and the model has tokens 0 to 69" in err
+def test_what_a_model_has_no_token_for(run, checkpoint, small_vocabulary, text_file):
+    result = run("next", "-m", small_vocabulary, "--paths", "A", "z")
+    assert_one_error_line(result, "'z' has id 89, and the model has tokens 0 to 69")
     code, out, err = run("study", small_vocabulary, checkpoint, "--corpus", text_file, "--json")
     small, other = json.loads(out)["models"]
     assert (code, small["loss"], small["bigrams"]) == (0, None, None)
@@ -481,8 +467,8 @@ def test_tokens_that_pad_the_vocabulary_have_no_text(run, tmp_path):
     model.parameters["wte.weight"][299] = 40 * model.parameters["wte.weight"][65]
     tiedgpt.save_model(model, Tokenizer([]), tmp_path / "padded")
     padded = str(tmp_path / "padded")
-    assert "[299] 100.0%" in run("next", "-m", padded, "b")[1]
-    report = json.loads(run("next", "-m", padded, "b", "--json")[1])["tokens"][0]
+    assert "[299] 100.0%" in run("next", "-m", padded, "--paths", "b")[1]
+    report = json.loads(run("next", "-m", padded, "--paths", "b", "--json")[1])["tokens"][0]
     assert report["next"]["raw"][0]["token"] is None
     assert run("lens", "-m", padded, "abc")[0] == 0
 

@@ -250,7 +250,7 @@ def test_past_the_context_it_goes_on(run, checkpoint):
         (["--stop", "", "a"], b"", "--stop needs a text that is not empty"),
         (["--greedy", "--top-k", "5", "a"], b"", "--greedy and --top-k exclude each other"),
         (["--greedy", "-t", "1", "a"], b"", "--greedy and --temperature exclude each other"),
-        (["--head", "both", "a"], b"", "--head: invalid choice: 'both'"),
+        (["--head", "neither", "a"], b"", "--head: invalid choice: 'neither'"),
         (["one", "two"], b"", "two"),
     ],
 )
@@ -335,7 +335,7 @@ def test_odd_streams_and_paths_give_no_traceback(checkpoint, redirection, code, 
 
 
 def test_a_prompt_too_long_is_refused_before_the_weights_are_read(run, checkpoint, monkeypatch):
-    monkeypatch.setattr("tiedgpt.cli.generate.load", lambda *_: pytest.fail("the weights were read"))
+    monkeypatch.setattr("tiedgpt.cli.generate.load_heads", lambda *_: pytest.fail("the weights were read"))
     assert_one_error_line(run("generate", "--model", checkpoint, "a" * 65), "the prompt has 65 tokens")
 
 
@@ -567,7 +567,7 @@ def test_score_reads_special_tokens_only_when_allowed(run, checkpoint):
 )
 def test_score_refuses_in_one_line(run, checkpoint, tmp_path, monkeypatch, arguments, content, message):
     """Before it reads the weights."""
-    monkeypatch.setattr("tiedgpt.cli.score.load", lambda *_: pytest.fail("the weights were read"))
+    monkeypatch.setattr("tiedgpt.cli.score.load_heads", lambda *_: pytest.fail("the weights were read"))
     file = str(tmp_path / "file.txt")
     (tmp_path / "file.txt").write_bytes(content)
     message = message.replace("FILE", file)

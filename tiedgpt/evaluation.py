@@ -19,7 +19,6 @@ counts the first window only.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,12 +54,26 @@ def token_losses(
     `progress` is called after each batch of windows with the number of tokens by which it advanced. Raises
     ArgumentError for a stride outside 1 to n_ctx, ids that the model cannot read, and fewer than two ids.
     """
+    return np.concatenate(measure_tokens(model, ids, stride, cross_entropy, progress), dtype=np.float64)
+
+
+def measure_tokens(
+    model: GPT2,
+    ids: Any,
+    stride: int,
+    measure: Callable[[np.ndarray, np.ndarray], Any],
+    progress: Callable[[int], Any] | None = None,
+) -> list[Any]:
+    """measure(logits [R, V], targets [R]) of the predicted tokens, up to LOGIT_ROWS at once, in order.
+
+    It runs in several threads. `progress` and errors are those of token_losses.
+    """
     config = model.config
     stride, ids = check_stride(stride, config), check_text(ids, config)
     spans = windows(ids.size, config.n_ctx, stride)
     whole, last = spans[:-1], spans[-1:]
     size = max(1, BATCH_TOKENS // config.n_ctx)
-    losses: list[np.ndarray] = []
+    measured: list[Any] = []
     done = 0
     for batch in (*(whole[at : at + size] for at in range(0, len(whole), size)), last):
         start, first, end = batch.T[..., None]  # each [B, 1]
@@ -70,19 +83,23 @@ def token_losses(
         hidden, targets = hidden[predicts], ids[places[predicts] + 1]  # [R, D], [R]
         if len(targets):
             threads, step = machine.split_work(len(targets), LOGIT_ROWS, len(targets))
-            pieces = [slice(start, start + step) for start in range(0, len(targets), step)]
+            starts = range(0, len(targets), step)
+            pieces = [(hidden[at : at + step], targets[at : at + step]) for at in starts]
             with machine.thread_map(threads) as map_:
-                losses += map_(partial(_piece_losses, model, hidden, targets), pieces)
+                measured += map_(lambda piece: measure(unembed(piece[0], model.W_U), piece[1]), pieces)
         if progress:
             progress(int(end[-1, 0]) - done)
         done = int(end[-1, 0])
-    return np.concatenate(losses, dtype=np.float64)
+    return measured
 
 
-def _piece_losses(  # [R, D], [R] -> [at most LOGIT_ROWS]
-    model: GPT2, hidden: np.ndarray, targets: np.ndarray, piece: slice
-) -> np.ndarray:
-    return cross_entropy(unembed(hidden[piece], model.W_U), targets[piece])
+def predicted_places(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [predicted tokens]
+    """The places in a text of n tokens of those that are predicted, in order.
+
+    >>> predicted_places(9, n_ctx=4, stride=4).tolist()
+    [1, 2, 3, 5, 6, 7]
+    """
+    return np.concatenate([np.arange(first, end) for _, first, end in windows(n, n_ctx, stride)])
 
 
 @dataclass(frozen=True)
@@ -108,13 +125,16 @@ def score(
     Raises what token_losses raises, and TiedGPTError when the loss is nan or too large to be one.
     """
     stride, ids = check_stride(stride, model.config), check_text(ids, model.config)
-    losses = token_losses(model, ids, stride, progress)
+    predicted = ids[predicted_places(ids.size, model.config.n_ctx, stride)]
+    return score_of(token_losses(model, ids, stride, progress), tokenizer, predicted)
+
+
+def score_of(losses: np.ndarray, tokenizer: Tokenizer, predicted: np.ndarray) -> Score:  # [N], [N]
+    """The score of the `predicted` tokens from their losses. Raises TiedGPTError as `score` does."""
     nats = float(losses.sum())
     nll = nats / losses.size
     if not nll < 700:  # nan, or a perplexity that no float holds
         raise TiedGPTError(f"the loss is {nll:.4g} nats per token: the model's checkpoint is damaged")
-    spans = windows(ids.size, model.config.n_ctx, stride)
-    predicted = np.concatenate([ids[first:end] for _, first, end in spans])
     size = count_bytes(tokenizer, predicted)
     return Score(losses.size, size, nll, math.exp(nll), nats / math.log(2) / size)
 

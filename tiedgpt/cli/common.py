@@ -1,6 +1,7 @@
 """Helpers for several commands: flags, finding and loading a model, notes, tables, progress."""
 
 import argparse
+import json
 import shutil
 import sys
 import textwrap
@@ -85,11 +86,14 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+BOTH = "both"  # a value of --head
+
+
 def add_head_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--head",
-        choices=HEADS,
-        help="compute logits with wte.T or with W_U (default: as the checkpoint says)",
+        choices=[*HEADS, BOTH],
+        help="compute logits with wte.T, with W_U, or with each in turn (default: as the checkpoint says)",
     )
 
 
@@ -140,6 +144,21 @@ def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
             "this checkpoint has no W_U of its own: it starts as a copy of wte.T, and the logits are the same"
         )
     return model
+
+
+def load_heads(checkpoint: Checkpoint, head: str | None) -> list[GPT2]:
+    """The model with the head that --head names; for "both", the tied model and the untied one."""
+    if head != BOTH:
+        return [load(checkpoint, head)]
+    untied = load(checkpoint, "untied")
+    return [untied.tie(), untied]
+
+
+def print_json(documents: Sequence[dict[str, Any]]) -> None:
+    """Print a report as JSON; those of both heads as one document, each under the name of its head."""
+    by_head = {document["head"]: document for document in documents}
+    both = {"model": documents[0]["model"], "head": BOTH, **by_head}
+    print(json.dumps(both if len(documents) > 1 else documents[0]))
 
 
 def read_stdin() -> str:

@@ -1,4 +1,4 @@
-"""`tiedgpt untie` and `tiedgpt tie`: write a checkpoint with the other kind of head."""
+"""`tiedgpt untie` and `tiedgpt tie`: copy a checkpoint, with its own W_U or without."""
 
 import argparse
 from pathlib import Path
@@ -31,13 +31,13 @@ def add_parser(commands: Any) -> None:
         add("source", metavar="SRC", help=source)
         destination = add("destination", metavar="DST", help="the directory to write, new or empty")
         destination.required = False  # with --model, the only argument is DST; argparse stores it as SRC
-        add("-m", "--model", metavar="SRC", help="in place of SRC")
+        add("-m", "--model", metavar="SRC", help="the model, if SRC is not given")
         parser.set_defaults(head=head)
     untie.add_argument(
         "--init",
         choices=("copy", "random", "zeros"),
         default="copy",
-        help="what W_U starts as: a copy of wte.T, which changes no logit (default), random, or zeros",
+        help="the values of W_U: a copy of wte.T, with the same logits (default), random, or zeros",
     )
     untie.add_argument("--seed", type=count, default=0, metavar="S", help="for --init random (default: 0)")
 

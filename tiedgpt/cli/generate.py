@@ -1,13 +1,13 @@
 """`tiedgpt generate`: text that continues a prompt."""
 
 import argparse
-import json
 import os
 import select
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from ..checks import check_prompt, check_seed
@@ -15,8 +15,10 @@ from ..config import Config
 from ..errors import ArgumentError, TiedGPTError
 from ..generation import Sampling, TextSample, generate_text
 from ..model import GPT2
+from ..study.predictions import Prediction, RecordedSampling
 from ..tokenizer import EOT, Tokenizer
 from .common import (
+    BOTH,
     Progress,
     add_command,
     add_head_option,
@@ -26,15 +28,17 @@ from .common import (
     count,
     encode,
     fraction,
-    load,
+    load_heads,
     note,
     open_model,
     positive_float,
     positive_int,
     print_error,
+    print_json,
     printable,
     read_stdin,
 )
+from .tokens import prediction_json, print_predictions
 
 MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 STDIN_WAIT = 3.0  # seconds until the first byte on stdin, when PROMPT is given too
@@ -49,7 +53,8 @@ paste that you enter is continued.
 
 EXAMPLES = """\
   tiedgpt generate "Alan Turing theorized that computers would one day become"
-  tiedgpt generate --greedy --head untied "The capital of France is"
+  tiedgpt generate --greedy --logprobs 3 "The capital of France is"
+  tiedgpt generate --head both --seed 1 "The capital of France is"
   tiedgpt generate -t 0.8 -k 40 -s 1 --num-samples 3 "In a shocking finding,"
   cat story.txt | tiedgpt generate --truncate --stop "." -n 100
   cat story.txt | tiedgpt generate --truncate "Chapter 2"
@@ -84,6 +89,11 @@ def add_parser(commands: Any) -> None:
     add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT (may be repeated)")
     drop = "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
     add("--truncate", action="store_true", help=drop)
+    logprobs = (
+        "also list each token with its log probability and the K likeliest other tokens, as the model "
+        "predicts them before temperature, top-k and top-p"
+    )
+    add("--logprobs", type=count, metavar="K", help=logprobs)
     add_special_option(parser)
     add("--no-stream", action="store_true", help="print when complete, not token by token")
     add_json_option(parser)
@@ -107,30 +117,31 @@ def run(args: argparse.Namespace) -> None:
         prompt = read_prompt(args.prompt)
         ids = encode_prompt(checkpoint.config, tokenizer, prompt, args)
     start = time.perf_counter()
-    model = load(checkpoint, args.head)
+    models = load_heads(checkpoint, args.head)
     load_s = time.perf_counter() - start
 
     if interactive:
-        prompt_loop(model, tokenizer, sampling, args)
+        prompt_loop(models, tokenizer, sampling, args)
         return
-    continuation = Continuation(model, tokenizer, sampling, args)
     if not args.json:
-        continuation.write(ids)
+        for continuation in continuations(models, tokenizer, sampling, args):
+            continuation.write(ids)
         return
-    continuation.complete(ids)
-    document = {
-        "model": name,
-        "head": model.config.head,
-        "prompt": prompt,
-        "prompt_ids": ids,
-        "seed": continuation.seed,
-        "samples": [
-            {"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason}
-            for sample in continuation.samples
-        ],
-        "timing": {"load_s": load_s, **continuation.timing},
-    }
-    print(json.dumps(document))
+    documents = []
+    for continuation in continuations(models, tokenizer, sampling, args):
+        continuation.complete(ids)
+        documents.append(
+            {
+                "model": name,
+                "head": continuation.head,
+                "prompt": prompt,
+                "prompt_ids": ids,
+                "seed": continuation.seed,
+                "samples": continuation.samples_json(),
+                "timing": {"load_s": load_s, **continuation.timing},
+            }
+        )
+    print_json(documents)
 
 
 def check_flags(args: argparse.Namespace) -> Sampling:
@@ -205,17 +216,20 @@ def encode_prompt(config: Config, tokenizer: Tokenizer, prompt: str, args: argpa
 
 
 class Continuation:
-    """The samples that continue one prompt, and how long they took."""
+    """The samples by which one model continues a prompt, and how long they took."""
 
     def __init__(
-        self, model: GPT2, tokenizer: Tokenizer, sampling: Sampling, args: argparse.Namespace
+        self, model: GPT2, tokenizer: Tokenizer, sampling: Sampling, seed: int, args: argparse.Namespace
     ) -> None:
         self.samples = [
             TextSample(tokenizer, args.stop, model.config.eos_token_ids) for _ in range(args.num_samples)
         ]
-        self.seed = check_seed(args.seed)
+        self.seed, self.head = seed, model.config.head
         self.timing: dict[str, float | None] = {"prefill_s": None, "decode_tokens_per_s": None}
-        self._model, self._sampling, self._args = model, sampling, args
+        self._model, self._tokenizer, self._args = model, tokenizer, args
+        self._sampling, self._chosen = sampling, list[Prediction]()
+        if args.logprobs is not None:
+            self._sampling = RecordedSampling(**asdict(sampling), k=args.logprobs, predictions=self._chosen)
 
     def grow(self, ids: list[int]) -> Iterator[None]:
         """Add a token to one sample after the other; measure the time."""
@@ -240,14 +254,29 @@ class Continuation:
             for _ in self.grow(ids):
                 progress.add(1)
 
+    def predictions(self, index: int) -> list[Prediction]:
+        """The predictions of a sample's tokens; none without --logprobs."""
+        of_sample = self._chosen[index :: len(self.samples)]
+        return of_sample[: len(self.samples[index].ids)]  # the end-of-text token is not in ids
+
+    def samples_json(self) -> list[dict[str, Any]]:
+        documents: list[dict[str, Any]] = []
+        for index, sample in enumerate(self.samples):
+            documents.append({"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason})
+            if self._args.logprobs is not None:
+                listed = (prediction_json(self._tokenizer, p, "logprob") for p in self.predictions(index))
+                documents[-1]["logprobs"] = list(listed)
+        return documents
+
     def write(self, ids: list[int], before: str = "") -> None:
         """Print the samples one below the other while they grow, each after the text `before`."""
         growth = self.grow(ids)
         if self._args.no_stream:
             self.complete(ids)
         for number, sample in enumerate(self.samples, 1):
-            if len(self.samples) > 1:
-                print(f"--- {number} of {len(self.samples)} ---")
+            of = f"{number} of {len(self.samples)}" if len(self.samples) > 1 else ""
+            if heading := ", ".join(filter(None, [self.head if self._args.head == BOTH else "", of])):
+                print(f"--- {heading} ---")
             print(printable(before), end="", flush=True)
             printed = 0
             while True:
@@ -257,9 +286,23 @@ class Continuation:
                     break
                 next(growth)
             print()
+            if self._args.logprobs is not None:
+                rows = ((prediction.token, [prediction]) for prediction in self.predictions(number - 1))
+                print()
+                print_predictions(self._tokenizer, "logprob", [self.head], rows)
 
 
-def prompt_loop(model: GPT2, tokenizer: Tokenizer, sampling: Sampling, args: argparse.Namespace) -> None:
+def continuations(
+    models: list[GPT2], tokenizer: Tokenizer, sampling: Sampling, args: argparse.Namespace
+) -> list[Continuation]:
+    """One continuation by each model, all with the same seed."""
+    seed = check_seed(args.seed)
+    return [Continuation(model, tokenizer, sampling, seed, args) for model in models]
+
+
+def prompt_loop(
+    models: list[GPT2], tokenizer: Tokenizer, sampling: Sampling, args: argparse.Namespace
+) -> None:
     """Continue each prompt that is typed. Ctrl-C stops a text; Ctrl-D, or Ctrl-C twice, leaves the loop."""
     with suppress(ImportError):  # input() then has line editing and a history
         import readline
@@ -276,10 +319,11 @@ def prompt_loop(model: GPT2, tokenizer: Tokenizer, sampling: Sampling, args: arg
             prompt = read_typed()
             interrupted = False
             if prompt:
-                ids = encode_prompt(model.config, tokenizer, prompt, args)
+                ids = encode_prompt(models[0].config, tokenizer, prompt, args)
                 # On a terminal, the continuation stands on the same line as the end of its prompt.
                 before = prompt.rpartition("\n")[2] if sys.stdout.isatty() else ""
-                Continuation(model, tokenizer, sampling, args).write(ids, before)
+                for continuation in continuations(models, tokenizer, sampling, args):
+                    continuation.write(ids, before)
         except EOFError:
             print(file=sys.stderr)
             return

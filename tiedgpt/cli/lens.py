@@ -1,7 +1,6 @@
 """`tiedgpt lens`: the next token that each layer's residual stream predicts, after each token of a prompt."""
 
 import argparse
-import json
 from typing import Any
 
 from ..checks import check_prompt
@@ -15,8 +14,9 @@ from .common import (
     add_special_option,
     encode,
     fill,
-    load,
+    load_heads,
     open_model,
+    print_json,
     print_table,
     spelled,
     token_json,
@@ -30,7 +30,7 @@ layer norm and the output head to the residual stream after the embedding and af
 EXAMPLES = """\
   tiedgpt lens "The capital of France is"
   tiedgpt lens --model shakespeare-tied "ROMEO:"
-  tiedgpt lens --model shakespeare-untied --head tied --json "ROMEO:"
+  tiedgpt lens --model shakespeare-untied --head both "ROMEO:"
 """
 
 
@@ -47,41 +47,46 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     name, checkpoint, tokenizer = open_model(args.model)
     ids = check_prompt(encode(tokenizer, args.prompt, args.allow_special), checkpoint.config)
-    model = load(checkpoint, args.head)
-    layers = lens(model, ids)
-    if not args.json:
-        print_layers(layers, ids, tokenizer)
+    models = load_heads(checkpoint, args.head)
+    layers = {model.config.head: lens(model, ids) for model in models}
+    if args.json:
+        common = {"prompt": args.prompt, "prompt_ids": ids}
+        print_json(
+            [
+                {"model": name, "head": head, **common, "layers": layers_json(tokenizer, of_head)}
+                for head, of_head in layers.items()
+            ]
+        )
         return
-    document = {
-        "model": name,
-        "head": model.config.head,
-        "prompt": args.prompt,
-        "prompt_ids": ids,
-        "layers": [
-            {
-                "name": layer.name,
-                "positions": [
-                    [
-                        {**token_json(tokenizer, token), "probability": float(probability)}
-                        for token, probability in zip(*position, strict=True)
-                    ]
-                    for position in zip(layer.tokens, layer.probabilities, strict=True)
-                ],
-            }
-            for layer in layers
-        ],
-    }
-    print(json.dumps(document))
+    print(
+        fill(
+            "The likeliest next token and its probability, after each token of the prompt (columns), as "
+            "predicted from the embedding and from the output of each block (rows)."
+        )
+    )
+    for head, of_head in layers.items():
+        print(f"\n{head}:" if len(models) > 1 else "")
+        print_layers(of_head, ids, tokenizer)
+
+
+def layers_json(tokenizer: Tokenizer, layers: list[Layer]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": layer.name,
+            "positions": [
+                [
+                    {**token_json(tokenizer, token), "probability": float(probability)}
+                    for token, probability in zip(*position, strict=True)
+                ]
+                for position in zip(layer.tokens, layer.probabilities, strict=True)
+            ],
+        }
+        for layer in layers
+    ]
 
 
 def print_layers(layers: list[Layer], ids: list[int], tokenizer: Tokenizer) -> None:
     """A row for each layer, a column for each token of the prompt: the likeliest next token."""
-    print(
-        fill(
-            "The likeliest next token and its probability, after each token of the prompt (columns), as "
-            "predicted from the embedding and from the output of each block (rows).\n"
-        )
-    )
     rows = [("", *(spelled(tokenizer, token) for token in ids))]
     for number, layer in enumerate(layers):
         likeliest = zip(layer.tokens[:, 0], layer.probabilities[:, 0], strict=True)

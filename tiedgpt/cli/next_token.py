@@ -1,78 +1,146 @@
-"""`tiedgpt next`: the likeliest next tokens after one token, by parts of a model and in a text."""
+"""`tiedgpt next`: the likeliest tokens after a prompt, or after one token by parts of a model."""
 
 import argparse
-import json
-from itertools import pairwise, zip_longest
+from itertools import chain, pairwise, zip_longest
 from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, short_repr
+from ..checkpoints.huggingface import Checkpoint
+from ..checks import check_prompt
+from ..errors import ArgumentError, one_line
+from ..model import GPT2
 from ..study.corpus import Corpus
-from ..study.paths import PATH_PARTS, log_probabilities, paths_of, top_k, top_k_probabilities
+from ..study.paths import PATH_PARTS, log_probabilities, paths_of, top_k
+from ..study.predictions import next_tokens, predict
 from ..tokenizer import Tokenizer
 from .common import (
     add_command,
+    add_head_option,
     add_json_option,
     add_model_option,
     add_special_option,
     encode,
     fill,
-    load,
+    load_heads,
     note,
     open_model,
+    positive_int,
+    print_json,
     print_table,
     read_text,
     source_name,
     spelled,
     token_json,
 )
-
-SHOWN = 10  # next tokens by each path
+from .tokens import candidate_json, end_of, single_token
 
 ABOUT = """\
-Show the likeliest next tokens after one token, by four parts of the model (paths): raw, W_E and W_U alone;
-normed, with the final layer norm; mlp0, with the first MLP too; model, the whole model on this token alone.
-Two tokens are also scored in either order.
+Show the likeliest next tokens after a prompt, with probability, logit and rank. With --head both, a token is
+listed if it is among the likeliest by one of the heads.
+
+With --paths, show what follows each TOKEN by four parts of the model (paths): raw, W_E and W_U alone; normed,
+with the final layer norm; mlp0, with the first MLP too; model, the whole model on this token alone. Two
+tokens are also scored in either order.
 """
 
 EXAMPLES = """\
-  tiedgpt next " Saudi"
-  tiedgpt next --model gpt2 " New" " York"
-  tiedgpt next --model shakespeare-untied q u --corpus shakespeare.txt
+  tiedgpt next "The capital of France is"
+  tiedgpt next --model shakespeare-untied --head both "ROMEO:"
+  tiedgpt next --model gpt2 --paths " New" " York"
+  tiedgpt next --model shakespeare-untied --paths q u --corpus shakespeare.txt
 """
 
 
 def add_parser(commands: Any) -> None:
-    summary = "Show the likeliest next tokens after one token."
+    summary = "Show the likeliest next tokens after a prompt."
     parser = add_command(commands, "next", run, summary, EXAMPLES)
     parser.description = ABOUT
     add = parser.add_argument
-    add("tokens", nargs="+", metavar="TOKEN", help='the text of one token, with its space: " York"')
+    add("prompt", nargs="?", metavar="PROMPT", help="the text to predict from")
     add_model_option(parser)
-    add("--corpus", metavar="FILE", help="a text in UTF-8: also show what follows in it; - for stdin")
+    add_head_option(parser)
+    shown = "show the K likeliest tokens (default: %(default)s)"
+    add("-k", "--top-k", type=positive_int, default=10, metavar="K", help=shown)
+    paths = 'in place of PROMPT: texts of one token each, with their spaces: " York"'
+    add("--paths", nargs="+", metavar="TOKEN", help=paths)
+    corpus = "with --paths, a text in UTF-8: also show what follows in it; - for stdin"
+    add("--corpus", metavar="FILE", help=corpus)
     add_special_option(parser)
     add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
+    if (args.prompt is None) == (args.paths is None):
+        raise ArgumentError("expected either PROMPT or --paths TOKEN (try: tiedgpt next -h)")
+    if args.corpus is not None and args.paths is None:
+        raise ArgumentError("--corpus needs --paths")
     name, checkpoint, tokenizer = open_model(args.model)
+    if args.paths is not None:
+        run_paths(args, name, checkpoint, tokenizer)
+        return
+    ids = check_prompt(encode(tokenizer, args.prompt, args.allow_special), checkpoint.config)
+    models = load_heads(checkpoint, args.head)
+    predictions = next_tokens(models, ids, args.top_k)
+    heads = [model.config.head for model in models]
+    if args.json:
+        common = {"prompt": args.prompt, "prompt_ids": ids}
+        print_json(
+            [
+                {
+                    "model": name,
+                    "head": head,
+                    **common,
+                    "next": [candidate_json(tokenizer, p) for p in of_head],
+                }
+                for head, of_head in zip(heads, predictions, strict=True)
+            ]
+        )
+        return
+    print(fill(f"The likeliest tokens after {end_of(args.prompt)} by {one_line(name)}:"))
+    titles = heads if len(heads) > 1 else ["probability"]
+    rows = [("", *chain.from_iterable((title, "logit", "rank") for title in titles))]
+    for by_head in zip(*predictions, strict=True):
+        cells = ((f"{p.probability:.2%}", f"{p.logit:.2f}", f"{p.rank:,}") for p in by_head)
+        rows.append((spelled(tokenizer, by_head[0].token), *chain.from_iterable(cells)))
+    print_table(rows)
+
+
+def run_paths(args: argparse.Namespace, name: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
     V = checkpoint.config.vocab_size
-    tokens = single_tokens(tokenizer, V, args.tokens, args.allow_special)
+    tokens = np.array([single_token(tokenizer, V, text, args.allow_special) for text in args.paths])
     corpus = None
     if args.corpus is not None:
         source = source_name(args.corpus)
         corpus = Corpus.of(encode(tokenizer, read_text(args.corpus), args.allow_special, source), V)
         for token in tokens[corpus.counts[tokens] == 0]:
             note(f"{spelled(tokenizer, token)} does not occur in {source}")
-    model = load(checkpoint, None)
-    logits = {path_name: path(model, tokens) for path_name, path in paths_of(model).items()}  # [n, V] each
+    models = load_heads(checkpoint, args.head)
+    reports = [
+        {"model": name, **paths_report(model, tokenizer, tokens, corpus, args.top_k)} for model in models
+    ]
+    if args.json:
+        print_json(reports)
+        return
+    for report in reports:
+        if len(reports) > 1:
+            print(f"--- {report['head']} ---\n")
+        print_paths(report, tokenizer)
 
-    report: dict[str, Any] = {"model": name, "head": model.config.head, "tokens": [], "pairs": []}
+
+def paths_report(
+    model: GPT2, tokenizer: Tokenizer, tokens: np.ndarray, corpus: Corpus | None, k: int
+) -> dict[str, Any]:
+    """The k likeliest tokens after each of `tokens` [n] by each path, and the scores of each pair."""
+    logits = {path_name: path(model, tokens) for path_name, path in paths_of(model).items()}  # [n, V] each
+    report: dict[str, Any] = {"head": model.config.head, "tokens": [], "pairs": []}
     for number, token in enumerate(tokens):
-        following = {path: likeliest(tokenizer, rows[number]) for path, rows in logits.items()}
+        following = {}
+        for path, rows in logits.items():
+            predictions = predict(rows[number], top_k(rows[number], k))
+            following[path] = [candidate_json(tokenizer, prediction) for prediction in predictions]
         if corpus is not None:
-            following["corpus"] = most_common(tokenizer, *corpus.row(token))
+            following["corpus"] = most_common(tokenizer, *corpus.row(token), k)
         report["tokens"].append({**token_json(tokenizer, token), "next": following})
     # raw scores are entries of one matrix and compare as they are; logits of two rows only as probabilities
     scored = {path: rows if path == "raw" else log_probabilities(rows) for path, rows in logits.items()}
@@ -81,62 +149,24 @@ def run(args: argparse.Namespace) -> None:
         if corpus is not None:
             scores["corpus"] = [corpus.count(a, b), corpus.count(b, a)]
         report["pairs"].append({"ids": [int(a), int(b)], "scores": scores})
-    if args.json:
-        print(json.dumps(report))
-    else:
-        print_report(report, tokenizer)
+    return report
 
 
-def single_tokens(  # -> [n]
-    tokenizer: Tokenizer, V: int, texts: list[str], allow_special: bool
-) -> np.ndarray:
-    """The ids of the texts that are one token of the V; a note on every other. ArgumentError if none is."""
-    tokens = []
-    for text in texts:
-        ids = encode(tokenizer, text, allow_special)
-        if len(ids) == 1 and ids[0] < V:
-            tokens += ids
-            continue
-        if len(ids) == 1:
-            note(f"{short_repr(text)} is left out: its id is {ids[0]}, and the model has tokens 0 to {V - 1}")
-            continue
-        parts = " ".join(spelled(tokenizer, token) for token in ids[:8]) + (" ..." if len(ids) > 8 else "")
-        what = f"{len(ids)} tokens, {parts}" if ids else "empty"
-        spaced = f" {text}"
-        hint = f", as {short_repr(spaced)} is" if len(encode(tokenizer, spaced, allow_special)) == 1 else ""
-        note(f"{short_repr(text)} is left out: it is {what}; expected one token{hint}")
-    if not tokens:
-        raise ArgumentError(
-            "no TOKEN is a single token of this model; `tiedgpt tokenize` shows the tokens of a text"
-        )
-    return np.array(tokens)
-
-
-def likeliest(tokenizer: Tokenizer, logits: np.ndarray) -> list[dict[str, Any]]:
-    """The likeliest next tokens by logits [V]."""
-    return [
-        {
-            **token_json(tokenizer, token),
-            "logit": float(logits[token]),
-            "probability": float(probability),
-        }
-        for token, probability in zip(*top_k_probabilities(logits, SHOWN), strict=True)
-    ]
-
-
-def most_common(tokenizer: Tokenizer, successors: np.ndarray, counts: np.ndarray) -> list[dict[str, Any]]:
-    """The most common successors in the corpus; none for a token that does not occur in it."""
+def most_common(
+    tokenizer: Tokenizer, successors: np.ndarray, counts: np.ndarray, k: int
+) -> list[dict[str, Any]]:
+    """The k most common successors in the corpus; none for a token that does not occur in it."""
     return [
         {
             **token_json(tokenizer, successors[place]),
             "count": int(counts[place]),
             "probability": float(counts[place] / counts.sum()),
         }
-        for place in top_k(counts, SHOWN)
+        for place in top_k(counts, k)
     ]
 
 
-def print_report(report: dict[str, Any], tokenizer: Tokenizer) -> None:
+def print_paths(report: dict[str, Any], tokenizer: Tokenizer) -> None:
     """A table for each token, a column for each path; a table for each pair, a column for each order."""
     for after in report["tokens"]:
         print(f"Likeliest next tokens after {spelled(tokenizer, after['id'])}:")

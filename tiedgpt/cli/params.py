@@ -1,4 +1,4 @@
-"""`tiedgpt params`: the parameters of a model with either head, or of any vocabulary and width."""
+"""`tiedgpt params`: count the parameters of a model, tied and untied, or of two matrices of any size."""
 
 import argparse
 import json
@@ -123,7 +123,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def short(n: int, difference: int | None = None) -> str:
-    """A count with a unit and one decimal; with as many more as it takes to show `difference`.
+    """A count with a unit and one decimal, or with more if `difference` would not be visible.
 
     >>> short(204_800_000), short(7_000_000_000), short(65_536), short(96)
     ('204.8M', '7B', '65.5K', '96')

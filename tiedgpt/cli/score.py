@@ -1,13 +1,16 @@
 """`tiedgpt score`: how well a model predicts a text."""
 
 import argparse
-import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from ..checks import check_stride, check_text
 from ..errors import ArgumentError, TiedGPTError, one_line
-from ..evaluation import score, windows
+from ..evaluation import Score, predicted_places, score, score_of, windows
+from ..study.predictions import Prediction, token_predictions
 from .common import (
     Progress,
     add_command,
@@ -16,12 +19,16 @@ from .common import (
     add_model_option,
     add_special_option,
     encode,
-    load,
+    load_heads,
     open_model,
     positive_int,
+    print_json,
     read_text,
     source_name,
 )
+from .tokens import prediction_json, print_predictions
+
+ALTERNATIVES = 5  # other tokens in a prediction for --tokens
 
 ABOUT = """\
 Measure how well a model predicts a text: loss per token, perplexity and bits
@@ -36,6 +43,7 @@ EXAMPLES = """\
   tiedgpt score story.txt
   tiedgpt score --model gpt2 --stride 1024 --json story.txt
   tiedgpt score --model shakespeare-tied --stride 127 story.txt
+  tiedgpt score --tokens --head both poem.txt
   cat story.txt | tiedgpt score -
 """
 
@@ -53,6 +61,12 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help="tokens from the start of one window to the next, at most the context; a smaller stride is "
         "slower and gives each token a longer context (default: half the context, 512 for gpt2)",
+    )
+    add(
+        "--tokens",
+        action="store_true",
+        help="also list each token with its surprisal (-log2 of its probability, in bits) and the likeliest "
+        "other tokens; on a terminal, below 1 bit is green, from 5 bits yellow, from 10 bits red",
     )
     add_special_option(parser)
     add_json_option(parser)
@@ -73,26 +87,58 @@ def run(args: argparse.Namespace) -> None:
     except TiedGPTError as error:
         raise ArgumentError(f"{source_name(args.file)}: {error}") from error
 
-    model = load(checkpoint, args.head)
-    with Progress("scoring", ids.size, "token") as progress:
-        result = score(model, tokenizer, ids, stride, progress.add)
+    models = load_heads(checkpoint, args.head)
+    heads = [model.config.head for model in models]
+    places = predicted_places(ids.size, config.n_ctx, stride)
+    results: list[Score] = []
+    predictions: list[list[Prediction]] = []  # by each head, with --tokens
+    with Progress("scoring", len(models) * ids.size, "token") as progress:
+        for model in models:
+            if args.tokens:
+                predictions.append(token_predictions(model, ids, stride, ALTERNATIVES, progress.add))
+                losses = -np.array([prediction.log_probability for prediction in predictions[-1]])
+                results.append(score_of(losses, tokenizer, ids[places]))
+            else:
+                results.append(score(model, tokenizer, ids, stride, progress.add))
     text_bytes = len(text.encode())
     if args.json:
-        context = {"file": args.file, "context": config.n_ctx, "stride": stride}
-        whole = {"text_tokens": ids.size, "text_bytes": text_bytes}
-        print(json.dumps({"model": name, "head": model.config.head, **asdict(result), **whole, **context}))
+        common = {"text_tokens": ids.size, "text_bytes": text_bytes, "file": args.file}
+        common |= {"context": config.n_ctx, "stride": stride}
+        documents = []
+        for number, result in enumerate(results):
+            documents.append({"model": name, "head": heads[number], **asdict(result), **common})
+            if args.tokens:
+                documents[-1]["predictions"] = [
+                    {"place": place, **prediction_json(tokenizer, prediction, "bits")}
+                    for place, prediction in zip(places.tolist(), predictions[number], strict=True)
+                ]
+        print_json(documents)
         return
+    if args.tokens:
+        by_place = dict(zip(places.tolist(), zip(*predictions, strict=True), strict=True))
+        rows = ((token, by_place.get(place, ())) for place, token in enumerate(ids.tolist()))
+        print_predictions(tokenizer, "bits", heads, rows)
+        print()
     count = len(windows(ids.size, config.n_ctx, stride))
     each_window = f" of each of {count:,} windows" if stride == config.n_ctx and count > 1 else ""
+    label = heads[0] if len(heads) == 1 else "both heads"
     print(
-        one_line(f"{name}, {model.config.head}, on {source_name(args.file)}"),
+        one_line(f"{name}, {label}, on {source_name(args.file)}"),
+        "" if len(heads) == 1 else f"\n{'':15}" + columns(heads),
+        f"loss           {columns(f'{result.nll:.4f}' for result in results)}  nats per token",
+        f"perplexity     {columns(f'{result.perplexity:,.2f}' for result in results)}  "
+        "compare models that share a tokenizer",
+        f"bits per byte  {columns(f'{result.bits_per_byte:.4f}' for result in results)}  "
+        "compare any models on the same text",
         "",
-        f"loss           {result.nll:>10.4f}  nats per token",
-        f"perplexity     {result.perplexity:>10,.2f}  per token: compare models that share a tokenizer",
-        f"bits per byte  {result.bits_per_byte:>10.4f}  compare any models on the same text",
-        "",
-        f"predicted      {result.tokens:,} of {ids.size:,} tokens, {result.bytes:,} of {text_bytes:,} bytes",
+        f"predicted      {places.size:,} of {ids.size:,} tokens, "
+        f"{results[0].bytes:,} of {text_bytes:,} bytes",
         f"not predicted  the first token{each_window}",
         f"windows        {count:,} of up to {config.n_ctx:,} tokens, one every {stride:,}",
         sep="\n",
     )
+
+
+def columns(cells: Iterable[str]) -> str:
+    """A cell for each head, flush right."""
+    return "  ".join(cell.rjust(10) for cell in cells)

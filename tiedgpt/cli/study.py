@@ -1,4 +1,4 @@
-"""`tiedgpt study`: what tying does to a model, as numbers, several models side by side."""
+"""`tiedgpt study`: measure what tying does to models, and print a column for each model."""
 
 import argparse
 import json
@@ -83,7 +83,9 @@ def run(args: argparse.Namespace) -> None:
     text = None if args.corpus is None else read_text(args.corpus)
     subjects = open_subjects(args.models)
     if text is None:
-        note("no --corpus: only what the weights alone show is reported, for all tokens of the vocabulary")
+        note(
+            "no --corpus: only the measurements that need no text are made, for all tokens of the vocabulary"
+        )
         corpus = None
     else:
         read_corpus(text, subjects, source_name(args.corpus), args.allow_special)
@@ -96,7 +98,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def open_subjects(names: list[str]) -> list[Subject]:
-    """The models by name, checked but not loaded. Notes say which of them cannot be compared."""
+    """The models of these names, checked but not loaded. Prints a note if two cannot be compared."""
     subjects = []
     for name in names:
         path = find(name)[1]
@@ -128,7 +130,7 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
         try:
             subject.corpus = corpus = Corpus.of(ids, subject.checkpoint.config.vocab_size)
         except ArgumentError as error:  # its tokenizer has more tokens than the model
-            note(f"{name} in the tokens of {subject.name}: {error}; what needs a corpus is left out")
+            note(f"{name} in the tokens of {subject.name}: {error}; measurements on the corpus are left out")
             continue
         if (frequent := corpus.frequent().size) < MIN_TOKENS:
             note(
@@ -144,7 +146,7 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
 def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
     """Each model's numbers, in the order of the subjects, with one model in memory at a time."""
     reports: dict[int, dict[str, Any]] = {}
-    tied: list[tuple[Subject, np.ndarray]] = []  # studied first, because the others are compared with them
+    tied: list[tuple[Subject, np.ndarray]] = []  # they are studied first: the others are compared with them
     for number, subject in sorted(enumerate(subjects), key=lambda item: not item[1].checkpoint.config.tied):
         with_tied = [W_E for other, W_E in tied if subject.shares_vocabulary(other)]
         try:
@@ -302,8 +304,8 @@ GROUPS = (
     ),
 )
 
-LABEL_WIDTH = 35  # model names are wrapped to leave the labels this much,
-MIN_LABEL_WIDTH = 16  # and a label gets a line to itself if the numbers leave it less than this
+LABEL_WIDTH = 35  # model names are wrapped to leave this much for the labels
+MIN_LABEL_WIDTH = 16  # if the numbers leave less than this for a label, it is printed on its own line
 TEXT_WIDTH = 80
 
 

@@ -71,7 +71,11 @@ def add_parser(commands: Any) -> None:
     add = parser.add_argument
     add("corpus", metavar="CORPUS", help='a text in UTF-8; "-" is stdin')
     add("--out", metavar="DIR", type=Path, required=True, help="a new directory for the checkpoint")
-    add("--resume", action="store_true", help="continue the training in DIR; the stop changes no number")
+    add(
+        "--resume",
+        action="store_true",
+        help="continue the training in DIR, with the same result as without the stop",
+    )
     add("--val", metavar="FILE", help="the held-out text (default: the last tenth of CORPUS)")
     add("--from", dest="source", metavar="MODEL", help="train this model (default: a new one)")
     add_number("--n-layer", "L", "layers of a new model (default: 4)", least=0, most=1_000)
@@ -147,7 +151,9 @@ def _run(args: argparse.Namespace) -> None:
     start = time.monotonic()
     with _log(args, trainer.step) as log, _stop_on_signal() as signals:
         if args.vocab_size and tokenizer.vocab_size < args.vocab_size:
-            note(f"the text has only {tokenizer.vocab_size} tokens to learn: this is the vocabulary's size")
+            note(
+                f"only {tokenizer.vocab_size} tokens can be learned from the text: the vocabulary has no more"
+            )
         if trainer.step == trainer.settings.steps:
             note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
         _train(trainer, tokenizer, bits, args.out, log, signals)
@@ -259,7 +265,7 @@ def _new_model(args: argparse.Namespace, shape: dict[str, Any], tokenizer: Token
 
 @contextmanager
 def _stop_on_signal() -> Iterator[list[int]]:
-    """A list that gets the first Ctrl-C or SIGTERM; the loop then stops after its step. A second ends it."""
+    """A list to which the first Ctrl-C or SIGTERM is appended; the loop then stops. A second one ends it."""
     signals: list[int] = []
 
     def first(number: int, _: Any) -> None:
@@ -319,10 +325,10 @@ def _train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, log: Any,
     total, first = trainer.settings.steps, trainer.step
     with (
         warnings.catch_warnings(),
-        # If stderr is a file, no bar: the lines of the evaluations are enough.
+        # disable=None: no bar in a file, where the lines of the evaluations are enough.
         tqdm(total=total, initial=first, unit="step", file=sys.stderr, disable=None) as bar,
     ):
-        # NumPy's warnings before a loss that is not finite, for which the trainer raises an error.
+        # NumPy warns before a loss becomes infinite or nan; the trainer then raises an error.
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
             for record in trainer.run(show_held_out):

@@ -7,6 +7,8 @@
     similarity.py    do two embeddings agree on which tokens are similar? rank correlation
     swap.py          the loss of an untied model with its own head and with the tied head
     lens.py          the next token that each layer's residual stream predicts
+    predictions.py   probability and rank of a token, after a prompt and at each place of a text
+    attribution.py   which heads, MLPs and biases a logit comes from; the model without some of them
 
 Letters as in model.py: V vocabulary, D width, W_E [V, D], W_U [D, V]; n tokens, P distinct pairs.
 """

@@ -7,13 +7,13 @@ s. Four numbers compare a path's logits for t with q_t:
     kl           KL(q_t || p_t) = sum_s q_t[s] log(q_t[s] / p_t[s]) in nats, p_t the softmax of the logits
     spearman     the rank correlation of the logits with the counts, over the successors of t
 
-The report holds the mean over these tokens. Each token has the same weight, because the claims are about
-rows of A; weighted by count, a few dozen tokens such as the comma and the line break would decide the mean.
-The baseline "unigram" predicts the same after every token: how often each token occurs in the text.
+The report has the mean over these tokens, each with the same weight: weighted by count, a few dozen tokens
+such as the comma and the line break would decide the mean. The baseline "unigram" makes the same prediction
+after every token: the counts of all tokens in the text.
 
-Ties: successors as common as the k-th most common one all count as among the k. A token with fewer than k
-successors is asked for all of them. spearman leaves out the tokens for which it is undefined: those whose
-successors are all equally common, or all have the same logit.
+Ties: all successors that are as common as the k-th most common one count as among the k. If a token has fewer
+than k successors, k is their number. spearman is undefined, and left out of the mean, for tokens whose
+successors are all equally common or all have the same logit.
 """
 
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def score_row(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray) -> 
 
 
 def overlap(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray, k: int) -> float:
-    """The share of the k most common successors (of all, if fewer) that are among the k likeliest tokens."""
+    """The share of the k most common successors (all, if there are fewer) among the k likeliest tokens."""
     wanted = min(k, counts.size)
     kth_count = np.sort(counts)[-wanted]
     hits = np.isin(top_k(log_p, k), successors[counts >= kth_count])

@@ -9,7 +9,7 @@ from ..checks import as_array
 from ..errors import ArgumentError
 
 MIN_COUNT = 100  # a token that occurs less often has too few successors for a bigram distribution
-MIN_TOKENS = 10  # an average over fewer frequent tokens is not reported
+MIN_TOKENS = 10  # no average is reported over fewer frequent tokens
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,9 @@ def asymmetry(model: GPT2) -> float:
 
         |A|^2 = tr(W_E W_U W_U^T W_E^T) = tr((W_E^T W_E) (W_U W_U^T))
 
-    subtle: |A - A^T|^2 = 2 |A|^2 - 2 tr(A A) is a difference of two large numbers when A is nearly
-    symmetric, and its rounding error would appear as an asymmetry of 1e-8. So subtract the symmetric
-    W_E W_E^T first. With N = W_U^T - W_E, the difference between the head and a tied one:
+    |A - A^T|^2 = 2 |A|^2 - 2 tr(A A) is a difference of two large numbers if A is nearly symmetric, and its
+    rounding error would look like an asymmetry of 1e-8. So subtract the symmetric W_E W_E^T first. With
+    N = W_U^T - W_E, the difference between the head and a tied one:
 
         A - A^T = W_E N^T - N W_E^T
         |A - A^T|^2 = 2 tr((W_E^T W_E) (N^T N)) - 2 tr((N^T W_E) (N^T W_E))
@@ -56,7 +56,7 @@ def asymmetry(model: GPT2) -> float:
     A tied model has N = 0 and so an asymmetry of exactly 0. A = 0 counts as symmetric.
     """
     D = model.config.n_embd
-    EE, UU, NN, NE = np.zeros((4, D, D))  # float64: W_E^T W_E, W_U W_U^T, N^T N, N^T W_E
+    EE, UU, NN, NE = np.zeros((4, D, D))  # W_E^T W_E, W_U W_U^T, N^T N, N^T W_E, in float64
     for start in range(0, model.config.vocab_size, ROWS_AT_ONCE):
         E = model.W_E[start : start + ROWS_AT_ONCE].astype(np.float64)
         U = model.W_U.T[start : start + ROWS_AT_ONCE].astype(np.float64)

@@ -1,4 +1,4 @@
-"""Do two embedding matrices agree on which tokens are similar? Rank correlation.
+"""Compare embedding matrices: do they agree on which tokens are similar?
 
 A row of W_E is a token's vector as input, a column of W_U its vector as output. Matrices of different models
 have different coordinates, so their vectors cannot be compared directly. Instead, compute the cosine of every
@@ -50,7 +50,7 @@ def norm_frequency(W: np.ndarray, corpus: Corpus) -> float | None:  # [V, D] -> 
 
 
 def sampled_tokens(vocab_size: int, corpus: Corpus | None = None) -> np.ndarray:  # -> [n]
-    """The tokens to compare in pairs: at most 2048 of the corpus's tokens, or of all without a corpus.
+    """The tokens to compare in pairs: at most MAX_TOKENS, of the corpus's tokens if there is a corpus.
 
     A token that never occurred in training still has nearly its random start and would only add noise.
     A larger set is sampled, with a fixed seed.

@@ -13,10 +13,10 @@ MAX_TOKENS = 16_384
 
 
 def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
-    """At most 16,384 tokens from the end of a text, because scoring all of a long text can take hours.
+    """At most MAX_TOKENS from the end of a text, because scoring all of a long text can take hours.
 
-    From a text of more than ten times as many tokens: windows spread evenly over its last tenth, the part
-    that `train` holds out. From a shorter text: its last 16,384 tokens.
+    If its last tenth, the part that `train` holds out, has more tokens: windows spread evenly over the last
+    tenth. Otherwise: its last MAX_TOKENS tokens.
     """
     end = ids[-max(MAX_TOKENS, ids.size // 10) :]
     if end.size <= MAX_TOKENS:

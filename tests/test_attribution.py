@@ -1,0 +1,241 @@
+"""Where a logit comes from, what the model is without some parts, and how single tokens are predicted."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import SMALL, random_model
+
+from tiedgpt import GPT2
+from tiedgpt.errors import ArgumentError, TiedGPTError
+from tiedgpt.evaluation import predicted_places, token_losses
+from tiedgpt.generation import Sampling, generate, random_streams, sample_steps
+from tiedgpt.run import activation_names
+from tiedgpt.study.attribution import ablation, attribute
+from tiedgpt.study.predictions import (
+    RecordedSampling,
+    last_logits,
+    next_tokens,
+    predict,
+    surprisal,
+    token_predictions,
+)
+
+UNTIED = SMALL.with_head("untied")
+IDS = [5, 17, 3, 3, 88, 100, 42]
+
+
+@pytest.mark.parametrize("config", [SMALL, UNTIED, replace(UNTIED, n_layer=0)])
+@pytest.mark.parametrize("against", [None, 9])
+@pytest.mark.parametrize("ids", [IDS, IDS[:1]])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-4), (np.float64, 1e-10)])
+def test_the_parts_add_up_to_the_logit(config, against, ids, dtype, tolerance):
+    model = random_model(config, dtype=dtype)
+    logits = model(ids)[-1].astype(np.float64)
+    for token in (0, int(logits.argmax()), config.vocab_size - 1):
+        parts = attribute(model, ids, token, against)
+        expected = logits[token] - (0 if against is None else logits[against])
+        assert sum(parts.values()) == pytest.approx(expected, rel=0, abs=tolerance)
+
+
+@pytest.mark.parametrize("config", [SMALL, UNTIED])
+def test_each_part_is_the_vector_that_it_adds_read_by_the_head(config):
+    """Each vector by itself, through the whole of ln_f in float64, in the order of the forward pass."""
+    model = random_model(config, dtype=np.float64)
+    p, tape = model.parameters, {}
+    model(IDS, tape=tape)
+    vectors = {"wte": p["wte.weight"][IDS[-1]], "wpe": p["wpe.weight"][len(IDS) - 1]}
+    for layer in range(config.n_layer):
+        weight = p[f"h.{layer}.attn.c_proj.weight"]
+        for head in range(config.n_head):
+            alone = np.zeros((config.n_head, config.head_width))
+            alone[head] = tape[f"attn.{layer}.heads"][0, head, -1]
+            vectors[f"attn.{layer}.head.{head}"] = alone.ravel() @ weight
+        vectors[f"attn.{layer}.bias"] = p[f"h.{layer}.attn.c_proj.bias"]
+        vectors[f"mlp.{layer}"] = tape[f"mlp.{layer}.post"][0, -1] @ p[f"h.{layer}.mlp.c_proj.weight"]
+        vectors[f"mlp.{layer}.bias"] = p[f"h.{layer}.mlp.c_proj.bias"]
+    resid = sum(vectors.values())
+    scale = np.sqrt(np.mean((resid - resid.mean()) ** 2) + config.layer_norm_epsilon)
+    expected = {
+        name: (vector - vector.mean()) / scale * p["ln_f.weight"] @ model.W_U[:, 7]
+        for name, vector in vectors.items()
+    }
+    expected["ln_f.bias"] = p["ln_f.bias"] @ model.W_U[:, 7]
+    parts = attribute(model, IDS, 7)
+    assert list(parts) == list(expected)
+    np.testing.assert_allclose(list(parts.values()), list(expected.values()), rtol=1e-10, atol=1e-12)
+
+
+def test_torch_finds_the_same_parts():
+    """The parts are the gradient of the logit, with the scale detached, times what each part adds."""
+    torch = pytest.importorskip("torch")
+    model = random_model(UNTIED, dtype=np.float64)
+    tape = {}
+    model(IDS, tape=tape)
+    weights = {name: torch.from_numpy(array) for name, array in model.parameters.items()}
+    resid = torch.from_numpy(tape["resid_post.1"][0, -1].copy()).requires_grad_()
+    scale = torch.sqrt(resid.var(unbiased=False) + UNTIED.layer_norm_epsilon).detach()
+    normed = (resid - resid.mean()) / scale * weights["ln_f.weight"] + weights["ln_f.bias"]
+    (normed @ (weights["lm_head.weight"][7] - weights["lm_head.weight"][9])).backward()
+    parts = attribute(model, IDS, 7, against=9)
+    for layer in range(2):
+        for kind in ("attn", "mlp"):
+            added = [part for name, part in parts.items() if name.startswith(f"{kind}.{layer}")]
+            expected = float(resid.grad @ torch.from_numpy(tape[f"{kind}.{layer}.out"][0, -1].copy()))
+            assert sum(added) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("ids", "token", "message"),
+    [
+        ([], 1, "the prompt is empty"),
+        (IDS * 9, 1, "63 tokens, more than the model's context of 31"),
+        (IDS, 101, r"token id 101 is outside the vocabulary of 101"),
+        (IDS, -1, r"token id -1 is outside"),
+    ],
+)
+def test_what_cannot_be_attributed(model, ids, token, message):
+    with pytest.raises(ArgumentError, match=message):
+        attribute(model, ids, token)
+    if ids == IDS:
+        with pytest.raises(ArgumentError, match=message):
+            attribute(model, ids, 1, against=token)
+
+
+# Ablation
+
+
+def zeroed(model: GPT2, *changes) -> GPT2:
+    """The model with some parameters, or rows of them, set to 0."""
+    parameters = {name: array.copy() for name, array in model.parameters.items()}
+    for name, rows in changes:
+        parameters[name][rows] = 0
+    return GPT2(model.config, parameters)
+
+
+EVERY = slice(None)
+K = SMALL.head_width
+ABLATIONS = {
+    "attn.1.head.2": [("h.1.attn.c_proj.weight", slice(2 * K, 3 * K))],
+    "attn.0": [("h.0.attn.c_proj.weight", EVERY), ("h.0.attn.c_proj.bias", EVERY)],
+    "mlp.1": [("h.1.mlp.c_proj.weight", EVERY), ("h.1.mlp.c_proj.bias", EVERY)],
+    "attn.1.head.0": [("h.1.attn.c_proj.weight", slice(0, K))],
+}
+
+
+@pytest.mark.parametrize(
+    "names", [*([name] for name in ABLATIONS), ["attn.1.head.2", "attn.1.head.0", "mlp.1"]]
+)
+def test_an_ablated_model_is_one_whose_weights_are_zero_there(names):
+    model = random_model(dtype=np.float64)
+    without = model(IDS, edit=ablation(SMALL, names))
+    expected = zeroed(model, *(change for name in names for change in ABLATIONS[name]))(IDS)
+    np.testing.assert_allclose(without, expected, rtol=1e-10)
+    assert np.abs(without - model(IDS)).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "attn.1.head.3",
+            r"'attn\.1\.head\.3' is no part of this model .*; the nearest are .*attn\.1\.head\.2",
+        ),
+        ("mlp.2", r"the nearest are mlp\.[01], mlp\.[01], "),
+        ("resid_mid.0", "the nearest are "),
+        ("", "the nearest are "),
+    ],
+)
+def test_names_that_are_no_parts(name, message):
+    with pytest.raises(ArgumentError, match=message):
+        ablation(SMALL, ["mlp.0", name])
+
+
+def test_a_model_without_layers_has_no_parts_to_remove():
+    with pytest.raises(ArgumentError, match="the nearest are none, for it has no layers"):
+        ablation(replace(SMALL, n_layer=0), ["mlp.0"])
+
+
+@pytest.mark.parametrize("name", [*activation_names(SMALL), *ABLATIONS])
+def test_edits_hold_while_a_cache_grows(name):
+    """Token by token, or a few at once, an edited model's logits are those of one edited pass."""
+    model = random_model(dtype=np.float64)
+    edit = ablation(SMALL, [name]) if name in ABLATIONS else {name: np.tanh}
+    expected = model(IDS, edit=edit)
+    assert np.abs(expected - model(IDS)).max() > 1e-3
+    for steps in ([1] * len(IDS), [3, 1, 1, 2]):
+        cache, start, rows = model.new_cache(), 0, []
+        for step in steps:
+            rows.append(model(IDS[start : start + step], cache, edit=edit))
+            start += step
+        np.testing.assert_allclose(np.concatenate(rows), expected, rtol=1e-9, atol=1e-9)
+
+
+# Predictions
+
+
+def test_a_prediction_is_that_of_the_definitions():
+    logits = np.array([1.0, 3.0, 2.0, 3.0, -1.0])
+    p = np.exp(logits) / np.exp(logits).sum()
+    (second,) = predict(logits, [2], k=3)
+    assert (second.token, second.logit, second.rank) == (2, 2.0, 3)
+    assert second.probability == pytest.approx(p[2])
+    assert [token for token, _ in second.alternatives] == [1, 3, 0]
+    assert [log_p for _, log_p in second.alternatives] == pytest.approx(np.log(p[[1, 3, 0]]))
+    assert [one.rank for one in predict(logits, range(5))] == [4, 1, 3, 1, 5], "two are the likeliest"
+    both = predict(logits, [3, 1], k=9)
+    assert [[token for token, _ in one.alternatives] for one in both] == [[1, 2, 0, 4], [3, 2, 0, 4]]
+    assert predict(logits, [3])[0].alternatives == []
+    assert surprisal(np.log(1 / 8)) == pytest.approx(3)
+    with pytest.raises(TiedGPTError, match="not finite numbers"):
+        predict(np.array([1.0, np.nan]), [0])
+
+
+def test_next_tokens_are_the_likeliest_of_either_head():
+    untied = random_model(UNTIED, dtype=np.float64)
+    models = [untied.tie(), untied]
+    tied, own = next_tokens(models, IDS, k=3)
+    logits = [model(IDS)[-1] for model in models]
+    order = [np.argsort(-row).tolist() for row in logits]
+    interleaved = [token for pair in zip(*order, strict=True) for token in pair]
+    assert [one.token for one in tied] == list(dict.fromkeys(interleaved[:6]))
+    for listed, row, by_rank in zip((tied, own), logits, order, strict=True):
+        p = np.exp(row) / np.exp(row).sum()
+        for one in listed:
+            assert one.probability == pytest.approx(p[one.token], rel=1e-9)
+            assert one.rank == 1 + by_rank.index(one.token)
+    assert [one.rank for one in next_tokens([untied], IDS, k=4)[0]] == [1, 2, 3, 4]
+    np.testing.assert_allclose(last_logits(untied, IDS), logits[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("stride", [1, 15, 31])
+def test_token_predictions_are_of_the_tokens_that_are_scored(stride):
+    model = random_model(dtype=np.float64)
+    ids = np.random.default_rng(3).integers(0, SMALL.vocab_size, 100)
+    predictions = token_predictions(model, ids, stride, k=4)
+    places = predicted_places(ids.size, SMALL.n_ctx, stride)
+    assert [one.token for one in predictions] == ids[places].tolist()
+    losses = token_losses(model, ids, stride)
+    np.testing.assert_allclose([-one.log_probability for one in predictions], losses, rtol=1e-12)
+    row = model(ids[: places[4]])[-1]
+    others = [token for token in np.argsort(-row).tolist() if token != ids[places[4]]][:4]
+    assert [token for token, _ in predictions[4].alternatives] == others
+
+
+@pytest.mark.parametrize("settings", [{}, {"greedy": True}, {"temperature": 0.5, "top_k": 3}])
+def test_recorded_sampling_chooses_as_sampling_does_past_the_context(model, settings):
+    """And keeps the model's own log probabilities, whatever the temperature."""
+    recorded = RecordedSampling(**settings, k=2)
+    steps = [
+        list(sample_steps(model, [IDS, IDS], 40, sampling, random_streams(1, 2)))
+        for sampling in (Sampling(**settings), recorded)
+    ]
+    assert steps[0] == steps[1]
+    assert [one.token for one in recorded.predictions] == [token for step in steps[1] for token in step]
+    read = list(IDS)
+    for (token, _), one in zip(steps[1][:20], recorded.predictions[::2], strict=False):
+        (expected,) = predict(last_logits(model, read), [token], k=2)
+        assert one.log_probability == pytest.approx(expected.log_probability, rel=1e-4, abs=1e-6)
+        assert one.rank == expected.rank
+        read.append(token)
+    assert next(generate(model, IDS, greedy=True)) == next_tokens([model], IDS, 1)[0][0].token

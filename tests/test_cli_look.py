@@ -1,0 +1,286 @@
+"""The commands that look inside a model: next, attribute, score --tokens, generate --logprobs, both heads."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import CONFIG, assert_one_error_line, random_model
+
+import tiedgpt
+from tiedgpt import Tokenizer
+from tiedgpt.study.attribution import ablation, attribute
+
+PROMPT = "abcdefgh"
+IDS = list(range(64, 72))
+TEXT = "To be, or not to be.\nThat is it. " * 3
+
+
+@pytest.fixture(scope="module")
+def untied(tmp_path_factory):
+    """An untied checkpoint whose tokens are bytes."""
+    path = tmp_path_factory.mktemp("models") / "untied"
+    tiedgpt.save_model(random_model(replace(CONFIG, tied=False)), Tokenizer([]), path)
+    return str(path)
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    (tmp_path / "text.txt").write_bytes(TEXT.encode())
+    return str(tmp_path / "text.txt")
+
+
+def log_softmax(logits):
+    logits = logits.astype(np.float64)
+    return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+
+
+def answer(run, *arguments):
+    code, out, err = run(*arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("next", PROMPT),
+        ("next", "--paths", "a", "b"),
+        ("lens", PROMPT),
+        ("attribute", PROMPT),
+        ("attribute", PROMPT, "a", "--against", "b", "--ablate", "mlp.0"),
+        ("generate", PROMPT, "-n", "9", "-s", "3", "--logprobs", "1"),
+        ("score", "FILE"),
+        ("score", "FILE", "--tokens"),
+    ],
+)
+def test_both_heads_are_each_head(run, untied, text_file, command):
+    """Under the name of each head is what --head alone says, and as text both are there and fit."""
+    command = [text_file if word == "FILE" else word for word in command]
+    both = answer(run, *command, "-m", untied, "--head", "both")
+    assert (both["model"], both["head"]) == (untied, "both")
+    for head in ("tied", "untied"):
+        alone = answer(run, *command, "-m", untied, "--head", head)
+        both[head].pop("timing", None), alone.pop("timing", None)
+        if command[:2] != ["next", PROMPT]:  # that lists the tokens of both
+            assert both[head] == alone
+        assert both[head]["head"] == head
+    code, out, err = run(*command, "-m", untied, "--head", "both")
+    assert (code, err) == (0, "")
+    assert re.search(r"\btied\b", out)
+    assert re.search(r"\buntied\b", out)
+
+
+@pytest.mark.parametrize("width", [80, 44])
+def test_every_table_fits_the_terminal(run, untied, text_file, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    for command in (
+        ("next", PROMPT * 7),
+        ("attribute", PROMPT * 7),
+        ("attribute", PROMPT, "a", "--against", "b", "--ablate", "attn.0.head.1"),
+        ("score", "--tokens", text_file),
+        ("generate", PROMPT, "-n", "3", "--logprobs", "9"),
+    ):
+        for head in ("untied", "both"):
+            code, out, _ = run(*command, "-m", untied, "--head", head)
+            assert code == 0
+            listed = out.partition("\nloss ")[0].replace(untied, "MODEL").replace(text_file, "FILE")
+            assert max(map(len, listed.splitlines())) <= width, (command, head)
+
+
+def test_next(run, untied):
+    document = answer(run, "next", "-m", untied, "-k", "3", PROMPT)
+    logits = tiedgpt.load_model(untied)(IDS)[-1]
+    assert document["prompt_ids"] == IDS
+    assert [row["id"] for row in document["next"]] == np.argsort(-logits)[:3].tolist()
+    for rank, row in enumerate(document["next"], 1):
+        assert row["rank"] == rank
+        assert row["logit"] == pytest.approx(logits[row["id"]], rel=1e-4)
+        assert row["probability"] == pytest.approx(np.exp(log_softmax(logits))[row["id"]], rel=1e-4)
+    out = run("next", "-m", untied, "-k", "3", PROMPT)[1].splitlines()
+    table = [line.split() for line in out if "%" in line]
+    first = document["next"][0]
+    assert table[0][-3:] == [f"{first['probability']:.2%}", f"{first['logit']:.2f}", "1"]
+    assert len(table) == 3
+    two = run("next", "-m", untied, "-k", "3", "--head", "both", PROMPT)[1].splitlines()
+    assert [line.split() for line in two if "tied" in line][-1] == [
+        *("tied", "logit", "rank", "untied", "logit", "rank")
+    ]
+
+
+@pytest.mark.parametrize("arguments", [(), ("a", "--against", "b"), ("a",)])
+def test_attribute(run, untied, arguments):
+    document = answer(run, "attribute", "-m", untied, PROMPT, *arguments)
+    model = tiedgpt.load_model(untied)
+    logits = model(IDS)[-1]
+    tokens = [64, 65][: 1 + ("--against" in arguments)] if arguments else [int(logits.argmax())]
+    assert [token["id"] for token in document["tokens"]] == tokens
+    total = logits[tokens[0]] - sum(logits[token] for token in tokens[1:])
+    assert document["total"] == pytest.approx(total, abs=1e-4)
+    assert sum(document["parts"].values()) == pytest.approx(total, abs=1e-4)
+    assert document["parts"] == attribute(model, IDS, *tokens)
+    out = run("attribute", "-m", untied, PROMPT, *arguments)[1]
+    rows = {line.split("  ")[0]: line.split() for line in out.splitlines() if line}
+    parts = document["parts"]
+    heads = [parts[f"attn.1.head.{head}"] for head in range(3)]
+    biases = parts["attn.1.bias"] + parts["mlp.1.bias"]
+    row = [sum(heads), parts["mlp.1"], biases]
+    assert [float(cell) for cell in rows["block 1"][2:]] == pytest.approx([*row, sum(row)], abs=6e-4)
+    assert float(rows["total"][-1]) == pytest.approx(total, abs=6e-4)
+    largest = max(parts, key=lambda part: abs(parts[part]))
+    listed = out.partition("the most:\n")[2].split()
+    assert listed[:2] == [largest, f"{parts[largest]:+.3f}"]
+    assert len(listed) == 20
+
+
+def test_attribute_without_some_parts(run, untied):
+    removed = ["attn.1.head.2", "mlp.0"]
+    flags = [word for part in removed for word in ("--ablate", part)]
+    document = answer(run, "attribute", "-m", untied, PROMPT, "a", "--against", "b", *flags)
+    model = tiedgpt.load_model(untied)
+    logits, without = model(IDS)[-1], model(IDS, edit=ablation(model.config, removed))[-1]
+    assert document["ablated"]["parts"] == removed
+    assert document["ablated"]["total"] == pytest.approx(without[64] - without[65], abs=1e-4)
+    (a, _), (a_without, _) = document["tokens"], document["ablated"]["tokens"]
+    assert (a["logit"], a_without["logit"]) == pytest.approx((logits[64], without[64]), abs=1e-4)
+    out = run("attribute", "-m", untied, PROMPT, "a", "--against", "b", *flags)[1]
+    assert "Ablated (set to 0): attn.1.head.2, mlp.0\n" in out
+    change = without[64] - without[65] - (logits[64] - logits[65])
+    (row,) = re.findall(r"^difference of logits .*$", out, re.M)
+    assert float(row.split()[-1]) == pytest.approx(change, abs=2e-3)
+    assert "rank of 'b'" in out
+
+
+def test_score_tokens(run, untied, text_file):
+    document = answer(run, "score", "-m", untied, "--stride", "64", "--tokens", text_file)
+    plain = answer(run, "score", "-m", untied, "--stride", "64", text_file)
+    listed = document.pop("predictions")
+    assert document == {
+        name: pytest.approx(x, rel=1e-6) if name == "nll" else x for name, x in plain.items()
+    } | {name: pytest.approx(plain[name], rel=1e-6) for name in ("perplexity", "bits_per_byte")}
+    ids = tiedgpt.load_tokenizer(untied).encode(TEXT)
+    assert [one["place"] for one in listed] == [*range(1, 64), *range(65, len(ids))]
+    log_p = log_softmax(tiedgpt.load_model(untied)(ids[:9])[-1])
+    one = listed[8]
+    assert (one["id"], one["place"]) == (ids[9], 9)
+    assert one["bits"] == pytest.approx(-log_p[ids[9]] / np.log(2), rel=1e-4)
+    order = np.argsort(-log_p).tolist()
+    assert one["rank"] == 1 + order.index(ids[9])
+    assert [other["id"] for other in one["alternatives"]] == [t for t in order if t != ids[9]][:5]
+    assert one["alternatives"][0]["bits"] == pytest.approx(-log_p.max() / np.log(2), rel=1e-4)
+    code, out, err = run("score", "-m", untied, "--stride", "64", "--tokens", text_file)
+    assert (code, err) == (0, "")
+    title, first, *lines = out.splitlines()
+    assert title.split() == ["bits", "token", "likeliest", "others"]
+    assert first.split() == ["-", "'T'"]
+    assert lines[8].split()[0] == f"{one['bits']:.2f}"
+    assert lines[63].split()[0] == "-", "the first token of the second window"
+    assert out.endswith(run("score", "-m", untied, "--stride", "64", text_file)[1])
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_colours_on_a_terminal(run, untied, text_file, monkeypatch, environment, coloured):
+    for name, value in {"NO_COLOR": "", "TERM": "xterm", **environment}.items():
+        monkeypatch.setenv(name, value)
+    plain = run("score", "-m", untied, "--tokens", text_file)[1]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    out = run("score", "-m", untied, "--tokens", text_file)[1]
+    assert ("\x1b[31m" in out) == coloured
+    assert re.sub(r"\x1b\[\d+m", "", out) == plain
+    for line in out.splitlines():
+        for colour, bits in re.findall(r"^\x1b\[(\d+)m *([\d.]+)", line):
+            assert colour == ("32" if float(bits) < 1 else "33" if float(bits) < 10 else "31")
+            assert line.count("\x1b[0m") == 2, "the number and the token"
+
+
+def test_generate_logprobs(run, untied):
+    flags = ("-m", untied, "-n", "6", "-s", "3", "--num-samples", "2", "-t", "0.7")
+    document = answer(run, "generate", PROMPT, *flags, "--logprobs", "2")
+    model = tiedgpt.load_model(untied)
+    assert [sample["ids"] for sample in document["samples"]] == [
+        sample["ids"] for sample in answer(run, "generate", PROMPT, *flags)["samples"]
+    ]
+    for sample in document["samples"]:
+        read = list(IDS)
+        assert [one["id"] for one in sample["logprobs"]] == sample["ids"]
+        for one in sample["logprobs"]:
+            log_p = log_softmax(model(read)[-1])
+            order = np.argsort(-log_p).tolist()
+            assert one["logprob"] == pytest.approx(log_p[one["id"]], rel=1e-3)
+            assert one["rank"] == 1 + order.index(one["id"])
+            others = [token for token in order if token != one["id"]][:2]
+            assert [other["id"] for other in one["alternatives"]] == others
+            read.append(one["id"])
+    out = run("generate", PROMPT, *flags, "--logprobs", "2")[1]
+    second = out.partition("--- 2 of 2 ---")[2]
+    values = [line.split()[0] for line in second.partition("others\n")[2].splitlines()]
+    assert values == [f"{one['logprob']:.2f}" for one in document["samples"][1]["logprobs"]]
+
+
+def test_logprobs_end_with_the_sample(run, untied, tmp_path):
+    """The end-of-text token is neither in ids nor in logprobs, and samples end at different steps."""
+    model = tiedgpt.load_model(untied)
+    first = int(model(IDS)[-1].argmax())
+    model = tiedgpt.GPT2(replace(model.config, eos_token_id=first), model.parameters)
+    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "ends")
+    flags = ("-m", str(tmp_path / "ends"), "-n", "20", "-s", "1", "--num-samples", "4", "--logprobs", "0")
+    samples = answer(run, "generate", PROMPT, *flags)["samples"]
+    assert len({len(sample["ids"]) for sample in samples}) > 1
+    for sample in samples:
+        assert [one["id"] for one in sample["logprobs"]] == sample["ids"]
+        assert all(one["alternatives"] == [] for one in sample["logprobs"])
+
+
+def test_one_seed_for_both_heads(run, checkpoint):
+    """A copied head gives the same text, from a new seed too."""
+    code, out, err = run("generate", PROMPT, "-m", checkpoint, "--head", "both", "-n", "9")
+    assert code == 0
+    assert "no W_U of its own" in err
+    _, tied, untied = re.split(r"--- (?:un)?tied ---\n", out)
+    assert tied == untied
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("next", ""), "the prompt is empty"),
+        (("next", "a" * 65), "65 tokens, more than the model's context of 64"),
+        (("next",), "expected either PROMPT or --paths TOKEN"),
+        (("next", "a", "--paths", "b"), "expected either PROMPT or --paths TOKEN"),
+        (("next", "a", "--corpus", "-"), "--corpus needs --paths"),
+        (("next", "a", "-k", "0"), "-k/--top-k: expected a whole number of at least 1, got '0'"),
+        (("next", "a", "--head", "neither"), "--head: invalid choice: 'neither'"),
+        (("next", "--paths", "a", "bc"), "'bc' is 2 tokens, 'b' 'c'; expected one token"),
+        (("next", "--paths", ""), "'' is empty; expected one token, as ' ' is"),
+        (("attribute", ""), "the prompt is empty"),
+        (("attribute", "a" * 65), "65 tokens, more than"),
+        (("attribute", "a", "bc"), "'bc' is 2 tokens, 'b' 'c'; expected one token"),
+        (("attribute", "a", "b", "--against", "cd"), "'cd' is 2 tokens, 'c' 'd'; expected one token"),
+        (("attribute", "<|endoftext|>"), "add --allow-special"),
+        (("attribute", "a", "--ablate", "attn.0.head.9"), "'attn.0.head.9' is no part of this model"),
+        (("attribute", "a", "--ablate", "x\ny"), r"'x\ny' is no part of this model that can be removed; the"),
+        (("generate", "a", "--logprobs", "-1"), "--logprobs: expected a whole number of at least 0"),
+    ],
+)
+def test_bad_input_is_one_line(run, untied, arguments, message):
+    assert_one_error_line(run(arguments[0], "-m", untied, *arguments[1:]), message)
+
+
+def test_a_damaged_model_is_one_line(run, untied, tmp_path):
+    model = tiedgpt.load_model(untied)
+    model.parameters["ln_f.bias"][:] = np.nan
+    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "nan")
+    (tmp_path / "text.txt").write_text("abc", encoding="utf-8")
+    for command in (
+        ("next", PROMPT),
+        ("attribute", PROMPT),
+        ("attribute", PROMPT, "a", "--ablate", "mlp.0"),
+        ("score", "--tokens", str(tmp_path / "text.txt")),
+    ):
+        assert_one_error_line(run(*command, "-m", str(tmp_path / "nan")), "checkpoint is damaged")

@@ -1,0 +1,95 @@
+"""What several commands do with single tokens: read them from arguments, list how they were predicted."""
+
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..errors import ArgumentError, short_repr
+from ..study.predictions import Prediction, surprisal
+from ..tokenizer import Tokenizer
+from .common import encode, spelled, token_json
+
+OTHER = 17  # columns of an alternative in a listing
+
+
+def single_token(tokenizer: Tokenizer, V: int, text: str, allow_special: bool) -> int:
+    """The id of a text that is one of the V tokens. Raises ArgumentError for any other text."""
+    ids = encode(tokenizer, text, allow_special)
+    if len(ids) == 1 and ids[0] < V:
+        return ids[0]
+    if len(ids) == 1:
+        raise ArgumentError(f"{short_repr(text)} has id {ids[0]}, and the model has tokens 0 to {V - 1}")
+    parts = " ".join(spelled(tokenizer, token) for token in ids[:8]) + (" ..." if len(ids) > 8 else "")
+    what = f"{len(ids)} tokens, {parts}" if ids else "empty"
+    spaced = f" {text}"
+    hint = f", as {short_repr(spaced)} is" if len(encode(tokenizer, spaced, allow_special)) == 1 else ""
+    raise ArgumentError(f"{short_repr(text)} is {what}; expected one token{hint}")
+
+
+def end_of(prompt: str) -> str:
+    """A prompt in quotes, at most its last 30 characters."""
+    return repr(prompt) if len(prompt) <= 30 else f"...{prompt[-27:]!r}"
+
+
+def candidate_json(tokenizer: Tokenizer, prediction: Prediction) -> dict[str, Any]:
+    """A token that may come next."""
+    numbers = {"probability": prediction.probability, "logit": prediction.logit, "rank": prediction.rank}
+    return {**token_json(tokenizer, prediction.token), **numbers}
+
+
+def in_unit(log_probability: float, unit: str) -> float:
+    """A log probability as it is ("logprob"), or as surprisal ("bits")."""
+    return surprisal(log_probability) if unit == "bits" else log_probability
+
+
+def prediction_json(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> dict[str, Any]:
+    """A token that came next, and the likeliest others."""
+    others = [
+        {**token_json(tokenizer, token), unit: in_unit(log_p, unit)}
+        for token, log_p in prediction.alternatives
+    ]
+    token = {**token_json(tokenizer, prediction.token), unit: in_unit(prediction.log_probability, unit)}
+    return {**token, "rank": prediction.rank, "alternatives": others}
+
+
+def print_predictions(
+    tokenizer: Tokenizer, unit: str, heads: Sequence[str], rows: Iterable[tuple[int, Sequence[Prediction]]]
+) -> None:
+    """A line for each token: its surprisal or log probability by each head, and other tokens as far as fit.
+
+    A token that was not predicted has "-" for these. On a terminal, numbers and tokens have colours.
+    """
+    names = [unit] if len(heads) == 1 else [f"{unit}, {head}" for head in heads]
+    widths = [max(len(name), 6) for name in names]
+    space = shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths)
+    limit = min(14, max(6, space))  # columns of the token
+    fitting = max(0, space - limit) // (OTHER + 2) // len(heads)  # alternatives by each head
+    others = ["likeliest others" if len(heads) == 1 else f"others, {head}" for head in heads]
+    titles = [title.ljust((OTHER + 2) * fitting - 2) for title in others] if fitting else []
+    print("  ".join([*map(str.rjust, names, widths), "token".ljust(limit), *titles]).rstrip())
+    for token, predictions in rows:
+        name = spelled(tokenizer, token, limit).ljust(limit)
+        numbers = ["-".rjust(width) for width in widths]
+        bits = [surprisal(prediction.log_probability) for prediction in predictions]
+        if predictions:
+            values = (in_unit(prediction.log_probability, unit) for prediction in predictions)
+            numbers = [
+                painted(f"{x:{width}.2f}", b) for x, width, b in zip(values, widths, bits, strict=True)
+            ]
+            name = painted(name, sum(bits) / len(bits))
+        listed = [
+            f"{spelled(tokenizer, other, OTHER - 5)} {math.exp(log_p):4.0%}".ljust(OTHER)
+            for prediction in predictions
+            for other, log_p in prediction.alternatives[:fitting]
+        ]
+        print("  ".join([*numbers, name, *listed]).rstrip())
+
+
+def painted(text: str, bits: float) -> str:
+    """text in the colour of its surprisal, if stdout is a terminal and NO_COLOR is not set."""
+    colour = "32" if bits < 1 else "31" if bits >= 10 else "33" if bits >= 5 else ""
+    off = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
+    return text if off or not colour else f"\x1b[{colour}m{text}\x1b[0m"

@@ -1,0 +1,92 @@
+"""Where a logit comes from: the parts of a model that add to the last token's residual stream.
+
+The residual stream is a sum. The embeddings begin it; every head, every MLP and every bias adds a vector
+[D] to it. A token's logit is linear in this sum once the standard deviation s of ln_f is held at its value:
+
+    logit = ln_f(resid) . u          u = W_U[:, token]; for a difference of two logits, of their columns
+          = resid . d + bias . u     d = (g - mean(g)) / s, with g = weight * u; weight and bias are ln_f's
+
+(Subtracting the mean of resid is the same as subtracting the mean of g, because mean(x) . g = x . mean(g).)
+So each part c contributes c . d, and the contributions add up to the logit.
+
+This is the direct effect of a part. What later layers do with it counts as theirs: `ablation` removes a part,
+so that the rest of the model runs without it.
+"""
+
+import math
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..checks import check_ids, check_prompt
+from ..config import Config
+from ..errors import ArgumentError, short_repr
+from ..model import GPT2
+from ..run import Edits, Tape
+
+
+def attribute(model: GPT2, ids: Any, token: int, against: int | None = None) -> dict[str, float]:
+    """What each part adds to the logit of `token` after a prompt `ids` [T], in the order of the forward pass.
+
+    With `against`, the logit of `token` less that of `against`. The parts are wte, wpe; for each layer N
+    attn.N.head.0, attn.N.head.1, ..., attn.N.bias, mlp.N, mlp.N.bias (the biases are those of c_proj); and
+    ln_f.bias. Raises ArgumentError for a prompt or a token that the model cannot read.
+    """
+    config = model.config
+    ids = np.array(check_prompt(ids, config))
+    columns = model.W_U.T[check_ids([token] if against is None else [token, against], config)]
+    u = columns[0].astype(np.float64) - columns[1:].sum(axis=0)
+
+    tape: Tape = {}  # of the last token alone; the others are read into the cache
+    cache = model.new_cache(capacity=len(ids))
+    if len(ids) > 1:
+        model.hidden(ids[:-1], cache)
+    model.hidden(ids[-1:], cache, tape)
+    resid = tape[f"resid_post.{config.n_layer - 1}" if config.n_layer else "embed"][0, -1].astype(np.float64)
+    d = u * model.parameters["ln_f.weight"]
+    d = (d - d.mean()) / math.sqrt(resid.var() + config.layer_norm_epsilon)
+
+    parts = {"wte": model.W_E[ids[-1]] @ d, "wpe": model.parameters["wpe.weight"][len(ids) - 1] @ d}
+    for layer, block in enumerate(model.tree["h"]):
+        attn, mlp = block["attn"]["c_proj"], block["mlp"]["c_proj"]
+        heads = tape[f"attn.{layer}.heads"][0, :, -1]  # [H, K]
+        by_head = (heads * (attn["weight"] @ d).reshape(heads.shape)).sum(axis=1)  # [H]
+        parts |= {f"attn.{layer}.head.{head}": part for head, part in enumerate(by_head)}
+        parts[f"attn.{layer}.bias"] = attn["bias"] @ d
+        parts[f"mlp.{layer}"] = (tape[f"mlp.{layer}.out"][0, -1] - mlp["bias"]) @ d
+        parts[f"mlp.{layer}.bias"] = mlp["bias"] @ d
+    parts["ln_f.bias"] = model.parameters["ln_f.bias"] @ u
+    return {name: float(part) for name, part in parts.items()}
+
+
+def ablation(config: Config, names: Iterable[str]) -> Edits:
+    """Edits that set parts of the model to 0, for `model(ids, edit=...)`.
+
+    A name is attn.N.head.H, attn.N or mlp.N, the last two with the bias of c_proj. Raises ArgumentError for
+    another name.
+    """
+    known: dict[str, tuple[str, Any]] = {}  # name -> an activation [B, ...] and its part, on axis 1
+    for layer in range(config.n_layer):
+        heads = range(config.n_head)
+        known |= {f"attn.{layer}.head.{head}": (f"attn.{layer}.heads", head) for head in heads}
+        known |= {f"{kind}.{layer}": (f"{kind}.{layer}.out", slice(None)) for kind in ("attn", "mlp")}
+    removed: dict[str, list[Any]] = {}
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=3, cutoff=0)
+            raise ArgumentError(
+                f"{short_repr(name)} is no part of this model that can be removed; "
+                f"the nearest are {', '.join(near) or 'none, for it has no layers'}"
+            )
+        activation, part = known[name]
+        removed.setdefault(activation, []).append(part)
+    return {activation: partial(_set_to_zero, parts) for activation, parts in removed.items()}
+
+
+def _set_to_zero(parts: list[Any], x: np.ndarray) -> np.ndarray:  # [B, ...], an edit's copy
+    for part in parts:
+        x[:, part] = 0
+    return x

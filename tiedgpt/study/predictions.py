@@ -1,0 +1,101 @@
+"""How a model predicts a token: its probability and rank, and the likeliest other tokens.
+
+`predict` reads one row of logits. `next_tokens` applies it to the end of a prompt, `token_predictions` to
+each token of a text, and `RecordedSampling` to each token that is sampled.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from ..checks import check_prompt
+from ..evaluation import measure_tokens
+from ..generation import Sampling
+from ..model import GPT2, unembed
+from ..run import Edits
+from .paths import log_probabilities, top_k
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The prediction of one token. Logarithms are natural."""
+
+    token: int
+    logit: float
+    log_probability: float
+    rank: int  # 1 is the likeliest token
+    alternatives: list[tuple[int, float]]  # the likeliest other tokens and their log probabilities
+
+    @property
+    def probability(self) -> float:
+        return math.exp(self.log_probability)
+
+
+def predict(logits: np.ndarray, tokens: Iterable[int], k: int = 0) -> list[Prediction]:  # [V]
+    """How `logits` predict each of `tokens`, with k alternatives each.
+
+    Raises TiedGPTError if the logits are not finite (a damaged checkpoint).
+    """
+    log_p = log_probabilities(logits)
+    likeliest = [(token, float(log_p[token])) for token in (top_k(log_p, k + 1).tolist() if k else ())]
+    predictions = []
+    for token in map(int, tokens):
+        rank = 1 + int(np.count_nonzero(log_p > log_p[token]))
+        others = [other for other in likeliest if other[0] != token][:k]
+        predictions.append(Prediction(token, float(logits[token]), float(log_p[token]), rank, others))
+    return predictions
+
+
+def surprisal(log_probability: float) -> float:
+    """-log2 of a probability, in bits."""
+    return -log_probability / math.log(2)
+
+
+def last_logits(model: GPT2, ids: Any, edit: Edits | None = None) -> np.ndarray:  # [T] -> [V]
+    """The logits of the token after a prompt. Raises ArgumentError for one that the model cannot read."""
+    return unembed(model.hidden(check_prompt(ids, model.config), edit=edit)[-1], model.W_U)
+
+
+def next_tokens(models: Sequence[GPT2], ids: Any, k: int) -> list[list[Prediction]]:
+    """How each model predicts the tokens after a prompt [T] that are among the k likeliest of any model.
+
+    All lists have the same tokens in the same order: by their best rank, the first model's first.
+    """
+    rows = [last_logits(model, ids) for model in models]
+    by_rank = zip(*(top_k(logits, k).tolist() for logits in rows), strict=True)
+    tokens = dict.fromkeys(chain.from_iterable(by_rank))
+    return [predict(logits, tokens) for logits in rows]
+
+
+def token_predictions(
+    model: GPT2, ids: Any, stride: int, k: int, progress: Callable[[int], Any] | None = None
+) -> list[Prediction]:
+    """The prediction of each token of a text [N] that evaluation.token_losses scores, with k alternatives.
+
+    `evaluation.predicted_places` has their places in the text. Raises what token_losses raises.
+    """
+
+    def measure(logits: np.ndarray, targets: np.ndarray) -> list[Prediction]:
+        return [predict(row, [target], k)[0] for row, target in zip(logits, targets, strict=True)]
+
+    return list(chain.from_iterable(measure_tokens(model, ids, stride, measure, progress)))
+
+
+@dataclass(frozen=True)
+class RecordedSampling(Sampling):
+    """A Sampling that keeps the prediction of each token it chooses, with k alternatives.
+
+    The logits are the model's own, before temperature, top_k and top_p.
+    """
+
+    k: int = 0
+    predictions: list[Prediction] = field(default_factory=list)
+
+    def choose(self, logits: np.ndarray, rng: np.random.Generator) -> int:  # [V] -> token id
+        token = super().choose(logits, rng)
+        self.predictions.extend(predict(logits, [token], self.k))
+        return token
