@@ -11,9 +11,9 @@ missing. If none is missing, it only writes the tables and the pictures again. I
     *.png            loss curves and differences, direct paths, similarities; need `pip install -e .[plot]`
 
 Only the head differs between models. Models with the same seed and depth have the same initial weights and
-the same batches, so they can be compared in pairs. There is no dropout, so that tying is the only possible
-regulariser. The tokenizer is learned from the first nine tenths of the text; the last tenth is held out. The
-models are trained on the nine tenths, and again on a tenth of those, to see which overfit when data is short.
+the same batches, so they can be compared in pairs. There is no dropout, because it regularises
+too. The tokenizer is learned from the first nine tenths of the text; the last tenth is held out. The models
+are trained on the nine tenths, and again on a tenth of those, to see which of them overfit on little data.
 The held-out loss is evaluated often at first and then less often. The model with the lowest one is kept and
 studied.
 """
@@ -120,7 +120,7 @@ class Grid:
                         yield Run(text, layers, head, seed)
 
     def settings(self, run: Run) -> Settings:
-        steps = run.text.steps  # the trainer by itself evaluates only before the first and after the last
+        steps = run.text.steps  # eval_every=steps: `train` makes the other evaluations
         return Settings(
             steps=steps, batch=self.batch, context=self.context, eval_every=steps, seed=run.seed, threads=2
         )
@@ -140,10 +140,10 @@ class Grid:
         )
 
     def partner(self, run: Run) -> Run | None:
-        """The tied run that a run's embeddings are compared with: the one with the previous seed.
+        """The tied run with which a run's embeddings are compared: the one with the previous seed.
 
-        With the same seed both would start from the same W_E, which would add to the correlation. The first
-        seed's partner has the last seed. The first tied run comes before it and has no partner.
+        With the same seed both would start from the same W_E, which would increase the correlation. For the
+        first seed it is the one with the last seed, but the first tied run is done before and has no partner.
         """
         number = self.seeds.index(run.seed)
         if run.head == "tied" and number == 0:
@@ -180,7 +180,7 @@ class Data:
 
 
 def settings_of(run: Run, grid: Grid, data: Data) -> Line:
-    """Everything that determines a run's result. A run is done again if this changes."""
+    """Everything that determines a run's result. If it changes, the run is repeated."""
     config = grid.config(run.layers, data.tokenizer)
     sizes = {name: getattr(config, name) for name in ("vocab_size", "n_embd", "n_head")}
     texts = [checksum(part) for part in (data.part(run.text), data.tokens, data.held_out)]
@@ -188,7 +188,7 @@ def settings_of(run: Run, grid: Grid, data: Data) -> Line:
     return {**sizes, **asdict(grid.settings(run)), "texts": texts, "partner": partner and partner.name}
 
 
-def do(run: Run, grid: Grid, data: Data, out: Path, progress: Callable[[float], Any]) -> Line:
+def train_and_study(run: Run, grid: Grid, data: Data, out: Path, progress: Callable[[float], Any]) -> Line:
     """Train, study and save one model; return its line for runs.jsonl."""
     start = tiedgpt.GPT2.random(grid.config(run.layers, data.tokenizer), run.seed)
     if init := HEAD_INITS[run.head]:
@@ -277,7 +277,7 @@ def run_grid(grid: Grid, data: Data, out: Path) -> dict[str, Line]:
     with tqdm(total=sum(run.work for run in left), bar_format=form, disable=not left) as bar:
         for run in left:
             bar.set_description(f"run {len(done) + 1} of {len(wanted)}, {run.name}")
-            line = do(run, grid, data, out, bar.update)
+            line = train_and_study(run, grid, data, out, bar.update)
             with open(path, "a", encoding="utf-8") as file:  # complete if it ends in a line break
                 file.write(json.dumps(line) + "\n")
             done[run.name] = line
@@ -462,7 +462,7 @@ def label(head: str) -> str:
 
 # The pictures
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; the dashes serve for print in grey
+# Okabe and Ito's colours, for colour-blind readers; the line styles are for printing in grey
 STYLES: dict[str, dict[str, Any]] = {
     "tied": {"color": "#000000", "linestyle": "-"},
     "normal": {"color": "#D55E00", "linestyle": "--"},

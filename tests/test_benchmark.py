@@ -1,4 +1,4 @@
-"""The scripts that measure and record: what they report, and how they fail."""
+"""benchmark.py, benchmark_sides.py and make_goldens.py: what they report, and their errors."""
 
 import itertools
 import os
