@@ -1,6 +1,6 @@
-"""Gradients against central differences in float64: each op by itself, then the whole model; and the tie.
+"""Gradients against central differences in float64: of each op, of the whole model, and of a tied wte.
 
-tests/test_gradients.py holds the same gradients against torch's.
+tests/test_gradients.py compares the same gradients with torch's.
 """
 
 import numpy as np
@@ -150,7 +150,7 @@ def test_the_models_gradients(case):
         )
 
 
-def test_the_loss_is_the_mean_of_what_the_logits_say(monkeypatch):
+def test_the_loss_is_the_mean_cross_entropy_of_the_logits(monkeypatch):
     monkeypatch.setattr(backward, "LOGIT_ROWS", 7)  # so that the logits come in pieces, the last one shorter
     model = random_model(dtype=np.float64)
     ids = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 10))
@@ -165,7 +165,7 @@ def test_the_loss_is_the_mean_of_what_the_logits_say(monkeypatch):
         np.testing.assert_allclose(gradients[name], whole[name], rtol=1e-9, atol=1e-12)
 
 
-def test_tied_the_two_gradients_of_wte_add_up():
+def test_the_two_gradients_of_a_tied_wte_add_up():
     """Untied, with W_U = wte.T, they are apart; their sum is the tied gradient to the last bit."""
     tied = random_model(dtype=np.float64)
     untied = tied.untie("copy")
@@ -201,7 +201,7 @@ def test_twice_gives_the_same():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_gradients_have_the_parameters_dtype_all_through(dtype, monkeypatch):
+def test_gradients_have_the_parameters_dtype(dtype, monkeypatch):
     """A float64 anywhere in a float32 model's backward pass would become float32 when it is written."""
     seen = set()
     for name in ("layer_norm_backward", "linear_backward", "softmax_backward", "cross_entropy_backward"):
@@ -220,7 +220,7 @@ def test_gradients_have_the_parameters_dtype_all_through(dtype, monkeypatch):
     assert seen == {np.dtype(dtype)}
 
 
-def test_a_frozen_body_leaves_the_heads_gradient_as_it_is():
+def test_the_heads_gradient_alone_is_the_same():
     model = random_model(dtype=np.float64).untie("random")
     ids = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 9))
     loss, gradients = gradients_of(model, ids[:, :-1], ids[:, 1:])
@@ -243,7 +243,7 @@ def test_parts_of_a_batch_add_up_to_the_whole():
         np.testing.assert_allclose(parts[0][name] + parts[1][name], whole[name], rtol=1e-9, atol=1e-13)
 
 
-def test_dropout_keeps_the_share_it_says_and_the_mean(monkeypatch):
+def test_dropout_keeps_the_mean_and_the_right_share(monkeypatch):
     config = Config(**TINY, n_layer=1, embd_pdrop=0.5, resid_pdrop=0.25, attn_pdrop=0.0)
     model = random_model(config)
     ids = np.random.default_rng(1).integers(0, 13, (600, 7))

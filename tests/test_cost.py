@@ -1,7 +1,6 @@
-"""What a token costs, counted where a clock would waver: weights read, operations, float64, memory.
+"""The cost of a token, counted and not timed: weights read, operations, float64, memory.
 
-Parameters of a class that writes down every operation on them, and on whatever comes of them, show all that
-the forward pass asks NumPy for.
+The parameters are arrays of a class that records each NumPy operation on them and on the results.
 """
 
 import tracemalloc
@@ -101,12 +100,12 @@ def test_a_step_reads_every_weight_once_whatever_the_batch(loaded, B):
 
 @pytest.fixture(params=[1, 2])
 def threads(request, monkeypatch) -> int:
-    """As on a machine with so many cores."""
+    """As on a machine with this number of cores."""
     monkeypatch.setattr(machine, "reading_threads", lambda: request.param)
     return request.param
 
 
-def test_a_prompt_reads_every_weight_once_per_piece_and_unembeds_one_token(loaded, threads):
+def test_a_prompt_reads_every_weight_once_per_piece_and_W_U_once(loaded, threads):
     model, operations = watched(loaded)
     read_a_prompt(model, 1, T=2 * PIECE_TOKENS)
     W_U = loaded.W_U.nbytes
@@ -117,7 +116,7 @@ def test_a_prompt_reads_every_weight_once_per_piece_and_unembeds_one_token(loade
     assert max(shape[-2] for shape in scores) == PIECE_TOKENS, "no scores of all tokens with all tokens"
 
 
-def test_nothing_becomes_float64(loaded):
+def test_no_array_becomes_float64(loaded):
     model, operations = watched(loaded)
     read_a_prompt(model, 2)
     assert len(operations) > 100

@@ -45,7 +45,7 @@ def test_each_token_is_predicted_as_by_brute_force(head, n, stride):
 
 @pytest.mark.parametrize("batch", [1, 2 * C, 10_000])
 @pytest.mark.parametrize("rows", [1, 7, 10_000])
-def test_the_pieces_it_is_computed_in_do_not_matter(model, monkeypatch, batch, rows):
+def test_batch_and_piece_sizes_do_not_change_losses(model, monkeypatch, batch, rows):
     ids = some_ids(500)
     expected = token_losses(model.astype(np.float64), ids, 10)
     monkeypatch.setattr(evaluation, "BATCH_TOKENS", batch)
@@ -55,7 +55,7 @@ def test_the_pieces_it_is_computed_in_do_not_matter(model, monkeypatch, batch, r
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
 
-def test_logits_are_made_for_what_is_predicted_and_few_at_a_time(model, monkeypatch):
+def test_logits_are_computed_for_predicted_tokens_only_and_in_pieces(model, monkeypatch):
     monkeypatch.setattr(evaluation.machine, "reading_threads", lambda: 1)
     rows = []
     unembed = evaluation.unembed
@@ -68,7 +68,7 @@ def test_logits_are_made_for_what_is_predicted_and_few_at_a_time(model, monkeypa
 
 
 @pytest.mark.parametrize(("n", "stride"), [(2, 5), (C, C), (C + 1, C), (2000, 10), (2000, C)])
-def test_progress_comes_to_the_whole_text(model, n, stride):
+def test_progress_adds_up_to_the_whole_text(model, n, stride):
     steps = []
     token_losses(model, some_ids(n), stride, steps.append)
     assert sum(steps) == n
@@ -77,7 +77,7 @@ def test_progress_comes_to_the_whole_text(model, n, stride):
 
 
 @pytest.mark.parametrize("stride", [0, -1, C + 1, 1.5, True, "8"])
-def test_strides_that_are_none(model, stride):
+def test_bad_strides_are_refused(model, stride):
     with pytest.raises(
         ArgumentError, match=r"^stride must be a whole number from 1 to .* context of 31, got"
     ):
@@ -125,7 +125,7 @@ TOKENS = ["low", " low", "er", " ", "é", "<|endoftext|>", "low", " low"]
         (7, 7, TOKENS[1:7]),  # the last window is one token, which follows nothing there
     ],
 )
-def test_a_model_that_knows_nothing(n_ctx, stride, predicted):
+def test_a_model_of_zeros_scores_as_guessing(n_ctx, stride, predicted):
     """W_U = 0: every token is one of V, and costs log2(V) bits."""
     tokenizer = Tokenizer(SMALL_MERGES)
     ids = tokenizer.encode(TEXT, special="token")
@@ -147,7 +147,7 @@ def test_the_default_stride_is_half_the_context(model):
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e9])
-def test_a_loss_that_no_model_can_have(model, value):
+def test_a_loss_that_is_not_finite_or_too_large_is_an_error(model, value):
     """nan, and a loss whose perplexity is beyond all floats."""
     parameters = {**model.parameters, "ln_f.weight": np.full(SMALL.n_embd, value, np.float32)}
     with pytest.raises(TiedGPTError, match="nats per token: the model's checkpoint is damaged"):

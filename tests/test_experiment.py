@@ -86,7 +86,9 @@ def read(out: Path) -> dict[str, dict]:
     return {line["name"]: line for line in lines}
 
 
-def test_interrupted_and_resumed_it_is_as_if_it_had_not_been(done, corpus, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_and_resumed_experiment_has_the_same_results(
+    done, corpus, tmp_path, monkeypatch, capsys
+):
     whole, out = read(done), tmp_path / "out"
     assert len(whole) == RUNS
     direct_path, calls = experiment.direct_path, []
@@ -115,7 +117,7 @@ def test_interrupted_and_resumed_it_is_as_if_it_had_not_been(done, corpus, tmp_p
         assert (out / weights).read_bytes() == (done / weights).read_bytes()
 
 
-def test_what_is_done_is_not_done_again_unless_it_would_be_another(done, corpus, tmp_path, studied, capsys):
+def test_finished_runs_are_repeated_only_if_their_settings_changed(done, corpus, tmp_path, studied, capsys):
     out = shutil.copytree(done, tmp_path / "out")
     assert experiment.main([str(corpus), str(out)], GRID) == 0
     assert not studied
@@ -131,7 +133,7 @@ def test_what_is_done_is_not_done_again_unless_it_would_be_another(done, corpus,
     assert read(out)["fourth-1-normal-2"]["curve"][-1]["step"] == 4, "the last line of a name counts"
 
 
-def test_another_partner_or_another_text_is_another_run(corpus):
+def test_partner_and_text_are_part_of_a_runs_settings(corpus):
     data = experiment.Data.of(corpus.read_text(encoding="utf-8"), 280)
     run = experiment.Run(FOURTH, 1, "normal", 1)
     settings = experiment.settings_of(run, GRID, data)
@@ -139,7 +141,7 @@ def test_another_partner_or_another_text_is_another_run(corpus):
     assert experiment.settings_of(run, GRID, replace(data, tokens=data.tokens[:-1])) != settings
 
 
-def test_heads_of_a_seed_start_from_the_same_body_and_as_their_names_say(done):
+def test_heads_of_one_seed_start_from_the_same_other_weights(done):
     lines = read(done)
     for seed in (1, 2, 3):
         tied, copy, zeros, normal = (
@@ -172,7 +174,7 @@ def test_a_partner_is_a_tied_model_of_another_seed_that_is_there_already():
     assert len(set(before)) == RUNS
 
 
-def test_what_a_line_says_of_its_model(done, corpus, monkeypatch):
+def test_a_line_has_the_numbers_of_its_model(done, corpus, monkeypatch):
     line, data = read(done)["whole-1-normal-2"], experiment.Data.of(corpus.read_text(encoding="utf-8"), 280)
     model = tiedgpt.load_model(done / "models" / line["name"])
     own = token_losses(model, data.held_out, model.config.n_ctx - 1)
@@ -199,7 +201,7 @@ def test_the_model_that_is_saved_is_the_best_one(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "Settings", partial(Settings, lr=2.0, warm_up=0))  # too high to learn
     data = experiment.Data.of(corpus.read_text(encoding="utf-8"), 280)
     steps = []
-    line = experiment.do(experiment.Run(WHOLE, 0, "tied", 1), GRID, data, tmp_path, steps.append)
+    line = experiment.train_and_study(experiment.Run(WHOLE, 0, "tied", 1), GRID, data, tmp_path, steps.append)
     best, last = min(point["held_out"] for point in line["curve"]), line["curve"][-1]["held_out"]
     assert line["best"]["held_out"] == best < last
     model = tiedgpt.load_model(tmp_path / "models" / line["name"])
@@ -225,7 +227,7 @@ def shown(numbers, digits=3, sign="") -> str:
     return f"{np.mean(numbers):{sign}.{digits}f} ± {np.std(numbers, ddof=1):.{digits}f}"
 
 
-def test_the_tables_say_what_the_lines_say(done, corpus):
+def test_the_tables_have_the_numbers_of_the_lines(done, corpus):
     assert experiment.main([str(corpus), str(done)], GRID) == 0
     lines, tables = read(done), cells(done)
     assert len(tables) == 8, "four for each text"
@@ -278,7 +280,7 @@ def test_the_pictures_are_made(done, corpus):
         assert 3000 < len(data) < 100_000
 
 
-def test_the_pictures_show_what_the_lines_say(done, corpus):
+def test_the_pictures_show_the_numbers_of_the_lines(done, corpus):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[plot]")
     lines, data = read(done), experiment.Data.of(corpus.read_text(encoding="utf-8"), 280)
 
@@ -332,7 +334,7 @@ def test_ctrl_c_ends_with_130_and_no_traceback(corpus, tmp_path, importing):
 
 
 @pytest.mark.parametrize("line", ['{"name": "whole-0-tied-1"}', "[]", "what?", "3"])
-def test_a_line_that_is_not_ours_is_named(corpus, tmp_path, capsys, line):
+def test_a_wrong_line_is_an_error_that_names_it(corpus, tmp_path, capsys, line):
     (tmp_path / "runs.jsonl").write_text(f'{{"name": "x", "settings": {{}}}}\n{line}\n', encoding="utf-8")
     assert experiment.main([str(corpus), str(tmp_path)], GRID) == 2
     err = capsys.readouterr().err
@@ -340,7 +342,7 @@ def test_a_line_that_is_not_ours_is_named(corpus, tmp_path, capsys, line):
     assert "runs.jsonl, line 2: expected a run of this script" in err
 
 
-def test_bad_texts_are_named_in_a_line(tmp_path, capsys):
+def test_bad_texts_are_one_line_errors(tmp_path, capsys):
     text = tmp_path / "text"
     assert experiment.main([str(text), str(tmp_path / "out")], GRID) == 2
     assert "No such file" in capsys.readouterr().err
@@ -354,7 +356,7 @@ RESULTS = SCRIPT.parent / "tying_results"
 
 
 def test_the_published_tables_have_the_captions_and_columns_that_the_script_writes(done, corpus):
-    """The published runs are not in the repository, so nothing else keeps results.md and the script alike."""
+    """The published runs are not in the repository, so results.md cannot be written again here."""
     assert experiment.main([str(corpus), str(done)], GRID) == 0
 
     def without_numbers(path: Path) -> list[str]:

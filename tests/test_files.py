@@ -1,4 +1,4 @@
-"""What is written appears complete or not at all, whoever interrupts it; locks end with their process."""
+"""Saved files appear together or not at all, after any interruption; a lock ends with its process."""
 
 import os
 import secrets
@@ -139,7 +139,7 @@ def test_files_that_cannot_all_be_moved_are_kept_for_the_next_save(tmp_path):
     assert contents(tmp_path / "a") == every(b"new")
 
 
-def test_a_place_that_cannot_be_written(tmp_path, model):
+def test_a_directory_that_cannot_be_written(tmp_path, model):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="is a file; expected a directory to write to"):
         tiedgpt.save_model(model, None, tmp_path / "file")
@@ -218,7 +218,7 @@ def test_a_staging_directory_that_was_removed_before_it_was_locked(tmp_path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_without_locks_nothing_is_taken_for_abandoned(tmp_path, monkeypatch):
+def test_without_locks_no_staging_directory_is_removed(tmp_path, monkeypatch):
     run_and_kill(f"{SAVE}os.fsync = stop\nsave(sys.argv[1], b'new')", tmp_path / "a")
     fcntl = pytest.importorskip("fcntl")
 

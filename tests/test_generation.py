@@ -35,7 +35,7 @@ def test_greedy_is_the_argmax_of_every_step(head):
     assert len(set(tokens)) > 3, "a model that repeats one token shows nothing"
 
 
-def test_filters_on_a_distribution_one_can_check_by_hand():
+def test_filters_on_a_distribution_checked_by_hand():
     logits = np.log(np.array([0.1, 0.4, 0.05, 0.3, 0.15], np.float32))
     p = Sampling().probabilities(logits)
     np.testing.assert_allclose(p, [0.1, 0.4, 0.05, 0.3, 0.15], rtol=1e-6)
@@ -120,7 +120,7 @@ def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless)
         assert steps(model, [prompt], 70, Sampling(1.5), [stream]) == [tokens]
 
 
-def test_sample_i_does_not_depend_on_how_many_there_are(endless):
+def test_sample_i_does_not_depend_on_the_number_of_samples(endless):
     def samples(n):
         return np.array(
             list(sample_steps(endless, [PROMPT] * n, 24, Sampling(1.5), random_streams(5, n)))
@@ -171,8 +171,8 @@ def sliding_one(model: GPT2, token: int, n: int) -> list[int]:
     return tokens[1:]
 
 
-def test_no_step_is_computed_that_nobody_sees(endless, monkeypatch):
-    """n tokens need the prompt and n - 1 of them read; a generator that is left computes no more."""
+def test_no_step_is_computed_beyond_the_tokens_asked_for(endless, monkeypatch):
+    """n tokens need passes for the prompt and n - 1 tokens; an unused generator computes no more."""
     read = []
     hidden = GPT2.hidden
 
@@ -191,7 +191,7 @@ def test_no_step_is_computed_that_nobody_sees(endless, monkeypatch):
 # Ends
 
 
-def test_end_of_text_ends_it_and_is_not_yielded(endless):
+def test_end_of_text_ends_generation_and_is_not_yielded(endless):
     tokens = list(generate(endless, PROMPT, 20, greedy=True))
     end = tokens[6]
     first = tokens.index(end)
@@ -240,7 +240,7 @@ def test_stop_strings(text, stop, expected, reason):
     assert TOKENIZER.decode(sample.ids).startswith(expected)
 
 
-def test_text_is_shown_as_soon_as_it_cannot_be_taken_back():
+def test_text_is_shown_once_it_cannot_be_part_of_a_stop_string():
     shown, _ = feed(TOKENIZER.encode("a nit not"), ["not"])
     assert shown == ["a", " ", "", "ni", "t", " ", "", "", ""]
     shown, _ = feed(TOKENIZER.encode("é!"))
@@ -259,7 +259,7 @@ def test_half_a_character_at_the_end_becomes_a_replacement():
     assert sample.text == TOKENIZER.decode(sample.ids)
 
 
-def test_samples_of_a_batch_end_each_in_its_own_way():
+def test_each_sample_of_a_batch_ends_by_itself():
     """Pieces of text add up to each sample's text, and one that has ended receives no more."""
     model = random_model(replace(SMALL, vocab_size=257, n_ctx=64, eos_token_id=EOT))
     samples = [TextSample(TOKENIZER, ["e", "t", "a"], (EOT,)) for _ in range(40)]
@@ -325,7 +325,7 @@ def test_bad_arguments_are_refused_at_once(model, arguments, message):
 
 @pytest.mark.parametrize("greedy", [True, False])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_damaged_model_is_said_to_be_one(model, greedy, bad):
+def test_a_damaged_model_is_an_error(model, greedy, bad):
     parameters = dict(model.parameters)
     parameters["ln_f.bias"] = np.full(SMALL.n_embd, bad, np.float32)
     with np.errstate(invalid="ignore"), pytest.raises(TiedGPTError, match="logits are not finite numbers"):

@@ -1,4 +1,4 @@
-"""Parity with transformers without installing it or torch: goldens/ has results that it computed.
+"""Parity with transformers, without torch: goldens/ has results that transformers computed.
 
 Each directory is a checkpoint that transformers wrote, with the logits and greedy continuations that it
 computed from it in float64. scripts/make_goldens.py wrote them.
@@ -63,7 +63,7 @@ def test_there_are_goldens() -> None:
     assert len(CASES) >= 17
 
 
-def test_the_goldens_are_on_the_scale_that_the_tolerances_are_for(golden: Golden) -> None:
+def test_the_goldens_have_the_scale_that_the_tolerances_assume(golden: Golden) -> None:
     assert 9 < np.abs(golden.logits).max() < 11
 
 

@@ -1,4 +1,4 @@
-"""Threads: ours and BLAS's, which must not be there at once, and texts that several of ours read together."""
+"""Threads: BLAS has one while several Python threads read a text, and results do not depend on them."""
 
 import math
 import subprocess
@@ -44,7 +44,7 @@ def on_threads(monkeypatch, n):
 # BLAS's threads
 
 
-def test_one_blas_thread_and_then_as_many_as_before(blas_threads):
+def test_blas_has_one_thread_in_the_context_and_the_old_count_after_it(blas_threads):
     inside = []
 
     def fail():
@@ -57,8 +57,8 @@ def test_one_blas_thread_and_then_as_many_as_before(blas_threads):
     assert (inside, blas_threads()) == ([1], 2)
 
 
-def test_blas_waits_for_the_last_who_wants_one_thread(blas_threads):
-    """Two texts at once in one program, the first of which is done first."""
+def test_blas_threads_come_back_after_the_last_of_several_contexts(blas_threads):
+    """As when one program reads two texts at once."""
     with ExitStack() as second:
         with machine.one_blas_thread():
             second.enter_context(machine.one_blas_thread())
@@ -67,7 +67,7 @@ def test_blas_waits_for_the_last_who_wants_one_thread(blas_threads):
     assert blas_threads() == 2
 
 
-def test_more_cores_than_threads_of_ours_can_use_are_blass(monkeypatch):
+def test_with_more_than_max_threads_cores_one_python_thread_reads(monkeypatch):
     most = machine.MAX_THREADS
     for cores, ours in ((1, 1), (2, 2), (most, most), (most + 1, 1)):
         monkeypatch.setattr(machine, "openblas", lambda cores=cores: (lambda: cores, None))
@@ -76,7 +76,7 @@ def test_more_cores_than_threads_of_ours_can_use_are_blass(monkeypatch):
     assert machine.reading_threads() == 1
 
 
-def test_training_leaves_blas_one_thread_where_threads_share_a_batch(blas_threads, monkeypatch):
+def test_blas_has_one_thread_while_threads_share_a_batch(blas_threads, monkeypatch):
     seen, find = set(), loop.loss_and_gradients
     monkeypatch.setattr(loop, "loss_and_gradients", lambda *args: seen.add(blas_threads()) or find(*args))
     for threads, left in ((2, 1), (1, 2)):
@@ -90,7 +90,7 @@ def test_training_leaves_blas_one_thread_where_threads_share_a_batch(blas_thread
 
 
 def starts_of_pieces(n):
-    """Of all of IDS, in so many pieces."""
+    """The starts of n equal pieces of IDS."""
     return [at * math.ceil(T / n) for at in range(n)]
 
 
@@ -109,7 +109,7 @@ def test_threads_change_no_more_than_rounding(threads, B, monkeypatch):
     assert max(pieces) - min(pieces) < len(pieces)
 
 
-def test_a_cache_that_is_not_empty_goes_on(monkeypatch):
+def test_pieces_continue_a_cache_that_is_not_empty(monkeypatch):
     on_threads(monkeypatch, 2)
     gpt2 = random_model(LONG, dtype=np.float64)
     cache = gpt2.new_cache()
@@ -117,7 +117,7 @@ def test_a_cache_that_is_not_empty_goes_on(monkeypatch):
     np.testing.assert_allclose(np.concatenate(parts), gpt2(IDS, tape={}), rtol=1e-10, atol=1e-10)
 
 
-def test_long_sequences_of_unequal_lengths_are_shared_too(monkeypatch):
+def test_long_sequences_of_unequal_lengths_are_read_in_pieces(monkeypatch):
     on_threads(monkeypatch, 2)
     gpt2 = random_model(LONG, dtype=np.float64)
     ids, cache = np.stack([IDS, IDS[::-1]]), gpt2.new_cache(2)
@@ -158,7 +158,7 @@ def test_few_tokens_are_not_shared(monkeypatch):
         gpt2(IDS[: 2 * machine.MIN_TOKENS])
 
 
-def test_what_numpy_does_about_overflow_is_the_callers_choice(monkeypatch):
+def test_threads_use_the_callers_errstate(monkeypatch):
     on_threads(monkeypatch, 2)
     parameters = random_model(LONG).parameters
     large = {name: array * np.float32(1e30 if "c_fc" in name else 1) for name, array in parameters.items()}
@@ -169,8 +169,8 @@ def test_what_numpy_does_about_overflow_is_the_callers_choice(monkeypatch):
         gpt2(IDS)
 
 
-def test_a_thread_that_outlives_the_main_one_reads_alone():
-    """Python starts no thread for a pool any more."""
+def test_after_the_main_thread_ended_one_thread_reads():
+    """Python cannot start the threads of a pool then."""
     code = f"""if 1:
         import threading, time, numpy, tiedgpt, tiedgpt.evaluation
         model = tiedgpt.GPT2.random(tiedgpt.Config(7, {T}, 6, 1, 2, bos_token_id=None, eos_token_id=None))
@@ -225,7 +225,7 @@ def test_ctrl_c_ends_all_pieces(monkeypatch):
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_losses_are_shared_and_the_same(threads, monkeypatch):
+def test_losses_are_the_same_on_several_threads(threads, monkeypatch):
     gpt2 = random_model(LONG, dtype=np.float64)
     on_threads(monkeypatch, 1)
     alone = token_losses(gpt2, IDS, 150)

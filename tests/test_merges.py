@@ -90,13 +90,13 @@ def test_texts_without_a_pair_that_comes_twice(text):
     assert learn_merges(text, NO_LIMIT) == []
 
 
-def test_a_run_is_merged_from_the_left():
+def test_repeated_tokens_are_merged_from_the_left():
     """ "aaa" holds the pair twice, and one of the two becomes a token."""
     assert learn_merges("aaa", NO_LIMIT) == [("a", "a")]
     assert learn_merges(" " * 17, NO_LIMIT) == [("Ġ", "Ġ"), ("ĠĠ", "ĠĠ"), ("ĠĠĠĠ", "ĠĠĠĠ")]
 
 
-def test_end_of_text_is_not_learned_from_and_no_word_reaches_across_it():
+def test_no_merge_is_learned_from_end_of_text_or_across_it():
     assert learn_merges(f"ab{EOT}" * 2, NO_LIMIT) == [("a", "b")]
     assert learn_merges(f"!{EOT}?{EOT}" * 2, NO_LIMIT) == []  # "!<|" and "|>?" would be words, or "!?"
 

@@ -43,8 +43,8 @@ def test_the_tape_names_every_activation_and_shape(model):
     assert {array.shape[0] for array in tape.values()} == {1}, "a tape always has the batch axis"
 
 
-def test_a_random_unembedding_is_not_the_embedding_again():
-    """From one seed, too: `random` and `untie` draw from streams of their own."""
+def test_a_random_unembedding_differs_from_a_random_embedding_of_the_same_seed():
+    """`random` and `untie` use different random streams of the same seed."""
     model = GPT2.random(SMALL, seed=3)
     assert np.abs(model.untie("random", seed=3).W_U.T - model.W_E).max() > 1e-3
 
@@ -125,7 +125,7 @@ def padded(prompts):
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
-def test_sequences_of_unequal_lengths_are_as_if_each_were_alone(head, dtype, tolerance):
+def test_sequences_of_unequal_lengths_have_the_logits_of_each_alone(head, dtype, tolerance):
     model = random_model(SMALL.with_head(head), dtype=dtype)
     rows = [list(IDS[0, :n]) for n in (3, 9, 1, 6)]
     ids, lengths = padded(rows)

@@ -1,8 +1,8 @@
-"""The real GPT-2 124M against what others published of it: runs where the checkpoint is on the machine.
+"""GPT-2 124M against published numbers. Skipped if the checkpoint is not on this machine.
 
 goldens/gpt2-124M.json holds the numbers, each with its source: logits, greedy continuations, a final hidden
-state and losses, out of transformers, TransformerLens, llm.c, picoGPT and others. So an error that this
-package and one other implementation had in common would still show.
+state and losses, from transformers, TransformerLens, llm.c, picoGPT and others. So an error that this package
+shares with one other implementation is still found.
 """
 
 import json

@@ -161,7 +161,7 @@ def test_split_tokens(monkeypatch):
     assert [piece.size for piece in paths.split_tokens(TOKENS, 251)] == [1] * 5
 
 
-def test_log_softmax_of_what_no_float_can_hold():
+def test_log_softmax_of_very_large_logits():
     log_p = paths.log_probabilities(np.array([[0.0, -5000.0, 0.0], [-np.inf, 1.0, 1.0]], np.float32))
     log_half = -math.log(2)
     np.testing.assert_allclose(log_p, [[log_half, -5000 + log_half, log_half], [-np.inf, log_half, log_half]])
@@ -303,7 +303,7 @@ def test_a_table_of_bigrams_is_a_perfect_bigram_model():
     assert raw == pytest.approx({"top1": 1, "top5": 1, "kl": 0, "spearman": 1}, abs=1e-12)
 
 
-def test_what_a_matrix_solved_from_the_table_loses_is_what_its_rank_must_lose():
+def test_the_best_W_U_of_a_given_rank_has_the_optimal_kl():
     """For a fixed W_E [V, d] the KL is convex in W_U, so that a search finds its optimum for this rank.
 
     A W_U solved from the bigram table in one go, by least squares on its logarithms, comes near that.
@@ -327,7 +327,7 @@ def test_what_a_matrix_solved_from_the_table_loses_is_what_its_rank_must_lose():
     assert near["raw"]["kl"] < 0.8 * near["unigram"]["kl"]
 
 
-def test_ties_and_few_successors_are_counted_kindly():
+def test_ties_and_tokens_with_few_successors():
     log_p = np.log([0.4, 0.3, 0.15, 0.1, 0.04, 0.01])
     tie = np.array([1, 5]), np.array([50, 50])
     assert bigrams.overlap(log_p, *tie, 1) == 0
@@ -364,7 +364,7 @@ def test_cosines_of_every_pair():
     np.testing.assert_allclose(similarity.cosines(rows), expected, rtol=1e-12, atol=1e-15)
 
 
-def test_similarity_does_not_see_a_rotation():
+def test_similarity_is_invariant_to_rotation():
     """In out_tied's place W_U is the tied matrix in other coordinates; in in_tied's, W_E is unrelated."""
     rng = np.random.default_rng(0)
     W_E, tied = rng.standard_normal((211, 23)), rng.standard_normal((211, 23))
@@ -376,7 +376,7 @@ def test_similarity_does_not_see_a_rotation():
     assert report["in_norm_frequency"] is report["out_norm_frequency"] is None
 
 
-def test_tied_is_like_itself(model):
+def test_in_and_out_of_a_tied_model_correlate_perfectly(model):
     report = similarity.embeddings(model, Corpus.of(some_text(), V))
     assert report["in_out"] == pytest.approx(1)
     assert report["in_tied"] is report["out_tied"] is None
@@ -396,7 +396,7 @@ def test_norms_against_frequency():
     assert report["out_norm_frequency"] == pytest.approx(-1, abs=1e-3)
 
 
-def test_the_tokens_compared_are_the_corpus_s_and_no_more_than_fit():
+def test_the_tokens_compared_are_of_the_corpus_and_at_most_max_tokens():
     assert similarity.sampled_tokens(5).tolist() == [0, 1, 2, 3, 4]
     assert similarity.sampled_tokens(5, Corpus.of([3, 1, 3], 5)).tolist() == [1, 3]
     drawn = similarity.sampled_tokens(50257)
@@ -408,7 +408,7 @@ def test_the_tokens_compared_are_the_corpus_s_and_no_more_than_fit():
 
 
 @pytest.mark.parametrize("config", [SMALL, UNTIED])
-def test_each_layer_says_what_a_model_cut_off_there_says(config):
+def test_each_layer_predicts_as_a_model_of_the_layers_up_to_it(config):
     model = random_model(config, dtype=np.float64)
     layers = lens.lens(model, TOKENS, k=4)
     assert [layer.name for layer in layers] == ["resid_pre.0", "resid_post.0", "resid_post.1"]
@@ -468,7 +468,7 @@ def test_the_sample_of_a_long_text_is_windows_of_its_end(monkeypatch):
     assert set(np.diff(windows[:, 0])) == {23}, "evenly spread"
 
 
-def test_a_loss_that_is_no_number_is_an_error(model):
+def test_a_loss_that_is_not_finite_is_an_error(model):
     model.parameters["h.0.mlp.c_fc.bias"][0] = np.nan
     with pytest.raises(TiedGPTError, match=r"the loss is not a finite number: .* damaged"):
         swap.losses(model, TOKENS)

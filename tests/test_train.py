@@ -70,7 +70,7 @@ def train(trainer, until=None):
     ("changes", "only"),
     [({"threads": 1}, None), ({"threads": 2}, None), ({"threads": 2, "accumulate": 3}, None), ({}, "head")],
 )
-def test_a_run_goes_on_as_if_it_had_not_stopped(changes, only, stop, tmp_path):
+def test_a_resumed_run_has_the_same_numbers(changes, only, stop, tmp_path):
     """With dropout: every loss and every parameter of a run in two parts is an unbroken run's, to the bit."""
     tiedgpt.save_model(random_model(UNTIED), None, tmp_path / "start")
     settings, model = replace(TINY, **changes), tiedgpt.load_model(tmp_path / "start")
@@ -99,7 +99,7 @@ def test_settings_may_be_numpy_numbers(tmp_path):
     assert Trainer.resume(tmp_path, one.tokens, one.held_out).settings == one.settings
 
 
-def test_more_steps_than_were_planned(tmp_path):
+def test_resume_with_more_steps(tmp_path):
     first = trainer()
     train(first)
     first.save(tmp_path)
@@ -202,7 +202,7 @@ def test_the_head_alone_is_trained():
         (replace(SMALL, vocab_size=50), {}, None, 400, "token id .* is outside the vocabulary of 50"),
     ],
 )
-def test_what_does_not_fit(config, settings, only, size, message):
+def test_arguments_that_do_not_fit_each_other(config, settings, only, size, message):
     with pytest.raises(ArgumentError, match=message):
         trainer(random_model(config), replace(TINY, **settings), only, size)
 
@@ -301,7 +301,7 @@ def test_a_state_of_another_model_or_cut_short_or_none(tmp_path):
 # its parts
 
 
-def test_the_learning_rates_course():
+def test_the_learning_rate_schedule():
     rates = [learning_rate(step, 100, 2.0, 10) for step in range(101)]
     assert rates[0] == pytest.approx(2 / 11)
     assert np.diff(rates[:11]) == pytest.approx([2 / 11] * 10)
@@ -325,7 +325,7 @@ def test_a_dropout_that_is_no_probability_is_refused(name, rate):
         replace(SMALL, **{name: rate})
 
 
-def test_clipping_scales_what_is_too_long():
+def test_clipping_scales_long_gradients():
     gradient = np.array([3.0, -4.0])
     assert clip(gradient, 5.0) == (5, 1)
     assert clip(gradient, 0.5) == (5, pytest.approx(0.1, rel=1e-6))
@@ -420,7 +420,7 @@ def at_step(monkeypatch, step, do):
     monkeypatch.setattr(Trainer, "_draw", interrupted)
 
 
-def test_what_it_says_and_writes(run, tmp_path, unbroken):
+def test_stdout_stderr_and_files_of_a_run(run, tmp_path, unbroken):
     code, out, err = run(*SHORT)
     assert code == 0
     log = records(unbroken / "log.jsonl")
@@ -455,7 +455,7 @@ def test_json_and_what_score_says_of_the_same_text(run, tmp_path, capfd):
     assert report["val_bits_per_byte"] == pytest.approx(expected["bits_per_byte"], rel=1e-6)
 
 
-def test_a_text_of_its_own_is_held_out(run, tmp_path):
+def test_val_names_the_held_out_text(run, tmp_path):
     (tmp_path / "val.txt").write_text(TEXT[-100:])
     report = json.loads(run(*SHORT, "--json", "--val", tmp_path / "val.txt")[1])
     model = tiedgpt.load_model(tmp_path / "model")
@@ -478,7 +478,7 @@ def test_a_text_with_fewer_tokens_than_asked_for(run, tmp_path):
     assert code == 0
     size = tiedgpt.load_model(tmp_path / "model").config.vocab_size
     assert size < 1000
-    assert f"note: the text has only {size} tokens to learn: this is the vocabulary's size\n" in err
+    assert f"note: only {size} tokens can be learned from the text: the vocabulary has no more\n" in err
     assert f"{size:,} tokens\n" in out
 
 
@@ -843,7 +843,7 @@ def test_a_run_that_is_done(run, tmp_path):
     assert [line["step"] for line in records(tmp_path / "log.jsonl")] == [7, 8]
 
 
-def test_a_directory_called_as_a_model_is_the_directory(run, tmp_path, monkeypatch):
+def test_resume_reads_a_directory_even_if_its_name_is_a_models(run, tmp_path, monkeypatch):
     """To load by that name would be to look for GPT-2, or to go on from its weights."""
     monkeypatch.chdir(tmp_path)
     assert run(*SHORT, out="gpt2")[0] == 0
@@ -866,7 +866,7 @@ def test_a_directory_called_as_a_model_is_the_directory(run, tmp_path, monkeypat
         (("--val", "CORPUS"), "was trained on another text: give the same text"),
     ],
 )
-def test_a_run_that_goes_on_stays_what_it_was(flags, message, run, tmp_path, unbroken, corpus):
+def test_resume_refuses_flags_that_would_change_the_run(flags, message, run, tmp_path, unbroken, corpus):
     before = contents(unbroken / "model")
     flags = [corpus if flag == "CORPUS" else flag for flag in flags]
     with open(corpus, "rb") as file:
@@ -923,7 +923,7 @@ def test_a_run_cannot_go_on_with_another_text_or_a_damaged_state(run, tmp_path):
         (None, ("--resume",), "--n-layer cannot be given with --resume: it stays as it was"),
     ],
 )
-def test_wrong_from_the_start(text, flags, message, run, tmp_path, corpus):
+def test_flags_refused_for_a_new_model(text, flags, message, run, tmp_path, corpus):
     if text is not None:
         corpus = tmp_path / "text.txt"
         corpus.write_bytes(text)
@@ -941,12 +941,12 @@ def test_wrong_from_the_start(text, flags, message, run, tmp_path, corpus):
         (("--vocab-size", "300"), "--vocab-size cannot be given with --from: the checkpoint decides it"),
     ],
 )
-def test_wrong_for_a_checkpoint(flags, message, run, tmp_path):
+def test_flags_refused_with_from(flags, message, run, tmp_path):
     assert_one_error_line(run("--from", "shakespeare-tied", *flags), message)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_places_that_are_taken(run, tmp_path, unbroken):
+def test_occupied_directories_and_files_are_refused(run, tmp_path, unbroken):
     (tmp_path / "file").touch()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()

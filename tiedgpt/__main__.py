@@ -1,10 +1,10 @@
-"""The entry of `tiedgpt` and `python -m tiedgpt`. Ctrl-C ends the command with exit code 130 at any time.
+"""Start `tiedgpt` or `python -m tiedgpt`. Ctrl-C ends the command with exit code 130 at any time.
 
 It sets its own handler of SIGINT before it imports anything slow:
 - while modules are imported, SIGINT ends the process at once: there is nothing to clean up, and an import can
   turn KeyboardInterrupt into another exception (2 of 250 tries);
 - while the command runs, it raises KeyboardInterrupt as usual, so that half-written files are removed;
-- after that it is ignored: the exit code is decided.
+- after the command it is ignored, so that it does not change the exit code.
 """
 
 import os
@@ -40,7 +40,7 @@ def exit_at_once(*_: "Any") -> None:
 
 
 def on_exception(kind: type[BaseException], error: BaseException, traceback: "Any") -> None:
-    """No traceback for a second Ctrl-C while the first is handled, or for what an import made of a Ctrl-C."""
+    """Exit without a traceback if the error is a Ctrl-C or was caused by one, as in an import."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, KeyboardInterrupt):
@@ -50,7 +50,7 @@ def on_exception(kind: type[BaseException], error: BaseException, traceback: "An
 
 
 def on_ignored_exception(ignored: "Any") -> None:
-    """No lost Ctrl-C: Python ignores an exception in a finalizer, a KeyboardInterrupt too."""
+    """Exit after a Ctrl-C in a finalizer. Python ignores exceptions there, KeyboardInterrupt too."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
         exit_at_once()
     sys.__unraisablehook__(ignored)

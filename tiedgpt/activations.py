@@ -1,4 +1,4 @@
-"""The activations that other GPT-2 checkpoints use. GPT-2's own is gelu_new, in ops.py.
+"""Activation functions of GPT-2 checkpoints, with their derivatives. GPT-2's own, gelu_new, is in ops.py.
 
 ACTIVATIONS maps the activation_function of a config.json to a function and its derivative.
 """
@@ -54,7 +54,7 @@ def gelu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
 
 
 def gelu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """(x Phi)' = Phi + x phi, with phi the normal density exp(-x^2 / 2) / sqrt(2 pi)."""
+    """dout (x Phi)', with (x Phi)' = Phi + x phi and phi = exp(-x^2 / 2) / sqrt(2 pi), the normal density."""
     phi = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
     return dout * (normal_cdf(x) + x * phi)
 
@@ -65,7 +65,7 @@ def relu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
 
 
 def relu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """1 where x > 0, else 0. At x = 0 the derivative does not exist, and 0 is used as in torch."""
+    """dout where x > 0, else 0. At x = 0 the derivative does not exist; 0 is used, as in torch."""
     return dout * (x > 0)
 
 
@@ -80,7 +80,7 @@ def silu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
 
 
 def silu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """(x s)' = s + x s (1 - s), with s = sigmoid(x)."""
+    """dout (x s)', with (x s)' = s + x s (1 - s) and s = sigmoid(x)."""
     s = sigmoid(x)
     return dout * (s + x * s * (1.0 - s))
 
@@ -91,13 +91,13 @@ def quick_gelu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
 
 
 def quick_gelu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """(x s)' = s + 1.702 x s (1 - s), with s = sigmoid(1.702 x)."""
+    """dout (x s)', with (x s)' = s + 1.702 x s (1 - s) and s = sigmoid(1.702 x)."""
     s = sigmoid(1.702 * x)
     return dout * (s + 1.702 * x * s * (1.0 - s))
 
 
 def tanh_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """1 - tanh(x)^2."""
+    """dout tanh'(x), with tanh'(x) = 1 - tanh(x)^2."""
     t = np.tanh(x)
     return dout * (1.0 - t * t)
 

@@ -1,4 +1,4 @@
-"""Checks of arguments. Each returns the checked value or raises ArgumentError."""
+"""Checks of arguments. They raise ArgumentError, or return the value as later code needs it."""
 
 from difflib import get_close_matches
 from typing import Any
@@ -12,7 +12,7 @@ from .run import KVCache, activation_names
 
 
 def as_array(ids: Any) -> np.ndarray:
-    """ids as an array, if they are token ids and not text, and their rows have one length."""
+    """ids as an array, if they are not text and all rows have the same length."""
     if isinstance(ids, (str, bytes)):
         raise ArgumentError("expected token ids, got text: encode it first, with tokenizer.encode(text)")
     try:
@@ -108,7 +108,7 @@ def check_seed(seed: Any) -> int:
 
 
 def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -> None:
-    """The cache was made for this model and this many sequences, and has room for `batch` [B, T]."""
+    """Check that the cache is one of this model, for as many sequences, with room for `batch` [B, T]."""
     L, B, H, _, K = cache.keys.shape
     if (cache.keys.dtype, L, H, K) != (dtype, config.n_layer, config.n_head, config.head_width):
         raise ArgumentError("the cache was made for another model: make one with this model's new_cache")
@@ -124,7 +124,7 @@ def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -
 
 
 def check_edits(edits: Any, config: Config) -> Any:
-    """edits, if each name is an activation of the model and each value a function."""
+    """edits, if each key is the name of an activation and each value is a function."""
     names = activation_names(config) if edits else []
     for name, function in (edits or {}).items():
         if name not in names:
@@ -138,7 +138,7 @@ def check_edits(edits: Any, config: Config) -> Any:
 
 
 def check_parameters(parameters: Parameters, config: Config) -> np.dtype:
-    """The dtype of the parameters, if their names, shapes and dtype are those of the configuration."""
+    """The dtype of the parameters, if they have the configuration's names and shapes and one float dtype."""
     shapes = parameter_shapes(config)
     for name, shape in shapes.items():
         if name not in parameters:

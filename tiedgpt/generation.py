@@ -1,7 +1,7 @@
 """Sampling: read the prompt once, then choose one token after another.
 
-`sample_steps` chooses the tokens of all samples, one step at a time. `generate` is the same for one sequence
-of ids, and `generate_text` for text that is printed while it grows.
+`sample_steps` yields the next token of each sample of a batch. `generate` yields the tokens of one sequence.
+`generate_text` yields text that can be printed at once.
 """
 
 import sys
@@ -75,7 +75,7 @@ class Sampling:
             return int(logits.argmax())
         p = self.probabilities(logits)
         cumulative = np.cumsum(p, out=p)
-        # subtle: the sum is 1 only up to rounding, so the draw is scaled by it and never passes the end;
+        # The sum is 1 only up to rounding, so the random number is scaled by it and cannot be past the end.
         # side="right" never chooses a token of probability 0.
         return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
@@ -96,8 +96,8 @@ def sample_steps(
     changes a logit in its seventh digit and about 1 sampled token in 10,000.
 
     When the context is full, the later half of the tokens is kept and read again from position 0, because
-    GPT-2's positions are absolute and cached keys hold for their position only. So past n_ctx a token sees
-    n_ctx / 2 to n_ctx tokens before it.
+    GPT-2's positions are absolute and cached keys are valid for their position only. So in a text longer than
+    n_ctx, each new token is predicted from the last n_ctx / 2 to n_ctx tokens.
     """
     B, n_ctx = len(prompts), model.config.n_ctx
     lengths = np.array([len(prompt) for prompt in prompts])
@@ -126,7 +126,7 @@ def sample_steps(
 
 
 def slide(model: GPT2, cache: KVCache, texts: list[list[int]]) -> None:
-    """Shorten the rows of a full cache to the later half of their texts, less the last token."""
+    """For rows whose cache is full, cache the last half of their text only, without the last token."""
     n_ctx = model.config.n_ctx
     rows = np.flatnonzero(np.broadcast_to(cache.length, len(texts)) == n_ctx)
     kept = max(1, n_ctx // 2) - 1

@@ -1,10 +1,10 @@
-"""Memory layout and threads: what makes the code fast and changes no result but for rounding.
+"""Memory layout and threads, for speed. They change results by rounding at most.
 
 NumPy passes matrix products to BLAS, which uses all cores, and runs everything else on one core. On two
-cores, "everything else" is a quarter of the time in which GPT-2 124M reads a text, and half of a small
-model's. So on up to MAX_THREADS cores, Python threads share the work, and each runs its own products.
+cores, "everything else" takes a quarter of the time to read a text with GPT-2 124M, and half of it with a
+small model. So on up to MAX_THREADS cores, Python threads share the work, and each computes its own products.
 
-`openblas` and `keep_freed_memory` call C libraries by ctypes. Where a library is missing they do nothing.
+`openblas` and `keep_freed_memory` call C libraries with ctypes. If a library is missing they do nothing.
 """
 
 import ctypes
@@ -112,12 +112,12 @@ def one_blas_thread() -> Iterator[None]:
 def reading_threads() -> int:
     """How many Python threads share a text: BLAS's usual thread count, or 1 if that exceeds MAX_THREADS.
 
-    With more cores, MAX_THREADS threads would leave too many idle. (Measured: two cores, where sharing takes
-    a fifth less time. More than four is a guess.) A BLAS other than OpenBLAS cannot be limited, so there it
-    is 1.
+    With more cores, MAX_THREADS threads would leave too many idle. On two cores, sharing takes a fifth less
+    time; the limit of four was not measured. With a BLAS other than OpenBLAS it is 1, because its threads
+    cannot be limited from here.
     """
     blas = openblas()
-    if blas is None or not main_thread().is_alive():  # after its end a pool cannot start threads
+    if blas is None or not main_thread().is_alive():  # after the main thread has ended, no thread can start
         return 1
     get, _ = blas
     with _lock:
@@ -128,8 +128,8 @@ def reading_threads() -> int:
 def split_work(n: int, most: int, tokens: int) -> tuple[int, int]:
     """The number of threads for n rows (`tokens` in all), and the rows of a piece, at most `most`.
 
-    Each thread gets the same number of pieces. All threads are used or one, because BLAS has one thread
-    meanwhile and a core without a Python thread would be idle.
+    Each thread gets the same number of pieces. Either all threads are used or one: BLAS uses one thread while
+    they run, so a core without a Python thread would be idle.
     """
     threads = reading_threads()
     if tokens < MIN_TOKENS * threads:
@@ -140,7 +140,7 @@ def split_work(n: int, most: int, tokens: int) -> tuple[int, int]:
 
 @contextmanager
 def thread_map(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """A `map` that runs on several threads, or Python's own `map` for one.
+    """A `map` that runs on several threads. For one thread it is Python's own `map`.
 
     The caller's np.errstate holds in all threads. If the block fails, calls that have not begun are dropped.
     """
@@ -163,8 +163,8 @@ def thread_map(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
 def training_threads(n_embd: int) -> int:
     """How many Python threads share a training batch.
 
-    One per core for a small model. In a wide model products are most of the work: BLAS shares them itself,
-    and no thread needs a gradient of its own.
+    One per core for a small model. In a wide model most of the work is matrix products: BLAS runs them on all
+    cores, and one thread needs memory for one gradient only.
     """
     if n_embd >= WIDE or openblas() is None:
         return 1

@@ -5,9 +5,9 @@ Letters, here and everywhere:
     B batch    T time, the tokens given    S time with those in the cache    V vocab_size
     D n_embd, the width of the residual stream    H n_head    K = D / H, the width of a head    F n_inner
 
-Weights arrive under their checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. `run` carries the
-rest of a forward pass (run.py): `run.tap` records an activation if a tape was given, `run.dropout` acts in
-training only, `run.extend` adds to the cache if there is one. A tape is a dict that receives:
+Arguments have the weights' checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. `run` has the rest
+of a forward pass (run.py). `run.tap` returns the activation that it is given and, if there is a tape, records
+it. `run.dropout` acts in training only. `run.extend` adds to the KV cache. A tape is a dict that receives:
 
     embed  resid_pre.N  resid_mid.N  resid_post.N  final          [B, T, D]    logits [B, T, V]
     attn.N.in  attn.N.out  mlp.N.in  mlp.N.out                    [B, T, D]    attn.N.qkv [B, T, 3 D]
@@ -35,24 +35,24 @@ Array = np.ndarray
 
 
 def split_heads(qkv: Array, H: int) -> Array:  # [B, T, 3 D] -> [3, B, H, T, K]
-    """q, k and v as views of qkv, each divided into heads."""
+    """q, k and v of each head, as views of qkv."""
     return qkv.reshape(*qkv.shape[:2], 3, H, -1).transpose(2, 0, 3, 1, 4)
 
 
 def merge_heads(heads: Array) -> Array:  # [B, H, T, K] -> [B, T, D]
-    """The heads' outputs side by side."""
+    """The outputs of all heads of a token, one after the other."""
     B, H, T, K = heads.shape
     return heads.swapaxes(1, 2).reshape(B, T, H * K)
 
 
 def attention_scale(config: Config, layer: int) -> float:
-    """The factor of q k^T: 1 / sqrt(K) in GPT-2, so that scores do not grow with K."""
+    """The factor of q k^T. In GPT-2 it is 1 / sqrt(K), so that scores do not grow with K."""
     scale = 1 / math.sqrt(config.head_width) if config.scale_attn_weights else 1.0
     return scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale
 
 
 def hide_future(scores: Array, start: int | Array) -> Array:  # [B, H, T, S], changed in place
-    """The causal mask: -inf where a token (row) would see a later token (column). Row 0 is at `start`."""
+    """The causal mask: -inf where a column is a later token than the row. Row 0 has position `start`."""
     T, S = scores.shape[-2:]
     if isinstance(start, np.ndarray):  # [B], sequences of unequal lengths
         later = np.arange(S) > (start[:, None] + np.arange(T))[..., None]  # [B, T, S]
@@ -166,10 +166,10 @@ class GPT2:
         """The logits of the token after each of `ids`: [T] -> [T, V], [B, T] -> [B, T, V].
 
         With a cache, `ids` continue the tokens in it and are added to it. For sequences of unequal lengths,
-        pad `ids` on the right with any token and give their `lengths` [B]: each row up to its length is as if
-        it were alone, and what follows has no meaning. `edit` maps names of activations to functions that
-        replace them: {"attn.3.out": np.zeros_like} removes a layer's attention. Raises ArgumentError for ids
-        that are not whole numbers in [0, V), an empty sequence, or one longer than the context.
+        pad `ids` on the right with any token and give their `lengths` [B]. The logits of a row up to its
+        length are those of the row alone; the others have no meaning. `edit` maps the names of activations to
+        functions that return new ones: {"attn.3.out": np.zeros_like} removes a layer's attention. Raises
+        ArgumentError for ids outside [0, V), an empty sequence, or one longer than the context.
         """
         logits = unembed(self.hidden(ids, cache, tape, None, lengths, edit), self.W_U)
         if tape is not None:
@@ -185,7 +185,7 @@ class GPT2:
         lengths: Any = None,
         edit: Edits | None = None,
     ) -> Array:
-        """The output head's input: [T] -> [T, D], [B, T] -> [B, T, D]. Takes and raises what a call does.
+        """The input of the output head: [T] -> [T, D], [B, T] -> [B, T, D]. Otherwise as a call of the model.
 
         Without a tape, a long text is read in pieces by several threads (prefill.py), so the number of cores
         changes the rounding. `progress` is called with the number of tokens in each piece.
@@ -206,19 +206,19 @@ class GPT2:
         return KVCache(self.config, batch, self.config.n_ctx if capacity is None else capacity, self.dtype)
 
     def tie(self) -> "GPT2":
-        """This model with wte.T as its output matrix. A W_U of its own is left out."""
+        """This model with wte.T as its output matrix, without the W_U of an untied model."""
         parameters = {name: array for name, array in self.parameters.items() if name != "lm_head.weight"}
         return GPT2(self.config.with_head("tied"), parameters)
 
     def untie(self, init: str = "copy", seed: int = 0) -> "GPT2":
         """This tied model with its own W_U.
 
-        init: "copy" starts W_U as wte.T (no logit changes), "random" as GPT-2's weights (from `seed`),
-        "zeros" as 0. Raises ArgumentError for another init, and for a model that has its own W_U already.
+        init: "copy" starts W_U as wte.T (the logits stay the same), "random" as normal random numbers (from
+        `seed`), "zeros" as 0. Raises ArgumentError for another init, and for a model that is untied already.
         """
         if not self.config.tied:
             raise ArgumentError("the model is untied already; to start W_U anew, use model.tie().untie(init)")
-        # The memory order of wte: in another order BLAS adds in another order, and logits would change.
+        # The memory order of wte, because in another one BLAS adds in another order, which changes logits.
         order = "F" if self.W_E.flags.f_contiguous and not self.W_E.flags.c_contiguous else "C"
         lm_head = machine.aligned(self.W_E.shape, self.dtype, order)
         if init == "copy":

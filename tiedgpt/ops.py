@@ -1,9 +1,9 @@
 """The functions that GPT-2 is made of. Each is followed by its derivative.
 
-Arrays in, arrays out; the output has the input's dtype. `dx` is the gradient of the loss with respect to x,
-and has x's shape. `f_backward(dout, ...)` takes the gradient with respect to f's output, then the inputs of f
-that it needs (softmax_backward: f's output). Where f has weights, their gradients are written into `grad`, a
-dict of arrays with the weights' names.
+Inputs and outputs are arrays of one dtype. `dx` is the gradient of the loss with respect to x, and has x's
+shape. `f_backward(dout, ...)` takes dout, the gradient with respect to f's output, then the inputs of f that
+it needs (softmax_backward: f's output), and returns dx. If f has weights, it writes their gradients into
+`grad`, a dict of arrays with the weights' names.
 
 Constants are Python floats: a NumPy float64 scalar such as np.sqrt(2) would turn a float32 array into
 float64. Powers are products: NumPy's x**3 is tens of times slower than x * x * x.
@@ -22,7 +22,7 @@ def gelu_new(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
 
         0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))     [Hendrycks & Gimpel 2016, arXiv:1606.08415]
 
-    It works in place, because the MLP's arrays are the largest of the forward pass.
+    Computed in one new array, because the MLP's arrays are the largest of a block.
     """
     out = x * x
     out *= 0.044715 * SQRT_OF_2_OVER_PI

@@ -1,6 +1,6 @@
 """The table of GPT-2's parameters: names, shapes, counts.
 
-Loading checks against it, saving writes it, counting sums it. The names are those of checkpoints:
+Loading, saving and counting use this table. The names are those of checkpoints:
 
     wte.weight [V, D]             token embedding, W_E        h.N.ln_1, h.N.ln_2, ln_f    layer norms
     wpe.weight [n_ctx, D]         position embedding, W_pos   h.N.attn.c_attn [D, 3D]     W_Q | W_K | W_V
@@ -56,7 +56,7 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 
 
 def nest(parameters: Parameters) -> dict[str, Any]:
-    """The same arrays in nested dicts, one level for each step of their names, and h as a list of layers.
+    """The arrays in nested dicts, one level for each part of their names; "h" is a list of layers.
 
     >>> tree = nest({"wte.weight": 1, "h.0.ln_1.weight": 2, "h.0.ln_1.bias": 3, "h.1.ln_1.weight": 4})
     >>> tree["wte"], tree["h"][0], tree["h"][1]
@@ -85,7 +85,7 @@ def unflatten(flat: np.ndarray, shapes: dict[str, tuple[int, ...]]) -> Parameter
     return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
-GROUPS = {  # group -> the part of the name that its tensors share
+GROUPS = {  # group -> a text that is in the names of its tensors only
     "token embedding": "wte.",
     "position embedding": "wpe.",
     "attention": ".attn.",

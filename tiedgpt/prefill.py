@@ -1,9 +1,9 @@
-"""Long texts, read in pieces by several threads. The numbers are those of one pass, up to rounding.
+"""Read long texts in pieces, on several threads. The results are those of one pass, up to rounding.
 
-Pieces are faster than one pass. The scores of a piece stay in the processor's cache, most scores that the
-causal mask would hide are never computed, and threads share softmax, gelu and layer norms, which NumPy runs
-on one core. All that a piece needs from the pieces before it is their keys and values, layer by layer, so
-each thread waits at a layer until the piece before has passed it.
+Pieces are faster than one pass: the scores of a piece stay in the processor's cache, most scores that the
+causal mask would hide are not computed, and softmax, gelu and layer norms, which NumPy runs on one core, run
+on all threads. In each layer, a piece needs only the keys and values of the pieces before it. So its thread
+waits in each layer until the piece before has computed them.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,17 @@ class CachePiece:
     """The part of a cache that one thread fills, while other threads fill the parts before and after it."""
 
     def __init__(self, cache: KVCache, offset: int, before: "CachePiece | None") -> None:
-        self.offset = offset  # of the piece in the ids that are read
+        self.offset = offset  # of the piece's first token in the ids
         self.length = cache.length + offset  # tokens before this piece
         self.cache = cache
         self.before = before
-        self.filled = [Event() for _ in range(cache.config.n_layer)]  # set when a layer is complete so far
+        self.filled = [
+            Event() for _ in range(cache.config.n_layer)
+        ]  # of each layer: set when its cache is complete up to this piece's end
         self.cancelled = False
 
     def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As KVCache.extend, after the piece before has filled this layer."""
+        """As KVCache.extend. Waits until the piece before has filled this layer."""
         extended = self.cache.write(layer, self.length, k, v)
         if self.before is not None:
             self.before.filled[layer].wait()
@@ -51,10 +53,10 @@ class CachePiece:
 def prefill(
     forward: Forward, ids: np.ndarray, run: Run, dtype: Any, progress: Callable[[int], Any] | None
 ) -> np.ndarray:  # [B, T] -> [B, T, D]
-    """`forward(ids, run=run)`, in pieces where `ids` are many, without a tape and edits.
+    """`forward(ids, run=run)`, in pieces if there are many ids; in one pass with a tape or with edits.
 
-    They are many above PIECE_TOKENS for each sequence, or from machine.MIN_TOKENS for each thread. While the
-    threads read, BLAS has one thread in the whole process. `progress` is called with each piece's length.
+    Ids are many if a sequence has more than PIECE_TOKENS, or all together have machine.MIN_TOKENS for each
+    thread. Meanwhile BLAS uses one thread in the whole process. `progress` gets the length of each piece.
     """
     B, T = ids.shape
     threads, step = machine.split_work(T, PIECE_TOKENS, B * T)

@@ -1,7 +1,7 @@
-"""What a forward pass carries beside the weights: the cache it continues, the tape it fills, its dropout.
+"""The state of a forward pass besides the weights: KV cache, tape of activations, edits, dropout.
 
-`Run` is one forward pass. Each method does nothing unless it was asked for, so the functions of model.py
-serve plain logits, generation, training and study alike.
+Each part is optional. Without it, the method of `Run` that uses it returns its input. So the functions of
+model.py are the same for logits, generation, training and study.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ def activation_names(config: Config) -> list[str]:
 
 
 def edited(x: np.ndarray, edit: Callable[[np.ndarray], Any], name: str) -> np.ndarray:
-    """edit(x), in x's shape and dtype. x itself is not changed, whatever `edit` does."""
+    """edit(x), with x's shape and dtype. It gets a copy, so it cannot change x."""
     new = np.asarray(edit(x.copy()), x.dtype)
     if new.shape != x.shape:
         raise ArgumentError(f"the edit of {name} returned shape {new.shape}; expected {x.shape}")
@@ -45,8 +45,8 @@ def edited(x: np.ndarray, edit: Callable[[np.ndarray], Any], name: str) -> np.nd
 class KVCache:
     """The keys and values of the tokens read so far: [L, B, H, capacity, K], the first `length` filled.
 
-    `length` is an int, or an array [B] for sequences of unequal lengths. `hide_future` hides what lies after
-    a sequence's end, until tokens overwrite it.
+    `length` is an int, or an array [B] for sequences of unequal lengths. Entries after the end of a shorter
+    sequence have no meaning: `hide_future` masks them until new tokens overwrite them.
     """
 
     def __init__(self, config: Config, batch: int, capacity: int, dtype: Any) -> None:
@@ -61,7 +61,7 @@ class KVCache:
     def write(
         self, layer: int, start: int | np.ndarray, k: np.ndarray, v: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:  # [B, H, T, K] twice -> [B, H, S, K] twice
-        """Store a layer's keys and values from position `start` on; return all up to the last of them."""
+        """Store a layer's keys and values from position `start` on; return those of all positions so far."""
         T = k.shape[2]
         if isinstance(start, np.ndarray):
             end = int(start.max()) + T
@@ -75,17 +75,17 @@ class KVCache:
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
 
     def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`write` after the tokens read so far. The caller raises `length` after the last layer."""
+        """`write` after the tokens read so far. The caller increases `length` after the last layer."""
         return self.write(layer, self.length, k, v)
 
     def copy_rows(self, rows: Any, other: "KVCache") -> None:
-        """Copy the first keys and values of `other` into these rows. `length` stays."""
+        """Copy the keys and values of `other` to the start of these rows. `length` does not change."""
         n = other.length
         self.keys[:, rows, :, :n] = other.keys[:, :, :, :n]
         self.values[:, rows, :, :n] = other.values[:, :, :, :n]
 
     def repeat(self, batch: int) -> "KVCache":
-        """A cache for `batch` sequences that all begin as this cache's only sequence does."""
+        """A cache for `batch` sequences that all begin with the tokens of this cache's one sequence."""
         copies = KVCache(self.config, batch, self.capacity, self.keys.dtype)
         copies.copy_rows(slice(None), self)
         copies.length = self.length
@@ -106,9 +106,9 @@ class Run:
         self.config = config
         self.cache = cache
         self.tape = tape
-        self.rng = rng  # given in training only: then there is dropout
+        self.rng = rng  # for dropout; given in training only
         self.edits = edits or {}
-        self.layer = 0  # of the block that is running
+        self.layer = 0  # the number of the block that is running
         self.start = 0 if cache is None else cache.length  # the first token's position; [B] if they differ
 
     def positions(self, T: int) -> Any:
@@ -118,11 +118,11 @@ class Run:
         return slice(self.start, self.start + T)
 
     def name(self, name: str) -> str:
-        """A name with the layer's number for N, as the tape has it: "attn.N.qkv" -> "attn.3.qkv"."""
+        """A name on the tape, with the layer's number for N: "attn.N.qkv" -> "attn.3.qkv"."""
         return name.replace(".N", f".{self.layer}")
 
     def tap(self, name: str, x: np.ndarray) -> np.ndarray:
-        """Replace x by its edit, if there is one; record it on the tape, if there is one. Returns x."""
+        """Return x, or its edit if there is one, and record it if there is a tape."""
         if self.edits and (edit := self.edits.get(self.name(name))):
             x = edited(x, edit, self.name(name))
         if self.tape is not None:
@@ -130,7 +130,7 @@ class Run:
         return x
 
     def taped(self, name: str) -> Any:
-        """What the tape holds under `name`; None where nothing was recorded."""
+        """The activation that the tape has under `name`; None if there is none."""
         return None if self.tape is None else self.tape.get(self.name(name))
 
     def dropout(self, name: str, x: np.ndarray, p: float) -> np.ndarray:  # [...] -> [...]
@@ -142,10 +142,10 @@ class Run:
             return x
         return x * self.tap(f"{name}.kept", dropout_mask(x.shape, p, x.dtype, self.rng))
 
-    def redo_dropout(self, name: str, dout: np.ndarray) -> np.ndarray:  # [...] -> [...]
-        """Multiply x by the factors that `dropout` recorded; the backward pass needs them, too."""
+    def redo_dropout(self, name: str, x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+        """Multiply x by the factors that `dropout` recorded. This is also the derivative of dropout."""
         kept = self.taped(f"{name}.kept")
-        return dout if kept is None else dout * kept
+        return x if kept is None else x * kept
 
     def extend(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Add this layer's keys and values [B, H, T, K] to the cache; return all of them [B, H, S, K]."""

@@ -1,4 +1,4 @@
-"""Text that comes in from files and goes out to terminals."""
+"""Read text files; make text safe for terminals; print notes and errors."""
 
 import os
 import sys
@@ -43,7 +43,7 @@ CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr
 
 
 def printable(text: str) -> str:
-    """text; if stdout is a terminal, with U+FFFD for control characters, which the terminal would obey."""
+    """text; if stdout is a terminal, with U+FFFD in place of control characters, which could change it."""
     return text.translate(CONTROLS) if sys.stdout.isatty() else text
 
 
@@ -58,7 +58,7 @@ def print_error(error: object) -> None:
 
 
 class Messages:
-    """The stderr of a command. Text that cannot be written is dropped; if quiet, all but errors is."""
+    """The stderr of a command. If `quiet`, it prints errors only. Text that cannot be written is dropped."""
 
     def __init__(self, stream: Any) -> None:
         self.quiet = False
@@ -76,15 +76,15 @@ class Messages:
                 self._stream.write(text)
                 self._stream.flush()
             except OSError:
-                drop(self._stream)
+                discard_unwritten(self._stream)
         return len(text)
 
     def flush(self) -> None:
         pass
 
 
-def drop(stream: Any) -> None:
-    """Send to nowhere what a stream holds but cannot write. Python would try again at exit, and complain."""
+def discard_unwritten(stream: Any) -> None:
+    """Discard the text that a stream could not write. Python would try again at exit and print an error."""
     try:
         stream.flush()
     except OSError:

@@ -3,9 +3,9 @@
     .model.safetensors.248dfc3911869ec4.part    the bytes received so far; the name holds the remote file's
                                                 hash or ETag, so parts of two versions are never joined
 
-Every attempt takes the same steps: look how long the part is, ask for the rest, check that the answer is
-the rest of that very file, and append it. An attempt may end at any point (a cut connection, Ctrl-C,
-kill -9). The next one, in this process or in another, continues from the part it finds.
+Every attempt has the same steps: read the length of the part, ask for the rest, check that the answer is the
+rest of the same file, and append it. An attempt may end at any point (a lost connection, Ctrl-C, kill -9).
+The next one, in this process or another, continues from the part.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ class Version:
 
 
 class Interrupted(Exception):
-    """An attempt failed in a way that may pass; the next attempt may succeed."""
+    """An attempt failed, but the next one may succeed."""
 
     def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
@@ -69,7 +69,7 @@ class Interrupted(Exception):
 
 @dataclass
 class Server:
-    """A folder of files on a server. `note` is called with each message for a user who waits."""
+    """A folder of files on a server. `note` is called with each message for the user."""
 
     base: str  # the URL of the folder
     label: str  # its short name in messages
@@ -183,7 +183,7 @@ class Server:
             error, (requests.ConnectionError, requests.Timeout, exceptions.ChunkedEncodingError)
         ):
             reason = short_repr(text, 200)
-        # A server that was reached before may come back soon; one that never was will not.
+        # Try again if the server answered before. If it never did, the address or the network is wrong.
         elif self.was_reached or isinstance(error, requests.ReadTimeout) or "aborted" in text:
             return Interrupted(reason)
         return CheckpointError(f"{self.label}/{file} cannot be reached: {reason}")

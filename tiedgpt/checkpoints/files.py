@@ -17,7 +17,7 @@ from ..errors import CheckpointError, short_repr
 
 MAX_TEXT = 1 << 25  # bytes; GPT-2's largest text file, tokenizer.json, has about 3 million
 LOCK = ".lock"  # a file that a process keeps locked while it uses the directory
-MOVING = ".moving"  # the same, while it moves files there
+MOVING = ".moving"  # a file that a process keeps locked while it moves files there
 MAX_WAIT = 10  # seconds for another process to move its files
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 
@@ -71,7 +71,7 @@ class StagedFiles:
     In a directory that everyone can write to, no other user can guess the staging directory's name or write
     to it:
 
-        .NAME.save.RANDOM.tmp/   permissions 0700; inside of NAME it is .save.RANDOM.tmp
+        .NAME.save.RANDOM.tmp/   permissions 0700; called .save.RANDOM.tmp if it is inside NAME
             .lock                locked by the process that saves
             new/                 the files, with ordinary permissions; renamed to `ready` when complete
     """
@@ -211,7 +211,7 @@ def _move_files(source: Path, directory: Path) -> None:
 
 
 def _remove_staging(staging: Path) -> None:
-    """Remove a staging directory whose files are gone. Its lock goes last, when Windows can remove it."""
+    """Remove a staging directory whose files were moved. The caller has closed its lock, as Windows needs."""
     if not (staging / "ready").exists():
         with suppress(OSError):
             os.unlink(staging / LOCK)
@@ -278,7 +278,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked_file(path: Path, wait: float = 0) -> Iterator[None]:
-    """Make and lock a file that holds this process's id; wait so many seconds while another has it locked."""
+    """Make and lock a file with this process's id. If it is locked, wait for it up to `wait` seconds."""
     start = time.monotonic()
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
@@ -298,9 +298,9 @@ def _locked_file(path: Path, wait: float = 0) -> Iterator[None]:
             )
         if links:
             time.sleep(0.01)
-        # No links: its process removed the file just now. Make another.
+        # links == 0: the other process has just removed the file. Make a new one.
     try:
-        os.write(lock, f"{os.getpid():<20}".encode())  # of one width, so that it replaces an older id
+        os.write(lock, f"{os.getpid():<20}".encode())  # padded, so that it overwrites an older id
         yield
     finally:
         with suppress(OSError):  # Windows removes no open file: there, the file stays

@@ -1,4 +1,4 @@
-"""Model names, and the folders of this machine in which their checkpoints are searched."""
+"""Model names, and where their checkpoints are on this machine."""
 
 import difflib
 import glob
@@ -119,10 +119,10 @@ def check_name(text: str) -> str:
 
 
 def folders_of(name: str, source: str = "hub") -> list[Path]:
-    """The folders in which a name's checkpoint is searched, in this order.
+    """The folders where a model's checkpoint may be, in the order in which they are searched.
 
-    source: "hub", "openai" for OpenAI's files, or "tokenizer" for a tokenizer without weights. Each has a
-    folder for itself, so the files of one do not change how another is loaded.
+    source: "hub", "openai" for OpenAI's files, or "tokenizer" for a tokenizer without weights. Each has its
+    own folder, so the files of one do not change how another is loaded.
     """
     if source == "tokenizer":
         return [root / name / ".tokenizer" for root in weight_folders()]
@@ -143,7 +143,7 @@ def find_default() -> tuple[str, Path]:
 
 
 def weight_folders() -> list[Path]:
-    """The folders that hold models in subfolders by name, in the order of the search."""
+    """The folders with a subfolder for each model, in the order in which they are searched."""
     named = os.environ.get("TIEDGPT_WEIGHTS")
     package = Path(__file__).resolve().parents[1]
     in_checkout = (package.parent / "pyproject.toml").is_file()

@@ -1,12 +1,12 @@
 """The backward pass: the gradient of the loss with respect to every parameter.
 
-It mirrors model.py from its end to its beginning. Above each derivative stands the line of the forward pass
-that it differentiates. `dx` is the gradient of the loss with respect to x, and has x's shape. `run` holds the
-tape of the forward pass, and `grad` the gradients under the parameters' names, nested as the parameters are.
+The functions are those of model.py in reverse order. A comment above each derivative has the line of the
+forward pass that it differentiates. `dx` is the gradient of the loss with respect to x, and has x's shape.
+`run` has the tape of the forward pass. `grad` has an array for each gradient, nested as the parameters are.
 
-Gradients are overwritten, so calling this twice gives the same result. They are added in two places, where
-the forward pass uses one array twice: the residual stream, which each block reads and passes on, and a tied
-wte, which embeds and unembeds.
+The arrays in `grad` are overwritten, so a second call gives the same result. Gradients are added in the two
+places where the forward pass uses an array twice: the residual stream, which goes into each layer and past
+it, and a tied wte, which is both the token embedding and the output matrix.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ from ..ops import (
 from ..parameters import Parameters, nest
 from ..run import Run
 
-Tree = dict[str, Any]  # parameters or gradients as `nest` gives them
+Tree = dict[str, Any]  # parameters or gradients in nested dicts, made by `nest`
 
 
 def loss_and_gradients(
@@ -39,10 +39,10 @@ def loss_and_gradients(
 ) -> float:
     """The mean loss of predicting `targets` [B, T] from `ids` [B, T], in nats per token.
 
-    Writes its gradient into `gradients`, arrays with the parameters' names and shapes. If these are
-    lm_head.weight alone, the rest of the model is constant and has no dropout. Otherwise `rng` draws the
-    config's dropout; None is without. The ids are not checked. For a part of a batch, `total` is the number
-    of tokens of the whole batch: the losses and gradients of the parts then add up to those of the batch.
+    Writes the gradient of each parameter into the array of its name in `gradients`. If `gradients` has only
+    lm_head.weight, the other gradients are not computed and there is no dropout. Otherwise `rng` is for the
+    config's dropout; without `rng` there is none. The ids are not checked. For a part of a batch, `total` is
+    the number of tokens of the whole batch: the losses and gradients of the parts add up to the batch's.
     """
     total = targets.size if total is None else total
     grad = nest(gradients)
@@ -53,7 +53,7 @@ def loss_and_gradients(
 
     run = Run(model.config, tape={}, rng=rng)
     final = transformer(ids, model.tree, run)
-    # Tied, the output matrix is wte: it gets the head's gradient here, and embed_backward adds to it.
+    # If tied, the output matrix is wte: the head's gradient goes there, and embed_backward adds to it.
     head = "wte" if model.config.tied else "lm_head"
     loss, dfinal = unembed_backward(final, model.W_U, targets, total, grad[head]["weight"])
     transformer_backward(dfinal, ids, model.tree, run, grad)
@@ -63,36 +63,36 @@ def loss_and_gradients(
 def unembed_backward(  # [B, T, D], [D, V], [B, T] -> loss, [B, T, D]
     final: Array, W_U: Array, targets: Array, total: int, dhead: Array
 ) -> tuple[float, Array]:
-    """The loss and dfinal. Writes the gradient of the head's matrix into dhead [V, D].
+    """The loss and dfinal. Writes the gradient of the head's matrix, W_U.T, into dhead [V, D].
 
-    Logits are V / D times the size of `final`, so they are made for LOGIT_ROWS tokens at a time, forward and
-    backward, and then dropped.
+    The logits are V / D times as large as `final`. So they are computed for LOGIT_ROWS tokens at a time and
+    are not kept.
     """
     N, D = targets.size, final.shape[-1]
-    rows, wanted = final.reshape(N, D), targets.reshape(N)
+    rows, flat_targets = final.reshape(N, D), targets.reshape(N)
     dfinal = np.empty_like(rows)
     loss = 0.0
     for start in range(0, N, LOGIT_ROWS):
-        piece, goal = rows[start : start + LOGIT_ROWS], wanted[start : start + LOGIT_ROWS]
-        logits = piece @ W_U
-        losses = cross_entropy(logits, goal)
+        x, y = rows[start : start + LOGIT_ROWS], flat_targets[start : start + LOGIT_ROWS]
+        logits = x @ W_U
+        losses = cross_entropy(logits, y)
         loss += float(losses.sum()) / total
 
         # loss = sum(losses) / total
         dlosses = np.full_like(losses, 1 / total)
-        # losses = cross_entropy(logits, goal)
-        dlogits = cross_entropy_backward(dlosses, logits, goal)
-        # logits = piece @ W_U; dW_U = piece.T @ dlogits, and dhead is its transpose
+        # losses = cross_entropy(logits, y)
+        dlogits = cross_entropy_backward(dlosses, logits, y)
+        # logits = x @ W_U: dx = dlogits @ W_U.T, dW_U = x.T @ dlogits, and dhead is the transpose of dW_U
         np.matmul(dlogits, W_U.T, out=dfinal[start : start + LOGIT_ROWS])
         if start == 0:
-            np.matmul(dlogits.T, piece, out=dhead)
+            np.matmul(dlogits.T, x, out=dhead)
         else:
-            dhead += dlogits.T @ piece
+            dhead += dlogits.T @ x
     return loss, dfinal.reshape(final.shape)
 
 
 def transformer_backward(dfinal: Array, ids: Array, tree: Tree, run: Run, grad: Tree) -> None:
-    """From dfinal [B, T, D] to the gradients of all parameters but the head's."""
+    """Write the gradients of all parameters but the head's, from dfinal [B, T, D]."""
     # final = layer_norm(resid, **ln_f)
     eps, run.layer = run.config.layer_norm_epsilon, len(tree["h"]) - 1
     resid = run.taped("resid_post.N" if tree["h"] else "embed")
@@ -107,14 +107,14 @@ def transformer_backward(dfinal: Array, ids: Array, tree: Tree, run: Run, grad: 
 
 
 def transformer_block_backward(dresid: Array, block: Tree, run: Run, grad: Tree) -> Array:
-    """From dresid_post [B, T, D] to dresid_pre, in the same array."""
+    """Turn the gradient of resid_post [B, T, D] into that of resid_pre, in place."""
     eps = run.config.layer_norm_epsilon
     # resid_post = resid_mid + mlp(layer_norm(resid_mid, **ln_2)): two gradients reach resid_mid and add up
     dmlp_in = mlp_backward(dresid, block["mlp"], run, grad["mlp"])
     resid_mid = run.taped("resid_mid.N")
     dresid += layer_norm_backward(dmlp_in, resid_mid, block["ln_2"]["weight"], eps, grad["ln_2"])
 
-    # resid_mid = resid_pre + attention(layer_norm(resid_pre, **ln_1)): the same
+    # resid_mid = resid_pre + attention(layer_norm(resid_pre, **ln_1)): two gradients reach resid_pre
     dattn_in = attention_backward(dresid, block["attn"], run, grad["attn"])
     resid_pre = run.taped("resid_pre.N")
     dresid += layer_norm_backward(dattn_in, resid_pre, block["ln_1"]["weight"], eps, grad["ln_1"])
@@ -122,6 +122,7 @@ def transformer_block_backward(dresid: Array, block: Tree, run: Run, grad: Tree)
 
 
 def mlp_backward(dout: Array, mlp: Tree, run: Run, grad: Tree) -> Array:  # [B, T, D] -> [B, T, D]
+    """From the gradient of the MLP's output to that of its input."""
     # out = dropout(linear(post, **c_proj))
     dout = run.redo_dropout("mlp.N.out", dout)
     dpost = linear_backward(dout, run.taped("mlp.N.post"), mlp["c_proj"]["weight"], grad["c_proj"])
@@ -132,11 +133,12 @@ def mlp_backward(dout: Array, mlp: Tree, run: Run, grad: Tree) -> Array:  # [B, 
 
 
 def attention_backward(dout: Array, attn: Tree, run: Run, grad: Tree) -> Array:  # [B, T, D] -> [B, T, D]
+    """From the gradient of attention's output to that of its input."""
     H = run.config.n_head
     qkv, pattern, heads = (run.taped(f"attn.N.{name}") for name in ("qkv", "pattern", "heads"))
     q, k, v = split_heads(qkv, H)  # each [B, H, T, K]
     dqkv = np.empty_like(qkv)  # [B, T, 3 D]
-    dq, dk, dv = split_heads(dqkv, H)  # views of dqkv: what is written to them is written to dqkv
+    dq, dk, dv = split_heads(dqkv, H)  # views: writing to them writes to dqkv
 
     # out = dropout(linear(merge_heads(heads), **c_proj))
     dout = run.redo_dropout("attn.N.out", dout)
@@ -148,7 +150,7 @@ def attention_backward(dout: Array, attn: Tree, run: Run, grad: Tree) -> Array: 
     np.matmul(dropped.swapaxes(-1, -2), dheads, out=dv)
     dpattern = run.redo_dropout("attn.N.pattern", dheads @ v.swapaxes(-1, -2))  # [B, H, T, T]
 
-    # pattern = softmax(scores): where the mask was added, pattern is 0, and so is the gradient
+    # pattern = softmax(scores): at masked scores the pattern is 0, so the gradient is 0
     dscores = softmax_backward(dpattern, pattern)
 
     # scores = (q * scale) @ k.swapaxes(-1, -2)
@@ -162,19 +164,19 @@ def attention_backward(dout: Array, attn: Tree, run: Run, grad: Tree) -> Array: 
 
 
 def embed_backward(dresid: Array, ids: Array, tied: bool, dwte: Array, dwpe: Array) -> None:
-    """resid = wte[ids] + wpe[positions]: a row's gradient is the sum over all places that read it."""
+    """resid = wte[ids] + wpe[positions]: the gradient of a row is the sum over all places that use it."""
     _, T, D = dresid.shape
     dwpe[:T] = dresid.sum(axis=0)
     dwpe[T:] = 0
 
-    # dwte[ids] += dresid would add only one gradient to each row. np.add.at adds all of them, but takes twice
-    # the time of this: sort by token, then let reduceat sum each run of equal tokens.
+    # dwte[ids] += dresid would add only one of the gradients of a row. np.add.at adds all of them, but takes
+    # twice as long as this: sort by token, then sum each group of equal tokens with reduceat.
     order = np.argsort(ids, axis=None, kind="stable")
     tokens, first = np.unique(ids.reshape(-1)[order], return_index=True)
     d_embed = np.add.reduceat(dresid.reshape(-1, D)[order], first, axis=0)  # [len(tokens), D]
 
-    # The tied gradient. wte was used twice, to embed and to unembed, and its two gradients add up here: dwte
-    # holds the head's already. Untied, the head's went to lm_head.weight, and dwte is d_embed alone.
+    # The tied gradient: wte was used as the embedding and as the output matrix. The two gradients are added
+    # here; dwte has the output matrix's already. If untied, that gradient is in lm_head.weight.
     if not tied:
         dwte[...] = 0
     dwte[tokens] += d_embed

@@ -1,4 +1,4 @@
-"""The training loop: draw a batch, compute its gradient, clip it, take a step; evaluate now and then."""
+"""The training loop: draw a batch, compute and clip its gradient, update; evaluate; save and resume."""
 
 import json
 import math
@@ -30,7 +30,7 @@ from .backward import loss_and_gradients
 from .optimizer import AdamW, clip, learning_rate
 
 TOO_HIGH = "the learning rate is too high for this model"
-STATE = "training.safetensors"  # the file that resume reads; other programs ignore it
+STATE = "training.safetensors"  # the file from which `resume` continues; other programs do not need it
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Settings:
     clip: float = 1.0  # the largest norm of a gradient
     eval_every: int = 0  # steps between evaluations; 0 means a tenth of all steps
     seed: int = 1
-    threads: int = 0  # threads that share a batch; 0 means chosen by the model and the machine
+    threads: int = 0  # threads that share a batch; 0 means as many as training_threads gives
 
     def __post_init__(self) -> None:
         counts = dict.fromkeys(("steps", "batch", "context", "accumulate"), 1)
@@ -76,8 +76,8 @@ class Trainer:
     """Trains a copy of a model; the model given is not changed.
 
     `tokens` [N] is the text to train on: a sequence is context + 1 consecutive tokens at a random place.
-    `held_out` [M] is only evaluated. With `only="head"`, W_U of an untied model is trained and all other
-    parameters stay the same, without dropout. The tokens of step n depend on the seed and n alone, its
+    `held_out` [M] is for evaluation only. With `only="head"`, only W_U of an untied model is trained, without
+    dropout. The tokens of step n depend on the seed and n alone, its
     dropout also on the number of threads, so an interrupted run continues with the same numbers. Raises
     ArgumentError if the arguments do not fit each other.
 
@@ -201,8 +201,9 @@ class Trainer:
         """The trainer that was saved in a directory; give it the same texts again.
 
         `steps` is a new total number of steps; the learning rates from here on depend on it. With
-        `only="head"`, losses are the same to the bit if the body was a loaded model: its arrays then have the
-        same memory layout. Raises CheckpointError for a damaged file, ArgumentError for other texts.
+        `only="head"`, losses are the same to the bit if the other parameters were loaded from a file: they
+        then have the same memory layout. Raises CheckpointError for a damaged file, ArgumentError for other
+        texts.
         """
         finish_saves(directory)
         path = directory / STATE
@@ -262,7 +263,7 @@ class Trainer:
         }
 
     def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
-        """The loss and gradient [P] of a step; each thread computes a share of each batch."""
+        """The loss and gradient [P] of a step. Each thread computes some of the sequences of each batch."""
         s, threads = self.settings, len(self._rows)
         loss, gradient = 0.0, self._gradients[0]
         if s.accumulate > 1:
@@ -275,9 +276,9 @@ class Trainer:
         return loss, gradient
 
     def _share_loss(self, micro: int, share: int, windows: np.ndarray) -> float:
-        """What a share of a batch, `windows` [sequences, context + 1], adds to the loss.
+        """The part of the loss from `windows` [sequences, context + 1], one thread's share of a batch.
 
-        The gradient goes to row `share`.
+        Writes the gradient into self._rows[share].
         """
         s = self.settings
         rng = np.random.default_rng([s.seed, self.step, micro, 1 + share])
@@ -285,10 +286,11 @@ class Trainer:
         return loss_and_gradients(self.model, ids, targets, self._rows[share], rng, s.tokens)
 
     def _blas(self) -> AbstractContextManager[None]:
-        """One BLAS thread if several of our threads share a batch: the matrix products are small."""
+        """A context in which BLAS uses one thread, if several Python threads share a batch."""
         return one_blas_thread() if len(self._rows) > 1 else nullcontext()
 
     def _draw(self, micro: int) -> np.ndarray:  # -> [batch, context + 1]
+        """The sequences of batch number `micro` of this step."""
         s = self.settings
         rng = np.random.default_rng([s.seed, self.step, micro, 0])
         starts = rng.integers(0, len(self.tokens) - s.context, s.batch)
@@ -296,5 +298,5 @@ class Trainer:
 
 
 def checksum(ids: np.ndarray) -> int:  # [N]
-    """A number that differs for another text."""
+    """A checksum of token ids, to recognise the same text."""
     return zlib.crc32(ids.astype("<i8").tobytes())

@@ -41,8 +41,8 @@ def learn_merges(text: str, limit: int) -> list[tuple[str, str]]:
     "<|endoftext|>" in the text separates documents. No merge is learned from it, and no word crosses it.
     Raises TokenizerError for text that is not valid UTF-8.
 
-    A merge visits only the places of its pair. After the words are found, the time is proportional to the
-    bytes of the different words, however many merges are learned.
+    A merge visits only the places of its pair. After the words are counted, the time depends on the total
+    length of the different words, not on the number of merges.
     """
     utf8(text, "the text")
     words = Counter(word[0] for document in text.split(EOT) for word in WORDS.finditer(document))
@@ -52,7 +52,7 @@ def learn_merges(text: str, limit: int) -> list[tuple[str, str]]:
     alphabet = byte_alphabet()
     id_of_byte = bytes.maketrans(bytes(alphabet), bytes(range(256)))
     gap = -1
-    ids, times = [gap], [0]  # times: how often the text has the word at this position
+    ids, times = [gap], [0]  # times: the count of the word at this position
     for word, count in words.items():
         ids += [*word.encode().translate(id_of_byte), gap]
         times += [count] * (len(ids) - len(times))
@@ -71,7 +71,7 @@ def learn_merges(text: str, limit: int) -> list[tuple[str, str]]:
     merges: list[tuple[str, str]] = []
     while heap and len(merges) < limit:
         count_then, pair = heappop(heap)
-        if counts[pair] != -count_then:  # merges since then took some of its places: sort it in again
+        if counts[pair] != -count_then:  # later merges used some of its places: insert it with its new count
             heappush(heap, (-counts[pair], pair))
             continue
         if counts[pair] < 2:

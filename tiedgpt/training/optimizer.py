@@ -17,7 +17,7 @@ class AdamW:
     applies to the matrices, wte and wpe included, but not to biases and layer norms. A tied wte is one
     matrix: it is decayed once and has one m and one v, computed from the sum of its two gradients. In an
     untied model, wte and lm_head are decayed separately and each has an m and a v. The gradient of wte is
-    then 0 in the rows of tokens that are not in the batch; the gradient of lm_head is 0 in none.
+    then 0 in the rows of tokens that are not in the batch; the gradient of lm_head has no such rows.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class AdamW:
     ) -> None:
         """Update the parameters by AdamW's rule for the gradient `scale * gradient` [P].
 
-        `each` is `map` or the map of a thread pool.
+        `each` is Python's `map`, or the `map` of a thread pool to use several threads.
         """
         self.steps += 1
         for matrix in self.decayed:
             matrix *= 1 - lr * self.weight_decay
         beta1, beta2 = self.betas
-        # Bias correction: m and v start at 0, so m is divided by correction1 and sqrt(v) by root2.
+        # Bias correction, because m and v start at 0: divide m by correction1 and sqrt(v) by root2.
         correction1, root2 = 1 - beta1**self.steps, math.sqrt(1 - beta2**self.steps)
 
         def update(start: int) -> None:
