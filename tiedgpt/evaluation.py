@@ -2,7 +2,7 @@
 
 A text may exceed the context, so it is read in windows, as in Hugging Face's documentation ("Perplexity of
 fixed-length models"), which most published figures follow. A window of n_ctx tokens starts every `stride`
-tokens. The last window ends with the text. Each window predicts its tokens that no earlier window contained.
+tokens. The last window ends with the text. A window predicts those of its tokens that no earlier window has.
 
     The first token of the text is not predicted. With a stride of up to n_ctx - 1, every other token is
     predicted once. With a stride of n_ctx, the first token of each window is not predicted.
@@ -11,9 +11,9 @@ tokens. The last window ends with the text. Each window predicts its tokens that
     smaller stride takes longer and mostly gives a lower loss, so compare scores at the same stride only.
 
 The result here is the mean over all predicted tokens. Hugging Face's code averages the means of windows, each
-weighted by its number of new tokens less one, which is one too few for all windows but the first. Over 30,000
-tokens at a stride of half the context, that changed a loss of 1.5087 by 0.00002. At a stride of 1, their code
-counts the first window only.
+weighted by its number of new tokens minus one. That is right for the first window, and one too few for the
+others. Over 30,000 tokens at a stride of half the context, it changed a loss of 1.5087 by 0.00002. At a
+stride of 1, their code counts the first window only.
 """
 
 import math
@@ -31,7 +31,7 @@ from .ops import cross_entropy
 from .tokenizer import Tokenizer
 
 BATCH_TOKENS = 1024  # short windows are read together, up to this many tokens
-LOGIT_ROWS = 256  # tokens whose logits one thread holds: 51 MB with GPT-2's vocabulary, and as much for work
+LOGIT_ROWS = 256  # tokens whose logits a thread computes at once: two arrays of 51 MB for GPT-2
 
 
 def windows(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [W, 3]

@@ -1,8 +1,8 @@
 """GPT-2, from token ids to logits, with one switch: is the output head tied to the embedding?
 
-Letters, here and everywhere:
+Letters in shapes, in all files:
 
-    B batch    T time, the tokens given    S time with those in the cache    V vocab_size
+    B batch    T time, the tokens of this pass    S time, with the tokens in the cache    V vocab_size
     D n_embd, the width of the residual stream    H n_head    K = D / H, the width of a head    F n_inner
 
 Arguments have the weights' checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. `run` has the rest

@@ -1,4 +1,4 @@
-r"""Byte-level BPE: text to ids and back, as GPT-2 does it.
+r"""GPT-2's tokenizer, a byte-level BPE: text to token ids and back.
 
 Text is encoded as UTF-8. Each of the 256 bytes is a token, so every text has ids. A merge joins two
 adjacent tokens into a longer one. Merges apply in the order in which they were learned, the most frequent

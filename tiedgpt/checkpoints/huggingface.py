@@ -1,4 +1,4 @@
-"""Checkpoints of Hugging Face's transformers: config.json, model.safetensors, a vocabulary.
+"""Read and write checkpoints of Hugging Face's transformers: config.json, model.safetensors, a vocabulary.
 
 The weights are in one file, or in several with an index. Tensor names may have the prefix `transformer.`.
 Some files also contain the causal mask of each layer, which is not a parameter and is ignored. A Checkpoint
@@ -173,7 +173,7 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
 
 
 def write_model(files: StagedFiles, model: GPT2, tokenizer: Tokenizer | None) -> None:
-    """`save_model` to files that may have others beside them."""
+    """Write what save_model writes to `files`, to which the caller may add others."""
     try:
         config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
     except (RecursionError, TypeError, ValueError) as error:  # in Config.others

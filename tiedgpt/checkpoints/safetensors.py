@@ -1,4 +1,4 @@
-"""The safetensors format: a length, a JSON header, then the data.
+"""Read and write the safetensors format: a length, a JSON header, then the data.
 
     8 bytes     N, little-endian
     N bytes     {"wte.weight": {"dtype": "F32", "shape": [50257, 768], "data_offsets": [0, 154389504]}, ...}

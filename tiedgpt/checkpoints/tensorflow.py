@@ -1,4 +1,4 @@
-"""TensorFlow's checkpoint format, read without TensorFlow: the files of OpenAI's GPT-2 release, always tied.
+"""Read OpenAI's original GPT-2 files, which are in TensorFlow's format, without TensorFlow. All are tied.
 
     hparams.json                     {"n_vocab": 50257, "n_ctx": 1024, "n_embd": 768, "n_head": 12, ...}
     model.ckpt.data-00000-of-00001   the values of every tensor: float32, row-major, little-endian

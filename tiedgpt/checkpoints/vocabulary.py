@@ -1,4 +1,4 @@
-"""Vocabularies in files: merges.txt with vocab.json, as OpenAI published them, or tokenizer.json.
+"""Read and write vocabulary files: merges.txt with vocab.json, as OpenAI published them, or tokenizer.json.
 
 The ids of ordinary tokens follow from the merges, so vocab.json adds only the special tokens. It is checked
 against the merges nevertheless, because two files that disagree do not describe one vocabulary. The

@@ -102,7 +102,7 @@ def add_special_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
 
 
 def find(model: str | None, only_tokenizer: bool = False) -> tuple[str, Path]:

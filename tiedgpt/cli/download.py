@@ -29,7 +29,9 @@ def add_parser(commands: Any) -> None:
     parser.description = DESCRIPTION
     help = f"{', '.join(MODELS)}, or a repository owner/name of the Hugging Face hub"
     parser.add_argument("name", nargs="?", metavar="MODEL", help=help)
-    parser.add_argument("-m", "--model", metavar="MODEL", help="in place of the argument")
+    parser.add_argument(
+        "-m", "--model", metavar="MODEL", help="the model, if it is not given as the argument"
+    )
     parser.add_argument(
         "--source",
         choices=("hub", "openai"),

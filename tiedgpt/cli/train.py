@@ -81,7 +81,9 @@ def add_parser(commands: Any) -> None:
     add_number("--n-layer", "L", "layers of a new model (default: 4)", least=0, most=1_000)
     add_number("--n-head", "H", "attention heads of a new model (default: 4)")
     add_number("--n-embd", "D", "width of a new model (default: 128)", most=MAX_COUNT // 4)  # n_inner is 4 D
-    add_number("--n-ctx", "T", "tokens a new model sees at once, in training too (default: 128)", least=2)
+    add_number(
+        "--n-ctx", "T", "the context of a new model, in tokens, also in training (default: 128)", least=2
+    )
     add_number(
         "--vocab-size",
         "V",
@@ -97,12 +99,12 @@ def add_parser(commands: Any) -> None:
     add(
         "--head",
         choices=HEADS,
-        help="compute logits with wte.T or W_U (default: tied; with --from, as there)",
+        help="compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint does)",
     )
     add(
         "--init-unembedding",
         choices=INITS,
-        help="initial W_U of an untied model (default: normal; from a tied checkpoint: copy, of wte.T)",
+        help="initial W_U of an untied model; copy: of wte.T (default: normal; from a tied checkpoint, copy)",
     )
     add("--only", choices=["head"], help="with --from, train W_U and keep all other parameters")
     add_number(
@@ -128,7 +130,9 @@ def add_parser(commands: Any) -> None:
     )
     add_number("--seed", "S", "seed of weights, batches and dropout (default: 1)", least=0)
     add_number("--eval-every", "N", "steps between evaluations, which also save (default: a tenth of all)")
-    add_number("--threads", "N", "threads that share a batch (default: by the model and the machine)")
+    add_number(
+        "--threads", "N", "threads that share a batch (default: by the model's width and the number of cores)"
+    )
     add("--log", metavar="FILE", type=Path, help="write one line of JSON for each step to this file")
     add_special_option(parser)
     add_json_option(parser)
@@ -164,7 +168,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    """Refuse flags that do not fit each other, before anything is read or made. Raises ArgumentError."""
+    """Check that the flags fit each other, before anything is read or made. Raises ArgumentError."""
     settled: tuple[str, ...] = ()
     if args.resume:
         why = "--resume: it stays as it was"
@@ -200,7 +204,7 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 
 def _check_directory(args: argparse.Namespace) -> None:
-    """Refuse a DIR with other files, and a wrong --resume. Raises ArgumentError."""
+    """Check that DIR is empty or, with --resume, holds a training. Raises ArgumentError."""
     from ..training.loop import STATE
 
     holds_training = (args.out / STATE).is_file()
@@ -213,12 +217,12 @@ def _check_directory(args: argparse.Namespace) -> None:
 
 
 def _shape(args: argparse.Namespace) -> dict[str, Any]:
-    """The sizes of a new model, given or by default."""
+    """The sizes of a new model: those of the flags, or the defaults."""
     return {name: default if (n := getattr(args, name)) is None else n for name, default in SHAPE.items()}
 
 
 def _trainer(args: argparse.Namespace, text: str, held_out: str) -> tuple[Any, Tokenizer]:
-    """The trainer that the flags describe, new or as it was saved, and its tokenizer."""
+    """The trainer that the flags describe, new or resumed, and its tokenizer."""
     from ..training.loop import Settings, Trainer
 
     def tokens(tokenizer: Tokenizer, part: str) -> np.ndarray:
