@@ -1,6 +1,6 @@
 """The libraries that benchmark.py measures, each through the fastest interface it has for a row.
 
-Each side runs in a process of its own and is constructed from the path of a checkpoint in transformers'
+Each side runs in its own process and is constructed from the path of a checkpoint in transformers'
 layout. If a library cannot read that layout, `convert` first writes a file for it, in float32. All sides get
 the same weights and token ids. A side without a method has no figure in that method's row.
 """

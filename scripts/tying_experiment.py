@@ -68,7 +68,7 @@ EVALUATIONS = (0.01, 0.02, 0.03, 0.075, 0.15, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8
 
 @dataclass(frozen=True)
 class Text:
-    """A text to train on: the first of `parts` equal parts of what is not held out."""
+    """A text to train on: the first of `parts` equal parts of the text that is not held out."""
 
     name: str
     parts: int

@@ -32,7 +32,7 @@ SMALL = Config(
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch):
-    """Whatever model a test names, none is downloaded; test_hub.py has a hub of its own and lifts this."""
+    """No test downloads a model, except in test_hub.py, which has its own hub."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 

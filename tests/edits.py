@@ -48,6 +48,27 @@ RAW = [
 ]
 
 
+HOSTILE = [  # arguments of a command line
+    *("", " ", "a\nb", "\x1b[31mred", "\x9b2J", "\0", "a\0b", "\ud800", "\udcff", "\u202eabc", "é" * 300),
+    *(
+        "-",
+        "--",
+        "-1",
+        "--head",
+        "--model=x",
+        "-n",
+        "--no-such",
+        "=",
+        "@file",
+        "%s %d %(prog)s {0}",
+        "x" * 100_000,
+    ),
+    *("nan", "inf", "-inf", "1e999", "1e-400", "9" * 5000, "0x10", "1_0", "٣", " 1 ", "1.5", "-0", "true"),
+    *(".", "..", "/", "~", "~root", "/dev/null", "/dev/full", "/proc/self/mem", "a/b/c/d", "../../etc"),
+    *("x" * 300, "/".join("abc" * 500), "owner/" + "n" * 5000, "gpt2", "gpt3", "owner/name", "a.safetensors"),
+]
+
+
 def edit_json(rng: random.Random, text: str) -> str:
     """A JSON text with some values or names replaced, left out, repeated or swapped; it may be none then."""
     root = [json.loads(text, object_pairs_hook=lambda pairs: Pairs(map(list, pairs)))]

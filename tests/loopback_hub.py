@@ -232,10 +232,12 @@ def running(server: LoopbackHub):
     with server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield server
-        server.closing.set()
-        server.shutdown()
-        thread.join()
+        try:
+            yield server
+        finally:
+            server.closing.set()
+            server.shutdown()
+            thread.join()
 
 
 def only_loopback(monkeypatch):

@@ -531,14 +531,27 @@ def test_help_and_version(run):
         (["--verson"], "unknown flag --verson; did you mean --version? (try: tiedgpt -h)"),
         (["params", "--modl", "x"], "unknown flag --modl; did you mean --model? (try: tiedgpt params -h)"),
         (["untie", "--sed=1"], "unknown flag --sed; did you mean --seed? (try: tiedgpt untie -h)"),
-        (["params", "x"], "unrecognized arguments: x (try: tiedgpt params -h)"),
-        (["params", "-z"], "unrecognized arguments: -z (try: tiedgpt params -h)"),
+        (["params", "x"], "unexpected argument x (try: tiedgpt params -h)"),
+        (["params", "-z"], "unknown flag -z (try: tiedgpt params -h)"),
+        (["-q", "list"], "unknown flag -q (try: tiedgpt -h)"),
+        (["generate", "--", "-x", "-n"], "unexpected argument -n (try: tiedgpt generate -h)"),
         (["download"], "give one MODEL, as an argument or with --model"),
+        (["download", ""], "no model ''"),
+        (["score", "a\0b"], r"'a\x00b' is not the name of a file: embedded null byte"),
+        (["score", "\ud800"], r"'\ud800' is not the name of a file: 'utf-8' codec can't encode"),
         (["download", "gpt2", "-m", "gpt2"], "give one MODEL, as an argument or with --model"),
     ],
 )
 def test_usage_errors_are_one_line(run, arguments, message):
     assert_one_error_line(run(*arguments), message)
+
+
+@pytest.mark.parametrize("arguments", [["x" * 10**6], ["params", "x" * 10**6], ["score", "x" * 10**6]])
+def test_of_a_very_long_argument_only_the_ends_are_printed(run, arguments):
+    """For example of a prompt without the word generate."""
+    result = run(*arguments)
+    assert_one_error_line(result, "xxx ... xxx")
+    assert len(result[2]) < 2100
 
 
 def test_after_two_dashes_there_are_no_flags(run, checkpoint):

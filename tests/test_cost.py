@@ -59,7 +59,7 @@ def is_weight(array: np.ndarray) -> bool:
 
 
 def watched(model: GPT2) -> tuple[GPT2, list[Operation]]:
-    """The model with watched parameters, and the list of what is done to them."""
+    """The model with watched parameters, and the list of the operations on them."""
     operations: list[Operation] = []
     parameters = {}
     for name, array in model.parameters.items():

@@ -24,7 +24,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX's files and s
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
 def write(directory: Path, text: bytes, names=("one", "two", "three")) -> None:
@@ -174,6 +174,34 @@ def test_what_a_killed_save_leaves_is_finished_or_removed(tmp_path, patch, compl
     assert len(list(tmp_path.iterdir())) == int(complete or exists)
 
 
+def test_a_model_half_of_whose_files_a_killed_save_moved_is_loaded_whole(tmp_path, model):
+    untied = model.untie("zeros")
+    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "a")
+    tiedgpt.save_model(untied, Tokenizer([("a", "b")]), tmp_path / "b")
+    code = "import tiedgpt; model = tiedgpt.load_model(sys.argv[2]), tiedgpt.load_tokenizer(sys.argv[2])\n"
+    stop = "replace = os.replace; os.replace = lambda *names: (replace(*names), stop())\n"
+    save = "tiedgpt.save_model(*model, sys.argv[1])"
+    run_and_kill(f"{SAVE}{code}{stop}{save}", tmp_path / "a", tmp_path / "b")
+    assert contents(tmp_path / "a").keys() > contents(tmp_path / "b").keys(), "the kill left nothing"
+    assert len(tiedgpt.load_tokenizer(tmp_path / "a").merges) == 1
+    assert tiedgpt.load_model(tmp_path / "a").config == untied.config
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+@posix
+def test_a_model_is_not_read_while_its_files_are_moved(tmp_path, model, monkeypatch):
+    monkeypatch.setattr(files, "MAX_WAIT", 0.05)
+    tiedgpt.save_model(model, None, tmp_path / "a")
+    (staging := tmp_path / "a" / ".save.0.tmp").mkdir()
+    (staging / "ready").mkdir()
+    with open(staging / LOCK, "w") as lock:
+        assert try_lock(lock.fileno())
+        with pytest.raises(CheckpointError, match="/a: the last save to it is not complete; save it again"):
+            tiedgpt.load_model(tmp_path / "a")
+    tiedgpt.load_model(tmp_path / "a")
+    assert not staging.exists()
+
+
 def test_the_next_save_removes_what_a_killed_one_left(tmp_path):
     run_and_kill(f"{SAVE}os.fsync = stop\nsave(sys.argv[1], b'new')", tmp_path / "a")
     assert len(list(tmp_path.iterdir())) == 1
@@ -250,6 +278,15 @@ def test_saves_wait_for_each_others_moves(tmp_path):
     first.communicate(b"go\n")
     assert (first.returncode, second.wait()) == (0, 0)
     assert contents(tmp_path / "a") == every(b"second")
+
+
+def test_a_directory_that_another_save_makes_meanwhile(tmp_path):
+    with StagedFiles(tmp_path / "a") as staged:
+        for name in every(b""):
+            staged.open(name).write(b"first")
+        write(tmp_path / "a", b"second")
+    assert contents(tmp_path / "a") == every(b"first")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ def corpus(shared) -> str:
 
 
 def merged_everywhere(word: list[int], pair: tuple[int, int], merged: int) -> list[int]:
-    """`word` with `pair` joined wherever it stands, from left to right."""
+    """`word` with each `pair` in it merged, from left to right."""
     out: list[int] = []
     at = 0
     while at < len(word):
@@ -35,7 +35,7 @@ def merged_everywhere(word: list[int], pair: tuple[int, int], merged: int) -> li
 
 
 def obvious_merges(text: str, limit: int) -> list[tuple[str, str]]:
-    """Learning as it is defined: every pair of every word counted again for each merge."""
+    """The definition of learning: count all pairs of all words again for each merge."""
     spelling = list(byte_alphabet().values())
     byte_ids = Tokenizer([], {}).encode
     words = [byte_ids(word) for document in text.split(EOT) for word in WORDS.findall(document)]

@@ -113,6 +113,16 @@ def test_a_repeated_cache_serves_a_batch(model):
     whole = model(np.concatenate([IDS[:1, :6].repeat(5, axis=0), IDS[:, 6:]], axis=1))
     np.testing.assert_allclose(continued, whole[:, 6:], rtol=1e-4, atol=1e-4)
     assert cache.length == 6, "the cache that was repeated must not change"
+    with pytest.raises(ArgumentError, match="only a cache of one sequence can be repeated; this one has 5"):
+        batch.repeat(5)
+
+
+def test_a_cache_of_a_padded_sequence_can_be_repeated(model):
+    cache = model.new_cache()
+    model(IDS[:1, :6], cache, lengths=[4])
+    continued = model(IDS[:, 6:8], cache.repeat(5))
+    whole = model(np.concatenate([IDS[:1, :4].repeat(5, axis=0), IDS[:, 6:8]], axis=1))
+    np.testing.assert_allclose(continued, whole[:, 4:], rtol=1e-4, atol=1e-4)
 
 
 def padded(prompts):
@@ -135,7 +145,7 @@ def test_sequences_of_unequal_lengths_have_the_logits_of_each_alone(head, dtype,
     for row, n in enumerate(lengths):
         np.testing.assert_allclose(logits[row, :n], model(rows[row], alone[row]), atol=tolerance, rtol=0)
         np.testing.assert_allclose(hidden[row, :n], model.hidden(rows[row]), atol=tolerance, rtol=0)
-    # Each goes on after its own end: by one token, by several, and unequally again.
+    # Each sequence continues after its own end: by one token, by several, and by unequal numbers.
     for T, more in ((1, None), (4, None), (3, [1, 3, 2, 3]), (1, None)):
         ids = IDS[:, :T].repeat(2, axis=0)[:4]
         logits = model(ids, cache, lengths=more)
@@ -293,12 +303,17 @@ def test_bad_ids_are_refused(model, ids, message):
         model(ids)
 
 
-@pytest.mark.parametrize("lengths", [[1], [1, 2, 3], [0, 1], [1, 5], [1.0, 2.0], [[1], [2]], "ab"])
+@pytest.mark.parametrize(
+    "lengths", [[1], [1, 2, 3], [0, 1], [1, 5], [1.0, 2.0], [[1], [2]], [[1], [1, 2]], "ab", 2]
+)
 def test_bad_lengths_are_refused(model, lengths):
-    with pytest.raises(
-        ArgumentError, match=r"lengths must be 2 whole numbers from 1 to 4|expected token ids"
-    ):
+    with pytest.raises(ArgumentError, match=r"lengths must be 2 whole numbers from 1 to 4, .* got "):
         model(IDS[:2, :4], lengths=lengths)
+
+
+def test_a_cache_that_is_none_is_refused(model):
+    with pytest.raises(ArgumentError, match="cache must come from this model's new_cache, got True"):
+        model(IDS[0], cache=True)
 
 
 def test_a_full_cache_takes_no_more(model):
@@ -380,6 +395,8 @@ def test_an_edit_cannot_change_what_the_tape_recorded(model):
             r"'attn\.7\.out' is no activation of this model; the nearest",
         ),
         ({"mlp.0.out": 3}, r"the edit of mlp\.0\.out must be a function, got 3"),
+        ({"mlp.0.out": lambda _: "x"}, r"the edit of mlp\.0\.out returned no array of numbers: "),
+        (["mlp.0.out"], r"edit must map names of activations to functions, got \['mlp\.0\.out'\]"),
         ({"mlp.0.out": lambda x: x[0]}, r"the edit of mlp\.0\.out returned shape .*; expected"),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_known_name_is_never_a_directory_by_accident(home, model):
 
 
 def test_models_here(home):
-    """All that find_model finds by name, each directory once, in the same order whatever the disk says."""
+    """All that find_model finds by name, each directory once, in the same order on every disk."""
     cache, checkout, elsewhere = (home / place for place in PLACES)
     expected = {
         "gpt2": touch(elsewhere / "gpt2"),

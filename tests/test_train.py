@@ -195,7 +195,7 @@ def test_the_head_alone_is_trained():
 @pytest.mark.parametrize(
     ("config", "settings", "only", "size", "message"),
     [
-        (SMALL, {}, "head", 400, "a tied model has no head that can be trained alone: untie it first"),
+        (SMALL, {}, "head", 400, "a tied model has no separate head to train: untie it first"),
         (UNTIED, {}, "body", 400, "only must be \"head\" or None, got 'body'"),
         (SMALL, {"context": 32}, None, 400, "a context of 32 tokens is more than the model's 31"),
         (SMALL, {}, None, 11, r"the text to train on has 11 tokens; expected at least 12 \(a context of 11"),

@@ -33,7 +33,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 @contextmanager
 def third_party() -> Iterator[None]:
-    """Around calls of transformers: its warnings are not ours, and ours are errors. No gradients either."""
+    """For calls of transformers: ignore its warnings and compute no gradients."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         yield

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES
+from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES, random_model
 from texts import assert_same_ids, random_texts
 
 import tiedgpt
@@ -237,6 +237,12 @@ def test_added_tokens_json_holds_more_special_tokens(tmp_path):
     assert_same_tokenizer(read_tokenizer(tmp_path), tokenizer)
     assert "added_tokens.json" in vocabulary_files(tokenizer)
     assert "added_tokens.json" not in vocabulary_files(Tokenizer(SMALL_MERGES))
+
+
+def test_added_tokens_of_an_earlier_save_are_gone(tmp_path):
+    for tokenizer in (Tokenizer([], {"<pad>": 256}), Tokenizer([])):
+        tiedgpt.save_model(random_model(), tokenizer, tmp_path)
+        assert_same_tokenizer(tiedgpt.load_tokenizer(tmp_path), tokenizer)
 
 
 def test_added_tokens_reach_transformers(tmp_path):

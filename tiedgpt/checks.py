@@ -1,5 +1,6 @@
 """Checks of arguments. They raise ArgumentError, or return the value as later code needs it."""
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -41,12 +42,15 @@ def check_lengths(lengths: Any, batch: np.ndarray) -> np.ndarray | None:  # -> [
     """lengths as an array, one for each row of `batch` [B, T], from 1 to T. None if all are T."""
     if lengths is None:
         return None
-    array = as_array(lengths)
     B, T = batch.shape
+    try:
+        array = np.asarray(lengths)
+    except ValueError:  # lists of unequal lengths
+        array = np.empty(())
     if array.shape != (B,) or array.dtype.kind not in "iu" or array.min() < 1 or array.max() > T:
         raise ArgumentError(
             f"lengths must be {B} whole numbers from 1 to {T}, one for each row of ids, "
-            f"got {short_repr(array.tolist())}"
+            f"got {short_repr(lengths)}"
         )
     return None if (array == T).all() else array.astype(np.int64)
 
@@ -109,6 +113,8 @@ def check_seed(seed: Any) -> int:
 
 def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -> None:
     """Check that the cache is one of this model, for as many sequences, with room for `batch` [B, T]."""
+    if not isinstance(cache, KVCache):
+        raise ArgumentError(f"cache must come from this model's new_cache, got {short_repr(cache)}")
     L, B, H, _, K = cache.keys.shape
     if (cache.keys.dtype, L, H, K) != (dtype, config.n_layer, config.n_head, config.head_width):
         raise ArgumentError("the cache was made for another model: make one with this model's new_cache")
@@ -125,6 +131,8 @@ def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -
 
 def check_edits(edits: Any, config: Config) -> Any:
     """edits, if each key is the name of an activation and each value is a function."""
+    if edits is not None and not isinstance(edits, Mapping):
+        raise ArgumentError(f"edit must map names of activations to functions, got {short_repr(edits)}")
     names = activation_names(config) if edits else []
     for name, function in (edits or {}).items():
         if name not in names:

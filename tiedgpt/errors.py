@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+MAX_MESSAGE = 2000  # characters
+
 
 class TiedGPTError(ValueError):
     """The base class of all errors that a file, an argument or a flag can cause. The message is one line."""
@@ -54,7 +56,10 @@ def one_line(text: object) -> str:
     >>> print(one_line("a\nb \x1b[31m"))
     a\nb \x1b[31m
     """
-    return "".join(c if c == " " or c.isprintable() else _escape(c) for c in str(text))
+    text = str(text)
+    if len(text) > MAX_MESSAGE:  # a flag's value may be a whole file
+        text = f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 2 :]}"
+    return "".join(c if c == " " or c.isprintable() else _escape(c) for c in text)
 
 
 def _escape(character: str) -> str:

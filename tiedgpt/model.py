@@ -7,7 +7,7 @@ Letters in shapes, in all files:
 
 Arguments have the weights' checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. `run` has the rest
 of a forward pass (run.py). `run.tap` returns the activation that it is given and, if there is a tape, records
-it. `run.dropout` acts in training only. `run.extend` adds to the KV cache. A tape is a dict that receives:
+it. `run.dropout` acts in training only. `run.extend_cache` adds to the KV cache. The tape is a dict; it gets:
 
     embed  resid_pre.N  resid_mid.N  resid_post.N  final          [B, T, D]    logits [B, T, V]
     attn.N.in  attn.N.out  mlp.N.in  mlp.N.out                    [B, T, D]    attn.N.qkv [B, T, 3 D]
@@ -67,9 +67,10 @@ def hide_future(scores: Array, start: int | Array) -> Array:  # [B, H, T, S], ch
 
 def attention(x: Array, c_attn: Parameters, c_proj: Parameters, run: Run) -> Array:  # [B, T, D] -> [B, T, D]
     """Each token compares its query with the keys of all tokens up to itself, and averages their values."""
-    qkv = run.tap("attn.N.qkv", linear(run.tap("attn.N.in", x), **c_attn))
+    x = run.tap("attn.N.in", x)
+    qkv = run.tap("attn.N.qkv", linear(x, **c_attn))  # [B, T, 3 D]
     q, k, v = split_heads(qkv, run.config.n_head)  # [B, H, T, K]
-    k, v = run.extend(k, v)  # [B, H, S, K]
+    k, v = run.extend_cache(k, v)  # [B, H, S, K]
     scores = (q * attention_scale(run.config, run.layer)) @ k.swapaxes(-1, -2)  # [B, H, T, S]
     pattern = run.tap("attn.N.pattern", softmax(hide_future(scores, run.start), out=scores))
     heads = run.tap("attn.N.heads", run.dropout("attn.N.pattern", pattern, run.config.attn_pdrop) @ v)
@@ -79,7 +80,8 @@ def attention(x: Array, c_attn: Parameters, c_proj: Parameters, run: Run) -> Arr
 
 def mlp(x: Array, c_fc: Parameters, c_proj: Parameters, run: Run) -> Array:  # [B, T, D] -> [B, T, D]
     """Each token by itself: widen to F, apply the activation, narrow to D."""
-    pre = run.tap("mlp.N.pre", linear(run.tap("mlp.N.in", x), **c_fc))  # [B, T, F]
+    x = run.tap("mlp.N.in", x)
+    pre = run.tap("mlp.N.pre", linear(x, **c_fc))  # [B, T, F]
     post = run.tap("mlp.N.post", ACTIVATIONS[run.config.activation_function].forward(pre))
     out = linear(post, **c_proj)
     return run.tap("mlp.N.out", run.dropout("mlp.N.out", out, run.config.resid_pdrop))
@@ -135,7 +137,7 @@ class GPT2:
         Weights are normal with standard deviation config.initializer_range, divided by sqrt(2 L) for the two
         projections of each block that write to the residual stream.
         """
-        rng = _random_generator(seed)
+        rng = np.random.default_rng([check_count("seed", seed, 0), 0])
         parameters = {}
         for name, shape in parameter_shapes(config).items():
             if len(shape) == 1:  # biases, and the gains of the layer norms
@@ -224,7 +226,8 @@ class GPT2:
         if init == "copy":
             lm_head[...] = self.W_E
         elif init == "random":  # stream 1, because `random` drew wte from stream 0 of the same seed
-            lm_head[...] = _normal(_random_generator(seed, 1), lm_head.shape, self.config.initializer_range)
+            rng = np.random.default_rng([check_count("seed", seed, 0), 1])
+            lm_head[...] = _normal(rng, lm_head.shape, self.config.initializer_range)
         elif init == "zeros":
             lm_head[...] = 0
         else:
@@ -240,10 +243,6 @@ class GPT2:
         shape = ", ".join(f"{name}={getattr(self.config, name)}" for name in names)
         total = count_parameters(self.config)[self.config.head]["total"]
         return f"GPT2({self.config.head}, {total:,} parameters, {shape}, {self.dtype})"
-
-
-def _random_generator(seed: Any, stream: int = 0) -> np.random.Generator:
-    return np.random.default_rng([check_count("seed", seed, 0), stream])
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], std: float) -> Array:

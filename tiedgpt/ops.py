@@ -6,7 +6,7 @@ it needs (softmax_backward: f's output), and returns dx. If f has weights, it wr
 `grad`, a dict of arrays with the weights' names.
 
 Constants are Python floats: a NumPy float64 scalar such as np.sqrt(2) would turn a float32 array into
-float64. Powers are products: NumPy's x**3 is tens of times slower than x * x * x.
+float64. Powers are products, because NumPy's x**3 takes tens of times longer.
 """
 
 import math

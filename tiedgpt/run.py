@@ -36,7 +36,11 @@ def activation_names(config: Config) -> list[str]:
 
 def edited(x: np.ndarray, edit: Callable[[np.ndarray], Any], name: str) -> np.ndarray:
     """edit(x), with x's shape and dtype. It gets a copy, so it cannot change x."""
-    new = np.asarray(edit(x.copy()), x.dtype)
+    new = edit(x.copy())
+    try:
+        new = np.asarray(new, x.dtype)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"the edit of {name} returned no array of numbers: {error}") from error
     if new.shape != x.shape:
         raise ArgumentError(f"the edit of {name} returned shape {new.shape}; expected {x.shape}")
     return new
@@ -80,15 +84,17 @@ class KVCache:
 
     def copy_rows(self, rows: Any, other: "KVCache") -> None:
         """Copy the keys and values of `other` to the start of these rows. `length` does not change."""
-        n = other.length
+        n = int(np.max(other.length))
         self.keys[:, rows, :, :n] = other.keys[:, :, :, :n]
         self.values[:, rows, :, :n] = other.values[:, :, :, :n]
 
     def repeat(self, batch: int) -> "KVCache":
         """A cache for `batch` sequences that all begin with the tokens of this cache's one sequence."""
+        if self.batch != 1:
+            raise ArgumentError(f"only a cache of one sequence can be repeated; this one has {self.batch}")
         copies = KVCache(self.config, batch, self.capacity, self.keys.dtype)
         copies.copy_rows(slice(None), self)
-        copies.length = self.length
+        copies.length = int(np.max(self.length))
         return copies
 
 
@@ -147,6 +153,6 @@ class Run:
         kept = self.taped(f"{name}.kept")
         return x if kept is None else x * kept
 
-    def extend(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def extend_cache(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Add this layer's keys and values [B, H, T, K] to the cache; return all of them [B, H, S, K]."""
         return (k, v) if self.cache is None else self.cache.extend(self.layer, k, v)

@@ -5,14 +5,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .errors import ArgumentError, one_line
+from .errors import ArgumentError, one_line, short_repr
 
 ERROR = "tiedgpt: error: "
 
 
 def read_text(file: str) -> str:
     """A file as text, line ends unchanged; "-" is stdin. Raises ArgumentError if it is not UTF-8."""
-    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except ValueError as error:  # a NUL or half a surrogate pair
+        raise ArgumentError(f"{short_repr(file)} is not the name of a file: {error}") from error
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,13 +1,14 @@
 """Read text files; write files that appear complete or not at all; lock a directory."""
 
 import json
+import math
 import os
 import secrets
 import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -92,7 +93,7 @@ class StagedFiles:
                 self._exists = self.directory.is_dir()
                 beside, inside = _staging_places(self.directory)
                 where, prefix = inside if self._exists else beside
-                _make_directory(where, self._made)
+                make_directory(where, self._made)
                 while not self._stage(where / f"{prefix}{secrets.token_hex(8)}.tmp"):
                     pass
         except BaseException:
@@ -145,12 +146,16 @@ class StagedFiles:
             file.flush()
             os.fsync(file.fileno())
             file.close()
-        if self._exists:
-            os.rename(self._staging / "new", self._staging / "ready")
-            _move_files(self._staging / "ready", self.directory)
-        else:
-            os.rename(self._staging / "new", self.directory)
-            self._made = []  # keep the directories above it
+        if not self._exists:
+            try:
+                os.rename(self._staging / "new", self.directory)
+                self._made = []  # keep the directories above it
+                return
+            except OSError:
+                if not self.directory.is_dir():  # else another process has made it meanwhile
+                    raise
+        os.rename(self._staging / "new", self._staging / "ready")
+        _move_files(self._staging / "ready", self.directory)
 
     def _remove(self) -> None:
         for file in self._files.values():
@@ -161,7 +166,7 @@ class StagedFiles:
                 _finish_or_remove_files(self._staging, self.directory)  # finish if Ctrl-C came between moves
             self._unlock()
             _remove_staging(self._staging)
-        _remove_empty(self._made)
+        remove_empty(self._made)
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -184,6 +189,23 @@ def finish_saves(directory: Path) -> None:
                 _finish_save(where / name, directory)
 
 
+def wait_for_saves(directory: Path) -> None:
+    """Before reading a directory: finish what killed processes left, and wait while others move files there.
+
+    Without it, a reader could find some files of one save and some of another. Raises CheckpointError if a
+    save cannot be finished, as in a directory that may not be written.
+    """
+    start = time.monotonic()
+    while True:
+        with suppress(OSError):
+            finish_saves(directory)
+        if not any(directory.glob(".save.*.tmp/ready")):
+            return
+        if time.monotonic() - start >= MAX_WAIT:
+            raise CheckpointError(f"{directory}: the last save to it is not complete; save it again")
+        time.sleep(0.01)
+
+
 def _finish_save(staging: Path, directory: Path) -> None:
     with suppress(FileNotFoundError):  # killed before the lock was made, or after it was removed
         lock = os.open(staging / LOCK, os.O_RDWR | NO_FOLLOW)
@@ -204,7 +226,7 @@ def _finish_or_remove_files(staging: Path, directory: Path) -> None:
 
 
 def _move_files(source: Path, directory: Path) -> None:
-    with _locked_file(directory / MOVING, MAX_WAIT):
+    with locked_file(directory / MOVING, MAX_WAIT):
         for path in sorted(source.iterdir()):
             os.replace(path, directory / path.name)
         source.rmdir()
@@ -233,7 +255,7 @@ def _is_own_directory(path: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and (sys.platform == "win32" or status.st_uid == os.geteuid())
 
 
-def _make_directory(directory: Path, made: list[Path]) -> None:
+def make_directory(directory: Path, made: list[Path]) -> None:
     """Make a directory and those above it that are missing; add each to `made`."""
     for path in reversed([directory, *directory.parents]):
         if not path.exists():
@@ -241,7 +263,7 @@ def _make_directory(directory: Path, made: list[Path]) -> None:
             path.mkdir(exist_ok=True)  # two processes may make it at once
 
 
-def _remove_empty(made: list[Path]) -> None:
+def remove_empty(made: list[Path]) -> None:
     for path in reversed(made):
         with suppress(OSError):  # removed already, or in use
             path.rmdir()
@@ -268,17 +290,21 @@ def lock_directory(directory: Path) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             with _named_errors(directory):
-                _make_directory(directory, made)
-                stack.enter_context(_locked_file(directory / LOCK))
+                make_directory(directory, made)
+                stack.enter_context(locked_file(directory / LOCK))
                 finish_saves(directory)
             yield
     finally:
-        _remove_empty(made)
+        remove_empty(made)
 
 
 @contextmanager
-def _locked_file(path: Path, wait: float = 0) -> Iterator[None]:
-    """Make and lock a file with this process's id. If it is locked, wait for it up to `wait` seconds."""
+def locked_file(path: Path, wait: float = 0, waiting: Callable[[], Any] | None = None) -> Iterator[None]:
+    """Make and lock a file that holds this process's id; remove it at the end.
+
+    While another process has it locked, wait up to `wait` seconds; if `waiting` is given, call it and wait as
+    long as it takes.
+    """
     start = time.monotonic()
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
@@ -291,6 +317,9 @@ def _locked_file(path: Path, wait: float = 0) -> Iterator[None]:
         os.close(lock)
         if links > 1:
             raise CheckpointError(f"{path} is a link to another file; remove it")
+        if links and waiting:
+            waiting()
+            wait, waiting = math.inf, None
         if links and time.monotonic() - start >= wait:
             who = f"process {owner}" if owner.isdecimal() else "another process"
             raise CheckpointError(
@@ -298,7 +327,7 @@ def _locked_file(path: Path, wait: float = 0) -> Iterator[None]:
             )
         if links:
             time.sleep(0.01)
-        # links == 0: the other process has just removed the file. Make a new one.
+        # No links: its process removed the file just now. Make another.
     try:
         os.write(lock, f"{os.getpid():<20}".encode())  # padded, so that it overwrites an older id
         yield

@@ -14,9 +14,8 @@ import os
 import re
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from ..errors import ArgumentError, CheckpointError, TiedGPTError, one_line, sho
 from ..parameters import count_parameters
 from . import huggingface, tensorflow
 from .fetching import Server, Version, flush, megabytes
-from .files import read_json, try_lock
+from .files import LOCK, directory_of, locked_file, make_directory, read_json, remove_empty, wait_for_saves
 from .names import MODELS, SHIPPED, check_name, find_model, folders_of, weight_folders
 from .vocabulary import read_tokenizer
 
@@ -85,9 +84,12 @@ def find_or_download(source: str | Path, note: Note = silent, only_tokenizer: bo
     only_tokenizer: download the tokenizer without the weights. `find_model` does not find its directory.
     """
     try:
-        return find_model(source)
+        path = find_model(source)
     except CheckpointError as error:
         missing = error
+    else:
+        wait_for_saves(directory_of(path))
+        return path
     name = check_name(str(source))
     if isinstance(source, Path) or name in SHIPPED:
         raise missing
@@ -259,36 +261,43 @@ def _folder_to_fill(name: str, source: str) -> Path:
 
 
 def _download(remote: RemoteModel, folder: Path, note: Note) -> None:
-    name, server = remote.name, remote.server
-    with tempfile.TemporaryDirectory() as scratch:  # make `folder` only if the repository has a GPT-2
-        if not remote.fetch_small(Path(scratch), remote.config):
-            raise CheckpointError(f"{server.label}: no such repository, or no {remote.config} in it (404)")
-        _check_small_files(remote, Path(scratch))
-        config = Path(scratch, remote.config).read_bytes()
-    if re.fullmatch("[0-9a-f]{40}", server.commit):  # fetch all other files from the same commit
+    what = f"the tokenizer of {remote.name}" if remote.source == "tokenizer" else remote.name
+    made: list[Path] = []  # directories; removed again if they stay empty
+    waiting = f"another process is downloading {what}: waiting for it"
+    try:
+        make_directory(folder, made)
+        with locked_file(folder / LOCK, waiting=lambda: note(waiting)):
+            if (folder / remote.config).exists():
+                note(f"the other process has completed {what}")
+                return
+            _remove_leftovers(folder, keep=PART_OF_WEIGHTS)
+            with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as new:
+                _fetch_config(remote, Path(new))
+                size = sum(pin.size or 0 for pin in remote.pins.values())
+                size_known = f" ({megabytes(size)})" if size else ""
+                note(f"downloading {what}{size_known} from {remote.server.label} to {folder}")
+                weights = _fetch_files(remote, folder, Path(new))
+                small = {path.name: path for path in Path(new).glob("[!.]*")}
+                for path in small.values():
+                    flush(path)
+                last = {remote.config: small.pop(remote.config)}
+                for file in OPTIONAL - small.keys() - weights.keys():  # left by an older version's download
+                    (folder / file).unlink(missing_ok=True)
+                for file, path in (small | weights | last).items():
+                    os.replace(path, folder / file)
+            _remove_leftovers(folder)
+    finally:
+        remove_empty(made)
+
+
+def _fetch_config(remote: RemoteModel, new: Path) -> None:
+    """Download the configuration to `new` and read it. All other files are fetched from the same commit."""
+    server = remote.server
+    if not remote.fetch_small(new, remote.config):
+        raise CheckpointError(f"{server.label}: no such repository, or no {remote.config} in it (404)")
+    _check_small_files(remote, new)
+    if re.fullmatch("[0-9a-f]{40}", server.commit):
         server.base = re.sub("/main$", f"/{server.commit}", server.base)
-    size = sum(pin.size or 0 for pin in remote.pins.values())
-    size_known = f" ({megabytes(size)})" if size else ""
-    what = f"the tokenizer of {name}" if remote.source == "tokenizer" else name
-    note(f"downloading {what}{size_known} from {server.label} to {folder}")
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder, lambda: note(f"another process is downloading {what}: waiting for it")):
-        if (folder / remote.config).exists():
-            note(f"the other process has completed {what}")
-            return
-        _remove_leftovers(folder, keep=PART_OF_WEIGHTS)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as new:
-            Path(new, remote.config).write_bytes(config)
-            weights = _fetch_files(remote, folder, Path(new))
-            small = {path.name: path for path in Path(new).glob("[!.]*")}
-            for path in small.values():
-                flush(path)
-            last = {remote.config: small.pop(remote.config)}
-            for file in OPTIONAL - small.keys() - weights.keys():  # left by a download of an older version
-                (folder / file).unlink(missing_ok=True)
-            for file, path in (small | weights | last).items():
-                os.replace(path, folder / file)
-        _remove_leftovers(folder)
 
 
 def _fetch_files(remote: RemoteModel, folder: Path, new: Path) -> dict[str, Path]:
@@ -347,11 +356,7 @@ def _remove_leftovers(folder: Path, keep: re.Pattern[str] | None = None) -> None
 
 def _unless_in_use(folder: Path, clean: Callable[[Path], Any]) -> None:
     """Call `clean(folder)`, unless another process holds the lock or the folder may not be written."""
-
-    def in_use() -> None:
-        raise BlockingIOError
-
-    with suppress(OSError), _locked(folder, in_use):
+    with suppress(OSError, CheckpointError), locked_file(folder / LOCK):
         clean(folder)
 
 
@@ -376,20 +381,3 @@ def _shards(index: Path, where: str) -> list[str]:
         if not plain or not file.endswith(".safetensors"):
             raise CheckpointError(f"{where}: {short_repr(file)} is not the name of a .safetensors file")
     return sorted(files)
-
-
-@contextmanager
-def _locked(folder: Path, wait: Callable[[], Any]) -> Iterator[None]:
-    """Keep other processes out of `folder`; if one is in there, call `wait` and wait until it is not.
-
-    The lock goes with its process, whatever ends that. The file goes when all is done: who still waits at it,
-    or makes another one, finds the folder complete.
-    """
-    with open(folder / ".lock", "ab") as lock:
-        if not try_lock(lock.fileno()):
-            wait()
-            while not try_lock(lock.fileno()):
-                time.sleep(0.1)
-        yield
-        with suppress(OSError):  # Windows removes no file that is open
-            os.unlink(lock.name)

@@ -24,7 +24,7 @@ from ..tokenizer import Tokenizer
 from . import safetensors
 from .files import StagedFiles, directory_of, read_json
 from .safetensors import Tensor
-from .vocabulary import vocabulary_files
+from .vocabulary import ADDED, vocabulary_files
 
 PREFIX = "transformer."
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
@@ -182,7 +182,10 @@ def write_model(files: StagedFiles, model: GPT2, tokenizer: Tokenizer | None) ->
         ) from error
     named = ((name if name == HEAD else PREFIX + name, a) for name, a in model.parameters.items())
     safetensors.write(files.open(WEIGHTS), named)
-    for name, text in (vocabulary_files(tokenizer) if tokenizer else {}).items():
+    texts = vocabulary_files(tokenizer) if tokenizer else {}
+    if texts and (files.directory / ADDED).exists():
+        texts.setdefault(ADDED, "{}")  # replaces the added tokens of an earlier save
+    for name, text in texts.items():
         files.open(name).write(text.encode())
     files.open("config.json").write(config.encode())
 

@@ -70,9 +70,10 @@ def read_merges(
     merges = _pairs(lines[start:], f"{merges_path}, line", 1 + start)
     if vocab_path is None:
         return _from_vocabulary(merges, None, f"{merges_path}")
-    added = {} if added_path is None else read_json(added_path)
-    vocab = read_json(vocab_path)
-    return _from_vocabulary(merges, vocab | added, f"{merges_path} with {vocab_path}", added)
+    vocab, added, name = read_json(vocab_path), {}, f"{merges_path} with {vocab_path.name}"
+    if added_path is not None:
+        added, name = read_json(added_path), f"{name} and {added_path.name}"
+    return _from_vocabulary(merges, vocab | added, name, added)
 
 
 def read_tokenizer_json(path: Path) -> Tokenizer:

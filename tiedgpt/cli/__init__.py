@@ -51,6 +51,7 @@ examples:
 
 exit codes:
   0    done
+  1    compare found a difference
   2    an error, explained in one line on stderr
   129  ended by SIGHUP, as by a closed terminal
   130  stopped by Ctrl-C
@@ -88,7 +89,10 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unknown flag {flag}{nearest(flag, flags)}")
         namespace, rest = super().parse_known_args(args, namespace)
         if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
+            unknown = (
+                "unknown flag" if rest[0].startswith("-") and "--" not in args else "unexpected argument"
+            )
+            self.error(f"{unknown} {rest[0]}")
         return namespace, rest
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -168,7 +172,7 @@ def handle_termination() -> None:
 
 
 def prepare_streams() -> None:
-    """Make stdin, stdout, stderr and warnings work whatever they are connected to."""
+    """Prepare stdin, stdout and stderr, which may be closed or not UTF-8. Show warnings as notes."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as in `<&-`
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115

@@ -89,11 +89,12 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
 BOTH = "both"  # a value of --head
 
 
-def add_head_option(parser: argparse.ArgumentParser) -> None:
+def add_head_option(parser: argparse.ArgumentParser, both: bool = True) -> None:
+    in_turn = ", or with each in turn" if both else ""
     parser.add_argument(
         "--head",
-        choices=[*HEADS, BOTH],
-        help="compute logits with wte.T, with W_U, or with each in turn (default: as the checkpoint says)",
+        choices=[*HEADS, BOTH] if both else HEADS,
+        help=f"compute logits with wte.T or with W_U{in_turn} (default: as the checkpoint says)",
     )
 
 

@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
     add("prompt", metavar="PROMPT", nargs="?", help="the text that it read (default: `ids` of the arrays)")
     add("--with", metavar="FILE", dest="arrays", required=True, help="an .npz, or a directory of .npy files")
     common.add_model_option(parser)
-    common.add_head_option(parser)
+    common.add_head_option(parser, both=False)
     common.add_special_option(parser)
     common.add_json_option(parser)
 

@@ -44,4 +44,5 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     if (args.name is None) == (args.model is None):
         raise ArgumentError("give one MODEL, as an argument or with --model (try: tiedgpt download -h)")
-    print(printable(str(hub.download(args.name or args.model, args.source, note))))
+    name = args.model if args.name is None else args.name
+    print(printable(str(hub.download(name, args.source, note))))

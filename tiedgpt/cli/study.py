@@ -159,7 +159,7 @@ def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
 
 
 def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any], np.ndarray]:
-    """One model's numbers and its W_E. A number is None if it is undefined or needs what is missing."""
+    """One model's numbers and its W_E. None: undefined, or it needs a corpus or a tied model."""
     name, corpus = subject.name, subject.corpus
     model = load(subject.checkpoint, None)
     count = count_parameters(model.config)[model.config.head]

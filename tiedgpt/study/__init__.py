@@ -16,13 +16,13 @@ Letters as in model.py: V vocabulary, D width, W_E [V, D], W_U [D, V]; n tokens,
 from typing import Any
 
 
-def look_up(report: dict[str, Any], place: str) -> Any:
+def look_up(report: dict[str, Any], path: str) -> Any:
     """A value of a nested report by its dotted path; None if a key on the way is missing.
 
     >>> look_up({"loss": {"own": 1.5}, "bigrams": None}, "loss.own")
     1.5
     """
     value: Any = report
-    for key in place.split("."):
+    for key in path.split("."):
         value = value.get(key) if value else None
     return value

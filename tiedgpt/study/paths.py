@@ -3,10 +3,10 @@
     raw      W_E[t]                                               -> W_U     a row of A = W_E W_U
     normed   W_E[t]                                       -> ln_f -> W_U     a GPT-2 without layers
     mlp0     W_E[t] -> W_E[t] + MLP_0(ln_2 of W_E[t])     -> ln_f -> W_U     block 0 without its attention
-    model    W_E[t] + wpe[0] -> every block               -> ln_f -> W_U     the model, given t alone
+    model    W_E[t] + wpe[0] -> every block               -> ln_f -> W_U     the model, for the prompt [t]
 
 The first three add no position embedding, because they ask what a token predicts at any position. So a
-GPT-2 without layers differs from its `normed` by wpe alone.
+GPT-2 without layers differs from its `normed` only by wpe.
 
 `raw` skips ln_f, so the scale of its logits has no meaning, and softmax turns them into nearly equal
 probabilities. Use only the order of its logits.

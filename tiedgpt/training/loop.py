@@ -77,9 +77,9 @@ class Trainer:
 
     `tokens` [N] is the text to train on: a sequence is context + 1 consecutive tokens at a random place.
     `held_out` [M] is for evaluation only. With `only="head"`, only W_U of an untied model is trained, without
-    dropout. The tokens of step n depend on the seed and n alone, its
-    dropout also on the number of threads, so an interrupted run continues with the same numbers. Raises
-    ArgumentError if the arguments do not fit each other.
+    dropout. The tokens of step n depend only on the seed and n, and its dropout also on the number of
+    threads, so an interrupted run continues with the same numbers. Raises ArgumentError if the arguments do
+    not fit each other.
 
     `model` is the model as it is now; its trained parameters are views of `flat` [P]. `best_model()` is the
     model of the step with the lowest held-out loss.
@@ -97,7 +97,7 @@ class Trainer:
         if only not in (None, "head"):
             raise ArgumentError(f'only must be "head" or None, got {short_repr(only)}')
         if only and config.tied:
-            raise ArgumentError("a tied model has no head that can be trained alone: untie it first")
+            raise ArgumentError("a tied model has no separate head to train: untie it first")
         if settings.context > config.n_ctx:
             raise ArgumentError(
                 f"a context of {settings.context} tokens is more than the model's {config.n_ctx}"

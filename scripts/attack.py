@@ -1,0 +1,535 @@
+"""Attack tiedgpt as a stranger or an accident would, and count what breaks.
+
+    python scripts/attack.py                        about ten minutes
+    python scripts/attack.py --seed 2 --minutes 30
+    python scripts/attack.py "files 1234"           repeat one try, as a failure prints it
+
+It needs `pip install -e ".[test]"`: it damages files as tests/test_fuzz.py does. The tries are:
+
+files          a file of a model, a vocabulary or a training is edited at random and read
+command lines  a command gets flags and hostile texts at random
+signals        a command is killed, or gets Ctrl-C or SIGTERM, at a random moment, and then runs again
+two at once    two processes save to one directory, train in one, or download one model
+
+What breaks is counted as:
+
+traceback      an exception that is no TiedGPTError, or an exit code that is not documented
+hang           more than 20 s for a file or a command line, more than 100 s for any other command
+wrong model    An edited file is read as something else than what it says now; a TensorFlow file, which has
+               checksums, as another model. (safetensors has none: other numbers in its data do not count.)
+               After a signal or two writers, a directory holds a model that nobody saved, or the command that
+               runs again does not end with the files of an uninterrupted one.
+leftover       a hidden or temporary file that is still there after the same command has run again
+message        text on stderr that is not one line for each message, or that holds a control character
+
+The exit code is 0 if all are zero, else 1. The seed and the number of a try decide everything but the time at
+which a signal comes from outside.
+"""
+
+import argparse
+import faulthandler
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
+
+KINDS = ("files", "signals", "signals", "two at once", "files", "signals", "signals", "command lines")
+PROBLEMS = ("traceback", "hang", "wrong model", "leftover", "message")
+FILES_AT_LEAST = 20_000
+BATCH = 200  # tries of a worker process
+TRY_SECONDS, PROCESS_SECONDS = 20, 100
+WORKER_MEMORY = 1 << 29  # bytes that a worker may take beyond what it has when it begins
+CODES = (0, 2, 129, 130, 141, 143)
+TEXT = "".join(f"Each of {n} tokens was read {n * n} times, and not once too often.\n" for n in range(40))
+NAME = "someone/tiny"
+TRAIN = "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --n-ctx 8 --vocab-size 260 --batch 2 "
+COMMANDS = {  # each runs in an empty directory beside the models; the first four write files
+    "save": "save out ../bytes ../bytes-untied ../bytes",
+    "untie": "untie ../bytes out",
+    "train": TRAIN + "--threads 1 --steps 6 --eval-every 2",
+    "download": f"download {NAME}",
+    "generate": "generate -m ../bytes -n 50 a",
+    "score": "score -m ../bytes ../text",
+    "params": "params -m ../bytes",
+    "tokenize": "tokenize -m ../bytes abc",
+    "list": "list",
+    "study": "study ../bytes ../bytes-untied --corpus ../text",
+    "next": "next -m ../bytes a",
+    "lens": "lens -m ../bytes ab",
+}
+WRITERS = [*COMMANDS][:4]
+
+# A command, or save_model, in a process that sends itself a signal at its n-th import or operation on files.
+# The start of Python itself is left out: there, Ctrl-C ends any program with a traceback.
+PROGRAM = """
+import os, signal, sys
+root, left, number = sys.argv.pop(1), int(sys.argv.pop(1)), int(sys.argv.pop(1))
+def count(event, _):
+    global left
+    if event.removeprefix("os.") in EVENTS:
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), number)
+sys.path.insert(0, root)
+from tiedgpt.__main__ import exit_at_once, main
+EVENTS = "import open rename mkdir remove rmdir listdir truncate socket.connect".split()
+signal.signal(signal.SIGINT, exit_at_once)
+if sys.argv[1] == "save":
+    from tiedgpt import load_model, load_tokenizer, save_model
+    models = [(load_model(path), load_tokenizer(path)) for path in sys.argv[3:]]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    def main():
+        try:
+            for model in models:
+                save_model(*model, sys.argv[2])
+            code = 0
+        except KeyboardInterrupt:
+            code = 130
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return code
+os.write(1, b"started\\n")
+sys.addaudithook(count)
+code = main()
+os.write(1, b" %d\\n" % -left)
+sys.exit(code)
+"""
+Problem = tuple[str, str]  # one of PROBLEMS, and what happened
+
+
+# Tries in a worker process, with limits on its memory and on the time of each try
+
+
+def work(kind: str, seed: str, first: str, last: str, place: str) -> None:
+    """Print the number of each try when it begins, and its problems when it ends."""
+    out = os.fdopen(os.dup(1), "w")
+    attempt: Any = Files(Path(place)) if kind == "files" else CommandLines(Path(place))
+    with suppress(ImportError, ValueError, OSError):  # on Windows and macOS there is no such limit
+        import resource
+
+        limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + WORKER_MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    for number in range(int(first), int(last)):
+        print(number, file=out, flush=True)
+        faulthandler.dump_traceback_later(TRY_SECONDS, exit=True)
+        try:
+            problems = list(attempt(random.Random(f"{kind} {seed} {number}"), number))
+        except BaseException as error:
+            text = "".join(traceback.format_exception(error))
+            problems = [("traceback" if f'"{ROOT / "tiedgpt"}' in text else "wrong model", text[-2000:])]
+        faulthandler.cancel_dump_traceback_later()
+        print(json.dumps(problems), file=out, flush=True)
+
+
+class Files:
+    """Edit a file and read it, sometimes with a command too."""
+
+    def __init__(self, place: Path) -> None:
+        from test_fuzz import CASES, OPENAIS
+
+        from tiedgpt.checkpoints import tensorflow
+
+        tensorflow.HEAD_WIDTH = OPENAIS.head_width  # OpenAI's own heads are 64 wide
+        self.cases = []
+        for number, case in enumerate(CASES):
+            (directory := place / str(number)).mkdir()
+            case.write(directory)
+            case.check(directory)
+            self.cases.append((case, directory, (directory / case.file).read_bytes()))
+        os.chdir(place)
+        Path("text").write_text(TEXT)
+
+    def __call__(self, rng: random.Random, number: int) -> Iterator[Problem]:
+        from tiedgpt import TiedGPTError
+
+        case, directory, original = self.cases[number % len(self.cases)]
+        (directory / case.file).write_bytes(case.edit(rng, original))
+        commands = (
+            "params -m {}",
+            "tokenize -m {} lower",
+            "generate -m {} -n 2 a",
+            "score -m {} text",
+            "list",
+        )
+        if rng.randrange(8) == 0:
+            command = rng.choice((*commands, "train text --resume --out {}", "untie {} untied"))
+            yield from call(command.format(directory).split())
+            shutil.rmtree("untied", ignore_errors=True)
+        try:
+            case.check(directory)
+        except TiedGPTError as error:
+            if fault := case.message_fault(directory, str(error)):
+                yield "message", f"the message {fault}: {str(error)!r}"
+
+
+class CommandLines:
+    """A command with flags and arguments, each with a usual value or a hostile one."""
+
+    USUAL = ("bytes", "bytes-untied", "tiny", "text", "new", "1", "2", "3", "0.5", "tied", "Each of")
+    LARGE = ("1e18", "999999999999", "2147483648")  # not for a number of steps, which may be as large
+    SLOW = ("-n", "--steps", "--accumulate")
+
+    def __init__(self, place: Path) -> None:
+        from test_fuzz import write_model
+
+        os.chdir(place)
+        write_model(place / "tiny")  # without a tokenizer
+        write_models(place)
+
+    def __call__(self, rng: random.Random, number: int) -> Iterator[Problem]:
+        from edits import HOSTILE
+
+        from tiedgpt.cli import MODULES, build_parser
+
+        command = rng.choice([*MODULES])
+        parser: Any = build_parser([command])
+        actions = parser._subparsers._group_actions[0].choices[command]._actions
+        argv = [command if rng.randrange(20) else rng.choice(HOSTILE)]
+        for action in rng.sample(actions, rng.randrange(min(6, len(actions)))):
+            argv += rng.sample(action.option_strings, min(1, len(action.option_strings)))
+            if action.nargs != 0 or rng.randrange(10) == 0:
+                large = () if {*self.SLOW} & {*action.option_strings} else self.LARGE
+                known = (*(action.choices or ()), *self.USUAL)
+                argv.append(rng.choice(rng.choice((known, HOSTILE, (*known, *large)))))
+        argv += rng.choices((*HOSTILE, *self.USUAL), k=rng.randrange(3))
+        argv += ["--steps", "2"] if command == "train" and "--steps" not in argv else []
+        if rng.randrange(20):
+            yield from call(argv)
+        else:  # as a process, whose arguments hold no NUL
+            raw = [arg.encode("utf-8", "surrogateescape" if "\udcff" in arg else "replace") for arg in argv]
+            with open(rng.choice(("/dev/null", "/dev/full")), "wb") as stdout:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "tiedgpt", *(arg for arg in raw if b"\0" not in arg)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=subprocess.PIPE,
+                    env={**os.environ, "PYTHONPATH": str(ROOT)},
+                )
+            yield from judge(finish(process), CODES)
+        for path in {*Path().iterdir()} - {Path(name) for name in ("text", "tiny", "bytes", "bytes-untied")}:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def call(argv: list[str]) -> Iterator[Problem]:
+    """Run a command in this process."""
+    from tiedgpt import cli
+
+    out: Any
+    err: Any
+    out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    sys.stdin = TextIOWrapper(BytesIO(TEXT.encode()))
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = cli.main(argv)
+    except BaseException as error:
+        raise RuntimeError(f"tiedgpt {argv!r:.500}") from error
+    for kind, text in judge((code, "", err.buffer.getvalue().decode()), CODES):
+        yield kind, f"tiedgpt {argv!r:.500}: {text}"
+
+
+# Tries with processes
+
+Done = tuple[int | None, str, str]  # exit code, or None if it did not end in time; stdout; stderr
+
+
+def finish(process: subprocess.Popen[bytes]) -> Done:
+    try:
+        out, err = process.communicate(timeout=PROCESS_SECONDS)
+        return process.returncode, (out or b"").decode(), err.decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return None, "", process.communicate()[1].decode(errors="replace")
+
+
+def judge(done: Done, codes: Any) -> Iterator[Problem]:
+    """What is wrong with how a command ended and with what it said."""
+    code, _, err = done
+    lines = err.split("\n")
+    errors = [line for line in lines if line.startswith("tiedgpt: error: ")]
+    if code is None:
+        yield "hang", f"not ended after {PROCESS_SECONDS} s: {err[-500:]!r}"
+    elif code not in codes or re.search("Traceback|Exception ignored|Fatal Python", err):
+        yield "traceback", f"exit code {code}: {err[-2000:]}"
+    elif not all(map(str.isprintable, lines)) or len(err) > 5000:
+        yield "message", f"exit code {code}: {err[-500:]!r}"
+    elif (
+        (lines[-2:] != [*errors, ""]) if code == 2 else errors
+    ):  # an error is the last line, and the only one
+        yield "message", f"exit code {code}: {err[-500:]!r}"
+
+
+class Processes:
+    """Models, a text, and what uninterrupted commands make of them."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        write_models(place)
+        saved = [(files(path), load(path)) for path in (place / "bytes", place / "bytes-untied")]
+        self.hub_files = {f"{NAME}/{file}": content for file, content in saved[0][0].items()}
+        self.length: dict[str, tuple[float, int]] = {}  # of a command: seconds, events
+        # What a writer may leave: the files, and the model that they are.
+        self.expected: dict[str, list[tuple[dict[str, bytes], Any]]] = {"save": saved, "download": saved[:1]}
+        for name, command in [*COMMANDS.items(), ("train", COMMANDS["train"] + " --seed 2")]:
+            with tempfile.TemporaryDirectory(dir=place) as directory, self.hub() as server:
+                start = time.monotonic()
+                done = finish(self.start(command, directory, server))
+                assert done[0] == 0, (name, done)
+                self.length.setdefault(name, (time.monotonic() - start, int(done[1].split()[-1])))
+                out = Path(directory, "out")
+                if name in ("untie", "train"):
+                    self.expected.setdefault(name, []).append((files(out), load(out)))
+
+    def hub(self) -> Any:
+        from loopback_hub import LoopbackHub, running
+
+        server = LoopbackHub()
+        server.files = self.hub_files
+        return running(server)
+
+    def start(self, command: str, directory: str, server: Any, *moment: int) -> subprocess.Popen[bytes]:
+        """Start a command. moment: the event at which it sends itself a signal, and the signal."""
+        Path(directory, "tmp").mkdir(exist_ok=True)
+        hub = {"HF_ENDPOINT": f"http://{server.host}", "NO_PROXY": "127.0.0.1,localhost"}
+        folders = {"HOME": directory, "TMPDIR": f"{directory}/tmp", "TIEDGPT_WEIGHTS": f"{directory}/weights"}
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(ROOT), *map(str, moment or (0, 0)), *command.split()],
+            cwd=directory,
+            env={"PATH": os.environ["PATH"], "OPENBLAS_NUM_THREADS": "1", **hub, **folders},
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        process.stdout.readline()  # "started"
+        return process
+
+    def signals(self, rng: random.Random, number: int, directory: str) -> Iterator[Problem]:
+        """Interrupt a command at a random moment, and run it again."""
+        from loopback_hub import altered, cut, drop, flip_bit, reset, status
+
+        name = [*COMMANDS, *WRITERS, *WRITERS][number % (len(COMMANDS) + 8)]
+        codes: dict[int, tuple[int, ...]] = {signal.SIGINT: (0, 130)}
+        if name in WRITERS:
+            codes[signal.SIGKILL] = (0, -signal.SIGKILL)
+        if name in WRITERS[1:]:
+            codes[signal.SIGTERM] = (0, 143, -signal.SIGTERM)  # -SIGTERM: before anything is written
+        sent, (seconds, events) = rng.choice([*codes]), self.length[name]
+        with self.hub() as server:
+            server.pause = rng.choice((0, 0.005))
+            if name == "download" and rng.randrange(2):
+                at, places = rng.randrange(1000), ("http://[::1/x", "//[x", "http://u:p@[/", "http://a..b/x")
+                faults = [cut(at), reset(at), drop, status(503), status(404), altered(flip_bit)]
+                faults.append(status(302, Location=rng.choice(places)))
+                server.faults[rng.choice([*self.expected[name][0][0]])] = [rng.choice(faults)]
+                codes[sent] += (2,)
+            if rng.randrange(2):
+                process = self.start(COMMANDS[name], directory, server, rng.randrange(1, events), sent)
+            else:
+                process = self.start(COMMANDS[name], directory, server)
+                time.sleep(rng.uniform(0, 1.2 * seconds))
+                process.send_signal(sent)
+            yield from judge(finish(process), codes[sent])
+            server.faults.clear()
+            yield from self.again(name, directory, server)
+
+    def two_at_once(self, rng: random.Random, number: int, directory: str) -> Iterator[Problem]:
+        """Run a writer twice at once, sometimes kill one, and run it once more."""
+        name, kill = WRITERS[number % len(WRITERS)], rng.randrange(3) == 0
+        with self.hub() as server:
+            server.pause = rng.choice((0, 0.005))
+            one = self.start(COMMANDS[name], directory, server)
+            time.sleep(rng.choice((0, 0, rng.uniform(0, 0.5 * self.length[name][0]))))
+            two = self.start(COMMANDS[name] + " --seed 2" * (name == "train"), directory, server)
+            if kill:
+                time.sleep(rng.uniform(0, self.length[name][0]))
+                one.kill()
+            done = finish(one), finish(two)
+            refused = (2,) if name in ("train", "untie") else ()
+            yield from judge(done[0], (0, *refused, *([-signal.SIGKILL] if kill else [])))
+            yield from judge(done[1], (0, *refused))
+            if not kill and 0 not in (done[0][0], done[1][0]):
+                yield "wrong model", f"neither process made it: {done}"
+            yield from self.again(name, directory, server)
+
+    def again(self, name: str, directory: str, server: Any) -> Iterator[Problem]:
+        """What a writer left is a whole model or none. The same command again completes it and cleans up."""
+        if name not in WRITERS:
+            return
+        out = Path(directory, "weights", NAME) if name == "download" else Path(directory, "out")
+        expected, models = zip(*self.expected[name], strict=True)
+        if (out / "config.json").exists():
+            model = load(out)
+            if (model[:1] != models[0][:1]) if name == "train" else (model not in models):
+                yield "wrong model", f"{name} left {[*files(out)]}: {model!r:.300}"
+        if name == "untie" and out.exists():
+            shutil.rmtree(out)
+        done = finish(self.start(COMMANDS[name], directory, server))
+        if name == "train" and done[0] == 2 and "add --resume" in done[2]:
+            done = finish(self.start("train ../text --out out --resume", directory, server))
+        yield from judge(done, (0,))
+        if files(out) not in (expected[:1] if name == "save" else expected):
+            yield "wrong model", f"{name} again made other files: {[*files(out)]}"
+        yield from leftovers(directory)
+
+
+def write_models(place: Path) -> None:
+    """A text and two small models whose tokens are bytes. All that can differ with one shape does."""
+    from conftest import SMALL, random_model
+
+    from tiedgpt import Config, Tokenizer, save_model
+
+    (place / "text").write_text(TEXT)
+    sizes = {**vars(SMALL), "vocab_size": 257, "n_ctx": 16, "bos_token_id": 256, "eos_token_id": 256}
+    save_model(random_model(Config(**sizes)), Tokenizer([]), place / "bytes")
+    other = Config(**sizes | {"n_head": 7, "layer_norm_epsilon": 1e-3, "tied": False})
+    save_model(
+        random_model(other, 1), Tokenizer([], {"<|endoftext|>": 0}, first_id=1), place / "bytes-untied"
+    )
+
+
+def load(directory: Path) -> tuple[Any, ...]:
+    """The model in a directory, to compare: configuration, tokenizer, parameters; or why it does not load."""
+    from tiedgpt import TiedGPTError, load_model, load_tokenizer
+
+    try:
+        model, tokenizer = load_model(directory), load_tokenizer(directory)
+    except TiedGPTError as error:
+        return (str(error),)
+    parameters = {name: array.tobytes() for name, array in model.parameters.items()}
+    return model.config, tokenizer.special_tokens, tokenizer.merges, parameters
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """The contents of all files that are not hidden."""
+    return {path.name: path.read_bytes() for path in directory.glob("[!.]*")}
+
+
+def leftovers(directory: str) -> Iterator[Problem]:
+    found = [path for path in Path(directory).rglob("*") if path.name[0] == "." or path.parent.name == "tmp"]
+    if found:
+        yield "leftover", ", ".join(str(path.relative_to(directory)) for path in found)
+
+
+# The whole attack
+
+
+class Attack:
+    def __init__(self, seed: int, place: str) -> None:
+        self.seed, self.place, self.processes = seed, place, Processes(Path(place))
+        self.tries: Counter[str] = Counter()
+        self.problems: Counter[tuple[str, str]] = Counter()
+        self.lock = threading.Lock()
+
+    def run(self, kind: str, first: int, count: int = 1) -> None:
+        """Try `count` times; count the problems, and print the first of them."""
+        in_worker = kind in ("files", "command lines")
+        for number, problems in (self.try_in_worker if in_worker else self.try_processes)(kind, first, count):
+            with self.lock:
+                self.tries[kind] += 1
+                for problem, text in problems:
+                    self.problems[kind, problem] += 1
+                    text = re.sub(r"(.)\1{50,}", r"\1\1...", text)
+                    if self.problems[kind, problem] <= 10:
+                        print(f'"{kind} {number}" {problem}: {text}', file=sys.stderr, flush=True)
+
+    def try_in_worker(self, kind: str, first: int, count: int) -> Iterator[tuple[int, list[Problem]]]:
+        last = first + count
+        while first < last:  # again after a try that ended its worker
+            with tempfile.TemporaryDirectory(dir=self.place) as place:
+                weights = {"HOME": place, "XDG_CACHE_HOME": place, "TIEDGPT_WEIGHTS": f"{place}/weights"}
+                worker = subprocess.run(
+                    [sys.executable, __file__, "--worker", kind, *map(str, (self.seed, first, last)), place],
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **weights},
+                    start_new_session=True,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                )
+            lines = worker.stdout.decode().splitlines()
+            for number, problems in zip(lines[::2], lines[1::2], strict=False):
+                yield int(number), json.loads(problems)
+            first += len(lines) // 2
+            if first < last:
+                text = worker.stderr.decode(errors="replace")
+                what = "hang" if "Timeout (" in text else "traceback"
+                yield first, [(what, f"the worker's exit code is {worker.returncode}: {text[-2000:]}")]
+                first += 1
+
+    def try_processes(self, kind: str, first: int, count: int) -> Iterator[tuple[int, list[Problem]]]:
+        attempt = self.processes.signals if kind == "signals" else self.processes.two_at_once
+        for number in range(first, first + count):
+            with tempfile.TemporaryDirectory(dir=self.place) as place:
+                yield number, list(attempt(random.Random(f"{kind} {self.seed} {number}"), number, place))
+
+    def run_all(self, end: float, files_at_least: int) -> None:
+        """Tries of all kinds in turn, as many at a time as there are cores, until the time is over."""
+        numbers: Counter[str] = Counter()
+        kinds, lock = itertools.cycle(KINDS), threading.Lock()
+
+        def run(_: int) -> None:
+            while True:
+                with lock:
+                    over, kind = time.monotonic() > end, next(kinds)
+                    kind = "files" if over else kind
+                    if over and numbers["files"] >= files_at_least:
+                        return
+                    count = BATCH if kind in ("files", "command lines") else 1
+                    first, numbers[kind] = numbers[kind], numbers[kind] + count
+                self.run(kind, first, count)
+
+        cores = os.cpu_count() or 1
+        with ThreadPoolExecutor(cores) as pool:
+            list(pool.map(run, range(cores)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument(
+        "tries", nargs="*", metavar="TRY", help='repeat these alone, for example "files 1234"'
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="(default: 1)")
+    parser.add_argument("--minutes", type=float, default=10, metavar="M", help="(default: 10)")
+    parser.add_argument("--quick", action="store_true", help="half a minute, with fewer files")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")  # of models whose W_U is not used
+    with tempfile.TemporaryDirectory(prefix="attack-") as place:
+        attack = Attack(args.seed, place)
+        for text in args.tries:
+            kind, _, number = text.rpartition(" ")
+            attack.run(kind, int(number))
+        if not args.tries:
+            seconds = 30 if args.quick else 60 * args.minutes
+            attack.run_all(time.monotonic() + seconds, 0 if args.quick else FILES_AT_LEAST)
+    print(f"{'':<14}" + "".join(f"{title:>13}" for title in ("tries", *PROBLEMS)))
+    for kind in dict.fromkeys(KINDS):
+        numbers = attack.tries[kind], *(attack.problems[kind, problem] for problem in PROBLEMS)
+        print(f"{kind:<14}" + "".join(f"{number:>13,}" for number in numbers))
+    return 1 if attack.problems else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        work(*sys.argv[2:])
+    else:
+        sys.exit(main())
