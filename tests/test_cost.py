@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import SMALL, random_model
 
-from tiedgpt import GPT2, machine
+from tiedgpt import GPT2, machine, products
 from tiedgpt.checkpoints import load_model, save_model
 from tiedgpt.generation import next_logits
 from tiedgpt.prefill import PIECE_TOKENS
@@ -96,6 +96,18 @@ def test_a_step_reads_every_weight_once_whatever_the_batch(loaded, B):
     next_logits(model, np.ones((B, 1), int), cache)
     assert sum(operation.weights for operation in operations) == matrix_bytes(loaded)
     assert sum(operation.weights > 0 for operation in operations) == MATRICES
+
+
+@pytest.mark.parametrize("B", [2, 8, 32])
+def test_stacks_of_small_products_read_every_weight_once(loaded, B, monkeypatch):
+    monkeypatch.setattr(products, "MIN_WEIGHT", 0)
+    monkeypatch.setattr(machine, "has_small_kernels", lambda: True)
+    model, operations = watched(loaded)
+    cache = read_a_prompt(model, B)
+    operations.clear()
+    next_logits(model, np.ones((B, 1), int), cache)
+    assert sum(operation.weights for operation in operations) == matrix_bytes(loaded)
+    assert any(len(operation.shapes[0]) == 3 and operation.weights for operation in operations)
 
 
 @pytest.fixture(params=[1, 2])

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from threading import Lock, main_thread
+from queue import SimpleQueue
+from threading import Lock, Thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,8 @@ def keep_freed_memory() -> None:
 
 
 @cache
-def openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """The functions that get and set the thread count of NumPy's OpenBLAS. None with another BLAS."""
+def _openblas_function(name: str) -> Any:
+    """A function of the OpenBLAS in NumPy's wheels, or None with another BLAS."""
     package = Path(np.__path__[0])
     for path in [*package.parent.glob("numpy.libs/*openblas*"), *package.glob(".dylibs/*openblas*")]:
         try:
@@ -80,10 +81,17 @@ def openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
         except OSError:
             continue
         for prefix in ("scipy_openblas", "openblas"):  # NumPy 2, NumPy 1
-            get = getattr(library, f"{prefix}_get_num_threads64_", None)
-            if get is not None:
-                return get, getattr(library, f"{prefix}_set_num_threads64_")
+            function = getattr(library, f"{prefix}_{name}64_", None)
+            if function is not None:
+                return function
     return None
+
+
+@cache
+def openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
+    """The functions that get and set the thread count of NumPy's OpenBLAS. None with another BLAS."""
+    get = _openblas_function("get_num_threads")
+    return None if get is None else (get, _openblas_function("set_num_threads"))
 
 
 @contextmanager
@@ -107,6 +115,65 @@ def one_blas_thread() -> Iterator[None]:
             before = _saved.pop()
             if not _saved:
                 set_(before)
+
+
+@cache
+def has_small_kernels() -> bool:
+    """Whether this is an OpenBLAS that multiplies small matrices without packing them: x86 with AVX-512."""
+    name = _openblas_function("get_corename")
+    if name is None:
+        return False
+    name.restype = ctypes.c_char_p
+    return name() in (b"SkylakeX", b"Cooperlake", b"Sapphirerapids")
+
+
+class _SecondThread:
+    """A thread that waits for work. Handing it over takes some 20 microseconds, less than a pool takes."""
+
+    def __init__(self) -> None:
+        self.free = Lock()
+        self.work: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+        self.done: SimpleQueue[BaseException | None] = SimpleQueue()
+        Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            function = self.work.get()
+            try:
+                function()
+                self.done.put(None)
+            except BaseException as error:
+                self.done.put(error)
+            del function  # or its arrays would live until the next call
+
+
+@cache
+def _second_thread() -> _SecondThread:
+    return _SecondThread()
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has no such thread
+    os.register_at_fork(after_in_child=_second_thread.cache_clear)
+
+
+def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> None:
+    """Call both, at the same time if a core is free for the second."""
+    if not _saved and reading_threads() > 1:
+        helper = _second_thread()
+        if helper.free.acquire(blocking=False):
+            try:
+                helper.work.put(second)
+                try:
+                    first()
+                finally:
+                    error = helper.done.get()
+                if error is not None:
+                    raise error
+                return
+            finally:
+                helper.free.release()
+    first()
+    second()
 
 
 def reading_threads() -> int:

@@ -29,6 +29,7 @@ from .errors import ArgumentError, short_repr
 from .ops import layer_norm, linear, softmax
 from .parameters import Parameters, count_parameters, nest, parameter_shapes
 from .prefill import prefill
+from .products import product
 from .run import Edits, KVCache, Run, Tape
 
 Array = np.ndarray
@@ -114,7 +115,7 @@ def unembedding(parameters: Parameters, tied: bool) -> Array:  # -> W_U [D, V]
 
 def unembed(final: Array, W_U: Array) -> Array:  # [..., D] -> [..., V]
     """One logit per token of the vocabulary: the dot product of `final` with that token's column of W_U."""
-    return (final.reshape(-1, final.shape[-1]) @ W_U).reshape(*final.shape[:-1], W_U.shape[1])
+    return product(final.reshape(-1, final.shape[-1]), W_U).reshape(*final.shape[:-1], W_U.shape[1])
 
 
 class GPT2:

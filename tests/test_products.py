@@ -1,0 +1,94 @@
+"""Few rows times a weight: the numbers of one matrix product, from any thread and in a forked process."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from tiedgpt import machine, products
+from tiedgpt.products import product
+
+
+@pytest.fixture(autouse=True)
+def stacked(monkeypatch):
+    """Stacks of small products whatever the machine and the matrix; a pair of threads."""
+    monkeypatch.setattr(products, "MIN_WEIGHT", 0)
+    monkeypatch.setattr(machine, "has_small_kernels", lambda: True)
+    monkeypatch.setattr(machine, "reading_threads", lambda: 2)
+
+
+def case(rows, size, outputs, order="F", dtype=np.float64):
+    rng = np.random.default_rng(rows + outputs)
+    weight = np.asarray(rng.standard_normal((size, outputs)), dtype, order=order)
+    return rng.standard_normal((rows, size)).astype(dtype), weight
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 31, 32, 33, 70])
+@pytest.mark.parametrize(
+    ("size", "outputs"), [(5, 3), (96, 1), (768, 2304), (3072, 77), (40_000, 24), (7, 1000)]
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_numbers_of_one_product(rows, size, outputs, order):
+    x, weight = case(rows, size, outputs, order)
+    np.testing.assert_allclose(product(x, weight), x @ weight, rtol=1e-10, atol=1e-10)
+
+
+def test_rows_that_do_not_lie_side_by_side():
+    x, weight = case(6, 50, 400)
+    np.testing.assert_allclose(product(x[::2, ::-1], weight), x[::2, ::-1] @ weight, rtol=1e-10, atol=1e-10)
+
+
+def test_each_output_is_computed_once(monkeypatch):
+    """The stack and its remainder cover the weight, in products that OpenBLAS does not pack."""
+    seen, matmul = [], np.matmul
+    monkeypatch.setattr(
+        np, "matmul", lambda a, b, out: seen.append((a.shape, b.shape)) or matmul(a, b, out=out)
+    )
+    product(*case(4, 768, 5003))
+    assert sum(shape[-2] * (shape[0] if len(shape) == 3 else 1) for shape, _ in seen) == 5003
+    stacks = [shape for shape, _ in seen if len(shape) == 3]
+    assert len(stacks) == 2
+    assert all(n * size * 4 <= products.SMALL for _, n, size in stacks)
+
+
+def test_several_threads_of_the_user():
+    cases = [case(2 + n, 300, 900) for n in range(6)]
+    found = [None] * 6
+
+    def run(n):
+        for _ in range(30):
+            found[n] = product(*cases[n])
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for (x, weight), out in zip(cases, found, strict=True):
+        np.testing.assert_allclose(out, x @ weight, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_error_in_either_half_is_raised_and_the_next_call_works(which):
+    def fail():
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        machine.in_two_threads(*([fail, int] if which == 0 else [int, fail]))
+    x, weight = case(3, 100, 200)
+    np.testing.assert_allclose(product(x, weight), x @ weight, rtol=1e-10)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_a_forked_process_has_a_second_thread_of_its_own():
+    x, weight = case(3, 100, 200)
+    expected = product(x, weight)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(0 if np.array_equal(product(x, weight), expected) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
