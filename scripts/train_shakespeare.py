@@ -7,7 +7,14 @@ Both have the same seed, the same batches and the same tokenizer, which is learn
 of the text. The last tenth is held out.
 """
 
+from tiedgpt.__main__ import exit_at_once, on_ctrl_c
+
+if __name__ == "__main__":
+    on_ctrl_c(exit_at_once)  # while the rest is imported, there is nothing to clean up
+
 import argparse
+import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +23,7 @@ from tqdm import tqdm
 import tiedgpt
 from tiedgpt.config import HEADS
 from tiedgpt.evaluation import score
+from tiedgpt.text import read_text
 from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.merges import learn_tokenizer
 
@@ -23,15 +31,9 @@ DROPOUT = 0.2  # of the embedding and of each layer's outputs
 SETTINGS = Settings(steps=4500, batch=32, context=128, lr=3e-3, eval_every=250, seed=1, threads=2)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("corpus", type=Path, help="a text in UTF-8")
-    parser.add_argument("weights", type=Path, help="the directory to write to")
-    args = parser.parse_args()
-
-    text = args.corpus.read_text(encoding="utf-8")
+def train(corpus: str, weights: Path) -> None:
+    """Train both models and write them."""
+    text = read_text(corpus)
     cut = len(text) * 9 // 10
     tokenizer = learn_tokenizer(text[:cut], 1024)
     tokens, held_out = (np.array(tokenizer.encode(part)) for part in (text[:cut], text[cut:]))
@@ -50,17 +52,37 @@ def main() -> None:
             eos_token_id=tokenizer.eot_id,
         )
         trainer = Trainer(tiedgpt.GPT2.random(config, SETTINGS.seed), tokens, held_out, SETTINGS)
-        bar = tqdm(total=SETTINGS.steps, desc=head)
-        for record in trainer.run():
-            bar.update(record["step"] - bar.n)
-            if "val_loss" in record:
-                bar.write(f"{head} step {record['step']}: {record['val_loss']:.4f} nats per held-out token")
-        bar.close()
+        with tqdm(total=SETTINGS.steps, desc=head) as bar:
+            for record in trainer.run():
+                bar.update(record["step"] - bar.n)
+                if "val_loss" in record:
+                    loss = f"{record['val_loss']:.4f} nats per held-out token"
+                    bar.write(f"{head} step {record['step']}: {loss}")
         best = trainer.best_model()
-        tiedgpt.save_model(best, tokenizer, args.weights / f"shakespeare-{head}")
+        tiedgpt.save_model(best, tokenizer, weights / f"shakespeare-{head}")
         result = score(best, tokenizer, held_out)
         print(f"{head}: {result.nll:.4f} nats per token, {result.bits_per_byte:.3f} bits per byte held out")
 
 
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("corpus", help="a text in UTF-8")
+    parser.add_argument("weights", type=Path, help="the directory to write to")
+    try:
+        on_ctrl_c(signal.default_int_handler)
+        args = parser.parse_args()
+        train(args.corpus, args.weights)
+    except KeyboardInterrupt:
+        print("\ntrain_shakespeare.py: interrupted", file=sys.stderr)
+        return 130
+    except (tiedgpt.TiedGPTError, OSError) as error:
+        message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        print(f"train_shakespeare.py: error: {message}", file=sys.stderr)
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -188,3 +188,19 @@ def test_ctrl_c_is_one_line(script, tmp_path):
     assert (process.returncode, errors) == (130, f"{script}: interrupted\n")
     if script == "benchmark.py":
         assert not list(tmp_path.iterdir())  # the temporary directory is gone
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot send SIGINT to one process")
+def test_train_shakespeare_ends_without_a_traceback(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(tiedgpt.__file__).parents[1]))
+    script, corpus = SCRIPTS / "train_shakespeare.py", SCRIPTS.parent / "weights" / "sonnets.txt"
+    done = python(script, tmp_path / "missing", tmp_path)
+    assert_one_line(done, f"train_shakespeare.py: error: {tmp_path / 'missing'}: No such file")
+    process = subprocess.Popen([sys.executable, script, corpus, tmp_path], stderr=subprocess.PIPE)
+    while process.stderr.read(1) not in (b"t", b""):  # until "tied:", the name of the progress bar
+        pass
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.endswith(b"\ntrain_shakespeare.py: interrupted\n")
+    assert b"Traceback" not in errors

@@ -798,6 +798,17 @@ def test_import_tiedgpt_loads_nothing_and_finds_everything():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_entry_imports_nothing_before_it_handles_ctrl_c():
+    code = """if 1:
+        import sys
+        before = set(sys.modules)
+        import tiedgpt.__main__
+        new = {name for name in set(sys.modules) - before if not name.startswith(("tiedgpt", "_signal"))}
+        assert not new, new
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
 def test_importing_loads_nothing_that_is_not_needed():
     """No oracle, no slow import that only some commands need, no module of another command."""
     code = """if 1:

@@ -5,10 +5,12 @@ have checksums: an edited one is refused or makes no difference. scripts/attack.
 cases.
 """
 
+import io
 import json
 import random
 import time
 import tracemalloc
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,6 +29,8 @@ import tiedgpt
 from tiedgpt import Config, TiedGPTError, Tokenizer
 from tiedgpt.checkpoints import tensorflow
 from tiedgpt.checkpoints.vocabulary import vocabulary_files
+from tiedgpt.cli.compare import read_arrays
+from tiedgpt.comparison import compare
 from tiedgpt.tokenizer import EOT, WORDS, byte_alphabet
 from tiedgpt.training.loop import STATE, Settings, Trainer
 
@@ -68,6 +72,22 @@ def edit_vocabulary(rng: random.Random, raw: bytes) -> bytes:
 
 def edit_data(rng: random.Random, raw: bytes) -> bytes:
     return edit_bytes(rng, raw, INTERESTING)
+
+
+def edit_arrays(rng: random.Random, raw: bytes) -> bytes:
+    """The archive, or the beginning of a file in it behind a checksum that is right."""
+    if rng.randrange(3) == 0:
+        return edit_bytes(rng, raw, INTERESTING)
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = rng.choice(["ids.npy", "targets.npy", *members])
+    header, data = members[name][:128], members[name][128:]
+    syntax = [b"(", b")", b",", b"-1", b"9" * 30, b"'|O'", b"'<i8'", b"'<f4'", b"True", b"{", b"\0", b"\xff"]
+    members[name] = edit_bytes(rng, header, syntax) + (data if rng.randrange(4) else edit_data(rng, data))
+    with zipfile.ZipFile(edited := io.BytesIO(), "w") as archive:
+        for member, content in members.items():
+            archive.writestr(member, content)
+    return edited.getvalue()
 
 
 def edit_table(rng: random.Random, raw: bytes) -> bytes:
@@ -219,6 +239,13 @@ def check_tokenizer(directory: Path) -> None:
         assert tokenizer.decode(encoded) == text
 
 
+def check_arrays(directory: Path) -> None:
+    """The arrays can be compared with a model's, whatever they are."""
+    arrays = read_arrays(directory / "mine.npz")
+    ids, targets = arrays.pop("ids", IDS[:5]), arrays.pop("targets", None)
+    str(compare(tiedgpt.load_model(directory), arrays, ids, targets))
+
+
 # The cases
 
 
@@ -278,6 +305,13 @@ def write_tokenizer_json(directory: Path) -> None:
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer_json()))
 
 
+def write_arrays(directory: Path) -> None:
+    write_model(directory)
+    model, tape = tiedgpt.load_model(directory), {}
+    model(IDS[:5], tape=tape)
+    np.savez(directory / "mine.npz", ids=IDS[:5], targets=IDS[1:6], **tape)
+
+
 @dataclass(frozen=True)
 class Case:
     """A file that is edited in a directory that `write` makes. `check` fails if it is read wrongly."""
@@ -286,13 +320,13 @@ class Case:
     write: Callable[[Path], None]
     edit: Callable[[random.Random, bytes], bytes]
     check: Callable[[Path], None]
+    named: str = "file"  # what a refusal names: "file", "directory" (a file in it) or "" (an array, perhaps)
 
     def message_fault(self, directory: Path, message: str) -> str:
         """What is wrong with the message of a refusal; "" if nothing is."""
-        if not message.startswith(str(directory)):
+        if self.named and not message.startswith(str(directory)):
             return "does not begin with the directory"
-        other = self.check in (check_index, check_openais, check_state)  # may speak of a file that this lists
-        if not (other or self.file in message):
+        if self.named == "file" and self.file not in message:
             return "does not name the file"
         if not message.isprintable():
             return "holds a line break or a control character"
@@ -301,13 +335,13 @@ class Case:
 
 CASES = [
     Case("model.safetensors", write_model, edit_safetensors, check_weights),
-    Case("model.safetensors.index.json", write_shards, edit_json_file, check_index),
+    Case("model.safetensors.index.json", write_shards, edit_json_file, check_index, "directory"),
     Case("config.json", write_model, edit_json_file, check_config),
     Case("generation_config.json", write_generation_config, edit_json_file, check_generation_config),
-    Case(STATE, write_training, edit_safetensors, check_state),
-    Case("hparams.json", write_openais, edit_json_file, check_openais),
-    Case(tensorflow.INDEX, write_openais, edit_table, check_openais),
-    Case(tensorflow.DATA, write_openais, edit_data, check_openais),
+    Case(STATE, write_training, edit_safetensors, check_state, "directory"),
+    Case("hparams.json", write_openais, edit_json_file, check_openais, "directory"),
+    Case(tensorflow.INDEX, write_openais, edit_table, check_openais, "directory"),
+    Case(tensorflow.DATA, write_openais, edit_data, check_openais, "directory"),
     Case("merges.txt", write_merges, edit_text, check_tokenizer),
     Case("merges.txt", write_vocabulary, edit_text, check_tokenizer),
     Case("vocab.json", write_vocabulary, edit_vocabulary, check_tokenizer),
@@ -315,6 +349,7 @@ CASES = [
     Case("vocab.bpe", write_openais_vocabulary, edit_text, check_tokenizer),
     Case("encoder.json", write_openais_vocabulary, edit_vocabulary, check_tokenizer),
     Case("tokenizer.json", write_tokenizer_json, edit_json_file, check_tokenizer),
+    Case("mine.npz", write_arrays, edit_arrays, check_arrays, ""),
 ]
 
 

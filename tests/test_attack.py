@@ -1,0 +1,56 @@
+"""scripts/attack.py finds nothing in half a minute, and finds what is planted for it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name != "posix", reason="needs POSIX's signals"),
+]
+
+
+def attack(script: Path, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=600)
+
+
+def test_an_attack_of_half_a_minute():
+    done = attack(ROOT / "scripts" / "attack.py", "--quick", "--seed", "0")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    rows = [line.rsplit(maxsplit=6) for line in done.stdout.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["files", "signals", "two at once", "command lines"]
+    assert all(int(row[1].replace(",", "")) > 0 for row in rows), done.stdout
+
+
+PLANTED = [  # in a copy of the repository: file, text, its replacement
+    ("tiedgpt/checkpoints/safetensors.py", 'raise wrong(f"truncated: ', 'raise KeyError(f"truncated: '),
+    (
+        "tiedgpt/checkpoints/safetensors.py",
+        "if len(prefix) < 8:",
+        "while len(prefix) < 8:\n                pass",
+    ),
+    ("tiedgpt/checkpoints/tensorflow.py", "if found != self.masked_crc:", "if False:"),
+    ("tiedgpt/checkpoints/files.py", "    os.unlink(staging / LOCK)", "    pass"),
+    ("tiedgpt/errors.py", 'return character.encode("unicode_escape").decode()', "return character"),
+    ("scripts/attack.py", "TRY_SECONDS, PROCESS_SECONDS = 20,", "TRY_SECONDS, PROCESS_SECONDS = 1,"),
+]
+
+
+def test_an_attack_finds_a_fault_of_every_kind(tmp_path):
+    for folder in ("tiedgpt", "tests", "scripts"):
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("goldens", "__pycache__")
+        )
+    for file, text, replacement in PLANTED:
+        content = (tmp_path / file).read_text()
+        assert content.count(text) >= 1, text
+        (tmp_path / file).write_text(content.replace(text, replacement))
+    done = attack(tmp_path / "scripts" / "attack.py", "--quick")
+    assert done.returncode == 1, done.stderr
+    columns = zip(*(line.rsplit(maxsplit=5)[1:] for line in done.stdout.splitlines()[1:]), strict=True)
+    assert all(any(number != "0" for number in column) for column in columns), done.stdout
