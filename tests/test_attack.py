@@ -30,9 +30,10 @@ def test_an_attack_of_half_a_minute():
 PLANTED = [  # in a copy of the repository: file, text, its replacement
     ("tiedgpt/checkpoints/safetensors.py", 'raise wrong(f"truncated: ', 'raise KeyError(f"truncated: '),
     (
-        "tiedgpt/checkpoints/safetensors.py",
-        "if len(prefix) < 8:",
-        "while len(prefix) < 8:\n                pass",
+        "tiedgpt/checkpoints/files.py",
+        '        raise CheckpointError(f"{path}: not JSON',
+        '        while path.name in ("generation_config.json", "added_tokens.json"):\n            pass\n'
+        '        raise CheckpointError(f"{path}: not JSON',
     ),
     ("tiedgpt/checkpoints/tensorflow.py", "if found != self.masked_crc:", "if False:"),
     ("tiedgpt/checkpoints/files.py", "    os.unlink(staging / LOCK)", "    pass"),
