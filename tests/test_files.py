@@ -289,6 +289,16 @@ def test_a_directory_that_another_save_makes_meanwhile(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
+@posix
+def test_a_lock_file_that_a_kill_left_is_removed_and_one_in_use_is_not(tmp_path):
+    (tmp_path / files.MOVING).write_text("1234")
+    finish_saves(tmp_path)
+    assert contents(tmp_path) == {}
+    with files.locked_file(tmp_path / files.MOVING):
+        finish_saves(tmp_path)
+        assert list(contents(tmp_path)) == [files.MOVING]
+
+
 @pytest.mark.slow
 @posix
 def test_killed_at_any_moment_the_files_are_those_of_one_save(tmp_path):

@@ -187,6 +187,9 @@ def finish_saves(directory: Path) -> None:
         for name in names:
             if name.startswith(prefix) and name.endswith(".tmp") and _is_own_directory(where / name):
                 _finish_save(where / name, directory)
+    if (directory / MOVING).exists():  # of a process that was killed after it had moved the last file
+        with suppress(CheckpointError, OSError), locked_file(directory / MOVING):
+            pass  # which removes it; a running process has it locked, and keeps it
 
 
 def wait_for_saves(directory: Path) -> None:
