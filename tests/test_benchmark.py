@@ -181,7 +181,8 @@ def test_ctrl_c_is_one_line(script, tmp_path):
     process = subprocess.Popen(
         [sys.executable, SCRIPTS / script, *arguments], stderr=subprocess.PIPE, text=True, env=environment
     )
-    while not list(tmp_path.iterdir()) and process.poll() is None:  # until it has begun to write
+    # tempfile tries the directory with a file of its own first, so wait for a file in a directory
+    while not list(tmp_path.glob("*/*")) and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
