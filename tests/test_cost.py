@@ -122,8 +122,8 @@ def test_a_prompt_reads_every_weight_once_per_piece_and_W_U_once(loaded, threads
     read_a_prompt(model, 1, T=2 * PIECE_TOKENS)
     W_U = loaded.W_U.nbytes
     assert sum(o.weights for o in operations) == 2 * (matrix_bytes(loaded) - W_U) + W_U
-    (head,) = (o for o in operations if o.weights and CONFIG.vocab_size in o.shapes[1])
-    assert head.shapes[0] == (1, CONFIG.n_embd)
+    (head,) = (o for o in operations if o.weights and CONFIG.vocab_size in o.out)
+    assert sorted(head.out) == [1, CONFIG.vocab_size], "the logits of the last token only"
     scores = [o.out for o in operations if o.name == "matmul.__call__" and not o.weights and len(o.out) == 4]
     assert max(shape[-2] for shape in scores) == PIECE_TOKENS, "no scores of all tokens with all tokens"
 

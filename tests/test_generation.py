@@ -106,9 +106,13 @@ def test_the_same_seed_gives_the_same_tokens(endless):
     assert run(None) != run(None)
 
 
-def steps(*arguments):
+def steps(model, prompts, n, sampling, streams, draft=None):
     """The tokens of each row of sample_steps, as lists."""
-    return np.array(list(sample_steps(*arguments))).T.tolist()
+    rows = [[] for _ in prompts]
+    for chosen in sample_steps(model, prompts, n, [sampling] * len(prompts), streams, draft):
+        for row, tokens in zip(rows, chosen, strict=True):
+            row += tokens
+    return rows
 
 
 def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless):
@@ -122,9 +126,7 @@ def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless)
 
 def test_sample_i_does_not_depend_on_the_number_of_samples(endless):
     def samples(n):
-        return np.array(
-            list(sample_steps(endless, [PROMPT] * n, 24, Sampling(1.5), random_streams(5, n)))
-        ).T.tolist()
+        return steps(endless, [PROMPT] * n, 24, Sampling(1.5), random_streams(5, n))
 
     seven = samples(7)
     assert len({tuple(sample) for sample in seven}) == 7, "samples must differ from one another"
@@ -264,7 +266,7 @@ def test_each_sample_of_a_batch_ends_by_itself():
     model = random_model(replace(SMALL, vocab_size=257, n_ctx=64, eos_token_id=EOT))
     samples = [TextSample(TOKENIZER, ["e", "t", "a"], (EOT,)) for _ in range(40)]
     pieces = [""] * 40
-    for number, text in generate_text(model, [5, 6], samples, 30, Sampling(3.0), seed=0):
+    for number, text in generate_text(model, [5, 6], samples, 30, [Sampling(3.0)] * len(samples), seed=0):
         pieces[number] += text
     assert pieces == [sample.text for sample in samples]
     assert {sample.finish_reason for sample in samples} == {"length", "stop", "eos"}
@@ -274,10 +276,8 @@ def test_each_sample_of_a_batch_ends_by_itself():
         else:
             assert len(sample.ids) < 31
         assert not any(stop in sample.text for stop in "eta")
-    steps = np.array(
-        list(sample_steps(model, [[5, 6]] * 40, 30, Sampling(3.0), random_streams(0, 40)))
-    ).T.tolist()
-    for sample, tokens in zip(samples, steps, strict=True):
+    rows = steps(model, [[5, 6]] * 40, 30, Sampling(3.0), random_streams(0, 40))
+    for sample, tokens in zip(samples, rows, strict=True):
         assert sample.ids == tokens[: len(sample.ids)]
 
 

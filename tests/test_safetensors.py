@@ -195,8 +195,17 @@ def test_data_may_start_at_any_byte(read, junk):
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-@pytest.mark.parametrize(("shape", "order"), [((70, 3), "F"), ((3, 70), "C"), ((50, 50), "F"), ((70,), "C")])
-def test_a_matrixs_longer_axis_lies_in_one_piece(read, dtype, shape, order, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "shape", "order"),
+    [
+        ("h.0.attn.c_attn.weight", (3, 70), "F"),
+        ("h.0.mlp.c_proj.weight", (70, 3), "F"),
+        ("wte.weight", (70, 3), "C"),
+        ("lm_head.weight", (50, 50), "C"),
+        ("h.0.mlp.c_fc.bias", (70,), "C"),
+    ],
+)
+def test_the_weights_of_an_output_lie_side_by_side(read, dtype, name, shape, order, monkeypatch):
     monkeypatch.setattr(safetensors, "BYTES_PER_READ", 500)  # several reads each
     values = np.random.default_rng(0).integers(-128, 128, shape).astype(np.float32)  # exact in all three
     stored = {
@@ -204,9 +213,8 @@ def test_a_matrixs_longer_axis_lies_in_one_piece(read, dtype, shape, order, monk
         "F16": values.astype("<f2"),
         "BF16": (values.view(np.uint32) >> 16).astype("<u2"),
     }[dtype]
-    array = read(raw(f'{{"a":{entry(dtype, shape, (0, stored.nbytes))}}}'.encode(), stored.tobytes()))[
-        "a"
-    ].read()
+    header = f'{{"{name}":{entry(dtype, shape, (0, stored.nbytes))}}}'.encode()
+    array = read(raw(header, stored.tobytes()))[name].read()
     np.testing.assert_array_equal(array, values)
     assert array.dtype == np.float32
     assert array.flags[f"{order}_CONTIGUOUS"]

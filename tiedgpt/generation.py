@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .checks import check_count, check_prompt, check_seed
+from .drafts import MOST_GUESSES, Draft
 from .errors import ArgumentError, TiedGPTError, is_count, is_number, short_repr
 from .model import GPT2, unembed
 from .run import KVCache
@@ -80,49 +81,108 @@ class Sampling:
         return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
 
+class Row:
+    """One sample of a batch: its tokens, and how the next ones are guessed and chosen."""
+
+    def __init__(
+        self, prompt: list[int], sampling: Sampling, stream: np.random.Generator, draft: Draft | None, B: int
+    ) -> None:
+        self.tokens = list(prompt)
+        self.sampling = sampling
+        self.stream = stream
+        self.draft = draft
+        self.guesser = draft and draft.guesser(sampling, stream, B)
+        self.guesses: list[int] = []
+
+    def next_ids(self, most: int) -> list[int]:
+        """The ids to read next: the last token, which has not been read, and up to `most` guesses."""
+        self.guesses = self.guesser.guess(self.tokens, most) if self.guesser and most > 0 else []
+        return [self.tokens[-1], *self.guesses]
+
+    def choose(self, logits: np.ndarray) -> list[int]:  # [1 + guesses, V] -> at least one id
+        """Choose the next tokens, up to the first one that was not guessed."""
+        chosen: list[int] = []
+        for guess, position in zip([*self.guesses, None], logits, strict=False):
+            chosen.append(self.sampling.choose(position, self.stream))
+            if chosen[-1] != guess:
+                break
+        if self.draft and self.guesser:
+            self.guesser.learn(chosen)
+            self.draft.drafted += len(self.guesses)
+            self.draft.accepted += len(chosen) - 1
+        self.tokens += chosen
+        return chosen
+
+
 def sample_steps(
     model: GPT2,
     prompts: list[list[int]],
     max_new_tokens: int,
-    sampling: Sampling,
+    samplings: list[Sampling],
     streams: list[np.random.Generator],
+    draft: Draft | None = None,
     progress: Callable[[int], Any] | None = None,
-) -> Iterator[list[int]]:
-    """Yield, max_new_tokens times, the next token of each prompt [B][T]: a list of B ids.
+) -> Iterator[list[list[int]]]:
+    """Yield the next tokens of each prompt [B][T], until each has max_new_tokens: B lists of ids a step.
+
+    Each list has one id, and with a draft (drafts.py) one more for each guess that was right. It is empty if
+    its row is complete.
 
     The prompts are one batch and may have unequal lengths. Equal prompts are read once (`progress` is called
     with the length of each piece read). Each row draws from its own random stream, so it does not depend on
-    the other rows, up to rounding: a batch's products are summed in another order than one row's, which
-    changes a logit in its seventh digit and about 1 sampled token in 10,000.
+    the other rows or on the draft, up to rounding: the products of many rows are summed in another order than
+    those of one row, which changes a logit in its seventh digit and about 1 sampled token in 10,000.
 
     When the context is full, the later half of the tokens is kept and read again from position 0, because
     GPT-2's positions are absolute and cached keys are valid for their position only. So in a text longer than
     n_ctx, each new token is predicted from the last n_ctx / 2 to n_ctx tokens.
     """
     B, n_ctx = len(prompts), model.config.n_ctx
-    lengths = np.array([len(prompt) for prompt in prompts])
-    capacity = min(n_ctx, int(lengths.max()) + max_new_tokens)
+    rows = [
+        Row(prompt, sampling, stream, draft, B)
+        for prompt, sampling, stream in zip(prompts, samplings, streams, strict=True)
+    ]
+    left = [max_new_tokens] * B
+    capacity = max(map(len, prompts)) + max_new_tokens + (MOST_GUESSES if draft else 0)
+    cache, logits = read_prompts(model, prompts, min(n_ctx, capacity), progress)
+    while True:
+        pairs = zip(rows, logits, left, strict=True)
+        chosen = [row.choose(of_row) if n else [] for row, of_row, n in pairs]
+        left = [n - len(ids) for n, ids in zip(left, chosen, strict=True)]
+        yield chosen
+        if not any(left):
+            return
+        # A token is read just before the next one is chosen, so the last one is never read.
+        unused = [logits.shape[1] - len(ids) for ids in chosen]  # wrong guesses and padding
+        cache.length = cache.length - (unused[0] if len(set(unused)) == 1 else np.array(unused))
+        if np.any(cache.length == n_ctx):
+            slide(model, cache, [row.tokens for row in rows])
+        room = cache.capacity - int(np.max(cache.length))
+        ids = [row.next_ids(min(room, n) - 1) for row, n in zip(rows, left, strict=True)]
+        logits = unembed(model.hidden(padded(ids), cache), model.W_U)
+
+
+def padded(rows: list[list[int]]) -> np.ndarray:  # [B][T] -> [B, longest T]
+    """The ids of all rows, with zeros after those of shorter rows."""
+    ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    for row, of_row in zip(ids, rows, strict=True):
+        row[: len(of_row)] = of_row
+    return ids
+
+
+def read_prompts(
+    model: GPT2, prompts: list[list[int]], capacity: int, progress: Callable[[int], Any] | None
+) -> tuple[KVCache, np.ndarray]:  # logits [B, 1, V]
+    """A cache with the prompts, and the logits of the token after each. Equal prompts are read once."""
+    B = len(prompts)
     if all(prompt == prompts[0] for prompt in prompts):
         cache = model.new_cache(1, capacity)
         logits = next_logits(model, np.array(prompts[:1]), cache, progress).repeat(B, axis=0)
         cache = cache.repeat(B)
     else:
         cache = model.new_cache(B, capacity)
-        padded = np.zeros((B, lengths.max()), np.int64)
-        for row, prompt in zip(padded, prompts, strict=True):
-            row[: len(prompt)] = prompt
-        logits = next_logits(model, padded, cache, progress, lengths)
-    texts = [list(prompt) for prompt in prompts]
-    # A token is read just before the next one is chosen, so the last one is never read.
-    for step in range(max_new_tokens):
-        if step:  # the first tokens are chosen from the prompts' own logits
-            if np.any(cache.length == n_ctx):
-                slide(model, cache, texts)
-            logits = next_logits(model, np.array([text[-1:] for text in texts]), cache)
-        chosen = [sampling.choose(row, stream) for row, stream in zip(logits, streams, strict=True)]
-        for text, token in zip(texts, chosen, strict=True):
-            text.append(token)
-        yield chosen
+        logits = next_logits(model, padded(prompts), cache, progress, np.array([*map(len, prompts)]))
+    return cache, logits[:, None]
 
 
 def slide(model: GPT2, cache: KVCache, texts: list[list[int]]) -> None:
@@ -164,23 +224,28 @@ def generate(
     top_p: float | None = None,
     seed: int | None = None,
     greedy: bool = False,
+    draft: GPT2 | str | None = "lookup",
 ) -> Iterator[int]:
     """The tokens that follow `ids` [T], one at a time, until max_new_tokens or the end-of-text token.
 
-    The end-of-text token (config.eos_token_id) is not returned. The other arguments are those of Sampling;
-    seed None draws a new seed. Raises ArgumentError at once, before the first token, for a value that is not
-    allowed, an id outside the vocabulary, and a prompt that is empty or longer than the context.
+    The end-of-text token (config.eos_token_id) is not returned. `draft` is for speed: "lookup" or a smaller
+    model guesses tokens, and the model checks them (drafts.py). It changes tokens by rounding only. The other
+    arguments are those of Sampling; seed None draws a new seed. Raises ArgumentError at once, before the
+    first token, for a value that is not allowed, an id outside the vocabulary, and a prompt that is empty or
+    longer than the context.
     """
     sampling = Sampling(temperature, top_k, top_p, greedy)
     prompt = check_prompt(ids, model.config)
     count, streams = check_count("max_new_tokens", max_new_tokens), random_streams(check_seed(seed), 1)
-    steps = sample_steps(model, [prompt], count, sampling, streams)
+    guesses = None if draft is None else Draft(draft, model)
+    steps = sample_steps(model, [prompt], count, [sampling], streams, guesses)
 
     def until_end_of_text() -> Iterator[int]:
-        for (token,) in steps:
-            if token in model.config.eos_token_ids:
-                return
-            yield token
+        for (tokens,) in steps:
+            for token in tokens:
+                if token in model.config.eos_token_ids:
+                    return
+                yield token
 
     return until_end_of_text()
 
@@ -249,16 +314,20 @@ def generate_text(
     prompt: list[int],
     samples: list[TextSample],
     max_new_tokens: int,
-    sampling: Sampling,
+    samplings: list[Sampling],
     seed: int,
+    draft: Draft | None = None,
     progress: Callable[[int], Any] | None = None,
 ) -> Iterator[tuple[int, str]]:
     """Add tokens to the samples until all have finished; yield (index of a sample, its new text)."""
     prompts, streams = [prompt] * len(samples), random_streams(seed, len(samples))
-    for tokens in sample_steps(model, prompts, max_new_tokens, sampling, streams, progress):
-        for index, (sample, token) in enumerate(zip(samples, tokens, strict=True)):
-            if sample.finish_reason is None:  # a finished one stays in the batch; its tokens are discarded
-                yield index, sample.push(token)
+    for chosen in sample_steps(model, prompts, max_new_tokens, samplings, streams, draft, progress):
+        for index, (sample, tokens) in enumerate(zip(samples, chosen, strict=True)):
+            for token in tokens:
+                if (
+                    sample.finish_reason is None
+                ):  # a finished one stays in the batch; its tokens are discarded
+                    yield index, sample.push(token)
         if all(sample.finish_reason for sample in samples):
             return
     for index, sample in enumerate(samples):

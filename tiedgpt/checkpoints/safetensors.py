@@ -64,7 +64,7 @@ class Tensor:
         (gpt2's starts at 14291), which BLAS cannot use, and a mapped file that shrinks ends the process.
         Raises CheckpointError if the file has changed since it was checked and the bytes are missing.
         """
-        out = empty_weight(self.shape, np.float32)
+        out = empty_weight(self.name, self.shape, np.float32)
         stored = np.dtype(STORED[self.dtype])
         as_stored = out.flags.c_contiguous and stored == out.dtype
         step = max(16, BYTES_PER_READ // (4 * prod(self.shape[1:]) or 1) // 16 * 16)  # rows

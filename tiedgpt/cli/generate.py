@@ -5,14 +5,18 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from ..checkpoints import open_checkpoint
+from ..checkpoints.huggingface import Checkpoint
+from ..checkpoints.vocabulary import read_tokenizer
 from ..checks import check_prompt, check_seed
 from ..config import Config
-from ..errors import ArgumentError, TiedGPTError
+from ..drafts import LOOKUP, Draft, check_draft_model
+from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..generation import Sampling, TextSample, generate_text
 from ..model import GPT2
 from ..study.predictions import Prediction, RecordedSampling
@@ -27,7 +31,9 @@ from .common import (
     add_special_option,
     count,
     encode,
+    find,
     fraction,
+    load,
     load_heads,
     note,
     open_model,
@@ -94,6 +100,11 @@ def add_parser(commands: Any) -> None:
         "predicts them before temperature, top-k and top-p"
     )
     add("--logprobs", type=count, metavar="K", help=logprobs)
+    guess = (
+        "how tokens are guessed before the model checks them, which is faster: lookup, in the text so far; "
+        "MODEL, by a smaller model with the same vocabulary; or none (default: %(default)s)"
+    )
+    add("--draft", default=LOOKUP, metavar="MODEL", help=guess)
     add_special_option(parser)
     add("--no-stream", action="store_true", help="print when complete, not token by token")
     add_json_option(parser)
@@ -113,22 +124,29 @@ def run(args: argparse.Namespace) -> None:
     if interactive and args.json:
         raise ArgumentError("--json needs a prompt, as an argument or on stdin")
     name, checkpoint, tokenizer = open_model(args.model)
+    draft = open_draft(args.draft, checkpoint, tokenizer)
     if not interactive:  # check the prompt before reading the weights
         prompt = read_prompt(args.prompt)
         ids = encode_prompt(checkpoint.config, tokenizer, prompt, args)
     start = time.perf_counter()
     models = load_heads(checkpoint, args.head)
+    guesses = load(draft, None) if isinstance(draft, Checkpoint) else draft
     load_s = time.perf_counter() - start
 
+    def continuations() -> list[Continuation]:
+        """One continuation by each model, all with the same seed."""
+        seed = check_seed(args.seed)
+        return [Continuation(model, tokenizer, sampling, seed, guesses, args) for model in models]
+
     if interactive:
-        prompt_loop(models, tokenizer, sampling, args)
+        prompt_loop(continuations, checkpoint.config, tokenizer, args)
         return
     if not args.json:
-        for continuation in continuations(models, tokenizer, sampling, args):
+        for continuation in continuations():
             continuation.write(ids)
         return
     documents = []
-    for continuation in continuations(models, tokenizer, sampling, args):
+    for continuation in continuations():
         continuation.complete(ids)
         documents.append(
             {
@@ -138,6 +156,7 @@ def run(args: argparse.Namespace) -> None:
                 "prompt_ids": ids,
                 "seed": continuation.seed,
                 "samples": continuation.samples_json(),
+                "draft": continuation.draft_json(),
                 "timing": {"load_s": load_s, **continuation.timing},
             }
         )
@@ -160,6 +179,25 @@ def check_flags(args: argparse.Namespace) -> Sampling:
     return Sampling(
         1.0 if args.temperature is None else args.temperature, args.top_k, args.top_p, args.greedy
     )
+
+
+def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint | str | None:
+    """What --draft names: a checkpoint, "lookup", or None. Raises ArgumentError if it cannot guess."""
+    if source in ("none", LOOKUP):
+        return None if source == "none" else source
+    _, path = find(source)
+    draft = open_checkpoint(path)
+    if draft.path == checkpoint.path:
+        raise ArgumentError(f"--draft {short_repr(source)} is the model itself; name a smaller one")
+    check_draft_model(draft.config, checkpoint.config)
+    other = read_tokenizer(path)
+    for token in range(tokenizer.vocab_size):
+        if token >= other.vocab_size or tokenizer.token_bytes(token) != other.token_bytes(token):
+            raise ArgumentError(
+                f"--draft {short_repr(source)} has another vocabulary: "
+                f"token {token} is {tokenizer.token_text(token)!r} in the model's"
+            )
+    return draft
 
 
 def read_prompt(argument: str | None) -> str:
@@ -219,7 +257,13 @@ class Continuation:
     """The samples by which one model continues a prompt, and how long they took."""
 
     def __init__(
-        self, model: GPT2, tokenizer: Tokenizer, sampling: Sampling, seed: int, args: argparse.Namespace
+        self,
+        model: GPT2,
+        tokenizer: Tokenizer,
+        sampling: Sampling,
+        seed: int,
+        draft: GPT2 | str | None,
+        args: argparse.Namespace,
     ) -> None:
         self.samples = [
             TextSample(tokenizer, args.stop, model.config.eos_token_ids) for _ in range(args.num_samples)
@@ -227,16 +271,21 @@ class Continuation:
         self.seed, self.head = seed, model.config.head
         self.timing: dict[str, float | None] = {"prefill_s": None, "decode_tokens_per_s": None}
         self._model, self._tokenizer, self._args = model, tokenizer, args
-        self._sampling, self._chosen = sampling, list[Prediction]()
+        self._draft = None if draft is None else Draft(draft, model)
+        self._samplings = [sampling] * args.num_samples
         if args.logprobs is not None:
-            self._sampling = RecordedSampling(**asdict(sampling), k=args.logprobs, predictions=self._chosen)
+            self._samplings = [
+                RecordedSampling(**asdict(sampling), k=args.logprobs) for _ in range(args.num_samples)
+            ]
 
     def grow(self, ids: list[int]) -> Iterator[None]:
         """Add a token to one sample after the other; measure the time."""
         start = time.perf_counter()
         n = self._args.max_new_tokens
         with Progress("reading the prompt", len(ids), "token") as progress:
-            texts = generate_text(self._model, ids, self.samples, n, self._sampling, self.seed, progress.add)
+            texts = generate_text(
+                self._model, ids, self.samples, n, self._samplings, self.seed, self._draft, progress.add
+            )
             next(texts)
         first = time.perf_counter()
         self.timing["prefill_s"] = first - start
@@ -256,8 +305,9 @@ class Continuation:
 
     def predictions(self, index: int) -> list[Prediction]:
         """The predictions of a sample's tokens; none without --logprobs."""
-        of_sample = self._chosen[index :: len(self.samples)]
-        return of_sample[: len(self.samples[index].ids)]  # the end-of-text token is not in ids
+        sampling = self._samplings[index]
+        recorded = sampling.predictions if isinstance(sampling, RecordedSampling) else []
+        return recorded[: len(self.samples[index].ids)]  # the end-of-text token is not in ids
 
     def samples_json(self) -> list[dict[str, Any]]:
         documents: list[dict[str, Any]] = []
@@ -267,6 +317,12 @@ class Continuation:
                 listed = (prediction_json(self._tokenizer, p, "logprob") for p in self.predictions(index))
                 documents[-1]["logprobs"] = list(listed)
         return documents
+
+    def draft_json(self) -> dict[str, int] | None:
+        """The numbers of guessed tokens and of right guesses."""
+        if self._draft is None:
+            return None
+        return {"drafted": self._draft.drafted, "accepted": self._draft.accepted}
 
     def write(self, ids: list[int], before: str = "") -> None:
         """Print the samples one below the other while they grow, each after the text `before`."""
@@ -292,16 +348,11 @@ class Continuation:
                 print_predictions(self._tokenizer, "logprob", [self.head], rows)
 
 
-def continuations(
-    models: list[GPT2], tokenizer: Tokenizer, sampling: Sampling, args: argparse.Namespace
-) -> list[Continuation]:
-    """One continuation by each model, all with the same seed."""
-    seed = check_seed(args.seed)
-    return [Continuation(model, tokenizer, sampling, seed, args) for model in models]
-
-
 def prompt_loop(
-    models: list[GPT2], tokenizer: Tokenizer, sampling: Sampling, args: argparse.Namespace
+    continuations: Callable[[], list[Continuation]],
+    config: Config,
+    tokenizer: Tokenizer,
+    args: argparse.Namespace,
 ) -> None:
     """Continue each prompt that is typed. Ctrl-C stops a text; Ctrl-D, or Ctrl-C twice, leaves the loop."""
     with suppress(ImportError):  # input() then has line editing and a history
@@ -319,10 +370,10 @@ def prompt_loop(
             prompt = read_typed()
             interrupted = False
             if prompt:
-                ids = encode_prompt(models[0].config, tokenizer, prompt, args)
+                ids = encode_prompt(config, tokenizer, prompt, args)
                 # On a terminal, the continuation stands on the same line as the end of its prompt.
                 before = prompt.rpartition("\n")[2] if sys.stdout.isatty() else ""
-                for continuation in continuations(models, tokenizer, sampling, args):
+                for continuation in continuations():
                     continuation.write(ids, before)
         except EOFError:
             print(file=sys.stderr)

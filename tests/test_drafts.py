@@ -1,0 +1,167 @@
+"""Guessed tokens: whatever is guessed, the text is the one that the model writes without guesses."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import SMALL, random_model
+from test_generation import PROMPT, steps
+
+from tiedgpt import GPT2, Tokenizer, generate
+from tiedgpt.drafts import CONTEXT, MOST_GUESSES, Draft, LookupGuesser, guess_count
+from tiedgpt.errors import ArgumentError
+from tiedgpt.generation import Sampling, TextSample, generate_text, random_streams
+
+N_CTX = 64
+SAMPLINGS = [Sampling(greedy=True), Sampling(0.3), Sampling(0.7, top_k=20, top_p=0.9), Sampling()]
+PROMPTS = [PROMPT, PROMPT[:1], [9, 8, 7] * 18, list(range(61))]
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2:
+    """In float64, so that the number of rows in a product changes no token. It repeats itself when greedy."""
+    return random_model(replace(SMALL, n_ctx=N_CTX, eos_token_id=None)).astype(np.float64)
+
+
+def nearly(model: GPT2, seed: int) -> GPT2:
+    """A model that predicts nearly the same."""
+    rng = np.random.default_rng(seed)
+    noisy = {name: a + 0.01 * rng.standard_normal(a.shape) for name, a in model.parameters.items()}
+    return GPT2(model.config, noisy)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("prompts", [[PROMPT], [PROMPT] * 3, PROMPTS], ids=["one", "equal", "unequal"])
+@pytest.mark.parametrize("source", ["lookup", "model"])
+def test_a_draft_changes_no_token(model, sampling, prompts, source):
+    """Past the context too."""
+    draft = Draft(nearly(model, 1) if source == "model" else source, model)
+    draft.time = 0.1  # as if the draft model were a tenth of the model's size
+    plain = steps(model, prompts, 150, sampling, random_streams(7, len(prompts)))
+    assert steps(model, prompts, 150, sampling, random_streams(7, len(prompts)), draft) == plain
+    assert [len(row) for row in plain] == [150] * len(prompts)
+    if source == "model" or sampling.greedy:
+        assert draft.drafted > draft.accepted > 0, "a draft that is always right or always wrong shows little"
+
+
+class RandomGuesses:
+    """Guesses 0 to `most` tokens: the right ones up to a random place, then any."""
+
+    def __init__(self, answer: list[int], seed: int) -> None:
+        self.answer, self.rng = answer, np.random.default_rng(seed)
+
+    def guess(self, text: list[int], most: int) -> list[int]:
+        assert most > 0
+        right = self.answer[len(text) :][: self.rng.integers(0, 10)]
+        return [*right, *self.rng.integers(0, SMALL.vocab_size, self.rng.integers(0, 5)).tolist()][:most]
+
+    def learn(self, tokens: list[int]) -> None:
+        assert tokens
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_guesses_change_no_token(model, seed):
+    sampling = Sampling(2.0)
+    plain = steps(model, PROMPTS, 150, sampling, random_streams(seed, 4))
+    draft = Draft("lookup", model)
+    answers = iter(prompt + row for prompt, row in zip(PROMPTS, plain, strict=True))
+    draft.guesser = lambda *_: RandomGuesses(next(answers), seed)
+    assert steps(model, PROMPTS, 150, sampling, random_streams(seed, 4), draft) == plain
+    assert draft.drafted > draft.accepted > 100
+
+
+def test_a_draft_saves_steps(model, monkeypatch):
+    reads = []
+    hidden = GPT2.hidden
+    monkeypatch.setattr(GPT2, "hidden", lambda *args, **more: reads.append(1) or hidden(*args, **more))
+    plain = list(generate(model, PROMPT, 300, greedy=True, draft=None))
+    without = len(reads)
+    assert list(generate(model, PROMPT, 300, greedy=True)) == plain
+    assert len(reads) - without < 0.6 * without
+
+
+@pytest.mark.parametrize("stop", ["e", "lo", None])
+def test_stops_and_the_end_of_text_end_a_sample_inside_checked_tokens(model, stop):
+    tokens = list(generate(model, PROMPT, 60, greedy=True, draft=None))
+    last_new = max(set(tokens), key=tokens.index)
+    ended = GPT2(replace(model.config, eos_token_id=last_new), model.parameters)
+    tokenizer = Tokenizer([])
+    for model_, stops in ((ended, []), (model, [stop] if stop else [])):
+        results = []
+        for draft in (None, Draft("lookup", model_)):
+            samples = [TextSample(tokenizer, stops, model_.config.eos_token_ids) for _ in range(4)]
+            pieces = [""] * 4
+            for i, text in generate_text(model_, PROMPT, samples, 150, [Sampling(0.2)] * 4, 3, draft):
+                pieces[i] += text
+            assert pieces == [sample.text for sample in samples]
+            results.append([(sample.ids, sample.text, sample.finish_reason) for sample in samples])
+        assert results[0] == results[1]
+
+
+def test_an_interruption_leaves_checked_tokens_only(model, monkeypatch):
+    plain = list(generate(model, PROMPT, 100, greedy=True, draft=None))
+    hidden, calls = GPT2.hidden, []
+
+    def interrupted(*args, **more):
+        calls.append(1)
+        if len(calls) == 20:
+            raise KeyboardInterrupt
+        return hidden(*args, **more)
+
+    monkeypatch.setattr(GPT2, "hidden", interrupted)
+    tokens = []
+    with pytest.raises(KeyboardInterrupt):
+        tokens.extend(generate(model, PROMPT, 100, greedy=True))
+    assert len(tokens) >= 19
+    assert tokens == plain[: len(tokens)]
+
+
+def test_the_lookup_guesses_what_followed_the_longest_equal_run():
+    guesser = LookupGuesser(batch=1)
+    guesser.rates = [1.0] * CONTEXT
+    assert guesser.guess([1, 2, 3], 5) == []
+    assert guesser.guess([1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3], 3) == [9, 2, 3]  # 2, 3 alone was followed by 8
+    assert guesser.guess([1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3, 5, 2, 3], 2) == [5, 2]
+    assert LookupGuesser(1).guess([5] * 9, 15)[:2] == [5, 5]  # a loop goes on
+
+
+def test_what_has_not_paid_is_not_guessed():
+    guesser = LookupGuesser(batch=1)
+    text = [1, 2] * 20
+    assert len(guesser.guess(text, 15)) > 0
+    for _ in range(100):
+        guesser.guess(text, 15)
+        guesser.learn([50])
+    assert guesser.guess(text, 15) == []
+    for _ in range(100):  # compared though not checked, so that it comes back
+        guesser.guess(text, 15)
+        guesser.learn([1])
+    assert len(guesser.guess(text, 15)) == 15
+
+
+def test_guess_count():
+    assert guess_count(0.0, 0, 1, MOST_GUESSES) == 0
+    assert guess_count(1.0, 0, 1, MOST_GUESSES) == MOST_GUESSES
+    assert guess_count(1.0, 0, 1, 3) == 3
+    assert guess_count(1.0, 1.0, 1, MOST_GUESSES) == 0  # a draft model as slow as the model
+    counts = [guess_count(p, 0, 1, MOST_GUESSES) for p in np.linspace(0, 1, 50)]
+    assert counts == sorted(counts)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("look", "draft must be \"lookup\", a model or None, got 'look'"),
+        (3, "got 3"),
+        ("itself", "the draft model is the model itself"),
+        ({"vocab_size": 102}, "another vocabulary: 102 tokens; the model has 101"),
+        ({"n_ctx": 63}, "a shorter context: 63 tokens; the model has 64"),
+    ],
+)
+def test_a_draft_that_cannot_guess(model, source, message):
+    if source == "itself":
+        source = model
+    elif isinstance(source, dict):
+        source = GPT2.random(replace(model.config, **source))
+    with pytest.raises(ArgumentError, match=message):
+        generate(model, PROMPT, draft=source)

@@ -1,0 +1,165 @@
+"""Drafts: guess the next tokens cheaply, then check all guesses in one forward pass.
+
+A forward pass reads every weight once, for one token or for ten. So reading the last token and k guesses
+takes little longer than reading one token, and gives one more token for each right guess. The tokens are the
+model's own: each is drawn from the model's logits with the sample's random stream, as without guesses. The
+first token that differs from its guess ends the step.
+"""
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from . import machine
+from .config import Config
+from .errors import ArgumentError, short_repr
+from .model import GPT2, unembed
+from .parameters import count_parameters
+from .products import MAX_ROWS
+
+if TYPE_CHECKING:
+    from .generation import Sampling
+
+LOOKUP = "lookup"
+MOST_GUESSES = 15  # in a step
+CONTEXT = 4  # tokens that the lookup compares, at most
+RATES = (0.1, 0.2, 0.35, 0.5)  # assumed share of right guesses, by the number of equal tokens; then learned
+LEARNING = 0.1  # weight of the newest guess in the share of right guesses
+
+
+class Guesser(Protocol):
+    """Guesses the tokens of one sample."""
+
+    def guess(self, text: list[int], most: int) -> list[int]:
+        """Up to `most` tokens that may follow `text`; fewer where more have not paid."""
+
+    def learn(self, tokens: list[int]) -> None:
+        """`tokens` followed the text of the last call of `guess`."""
+
+
+def step_time(rows: int) -> float:
+    """The time of a step of several rows, in steps of one row. As measured with GPT-2 124M on two cores."""
+    if rows == 1:
+        return 1.0
+    return 0.97 + 0.08 * rows if machine.has_small_kernels() and rows <= MAX_ROWS else 2.0 + 0.03 * rows
+
+
+def guess_count(right: float, time: float, batch: int, most: int) -> int:
+    """The number of guesses that gives the most tokens per time, up to `most`.
+
+    right: the probability that a guess is right if those before it are. time: of making a guess, in steps.
+    """
+    best, count, tokens = 1.0, 0, 1.0
+    for k in range(1, most + 1):
+        tokens += right**k
+        if (speed := tokens * step_time(batch) / (step_time(batch * (1 + k)) + k * time)) > best:
+            best, count = speed, k
+    return count
+
+
+class LookupGuesser:
+    """Guess what followed the last tokens of the text where they last stood before."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self.ends: dict[tuple[int, ...], int] = {}  # where each run of 1 to CONTEXT tokens last ended
+        self.indexed = 1
+        self.rates = list(RATES)
+        self.found = 0  # equal tokens before the guess
+        self.guessed: list[int] = []
+
+    def guess(self, text: list[int], most: int) -> list[int]:
+        for end in range(self.indexed, len(text)):  # the end of the text itself is left for the next call
+            for n in range(1, min(CONTEXT, end) + 1):
+                self.ends[tuple(text[end - n : end])] = end
+        self.indexed = max(self.indexed, len(text))
+        for n in range(min(CONTEXT, len(text) - 1), 0, -1):
+            if (start := self.ends.get(tuple(text[-n:]))) is not None:
+                self.found = n
+                count = guess_count(self.rates[n - 1], 0, self.batch, most)
+                period = text[start:]  # the guess may reach the end of the text; it goes on as a loop does
+                self.guessed = [period[i % len(period)] for i in range(max(count, 1))]
+                return self.guessed[:count]
+        self.guessed = []
+        return []
+
+    def learn(self, tokens: list[int]) -> None:
+        # The first guess is compared even if it was not checked: `tokens` has at least one token.
+        for guess, token in zip(self.guessed, tokens, strict=False):
+            self.rates[self.found - 1] += LEARNING * ((guess == token) - self.rates[self.found - 1])
+
+
+class ModelGuesser:
+    """The tokens that a smaller model would choose, with the random numbers that the large one will use."""
+
+    def __init__(
+        self, model: GPT2, time: float, batch: int, sampling: "Sampling", stream: np.random.Generator
+    ) -> None:
+        self.model, self.time, self.batch = model, time, batch
+        self.sampling, self.stream = sampling, stream
+        self.cache = model.new_cache()
+        self.start = 0  # of the cached tokens in the text
+        self.rate = 1.0
+        self.guessed: list[int] = []
+
+    def guess(self, text: list[int], most: int) -> list[int]:
+        count = guess_count(self.rate, self.time, self.batch, most)
+        n_ctx = self.model.config.n_ctx
+        # The cache may end with guesses that were wrong, and never has the text's last token.
+        self.cache.length = min(self.cache.length, len(text) - 1 - self.start)
+        if len(text) - self.start + count > n_ctx:
+            self.start, self.cache.length = len(text) - n_ctx // 2, 0
+        stream = deepcopy(self.stream)
+        self.guessed, unread = [], text[self.start + self.cache.length :]
+        for _ in range(count):
+            final = self.model.hidden(unread, self.cache)
+            unread = [self.sampling.choose(unembed(final[-1], self.model.W_U), stream)]
+            self.guessed += unread
+        return self.guessed
+
+    def learn(self, tokens: list[int]) -> None:
+        for guess, token in zip(self.guessed, tokens, strict=False):
+            self.rate += LEARNING * ((guess == token) - self.rate)
+        if not self.guessed:  # so that it is tried again, after a while
+            self.rate += LEARNING**2 * (1 - self.rate)
+
+
+class Draft:
+    """Where guesses come from: "lookup" in the text so far, or a smaller model. Counts the guesses.
+
+    Raises ArgumentError for another source, and for a model that cannot guess for `model`: the model itself,
+    or one with another vocabulary or a shorter context.
+    """
+
+    def __init__(self, source: "str | GPT2", model: GPT2) -> None:
+        self.source = source
+        self.drafted = self.accepted = 0
+        self.time = 0.0  # of a guess, in steps of the model
+        if isinstance(source, GPT2):
+            if source is model:
+                raise ArgumentError("the draft model is the model itself; it must be a smaller one")
+            check_draft_model(source.config, model.config)
+            small, large = (count_parameters(m.config)["tied"]["total"] for m in (source, model))
+            self.time = small / large  # making a token is reading the weights
+        elif source != LOOKUP:
+            raise ArgumentError(f'draft must be "{LOOKUP}", a model or None, got {short_repr(source)}')
+
+    def guesser(self, sampling: "Sampling", stream: np.random.Generator, batch: int) -> Guesser:
+        """A guesser for one sample of a batch, which is chosen by `sampling` and `stream`."""
+        if isinstance(self.source, GPT2):
+            return ModelGuesser(self.source, self.time, batch, sampling, stream)
+        return LookupGuesser(batch)
+
+
+def check_draft_model(draft: Config, model: Config) -> None:
+    """Raises ArgumentError if a model of this configuration cannot guess for the model."""
+    if draft.vocab_size != model.vocab_size:
+        raise ArgumentError(
+            f"the draft model has another vocabulary: {draft.vocab_size:,} tokens; "
+            f"the model has {model.vocab_size:,}"
+        )
+    if draft.n_ctx < model.n_ctx:
+        raise ArgumentError(
+            f"the draft model has a shorter context: {draft.n_ctx:,} tokens; the model has {model.n_ctx:,}"
+        )
