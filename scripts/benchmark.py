@@ -21,6 +21,7 @@ depend on their values; the row that starts from text needs a checkpoint with a 
     decode, end of the context     for the last 32 positions
     decode, lookup drafts          tokens copied from earlier in the text and checked in one step. Greedy text
                                    of a random model repeats one token, the best case for lookup
+    decode, first layers draft     tokens drafted by a model of the first quarter of the layers
     step of N sequences            one token for each of N sequences
     decode without a cache         as picoGPT does: the whole text is computed again for each token
     prompt of N tokens             from the prompt to the logits of the next token
@@ -384,6 +385,8 @@ def draft_rows(bench: Bench, ids: list[int]) -> list[Row]:
     return [
         bench.row("decode, lookup drafts", "ms/token", "decode_lookup", ids, NEW),
         bench.row("  tokens per step of the model", "", "lookup_tokens_per_step"),
+        bench.row("decode, first layers draft", "ms/token", "decode_layers", ids, NEW),
+        bench.row("  tokens per step of the model", "", "layers_tokens_per_step"),
     ]
 
 

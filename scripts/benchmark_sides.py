@@ -58,6 +58,8 @@ class Side:
     `decode_untied(ids, n)`       -> the same with a separate output matrix
     `decode_lookup(ids, n)`       -> the same with drafted tokens, copied from earlier in the text
     `lookup_tokens_per_step()`    -> tokens per step of the model in the last call of decode_lookup
+    `decode_layers(ids, n)`       -> as decode_lookup, drafted by a model of the first quarter of the layers
+    `layers_tokens_per_step()`    -> tokens per step of the model in the last call of decode_layers
     `decode_batch(ids, n, batch)` -> milliseconds per step of `batch` sequences, and the first one's tokens
     `decode_without_cache(ids, n)`-> milliseconds per token when the whole text is computed again each time
     `prompt(ids)`                 -> milliseconds from a prompt to the logits of the next token
@@ -110,7 +112,8 @@ class TiedGPT(Limits):
 
     def __init__(self, directory: str) -> None:
         self.np, self.tiedgpt = import_module("numpy"), import_module("tiedgpt")
-        self.generation = import_module("tiedgpt.generation")
+        self.generation, self.drafts = map(import_module, ("tiedgpt.generation", "tiedgpt.drafts"))
+        self.shapes = import_module("tiedgpt.parameters").parameter_shapes
         self.losses = import_module("tiedgpt.evaluation").token_losses
         self.ones = partial(self.np.ones, dtype="f4")
         self.directory = directory
@@ -147,12 +150,34 @@ class TiedGPT(Limits):
     def load(self) -> float:
         return seconds(lambda: self.tiedgpt.load_model(self.directory))
 
-    def decode(self, ids: list[int], n: int, model: Any = None) -> tuple[float, list[int]]:
-        tokens, times = [], []
-        for token in self.tiedgpt.generate(model or self.model, ids, max_new_tokens=n, greedy=True):
-            tokens.append(token)
-            times.append(time.perf_counter())
+    def decode(self, ids: list[int], n: int, model: Any = None, draft: Any = None) -> tuple[float, list[int]]:
+        model = model or self.model
+        tokens, times, steps = [], [], 0
+        sampling, streams = [self.generation.Sampling(greedy=True)], self.generation.random_streams(0, 1)
+        source = draft and self.drafts.Draft(draft, model)
+        for (chosen,) in self.generation.sample_steps(model, [ids], n, sampling, streams, source):
+            steps += 1
+            tokens += chosen
+            times += [time.perf_counter()] * len(chosen)
+        self.tokens_per_step = n / steps
         return ms_per_step(times), tokens
+
+    def decode_lookup(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        return self.decode(ids, n, draft="lookup")
+
+    def decode_layers(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        return self.decode(ids, n, draft=self.first_layers)
+
+    def lookup_tokens_per_step(self) -> float:
+        return self.tokens_per_step
+
+    layers_tokens_per_step = lookup_tokens_per_step
+
+    @cached_property
+    def first_layers(self) -> Any:
+        """The first quarter of the model's layers, as a model."""
+        config = replace(self.model.config, n_layer=self.model.config.n_layer // 4)
+        return self.tiedgpt.GPT2(config, {n: self.model.parameters[n] for n in self.shapes(config)})
 
     def decode_untied(self, ids: list[int], n: int) -> tuple[float, list[int]]:
         return self.decode(ids, n, self.untied)

@@ -136,6 +136,43 @@ def test_json_reports_the_seed_and_it_repeats_the_run(run, checkpoint):
     assert again["samples"] == first["samples"]
 
 
+def test_a_draft_changes_no_text_and_is_counted(run, checkpoint, tmp_path):
+    small = replace(CONFIG, n_layer=0, n_embd=2, n_head=1)
+    tiedgpt.save_model(random_model(small), Tokenizer([]), tmp_path / "small")
+
+    def document(*draft):
+        words = ("-m", checkpoint, "--json", "--seed", "1", "-t", "0.1", "-n", "90", "--num-samples", "2")
+        code, out, _ = run("generate", *words, *draft, "abc")
+        assert code == 0
+        return json.loads(out)
+
+    plain, looked_up = document("--draft", "none"), document()
+    assert document("--draft", "lookup")["draft"] == looked_up["draft"]
+    by_model = document("--draft", str(tmp_path / "small"))
+    assert plain["samples"] == looked_up["samples"] == by_model["samples"]
+    assert plain["draft"] is None
+    for drafted in (looked_up, by_model):
+        assert drafted["draft"]["drafted"] >= drafted["draft"]["accepted"]
+    assert looked_up["draft"]["accepted"] > 0
+    assert by_model["draft"]["drafted"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "merges", "message"),
+    [
+        ({"n_ctx": 63}, [], "a shorter context: 63 tokens; the model has 64"),
+        ({"vocab_size": 258}, [("a", "b")], "another vocabulary: 258 tokens; the model has 257"),
+        (None, [], "is the model itself; name a smaller one"),
+    ],
+)
+def test_a_draft_model_that_does_not_fit(run, checkpoint, tmp_path, change, merges, message):
+    path = checkpoint
+    if change is not None:
+        path = str(tmp_path / "small")
+        tiedgpt.save_model(random_model(replace(CONFIG, **change)), Tokenizer(merges), path)
+    assert_one_error_line(run("generate", "-m", checkpoint, "--draft", path, "abc"), message)
+
+
 def test_several_samples_are_printed_one_below_the_other(run, checkpoint):
     arguments = (
         "generate",

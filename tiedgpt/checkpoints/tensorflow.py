@@ -62,7 +62,7 @@ class CheckedTensor(safetensors.Tensor):
     def read(self) -> np.ndarray:
         """The values, as Tensor.read does. Raises CheckpointError also if the checksum differs."""
         array = super().read()
-        # The file has matrices in row order. Those of the blocks are in column order here, so this copies them.
+        # The file has matrices in row order. The blocks' are in column order here, so this copies them.
         found = mask(crc32c(np.ascontiguousarray(array, "<f4").view(np.uint8).reshape(-1)))
         if found != self.masked_crc:
             raise CheckpointError(
