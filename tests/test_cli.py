@@ -273,7 +273,8 @@ def test_study_fits_narrow_terminals(run, checkpoint, untied_checkpoint, text_fi
     assert len(numbers[30]) > 4 * 14
     monkeypatch.setenv("COLUMNS", "80")
     header = run("study", checkpoint, untied_checkpoint)[1].partition("\n\n")[0].splitlines()
-    columns = [[line[start : start + 23].strip() for line in header] for start in (35, 58)]
+    end = re.match(" +[^ ]+", header[0]).end()
+    columns = [[line[:end].strip() for line in header], [line[end:].strip() for line in header]]
     assert ["".join(parts) for parts in columns] == [checkpoint, untied_checkpoint], "names are wrapped"
 
 
@@ -511,7 +512,7 @@ def test_control_characters_do_not_reach_a_terminal():
     assert text.translate(cli.common.CONTROLS) == "a\ufffd[2Jb\ufffd\tc\n\ufffd\ufffd\u2028é"
 
 
-def test_help_and_version(run):
+def test_help_and_version(run, monkeypatch):
     assert run("--version") == (0, f"tiedgpt {tiedgpt.__version__}\n", "")
     commands = run("-h")[1]
     assert run() == (0, commands, "")
@@ -521,6 +522,14 @@ def test_help_and_version(run):
         assert f"usage: tiedgpt {name} [-h] [-q]" in out
         assert "\nexamples:\n  tiedgpt" in out
         assert f"\n    {name} " in commands
+        with monkeypatch.context() as patch:
+            patch.setenv("COLUMNS", "50")
+            narrow = run(name, "-h")[1].partition("\nexamples:\n")[2]
+        assert max(map(len, narrow.splitlines())) <= 50
+        joined = [
+            examples.replace(" \\\n   ", "") for examples in (narrow, out.partition("\nexamples:\n")[2])
+        ]
+        assert joined[0] == joined[1], "a backslash joins lines in a shell"
 
 
 @pytest.mark.parametrize(
@@ -530,6 +539,7 @@ def test_help_and_version(run):
         (["xyz"], "no command 'xyz' (try: tiedgpt -h)"),
         (["--verson"], "unknown flag --verson; did you mean --version? (try: tiedgpt -h)"),
         (["params", "--modl", "x"], "unknown flag --modl; did you mean --model? (try: tiedgpt params -h)"),
+        (["train", "--heads", "3"], "unknown flag --heads; did you mean --n-head? (try: tiedgpt train -h)"),
         (["untie", "--sed=1"], "unknown flag --sed; did you mean --seed? (try: tiedgpt untie -h)"),
         (["params", "x"], "unexpected argument x (try: tiedgpt params -h)"),
         (["params", "-z"], "unknown flag -z (try: tiedgpt params -h)"),

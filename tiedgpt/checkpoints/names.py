@@ -1,6 +1,5 @@
 """Model names, and where their checkpoints are on this machine."""
 
-import difflib
 import glob
 import os
 import re
@@ -8,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..config import Config
-from ..errors import CheckpointError, short_repr
+from ..errors import CheckpointError, nearest, short_repr
 from .files import read_json
 
 # name -> (repository on the Hugging Face hub, configuration)
@@ -109,12 +108,11 @@ def check_name(text: str) -> str:
     name = ALIASES.get(text, text)
     if name in MODELS or name in SHIPPED or REPOSITORY.fullmatch(name):
         return name
-    guess = difflib.get_close_matches(name.lower(), [*MODELS, *ALIASES, *SHIPPED], n=1)
     raise CheckpointError(
         f"no model {short_repr(text)}: "
         + ("" if text and os.path.exists(_expand(text)) else "there is no such file or directory, and ")
         + f"the names known are {', '.join([*MODELS, *SHIPPED])}"
-        + (f"; did you mean {guess[0]}?" if guess else "")
+        + nearest(name.lower(), [*MODELS, *ALIASES, *SHIPPED])
     )
 
 

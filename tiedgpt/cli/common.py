@@ -162,40 +162,37 @@ def print_json(documents: Sequence[dict[str, Any]]) -> None:
     print(json.dumps(both if len(documents) > 1 else documents[0]))
 
 
-def read_stdin() -> str:
-    """All of stdin as text. Raises ArgumentError if it is not UTF-8."""
-    return read_text("-")
-
-
 def print_table(lines: Sequence[str | tuple[str, ...]]) -> None:
     """Print rows of cells in columns, the first flush left, the others flush right; a str is a caption.
 
-    If the terminal is too narrow for all columns, the others follow below, with the first column again.
-    Captions are printed once.
+    If the terminal is too narrow for all columns, the others follow below, with the first one and the
+    captions again.
     """
-    width = shutil.get_terminal_size().columns
+    terminal = shutil.get_terminal_size().columns
     rows = [line for line in lines if not isinstance(line, str)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    start = 1
-    while start < len(widths):
-        end = start + 1
-        while end < len(widths) and widths[0] + sum(2 + w for w in widths[start : end + 1]) <= width:
+    first, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    first = min(first, max(16, terminal - 2 - max(widths)))
+    end = 0
+    while end < len(widths):
+        start, end = end, end + 1
+        while end < len(widths) and first + sum(2 + w for w in widths[start : end + 1]) <= terminal:
             end += 1
-        if start > 1:
+        if start:
             print()
         for line in lines:
-            if not isinstance(line, str):
-                cells = (cell.rjust(w) for cell, w in zip(line[start:end], widths[start:end], strict=True))
-                print("  ".join([line[0].ljust(widths[0]), *cells]).rstrip())
-            elif start == 1 or not line:
-                print(fill(line, width))
-        start = end
+            if isinstance(line, str):
+                print(fill(line, min(terminal, 80)))
+                continue
+            *above, label = fill(line[0], first).split("\n")
+            cells = zip(line[1:][start:end], widths[start:end], strict=True)
+            row = label.ljust(first) + "".join(cell.rjust(2 + w) for cell, w in cells)
+            print(*above, row.rstrip(), sep="\n")
 
 
 def fill(text: str, width: int | None = None) -> str:
     """text with its lines broken to fit the terminal, each part indented as its line is."""
     width = width or shutil.get_terminal_size().columns
-    wrapper = textwrap.TextWrapper(max(width, 20), break_on_hyphens=False, break_long_words=False)
+    wrapper = textwrap.TextWrapper(max(width, 16), break_on_hyphens=False, break_long_words=False)
     parts = []
     for line in text.split("\n"):
         wrapper.subsequent_indent = " " * (len(line) - len(line.lstrip()))
