@@ -723,7 +723,7 @@ def interrupt(arguments: list[str], seconds: float) -> int | None:
 @pytest.mark.parametrize(
     ("commands", "times"),
     [
-        (["untie"], 8),
+        (["untie"], 4),
         pytest.param(["generate", "score", "study", "untie", "train", "list"], 17, marks=pytest.mark.slow),
     ],
 )
