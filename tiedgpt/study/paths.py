@@ -92,8 +92,10 @@ def top_k(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
     >>> top_k(np.array([0.5, 3.0, 1.0, 2.0]), 3).tolist(), top_k(np.zeros(9), 2).tolist()
     ([1, 3, 2], [0, 1])
     """
-    k = min(k, scores.size)
-    top = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
+    if k < scores.size:
+        top = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
+    else:
+        top = np.arange(scores.size)
     return top[np.argsort(-scores[top], kind="stable")][:k]
 
 
