@@ -94,9 +94,8 @@ class Server:
                 most = max(most, size)
                 if failures == ATTEMPTS:
                     resume = "; the next download continues from here" if most else ""
-                    raise CheckpointError(
-                        f"{self.label}/{file}: {error}, {ATTEMPTS} times without a new byte{resume}"
-                    ) from error
+                    tried = f"{ATTEMPTS} attempts in a row brought no data{resume}"
+                    raise CheckpointError(f"{self.label}/{file}: {error}; {tried}") from error
                 wait = min(error.wait, MAX_DELAY) or DELAY * 2**failures
                 self.note(f"{file}: {error}; trying again in {wait:g} s")
                 time.sleep(wait)
@@ -197,9 +196,8 @@ class Server:
         code = response.status_code
         if code in (408, 429) or code >= 500 or (code == 403 and not self._is_own(response)):
             wait = response.headers.get("Retry-After", "")
-            raise Interrupted(
-                f"the server answers {code}", float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
-            )
+            seconds = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
+            raise Interrupted(f"the server answers {code}", seconds)
         if code in (401, 403) and self.token is not None:
             raise CheckpointError(
                 f"{self.label}/{file}: no access ({code}): no such repository, or a private or gated one; "
