@@ -76,14 +76,11 @@ def add_command(commands: Any, name: str, run: Any, summary: str, examples: str)
 
 
 def add_model_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-m",
-        "--model",
-        metavar="MODEL",
-        help="gpt2 or another name, a hub repository owner/name, a directory or a .safetensors file; a name "
-        "that is not on this machine is downloaded (default: gpt2 if it is on this machine, else "
-        "shakespeare-tied)",
+    model = (
+        "gpt2 or another name, a hub repository owner/name, a directory or a .safetensors file; a name that "
+        "is not on this machine is downloaded (default: gpt2 if it is on this machine, else shakespeare-tied)"
     )
+    parser.add_argument("-m", "--model", metavar="MODEL", help=model)
 
 
 BOTH = "both"  # a value of --head
@@ -91,11 +88,8 @@ BOTH = "both"  # a value of --head
 
 def add_head_option(parser: argparse.ArgumentParser, both: bool = True) -> None:
     in_turn = ", or with each in turn" if both else ""
-    parser.add_argument(
-        "--head",
-        choices=[*HEADS, BOTH] if both else HEADS,
-        help=f"compute logits with wte.T or with W_U{in_turn} (default: as the checkpoint says)",
-    )
+    help = f"compute logits with wte.T or with W_U{in_turn} (default: as the checkpoint says)"
+    parser.add_argument("--head", choices=[*HEADS, BOTH] if both else HEADS, help=help)
 
 
 def add_special_option(parser: argparse.ArgumentParser) -> None:
@@ -248,12 +242,7 @@ class Progress:
         elif now - self._start > self.DELAY:
             from tqdm import tqdm
 
+            form: Any = {"unit": self._unit, "unit_scale": self._unit == "B"}
             self._bar = tqdm(
-                desc=self._doing,
-                total=self._total,
-                initial=self._done,
-                unit=self._unit,
-                unit_scale=self._unit == "B",
-                leave=False,
-                file=sys.stderr,
+                desc=self._doing, total=self._total, initial=self._done, leave=False, file=sys.stderr, **form
             )

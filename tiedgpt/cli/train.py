@@ -142,10 +142,9 @@ def _check_flags(args: argparse.Namespace) -> None:
             raise ArgumentError("--only head needs --from: the rest of the model must be trained already")
         if args.context:
             raise ArgumentError("--context needs --from; the sequences of a new model have --n-ctx tokens")
-        if (shape := _shape(args))["n_embd"] % shape["n_head"]:
-            raise ArgumentError(
-                f"--n-embd must be a multiple of --n-head, got {shape['n_embd']} and {shape['n_head']}"
-            )
+        n_embd, n_head = (_shape(args)[name] for name in ("n_embd", "n_head"))
+        if n_embd % n_head:
+            raise ArgumentError(f"--n-embd must be a multiple of --n-head, got {n_embd} and {n_head}")
     if args.head == "tied" and (args.only or args.init_unembedding):
         flag = "--only head" if args.only else "--init-unembedding"
         raise ArgumentError(f"{flag} is for an untied model: a tied one has no W_U of its own")
@@ -233,11 +232,9 @@ def _stop_on_signal() -> Iterator[list[int]]:
     def first(number: int, _: Any) -> None:
         signals.append(number)
         restore()
+        line = b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
         with suppress(OSError):  # a full disk behind stderr
-            # Not print: Python refuses it if the signal came in the middle of another print.
-            os.write(
-                sys.stderr.fileno(), b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
-            )
+            os.write(sys.stderr.fileno(), line)  # Python refuses a print in the middle of another
 
     def restore() -> None:
         for number, handler in before.items():
@@ -328,14 +325,13 @@ def _train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, log: Any,
 def _report(args: argparse.Namespace, trainer: Any, bits: float, seconds: float) -> None:
     config, (loss, step) = trainer.model.config, trainer.best
     count = count_parameters(config)[config.head]["total"]
-    bits_per_byte = loss * bits
     if args.json:
         report = {"model": str(args.out), "head": config.head, "parameters": count, "steps": trainer.step}
-        best = {"best_step": step, "val_loss": loss, "val_bits_per_byte": bits_per_byte}
+        best = {"best_step": step, "val_loss": loss, "val_bits_per_byte": loss * bits}
         print(json.dumps({**report, **best, "seconds": round(seconds, 1)}))
         return
     print(
         common.printable(f"{args.out}: {config.head}, {count:,} parameters, {config.vocab_size:,} tokens"),
-        f"held out: {loss:.4f} nats per token, {bits_per_byte:.3f} bits per byte, after step {step:,}",
+        f"held out: {loss:.4f} nats per token, {loss * bits:.3f} bits per byte, after step {step:,}",
         sep="\n",
     )
