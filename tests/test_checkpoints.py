@@ -131,7 +131,7 @@ def test_tied_with_a_matrix_that_differs_warns_and_is_tied_as_in_transformers(tm
     np.testing.assert_array_equal(tiedgpt.load_model(path, "untied").W_U, other.T)
 
 
-def test_untied_by_configuration_without_a_matrix_is_an_error_that_says_what_to_do(tmp_path, model):
+def test_untied_without_a_matrix_is_an_error_that_says_what_to_do(tmp_path, model):
     path = write(tmp_path, model.parameters, SMALL.with_head("untied"))
     with pytest.raises(CheckpointError, match=r'no lm_head\.weight; load it with head "tied", or "untied"'):
         tiedgpt.load_model(path)
