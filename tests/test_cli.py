@@ -1,6 +1,7 @@
 """The command line as a user meets it: what goes to stdout, to stderr, and the exit code."""
 
 import argparse
+import ast
 import io
 import json
 import os
@@ -20,7 +21,7 @@ import pytest
 from conftest import CONFIG, SLOW_CONFIG, assert_one_error_line, command, random_model
 
 import tiedgpt
-from tiedgpt import Tokenizer, cli
+from tiedgpt import TiedGPTError, Tokenizer, cli
 from tiedgpt.cli.common import Progress, count, dropout_rate, fraction, positive_float, positive_int
 from tiedgpt.cli.study import GROUPS
 from tiedgpt.study import look_up
@@ -660,6 +661,26 @@ def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
             assert re.match("tiedgpt: (note|error): ", line), (arguments, err)
             assert line.isprintable(), (arguments, err)
         assert err.count("tiedgpt: error: ") == (1 if code else 0)
+
+
+def test_an_error_escapes_its_message_and_no_other_is_raised_with_text_from_outside():
+    kinds = {kind.__name__: kind for kind in (TiedGPTError, *TiedGPTError.__subclasses__())}
+    assert all(str(kind(HOSTILE)).isprintable() for kind in kinds.values())
+    package, others = Path(tiedgpt.__file__).parent, set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                name = ast.unparse(node.exc.func)
+                if any(isinstance(argument, ast.JoinedStr) for argument in node.exc.args):
+                    others.add((path.relative_to(package).as_posix(), name))
+    # The other names are functions that make one of these errors.
+    assert {(path, name) for path, name in others if name.endswith("Error") and name not in kinds} == {
+        ("__init__.py", "AttributeError"),
+        ("checkpoints/safetensors.py", "ValueError"),  # this one and the next two become a TiedGPTError
+        ("cli/common.py", "argparse.ArgumentTypeError"),
+        ("training/loop.py", "ValueError"),
+        ("testing.py", "AssertionError"),
+    }
 
 
 def test_quiet_leaves_errors_alone(run, checkpoint, tmp_path):
