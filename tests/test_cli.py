@@ -663,7 +663,7 @@ def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
         assert err.count("tiedgpt: error: ") == (1 if code else 0)
 
 
-def test_an_error_escapes_its_message_and_no_other_is_raised_with_text_from_outside():
+def test_errors_escape_text_from_outside():
     kinds = {kind.__name__: kind for kind in (TiedGPTError, *TiedGPTError.__subclasses__())}
     assert all(str(kind(HOSTILE)).isprintable() for kind in kinds.values())
     package, others = Path(tiedgpt.__file__).parent, set()
