@@ -76,9 +76,9 @@ class Config:
                 f"n_embd {self.n_embd} does not divide into n_head {self.n_head} heads of equal width"
             )
         if not isinstance(self.activation_function, str) or self.activation_function not in ACTIVATIONS:
+            found = short_repr(self.activation_function)
             raise ConfigError(
-                f"activation_function {short_repr(self.activation_function)} is not supported; "
-                f"expected one of {', '.join(ACTIVATIONS)}"
+                f"activation_function {found} is not supported; expected one of {', '.join(ACTIVATIONS)}"
             )
         at_least_0 = dict.fromkeys(("layer_norm_epsilon", "initializer_range"), sys.float_info.max)
         below_1 = dict.fromkeys(("embd_pdrop", "resid_pdrop", "attn_pdrop"), 1)
@@ -164,10 +164,8 @@ def _as_python(value: Any) -> Any:
 def _check_int(name: str, value: Any, minimum: int) -> None:
     maximum = MAX_INT.get(name, 2**31 - 1)
     if not is_count(value, minimum) or value > maximum:
-        raise ConfigError(
-            f"{_with_json_name(name)} must be a whole number from {minimum} to {maximum}, "
-            f"got {short_repr(value)}"
-        )
+        expected = f"a whole number from {minimum} to {maximum}"
+        raise ConfigError(f"{_with_json_name(name)} must be {expected}, got {short_repr(value)}")
 
 
 def _with_json_name(name: str) -> str:

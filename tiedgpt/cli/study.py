@@ -36,14 +36,10 @@ EXAMPLES = """\
 def add_parser(commands: Any) -> None:
     summary = "Measure what tying does to a model: one column for each model."
     parser = common.add_command(commands, "study", run, summary, EXAMPLES)
-    parser.add_argument(
-        "models", nargs="+", metavar="MODEL", help="a name, a directory or a .safetensors file"
-    )
-    parser.add_argument(
-        "--corpus",
-        metavar="FILE",
-        help="a text in UTF-8 for the measurements that need one (bigrams, losses); - for stdin",
-    )
+    add = parser.add_argument
+    add("models", nargs="+", metavar="MODEL", help="a name, a directory or a .safetensors file")
+    corpus = "a text in UTF-8 for the measurements that need one (bigrams, losses); - for stdin"
+    add("--corpus", metavar="FILE", help=corpus)
     common.add_special_option(parser)
     common.add_json_option(parser)
 
@@ -57,25 +53,20 @@ class Subject:
     tokenizer: Tokenizer | None
     corpus: Corpus | None = None
 
-    def shares_vocabulary(self, other: "Subject") -> bool:
-        """Whether every token id is known to be the same token in both models."""
-        ours, theirs = self.tokenizer, other.tokenizer
-        return (
-            ours is not None
-            and theirs is not None
-            and (ours.merges, ours.special_tokens) == (theirs.merges, theirs.special_tokens)
-            and self.checkpoint.config.vocab_size == other.checkpoint.config.vocab_size
-        )
+    @property
+    def vocabulary(self) -> object:
+        """Equal for two models in which each id is the same token. None if that is not known."""
+        if self.tokenizer is None:
+            return None
+        return self.tokenizer.merges, self.tokenizer.special_tokens, self.checkpoint.config.vocab_size
 
 
 def run(args: argparse.Namespace) -> None:
     text = None if args.corpus is None else common.read_text(args.corpus)
     subjects = open_subjects(args.models)
+    corpus = None
     if text is None:
-        common.note(
-            "no --corpus: only the measurements that need no text are made, for all tokens of the vocabulary"
-        )
-        corpus = None
+        common.note("no --corpus: only the measurements that need no text, for all tokens of the vocabulary")
     else:
         read_corpus(text, subjects, common.source_name(args.corpus), args.allow_special)
         corpus = {"file": args.corpus, "bytes": len(text.encode()), "min_count": MIN_COUNT}
@@ -98,7 +89,7 @@ def open_subjects(names: list[str]) -> list[Subject]:
             common.note(f"{error}; {name} is not measured on the corpus or compared with other models")
         subjects.append(Subject(name, checkpoint, tokenizer))
     for first, other in pairwise([subject for subject in subjects if subject.tokenizer]):
-        if not first.shares_vocabulary(other):
+        if first.vocabulary != other.vocabulary:
             common.note(
                 f"{first.name} and {other.name} have different vocabularies: do not compare their losses and "
                 "other numbers per token; their embeddings are not compared"
@@ -111,7 +102,7 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
     for subject in subjects:
         if subject.tokenizer is None:
             continue
-        same = [other for other in subjects if other.corpus and subject.shares_vocabulary(other)]
+        same = [other for other in subjects if other.corpus and other.vocabulary == subject.vocabulary]
         if same:
             subject.corpus = same[0].corpus
             continue
@@ -139,7 +130,9 @@ def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
     reports: dict[int, dict[str, Any]] = {}
     tied: list[tuple[Subject, np.ndarray]] = []  # they are studied first: the others are compared with them
     for number, subject in sorted(enumerate(subjects), key=lambda item: not item[1].checkpoint.config.tied):
-        with_tied = [W_E for other, W_E in tied if subject.shares_vocabulary(other)]
+        with_tied = [
+            W_E for other, W_E in tied if subject.tokenizer and other.vocabulary == subject.vocabulary
+        ]
         try:
             reports[number], W_E = study(subject, with_tied[0] if with_tied else None)
         except TiedGPTError as error:
@@ -153,25 +146,23 @@ def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any]
     """One model's numbers and its W_E. None: undefined, or it needs a corpus or a tied model."""
     name, corpus = subject.name, subject.corpus
     model = common.load(subject.checkpoint, None)
-    count = count_parameters(model.config)[model.config.head]
+    head = model.config.head
+    count = count_parameters(model.config)[head]
     report: dict[str, Any] = {
         "model": name,
-        "head": model.config.head,
+        "head": head,
         "parameters": count["total"],
         "bytes": count["bytes"],
-        "corpus": None,
     }
+    report["corpus"] = None
     with common.Progress(f"{name}: direct path", model.config.vocab_size, "token") as bar:
         report["direct_path"] = direct_path(model, corpus, bar.add)
     report |= {"bigrams": None, "embeddings": embeddings(model, corpus, tied_W_E), "loss": None}
     if corpus is None:
         return report, model.W_E
     frequent = corpus.frequent().size
-    report["corpus"] = {
-        "tokens": corpus.ids.size,
-        "frequent": frequent,
-        "self_prediction": corpus.self_prediction(),
-    }
+    counts = {"tokens": corpus.ids.size, "frequent": frequent}
+    report["corpus"] = {**counts, "self_prediction": corpus.self_prediction()}
     with common.Progress(f"{name}: bigrams", frequent * (1 + len(paths_of(model))), "token") as bar:
         report["bigrams"] = bigrams(model, corpus, bar.add)
     end = sample(corpus.ids, model.config.n_ctx)
