@@ -319,6 +319,11 @@ def test_study_goes_on_without_what_is_not_there(run, checkpoint, untied_checkpo
     report = json.loads(out)["models"][1]
     assert (report["bigrams"], report["loss"], report["embeddings"]["out_tied"]) == (None, None, None)
     assert report["direct_path"]["asymmetry"] > 1
+    shutil.copytree(bare, tmp_path / "tied")
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(Path(checkpoint) / name, tmp_path / "tied")
+    models = json.loads(run("study", str(tmp_path / "tied"), str(bare), "--json")[1])["models"]
+    assert models[1]["embeddings"]["out_tied"] is None, "their vocabularies are not known to be the same"
 
     code, out, err = run("study", checkpoint, "--corpus", "-", "--json", stdin=b"a" * 99)
     assert code == 0
