@@ -51,13 +51,13 @@ from tiedgpt.study.paths import PATHS, raw
 from tiedgpt.study.similarity import embeddings
 from tiedgpt.study.swap import losses
 from tiedgpt.text import quoted, read_text
-from tiedgpt.training import INITS
 from tiedgpt.training.loop import Settings, Trainer, checksum
 from tiedgpt.training.merges import learn_tokenizer
 
 Line = dict[str, Any]  # a finished run, as runs.jsonl has it
 
-HEAD_INITS = {"tied": None, **INITS}  # how the head starts -> what GPT2.untie calls it
+# How the head starts -> what GPT2.untie calls it. (The recorded results say "normal".)
+HEAD_INITS = {"tied": None, "normal": "random", "copy": "copy", "zeros": "zeros"}
 # When to evaluate the held-out loss, as shares of a run's steps. The tables have a column for each of EARLY.
 EARLY = (0.05, 0.1, 0.2)
 EVALUATIONS = (0.01, 0.02, 0.03, 0.075, 0.15, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, *EARLY)

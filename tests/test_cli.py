@@ -1,6 +1,7 @@
 """The command line as a user meets it: what goes to stdout, to stderr, and the exit code."""
 
 import argparse
+import ast
 import io
 import json
 import os
@@ -20,7 +21,7 @@ import pytest
 from conftest import CONFIG, SLOW_CONFIG, assert_one_error_line, command, random_model
 
 import tiedgpt
-from tiedgpt import Tokenizer, cli
+from tiedgpt import TiedGPTError, Tokenizer, cli
 from tiedgpt.cli.common import Progress, count, dropout_rate, fraction, positive_float, positive_int
 from tiedgpt.cli.study import GROUPS
 from tiedgpt.study import look_up
@@ -273,7 +274,8 @@ def test_study_fits_narrow_terminals(run, checkpoint, untied_checkpoint, text_fi
     assert len(numbers[30]) > 4 * 14
     monkeypatch.setenv("COLUMNS", "80")
     header = run("study", checkpoint, untied_checkpoint)[1].partition("\n\n")[0].splitlines()
-    columns = [[line[start : start + 23].strip() for line in header] for start in (35, 58)]
+    end = re.match(" +[^ ]+", header[0]).end()
+    columns = [[line[:end].strip() for line in header], [line[end:].strip() for line in header]]
     assert ["".join(parts) for parts in columns] == [checkpoint, untied_checkpoint], "names are wrapped"
 
 
@@ -317,6 +319,11 @@ def test_study_goes_on_without_what_is_not_there(run, checkpoint, untied_checkpo
     report = json.loads(out)["models"][1]
     assert (report["bigrams"], report["loss"], report["embeddings"]["out_tied"]) == (None, None, None)
     assert report["direct_path"]["asymmetry"] > 1
+    shutil.copytree(bare, tmp_path / "tied")
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(Path(checkpoint) / name, tmp_path / "tied")
+    models = json.loads(run("study", str(tmp_path / "tied"), str(bare), "--json")[1])["models"]
+    assert models[1]["embeddings"]["out_tied"] is None, "their vocabularies are not known to be the same"
 
     code, out, err = run("study", checkpoint, "--corpus", "-", "--json", stdin=b"a" * 99)
     assert code == 0
@@ -511,7 +518,7 @@ def test_control_characters_do_not_reach_a_terminal():
     assert text.translate(cli.common.CONTROLS) == "a\ufffd[2Jb\ufffd\tc\n\ufffd\ufffd\u2028é"
 
 
-def test_help_and_version(run):
+def test_help_and_version(run, monkeypatch):
     assert run("--version") == (0, f"tiedgpt {tiedgpt.__version__}\n", "")
     commands = run("-h")[1]
     assert run() == (0, commands, "")
@@ -521,6 +528,14 @@ def test_help_and_version(run):
         assert f"usage: tiedgpt {name} [-h] [-q]" in out
         assert "\nexamples:\n  tiedgpt" in out
         assert f"\n    {name} " in commands
+        with monkeypatch.context() as patch:
+            patch.setenv("COLUMNS", "50")
+            narrow = run(name, "-h")[1].partition("\nexamples:\n")[2]
+        assert max(map(len, narrow.splitlines())) <= 50
+        joined = [
+            examples.replace(" \\\n   ", "") for examples in (narrow, out.partition("\nexamples:\n")[2])
+        ]
+        assert joined[0] == joined[1], "a backslash joins lines in a shell"
 
 
 @pytest.mark.parametrize(
@@ -530,6 +545,7 @@ def test_help_and_version(run):
         (["xyz"], "no command 'xyz' (try: tiedgpt -h)"),
         (["--verson"], "unknown flag --verson; did you mean --version? (try: tiedgpt -h)"),
         (["params", "--modl", "x"], "unknown flag --modl; did you mean --model? (try: tiedgpt params -h)"),
+        (["train", "--heads", "3"], "unknown flag --heads; did you mean --n-head? (try: tiedgpt train -h)"),
         (["untie", "--sed=1"], "unknown flag --sed; did you mean --seed? (try: tiedgpt untie -h)"),
         (["params", "x"], "unexpected argument x (try: tiedgpt params -h)"),
         (["params", "-z"], "unknown flag -z (try: tiedgpt params -h)"),
@@ -652,6 +668,26 @@ def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
         assert err.count("tiedgpt: error: ") == (1 if code else 0)
 
 
+def test_errors_escape_text_from_outside():
+    kinds = {kind.__name__: kind for kind in (TiedGPTError, *TiedGPTError.__subclasses__())}
+    assert all(str(kind(HOSTILE)).isprintable() for kind in kinds.values())
+    package, others = Path(tiedgpt.__file__).parent, set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                name = ast.unparse(node.exc.func)
+                if any(isinstance(argument, ast.JoinedStr) for argument in node.exc.args):
+                    others.add((path.relative_to(package).as_posix(), name))
+    # The other names are functions that make one of these errors.
+    assert {(path, name) for path, name in others if name.endswith("Error") and name not in kinds} == {
+        ("__init__.py", "AttributeError"),
+        ("checkpoints/safetensors.py", "ValueError"),  # this one and the next two become a TiedGPTError
+        ("cli/common.py", "argparse.ArgumentTypeError"),
+        ("training/loop.py", "ValueError"),
+        ("testing.py", "AssertionError"),
+    }
+
+
 def test_quiet_leaves_errors_alone(run, checkpoint, tmp_path):
     loud = run("untie", checkpoint, str(tmp_path / "a"))
     assert loud[2].startswith("tiedgpt: note: ")
@@ -713,7 +749,7 @@ def interrupt(arguments: list[str], seconds: float) -> int | None:
 @pytest.mark.parametrize(
     ("commands", "times"),
     [
-        (["untie"], 8),
+        (["untie"], 4),
         pytest.param(["generate", "score", "study", "untie", "train", "list"], 17, marks=pytest.mark.slow),
     ],
 )

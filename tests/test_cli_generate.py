@@ -223,9 +223,7 @@ def test_head_flag_and_the_note_about_a_copied_head(run, checkpoint, tmp_path):
     assert own[1] != run("generate", "--model", str(tmp_path), "--head", "tied", "--greedy", "a")[1]
 
 
-def test_the_error_for_an_empty_prompt_suggests_end_of_text_if_the_tokenizer_has_it(
-    run, checkpoint, tmp_path
-):
+def test_an_empty_prompt_suggests_end_of_text_if_there_is_one(run, checkpoint, tmp_path):
     assert run("generate", "--model", checkpoint, "")[2].endswith('--allow-special "<|endoftext|>")\n')
     tiedgpt.save_model(random_model(replace(CONFIG, vocab_size=256)), Tokenizer([], {}), tmp_path)
     code, out, err = run("generate", "--model", str(tmp_path), "")

@@ -75,7 +75,7 @@ def test_transformers_other_names_for_the_same_fields():
         Config.from_json({**GPT2_JSON, "num_attention_heads": 4})
 
 
-def test_what_a_file_says_beyond_our_fields_is_kept_but_not_what_is_true_of_that_file_alone():
+def test_unknown_fields_are_kept_but_not_those_of_the_file_alone():
     data = {**GPT2_JSON, "attn_pdrop": 0.3, "pad_token_id": 7, "dtype": "float16", "torch_dtype": "float16"}
     written = Config.from_json(data).to_json()
     assert (written["attn_pdrop"], written["pad_token_id"]) == (0.3, 7)

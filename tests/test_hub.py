@@ -159,7 +159,7 @@ def test_a_command_that_needs_the_tokenizer_alone(weights, server, pinned, files
 
 def test_a_tokenizer_alone_is_complete_or_not_there(weights, server, files):
     server.faults["merges.txt"] = [drop] * fetching.ATTEMPTS
-    fail(r"merges\.txt: the connection was cut, 6 times", source="tokenizer")
+    fail(r"merges\.txt: the connection was cut; 6 attempts", source="tokenizer")
     content = server.files.pop(f"{NAME}/vocab.json")
     fail(rf"/{NAME} has no tokenizer: neither vocab\.json and merges", source="tokenizer")
     server.files[f"{NAME}/vocab.json"] = content
@@ -293,7 +293,7 @@ def test_only_the_missing_bytes_are_sent_again(server, files):
 
 def test_attempts_without_a_new_byte_are_counted(weights, server, files, notes):
     server.faults[WEIGHTS] = [cut(BLOCK * n) for n in range(1, 20)] + [status(503)] * 99
-    fail(rf"{NAME}/{WEIGHTS}: the server answers 503, 6 times without a new byte", note=notes.append)
+    fail(rf"{NAME}/{WEIGHTS}: the server answers 503; 6 attempts in a row brought no data", note=notes.append)
     assert len(server.faults[WEIGHTS]) == 99 - 6
     assert part(weights / NAME).stat().st_size == 19 * BLOCK - 18
     seconds = [note.rpartition(" in ")[2] for note in notes[-6:]]
@@ -429,7 +429,7 @@ def test_parts_are_removed_when_the_model_is_complete_elsewhere(weights, tmp_pat
 # Faults that do not pass
 
 SIZES, DELETED = r"expected one number of bytes, got \d+ and \d+", ".*, expected .*; the part is deleted"
-NO_BYTE = "6 times without a new byte"
+NO_BYTE = "6 attempts in a row brought no data"
 LASTING = {
     "redirects in a circle": (WEIGHTS, circle, f"{WEIGHTS} cannot be reached: 'Exceeded 30 redirects"),
     "wrong bytes": (WEIGHTS, altered(flip_bit), f"its SHA-256 is {DELETED}"),
@@ -445,9 +445,9 @@ LASTING = {
     "403": ("config.json", status(403), r"no access \(403\): .* check the name, or set HF_TOKEN$"),
     "410": (WEIGHTS, status(410), "the server answers 410"),
     "no config": ("config.json", status(404), r"no such repository, or no config\.json in it \(404\)"),
-    "503 without end": (WEIGHTS, status(503), f"the server answers 503, {NO_BYTE}$"),
-    "cuts without end": (WEIGHTS, cut(HALF), f"the connection was cut, {NO_BYTE}; the next download cont"),
-    "stalled without end": (WEIGHTS, stall(HALF), f"no answer in time, {NO_BYTE}"),
+    "503 without end": (WEIGHTS, status(503), f"the server answers 503; {NO_BYTE}$"),
+    "cuts without end": (WEIGHTS, cut(HALF), f"the connection was cut; {NO_BYTE}; the next download cont"),
+    "stalled without end": (WEIGHTS, stall(HALF), f"no answer in time; {NO_BYTE}"),
 }
 
 
@@ -531,7 +531,7 @@ def test_a_server_that_stops_during_the_download_is_waited_for(server, notes):
         return cut(HALF)(handler, *rest)
 
     server.faults[WEIGHTS] = [die]
-    fail(f"{WEIGHTS}: Connection refused, 6 times without a new byte", note=notes.append)
+    fail(f"{WEIGHTS}: Connection refused; 6 attempts in a row brought no data", note=notes.append)
     assert len(notes) == 1 + 6
 
 
@@ -607,21 +607,22 @@ def test_a_pickle_is_refused_with_the_reason_and_not_downloaded(server, file):
     fail(rf"{NAME}: there is neither model\.safetensors nor .*index\.json")
 
 
-OUTSIDE = ["../x.safetensors", "/etc/x.safetensors", "a\\x.safetensors", "config.json", ".x.safetensors"]
-OUTSIDE += ["x.safetensors\n", 3, "x" * 300 + ".safetensors"]
+OUTSIDE = ["../x.safetensors", "/etc/x.safetensors", "a\\x.safetensors", ".x.safetensors", "x.safetensors\n"]
+OUTSIDE += [3, "x" * 300 + ".safetensors", ["x"]]
 LISTED = r"some of the files that model\.safetensors\.index\.json names are not there"
 INDEXES = [
-    ({"a": file}, f"{re.escape(short_repr(file))} is not the name of a .safetensors") for file in OUTSIDE
+    ({"a": file}, f"{re.escape(short_repr(file))} is not the name of a file beside") for file in OUTSIDE
 ]
-INDEXES += [({"a": "c.safetensors"}, LISTED), ({}, LISTED), ({"a": ["x"]}, "must map"), ([], "must map")]
+INDEXES += [({"a": "c.safetensors"}, LISTED), ({}, "must map"), ([], "must map")]
+INDEXES += [({"a": "config.json"}, r"'config\.json' is not the name of a \.safetensors file")]
 
 
 @pytest.mark.parametrize(("weight_map", "message"), [*INDEXES, (None, "must map")])
 def test_an_index_cannot_name_files_outside_its_folder(weights, server, weight_map, message):
     del server.files[f"{NAME}/{WEIGHTS}"]
-    index = [] if weight_map is None else {"weight_map": weight_map}
+    index = {} if weight_map is None else {"weight_map": weight_map}
     server.files[f"{NAME}/{INDEX}"] = json.dumps(index).encode()
-    fail(message.replace("must map", '"weight_map" must map tensors to files'))
+    fail(message.replace("must map", '"weight_map" must map tensor names to files'))
     assert {path.parent for path in weights.rglob("*") if path.is_file()} <= {weights / NAME}
 
 

@@ -156,7 +156,7 @@ def test_a_text_with_too_few_merges_gives_a_smaller_vocabulary():
 
 @pytest.mark.parametrize("wrong", [255, 0, -1, 300.0, "300", None, True])
 def test_vocab_size_must_have_room_for_the_bytes(wrong):
-    with pytest.raises(ArgumentError, match=rf"a whole number of at least 256, .*, got {wrong!r}$"):
+    with pytest.raises(ArgumentError, match=rf"a whole number of at least 256, got {wrong!r}$"):
         learn_tokenizer("low low", wrong)
 
 

@@ -791,7 +791,7 @@ def test_an_edited_index_is_refused_or_makes_no_difference(tmp_path, tiny, what)
     model, entries, data = tiny
     write(tmp_path, b"", data, TINY)
     refused = 0
-    for seed in range(600):
+    for seed in range(300):
         (tmp_path / INDEX).write_bytes(edit_index(random.Random(f"{what} {seed}"), what, entries))
 
         start = time.perf_counter()
@@ -802,7 +802,7 @@ def test_an_edited_index_is_refused_or_makes_no_difference(tmp_path, tiny, what)
             assert message.startswith(f"{tmp_path}/model.ckpt."), seed
             assert len(message.splitlines()) == 1, seed
             assert len(message) < 400 + len(str(tmp_path)), seed
-    assert refused == 0 if what == "metaindex block" else 300 < refused <= 600
+    assert refused == 0 if what == "metaindex block" else 150 < refused <= 300
 
 
 def refusal(directory: Path, model: GPT2) -> str | None:
@@ -818,23 +818,23 @@ def refusal(directory: Path, model: GPT2) -> str | None:
 EMPTY = field(1, 0, 1) + field(2, 2, field(2, 2, b""))  # a tensor without values
 
 
-def long_keys() -> bytes:
+def long_keys(times: int) -> bytes:
     """Keys of the largest length, with only four bytes of each in the file; tensors without values."""
     block = contents([(b"", HEADER), (b"k" * MAX_KEY, EMPTY)])[:-8]
     entry = varint(MAX_KEY - 4) + varint(4) + varint(len(EMPTY))
-    block += b"".join(entry + b"l" + n.to_bytes(3, "big") + EMPTY for n in range(40_000))
+    block += b"".join(entry + b"l" + n.to_bytes(3, "big") + EMPTY for n in range(times))
     return with_block(block + contents([]))
 
 
-def longer_keys() -> bytes:
-    """Keys of half a megabyte that share all but four bytes."""
-    keys = [b"k" * 500_000 + n.to_bytes(4, "big") for n in range(3)]
+def longer_keys(size: int) -> bytes:
+    """Long keys that share all but four bytes."""
+    keys = [b"k" * size + n.to_bytes(4, "big") for n in range(3)]
     return with_block(contents([(b"", HEADER), *((key, ENTRY) for key in keys)], 10**6))
 
 
-def many_blocks() -> bytes:
+def many_blocks(times: int) -> bytes:
     """Many empty blocks."""
-    blocks = [sealed(bytes(4))] * 25_000
+    blocks = [sealed(bytes(4))] * times
     handles = [varint(9 * n) + varint(4) for n in range(len(blocks))]
     index = contents(((n.to_bytes(3, "big"), handle) for n, handle in enumerate(handles)), 10**6)
     raw = b"".join(blocks)
@@ -844,33 +844,45 @@ def many_blocks() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "times", "message"),
     [
-        (long_keys, "00001: bytes after the last tensor"),
-        (longer_keys, "a key of 500004 bytes after 0"),
-        (many_blocks, "index: the header is missing"),
+        (long_keys, 40_000, "00001: bytes after the last tensor"),
+        (longer_keys, 500_000, r"a key of 50+4 bytes after 0"),
+        (many_blocks, 25_000, "index: the header is missing"),
         (
-            lambda: with_entry(EMPTY + field(2, 2, field(2, 2, b"") * 200_000)),
-            "200001 axes; expected at most",
+            lambda times: with_entry(EMPTY + field(2, 2, field(2, 2, b"") * times)),
+            200_000,
+            "20+1 axes; expected at most",
         ),
-        (lambda: with_entry(EMPTY + field(9, 0, 0) * 300_000), "00001: bytes after the last tensor"),
-        (lambda: with_entry(EMPTY + b"\x48" + b"\x80" * 1_000_000), "wrong varint before 17: over 64 bits"),
-        (lambda: with_header(b"\x80" * 1_000_000), "header: wrong varint before 10: over 64 bits"),
+        (lambda times: with_entry(EMPTY + field(9, 0, 0) * times), 300_000, "bytes after the last tensor"),
+        (
+            lambda times: with_entry(EMPTY + b"\x48" + b"\x80" * times),
+            1_000_000,
+            "wrong varint before 17: over",
+        ),
+        (
+            lambda times: with_header(b"\x80" * times),
+            1_000_000,
+            "header: wrong varint before 10: over 64 bits",
+        ),
     ],
     ids=["long keys", "longer keys", "many blocks", "many axes", "many fields", "long varint", "long tag"],
 )
-def test_a_small_file_does_not_grow_large(tmp_path, make, message):
-    index = make()
+def test_a_small_file_does_not_grow_large(tmp_path, make, times, message):
+    """The time for the largest file, and the memory for a tenth of it, because tracing is slow."""
+    write(tmp_path, index := make(times), bytes(4), TINY)
     assert len(index) <= MAX_INDEX
-    write(tmp_path, index, bytes(4), TINY)
-    tracemalloc.start()
     start = time.process_time()
     with pytest.raises(CheckpointError, match=message):
         open_tensorflow(tmp_path)
-    assert time.process_time() - start < 15  # of the processor; without tracemalloc, at most 1
+    assert time.process_time() - start < 5  # of the processor
+    write(tmp_path, make(times // 10), bytes(4), TINY)
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match=message):
+        open_tensorflow(tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 120_000_000
+    assert peak < 12_000_000
 
 
 def test_a_large_file_is_not_read(tmp_path, tiny):

@@ -48,10 +48,8 @@ def check_lengths(lengths: Any, batch: np.ndarray) -> np.ndarray | None:  # -> [
     except ValueError:  # lists of unequal lengths
         array = np.empty(())
     if array.shape != (B,) or array.dtype.kind not in "iu" or array.min() < 1 or array.max() > T:
-        raise ArgumentError(
-            f"lengths must be {B} whole numbers from 1 to {T}, one for each row of ids, "
-            f"got {short_repr(lengths)}"
-        )
+        expected = f"{B} whole numbers from 1 to {T}, one for each row of ids"
+        raise ArgumentError(f"lengths must be {expected}, got {short_repr(lengths)}")
     return None if (array == T).all() else array.astype(np.int64)
 
 
@@ -63,9 +61,8 @@ def check_prompt(ids: Any, config: Config) -> list[int]:
     if array.ndim != 1:
         raise ArgumentError(f"the prompt must be one sequence of ids [T], got shape {array.shape}")
     if array.size > config.n_ctx:
-        raise ArgumentError(
-            f"the prompt has {array.size} tokens, more than the model's context of {config.n_ctx}"
-        )
+        longest = f"the model's context of {config.n_ctx}"
+        raise ArgumentError(f"the prompt has {array.size} tokens, more than {longest}")
     return check_ids(array, config).tolist()
 
 
@@ -90,10 +87,8 @@ def check_stride(stride: Any, config: Config) -> int:
     if stride is None:
         return max(1, config.n_ctx // 2)
     if not is_count(stride, 1) or stride > config.n_ctx:
-        raise ArgumentError(
-            f"stride must be a whole number from 1 to the model's context of {config.n_ctx}, "
-            f"got {short_repr(stride)}"
-        )
+        expected = f"a whole number from 1 to the model's context of {config.n_ctx}"
+        raise ArgumentError(f"stride must be {expected}, got {short_repr(stride)}")
     return int(stride)
 
 
@@ -136,10 +131,8 @@ def check_edits(edits: Any, config: Config) -> Any:
     names = activation_names(config) if edits else []
     for name, function in (edits or {}).items():
         if name not in names:
-            near = get_close_matches(str(name), names, n=3, cutoff=0)
-            raise ArgumentError(
-                f"{short_repr(name)} is no activation of this model; the nearest are {', '.join(near)}"
-            )
+            near = ", ".join(get_close_matches(str(name), names, n=3, cutoff=0))
+            raise ArgumentError(f"{short_repr(name)} is no activation of this model; the nearest are {near}")
         if not callable(function):
             raise ArgumentError(f"the edit of {name} must be a function, got {short_repr(function)}")
     return edits

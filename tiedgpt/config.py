@@ -38,10 +38,7 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """The hyperparameters of a GPT-2. The defaults are GPT-2 124M's.
-
-    NumPy scalars are converted to Python's numbers. Raises ConfigError for a value that is not a GPT-2's.
-    """
+    """The hyperparameters of a GPT-2. The defaults are GPT-2 124M's. Raises ConfigError for wrong values."""
 
     vocab_size: int = 50257  # V
     n_ctx: int = 1024  # the longest sequence: rows of wpe
@@ -79,25 +76,21 @@ class Config:
                 f"n_embd {self.n_embd} does not divide into n_head {self.n_head} heads of equal width"
             )
         if not isinstance(self.activation_function, str) or self.activation_function not in ACTIVATIONS:
+            found = short_repr(self.activation_function)
             raise ConfigError(
-                f"activation_function {short_repr(self.activation_function)} is not supported; "
-                f"expected one of {', '.join(ACTIVATIONS)}"
+                f"activation_function {found} is not supported; expected one of {', '.join(ACTIVATIONS)}"
             )
-        for name in ("layer_norm_epsilon", "initializer_range"):
+        at_least_0 = dict.fromkeys(("layer_norm_epsilon", "initializer_range"), sys.float_info.max)
+        below_1 = dict.fromkeys(("embd_pdrop", "resid_pdrop", "attn_pdrop"), 1)
+        for name, limit in (at_least_0 | below_1).items():
             value = getattr(self, name)
-            if not is_number(value) or not 0 <= value <= sys.float_info.max:
-                raise ConfigError(f"{name} must be a number of at least 0, got {short_repr(value)}")
-        for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop"):
-            value = getattr(self, name)
-            if not is_number(value) or not 0 <= value < 1:
-                raise ConfigError(
-                    f"{name} must be a number of at least 0 and below 1, got {short_repr(value)}"
-                )
+            if not is_number(value) or not 0 <= value < limit:
+                below = " and below 1" if limit == 1 else ""
+                raise ConfigError(f"{name} must be a number of at least 0{below}, got {short_repr(value)}")
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(
-                    f"{_with_json_name(name)} must be true or false, got {short_repr(getattr(self, name))}"
-                )
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(f"{_with_json_name(name)} must be true or false, got {short_repr(value)}")
         for token in (self.bos_token_id, *self.eos_token_ids):
             if token is not None:
                 _check_int("bos_token_id and eos_token_id", token, minimum=0)
@@ -110,9 +103,8 @@ class Config:
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """The ids that end a generated text: none, one or several."""
-        if self.eos_token_id is None:
-            return ()
-        return self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,)
+        ids = self.eos_token_id
+        return ids if isinstance(ids, tuple) else () if ids is None else (ids,)
 
     @property
     def head(self) -> str:
@@ -144,10 +136,8 @@ class Config:
                 )
         for alias, name in ALIASES.items():
             if alias in data and data.get(name, data[alias]) != data[alias]:
-                raise ConfigError(
-                    f"{alias} is {short_repr(data[alias])} but {name}, its other name, "
-                    f"is {short_repr(data[name])}"
-                )
+                values = short_repr(data[alias]), short_repr(data[name])
+                raise ConfigError(f"{alias} is {values[0]} but {name}, its other name, is {values[1]}")
         data = {ALIASES.get(name, name): value for name, value in data.items()}
         names = cls._json_names()
         read = {ours: data[theirs] for ours, theirs in names.items() if theirs in data}
@@ -174,10 +164,8 @@ def _as_python(value: Any) -> Any:
 def _check_int(name: str, value: Any, minimum: int) -> None:
     maximum = MAX_INT.get(name, 2**31 - 1)
     if not is_count(value, minimum) or value > maximum:
-        raise ConfigError(
-            f"{_with_json_name(name)} must be a whole number from {minimum} to {maximum}, "
-            f"got {short_repr(value)}"
-        )
+        expected = f"a whole number from {minimum} to {maximum}"
+        raise ConfigError(f"{_with_json_name(name)} must be {expected}, got {short_repr(value)}")
 
 
 def _with_json_name(name: str) -> str:

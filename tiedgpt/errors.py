@@ -3,6 +3,8 @@
 The command line prints an error as one line and exits with code 2.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -73,3 +75,9 @@ def short_repr(value: Any, limit: int = 60) -> str:
     except (ValueError, RecursionError):  # an integer of thousands of digits, deeply nested lists
         text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ "; did you mean ...?", or "" if no known word is like this one."""
+    found = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""

@@ -10,10 +10,9 @@ tokens. The last window ends with the text. A window predicts those of its token
     After the first window, a prediction uses n_ctx - stride to n_ctx - 1 earlier tokens (at least one). A
     smaller stride takes longer and mostly gives a lower loss, so compare scores at the same stride only.
 
-The result here is the mean over all predicted tokens. Hugging Face's code averages the means of windows, each
-weighted by its number of new tokens minus one. That is right for the first window, and one too few for the
-others. Over 30,000 tokens at a stride of half the context, it changed a loss of 1.5087 by 0.00002. At a
-stride of 1, their code counts the first window only.
+The result here is the mean over all predicted tokens. Hugging Face's code weights each window by its number
+of new tokens minus one, which is right for the first window only. Over 30,000 tokens at a stride of half the
+context, that changed a loss of 1.5087 by 0.00002. At a stride of 1 it counts the first window only.
 """
 
 import math
@@ -49,10 +48,9 @@ def windows(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [W, 3]
 def token_losses(
     model: GPT2, ids: Any, stride: int, progress: Callable[[int], Any] | None = None
 ) -> np.ndarray:  # [N] -> [predicted tokens] float64
-    """The loss of each predicted token, in nats (see the top of this file for which are predicted).
+    """The loss of each predicted token, in nats.
 
-    `progress` is called after each batch of windows with the number of tokens by which it advanced. Raises
-    ArgumentError for a stride outside 1 to n_ctx, ids that the model cannot read, and fewer than two ids.
+    `progress` is called after each batch of windows with the number of tokens by which it advanced.
     """
     return np.concatenate(measure_tokens(model, ids, stride, cross_entropy, progress), dtype=np.float64)
 
@@ -64,10 +62,7 @@ def measure_tokens(
     measure: Callable[[np.ndarray, np.ndarray], Any],
     progress: Callable[[int], Any] | None = None,
 ) -> list[Any]:
-    """measure(logits [R, V], targets [R]) of the predicted tokens, up to LOGIT_ROWS at once, in order.
-
-    It runs in several threads. `progress` and errors are those of token_losses.
-    """
+    """measure(logits [R, V], targets [R]) of the predicted tokens, up to LOGIT_ROWS at once, in threads."""
     config = model.config
     stride, ids = check_stride(stride, config), check_text(ids, config)
     spans = windows(ids.size, config.n_ctx, stride)
@@ -122,7 +117,8 @@ def score(
 ) -> Score:
     """The score of `ids` [N], encoded by `tokenizer`. A stride of None is half the context.
 
-    Raises what token_losses raises, and TiedGPTError when the loss is nan or too large to be one.
+    Raises ArgumentError for a stride outside 1 to n_ctx, ids that the model cannot read, and fewer than two
+    ids; TiedGPTError when the loss is nan or too large to be one.
     """
     stride, ids = check_stride(stride, model.config), check_text(ids, model.config)
     predicted = ids[predicted_places(ids.size, model.config.n_ctx, stride)]
@@ -130,7 +126,7 @@ def score(
 
 
 def score_of(losses: np.ndarray, tokenizer: Tokenizer, predicted: np.ndarray) -> Score:  # [N], [N]
-    """The score of the `predicted` tokens from their losses. Raises TiedGPTError as `score` does."""
+    """The score of the `predicted` tokens from their losses."""
     nats = float(losses.sum())
     nll = nats / losses.size
     if not nll < 700:  # nan, or a perplexity that no float holds
@@ -140,7 +136,7 @@ def score_of(losses: np.ndarray, tokenizer: Tokenizer, predicted: np.ndarray) ->
 
 
 def count_bytes(tokenizer: Tokenizer, ids: np.ndarray) -> int:  # [N] -> of all together
-    """The number of UTF-8 bytes of the tokens' text; a special token counts the bytes of its name."""
+    """The number of UTF-8 bytes of the tokens' text."""
     tokens = zip(*np.unique(ids, return_counts=True), strict=True)
     return sum(len(tokenizer.token_bytes(token)) * int(count) for token, count in tokens)
 

@@ -24,15 +24,11 @@ Parameters = dict[str, np.ndarray]
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Every tensor's checkpoint name -> its shape, in the order of the forward pass.
 
-    >>> shapes = parameter_shapes(Config())
-    >>> shapes["h.0.attn.c_attn.weight"], shapes["wte.weight"], "lm_head.weight" in shapes
-    ((768, 2304), (50257, 768), False)
+    >>> parameter_shapes(Config())["h.0.attn.c_attn.weight"]
+    (768, 2304)
     """
     D, F = config.n_embd, config.n_inner
-    shapes: dict[str, Any] = {
-        "wte.weight": (config.vocab_size, D),
-        "wpe.weight": (config.n_ctx, D),
-    }
+    shapes: dict[str, Any] = {"wte.weight": (config.vocab_size, D), "wpe.weight": (config.n_ctx, D)}
     for layer in range(config.n_layer):
         block = {
             "ln_1.weight": (D,),
@@ -76,8 +72,7 @@ def nest(parameters: Parameters) -> dict[str, Any]:
 def unflatten(flat: np.ndarray, shapes: dict[str, tuple[int, ...]]) -> Parameters:  # [P] -> arrays
     """The parameters as views of one vector, one after the other. A change of the vector changes them all.
 
-    >>> flat = np.arange(5)
-    >>> unflatten(flat, {"ln_f.weight": (2,), "ln_f.bias": (3,)})["ln_f.bias"]
+    >>> unflatten(np.arange(5), {"ln_f.weight": (2,), "ln_f.bias": (3,)})["ln_f.bias"]
     array([2, 3, 4])
     """
     ends = np.cumsum([prod(shape) for shape in shapes.values()])
@@ -96,10 +91,9 @@ GROUPS = {  # group -> a text that is in the names of its tensors only
 
 
 def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
-    """The number of parameters with either head, whichever head `config` has.
+    """{"tied": count, "untied": count}, whichever head `config` has.
 
-    Returns {"tied": count, "untied": count}, each count {"groups": {group: n}, "total": n, "bytes": n}. The
-    groups are those of GROUPS and add up to the total. Bytes are for float32.
+    Each count is {"groups": {group: n}, "total": n, "bytes": n in float32}; the groups are those of GROUPS.
 
     >>> counts = count_parameters(Config())
     >>> counts["tied"]["total"], counts["untied"]["total"]
@@ -107,11 +101,10 @@ def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
     """
     counts = {}
     for head in HEADS:
-        shapes = parameter_shapes(config.with_head(head))
+        sizes = {name: prod(shape) for name, shape in parameter_shapes(config.with_head(head)).items()}
         groups = {
-            group: sum(prod(shape) for name, shape in shapes.items() if part in name)
-            for group, part in GROUPS.items()
+            group: sum(size for name, size in sizes.items() if part in name) for group, part in GROUPS.items()
         }
-        total = sum(prod(shape) for shape in shapes.values())
+        total = sum(sizes.values())
         counts[head] = {"groups": groups, "total": total, "bytes": 4 * total}
     return counts

@@ -11,8 +11,7 @@ pair first. An example with three merges (vocabulary files write the space as "�
     >>> tokenizer.decode(ids)
     'low low loot'
 
-Vocabulary files are read by checkpoints/vocabulary.py, and merges are learned by training/merges.py. `encode`
-adds no token that is not in the text.
+checkpoints/vocabulary.py reads vocabulary files; training/merges.py learns merges.
 """
 
 import codecs
@@ -20,10 +19,9 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, pairwise
 
-import numpy as np
 import regex
 
-from .errors import ArgumentError, TokenizerError, short_repr
+from .errors import ArgumentError, TokenizerError, is_count, short_repr
 
 EOT = "<|endoftext|>"  # separates the documents that GPT-2 was trained on
 
@@ -41,15 +39,12 @@ MAX_SPECIAL_LENGTH = 128  # characters; finding special tokens tries each of the
 def byte_alphabet() -> dict[int, str]:
     r"""Byte -> the character that vocabulary files write for it: itself if printable, else chr(256 + n).
 
-    Files need such an alphabet because a token may contain spaces, line breaks or part of a UTF-8 character,
-    and a line of merges.txt is valid UTF-8: two tokens, separated by a space. The dict is ordered by
-    character, which is the order of GPT-2's ids: its n-th byte is token n.
+    A token may contain spaces, line breaks or part of a UTF-8 character; a line of merges.txt is valid UTF-8:
+    two tokens, separated by a space. The dict has the order of GPT-2's ids: its n-th byte is token n.
 
     >>> alphabet = byte_alphabet()
-    >>> "".join(alphabet[byte] for byte in "A é\n".encode())
-    'AĠÃ©Ċ'
-    >>> bytes(list(alphabet)[:5]), list(alphabet.values()) == sorted(alphabet.values())
-    (b'!"#$%', True)
+    >>> "".join(alphabet[byte] for byte in "A é\n".encode()), bytes(list(alphabet)[:5])
+    ('AĠÃ©Ċ', b'!"#$%')
     """
     printable = [byte for first, last in ("!~", "¡¬", "®ÿ") for byte in range(ord(first), ord(last) + 1)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -91,8 +86,7 @@ class StreamDecoder:
 class WordCache(dict[str, list[int]]):
     """Word -> its ids, computed when the word is first looked up.
 
-    A word is looked up in `self`, then in `older`. When `self` is full it becomes `older`, and `older` is
-    dropped. Words that keep being used are copied back, so they stay.
+    When `self` is full it becomes `older`, and the last `older` is dropped. Words in use are copied back.
     """
 
     def __init__(self, word_ids: Callable[[str], list[int]]) -> None:
@@ -100,9 +94,7 @@ class WordCache(dict[str, list[int]]):
         self.older: dict[str, list[int]] = {}
 
     def __missing__(self, word: str) -> list[int]:
-        ids = self.older.get(word)
-        if ids is None:
-            ids = self.word_ids(word)
+        ids = self.older.get(word) or self.word_ids(word)
         if len(word) <= LONGEST_CACHED_WORD:
             if len(self) >= MAX_CACHED_WORDS:
                 self.older = dict(self)
@@ -119,12 +111,9 @@ class Tokenizer:
     first_id: the id of the first byte. GPT-2's is 0; Hugging Face's trainer puts special tokens first.
 
     The bytes have the ids from `first_id` on, followed by the merges in their order. Special tokens have the
-    remaining ids of 0 to vocab_size - 1, except those that are also ordinary tokens, which keep their id. A
-    special token that is also an ordinary one is read as one token, as transformers does, unless `encode` is
-    told special="text". Raises TokenizerError if the vocabulary contradicts itself.
+    remaining ids of 0 to vocab_size - 1; one that is also an ordinary token keeps that one's id, and is read
+    as one token, as transformers does. Raises TokenizerError if the vocabulary contradicts itself.
 
-    >>> Tokenizer([("l", "o")]).special_tokens
-    {'<|endoftext|>': 257}
     >>> Tokenizer([("l", "o")], {"<|endoftext|>": 0}, first_id=1).encode("lo!")
     [257, 1]
     """
@@ -172,9 +161,9 @@ class Tokenizer:
                 raise TokenizerError(f"{name} is also the spelling of an ordinary token of another text")
             tokens[expected : expected + 1] = [text_bytes]  # replaces a b"", or is appended
 
-        # To find special tokens in a text: a pattern for their first characters, and for each first character
-        # the lengths to try, longest first ("<a><b>" before "<a>"). One pattern of all tokens tries each of
-        # them at each position, in a C call that Ctrl-C cannot interrupt: 85 us a character for 60,000.
+        # To find special tokens in a text: a pattern for their first characters, and for each of these the
+        # lengths to try, longest first ("<a><b>" before "<a>"). One pattern of all tokens would take 85 us a
+        # character for 60,000 tokens, in a C call that Ctrl-C cannot interrupt.
         lengths: dict[str, set[int]] = {}
         for text in special_tokens:
             lengths.setdefault(text[0], set()).add(len(text))
@@ -250,10 +239,9 @@ class Tokenizer:
     def _merge(self, ids: list[int]) -> list[int]:
         """The ids of the bytes of one word -> the ids of its tokens.
 
-        Training applied the merges one after the other, each from left to right. So the next merge is always
-        the one learned first (the lowest id) of those that fit somewhere in the word, at the leftmost place
-        where it fits: "aaa" is "aa", "a". A heap finds that place and a linked list joins the two tokens, in
-        n log n steps for n bytes; searching the whole word for each merge would take n * n.
+        The next merge is always the one learned first (the lowest id) of those that fit somewhere in the
+        word, at the leftmost place where it fits: "aaa" is "aa", "a". A heap finds that place and a linked
+        list joins the two tokens, in n log n steps for n bytes; a search of the whole word would take n * n.
         """
         merge_ids, end, gone = self._merge_ids, len(ids), -1
         # A token is identified by its position. An id that merges with nothing is appended; as ids[-1], it is
@@ -265,8 +253,8 @@ class Tokenizer:
         while heap:
             merged, left = heappop(heap)
             right = after[left]
-            # Skip an outdated entry: a later merge has used one of the two tokens, and the pair that is there
-            # now does not merge into this id. (A heap cannot remove entries from its middle.)
+            # Skip an outdated entry: a later merge has used one of the two tokens. (A heap cannot remove
+            # entries from its middle.)
             if merge_ids.get((ids[left], ids[right])) != merged:
                 continue
             ids[left], ids[right] = merged, gone
@@ -280,12 +268,10 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token. Raises TokenizerError for an id outside 0 to vocab_size - 1."""
-        # A list would accept -1 as its last token, and True as token 1.
-        is_int = type(token_id) is int or isinstance(token_id, np.integer)
-        if not is_int or not 0 <= token_id < self.vocab_size:
+        if not is_count(token_id) or token_id >= self.vocab_size:  # a list would accept -1 and True
+            last = self.vocab_size - 1
             raise TokenizerError(
-                f"{short_repr(token_id)} is not a token id: "
-                f"expected an integer from 0 to {self.vocab_size - 1}"
+                f"{short_repr(token_id)} is not a token id: expected an integer from 0 to {last}"
             )
         return self._tokens[token_id]
 
@@ -294,19 +280,11 @@ class Tokenizer:
         return b"".join([self.token_bytes(token_id) for token_id in ids])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the tokens, special ones included; U+FFFD where it is not UTF-8.
-
-        Raises TokenizerError for an id outside 0 to vocab_size - 1.
-        """
+        """The text of the tokens, special ones included; U+FFFD where it is not UTF-8. Raises as above."""
         return self.decode_bytes(ids).decode(errors="replace")
 
     def token_text(self, token_id: int) -> str:
-        r"""One token for display: bytes of an incomplete character are written as \xe2.
-
-        >>> tokenizer = Tokenizer([])
-        >>> [tokenizer.token_text(token_id) for token_id in tokenizer.encode("né")]
-        ['n', '\\xc3', '\\xa9']
-        """
+        r"""One token for display: bytes of an incomplete character are written as \xe2."""
         return self.token_bytes(token_id).decode(errors="backslashreplace")
 
     def stream(self) -> StreamDecoder:
@@ -318,12 +296,12 @@ def _fault(merges: list[tuple[str, str]]) -> TokenizerError:
     """The error for the first wrong merge. (Tokenizer checks all merges at once, which is faster.)"""
     known = set(byte_alphabet().values())
     for number, (left, right) in enumerate(merges, 1):
-        unknown = [part for part in (left, right) if part not in known]
-        if unknown or left + right in known:
-            fault = f"{short_repr(unknown[0])} is neither a byte nor an earlier merge" if unknown else ""
-            return TokenizerError(
-                f"merge {number}, {short_repr(f'{left} {right}')}: {fault or 'exists already'}"
-            )
+        merge = f"merge {number}, {short_repr(f'{left} {right}')}"
+        for part in (left, right):
+            if part not in known:
+                return TokenizerError(f"{merge}: {short_repr(part)} is neither a byte nor an earlier merge")
+        if left + right in known:
+            return TokenizerError(f"{merge}: exists already")
         known.add(left + right)
     raise AssertionError("no merge is wrong")
 

@@ -24,7 +24,7 @@ def load_model(source: str | Path, head: str | None = None) -> GPT2:
         checkpoint has no W_U; "tied" drops the checkpoint's W_U.
 
     Raises CheckpointError for a source that cannot be found, downloaded or read, ArgumentError for another
-    `head` and for a source that is neither a str nor a Path.
+    type of source and another `head`.
     """
     return open_checkpoint(_find(source)).load(head)
 
@@ -32,8 +32,7 @@ def load_model(source: str | Path, head: str | None = None) -> GPT2:
 def load_tokenizer(source: str | Path) -> Tokenizer:
     """The tokenizer of a source, as for load_model. Only the tokenizer's files are downloaded.
 
-    Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary that
-    contradicts itself or would give other ids than GPT-2's algorithm, ArgumentError as load_model does.
+    Raises what load_model raises, and TokenizerError for a vocabulary that contradicts itself.
     """
     return read_tokenizer(_find(source, only_tokenizer=True))
 

@@ -7,11 +7,10 @@ be replaced by any other polynomial with the same remainder. P divides
 
     x^6777 + x^484 + x^100 + 1,       so       x^6777 = x^484 + x^100 + 1       (modulo P, where - is +)
 
-which a search through the powers of x finds. Since (a + b)^2 = a^2 + b^2 over GF(2), squaring doubles the
-exponents, so the same is true of 6777 k, 484 k and 100 k for each k = 2, 4, 8, ...: for bytes with k = 8, for
-words of 8 bytes with k = 64. A unit of the message can therefore be removed by XORing it into the units that
-are 6777 - 484, 6777 - 100 and 6777 places after it. The nearest is 6293 places away, so 6293 units are
-removed at a time, by three XORs of long arrays, until 6777 units remain.
+(found by search). Squaring doubles the exponents over GF(2), so the same is true of 6777 k, 484 k and 100 k
+for k = 2, 4, 8, ...: for bytes with k = 8, for words of 8 bytes with k = 64. A unit of the message can be
+removed by XORing it into the units 6293, 6677 and 6777 places after it: 6293 units at a time, by three XORs
+of long arrays, until 6777 units remain.
 """
 
 from typing import Any

@@ -94,9 +94,8 @@ class Server:
                 most = max(most, size)
                 if failures == ATTEMPTS:
                     resume = "; the next download continues from here" if most else ""
-                    raise CheckpointError(
-                        f"{self.label}/{file}: {error}, {ATTEMPTS} times without a new byte{resume}"
-                    ) from error
+                    tried = f"{ATTEMPTS} attempts in a row brought no data{resume}"
+                    raise CheckpointError(f"{self.label}/{file}: {error}; {tried}") from error
                 wait = min(error.wait, MAX_DELAY) or DELAY * 2**failures
                 self.note(f"{file}: {error}; trying again in {wait:g} s")
                 time.sleep(wait)
@@ -111,7 +110,7 @@ class Server:
 
     def _attempt(self, file: str, folder: Path, expected: Version) -> Path | None:
         part = _find_part(file, folder)
-        # Ask for the last byte again: a request for no bytes of a complete part would be an error.
+        # Ask for the last byte again, because a request for no bytes of a complete part would be an error.
         start = max(part.stat().st_size - 1, 0) if part else 0
         with self._get(file, start) as response:
             if response.status_code == 404:
@@ -128,9 +127,8 @@ class Server:
             self._receive(file, response, start, target, version.size)
         if wrong := version.difference(target):
             target.unlink()
-            raise CheckpointError(
-                f"{self.label}/{file}: {wrong}; the part is deleted, the next download starts over"
-            )
+            deleted = "the part is deleted, the next download starts over"
+            raise CheckpointError(f"{self.label}/{file}: {wrong}; {deleted}")
         flush(target)
         return target
 
@@ -169,19 +167,18 @@ class Server:
         reason = found[0].strip() if found else reason
         if isinstance(error, exceptions.ProxyError):
             reason += " by the proxy"
+        connection = (requests.ConnectionError, requests.Timeout, exceptions.ChunkedEncodingError)
         if not isinstance(error, (requests.RequestException, ValueError)):
             # requests raises a plain OSError if there is no file of certificates.
-            variable = next((v for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE") if os.environ.get(v)), "")
             reason = text
-            if variable:
-                reason = f"{variable} names a certificate file that does not exist: {os.environ[variable]}"
+            for variable in ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
+                if path := os.environ.get(variable):
+                    reason = f"{variable} names a certificate file that does not exist: {path}"
         elif isinstance(error, exceptions.SSLError) and "CERTIFICATE" in text:
             reason += "; the variable REQUESTS_CA_BUNDLE can name a file of certificates to trust"
         elif isinstance(error, ValueError):
             reason = f"a redirect or the proxy is not a valid http URL: {short_repr(text, 200)}"
-        elif not isinstance(
-            error, (requests.ConnectionError, requests.Timeout, exceptions.ChunkedEncodingError)
-        ):
+        elif not isinstance(error, connection):
             reason = short_repr(text, 200)
         # Try again if the server answered before. If it never did, the address or the network is wrong.
         elif self.was_reached or isinstance(error, requests.ReadTimeout) or "aborted" in text:
@@ -197,9 +194,8 @@ class Server:
         code = response.status_code
         if code in (408, 429) or code >= 500 or (code == 403 and not self._is_own(response)):
             wait = response.headers.get("Retry-After", "")
-            raise Interrupted(
-                f"the server answers {code}", float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
-            )
+            seconds = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
+            raise Interrupted(f"the server answers {code}", seconds)
         if code in (401, 403) and self.token is not None:
             raise CheckpointError(
                 f"{self.label}/{file}: no access ({code}): no such repository, or a private or gated one; "
@@ -236,18 +232,16 @@ class Server:
         self, file: str, response: "requests.Response", start: int, part: Path, size: int | None
     ) -> None:
         """Write the response's body to the part from byte `start` on, or from 0 if it is the whole file."""
-        sent = response.headers.get("Content-Range", "")
+        name, sent = f"{self.label}/{file}", response.headers.get("Content-Range", "")
         if response.status_code == 200:
             start = 0
         elif not sent.startswith(f"bytes {start}-"):
-            raise CheckpointError(
-                f"{self.label}/{file}: asked for bytes {start}-, the server sends {short_repr(sent)}"
-            )
+            raise CheckpointError(f"{name}: asked for bytes {start}-, the server sends {short_repr(sent)}")
         needed, free = (size or 0) - start, shutil.disk_usage(part.parent).free
         if needed > free:
             raise CheckpointError(
-                f"{self.label}/{file} needs {megabytes(needed)}, but {part.parent} has {megabytes(free)} "
-                "free; make room, or name another folder in TIEDGPT_WEIGHTS"
+                f"{name} needs {megabytes(needed)}, but {part.parent} has {megabytes(free)} free; make room, "
+                "or name another folder in TIEDGPT_WEIGHTS"
             )
         most = MAX_TEXT if size is None else size  # the size is unknown for small files only
         with open(part, "rb+" if start else "wb") as out, progress_bar(file, size, start) as bar:

@@ -32,14 +32,11 @@ def read_text(path: Path) -> str:
     """A UTF-8 file's text. Raises CheckpointError that names the file and the line that is not UTF-8."""
     try:
         if (size := path.stat().st_size) > MAX_TEXT:
-            raise CheckpointError(
-                f"{path}: {size} bytes; expected at most {MAX_TEXT} in a text file of GPT-2"
-            )
+            raise CheckpointError(f"{path}: {size} bytes; expected at most {MAX_TEXT} in a text of GPT-2")
         data = path.read_bytes()
+        return data.decode()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    try:
-        return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise CheckpointError(f"{path}, line {line}: not UTF-8") from error
@@ -91,8 +88,7 @@ class StagedFiles:
                     raise CheckpointError(f"{self.directory} is a file; expected a directory to write to")
                 finish_saves(self.directory)
                 self._exists = self.directory.is_dir()
-                beside, inside = _staging_places(self.directory)
-                where, prefix = inside if self._exists else beside
+                where, prefix = _staging_places(self.directory)[self._exists]
                 make_directory(where, self._made)
                 while not self._stage(where / f"{prefix}{secrets.token_hex(8)}.tmp"):
                     pass
@@ -155,7 +151,7 @@ class StagedFiles:
                 if not self.directory.is_dir():  # else another process has made it meanwhile
                     raise
         os.rename(self._staging / "new", self._staging / "ready")
-        _move_files(self._staging / "ready", self.directory)
+        _finish_or_remove_files(self._staging, self.directory)
 
     def _remove(self) -> None:
         for file in self._files.values():
@@ -177,8 +173,7 @@ class StagedFiles:
 def finish_saves(directory: Path) -> None:
     """Clean up after processes that were killed while they saved to `directory`.
 
-    A save whose files were all written is completed; any other is removed. Saves of running processes are
-    left alone. Raises OSError when the system refuses.
+    A save whose files were all written is completed; any other is removed. Running saves are left alone.
     """
     for where, prefix in _staging_places(directory):
         names: list[str] = []
@@ -195,8 +190,7 @@ def finish_saves(directory: Path) -> None:
 def wait_for_saves(directory: Path) -> None:
     """Before reading a directory: finish what killed processes left, and wait while others move files there.
 
-    Without it, a reader could find some files of one save and some of another. Raises CheckpointError if a
-    save cannot be finished, as in a directory that may not be written.
+    Raises CheckpointError if a save cannot be finished, as in a directory that may not be written.
     """
     start = time.monotonic()
     while True:
@@ -223,16 +217,12 @@ def _finish_save(staging: Path, directory: Path) -> None:
 
 def _finish_or_remove_files(staging: Path, directory: Path) -> None:
     """Move the files of a complete save into place, or remove those of an incomplete one."""
-    if (staging / "ready").exists():
-        _move_files(staging / "ready", directory)
+    if (ready := staging / "ready").exists():
+        with locked_file(directory / MOVING, MAX_WAIT):
+            for path in sorted(ready.iterdir()):
+                os.replace(path, directory / path.name)
+            ready.rmdir()
     shutil.rmtree(staging / "new", ignore_errors=True)
-
-
-def _move_files(source: Path, directory: Path) -> None:
-    with locked_file(directory / MOVING, MAX_WAIT):
-        for path in sorted(source.iterdir()):
-            os.replace(path, directory / path.name)
-        source.rmdir()
 
 
 def _remove_staging(staging: Path) -> None:
@@ -283,11 +273,11 @@ def _named_errors(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """Let one process at a time into a directory; make the directory if it is missing.
+    """Let one process at a time into a directory; make it if it is missing, remove it if it stays empty.
 
     The operating system holds the lock and releases it when the process ends, even if it is killed. Saves
-    that a killed process left unfinished are finished first. On leaving, a directory that was made here and
-    is empty is removed. Raises CheckpointError with the other process's id if the directory is locked.
+    that a killed process left unfinished are finished first. Raises CheckpointError with the other process's
+    id if the directory is locked.
     """
     made: list[Path] = []
     try:

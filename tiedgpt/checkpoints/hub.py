@@ -14,8 +14,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..errors import ArgumentError, CheckpointError, TiedGPTError, one_line, sho
 from ..parameters import count_parameters
 from . import huggingface, tensorflow
 from .fetching import Server, Version, flush, megabytes
-from .files import LOCK, directory_of, locked_file, make_directory, read_json, remove_empty, wait_for_saves
+from .files import LOCK, directory_of, locked_file, make_directory, remove_empty, wait_for_saves
 from .names import MODELS, SHIPPED, check_name, find_model, folders_of, weight_folders
 from .vocabulary import read_tokenizer
 
@@ -71,7 +71,7 @@ OPTIONAL |= {"generation_config.json", "tokenizer_config.json", "added_tokens.js
 # The parts that a later download may continue.
 PART_OF_WEIGHTS = re.compile(rf"\.(.+\.safetensors|{re.escape(tensorflow.DATA)})\.[\w-]+\.part")
 
-Note = Callable[[str], Any]
+Note = Callable[[str], Any]  # called with each message for the user
 
 
 def silent(_: str) -> None:
@@ -108,9 +108,8 @@ def download(name: str, source: str = "hub", note: Note = silent) -> Path:
     """Download a model, unless a complete one is on this machine; return its directory.
 
     name: a known name, an alias, or a hub repository owner/name. source: "hub", "openai" for the TensorFlow
-    files that OpenAI released, or "tokenizer" for the hub's files without the weights. A terminal shows a
-    progress bar; `note` is called with each message for the user. Raises CheckpointError. A download that
-    was stopped continues where it ended.
+    files that OpenAI released, or "tokenizer" for the hub's files without the weights. A download that was
+    stopped continues where it ended. Raises CheckpointError.
     """
     if source not in SOURCES:
         raise ArgumentError(f"source must be one of {', '.join(SOURCES)}, got {short_repr(source)}")
@@ -119,16 +118,17 @@ def download(name: str, source: str = "hub", note: Note = silent) -> Path:
         return find_model(name)
     remote = _at_openai(name, note) if source == "openai" else _on_hub(name, source, note)
     for folder in folders_of(name, source):
-        if not remote.problem(folder):
+        if not remote.fault_of(folder):
             for _, own in zip(weight_folders(), folders_of(name, source), strict=False):
                 _unless_in_use(own, _remove_leftovers)
-            note(f"{name} is here already, complete{' and verified' if remote.has_digests else ''}")
+            verified = remote.pins and all(pin.digest for pin in remote.pins.values())
+            note(f"{name} is here already, complete{' and verified' if verified else ''}")
             return folder
     if _is_offline():
         raise CheckpointError(f"{name} cannot be downloaded: HF_HUB_OFFLINE is set")
     folder = _folder_to_fill(name, source)
-    if os.path.exists(folder / remote.config) and (problem := remote.problem(folder)):
-        raise CheckpointError(f"{problem}; to download {name}, move {folder} away")
+    if os.path.exists(folder / remote.config) and (fault := remote.fault_of(folder)):
+        raise CheckpointError(f"{fault}; to download {name}, move {folder} away")
     try:
         _download(remote, folder, note)
     except OSError as error:
@@ -156,17 +156,13 @@ class RemoteModel:
         """The name of the configuration file."""
         return tensorflow.HPARAMS if self.source == "openai" else "config.json"
 
-    @property
-    def has_digests(self) -> bool:
-        return bool(self.pins) and all(pin.digest for pin in self.pins.values())
-
     def check_small_files(self, folder: Path) -> None:
         """Read the configuration and, if there is one, the tokenizer. Raises TiedGPTError."""
         (tensorflow.read_hparams if self.source == "openai" else huggingface.read_config)(folder)
         if any(os.path.isfile(folder / file) for file in ("merges.txt", "vocab.bpe", "tokenizer.json")):
             read_tokenizer(folder)
 
-    def problem(self, folder: Path) -> str:
+    def fault_of(self, folder: Path) -> str:
         """Why `folder` is not this model, complete and as pinned; "" if it is."""
         try:
             self.check_small_files(folder)
@@ -185,8 +181,7 @@ class RemoteModel:
         """Download files to parts in `folder`: name -> part. Empty if the server lacks one of them."""
         parts = {}
         for file in files:
-            part = self.server.fetch(file, folder, self.pins.get(file, Version()))
-            if part is None:
+            if not (part := self.server.fetch(file, folder, self.pins.get(file, Version()))):
                 return {}
             parts[file] = part
         return parts
@@ -295,7 +290,8 @@ def _fetch_config(remote: RemoteModel, new: Path) -> None:
     server = remote.server
     if not remote.fetch_small(new, remote.config):
         raise CheckpointError(f"{server.label}: no such repository, or no {remote.config} in it (404)")
-    _check_small_files(remote, new)
+    with _errors_name_server(server, new):
+        remote.check_small_files(new)
     if re.fullmatch("[0-9a-f]{40}", server.commit):
         server.base = re.sub("/main$", f"/{server.commit}", server.base)
 
@@ -323,7 +319,8 @@ def _fetch_files(remote: RemoteModel, folder: Path, new: Path) -> dict[str, Path
         if has_tokenizer:
             get_small(new, "tokenizer_config.json")
             get_small(new, "added_tokens.json")
-    _check_small_files(remote, new)
+    with _errors_name_server(remote.server, new):
+        remote.check_small_files(new)
 
     if remote.source == "tokenizer":
         return {}
@@ -331,18 +328,23 @@ def _fetch_files(remote: RemoteModel, folder: Path, new: Path) -> dict[str, Path
         return weights
     if not get_small(new, huggingface.INDEX):
         raise CheckpointError(f"{label}: {_why_no_weights(remote.server)}")
-    shards = _shards(new / huggingface.INDEX, f"{label}/{huggingface.INDEX}")
+    with _errors_name_server(remote.server, new):
+        shards = sorted(set(huggingface.read_weight_map(new / huggingface.INDEX).values()))
+    for file in shards:
+        if not file.endswith(".safetensors"):
+            raise CheckpointError(f"{label}: {short_repr(file)} is not the name of a .safetensors file")
     if weights := remote.fetch(folder, *shards):
         return weights
     raise CheckpointError(f"{label}: some of the files that {huggingface.INDEX} names are not there")
 
 
-def _check_small_files(remote: RemoteModel, folder: Path) -> None:
-    """Check files that were just downloaded. An error names the server, not the temporary folder."""
+@contextmanager
+def _errors_name_server(server: Server, folder: Path) -> Iterator[None]:
+    """While downloaded files are checked, an error names the server, not their temporary folder."""
     try:
-        remote.check_small_files(folder)
+        yield
     except TiedGPTError as error:
-        raise CheckpointError(str(error).replace(one_line(folder), remote.server.label)) from error
+        raise CheckpointError(str(error).replace(one_line(folder), server.label)) from error
 
 
 def _remove_leftovers(folder: Path, keep: re.Pattern[str] | None = None) -> None:
@@ -368,16 +370,3 @@ def _why_no_weights(server: Server) -> str:
                 f"is never downloaded; have the model saved as {huggingface.WEIGHTS} (save_pretrained does)"
             )
     return f"there is neither {huggingface.WEIGHTS} nor {huggingface.INDEX}"
-
-
-def _shards(index: Path, where: str) -> list[str]:
-    """The files that an index names. Each must be a plain file name, so that none lies in another folder."""
-    try:
-        files = set(read_json(index)["weight_map"].values())
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise CheckpointError(f'{where}: "weight_map" must map tensors to files') from error
-    for file in sorted(files, key=str):
-        plain = isinstance(file, str) and huggingface.FILE_NAME.fullmatch(file)
-        if not plain or not file.endswith(".safetensors"):
-            raise CheckpointError(f"{where}: {short_repr(file)} is not the name of a .safetensors file")
-    return sorted(files)

@@ -67,14 +67,12 @@ class Checkpoint:
 
         copied = head == "untied" and not self.has_own_unembedding
         config = self.config.with_head("tied" if copied else head)  # raises for an unknown head
-        parameters = {}
+        names, parameters = parameter_shapes(config), {}
         # Two threads: most of the time is spent on new memory, which the system provides page by page.
         pool = ThreadPoolExecutor(2)
         try:
-            names = parameter_shapes(config)
-            for name, array in zip(
-                names, pool.map(lambda name: self.tensors[name].read(), names), strict=True
-            ):
+            arrays = pool.map(lambda name: self.tensors[name].read(), names)
+            for name, array in zip(names, arrays, strict=True):
                 parameters[name] = array
                 if progress:
                     progress(array.nbytes)
@@ -114,26 +112,21 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
     expected = parameter_shapes(config.with_head("untied"))  # a W_U is checked even if it is not used
     missing = [name for name in expected if name not in tensors and name != HEAD]
+    described = f"the {config.n_layer}-layer GPT-2 that config.json describes"
     if missing:
         raise CheckpointError(
-            f"{listing}: tensor {missing[0]} of the {config.n_layer}-layer model that config.json describes "
-            f"is missing ({len(missing)} in all)"
+            f"{listing}: tensor {missing[0]} of {described} is missing ({len(missing)} in all)"
         )
     for name, tensor in tensors.items():
-        where = f"{tensor.file}: tensor {short_repr(tensor.name)}"
+        fault = ""
         if name not in expected:
-            raise CheckpointError(
-                f"{where} is not a parameter of the {config.n_layer}-layer GPT-2 that config.json describes"
-            )
-        if tensor.shape != expected[name]:
-            raise CheckpointError(
-                f"{where} has shape {short_repr(list(tensor.shape))}; "
-                f"config.json makes it {list(expected[name])}"
-            )
-        if tensor.dtype not in safetensors.STORED:
-            raise CheckpointError(
-                f"{where} is {tensor.dtype}; expected one of {', '.join(safetensors.STORED)}"
-            )
+            fault = f"is not a parameter of {described}"
+        elif tensor.shape != expected[name]:
+            fault = f"has shape {short_repr(list(tensor.shape))}; config.json makes it {list(expected[name])}"
+        elif tensor.dtype not in safetensors.STORED:
+            fault = f"is {tensor.dtype}; expected one of {', '.join(safetensors.STORED)}"
+        if fault:
+            raise CheckpointError(f"{tensor.file}: tensor {short_repr(tensor.name)} {fault}")
     return Checkpoint(path, config, tensors)
 
 
@@ -177,9 +170,7 @@ def write_model(files: StagedFiles, model: GPT2, tokenizer: Tokenizer | None) ->
     try:
         config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
     except (RecursionError, TypeError, ValueError) as error:  # in Config.others
-        raise CheckpointError(
-            f"{files.directory}: a field of config.json cannot be written: {error}"
-        ) from error
+        raise CheckpointError(f"{files.directory}: config.json cannot be written: {error}") from error
     named = ((name if name == HEAD else PREFIX + name, a) for name, a in model.parameters.items())
     safetensors.write(files.open(WEIGHTS), named)
     texts = vocabulary_files(tokenizer) if tokenizer else {}
@@ -206,25 +197,24 @@ def _find_tensors(path: Path) -> tuple[Path, list[Tensor]]:
     raise CheckpointError(f"{path} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}")
 
 
-def _find_sharded(index: Path) -> list[Tensor]:
+def read_weight_map(index: Path) -> dict[str, str]:
+    """Tensor -> its file, from the index of several files. No file lies in another directory."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f'{index}: "weight_map" must map tensor names to files')
-    shards: dict[str, dict[str, Tensor]] = {}
     for file in weight_map.values():
         if not isinstance(file, str) or not FILE_NAME.fullmatch(file):
             raise CheckpointError(f"{index}: {short_repr(file)} is not the name of a file beside the index")
-        if file not in shards:
-            shards[file] = safetensors.read_header(index.parent / file)
-    for name, file in weight_map.items():
-        if name not in shards[file]:
-            raise CheckpointError(
-                f"{index.parent / file}: tensor {short_repr(name)} is in the index but not in the file"
-            )
-    for file, tensors in shards.items():
-        for name in tensors:
-            if weight_map.get(name) != file:
-                raise CheckpointError(
-                    f"{index.parent / file}: tensor {short_repr(name)} is in the file but not in the index"
-                )
+    return weight_map
+
+
+def _find_sharded(index: Path) -> list[Tensor]:
+    listed = {(file, name) for name, file in read_weight_map(index).items()}
+    shards = {
+        file: safetensors.read_header(index.parent / file) for file in sorted({file for file, _ in listed})
+    }
+    found = {(file, name) for file, tensors in shards.items() for name in tensors}
+    for file, name in [*sorted(listed - found), *sorted(found - listed)]:
+        place = "index but not in the file" if (file, name) in listed else "file but not in the index"
+        raise CheckpointError(f"{index.parent / file}: tensor {short_repr(name)} is in the {place}")
     return [tensor for tensors in shards.values() for tensor in tensors.values()]

@@ -1,6 +1,5 @@
 """Model names, and where their checkpoints are on this machine."""
 
-import difflib
 import glob
 import os
 import re
@@ -8,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..config import Config
-from ..errors import CheckpointError, short_repr
+from ..errors import CheckpointError, nearest, short_repr
 from .files import read_json
 
 # name -> (repository on the Hugging Face hub, configuration)
@@ -52,8 +51,7 @@ def find_model(source: str | Path) -> Path:
     """The directory or .safetensors file of a name, an alias, a hub repository or a path.
 
     A known name always means that model (write ./gpt2 for a directory in the working directory). Any other
-    text is a path if that exists, else a hub repository if it has the form owner/name. Raises
-    CheckpointError if nothing is found.
+    text is a path if that exists, else a hub repository owner/name. Raises CheckpointError if it is not here.
     """
     text = str(source)
     known = ALIASES.get(text, text) in (*MODELS, *SHIPPED)
@@ -76,8 +74,7 @@ def find_model(source: str | Path) -> Path:
 def models_here() -> dict[str, Path]:
     """The models on this machine: name -> directory, each directory once and under its first name.
 
-    The known names come first, then the shipped models, then repositories owner/name in alphabetical order,
-    from the Hugging Face cache only those of a GPT-2. A folder that cannot be read is left out.
+    The known names come first, then the shipped models, then repositories owner/name in alphabetical order.
     """
     repositories = set()
     for root in weight_folders():
@@ -109,20 +106,18 @@ def check_name(text: str) -> str:
     name = ALIASES.get(text, text)
     if name in MODELS or name in SHIPPED or REPOSITORY.fullmatch(name):
         return name
-    guess = difflib.get_close_matches(name.lower(), [*MODELS, *ALIASES, *SHIPPED], n=1)
     raise CheckpointError(
         f"no model {short_repr(text)}: "
         + ("" if text and os.path.exists(_expand(text)) else "there is no such file or directory, and ")
         + f"the names known are {', '.join([*MODELS, *SHIPPED])}"
-        + (f"; did you mean {guess[0]}?" if guess else "")
+        + nearest(name.lower(), [*MODELS, *ALIASES, *SHIPPED])
     )
 
 
 def folders_of(name: str, source: str = "hub") -> list[Path]:
-    """The folders where a model's checkpoint may be, in the order in which they are searched.
+    """The folders where the files of a model may be, in the order in which they are searched.
 
-    source: "hub", "openai" for OpenAI's files, or "tokenizer" for a tokenizer without weights. Each has its
-    own folder, so the files of one do not change how another is loaded.
+    source: as for `download`. Each has its own folder: files of one do not change how another is loaded.
     """
     if source == "tokenizer":
         return [root / name / ".tokenizer" for root in weight_folders()]

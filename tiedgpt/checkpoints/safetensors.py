@@ -28,6 +28,7 @@ from ..machine import empty_weight
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million; Python's
 # objects for a header of nothing but brackets take 25 times its size.
 MAX_HEADER = 1 << 22
+TOO_LONG = f"a header of {{}} bytes; expected at most {MAX_HEADER}"
 MAX_RANK = 64  # axes, NumPy's limit; multiplying the lengths of a million axes takes minutes
 # Every dtype of the format and its bits per value, to check sizes. Those in STORED can be read.
 DTYPE_BITS = {
@@ -62,7 +63,6 @@ class Tensor:
 
         The file is read, not mapped: reading page by page is slower, the data may start at an odd byte
         (gpt2's starts at 14291), which BLAS cannot use, and a mapped file that shrinks ends the process.
-        Raises CheckpointError if the file has changed since it was checked and the bytes are missing.
         """
         out = empty_weight(self.name, self.shape, np.float32)
         stored = np.dtype(STORED[self.dtype])
@@ -114,7 +114,7 @@ def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
                 raise wrong(f"not a safetensors file: {file_size} bytes, shorter than the 8-byte length")
             length = int.from_bytes(prefix, "little")
             if length > MAX_HEADER:
-                raise wrong(f"not a GPT-2's safetensors file: {_too_long(length)}")
+                raise wrong(f"not a GPT-2's safetensors file: {TOO_LONG.format(length)}")
             if 8 + length > file_size:
                 raise wrong(f"truncated: the header ends at byte {8 + length}, the file at {file_size}")
             raw = file.read(length)
@@ -136,10 +136,8 @@ def check_coverage(
     for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.nbytes)):
         if tensor.start != end:
             fault = "overlaps the tensor before it" if tensor.start < end else "leaves a hole before it"
-            raise CheckpointError(
-                f"{listing}: tensor {short_repr(tensor.name)} {fault}: it starts at byte {tensor.start} of "
-                f"the file, expected {end}"
-            )
+            places = f"it starts at byte {tensor.start} of the file, expected {end}"
+            raise CheckpointError(f"{listing}: tensor {short_repr(tensor.name)} {fault}: {places}")
         end += tensor.nbytes
     if end != file_size:
         fault = "truncated" if end > file_size else "bytes after the last tensor"
@@ -179,7 +177,7 @@ def _parse_header(raw: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, 
         return CheckpointError(f"{path}: {what}")
 
     if len(raw) > MAX_HEADER:
-        raise wrong(_too_long(len(raw)))
+        raise wrong(TOO_LONG.format(len(raw)))
     try:
         header = json.loads(
             raw.decode("utf-8"), object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant
@@ -215,10 +213,6 @@ def _parse_header(raw: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, 
             )
         tensors[name] = Tensor(path, name, dtype, tuple(shape), 8 + len(raw) + begin)
     return tensors, metadata
-
-
-def _too_long(length: int) -> str:
-    return f"a header of {length} bytes; expected at most {MAX_HEADER}"
 
 
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

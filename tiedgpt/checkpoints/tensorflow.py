@@ -21,11 +21,10 @@ The data blocks hold the table: "" -> BundleHeaderProto, name -> BundleEntryProt
 
 The checks are stricter than TensorFlow's: blocks fill the index, and tensors the data, without overlap, hole
 or remainder, and no varint is longer than necessary. So every flipped bit of either file is detected.
-hparams.json has no checksum, but all of OpenAI's models have heads of width 64, which is checked.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -65,10 +64,8 @@ class CheckedTensor(safetensors.Tensor):
         # The file has matrices in row order. The blocks' are in column order here, so this copies them.
         found = mask(crc32c(np.ascontiguousarray(array, "<f4").view(np.uint8).reshape(-1)))
         if found != self.masked_crc:
-            raise CheckpointError(
-                f"{self.file}: tensor {short_repr(self.name)} is damaged: its masked CRC-32C is {found:08x}, "
-                f"the index expects {self.masked_crc:08x}"
-            )
+            crcs = f"its masked CRC-32C is {found:08x}, the index expects {self.masked_crc:08x}"
+            raise CheckpointError(f"{self.file}: tensor {short_repr(self.name)} is damaged: {crcs}")
         return array
 
 
@@ -84,14 +81,13 @@ def open_tensorflow(directory: Path) -> Checkpoint:
             raise CheckpointError(f"{where} is missing; {HPARAMS} describes {config.n_layer} layers")
         # A block's matrix is stored as the kernel of a convolution of width 1: [1, in, out].
         if tensor.shape != shape and not (len(shape) == 2 and tensor.shape == (1, *shape)):
-            raise CheckpointError(
-                f"{where} has shape {short_repr(list(tensor.shape))}; {HPARAMS} makes it {list(shape)}"
-            )
+            shapes = f"{short_repr(list(tensor.shape))}; {HPARAMS} makes it {list(shape)}"
+            raise CheckpointError(f"{where} has shape {shapes}")
         tensors[name] = replace(tensor, shape=shape)
     for name in found:
+        described = f"the {config.n_layer}-layer GPT-2 that {HPARAMS} describes"
         raise CheckpointError(
-            f"{directory / INDEX}: tensor {short_repr(name)} is not a parameter of the "
-            f"{config.n_layer}-layer GPT-2 that {HPARAMS} describes"
+            f"{directory / INDEX}: tensor {short_repr(name)} is not a parameter of {described}"
         )
     return Checkpoint(directory, config, tensors)
 
@@ -108,7 +104,7 @@ def read_hparams(directory: Path) -> Config:
         config = Config(**{ours: hparams[theirs] for theirs, ours in names.items()})
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    if config.head_width != HEAD_WIDTH:  # a damaged n_head would load, and compute another model
+    if config.head_width != HEAD_WIDTH:  # the file has no checksum: a damaged n_head would load another model
         raise CheckpointError(
             f"{path}: n_embd {config.n_embd} with n_head {config.n_head} makes heads of width "
             f"{config.head_width}, expected {HEAD_WIDTH} as in all of OpenAI's models: fetch the file again"
@@ -268,18 +264,9 @@ def _parse_message(message: "_Bytes") -> dict[tuple[int, int], list[Any]]:
     fields: dict[tuple[int, int], list[Any]] = {}
     while message.left:
         number, wire_type = divmod(message.varint(), 8)
-        value: int | bytes
-        if wire_type == VARINT:
-            value = message.varint()
-        elif wire_type == FIXED64:
-            value = message.take(8)
-        elif wire_type == LENGTH:
-            value = message.take(message.varint())
-        elif wire_type == FIXED32:
-            value = message.fixed32()
-        else:
+        if wire_type not in READERS:
             raise message.wrong(f"field {number} has wire type {wire_type}; expected 0, 1, 2 or 5")
-        fields.setdefault((number, wire_type), []).append(value)
+        fields.setdefault((number, wire_type), []).append(READERS[wire_type](message))
     return fields
 
 
@@ -326,3 +313,11 @@ class _Bytes:
 
     def handle(self) -> tuple[int, int]:
         return self.varint(), self.varint()
+
+
+READERS: dict[int, Callable[[_Bytes], int | bytes]] = {  # wire type -> how to read its value
+    VARINT: _Bytes.varint,
+    FIXED64: lambda message: message.take(8),
+    LENGTH: lambda message: message.take(message.varint()),
+    FIXED32: _Bytes.fixed32,
+}

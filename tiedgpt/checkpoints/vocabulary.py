@@ -36,7 +36,7 @@ def read_tokenizer(model: Path) -> Tokenizer:
     """The tokenizer of a model: the directory itself, or the one of its file.
 
     Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary that
-    contradicts itself or would give other ids than Tokenizer does.
+    contradicts itself or would give other ids than Tokenizer does. So do the functions below.
     """
     directory = directory_of(model)
     settings = directory / "tokenizer_config.json"
@@ -44,12 +44,8 @@ def read_tokenizer(model: Path) -> Tokenizer:
         raise TokenizerError(f"{settings}: add_prefix_space is true, expected false, as in GPT-2")
     for merges, vocab in MERGES_AND_VOCAB:
         if (directory / merges).is_file():
-            vocab_path, added_path = directory / vocab, directory / ADDED
-            return read_merges(
-                directory / merges,
-                vocab_path if vocab_path.is_file() else None,
-                added_path if added_path.is_file() else None,
-            )
+            others = (path if path.is_file() else None for path in (directory / vocab, directory / ADDED))
+            return read_merges(directory / merges, *others)
     if (directory / "tokenizer.json").is_file():
         return read_tokenizer_json(directory / "tokenizer.json")
     raise CheckpointError(
@@ -63,7 +59,7 @@ def read_merges(
     """From merges.txt (OpenAI: vocab.bpe), vocab.json (encoder.json) and added_tokens.json.
 
     vocab.json is checked against the merges. added_tokens.json has the ids of special tokens that are not in
-    vocab.json or are also ordinary tokens. Raises what read_tokenizer raises.
+    vocab.json or are also ordinary tokens.
     """
     lines = read_text(merges_path).replace("\r\n", "\n").rstrip("\n").split("\n")
     start = 1 if lines[0].startswith("#version") or lines == [""] else 0
@@ -77,7 +73,7 @@ def read_merges(
 
 
 def read_tokenizer_json(path: Path) -> Tokenizer:
-    """From Hugging Face's tokenizer.json. Raises what read_tokenizer raises."""
+    """From Hugging Face's tokenizer.json."""
     file = read_json(path)
     model, added = file.get("model"), file.get("added_tokens") or []
     pre_tokenizer = file.get("pre_tokenizer")
@@ -89,9 +85,8 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
         place = {"": file, "model": model, "pre_tokenizer": pre_tokenizer}[section]
         value = place.get(key) if isinstance(place, dict) else place
         if value not in accepted:
-            raise TokenizerError(
-                f"{path}: {name} is {short_repr(value)}, expected {accepted[0]!r}, as in GPT-2"
-            )
+            found = short_repr(value)
+            raise TokenizerError(f"{path}: {name} is {found}, expected {accepted[0]!r}, as in GPT-2")
     match [model, added]:
         case [{"vocab": dict(vocab), "merges": list(spelled)}, list()]:
             merges = _pairs(spelled, f"{path}, merge", 1)
@@ -135,10 +130,8 @@ def _from_vocabulary(
         if vocab is None:
             return Tokenizer(merges)
         if set(map(type, vocab.values())) - {int}:
-            token, token_id = next(item for item in vocab.items() if type(item[1]) is not int)
-            raise TokenizerError(
-                f"token {short_repr(token)} has id {short_repr(token_id)}, expected an integer"
-            )
+            token, found = next((token, short_repr(n)) for token, n in vocab.items() if type(n) is not int)
+            raise TokenizerError(f"token {short_repr(token)} has id {found}, expected an integer")
         ids = spelled_ids(merges, vocab.get("!", 0))
         if not ids.items() <= vocab.items():
             Tokenizer(merges)  # raises if the merges contradict themselves, which is the error to report

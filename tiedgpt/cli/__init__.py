@@ -1,17 +1,17 @@
 """The command line: `tiedgpt COMMAND`. Results go to stdout; notes, progress and errors go to stderr."""
 
 import argparse
-import difflib
 import os
 import signal
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 from .. import __version__
-from ..errors import ArgumentError, TiedGPTError
+from ..errors import ArgumentError, TiedGPTError, nearest
 from ..text import Messages, discard_unwritten, note, print_error
 
 # A command -> its module. Only the module of the given command is imported, to save time.
@@ -34,26 +34,17 @@ MODULES = {
 
 EPILOG = """\
 examples:
-  tiedgpt generate "Alan Turing theorized that computers would one day become"
-  tiedgpt generate --head untied --seed 1 -n 100 "Once upon a time"
-  tiedgpt score story.txt
+  tiedgpt generate "Once upon a time"
+  tiedgpt next --head both "To be, or"
   tiedgpt train story.txt --out my-model
-  tiedgpt params --model gpt2-xl
-  tiedgpt tokenize "Hello world"
-  tiedgpt list
   tiedgpt download gpt2
-  tiedgpt untie gpt2 my-untied-gpt2
-  tiedgpt study shakespeare-tied shakespeare-untied
-  tiedgpt next "The capital of France is"
-  tiedgpt lens --model shakespeare-tied "ROMEO:"
-  tiedgpt attribute --model shakespeare-tied "ROMEO:"
-  tiedgpt compare --model gpt2 --with mine.npz
+  tiedgpt COMMAND -h
 
 exit codes:
   0    done
   1    compare found a difference
-  2    an error, explained in one line on stderr
-  129  ended by SIGHUP, as by a closed terminal
+  2    an error, in one line on stderr
+  129  ended by SIGHUP (terminal closed)
   130  stopped by Ctrl-C
   141  stdout was closed, as by `| head`
   143  ended by SIGTERM
@@ -61,16 +52,21 @@ exit codes:
 
 
 class Formatter(argparse.HelpFormatter):
-    """Break the paragraphs of a help text to the terminal's width, but keep the lines of examples."""
+    """Break a help text to the terminal's width, the lines of examples with a backslash, as a shell does."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._action_max_length = 4 + max(map(len, MODULES))  # argparse forgets that commands are indented
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        fill = super()._fill_text
         paragraphs = text.rstrip().split("\n\n")
-        return "\n\n".join(part if "\n  " in part else fill(part, width, indent) for part in paragraphs)
+        for number, part in enumerate(paragraphs):
+            if "\n  " not in part:
+                paragraphs[number] = super()._fill_text(part, width, indent)
+                continue
+            wrap = textwrap.TextWrapper(width - 2, subsequent_indent="    ", break_on_hyphens=False).wrap
+            paragraphs[number] = "\n".join(" \\\n".join(wrap(line)) for line in part.split("\n"))
+        return "\n\n".join(paragraphs)
 
 
 class Parser(argparse.ArgumentParser):
@@ -86,13 +82,12 @@ class Parser(argparse.ArgumentParser):
         for arg in args[: 1 if self._subparsers else args.index("--") if "--" in args else None]:
             flag = arg.partition("=")[0]
             if flag.startswith("--") and len(flag) > 2 and " " not in flag and flag not in flags:
-                self.error(f"unknown flag {flag}{nearest(flag, flags)}")
+                alike = f"--n-{flag[2:].removesuffix('s')}"  # --heads is --n-head, not --head
+                self.error(f"unknown flag {flag}{nearest(alike if alike in flags else flag, flags)}")
         namespace, rest = super().parse_known_args(args, namespace)
         if rest:
-            unknown = (
-                "unknown flag" if rest[0].startswith("-") and "--" not in args else "unexpected argument"
-            )
-            self.error(f"{unknown} {rest[0]}")
+            is_flag = rest[0].startswith("-") and "--" not in args
+            self.error(f"{'unknown flag' if is_flag else 'unexpected argument'} {rest[0]}")
         return namespace, rest
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -100,12 +95,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ArgumentError(f"{message.removeprefix('argument ')} (try: {self.prog} -h)")
-
-
-def nearest(word: str, known: Any) -> str:
-    """ "; did you mean ...?", or nothing if no known word is like this one."""
-    found = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {found[0]}?" if found else ""
 
 
 def build_parser(argv: list[str]) -> Parser:

@@ -76,14 +76,11 @@ def add_command(commands: Any, name: str, run: Any, summary: str, examples: str)
 
 
 def add_model_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-m",
-        "--model",
-        metavar="MODEL",
-        help="gpt2 or another name, a hub repository owner/name, a directory or a .safetensors file; a name "
-        "that is not on this machine is downloaded (default: gpt2 if it is on this machine, else "
-        "shakespeare-tied)",
+    model = (
+        "gpt2 or another name, a hub repository owner/name, a directory or a .safetensors file; a name that "
+        "is not on this machine is downloaded (default: gpt2 if it is on this machine, else shakespeare-tied)"
     )
+    parser.add_argument("-m", "--model", metavar="MODEL", help=model)
 
 
 BOTH = "both"  # a value of --head
@@ -91,11 +88,8 @@ BOTH = "both"  # a value of --head
 
 def add_head_option(parser: argparse.ArgumentParser, both: bool = True) -> None:
     in_turn = ", or with each in turn" if both else ""
-    parser.add_argument(
-        "--head",
-        choices=[*HEADS, BOTH] if both else HEADS,
-        help=f"compute logits with wte.T or with W_U{in_turn} (default: as the checkpoint says)",
-    )
+    help = f"compute logits with wte.T or with W_U{in_turn} (default: as the checkpoint says)"
+    parser.add_argument("--head", choices=[*HEADS, BOTH] if both else HEADS, help=help)
 
 
 def add_special_option(parser: argparse.ArgumentParser) -> None:
@@ -162,40 +156,37 @@ def print_json(documents: Sequence[dict[str, Any]]) -> None:
     print(json.dumps(both if len(documents) > 1 else documents[0]))
 
 
-def read_stdin() -> str:
-    """All of stdin as text. Raises ArgumentError if it is not UTF-8."""
-    return read_text("-")
-
-
 def print_table(lines: Sequence[str | tuple[str, ...]]) -> None:
     """Print rows of cells in columns, the first flush left, the others flush right; a str is a caption.
 
-    If the terminal is too narrow for all columns, the others follow below, with the first column again.
-    Captions are printed once.
+    If the terminal is too narrow for all columns, the others follow below, with the first one and the
+    captions again.
     """
-    width = shutil.get_terminal_size().columns
+    terminal = shutil.get_terminal_size().columns
     rows = [line for line in lines if not isinstance(line, str)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    start = 1
-    while start < len(widths):
-        end = start + 1
-        while end < len(widths) and widths[0] + sum(2 + w for w in widths[start : end + 1]) <= width:
+    first, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    first = min(first, max(16, terminal - 2 - max(widths)))
+    end = 0
+    while end < len(widths):
+        start, end = end, end + 1
+        while end < len(widths) and first + sum(2 + w for w in widths[start : end + 1]) <= terminal:
             end += 1
-        if start > 1:
+        if start:
             print()
         for line in lines:
-            if not isinstance(line, str):
-                cells = (cell.rjust(w) for cell, w in zip(line[start:end], widths[start:end], strict=True))
-                print("  ".join([line[0].ljust(widths[0]), *cells]).rstrip())
-            elif start == 1 or not line:
-                print(fill(line, width))
-        start = end
+            if isinstance(line, str):
+                print(fill(line, min(terminal, 80)))
+                continue
+            *above, label = fill(line[0], first).split("\n")
+            cells = zip(line[1:][start:end], widths[start:end], strict=True)
+            row = label.ljust(first) + "".join(cell.rjust(2 + w) for cell, w in cells)
+            print(*above, row.rstrip(), sep="\n")
 
 
 def fill(text: str, width: int | None = None) -> str:
     """text with its lines broken to fit the terminal, each part indented as its line is."""
     width = width or shutil.get_terminal_size().columns
-    wrapper = textwrap.TextWrapper(max(width, 20), break_on_hyphens=False, break_long_words=False)
+    wrapper = textwrap.TextWrapper(max(width, 16), break_on_hyphens=False, break_long_words=False)
     parts = []
     for line in text.split("\n"):
         wrapper.subsequent_indent = " " * (len(line) - len(line.lstrip()))
@@ -251,12 +242,7 @@ class Progress:
         elif now - self._start > self.DELAY:
             from tqdm import tqdm
 
+            form: Any = {"unit": self._unit, "unit_scale": self._unit == "B"}
             self._bar = tqdm(
-                desc=self._doing,
-                total=self._total,
-                initial=self._done,
-                unit=self._unit,
-                unit_scale=self._unit == "B",
-                leave=False,
-                file=sys.stderr,
+                desc=self._doing, total=self._total, initial=self._done, leave=False, file=sys.stderr, **form
             )

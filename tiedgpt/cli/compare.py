@@ -16,10 +16,11 @@ from ..errors import ArgumentError
 from . import common
 
 ABOUT = """\
-Which activation of another GPT-2 differs first from this model's, and which well-known mistake gives the same
-numbers. Save its activations, and the ids that it read, with numpy.savez("mine.npz", ids=ids, **activations):
-under the names of tiedgpt's tape, or of transformers, nanoGPT, TransformerLens or llm.c. If the archive has
-`targets`, arrays under names of parameters are gradients. The exit code is 1 if anything differs.
+Find the activation of another GPT-2 that differs first from this model's, and the known mistake that gives
+the same numbers. Save its activations, and the ids that it read, with numpy.savez("mine.npz", ids=ids,
+**activations): under the names of tiedgpt's tape, or of transformers, nanoGPT, TransformerLens or llm.c. If
+the archive has `targets`, arrays under names of parameters are gradients. The exit code is 1 if anything
+differs.
 """
 
 EXAMPLES = """\

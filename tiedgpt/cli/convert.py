@@ -8,6 +8,7 @@ from ..checkpoints import open_checkpoint, save_model
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError
 from ..parameters import count_parameters
+from ..training import INITS
 from .common import add_command, count, find, load, note
 
 UNTIE_EXAMPLES = """\
@@ -25,20 +26,14 @@ def add_parser(commands: Any) -> None:
     tie = add_command(commands, "tie", run, "Copy an untied model without its W_U.", TIE_EXAMPLES)
     for parser, head in ((untie, "untied"), (tie, "tied")):
         add = parser.add_argument
-        source = (
-            "the model: a name (downloaded if it is not on this machine), a directory or a .safetensors file"
-        )
-        add("source", metavar="SRC", help=source)
+        model = "a name (downloaded if it is not on this machine), a directory or a .safetensors file"
+        add("source", metavar="SRC", help=f"the model: {model}")
         destination = add("destination", metavar="DST", help="the directory to write, new or empty")
         destination.required = False  # with --model, the only argument is DST; argparse stores it as SRC
         add("-m", "--model", metavar="SRC", help="the model, if SRC is not given")
         parser.set_defaults(head=head)
-    untie.add_argument(
-        "--init",
-        choices=("copy", "random", "zeros"),
-        default="copy",
-        help="the values of W_U: a copy of wte.T, with the same logits (default), random, or zeros",
-    )
+    init = "the values of W_U: a copy of wte.T, with the same logits (default), random, or zeros"
+    untie.add_argument("--init", choices=INITS, default="copy", help=init)
     untie.add_argument("--seed", type=count, default=0, metavar="S", help="for --init random (default: 0)")
 
 

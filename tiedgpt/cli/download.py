@@ -27,18 +27,15 @@ list download nothing.
 def add_parser(commands: Any) -> None:
     parser = add_command(commands, "download", run, "Download a model and verify it.", EXAMPLES)
     parser.description = DESCRIPTION
-    help = f"{', '.join(MODELS)}, or a repository owner/name of the Hugging Face hub"
-    parser.add_argument("name", nargs="?", metavar="MODEL", help=help)
-    parser.add_argument(
-        "-m", "--model", metavar="MODEL", help="the model, if it is not given as the argument"
+    add = parser.add_argument
+    name = f"{', '.join(MODELS)}, or a repository owner/name of the Hugging Face hub"
+    add("name", nargs="?", metavar="MODEL", help=name)
+    add("-m", "--model", metavar="MODEL", help="the model, if it is not given as the argument")
+    source = (
+        "hub: the files for transformers, from the Hugging Face hub (default); openai: the TensorFlow files "
+        "that OpenAI released"
     )
-    parser.add_argument(
-        "--source",
-        choices=("hub", "openai"),
-        default="hub",
-        help="hub: the files for transformers, from the Hugging Face hub (default); openai: the TensorFlow "
-        "files that OpenAI released",
-    )
+    add("--source", choices=("hub", "openai"), default="hub", help=source)
 
 
 def run(args: argparse.Namespace) -> None:

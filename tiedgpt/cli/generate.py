@@ -42,7 +42,7 @@ from .common import (
     print_error,
     print_json,
     printable,
-    read_stdin,
+    read_text,
 )
 from .tokens import prediction_json, print_predictions
 
@@ -203,7 +203,7 @@ def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Che
 def read_prompt(argument: str | None) -> str:
     """The argument, the text on stdin, or both: the text on stdin, then the argument on a new line."""
     if argument is None or argument == "-":
-        return without_newline(read_stdin())
+        return without_newline(read_text("-"))
     text = read_stdin_beside_argument()
     if not without_newline(text):
         return argument
@@ -222,7 +222,7 @@ def read_stdin_beside_argument() -> str:
     try:
         # Windows has no select for pipes, so there the wait is not limited.
         if os.name != "posix" or select.select([sys.stdin], [], [], STDIN_WAIT)[0]:
-            return read_stdin()
+            return read_text("-")
         note(f"nothing on stdin for {STDIN_WAIT:.0f} s, so it is left out; to skip the wait, add < /dev/null")
     except OSError:
         pass

@@ -27,12 +27,8 @@ def add_parser(commands: Any) -> None:
     parser = add_command(commands, "params", run, "Count the parameters with either head.", EXAMPLES)
     parser.description = DESCRIPTION
     add = parser.add_argument
-    add(
-        "-m",
-        "--model",
-        metavar="MODEL",
-        help="a known name, which needs no files, a directory or a .safetensors file (default: gpt2)",
-    )
+    model = "a known name, which needs no files, a directory or a .safetensors file (default: gpt2)"
+    add("-m", "--model", metavar="MODEL", help=model)
     add("--vocab", type=positive_int, metavar="V", help="tokens in the vocabulary, as 50000 or 50e3")
     add("--dim", type=positive_int, metavar="D", help="width of the residual stream")
     add("--total", type=positive_int, metavar="N", help="parameters of the whole model, as 7e9")
@@ -42,31 +38,30 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.vocab is None and args.dim is None and args.total is None:
         count_model(args.model or "gpt2", args.json)
-        return
-    if args.model is not None:
+    elif args.model is not None:
         raise ArgumentError(
             "--model counts a model, --vocab and --dim count two matrices: give one or the other"
         )
-    if args.vocab is None or args.dim is None:
+    elif args.vocab is None or args.dim is None:
         raise ArgumentError("to count without a model, both --vocab and --dim are needed")
-    count_matrices(args.vocab, args.dim, args.total, args.json)
+    else:
+        count_matrices(args.vocab, args.dim, args.total, args.json)
 
 
 def count_model(name: str, as_json: bool) -> None:
     """Report a model's parameters by group, with either head."""
     config = known_config(name) or read_config(find_model(name))
     counts = count_parameters(config)
-    tied, untied = counts["tied"]["total"], counts["untied"]["total"]
+    untied = counts["untied"]["total"]
+    difference = untied - counts["tied"]["total"]
     if as_json:
         fields = {field: value for field, value in asdict(config).items() if field != "others"}
-        print(json.dumps({"model": name, "config": fields, **counts, "difference": untied - tied}))
+        print(json.dumps({"model": name, "config": fields, **counts, "difference": difference}))
         return
-    size = (
-        f"context {config.n_ctx:,}, width {config.n_embd:,}, {config.n_layer} layers, {config.n_head} heads"
-    )
-    print(fill(one_line(f"{name}: {config.head}; vocabulary {config.vocab_size:,}, {size}")) + "\n")
-    print_counts(counts, shares=True)
-    print_saving(tied, untied, f"{percent(untied - tied, untied)} of the untied model")
+    size = f"vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, width {config.n_embd:,}"
+    layers = f"{config.n_layer} layers, {config.n_head} heads"
+    print(fill(one_line(f"{name}: {config.head}; {size}, {layers}")) + "\n")
+    print_counts(counts, shares=True, saving=f", {percent(difference, untied)} of the untied model")
 
 
 def count_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -> None:
@@ -74,51 +69,37 @@ def count_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -> No
     matrix = vocab * dim
     if total is not None and total < matrix:
         raise ArgumentError(f"--total {total:,} is less than the token embedding alone, {matrix:,}")
-    counts: dict[str, dict[str, Any]] = {
-        head: {
-            "groups": {"token embedding": matrix, "output head": head_size},
-            "total": matrix + head_size,
-            "bytes": 4 * (matrix + head_size),
-        }
-        for head, head_size in (("tied", 0), ("untied", matrix))
-    }
+    counts: dict[str, dict[str, Any]] = {}
+    for head, in_head in (("tied", 0), ("untied", matrix)):
+        groups = {"token embedding": matrix, "output head": in_head}
+        counts[head] = {"groups": groups, "total": matrix + in_head, "bytes": 4 * (matrix + in_head)}
     if as_json:
         saving = None if total is None else 100 * matrix / total
         given = {"vocab": vocab, "dim": dim, "total": total}
         print(json.dumps({**given, **counts, "difference": matrix, "saving_percent": saving}))
         return
     print(f"vocabulary {vocab:,}, width {dim:,}\n")
-    print_counts(counts, shares=False)
-    print_saving(
-        matrix, 2 * matrix, f"{percent(matrix, total)} of a model of {short(total)}" if total else ""
-    )
+    share = f", {percent(matrix, total)} of a model of {short(total)}" if total else ""
+    print_counts(counts, shares=False, saving=share)
 
 
-def print_counts(counts: dict[str, dict[str, Any]], shares: bool) -> None:
-    """Print a row for each group, then the totals; the last column is the share of the untied total."""
+def print_counts(counts: dict[str, dict[str, Any]], shares: bool, saving: str) -> None:
+    """Print a row for each group and for the totals, with their shares of the untied total if `shares`."""
     tied, untied = counts["tied"], counts["untied"]
     rows = [("parameters", "tied", "untied", "difference", "of untied")]
     groups = [(group, n, untied["groups"][group]) for group, n in tied["groups"].items()]
     for label, n, m in [*groups, ("total", tied["total"], untied["total"])]:
-        rows.append(
-            (label, f"{n:,}", f"{m:,}", f"{m - n:+,}" if m != n else "0", percent(m, untied["total"]))
-        )
+        difference = f"{m - n:+,}" if m != n else "0"
+        rows.append((label, f"{n:,}", f"{m:,}", difference, percent(m, untied["total"])))
     n, m = tied["bytes"] / 1e6, untied["bytes"] / 1e6
     rows.append(("float32 bytes", f"{n:,.1f} MB", f"{m:,.1f} MB", f"{m - n:+,.1f} MB", ""))
     print_table(rows if shares else [row[:-1] for row in rows])
-
-
-def print_saving(tied: int, untied: int, share: str) -> None:
-    saved = untied - tied
-    numbers = f"Tied {short(tied, saved)}, untied {short(untied, saved)}: tying saves {short(saved)}"
-    print(fill(f"\n{numbers}, {share}." if share else f"\n{numbers}."))
+    saved = untied["total"] - tied["total"]
+    totals = f"Tied {short(tied['total'], saved)}, untied {short(untied['total'], saved)}"
+    print(fill(f"\n{totals}: tying saves {short(saved)}{saving}."))
 
 
 def percent(part: int, whole: int) -> str:
-    """
-    >>> percent(204_800_000, 7_000_000_000)
-    '2.9 %'
-    """
     return f"{100 * part / whole:.1f} %"
 
 

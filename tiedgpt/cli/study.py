@@ -4,9 +4,9 @@ import argparse
 import json
 import shutil
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
@@ -24,18 +24,7 @@ from ..study.paths import PATH_PARTS, paths_of
 from ..study.similarity import embeddings
 from ..study.swap import losses, sample
 from ..tokenizer import Tokenizer
-from .common import (
-    Progress,
-    add_command,
-    add_json_option,
-    add_special_option,
-    encode,
-    find,
-    load,
-    note,
-    read_text,
-    source_name,
-)
+from . import common
 
 EXAMPLES = """\
   tiedgpt study shakespeare-tied shakespeare-untied
@@ -46,17 +35,13 @@ EXAMPLES = """\
 
 def add_parser(commands: Any) -> None:
     summary = "Measure what tying does to a model: one column for each model."
-    parser = add_command(commands, "study", run, summary, EXAMPLES)
-    parser.add_argument(
-        "models", nargs="+", metavar="MODEL", help="a name, a directory or a .safetensors file"
-    )
-    parser.add_argument(
-        "--corpus",
-        metavar="FILE",
-        help="a text in UTF-8 for the measurements that need one (bigrams, losses); - for stdin",
-    )
-    add_special_option(parser)
-    add_json_option(parser)
+    parser = common.add_command(commands, "study", run, summary, EXAMPLES)
+    add = parser.add_argument
+    add("models", nargs="+", metavar="MODEL", help="a name, a directory or a .safetensors file")
+    corpus = "a text in UTF-8 for the measurements that need one (bigrams, losses); - for stdin"
+    add("--corpus", metavar="FILE", help=corpus)
+    common.add_special_option(parser)
+    common.add_json_option(parser)
 
 
 @dataclass
@@ -68,49 +53,44 @@ class Subject:
     tokenizer: Tokenizer | None
     corpus: Corpus | None = None
 
-    def shares_vocabulary(self, other: "Subject") -> bool:
-        """Whether every token id is known to be the same token in both models."""
-        ours, theirs = self.tokenizer, other.tokenizer
-        return (
-            ours is not None
-            and theirs is not None
-            and (ours.merges, ours.special_tokens) == (theirs.merges, theirs.special_tokens)
-            and self.checkpoint.config.vocab_size == other.checkpoint.config.vocab_size
-        )
+    @property
+    def vocabulary(self) -> object:
+        """Equal for two models in which each id is the same token. None if that is not known."""
+        if self.tokenizer is None:
+            return None
+        return self.tokenizer.merges, self.tokenizer.special_tokens, self.checkpoint.config.vocab_size
 
 
 def run(args: argparse.Namespace) -> None:
-    text = None if args.corpus is None else read_text(args.corpus)
+    text = None if args.corpus is None else common.read_text(args.corpus)
     subjects = open_subjects(args.models)
+    corpus = None
     if text is None:
-        note(
-            "no --corpus: only the measurements that need no text are made, for all tokens of the vocabulary"
-        )
-        corpus = None
+        common.note("no --corpus: only the measurements that need no text, for all tokens of the vocabulary")
     else:
-        read_corpus(text, subjects, source_name(args.corpus), args.allow_special)
+        read_corpus(text, subjects, common.source_name(args.corpus), args.allow_special)
         corpus = {"file": args.corpus, "bytes": len(text.encode()), "min_count": MIN_COUNT}
     reports = study_all(subjects)
     if args.json:
         print(json.dumps({"corpus": corpus, "models": reports}))
     else:
-        print_reports(reports, max(24, shutil.get_terminal_size().columns))
+        print_reports(reports)
 
 
 def open_subjects(names: list[str]) -> list[Subject]:
     """The models of these names, checked but not loaded. Prints a note if two cannot be compared."""
     subjects = []
     for name in names:
-        path = find(name)[1]
+        path = common.find(name)[1]
         checkpoint, tokenizer = open_checkpoint(path), None
         try:
             tokenizer = read_tokenizer(path)
         except (CheckpointError, TokenizerError) as error:
-            note(f"{error}; {name} is not measured on the corpus or compared with other models")
+            common.note(f"{error}; {name} is not measured on the corpus or compared with other models")
         subjects.append(Subject(name, checkpoint, tokenizer))
     for first, other in pairwise([subject for subject in subjects if subject.tokenizer]):
-        if not first.shares_vocabulary(other):
-            note(
+        if first.vocabulary != other.vocabulary:
+            common.note(
                 f"{first.name} and {other.name} have different vocabularies: do not compare their losses and "
                 "other numbers per token; their embeddings are not compared"
             )
@@ -122,25 +102,27 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
     for subject in subjects:
         if subject.tokenizer is None:
             continue
-        same = [other for other in subjects if other.corpus and subject.shares_vocabulary(other)]
+        same = [other for other in subjects if other.corpus and other.vocabulary == subject.vocabulary]
         if same:
             subject.corpus = same[0].corpus
             continue
-        ids = encode(subject.tokenizer, text, allow_special, name)
+        ids = common.encode(subject.tokenizer, text, allow_special, name)
         try:
             subject.corpus = corpus = Corpus.of(ids, subject.checkpoint.config.vocab_size)
         except ArgumentError as error:  # its tokenizer has more tokens than the model
-            note(f"{name} in the tokens of {subject.name}: {error}; measurements on the corpus are left out")
+            common.note(
+                f"{name} in the tokens of {subject.name}: {error}; measurements on the corpus are left out"
+            )
             continue
         if (frequent := corpus.frequent().size) < MIN_TOKENS:
-            note(
+            common.note(
                 f"{name} is too small for the rows about frequent tokens: {frequent} of the tokens of "
                 f"{subject.name} occur {MIN_COUNT} times or more in it; expected at least {MIN_TOKENS}"
             )
         if len(ids) < 2:
-            note(f"{name} is too small for a loss: expected at least two tokens")
+            common.note(f"{name} is too small for a loss: expected at least two tokens")
         elif subject.checkpoint.config.n_ctx < 2:
-            note(f"{subject.name} has a context of one token: it has no loss")
+            common.note(f"{subject.name} has a context of one token: it has no loss")
 
 
 def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
@@ -148,7 +130,9 @@ def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
     reports: dict[int, dict[str, Any]] = {}
     tied: list[tuple[Subject, np.ndarray]] = []  # they are studied first: the others are compared with them
     for number, subject in sorted(enumerate(subjects), key=lambda item: not item[1].checkpoint.config.tied):
-        with_tied = [W_E for other, W_E in tied if subject.shares_vocabulary(other)]
+        with_tied = [
+            W_E for other, W_E in tied if subject.tokenizer and other.vocabulary == subject.vocabulary
+        ]
         try:
             reports[number], W_E = study(subject, with_tied[0] if with_tied else None)
         except TiedGPTError as error:
@@ -161,30 +145,28 @@ def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
 def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any], np.ndarray]:
     """One model's numbers and its W_E. None: undefined, or it needs a corpus or a tied model."""
     name, corpus = subject.name, subject.corpus
-    model = load(subject.checkpoint, None)
-    count = count_parameters(model.config)[model.config.head]
+    model = common.load(subject.checkpoint, None)
+    head = model.config.head
+    count = count_parameters(model.config)[head]
     report: dict[str, Any] = {
         "model": name,
-        "head": model.config.head,
+        "head": head,
         "parameters": count["total"],
         "bytes": count["bytes"],
-        "corpus": None,
     }
-    with Progress(f"{name}: direct path", model.config.vocab_size, "token") as bar:
+    report["corpus"] = None
+    with common.Progress(f"{name}: direct path", model.config.vocab_size, "token") as bar:
         report["direct_path"] = direct_path(model, corpus, bar.add)
     report |= {"bigrams": None, "embeddings": embeddings(model, corpus, tied_W_E), "loss": None}
     if corpus is None:
         return report, model.W_E
     frequent = corpus.frequent().size
-    report["corpus"] = {
-        "tokens": corpus.ids.size,
-        "frequent": frequent,
-        "self_prediction": corpus.self_prediction(),
-    }
-    with Progress(f"{name}: bigrams", frequent * (1 + len(paths_of(model))), "token") as bar:
+    counts = {"tokens": corpus.ids.size, "frequent": frequent}
+    report["corpus"] = {**counts, "self_prediction": corpus.self_prediction()}
+    with common.Progress(f"{name}: bigrams", frequent * (1 + len(paths_of(model))), "token") as bar:
         report["bigrams"] = bigrams(model, corpus, bar.add)
     end = sample(corpus.ids, model.config.n_ctx)
-    with Progress(f"{name}: loss", end.size * (1 if model.config.tied else 2), "token") as bar:
+    with common.Progress(f"{name}: loss", end.size * (1 if model.config.tied else 2), "token") as bar:
         report["loss"] = losses(model, end, bar.add)
     return report, model.W_E
 
@@ -200,10 +182,6 @@ class Group:
     rows: dict[str, str]  # a row's place in the JSON -> its label
     reading: str  # how to read the numbers
     form: Callable[[float], str] = DECIMALS  # of numbers that are not counts
-
-    def cells(self, report: dict[str, Any]) -> list[str]:
-        """A model's column: one cell for each row."""
-        return [self.cell(look_up(report, place)) for place in self.rows]
 
     def cell(self, value: Any) -> str:
         if value is None or isinstance(value, str):
@@ -304,48 +282,21 @@ GROUPS = (
     ),
 )
 
-LABEL_WIDTH = 35  # model names are wrapped to leave this much for the labels
-MIN_LABEL_WIDTH = 16  # if the numbers leave less than this for a label, it is printed on its own line
-TEXT_WIDTH = 80
+LABEL_WIDTH = 35  # about; model names are broken to leave so much for the labels
+MIN_NAME_WIDTH = 12  # but not to fewer characters than this
 
 
-def print_reports(reports: list[dict[str, Any]], width: int) -> None:
-    """A column for each model, in tables that fit a terminal of `width` columns."""
-    widest = max(len(cell) for report in reports for group in GROUPS for cell in group.cells(report))
-    fitting = max(1, width // (widest + 2))
-    for start in range(0, len(reports), fitting):
-        lines = table(reports[start : start + fitting], widest, width)
-        print("\n" * (start > 0) + "\n".join(lines))
-
-
-def table(reports: list[dict[str, Any]], widest: int, width: int) -> list[str]:
-    """The lines of one table. A row is left out if no model has its number, a group if none has its first."""
-    names = [one_line(report["model"]) for report in reports]
-    left_for_names = (width - LABEL_WIDTH) // len(names) - 2
-    column = 2 + max(widest, min(max(map(len, names)), left_for_names))
-    label_width = min(LABEL_WIDTH, width - column * len(names))
-    own_line = label_width < MIN_LABEL_WIDTH
-
-    def row(label: str, cells: Sequence[str]) -> list[str]:
-        room = (width if own_line else label_width) - 2
-        *above, last = textwrap.indent(textwrap.fill(label, room, subsequent_indent="  "), "  ").split("\n")
-        numbers = "".join(cell.rjust(column) for cell in cells)
-        return [*above, last, numbers] if own_line else [*above, last.ljust(label_width) + numbers]
-
-    header = [textwrap.wrap(name, column - 2) for name in names]
-    height = max(map(len, header))
-    lines = [
-        row("", cells)[-1] for cells in zip(*([""] * (height - len(h)) + h for h in header), strict=True)
-    ]
+def print_reports(reports: list[dict[str, Any]]) -> None:
+    """A column for each model. A row that no model has is left out, a group if none has its first row."""
+    room = (shutil.get_terminal_size().columns - LABEL_WIDTH) // len(reports) - 2
+    names = [textwrap.wrap(one_line(report["model"]), max(room, MIN_NAME_WIDTH)) for report in reports]
+    lines: list[str | tuple[str, ...]] = [("", *parts) for parts in zip_longest(*names, fillvalue="")]
     for group in GROUPS:
-        rows = list(zip(group.rows.values(), *map(group.cells, reports), strict=True))
-        if set(rows[0][1:]) == {"-"}:
-            continue
-        lines += ["", *textwrap.wrap(group.heading, min(width, TEXT_WIDTH))]
-        for label, *cells in rows:
-            if set(cells) != {"-"}:
-                lines += row(label, cells)
-        lines += textwrap.wrap(
-            group.reading, min(width, TEXT_WIDTH), initial_indent="  ", subsequent_indent="  "
-        )
-    return lines
+        rows = [
+            (f"  {label}", *(group.cell(look_up(report, place)) for report in reports))
+            for place, label in group.rows.items()
+        ]
+        if set(rows[0][1:]) != {"-"}:
+            there = (row for row in rows if set(row[1:]) != {"-"})
+            lines += ["", group.heading, *there, f"  {group.reading}"]
+    common.print_table(lines)

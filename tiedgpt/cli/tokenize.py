@@ -8,17 +8,7 @@ from typing import Any
 
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, short_repr
-from .common import (
-    add_command,
-    add_json_option,
-    add_model_option,
-    add_special_option,
-    encode,
-    find,
-    printable,
-    quoted,
-    read_text,
-)
+from . import common
 
 EXAMPLES = """\
   tiedgpt tokenize "Hello world"
@@ -29,12 +19,12 @@ EXAMPLES = """\
 
 
 def add_parser(commands: Any) -> None:
-    parser = add_command(commands, "tokenize", run, "Show the tokens and ids of a text.", EXAMPLES)
+    parser = common.add_command(commands, "tokenize", run, "Show the tokens and ids of a text.", EXAMPLES)
     parser.add_argument("text", nargs="*", metavar="TEXT", help="the text, in quotes; - or nothing for stdin")
     parser.add_argument("--decode", action="store_true", help="TEXT is token ids; print their text")
-    add_special_option(parser)
-    add_model_option(parser)
-    add_json_option(parser)
+    common.add_special_option(parser)
+    common.add_model_option(parser)
+    common.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -42,22 +32,22 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError("there is no TEXT: give one in quotes, or pipe one in")
     if len(args.text) > 1 and not args.decode:
         raise ArgumentError(f"expected one TEXT, got {len(args.text)}: put it in quotes")
-    text = read_text("-") if args.text in ([], ["-"]) else " ".join(args.text)
+    text = common.read_text("-") if args.text in ([], ["-"]) else " ".join(args.text)
 
-    tokenizer = read_tokenizer(find(args.model, only_tokenizer=True)[1])
+    tokenizer = read_tokenizer(common.find(args.model, only_tokenizer=True)[1])
     if args.decode:
         ids = parse_ids(text)
         decoded = tokenizer.decode(ids)
     else:
-        ids = encode(tokenizer, text, args.allow_special)
+        ids = common.encode(tokenizer, text, args.allow_special)
     if args.json:
         tokens = [tokenizer.token_text(token) for token in ids]
         print(json.dumps({"ids": ids, "tokens": tokens, **({"text": decoded} if args.decode else {})}))
     elif args.decode:
-        print(printable(decoded))
+        print(common.printable(decoded))
     else:
         for token in ids:
-            print(f"{token:>6}  {quoted(tokenizer.decode_bytes([token]))}")
+            print(f"{token:>6}  {common.quoted(tokenizer.decode_bytes([token]))}")
 
 
 def parse_ids(text: str) -> list[int]:

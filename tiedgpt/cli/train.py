@@ -25,20 +25,7 @@ from ..parameters import count_parameters
 from ..tokenizer import Tokenizer
 from ..training import INITS, MAX_COUNT
 from ..training.merges import learn_tokenizer
-from .common import (
-    add_command,
-    add_json_option,
-    add_special_option,
-    dropout_rate,
-    encode,
-    load,
-    note,
-    number_type,
-    open_model,
-    positive_float,
-    printable,
-    read_text,
-)
+from . import common
 
 SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_ctx": 128, "vocab_size": 1024}  # of a new model
 SETTINGS = ("context", "steps", "batch", "accumulate", "lr", "seed", "eval_every", "threads")
@@ -60,82 +47,53 @@ EXAMPLES = """\
 
 
 def add_parser(commands: Any) -> None:
-    parser = add_command(commands, "train", run, "Train a model, tied or untied.", EXAMPLES)
+    parser = common.add_command(commands, "train", run, "Train a model, tied or untied.", EXAMPLES)
     parser.description = ABOUT
 
     def add_number(flag: str, metavar: str, help: str, least: int = 1, most: int = MAX_COUNT) -> None:
         expected = f"a whole number from {least} to {most}"
-        number = number_type(expected, int, lambda n: least <= n <= most)
+        number = common.number_type(expected, int, lambda n: least <= n <= most)
         parser.add_argument(flag, type=number, metavar=metavar, help=help)
 
     add = parser.add_argument
     add("corpus", metavar="CORPUS", help='a text in UTF-8; "-" is stdin')
     add("--out", metavar="DIR", type=Path, required=True, help="a new directory for the checkpoint")
-    add(
-        "--resume",
-        action="store_true",
-        help="continue the training in DIR, with the same result as without the stop",
-    )
+    resume = "continue the training in DIR, with the same result as without the stop"
+    add("--resume", action="store_true", help=resume)
     add("--val", metavar="FILE", help="the held-out text (default: the last tenth of CORPUS)")
     add("--from", dest="source", metavar="MODEL", help="train this model (default: a new one)")
     add_number("--n-layer", "L", "layers of a new model (default: 4)", least=0, most=1_000)
     add_number("--n-head", "H", "attention heads of a new model (default: 4)")
     add_number("--n-embd", "D", "width of a new model (default: 128)", most=MAX_COUNT // 4)  # n_inner is 4 D
-    add_number(
-        "--n-ctx", "T", "the context of a new model, in tokens, also in training (default: 128)", least=2
-    )
-    add_number(
-        "--vocab-size",
-        "V",
-        "tokens of a new model, learned from CORPUS; 257 is one for each byte and <|endoftext|> "
-        "(default: 1024)",
-        least=256,
-    )
-    add_number(
-        "--context",
-        "T",
-        "with --from, tokens in a training sequence (default: 256, or the model's n_ctx if less)",
-    )
-    add(
-        "--head",
-        choices=HEADS,
-        help="compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint does)",
-    )
-    add(
-        "--init-unembedding",
-        choices=INITS,
-        help="initial W_U of an untied model; copy: of wte.T (default: normal; from a tied checkpoint, copy)",
-    )
+    add_number("--n-ctx", "T", "context of a new model, in tokens, also in training (default: 128)", least=2)
+    size = "tokens of a new model; 257: one for each byte and <|endoftext|> (default: 1024)"
+    add_number("--vocab-size", "V", size, least=256)
+    add_number("--context", "T", "with --from, tokens in a sequence (default: 256, or n_ctx if less)")
+    head = "compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint does)"
+    add("--head", choices=HEADS, help=head)
+    init = "initial W_U of an untied model; copy: of wte.T (default: random; from a tied checkpoint, copy)"
+    add("--init-unembedding", choices=INITS, help=init)
     add("--only", choices=["head"], help="with --from, train W_U and keep all other parameters")
-    add_number(
-        "--steps",
-        "N",
-        "steps in all (default: 2000; with --from, 200); with --resume it may be larger than "
-        "before; the learning rate follows the new schedule",
+    steps = (
+        "steps in all (default: 2000; with --from, 200); with --resume it may be larger than before; the "
+        "learning rate follows the new schedule"
     )
+    add_number("--steps", "N", steps)
     add_number("--batch", "B", "sequences in a batch (default: 32; with --from, 4)")
     add_number("--accumulate", "A", "batches in a step (default: 1)")
-    add(
-        "--lr",
-        type=positive_float,
-        metavar="LR",
-        help="peak learning rate (default: 0.003; with --from, 0.0001)",
+    lr = "peak learning rate (default: 0.003; with --from, 0.0001)"
+    add("--lr", type=common.positive_float, metavar="LR", help=lr)
+    dropout = (
+        "dropout of the embedding and of each layer's outputs, none of the attention patterns (default: 0.1; "
+        "with --from, as the checkpoint says)"
     )
-    add(
-        "--dropout",
-        type=dropout_rate,
-        metavar="P",
-        help="dropout of the embedding and of each layer's outputs, none of the attention patterns "
-        "(default: 0.1; with --from, as the checkpoint says)",
-    )
+    add("--dropout", type=common.dropout_rate, metavar="P", help=dropout)
     add_number("--seed", "S", "seed of weights, batches and dropout (default: 1)", least=0)
     add_number("--eval-every", "N", "steps between evaluations, which also save (default: a tenth of all)")
-    add_number(
-        "--threads", "N", "threads that share a batch (default: by the model's width and the number of cores)"
-    )
+    add_number("--threads", "N", "threads that share a batch (default: by width and number of cores)")
     add("--log", metavar="FILE", type=Path, help="write one line of JSON for each step to this file")
-    add_special_option(parser)
-    add_json_option(parser)
+    common.add_special_option(parser)
+    common.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -146,7 +104,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    text, held_out = read_text(args.corpus), read_text(args.val) if args.val else ""
+    text, held_out = common.read_text(args.corpus), common.read_text(args.val) if args.val else ""
     if not args.val:
         cut = len(text) * 9 // 10
         text, held_out = text[:cut], text[cut:]
@@ -155,15 +113,15 @@ def _run(args: argparse.Namespace) -> None:
     start = time.monotonic()
     with _log(args, trainer.step) as log, _stop_on_signal() as signals:
         if args.vocab_size and tokenizer.vocab_size < args.vocab_size:
-            note(
+            common.note(
                 f"only {tokenizer.vocab_size} tokens can be learned from the text: the vocabulary has no more"
             )
         if trainer.step == trainer.settings.steps:
-            note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
+            common.note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
         _train(trainer, tokenizer, bits, args.out, log, signals)
     _report(args, trainer, bits, time.monotonic() - start)
     if signals:
-        note(f"stopped after step {trainer.step}; continue with --resume")
+        common.note(f"stopped after step {trainer.step}; continue with --resume")
         raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
 
 
@@ -184,10 +142,9 @@ def _check_flags(args: argparse.Namespace) -> None:
             raise ArgumentError("--only head needs --from: the rest of the model must be trained already")
         if args.context:
             raise ArgumentError("--context needs --from; the sequences of a new model have --n-ctx tokens")
-        if (shape := _shape(args))["n_embd"] % shape["n_head"]:
-            raise ArgumentError(
-                f"--n-embd must be a multiple of --n-head, got {shape['n_embd']} and {shape['n_head']}"
-            )
+        n_embd, n_head = (_shape(args)[name] for name in ("n_embd", "n_head"))
+        if n_embd % n_head:
+            raise ArgumentError(f"--n-embd must be a multiple of --n-head, got {n_embd} and {n_head}")
     if args.head == "tied" and (args.only or args.init_unembedding):
         flag = "--only head" if args.only else "--init-unembedding"
         raise ArgumentError(f"{flag} is for an untied model: a tied one has no W_U of its own")
@@ -226,7 +183,7 @@ def _trainer(args: argparse.Namespace, text: str, held_out: str) -> tuple[Any, T
     from ..training.loop import Settings, Trainer
 
     def tokens(tokenizer: Tokenizer, part: str) -> np.ndarray:
-        return np.array(encode(tokenizer, part, args.allow_special), np.int64)
+        return np.array(common.encode(tokenizer, part, args.allow_special), np.int64)
 
     if args.resume:
         tokenizer = read_tokenizer(args.out)
@@ -235,15 +192,15 @@ def _trainer(args: argparse.Namespace, text: str, held_out: str) -> tuple[Any, T
 
     given = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
     if args.source:
-        name, checkpoint, tokenizer = open_model(args.source)
+        name, checkpoint, tokenizer = common.open_model(args.source)
         n_ctx = checkpoint.config.n_ctx
         if args.context and args.context > n_ctx:
             raise ArgumentError(f"--context must be at most {n_ctx}, the n_ctx of {name}, got {args.context}")
         settings = Settings(**{**FROM_CHECKPOINT, "context": min(256, n_ctx), **given})
         if args.init_unembedding:
-            model = load(checkpoint, "tied").untie(INITS[args.init_unembedding], settings.seed)
+            model = common.load(checkpoint, "tied").untie(args.init_unembedding, settings.seed)
         else:
-            model = load(checkpoint, args.head or ("untied" if args.only else None))
+            model = common.load(checkpoint, args.head or ("untied" if args.only else None))
     else:
         shape = _shape(args)
         settings = Settings(**{"context": shape["n_ctx"], **given})
@@ -263,7 +220,7 @@ def _new_model(args: argparse.Namespace, shape: dict[str, Any], tokenizer: Token
     np.empty(count_parameters(config)["tied"]["total"], np.float32)
     model = GPT2.random(config, seed)
     if args.head == "untied" or args.init_unembedding:
-        return model.untie(INITS[args.init_unembedding or "normal"], seed)
+        return model.untie(args.init_unembedding or "random", seed)
     return model
 
 
@@ -275,11 +232,9 @@ def _stop_on_signal() -> Iterator[list[int]]:
     def first(number: int, _: Any) -> None:
         signals.append(number)
         restore()
+        line = b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
         with suppress(OSError):  # a full disk behind stderr
-            # Not print: Python refuses it if the signal came in the middle of another print.
-            os.write(
-                sys.stderr.fileno(), b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
-            )
+            os.write(sys.stderr.fileno(), line)  # Python refuses a print in the middle of another
 
     def restore() -> None:
         for number, handler in before.items():
@@ -303,10 +258,9 @@ def _log(args: argparse.Namespace, step: int) -> Any:
     kept = 0
     if args.resume and args.log.exists():
         lines = args.log.read_bytes().splitlines(keepends=True)
-        try:  # a crash may have left half a line at the end
-            kept = sum(
-                len(line) for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= step
-            )
+        whole = (line for line in lines if line.endswith(b"\n"))  # a crash may have left half a line
+        try:
+            kept = sum(len(line) for line in whole if json.loads(line)["step"] <= step)
         except (ValueError, TypeError, KeyError) as error:
             raise ArgumentError(f"--log: {args.log} is not the log of a training") from error
     file = open(args.log, "a", encoding="utf-8", buffering=1)  # noqa: SIM115  # closed by the caller's `with`
@@ -371,14 +325,13 @@ def _train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, log: Any,
 def _report(args: argparse.Namespace, trainer: Any, bits: float, seconds: float) -> None:
     config, (loss, step) = trainer.model.config, trainer.best
     count = count_parameters(config)[config.head]["total"]
-    bits_per_byte = loss * bits
     if args.json:
         report = {"model": str(args.out), "head": config.head, "parameters": count, "steps": trainer.step}
-        best = {"best_step": step, "val_loss": loss, "val_bits_per_byte": bits_per_byte}
+        best = {"best_step": step, "val_loss": loss, "val_bits_per_byte": loss * bits}
         print(json.dumps({**report, **best, "seconds": round(seconds, 1)}))
         return
     print(
-        printable(f"{args.out}: {config.head}, {count:,} parameters, {config.vocab_size:,} tokens"),
-        f"held out: {loss:.4f} nats per token, {bits_per_byte:.3f} bits per byte, after step {step:,}",
+        common.printable(f"{args.out}: {config.head}, {count:,} parameters, {config.vocab_size:,} tokens"),
+        f"held out: {loss:.4f} nats per token, {loss * bits:.3f} bits per byte, after step {step:,}",
         sep="\n",
     )

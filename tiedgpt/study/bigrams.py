@@ -35,8 +35,8 @@ def bigrams(
 ) -> dict[str, Scores] | None:
     """{path: {"top1", "top5", "kl", "spearman"}} for "unigram" and each path of the model.
 
-    None if the corpus has fewer than MIN_TOKENS frequent tokens. After each piece of work, `progress` is
-    called with the number of tokens scored; every path scores all frequent tokens.
+    None if the corpus has fewer than MIN_TOKENS frequent tokens. `progress` is called with the number of
+    tokens scored; every path scores all frequent tokens.
     """
     tokens = corpus.frequent()
     if tokens.size < MIN_TOKENS:

@@ -16,15 +16,13 @@ MIN_TOKENS = 10  # no average is reported over fewer frequent tokens
 class Corpus:
     """The token ids of a text, the count of each token, and the count of each pair of neighbours.
 
-    The pairs are the rows of a sparse [V, V] table: successors[a:b], in the order of their ids, followed
-    token t pair_counts[a:b] times, where a, b = starts[t], starts[t + 1]. (The dense table would take 20 GB
-    for GPT-2's vocabulary; a megabyte of text has a few hundred thousand distinct pairs.)
+    The pairs are the rows of a sparse [V, V] table, which would take 20 GB for GPT-2's vocabulary:
+    successors[a:b], in the order of their ids, followed token t pair_counts[a:b] times, where
+    a, b = starts[t], starts[t + 1].
 
     >>> corpus = Corpus.of([2, 0, 2, 1, 2, 0], vocab_size=4)
-    >>> corpus.counts.tolist()
-    [2, 1, 3, 0]
-    >>> [array.tolist() for array in corpus.row(2)]
-    [[0, 1], [2, 1]]
+    >>> corpus.counts.tolist(), [array.tolist() for array in corpus.row(2)]
+    ([2, 1, 3, 0], [[0, 1], [2, 1]])
     """
 
     ids: np.ndarray  # [N]
@@ -63,15 +61,10 @@ class Corpus:
         return np.flatnonzero(self.counts >= min_count)
 
     def self_prediction(self) -> float | None:  # in [0, 1]
-        """The share of the frequent tokens that no other token follows more often than the token itself.
-
-        None if there are fewer than MIN_TOKENS frequent tokens.
-        """
+        """The share of the frequent tokens that no other token follows more often than the token itself."""
         tokens = self.frequent()
         if tokens.size < MIN_TOKENS:
             return None
-        hits = 0
-        for token in tokens:
-            successors, counts = self.row(token)
-            hits += token in successors[counts == counts.max(initial=0)]
+        rows = ((token, *self.row(token)) for token in tokens)
+        hits = sum(token in successors[counts == counts.max(initial=0)] for token, successors, counts in rows)
         return hits / tokens.size

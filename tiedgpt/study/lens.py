@@ -5,8 +5,7 @@ block:
 
     ln_f(resid) W_U     for resid = resid_pre.0 (the embeddings), resid_post.0, ..., resid_post.{L-1}
 
-In a tied model the first row multiplies a token's embedding by the embedding matrix, and mostly predicts the
-same token again. The blocks then change the prediction from the current token to the next one.
+In a tied model the first row mostly predicts the current token again; the blocks turn this into the next one.
 """
 
 from dataclasses import dataclass
@@ -30,10 +29,7 @@ class Layer:
 
 
 def lens(model: GPT2, ids: Any, k: int = 5) -> list[Layer]:
-    """The k likeliest next tokens by each layer after each of `ids` [T], from the embeddings on.
-
-    The last layer's predictions are the model's. Raises ArgumentError for ids that the model cannot read.
-    """
+    """The k likeliest next tokens by each layer after each of `ids` [T], from the embeddings on."""
     ids = check_ids(ids, model.config)
     tape: Tape = {}
     model.hidden(ids, tape=tape)

@@ -5,11 +5,8 @@
     mlp0     W_E[t] -> W_E[t] + MLP_0(ln_2 of W_E[t])     -> ln_f -> W_U     block 0 without its attention
     model    W_E[t] + wpe[0] -> every block               -> ln_f -> W_U     the model, for the prompt [t]
 
-The first three add no position embedding, because they ask what a token predicts at any position. So a
-GPT-2 without layers differs from its `normed` only by wpe.
-
-`raw` skips ln_f, so the scale of its logits has no meaning, and softmax turns them into nearly equal
-probabilities. Use only the order of its logits.
+The first three add no position embedding, because they ask what a token predicts at any position. `raw` skips
+ln_f, so the scale of its logits has no meaning: use only their order.
 
 Each path is a function path(model, tokens [n]) -> logits [n, V], biases included. Give it many tokens in
 pieces (`split_tokens`).
@@ -77,7 +74,7 @@ def paths_of(model: GPT2) -> dict[str, Callable[[GPT2, np.ndarray], np.ndarray]]
 
 
 def split_tokens(tokens: np.ndarray, V: int) -> Iterator[np.ndarray]:  # [n] -> several [m]
-    """`tokens` in pieces small enough that their logits [m, V] are at most MAX_LOGITS numbers."""
+    """`tokens` in pieces whose logits [m, V] are at most MAX_LOGITS numbers."""
     step = max(1, MAX_LOGITS // V)
     return (tokens[start : start + step] for start in range(0, tokens.size, step))
 

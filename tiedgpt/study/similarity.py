@@ -41,19 +41,15 @@ def embeddings(
 
 
 def norm_frequency(W: np.ndarray, corpus: Corpus) -> float | None:  # [V, D] -> in [-1, 1]
-    """Rank correlation of vector length with count, over the tokens of the corpus.
-
-    1: the more frequent, the longer; -1: the more frequent, the shorter.
-    """
+    """Rank correlation of vector length with count, over the tokens of the corpus."""
     seen = corpus.frequent(1)
     return spearman(np.linalg.norm(W[seen], axis=1), corpus.counts[seen])
 
 
 def sampled_tokens(vocab_size: int, corpus: Corpus | None = None) -> np.ndarray:  # -> [n]
-    """The tokens to compare in pairs: at most MAX_TOKENS, of the corpus's tokens if there is a corpus.
+    """The tokens to compare in pairs: those of the corpus, if there is one; a sample of MAX_TOKENS of many.
 
     A token that never occurred in training still has nearly its random start and would only add noise.
-    A larger set is sampled, with a fixed seed.
     """
     tokens = np.arange(vocab_size) if corpus is None else corpus.frequent(1)
     if tokens.size <= MAX_TOKENS:

@@ -15,8 +15,7 @@ MAX_TOKENS = 16_384
 def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
     """At most MAX_TOKENS from the end of a text, because scoring all of a long text can take hours.
 
-    If its last tenth, the part that `train` holds out, has more tokens: windows spread evenly over the last
-    tenth. Otherwise: its last MAX_TOKENS tokens.
+    If its last tenth, which `train` holds out, has more tokens, they are windows spread evenly over it.
     """
     end = ids[-max(MAX_TOKENS, ids.size // 10) :]
     if end.size <= MAX_TOKENS:
@@ -31,9 +30,8 @@ def losses(
     """{"own", "swapped", "tokens"}: two losses in nats per token of `ids` [N], and the tokens predicted.
 
     "own" is the model's loss. "swapped" is the loss of an untied model with the tied head, None for a tied
-    model. Windows as long as the context, without overlap; `progress` is called with the number of tokens
-    read, for each head. None for fewer than two tokens or a context of one token. Raises TiedGPTError for a
-    loss that is not a finite number (a damaged checkpoint).
+    model. Windows as long as the context, without overlap. `progress` is called with the number of tokens
+    read, for each head. None for fewer than two tokens or a context of one token.
     """
     n_ctx = model.config.n_ctx
     if min(ids.size, n_ctx) < 2:
@@ -42,8 +40,5 @@ def losses(
     swapped = None if model.config.tied else token_losses(model.tie(), ids, n_ctx, progress)
     if not np.isfinite(own).all():
         raise TiedGPTError("the loss is not a finite number: the model's checkpoint is damaged")
-    return {
-        "own": float(own.mean()),
-        "swapped": None if swapped is None else float(swapped.mean()),
-        "tokens": own.size,
-    }
+    by_tied_head = None if swapped is None else float(swapped.mean())
+    return {"own": float(own.mean()), "swapped": by_tied_head, "tokens": own.size}

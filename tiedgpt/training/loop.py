@@ -6,7 +6,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from math import prod
@@ -52,7 +52,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         counts = dict.fromkeys(("steps", "batch", "context", "accumulate"), 1)
-        for name, least in {**counts, "warm_up": 0, "eval_every": 0, "seed": 0, "threads": 0}.items():
+        counts |= dict.fromkeys(("warm_up", "eval_every", "seed", "threads"), 0)
+        for name, least in counts.items():
             value = getattr(self, name)
             if not is_count(value, least) or value > MAX_COUNT:
                 raise ArgumentError(
@@ -62,7 +63,7 @@ class Settings:
         for name, limit in {"lr": math.inf, "clip": math.inf, "weight_decay": math.inf, "beta2": 1}.items():
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value < limit:
-                below = "" if limit == math.inf else f" and below {limit}"
+                below = " and below 1" if limit == 1 else ""
                 raise ArgumentError(f"{name} must be a number of at least 0{below}, got {short_repr(value)}")
             object.__setattr__(self, name, float(value))
 
@@ -78,11 +79,9 @@ class Trainer:
     `tokens` [N] is the text to train on: a sequence is context + 1 consecutive tokens at a random place.
     `held_out` [M] is for evaluation only. With `only="head"`, only W_U of an untied model is trained, without
     dropout. The tokens of step n depend only on the seed and n, and its dropout also on the number of
-    threads, so an interrupted run continues with the same numbers. Raises ArgumentError if the arguments do
-    not fit each other.
+    threads, so an interrupted run continues with the same numbers.
 
-    `model` is the model as it is now; its trained parameters are views of `flat` [P]. `best_model()` is the
-    model of the step with the lowest held-out loss.
+    `model` is the model as it is now; its trained parameters are views of `flat` [P].
     """
 
     def __init__(
@@ -102,14 +101,14 @@ class Trainer:
             raise ArgumentError(
                 f"a context of {settings.context} tokens is more than the model's {config.n_ctx}"
             )
-        for name, ids, least in (
-            ("text to train on", tokens, settings.context + 1),
-            ("held-out text", held_out, 2),
+        for name, ids, context in (
+            ("text to train on", tokens, settings.context),
+            ("held-out text", held_out, 1),
         ):
-            if len(ids) < least:
+            if len(ids) < context + 1:
+                found, least = f"{len(ids)} token{'s' * (len(ids) != 1)}", f"at least {context + 1}"
                 raise ArgumentError(
-                    f"the {name} has {len(ids)} token{'s' * (len(ids) != 1)}; expected at least {least}"
-                    + (f" (a context of {settings.context} and the token after it)" if least > 2 else "")
+                    f"the {name} has {found}; expected {least}, a context and the token after it"
                 )
             check_ids(ids[:, None], config)
         threads = min(settings.threads or training_threads(config.n_embd), settings.batch)
@@ -117,20 +116,15 @@ class Trainer:
         self.settings = replace(settings, threads=threads, eval_every=eval_every)
         self.only = only
         self.tokens, self.held_out = tokens, held_out
-        self.shapes = {
-            name: shape
-            for name, shape in parameter_shapes(config).items()
-            if only is None or name.startswith("lm_head.")
-        }
+        shapes = parameter_shapes(config)
+        self.shapes = {"lm_head.weight": shapes["lm_head.weight"]} if only else shapes
         size = sum(prod(shape) for shape in self.shapes.values())
         self.flat = np.empty(size, model.dtype)
         trained = unflatten(self.flat, self.shapes)
         for name, view in trained.items():
             view[...] = model.parameters[name]
         self.model = GPT2(config, {**model.parameters, **trained})
-        self.optimizer = AdamW(
-            self.flat, self.shapes, betas=(0.9, settings.beta2), weight_decay=settings.weight_decay
-        )
+        self.optimizer = AdamW(self.flat, self.shapes, (0.9, settings.beta2), settings.weight_decay)
         # Row i is the gradient of thread i; the sum goes to row 0. With accumulate > 1, row 0 is the sum so
         # far and the threads use the rows after it.
         self._gradients = np.empty((threads + (settings.accumulate > 1), size), model.dtype)
@@ -179,10 +173,7 @@ class Trainer:
         return loss
 
     def save(self, directory: Path, tokenizer: Tokenizer | None = None) -> None:
-        """Write a checkpoint of the best model, as save_model does, and STATE for `resume`, in float32.
-
-        All files appear together or not at all.
-        """
+        """Write a checkpoint of the best model, as save_model does, and STATE for `resume`, all or none."""
         state = {
             "settings": asdict(self.settings),
             "only": self.only,
@@ -202,8 +193,7 @@ class Trainer:
 
         `steps` is a new total number of steps; the learning rates from here on depend on it. With
         `only="head"`, losses are the same to the bit if the other parameters were loaded from a file: they
-        then have the same memory layout. Raises CheckpointError for a damaged file, ArgumentError for other
-        texts.
+        then have the same memory layout.
         """
         finish_saves(directory)
         path = directory / STATE
@@ -243,24 +233,17 @@ class Trainer:
     def _step(self, pool: ThreadPoolExecutor) -> dict[str, Any]:
         start = time.perf_counter()
         s = self.settings
-        with self._blas():
+        with one_blas_thread() if len(self._rows) > 1 else nullcontext():  # Python's threads share the batch
             loss, gradient = self._loss_and_gradient(pool)
             norm, scale = clip(gradient, s.clip)
         if not math.isfinite(loss) or not math.isfinite(norm):
-            raise TiedGPTError(
-                f"the loss of step {self.step + 1} is {loss:.4g} and its gradient's norm {norm:.4g}: "
-                + TOO_HIGH
-            )
+            numbers = f"is {loss:.4g} and its gradient's norm {norm:.4g}"
+            raise TiedGPTError(f"the loss of step {self.step + 1} {numbers}: {TOO_HIGH}")
         lr = learning_rate(self.step, s.steps, s.lr, min(s.warm_up, s.steps // 10))
         self.optimizer.step(gradient, lr, scale, pool.map)
         self.step += 1
-        return {
-            "step": self.step,
-            "loss": loss,
-            "lr": lr,
-            "grad_norm": norm,
-            "tokens_per_s": s.tokens / (time.perf_counter() - start),
-        }
+        speed = s.tokens / (time.perf_counter() - start)
+        return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, "tokens_per_s": speed}
 
     def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
         """The loss and gradient [P] of a step. Each thread computes some of the sequences of each batch."""
@@ -276,18 +259,11 @@ class Trainer:
         return loss, gradient
 
     def _share_loss(self, micro: int, share: int, windows: np.ndarray) -> float:
-        """The part of the loss from `windows` [sequences, context + 1], one thread's share of a batch.
-
-        Writes the gradient into self._rows[share].
-        """
+        """The part of the loss from `windows` [sequences, context + 1]. The gradient goes to _rows[share]."""
         s = self.settings
         rng = np.random.default_rng([s.seed, self.step, micro, 1 + share])
         ids, targets = windows[:, :-1], windows[:, 1:]
         return loss_and_gradients(self.model, ids, targets, self._rows[share], rng, s.tokens)
-
-    def _blas(self) -> AbstractContextManager[None]:
-        """A context in which BLAS uses one thread, if several Python threads share a batch."""
-        return one_blas_thread() if len(self._rows) > 1 else nullcontext()
 
     def _draw(self, micro: int) -> np.ndarray:  # -> [batch, context + 1]
         """The sequences of batch number `micro` of this step."""

@@ -27,8 +27,7 @@ def learn_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     """
     if not is_count(vocab_size, 256):
         raise ArgumentError(
-            "vocab_size must be a whole number of at least 256, one for each byte, "
-            f"got {short_repr(vocab_size)}"
+            f"vocab_size must be a whole number of at least 256, got {short_repr(vocab_size)}"
         )
     if vocab_size == 256:
         return Tokenizer([], special_tokens={})
@@ -41,8 +40,7 @@ def learn_merges(text: str, limit: int) -> list[tuple[str, str]]:
     "<|endoftext|>" in the text separates documents. No merge is learned from it, and no word crosses it.
     Raises TokenizerError for text that is not valid UTF-8.
 
-    A merge visits only the places of its pair. After the words are counted, the time depends on the total
-    length of the different words, not on the number of merges.
+    A merge visits only the places of its pair, so the time hardly depends on the number of merges.
     """
     utf8(text, "the text")
     words = Counter(word[0] for document in text.split(EOT) for word in WORDS.finditer(document))

@@ -83,10 +83,7 @@ def clip(gradient: np.ndarray, limit: float) -> tuple[float, float]:
 
 
 def learning_rate(step: int, steps: int, peak: float, warm_up: int) -> float:
-    """Linear warm-up to `peak` over `warm_up` steps, then cosine decay to a tenth of it.
-
-    Steps count from 0.
-    """
+    """Linear warm-up to `peak` over `warm_up` steps, then cosine decay to a tenth. Steps count from 0."""
     if step < warm_up:
         return peak * (step + 1) / (warm_up + 1)
     progress = (step - warm_up) / max(1, steps - warm_up)
