@@ -200,7 +200,7 @@ if torch is not None:
 SEVEN = {
     "gelu": "mlp.0.post: yours is gelu, in every layer",
     "gelu in one layer": "mlp.1.post: yours is gelu",
-    "scale": "attn.0.pattern: yours scales the scores by 1 / sqrt(n_embd), in every layer",
+    "scale": "attn.0.scores: yours scales the scores by 1 / sqrt(n_embd), in every layer",
     "mask": "attn.0.pattern: yours has a mask that is off by one: a token sees the next one, in every layer",
     "eps": "attn.0.in: yours has a layer norm with epsilon 1e-06, everywhere",
     "position": "embed: yours counts positions from 1",
@@ -216,8 +216,8 @@ MORE = {
     "no ln weight": "attn.0.in: yours has a layer norm without its weight, everywhere",
     "no ln bias": "attn.0.in: yours has a layer norm without its bias, everywhere",
     "swapped": "attn.0.in: yours has ln_1 and ln_2 swapped, everywhere",
-    "no scale": "attn.0.pattern: yours scales the scores by 1, not at all, in every layer",
-    "by layer": "attn.1.pattern: yours divides the scores by the layer's number, from 1, in every layer",
+    "no scale": "attn.0.scores: yours scales the scores by 1, not at all, in every layer",
+    "by layer": "attn.1.scores: yours divides the scores by the layer's number, from 1, in every layer",
     "no mask": "attn.0.pattern: yours has no causal mask, in every layer",
     "mask itself": "attn.0.pattern: yours has a mask that is off by one: a token does not see itself",
     "mask itself by -1e9": "attn.0.pattern: yours has a mask of -1e9 that is off by one: "
@@ -225,11 +225,11 @@ MORE = {
     "mask after softmax": "attn.0.pattern: yours applies the mask after the softmax, in every layer",
     "mask of 0": "attn.0.pattern: yours puts 0 in place of -inf under the mask, in every layer",
     "wrong softmax": "attn.0.pattern: yours applies the softmax over the queries, in every layer",
-    "kqv": "attn.0.pattern: yours takes k, q, v for q, k, v, in every layer",
-    "vkq": "attn.0.pattern: yours takes v, k, q for q, k, v, everywhere",
-    "interleaved": "attn.0.pattern: yours interleaves the heads, everywhere",
-    "head by head": "attn.0.pattern: yours takes q, k and v of one head after the other from qkv, everywhere",
-    "no transpose": "attn.0.pattern: yours reshapes to heads without a transpose, everywhere",
+    "kqv": "attn.0.q: yours takes k, q, v for q, k, v, everywhere",
+    "vkq": "attn.0.q: yours takes v, k, q for q, k, v, everywhere",
+    "interleaved": "attn.0.q: yours interleaves the heads, everywhere",
+    "head by head": "attn.0.q: yours takes q, k and v of one head after the other from qkv, everywhere",
+    "no transpose": "attn.0.q: yours reshapes to heads without a transpose, everywhere",
     "unjoined": "attn.0.heads: yours joins the heads without a transpose, in every layer",
     "transposed": "attn.0.out: yours has its weight transposed, in every layer",
     "no c_attn bias": "attn.0.qkv: yours lacks the bias, in every layer",
@@ -242,7 +242,7 @@ MORE = {
     "embedding scaled": "embed: yours multiplies the token embedding by sqrt(n_embd)",
     "bfloat16": "attn.0.out: yours is rounded to bfloat16, in every layer",
     "weights in float16": "mlp.0.out: yours has weights rounded to float16, in every layer",
-    "cache in float16": "attn.0.pattern: yours rounds keys and values to float16, everywhere",
+    "cache in float16": "attn.0.k: yours rounds keys and values to float16, everywhere",
 }
 
 
@@ -423,7 +423,7 @@ def test_names_of_every_convention():
         lens |= {f"blocks.{n}.attn.hook_{part}": qkv[:, :, i] for i, part in enumerate("qkv")}
         lens |= {f"blocks.{n}.attn.hook_z": tape[f"attn.{n}.heads"].swapaxes(1, 2)}
         lens |= {f"blocks.{n}.hook_resid_pre": tape[f"resid_pre.{n}"]}
-    for theirs, count in ((tape, len(tape)), (modules, len(tape)), (llm_c, len(tape) - 3), (lens, 2 + 3 * 3)):
+    for theirs, count in ((tape, len(tape)), (modules, len(tape) - 12), (llm_c, len(tape) - 15), (lens, 2 + 5 * 3)):
         report = compare(model, theirs, ids)
         assert report.first is None, str(report)
         assert len(report.rows) == count

@@ -28,6 +28,7 @@ resid_pre.N     h.N:in                                      blocks.N.hook_resid_
 attn.N.in       h.N.attn.c_attn:in,h.N.attn:in,h.N.ln_1     blocks.N.ln1                      ln1
 attn.N.qkv      h.N.attn.c_attn                             -                                 qkv
 attn.N.{q,k,v}  -                                           blocks.N.attn.hook_{q,k,v}        -
+attn.N.scores   -                                           -                                 -
 attn.N.pattern  h.N.attn:1,h.N.attn.attn_dropout:in         blocks.N.attn.hook_pattern        att
 attn.N.heads    h.N.attn.c_proj:in                          blocks.N.attn.hook_z              atty
 attn.N.out      h.N.attn,h.N.attn.c_proj                    blocks.N.hook_attn_out            attproj
@@ -176,12 +177,6 @@ def our_activations(
         arrays[name] = (
             array.reshape(B, T, H, -1).swapaxes(1, 2) if heads and alias.convention != "tape" else array
         )
-    for name in shapes:
-        parts = [name.removesuffix("qkv") + part for part in "qkv"]
-        if name.endswith("qkv") and all(part in arrays for part in parts):
-            arrays[name] = (
-                np.stack([arrays[part] for part in parts]).transpose(1, 3, 0, 2, 4).reshape(B, T, 3 * D)
-            )
     return {name: arrays[name] for name in shapes if name in arrays}
 
 
