@@ -423,7 +423,12 @@ def test_names_of_every_convention():
         lens |= {f"blocks.{n}.attn.hook_{part}": qkv[:, :, i] for i, part in enumerate("qkv")}
         lens |= {f"blocks.{n}.attn.hook_z": tape[f"attn.{n}.heads"].swapaxes(1, 2)}
         lens |= {f"blocks.{n}.hook_resid_pre": tape[f"resid_pre.{n}"]}
-    for theirs, count in ((tape, len(tape)), (modules, len(tape) - 12), (llm_c, len(tape) - 15), (lens, 2 + 5 * 3)):
+    for theirs, count in (
+        (tape, len(tape)),
+        (modules, len(tape) - 12),
+        (llm_c, len(tape) - 15),
+        (lens, 2 + 5 * 3),
+    ):
         report = compare(model, theirs, ids)
         assert report.first is None, str(report)
         assert len(report.rows) == count
