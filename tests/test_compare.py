@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ from tiedgpt.mistakes import FITTED, known_mistakes
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
 MODELS = {
-    "tiny": lambda: random_model(),
-    "tiny untied": lambda: random_model(TINY.with_head("untied")),
-    "shakespeare": lambda: tiedgpt.load_model("shakespeare-tied"),
+    "tiny": random_model(),
+    "tiny untied": random_model(TINY.with_head("untied")),
+    "shakespeare": tiedgpt.load_model("shakespeare-tied"),
 }
 
 
@@ -250,8 +251,8 @@ MORE = {
 @pytest.mark.parametrize("bug", [*SEVEN, *MORE])
 @pytest.mark.parametrize("name", ["tiny", "shakespeare"])
 def test_each_planted_mistake_is_named(name, bug):
-    model = MODELS[name]()
-    report = compare(model, TorchGPT2(model, bug), some_ids(model))
+    model = MODELS[name]
+    report = compare(model, TorchGPT2(model, bug), some_ids(model, B=1 + (name == "tiny"), T=13))
     assert report.diagnosis[0] == {**SEVEN, **MORE}[bug], str(report)
 
 
@@ -259,7 +260,7 @@ def test_each_planted_mistake_is_named(name, bug):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_right_gpt2_agrees_with_its_gradients(name, dtype):
-    model = MODELS[name]()
+    model = MODELS[name]
     theirs = TorchGPT2(model).to(getattr(torch, dtype)).train()
     for T, seed in ((1, 0), (2, 1), (21, 2), (37, 3)):
         ids, targets = some_ids(model, T=T, seed=seed), some_ids(model, T=T, seed=seed + 1)
@@ -273,7 +274,7 @@ def test_a_right_gpt2_agrees_with_its_gradients(name, dtype):
 @needs_torch
 @pytest.mark.parametrize(("name", "bug"), [("tiny untied", "tied"), ("tiny", "own head")])
 def test_another_head_is_named(name, bug):
-    model = MODELS[name]()
+    model = MODELS[name]
     report = compare(model, TorchGPT2(model, bug), some_ids(model, B=4, T=36))
     says = {"tied": "is the tied head, wte", "own head": "has another output matrix than the tied head's"}
     assert report.diagnosis == [f"logits: yours {says[bug]}"]
@@ -333,8 +334,8 @@ def test_no_parameter_of_the_random_model_is_neutral():
 @pytest.mark.parametrize("says", ["is relu", "lacks the residual connection", "has no causal mask"])
 def test_a_mistake_is_found_from_a_few_activations(says):
     """The mistake is named where it was made, even if only what follows was recorded."""
-    model = random_model()
-    ids = some_ids(model, T=9)
+    model = random_model(replace(TINY, n_layer=2))
+    ids = some_ids(model, B=1, T=9)
     tape = planted(model, ids, says)
     for given in ({"logits": tape["logits"]}, without(tape, "attn.N.pattern", "mlp.N.post", "resid_mid.N")):
         [sentence] = compare(model, given, ids).diagnosis
@@ -359,8 +360,8 @@ def test_two_mistakes_are_both_named():
 
 @pytest.mark.parametrize("name", ["tiny", "shakespeare"])
 def test_a_random_difference_is_none_of_the_known(name):
-    model = MODELS[name]()
-    ids = some_ids(model)
+    model = MODELS[name]
+    ids = some_ids(model, B=1, T=9)
     tape = tape_of(model, ids)
     rng = np.random.default_rng(5)
     for seed, where in enumerate(
@@ -546,7 +547,7 @@ def test_float64_is_compared_as_float64():
 
 def test_nan_in_theirs_says_where_it_is_first():
     model = random_model()
-    ids = some_ids(model)
+    ids = some_ids(model, T=5)
     tape = tape_of(model, ids)
     tape["mlp.1.pre"] = tape["mlp.1.pre"].copy()
     tape["mlp.1.pre"][1, 3, 5] = np.nan
@@ -567,8 +568,8 @@ def test_torch_is_not_imported():
 
 
 def test_comparing_changes_no_logit():
-    model = random_model()
-    ids = some_ids(model)
+    model = random_model(replace(TINY, n_layer=1))
+    ids = some_ids(model, B=1, T=5)
     before = model(ids)
     Comparison(model, ids, {"logits": before + 1}).report({}, None)
     assert np.array_equal(model(ids), before)
@@ -584,7 +585,7 @@ def run_command(monkeypatch, capsys, *args: str) -> tuple[int, str, str]:
 
 
 def test_the_command(monkeypatch, capsys, tmp_path):
-    model = MODELS["shakespeare"]()
+    model = MODELS["shakespeare"]
     ids = np.array(tiedgpt.load_tokenizer("shakespeare-tied").encode("ROMEO: But soft"))
     right, wrong = tape_of(model, ids), planted(model, ids[None], "is relu")
     np.savez(tmp_path / "right.npz", ids=ids, **right)
