@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ from tiedgpt.mistakes import FITTED, known_mistakes
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
 MODELS = {
-    "tiny": lambda: random_model(),
-    "tiny untied": lambda: random_model(TINY.with_head("untied")),
-    "shakespeare": lambda: tiedgpt.load_model("shakespeare-tied"),
+    "tiny": random_model(),
+    "tiny untied": random_model(TINY.with_head("untied")),
+    "shakespeare": tiedgpt.load_model("shakespeare-tied"),
 }
 
 
@@ -200,7 +201,7 @@ if torch is not None:
 SEVEN = {
     "gelu": "mlp.0.post: yours is gelu, in every layer",
     "gelu in one layer": "mlp.1.post: yours is gelu",
-    "scale": "attn.0.pattern: yours scales the scores by 1 / sqrt(n_embd), in every layer",
+    "scale": "attn.0.scores: yours scales the scores by 1 / sqrt(n_embd), in every layer",
     "mask": "attn.0.pattern: yours has a mask that is off by one: a token sees the next one, in every layer",
     "eps": "attn.0.in: yours has a layer norm with epsilon 1e-06, everywhere",
     "position": "embed: yours counts positions from 1",
@@ -216,8 +217,8 @@ MORE = {
     "no ln weight": "attn.0.in: yours has a layer norm without its weight, everywhere",
     "no ln bias": "attn.0.in: yours has a layer norm without its bias, everywhere",
     "swapped": "attn.0.in: yours has ln_1 and ln_2 swapped, everywhere",
-    "no scale": "attn.0.pattern: yours scales the scores by 1, not at all, in every layer",
-    "by layer": "attn.1.pattern: yours divides the scores by the layer's number, from 1, in every layer",
+    "no scale": "attn.0.scores: yours scales the scores by 1, not at all, in every layer",
+    "by layer": "attn.1.scores: yours divides the scores by the layer's number, from 1, in every layer",
     "no mask": "attn.0.pattern: yours has no causal mask, in every layer",
     "mask itself": "attn.0.pattern: yours has a mask that is off by one: a token does not see itself",
     "mask itself by -1e9": "attn.0.pattern: yours has a mask of -1e9 that is off by one: "
@@ -225,11 +226,11 @@ MORE = {
     "mask after softmax": "attn.0.pattern: yours applies the mask after the softmax, in every layer",
     "mask of 0": "attn.0.pattern: yours puts 0 in place of -inf under the mask, in every layer",
     "wrong softmax": "attn.0.pattern: yours applies the softmax over the queries, in every layer",
-    "kqv": "attn.0.pattern: yours takes k, q, v for q, k, v, in every layer",
-    "vkq": "attn.0.pattern: yours takes v, k, q for q, k, v, everywhere",
-    "interleaved": "attn.0.pattern: yours interleaves the heads, everywhere",
-    "head by head": "attn.0.pattern: yours takes q, k and v of one head after the other from qkv, everywhere",
-    "no transpose": "attn.0.pattern: yours reshapes to heads without a transpose, everywhere",
+    "kqv": "attn.0.q: yours takes k, q, v for q, k, v, everywhere",
+    "vkq": "attn.0.q: yours takes v, k, q for q, k, v, everywhere",
+    "interleaved": "attn.0.q: yours interleaves the heads, everywhere",
+    "head by head": "attn.0.q: yours takes q, k and v of one head after the other from qkv, everywhere",
+    "no transpose": "attn.0.q: yours reshapes to heads without a transpose, everywhere",
     "unjoined": "attn.0.heads: yours joins the heads without a transpose, in every layer",
     "transposed": "attn.0.out: yours has its weight transposed, in every layer",
     "no c_attn bias": "attn.0.qkv: yours lacks the bias, in every layer",
@@ -242,7 +243,7 @@ MORE = {
     "embedding scaled": "embed: yours multiplies the token embedding by sqrt(n_embd)",
     "bfloat16": "attn.0.out: yours is rounded to bfloat16, in every layer",
     "weights in float16": "mlp.0.out: yours has weights rounded to float16, in every layer",
-    "cache in float16": "attn.0.pattern: yours rounds keys and values to float16, everywhere",
+    "cache in float16": "attn.0.k: yours rounds keys and values to float16, everywhere",
 }
 
 
@@ -250,8 +251,8 @@ MORE = {
 @pytest.mark.parametrize("bug", [*SEVEN, *MORE])
 @pytest.mark.parametrize("name", ["tiny", "shakespeare"])
 def test_each_planted_mistake_is_named(name, bug):
-    model = MODELS[name]()
-    report = compare(model, TorchGPT2(model, bug), some_ids(model))
+    model = MODELS[name]
+    report = compare(model, TorchGPT2(model, bug), some_ids(model, B=1 + (name == "tiny"), T=13))
     assert report.diagnosis[0] == {**SEVEN, **MORE}[bug], str(report)
 
 
@@ -259,7 +260,7 @@ def test_each_planted_mistake_is_named(name, bug):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_right_gpt2_agrees_with_its_gradients(name, dtype):
-    model = MODELS[name]()
+    model = MODELS[name]
     theirs = TorchGPT2(model).to(getattr(torch, dtype)).train()
     for T, seed in ((1, 0), (2, 1), (21, 2), (37, 3)):
         ids, targets = some_ids(model, T=T, seed=seed), some_ids(model, T=T, seed=seed + 1)
@@ -273,7 +274,7 @@ def test_a_right_gpt2_agrees_with_its_gradients(name, dtype):
 @needs_torch
 @pytest.mark.parametrize(("name", "bug"), [("tiny untied", "tied"), ("tiny", "own head")])
 def test_another_head_is_named(name, bug):
-    model = MODELS[name]()
+    model = MODELS[name]
     report = compare(model, TorchGPT2(model, bug), some_ids(model, B=4, T=36))
     says = {"tied": "is the tied head, wte", "own head": "has another output matrix than the tied head's"}
     assert report.diagnosis == [f"logits: yours {says[bug]}"]
@@ -333,8 +334,8 @@ def test_no_parameter_of_the_random_model_is_neutral():
 @pytest.mark.parametrize("says", ["is relu", "lacks the residual connection", "has no causal mask"])
 def test_a_mistake_is_found_from_a_few_activations(says):
     """The mistake is named where it was made, even if only what follows was recorded."""
-    model = random_model()
-    ids = some_ids(model, T=9)
+    model = random_model(replace(TINY, n_layer=2))
+    ids = some_ids(model, B=1, T=9)
     tape = planted(model, ids, says)
     for given in ({"logits": tape["logits"]}, without(tape, "attn.N.pattern", "mlp.N.post", "resid_mid.N")):
         [sentence] = compare(model, given, ids).diagnosis
@@ -359,8 +360,8 @@ def test_two_mistakes_are_both_named():
 
 @pytest.mark.parametrize("name", ["tiny", "shakespeare"])
 def test_a_random_difference_is_none_of_the_known(name):
-    model = MODELS[name]()
-    ids = some_ids(model)
+    model = MODELS[name]
+    ids = some_ids(model, B=1, T=9)
     tape = tape_of(model, ids)
     rng = np.random.default_rng(5)
     for seed, where in enumerate(
@@ -423,7 +424,12 @@ def test_names_of_every_convention():
         lens |= {f"blocks.{n}.attn.hook_{part}": qkv[:, :, i] for i, part in enumerate("qkv")}
         lens |= {f"blocks.{n}.attn.hook_z": tape[f"attn.{n}.heads"].swapaxes(1, 2)}
         lens |= {f"blocks.{n}.hook_resid_pre": tape[f"resid_pre.{n}"]}
-    for theirs, count in ((tape, len(tape)), (modules, len(tape)), (llm_c, len(tape) - 3), (lens, 2 + 3 * 3)):
+    for theirs, count in (
+        (tape, len(tape)),
+        (modules, len(tape) - 12),
+        (llm_c, len(tape) - 15),
+        (lens, 2 + 5 * 3),
+    ):
         report = compare(model, theirs, ids)
         assert report.first is None, str(report)
         assert len(report.rows) == count
@@ -541,7 +547,7 @@ def test_float64_is_compared_as_float64():
 
 def test_nan_in_theirs_says_where_it_is_first():
     model = random_model()
-    ids = some_ids(model)
+    ids = some_ids(model, T=5)
     tape = tape_of(model, ids)
     tape["mlp.1.pre"] = tape["mlp.1.pre"].copy()
     tape["mlp.1.pre"][1, 3, 5] = np.nan
@@ -562,8 +568,8 @@ def test_torch_is_not_imported():
 
 
 def test_comparing_changes_no_logit():
-    model = random_model()
-    ids = some_ids(model)
+    model = random_model(replace(TINY, n_layer=1))
+    ids = some_ids(model, B=1, T=5)
     before = model(ids)
     Comparison(model, ids, {"logits": before + 1}).report({}, None)
     assert np.array_equal(model(ids), before)
@@ -579,7 +585,7 @@ def run_command(monkeypatch, capsys, *args: str) -> tuple[int, str, str]:
 
 
 def test_the_command(monkeypatch, capsys, tmp_path):
-    model = MODELS["shakespeare"]()
+    model = MODELS["shakespeare"]
     ids = np.array(tiedgpt.load_tokenizer("shakespeare-tied").encode("ROMEO: But soft"))
     right, wrong = tape_of(model, ids), planted(model, ids[None], "is relu")
     np.savez(tmp_path / "right.npz", ids=ids, **right)

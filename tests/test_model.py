@@ -1,5 +1,6 @@
 """The forward pass, its cache, its tape and the switch, on small models; parity is in test_goldens.py."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,8 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
 from tiedgpt.errors import ArgumentError
+from tiedgpt.model import hide_future, merge_heads
+from tiedgpt.ops import softmax
 from tiedgpt.parameters import parameter_shapes
 from tiedgpt.run import activation_names
 
@@ -31,8 +34,10 @@ def test_the_tape_names_every_activation_and_shape(model):
     for layer in range(L):
         for name in ("resid_pre", "resid_mid", "resid_post"):
             shapes[f"{name}.{layer}"] = (5, 13, D)
-        shapes[f"attn.{layer}.pattern"] = (5, H, 13, 13)
-        shapes[f"attn.{layer}.heads"] = (5, H, 13, K)
+        for name in ("scores", "pattern"):
+            shapes[f"attn.{layer}.{name}"] = (5, H, 13, 13)
+        for name in ("q", "k", "v", "heads"):
+            shapes[f"attn.{layer}.{name}"] = (5, H, 13, K)
         shapes[f"attn.{layer}.qkv"] = (5, 13, 3 * D)
         for name in ("attn", "mlp"):
             shapes[f"{name}.{layer}.in"] = shapes[f"{name}.{layer}.out"] = (5, 13, D)
@@ -63,7 +68,13 @@ def test_the_tape_adds_up(model):
         np.testing.assert_array_equal(
             tape[f"resid_post.{layer}"], tape[f"resid_mid.{layer}"] + tape[f"mlp.{layer}.out"]
         )
-        pattern = tape[f"attn.{layer}.pattern"]
+        qkv, q, k, v, scores, pattern, heads = (
+            tape[f"attn.{layer}.{name}"] for name in ("qkv", "q", "k", "v", "scores", "pattern", "heads")
+        )
+        np.testing.assert_array_equal(np.concatenate([merge_heads(x) for x in (q, k, v)], axis=-1), qkv)
+        np.testing.assert_allclose(scores, q @ k.swapaxes(-1, -2) / math.sqrt(K), rtol=1e-12)
+        np.testing.assert_allclose(softmax(hide_future(scores.copy(), 0)), pattern, rtol=1e-12)
+        np.testing.assert_allclose(heads, pattern @ v, rtol=1e-12)
         np.testing.assert_allclose(pattern.sum(-1), 1.0)
         assert not np.triu(pattern, k=1).any(), "a token looks into the future"
     np.testing.assert_allclose(tape["logits"], tape["final"] @ model.W_U, rtol=1e-12, atol=1e-12)

@@ -2,13 +2,13 @@
 
 N is a layer's number. A module's name stands for its output (`h.0.mlp`), with `:in` for its input
 (`h.0.ln_2:in`), with `:1` for its second output. Prefixes such as `transformer.` may be there or not. llm.c
-has all layers in one array [L, ...]. What stands beside "-" is accepted and not compared.
+has all layers in one array [L, ...]. What stands beside "-" (here, llm.c's other arrays) is accepted and not
+compared; so are all other hooks of TransformerLens.
 """
 
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import partial
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -22,28 +22,29 @@ from .parameters import Parameters, parameter_shapes
 
 # Heads are [B, H, T, K] on the tape, [B, T, H, K] in TransformerLens, side by side [B, T, D] elsewhere.
 ACTIVATION_NAMES = """
-tape            transformers,nanoGPT                        TransformerLens                   llm.c
-embed           drop                                        -                                 encoded
-resid_pre.N     h.N:in                                      blocks.N.hook_resid_pre           -
-attn.N.in       h.N.attn.c_attn:in,h.N.attn:in,h.N.ln_1     blocks.N.ln1                      ln1
-attn.N.qkv      h.N.attn.c_attn                             -                                 qkv
-attn.N.{q,k,v}  -                                           blocks.N.attn.hook_{q,k,v}        -
-attn.N.pattern  h.N.attn:1,h.N.attn.attn_dropout:in         blocks.N.attn.hook_pattern        att
-attn.N.heads    h.N.attn.c_proj:in                          blocks.N.attn.hook_z              atty
-attn.N.out      h.N.attn,h.N.attn.c_proj                    blocks.N.hook_attn_out            attproj
-resid_mid.N     h.N.ln_2:in                                 blocks.N.hook_resid_mid           residual2
-mlp.N.in        h.N.mlp.c_fc:in,h.N.mlp:in,h.N.ln_2         blocks.N.ln2                      ln2
-mlp.N.pre       h.N.mlp.c_fc                                blocks.N.mlp.hook_pre             fch
-mlp.N.post      h.N.mlp.c_proj:in,h.N.mlp.act,h.N.mlp.gelu  blocks.N.mlp.hook_post            fch_gelu
-mlp.N.out       h.N.mlp,h.N.mlp.c_proj                      blocks.N.hook_mlp_out             fcproj
-resid_post.N    h.N                                         blocks.N.hook_resid_post          residual3
-final           lm_head:in,ln_f                             unembed.hook_in,ln_final          lnf
-logits          lm_head                                     unembed,unembed.hook_out          logits
--               -                                           hook_embed,hook_pos_embed         probs,losses
--               -                                           blocks.N.attn.hook_attn_scores    preatt
--               -                                           blocks.N.ln{1,2}.hook_scale       ln{1,2}_mean
--               -                                           blocks.N.ln{1,2}.hook_normalized  ln{1,2}_rstd
--               -                                           ln_final.hook_{scale,normalized}  lnf_{mean,rstd}
+tape            transformers,nanoGPT                        TransformerLens                         llm.c
+embed           drop                                        -                                       encoded
+resid_pre.N     h.N:in                                      blocks.N.{hook_resid_pre,hook_in}       -
+attn.N.in       h.N.attn.c_attn:in,h.N.attn:in,h.N.ln_1     blocks.N.ln1{,.hook_out}                ln1
+attn.N.qkv      h.N.attn.c_attn                             -                                       qkv
+attn.N.{q,k,v}  -                                           blocks.N.attn.hook_{q,k,v}              -
+attn.N.{q,k,v}  -                                           blocks.N.attn.{q,k,v}.hook_out          -
+attn.N.scores   -                                           -                                       -
+attn.N.pattern  h.N.attn:1,h.N.attn.attn_dropout:in         blocks.N.attn.hook_pattern              att
+attn.N.heads    h.N.attn.c_proj:in                          blocks.N.attn.{hook_z,o.hook_in}        atty
+attn.N.out      h.N.attn,h.N.attn.c_proj                    blocks.N.{hook_attn_out,attn.hook_out}  attproj
+resid_mid.N     h.N.ln_2:in                                 blocks.N.hook_resid_mid                 residual2
+mlp.N.in        h.N.mlp.c_fc:in,h.N.mlp:in,h.N.ln_2         blocks.N.ln2{,.hook_out}                ln2
+mlp.N.pre       h.N.mlp.c_fc                                blocks.N.mlp.{hook_pre,in.hook_out}     fch
+mlp.N.pre       -                                           blocks.N.mlp.c_fc.hook_out              -
+mlp.N.post      h.N.mlp.c_proj:in,h.N.mlp.act,h.N.mlp.gelu  blocks.N.mlp.{hook_post,out.hook_in}    fch_gelu
+mlp.N.post      -                                           blocks.N.mlp.c_proj.hook_in             -
+mlp.N.out       h.N.mlp,h.N.mlp.c_proj                      blocks.N.{hook_mlp_out,mlp.hook_out}    fcproj
+resid_post.N    h.N                                         blocks.N.{hook_resid_post,hook_out}     residual3
+final           lm_head:in,ln_f                             unembed.hook_in,ln_final{,.hook_out}    lnf
+logits          lm_head                                     unembed{,.hook_out}                     logits
+-               probs,losses,preatt,lnf_mean,lnf_rstd       -                                       -
+-               ln{1,2}_mean,ln{1,2}_rstd                   -                                       -
 """
 
 # Matrices of a block are [in, out] in transformers and here, [out, in] in nanoGPT and llm.c, and have an axis
@@ -68,7 +69,7 @@ lm_head.weight                 unembed.W_U                              -
 -                              h.N.attn.{bias,masked_bias}              -
 """
 TRANSFORMER_LENS, LLM_C = "TransformerLens", "llm.c"
-PREFIX = re.compile(r"^((transformer|module|_orig_mod)\.)+")
+PREFIX = re.compile(r"^((transformer|module|_orig_mod)\.)+|_original_component\.")
 
 
 class Alias(NamedTuple):
@@ -79,17 +80,13 @@ class Alias(NamedTuple):
     rank: int
 
 
-def pick(number: int, group: re.Match[str]) -> str:
-    return group[1].split(",")[number]
-
-
 def read_table(table: str) -> dict[str, Alias]:
     """A table of names as a dict that has each name in it. A row with {a,b} is two rows."""
     header, *rows = table.strip().splitlines()
     aliases: dict[str, Alias] = {}
     for row in rows:
         for number in range(row.partition("{")[2].partition("}")[0].count(",") + 1):
-            names = re.sub(r"{(.*?)}", partial(pick, number), row).split()
+            names = re.sub(r"{(.*?)}", lambda group, n=number: group[1].split(",")[n], row).split()  # type: ignore[misc]
             for convention, cell in zip(header.split(), names, strict=True):
                 for rank, name in enumerate(cell.split(",")):
                     aliases.setdefault(name, Alias(names[0], convention, rank))
@@ -144,9 +141,9 @@ def rename(values: Mapping[Any, Any], table: dict[str, Alias], what: str) -> dic
     found: dict[str, tuple[Alias, Array]] = {}
     for name, value in values.items():
         alias, layer = find_alias(name, table)
-        if alias is None:
+        if alias is None and ".hook_" not in f".{name}":  # TransformerLens has many more hooks
             raise unknown(name, what, table)
-        if alias.ours == "-":
+        if alias is None or alias.ours == "-":
             continue
         array = as_floats(value, short_repr(name))
         stacked = ".N" in alias.ours and not layer
@@ -162,26 +159,17 @@ def our_activations(
 ) -> Parameters:
     """Their activations as a tape has them: `shapes` are the tape's, in the order of the forward pass."""
     (B, T, D), H = shapes["embed"], config.n_head
-    layouts = {"tape": (B, H, T, D // H), TRANSFORMER_LENS: (B, T, H, D // H)}  # of heads; else [B, T, D]
     arrays: Parameters = {}
     for name, (alias, array) in rename(values, ACTIVATIONS, "activation").items():
-        heads = name.endswith((".q", ".k", ".v", ".heads"))
-        if not heads and name not in shapes:
+        if name not in shapes:
             raise ArgumentError(f"{name} was given, but the model's layers are 0 to {config.n_layer - 1}")
-        expected = layouts.get(alias.convention, (B, T, D)) if heads else shapes[name]
-        if B == 1 and array.ndim == len(expected) - 1:
-            array = array[None]
-        if array.shape != expected:
-            raise shape_error(name, array.shape, expected)
-        arrays[name] = (
-            array.reshape(B, T, H, -1).swapaxes(1, 2) if heads and alias.convention != "tape" else array
-        )
-    for name in shapes:
-        parts = [name.removesuffix("qkv") + part for part in "qkv"]
-        if name.endswith("qkv") and all(part in arrays for part in parts):
-            arrays[name] = (
-                np.stack([arrays[part] for part in parts]).transpose(1, 3, 0, 2, 4).reshape(B, T, 3 * D)
-            )
+        transposed = name.endswith((".q", ".k", ".v", ".heads")) and alias.convention != "tape"
+        layouts = [(B, T, H, D // H), (B, T, D)][alias.convention != TRANSFORMER_LENS :] if transposed else []
+        layouts = layouts or [shapes[name]]
+        if not any(array.shape in (layout, layout[B == 1 :]) for layout in layouts):
+            raise shape_error(name, array.shape, layouts[0])
+        array = array.reshape(B, T, H, -1).swapaxes(1, 2) if transposed else array.reshape(layouts[0])
+        arrays[name] = array
     return {name: arrays[name] for name in shapes if name in arrays}
 
 

@@ -11,7 +11,7 @@ it. `run.dropout` acts in training only. `run.extend_cache` adds to the KV cache
 
     embed  resid_pre.N  resid_mid.N  resid_post.N  final          [B, T, D]    logits [B, T, V]
     attn.N.in  attn.N.out  mlp.N.in  mlp.N.out                    [B, T, D]    attn.N.qkv [B, T, 3 D]
-    attn.N.heads [B, H, T, K]    attn.N.pattern [B, H, T, S]      mlp.N.pre  mlp.N.post [B, T, F]
+    attn.N.{q,k,v,heads} [B, H, T, K]    attn.N.{scores,pattern} [B, H, T, S]    mlp.N.{pre,post} [B, T, F]
 """
 
 import math
@@ -70,10 +70,11 @@ def attention(x: Array, c_attn: Parameters, c_proj: Parameters, run: Run) -> Arr
     """Each token compares its query with the keys of all tokens up to itself, and averages their values."""
     x = run.tap("attn.N.in", x)
     qkv = run.tap("attn.N.qkv", linear(x, **c_attn))  # [B, T, 3 D]
-    q, k, v = split_heads(qkv, run.config.n_head)  # [B, H, T, K]
-    k, v = run.extend_cache(k, v)  # [B, H, S, K]
+    q, k, v = map(run.tap, ("attn.N.q", "attn.N.k", "attn.N.v"), split_heads(qkv, run.config.n_head))
+    k, v = run.extend_cache(k, v)  # [B, H, T, K] -> [B, H, S, K]
     scores = (q * attention_scale(run.config, run.layer)) @ k.swapaxes(-1, -2)  # [B, H, T, S]
-    pattern = run.tap("attn.N.pattern", softmax(hide_future(scores, run.start), out=scores))
+    scores = hide_future(run.tap("attn.N.scores", scores), run.start)
+    pattern = run.tap("attn.N.pattern", softmax(scores, out=scores))
     heads = run.tap("attn.N.heads", run.dropout("attn.N.pattern", pattern, run.config.attn_pdrop) @ v)
     out = linear(merge_heads(heads), **c_proj)
     return run.tap("attn.N.out", run.dropout("attn.N.out", out, run.config.resid_pdrop))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Tape = dict[str, np.ndarray]
 Edits = Mapping[str, Callable[[np.ndarray], Any]]
+OVERWRITTEN = "attn.N.scores"  # softmax writes the pattern into the same memory
 
 
 def activation_names(config: Config) -> list[str]:
@@ -27,7 +28,7 @@ def activation_names(config: Config) -> list[str]:
     >>> activation_names(Config(n_layer=0))
     ['embed', 'final']
     """
-    attn = [f"attn.N.{name}" for name in ("in", "qkv", "pattern", "heads", "out")]
+    attn = [f"attn.N.{name}" for name in ("in", "qkv", "q", "k", "v", "scores", "pattern", "heads", "out")]
     mlp = [f"mlp.N.{name}" for name in ("in", "pre", "post", "out")]
     block = ["resid_pre.N", *attn, "resid_mid.N", *mlp, "resid_post.N"]
     layers = [name.replace("N", str(layer)) for layer in range(config.n_layer) for name in block]
@@ -38,7 +39,7 @@ def edited(x: np.ndarray, edit: Callable[[np.ndarray], Any], name: str) -> np.nd
     """edit(x), with x's shape and dtype. It gets a copy, so it cannot change x."""
     new = edit(x.copy())
     try:
-        new = np.asarray(new, x.dtype)
+        new = np.array(new, x.dtype)
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"the edit of {name} returned no array of numbers: {error}") from error
     if new.shape != x.shape:
@@ -108,12 +109,14 @@ class Run:
         tape: Tape | None = None,
         rng: np.random.Generator | None = None,
         edits: Edits | None = None,
+        unrecorded: tuple[str, ...] = (),
     ) -> None:
         self.config = config
         self.cache = cache
         self.tape = tape
         self.rng = rng  # for dropout; given in training only
         self.edits = edits or {}
+        self.unrecorded = unrecorded  # activations that are not needed on the tape
         self.layer = 0  # the number of the block that is running
         self.start = 0 if cache is None else cache.length  # the first token's position; [B] if they differ
 
@@ -131,8 +134,8 @@ class Run:
         """Return x, or its edit if there is one, and record it if there is a tape."""
         if self.edits and (edit := self.edits.get(self.name(name))):
             x = edited(x, edit, self.name(name))
-        if self.tape is not None:
-            self.tape[self.name(name)] = x
+        if self.tape is not None and name not in self.unrecorded:
+            self.tape[self.name(name)] = x.copy() if name == OVERWRITTEN else x
         return x
 
     def taped(self, name: str) -> Any:

@@ -51,7 +51,7 @@ def loss_and_gradients(
         loss, _ = unembed_backward(final, model.W_U, targets, total, grad["lm_head"]["weight"])
         return loss
 
-    run = Run(model.config, tape={}, rng=rng)
+    run = Run(model.config, tape={}, rng=rng, unrecorded=("attn.N.scores",))
     final = transformer(ids, model.tree, run)
     # If tied, the output matrix is wte: the head's gradient goes there, and embed_backward adds to it.
     head = "wte" if model.config.tied else "lm_head"

@@ -1,0 +1,456 @@
+"""Twelve exercises: write GPT-2's functions yourself and find out what is wrong with them.
+
+  python scripts/exercises.py             list the exercises
+  python scripts/exercises.py 4           print one (all are in scripts/exercises.md)
+  python scripts/exercises.py 4 mine.py   check the functions in mine.py
+
+The exit code is 0 if they are right, 1 if they are wrong, 2 if they cannot be run, 130 after Ctrl-C.
+"""
+
+import argparse
+import difflib
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from tiedgpt import GPT2, compare
+from tiedgpt.comparison import kind_of
+from tiedgpt.conventions import shape_error
+from tiedgpt.errors import one_line, short_repr
+from tiedgpt.generation import Sampling
+from tiedgpt.model import hide_future, linear, merge_heads
+from tiedgpt.ops import cross_entropy, layer_norm_backward, softmax
+from tiedgpt.run import Tape, activation_names
+from tiedgpt.testing import TINY, random_model
+
+Array = np.ndarray
+PAGE = Path(__file__).with_name("exercises.md")
+RNG = np.random.default_rng(0)
+IDS = RNG.integers(TINY.vocab_size, size=(1, 21))
+NONE = "this is none of the known mistakes"
+INSIDE_ATTENTION = tuple(f"attn.N.{name}" for name in ("qkv", "q", "k", "v", "scores", "pattern"))
+Compute = Callable[[Tape, int], Array]  # the tape and a layer -> an activation [T, ...] of that layer
+PIECES = (7, 1, 1, 6, 1, 5)  # the lengths of the texts that come one after the other in exercise 8
+
+
+class Wrong(Exception):
+    """A function of the reader's is wrong. The message is one line or more."""
+
+
+class Mine:
+    """The reader's file."""
+
+    def __init__(self, file: str, code: CodeType) -> None:
+        self.file, self.names = file, {"__name__": "mine", "__file__": file}
+        exec(code, self.names)
+
+    def call(self, name: str, shapes: Any, *arguments: Any) -> Any:
+        """The result of the function `name`: an array of a shape, or several of a list of shapes, or a list.
+
+        Arrays among the arguments are read-only copies.
+        """
+        functions = {key: value for key, value in self.names.items() if callable(value)}
+        if name not in functions:
+            near = difflib.get_close_matches(name, functions, n=1)
+            raise Wrong(f"{self.file} has no function {name}{f'; did you mean {near[0]}?' if near else ''}")
+        result = functions[name](*map(read_only, arguments))
+        if result is None:
+            raise Wrong(f"{name} returned None: does it end with return?")
+        if shapes is None and isinstance(result, list):
+            return result
+        if shapes is None:
+            raise Wrong(f"{name} returned {short_repr(result)}; expected a list")
+        if not isinstance(shapes, list):
+            return as_array(name, result, shapes)
+        if not isinstance(result, tuple) or len(result) != len(shapes):
+            raise Wrong(f"{name} returned {short_repr(result)}; expected {len(shapes)} arrays")
+        numbered = zip(result, shapes, strict=True)
+        return [as_array(f"{name}[{n}]", part, shape) for n, (part, shape) in enumerate(numbered)]
+
+
+def read_only(value: Any) -> Any:
+    if isinstance(value, Array):
+        value = value.copy()
+        value.flags.writeable = False
+    return value
+
+
+def read_only_model(head: str = "tied") -> GPT2:
+    model = random_model(TINY.with_head(head))
+    for array in model.parameters.values():
+        array.flags.writeable = False
+    return model
+
+
+def as_array(name: str, result: Any, shape: tuple[int, ...]) -> Array:
+    try:
+        array = np.asarray(result)
+    except ValueError:  # lists of unequal lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in "fiu":
+        raise Wrong(f"{name} returned {short_repr(result)}; expected an array of shape {shape}")
+    if array.shape != shape:
+        raise Wrong(str(shape_error(f"the result of {name}", array.shape, shape)))
+    return array
+
+
+def place(name: str, index: Iterable[int], result: float, right: float) -> str:
+    return f"{name}: {list(index)} is {result:.9g}, expected {right:.9g}"
+
+
+def check_activations(
+    name: str, model: GPT2, theirs: dict[str, Compute], hidden: tuple[str, ...] = ()
+) -> None:
+    """Compare a forward pass that uses the reader's function `name` with one that does not.
+
+    `theirs` computes kinds of activations from those before them. The `hidden` kinds are between the two.
+    """
+    tape: Tape = {}
+    edits = {
+        key: partial(lambda N, compute, _: compute(tape, N)[None], layer_of(key), theirs[kind_of(key)])
+        for key in activation_names(model.config)
+        if kind_of(key) in theirs
+    }
+    model(IDS, tape=tape, edit=edits)
+    if "logits" in theirs:
+        tape["logits"] = theirs["logits"](tape, 0)[None]
+    report = compare(model, {key: x for key, x in tape.items() if kind_of(key) not in hidden}, IDS)
+    if (first := report.first) and first.first_wrong is not None:
+        lines = [place(name, first.first_wrong[1:], first.yours or 0.0, first.expected or 0.0)]
+        said = (sentence.partition(": ")[2] for sentence in report.diagnosis)
+        said = (re.sub(r", (in every layer|everywhere)$", "", sentence) for sentence in said)
+        raise Wrong("\n".join([*lines, *dict.fromkeys(said)]))
+
+
+def layer_of(name: str) -> int:
+    return next((int(part) for part in name.split(".") if part.isdigit()), TINY.n_layer - 1)
+
+
+def check_numbers(name: str, result: Array, right: Array, mistakes: dict[str, Any]) -> None:
+    """Compare an array with the right one; if it differs, with those of known mistakes."""
+    tolerance = 1e-5 * np.abs(right).max()
+    far = ~(np.abs(result - right) <= tolerance)  # nan is far
+    if far.any():
+        index = np.unravel_index(int(far.argmax()), far.shape)
+        same = (
+            f"yours {says}" for says, wrong in mistakes.items() if (np.abs(result - wrong) <= tolerance).all()
+        )
+        says = next(same, NONE)
+        raise Wrong(f"{place(name, map(int, index), result[index], right[index])}\n{says}")
+
+
+def gelu(mine: Mine) -> None:
+    def post(tape: Tape, N: int) -> Array:
+        pre = tape[f"mlp.{N}.pre"][0]
+        return mine.call("gelu", pre.shape, pre)
+
+    check_activations("gelu", read_only_model(), {"mlp.N.post": post})
+
+
+def norms(mine: Mine) -> None:
+    model = read_only_model()
+
+    def norm(source: str, ln: str, tape: Tape, N: int) -> Array:
+        x, (weight, bias) = (
+            tape[source.replace("N", str(N))][0],
+            (model.parameters[f"{ln.replace('N', str(N))}.{name}"] for name in ("weight", "bias")),
+        )
+        return mine.call("layer_norm", x.shape, x, weight, bias, TINY.layer_norm_epsilon)
+
+    theirs: dict[str, Compute] = {
+        "attn.N.in": partial(norm, "resid_pre.N", "h.N.ln_1"),
+        "mlp.N.in": partial(norm, "resid_mid.N", "h.N.ln_2"),
+        "final": partial(norm, "resid_post.N", "ln_f"),
+    }
+    check_activations("layer_norm", model, theirs)
+
+
+def softmax_and_loss(mine: Mine) -> None:
+    def pattern(tape: Tape, N: int) -> Array:
+        scores = hide_future(tape[f"attn.{N}.scores"].copy(), 0)[0]
+        return mine.call("softmax", scores.shape, scores)
+
+    check_activations("softmax", read_only_model(), {"attn.N.pattern": pattern})
+    large = np.array([[1000.0, 999.0, -np.inf], [-1000.0, -1000.0, -1001.0]])
+    known = {"divides by the sum over another axis": softmax(large.T).T}
+    check_numbers("softmax of large numbers", mine.call("softmax", large.shape, large), softmax(large), known)
+    for name, scale in (("cross_entropy", 1.0), ("cross_entropy of large numbers", 1000.0)):
+        logits, targets = scale * RNG.standard_normal((9, 31)), RNG.integers(31, size=9)
+        right, at = cross_entropy(logits, targets), (np.arange(9), targets)
+        known = {"lacks the minus sign": -right, "is in bits, not in nats": right / np.log(2)}
+        known |= {"is the logit of the target": logits[at], "is minus the logit of the target": -logits[at]}
+        known |= {"is the probability of the target": np.exp(-right), "is the mean": right.mean()}
+        known["is divided by the number of rows"] = right / 9
+        check_numbers(name, mine.call("cross_entropy", (9,), logits, targets), right, known)
+
+
+def one_head(mine: Mine) -> None:
+    model = read_only_model()
+    D, H, K = TINY.n_embd, TINY.n_head, TINY.head_width
+
+    def heads(tape: Tape, N: int) -> Array:
+        x, c_attn = tape[f"attn.{N}.in"][0], model.tree["h"][N]["attn"]["c_attn"]
+        weight, bias = c_attn["weight"].reshape(D, 3, H, K), c_attn["bias"].reshape(3, H, K)
+        parts = ([part for n in range(3) for part in (weight[:, n, h], bias[n, h])] for h in range(H))
+        return np.stack([mine.call("head", (len(x), K), x, *part) for part in parts])
+
+    check_activations("head", model, {"attn.N.heads": heads}, INSIDE_ATTENTION)
+
+
+def all_heads(mine: Mine) -> None:
+    model = read_only_model()
+
+    def out(tape: Tape, N: int) -> Array:
+        x, attn = tape[f"attn.{N}.in"][0], model.tree["h"][N]["attn"]
+        return mine.call("attention", x.shape, x, attn["c_attn"], attn["c_proj"], TINY.n_head)
+
+    check_activations("attention", model, {"attn.N.out": out}, (*INSIDE_ATTENTION, "attn.N.heads"))
+
+
+def the_block(mine: Mine) -> None:
+    model = read_only_model()
+
+    def post(tape: Tape, N: int) -> Array:
+        resid, block = tape[f"resid_pre.{N}"][0], model.tree["h"][N]
+        rest = block, TINY.n_head, TINY.layer_norm_epsilon
+        return mine.call("transformer_block", resid.shape, resid, *rest)
+
+    inside = {kind_of(name) for name in activation_names(TINY)} - {
+        "embed",
+        "resid_pre.N",
+        "resid_post.N",
+        "final",
+    }
+    check_activations("transformer_block", model, {"resid_post.N": post}, tuple(inside))
+
+
+def the_switch(mine: Mine) -> None:
+    for tied in (True, False):
+        model = read_only_model("tied" if tied else "untied")
+        shape = (TINY.n_embd, TINY.vocab_size)
+        W_U = mine.call("output_matrix", shape, model.parameters, tied)
+
+        def logits(tape: Tape, N: int, W_U: Array = W_U) -> Array:
+            return tape["final"][0] @ W_U
+
+        check_activations(f"final @ output_matrix(parameters, {tied})", model, {"logits": logits})
+
+
+def kv_cache(mine: Mine) -> None:
+    model = read_only_model()
+    ends = np.cumsum(PIECES)
+    starts = ends - PIECES
+    T = int(ends[-1])
+    row, column = np.arange(T)[:, None], np.arange(T)
+    piece = np.searchsorted(ends, np.arange(T), side="right")  # of each token
+    visible = {  # what a mistake lets a token see
+        "forgets the tokens before the piece": (column <= row) & (piece[:, None] == piece),
+        "lets a token see the later ones of its piece": piece[:, None] >= piece,
+        "has a mask that begins at position 0 in each piece": column <= row - starts[piece][:, None],
+    }
+
+    def out(tape: Tape, N: int) -> Array:
+        x, attn = tape[f"attn.{N}.in"][0], model.tree["h"][N]["attn"]
+        cache: dict[Any, Any] = {}
+        parts = []
+        for start, end in zip(starts, ends, strict=True):
+            rest = attn["c_attn"], attn["c_proj"], TINY.n_head, cache
+            parts.append(mine.call("cached_attention", (end - start, TINY.n_embd), x[start:end], *rest))
+        result = np.concatenate(parts)
+        scores, v = tape[f"attn.{N}.scores"], tape[f"attn.{N}.v"]
+        causal, *others = (
+            linear(merge_heads(softmax(np.where(seen, scores, -np.inf)) @ v), **attn["c_proj"])[0]
+            for seen in (column <= row, *visible.values())
+        )
+        try:
+            check_numbers("cached_attention", result, causal, dict(zip(visible, others, strict=True)))
+        except Wrong as wrong:
+            if NONE not in str(wrong):
+                raise  # otherwise it may be a mistake that does not come from the cache
+        return result
+
+    check_activations("cached_attention", model, {"attn.N.out": out}, (*INSIDE_ATTENTION, "attn.N.heads"))
+
+
+def merge(mine: Mine) -> None:
+    def right(ids: list[int], pair: tuple[int, int], new_id: int, overlap: bool = False) -> list[int]:
+        out, n = [], 0
+        while n < len(ids):
+            found = tuple(ids[n : n + 2]) == pair
+            out.append(new_id if found else ids[n])
+            n += 2 if found and not overlap else 1
+        return out
+
+    cases = [
+        ([5, 6, 7, 5, 6], (5, 6)),
+        ([5], (5, 6)),
+        ([], (5, 6)),
+        ([6, 5, 5, 6, 6], (5, 6)),
+        ([1, 2, 3], (5, 6)),
+    ]
+    cases += [([5, 5, 5], (5, 5)), ([5] * 6, (5, 5)), ([1, 5, 5, 5, 5, 5, 2], (5, 5))]
+    for ids, pair in cases:
+        result = mine.call("merge", None, list(ids), pair, 9)
+        expected = right(ids, pair, 9)
+        if result != expected:
+            backwards = right(ids[::-1], pair[::-1], 9)[::-1]
+            known = {"merges from right to left": backwards, "lets pairs overlap": right(ids, pair, 9, True)}
+            known |= {"loses the last token": expected[:-1], "merges nothing": ids}
+            first = next((n for n in range(len(ids)) if tuple(ids[n : n + 2]) == pair), len(ids))
+            known["merges the first pair only"] = [*ids[:first], 9, *ids[first + 2 :]]
+            says = next((f"yours {says}" for says, wrong in known.items() if result == wrong), "")
+            says = says or NONE
+            raise Wrong(f"merge({ids}, {pair}, 9) is {short_repr(result)}, expected {expected}\n{says}")
+
+
+def norm_backward(mine: Mine) -> None:
+    T, D, eps = 11, 17, 0.1
+    x, dout, weight = 3 + RNG.standard_normal((T, D)), RNG.standard_normal((T, D)), 2 + RNG.standard_normal(D)
+    grad = {"weight": np.empty(D), "bias": np.empty(D)}
+    right = layer_norm_backward(dout, x, weight, eps, grad)
+    dx, dweight, dbias = mine.call("layer_norm_backward", [(T, D), (D,), (D,)], dout, x, weight, eps)
+    s = np.sqrt(x.var(axis=-1, keepdims=True) + eps)
+    n, dn = (x - x.mean(axis=-1, keepdims=True)) / s, dout * weight
+    mean, through_s = dn.mean(axis=-1, keepdims=True), n * (dn * n).mean(axis=-1, keepdims=True)
+    without_eps = {"weight": np.empty(D), "bias": np.empty(D)}
+    known = {
+        "lacks the gradient through the standard deviation": (dn - mean) / s,
+        "lacks the gradient through the mean": (dn - through_s) / s,
+        "lacks the gradients through the mean and the standard deviation": dn / s,
+        "is not divided by the standard deviation": dn - mean - through_s,
+        "is divided by the variance": (dn - mean - through_s) / s**2,
+        "lacks eps": layer_norm_backward(dout, x, weight, 0.0, without_eps),
+        "lacks the weight": layer_norm_backward(dout, x, np.ones(D), eps, without_eps),
+    }
+    check_numbers("dx", dx, right, known)
+    known = {
+        "takes x in place of the normalised x": (dout * x).sum(axis=0),
+        "is that of the bias": grad["bias"],
+    }
+    known |= {"is a mean over the tokens, not a sum": grad["weight"] / T, "lacks dout": n.sum(axis=0)}
+    check_numbers("dweight", dweight, grad["weight"], known)
+    known = {"is a mean over the tokens, not a sum": grad["bias"] / T, "has the weight in it": dn.sum(axis=0)}
+    check_numbers("dbias", dbias, grad["bias"], known)
+
+
+def tied_gradient(mine: Mine) -> None:
+    T, D, V = 13, 7, 11
+    ids, resid, final = RNG.integers(V, size=T), RNG.standard_normal((T, D)), RNG.standard_normal((T, D))
+    dlogits = RNG.standard_normal((T, V))
+    head, embedding, last = dlogits.T @ final, np.zeros((V, D)), np.zeros((V, D))
+    np.add.at(embedding, ids, resid)
+    last[ids] = resid
+    overwritten = head.copy()
+    overwritten[ids] = resid
+    known = {
+        "adds one gradient only for a token that occurs several times": head + last,
+        "lacks the gradient of the embedding": head,
+        "lacks the gradient of the output matrix": embedding,
+        "lacks the gradient of the output matrix, and has one gradient only for a repeated token": last,
+        "overwrites the gradient of the output matrix with that of the embedding": overwritten,
+        "subtracts the two gradients": head - embedding,
+        "is the mean of the two gradients, not their sum": (head + embedding) / 2,
+    }
+    result = mine.call("tied_gradient", (V, D), ids, resid, final, dlogits)
+    check_numbers("tied_gradient", result, head + embedding, known)
+
+
+def top_p(mine: Mine) -> None:
+    for p in (0.5, 0.9, 1.0, 0.01):
+        probabilities = softmax(RNG.standard_normal(29))
+        order = np.argsort(-probabilities)
+        count = int(np.count_nonzero(Sampling(top_p=p).probabilities(np.log(probabilities))))
+
+        def kept(n: int, probabilities: Array = probabilities, order: Array = order) -> Array:
+            out = np.zeros_like(probabilities)
+            out[order[:n]] = probabilities[order[:n]]
+            return out
+
+        right = kept(count) / kept(count).sum()
+        known = {"does not divide by the sum": kept(count), "keeps all tokens": probabilities}
+        if count > 1:
+            known["drops the token with which the sum reaches p"] = kept(count - 1) / kept(count - 1).sum()
+        known["keeps a token too many"] = kept(count + 1) / kept(count + 1).sum()
+        known["keeps the likeliest token only"] = kept(1) / kept(1).sum()
+        over = probabilities * (probabilities >= p)
+        if over.any():
+            known["keeps the tokens whose own probability is p or more"] = over / over.sum()
+        result = mine.call("top_p", probabilities.shape, probabilities, p)
+        check_numbers(f"top_p(probabilities, {p})", result, right, known)
+
+
+CHECKS = [gelu, norms, softmax_and_loss, one_head, all_heads, the_block, the_switch, kv_cache, merge]
+CHECKS += [norm_backward, tied_gradient, top_p]
+
+
+def read_page() -> dict[int, tuple[str, str]]:
+    """The title and the text of each exercise."""
+    parts = re.split(r"^## (\d+)\. (.*)\n", PAGE.read_text(encoding="utf-8"), flags=re.M)[1:]
+    return {int(n): (title, text.strip()) for n, title, text in zip(*[iter(parts)] * 3, strict=True)}
+
+
+def frames(error: BaseException, file: str) -> list[traceback.FrameSummary]:
+    """The part of a traceback that is in the reader's file."""
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    page = read_page()
+    parser.add_argument("number", nargs="?", type=int, choices=page, metavar="N", help="1 to 12")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a Python file with your functions")
+    args = parser.parse_args(argv)
+    if args.number is None:
+        print("\n".join(f"{n:2}  {title}" for n, (title, _) in page.items()))
+        return 0
+    title, text = page[args.number]
+    if args.file is None:
+        print(f"{args.number}. {title}\n\n{text}")
+        return 0
+    label = f"exercise {args.number}, {title[0].lower()}{title[1:]}"
+    try:
+        return check(args.number, label, args.file)
+    except (OSError, SyntaxError, ValueError) as error:  # a file that cannot be read, or is not Python
+        at = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        says = getattr(error, "strerror", None) or getattr(error, "msg", None) or error
+        print(one_line(f"{label}: {args.file}{at}: {says}"), file=sys.stderr)
+        return 2
+
+
+def check(number: int, label: str, file: str) -> int:
+    code = compile(Path(file).read_bytes(), file, "exec")
+    try:
+        CHECKS[number - 1](Mine(file, code))
+    except Wrong as wrong:
+        print(f"{label}: wrong", *map(one_line, str(wrong).split("\n")), sep="\n")
+        return 1
+    except BaseException as error:
+        lines = [
+            f"  line {frame.lineno}, in {frame.name}: {frame.line}"
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == file
+        ]
+        if not lines:
+            raise  # not the reader's
+        stopped = isinstance(error, KeyboardInterrupt)
+        says = "stopped by Ctrl-C" if stopped else f"{type(error).__name__}: {error}"
+        print(*map(one_line, [f"{label}: {file}: {says}", *lines[-5:]]), sep="\n", file=sys.stderr)
+        return 130 if stopped else 2
+    print(f"{label}: right")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

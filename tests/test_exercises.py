@@ -1,0 +1,220 @@
+"""scripts/exercises.py: right solutions pass, and each planted mistake is named."""
+
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "scripts" / "exercises.py"
+SOLUTIONS = (ROOT / "tests" / "exercise_solutions.py").read_text(encoding="utf-8")
+main = runpy.run_path(str(SCRIPT))["main"]
+
+
+def check(capsys, path, number: int, source: str) -> tuple[int, list[str]]:
+    """The exit code of an exercise and its lines, on stdout if the code is 0 or 1, else on stderr."""
+    file = path / "mine.py"
+    file.write_text(source, encoding="utf-8")
+    code = main([str(number), str(file)])
+    out, err = capsys.readouterr()
+    assert (not err) if code < 2 else (not out)
+    return code, (out + err).replace(str(file), "mine.py").splitlines()
+
+
+@pytest.mark.parametrize("number", range(1, 13))
+def test_the_solution_is_right(capsys, tmp_path, number):
+    code, (line,) = check(capsys, tmp_path, number, SOLUTIONS)
+    assert code == 0
+    assert line.startswith(f"exercise {number}, ")
+    assert line.endswith(": right")
+
+
+GELU = "0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))"
+ERF = "0.5 * x * (1 + np.vectorize(__import__('math').erf)(x / np.sqrt(2)))"
+NORM = "(x - mean) / np.sqrt(variance + eps) * weight + bias"
+MASK = "np.triu(np.ones((T, S)), 1 + S - T)"
+QKV = "    q, k, v = np.split(qkv, 3, axis=-1)\n"
+SPLIT = "x.reshape(len(x), n_head, -1).transpose(1, 0, 2)"
+ATTENTION = 'attention(layer_norm(resid, **block["ln_1"], eps=eps), **block["attn"], n_head=n_head)'
+MLP = 'x = layer_norm(resid, **block["ln_2"], eps=eps)'
+BY_HEAD = "qkv = np.concatenate(np.split(qkv.reshape(len(x), n_head, 3, -1), 3, axis=2), axis=2)"
+BY_HEAD = f"    {BY_HEAD}.swapaxes(1, 2).reshape(len(x), -1)\n{QKV}"
+MISTAKES = [  # exercise, text of the solution, its replacement, the sentence
+    (1, GELU, ERF, "yours is gelu"),
+    (1, GELU, "np.maximum(x, 0)", "yours is relu"),
+    (1, GELU, "x / (1 + np.exp(-x))", "yours is silu"),
+    (1, GELU, "x / (1 + np.exp(-1.702 * x))", "yours is quick_gelu"),
+    (1, GELU, "np.tanh(x)", "yours is tanh"),
+    (1, GELU, "x", "yours has no activation function"),
+    (1, "x**3", "x**2", "this is none of the known mistakes"),
+    (2, "variance + eps", "variance + 1e-6", "yours has a layer norm with epsilon 1e-06"),
+    (2, "variance + eps", "variance + 1e-12", "yours has a layer norm with epsilon 1e-12"),
+    (2, "x.var(axis=-1", "x.var(ddof=1, axis=-1", "yours has a layer norm with the unbiased variance"),
+    (2, NORM, NORM.replace(" * weight", ""), "yours has a layer norm without its weight"),
+    (2, NORM, NORM.replace(" + bias", ""), "yours has a layer norm without its bias"),
+    (2, NORM, "(x - mean) / np.sqrt(variance + eps)", "yours has a layer norm without weight and bias"),
+    (2, NORM, "x", "yours has no layer norm"),
+    (3, "e.sum(axis=-1, keepdims=True)", "e.sum(axis=-2, keepdims=True)",
+     "this is none of the known mistakes"),
+    (3, "np.exp(x - x.max(axis=-1, keepdims=True))", "np.exp(x)", "softmax of large numbers: [0, 0] is nan"),
+    (3, "- at_target", "+ at_target", "this is none of the known mistakes"),
+    (3, "return np.log(", "return -np.log(", "this is none of the known mistakes"),
+    (3, "return np.log(np.exp(shifted).sum(axis=-1)) - at_target", "return -at_target", "none of the known"),
+    (3, "return np.log(np.exp(shifted).sum(axis=-1)) - at_target",
+     "return (np.log(np.exp(shifted).sum(axis=-1)) - at_target) / np.log(2)",
+     "yours is in bits, not in nats"),
+    (3, "return np.log(np.exp(shifted).sum(axis=-1)) - at_target",
+     "return -np.log(softmax(logits)[np.arange(len(targets)), targets])",
+     "cross_entropy of large numbers: ["),
+    (4, "np.sqrt(K)", "1", "yours scales the scores by 1, not at all"),
+    (4, "np.sqrt(K)", "K", "yours scales the scores by n_head / n_embd, without the square root"),
+    (4, "np.sqrt(K)", "np.sqrt(48)", "yours scales the scores by 1 / sqrt(n_embd)"),
+    (4, MASK, "np.zeros((T, S))", "yours has no causal mask"),
+    (4, MASK, MASK.replace("1 +", "2 +"), "a mask that is off by one: a token sees the next one"),
+    (4, MASK + ", -np.inf", MASK.replace("1 +", "0 +") + ", -1e9", "a token does not see itself"),
+    (4, "-np.inf", "0", "yours puts 0 in place of -inf under the mask"),
+    (4, f"    scores = np.where({MASK}, -np.inf, scores)\n    pattern = softmax(scores)\n",
+     "    pattern = np.tril(softmax(scores))\n", "yours applies the mask after the softmax"),
+    (4, "pattern = softmax(scores)", "pattern = softmax(scores.T).T", "applies the softmax over the queries"),
+    (4, "x @ W_q + b_q, x @ W_k + b_k", "x @ W_k + b_k, x @ W_q + b_q", "yours takes k, q, v for q, k, v"),
+    (4, "    scores = q", "    k, v = (x.astype(np.float16).astype(x.dtype) for x in (k, v))\n    scores = q",
+     "yours rounds keys and values to float16"),
+    (5, QKV, QKV.replace("q, k, v", "v, q, k"), "for q, k, v"),
+    (5, QKV, BY_HEAD, "yours takes q, k and v of one head after the other from qkv"),
+    (5, SPLIT, "x.reshape(len(x), -1, n_head).transpose(2, 0, 1)", "yours interleaves the heads"),
+    (5, SPLIT, "x.reshape(n_head, len(x), -1)", "yours reshapes to heads without a transpose"),
+    (5, "np.concatenate(list(heads), axis=-1)\n    return",
+     "np.stack(list(heads)).reshape(x.shape)\n    return",
+     "yours joins the heads without a transpose"),
+    (5, 'c_attn["weight"] + c_attn["bias"]\n    q', 'c_attn["weight"]\n    q', "yours lacks the bias"),
+    (5, 'return joined @ c_proj["weight"] +', 'return joined @ c_proj["weight"].T +',
+     "has its weight transposed"),
+    (5, 'return joined @ c_proj["weight"] + c_proj["bias"]', 'return joined @ c_proj["weight"]',
+     "lacks the bias"),
+    (6, f"resid + {ATTENTION}", ATTENTION, "yours lacks the residual connection"),
+    (6, "return resid + post", "return post", "yours lacks the residual connection"),
+    (6, "return resid + post", "return x + post", "yours adds to the layer norm's output, not to its input"),
+    (6, 'block["ln_2"]', 'block["ln_1"]', "yours has ln_1 and ln_2 swapped"),
+    (6, f"    resid = resid + {ATTENTION}\n    {MLP}\n",
+     f'    before = resid\n    resid = resid + {ATTENTION}\n    {MLP.replace("(resid", "(before")}\n',
+     "yours gives the MLP the input of attention, in parallel"),
+    (6, "post = gelu(", "post = np.tanh(", "yours is tanh"),
+    (6, "    return resid + post", '    resid = resid + post @ c_proj["weight"] + c_proj["bias"]\n'
+     '    return layer_norm(resid, **block["ln_2"], eps=eps)\n    return resid + post', "yours is post-norm"),
+    (7, '"wte.weight" if tied else "lm_head.weight"', '"wte.weight"', "yours is the tied head, wte"),
+    (7, ".T\n\n\ndef cached", "\n\n\ndef cached", "its transpose by axes (1, 0) would fit"),
+    (8, "if cache:", "if False:", "yours forgets the tokens before the piece"),
+    (8, MASK, "np.triu(np.ones((T, S)), 1)", "yours has a mask that begins at position 0 in each piece"),
+    (8, MASK, "np.zeros((T, S))", "yours lets a token see the later ones of its piece"),
+    (8, "np.sqrt(K)", "1", "yours scales the scores by 1, not at all"),
+    (9, "            n += 2", "            n += 1", "yours lets pairs overlap"),
+    (9, "while n < len(ids):", "while n < len(ids) - 1:", "yours loses the last token"),
+    (9, "== pair:", "== pair and new_id not in out:", "yours merges the first pair only"),
+    (9, "== pair:", "== list(pair):", "yours merges nothing"),
+    (9, "    return out\n", "    return tuple(out)\n", "expected a list"),
+    (10, "dn - mean - through_s", "dn - mean", "yours lacks the gradient through the standard deviation"),
+    (10, "dn - mean - through_s", "dn - through_s", "yours lacks the gradient through the mean"),
+    (10, "(dn - mean - through_s) / s", "dn / s", "lacks the gradients through the mean and the standard"),
+    (10, "dn = dout * weight", "dn = dout", "dx: [0, 0] is"),
+    (10, "(dout * n).sum(axis=0)", "(dout * x).sum(axis=0)", "yours takes x in place of the normalised x"),
+    (10, "dout.sum(axis=0)\n", "dout.mean(axis=0)\n", "yours is a mean over the tokens, not a sum"),
+    (10, "var(axis=-1, keepdims=True) + eps)\n    n", "var(axis=-1, keepdims=True))\n    n",
+     "yours lacks eps"),
+    (11, "np.add.at(dwte, ids, dresid)", "dwte[ids] += dresid",
+     "adds one gradient only for a token that occurs"),
+    (11, "    np.add.at(dwte, ids, dresid)\n", "", "yours lacks the gradient of the embedding"),
+    (11, "dwte = dlogits.T @ final", "dwte = 0 * (dlogits.T @ final)",
+     "lacks the gradient of the output matrix"),
+    (12, "return kept / kept.sum()", "return kept", "yours does not divide by the sum"),
+    (12, "before < p", "before + probabilities[order] <= p", "drops the token with which the sum reaches p"),
+    (12, "order = np.argsort(-probabilities)", "order = np.argsort(probabilities)", "none of the known"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "text", "wrong", "says"), MISTAKES)
+@pytest.mark.filterwarnings("ignore")
+def test_each_planted_mistake_is_named(capsys, tmp_path, number, text, wrong, says):
+    assert SOLUTIONS.count(text) >= 1, text
+    code, lines = check(capsys, tmp_path, number, SOLUTIONS.replace(text, wrong))
+    assert code == 1
+    assert lines[0].endswith(": wrong")
+    assert any(says in line for line in lines[1:]), lines
+
+
+@pytest.mark.parametrize(
+    ("number", "source", "code", "expected"),
+    [
+        (1, "import nothing_here\n", 2,
+         ["exercise 1, gelu: mine.py: ModuleNotFoundError: No module named 'nothing_here'",
+          "  line 1, in <module>: import nothing_here"]),
+        (1, "x = (\n", 2, ["exercise 1, gelu: mine.py, line 1: '(' was never closed"]),
+        (1, "def gelu(x):\n    return h(x)\ndef h(x):\n    return [][0]\n", 2,
+         ["exercise 1, gelu: mine.py: IndexError: list index out of range",
+          "  line 2, in gelu: return h(x)", "  line 4, in h: return [][0]"]),
+        (1, "def gelu(x):\n    x *= 2\n    return x\n", 2,
+         ["exercise 1, gelu: mine.py: ValueError: output array is read-only", "  line 2, in gelu: x *= 2"]),
+        (1, "raise SystemExit('a\\nb\\x1b')\n", 2, None),
+        (1, "def gelu(x):\n    return gelu(x)\n", 2, None),
+        (1, "def gleu(x): pass\n", 1,
+         ["exercise 1, gelu: wrong", "mine.py has no function gelu; did you mean gleu?"]),
+        (1, "gelu = 3\n", 1, ["exercise 1, gelu: wrong", "mine.py has no function gelu"]),
+        (1, "def gelu(x): pass\n", 1,
+         ["exercise 1, gelu: wrong", "gelu returned None: does it end with return?"]),
+        (1, "def gelu(x): return x.sum(-1)\n", 1,
+         ["exercise 1, gelu: wrong", "the result of gelu has shape (21,); expected (21, 100)"]),
+        (1, "def gelu(x): return 'x'\n", 1,
+         ["exercise 1, gelu: wrong", "gelu returned 'x'; expected an array of shape (21, 100)"]),
+        (1, "def gelu(x): return x * float('nan')\n", 1, None),
+        (10, "def layer_norm_backward(dout, x, weight, eps): return dout\n", 1, None),
+        (9, "def merge(ids, pair, new_id): return 3\n", 1,
+         ["exercise 9, a merge of byte-pair encoding: wrong", "merge returned 3; expected a list"]),
+    ],
+)  # fmt: skip
+def test_a_file_that_does_not_work(capsys, tmp_path, number, source, code, expected):
+    got, lines = check(capsys, tmp_path, number, source)
+    assert got == code
+    assert len(lines) <= 7
+    assert "\x1b" not in "".join(lines)
+    assert expected in (None, lines)
+
+
+@pytest.mark.parametrize("name", ["none.py", "", "a\0b"])
+def test_a_file_that_is_not_there(capsys, tmp_path, name):
+    assert main(["1", str(tmp_path / name) if "\0" not in name else name]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+
+
+def test_the_page_has_every_exercise(capsys):
+    assert main([]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert len(listed) == 12
+    for number, line in enumerate(listed, 1):
+        assert main([str(number)]) == 0
+        text = capsys.readouterr().out
+        assert text.startswith(f"{number}. {line[4:]}\n")
+        functions = [part.partition("(")[0] for part in text.split("def ")[1:]]
+        assert functions
+        assert all(f"\ndef {name}(" in SOLUTIONS for name in functions)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX's signals")
+def test_ctrl_c_ends_an_endless_loop_in_one_line(tmp_path):
+    file = tmp_path / "mine.py"
+    loop = "def gelu(x):\n    print('running', flush=True)\n    while True:\n        pass\n"
+    file.write_text(loop, encoding="utf-8")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, SCRIPT, "1", file], **pipes, cwd=ROOT) as process:
+        assert process.stdout.readline() == "running\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    first, line = err.splitlines()
+    assert first == f"exercise 1, gelu: {file}: stopped by Ctrl-C"
+    assert line.startswith("  line ")
+    assert ", in gelu: " in line

@@ -1,0 +1,136 @@
+"""lm-evaluation-harness with tiedgpt against its own `hf` models, on the shipped checkpoints.
+
+Needs the extra `eval`, and torch and transformers for `hf`.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tiedgpt.errors import ArgumentError
+
+pytest.importorskip("lm_eval", reason="lm_eval is not installed: the extra `eval`")
+pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+pytest.importorskip("transformers", reason="transformers is not installed: the extra `parity`")
+pytestmark = pytest.mark.filterwarnings("ignore")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import lm_eval.models.huggingface
+
+    from tiedgpt.lm_eval import TiedGPT
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "weights" / "sonnets.txt").read_text(encoding="utf-8")
+LONG = TEXT[:1500]  # many more tokens than the context of 128
+TASK = """\
+task: sonnets
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {directory}/sonnets.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{context}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: 0
+metric_list:
+  - metric: acc
+"""
+
+
+@pytest.fixture(scope="module", params=["tied", "untied"])
+def models(request):
+    """The same checkpoint in tiedgpt and in transformers."""
+    path = str(ROOT / "weights" / f"shakespeare-{request.param}")
+    logging.disable(logging.WARNING)
+    hf = lm_eval.models.huggingface.HFLM(path, device="cpu", batch_size=1, dtype="float32")
+    yield TiedGPT(path, head=request.param), hf
+    logging.disable(logging.NOTSET)
+
+
+def both(models, method, *requests):
+    """What each of the two models answers to the requests."""
+    instances = [SimpleNamespace(args=request) for request in requests]
+    return [getattr(model, method)(instances, disable_tqdm=True) for model in models]
+
+
+def test_loglikelihoods(models):
+    """Contexts with a common beginning, an empty one, and some that are longer than the context."""
+    contexts = ["", "ROMEO:", "ROMEO: But soft", LONG, LONG[:700], LONG + "<|endoftext|>ROMEO: ", "ROMEO: "]
+    continuations = [" what", "light through yonder window breaks", "\n\nJULIET:\nO, be", LONG[:200]]
+    ours, theirs = both(models, "loglikelihood", *((a, b) for a in contexts for b in continuations))
+    np.testing.assert_allclose([nats for nats, _ in ours], [nats for nats, _ in theirs], rtol=5e-6)
+    assert [greedy for _, greedy in ours] == [greedy for _, greedy in theirs]
+
+
+def test_likeliest_continuations_are_greedy(models):
+    (continuation,) = both(models, "generate_until", ("ROMEO:", {"until": ["\n\n"], "max_gen_toks": 9}))[0]
+    ours, theirs = both(models, "loglikelihood", ("ROMEO:", continuation), ("ROMEO:", "zzz"))
+    assert [greedy for _, greedy in ours] == [greedy for _, greedy in theirs] == [True, False]
+
+
+def test_rolling_loglikelihoods(models):
+    ours, theirs = both(models, "loglikelihood_rolling", ("A",), (LONG,), (TEXT[700:900],), (LONG[:640],))
+    np.testing.assert_allclose(ours, theirs, rtol=5e-6)
+
+
+def test_generated_texts(models):
+    settings = {"until": ["\n\n", "."], "max_gen_toks": 30}
+    prompts = ["ROMEO:", LONG, "JULIET:\nO", "", "\n"]
+    ours, theirs = both(models, "generate_until", *((prompt, settings) for prompt in prompts if prompt))
+    assert ours == theirs
+    assert any(ours)
+    sampled = {**settings, "do_sample": True, "temperature": 0.9, "top_k": 20}
+    requests = [SimpleNamespace(args=("ROMEO:", sampled))] * 3
+    texts = models[0].generate_until(requests, disable_tqdm=True)
+    assert texts == models[0].generate_until(requests, disable_tqdm=True)
+    assert len(set(texts)) > 1
+
+
+def test_a_common_beginning_is_read_once(models, monkeypatch):
+    model, _ = models
+    read, hidden = [], model.model.hidden
+    monkeypatch.setattr(model.model, "hidden", lambda ids, cache: read.append(len(ids)) or hidden(ids, cache))
+    model.cached = []
+    choices = [SimpleNamespace(args=(LONG[:200], f" {word}")) for word in ("love", "hate", "the")]
+    model.loglikelihood(choices, disable_tqdm=True)
+    assert read[0] > 50
+    assert max(read[1:]) < 9
+
+
+def test_a_setting_that_cannot_be(models):
+    with pytest.raises(ArgumentError, match="max_gen_toks is 128; it must be less than the context of 128"):
+        both(models[:1], "generate_until", ("ROMEO:", {"until": [], "max_gen_toks": 128}))
+    with pytest.raises(TypeError, match="pretrianed"):
+        TiedGPT.create_from_arg_string("pretrianed=gpt2")
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path):
+    """`python -m tiedgpt.lm_eval` and `lm_eval --model hf` give the same result on a task of our own."""
+    lines = TEXT.splitlines()
+    with (tmp_path / "sonnets.jsonl").open("w", encoding="utf-8") as file:
+        for n in range(0, 60, 5):
+            choices = [" " + lines[n + 1], " " + lines[-n - 1]]
+            file.write(json.dumps({"context": lines[n] or "The", "choices": choices}) + "\n")
+    (tmp_path / "sonnets.yaml").write_text(TASK.format(directory=tmp_path), encoding="utf-8")
+    path = ROOT / "weights" / "shakespeare-tied"
+    env = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path / "datasets"), "HF_HUB_OFFLINE": "1"}
+    results = []
+    for module, name, more in (("tiedgpt.lm_eval", "tiedgpt", ""), ("lm_eval", "hf", ",dtype=float32")):
+        command = [sys.executable, "-m", module, "run", "--model", name, "--model_args"]
+        command += [f"pretrained={path}{more}", "--device", "cpu", "--tasks", "sonnets"]
+        command += ["--include_path", str(tmp_path), "--output_path", str(tmp_path / name)]
+        done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        (file,) = (tmp_path / name).rglob("results_*.json")
+        results.append(json.loads(file.read_text(encoding="utf-8"))["results"]["sonnets"]["acc,none"])
+    assert results[0] == results[1]
+    assert 0 < results[0] < 1

@@ -1,0 +1,118 @@
+"""tiedgpt as a model of EleutherAI's lm-evaluation-harness.
+
+    pip install 'tiedgpt[eval]'
+    lm_eval run --model tiedgpt --model_args pretrained=gpt2,head=untied --tasks lambada_openai
+
+The harness finds models of other packages in versions after 0.4.13. With an older one, write
+`python -m tiedgpt.lm_eval run` in place of `lm_eval run`.
+"""
+
+from typing import Any
+
+import lm_eval.models  # noqa: F401  (registers the harness's own models)
+import numpy as np
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
+from lm_eval.models.utils import normalize_gen_kwargs
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tqdm import tqdm
+
+from .checkpoints import load_model, load_tokenizer
+from .errors import ArgumentError
+from .generation import Sampling, TextSample, generate_text
+from .model import Array, unembed
+from .ops import cross_entropy
+
+
+@register_model("tiedgpt")
+class TiedGPT(TemplateLM):
+    """`pretrained` and `head` are those of tiedgpt.load_model. The last three arguments are not used."""
+
+    def __init__(
+        self,
+        pretrained: str = "gpt2",
+        head: str | None = None,
+        max_gen_toks: int = 256,
+        batch_size: Any = None,
+        max_batch_size: Any = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.tokenizer = load_model(pretrained, head), load_tokenizer(pretrained)
+        self.max_length, self.max_gen_toks = self.model.config.n_ctx, max_gen_toks
+        self.cache = self.model.new_cache()
+        self.cached: list[int] = []  # the tokens in it
+
+    @property
+    def eot_token_id(self) -> int:
+        if self.tokenizer.eot_id is None:
+            raise ArgumentError("the tokenizer has no <|endoftext|>, which begins a text without a context")
+        return self.tokenizer.eot_id
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        return self.tokenizer.encode(string, special="token")
+
+    def hidden(self, ids: list[int], last: int) -> Array:  # [T] -> [last, D]
+        """The input of the output head for the last tokens. Tokens in the cache are not read again."""
+        pairs = enumerate(zip(ids, self.cached, strict=False))
+        common = next((n for n, (a, b) in pairs if a != b), min(len(ids), len(self.cached)))
+        self.cache.length = start = min(common, len(ids) - last)
+        self.cached = ids
+        return self.model.hidden(ids[start:], self.cache)[-last:]
+
+    def _loglikelihood_tokens(
+        self, requests: list[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
+    ) -> list[tuple[float, bool]]:
+        results: dict[int, tuple[float, bool]] = {}
+        # In this order, texts with the same beginning follow each other.
+        order = sorted(range(len(requests)), key=lambda n: requests[n][1] + requests[n][2])
+        for n in tqdm(order, disable=disable_tqdm, desc="Running loglikelihood requests"):
+            _, context, continuation = requests[n]
+            ids = (context + continuation)[-(self.max_length + 1) :]
+            targets = np.array(continuation[-self.max_length :])
+            logits = unembed(self.hidden(ids[:-1], len(targets)), self.model.W_U)
+            nats = cross_entropy(logits, targets).sum(dtype=np.float64)
+            results[n] = -float(nats), bool((logits.argmax(axis=-1) == targets).all())
+        return [results[n] for n in range(len(requests))]
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        windows: list[tuple[Any, list[int], list[int]]] = []
+        ends = []
+        for (text,) in (request.args for request in requests):
+            ids, prefix = self.tok_encode(text), self.prefix_token_id
+            rolling = get_rolling_token_windows(ids, prefix, max_seq_len=self.max_length, context_len=1)
+            windows += [(None, *make_disjoint_window(window)) for window in rolling]
+            ends.append(len(windows))
+        nats = np.array([nats for nats, _ in self._loglikelihood_tokens(windows, disable_tqdm)])
+        return [float(part.sum()) for part in np.split(nats, ends)[:-1]]
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        results = []
+        for n, request in enumerate(
+            tqdm(requests, disable=disable_tqdm, desc="Running generate_until requests")
+        ):
+            context, settings = request.args
+            settings = normalize_gen_kwargs(settings, self.max_gen_toks)
+            count = settings["max_gen_toks"]
+            if count >= self.max_length:
+                raise ArgumentError(
+                    f"max_gen_toks is {count}; it must be less than the context of {self.max_length}"
+                )
+            sampling = Sampling(greedy=True)
+            if settings["do_sample"] and settings["temperature"]:
+                sampling = Sampling(settings["temperature"], settings.get("top_k"), settings.get("top_p"))
+            ids = self.tok_encode(context)[count - self.max_length :]
+            stop = [text for text in settings["until"] if text]
+            sample = TextSample(self.tokenizer, stop, self.model.config.eos_token_ids)
+            for _ in generate_text(
+                self.model, ids or [self.prefix_token_id], [sample], count, sampling, seed=n
+            ):
+                pass
+            results.append(sample.text)
+        return results
+
+
+if __name__ == "__main__":
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()
