@@ -105,7 +105,7 @@ class TiedGPT(TemplateLM):
             stop = [text for text in settings["until"] if text]
             sample = TextSample(self.tokenizer, stop, self.model.config.eos_token_ids)
             for _ in generate_text(
-                self.model, ids or [self.prefix_token_id], [sample], count, sampling, seed=n
+                self.model, ids or [self.prefix_token_id], [sample], count, [sampling], seed=n
             ):
                 pass
             results.append(sample.text)
