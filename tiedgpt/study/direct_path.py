@@ -26,8 +26,9 @@ def direct_path(
     """{"asymmetry", "self_prediction", "self_prediction_frequent"}.
 
     self_prediction is the share of all tokens that predict themselves, self_prediction_frequent that of the
-    corpus's frequent tokens, None for fewer than MIN_TOKENS of them. The second says more: a token that never
-    occurred in training still has nearly its random start. `progress` is called with numbers of tokens.
+    corpus's frequent tokens. A token that never occurred in training still has nearly its random start, so
+    the second number says more. It is None if there are fewer than MIN_TOKENS frequent tokens. After each
+    piece of work, `progress` is called with the number of tokens in it.
     """
     itself = predicts_itself(model, progress)
     frequent = [] if corpus is None else itself[corpus.frequent()]

@@ -29,7 +29,10 @@ class Layer:
 
 
 def lens(model: GPT2, ids: Any, k: int = 5) -> list[Layer]:
-    """The k likeliest next tokens by each layer after each of `ids` [T], from the embeddings on."""
+    """The k likeliest next tokens by each layer after each of `ids` [T], from the embeddings on.
+
+    The last layer's predictions are the model's. Raises ArgumentError for ids that the model cannot read.
+    """
     ids = check_ids(ids, model.config)
     tape: Tape = {}
     model.hidden(ids, tape=tape)
