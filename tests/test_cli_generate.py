@@ -602,7 +602,7 @@ def test_score_reads_special_tokens_only_when_allowed(run, checkpoint):
 )
 def test_score_refuses_in_one_line(run, checkpoint, tmp_path, monkeypatch, arguments, content, message):
     """Before it reads the weights."""
-    monkeypatch.setattr("tiedgpt.cli.score.load_heads", lambda *_: pytest.fail("the weights were read"))
+    monkeypatch.setattr("tiedgpt.cli.common.load_heads", lambda *_: pytest.fail("the weights were read"))
     file = str(tmp_path / "file.txt")
     (tmp_path / "file.txt").write_bytes(content)
     message = message.replace("FILE", file)

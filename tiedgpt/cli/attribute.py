@@ -10,20 +10,7 @@ from ..errors import one_line
 from ..study.attribution import ablation, attribute
 from ..study.predictions import last_logits, predict
 from ..tokenizer import Tokenizer
-from .common import (
-    add_command,
-    add_head_option,
-    add_json_option,
-    add_model_option,
-    add_special_option,
-    encode,
-    fill,
-    load_heads,
-    open_model,
-    print_json,
-    print_table,
-    spelled,
-)
+from . import common
 from .tokens import candidate_json, end_of, single_token
 
 LARGEST = 10  # parts that are listed by themselves
@@ -47,7 +34,7 @@ EXAMPLES = """\
 
 def add_parser(commands: Any) -> None:
     summary = "Show which parts of the model a logit comes from."
-    parser = add_command(commands, "attribute", run, summary, EXAMPLES)
+    parser = common.add_command(commands, "attribute", run, summary, EXAMPLES)
     parser.description = ABOUT
     add = parser.add_argument
     add("prompt", metavar="PROMPT", help="the text to predict from")
@@ -56,24 +43,24 @@ def add_parser(commands: Any) -> None:
     add("--against", metavar="TOKEN", help="subtract the logit of this token")
     ablate = "set attn.N.head.H, attn.N or mlp.N to 0, layers and heads from 0 (may be repeated)"
     add("--ablate", action="append", default=[], metavar="PART", help=ablate)
-    add_model_option(parser)
-    add_head_option(parser)
-    add_special_option(parser)
-    add_json_option(parser)
+    common.add_model_option(parser)
+    common.add_head_option(parser)
+    common.add_special_option(parser)
+    common.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    name, checkpoint, tokenizer = open_model(args.model)
+    name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
     # Check the input before reading the weights.
-    ids = check_prompt(encode(tokenizer, args.prompt, args.allow_special), config)
+    ids = check_prompt(common.encode(tokenizer, args.prompt, args.allow_special), config)
     token, against = (
         None if text is None else single_token(tokenizer, config.vocab_size, text, args.allow_special)
         for text in (args.token, args.against)
     )
     edit = ablation(config, args.ablate)
     reports = []
-    for model in load_heads(checkpoint, args.head):
+    for model in common.load_heads(checkpoint, args.head):
         logits = last_logits(model, ids)
         first = int(logits.argmax()) if token is None else token
         tokens = [first] if against is None else [first, against]
@@ -85,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
             report["ablated"] = {"parts": args.ablate, **without}
         reports.append(report)
     if args.json:
-        print_json(reports)
+        common.print_json(reports)
         return
     for number, report in enumerate(reports):
         if number:
@@ -101,20 +88,22 @@ def figures(logits: np.ndarray, tokens: list[int], tokenizer: Tokenizer) -> dict
 
 
 def print_report(report: dict[str, Any], tokenizer: Tokenizer) -> None:
-    names = [spelled(tokenizer, token["id"]) for token in report["tokens"]]
+    names = [common.spelled(tokenizer, token["id"]) for token in report["tokens"]]
     what = " less that of ".join(names)
     after = f"after {end_of(report['prompt'])}, by {one_line(report['model'])}, {report['head']}"
-    print(fill(f"The logit of {what} {after}: {report['total']:.3f}"))
+    print(common.fill(f"The logit of {what} {after}: {report['total']:.3f}"))
     print()
     if "ablated" in report:
-        print(fill(f"Ablated (set to 0): {', '.join(report['ablated']['parts'])}"))
-        print_table(change_rows(report, report["ablated"], names))
+        print(common.fill(f"Ablated (set to 0): {', '.join(report['ablated']['parts'])}"))
+        common.print_table(change_rows(report, report["ablated"], names))
         return
     parts = report["parts"]
-    print_table([("", *COLUMNS), *layer_rows(parts), ("total", "", "", "", f"{sum(parts.values()):+.3f}")])
+    common.print_table(
+        [("", *COLUMNS), *layer_rows(parts), ("total", "", "", "", f"{sum(parts.values()):+.3f}")]
+    )
     print(f"\nThe {min(LARGEST, len(parts))} parts that add or subtract the most:\n")
     largest = sorted(parts, key=lambda part: -abs(parts[part]))[:LARGEST]
-    print_table([(part, f"{parts[part]:+.3f}") for part in largest])
+    common.print_table([(part, f"{parts[part]:+.3f}") for part in largest])
 
 
 def layer_rows(parts: dict[str, float]) -> list[tuple[str, ...]]:

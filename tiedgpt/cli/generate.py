@@ -343,9 +343,9 @@ class Continuation:
                 next(growth)
             print()
             if self._args.logprobs is not None:
-                rows = ((prediction.token, [prediction]) for prediction in self.predictions(number - 1))
+                rows = ((prediction.token, prediction) for prediction in self.predictions(number - 1))
                 print()
-                print_predictions(self._tokenizer, "logprob", [self.head], rows)
+                print_predictions(self._tokenizer, "logprob", rows)
 
 
 def prompt_loop(

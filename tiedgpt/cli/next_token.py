@@ -14,25 +14,7 @@ from ..study.corpus import Corpus
 from ..study.paths import PATH_PARTS, log_probabilities, paths_of, top_k
 from ..study.predictions import next_tokens, predict
 from ..tokenizer import Tokenizer
-from .common import (
-    add_command,
-    add_head_option,
-    add_json_option,
-    add_model_option,
-    add_special_option,
-    encode,
-    fill,
-    load_heads,
-    note,
-    open_model,
-    positive_int,
-    print_json,
-    print_table,
-    read_text,
-    source_name,
-    spelled,
-    token_json,
-)
+from . import common
 from .tokens import candidate_json, end_of, single_token
 
 ABOUT = """\
@@ -54,20 +36,20 @@ EXAMPLES = """\
 
 def add_parser(commands: Any) -> None:
     summary = "Show the likeliest next tokens after a prompt."
-    parser = add_command(commands, "next", run, summary, EXAMPLES)
+    parser = common.add_command(commands, "next", run, summary, EXAMPLES)
     parser.description = ABOUT
     add = parser.add_argument
     add("prompt", nargs="?", metavar="PROMPT", help="the text to predict from")
-    add_model_option(parser)
-    add_head_option(parser)
+    common.add_model_option(parser)
+    common.add_head_option(parser)
     shown = "show the K likeliest tokens (default: %(default)s)"
-    add("-k", "--top-k", type=positive_int, default=10, metavar="K", help=shown)
+    add("-k", "--top-k", type=common.positive_int, default=10, metavar="K", help=shown)
     paths = 'in place of PROMPT: texts of one token each, with their spaces: " York"'
     add("--paths", nargs="+", metavar="TOKEN", help=paths)
     corpus = "with --paths, a text in UTF-8: also show what follows in it; - for stdin"
     add("--corpus", metavar="FILE", help=corpus)
-    add_special_option(parser)
-    add_json_option(parser)
+    common.add_special_option(parser)
+    common.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -75,35 +57,28 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError("expected either PROMPT or --paths TOKEN (try: tiedgpt next -h)")
     if args.corpus is not None and args.paths is None:
         raise ArgumentError("--corpus needs --paths")
-    name, checkpoint, tokenizer = open_model(args.model)
+    name, checkpoint, tokenizer = common.open_model(args.model)
     if args.paths is not None:
         run_paths(args, name, checkpoint, tokenizer)
         return
-    ids = check_prompt(encode(tokenizer, args.prompt, args.allow_special), checkpoint.config)
-    models = load_heads(checkpoint, args.head)
+    ids = check_prompt(common.encode(tokenizer, args.prompt, args.allow_special), checkpoint.config)
+    models = common.load_heads(checkpoint, args.head)
     predictions = next_tokens(models, ids, args.top_k)
     heads = [model.config.head for model in models]
     if args.json:
-        common = {"prompt": args.prompt, "prompt_ids": ids}
-        print_json(
-            [
-                {
-                    "model": name,
-                    "head": head,
-                    **common,
-                    "next": [candidate_json(tokenizer, p) for p in of_head],
-                }
-                for head, of_head in zip(heads, predictions, strict=True)
-            ]
+        prompt = {"prompt": args.prompt, "prompt_ids": ids}
+        listed = ([candidate_json(tokenizer, p) for p in by_head] for by_head in predictions)
+        common.print_json(
+            [{"model": name, "head": h, **prompt, "next": n} for h, n in zip(heads, listed, strict=True)]
         )
         return
-    print(fill(f"The likeliest tokens after {end_of(args.prompt)} by {one_line(name)}:"))
+    print(common.fill(f"The likeliest tokens after {end_of(args.prompt)} by {one_line(name)}:"))
     titles = heads if len(heads) > 1 else ["probability"]
     rows = [("", *chain.from_iterable((title, "logit", "rank") for title in titles))]
     for by_head in zip(*predictions, strict=True):
         cells = ((f"{p.probability:.2%}", f"{p.logit:.2f}", f"{p.rank:,}") for p in by_head)
-        rows.append((spelled(tokenizer, by_head[0].token), *chain.from_iterable(cells)))
-    print_table(rows)
+        rows.append((common.spelled(tokenizer, by_head[0].token), *chain.from_iterable(cells)))
+    common.print_table(rows)
 
 
 def run_paths(args: argparse.Namespace, name: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
@@ -111,16 +86,18 @@ def run_paths(args: argparse.Namespace, name: str, checkpoint: Checkpoint, token
     tokens = np.array([single_token(tokenizer, V, text, args.allow_special) for text in args.paths])
     corpus = None
     if args.corpus is not None:
-        source = source_name(args.corpus)
-        corpus = Corpus.of(encode(tokenizer, read_text(args.corpus), args.allow_special, source), V)
+        source = common.source_name(args.corpus)
+        corpus = Corpus.of(
+            common.encode(tokenizer, common.read_text(args.corpus), args.allow_special, source), V
+        )
         for token in tokens[corpus.counts[tokens] == 0]:
-            note(f"{spelled(tokenizer, token)} does not occur in {source}")
-    models = load_heads(checkpoint, args.head)
+            common.note(f"{common.spelled(tokenizer, token)} does not occur in {source}")
+    models = common.load_heads(checkpoint, args.head)
     reports = [
         {"model": name, **paths_report(model, tokenizer, tokens, corpus, args.top_k)} for model in models
     ]
     if args.json:
-        print_json(reports)
+        common.print_json(reports)
         return
     for report in reports:
         if len(reports) > 1:
@@ -141,7 +118,7 @@ def paths_report(
             following[path] = [candidate_json(tokenizer, prediction) for prediction in predictions]
         if corpus is not None:
             following["corpus"] = most_common(tokenizer, *corpus.row(token), k)
-        report["tokens"].append({**token_json(tokenizer, token), "next": following})
+        report["tokens"].append({**common.token_json(tokenizer, token), "next": following})
     # raw scores are entries of one matrix and compare as they are; logits of two rows only as probabilities
     scored = {path: rows if path == "raw" else log_probabilities(rows) for path, rows in logits.items()}
     for (i, a), (j, b) in pairwise(enumerate(tokens)):
@@ -158,7 +135,7 @@ def most_common(
     """The k most common successors in the corpus; none for a token that does not occur in it."""
     return [
         {
-            **token_json(tokenizer, successors[place]),
+            **common.token_json(tokenizer, successors[place]),
             "count": int(counts[place]),
             "probability": float(counts[place] / counts.sum()),
         }
@@ -169,27 +146,29 @@ def most_common(
 def print_paths(report: dict[str, Any], tokenizer: Tokenizer) -> None:
     """A table for each token, a column for each path; a table for each pair, a column for each order."""
     for after in report["tokens"]:
-        print(f"Likeliest next tokens after {spelled(tokenizer, after['id'])}:")
+        print(f"Likeliest next tokens after {common.spelled(tokenizer, after['id'])}:")
         columns = []
         for path, rows in after["next"].items():
             values = (f"{row['logit']:.2f}" if path == "raw" else f"{row['probability']:.1%}" for row in rows)
             cells = zip(rows, values, strict=True)
-            columns.append([path, *(f"{spelled(tokenizer, row['id'])} {value:>5}" for row, value in cells)])
+            columns.append(
+                [path, *(f"{common.spelled(tokenizer, row['id'])} {value:>5}" for row, value in cells)]
+            )
         ranks = ["", *map(str, range(1, max(map(len, columns))))]
-        print_table(list(zip_longest(ranks, *columns, fillvalue="")))
+        common.print_table(list(zip_longest(ranks, *columns, fillvalue="")))
         print()
     for pair in report["pairs"]:
-        a, b = (spelled(tokenizer, token) for token in pair["ids"])
+        a, b = (common.spelled(tokenizer, token) for token in pair["ids"])
         orders: list[tuple[str, ...]] = [("", f"{a} then {b}", f"{b} then {a}")]
         for path, scores in pair["scores"].items():
             form = {"raw": "{:.2f}", "corpus": "{:,} times"}.get(path, "{:.3g}%")
             values = scores if path in ("raw", "corpus") else 100 * np.exp(scores)
             orders.append((path, *map(form.format, values)))
-        print_table(orders)
+        common.print_table(orders)
         print()
     paths = report["tokens"][0]["next"]
     legend = [f"{path}: {parts}" for path, parts in PATH_PARTS.items() if path in paths]
     legend[0] += " (scores; the others are probabilities)"
     if "corpus" in paths:
         legend.append("corpus: share of what follows in the text")
-    print(fill("; ".join(legend) + "."))
+    print(common.fill("; ".join(legend) + "."))

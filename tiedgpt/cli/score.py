@@ -11,21 +11,7 @@ from ..checks import check_stride, check_text
 from ..errors import ArgumentError, TiedGPTError, one_line
 from ..evaluation import Score, predicted_places, score, score_of, windows
 from ..study.predictions import Prediction, token_predictions
-from .common import (
-    Progress,
-    add_command,
-    add_head_option,
-    add_json_option,
-    add_model_option,
-    add_special_option,
-    encode,
-    load_heads,
-    open_model,
-    positive_int,
-    print_json,
-    read_text,
-    source_name,
-)
+from . import common
 from .tokens import prediction_json, print_predictions
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
@@ -49,15 +35,15 @@ EXAMPLES = """\
 
 
 def add_parser(commands: Any) -> None:
-    parser = add_command(commands, "score", run, "Measure how well a model predicts a text.", EXAMPLES)
+    parser = common.add_command(commands, "score", run, "Measure how well a model predicts a text.", EXAMPLES)
     parser.description = ABOUT
     add = parser.add_argument
     add("file", metavar="FILE", help="a text in UTF-8; - for stdin")
-    add_model_option(parser)
-    add_head_option(parser)
+    common.add_model_option(parser)
+    common.add_head_option(parser)
     add(
         "--stride",
-        type=positive_int,
+        type=common.positive_int,
         metavar="N",
         help="tokens from the start of one window to the next, at most the context; a smaller stride is "
         "slower and gives each token a longer context (default: half the context, 512 for gpt2)",
@@ -68,13 +54,13 @@ def add_parser(commands: Any) -> None:
         help="also list each token with its surprisal (-log2 of its probability, in bits) and the likeliest "
         "other tokens; on a terminal, below 1 bit is green, from 5 bits yellow, from 10 bits red",
     )
-    add_special_option(parser)
-    add_json_option(parser)
+    common.add_special_option(parser)
+    common.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    text = read_text(args.file)
-    name, checkpoint, tokenizer = open_model(args.model)
+    text = common.read_text(args.file)
+    name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
     # Check the input before reading the weights.
     if args.stride is not None and args.stride > config.n_ctx:
@@ -83,16 +69,16 @@ def run(args: argparse.Namespace) -> None:
         )
     stride = check_stride(args.stride, config)
     try:
-        ids = check_text(encode(tokenizer, text, args.allow_special), config)
+        ids = check_text(common.encode(tokenizer, text, args.allow_special), config)
     except TiedGPTError as error:
-        raise ArgumentError(f"{source_name(args.file)}: {error}") from error
+        raise ArgumentError(f"{common.source_name(args.file)}: {error}") from error
 
-    models = load_heads(checkpoint, args.head)
+    models = common.load_heads(checkpoint, args.head)
     heads = [model.config.head for model in models]
     places = predicted_places(ids.size, config.n_ctx, stride)
     results: list[Score] = []
     predictions: list[list[Prediction]] = []  # by each head, with --tokens
-    with Progress("scoring", len(models) * ids.size, "token") as progress:
+    with common.Progress("scoring", len(models) * ids.size, "token") as progress:
         for model in models:
             if args.tokens:
                 predictions.append(token_predictions(model, ids, stride, ALTERNATIVES, progress.add))
@@ -102,28 +88,29 @@ def run(args: argparse.Namespace) -> None:
                 results.append(score(model, tokenizer, ids, stride, progress.add))
     text_bytes = len(text.encode())
     if args.json:
-        common = {"text_tokens": ids.size, "text_bytes": text_bytes, "file": args.file}
-        common |= {"context": config.n_ctx, "stride": stride}
+        text_fields = {"text_tokens": ids.size, "text_bytes": text_bytes, "file": args.file}
+        text_fields |= {"context": config.n_ctx, "stride": stride}
         documents = []
         for number, result in enumerate(results):
-            documents.append({"model": name, "head": heads[number], **asdict(result), **common})
+            documents.append({"model": name, "head": heads[number], **asdict(result), **text_fields})
             if args.tokens:
                 documents[-1]["predictions"] = [
                     {"place": place, **prediction_json(tokenizer, prediction, "bits")}
                     for place, prediction in zip(places.tolist(), predictions[number], strict=True)
                 ]
-        print_json(documents)
+        common.print_json(documents)
         return
-    if args.tokens:
-        by_place = dict(zip(places.tolist(), zip(*predictions, strict=True), strict=True))
-        rows = ((token, by_place.get(place, ())) for place, token in enumerate(ids.tolist()))
-        print_predictions(tokenizer, "bits", heads, rows)
+    for head, by_head in zip(heads, predictions, strict=False):  # there are none without --tokens
+        if len(heads) > 1:
+            print(f"--- {head} ---")
+        by_place = dict(zip(places.tolist(), by_head, strict=True))
+        print_predictions(tokenizer, "bits", ((one, by_place.get(n)) for n, one in enumerate(ids.tolist())))
         print()
     count = len(windows(ids.size, config.n_ctx, stride))
     each_window = f" of each of {count:,} windows" if stride == config.n_ctx and count > 1 else ""
     label = heads[0] if len(heads) == 1 else "both heads"
     print(
-        one_line(f"{name}, {label}, on {source_name(args.file)}"),
+        one_line(f"{name}, {label}, on {common.source_name(args.file)}"),
         "" if len(heads) == 1 else f"\n{'':15}" + columns(heads),
         f"loss           {columns(f'{result.nll:.4f}' for result in results)}  nats per token",
         f"perplexity     {columns(f'{result.perplexity:,.2f}' for result in results)}  "

@@ -4,7 +4,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import ArgumentError, short_repr
@@ -55,37 +55,24 @@ def prediction_json(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> 
     return {**token, "rank": prediction.rank, "alternatives": others}
 
 
-def print_predictions(
-    tokenizer: Tokenizer, unit: str, heads: Sequence[str], rows: Iterable[tuple[int, Sequence[Prediction]]]
-) -> None:
-    """A line for each token: its surprisal or log probability by each head, and other tokens as far as fit.
+def print_predictions(tokenizer: Tokenizer, unit: str, rows: Iterable[tuple[int, Prediction | None]]) -> None:
+    """A line for each token: its surprisal or log probability, and the likeliest others as far as they fit.
 
-    A token that was not predicted has "-" for these. On a terminal, numbers and tokens have colours.
+    A token that was not predicted has "-". On a terminal, numbers and tokens have colours.
     """
-    names = [unit] if len(heads) == 1 else [f"{unit}, {head}" for head in heads]
-    widths = [max(len(name), 6) for name in names]
-    space = shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths)
+    width = max(len(unit), 6)
+    space = shutil.get_terminal_size().columns - width - 2
     limit = min(14, max(6, space))  # columns of the token
-    fitting = max(0, space - limit) // (OTHER + 2) // len(heads)  # alternatives by each head
-    others = ["likeliest others" if len(heads) == 1 else f"others, {head}" for head in heads]
-    titles = [title.ljust((OTHER + 2) * fitting - 2) for title in others] if fitting else []
-    print("  ".join([*map(str.rjust, names, widths), "token".ljust(limit), *titles]).rstrip())
-    for token, predictions in rows:
-        name = spelled(tokenizer, token, limit).ljust(limit)
-        numbers = ["-".rjust(width) for width in widths]
-        bits = [surprisal(prediction.log_probability) for prediction in predictions]
-        if predictions:
-            values = (in_unit(prediction.log_probability, unit) for prediction in predictions)
-            numbers = [
-                painted(f"{x:{width}.2f}", b) for x, width, b in zip(values, widths, bits, strict=True)
-            ]
-            name = painted(name, sum(bits) / len(bits))
-        listed = [
-            f"{spelled(tokenizer, other, OTHER - 5)} {math.exp(log_p):4.0%}".ljust(OTHER)
-            for prediction in predictions
-            for other, log_p in prediction.alternatives[:fitting]
-        ]
-        print("  ".join([*numbers, name, *listed]).rstrip())
+    fitting = max(0, space - limit) // (OTHER + 2)  # alternatives
+    print(f"{unit:>{width}}  {'token':{limit}}  {'likeliest others' if fitting else ''}".rstrip())
+    for token, prediction in rows:
+        cells = ["-".rjust(width), spelled(tokenizer, token, limit).ljust(limit)]
+        if prediction is not None:
+            cells[0] = f"{in_unit(prediction.log_probability, unit):{width}.2f}"
+            cells = [painted(cell, surprisal(prediction.log_probability)) for cell in cells]
+            for other, log_p in prediction.alternatives[:fitting]:
+                cells.append(f"{spelled(tokenizer, other, OTHER - 5)} {math.exp(log_p):4.0%}".ljust(OTHER))
+        print("  ".join(cells).rstrip())
 
 
 def painted(text: str, bits: float) -> str:
