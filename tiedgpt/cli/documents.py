@@ -18,7 +18,10 @@ from ..scale.shards import Plan, Shard
 from .common import BOTH, Progress, load, note, open_model, positive_int
 
 LOCK = ".run.lock"  # of the process that joins the parts
-FLAGS = ("out", "field", "resume", "scores_only", "strict", "shard_size", "workers", "dask", "part")
+FLAGS = (
+    *("out", "field", "resume", "scores_only", "strict", "shard_size", "workers", "dask", "part"),
+    *("max_tokens", "cut"),  # of score alone
+)
 UNITS = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -86,6 +89,8 @@ def check_documents_flags(args: argparse.Namespace, excluded: dict[str, Any]) ->
         raise ArgumentError("--jsonl needs --out, the file to write")
     if args.head == BOTH:
         raise ArgumentError("--head both and --jsonl exclude each other: run the command once for each head")
+    if getattr(args, "cut", False) and not args.max_tokens:
+        raise ArgumentError("--cut needs --max-tokens")
     if args.part and "-" in args.jsonl:
         raise ArgumentError("--part cannot read stdin: save it to a file first")
     if (args.workers or args.dask) and not find_spec("distributed"):

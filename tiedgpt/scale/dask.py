@@ -5,47 +5,80 @@ worker reads the rest from the files, so they must be on storage that all worker
 model once. What is done is what has a part, so the scheduler holds nothing that would be lost with it.
 """
 
+import asyncio
 import json
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import dask
 from distributed import Client, Future, KilledWorker, LocalCluster
+from distributed.comm import connect as open_connection
+from distributed.security import Security
 
 from ..errors import TiedGPTError
 from ..text import note
 from .rows import open_job
 from .shards import Shard
 
-CONNECT = "10s"  # until a scheduler must have answered
+CONNECT = 10  # seconds until a scheduler must have answered
 AHEAD = 3  # tasks for each thread: enough that no worker waits, few to start again if the workers die
 
 
 @contextmanager
 def connect(workers: int | None, address: str | None) -> Iterator[Client]:
     """A client of `workers` new processes here, or of the scheduler at an address or in a file."""
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    with ExitStack() as stack, dask.config.set({"distributed.comm.timeouts.connect": CONNECT}):
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is raised
+    with ExitStack() as stack, dask.config.set({"distributed.comm.timeouts.connect": f"{CONNECT}s"}):
         if workers:
-            cluster = LocalCluster(
-                n_workers=workers,
-                threads_per_worker=1,
-                host="127.0.0.1",
-                dashboard_address=None,
-                memory_limit=0,
-                silence_logs=logging.CRITICAL,
-            )
+            with ctrl_c_for_this_process_only():
+                cluster = LocalCluster(
+                    n_workers=workers,
+                    threads_per_worker=1,
+                    host="127.0.0.1",
+                    dashboard_address=None,
+                    memory_limit=0,
+                    silence_logs=logging.CRITICAL,
+                )
             address = stack.enter_context(cluster).scheduler_address
-        assert address
         try:
-            client = Client(_read_address(address), set_as_default=False, timeout=CONNECT)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise TiedGPTError(f"no Dask scheduler at {address}: {error}") from error
+            address = _read_address(str(address))
+            asyncio.run(_try(address))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise TiedGPTError(f"no Dask scheduler at {address}: {error or 'no answer'}") from error
+        client = Client(address, set_as_default=False, timeout=CONNECT)
         yield stack.enter_context(client)
+
+
+@contextmanager
+def ctrl_c_for_this_process_only() -> Iterator[None]:
+    """Block SIGINT, which the terminal sends to all processes, in those that are started here and later.
+
+    They inherit the block from the thread that starts them. The resource tracker of multiprocessing, which
+    would unblock SIGINT in that thread, is started before.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+async def _try(address: str) -> None:
+    """Connect and shake hands. (A Client waits for a server of another kind without end.)"""
+    security = Security().get_connection_args("client")
+    connection = await asyncio.wait_for(open_connection(address, **security), CONNECT)
+    await connection.close()
 
 
 def _read_address(address: str) -> str:
