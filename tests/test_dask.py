@@ -71,6 +71,7 @@ class Runs:
         self.environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(folder), checkout]),
+            "XDG_CACHE_HOME": str(folder / "cache"),
             "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0",
         }
         self.processes: list[subprocess.Popen] = []
@@ -114,8 +115,8 @@ def runs(tmp_path, checkpoint, source):  # noqa: F811
     (tmp_path / "in.jsonl").write_bytes(source.read_bytes())
     yield runs
     for process in runs.processes:
-        if process.poll() is None:
-            process.kill()
+        process.kill()
+        with suppress(ValueError):  # it was read before
             process.communicate()
 
 
@@ -257,11 +258,14 @@ def test_two_threads_of_a_worker_load_one_model(runs, monkeypatch, checkpoint):
 
     from tiedgpt.scale import rows
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(runs.folder / "cache"))
     insert(runs.folder, 30, "WAIT here")
     process = runs.start("--workers", "1")
     wait_for(lambda: waiting(runs.folder))
     loads, load_model = [], rows.load_model
-    monkeypatch.setattr(rows, "load_model", lambda *rest: loads.append(rest) or load_model(*rest))
+    monkeypatch.setattr(
+        rows, "load_model", lambda *rest, **mapped: loads.append(rest) or load_model(*rest, **mapped)
+    )
     monkeypatch.setattr(rows, "single_thread", lambda: None)
     with ThreadPoolExecutor(8) as pool:
         jobs = list(pool.map(rows.open_job, [str(runs.folder / "out.jsonl.parts")] * 8))

@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread, main_thread
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -52,8 +52,12 @@ def empty_weight(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     work, a token takes an eighth less time than with all matrices in row order, or all but wte in column
     order.
     """
-    is_tall = len(shape) == 2 and shape[0] >= shape[1]
-    return aligned(shape, dtype, "F" if is_tall else "C")
+    return aligned(shape, dtype, weight_order(shape))
+
+
+def weight_order(shape: tuple[int, ...]) -> Literal["C", "F"]:
+    """The memory order of a parameter."""
+    return "F" if len(shape) == 2 and shape[0] >= shape[1] else "C"
 
 
 def keep_freed_memory() -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from queue import Empty, SimpleQueue
@@ -18,6 +19,8 @@ from typing import Any
 
 import dask
 from distributed import Client, Future, KilledWorker, LocalCluster
+from distributed.client import ClosedClientError
+from distributed.comm import CommClosedError
 from distributed.comm import connect as open_connection
 from distributed.security import Security
 
@@ -28,6 +31,8 @@ from .shards import Shard
 
 CONNECT = 10  # seconds until a scheduler must have answered
 AHEAD = 3  # tasks for each thread: enough that no worker waits, few to start again if the workers die
+
+LOST = "the connection to the Dask scheduler is lost"
 
 
 @contextmanager
@@ -114,7 +119,7 @@ class Tasks:
                     continue
                 future = None
             if future is None or future.cancelled():
-                raise TiedGPTError("the connection to the Dask scheduler is lost")
+                raise TiedGPTError(LOST)
             return self.running.pop(future), future
 
     def cancel(self) -> None:
@@ -137,7 +142,7 @@ def run_shards(
     """
     if not client.nthreads():
         note("the Dask scheduler has no workers yet; waiting for them")
-    killers: list[Shard] = []
+    killers: list[Shard] = []  # shards whose workers died
     left = list(reversed(shards))
     tasks = Tasks(client)
     try:
@@ -154,6 +159,8 @@ def run_shards(
                     done(shard, future.result(), len(client.nthreads()))
                 except KilledWorker:
                     killers.append(shard)
+    except (CommClosedError, ClosedClientError, CancelledError) as error:
+        raise TiedGPTError(LOST) from error
     finally:
         if client.status == "running":
             tasks.cancel()

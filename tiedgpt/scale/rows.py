@@ -16,7 +16,7 @@ from ..checkpoints import load_model, open_checkpoint
 from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer, vocabulary_files
 from ..documents import generate_documents, score_documents
-from ..errors import TiedGPTError, short_repr
+from ..errors import CheckpointError, TiedGPTError, short_repr
 from ..evaluation import Score
 from ..model import GPT2
 from ..tokenizer import Tokenizer
@@ -179,5 +179,9 @@ def open_job(directory: str) -> Job:
             if fingerprint(checkpoint, tokenizer) != settings["model"]:
                 raise TiedGPTError(f"{path}: this worker has another model there than the run")
             single_thread()
-            _jobs[directory] = Job(Path(directory), plan, load_model(path, settings["head"]), tokenizer)
+            try:
+                model = load_model(path, settings["head"], mapped=True)
+            except (CheckpointError, OSError):  # a cache directory that cannot be written
+                model = load_model(path, settings["head"])
+            _jobs[directory] = Job(Path(directory), plan, model, tokenizer)
         return _jobs[directory]
