@@ -3,7 +3,8 @@
     python scripts/tying_experiment.py tinyshakespeare.txt OUT
 
 takes an hour or more on two cores. Ctrl-C stops it; the same command then continues with the runs that are
-missing. If none is missing, it only writes the tables and the pictures again. It writes to OUT:
+missing. If none is missing, it only writes the tables and the pictures again. With `--workers N` it does N
+runs at a time, one thread each; they need Dask: `pip install -e .[dask]`. It writes to OUT:
 
     runs.jsonl       one line for each finished run: its settings, its losses, the numbers of `tiedgpt study`
     models/NAME      the model of each run, an ordinary checkpoint (120 MB in all)
@@ -30,7 +31,8 @@ import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -43,6 +45,7 @@ import tiedgpt
 from tiedgpt.checkpoints import open_checkpoint
 from tiedgpt.checkpoints.files import StagedFiles
 from tiedgpt.evaluation import bits_per_nat
+from tiedgpt.scale.rows import single_thread
 from tiedgpt.study import look_up
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import MIN_COUNT, Corpus
@@ -110,6 +113,7 @@ class Grid:
     n_head: int = 4
     batch: int = 32
     context: int = 128
+    threads: int = 2  # of a run; 1 if several are done at a time
 
     def runs(self) -> Iterator[Run]:
         """For each text and depth the tied models come first, because the others are compared with them."""
@@ -122,7 +126,12 @@ class Grid:
     def settings(self, run: Run) -> Settings:
         steps = run.text.steps  # eval_every=steps: `train` makes the other evaluations
         return Settings(
-            steps=steps, batch=self.batch, context=self.context, eval_every=steps, seed=run.seed, threads=2
+            steps=steps,
+            batch=self.batch,
+            context=self.context,
+            eval_every=steps,
+            seed=run.seed,
+            threads=self.threads,
         )
 
     def config(self, layers: int, tokenizer: tiedgpt.Tokenizer) -> tiedgpt.Config:
@@ -188,17 +197,16 @@ def settings_of(run: Run, grid: Grid, data: Data) -> Line:
     return {**sizes, **asdict(grid.settings(run)), "texts": texts, "partner": partner and partner.name}
 
 
-def train_and_study(run: Run, grid: Grid, data: Data, out: Path, progress: Callable[[float], Any]) -> Line:
-    """Train, study and save one model; return its line for runs.jsonl."""
+def train_run(run: Run, grid: Grid, data: Data, out: Path, progress: Callable[[float], Any]) -> Line:
+    """Train and save one model; return its line for runs.jsonl, without the study."""
     start = tiedgpt.GPT2.random(grid.config(run.layers, data.tokenizer), run.seed)
     if init := HEAD_INITS[run.head]:
         start = start.untie(init, run.seed)
     trainer = Trainer(start, data.part(run.text), data.held_out, grid.settings(run))
     curve, seconds = train(trainer, data.bits, lambda: progress(run.work / run.text.steps))
     model = trainer.best_model()
-    partner = grid.partner(run)
-    tied_W_E = tiedgpt.load_model(out / "models" / partner.name).W_E if partner else None
-    line = {
+    tiedgpt.save_model(model, data.tokenizer, out / "models" / run.name)
+    return {
         "name": run.name,
         "text": run.text.name,
         "layers": run.layers,
@@ -209,13 +217,21 @@ def train_and_study(run: Run, grid: Grid, data: Data, out: Path, progress: Calla
         "seconds_per_step": seconds,
         "best": min(curve, key=lambda point: point["held_out"]),
         "curve": curve,
+    }
+
+
+def study_run(line: Line, run: Run, grid: Grid, data: Data, out: Path) -> Line:
+    """The line with the study of the model that was saved, and of its partner, which was saved before."""
+    partner = grid.partner(run)
+    model = tiedgpt.load_model(out / "models" / run.name)
+    tied_W_E = tiedgpt.load_model(out / "models" / partner.name).W_E if partner else None
+    return {
+        **line,
         "direct_path": direct_path(model, data.corpus),
         "bigrams": bigrams(model, data.corpus),
         "embeddings": embeddings(model, data.corpus, tied_W_E),
         "loss": losses(model, data.held_out),
     }
-    tiedgpt.save_model(model, data.tokenizer, out / "models" / run.name)
-    return line
 
 
 def train(trainer: Trainer, bits: float, progress: Callable[[], Any]) -> tuple[list[Line], float]:
@@ -249,8 +265,63 @@ def step_at(steps: int, share: float) -> int:
 
 # All runs
 
+Do = Callable[[list[Run], Callable[[float], Any]], Iterator[Line]]  # runs, progress -> the lines of the runs
 
-def run_grid(grid: Grid, data: Data, out: Path) -> dict[str, Line]:
+
+def in_turn(grid: Grid, data: Data, out: Path) -> Do:
+    """Do the runs one after the other."""
+
+    def do(runs: list[Run], progress: Callable[[float], Any]) -> Iterator[Line]:
+        for run in runs:
+            yield study_run(train_run(run, grid, data, out, progress), run, grid, data, out)
+
+    return do
+
+
+def at_once(grid: Grid, corpus: str, out: Path, workers: int | None, address: str | None) -> Do:
+    """Do several runs at a time, on the workers of a Dask cluster, which must see the files."""
+    from tiedgpt.scale.dask import Tasks, connect
+
+    def do(runs: list[Run], progress: Callable[[float], Any]) -> Iterator[Line]:
+        with connect(workers, address) as client:
+            if address:  # own workers find this file in sys.path
+                client.upload_file(__file__)
+            tasks, trained = Tasks(client), {}
+            shared = (grid, os.path.abspath(corpus), out.absolute())
+            for run in sorted(runs, key=lambda run: -run.work):  # a long one last would keep one core busy
+                trained[run] = tasks.submit(None, train_task, run, *shared)
+            for run in runs:
+                partner = grid.partner(run)
+                after = trained.get(partner) if partner else None  # None if it was trained before
+                tasks.submit(run, study_task, trained[run], after, run, *shared)
+            try:
+                while tasks.running:
+                    studied, future = tasks.next()
+                    line = future.result()
+                    if studied:
+                        progress(studied.work)
+                        yield line
+            finally:
+                tasks.cancel()
+
+    return do
+
+
+def train_task(run: Run, grid: Grid, corpus: str, out: Path) -> Line:
+    single_thread()
+    return train_run(run, grid, data_of(corpus, grid.vocab_size), out, lambda work: None)
+
+
+def study_task(line: Line, _partner: Line | None, run: Run, grid: Grid, corpus: str, out: Path) -> Line:
+    return study_run(line, run, grid, data_of(corpus, grid.vocab_size), out)
+
+
+@cache
+def data_of(corpus: str, vocab_size: int) -> Data:
+    return Data.of(read_text(corpus), vocab_size)
+
+
+def run_grid(grid: Grid, data: Data, out: Path, do: Do) -> dict[str, Line]:
     """Do the missing runs; return the line of every run by its name."""
     for text in grid.texts:  # check all before an hour of training
         if (size := data.part(text).size) <= grid.context:
@@ -275,15 +346,15 @@ def run_grid(grid: Grid, data: Data, out: Path) -> dict[str, Line]:
         )
     form = "{desc}{percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
     with tqdm(total=sum(run.work for run in left), bar_format=form, disable=not left) as bar:
-        for run in left:
-            bar.set_description(f"run {len(done) + 1} of {len(wanted)}, {run.name}")
-            line = train_and_study(run, grid, data, out, bar.update)
+        bar.set_description(f"{len(done)} of {len(wanted)} runs done")
+        for line in do(left, bar.update) if left else ():
             with open(path, "a", encoding="utf-8") as file:  # complete if it ends in a line break
                 file.write(json.dumps(line) + "\n")
-            done[run.name] = line
-            best = line["best"]
+            done[line["name"]] = line
+            bar.set_description(f"{len(done)} of {len(wanted)} runs done")
+            bits, step = line["best"]["bits_per_byte"], line["best"]["step"]
             bar.write(
-                f"{run.name}: held-out loss {best['bits_per_byte']:.3f} bits per byte at step {best['step']}",
+                f"{line['name']}: held-out loss {bits:.3f} bits per byte at step {step}",
                 file=sys.stderr,
             )
     return {name: done[name] for name in wanted}
@@ -641,12 +712,22 @@ def main(arguments: list[str] | None = None, grid: Grid = Grid()) -> int:
     )
     parser.add_argument("corpus", help="a text in UTF-8")
     parser.add_argument("out", metavar="OUT", type=Path, help="a directory, new or of an interrupted run")
+    engine = parser.add_mutually_exclusive_group()
+    engine.add_argument("--workers", type=int, metavar="N", help="do N runs at a time, in N processes")
+    engine.add_argument("--dask", metavar="ADDRESS", help="do the runs on the workers of a Dask scheduler")
     try:
         on_ctrl_c(signal.default_int_handler)
         args = parser.parse_args(arguments)
-        data = Data.of(read_text(args.corpus), grid.vocab_size)
+        data = data_of(os.path.abspath(args.corpus), grid.vocab_size)
         args.out.mkdir(parents=True, exist_ok=True)
-        lines = run_grid(grid, data, args.out)
+        if args.workers or args.dask:
+            if not find_spec("distributed"):
+                raise tiedgpt.TiedGPTError("--workers and --dask need Dask: pip install -e .[dask]")
+            grid = replace(grid, threads=1)
+            do = at_once(grid, args.corpus, args.out, args.workers, args.dask)
+        else:
+            do = in_turn(grid, data, args.out)
+        lines = run_grid(grid, data, args.out, do)
         with StagedFiles(args.out) as files:
             files.open("results.md").write(tables(grid, data, lines).encode())
             if find_spec("matplotlib"):
@@ -665,4 +746,6 @@ def main(arguments: list[str] | None = None, grid: Grid = Grid()) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    import tying_experiment  # this file again, under a name by which workers can import its classes
+
+    sys.exit(tying_experiment.main())

@@ -133,6 +133,27 @@ def test_finished_runs_are_repeated_only_if_their_settings_changed(done, corpus,
     assert read(out)["fourth-1-normal-2"]["curve"][-1]["step"] == 4, "the last line of a name counts"
 
 
+def test_runs_at_once_have_the_results_of_runs_in_turn(done, corpus, tmp_path, monkeypatch):
+    pytest.importorskip("distributed", reason="Dask is not installed: pip install -e .[dask]")
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    grid, out = replace(GRID, texts=(FOURTH,), layers=(1,)), tmp_path / "out"
+    assert experiment.main([str(corpus), str(out), "--workers", "2"], grid) == 0
+    expected, found = read(done), read(out)
+    assert len(found) == 6
+    for name, line in found.items():
+        assert line["settings"] == {**expected[name]["settings"], "threads": 1}
+        assert line["best"]["held_out"] == pytest.approx(expected[name]["best"]["held_out"], rel=1e-5)
+        for key, value in line["embeddings"].items():
+            assert value == (value and pytest.approx(expected[name]["embeddings"][key], rel=1e-3)), key
+        assert line["curve"][-1]["step"] == 3
+    assert cells(out)[0].keys() == {("1", "tied"), ("1", "untied, normal")}
+    (out / "runs.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for name, line in found.items() if name != "fourth-1-tied-2")
+    )
+    assert experiment.main([str(corpus), str(out), "--workers", "1"], grid) == 0  # its partner is trained
+    assert read(out)["fourth-1-tied-2"] | NO_CLOCK == found["fourth-1-tied-2"] | NO_CLOCK
+
+
 def test_partner_and_text_are_part_of_a_runs_settings(corpus):
     data = experiment.Data.of(corpus.read_text(encoding="utf-8"), 280)
     run = experiment.Run(FOURTH, 1, "normal", 1)
@@ -201,7 +222,8 @@ def test_the_model_that_is_saved_is_the_best_one(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "Settings", partial(Settings, lr=2.0, warm_up=0))  # too high to learn
     data = experiment.Data.of(corpus.read_text(encoding="utf-8"), 280)
     steps = []
-    line = experiment.train_and_study(experiment.Run(WHOLE, 0, "tied", 1), GRID, data, tmp_path, steps.append)
+    do = experiment.in_turn(GRID, data, tmp_path)
+    [line] = do([experiment.Run(WHOLE, 0, "tied", 1)], steps.append)
     best, last = min(point["held_out"] for point in line["curve"]), line["curve"][-1]["held_out"]
     assert line["best"]["held_out"] == best < last
     model = tiedgpt.load_model(tmp_path / "models" / line["name"])

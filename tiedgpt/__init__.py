@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .comparison import compare, loss_and_gradients
     from .config import Config
     from .conventions import from_state_dict
+    from .documents import generate_documents, score_documents
     from .errors import TiedGPTError
     from .evaluation import score
     from .generation import generate
@@ -27,11 +28,13 @@ __all__ = [
     "count_parameters",
     "from_state_dict",
     "generate",
+    "generate_documents",
     "load_model",
     "load_tokenizer",
     "loss_and_gradients",
     "save_model",
     "score",
+    "score_documents",
 ]
 
 _MODULES = {  # name -> the module it is imported from
@@ -43,11 +46,13 @@ _MODULES = {  # name -> the module it is imported from
     "count_parameters": "parameters",
     "from_state_dict": "conventions",
     "generate": "generation",
+    "generate_documents": "documents",
     "load_model": "checkpoints",
     "load_tokenizer": "checkpoints",
     "loss_and_gradients": "comparison",
     "save_model": "checkpoints",
     "score": "evaluation",
+    "score_documents": "documents",
 }
 
 

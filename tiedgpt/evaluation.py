@@ -75,17 +75,23 @@ def measure_tokens(
         places = np.arange(end[0, 0] - start[0, 0]) + start  # positions in the text: [B, T]
         hidden = model.hidden(ids[places])  # [B, T, D]
         predicts = (first <= places + 1) & (places + 1 < end)  # [B, T]
-        hidden, targets = hidden[predicts], ids[places[predicts] + 1]  # [R, D], [R]
-        if len(targets):
-            threads, step = machine.split_work(len(targets), LOGIT_ROWS, len(targets))
-            starts = range(0, len(targets), step)
-            pieces = [(hidden[at : at + step], targets[at : at + step]) for at in starts]
-            with machine.thread_map(threads) as map_:
-                measured += map_(lambda piece: measure(unembed(piece[0], model.W_U), piece[1]), pieces)
+        measured += measure_rows(model, hidden[predicts], ids[places[predicts] + 1], measure)
         if progress:
             progress(int(end[-1, 0]) - done)
         done = int(end[-1, 0])
     return measured
+
+
+def measure_rows(
+    model: GPT2, hidden: np.ndarray, targets: np.ndarray, measure: Callable[[np.ndarray, np.ndarray], Any]
+) -> list[Any]:  # [R, D], [R]
+    """measure(logits [R, V], targets [R]) of up to LOGIT_ROWS rows at once, in order, in several threads."""
+    if not len(targets):
+        return []
+    threads, step = machine.split_work(len(targets), LOGIT_ROWS, len(targets))
+    pieces = [(hidden[at : at + step], targets[at : at + step]) for at in range(0, len(targets), step)]
+    with machine.thread_map(threads) as map_:
+        return list(map_(lambda piece: measure(unembed(piece[0], model.W_U), piece[1]), pieces))
 
 
 def predicted_places(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [predicted tokens]

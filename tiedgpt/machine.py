@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread, main_thread
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -52,8 +52,13 @@ def empty_weight(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     row order. A token takes the same time in either order, and few rows (products.py) take half as long as
     with all matrices in row order.
     """
+    return aligned(shape, dtype, weight_order(name, shape))
+
+
+def weight_order(name: str, shape: tuple[int, ...]) -> Literal["C", "F"]:
+    """The memory order of a parameter."""
     in_block = len(shape) == 2 and "c_" in name  # c_attn, c_fc, c_proj
-    return aligned(shape, dtype, "F" if in_block else "C")
+    return "F" if in_block else "C"
 
 
 def keep_freed_memory() -> None:

@@ -10,23 +10,27 @@ from ..tokenizer import Tokenizer
 from . import huggingface, tensorflow
 from .hub import find_or_download
 from .huggingface import Checkpoint, save_model
+from .mapped import load_mapped
 from .vocabulary import read_tokenizer
 
 __all__ = ["load_model", "load_tokenizer", "save_model"]
 
 
-def load_model(source: str | Path, head: str | None = None) -> GPT2:
+def load_model(source: str | Path, head: str | None = None, mapped: bool = False) -> GPT2:
     """Load a model, in float32, from a name, hub repository, directory or .safetensors file.
 
     source: "gpt2", "124M" or another known name; "owner/name" of a repository; or a path. A known name or a
         repository that is not on this machine is downloaded.
     head: "tied", "untied", or None for the checkpoint's own. "untied" starts W_U as a copy of wte.T if the
         checkpoint has no W_U; "tied" drops the checkpoint's W_U.
+    mapped: True shares the memory of the weights with other processes of this machine, which cannot change
+        them. The first of them writes a copy of the weights to the user's cache directory.
 
     Raises CheckpointError for a source that cannot be found, downloaded or read, ArgumentError for another
     type of source and another `head`.
     """
-    return open_checkpoint(_find(source)).load(head)
+    checkpoint = open_checkpoint(_find(source))
+    return load_mapped(checkpoint, head) if mapped else checkpoint.load(head)
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:

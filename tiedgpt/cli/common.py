@@ -228,17 +228,18 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
 
-    def add(self, n: int) -> None:
-        """n more of the total are done."""
+    def add(self, n: int, rates: str = "") -> None:
+        """n more of the total are done. `rates` is shown at the end of the line, if it is given."""
         self._done += n
         now = time.monotonic()
         if self._bar is not None:
+            self._bar.set_postfix_str(rates.removeprefix(", "), refresh=False)
             self._bar.update(n)
         elif not sys.stderr.isatty():
             if now - self._noted >= self.INTERVAL:
                 self._noted = now
                 minutes = (now - self._start) / 60
-                note(f"{self._doing}: {self._done / self._total:.0%} after {minutes:.0f} min")
+                note(f"{self._doing}: {self._done / self._total:.0%} after {minutes:.0f} min{rates}")
         elif now - self._start > self.DELAY:
             from tqdm import tqdm
 

@@ -44,6 +44,7 @@ from .common import (
     printable,
     read_text,
 )
+from .documents import add_documents_options, check_documents_flags, run_documents
 from .tokens import prediction_json, print_predictions
 
 MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
@@ -65,6 +66,7 @@ EXAMPLES = """\
   cat story.txt | tiedgpt generate --truncate --stop "." -n 100
   cat story.txt | tiedgpt generate --truncate "Chapter 2"
   tiedgpt generate --allow-special "<|endoftext|>"
+  tiedgpt generate --jsonl prompts.jsonl --out samples.jsonl -n 20
 """
 
 
@@ -84,7 +86,13 @@ def add_parser(commands: Any) -> None:
     mass = "sample from the smallest set of tokens whose probabilities add up to P"
     add("-p", "--top-p", type=fraction, metavar="P", help=mass)
     add("--greedy", action="store_true", help="take the likeliest token every time")
-    add("-s", "--seed", type=count, metavar="S", help="the same S gives the same text (default: a new seed)")
+    add(
+        "-s",
+        "--seed",
+        type=count,
+        metavar="S",
+        help="the same S gives the same text (default: a new seed; 0 with --jsonl)",
+    )
     add(
         "--num-samples",
         type=positive_int,
@@ -108,6 +116,7 @@ def add_parser(commands: Any) -> None:
     add_special_option(parser)
     add("--no-stream", action="store_true", help="print when complete, not token by token")
     add_json_option(parser)
+    add_documents_options(parser, "prompt")
 
 
 def temperature(text: str) -> float:
@@ -120,6 +129,10 @@ def temperature(text: str) -> float:
 
 def run(args: argparse.Namespace) -> None:
     sampling = check_flags(args)
+    check_documents_flags(args, {"PROMPT": args.prompt, "--logprobs": args.logprobs, "--json": args.json})
+    if args.jsonl:
+        run_documents(args, "generate", {**asdict(sampling), **documents_arguments(args)})
+        return
     interactive = args.prompt is None and sys.stdin.isatty()
     if interactive and args.json:
         raise ArgumentError("--json needs a prompt, as an argument or on stdin")
@@ -161,6 +174,18 @@ def run(args: argparse.Namespace) -> None:
             }
         )
     print_json(documents)
+
+
+def documents_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of generate_documents that --jsonl gives it, besides the sampling."""
+    return {
+        "max_new_tokens": args.max_new_tokens,
+        "num_samples": args.num_samples,
+        "seed": args.seed or 0,
+        "stop": args.stop,
+        "on_long": "cut" if args.truncate else "error",
+        "special": "token" if args.allow_special else "error",
+    }
 
 
 def check_flags(args: argparse.Namespace) -> Sampling:

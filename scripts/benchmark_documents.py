@@ -1,0 +1,236 @@
+"""Measure many documents at once: batches, padded batches of transformers, samples, processes, memory.
+
+    python scripts/benchmark_documents.py batches [--large]    # score_documents / score one by one
+    python scripts/benchmark_documents.py transformers         # 124M, beside padded batches of 32
+    python scripts/benchmark_documents.py samples              # 124M, 20 tokens for each of many prompts
+    python scripts/benchmark_documents.py rate [--large]       # tokens per second of a core, for costs
+    python scripts/benchmark_documents.py workers              # two workers / one; the cost of a Dask task
+    python scripts/benchmark_documents.py memory               # 124M in four processes, copied and mapped
+
+Random weights stand for 124M: speed does not depend on their values. Lengths are log-normal around a median.
+The two sides of a row take turns; a figure is the best of the rounds. The 1-minute load average before each
+row is shown, because other work on the machine changes the figures.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tiedgpt
+from tiedgpt.evaluation import score
+from tiedgpt.scale.rows import single_thread
+
+ROUNDS = 3
+
+
+def documents(n: int, median: int, spread: float = 0.7, most: int = 1000) -> list[np.ndarray]:
+    """Random documents of 2 to `most` tokens with ids below 1000."""
+    rng = np.random.default_rng(median)
+    lengths = np.clip(median * rng.lognormal(0, spread, n), 2, most).astype(int)
+    return [rng.integers(1000, size=length) for length in lengths]
+
+
+def compare(name: str, unit: str, work: float, *sides: Callable[[], Any]) -> list[float]:
+    """Print work per second of each side, and the last one's over the first one's."""
+    load = os.getloadavg()[0]
+    wall, cpu = [[float("inf")] * len(sides) for _ in range(2)]
+    for _ in range(ROUNDS):
+        for n, side in enumerate(sides):
+            start, start_cpu = time.perf_counter(), time.process_time()
+            side()
+            wall[n] = min(wall[n], time.perf_counter() - start)
+            cpu[n] = min(cpu[n], time.process_time() - start_cpu)
+    rates = " ".join(f"{work / seconds:10,.1f}" for seconds in wall)
+    print(
+        f"{name:36} {rates} {unit}; ratio {wall[0] / wall[-1]:.2f}, of CPU time {cpu[0] / cpu[-1]:.2f} "
+        f"(load {load:.1f})",
+        flush=True,
+    )
+    return wall
+
+
+def load(large: bool) -> tuple[tiedgpt.GPT2, tiedgpt.Tokenizer]:
+    tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
+    model = tiedgpt.GPT2.random(tiedgpt.Config()) if large else tiedgpt.load_model("shakespeare-tied")
+    return model, tokenizer
+
+
+def one_by_one(model: tiedgpt.GPT2, tokenizer: tiedgpt.Tokenizer, texts: list[np.ndarray]) -> list[Any]:
+    return [score(model, tokenizer, ids) for ids in texts]
+
+
+def all_at_once(model: tiedgpt.GPT2, tokenizer: tiedgpt.Tokenizer, texts: list[np.ndarray]) -> list[Any]:
+    return list(tiedgpt.score_documents(model, tokenizer, texts))
+
+
+def batches(large: bool) -> None:
+    single_thread()
+    model, tokenizer = load(large)
+    for median in (8, 16, 32, 64):
+        texts = documents(24 if large else 300, median, most=127)
+        compare(
+            f"median {median} tokens",
+            "documents/s",
+            len(texts),
+            partial(one_by_one, model, tokenizer, texts),
+            partial(all_at_once, model, tokenizer, texts),
+        )
+
+
+def transformers(_large: bool) -> None:
+    import torch
+    from transformers import GPT2LMHeadModel
+
+    model, tokenizer = load(True)
+    with tempfile.TemporaryDirectory() as folder:
+        tiedgpt.save_model(model, None, folder)
+        other = GPT2LMHeadModel.from_pretrained(folder).eval()
+    texts = documents(64, 32)
+    found: list[list[float]] = [[], []]
+
+    def padded() -> None:
+        found[0] = []
+        for start in range(0, len(texts), 32):
+            part = texts[start : start + 32]
+            ids = torch.full((len(part), max(map(len, part))), 0)
+            mask = torch.zeros_like(ids)
+            for row, kept, text in zip(ids, mask, part, strict=True):
+                row[: len(text)], kept[: len(text)] = torch.tensor(text), 1
+            with torch.no_grad():
+                logits = other(ids, attention_mask=mask).logits[:, :-1]
+                losses = torch.nn.functional.cross_entropy(
+                    logits.transpose(1, 2), ids[:, 1:], reduction="none"
+                )
+            means = (losses * mask[:, 1:]).sum(1) / mask[:, 1:].sum(1)
+            found[0] += means.tolist()
+
+    def ours() -> None:
+        found[1] = [result.nll for result in all_at_once(model, tokenizer, texts)]
+
+    compare("transformers, tiedgpt", "documents/s", len(texts), padded, ours)
+    print(f"largest difference of a document's loss: {np.abs(np.subtract(found[0], found[1])).max():.1e}")
+
+
+def samples(_large: bool) -> None:
+    model, tokenizer = load(True)
+    prompts = documents(64, 24, most=200)
+    compare(
+        "one prompt at a time, all",
+        "tokens/s",
+        20 * len(prompts),
+        lambda: [list(tiedgpt.generate(model, ids, 20, seed=1)) for ids in prompts],
+        lambda: list(tiedgpt.generate_documents(model, tokenizer, prompts, 20, seed=1)),
+    )
+
+
+def rate(large: bool) -> None:
+    single_thread()
+    model, tokenizer = load(large)
+    for median in (32, 300, 1000):
+        texts = documents(8 if large and median > 32 else 32, median)
+        tokens = sum(len(ids) for ids in texts)
+        compare(
+            f"median {median} tokens",
+            "tokens/s",
+            tokens,
+            partial(all_at_once, model, tokenizer, texts),
+        )
+
+
+def workers(_large: bool) -> None:
+    from tiedgpt.scale.dask import Tasks, connect
+
+    with connect(2, None) as client:
+        tasks = Tasks(client)
+
+        def empty() -> None:
+            for _task in range(300):
+                tasks.submit(None, int)
+            while tasks.running:
+                tasks.next()
+
+        compare("empty tasks, one client", "tasks/s", 300, empty)
+    rng = np.random.default_rng(0)
+    tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
+    with tempfile.TemporaryDirectory() as folder:
+        source, n = Path(folder, "in.jsonl"), 8000
+        with open(source, "w", encoding="utf-8") as file:
+            for _ in range(n):
+                text = tokenizer.decode(rng.integers(1000, size=int(40 * rng.lognormal(0, 0.7)) + 2).tolist())
+                file.write(json.dumps({"text": text}) + "\n")
+
+        small = Path(folder, "small.jsonl")
+        small.write_text('{"text": "abc"}\n', encoding="utf-8")
+
+        def run(source: Path, workers: int) -> None:
+            out = Path(folder, "out.jsonl")
+            out.unlink(missing_ok=True)
+            command = [sys.executable, "-m", "tiedgpt", "score", "-q", "-m", "shakespeare-tied", "--jsonl"]
+            files = [str(source), "--out", str(out), "--shard-size", "100kB"]
+            subprocess.run([*command, *files, "--workers", str(workers)], check=True)
+
+        one, two = compare(
+            "one worker, two", "documents/s", n, partial(run, source, 1), partial(run, source, 2)
+        )
+        [start] = compare("start and end of a run", "runs/s", 1, lambda: run(small, 2))
+        print(f"without start and end: ratio {(one - start) / (two - start):.2f}")
+
+
+PROCESS = """
+import sys, tiedgpt
+model = tiedgpt.load_model(sys.argv[1], mapped=sys.argv[2] == "mapped")
+model(list(range(100)))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def memory(_large: bool) -> None:
+    """The memory of each of four processes that no other process shares, and of all together."""
+    model, _tokenizer = load(True)
+    with tempfile.TemporaryDirectory() as folder:
+        tiedgpt.save_model(model, None, folder)
+        del model
+        for how in ("copied", "mapped"):
+            command = [sys.executable, "-c", PROCESS, folder, how]
+            environment = {**os.environ, "XDG_CACHE_HOME": folder, "OPENBLAS_NUM_THREADS": "1"}
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(4)]
+            for process in processes:
+                assert process.stdout
+                process.stdout.readline()
+            sizes: dict[str, list[float]] = {"Private": [], "Pss": []}
+            for process in processes:
+                lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+                for kind, found in sizes.items():
+                    start = f"{kind}:" if kind == "Pss" else kind  # Private_Clean and Private_Dirty
+                    found.append(sum(int(line.split()[1]) for line in lines if line.startswith(start)) / 1000)
+            for process in processes:
+                process.communicate()
+            private = ", ".join(f"{size:,.0f}" for size in sizes["Private"])
+            print(f"{how}: private {private} MB; all four together {sum(sizes['Pss']):,.0f} MB", flush=True)
+
+
+def main() -> None:
+    rows = {f.__name__: f for f in (batches, transformers, samples, rate, workers, memory)}
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("row", choices=rows)
+    parser.add_argument("--large", action="store_true", help="with 124M in place of the shipped model")
+    args = parser.parse_args()
+    rows[args.row](args.large)
+
+
+if __name__ == "__main__":
+    main()

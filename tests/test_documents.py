@@ -1,0 +1,216 @@
+"""Many documents in batches: the results of one document at a time, in order, with errors in their places."""
+
+import random
+from dataclasses import replace
+from itertools import count, islice
+
+import numpy as np
+import pytest
+from conftest import SMALL, SMALL_MERGES, random_model
+
+import tiedgpt
+from tiedgpt import Tokenizer, documents, generate_documents, score, score_documents
+from tiedgpt.errors import ArgumentError, TiedGPTError
+from tiedgpt.evaluation import token_losses
+from tiedgpt.generation import Sampling, TextSample, sample_steps
+
+CONFIG = replace(SMALL, vocab_size=262, n_ctx=200, bos_token_id=None, eos_token_id=261)
+TOKENIZER = Tokenizer(SMALL_MERGES)  # 256 bytes, 5 merges, <|endoftext|>
+
+
+def texts(n: int, longest: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    return ["".join(rng.choices("low er é", k=rng.randint(2, longest))) for _ in range(n)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 5e-5)])
+def test_batched_losses_are_those_of_single_documents(dtype, tolerance):
+    model = random_model(CONFIG, dtype=dtype)
+    ids = [np.array(TOKENIZER.encode(text)) for text in texts(40, 60)]
+    for losses, row in zip(documents.batch_losses(model, ids), ids, strict=True):
+        np.testing.assert_allclose(losses, token_losses(model, row, 100), atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("lookahead", [1, 7, 1000])
+@pytest.mark.parametrize("n_ctx", [31, 200])
+def test_scores_are_those_of_score_in_order(n_ctx, lookahead):
+    model = random_model(replace(CONFIG, n_ctx=n_ctx), dtype=np.float64)
+    sources = texts(60, 50) + texts(5, 700, seed=1)
+    random.Random(2).shuffle(sources)
+    for source, result in zip(
+        sources, score_documents(model, TOKENIZER, sources, 20, lookahead=lookahead), strict=True
+    ):
+        expected = score(model, TOKENIZER, TOKENIZER.encode(source), 20)
+        assert (result.tokens, result.bytes) == (expected.tokens, expected.bytes)
+        assert result.nll == pytest.approx(expected.nll, abs=1e-12)
+        if result.tokens >= min(documents.SHORT, n_ctx):
+            assert result == expected, "a long document has the same bits"
+
+
+def test_documents_are_padded_by_similar_ones_only(model, monkeypatch):
+    """In batches of at most BATCH_TOKENS tokens, and no loss of padding is computed."""
+    model = random_model(CONFIG)
+    read, losses = [], []
+    hidden, cross_entropy = type(model).hidden, documents.cross_entropy
+    monkeypatch.setattr(
+        type(model), "hidden", lambda self, ids, **rest: read.append(ids.shape) or hidden(self, ids, **rest)
+    )
+    monkeypatch.setattr(documents, "cross_entropy", lambda x, y: losses.append(len(y)) or cross_entropy(x, y))
+    monkeypatch.setattr(documents, "BATCH_TOKENS", 100)
+    results = list(score_documents(model, TOKENIZER, texts(50, 60)))
+    assert sum(losses) == sum(result.tokens for result in results)
+    assert all(B * T <= 100 for B, T in read)
+    assert sum(B for B, _ in read) == 50
+    assert sum(B * T for B, T in read) < 1.1 * sum(losses)
+
+
+def test_equal_calls_give_equal_bits():
+    model, sources = random_model(CONFIG), texts(50, 150)
+    assert list(score_documents(model, TOKENIZER, sources)) == list(
+        score_documents(model, TOKENIZER, iter(sources))
+    )
+
+
+WRONG = {
+    "": "the text has 0 tokens",
+    "a": "the text has 1 token;",
+    "a<|endoftext|>b": "special token",
+    "a\ud800b": "half of a surrogate pair",
+    None: "must be a text or its ids",
+    b"text": "expected token ids, got text",
+    (1.5, 2): "must be whole numbers",
+    (1, 262): "262 is not a token id",
+    (-1, 5): "-1 is not a token id",
+    ((1, 2), (3, 4)): "must be a text or its ids",
+    "low" * 80: "80 tokens, more than the limit of 70",
+}
+
+
+def test_an_error_of_a_document_stands_in_its_place():
+    model = random_model(CONFIG)
+    sources = [part for wrong in WRONG for part in ("lower", wrong)]
+    results = list(score_documents(model, TOKENIZER, sources, max_tokens=70, lookahead=5))
+    assert len(results) == len(sources)
+    for result, expected in zip(results[1::2], WRONG.values(), strict=True):
+        assert isinstance(result, TiedGPTError)
+        assert expected in str(result)
+    assert len({result.nll for result in results[::2]}) == 1
+
+
+def test_ids_special_tokens_and_the_limit():
+    model = random_model(CONFIG)
+    ids = TOKENIZER.encode("lower<|endoftext|>low", special="token")
+    one = score(model, TOKENIZER, ids)
+    given = [ids, np.array(ids), "lower<|endoftext|>low", [*ids, 3, 3, 3]]
+    results = score_documents(
+        model, TOKENIZER, given, max_tokens=len(ids), on_long="cut", special="token", lookahead=1
+    )
+    assert [result.nll for result in results] == pytest.approx([one.nll] * 4, abs=5e-6)
+    text = next(score_documents(model, TOKENIZER, ["low<|endoftext|>"], special="text"))
+    assert text.tokens == len(TOKENIZER.encode("low<|endoftext|>", special="text")) - 1
+
+
+def test_documents_are_read_when_they_are_needed():
+    taken = []
+    source = (taken.append(n) or "lower" for n in count())
+    results = score_documents(random_model(CONFIG), TOKENIZER, source, lookahead=10)
+    assert not taken
+    assert len(list(islice(results, 11))) == 11
+    assert len(taken) == 20
+
+
+def test_what_is_no_documents_fault_is_raised():
+    model = random_model(CONFIG)
+    model.parameters["wte.weight"][5] = np.nan
+    with pytest.raises(TiedGPTError, match="damaged"):
+        list(score_documents(model, TOKENIZER, ["lower"]))
+    with pytest.raises(TiedGPTError, match="damaged"):
+        list(generate_documents(model, TOKENIZER, ["lower"]))
+
+    def broken():
+        yield "lower"
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        list(score_documents(random_model(CONFIG), TOKENIZER, broken()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stride": 0}, "stride must be"),
+        ({"max_tokens": 1}, "max_tokens must be a whole number of at least 2"),
+        ({"on_long": "drop"}, 'on_long must be "error" or "cut"'),
+        ({"special": "drop"}, "special must be"),
+        ({"lookahead": 0}, "lookahead must be"),
+        ({"texts": "one text"}, "expected an iterable of texts, got one text"),
+    ],
+)
+def test_wrong_arguments_are_errors_at_once(arguments, message):
+    arguments = {"texts": [], **arguments}
+    with pytest.raises(ArgumentError, match=message):
+        score_documents(random_model(CONFIG), TOKENIZER, **arguments)
+    if not {"stride", "max_tokens"} & arguments.keys():
+        arguments["prompts"] = arguments.pop("texts")
+        with pytest.raises(ArgumentError, match=message):
+            generate_documents(random_model(CONFIG), TOKENIZER, **arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"num_samples": 0}, {"first": -1}, {"seed": -1}, {"stop": "."}, {"stop": [""]}]
+)
+def test_wrong_arguments_of_generation(arguments):
+    with pytest.raises(ArgumentError, match=next(iter(arguments))):
+        generate_documents(random_model(CONFIG), TOKENIZER, [], **arguments)
+
+
+@pytest.mark.parametrize("num_samples", [1, 3, 40])
+def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
+    """In float64, where a batch chooses the same tokens. Some samples end early, some pass the context."""
+    config = replace(CONFIG, n_ctx=31, eos_token_id=list(range(0, 256, 8)))
+    model = random_model(config, dtype=np.float64)
+    prompts = texts(9, 25)
+    results = list(
+        generate_documents(
+            model, TOKENIZER, prompts, 20, top_k=30, seed=4, num_samples=num_samples, stop=["lo"], first=5
+        )
+    )
+    reasons = set()
+    for n, (prompt, samples) in enumerate(zip(prompts, results, strict=True), 5):
+        assert len(samples) == num_samples
+        for i, sample in enumerate(samples[:4]):
+            expected = TextSample(TOKENIZER, ["lo"], config.eos_token_ids)
+            stream = np.random.default_rng([4, n, i])
+            steps = sample_steps(model, [TOKENIZER.encode(prompt)], 20, Sampling(top_k=30), [stream])
+            for (token,) in steps:
+                expected.push(token)
+                if expected.finish_reason:
+                    break
+            else:
+                expected.finish("length")
+            assert (sample.ids, sample.text) == (expected.ids, expected.text)
+            assert sample.finish_reason == expected.finish_reason
+            reasons.add(sample.finish_reason)
+    assert reasons == {"length", "stop", "eos"} or num_samples < 40
+
+
+def test_errors_and_cuts_of_prompts():
+    model = random_model(replace(CONFIG, n_ctx=31))
+    sources = ["lower", "", "er" * 40, [1, 300]]
+    results = list(generate_documents(model, TOKENIZER, sources, 10, greedy=True))
+    assert [type(result).__name__ for result in results] == ["list", *["ArgumentError"] * 2, "TokenizerError"]
+    cut = list(generate_documents(model, TOKENIZER, ["er" * 40], 10, greedy=True, on_long="cut"))
+    assert cut[0][0].ids == list(tiedgpt.generate(model, TOKENIZER.encode("er" * 21), 10, greedy=True))
+
+
+def test_a_batch_of_samples_has_a_bounded_cache(monkeypatch):
+    model = random_model(CONFIG)
+    sizes, new_cache = [], type(model).new_cache
+    monkeypatch.setattr(
+        type(model), "new_cache", lambda self, *size: sizes.append(size) or new_cache(self, *size)
+    )
+    monkeypatch.setattr(documents, "CACHE_TOKENS", 300)
+    list(generate_documents(model, TOKENIZER, texts(30, 90), 5, greedy=True))
+    assert sum(B for B, _ in sizes) == 30
+    assert all(B * T <= 300 or B == 1 for B, T in sizes)
+    assert max(B for B, _ in sizes) > 5

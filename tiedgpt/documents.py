@@ -1,0 +1,219 @@
+"""Score or continue many documents. An iterable goes in; an iterator comes out, in the same order.
+
+    for result in score_documents(model, tokenizer, texts):   # a Score, or the error of this document
+    for result in generate_documents(model, tokenizer, prompts, seed=1):   # a list of samples, or the error
+
+Short documents are read in batches of similar length, padded on the right. Attention is causal, so padding
+changes no other token; the losses of padding are not computed. A batch's products are summed in another
+order than one document's, which changes a loss by rounding: at most 5e-5 a token in float32, 1e-12 in
+float64. Equal calls give equal bits. Sample i of document n draws from its own random stream,
+default_rng([seed, n, i]).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, islice
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .checks import as_array, check_count, check_prompt, check_seed, check_stride, check_text
+from .errors import ArgumentError, TiedGPTError, short_repr
+from .evaluation import Score, measure_rows, predicted_places, score_of, token_losses
+from .generation import Sampling, TextSample, sample_steps
+from .model import GPT2
+from .ops import cross_entropy
+from .tokenizer import Tokenizer
+
+SHORT = 128  # tokens: from this length on, a batch is no faster than one document at a time
+BATCH_TOKENS = 384  # of short documents that are read together: 256 to 512 are fastest, small models and 124M
+CACHE_TOKENS = 4096  # in the cache of a batch of samples: 300 MB for GPT-2 124M
+CACHE_ROWS = 32  # samples in a batch
+
+Text = str | Sequence[int] | np.ndarray
+Result = TypeVar("Result")
+
+
+def score_documents(
+    model: GPT2,
+    tokenizer: Tokenizer,
+    texts: Iterable[Text],
+    stride: int | None = None,
+    *,
+    max_tokens: int | None = None,
+    on_long: str = "error",
+    special: str = "error",
+    lookahead: int = 256,
+) -> Iterator[Score | TiedGPTError]:
+    """The score of each text (a str, or its token ids), or the error that it causes.
+
+    Documents of at least SHORT tokens, or longer than the context, are scored as `score` does, with the same
+    bits. A document of more than `max_tokens` tokens is an error; with on_long="cut" its first `max_tokens`
+    are scored. `special` is Tokenizer.encode's. Up to `lookahead` documents are held in memory.
+
+    Raises ArgumentError at once for an argument that is not allowed, and TiedGPTError for a loss that is nan:
+    then the checkpoint is damaged, not the document.
+    """
+    stride = check_stride(stride, model.config)
+    limit = None if max_tokens is None else check_count("max_tokens", max_tokens, 2)
+    encode = encoder(tokenizer, on_long, special)
+
+    def read(text: Text) -> np.ndarray:
+        ids = encode(text)
+        if limit is not None and len(ids) > limit:
+            if on_long == "error":
+                raise ArgumentError(f"the text has {len(ids)} tokens, more than the limit of {limit}")
+            ids = ids[:limit]
+        return check_text(ids, model.config)
+
+    def scores(documents: dict[int, np.ndarray]) -> Iterator[Score]:
+        short = min(SHORT, model.config.n_ctx + 1)
+        losses: dict[int, np.ndarray] = {}
+        lengths = {n: len(ids) - 1 for n, ids in documents.items() if len(ids) < short}
+        for batch in batches(lengths, BATCH_TOKENS, BATCH_TOKENS):
+            rows = batch_losses(model, [documents[n] for n in batch])
+            losses.update(zip(batch, rows, strict=True))
+        for n, ids in documents.items():
+            predicted = ids[predicted_places(len(ids), model.config.n_ctx, stride)]
+            of_document = losses[n] if n in losses else token_losses(model, ids, stride)
+            yield score_of(of_document, tokenizer, predicted)
+
+    return results(texts, check_count("lookahead", lookahead), read, scores)
+
+
+def generate_documents(
+    model: GPT2,
+    tokenizer: Tokenizer,
+    prompts: Iterable[Text],
+    max_new_tokens: int = 40,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    greedy: bool = False,
+    *,
+    num_samples: int = 1,
+    stop: Sequence[str] = (),
+    on_long: str = "error",
+    special: str = "error",
+    first: int = 0,
+    lookahead: int = 256,
+) -> Iterator[list[TextSample] | TiedGPTError]:
+    """`num_samples` samples that continue each prompt (a str, or its token ids), or the error that it causes.
+
+    The first prompt is document number `first`. A prompt longer than the context is an error; with
+    on_long="cut", of a prompt for which the context has no room before `max_new_tokens` new tokens the
+    beginning is dropped, but never the last half context. Other arguments are those of `generate` and
+    score_documents. Raises ArgumentError at once for one that is not allowed.
+    """
+    config = model.config
+    sampling = Sampling(temperature, top_k, top_p, greedy)
+    seed, new = check_seed(seed), check_count("max_new_tokens", max_new_tokens)
+    num_samples, first = check_count("num_samples", num_samples), check_count("first", first, 0)
+    if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
+        raise ArgumentError(f"stop must be a list of texts that are not empty, got {short_repr(stop)}")
+    encode = encoder(tokenizer, on_long, special)
+    kept = max(config.n_ctx - new, config.n_ctx // 2, 1)  # half the context, as when the window slides
+
+    def read(text: Text) -> np.ndarray:
+        ids = encode(text)
+        return np.array(check_prompt(ids[-kept:] if on_long == "cut" else ids, config))
+
+    def samples(documents: dict[int, np.ndarray]) -> Iterator[list[TextSample]]:
+        lengths = {n: num_samples * min(len(ids) + new, config.n_ctx) for n, ids in documents.items()}
+        done: dict[int, list[TextSample]] = {}
+        for batch in batches(lengths, CACHE_TOKENS, max(1, CACHE_ROWS // num_samples)):
+            of_batch = [
+                [TextSample(tokenizer, list(stop), config.eos_token_ids) for _ in range(num_samples)]
+                for _ in batch
+            ]
+            rows = [sample for of_document in of_batch for sample in of_document]
+            streams = [np.random.default_rng([seed, first + n, i]) for n in batch for i in range(num_samples)]
+            ids = [documents[n].tolist() for n in batch for _ in range(num_samples)]
+            for step in sample_steps(model, ids, new, [sampling] * len(rows), streams):
+                for sample, (token,) in zip(rows, step, strict=True):
+                    if sample.finish_reason is None:
+                        sample.push(token)
+                if all(sample.finish_reason for sample in rows):
+                    break
+            for sample in rows:
+                if sample.finish_reason is None:
+                    sample.finish("length")
+            done.update(zip(batch, of_batch, strict=True))
+        yield from (done[n] for n in documents)
+
+    return results(prompts, check_count("lookahead", lookahead), read, samples)
+
+
+def encoder(tokenizer: Tokenizer, on_long: str, special: str) -> Callable[[Text], Any]:
+    """A function from a text to its ids; ids are returned as they are, if the tokenizer has them."""
+    if on_long not in ("error", "cut"):
+        raise ArgumentError(f'on_long must be "error" or "cut", got {short_repr(on_long)}')
+    tokenizer.encode("", special)  # raises for a wrong `special`
+
+    def encode(text: Text) -> Any:
+        if isinstance(text, str):
+            return tokenizer.encode(text, special)
+        ids = as_array(text)
+        if ids.ndim != 1:
+            raise ArgumentError(f"a document must be a text or its ids [N], got {short_repr(text)}")
+        if ids.dtype.kind in "iu":
+            tokenizer.decode_bytes(ids.tolist())  # raises for an id that the tokenizer does not have
+        return ids
+
+    return encode
+
+
+def results(
+    texts: Iterable[Text],
+    lookahead: int,
+    read: Callable[[Text], np.ndarray],
+    work: Callable[[dict[int, np.ndarray]], Iterator[Result]],
+) -> Iterator[Result | TiedGPTError]:
+    """The results of work({number: ids}) for `lookahead` texts at a time. Where `read` fails, its error."""
+    if isinstance(texts, (str, bytes)):
+        raise ArgumentError("expected an iterable of texts, got one text: put it in a list")
+
+    def read_and_work() -> Iterator[Result | TiedGPTError]:
+        numbered = zip(count(), texts)
+        while window := list(islice(numbered, lookahead)):
+            documents: dict[int, np.ndarray] = {}
+            errors: dict[int, TiedGPTError] = {}
+            for n, text in window:
+                try:
+                    documents[n] = read(text)
+                except TiedGPTError as error:
+                    errors[n] = error
+            worked = work(documents)
+            for n, _ in window:
+                yield errors[n] if n in errors else next(worked)
+
+    return read_and_work()
+
+
+def batches(lengths: dict[int, int], tokens: int, rows: int) -> Iterator[list[int]]:
+    """Group documents {number: length} by length, up to `rows` each, and `tokens` with padding.
+
+    >>> list(batches({0: 5, 1: 2, 2: 9, 3: 2}, tokens=6, rows=9))
+    [[1, 3], [0], [2]]
+    """
+    batch: list[int] = []
+    for n in sorted(lengths, key=lambda n: lengths[n]):
+        if batch and (len(batch) == rows or (len(batch) + 1) * lengths[n] > tokens):
+            yield batch
+            batch = []
+        batch.append(n)
+    if batch:
+        yield batch
+
+
+def batch_losses(model: GPT2, documents: list[np.ndarray]) -> list[np.ndarray]:
+    """The loss of each token but the first of documents that fit into the context."""
+    lengths = np.array([len(ids) - 1 for ids in documents])  # the last token predicts none, so it is not read
+    padded = np.zeros((len(documents), lengths.max()), np.int64)
+    for row, ids in zip(padded, documents, strict=True):
+        row[: len(ids) - 1] = ids[:-1]
+    predicts = np.arange(padded.shape[1]) < lengths[:, None]  # [B, T]
+    hidden = model.hidden(padded, lengths=lengths)[predicts]
+    targets = np.concatenate([ids[1:] for ids in documents])
+    losses = np.concatenate(measure_rows(model, hidden, targets, cross_entropy), dtype=np.float64)
+    return np.split(losses, np.cumsum(lengths)[:-1])
