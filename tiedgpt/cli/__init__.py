@@ -30,6 +30,7 @@ MODULES = {
     "lens": "lens",
     "attribute": "attribute",
     "compare": "compare",
+    "explore": "explore",
 }
 
 EPILOG = """\
@@ -48,6 +49,7 @@ examples:
   tiedgpt lens --model shakespeare-tied "ROMEO:"
   tiedgpt attribute --model shakespeare-tied "ROMEO:"
   tiedgpt compare --model gpt2 --with mine.npz
+  tiedgpt explore
 
 exit codes:
   0    done

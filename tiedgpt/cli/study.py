@@ -171,7 +171,7 @@ def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any]
         "bytes": count["bytes"],
         "corpus": None,
     }
-    with Progress(f"{name}: direct path", model.config.vocab_size, "token") as bar:
+    with Progress(f"{name}: direct path", 2 * model.config.vocab_size, "token") as bar:
         report["direct_path"] = direct_path(model, corpus, bar.add)
     report |= {
         "bigrams": None,

@@ -27,6 +27,27 @@ class Gradients:
     d_embed: np.ndarray  # [n, D], the embedding's gradient by row of wte; the other rows get none
     d_head: np.ndarray  # [V, D], the output matrix's gradient
 
+    def by_row(self) -> np.ndarray:  # -> [4, V]
+        """For each row of wte, the lengths of d_embed, of d_head and of their sum, and their cosine.
+
+        The cosine is 0 for a row that one of them does not reach.
+        """
+        numbers = np.zeros((4, len(self.d_head)))
+        numbers[1] = numbers[2] = np.linalg.norm(self.d_head, axis=1)
+        of_head = self.d_head[self.tokens]
+        numbers[0, self.tokens] = embed = np.linalg.norm(self.d_embed, axis=1)
+        numbers[2, self.tokens] = np.linalg.norm(self.d_embed + of_head, axis=1)
+        lengths = embed * numbers[1, self.tokens]
+        cosines = (self.d_embed * of_head).sum(axis=1) / np.where(lengths > 0, lengths, 1)
+        numbers[3, self.tokens] = cosines
+        return numbers
+
+    def whole(self) -> dict[str, float]:
+        """The lengths of d_embed and d_head as wholes, and the cosine between them."""
+        embed, head = float(np.linalg.norm(self.d_embed)), float(np.linalg.norm(self.d_head))
+        inner = float(np.vdot(self.d_embed, self.d_head[self.tokens]))
+        return {"embed": embed, "head": head, "cosine": inner / (embed * head) if embed and head else 0.0}
+
 
 def gradients(model: GPT2, ids: Any) -> Gradients:
     """The gradients of the mean loss of predicting each of `ids` [T] but the first, without dropout.

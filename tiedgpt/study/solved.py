@@ -55,7 +55,7 @@ def solved_paths(
         row[np.searchsorted(seen, successors)] = pair_counts
     Q = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     own = model.W_U[:, seen]
-    W = least_squares(X, counts + PRIOR * corpus.counts[seen] / corpus.ids.size)
+    W = least_squares(X, counts + PRIOR * corpus.counts[seen] / corpus.counts.sum())
     heads = {
         "scaled": np.float32(best_factor(X @ own, Q)) * own,
         "least_squares": W,
