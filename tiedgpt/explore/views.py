@@ -38,7 +38,7 @@ from ..tokenizer import Tokenizer
 from .source import SOURCES, source
 
 LISTED = 14  # likeliest tokens
-LENS_TOKENS, MATRIX_TOKENS, ATTENTION_TOKENS = 8, 8, 32  # of a prompt, the most that a picture shows
+LENS_TOKENS, MATRIX_TOKENS, ATTENTION_TOKENS = 8, 7, 32  # of a prompt, the most that a picture shows
 NEAREST = 8
 GRADIENT_ROWS, ABSENT = 10, 4  # rows for tokens of the prompt, and for other tokens
 MAX_NEW_TOKENS = 200
@@ -288,7 +288,9 @@ class Views:
         models = []
         for name, (_, config) in MODELS.items():
             count = count_parameters(config)
-            models.append({"name": name, **{head: count[head]["total"] for head in HEADS}})
+            tied, untied = (count[head]["total"] for head in HEADS)
+            saved = 100 * (untied - tied) / untied  # as `tiedgpt params` prints it
+            models.append({"name": name, "tied": tied, "untied": untied, "saving_percent": saved})
         return {"total": total, **count_matrices(vocab, dim, total), "models": models}
 
     def source(self, query: Query, step: Step) -> dict[str, Any]:
