@@ -3,26 +3,31 @@ const $ = (selector, at = document) => at.querySelector(selector);
 const $$ = (selector, at = document) => [...at.querySelectorAll(selector)];
 
 // --- elements. Text is never read as HTML.
-function el(tag, properties = {}, ...children) {
-	const node = document.createElement(tag);
-	for (const [name, value] of Object.entries(properties)) {
+// el("td.wide", { title: "x" }, "text"): key, label and pressed are data-key, aria-label and aria-pressed
+function el(kind, ...children) {
+	const [tag, ...classes] = kind.split("."), node = document.createElement(tag), given = children[0]?.constructor === Object ? children.shift() : {};
+	if (classes.length) node.className = classes.join(" ");
+	for (const [name, value] of Object.entries(given)) {
 		if (value == null) continue;
-		if (name === "class") node.className = value;
-		else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+		if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
 		else if (name === "vars") for (const [key, v] of Object.entries(value)) node.style.setProperty(key, v);
-		else if (name in node && !name.includes("-")) node[name] = value;
+		else if (name === "key") node.dataset.key = value;
+		else if (name === "label") node.setAttribute("aria-label", value);
+		else if (name === "pressed") node.setAttribute("aria-pressed", String(value));
+		else if (name === "class") node.className = value;
+		else if (name in node) node[name] = value;
 		else node.setAttribute(name, value);
 	}
 	node.append(...children.flat(Infinity).filter(child => child != null));
 	return node;
 }
 const button = (text, go, properties = {}) => el("button", { type: "button", onclick: go, ...properties }, text);
-const note = (...children) => el("p", { class: "note" }, children);
-const code = text => el("code", {}, text);
+const note = (...children) => el("p.note", children);
+const code = text => el("code", text);
 const column = (text, properties = {}) => el("th", { scope: "col", ...properties }, text);
-const line = (title, ...cells) => el("tr", {}, el("th", { scope: "row" }, title), cells);
-const grid = (kind, caption, head, rows, more = {}) => el("table", { class: kind, ...more }, el("caption", { class: "sr" }, caption), el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows));
-const corner = () => el("td", { class: "corner" });
+const line = (title, ...cells) => el("tr", el("th", { scope: "row" }, title), cells);
+const grid = (kind, caption, head, rows, more = {}) => el("table", { class: kind, ...more }, el("caption.sr", caption), el("thead", el("tr", head)), el("tbody", rows));
+const corner = () => el("td.corner");
 function put(box, ...children) { // replace what is in the box; the element with the focus keeps it
 	const key = box.contains(document.activeElement) ? document.activeElement.dataset.key : null;
 	box.replaceChildren(...children.flat(Infinity).filter(child => child != null));
@@ -30,18 +35,18 @@ function put(box, ...children) { // replace what is in the box; the element with
 	if (key) $$("[data-key]", box).find(node => node.dataset.key === key)?.focus({ preventScroll: true });
 }
 const SIGNS = { " ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍" };
-const spell = text => [...text].map(c => SIGNS[c] ? el("i", { class: "ws" }, SIGNS[c]) : c);
+const spell = text => [...text].map(c => SIGNS[c] ? el("i.ws", SIGNS[c]) : c);
 const plain = text => [...text].map(c => SIGNS[c] ?? c).join("");
 const percent = p => p >= .0995 ? (100 * p).toFixed(0) + " %" : p >= .001 ? (100 * p).toFixed(1) + " %" : p > 0 ? "<0.1 %" : "0";
 const fixed = (x, digits = 2) => (Math.abs(x) < .5 * 10 ** -digits ? 0 : x).toFixed(digits).replace("-", "−");
-const short = n => n >= 1e12 ? (n / 1e12).toFixed(1) + "T" : n >= 1e9 ? (n / 1e9).toFixed(1) + "B" : n >= 1e6 ? (n / 1e6).toFixed(1) + "M" : (n / 1e3).toFixed(1) + "K";
+const short = n => { const k = Math.min(4, Math.floor(Math.log10(n) / 3)); return (n / 1000 ** k).toFixed(1) + " KMBT"[k].trim(); };
 const whole = n => n.toLocaleString("en");
 
 // --- the server
-const PAGE = Math.random().toString(36).slice(2, 14), newest = {};
+const PAGE = Math.random().toString(36).slice(2, 14);
 let count = 0;
 function request(view, body, signal) {
-	newest[view] = ++count;
+	++count;
 	return fetch(view, { method: "POST", headers: { "Content-Type": "application/json" }, signal, body: JSON.stringify({ page: PAGE, number: count, ...body }) })
 		.catch(error => { if (error.name !== "AbortError") $("#stopped").hidden = false; return null; });
 }
@@ -87,7 +92,7 @@ function readAddress() {
 }
 const head = i => S.heads[i] ?? START.models[i].heads[0];
 const nameOf = i => START.models[i].name;
-const named = i => [mark(), el("span", { class: "name" }, nameOf(i))];
+const named = i => [mark(), el("span.name", nameOf(i))];
 const prompt = () => S.ids ? { ids: S.ids } : { text: S.text };
 const common = () => ({ ...prompt(), heads: START.models.map((_, i) => head(i)) });
 const sampling = () => ({ temperature: S.t, top_k: S.k || null, top_p: S.p < 1 ? S.p : null });
@@ -113,8 +118,9 @@ async function draw(name) {
 		if (done === false) return; // replaced by a newer request, which will draw
 		if (name === "next") problem.hidden = true; else problem?.remove();
 	} catch (error) {
+		if (name === "parts") S.removed = []; // a part that this model does not have
 		if (name === "next") { put(problem, error.message); problem.hidden = false; $$(".pair", section).forEach(box => box.classList.add("stale")); say(error.message); } else if (problem) put(problem, error.message);
-		else $(".figure", section).prepend(el("p", { class: "note warn", role: "status" }, error.message));
+		else $(".figure", section).prepend(el("p.note.warn", { role: "status" }, error.message));
 	}
 	delete section.dataset.state;
 }
@@ -123,11 +129,11 @@ let saytimer;
 const say = text => { clearTimeout(saytimer); saytimer = setTimeout(() => { $("#live").textContent = text; }, 700); };
 
 // --- pieces of several panels
-const mark = () => el("span", { class: "mark" });
+const mark = () => el("span.mark");
 const side = (kind, ...children) => el("div", { class: "side " + kind }, children);
-const switches = (label, options, key) => el("span", { class: "switch", role: "group", "aria-label": label }, options.map(o => button(o.name, o.go, { "aria-pressed": String(!!o.on), disabled: !!o.disabled, title: o.title, "data-key": key + o.name })));
-function sideSwitch(box, ...names) { // which model a panel shows
-	put(box, switches("Model", START.models.map((m, i) => ({ name: m.name, on: i === S.side, go: () => { S.side = i; changed(...names); } })), "side"));
+const switches = (label, options, key) => el("span.switch", { role: "group", label: label }, options.map(o => button(o.name, o.go, { pressed: o.on, disabled: o.disabled, title: o.title, key: key + o.name })));
+function sideSwitch(box) { // which model a panel shows
+	put(box, switches("Model", START.models.map((m, i) => ({ name: m.name, on: i === S.side, go: () => { S.side = i; changed("parts", "attention", "gradient"); } })), "side"));
 	$$("button", box).forEach((b, i) => b.classList.add(head(i)));
 }
 function roving(box, cells, step, start = 0) { // one tab stop for all cells; the arrow keys move between them
@@ -186,21 +192,21 @@ panels.next = async () => {
 		const kind = head(i), rows = [];
 		let cut = false;
 		for (const r of s.rows) {
-			if (!r.drawn && !cut) { cut = true; rows.push(el("div", { class: "cut" }, `${whole(s.kept)} kept, ${percent(s.kept_probability)} of the probability; ${whole(s.V - s.kept)} dropped`)); }
-			rows.push(button([el("span", { class: "t" }, spell(r.text)),
-				el("span", { class: "track" }, el("span", { class: "fill", vars: { width: 100 * r.drawn / max + "%" } }), el("span", { class: "ghost", vars: { width: 100 * r.probability / max + "%" } })),
-				el("span", { class: "p" }, percent(r.probability).replace(" %", ""), " → ", el("b", {}, percent(r.drawn)))],
-			() => setPrompt([...d.tokens.slice(0, d.place + 1).map(t => t.id), r.id]), { class: "row" + (r.drawn ? "" : " out"), "data-key": `bar${i}.${r.id}`, title: `token ${r.id}, logit ${fixed(r.logit)}: add it to the prompt` }));
+			if (!r.drawn && !cut) { cut = true; rows.push(el("div.cut", `${whole(s.kept)} kept, ${percent(s.kept_probability)} of the probability; ${whole(s.V - s.kept)} dropped`)); }
+			rows.push(button([el("span.t", spell(r.text)),
+				el("span.track", el("span.fill", { vars: { width: 100 * r.drawn / max + "%" } }), el("span.ghost", { vars: { width: 100 * r.probability / max + "%" } })),
+				el("span.p", percent(r.probability).replace(" %", ""), " → ", el("b", percent(r.drawn)))],
+			() => setPrompt([...d.tokens.slice(0, d.place + 1).map(t => t.id), r.id]), { class: "row" + (r.drawn ? "" : " out"), key: `bar${i}.${r.id}`, title: `token ${r.id}, logit ${fixed(r.logit)}: add it to the prompt` }));
 		}
 		const m = START.models[i], heads = [["tied", "wte.T"], ["untied", "W_U"]].map(([name, text]) => ({ name: text, on: name === kind, disabled: !m.heads.includes(name), title: m.heads.includes(name) ? "" : "this model has no W_U", go: () => { S.heads[i] = name; changed(...ALL); } }));
-		return side(kind, el("h3", {}, named(i), el("span", { class: "right" }, switches(`Output matrix of ${m.name}`, heads, "head" + i), button("Draw one", () => drawOne(i), { "data-key": "draw" + i, title: "draw one token by these probabilities and add it to the prompt" }))), rows);
+		return side(kind, el("h3", named(i), el("span.right", switches(`Output matrix of ${m.name}`, heads, "head" + i), button("Draw one", () => drawOne(i), { key: "draw" + i, title: "draw one token by these probabilities and add it to the prompt" }))), rows);
 	}));
 	$("#status").textContent = `${d.tokens.length} of ${Math.min(...START.models.map(m => m.context))} tokens · ${(performance.now() - began).toFixed(0)} ms`;
 	say("Likeliest next token: " + d.sides.map((s, i) => `${nameOf(i)}: ${plain(s.rows[0].text)}, ${percent(s.rows[0].probability)}`).join("; "));
-	document.body.dataset.drawn = newest.next;
+	document.body.dataset.drawn = count;
 };
 function drawStrip(d) {
-	const strip = $("#strip"), cells = d.tokens.map((t, i) => button(spell(t.text), () => { S.place = i === d.tokens.length - 1 ? null : i; changed("next", "path", "parts"); }, { class: "tok", "data-key": "tok" + i, "aria-pressed": String(i === d.place), title: `token ${t.id}` }));
+	const strip = $("#strip"), cells = d.tokens.map((t, i) => button(spell(t.text), () => { S.place = i === d.tokens.length - 1 ? null : i; changed("next", "path", "parts"); }, { class: "tok", key: "tok" + i, pressed: i === d.place, title: `token ${t.id}` }));
 	put(strip, cells); roving(strip, cells, 1, d.place);
 }
 async function drawOne(i) {
@@ -236,8 +242,8 @@ async function write(n) {
 	const given = placed(), began = performance.now();
 	stream = new AbortController(); // until the first token is here
 	$("#write").textContent = "Stop"; $("#writtennote").hidden = false;
-	const sides = START.models.map((m, i) => ({ tokens: [], page: el("p", { class: "page", tabIndex: 0, role: "group", "aria-label": `Text by ${m.name}` }, el("span", { class: "given" }, given.map(t => t.text).join(""))), note: note("writing …") }));
-	put($("#written"), sides.map((s, i) => side(head(i), el("h3", {}, named(i)), s.page, s.note)));
+	const sides = START.models.map((m, i) => ({ tokens: [], page: el("p.page", { tabIndex: 0, role: "group", label: `Text by ${m.name}` }, el("span.given", given.map(t => t.text).join(""))), note: note("writing …") }));
+	put($("#written"), sides.map((s, i) => side(head(i), el("h3", named(i)), s.page, s.note)));
 	try {
 		await readStream({ ...atPlace(), n }, line => {
 			const s = sides[line.side];
@@ -245,7 +251,7 @@ async function write(n) {
 			if (!s.tokens.length && !line.side) document.body.dataset.first = performance.now() - began;
 			const at = s.tokens.push(line) - 1, back = () => setPrompt([...given, ...s.tokens.slice(0, at)].map(t => t.id));
 			const atEnd = s.page.scrollTop + s.page.clientHeight > s.page.scrollHeight - 30;
-			s.page.append(el("span", { class: "w" + (line.text === "\n" ? " nl" : ""), role: "button", tabIndex: -1, title: `${percent(line.probability)}, rank ${whole(line.rank)}. Go back to the text before it.`, "aria-label": `${plain(line.text)}, ${percent(line.probability)}`, vars: { "--bits": Math.min(9, 1 + .7 * line.bits) }, onclick: () => { if (!String(getSelection())) back(); }, onkeydown: e => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); back(); } } }, line.text));
+			s.page.append(el("span", { class: "w" + (line.text === "\n" ? " nl" : ""), role: "button", tabIndex: -1, title: `${percent(line.probability)}, rank ${whole(line.rank)}. Go back to the text before it.`, label: `${plain(line.text)}, ${percent(line.probability)}`, vars: { "--bits": Math.min(9, 1 + .7 * line.bits) }, onclick: () => { if (!String(getSelection())) back(); }, onkeydown: e => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); back(); } } }, line.text));
 			if (atEnd) s.page.scrollTop = s.page.scrollHeight;
 		});
 	} catch (error) { fail(error); }
@@ -264,13 +270,13 @@ panels.path = async () => {
 	const point = (i, j) => {
 		for (const c of $$("#matrices td[data-i]")) { const [a, b] = [+c.dataset.i, +c.dataset.j]; c.classList.toggle("on", a === i && b === j); c.classList.toggle("mirror", a === j && b === i && i !== j); }
 		const [x, y] = [plain(names[i]), plain(names[j])], equal = (a, b) => Math.abs(a - b) < 1e-4 ? "=" : "≠";
-		put($("#mirror"), i === j ? [el("b", {}, `${x} after itself`), "\n"] : [el("b", {}, `“${x}” then “${y}”`), "  against  ", el("b", {}, `“${y}” then “${x}”`), "\n"],
+		put($("#mirror"), i === j ? [el("b", `${x} after itself`), "\n"] : [el("b", `“${x}” then “${y}”`), "  against  ", el("b", `“${y}” then “${x}”`), "\n"],
 			d.sides.map((s, k) => `${nameOf(k)}: ${i === j ? fixed(s.A[i][i]) : `${fixed(s.A[i][j])} ${equal(s.A[i][j], s.A[j][i])} ${fixed(s.A[j][i])}`}    `), d.text ? `in the text: ${i === j ? `${whole(d.text.counts[i][i])} times` : `${whole(d.text.counts[i][j])} times, ${whole(d.text.counts[j][i])} times`}` : "");
 	};
-	const mini = (M, kind) => heat(names, names, M.map((row, i) => row.map((v, j) => v - M[j][i])), { kind, caption: "The matrix less its mirror image", show: () => "", of: "" });
-	const block = (kind, title, M, options, verdict) => side(kind, el("h3", {}, mark(), el("span", { class: "name" }, title)), heat(names, names, M, { kind, point, ...options }), el("div", { class: "mini" }, el("div", { "aria-hidden": "true" }, mini(M, kind)), verdict));
-	const boxes = d.sides.map((s, i) => block(kinds[i], `${nameOf(i)}: A`, s.A, { caption: `A of ${nameOf(i)}: scores of the column's token after the row's token` }, el("div", { class: "verdict", id: "verdict" + i })));
-	if (shares) boxes.push(block("text", "The text: % of what follows", shares, { digits: 0, caption: "How often the column's token follows the row's token in the text, in percent" }, el("div", { class: "verdict", id: "verdict2" })));
+	const mini = (M, kind) => heat(names, names, M.map((row, i) => row.map((v, j) => v - M[j][i])), { kind, caption: "", show: () => "" });
+	const block = (kind, title, M, options, verdict) => side(kind, el("h3", mark(), el("span.name", title)), heat(names, names, M, { kind, point, ...options }), el("div.mini", el("div", { "aria-hidden": "true" }, mini(M, kind)), verdict));
+	const boxes = d.sides.map((s, i) => block(kinds[i], `${nameOf(i)}: A`, s.A, { caption: `A of ${nameOf(i)}: scores of the column's token after the row's token` }, el("div.verdict", { id: "verdict" + i })));
+	if (shares) boxes.push(block("text", "The text: % of what follows", shares, { digits: 0, caption: "How often the column's token follows the row's token in the text, in percent" }, el("div.verdict", { id: "verdict2" })));
 	put($("#matrices"), boxes);
 	if (!d.text) $("#matrices").append(note("To see beside them what a text says, start with ", code("--corpus FILE"), "."));
 	let [a, b] = [Math.max(0, n - 2), n - 1];
@@ -282,8 +288,8 @@ panels.path = async () => {
 	await drawNear();
 };
 async function drawVerdicts(kinds) {
-	const key = kinds.join(), show = () => { const m = measured[key]; m.sides.forEach((s, i) => { const box = $("#verdict" + i); if (box) put(box, "|A − Aᵀ| / |A|, all tokens", el("b", {}, s.asymmetry === 0 ? "0, symmetric" : s.asymmetry.toFixed(2)), s.asymmetry === 0 ? "" : "1.41 if unrelated. ", `${percent(s.self_prediction)} of all tokens predict themselves`); });
-		if ($("#verdict2")) put($("#verdict2"), "Text less its mirror image", el("b", {}, "not symmetric"), m.text == null ? "" : `${percent(m.text)} of frequent tokens mostly follow themselves`); };
+	const key = kinds.join(), show = () => { const m = measured[key]; m.sides.forEach((s, i) => { const box = $("#verdict" + i); if (box) put(box, "|A − Aᵀ| / |A|, all tokens", el("b", s.asymmetry === 0 ? "0, symmetric" : s.asymmetry.toFixed(2)), s.asymmetry === 0 ? "" : "1.41 if unrelated. ", `${percent(s.self_prediction)} of all tokens predict themselves`); });
+		if ($("#verdict2")) put($("#verdict2"), "Text less its mirror image", el("b", "not symmetric"), m.text == null ? "" : `${percent(m.text)} of frequent tokens mostly follow themselves`); };
 	if (measured[key]) return show();
 	const run = async () => { try { const d = await ask("symmetry", { heads: kinds }); if (d) { measured[key] = d; show(); } } catch (error) { fail(error); } };
 	if (START.models.every(m => m.quick)) return run();
@@ -295,16 +301,16 @@ async function drawNear() {
 	const d = await ask("nearest", { heads: common().heads, token: t.id });
 	if (!d) return;
 	put($("#nearto"), spell(d.token.text));
-	const list = (kind, name, rows) => [el("h3", {}, mark(), name), el("ol", { class: "near" }, rows.map(r => el("li", {}, spell(r.text), el("small", {}, fixed(r.cosine)))))];
+	const list = (kind, name, rows) => [el("h3", mark(), name), el("ol.near", rows.map(r => el("li", spell(r.text), el("small", fixed(r.cosine)))))];
 	put($("#near"), d.sides.map((s, i) => side(head(i), head(i) === "tied" ? list("tied", `${nameOf(i)}: wte`, s.W_E) : [list("untied", `${nameOf(i)}: W_E`, s.W_E), list("untied", `${nameOf(i)}: W_U`, s.W_U)])));
 }
 async function solve() {
 	const solving = $("#solve"); solving.disabled = true; solving.textContent = "Solving …";
 	try {
 		const d = await ask("solved", { heads: common().heads });
-		if (d) put($("#solved"), grid("sum", "What the direct path misses", [column("nats per token"), START.models.map(m => column(m.name))], [["scale", "the scale: one factor for all logits mends it"], ["head", "the head: another W_U mends it"], ["rank", "the rank: no W_U of this width mends it"]].map(([name, text]) => line(text, d.sides.map(s => el("td", {}, s ? fixed(s[name]) : "–"))))),
-			note(`How far the softmax of ln_f(W_E) W_U is from the text's next tokens (KL divergence), after each of the ${d.tokens} tokens that occur 100 times or more, in three parts. The best W_U is fitted to the same text.`));
-	} catch (error) { put($("#solved"), el("p", { class: "note warn" }, error.message)); }
+		if (d) put($("#solved"), grid("sum", "What the direct path misses", [column("nats per token"), START.models.map(m => column(m.name))], [["scale", "the scale: one factor for all logits mends it"], ["head", "the head: another W_U mends it"], ["rank", "the rank: no W_U of this width mends it"]].map(([name, text]) => line(text, d.sides.map(s => el("td", s ? fixed(s[name]) : "–"))))),
+			note(`How far softmax(ln_f(W_E) W_U) is from the text (KL divergence, the mean over the ${d.tokens} tokens that occur 100 times or more), in three parts. The best W_U is fitted to the same text.`));
+	} catch (error) { put($("#solved"), el("p.note.warn", error.message)); }
 	solving.disabled = false; solving.textContent = "Solve for the best W_U";
 }
 
@@ -314,16 +320,16 @@ panels.toy = async () => {
 	const d = await ask("toy", { W_E: S.W, P: S.P });
 	if (!d) return false;
 	const words = START.toy.words, D = S.W[0].length, table = (p, kind, caption) => heat(words, words, p, { kind, max: 1.05, digits: 2, caption, of: "toy" });
-	const inputs = (name, title, M, columns) => side("text", el("h3", {}, title), grid("heat toy", title, [corner(), columns.map(c => column(c))], M.map((row, i) => line(words[i], row.map((v, j) => el("td", {}, el("input", { type: "number", step: name === "W" ? .1 : .05, min: name === "W" ? -100 : .01, max: 100, value: +v.toFixed(3), "data-key": name + i + j, "aria-label": `${title}: ${words[i]}, ${columns[j]}`, oninput: e => { if (e.target.value === "") return; S[name][i][j] = +e.target.value; changed("toy"); } })))))));
+	const inputs = (name, title, M, columns) => side("text", el("h3", title), grid("heat toy", title, [corner(), columns.map(c => column(c))], M.map((row, i) => line(words[i], row.map((v, j) => el("td", el("input", { type: "number", step: name === "W" ? .1 : .05, min: name === "W" ? -100 : .01, max: 100, value: +v.toFixed(3), key: name + i + j, label: `${title}: ${words[i]}, ${columns[j]}`, oninput: e => { if (e.target.value === "") return; S[name][i][j] = +e.target.value; changed("toy"); } })))))));
 	const box = $("#toyin"), now = document.activeElement;
 	if (!(box.contains(now) && now.tagName === "INPUT")) put(box, inputs("W", `The embedding W_E, ${D} numbers for each word`, S.W, [...Array(D).keys()].map(dim)), inputs("P", "The text: what follows each word", S.P, words));
 	$("#dims").textContent = D === 2 ? "Use 3 dimensions" : "Use 2 dimensions"; $("#dims").dataset.key = "dims";
 	const way = (name, kind, title, formula) => { const w = d.ways[name], [a, b] = [w.scores[0][1], w.scores[1][0]];
-		return side(kind, el("h3", {}, mark(), title), table(w.probabilities, kind, `${title}: predictions`), note(el("b", {}, `${w.kl.toFixed(2)} nats from the text.`), ` New York ${fixed(a)} ${Math.abs(a - b) < 1e-6 ? "=" : "≠"} York New ${fixed(b)}.`),
+		return side(kind, el("h3", mark(), title), table(w.probabilities, kind, `${title}: predictions`), note(el("b", `${w.kl.toFixed(2)} nats from the text.`), ` New York ${fixed(a)} ${Math.abs(a - b) < 1e-6 ? "=" : "≠"} York New ${fixed(b)}.`),
 			name === "untied" ? heat([0, 1, 2].slice(0, D).map(dim), words, w.W_U, { kind, digits: 2, caption: "W_U, solved", of: "wu" }) : note(formula)); };
 	put($("#toyout"), way("tied", "tied", "Tied", ["softmax of ", code("W_E W_Eᵀ")]), way("untied", "untied", "Untied, W_U solved"), way("mlp0", "tied", "Tied, with an MLP between", ["softmax of ", code("(W_E + MLP(W_E)) W_Eᵀ"), "; the MLP has 8 random units, and its output is solved for"]));
 	const least = d.ways.untied.kl, best = d.ways.fitted.kl;
-	$("#toynote").textContent = "Each table: the probability of the column's word after the row's word. “Solved” means least squares on the logarithms of the text's shares" + (least - best > .004 ? `; fitting the probabilities themselves comes to ${best.toFixed(2)} nats. ` : ". ") + (least > .004 ? `What is left, ${best.toFixed(2)} nats, no W_U mends: with these ${D} columns of W_E, the scores after three words cannot all be chosen. Solve for W_E as well, or use 3 dimensions.` : "This W_E leaves nothing for W_U to miss, while W_E W_Eᵀ cannot fit.");
+	$("#toynote").textContent = "Each table: the probability of the column's word after the row's word. “Solved”: least squares for the logarithms of the text's numbers. " + (least > .004 ? `The best W_U of all, fitted to the numbers themselves, misses them by ${best.toFixed(2)} nats: with these ${D} columns of W_E, not all scores can be chosen. Solve for W_E as well, or use 3 dimensions.` : "With this W_E, a W_U fits the text, and W_E W_Eᵀ does not.");
 };
 const resetToy = () => { S.W = structuredClone(DEFAULT.W); S.P = structuredClone(DEFAULT.P); changed("toy"); };
 
@@ -332,8 +338,8 @@ panels.lens = async () => {
 	const d = await ask("lens", common());
 	if (!d) return false;
 	put($("#lensbox"), d.sides.map((s, i) => { const kind = head(i);
-		return side(kind, el("h3", {}, named(i)), el("div", { class: "scroll", tabIndex: 0, role: "group", "aria-label": "Logit lens of " + nameOf(i) }, grid("heat lens", `What each layer of ${nameOf(i)} predicts`, [column("after", { class: "corner" }), d.tokens.map(t => column(spell(t.text)))],
-			s.layers.map((row, n) => line(n ? `block ${n - 1}` : "embedding", row.map((cell, j) => paint(el("td", { title: cell.map(c => `${plain(c.text)} ${percent(c.probability)}`).join("\n") }, cell[0].id === d.tokens[j].id ? "↺ " : "", spell(cell[0].text), el("small", {}, percent(cell[0].probability))), kind, .06 + cell[0].probability, 1.06)))))));
+		return side(kind, el("h3", named(i)), el("div.scroll", { tabIndex: 0, role: "group", label: "Logit lens of " + nameOf(i) }, grid("heat lens", `What each layer of ${nameOf(i)} predicts`, [column("after", { class: "corner" }), d.tokens.map(t => column(spell(t.text)))],
+			s.layers.map((row, n) => line(n ? `block ${n - 1}` : "embedding", row.map((cell, j) => paint(el("td", { title: cell.map(c => `${plain(c.text)} ${percent(c.probability)}`).join("\n") }, cell[0].id === d.tokens[j].id ? "↺ " : "", spell(cell[0].text), el("small", percent(cell[0].probability))), kind, .06 + cell[0].probability, 1.06)))))));
 	}));
 };
 
@@ -341,21 +347,21 @@ panels.lens = async () => {
 panels.parts = async () => {
 	const d = await ask("parts", { ...common(), ids: placed().map(t => t.id), side: S.side, token: S.token, removed: S.removed });
 	if (!d) return false;
-	sideSwitch($("#partsby"), "parts", "attention", "gradient");
+	sideSwitch($("#partsby"));
 	const listed = d.likeliest.some(t => t.id === d.before.id) ? d.likeliest : [d.before, ...d.likeliest];
-	$("#partsby").append(el("label", { class: "note" }, "why the next token could be ", el("select", { "data-key": "token", onchange: e => { S.token = +e.target.value; changed("parts"); } }, listed.map(t => el("option", { value: t.id, selected: t.id === d.before.id }, plain(t.text))))),
+	$("#partsby").append(el("label.note", "why the next token could be ", el("select", { key: "token", onchange: e => { S.token = +e.target.value; changed("parts"); } }, listed.map(t => el("option", { value: t.id, selected: t.id === d.before.id }, plain(t.text))))),
 		button("Put all parts back", () => { S.removed = []; changed("parts"); }, { disabled: !S.removed.length }));
 	const m = START.models[S.side], kind = head(S.side), max = Math.max(...Object.values(d.parts).map(Math.abs)), P = d.parts;
 	const label = name => name.replace(/attn\.(\d+)\.head\.(\d+)/, "head $2 of block $1").replace(/mlp\.(\d+)/, "the MLP of block $1");
-	const toggle = name => { const out = S.removed.includes(name); return paint(button(fixed(P[name]), () => { S.removed = out ? S.removed.filter(x => x !== name) : [...S.removed, name]; changed("parts"); }, { "data-key": name, "aria-pressed": String(out), "aria-label": `${label(name)}: ${fixed(P[name])}`, title: `${out ? "put back" : "remove"} ${label(name)}` }), kind, P[name], max); };
+	const toggle = name => { const out = S.removed.includes(name); return paint(button(fixed(P[name]), () => { S.removed = out ? S.removed.filter(x => x !== name) : [...S.removed, name]; changed("parts"); }, { key: name, pressed: out, label: `${label(name)}: ${fixed(P[name])}`, title: `${out ? "put back" : "remove"} ${label(name)}` }), kind, P[name], max); };
 	const cell = (name, more = {}) => paint(el("td", more, fixed(P[name])), kind, P[name], max), heads = [...Array(m.n_head).keys()];
 	const alone = (text, name) => line(text, cell(name), el("td", { colSpan: m.n_head + 2 }));
 	const table = grid("heat", "What each part adds to the logit", [corner(), heads.map(h => column(m.n_head > 8 ? String(h) : "head\u00a0" + h)), ["bias", "MLP", "bias"].map(t => column(t))], [
-		alone("wte", "wte"), alone("wpe", "wpe"), [...Array(m.layers).keys()].map(l => line("block " + l, heads.map(h => el("td", {}, toggle(`attn.${l}.head.${h}`))), cell(`attn.${l}.bias`), el("td", {}, toggle("mlp." + l)), cell(`mlp.${l}.bias`))), alone("ln_f", "ln_f.bias")].flat(), { vars: { "min-width": 6 + 2.9 * (m.n_head + 3) + "em" } });
+		alone("wte", "wte"), alone("wpe", "wpe"), [...Array(m.layers).keys()].map(l => line("block " + l, heads.map(h => el("td", toggle(`attn.${l}.head.${h}`))), cell(`attn.${l}.bias`), el("td", toggle("mlp." + l)), cell(`mlp.${l}.bias`))), alone("ln_f", "ln_f.bias")].flat(), { vars: { "min-width": 6 + 2.9 * (m.n_head + 3) + "em" } });
 	put($("#partsbox"), side(kind, table));
 	roving(table, $$("button", table), m.n_head + 1);
 	const said = (p, more = "") => `${plain(p.text)} has ${percent(p.probability)}, logit ${fixed(p.logit)}, rank ${whole(p.rank)}${more}`;
-	put($("#partsout"), el("b", {}, said(d.before)), "; the logit is the sum of all numbers in the table.", d.after ? ["\nWithout ", S.removed.map(label).join(", "), ": ", el("b", {}, said(d.after)), d.first_after.id === d.after.id ? ", still the likeliest." : `; the likeliest is then ${plain(d.first_after.text)} with ${percent(d.first_after.probability)}.`] : "");
+	put($("#partsout"), el("b", said(d.before)), "; the logit is the sum of all numbers in the table.", d.after ? ["\nWithout ", S.removed.map(label).join(", "), ": ", el("b", said(d.after)), d.first_after.id === d.after.id ? ", still the likeliest." : `; the likeliest is then ${plain(d.first_after.text)} with ${percent(d.first_after.probability)}.`] : "");
 	if (d.after) say($("#partsout").textContent);
 };
 
@@ -366,7 +372,7 @@ panels.attention = async () => {
 	S.layer = Math.min(S.layer, m.layers - 1); S.head = Math.min(S.head, m.n_head - 1);
 	const d = await ask("attention", { ...common(), side: S.side, layer: S.layer, head: S.head });
 	if (!d) return false;
-	sideSwitch($("#attnby"), "parts", "attention", "gradient");
+	sideSwitch($("#attnby"));
 	const T = d.tokens.length, bytes = Uint8Array.from(atob(d.all), c => c.charCodeAt(0)), kind = head(S.side), box = $("#heads");
 	const shades = [...Array(256).keys()].map(v => shade(kind, v / 255)[0].match(/\d+/g).map(Number));
 	box.style.gridTemplateColumns = `repeat(${m.n_head},1fr)`;
@@ -375,26 +381,26 @@ panels.attention = async () => {
 		for (let i = 0; i < T * T; i++) image.data.set([...shades[bytes[n * T * T + i]], 255], 4 * i);
 		g.putImageData(image, 0, 0);
 		const [l, h] = [Math.floor(n / m.n_head), n % m.n_head];
-		return button(c, () => { S.layer = l; S.head = h; changed("attention"); }, { "data-key": `head${l}.${h}`, "aria-label": `block ${l}, head ${h}`, title: `block ${l}, head ${h}`, "aria-pressed": String(l === S.layer && h === S.head) });
+		return button(c, () => { S.layer = l; S.head = h; changed("attention"); }, { key: `head${l}.${h}`, label: `block ${l}, head ${h}`, title: `block ${l}, head ${h}`, pressed: l === S.layer && h === S.head });
 	});
 	put(box, cells); roving(box, cells, m.n_head, S.layer * m.n_head + S.head);
 	const names = d.tokens.map(t => t.text), table = heat(names, names, d.pattern.map((row, i) => row.map((v, j) => j > i ? null : v)), { kind, max: 1, show: v => fixed(v).replace(/^0/, "").replace(/^\.00$/, "·"), caption: `Attention of block ${S.layer}, head ${S.head}` });
-	put($("#attnbox"), side(kind, el("h3", {}, mark(), `block ${S.layer}, head ${S.head}`), table, TOKENS.length > T ? note(`The last ${T} tokens. What a row takes from earlier ones is not shown.`) : null));
+	put($("#attnbox"), side(kind, el("h3", mark(), `block ${S.layer}, head ${S.head}`), table, TOKENS.length > T ? note(`The last ${T} tokens. What a row takes from earlier ones is not shown.`) : null));
 };
 
 // --- gradient
 panels.gradient = async () => {
 	const d = await ask("gradient", { ...common(), side: S.side });
 	if (!d) return false;
-	sideSwitch($("#gradby"), "parts", "attention", "gradient");
+	sideSwitch($("#gradby"));
 	const max = Math.max(...d.rows.map(r => Math.max(r.embed, r.head))), used = new Set(TOKENS.map(t => t.id));
-	const bar = (v, kind) => el("td", {}, el("span", { class: "track", title: v.toFixed(4) }, el("span", { class: `fill ${kind}`, hidden: !v, vars: { width: Math.max(.6, 100 * Math.sqrt(v / max)) + "%" } })), el("span", { class: "sr" }, v.toFixed(4)));
+	const bar = (v, kind) => el("td", el("span.track", { title: v.toFixed(4) }, el("span", { class: `fill ${kind}`, hidden: !v, vars: { width: Math.max(.6, 100 * Math.sqrt(v / max)) + "%" } })), el("span.sr", v.toFixed(4)));
 	let other = false;
 	put($("#gradbox"), grid("bars2", "Lengths of the two gradients by row of wte", ["row of wte", "because it was read", "because it was scored", "cosine"].map(t => column(t)), d.rows.flatMap(r => {
-		const row = line(spell(r.text), bar(r.embed, "tied"), bar(r.head, "untied"), el("td", {}, r.embed && r.head ? fixed(r.cosine) : "–"));
-		if (!used.has(r.id) && !other) { other = true; return [el("tr", { class: "rule" }, el("th", { scope: "colgroup", colSpan: 4 }, "tokens that are not in the prompt, the longest")), row]; }
+		const row = line(spell(r.text), bar(r.embed, "tied"), bar(r.head, "untied"), el("td", r.embed && r.head ? fixed(r.cosine) : "–"));
+		if (!used.has(r.id) && !other) { other = true; return [el("tr.rule", el("th", { scope: "colgroup", colSpan: 4 }, "tokens that are not in the prompt, the longest")), row]; }
 		return row; })),
-		note(`Loss ${d.loss.toFixed(2)} nats per token. The first gradient reaches ${whole(d.reached[0])} rows of ${whole(d.V)}, the second ${whole(d.reached[1])}. Their lengths as wholes are ${d.embed.toFixed(2)} and ${d.head.toFixed(2)}; the cosine between them is ${fixed(d.cosine, 3)}. Bars go by the square root of the length. A cosine of 0: the two do not disturb each other; −1: they pull in opposite directions. `, head(S.side) === "tied" ? "With wte.T, both are added to the same row." : "With W_U, the first changes W_E and the second W_U."));
+		note(`Loss ${d.loss.toFixed(2)} nats per token. The first gradient reaches ${whole(d.reached[0])} rows of ${whole(d.V)}, the second ${whole(d.reached[1])}. Their lengths as wholes are ${d.embed.toFixed(2)} and ${d.head.toFixed(2)}; the cosine between them is ${fixed(d.cosine, 3)}. Bars show the square root of the length. A cosine below 0: the two gradients pull apart. `, head(S.side) === "tied" ? "With wte.T, both are added to the same row." : "With W_U, the first changes W_E and the second W_U."));
 };
 
 // --- cost
@@ -403,12 +409,12 @@ panels.cost = async () => {
 	if (!d) return false;
 	$("#ovocab").textContent = whole(S.vocab); $("#odim").textContent = whole(S.dim); $("#ototal").textContent = short(d.total);
 	const rest = d.total - d.difference, all = d.total + d.difference, piece = (n, kind, text) => el("div", { class: kind, vars: { flex: `${n / all} 0 0` } }, n / all < .08 ? "" : text);
-	put($("#costbox"), el("div", { class: "stack", role: "img", "aria-label": `layers ${short(rest)}, W_E ${short(d.difference)}, W_U ${short(d.difference)}` }, piece(rest, "rest", "layers"), piece(d.difference, "e", "W_E"), piece(d.difference, "u", "")), el("p", { class: "note first" }, "grey: layers · solid: W_E · hatched: W_U, which a tied model does not have"),
-		el("p", { class: "readout" }, `Tied ${short(d.total)}, untied ${short(all)}: tying saves ${short(d.difference)}, ${d.saving_percent.toFixed(1)} % of the tied model.`),
-		grid("sum", "Parameters of GPT-2 with either head", ["model", "tied", "untied", "tying saves"].map(t => column(t)), d.models.map(m => line(m.name, [whole(m.tied), whole(m.untied), m.saving_percent.toFixed(1) + " %"].map(t => el("td", {}, t))))));
+	put($("#costbox"), el("div.stack", { role: "img", label: `layers ${short(rest)}, W_E ${short(d.difference)}, W_U ${short(d.difference)}` }, piece(rest, "rest", "layers"), piece(d.difference, "e", "W_E"), piece(d.difference, "u", "")), el("p.note.first", "grey: layers · solid: W_E · hatched: W_U, which a tied model does not have"),
+		el("p.readout", `Tied ${short(d.total)}, untied ${short(all)}: tying saves ${short(d.difference)}, ${d.saving_percent.toFixed(1)} % of the tied model.`),
+		grid("sum", "Parameters of GPT-2 with either head", ["model", "tied", "untied", "tying saves"].map(t => column(t)), d.models.map(m => line(m.name, [whole(m.tied), whole(m.untied), m.saving_percent.toFixed(1) + " %"].map(t => el("td", t))))));
 };
 function costSliders() {
-	const slider = (name, label, least, most, digits) => el("label", {}, label, el("output", { id: "o" + name }), el("input", { type: "range", id: "c" + name, "aria-label": label, min: Math.log10(least), max: Math.log10(most), step: .005, value: Math.log10(S[name]), oninput: e => { S[name] = +(10 ** e.target.value).toPrecision(digits); changed("cost"); } }));
+	const slider = (name, label, least, most, digits) => el("label", label, el("output", { id: "o" + name }), el("input", { type: "range", id: "c" + name, label: label, min: Math.log10(least), max: Math.log10(most), step: .005, value: Math.log10(S[name]), oninput: e => { S[name] = +(10 ** e.target.value).toPrecision(digits); changed("cost"); } }));
 	put($("#costsliders"), slider("vocab", "vocabulary", 1000, 300000, 3), slider("dim", "width", 64, 16384, 3), slider("total", "whole model", 1e8, 1e12, 2));
 }
 
@@ -417,10 +423,10 @@ async function drawCode() {
 	const sources = await ask("source");
 	if (!sources) return;
 	for (const box of $$(".code")) {
-		const details = el("details", { open: matchMedia("(min-width:1081px)").matches }, el("summary", {}, "The lines that computed this"));
+		const details = el("details", { open: matchMedia("(min-width:1081px)").matches }, el("summary", "The lines that computed this"));
 		put(box, details);
 		for (const name of box.dataset.sources.split(" ")) {
-			const d = sources[name], pre = el("pre", { tabIndex: 0, "aria-label": `source code of ${name}` });
+			const d = sources[name], pre = el("pre", { tabIndex: 0, label: `source code of ${name}` });
 			let all = false;
 			const more = button("", () => { all = !all; show(); }, { class: "more" });
 			const show = () => {
@@ -428,15 +434,15 @@ async function drawCode() {
 				let gap = false;
 				d.lines.forEach((line, n) => {
 					if (!all && n && !line.matters) { gap = true; return; }
-					if (gap) out.push(el("span", { class: "gap" }, "⋯"));
+					if (gap) out.push(el("span.gap", "⋯"));
 					gap = false;
 					const text = line.pieces.map(p => p[1]).join(""), indent = text.length - text.trimStart().length;
 					out.push(el("span", { class: "line" + (line.matters ? " matters" : ""), "data-n": d.line + n, vars: { "--in": indent + "ch" } }, line.pieces.map(([kind, t], k) => { t = k ? t : t.trimStart(); return kind ? el("span", { class: kind }, t) : t; })));
 				});
-				if (gap) out.push(el("span", { class: "gap" }, "⋯"));
+				if (gap) out.push(el("span.gap", "⋯"));
 				pre.replaceChildren(...out); more.textContent = all ? "fewer lines" : `all ${d.lines.length} lines`; more.setAttribute("aria-expanded", all);
 			};
-			show(); details.append(el("div", { class: "snippet" }, el("p", {}, el("span", {}, `${d.file}:${d.line}`), more), pre));
+			show(); details.append(el("div.snippet", el("p", el("span", `${d.file}:${d.line}`), more), pre));
 		}
 	}
 }
@@ -465,7 +471,7 @@ if (START) {
 	$("#dims").addEventListener("click", () => { S.W = S.W.map((row, i) => row.length === 2 ? [...row, [.6, -.4, .2][i] ?? 0] : row.slice(0, 2)); changed("toy"); });
 	$("#solveW").addEventListener("click", async () => { const d = await ask("toy", { W_E: S.W, P: S.P, solve_W_E: true }).catch(fail); if (d) { S.W = d.W_E.map(row => row.map(v => +v.toFixed(3))); changed("toy"); } });
 	$("#quit").addEventListener("click", async () => { stream?.abort(); await request("quit", {}); $("#stopped").hidden = false; });
-	document.addEventListener("click", e => { const link = e.target.closest("a[href^='#']"); if (!link) return; e.preventDefault(); const to = $(link.getAttribute("href")); to.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" }); $("h2", to).focus({ preventScroll: true }); });
+	document.addEventListener("click", e => { const link = e.target.closest("a[href^='#']"); if (!link) return; e.preventDefault(); const to = $(link.getAttribute("href")); to.scrollIntoView(); $("h2", to).focus({ preventScroll: true }); });
 	addEventListener("hashchange", () => { readAddress(); costSliders(); changed(...Object.keys(panels)); });
 	const observer = new IntersectionObserver(entries => { for (const e of entries) { if (e.isIntersecting) visible.add(e.target.id); else visible.delete(e.target.id); } visible.add("next"); drawVisible();
 		const top = $$("main section").filter(s => s.getBoundingClientRect().top < innerHeight / 2).at(-1); $$("nav a").forEach(a => top && a.getAttribute("href") === "#" + top.id ? a.setAttribute("aria-current", "true") : a.removeAttribute("aria-current")); }, { rootMargin: "150px", threshold: [0, .2, .5] });
