@@ -193,7 +193,9 @@ def test_path(server, models, views):
     for side, model in zip(found["sides"], models, strict=True):
         close(side["A"], raw(model, np.array(tokens))[:, tokens])
     assert found["text"]["counts"] == [[views.corpus.count(a, b) for b in tokens] for a in tokens]
-    assert found["text"]["totals"] == [views.corpus.row(a)[1].sum() for a in tokens]
+    shares = [[100 * views.corpus.share(a, b) for b in tokens] for a in tokens]
+    close(found["text"]["percent"], shares)
+    assert max(map(sum, shares)) <= 100 + 1e-9
 
 
 def test_symmetry_and_solved(server, models, views):

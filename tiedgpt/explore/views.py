@@ -215,7 +215,7 @@ class Views:
         text = None
         if corpus := self.corpus:
             counts = [[corpus.count(a, b) for b in tokens] for a in tokens]
-            text = {"counts": counts, "totals": [int(corpus.row(a)[1].sum()) for a in tokens]}
+            text = {"counts": counts, "percent": [[100 * corpus.share(a, b) for b in tokens] for a in tokens]}
         return {"tokens": self.tokens(tokens), "sides": sides, "text": text}
 
     def symmetry(self, query: Query, step: Step) -> dict[str, Any]:
@@ -291,7 +291,8 @@ class Views:
             tied, untied = (count[head]["total"] for head in HEADS)
             saved = 100 * (untied - tied) / untied  # as `tiedgpt params` prints it
             models.append({"name": name, "tied": tied, "untied": untied, "saving_percent": saved})
-        return {"total": total, **count_matrices(vocab, dim, total), "models": models}
+        sizes = count_matrices(vocab, dim, total)
+        return {"total": total, "untied_total": total + sizes["difference"], **sizes, "models": models}
 
     def source(self, query: Query, step: Step) -> dict[str, Any]:
         """The source code beside the pictures."""

@@ -70,6 +70,10 @@ class Corpus:
         successors, counts = self.row(first)
         return int(counts[successors == second].sum())
 
+    def share(self, first: int, second: int) -> float:  # in [0, 1]
+        """The share of the tokens after `first` that are `second`; 0 if nothing follows `first`."""
+        return self.count(first, second) / max(1, int(self.row(first)[1].sum()))
+
     def frequent(self, min_count: int = MIN_COUNT) -> np.ndarray:  # -> [n]
         """The ids of the tokens that occur at least `min_count` times."""
         return np.flatnonzero(self.counts >= min_count)
