@@ -46,18 +46,18 @@ const short = n => { const k = Math.min(4, Math.floor(Math.log10(n) / 3)); retur
 const whole = n => n.toLocaleString("en");
 
 // --- the server
-const PAGE = Math.random().toString(36).slice(2, 14);
+const PAGE = Math.random().toString(36).slice(2, 14), running = {};
 let count = 0;
-function request(view, body, signal) {
-	++count;
-	return fetch(view, { method: "POST", headers: { "Content-Type": "application/json" }, signal, body: JSON.stringify({ page: PAGE, number: count, ...body }) })
-		.catch(error => { if (error.name !== "AbortError") $("#stopped").hidden = false; return null; });
+function request(view, body = {}) { // a newer request of a view replaces the one before
+	running[view]?.abort();
+	const { signal } = running[view] = new AbortController();
+	return fetch(view, { method: "POST", headers: { "Content-Type": "application/json" }, signal, body: JSON.stringify({ page: PAGE, number: ++count, ...body }) }).catch(error => { gone(error); return null; });
 }
-async function ask(view, body = {}) { // the answer; null if a newer request has replaced this one or the server is gone
+function gone(error) { if (error.name !== "AbortError") $("#stopped").hidden = false; }
+async function ask(view, body) { // the answer; null if there is none, because a newer request replaced this one or the server is gone
 	let response = await request(view, body);
 	for (let tries = 0; response?.status === 503 && tries < 5; tries++) { await new Promise(go => setTimeout(go, 300)); response = await request(view, body); }
-	if (!response) return null;
-	const answer = await response.json().catch(() => null);
+	const answer = await response?.json().catch(() => null);
 	if (!answer || response.status === 409) return null;
 	$("#stopped").hidden = true;
 	if (answer.error) throw Error(answer.error.message);
@@ -203,7 +203,6 @@ panels.next = async () => {
 	}));
 	$("#status").textContent = `${d.tokens.length} of ${Math.min(...MODELS.map(m => m.context))} tokens · ${(performance.now() - began).toFixed(0)} ms`;
 	say("Likeliest next token: " + d.sides.map((s, i) => `${nameOf(i)}: ${plain(s.rows[0].text)}, ${percent(s.rows[0].probability)}`).join("; "));
-	document.body.dataset.drawn = count;
 };
 function drawStrip(d) {
 	const strip = $("#strip"), cells = d.tokens.map((t, i) => button(spell(t.text), () => { S.place = i === d.tokens.length - 1 ? null : i; changed("next", "path", "parts"); }, { class: "tok", key: "tok" + i, pressed: i === d.place, title: `token ${t.id}` }));
@@ -211,7 +210,7 @@ function drawStrip(d) {
 }
 async function drawOne(i) {
 	try {
-		const line = await readStream({ ...atPlace(), n: 1, side: i }, () => true);
+		const line = await readStream({ ...atPlace(), n: 1, side: i });
 		if (line?.id != null) { S.seed++; $("#seed").value = S.seed; setPrompt([...placed().map(t => t.id), line.id]); }
 	} catch (error) { fail(error); }
 }
@@ -219,12 +218,11 @@ const placed = () => S.place == null ? TOKENS : TOKENS.slice(0, S.place + 1);
 const atPlace = () => ({ ...common(), ids: placed().map(t => t.id), text: null, ...sampling(), seed: S.seed });
 const fail = (error, box = $("#problem")) => { put(box, error.message); box.hidden = false; say(error.message); };
 
-let stream = null;
+let writing = false;
 async function readStream(body, each) { // calls each(line); returns the first line
-	const abort = new AbortController(), response = await request("generate", body, abort.signal);
-	if (!response) return null;
-	if (!response.ok) { const answer = await response.json(); if (response.status === 409) return null; throw Error(answer.error.message); }
-	stream = abort;
+	const response = await request("generate", body);
+	if (!response || response.status === 409) return null;
+	if (!response.ok) throw Error((await response.json()).error.message);
 	let rest = "", first;
 	try {
 		for (const reader = response.body.getReader(), decoder = new TextDecoder(); ;) {
@@ -232,16 +230,15 @@ async function readStream(body, each) { // calls each(line); returns the first l
 			if (done) break;
 			const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
 			rest = lines.pop();
-			for (const line of lines.map(JSON.parse)) { if (line.error) { if (line.error.kind !== "conflict") throw Error(line.error.message); return first; } first ??= line; each(line); }
+			for (const line of lines.map(JSON.parse)) { if (line.error) throw Error(line.error.message); first ??= line; each?.(line); }
 		}
-	} catch (error) { if (error instanceof TypeError || error.name === "AbortError") { if (!abort.signal.aborted) $("#stopped").hidden = false; } else throw error; }
+	} catch (error) { if (error instanceof TypeError || error.name === "AbortError") gone(error); else throw error; }
 	return first;
 }
 async function write() {
-	if (stream) { stream.abort(); return; }
-	const given = placed(), began = performance.now();
-	stream = new AbortController(); // until the first token is here
-	document.body.dataset.first = "";
+	if (writing) { running.generate.abort(); return; }
+	writing = true;
+	const given = placed();
 	$("#write").textContent = "Stop"; $("#writtennote").hidden = false;
 	const sides = MODELS.map((m, i) => ({ tokens: [], page: el("p.page", { tabIndex: 0, role: "group", label: `Text by ${m.name}` }, el("span.given", given.map(t => t.text).join(""))), note: note("writing …") }));
 	put($("#written"), sides.map((s, i) => side(head(i), el("h3", named(i)), s.page, s.note)));
@@ -249,7 +246,6 @@ async function write() {
 		await readStream({ ...atPlace(), n: 40 }, line => {
 			const s = sides[line.side];
 			if (line.end) { s.note.textContent = `${s.tokens.length} tokens${line.end === "length" ? "" : ", to the end of the text"}; ${line.bits_per_token.toFixed(2)} bits of surprise per token`; return; }
-			document.body.dataset.first ||= performance.now() - began;
 			const at = s.tokens.push(line) - 1, back = () => setPrompt([...given, ...s.tokens.slice(0, at)].map(t => t.id));
 			const atEnd = s.page.scrollTop + s.page.clientHeight > s.page.scrollHeight - 30;
 			s.page.append(el("span", { class: "w" + (line.text === "\n" ? " nl" : ""), role: "button", tabIndex: -1, title: `${percent(line.probability)}, rank ${whole(line.rank)}. Go back to the text before it.`, label: `${plain(line.text)}, ${percent(line.probability)}`, vars: { "--bits": Math.min(9, 1 + .7 * line.bits) }, onclick: () => { if (!String(getSelection())) back(); }, onkeydown: e => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); back(); } } }, line.text));
@@ -257,7 +253,7 @@ async function write() {
 		});
 	} catch (error) { fail(error); }
 	for (const s of sides) { if (s.note.textContent === "writing …") s.note.textContent = `${s.tokens.length} tokens; stopped`; s.page.removeAttribute("tabindex"); const cells = $$(".w", s.page); if (cells.length) roving(s.page, cells, 1); else s.page.tabIndex = 0; }
-	stream = null; $("#write").textContent = "Write 40 tokens"; say("Wrote " + sides.map(s => s.tokens.length).join(" and ") + " tokens");
+	writing = false; $("#write").textContent = "Write 40 tokens"; say("Wrote " + sides.map(s => s.tokens.length).join(" and ") + " tokens");
 	document.body.dataset.written = sides.map(s => s.tokens.length);
 }
 
@@ -472,7 +468,7 @@ if (START) {
 	on("#toyreset", "click", () => { Object.assign(S, structuredClone({ W: DEFAULT.W, P: DEFAULT.P })); changed("toy"); });
 	on("#dims", "click", () => { S.W = S.W.map((row, i) => row.length === 2 ? [...row, [.6, -.4, .2][i] ?? 0] : row.slice(0, 2)); changed("toy"); });
 	on("#solveW", "click", async () => { const d = await ask("toy", { W_E: S.W, P: S.P, solve_W_E: true }).catch(fail); if (d) { S.W = d.W_E.map(row => row.map(v => +v.toFixed(3))); changed("toy"); } });
-	on("#quit", "click", async () => { stream?.abort(); await request("quit", {}); $("#stopped").hidden = false; });
+	on("#quit", "click", async () => { running.generate?.abort(); await request("quit"); $("#stopped").hidden = false; });
 	document.addEventListener("click", e => { const link = e.target.closest("a[href^='#']"); if (!link) return; e.preventDefault(); const to = $(link.getAttribute("href")); to.scrollIntoView(); $("h2", to).focus({ preventScroll: true }); });
 	addEventListener("hashchange", () => { readAddress(); costSliders(); changed(...Object.keys(panels)); });
 	const observer = new IntersectionObserver(entries => { for (const e of entries) { if (e.isIntersecting) visible.add(e.target.id); else visible.delete(e.target.id); } visible.add("next"); drawVisible();
