@@ -502,8 +502,8 @@ def test_the_keyboard_reaches_everything(open_page, server):
     reached = set()
     for _ in range(400):
         page.keyboard.press("Tab")
-        at = page.evaluate("""() => { const e = document.activeElement;
-            return e === document.body ? [] : [e.id, e.dataset.key, e.parentElement.closest('[id]')?.id]; }""")
+        at = page.evaluate("""() => { const e = document.activeElement, box = e.parentElement.closest('[id]');
+            return e === document.body ? [] : [e.id, e.dataset.key, box?.id]; }""")
         if not at:
             break
         reached.update(at)
