@@ -23,6 +23,7 @@ from tqdm import tqdm
 import tiedgpt
 from tiedgpt.config import HEADS
 from tiedgpt.evaluation import score
+from tiedgpt.study.corpus import Corpus
 from tiedgpt.text import read_text
 from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.merges import learn_tokenizer
@@ -37,6 +38,7 @@ def train(corpus: str, weights: Path) -> None:
     cut = len(text) * 9 // 10
     tokenizer = learn_tokenizer(text[:cut], 1024)
     tokens, held_out = (np.array(tokenizer.encode(part)) for part in (text[:cut], text[cut:]))
+    Corpus.of(tokens, tokenizer.vocab_size).write(weights / "shakespeare-bigrams.npz")
     for head in HEADS:
         config = tiedgpt.Config(
             vocab_size=tokenizer.vocab_size,

@@ -93,7 +93,7 @@ def test_the_calculator_gives_the_figures_people_quote(run, total, percent):
         (["--model", "gtp2"], "did you mean gpt2?"),
         (
             ["--vocab", "50", "--dim", "4", "--total", "199"],
-            "--total 199 is less than the token embedding alone, 200",
+            "total 199 is less than the token embedding alone, 200",
         ),
     ],
 )

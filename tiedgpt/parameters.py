@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from .config import HEADS, Config
+from .errors import ArgumentError
 
 Parameters = dict[str, np.ndarray]
 
@@ -108,3 +109,24 @@ def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
         total = sum(sizes.values())
         counts[head] = {"groups": groups, "total": total, "bytes": 4 * total}
     return counts
+
+
+def count_matrices(vocab: int, dim: int, total: int | None = None) -> dict[str, Any]:
+    """The size of the matrices of a vocabulary, and their share of a model of `total` parameters.
+
+    Returns {"tied": count, "untied": count, "difference": n, "saving_percent": share}; the counts are those
+    of count_parameters. Raises ArgumentError for a total that is less than one matrix.
+
+    >>> sizes = count_matrices(50_000, 4_096, 7_000_000_000)
+    >>> sizes["difference"], round(sizes["saving_percent"], 1)
+    (204800000, 2.9)
+    """
+    matrix = vocab * dim
+    if total is not None and total < matrix:
+        raise ArgumentError(f"total {total:,} is less than the token embedding alone, {matrix:,}")
+    counts: dict[str, Any] = {}
+    for head, head_size in (("tied", 0), ("untied", matrix)):
+        groups = {"token embedding": matrix, "output head": head_size}
+        counts[head] = {"groups": groups, "total": matrix + head_size, "bytes": 4 * (matrix + head_size)}
+    saving = None if total is None else 100 * matrix / total
+    return {**counts, "difference": matrix, "saving_percent": saving}

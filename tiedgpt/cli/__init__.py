@@ -30,6 +30,7 @@ MODULES = {
     "lens": "lens",
     "attribute": "attribute",
     "compare": "compare",
+    "explore": "explore",
 }
 
 EPILOG = """\
@@ -38,6 +39,7 @@ examples:
   tiedgpt next --head both "To be, or"
   tiedgpt train story.txt --out my-model
   tiedgpt download gpt2
+  tiedgpt explore
   tiedgpt COMMAND -h
 
 exit codes:

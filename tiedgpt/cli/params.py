@@ -8,7 +8,7 @@ from typing import Any
 from ..checkpoints import read_config
 from ..checkpoints.names import find_model, known_config
 from ..errors import ArgumentError, one_line
-from ..parameters import count_parameters
+from ..parameters import count_matrices, count_parameters
 from .common import add_command, add_json_option, fill, positive_int, print_table
 
 EXAMPLES = """\
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     elif args.vocab is None or args.dim is None:
         raise ArgumentError("to count without a model, both --vocab and --dim are needed")
     else:
-        count_matrices(args.vocab, args.dim, args.total, args.json)
+        report_matrices(args.vocab, args.dim, args.total, args.json)
 
 
 def count_model(name: str, as_json: bool) -> None:
@@ -64,19 +64,12 @@ def count_model(name: str, as_json: bool) -> None:
     print_counts(counts, shares=True, saving=f", {percent(difference, untied)} of the untied model")
 
 
-def count_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -> None:
+def report_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -> None:
     """Report the size of the matrices of a vocabulary, and their share of a model of `total` parameters."""
-    matrix = vocab * dim
-    if total is not None and total < matrix:
-        raise ArgumentError(f"--total {total:,} is less than the token embedding alone, {matrix:,}")
-    counts: dict[str, dict[str, Any]] = {}
-    for head, in_head in (("tied", 0), ("untied", matrix)):
-        groups = {"token embedding": matrix, "output head": in_head}
-        counts[head] = {"groups": groups, "total": matrix + in_head, "bytes": 4 * (matrix + in_head)}
+    counts = count_matrices(vocab, dim, total)
+    matrix = counts["difference"]
     if as_json:
-        saving = None if total is None else 100 * matrix / total
-        given = {"vocab": vocab, "dim": dim, "total": total}
-        print(json.dumps({**given, **counts, "difference": matrix, "saving_percent": saving}))
+        print(json.dumps({"vocab": vocab, "dim": dim, "total": total, **counts}))
         return
     print(f"vocabulary {vocab:,}, width {dim:,}\n")
     share = f", {percent(matrix, total)} of a model of {short(total)}" if total else ""

@@ -22,6 +22,7 @@ from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.direct_path import direct_path
 from ..study.paths import PATH_PARTS, paths_of
 from ..study.similarity import embeddings
+from ..study.solved import PARTS, STEPS, missing, solved_paths
 from ..study.swap import losses, sample
 from ..tokenizer import Tokenizer
 from . import common
@@ -155,16 +156,33 @@ def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any]
         "bytes": count["bytes"],
     }
     report["corpus"] = None
-    with common.Progress(f"{name}: direct path", model.config.vocab_size, "token") as bar:
+    with common.Progress(f"{name}: direct path", 2 * model.config.vocab_size, "token") as bar:
         report["direct_path"] = direct_path(model, corpus, bar.add)
-    report |= {"bigrams": None, "embeddings": embeddings(model, corpus, tied_W_E), "loss": None}
+    report |= {
+        "bigrams": None,
+        "missing": None,
+        "embeddings": embeddings(model, corpus, tied_W_E),
+        "loss": None,
+    }
     if corpus is None:
         return report, model.W_E
     frequent = corpus.frequent().size
-    counts = {"tokens": corpus.ids.size, "frequent": frequent}
-    report["corpus"] = {**counts, "self_prediction": corpus.self_prediction()}
-    with common.Progress(f"{name}: bigrams", frequent * (1 + len(paths_of(model))), "token") as bar:
-        report["bigrams"] = bigrams(model, corpus, bar.add)
+    report["corpus"] = {
+        "tokens": corpus.ids.size,
+        "frequent": frequent,
+        "self_prediction": corpus.self_prediction(),
+    }
+    solved = {}
+    if frequent >= MIN_TOKENS:
+        with common.Progress(f"{name}: the best W_U", STEPS, "step") as bar:
+            solved = solved_paths(model, corpus, bar.add)
+        if not solved:
+            common.note(f"{name}: the corpus has too many different tokens to solve for the best W_U")
+    with common.Progress(
+        f"{name}: bigrams", frequent * (1 + len(paths_of(model)) + len(solved)), "token"
+    ) as bar:
+        report["bigrams"] = bigrams(model, corpus, bar.add, solved)
+    report["missing"] = missing(report["bigrams"] or {})
     end = sample(corpus.ids, model.config.n_ctx)
     with common.Progress(f"{name}: loss", end.size * (1 if model.config.tied else 2), "token") as bar:
         report["loss"] = losses(model, end, bar.add)
@@ -190,7 +208,9 @@ class Group:
 
 
 def path_rows(measure: str) -> dict[str, str]:
-    paths = {"unigram": "token counts, no model", **PATH_PARTS}
+    paths = {"unigram": "token counts, no model", **PATH_PARTS, **PARTS}
+    if measure != "kl":
+        del paths["scaled"]  # a factor does not change the order
     return {f"bigrams.{path}.{measure}": f"{path}: {parts}" for path, parts in paths.items()}
 
 
@@ -243,6 +263,17 @@ GROUPS = (
         path_rows("kl"),
         "KL divergence in nats; 0: the same probabilities. It depends on the scale of the scores. raw has no "
         "layer norm, so its scale has no meaning; a high value of normed can come from the scale alone.",
+    ),
+    Group(
+        "What does normed miss?",
+        {
+            "missing.scale": "The scale: scaled is better",
+            "missing.head": "The head: solved is better",
+            "missing.rank": "The rank: the best W_U misses it too",
+        },
+        "Three parts of the KL divergence of normed, in nats. In a tied model, the head is the price of the "
+        "tie: what a free W_U would gain on these tokens with this W_E. The rank is what no W_U of this "
+        "width gains. The best W_U is fitted to the corpus that it is measured on.",
     ),
     Group(
         "Next token from one token: in the corpus's order?",

@@ -5,6 +5,9 @@
     direct_path.py   A = W_E W_U: is it symmetric, does a token predict itself?
     bigrams.py       compare each path with the bigram counts of a text
     similarity.py    do two embeddings agree on which tokens are similar? rank correlation
+    solved.py        the output matrix that fits a corpus best: the price of the tie, and of the rank
+    toy.py           tying with three words, in matrices that fit on a page
+    gradients.py     the two gradients of a tied embedding, apart
     swap.py          the loss of an untied model with its own head and with the tied head
     lens.py          the next token that each layer's residual stream predicts
     predictions.py   probability and rank of a token, after a prompt and at each place of a text

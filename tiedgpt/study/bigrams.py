@@ -16,14 +16,14 @@ than k successors, k is their number. spearman is undefined, and left out of the
 successors are all equally common or all have the same logit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..model import GPT2
 from .corpus import MIN_TOKENS, Corpus
-from .paths import log_probabilities, paths_of, split_tokens, top_k
+from .paths import Path, log_probabilities, paths_of, split_tokens, top_k
 from .similarity import spearman
 
 MEASURES = ("top1", "top5", "kl", "spearman")
@@ -31,9 +31,12 @@ Scores = dict[str, float | None]
 
 
 def bigrams(
-    model: GPT2, corpus: Corpus, progress: Callable[[int], Any] | None = None
+    model: GPT2,
+    corpus: Corpus,
+    progress: Callable[[int], Any] | None = None,
+    others: Mapping[str, Path] | None = None,
 ) -> dict[str, Scores] | None:
-    """{path: {"top1", "top5", "kl", "spearman"}} for "unigram" and each path of the model.
+    """{path: {"top1", "top5", "kl", "spearman"}} for "unigram", each path of the model, and `others`.
 
     None if the corpus has fewer than MIN_TOKENS frequent tokens. `progress` is called with the number of
     tokens scored; every path scores all frequent tokens.
@@ -45,7 +48,7 @@ def bigrams(
         unigram = np.log(corpus.counts)
     baseline = {"unigram": lambda _, piece: np.broadcast_to(unigram, (piece.size, unigram.size))}
     report = {}
-    for name, path in {**baseline, **paths_of(model)}.items():
+    for name, path in {**baseline, **paths_of(model), **(others or {})}.items():
         scores = []
         for piece in split_tokens(tokens, model.config.vocab_size):
             for token, log_p in zip(piece, log_probabilities(path(model, piece)), strict=True):

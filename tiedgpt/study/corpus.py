@@ -1,6 +1,7 @@
 """Count the tokens of a text and its bigrams, to compare them with a model's predictions."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,17 @@ class Corpus:
         starts = np.searchsorted(first, np.arange(V + 1))
         return cls(ids, np.bincount(ids, minlength=V), starts, successors, pair_counts)
 
+    def write(self, path: Path) -> None:
+        """Write the counts to an .npz file, without the ids."""
+        tables = (self.counts, self.starts, self.successors, self.pair_counts)
+        np.savez_compressed(path, *(table.astype(np.uint32) for table in tables))
+
+    @classmethod
+    def read(cls, path: Path) -> "Corpus":
+        """A corpus that `write` wrote. Its `ids` are empty."""
+        with np.load(path, allow_pickle=False) as file:
+            return cls(np.empty(0, np.int64), *(file[f"arr_{n}"].astype(np.int64) for n in range(4)))
+
     def row(self, token: int) -> tuple[np.ndarray, np.ndarray]:
         """The tokens that follow `token`, in the order of their ids, and the count of each."""
         row = slice(self.starts[token], self.starts[token + 1])
@@ -55,6 +67,10 @@ class Corpus:
         """How often `second` follows `first`."""
         successors, counts = self.row(first)
         return int(counts[successors == second].sum())
+
+    def share(self, first: int, second: int) -> float:  # in [0, 1]
+        """The share of the tokens after `first` that are `second`; 0 if nothing follows `first`."""
+        return self.count(first, second) / max(1, int(self.row(first)[1].sum()))
 
     def frequent(self, min_count: int = MIN_COUNT) -> np.ndarray:  # -> [n]
         """The ids of the tokens that occur at least `min_count` times."""

@@ -28,18 +28,18 @@ def direct_path(
     self_prediction is the share of all tokens that predict themselves, self_prediction_frequent that of the
     corpus's frequent tokens. A token that never occurred in training still has nearly its random start, so
     the second number says more. It is None if there are fewer than MIN_TOKENS frequent tokens. After each
-    piece of work, `progress` is called with the number of tokens in it.
+    piece of work, `progress` is called with the number of tokens in it; all tokens are read twice.
     """
     itself = predicts_itself(model, progress)
     frequent = [] if corpus is None else itself[corpus.frequent()]
     return {
-        "asymmetry": asymmetry(model),
+        "asymmetry": asymmetry(model, progress),
         "self_prediction": float(itself.mean()),
         "self_prediction_frequent": float(np.mean(frequent)) if len(frequent) >= MIN_TOKENS else None,
     }
 
 
-def asymmetry(model: GPT2) -> float:
+def asymmetry(model: GPT2, progress: Callable[[int], Any] | None = None) -> float:
     """|A - A^T|_F / |A|_F: 0 for a symmetric A, about sqrt(2) for independent random matrices, at most 2.
 
     Computed from D x D matrices, with tr(XY) = tr(YX):
@@ -65,6 +65,8 @@ def asymmetry(model: GPT2) -> float:
         UU += U.T @ U
         NN += N.T @ N
         NE += N.T @ E
+        if progress:
+            progress(len(E))
     norm = (EE * UU).sum()  # the trace of EE @ UU, because both are symmetric
     difference = 2 * (EE * NN).sum() - 2 * (NE * NE.T).sum()
     if not math.isfinite(norm):

@@ -28,25 +28,23 @@ class Layer:
     probabilities: np.ndarray  # [T, k]
 
 
-def lens(model: GPT2, ids: Any, k: int = 5) -> list[Layer]:
+def lens(model: GPT2, ids: Any, k: int = 5, last: int | None = None) -> list[Layer]:
     """The k likeliest next tokens by each layer after each of `ids` [T], from the embeddings on.
 
-    The last layer's predictions are the model's. Raises ArgumentError for ids that the model cannot read.
+    With `last`, only after the last ones of `ids`. The last layer's predictions are the model's. Raises
+    ArgumentError for ids that the model cannot read.
     """
     ids = check_ids(ids, model.config)
     tape: Tape = {}
     model.hidden(ids, tape=tape)
-    streams = {"resid_pre.0": tape["embed"][0]}  # a model without layers records it as "embed" only
-    streams |= {name: resid[0] for name, resid in tape.items() if name.startswith("resid_post.")}
-    return [predictions(name, model, resid, k) for name, resid in streams.items()]
-
-
-def predictions(name: str, model: GPT2, resid: np.ndarray, k: int) -> Layer:
-    """The k likeliest next tokens by one residual stream, resid [T, D]."""
+    streams = {"resid_pre.0": tape["embed"]}  # a model without layers records it as "embed" only
+    streams |= {name: resid for name, resid in tape.items() if name.startswith("resid_post.")}
+    shown = slice(0 if last is None else -last, None)
+    resid = np.concatenate([stream[0, shown] for stream in streams.values()])  # the head is read once for all
     rows = [
         top_k_probabilities(logits, k)
         for piece in split_tokens(np.arange(len(resid)), model.config.vocab_size)
         for logits in final_logits(model, resid[piece])
     ]
-    tokens, probabilities = map(np.array, zip(*rows, strict=True))
-    return Layer(name, tokens, probabilities)
+    by_layer = (np.split(np.array(column), len(streams)) for column in zip(*rows, strict=True))
+    return [Layer(*layer) for layer in zip(streams, *by_layer, strict=True)]

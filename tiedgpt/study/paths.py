@@ -54,7 +54,8 @@ def final_logits(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [
     return unembed(final, model.W_U)
 
 
-PATHS: dict[str, Callable[[GPT2, np.ndarray], np.ndarray]] = {
+Path = Callable[[GPT2, np.ndarray], np.ndarray]
+PATHS: dict[str, Path] = {
     "raw": raw,
     "normed": normed,
     "mlp0": mlp0,
@@ -68,7 +69,7 @@ PATH_PARTS = {  # the parts of the model that each path uses, for reports
 }
 
 
-def paths_of(model: GPT2) -> dict[str, Callable[[GPT2, np.ndarray], np.ndarray]]:
+def paths_of(model: GPT2) -> dict[str, Path]:
     """The paths that exist in the model: without layers there is no mlp0."""
     return {name: path for name, path in PATHS.items() if name != "mlp0" or model.config.n_layer > 0}
 

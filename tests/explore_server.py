@@ -1,0 +1,53 @@
+"""A server of `tiedgpt explore` in this process, for tests."""
+
+import http.client
+import json
+import threading
+from contextlib import closing, contextmanager
+from itertools import count
+
+from tiedgpt.explore.server import Server
+
+NUMBERS = count(1)
+
+
+@contextmanager
+def serving(views, port=0):
+    """A server that answers until the block ends."""
+    with Server(views, port) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.stopping = True
+            server.shutdown()
+            thread.join()
+
+
+def connect(server):
+    return closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30))
+
+
+def headers(server, **changes):
+    """The headers of the page's own requests; None leaves one out."""
+    own = {"Content-Type": "application/json", "Origin": server.origins[0]}
+    names = {name.replace("_", "-"): value for name, value in changes.items()}
+    return {name: value for name, value in {**own, **names}.items() if value is not None}
+
+
+def request(server, method, path, body=None, **changes):
+    """(status, body, response) of a request with the page's headers and `changes`."""
+    with connect(server) as connection:
+        connection.request(method, path, body, headers(server, **changes))
+        with connection.getresponse() as response:
+            return response.status, response.read(), response
+
+
+def post(server, view, body=None, path=None, **changes):
+    """(status, answer) of a request as the page sends it."""
+    if not isinstance(body, bytes):
+        body = json.dumps({"page": "test", "number": next(NUMBERS), **(body or {})}).encode()
+    status, text, _ = request(server, "POST", path or f"/{server.secret}/{view}", body, **changes)
+    lines = [json.loads(line) for line in text.splitlines()]
+    return status, lines if view == "generate" else lines[0]

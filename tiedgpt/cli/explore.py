@@ -1,0 +1,129 @@
+"""`tiedgpt explore`: a page in the browser that shows what the switch does."""
+
+import argparse
+import errno
+import sys
+import threading
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints import open_checkpoint
+from ..checkpoints.names import SHIPPED, find_model, weight_folders
+from ..checkpoints.vocabulary import read_tokenizer
+from ..errors import ArgumentError
+from ..machine import one_blas_thread
+from ..study.corpus import Corpus
+from ..tokenizer import Tokenizer
+from .common import (
+    add_command,
+    add_special_option,
+    encode,
+    find,
+    load,
+    note,
+    number_type,
+    read_text,
+    source_name,
+)
+
+ABOUT = """\
+Show one or two models in the browser, on your own prompt: the likeliest next tokens with either head, the
+direct path, a model of three words to change, the logit lens, attention, which parts a prediction comes from,
+gradients, and what the second matrix costs. The source code that computes each number is beside it.
+
+The page is served by this machine to this machine. Nothing is sent elsewhere. Ctrl-C stops it.
+"""
+
+EXAMPLES = """\
+  tiedgpt explore
+  tiedgpt explore gpt2
+  tiedgpt explore my-tied-model my-untied-model --corpus story.txt
+  tiedgpt explore --port 8080 --no-browser
+"""
+
+
+def add_parser(commands: Any) -> None:
+    summary = "Look at one or two models in the browser."
+    parser = add_command(commands, "explore", run, summary, EXAMPLES)
+    parser.description = ABOUT
+    add = parser.add_argument
+    models = "one or two models with the same vocabulary (default: shakespeare-tied shakespeare-untied)"
+    add("models", nargs="*", metavar="MODEL", help=models)
+    add(
+        "--corpus",
+        metavar="FILE",
+        help="a text in UTF-8 whose bigrams are shown beside the models; - for stdin",
+    )
+    port = number_type("a port from 0 to 65535", int, lambda n: 0 <= n <= 65535)
+    add("--port", type=port, default=0, help="the port on 127.0.0.1 (default: any free one)")
+    add("--no-browser", action="store_true", help="print the address only, and open no browser")
+    add_special_option(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    from ..explore.server import Server
+    from ..explore.views import Views, sides_of
+
+    if len(args.models) > 2:
+        raise ArgumentError(f"expected one or two models, got {len(args.models)}")
+    names = args.models or list(SHIPPED)
+    paths = [find(name)[1] for name in names]
+    checkpoints = [open_checkpoint(path) for path in paths]
+    tokenizers = [read_tokenizer(path) for path in paths]
+    vocabularies = [
+        (tokenizer.merges, tokenizer.special_tokens, checkpoint.config.vocab_size)
+        for tokenizer, checkpoint in zip(tokenizers, checkpoints, strict=True)
+    ]
+    if vocabularies[0] != vocabularies[-1]:
+        raise ArgumentError(
+            f"{names[0]} and {names[1]} have different vocabularies; explore shows both on the same tokens"
+        )
+    corpus, corpus_name = read_corpus(args, tokenizers[0], checkpoints[0].config.vocab_size)
+    loaded = [(name, load(checkpoint, None)) for name, checkpoint in zip(names, checkpoints, strict=True)]
+    views = Views(sides_of(loaded), tokenizers[0], corpus, corpus_name)
+    try:
+        server = Server(views, args.port)
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        reason = "in use" if error.errno == errno.EADDRINUSE else "not allowed for this user"
+        raise ArgumentError(
+            f"port {args.port} is {reason}: choose another --port, or leave it out for any free one"
+        ) from error
+    print(server.url, flush=True)
+    note("the page is at this address, for this machine only; Ctrl-C stops the server")
+    if not args.no_browser and not open_browser(server.url):
+        note("found no browser here: open the address above in one")
+    # BLAS's own threads wait for each other when another program uses the cores: reading 128 tokens of GPT-2
+    # then took 2.1 s with two threads, and 0.5 s with one.
+    with server, one_blas_thread():
+        try:
+            server.serve_forever(poll_interval=0.1)
+        finally:
+            server.stopping = True
+
+
+def read_corpus(args: argparse.Namespace, tokenizer: Tokenizer, V: int) -> tuple[Corpus | None, str]:
+    """The text to compare with, and its name. The shipped models come with the counts of their own text."""
+    if args.corpus is not None:
+        name = source_name(args.corpus)
+        ids = encode(tokenizer, read_text(args.corpus), args.allow_special, name)
+        return Corpus.of(ids, V), Path(name).name
+    shipped = read_tokenizer(find_model(SHIPPED[0]))
+    counts = [path for root in weight_folders() if (path := root / "shakespeare-bigrams.npz").is_file()]
+    if tokenizer.merges == shipped.merges and shipped.vocab_size == V and counts:
+        return Corpus.read(counts[0]), "the text that the shakespeare models learned from"
+    return None, ""
+
+
+def open_browser(url: str) -> bool:
+    """Open the page in a browser, in the background. False if there is none but those of a terminal."""
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    if type(browser) is webbrowser.GenericBrowser and sys.platform != "win32":  # lynx, w3m, ...
+        return False
+    threading.Thread(target=browser.open, args=(url,), daemon=True).start()
+    return True

@@ -1,0 +1,77 @@
+"""The two gradients of the token embedding: one because tokens are read, one because all tokens are scored.
+
+In a tied model, both are added to the same matrix wte (the last lines of training/backward.py). In an untied
+model the first changes W_E and the second changes W_U.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..checks import check_text
+from ..errors import ArgumentError
+from ..model import GPT2, transformer
+from ..parameters import Parameters, nest
+from ..run import Run
+from ..training.backward import transformer_backward, unembed_backward
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The gradients of one training step on one text."""
+
+    loss: float  # nats per token
+    tokens: np.ndarray  # [n], the tokens that were read, in the order of their ids
+    d_embed: np.ndarray  # [n, D], the embedding's gradient by row of wte; the other rows get none
+    d_head: np.ndarray  # [V, D], the output matrix's gradient
+
+    def by_row(self) -> np.ndarray:  # -> [4, V]
+        """For each row of wte, the lengths of d_embed, of d_head and of their sum, and their cosine.
+
+        The cosine is 0 for a row that one of them does not reach.
+        """
+        numbers = np.zeros((4, len(self.d_head)))
+        numbers[1] = numbers[2] = np.linalg.norm(self.d_head, axis=1)
+        of_head = self.d_head[self.tokens]
+        numbers[0, self.tokens] = embed = np.linalg.norm(self.d_embed, axis=1)
+        numbers[2, self.tokens] = np.linalg.norm(self.d_embed + of_head, axis=1)
+        lengths = embed * numbers[1, self.tokens]
+        cosines = (self.d_embed * of_head).sum(axis=1) / np.where(lengths > 0, lengths, 1)
+        numbers[3, self.tokens] = cosines
+        return numbers
+
+    def whole(self) -> dict[str, float]:
+        """The lengths of d_embed and d_head as wholes, and the cosine between them."""
+        embed, head = float(np.linalg.norm(self.d_embed)), float(np.linalg.norm(self.d_head))
+        inner = float(np.vdot(self.d_embed, self.d_head[self.tokens]))
+        return {"embed": embed, "head": head, "cosine": inner / (embed * head) if embed and head else 0.0}
+
+
+def gradients(model: GPT2, ids: Any) -> Gradients:
+    """The gradients of the mean loss of predicting each of `ids` [T] but the first, without dropout.
+
+    Raises ArgumentError for fewer than two ids, and for more than the context and one.
+    """
+    ids = check_text(ids, model.config)
+    if ids.size > model.config.n_ctx + 1:
+        raise ArgumentError(f"{ids.size} tokens are more than the context of {model.config.n_ctx} and one")
+    read, targets = ids[None, :-1], ids[None, 1:]
+    run = Run(model.config, tape={})
+    final = transformer(read, model.tree, run)
+    d_head = np.empty(model.W_E.shape, model.dtype)
+    loss, dfinal = unembed_backward(final, model.W_U, targets, targets.size, d_head)
+    # Number the tokens that were read 0, 1, ..., so that the gradient of wte has rows for these only. The
+    # blocks' gradients are not used, so those of all layers are written to the same arrays.
+    tokens, numbers = np.unique(read, return_inverse=True)
+    d_embed = np.zeros((tokens.size, model.config.n_embd), model.dtype)
+    arrays: Parameters = {"wte.weight": d_embed}
+    grad: Parameters = {}
+    for name, array in model.tie().parameters.items():
+        name_in_block = re.sub(r"h\.\d+", "h", name)
+        if name_in_block not in arrays:
+            arrays[name_in_block] = np.empty_like(array)
+        grad[name] = arrays[name_in_block]
+    transformer_backward(dfinal, numbers.reshape(read.shape), model.tree, run, nest(grad))
+    return Gradients(loss, tokens, d_embed, d_head)

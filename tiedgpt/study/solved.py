@@ -1,0 +1,150 @@
+"""The best output matrix for a given embedding: how much of what a direct path misses is the head?
+
+The inputs are those of the path `normed`: ln_f of each frequent token's embedding, X [n, D]. Q [n, S] has the
+shares of what follows each of them in the corpus, over the S tokens of the corpus. Four paths share these
+inputs and differ in the head only:
+
+    normed          X W_U                the model's own head; tied, W_U = W_E^T
+    scaled          X W_U times the one factor that fits best, for the S tokens only
+    least_squares   X W, W = pinv(X) log Q, in closed form
+    solved          X W, W such that the mean KL(Q || softmax(X W)) is lowest
+
+So the KL of `normed` is the sum of three parts. normed - scaled: the scale of the logits. scaled - solved:
+the head; in a tied model, this is the price of the tie. solved: the rank, what no W [D, S] mends.
+
+KL is convex in W, so `solved` has no local minima. Both W are fitted to the pairs that measure them. So they
+are the best for this corpus, and say nothing about another text.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..model import GPT2
+from ..ops import layer_norm, log_softmax, softmax
+from .corpus import Corpus
+from .paths import Path
+
+PARTS = {  # what each path uses, for reports
+    "scaled": "W_E, ln_f, W_U times one factor",
+    "least_squares": "W_E, ln_f, W_U by least squares",
+    "solved": "W_E, ln_f, the best W_U",
+}
+STEPS = 300  # the KL of the shipped models is then 0.02 nats above that after 1,000
+MAX_PRODUCTS = 2**35  # of a step: n D S. A larger fit would take more than half an hour
+PRIOR = 10.0  # pairs added to each row in proportion to the corpus's tokens, so that log Q is finite
+
+
+def solved_paths(
+    model: GPT2, corpus: Corpus, progress: Callable[[int], Any] | None = None
+) -> dict[str, Path]:
+    """The paths "scaled", "least_squares" and "solved" of a model, for the frequent tokens of the corpus.
+
+    Tokens that are not in the corpus get the logit -inf. {} if the corpus has too many tokens for the fit.
+    After each step of the fit, `progress` is called with 1.
+    """
+    tokens, seen = corpus.frequent(), corpus.frequent(1)
+    if tokens.size * seen.size * model.config.n_embd > MAX_PRODUCTS:
+        return {}
+    X = inputs(model, tokens)
+    counts = np.zeros((tokens.size, seen.size), np.float32)
+    for row, token in zip(counts, tokens, strict=True):
+        successors, pair_counts = corpus.row(token)
+        row[np.searchsorted(seen, successors)] = pair_counts
+    Q = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    own = model.W_U[:, seen]
+    W = least_squares(X, counts + PRIOR * corpus.counts[seen] / corpus.counts.sum())
+    heads = {
+        "scaled": np.float32(best_factor(X @ own, Q)) * own,
+        "least_squares": W,
+        "solved": fit_softmax(X, Q, W, progress=progress),
+    }
+
+    def path(W: np.ndarray, model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [D, S], [n] -> [n, V]
+        logits = np.full((tokens.size, model.config.vocab_size), -np.inf, np.float32)
+        logits[:, seen] = inputs(model, tokens) @ W
+        return logits
+
+    return {name: partial(path, W) for name, W in heads.items()}
+
+
+def inputs(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, D]
+    """ln_f(W_E[t]), the input of the head on the path `normed`."""
+    return layer_norm(model.W_E[tokens], **model.tree["ln_f"], eps=model.config.layer_norm_epsilon)
+
+
+def least_squares(X: np.ndarray, table: np.ndarray) -> np.ndarray:  # [n, D], [n, S] -> [D, S]
+    """The W for which X W is nearest to the logarithm of `table`, which has shares or counts above 0."""
+    return np.linalg.pinv(X) @ centred_log(table)
+
+
+def centred_log(table: np.ndarray) -> np.ndarray:  # [n, S] -> [n, S]
+    """log `table` less the mean of each row, which softmax ignores."""
+    log_table = np.log(table)
+    return log_table - log_table.mean(axis=1, keepdims=True)
+
+
+def fit_softmax(
+    X: np.ndarray,
+    Q: np.ndarray,
+    W: np.ndarray,
+    steps: int = STEPS,
+    progress: Callable[[int], Any] | None = None,
+) -> np.ndarray:  # [n, D], [n, S], [D, S] -> [D, S]
+    """The W with the lowest KL(Q || softmax(X W)), summed over rows, by gradient descent from a first W.
+
+    X is replaced by orthonormal columns U with the same span, X = U R. The second derivative of the KL in
+    R W is then at most 1/2 [Böhning 1992], so a step of 2 times the gradient never overshoots. Nesterov's
+    momentum, which restarts when it points uphill, makes the steps count.
+    """
+    U, s, Vh = np.linalg.svd(X, full_matrices=False)
+    kept = s > s.max(initial=0) * max(X.shape) * np.finfo(X.dtype).eps
+    U, R = U[:, kept], s[kept, None] * Vh[kept]
+    now = ahead = (R @ W).astype(X.dtype)
+    t = 1.0
+    for _ in range(steps):
+        gradient = U.T @ (softmax(U @ ahead) - Q)
+        before, now = now, ahead - 2 * gradient
+        uphill = np.vdot(gradient, now - before) > 0
+        t, before_t = (1.0, 1.0) if uphill else ((1 + np.sqrt(1 + 4 * t * t)) / 2, t)
+        ahead = now + X.dtype.type((before_t - 1) / t) * (now - before)
+        if progress:
+            progress(1)
+    return np.linalg.pinv(R) @ now
+
+
+def missing(scores: dict[str, dict[str, float | None]]) -> dict[str, float] | None:
+    """The three parts of the KL of `normed`, from the scores of bigrams.py; None if there is no fit."""
+    if "solved" not in scores:
+        return None
+    normed, scaled, solved = (scores[path]["kl"] or 0.0 for path in ("normed", "scaled", "solved"))
+    return {"scale": normed - scaled, "head": scaled - solved, "rank": solved}
+
+
+def best_factor(scores: np.ndarray, Q: np.ndarray) -> float:  # [n, S], [n, S]
+    """The factor a of at least 0 for which KL(Q || softmax(a scores)), summed over rows, is lowest.
+
+    KL is convex in a. So its derivative, the mean score by softmax less that by Q, is bisected.
+    """
+    by_Q = float((Q * scores).sum())
+
+    def is_above(a: float) -> bool:
+        return float((softmax(np.float32(a) * scores) * scores).sum()) > by_Q
+
+    if is_above(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while not is_above(high) and high < 2**20:
+        low, high = high, 2 * high
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_above(middle) else (middle, high)
+    return (low + high) / 2
+
+
+def kl(Q: np.ndarray, logits: np.ndarray) -> np.ndarray:  # [n, S], [n, S] -> [n]
+    """KL(Q || softmax(logits)) of each row, in nats; Q has rows that add up to 1."""
+    log_Q = np.log(np.where(Q > 0, Q, 1))
+    return (Q * (log_Q - log_softmax(logits))).sum(axis=1)
