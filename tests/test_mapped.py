@@ -98,7 +98,3 @@ def test_a_second_process_adds_little_memory(cache, tmp_path):
     model = tiedgpt.load_model(tmp_path / "model", mapped=True)
     assert all(np.isfinite(array).all() for array in model.parameters.values())
     assert private("copied") - private("mapped") > 60
-
-
-def test_the_order_of_weights():
-    assert [machine.weight_order(shape) for shape in [(5, 3), (3, 5), (4, 4), (7,)]] == ["F", "C", "F", "C"]

@@ -172,7 +172,8 @@ def test_a_line_with_an_error_is_a_row_with_the_error(score, tmp_path, only):
     assert f"{bad} of {2 * len(BAD) + 1} rows have an error" in err
     lines = (tmp_path / "out.jsonl").read_bytes().splitlines()
     found = [json.loads(line) for line in lines]
-    assert len({row["loss"] for row in found[::2]}) == 1
+    losses = [row["loss"] for row in found[::2]]  # of one text, in different places of batches
+    assert max(losses) - min(losses) < 5e-6
     for row, (source, message) in zip(found[1::2], BAD.items(), strict=True):
         if only and b"loss" in source:
             assert row["error"] is None
