@@ -10,7 +10,6 @@ import pytest
 from conftest import CONFIG, random_model
 
 import tiedgpt
-from tiedgpt import machine
 from tiedgpt.checkpoints import huggingface
 from tiedgpt.errors import CheckpointError
 
