@@ -30,7 +30,7 @@ import tiedgpt
 from tiedgpt.evaluation import score
 from tiedgpt.scale.rows import single_thread
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 def documents(n: int, median: int, spread: float = 0.7, most: int = 1000) -> list[np.ndarray]:
@@ -95,7 +95,7 @@ def transformers(_large: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         tiedgpt.save_model(model, None, folder)
         other = GPT2LMHeadModel.from_pretrained(folder).eval()
-    texts = documents(64, 32)
+    texts = documents(32, 32)
     found: list[list[float]] = [[], []]
 
     def padded() -> None:
@@ -123,7 +123,7 @@ def transformers(_large: bool) -> None:
 
 def samples(_large: bool) -> None:
     model, tokenizer = load(True)
-    prompts = documents(64, 24, most=200)
+    prompts = documents(32, 24, most=200)
     compare(
         "one prompt at a time, all",
         "tokens/s",

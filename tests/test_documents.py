@@ -1,8 +1,14 @@
 """Many documents in batches: the results of one document at a time, in order, with errors in their places."""
 
+import os
 import random
+import re
+import subprocess
+import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import count, islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -214,3 +220,40 @@ def test_a_batch_of_samples_has_a_bounded_cache(monkeypatch):
     assert sum(B for B, _ in sizes) == 30
     assert all(B * T <= 300 or B == 1 for B, T in sizes)
     assert max(B for B, _ in sizes) > 5
+
+
+README = (Path(tiedgpt.__file__).parent / "scale" / "README.md").read_text(encoding="utf-8")
+RECIPES = re.findall(r"```python\n(.*?)```", README, re.S)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "module"),
+    [
+        (0, "tiedgpt"),
+        (1, "pandas"),
+        pytest.param(2, "pyspark", marks=pytest.mark.slow),
+        pytest.param(3, "ray", marks=pytest.mark.slow),
+        (4, "datatrove"),
+    ],
+)
+def test_the_recipes_run(tmp_path, recipe, module):
+    if not find_spec(module):
+        pytest.skip(f"{module} is not installed")
+    assert len(RECIPES) == 5
+    assert module in RECIPES[recipe]
+    path = tmp_path / "recipe.py"  # a file, because workers import it
+    path.write_text(RECIPES[recipe] + "\nprint('complete')\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(tiedgpt.__file__).parents[1]),
+            "XDG_CACHE_HOME": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "complete" in done.stdout
