@@ -37,7 +37,7 @@ def test_every_activation(theirs):
         for row in report.rows:
             assert row.error <= 2e-6 * max(1, np.abs(tape[row.name]).max()), row.name
     scores = cache["blocks.1.attn.hook_attn_scores"].numpy()  # masked, and so not compared
-    seen = np.isfinite(scores)
+    seen = scores > -1e30
     np.testing.assert_allclose(scores[seen], tape["attn.1.scores"][seen], atol=1e-5)
     report = tiedgpt.compare(
         model, activations | {"blocks.1.attn.hook_k": activations["blocks.1.attn.hook_q"]}, IDS
