@@ -39,10 +39,8 @@ def test_every_activation(theirs):
     scores = cache["blocks.1.attn.hook_attn_scores"].numpy()  # masked, and so not compared
     seen = scores > -1e30
     np.testing.assert_allclose(scores[seen], tape["attn.1.scores"][seen], atol=1e-5)
-    report = tiedgpt.compare(
-        model, activations | {"blocks.1.attn.hook_k": activations["blocks.1.attn.hook_q"]}, IDS
-    )
-    assert report.first.name == "attn.1.k"
+    wrong = {"blocks.1.attn.hook_k": activations["blocks.1.attn.hook_q"]}
+    assert tiedgpt.compare(model, wrong, IDS).first.name == "attn.1.k"
 
 
 def test_attribution(theirs):
