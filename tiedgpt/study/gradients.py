@@ -15,8 +15,8 @@ from ..errors import ArgumentError
 from ..model import GPT2, transformer
 from ..parameters import Parameters, nest
 from ..run import Run
-from .similarity import lengths
 from ..training.backward import transformer_backward, unembed_backward
+from .similarity import lengths
 
 
 @dataclass(frozen=True)
