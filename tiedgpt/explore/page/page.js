@@ -59,7 +59,7 @@ async function ask(view, body) { // the answer; null if there is none, because a
 	for (let tries = 0; response?.status === 503 && tries < 5; tries++) { await new Promise(go => setTimeout(go, 300)); response = await request(view, body); }
 	const answer = await response?.json().catch(() => null);
 	if (!answer || response.status === 409) return null;
-	$("#stopped").hidden = true;
+	$("#stopped").hidden = !running.quit; // an answer may come after the end
 	if (answer.error) throw Error(answer.error.message);
 	return answer;
 }
