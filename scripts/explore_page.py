@@ -110,6 +110,7 @@ def take_picture(path: Path) -> None:
     with serving() as url, browser_page(url, viewport=PICTURE, color_scheme="light") as page:
         page.click("#write")
         page.wait_for_selector("body[data-written='40,40']")
+        page.fill("#top_p", "0.9")  # draws again, with the time of a warm server
         page.wait_for_timeout(500)
         page.screenshot(path=path)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")

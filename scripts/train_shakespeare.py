@@ -38,7 +38,6 @@ def train(corpus: str, weights: Path) -> None:
     cut = len(text) * 9 // 10
     tokenizer = learn_tokenizer(text[:cut], 1024)
     tokens, held_out = (np.array(tokenizer.encode(part)) for part in (text[:cut], text[cut:]))
-    Corpus.of(tokens, tokenizer.vocab_size).write(weights / "shakespeare-bigrams.npz")
     for head in HEADS:
         config = tiedgpt.Config(
             vocab_size=tokenizer.vocab_size,
@@ -64,6 +63,7 @@ def train(corpus: str, weights: Path) -> None:
         tiedgpt.save_model(best, tokenizer, weights / f"shakespeare-{head}")
         result = score(best, tokenizer, held_out)
         print(f"{head}: {result.nll:.4f} nats per token, {result.bits_per_byte:.3f} bits per byte held out")
+    Corpus.of(tokens, tokenizer.vocab_size).write(weights / "shakespeare-bigrams.npz")
 
 
 def main() -> int:

@@ -23,6 +23,7 @@ try:
 except ImportError as error:
     missing = f"{error.name} is not installed (pip install -e '.[browser]')"
 else:
+    expect.set_options(timeout=30_000)
     missing = None if shutil.which("chromium") else "there is no chromium (apt-get install chromium)"
 if missing and os.environ.get("CI") == "true":
     raise RuntimeError(f"with CI=true the browser tests must run, but {missing}")

@@ -235,7 +235,10 @@ def test_nearest_by_hand():
     assert nearest(rows, 7, 2)[1].tolist() == [0, 0]
 
 
-def test_the_end_of_a_lens_is_the_end_of_the_whole_one():
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_end_of_a_lens_is_the_end_of_the_whole_one(monkeypatch, threads):
+    monkeypatch.setattr("tiedgpt.study.lens.MANY_LOGITS", 0)
+    monkeypatch.setattr("tiedgpt.study.lens.reading_threads", lambda: threads)
     model = GPT2.random(SMALL)
     ids = [3, 1, 4, 1, 5]
     for whole, end in zip(lens(model, ids, 3), lens(model, ids, 3, last=2), strict=True):

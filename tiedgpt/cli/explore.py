@@ -12,7 +12,6 @@ from ..checkpoints import open_checkpoint
 from ..checkpoints.names import SHIPPED, find_model, weight_folders
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError
-from ..machine import one_blas_thread
 from ..study.corpus import Corpus
 from ..tokenizer import Tokenizer
 from .common import (
@@ -95,9 +94,7 @@ def run(args: argparse.Namespace) -> None:
     note("the page is at this address, for this machine only; Ctrl-C stops the server")
     if not args.no_browser and not open_browser(server.url):
         note("found no browser here: open the address above in one")
-    # BLAS's own threads wait for each other when another program uses the cores: reading 128 tokens of GPT-2
-    # then took 2.1 s with two threads, and 0.5 s with one.
-    with server, one_blas_thread():
+    with server:
         try:
             server.serve_forever(poll_interval=0.1)
         finally:

@@ -269,7 +269,7 @@ GROUPS = (
         {
             "missing.scale": "The scale: scaled is better",
             "missing.head": "The head: solved is better",
-            "missing.rank": "The rank: the best W_U misses it too",
+            "missing.rank": "The rank: missed by solved too",
         },
         "Three parts of the KL divergence of normed, in nats. In a tied model, the head is the price of the "
         "tie: what a free W_U would gain on these tokens with this W_E. The rank is what no W_U of this "

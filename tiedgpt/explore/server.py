@@ -291,13 +291,15 @@ class Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()):
             raise Refusal(HTTPStatus.LENGTH_REQUIRED, "expected a Content-Length")
-        if len(length) > 9 or int(length) > MAX_BODY:
+        size = int(length[:12])
+        if size > MAX_BODY:
+            if size <= 64 * MAX_BODY:  # read it, or the client would still be writing and miss the answer
+                self.rfile.read(size)
             raise Refusal(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request is longer than {MAX_BODY:,} bytes"
             )
-        body = self.rfile.read(int(length))
         try:
-            query = json.loads(body, parse_constant=refuse_constant)
+            query = json.loads(self.rfile.read(size), parse_constant=refuse_constant)
         except (ValueError, RecursionError):
             query = None
         if not isinstance(query, dict):

@@ -8,6 +8,7 @@ raises if this one is not wanted any more.
 import base64
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -20,8 +21,10 @@ from ..checks import check_prompt
 from ..config import HEADS
 from ..errors import ArgumentError, is_count, is_number, short_repr
 from ..generation import Sampling, random_streams, sample_steps
+from ..machine import one_blas_thread
 from ..model import GPT2, unembed
 from ..parameters import count_matrices, count_parameters
+from ..products import MAX_ROWS
 from ..run import Tape
 from ..study import toy
 from ..study.attribution import ablation, attribute
@@ -132,6 +135,10 @@ class Views:
                 sampling = RecordedSampling(given.temperature, given.top_k, given.top_p)
                 steps = sample_steps(model, [ids], n, [sampling], random_streams(seed, 1), progress=step)
                 running[number] = (model, sampling, steps)
+        with threads_for(ids):
+            yield from self.write(running, step)
+
+    def write(self, running: dict[int, Any], step: Step) -> Iterator[dict[str, Any]]:
         while running:
             for number, (model, sampling, steps) in list(running.items()):
                 step()
@@ -255,7 +262,8 @@ class Views:
     def gradient(self, query: Query, step: Step) -> dict[str, Any]:
         """The two gradients of one training step on the prompt, by row of wte."""
         ids, model = self.prompt(query), self.model(query)
-        found = gradients(model, ids)
+        with threads_for(ids):
+            found = gradients(model, ids)
         rows = found.by_row()
         absent = [t for t in top_k(rows[1], len(set(ids)) + ABSENT).tolist() if t not in ids][:ABSENT]
         listed = [*list(dict.fromkeys(ids))[-GRADIENT_ROWS:], *absent]
@@ -355,11 +363,21 @@ class Views:
         places = tuple(array.__array_interface__["data"][0] for array in arrays)
         key = (what, places, tuple(ids))
         if key not in self._results:
-            self._results[key] = compute()
+            with threads_for(ids):
+                self._results[key] = compute()
         self._results.move_to_end(key)
         while len(self._results) > CACHED:
             self._results.popitem(last=False)
         return self._results[key]
+
+
+def threads_for(ids: list[int]) -> AbstractContextManager[None]:
+    """One BLAS thread for a prompt of more than MAX_ROWS tokens.
+
+    BLAS's own threads wait for each other when another program uses the cores: 128 tokens of GPT-2 then took
+    2.1 s with two threads and 0.5 s with one. Products of fewer rows do not use them (products.py).
+    """
+    return one_blas_thread() if len(ids) > MAX_ROWS else nullcontext()
 
 
 def sampling_of(query: Query) -> Sampling:

@@ -16,6 +16,7 @@ from ..model import GPT2, transformer
 from ..parameters import Parameters, nest
 from ..run import Run
 from ..training.backward import transformer_backward, unembed_backward
+from .similarity import lengths
 
 
 @dataclass(frozen=True)
@@ -33,18 +34,18 @@ class Gradients:
         The cosine is 0 for a row that one of them does not reach.
         """
         numbers = np.zeros((4, len(self.d_head)))
-        numbers[1] = numbers[2] = np.linalg.norm(self.d_head, axis=1)
+        numbers[1] = numbers[2] = lengths(self.d_head)
         of_head = self.d_head[self.tokens]
-        numbers[0, self.tokens] = embed = np.linalg.norm(self.d_embed, axis=1)
-        numbers[2, self.tokens] = np.linalg.norm(self.d_embed + of_head, axis=1)
-        lengths = embed * numbers[1, self.tokens]
-        cosines = (self.d_embed * of_head).sum(axis=1) / np.where(lengths > 0, lengths, 1)
+        numbers[0, self.tokens] = embed = lengths(self.d_embed)
+        numbers[2, self.tokens] = lengths(self.d_embed + of_head)
+        product = embed * numbers[1, self.tokens]
+        cosines = (self.d_embed * of_head).sum(axis=1) / np.where(product > 0, product, 1)
         numbers[3, self.tokens] = cosines
         return numbers
 
     def whole(self) -> dict[str, float]:
         """The lengths of d_embed and d_head as wholes, and the cosine between them."""
-        embed, head = float(np.linalg.norm(self.d_embed)), float(np.linalg.norm(self.d_head))
+        embed, head = (float(np.linalg.norm(lengths(d))) for d in (self.d_embed, self.d_head))
         inner = float(np.vdot(self.d_embed, self.d_head[self.tokens]))
         return {"embed": embed, "head": head, "cosine": inner / (embed * head) if embed and head else 0.0}
 

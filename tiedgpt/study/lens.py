@@ -9,14 +9,18 @@ In a tied model the first row mostly predicts the current token again; the block
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..checks import check_ids
+from ..machine import reading_threads, thread_map
 from ..model import GPT2
 from ..run import Tape
 from .paths import final_logits, split_tokens, top_k_probabilities
+
+MANY_LOGITS = 2**20  # with fewer, starting threads takes longer than it saves
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,12 @@ def lens(model: GPT2, ids: Any, k: int = 5, last: int | None = None) -> list[Lay
     streams |= {name: resid for name, resid in tape.items() if name.startswith("resid_post.")}
     shown = slice(0 if last is None else -last, None)
     resid = np.concatenate([stream[0, shown] for stream in streams.values()])  # the head is read once for all
-    rows = [
-        top_k_probabilities(logits, k)
-        for piece in split_tokens(np.arange(len(resid)), model.config.vocab_size)
-        for logits in final_logits(model, resid[piece])
-    ]
+    V = model.config.vocab_size
+    threads = reading_threads() if len(resid) * V >= MANY_LOGITS else 1
+    rows: list[tuple[np.ndarray, np.ndarray]] = []
+    for piece in split_tokens(np.arange(len(resid)), V):
+        logits = final_logits(model, resid[piece])
+        with thread_map(threads) as map_:
+            rows += map_(partial(top_k_probabilities, k=k), logits)
     by_layer = (np.split(np.array(column), len(streams)) for column in zip(*rows, strict=True))
     return [Layer(*layer) for layer in zip(streams, *by_layer, strict=True)]

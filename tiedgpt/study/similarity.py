@@ -69,13 +69,18 @@ def cosines(rows: np.ndarray) -> np.ndarray:  # [n, D] -> [n (n - 1) / 2]
     return (units @ units.T)[np.triu_indices(len(rows), k=1)]
 
 
+def lengths(rows: np.ndarray) -> np.ndarray:  # [n, D] -> [n]
+    """The length of each row. np.linalg.norm would need another matrix for the squares."""
+    return np.sqrt(np.einsum("ij,ij->i", rows, rows))
+
+
 def nearest(rows: np.ndarray, token: int, k: int) -> tuple[np.ndarray, np.ndarray]:  # [V, D] -> [k], [k]
     """The k other rows with the highest cosine to the row of `token`, highest first, and these cosines.
 
     >>> [x.tolist() for x in nearest(np.array([[1.0, 0.0], [-2.0, 0.0], [3.0, 4.0]]), 0, 2)]
     [[2, 1], [0.6, -1.0]]
     """
-    norms = np.linalg.norm(rows, axis=1)
+    norms = lengths(rows)
     cosines = rows @ rows[token] / np.where(norms > 0, norms, 1) / (norms[token] or 1)
     tokens = top_k(np.where(np.arange(len(rows)) == token, -np.inf, cosines), min(k, len(rows) - 1))
     return tokens, cosines[tokens]

@@ -28,8 +28,8 @@ from .corpus import Corpus
 from .paths import Path
 
 PARTS = {  # what each path uses, for reports
-    "scaled": "W_E, ln_f, W_U times one factor",
-    "least_squares": "W_E, ln_f, W_U by least squares",
+    "scaled": "normed times one factor",
+    "least_squares": "closed-form W_U",
     "solved": "W_E, ln_f, the best W_U",
 }
 STEPS = 300  # the KL of the shipped models is then 0.02 nats above that after 1,000

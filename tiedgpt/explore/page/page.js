@@ -59,7 +59,7 @@ async function ask(view, body) { // the answer; null if there is none, because a
 	for (let tries = 0; response?.status === 503 && tries < 5; tries++) { await new Promise(go => setTimeout(go, 300)); response = await request(view, body); }
 	const answer = await response?.json().catch(() => null);
 	if (!answer || response.status === 409) return null;
-	$("#stopped").hidden = true;
+	$("#stopped").hidden = !running.quit; // an answer may come after the end
 	if (answer.error) throw Error(answer.error.message);
 	return answer;
 }
@@ -160,7 +160,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { co
 function paint(cell, kind, value, max) {
 	const [background, color] = shade(value < 0 ? "text" : kind, .88 * Math.abs(value) / (max || 1));
 	cell.style.backgroundColor = background; cell.style.color = color;
-	if (value < 0) cell.classList.add("neg");
+	if (value < 0 && /[1-9]/.test(cell.textContent)) cell.classList.add("neg");
 	return cell;
 }
 // A table of numbers. `point(i, j)` is called for the cell under the pointer or with the focus.
@@ -352,10 +352,9 @@ panels.parts = async () => {
 	const m = MODELS[S.side], kind = head(S.side), max = Math.max(...Object.values(d.parts).map(Math.abs)), P = d.parts;
 	const label = name => name.replace(/attn\.(\d+)\.head\.(\d+)/, "head $2 of block $1").replace(/mlp\.(\d+)/, "the MLP of block $1");
 	const toggle = name => { const out = S.removed.includes(name); return paint(button(fixed(P[name]), () => { S.removed = out ? S.removed.filter(x => x !== name) : [...S.removed, name]; changed("parts"); }, { key: name, pressed: out, label: `${label(name)}: ${fixed(P[name])}`, title: `${out ? "put back" : "remove"} ${label(name)}` }), kind, P[name], max); };
-	const cell = name => paint(el("td", fixed(P[name])), kind, P[name], max), heads = range(m.n_head);
-	const alone = (text, name) => line(text, cell(name), el("td", { colSpan: m.n_head + 2 }));
+	const cell = (name, wide = 1) => paint(el("td", { colSpan: wide }, fixed(P[name])), kind, P[name], max), alone = name => line(name, cell(name, m.n_head + 3)), heads = range(m.n_head);
 	const table = grid("heat", "What each part adds to the logit", [corner(), heads.map(h => column(m.n_head > 8 ? String(h) : "head\u00a0" + h)), columns(["bias", "MLP", "bias"])], [
-		alone("wte", "wte"), alone("wpe", "wpe"), range(m.layers).map(l => line("block " + l, heads.map(h => el("td", toggle(`attn.${l}.head.${h}`))), cell(`attn.${l}.bias`), el("td", toggle("mlp." + l)), cell(`mlp.${l}.bias`))), alone("ln_f", "ln_f.bias")].flat(), { vars: { "min-width": 6 + 2.9 * (m.n_head + 3) + "em" } });
+		alone("wte"), alone("wpe"), range(m.layers).map(l => line("block " + l, heads.map(h => el("td", toggle(`attn.${l}.head.${h}`))), cell(`attn.${l}.bias`), el("td", toggle("mlp." + l)), cell(`mlp.${l}.bias`))), alone("ln_f.bias")].flat(), { vars: { "min-width": 6 + 2.9 * (m.n_head + 3) + "em" } });
 	put($("#partsbox"), side(kind, table));
 	roving(table, $$("button", table), m.n_head + 1);
 	const said = p => `${plain(p.text)} has ${percent(p.probability)}, logit ${fixed(p.logit)}, rank ${whole(p.rank)}`;
