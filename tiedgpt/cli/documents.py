@@ -25,8 +25,8 @@ FLAGS = (
 UNITS = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
-def add_documents_options(parser: argparse.ArgumentParser, field: str) -> None:
-    """Add --jsonl and the flags that go with it. `field` is the default of --field."""
+def add_documents_options(parser: argparse.ArgumentParser, field: str) -> Any:
+    """Add --jsonl and the flags that go with it; return their group. `field` is the default of --field."""
     group = parser.add_argument_group("many documents")
     add = group.add_argument
     add(
@@ -54,6 +54,7 @@ def add_documents_options(parser: argparse.ArgumentParser, field: str) -> None:
         "When all are done, the same command without --part joins them",
     )
     parser.set_defaults(default_field=field)
+    return group
 
 
 def size(text: str) -> int:
@@ -155,7 +156,7 @@ def finish(args: argparse.Namespace, directory: Path, plan: Plan, out: Path | No
     shards.clean(directory)
     if out is not None:
         shards.join(directory, plan, out)
-    note(f"{rows:,} rows in {args.out}{rates}")
+    note(f"{rows:,} row{'s' * (rows != 1)} in {args.out}{rates}")
     if errors:
         message = f"{errors:,} of {rows:,} rows have an error"
         if args.strict:

@@ -60,8 +60,8 @@ def add_parser(commands: Any) -> None:
     )
     common.add_special_option(parser)
     common.add_json_option(parser)
-    add_documents_options(parser, "text")
-    add("--max-tokens", type=at_least_2, metavar="N", help="--jsonl: a longer document is an error")
+    add = add_documents_options(parser, "text").add_argument
+    add("--max-tokens", type=at_least_2, metavar="N", help="a document of more tokens is an error")
     add("--cut", action="store_true", help="score the first --max-tokens tokens of a longer document")
 
 
