@@ -11,7 +11,7 @@ from typing import Any
 
 from ..checkpoints.files import locked_file
 from ..checks import check_stride
-from ..errors import ArgumentError, TiedGPTError
+from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..scale import shards
 from ..scale.rows import FIELDS, Job, Record, fingerprint, single_thread, versions
 from ..scale.shards import Plan, Shard
@@ -61,7 +61,7 @@ def size(text: str) -> int:
     """The type of --shard-size: bytes, with an optional unit."""
     found = re.fullmatch(r"(\d{1,12})(kB|MB|GB)?", text)
     if not found or int(found[1]) == 0:
-        raise argparse.ArgumentTypeError(f"expected a size such as 500kB or 2MB, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a size such as 500kB or 2MB, got {short_repr(text)}")
     return int(found[1]) * UNITS[found[2] or ""]
 
 
@@ -69,7 +69,7 @@ def part(text: str) -> tuple[int, int]:
     """The type of --part."""
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     if not found or int(found[1]) >= int(found[2]):
-        raise argparse.ArgumentTypeError(f"expected I/N with I from 0 to N - 1, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected I/N with I from 0 to N - 1, got {short_repr(text)}")
     return int(found[1]), int(found[2])
 
 
