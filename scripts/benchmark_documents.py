@@ -123,7 +123,7 @@ def transformers(_large: bool) -> None:
 
 def samples(_large: bool) -> None:
     model, tokenizer = load(True)
-    prompts = documents(32, 24, most=200)
+    prompts = documents(24, 24, most=200)
     compare(
         "one prompt at a time, all",
         "tokens/s",
@@ -163,7 +163,7 @@ def workers(_large: bool) -> None:
     rng = np.random.default_rng(0)
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
     with tempfile.TemporaryDirectory() as folder:
-        source, n = Path(folder, "in.jsonl"), 8000
+        source, n = Path(folder, "in.jsonl"), 4000
         with open(source, "w", encoding="utf-8") as file:
             for _ in range(n):
                 text = tokenizer.decode(rng.integers(1000, size=int(40 * rng.lognormal(0, 0.7)) + 2).tolist())

@@ -398,6 +398,22 @@ def test_an_input_that_changes_is_an_error(score, source, tmp_path, stopped):
         os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
+def test_an_input_that_changes_during_the_run_is_an_error(score, source, tmp_path, monkeypatch):
+    copy, do = tmp_path / "copy.jsonl", rows.Job.do
+    copy.write_bytes(source.read_bytes())
+
+    def do_and_change(job, shard, progress):
+        if shard.number == 3:
+            copy.write_bytes(source.read_bytes() + b"{}")
+        return do(job, shard, progress)
+
+    monkeypatch.setattr(rows.Job, "do", do_and_change)
+    code, _, err = score(tmp_path / "out.jsonl", file=copy)
+    assert code == 2
+    assert "copy.jsonl has changed since the run began" in err
+    assert len(parts_of(tmp_path / "out.jsonl")) == 3
+
+
 def test_a_damaged_part_or_plan_is_an_error(score, tmp_path, stopped):
     part = parts_of(stopped)[1]
     part.write_bytes(part.read_bytes()[:-1].rpartition(b"\n")[0] + b"\n")

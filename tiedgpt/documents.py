@@ -19,7 +19,7 @@ import numpy as np
 from .checks import as_array, check_count, check_prompt, check_seed, check_stride, check_text
 from .errors import ArgumentError, TiedGPTError, short_repr
 from .evaluation import Score, measure_rows, predicted_places, score_of, token_losses
-from .generation import Sampling, TextSample, sample_steps
+from .generation import Sampling, TextSample, push_steps, sample_steps
 from .model import GPT2
 from .ops import cross_entropy
 from .tokenizer import Tokenizer
@@ -129,15 +129,8 @@ def generate_documents(
             rows = [sample for of_document in of_batch for sample in of_document]
             streams = [np.random.default_rng([seed, first + n, i]) for n in batch for i in range(num_samples)]
             ids = [documents[n].tolist() for n in batch for _ in range(num_samples)]
-            for step in sample_steps(model, ids, new, [sampling] * len(rows), streams):
-                for sample, (token,) in zip(rows, step, strict=True):
-                    if sample.finish_reason is None:
-                        sample.push(token)
-                if all(sample.finish_reason for sample in rows):
-                    break
-            for sample in rows:
-                if sample.finish_reason is None:
-                    sample.finish("length")
+            for _ in push_steps(sample_steps(model, ids, new, [sampling] * len(rows), streams), rows):
+                pass
             done.update(zip(batch, of_batch, strict=True))
         yield from (done[n] for n in documents)
 

@@ -321,12 +321,16 @@ def generate_text(
 ) -> Iterator[tuple[int, str]]:
     """Add tokens to the samples until all have finished; yield (index of a sample, its new text)."""
     prompts, streams = [prompt] * len(samples), random_streams(seed, len(samples))
-    for chosen in sample_steps(model, prompts, max_new_tokens, samplings, streams, draft, progress):
+    steps = sample_steps(model, prompts, max_new_tokens, samplings, streams, draft, progress)
+    return push_steps(steps, samples)
+
+
+def push_steps(steps: Iterator[list[list[int]]], samples: list[TextSample]) -> Iterator[tuple[int, str]]:
+    """Add the tokens of `sample_steps` to the samples; yield as generate_text does."""
+    for chosen in steps:
         for index, (sample, tokens) in enumerate(zip(samples, chosen, strict=True)):
             for token in tokens:
-                if (
-                    sample.finish_reason is None
-                ):  # a finished one stays in the batch; its tokens are discarded
+                if sample.finish_reason is None:  # a finished one stays; its tokens are discarded
                     yield index, sample.push(token)
         if all(sample.finish_reason for sample in samples):
             return
