@@ -197,7 +197,7 @@ class CommandLines:
         write_models(place)
 
     def __call__(self, rng: random.Random, number: int) -> Iterator[Problem]:
-        command = rng.choice([*cli.MODULES])
+        command = rng.choice([name for name in COMMANDS if name != "save"])
         parser: Any = cli.build_parser([command])
         actions = parser._subparsers._group_actions[0].choices[command]._actions
         argv = [command if rng.randrange(20) else rng.choice(HOSTILE)]
@@ -276,7 +276,8 @@ class Processes:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        assert {*cli.MODULES} == {*COMMANDS} - {"save"}, "a command that is not attacked"
+        # explore runs until it is stopped, so tests/test_explore.py attacks it.
+        assert {*cli.MODULES} - {"explore"} == {*COMMANDS} - {"save"}, "a command that is not attacked"
         write_models(place)
         saved = [(files(path), load(path)) for path in (place / "bytes", place / "bytes-untied")]
         self.hub_files = {f"{NAME}/{file}": content for file, content in saved[0][0].items()}

@@ -142,6 +142,7 @@ def test_a_draft_changes_no_text_and_is_counted(run, checkpoint, tmp_path):
 
     def document(*draft):
         words = ("-m", checkpoint, "--json", "--seed", "1", "-t", "0.1", "-n", "90", "--num-samples", "2")
+        words += ("--logprobs", "1")
         code, out, _ = run("generate", *words, *draft, "abc")
         assert code == 0
         return json.loads(out)
@@ -149,8 +150,11 @@ def test_a_draft_changes_no_text_and_is_counted(run, checkpoint, tmp_path):
     plain, looked_up = document("--draft", "none"), document()
     assert document("--draft", "lookup")["draft"] == looked_up["draft"]
     by_model = document("--draft", str(tmp_path / "small"))
-    assert plain["samples"] == looked_up["samples"] == by_model["samples"]
+    texts = [[sample["text"] for sample in one["samples"]] for one in (plain, looked_up, by_model)]
+    assert texts[0] == texts[1] == texts[2]
     assert plain["draft"] is None
+    for sample in by_model["samples"]:
+        assert [token["id"] for token in sample["logprobs"]] == sample["ids"]
     for drafted in (looked_up, by_model):
         assert drafted["draft"]["drafted"] >= drafted["draft"]["accepted"]
     assert looked_up["draft"]["accepted"] > 0

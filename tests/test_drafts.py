@@ -8,7 +8,7 @@ from conftest import SMALL, random_model
 from test_generation import PROMPT, steps
 
 from tiedgpt import GPT2, Tokenizer, generate
-from tiedgpt.drafts import CONTEXT, MOST_GUESSES, Draft, LookupGuesser, guess_count
+from tiedgpt.drafts import LONGEST_MATCH, MOST_GUESSES, Draft, LookupGuesser, guess_count
 from tiedgpt.errors import ArgumentError
 from tiedgpt.generation import Sampling, TextSample, generate_text, random_streams
 
@@ -51,7 +51,7 @@ class RandomGuesses:
         self.answer, self.rng = answer, np.random.default_rng(seed)
 
     def guess(self, text: list[int], most: int) -> list[int]:
-        assert most > 0
+        assert 0 <= most <= MOST_GUESSES
         right = self.answer[len(text) :][: self.rng.integers(0, 10)]
         return [*right, *self.rng.integers(0, SMALL.vocab_size, self.rng.integers(0, 5)).tolist()][:most]
 
@@ -118,7 +118,7 @@ def test_an_interruption_leaves_checked_tokens_only(model, monkeypatch):
 
 def test_the_lookup_guesses_what_followed_the_longest_equal_run():
     guesser = LookupGuesser(batch=1)
-    guesser.rates = [1.0] * CONTEXT
+    guesser.rates = [1.0] * LONGEST_MATCH
     assert guesser.guess([1, 2, 3], 5) == []
     assert guesser.guess([1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3], 3) == [9, 2, 3]  # 2, 3 alone was followed by 8
     assert guesser.guess([1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3, 5, 2, 3], 2) == [5, 2]

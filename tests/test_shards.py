@@ -317,7 +317,7 @@ def test_the_parts_of_three_processes_are_the_whole(score, tmp_path, whole):
         assert code == 0
         assert f"part {number}/3 is done" in err
         assert not out.exists()
-    assert "0 of all" in err
+    assert "left; to join them, run the command with --resume instead of --part" in err
     assert score(out, "--resume")[0] == 0
     assert out.read_bytes() == whole
 

@@ -1,4 +1,4 @@
-"""Drafts: guess the next tokens cheaply, then check all guesses in one forward pass.
+"""Speculative decoding: guess the next tokens cheaply, then check all guesses in one forward pass.
 
 A forward pass reads every weight once, for one token or for ten. So reading the last token and k guesses
 takes little longer than reading one token, and gives one more token for each right guess. The tokens are the
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 LOOKUP = "lookup"
 MOST_GUESSES = 15  # in a step
-CONTEXT = 4  # tokens that the lookup compares, at most
-RATES = (0.1, 0.2, 0.35, 0.5)  # assumed share of right guesses, by the number of equal tokens; then learned
-LEAST_GAIN = 1.05  # tokens per time with guesses / without; for less, nothing is guessed
-LEARNING = 0.1  # weight of the newest guess in the share of right guesses
+LONGEST_MATCH = 4  # tokens that the lookup compares, at most
+RATES = (0.1, 0.2, 0.35, 0.5)  # probability of a right guess after 1, 2, 3 or 4 equal tokens, at first
+LEAST_GAIN = 1.05  # guess only if that makes generation so many times faster
+RATE_UPDATE = 0.1  # weight of the newest guess in the rate of right guesses
 
 
 class Guesser(Protocol):
     """Guesses the tokens of one sample."""
 
     def guess(self, text: list[int], most: int) -> list[int]:
-        """Up to `most` tokens that may follow `text`; fewer where more have not paid."""
+        """Up to `most` tokens that may follow `text`; fewer if more would take longer than they save."""
 
     def learn(self, tokens: list[int]) -> None:
         """`tokens` followed the text of the last call of `guess`."""
@@ -63,11 +63,14 @@ def guess_count(right: float, time: float, batch: int, most: int) -> int:
 
 
 class LookupGuesser:
-    """Guess what followed the last tokens of the text where they last stood before."""
+    """Guess the tokens that followed the previous occurrence of the text's last 1 to 4 tokens.
+
+    This is also called prompt lookup.
+    """
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
-        self.ends: dict[tuple[int, ...], int] = {}  # where each run of 1 to CONTEXT tokens last ended
+        self.ends: dict[tuple[int, ...], int] = {}  # where each run of 1 to LONGEST_MATCH tokens last ended
         self.indexed = 1
         self.rates = list(RATES)
         self.found = 0  # equal tokens before the guess
@@ -75,14 +78,14 @@ class LookupGuesser:
 
     def guess(self, text: list[int], most: int) -> list[int]:
         for end in range(self.indexed, len(text)):  # the end of the text itself is left for the next call
-            for n in range(1, min(CONTEXT, end) + 1):
+            for n in range(1, min(LONGEST_MATCH, end) + 1):
                 self.ends[tuple(text[end - n : end])] = end
         self.indexed = max(self.indexed, len(text))
-        for n in range(min(CONTEXT, len(text) - 1), 0, -1):
+        for n in range(min(LONGEST_MATCH, len(text) - 1), 0, -1):
             if (start := self.ends.get(tuple(text[-n:]))) is not None:
                 self.found = n
                 count = guess_count(self.rates[n - 1], 0, self.batch, most)
-                period = text[start:]  # the guess may reach the end of the text; it goes on as a loop does
+                period = text[start : start + MOST_GUESSES]  # repeated if the text ends before the guess
                 self.guessed = [period[i % len(period)] for i in range(max(count, 1))]
                 return self.guessed[:count]
         self.guessed = []
@@ -91,7 +94,7 @@ class LookupGuesser:
     def learn(self, tokens: list[int]) -> None:
         # The first guess is compared even if it was not checked: `tokens` has at least one token.
         for guess, token in zip(self.guessed, tokens, strict=False):
-            self.rates[self.found - 1] += LEARNING * ((guess == token) - self.rates[self.found - 1])
+            self.rates[self.found - 1] += RATE_UPDATE * ((guess == token) - self.rates[self.found - 1])
 
 
 class ModelGuesser:
@@ -103,14 +106,14 @@ class ModelGuesser:
         self.model, self.time, self.batch = model, time, batch
         self.sampling, self.stream = sampling, stream
         self.cache = model.new_cache()
-        self.start = 0  # of the cached tokens in the text
-        self.rate = 1.0
+        self.start = 0  # index in the text of the first cached token
+        self.rate = 0.7  # of right guesses
         self.guessed: list[int] = []
 
     def guess(self, text: list[int], most: int) -> list[int]:
         count = guess_count(self.rate, self.time, self.batch, most)
         n_ctx = self.model.config.n_ctx
-        # The cache may end with guesses that were wrong, and never has the text's last token.
+        # The cache may end with wrong guesses. The text's last token is not in it.
         self.cache.length = min(self.cache.length, len(text) - 1 - self.start)
         if len(text) - self.start + count > n_ctx:
             self.start, self.cache.length = len(text) - n_ctx // 2, 0
@@ -124,9 +127,9 @@ class ModelGuesser:
 
     def learn(self, tokens: list[int]) -> None:
         for guess, token in zip(self.guessed, tokens, strict=False):
-            self.rate += LEARNING * ((guess == token) - self.rate)
-        if not self.guessed:  # so that it is tried again, after a while
-            self.rate += LEARNING**2 * (1 - self.rate)
+            self.rate += RATE_UPDATE * ((guess == token) - self.rate)
+        if not self.guessed:  # raise the rate slowly, so that guessing is tried again
+            self.rate += RATE_UPDATE**2 * (1 - self.rate)
 
 
 class Draft:
@@ -145,7 +148,7 @@ class Draft:
                 raise ArgumentError("the draft model is the model itself; it must be a smaller one")
             check_draft_model(source.config, model.config)
             small, large = (count_parameters(m.config)["tied"]["total"] for m in (source, model))
-            self.time = small / large  # making a token is reading the weights
+            self.time = small / large  # most of the time of a token is reading weights
         elif source != LOOKUP:
             raise ArgumentError(f'draft must be "{LOOKUP}", a model or None, got {short_repr(source)}')
 

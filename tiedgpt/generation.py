@@ -91,12 +91,14 @@ class Row:
         self.sampling = sampling
         self.stream = stream
         self.draft = draft
-        self.guesser = draft and draft.guesser(sampling, stream, B)
+        # A guesser chooses too, and a sampling may keep a record of what it chooses.
+        plain = Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.greedy)
+        self.guesser = draft and draft.guesser(plain, stream, B)
         self.guesses: list[int] = []
 
     def next_ids(self, most: int) -> list[int]:
         """The ids to read next: the last token, which has not been read, and up to `most` guesses."""
-        self.guesses = self.guesser.guess(self.tokens, most) if self.guesser and most > 0 else []
+        self.guesses = self.guesser.guess(self.tokens, max(most, 0)) if self.guesser else []
         return [self.tokens[-1], *self.guesses]
 
     def choose(self, logits: np.ndarray) -> list[int]:  # [1 + guesses, V] -> at least one id
@@ -123,10 +125,10 @@ def sample_steps(
     draft: Draft | None = None,
     progress: Callable[[int], Any] | None = None,
 ) -> Iterator[list[list[int]]]:
-    """Yield the next tokens of each prompt [B][T], until each has max_new_tokens: B lists of ids a step.
+    """Yield the next tokens of each prompt [B][T], until each has max_new_tokens.
 
-    Each list has one id, and with a draft (drafts.py) one more for each guess that was right. It is empty if
-    its row is complete.
+    Each step yields B lists of ids. A list has one id, and with a draft (drafts.py) one more for each right
+    guess. It is empty after max_new_tokens.
 
     The prompts are one batch and may have unequal lengths. Equal prompts are read once (`progress` is called
     with the length of each piece read). Each row draws from its own random stream, so it does not depend on
@@ -143,6 +145,7 @@ def sample_steps(
         for prompt, sampling, stream in zip(prompts, samplings, streams, strict=True)
     ]
     left = [max_new_tokens] * B
+    # The guesses of a row are read for all rows, also beyond the end of a complete one.
     capacity = max(map(len, prompts)) + max_new_tokens + (MOST_GUESSES if draft else 0)
     cache, logits = read_prompts(model, prompts, min(n_ctx, capacity), progress)
     while True:
@@ -158,7 +161,8 @@ def sample_steps(
         if np.any(cache.length == n_ctx):
             slide(model, cache, [row.tokens for row in rows])
         room = cache.capacity - int(np.max(cache.length))
-        ids = [row.next_ids(min(room, n) - 1) for row, n in zip(rows, left, strict=True)]
+        most = [min(room, n, MOST_GUESSES + 1) - 1 for n in left]
+        ids = [row.next_ids(n) for row, n in zip(rows, most, strict=True)]
         logits = unembed(model.hidden(padded(ids), cache), model.W_U)
 
 
@@ -228,7 +232,7 @@ def generate(
 ) -> Iterator[int]:
     """The tokens that follow `ids` [T], one at a time, until max_new_tokens or the end-of-text token.
 
-    The end-of-text token (config.eos_token_id) is not returned. `draft` is for speed: "lookup" or a smaller
+    The end-of-text token (config.eos_token_ids) is not returned. `draft` is for speed: "lookup" or a smaller
     model guesses tokens, and the model checks them (drafts.py). It changes tokens by rounding only. The other
     arguments are those of Sampling; seed None draws a new seed. Raises ArgumentError at once, before the
     first token, for a value that is not allowed, an id outside the vocabulary, and a prompt that is empty or
@@ -326,7 +330,7 @@ def generate_text(
 
 
 def push_steps(steps: Iterator[list[list[int]]], samples: list[TextSample]) -> Iterator[tuple[int, str]]:
-    """Add the tokens of `sample_steps` to the samples; yield as generate_text does."""
+    """Add the tokens of `sample_steps` to the samples; yield (index of a sample, its new text)."""
     for chosen in steps:
         for index, (sample, tokens) in enumerate(zip(samples, chosen, strict=True)):
             for token in tokens:

@@ -41,7 +41,7 @@ def add_documents_options(parser: argparse.ArgumentParser, field: str) -> Any:
     add("--resume", action="store_true", help="continue an interrupted run; start one if there is none")
     add("--scores-only", action="store_true", help="write the line's number and id in place of the record")
     add("--strict", action="store_true", help="exit with code 2 if a row has an error")
-    add("--shard-size", type=size, metavar="SIZE", help="bytes of input in a part (default: 1MB)")
+    add("--shard-size", type=size, metavar="SIZE", help="bytes of input in a shard (default: 1MB)")
     engine = group.add_mutually_exclusive_group()
     add = engine.add_argument
     add("--workers", type=positive_int, metavar="N", help="use N processes of this machine; needs Dask")
@@ -50,8 +50,8 @@ def add_documents_options(parser: argparse.ArgumentParser, field: str) -> Any:
         "--part",
         type=part,
         metavar="I/N",
-        help="do each N-th shard from number I on, I from 0 to N - 1, as in a job array; implies --resume. "
-        "When all are done, the same command without --part joins them",
+        help="do shards I, I + N, I + 2N, ... for a job array (I from 0 to N - 1); implies --resume. When "
+        "all are done, run the command with --resume instead of --part: it joins the results",
     )
     parser.set_defaults(default_field=field)
     return group
@@ -73,6 +73,11 @@ def part(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def is_given(value: Any) -> bool:
+    """Whether a flag was given: 0 is a value too."""
+    return value is not None and value is not False
+
+
 def check_documents_flags(args: argparse.Namespace, excluded: dict[str, Any]) -> None:
     """Raise ArgumentError for flags that need --jsonl, need each other or exclude each other.
 
@@ -80,11 +85,11 @@ def check_documents_flags(args: argparse.Namespace, excluded: dict[str, Any]) ->
     """
     if args.jsonl is None:
         for name in FLAGS:
-            if getattr(args, name, None) not in (None, False):
+            if is_given(getattr(args, name, None)):
                 raise ArgumentError(f"--{name.replace('_', '-')} needs --jsonl")
         return
     for name, given in excluded.items():
-        if given not in (None, False):
+        if is_given(given):
             raise ArgumentError(f"{name} and --jsonl exclude each other")
     if not args.out:
         raise ArgumentError("--jsonl needs --out, the file to write")
@@ -149,7 +154,9 @@ def finish(args: argparse.Namespace, directory: Path, plan: Plan, out: Path | No
     if args.part:
         left = len(shards.missing(directory, plan))
         note(f"part {args.part[0]}/{args.part[1]} is done{rates}")
-        note(f"{left:,} of all {len(plan.shards):,} shards are left")
+        total = len(plan.shards)
+        join = "; to join them, run the command with --resume instead of --part" if not left else ""
+        note(f"{left:,} of {total:,} shard{'s' * (total != 1)} left{join}")
         return
     counted = [shards.count_rows(directory, shard) for shard in plan.shards]
     rows, errors = sum(rows for rows, _ in counted), sum(errors for _, errors in counted)

@@ -109,8 +109,9 @@ def add_parser(commands: Any) -> None:
     )
     add("--logprobs", type=count, metavar="K", help=logprobs)
     guess = (
-        "how tokens are guessed before the model checks them, which is faster: lookup, in the text so far; "
-        "MODEL, by a smaller model with the same vocabulary; or none (default: %(default)s)"
+        "for speed, guess several tokens and let the model check them in one pass: lookup guesses from the "
+        "text so far, MODEL with a smaller model that has the same vocabulary, none does not guess "
+        "(default: %(default)s)"
     )
     add("--draft", default=LOOKUP, metavar="MODEL", help=guess)
     add_special_option(parser)
@@ -129,7 +130,9 @@ def temperature(text: str) -> float:
 
 def run(args: argparse.Namespace) -> None:
     sampling = check_flags(args)
-    check_documents_flags(args, {"PROMPT": args.prompt, "--logprobs": args.logprobs, "--json": args.json})
+    excluded = {"PROMPT": args.prompt, "--logprobs": args.logprobs, "--json": args.json}
+    excluded |= {"--draft": args.draft != LOOKUP, "--no-stream": args.no_stream}
+    check_documents_flags(args, excluded)
     if args.jsonl:
         run_documents(args, "generate", {**asdict(sampling), **documents_arguments(args)})
         return
