@@ -5,9 +5,8 @@ Letters in shapes, in all files:
     B batch    T time, the tokens of this pass    S time, with the tokens in the cache    V vocab_size
     D n_embd, the width of the residual stream    H n_head    K = D / H, the width of a head    F n_inner
 
-Arguments have the weights' checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. `run` has the rest
-of a forward pass (run.py). `run.tap` returns the activation that it is given and, if there is a tape, records
-it. `run.dropout` acts in training only. `run.extend_cache` adds to the KV cache. The tape is a dict; it gets:
+Arguments have checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. `run` (run.py) has the KV cache,
+dropout for training, and the tape, a dict. `run.tap` returns an activation. If there is a tape, it gets:
 
     embed  resid_pre.N  resid_mid.N  resid_post.N  final          [B, T, D]    logits [B, T, V]
     attn.N.in  attn.N.out  mlp.N.in  mlp.N.out                    [B, T, D]    attn.N.qkv [B, T, 3 D]
