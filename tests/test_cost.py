@@ -14,8 +14,11 @@ from tiedgpt import GPT2, machine, products
 from tiedgpt.checkpoints import load_model, save_model
 from tiedgpt.generation import next_logits
 from tiedgpt.prefill import PIECE_TOKENS
+from tiedgpt.run import QUERY_TOKENS
 
-CONFIG = replace(SMALL, n_embd=48, n_inner=192, n_layer=3, vocab_size=5000, n_ctx=600, eos_token_id=None)
+CONFIG = replace(
+    SMALL, n_embd=48, n_inner=192, n_layer=3, vocab_size=5000, n_ctx=2 * PIECE_TOKENS, eos_token_id=None
+)
 MATRICES = 4 * CONFIG.n_layer + 1  # c_attn, c_proj, c_fc, c_proj; W_U
 
 
@@ -125,7 +128,7 @@ def test_a_prompt_reads_every_weight_once_per_piece_and_W_U_once(loaded, threads
     (head,) = (o for o in operations if o.weights and CONFIG.vocab_size in o.out)
     assert sorted(head.out) == [1, CONFIG.vocab_size], "the logits of the last token only"
     scores = [o.out for o in operations if o.name == "matmul.__call__" and not o.weights and len(o.out) == 4]
-    assert max(shape[-2] for shape in scores) == PIECE_TOKENS, "no scores of all tokens with all tokens"
+    assert max(shape[-2] for shape in scores) == QUERY_TOKENS, "no scores of all tokens with all tokens"
 
 
 def test_no_array_becomes_float64(loaded):
@@ -170,6 +173,6 @@ def test_a_step_copies_no_weights_and_no_cache(loaded):
 def test_a_prompt_needs_the_memory_of_a_piece_for_each_thread(loaded, threads):
     cache = loaded.new_cache()
     peak = traced_peak(lambda: next_logits(loaded, np.ones((1, 2 * PIECE_TOKENS), int), cache))
-    scores = 4 * CONFIG.n_head * PIECE_TOKENS * 2 * PIECE_TOKENS
+    scores = 4 * CONFIG.n_head * QUERY_TOKENS * 2 * PIECE_TOKENS
     activations = 4 * PIECE_TOKENS * (CONFIG.n_inner * 3 + CONFIG.n_embd * 6)
     assert peak < threads * (1.2 * scores + activations)

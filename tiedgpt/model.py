@@ -65,16 +65,23 @@ def hide_future(scores: Array, start: int | Array) -> Array:  # [B, H, T, S], ch
 # ------------------------------------------------------------------------------------------------- GPT-2
 
 
-def attention(x: Array, c_attn: Parameters, c_proj: Parameters, run: Run) -> Array:  # [B, T, D] -> [B, T, D]
+def attend(
+    q: Array, k: Array, v: Array, run: Run
+) -> Array:  # [B, H, T, K], [B, H, S, K] twice -> [B, H, T, K]
     """Each token compares its query with the keys of all tokens up to itself, and averages their values."""
+    scores = (q * attention_scale(run.config, run.layer)) @ k.swapaxes(-1, -2)  # [B, H, T, S]
+    scores = hide_future(run.tap("attn.N.scores", scores), run.start)
+    pattern = run.tap("attn.N.pattern", softmax(scores, out=scores))
+    return run.dropout("attn.N.pattern", pattern, run.config.attn_pdrop) @ v
+
+
+def attention(x: Array, c_attn: Parameters, c_proj: Parameters, run: Run) -> Array:  # [B, T, D] -> [B, T, D]
+    """All heads: queries, keys and values from x, and the heads' outputs back to width D."""
     x = run.tap("attn.N.in", x)
     qkv = run.tap("attn.N.qkv", linear(x, **c_attn))  # [B, T, 3 D]
     q, k, v = map(run.tap, ("attn.N.q", "attn.N.k", "attn.N.v"), split_heads(qkv, run.config.n_head))
     k, v = run.extend_cache(k, v)  # [B, H, T, K] -> [B, H, S, K]
-    scores = (q * attention_scale(run.config, run.layer)) @ k.swapaxes(-1, -2)  # [B, H, T, S]
-    scores = hide_future(run.tap("attn.N.scores", scores), run.start)
-    pattern = run.tap("attn.N.pattern", softmax(scores, out=scores))
-    heads = run.tap("attn.N.heads", run.dropout("attn.N.pattern", pattern, run.config.attn_pdrop) @ v)
+    heads = run.tap("attn.N.heads", run.in_query_blocks(attend, q, k, v))
     out = linear(merge_heads(heads), **c_proj)
     return run.tap("attn.N.out", run.dropout("attn.N.out", out, run.config.resid_pdrop))
 

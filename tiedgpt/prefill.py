@@ -1,9 +1,8 @@
 """Read long texts in pieces, on several threads. The results are those of one pass, up to rounding.
 
-Pieces are faster than one pass: the scores of a piece stay in the processor's cache, most scores that the
-causal mask would hide are not computed, and softmax, gelu and layer norms, which NumPy runs on one core, run
-on all threads. In each layer, a piece needs only the keys and values of the pieces before it. So its thread
-waits in each layer until the piece before has computed them.
+Pieces are faster than one pass: the arrays of a piece are small, and softmax, gelu and layer norms, which
+NumPy runs on one core, run on all threads. In each layer, a piece needs only the keys and values of the
+pieces before it. So its thread waits in each layer until the piece before has computed them.
 """
 
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import numpy as np
 from . import machine
 from .run import KVCache, Run
 
-PIECE_TOKENS = 256  # the most tokens of each sequence in a piece
+PIECE_TOKENS = 512  # the most tokens of each sequence in a piece
 
 Forward = Callable[..., np.ndarray]  # ids [B, T], run=run -> [B, T, D]
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Tape = dict[str, np.ndarray]
 Edits = Mapping[str, Callable[[np.ndarray], Any]]
+QUERY_TOKENS = 128  # the most queries of a sequence that are compared with the keys at once
 OVERWRITTEN = "attn.N.scores"  # softmax writes the pattern into the same memory
 
 
@@ -159,3 +160,21 @@ class Run:
     def extend_cache(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Add this layer's keys and values [B, H, T, K] to the cache; return all of them [B, H, S, K]."""
         return (k, v) if self.cache is None else self.cache.extend(self.layer, k, v)
+
+    def in_query_blocks(
+        self, attend: Callable[..., np.ndarray], q: np.ndarray, k: np.ndarray, v: np.ndarray
+    ) -> np.ndarray:  # [B, H, T, K], [B, H, S, K] twice -> [B, H, T, K]
+        """`attend(q, k, v, self)`, for a block of queries at a time if there are many and no tape or edits.
+
+        The scores of a block stay in the processor's cache, and its queries are not multiplied by the keys
+        after the block.
+        """
+        T, S = q.shape[2], k.shape[2]
+        if T <= QUERY_TOKENS or self.tape is not None or self.edits or isinstance(self.start, np.ndarray):
+            return attend(q, k, v, self)
+        heads = np.empty_like(q)
+        for start in range(0, T, QUERY_TOKENS):
+            end = min(start + QUERY_TOKENS, T)
+            keys = slice(S - T + end)  # those of the tokens before the block and in it
+            heads[:, :, start:end] = attend(q[:, :, start:end], k[:, :, keys], v[:, :, keys], self)
+        return heads
