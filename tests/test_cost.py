@@ -101,16 +101,18 @@ def test_a_step_reads_every_weight_once_whatever_the_batch(loaded, B):
     assert sum(operation.weights > 0 for operation in operations) == MATRICES
 
 
-@pytest.mark.parametrize("B", [2, 8, 32])
-def test_stacks_of_small_products_read_every_weight_once(loaded, B, monkeypatch):
+@pytest.mark.parametrize(("B", "small_kernels"), [(2, True), (8, True), (32, True), (2, False), (4, False)])
+def test_stacks_of_products_read_every_weight_once(loaded, B, small_kernels, monkeypatch):
     monkeypatch.setattr(products, "MIN_WEIGHT", 0)
-    monkeypatch.setattr(machine, "has_small_kernels", lambda: True)
+    monkeypatch.setattr(products, "BLOCK", 2**12)
+    monkeypatch.setattr(machine, "has_small_kernels", lambda: small_kernels)
+    monkeypatch.setattr(machine, "blas_threads", lambda: 2)
     model, operations = watched(loaded)
     cache = read_a_prompt(model, B)
     operations.clear()
     next_logits(model, np.ones((B, 1), int), cache)
     assert sum(operation.weights for operation in operations) == matrix_bytes(loaded)
-    assert any(len(operation.shapes[0]) == 3 and operation.weights for operation in operations)
+    assert any(len(operation.shapes[0]) > 2 and operation.weights for operation in operations)
 
 
 @pytest.fixture(params=[1, 2])

@@ -10,12 +10,15 @@ from tiedgpt import machine, products
 from tiedgpt.products import product
 
 
-@pytest.fixture(autouse=True)
-def stacked(monkeypatch):
-    """Stacks of small products whatever the machine and the matrix; a pair of threads."""
+@pytest.fixture(autouse=True, params=["small products", "row by row"])
+def small_kernels(request, monkeypatch) -> bool:
+    """Stacks whatever the machine and the matrix; a pair of threads."""
+    small = request.param == "small products"
     monkeypatch.setattr(products, "MIN_WEIGHT", 0)
-    monkeypatch.setattr(machine, "has_small_kernels", lambda: True)
+    monkeypatch.setattr(products, "most_rows", lambda: 32)
+    monkeypatch.setattr(machine, "has_small_kernels", lambda: small)
     monkeypatch.setattr(machine, "reading_threads", lambda: 2)
+    return small
 
 
 def case(rows, size, outputs, order="F", dtype=np.float64):
@@ -39,17 +42,38 @@ def test_rows_that_do_not_lie_side_by_side():
     np.testing.assert_allclose(product(x[::2, ::-1], weight), x[::2, ::-1] @ weight, rtol=1e-10, atol=1e-10)
 
 
-def test_each_output_is_computed_once(monkeypatch):
-    """The stack and its remainder cover the weight, in products that OpenBLAS does not pack."""
+def test_each_output_is_computed_once(monkeypatch, small_kernels):
+    """The stack and its remainder cover the weight, in blocks that are not packed or that a cache holds."""
     seen, matmul = [], np.matmul
     monkeypatch.setattr(
         np, "matmul", lambda a, b, out: seen.append((a.shape, b.shape)) or matmul(a, b, out=out)
     )
     product(*case(4, 768, 5003))
-    assert sum(shape[-2] * (shape[0] if len(shape) == 3 else 1) for shape, _ in seen) == 5003
-    stacks = [shape for shape, _ in seen if len(shape) == 3]
+    assert sum(shape[-2] * (shape[0] if len(shape) > 2 else 1) for shape, _ in seen) == 5003
+    stacks = [shape for shape, _ in seen if len(shape) > 2]
     assert len(stacks) == 2
-    assert all(n * size * 4 <= products.SMALL for _, n, size in stacks)
+    for *_, n, size in stacks:
+        assert n * size * 4 <= products.SMALL if small_kernels else n * size <= products.BLOCK
+
+
+@pytest.mark.parametrize("small_kernels", ["row by row"], indirect=True)
+def test_a_block_is_multiplied_by_all_rows_before_the_next_block(monkeypatch, small_kernels):
+    """np.matmul goes through the axes in the order of its output's memory: blocks first, then rows."""
+    outs, matmul = [], np.matmul
+    monkeypatch.setattr(np, "matmul", lambda a, b, out: outs.append(out) or matmul(a, b, out=out))
+    product(*case(4, 768, 5003))
+    assert all(out.strides[0] > out.strides[1] > out.strides[2] for out in outs if out.ndim == 4)
+
+
+@pytest.mark.parametrize(
+    ("threads", "kernels", "most"),
+    [(2, True, 32), (2, False, 4), (1, False, 4), (16, True, 1), (None, True, 1)],
+)
+def test_stacks_are_used_where_they_were_measured(threads, kernels, most, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(machine, "blas_threads", lambda: threads)
+    monkeypatch.setattr(machine, "has_small_kernels", lambda: kernels)
+    assert products.most_rows() == most
 
 
 def test_several_threads_of_the_user():

@@ -16,7 +16,7 @@ from .config import Config
 from .errors import ArgumentError, short_repr
 from .model import GPT2, unembed
 from .parameters import count_parameters
-from .products import MAX_ROWS
+from .products import most_rows
 
 if TYPE_CHECKING:
     from .generation import Sampling
@@ -46,7 +46,9 @@ def step_time(rows: int) -> float:
     """
     if rows == 1:
         return 1.0
-    return 1.25 + 0.085 * rows if machine.has_small_kernels() and rows <= MAX_ROWS else 2.0 + 0.03 * rows
+    if rows > most_rows():
+        return 2.0 + 0.03 * rows
+    return 1.25 + 0.085 * rows if machine.has_small_kernels() else 1.4 + 0.12 * rows
 
 
 def guess_count(right: float, time: float, batch: int, most: int) -> int:

@@ -99,6 +99,15 @@ def openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     return None if get is None else (get, _openblas_function("set_num_threads"))
 
 
+def blas_threads() -> int | None:
+    """The thread count of NumPy's OpenBLAS outside of one_blas_thread. None with another BLAS."""
+    blas = openblas()
+    if blas is None:
+        return None
+    with _lock:
+        return _saved[0] if _saved else blas[0]()
+
+
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Give BLAS one thread, for the whole process, until the last such context ends.
@@ -162,16 +171,17 @@ if hasattr(os, "register_at_fork"):  # a forked process has no such thread
 
 
 def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> None:
-    """Call both, at the same time if a core is free for the second."""
+    """Call both, at the same time if a core is free for the second. BLAS then uses one thread for each."""
     if not _saved and reading_threads() > 1:
         helper = _second_thread()
         if helper.free.acquire(blocking=False):
             try:
-                helper.work.put(second)
-                try:
-                    first()
-                finally:
-                    error = helper.done.get()
+                with one_blas_thread():
+                    helper.work.put(second)
+                    try:
+                        first()
+                    finally:
+                        error = helper.done.get()
                 if error is not None:
                     raise error
                 return
@@ -188,12 +198,9 @@ def reading_threads() -> int:
     time; the limit of four was not measured. With a BLAS other than OpenBLAS it is 1, because its threads
     cannot be limited from here.
     """
-    blas = openblas()
-    if blas is None or not main_thread().is_alive():  # after the main thread has ended, no thread can start
+    n = blas_threads()
+    if n is None or not main_thread().is_alive():  # after the main thread has ended, no thread can start
         return 1
-    get, _ = blas
-    with _lock:
-        n = _saved[0] if _saved else get()
     return n if n <= MAX_THREADS else 1
 
 

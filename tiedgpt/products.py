@@ -1,9 +1,11 @@
 """Few rows times a weight matrix, without a copy of the matrix.
 
 For one row, BLAS reads the weights in place. For more rows it first copies ("packs") the whole matrix into
-blocks that suit its kernels. For hundreds of rows the copy pays; for 2 to 32 rows it takes longer than the
-product. OpenBLAS does not pack small products. So the matrix is viewed as a stack of small matrices, a block
-of outputs each, and one np.matmul multiplies all of them. Two threads take half of the stack each.
+blocks that suit its kernels. For hundreds of rows the copy pays; for a few rows it takes longer than the
+product. So the matrix is viewed as a stack of small matrices, a block of outputs each, and one np.matmul
+multiplies all of them. OpenBLAS with AVX-512 does not pack small products. With other kernels each block is
+multiplied by one row after the other: it comes from memory for the first row and from the processor's cache
+for the next rows. Two threads take half of the stack each.
 """
 
 import math
@@ -12,22 +14,28 @@ import numpy as np
 
 from . import machine
 
-MAX_ROWS = 32  # with more rows, packing pays
 MIN_WEIGHT = 2**18  # elements: a smaller matrix is packed quickly
 SMALL = 800_000  # multiplications: OpenBLAS packs products of a million, and some that are a little smaller
-MAX_OUTPUTS = 64  # of a small matrix
+MAX_OUTPUTS = 64  # of a small product
+BLOCK = 2**16  # elements of a matrix that is multiplied row by row: 256 kB, which a core's cache holds
+
+
+def most_rows() -> int:
+    """The most rows for which a stack takes less time than packing.
+
+    Measured on two cores. With more than MAX_THREADS cores, BLAS's own threads are faster than two.
+    """
+    threads = machine.blas_threads()
+    if threads is None or threads > machine.MAX_THREADS:
+        return 1
+    return 32 if machine.has_small_kernels() else 4
 
 
 def product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, in], [in, out] -> [R, out]
     """rows @ weight."""
     R = len(rows)
     in_columns = weight.flags.f_contiguous  # in memory, the weights of one output are side by side
-    if (
-        1 < R <= MAX_ROWS
-        and weight.size >= MIN_WEIGHT
-        and (in_columns or weight.flags.c_contiguous)
-        and machine.has_small_kernels()
-    ):
+    if in_columns and R > 1 and weight.size >= MIN_WEIGHT and most_rows() >= R:
         return stacked_product(rows, weight)
     # OpenBLAS multiplies few rows by a matrix in column order faster with both sides transposed: 1.5 times
     # for 32 rows.
@@ -35,22 +43,27 @@ def product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, in], [in
 
 
 def stacked_product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, in], [in, out] -> [R, out]
-    """rows @ weight, as a stack of products that OpenBLAS does not pack."""
+    """rows @ weight, as a stack of products that OpenBLAS does not pack. `weight` is in column order."""
     (R, size), outputs = rows.shape, weight.shape[1]
-    n = min(MAX_OUTPUTS, max(8, SMALL // (R * size) // 8 * 8))  # outputs of a small product
+    small = machine.has_small_kernels()
+    n = min(MAX_OUTPUTS, max(8, SMALL // (R * size) // 8 * 8)) if small else max(1, BLOCK // size)
     whole = outputs // n * n
     out = np.empty((outputs, R), weight.dtype)
-    columns = rows.T  # [in, R]; as a view, 2 to 4 rows take less time than with a copy
-    if weight.flags.f_contiguous:
-        stack = weight[:, :whole].T.reshape(-1, n, size)  # a view, as the next one is
-    else:
-        stack = weight[:, :whole].reshape(size, -1, n).transpose(1, 2, 0)
-    results = out[:whole].reshape(-1, n, R)
+    if small:
+        stack = weight.T[:whole].reshape(-1, n, size)  # a view
+        columns = rows.T  # [in, R]; as a view, 2 to 4 rows take less time than with a copy
+        results = out[:whole].reshape(-1, n, R)
+    else:  # one product for each block and row
+        stack = weight.T[:whole].reshape(-1, 1, n, size)
+        columns = rows[:, :, None]  # [R, in, 1]
+        results = np.empty((len(stack), R, n, 1), weight.dtype)  # np.matmul follows the order of its output
     half = math.ceil(len(stack) / 2)
     machine.in_two_threads(
         lambda: np.matmul(stack[:half], columns, out=results[:half]),
         lambda: np.matmul(stack[half:], columns, out=results[half:]),
     )
+    if not small:
+        out[:whole].reshape(-1, n, R)[...] = results[..., 0].swapaxes(1, 2)
     if whole < outputs:
-        np.matmul(weight.T[whole:], columns, out=out[whole:])
+        np.matmul(weight.T[whole:], rows.T, out=out[whole:])
     return out.T

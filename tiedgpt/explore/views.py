@@ -24,7 +24,7 @@ from ..generation import Sampling, random_streams, sample_steps
 from ..machine import one_blas_thread
 from ..model import GPT2, unembed
 from ..parameters import count_matrices, count_parameters
-from ..products import MAX_ROWS
+from ..products import most_rows
 from ..run import Tape
 from ..study import toy
 from ..study.attribution import ablation, attribute
@@ -372,12 +372,12 @@ class Views:
 
 
 def threads_for(ids: list[int]) -> AbstractContextManager[None]:
-    """One BLAS thread for a prompt of more than MAX_ROWS tokens.
+    """One BLAS thread for a prompt of more than most_rows() tokens.
 
     BLAS's own threads wait for each other when another program uses the cores: 128 tokens of GPT-2 then took
     2.1 s with two threads and 0.5 s with one. Products of fewer rows do not use them (products.py).
     """
-    return one_blas_thread() if len(ids) > MAX_ROWS else nullcontext()
+    return one_blas_thread() if len(ids) > most_rows() else nullcontext()
 
 
 def sampling_of(query: Query) -> Sampling:
