@@ -17,6 +17,7 @@ from conftest import assert_one_error_line, command
 import tiedgpt
 from tiedgpt import Tokenizer, machine
 from tiedgpt.cli import documents as cli_documents
+from tiedgpt.cli import run_documents
 from tiedgpt.scale import rows, shards
 from tiedgpt.scale.shards import Shard, cut, open_input, read_lines
 
@@ -512,7 +513,7 @@ def test_workers_without_dask(score, tmp_path, monkeypatch):
 
 
 def test_two_runs_at_once_are_refused(score, tmp_path, stopped):
-    with cli_documents.locked_file(tmp_path / "out.jsonl.parts" / cli_documents.LOCK):
+    with run_documents.locked_file(tmp_path / "out.jsonl.parts" / run_documents.LOCK):
         code, _, err = score(stopped, "--resume")
     assert code == 2
     assert "is in use by" in err

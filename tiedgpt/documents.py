@@ -19,7 +19,7 @@ import numpy as np
 from .checks import as_array, check_count, check_prompt, check_seed, check_stride, check_text
 from .errors import ArgumentError, TiedGPTError, short_repr
 from .evaluation import Score, measure_rows, predicted_places, score_of, token_losses
-from .generation import Sampling, TextSample, push_steps, sample_steps
+from .generation import Sampling, TextSample, kept_tokens, padded, push_steps, sample_steps
 from .model import GPT2
 from .ops import cross_entropy
 from .tokenizer import Tokenizer
@@ -100,10 +100,10 @@ def generate_documents(
 ) -> Iterator[list[TextSample] | TiedGPTError]:
     """`num_samples` samples that continue each prompt (a str, or its token ids), or the error that it causes.
 
-    The first prompt is document number `first`. A prompt longer than the context is an error; with
-    on_long="cut", of a prompt for which the context has no room before `max_new_tokens` new tokens the
-    beginning is dropped, but never the last half context. Other arguments are those of `generate` and
-    score_documents. Raises ArgumentError at once for one that is not allowed.
+    The first prompt is document number `first`. A prompt longer than the context is an error. With
+    on_long="cut", the beginning of a prompt is dropped if the context has no room for the prompt and
+    `max_new_tokens` more tokens; at least n_ctx // 2 tokens are kept. Other arguments are those of `generate`
+    and score_documents. Raises ArgumentError at once for one that is not allowed.
     """
     config = model.config
     sampling = Sampling(temperature, top_k, top_p, greedy)
@@ -112,7 +112,7 @@ def generate_documents(
     if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
         raise ArgumentError(f"stop must be a list of texts that are not empty, got {short_repr(stop)}")
     encode = encoder(tokenizer, on_long, special)
-    kept = max(config.n_ctx - new, config.n_ctx // 2, 1)  # half the context, as when the window slides
+    kept = kept_tokens(config.n_ctx, new)
 
     def read(text: Text) -> np.ndarray:
         ids = encode(text)
@@ -202,11 +202,8 @@ def batches(lengths: dict[int, int], tokens: int, rows: int) -> Iterator[list[in
 def batch_losses(model: GPT2, documents: list[np.ndarray]) -> list[np.ndarray]:
     """The loss of each token but the first of documents that fit into the context."""
     lengths = np.array([len(ids) - 1 for ids in documents])  # the last token predicts none, so it is not read
-    padded = np.zeros((len(documents), lengths.max()), np.int64)
-    for row, ids in zip(padded, documents, strict=True):
-        row[: len(ids) - 1] = ids[:-1]
-    predicts = np.arange(padded.shape[1]) < lengths[:, None]  # [B, T]
-    hidden = model.hidden(padded, lengths=lengths)[predicts]
+    hidden = model.hidden(padded([ids[:-1] for ids in documents]), lengths=lengths)  # [B, T, D]
+    hidden = hidden[np.arange(lengths.max()) < lengths[:, None]]
     targets = np.concatenate([ids[1:] for ids in documents])
     losses = np.concatenate(measure_rows(model, hidden, targets, cross_entropy), dtype=np.float64)
     return np.split(losses, np.cumsum(lengths)[:-1])

@@ -5,7 +5,7 @@
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,7 +166,15 @@ def sample_steps(
         logits = unembed(model.hidden(padded(ids), cache), model.W_U)
 
 
-def padded(rows: list[list[int]]) -> np.ndarray:  # [B][T] -> [B, longest T]
+def kept_tokens(n_ctx: int, max_new_tokens: int) -> int:
+    """How many tokens of a long prompt to keep: room for the new ones, but at least half the context.
+
+    Half the context is also kept when the window slides.
+    """
+    return max(n_ctx - max_new_tokens, n_ctx // 2, 1)
+
+
+def padded(rows: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:  # [B][T] -> [B, longest T]
     """The ids of all rows, with zeros after those of shorter rows."""
     ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
     for row, of_row in zip(ids, rows, strict=True):

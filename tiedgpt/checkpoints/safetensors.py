@@ -24,6 +24,7 @@ import numpy as np
 
 from ..errors import CheckpointError, is_count, short_repr
 from ..machine import empty_weight
+from ..text import parse_json
 
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million; Python's
 # objects for a header of nothing but brackets take 25 times its size.
@@ -179,9 +180,7 @@ def _parse_header(raw: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, 
     if len(raw) > MAX_HEADER:
         raise wrong(TOO_LONG.format(len(raw)))
     try:
-        header = json.loads(
-            raw.decode("utf-8"), object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant
-        )
+        header = parse_json(raw.decode("utf-8"), object_pairs_hook=_object_without_duplicates)
     except (ValueError, RecursionError) as error:
         raise wrong(f"the header is not JSON: {error}") from error
     if not isinstance(header, dict):
@@ -223,10 +222,6 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if not all(map(_is_text, result)):
         raise ValueError("a name is not Unicode: it has an unpaired surrogate")
     return result
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _is_text(value: Any) -> bool:

@@ -122,6 +122,11 @@ def open_model(model: str | None) -> tuple[str, Checkpoint, Tokenizer]:
     return name, open_checkpoint(path), read_tokenizer(path)
 
 
+def vocabulary(tokenizer: Tokenizer, checkpoint: Checkpoint) -> object:
+    """Equal for two models in which each id is the same token."""
+    return tokenizer.merges, tokenizer.special_tokens, checkpoint.config.vocab_size
+
+
 def encode(tokenizer: Tokenizer, text: str, allow_special: bool, source: str = "the text") -> list[int]:
     """The ids of a text. A special token in it is an error that names `source`, unless it is allowed."""
     if not allow_special and (special := tokenizer.find_special(text)) is not None:

@@ -24,6 +24,7 @@ from .common import (
     number_type,
     read_text,
     source_name,
+    vocabulary,
 )
 
 ABOUT = """\
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
     checkpoints = [open_checkpoint(path) for path in paths]
     tokenizers = [read_tokenizer(path) for path in paths]
     vocabularies = [
-        (tokenizer.merges, tokenizer.special_tokens, checkpoint.config.vocab_size)
+        vocabulary(tokenizer, checkpoint)
         for tokenizer, checkpoint in zip(tokenizers, checkpoints, strict=True)
     ]
     if vocabularies[0] != vocabularies[-1]:

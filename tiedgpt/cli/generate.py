@@ -17,7 +17,7 @@ from ..checks import check_prompt, check_seed
 from ..config import Config
 from ..drafts import LOOKUP, Draft, check_draft_model
 from ..errors import ArgumentError, TiedGPTError, short_repr
-from ..generation import Sampling, TextSample, generate_text
+from ..generation import Sampling, TextSample, generate_text, kept_tokens
 from ..model import GPT2
 from ..study.predictions import Prediction, RecordedSampling
 from ..tokenizer import EOT, Tokenizer
@@ -43,8 +43,9 @@ from .common import (
     print_json,
     printable,
     read_text,
+    vocabulary,
 )
-from .documents import add_documents_options, check_documents_flags, run_documents
+from .documents import add_documents_options, check_documents_flags
 from .tokens import prediction_json, print_predictions
 
 MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
@@ -134,6 +135,8 @@ def run(args: argparse.Namespace) -> None:
     excluded |= {"--draft": args.draft != LOOKUP, "--no-stream": args.no_stream}
     check_documents_flags(args, excluded)
     if args.jsonl:
+        from .run_documents import run_documents
+
         run_documents(args, "generate", {**asdict(sampling), **documents_arguments(args)})
         return
     interactive = args.prompt is None and sys.stdin.isatty()
@@ -218,13 +221,10 @@ def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Che
     if draft.path == checkpoint.path:
         raise ArgumentError(f"--draft {short_repr(source)} is the model itself; name a smaller one")
     check_draft_model(draft.config, checkpoint.config)
-    other = read_tokenizer(path)
-    for token in range(tokenizer.vocab_size):
-        if token >= other.vocab_size or tokenizer.token_bytes(token) != other.token_bytes(token):
-            raise ArgumentError(
-                f"--draft {short_repr(source)} has another vocabulary: "
-                f"token {token} is {tokenizer.token_text(token)!r} in the model's"
-            )
+    if vocabulary(read_tokenizer(path), draft) != vocabulary(tokenizer, checkpoint):
+        raise ArgumentError(
+            f"--draft {short_repr(source)} has another vocabulary: its tokens are other texts"
+        )
     return draft
 
 
@@ -268,8 +268,7 @@ def encode_prompt(config: Config, tokenizer: Tokenizer, prompt: str, args: argpa
         start = f' (to start from nothing: --allow-special "{EOT}")' if tokenizer.eot_id is not None else ""
         raise ArgumentError(f"the prompt is empty: GPT-2 needs at least one token to continue{start}")
     ids = encode(tokenizer, prompt, args.allow_special)
-    # Half the context is kept in any case, as when the window slides.
-    kept = max(config.n_ctx - args.max_new_tokens, config.n_ctx // 2, 1)
+    kept = kept_tokens(config.n_ctx, args.max_new_tokens)
     if args.truncate and len(ids) > kept:
         note(f"--truncate drops the first {len(ids) - kept:,} of the prompt's {len(ids):,} tokens")
         ids = ids[-kept:]

@@ -12,7 +12,7 @@ from ..errors import ArgumentError, TiedGPTError, one_line
 from ..evaluation import Score, predicted_places, score, score_of, windows
 from ..study.predictions import Prediction, token_predictions
 from . import common
-from .documents import add_documents_options, check_documents_flags, run_documents
+from .documents import add_documents_options, check_documents_flags
 from .tokens import prediction_json, print_predictions
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> None:
     if args.jsonl:
         special = "token" if args.allow_special else "error"
         limit = {"max_tokens": args.max_tokens, "on_long": "cut" if args.cut else "error"}
+        from .run_documents import run_documents
+
         run_documents(args, "score", {"stride": args.stride, "special": special, **limit})
         return
     if args.file is None:

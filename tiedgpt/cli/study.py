@@ -57,9 +57,7 @@ class Subject:
     @property
     def vocabulary(self) -> object:
         """Equal for two models in which each id is the same token. None if that is not known."""
-        if self.tokenizer is None:
-            return None
-        return self.tokenizer.merges, self.tokenizer.special_tokens, self.checkpoint.config.vocab_size
+        return self.tokenizer and common.vocabulary(self.tokenizer, self.checkpoint)
 
 
 def run(args: argparse.Namespace) -> None:

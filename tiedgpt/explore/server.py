@@ -25,6 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import TiedGPTError
+from ..text import parse_json
 from .views import Query, Views
 
 VIEWS = (
@@ -299,7 +300,7 @@ class Handler(BaseHTTPRequestHandler):
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request is longer than {MAX_BODY:,} bytes"
             )
         try:
-            query = json.loads(self.rfile.read(size), parse_constant=refuse_constant)
+            query = parse_json(self.rfile.read(size))
         except (ValueError, RecursionError):
             query = None
         if not isinstance(query, dict):
@@ -318,7 +319,3 @@ class Handler(BaseHTTPRequestHandler):
     def send_line(self, document: dict[str, Any]) -> None:
         line = json.dumps(document, allow_nan=False).encode() + b"\n"
         self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
-
-
-def refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

@@ -19,6 +19,7 @@ from ..documents import generate_documents, score_documents
 from ..errors import CheckpointError, TiedGPTError, short_repr
 from ..evaluation import Score
 from ..model import GPT2
+from ..text import parse_json
 from ..tokenizer import Tokenizer
 from .shards import MAX_LINE, PLAN, Plan, Shard, count_rows, open_input, part_path, read_lines, write_file
 
@@ -58,7 +59,7 @@ class Record:
         if line is None:
             return cls(None, error=f"the line is longer than {MAX_LINE:,} bytes")
         try:
-            record = json.loads(line.decode(), parse_constant=_refuse_constant)
+            record = parse_json(line.decode())
         except UnicodeDecodeError as error:
             return cls(None, error=f"not UTF-8: byte 0x{line[error.start]:02x} at position {error.start}")
         except (ValueError, RecursionError) as error:
@@ -84,10 +85,6 @@ class Record:
             return new + b"\n"
         record = self.line.strip()[:-1].rstrip()  # without its last bracket
         return record + (b"" if record == b"{" else b", ") + new[1:] + b"\n"
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 @dataclass(frozen=True)

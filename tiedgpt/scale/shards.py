@@ -250,9 +250,8 @@ def begin(directory: Path, names: list[str], settings: dict[str, Any], model: st
             raise ArgumentError(
                 f"{directory} exists: to continue the run that made it, add --resume; otherwise remove it"
             ) from None
-    with locked_file(
-        directory / LOCK, waiting=lambda: None
-    ):  # the others wait for the first to make the plan
+    # The first of several processes makes the plan, and the others wait for it.
+    with locked_file(directory / LOCK, waiting=lambda: None):
         path = directory / PLAN
         if not path.exists():
             if unknown := [name for name in os.listdir(directory) if not name.startswith(".")]:
