@@ -34,7 +34,7 @@ from ..study.direct_path import direct_path
 from ..study.gradients import gradients
 from ..study.lens import lens
 from ..study.paths import raw, top_k
-from ..study.predictions import Prediction, RecordedSampling, draw, predict, surprisal
+from ..study.predictions import Prediction, RecordedSampling, draw, last_tape, predict, surprisal
 from ..study.similarity import nearest
 from ..study.solved import missing, solved_paths
 from ..tokenizer import Tokenizer
@@ -42,11 +42,12 @@ from .source import SOURCES, source
 
 LISTED = 14  # likeliest tokens
 LENS_TOKENS, MATRIX_TOKENS, ATTENTION_TOKENS = 8, 7, 32  # of a prompt, the most that a picture shows
+GRADIENT_TOKENS = 64  # the last tokens of a prompt, which a training step reads
 NEAREST = 8
 GRADIENT_ROWS, ABSENT = 10, 4  # rows for tokens of the prompt, and for other tokens
 MAX_NEW_TOKENS = 200
 QUICK = 2**28  # V V D of a model whose whole matrix A is measured unasked: it takes less than a second
-CACHED = 96  # results; the largest, logits of GPT-2, have 200 KB
+CACHED = {"tape": 4, "logits": 32, "lens": 32, "symmetry": 32, "solved": 32}  # results kept
 
 Query = dict[str, Any]
 Step = Callable[..., Any]
@@ -90,7 +91,7 @@ class Views:
     ) -> None:
         self.sides, self.tokenizer = sides, tokenizer
         self.corpus, self.corpus_name = corpus, corpus_name
-        self._results: OrderedDict[Any, Any] = OrderedDict()
+        self._results: dict[str, OrderedDict[Any, Any]] = {what: OrderedDict() for what in CACHED}
 
     def start(self, query: Query, step: Step) -> dict[str, Any]:
         """What the page needs once."""
@@ -159,7 +160,8 @@ class Views:
         sides = []
         for model in self.models(query):
             step()
-            layers = self.once("lens", model, ids, partial(lens, model, ids, 3, LENS_TOKENS))
+            tape = self.tape(model, ids, step)
+            layers = self.once("lens", model, ids, partial(lens, model, ids, 3, LENS_TOKENS, tape))
             table = [
                 [
                     [{**self.token(t), "probability": float(p)} for t, p in zip(ts, ps, strict=True)]
@@ -181,7 +183,7 @@ class Views:
         first = int(top_k(logits, 1)[0])
         token = whole(query, "token", 0, model.config.vocab_size - 1, default=first)
         answer: dict[str, Any] = {
-            "parts": self.once(("parts", token), model, ids, lambda: attribute(model, ids, token)),
+            "parts": attribute(model, ids, token, tape=self.tape(model, ids, step)),
             "before": self.predicted(predict(logits, [token])[0]),
             "likeliest": [self.token(other) for other in top_k(logits, LISTED)],
         }
@@ -200,13 +202,8 @@ class Views:
         layer = whole(query, "layer", 0, model.config.n_layer - 1)
         head = whole(query, "head", 0, model.config.n_head - 1)
 
-        def patterns() -> np.ndarray:  # [L, H, T, T]
-            tape: Tape = {}
-            model.hidden(ids, tape=tape)
-            shown = np.s_[0, :, -ATTENTION_TOKENS:, -ATTENTION_TOKENS:]
-            return np.stack([tape[f"attn.{n}.pattern"][shown] for n in range(model.config.n_layer)])
-
-        found = self.once("attention", model, ids, patterns, uses_head=False)
+        tape = self.tape(model, ids, step)
+        found = np.stack([tape[f"attn.{n}.pattern"][0] for n in range(model.config.n_layer)])  # [L, H, T, T]
         as_bytes = base64.b64encode(np.rint(255 * found).astype(np.uint8).tobytes()).decode()
         tokens = self.tokens(ids[-ATTENTION_TOKENS:])
         return {"tokens": tokens, "pattern": found[layer, head].tolist(), "all": as_bytes}
@@ -261,7 +258,7 @@ class Views:
 
     def gradient(self, query: Query, step: Step) -> dict[str, Any]:
         """The two gradients of one training step on the prompt, by row of wte."""
-        ids, model = self.prompt(query), self.model(query)
+        ids, model = self.prompt(query)[-GRADIENT_TOKENS:], self.model(query)
         with threads_for(ids):
             found = gradients(model, ids)
         rows = found.by_row()
@@ -351,24 +348,33 @@ class Views:
 
     def logits(self, model: GPT2, ids: list[int], step: Step) -> np.ndarray:  # -> [V]
         """The logits after a prompt. Sides that share their blocks read it once."""
-        read = lambda: model.hidden(ids, progress=step)[-1]  # noqa: E731
-        final = self.once("final", model, ids, read, uses_head=False)
+        final = self.tape(model, ids, step)["final"][0, -1]
         return self.once("logits", model, ids, lambda: unembed(final, model.W_U))
 
+    def tape(self, model: GPT2, ids: list[int], step: Step) -> Tape:
+        """The activations of a prompt's last tokens. Sides that share their blocks read the prompt once."""
+
+        def read() -> Tape:
+            tape = last_tape(model, ids, ATTENTION_TOKENS, step)
+            shown = {name: x[..., -ATTENTION_TOKENS:].copy() for name, x in tape.items() if "pattern" in name}
+            return {**tape, **shown}
+
+        return self.once("tape", model, ids, read, uses_head=False)
+
     def once(
-        self, what: Any, model: GPT2, ids: list[int], compute: Callable[[], Any], uses_head: bool = True
+        self, what: str, model: GPT2, ids: list[int], compute: Callable[[], Any], uses_head: bool = True
     ) -> Any:
         """The result of `compute`, kept for later requests. Models that share their arrays share results."""
         arrays = (model.W_E, model.W_U) if uses_head else (model.W_E,)
         places = tuple(array.__array_interface__["data"][0] for array in arrays)
-        key = (what, places, tuple(ids))
-        if key not in self._results:
+        results, key = self._results[what], (places, tuple(ids))
+        if key not in results:
             with threads_for(ids):
-                self._results[key] = compute()
-        self._results.move_to_end(key)
-        while len(self._results) > CACHED:
-            self._results.popitem(last=False)
-        return self._results[key]
+                results[key] = compute()
+        results.move_to_end(key)
+        while len(results) > CACHED[what]:
+            results.popitem(last=False)
+        return results[key]
 
 
 def threads_for(ids: list[int]) -> AbstractContextManager[None]:
