@@ -47,7 +47,7 @@ NEAREST = 8
 GRADIENT_ROWS, ABSENT = 10, 4  # rows for tokens of the prompt, and for other tokens
 MAX_NEW_TOKENS = 200
 QUICK = 2**28  # V V D of a model whose whole matrix A is measured unasked: it takes less than a second
-CACHED = {"tape": 4, "logits": 32, "lens": 32, "symmetry": 32, "solved": 32}  # results kept
+CACHED = {"tape": 4, "logits": 32, "lens": 32, "nearest": 32, "symmetry": 32, "solved": 32}  # results kept
 
 Query = dict[str, Any]
 Step = Callable[..., Any]
@@ -126,33 +126,38 @@ class Views:
         }
 
     def generate(self, query: Query, step: Step) -> Iterator[dict[str, Any]]:
-        """Write with one model or both, a token of each in turn: what each token is and how likely it was."""
+        """Write with one model or both, a token of each in turn: what each token is and how likely it was.
+
+        A tied model and its copy, which share all arrays, write the same, so one text is for both sides.
+        """
         ids, n = self.prompt(query), whole(query, "n", 1, MAX_NEW_TOKENS)
         seed, only = whole(query, "seed", 0, 2**32), query.get("side")
         given = sampling_of(query)
-        running = {}
+        running: dict[Any, Any] = {}
         for number, model in enumerate(self.models(query)):
             if only is None or number == only:
                 sampling = RecordedSampling(given.temperature, given.top_k, given.top_p)
                 steps = sample_steps(model, [ids], n, [sampling], random_streams(seed, 1), progress=step)
-                running[number] = (model, sampling, steps)
+                text = running.setdefault(addresses(model.W_E, model.W_U), ([], model, sampling, steps))
+                text[0].append(number)
         with threads_for(ids):
-            yield from self.write(running, step)
+            while running:
+                for key, text in list(running.items()):
+                    step()
+                    line = self.write(*text[1:])
+                    if "end" in line:
+                        del running[key]
+                    yield from ({"side": number, **line} for number in text[0])
 
-    def write(self, running: dict[int, Any], step: Step) -> Iterator[dict[str, Any]]:
-        while running:
-            for number, (model, sampling, steps) in list(running.items()):
-                step()
-                ((token,),) = next(steps, [[None]])
-                if token is None or token in model.config.eos_token_ids:
-                    del running[number]
-                    bits = [surprisal(prediction.log_probability) for prediction in sampling.predictions]
-                    reason = "length" if token is None else "end of text"
-                    yield {"side": number, "end": reason, "bits_per_token": float(np.mean(bits))}
-                else:
-                    chosen = sampling.predictions[-1]
-                    bits_of_it = surprisal(chosen.log_probability)
-                    yield {"side": number, **self.predicted(chosen), "bits": bits_of_it}
+    def write(self, model: GPT2, sampling: RecordedSampling, steps: Iterator[Any]) -> dict[str, Any]:
+        """The next token, or why there is none."""
+        ((token,),) = next(steps, [[None]])
+        if token is None or token in model.config.eos_token_ids:
+            bits = [surprisal(prediction.log_probability) for prediction in sampling.predictions]
+            reason = "length" if token is None else "end of text"
+            return {"end": reason, "bits_per_token": float(np.mean(bits))}
+        chosen = sampling.predictions[-1]
+        return {**self.predicted(chosen), "bits": surprisal(chosen.log_probability)}
 
     def lens(self, query: Query, step: Step) -> dict[str, Any]:
         """What each layer predicts after each of the last tokens."""
@@ -161,7 +166,8 @@ class Views:
         for model in self.models(query):
             step()
             tape = self.tape(model, ids, step)
-            layers = self.once("lens", model, ids, partial(lens, model, ids, 3, LENS_TOKENS, tape))
+            find = partial(lens, model, ids, 3, LENS_TOKENS, tape)
+            layers = self.once("lens", (addresses(model.W_E, model.W_U), tuple(ids)), find)
             table = [
                 [
                     [{**self.token(t), "probability": float(p)} for t, p in zip(ts, ps, strict=True)]
@@ -226,7 +232,8 @@ class Views:
         """How symmetric the whole matrix A is, and how many tokens it predicts after themselves."""
         sides = []
         for model in self.models(query):
-            sides.append(self.once("symmetry", model, [], partial(direct_path, model, self.corpus, step)))
+            key = addresses(model.W_E, model.W_U)
+            sides.append(self.once("symmetry", key, partial(direct_path, model, self.corpus, step)))
         return {"sides": sides, "text": self.corpus.self_prediction() if self.corpus else None}
 
     def solved(self, query: Query, step: Step) -> dict[str, Any]:
@@ -240,7 +247,7 @@ class Views:
                 scores = bigrams(model, corpus, step, solved_paths(model, corpus, step))
                 return missing(scores or {})
 
-            sides.append(self.once("solved", model, [], work))
+            sides.append(self.once("solved", addresses(model.W_E, model.W_U), work))
         return {"sides": sides, "tokens": int(corpus.frequent().size)}
 
     def nearest(self, query: Query, step: Step) -> dict[str, Any]:
@@ -251,7 +258,8 @@ class Views:
             lists = {}
             for name, rows in (("W_E", model.W_E), ("W_U", model.W_U.T)):
                 step()
-                found = zip(*nearest(rows, token, NEAREST), strict=True)
+                key = (token, *addresses(rows))
+                found = zip(*self.once("nearest", key, partial(nearest, rows, token, NEAREST)), strict=True)
                 lists[name] = [{**self.token(other), "cosine": float(cosine)} for other, cosine in found]
             sides.append(lists)
         return {"token": self.token(token), "sides": sides}
@@ -259,7 +267,7 @@ class Views:
     def gradient(self, query: Query, step: Step) -> dict[str, Any]:
         """The two gradients of one training step on the prompt, by row of wte."""
         ids, model = self.prompt(query)[-GRADIENT_TOKENS:], self.model(query)
-        with threads_for(ids):
+        with one_blas_thread():
             found = gradients(model, ids)
         rows = found.by_row()
         absent = [t for t in top_k(rows[1], len(set(ids)) + ABSENT).tolist() if t not in ids][:ABSENT]
@@ -349,32 +357,34 @@ class Views:
     def logits(self, model: GPT2, ids: list[int], step: Step) -> np.ndarray:  # -> [V]
         """The logits after a prompt. Sides that share their blocks read it once."""
         final = self.tape(model, ids, step)["final"][0, -1]
-        return self.once("logits", model, ids, lambda: unembed(final, model.W_U))
+        key = addresses(model.W_E, model.W_U), tuple(ids)
+        return self.once("logits", key, lambda: unembed(final, model.W_U))
 
     def tape(self, model: GPT2, ids: list[int], step: Step) -> Tape:
         """The activations of a prompt's last tokens. Sides that share their blocks read the prompt once."""
 
         def read() -> Tape:
-            tape = last_tape(model, ids, ATTENTION_TOKENS, step)
+            with threads_for(ids):
+                tape = last_tape(model, ids, ATTENTION_TOKENS, step)
             shown = {name: x[..., -ATTENTION_TOKENS:].copy() for name, x in tape.items() if "pattern" in name}
             return {**tape, **shown}
 
-        return self.once("tape", model, ids, read, uses_head=False)
+        return self.once("tape", (addresses(model.W_E), tuple(ids)), read)
 
-    def once(
-        self, what: str, model: GPT2, ids: list[int], compute: Callable[[], Any], uses_head: bool = True
-    ) -> Any:
-        """The result of `compute`, kept for later requests. Models that share their arrays share results."""
-        arrays = (model.W_E, model.W_U) if uses_head else (model.W_E,)
-        places = tuple(array.__array_interface__["data"][0] for array in arrays)
-        results, key = self._results[what], (places, tuple(ids))
+    def once(self, what: str, key: Any, compute: Callable[[], Any]) -> Any:
+        """The result of `compute`, kept for later requests with this key."""
+        results = self._results[what]
         if key not in results:
-            with threads_for(ids):
-                results[key] = compute()
+            results[key] = compute()
         results.move_to_end(key)
         while len(results) > CACHED[what]:
             results.popitem(last=False)
         return results[key]
+
+
+def addresses(*arrays: np.ndarray) -> tuple[int, ...]:
+    """Where arrays are in memory: sides that share their arrays share results."""
+    return tuple(array.__array_interface__["data"][0] for array in arrays)
 
 
 def threads_for(ids: list[int]) -> AbstractContextManager[None]:
