@@ -196,7 +196,7 @@ def test_writing_streams_can_be_selected_and_gone_back_to(open_page, server):
     model = server.views.sides[0].models["tied"]
     expected = list(tiedgpt.generate(model, ids, 40, 0.9, 8, 0.9, seed=1))
     assert text == server.views.tokenizer.decode(expected)
-    expect(page.locator("#written .note").first).to_contain_text("bits of surprise per token")
+    expect(page.locator("#written .note").first).to_contain_text("mean surprisal")
     selected = page.evaluate("""() => {
         const range = document.createRange();
         range.selectNodeContents(document.querySelector('#written .page'));

@@ -135,11 +135,13 @@ class Views:
         given = sampling_of(query)
         running: dict[Any, Any] = {}
         for number, model in enumerate(self.models(query)):
+            key = addresses(model.W_E, model.W_U)
             if only is None or number == only:
-                sampling = RecordedSampling(given.temperature, given.top_k, given.top_p)
-                steps = sample_steps(model, [ids], n, [sampling], random_streams(seed, 1), progress=step)
-                text = running.setdefault(addresses(model.W_E, model.W_U), ([], model, sampling, steps))
-                text[0].append(number)
+                if key not in running:
+                    sampling = RecordedSampling(given.temperature, given.top_k, given.top_p)
+                    steps = sample_steps(model, [ids], n, [sampling], random_streams(seed, 1), progress=step)
+                    running[key] = ([], model, sampling, steps)
+                running[key][0].append(number)
         with threads_for(ids):
             while running:
                 for key, text in list(running.items()):
@@ -275,7 +277,14 @@ class Views:
         keys = ("embed", "head", "both", "cosine")
         table = [{**self.token(t), **dict(zip(keys, rows[:, t].tolist(), strict=True))} for t in listed]
         reached = [int(np.count_nonzero(rows[n])) for n in (0, 1)]
-        return {"loss": found.loss, "rows": table, "reached": reached, "V": rows.shape[1], **found.whole()}
+        return {
+            "loss": found.loss,
+            "rows": table,
+            "reached": reached,
+            "read": len(ids),
+            "V": rows.shape[1],
+            **found.whole(),
+        }
 
     def toy(self, query: Query, step: Step) -> dict[str, Any]:
         """The three words: the scores and predictions of each way to solve for them."""
