@@ -103,6 +103,13 @@ def test_next_after_an_earlier_token_and_with_the_other_head(server, models):
         close([row["logit"] for row in side["rows"]], np.sort(expected)[::-1][: views_module.LISTED])
 
 
+def test_an_id_that_only_pads_the_vocabulary_has_no_text():
+    model = random_model(replace(CONFIG, vocab_size=300))
+    views = Views(sides_of([("padded", model)]), Tokenizer([]), None, "")
+    found = views.next({"ids": [*IDS, 299]}, lambda *_: None)
+    assert (found["text"], found["tokens"][-1]["text"]) == (TEXT, "[299]")
+
+
 def test_a_draw_is_what_sampling_keeps():
     logits = np.log(np.array([0.5, 0.25, 0.2, 0.05]))
     found = predictions.draw(logits, Sampling(top_k=2), 3)

@@ -120,7 +120,7 @@ class Views:
             sides.append({"rows": listed, "kept": drawn.kept, "kept_probability": mass, "V": V})
         return {
             "tokens": self.tokens(ids),
-            "text": self.tokenizer.decode(ids),
+            "text": self.tokenizer.decode([t for t in ids if t < self.tokenizer.vocab_size]),
             "place": place,
             "sides": sides,
         }
@@ -169,7 +169,7 @@ class Views:
             step()
             tape = self.tape(model, ids, step)
             find = partial(lens, model, ids, 3, LENS_TOKENS, tape)
-            layers = self.once("lens", (addresses(model.W_E, model.W_U), tuple(ids)), find)
+            layers = self.once("lens", (model.W_E, model.W_U), ids, find)
             table = [
                 [
                     [{**self.token(t), "probability": float(p)} for t, p in zip(ts, ps, strict=True)]
@@ -234,8 +234,8 @@ class Views:
         """How symmetric the whole matrix A is, and how many tokens it predicts after themselves."""
         sides = []
         for model in self.models(query):
-            key = addresses(model.W_E, model.W_U)
-            sides.append(self.once("symmetry", key, partial(direct_path, model, self.corpus, step)))
+            measure = partial(direct_path, model, self.corpus, step)
+            sides.append(self.once("symmetry", (model.W_E, model.W_U), [], measure))
         return {"sides": sides, "text": self.corpus.self_prediction() if self.corpus else None}
 
     def solved(self, query: Query, step: Step) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class Views:
                 scores = bigrams(model, corpus, step, solved_paths(model, corpus, step))
                 return missing(scores or {})
 
-            sides.append(self.once("solved", addresses(model.W_E, model.W_U), work))
+            sides.append(self.once("solved", (model.W_E, model.W_U), [], work))
         return {"sides": sides, "tokens": int(corpus.frequent().size)}
 
     def nearest(self, query: Query, step: Step) -> dict[str, Any]:
@@ -260,8 +260,8 @@ class Views:
             lists = {}
             for name, rows in (("W_E", model.W_E), ("W_U", model.W_U.T)):
                 step()
-                key = (token, *addresses(rows))
-                found = zip(*self.once("nearest", key, partial(nearest, rows, token, NEAREST)), strict=True)
+                find = partial(nearest, rows, token, NEAREST)
+                found = zip(*self.once("nearest", (rows,), [token], find), strict=True)
                 lists[name] = [{**self.token(other), "cosine": float(cosine)} for other, cosine in found]
             sides.append(lists)
         return {"token": self.token(token), "sides": sides}
@@ -278,11 +278,7 @@ class Views:
         table = [{**self.token(t), **dict(zip(keys, rows[:, t].tolist(), strict=True))} for t in listed]
         reached = [int(np.count_nonzero(rows[n])) for n in (0, 1)]
         return {
-            "loss": found.loss,
-            "rows": table,
-            "reached": reached,
-            "read": len(ids),
-            "V": rows.shape[1],
+            **{"loss": found.loss, "rows": table, "reached": reached, "read": len(ids), "V": rows.shape[1]},
             **found.whole(),
         }
 
@@ -291,16 +287,9 @@ class Views:
         W_E, P = (numbers(query, name) for name in ("W_E", "P"))
         if query.get("solve_W_E"):
             W_E = toy.embedding_of(P, len(W_E[0])).tolist()
-        ways = {
-            name: {
-                "scores": way.scores.tolist(),
-                "probabilities": way.probabilities.tolist(),
-                "kl": way.kl,
-                "asymmetry": way.asymmetry,
-                "W_U": None if way.W_U is None else way.W_U.tolist(),
-            }
-            for name, way in toy.solve(W_E, P).items()
-        }
+        listed = lambda x: x.tolist() if isinstance(x, np.ndarray) else x  # noqa: E731
+        solved = toy.solve(W_E, P).items()
+        ways = {name: {key: listed(x) for key, x in vars(way).items()} for name, way in solved}
         return {"W_E": W_E, "ways": ways}
 
     def params(self, query: Query, step: Step) -> dict[str, Any]:
@@ -366,8 +355,7 @@ class Views:
     def logits(self, model: GPT2, ids: list[int], step: Step) -> np.ndarray:  # -> [V]
         """The logits after a prompt. Sides that share their blocks read it once."""
         final = self.tape(model, ids, step)["final"][0, -1]
-        key = addresses(model.W_E, model.W_U), tuple(ids)
-        return self.once("logits", key, lambda: unembed(final, model.W_U))
+        return self.once("logits", (model.W_E, model.W_U), ids, lambda: unembed(final, model.W_U))
 
     def tape(self, model: GPT2, ids: list[int], step: Step) -> Tape:
         """The activations of a prompt's last tokens. Sides that share their blocks read the prompt once."""
@@ -378,11 +366,13 @@ class Views:
             shown = {name: x[..., -ATTENTION_TOKENS:].copy() for name, x in tape.items() if "pattern" in name}
             return {**tape, **shown}
 
-        return self.once("tape", (addresses(model.W_E), tuple(ids)), read)
+        return self.once("tape", (model.W_E,), ids, read)
 
-    def once(self, what: str, key: Any, compute: Callable[[], Any]) -> Any:
-        """The result of `compute`, kept for later requests with this key."""
-        results = self._results[what]
+    def once(
+        self, what: str, arrays: tuple[np.ndarray, ...], ids: Sequence[int], compute: Callable[[], Any]
+    ) -> Any:
+        """The result of `compute`, kept for later requests with these arrays and ids."""
+        results, key = self._results[what], (addresses(*arrays), *ids)
         if key not in results:
             results[key] = compute()
         results.move_to_end(key)
