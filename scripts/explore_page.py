@@ -123,10 +123,11 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
         if busy:
             stack.enter_context(busy_cores())
         began: list[Any] = []  # requests
-        ended: list[Any] = []
-        page.on("request", began.append)
-        page.on("requestfinished", ended.append)
-        page.on("requestfailed", ended.append)
+        running: set[Any] = set()
+        page.on("request", lambda request: began.append(request))
+        page.on("request", lambda request: running.add(request))
+        page.on("requestfinished", lambda request: running.discard(request))
+        page.on("requestfailed", lambda request: running.discard(request))
         prompts = iter(f"{number:03} abcd" for number in range(1000))  # 8 bytes
 
         def times(what: str, one: Any) -> None:
@@ -136,9 +137,9 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
         def settled() -> None:
             """Wait until no request has been under way for 200 ms, so that all panels in view are drawn."""
             while True:
-                counts = len(began), len(ended)
+                count = len(began)
                 page.wait_for_timeout(200)
-                if counts == (len(began), len(ended)) and len(began) == len(ended):
+                if len(began) == count and not running:
                     return
 
         def change(selector: str, value: Any, event: str, watched: str) -> float:

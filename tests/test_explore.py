@@ -419,6 +419,20 @@ def test_the_page_and_its_headers(server):
     assert get(server, f"/{server.secret}/", Host=f"localhost:{server.server_port}")[0] == 200
 
 
+def test_the_address_in_the_browsers_command_line_works_once(views):
+    with serving(views) as server:
+        path = f"/{server.ticket}/"
+        assert server.url_once.endswith(path)
+        assert post(server, "", {}, path=path)[0] == 404
+        assert get(server, path, Host="evil.example")[0] == 403
+        assert get(server, path)[0] == 404
+    with serving(views) as server:
+        path = f"/{server.ticket}/"
+        status, _, response = get(server, path)
+        assert (status, response.getheader("Location")) == (302, f"/{server.secret}/")
+        assert [get(server, p)[0] for p in (path, "//", f"/{server.secret}/")] == [404, 404, 200]
+
+
 HOSTS = ["evil.example", "evil.example:PORT", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example:PORT", ""]
 
 

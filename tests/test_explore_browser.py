@@ -252,7 +252,7 @@ def test_solving_for_the_best_matrix(open_page):
         show(page, "path")
         page.click("#solve")
         expect(page.locator("#solved tbody tr")).to_have_count(3)
-        assert "the head" in page.locator("#solved").inner_text()
+        assert "head: gone with the best W_U" in page.locator("#solved").inner_text()
 
 
 def test_the_three_words(open_page, server):
