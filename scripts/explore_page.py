@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -123,6 +122,12 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
         page = stack.enter_context(browser_page(url, viewport={"width": 1300, "height": 900}))
         if busy:
             stack.enter_context(busy_cores())
+        began: list[Any] = []  # requests
+        running: set[Any] = set()
+        page.on("request", lambda request: began.append(request))
+        page.on("request", lambda request: running.add(request))
+        page.on("requestfinished", lambda request: running.discard(request))
+        page.on("requestfailed", lambda request: running.discard(request))
         prompts = iter(f"{number:03} abcd" for number in range(1000))  # 8 bytes
 
         def times(what: str, one: Any) -> None:
@@ -130,9 +135,12 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
             print(f"{what:28} {statistics.median(taken):7.0f} ms   longest {max(taken):7.0f} ms", flush=True)
 
         def settled() -> None:
-            """Wait until the panels that follow the prompt have been drawn."""
-            time.sleep(0.15)
-            page.wait_for_load_state("networkidle")
+            """Wait until no request has been under way for 200 ms, so that all panels in view are drawn."""
+            while True:
+                count = len(began)
+                page.wait_for_timeout(200)
+                if len(began) == count and not running:
+                    return
 
         def change(selector: str, value: Any, event: str, watched: str) -> float:
             taken = page.evaluate(CHANGE, [selector, value, event, watched])
@@ -146,7 +154,8 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
             page.evaluate("panel => document.getElementById(panel).scrollIntoView()", panel)
             page.wait_for_selector(f"{watched} td, {watched} button", timeout=120_000)
             settled()
-            # The page waits 120 ms after the last key before it draws these panels; this is part of the time.
+            # The bars are drawn before these panels, and the page waits for a pause in the typing of up to
+            # 120 ms. This is part of the time.
             times(f"typing to {panel}", lambda n, at=watched: change("#prompt", next(prompts), "input", at))
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tracemalloc
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,13 @@ def test_next_after_an_earlier_token_and_with_the_other_head(server, models):
         expected = predictions.last_logits(model.tie(), IDS[:5])
         assert [row["id"] for row in side["rows"]] == top_k(expected, views_module.LISTED).tolist()
         close([row["logit"] for row in side["rows"]], np.sort(expected)[::-1][: views_module.LISTED])
+
+
+def test_an_id_that_only_pads_the_vocabulary_has_no_text():
+    model = random_model(replace(CONFIG, vocab_size=300))
+    views = Views(sides_of([("padded", model)]), Tokenizer([]), None, "")
+    found = views.next({"ids": [*IDS, 299]}, lambda *_: None)
+    assert (found["text"], found["tokens"][-1]["text"]) == (TEXT, "[299]")
 
 
 def test_a_draw_is_what_sampling_keeps():
@@ -229,6 +237,50 @@ def test_gradient(server, models):
         assert {name: found[name] for name in ("embed", "head", "cosine")} == pytest.approx(expected.whole())
 
 
+def peak_of(views, names, **fields):
+    """The most memory that views take at once, in bytes."""
+    tracemalloc.start()
+    try:
+        for name in names:
+            getattr(views, name)({"layer": 0, "head": 0, **fields}, lambda *_: None)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_gradient_takes_less_memory_than_a_matrix_of_the_vocabulary():
+    config = replace(CONFIG, vocab_size=20_000, n_embd=192)
+    views = Views(sides_of([("one", random_model(config))]), Tokenizer([]), None, "")
+    assert peak_of(views, ["gradient"], text=TEXT) < 4 * config.vocab_size * config.n_embd / 2
+
+
+def test_a_long_prompt_takes_less_memory_than_its_attention():
+    config = replace(CONFIG, n_ctx=512, n_embd=48, n_head=12, n_layer=4)
+    views = Views(sides_of([("one", random_model(config))]), Tokenizer([]), None, "")
+    ids = [n % 256 for n in range(config.n_ctx)]
+    names = ["next", "lens", "parts", "attention", "gradient"]
+    assert peak_of(views, names, ids=ids) < 4 * config.n_layer * config.n_head * config.n_ctx**2 / 2
+    assert views.gradient({"ids": ids}, lambda *_: None)["read"] == views_module.GRADIENT_TOKENS
+
+
+def test_a_tied_model_and_its_copy_read_a_prompt_once_and_write_once(models, monkeypatch):
+    views = Views(sides_of([("one", models[0])]), Tokenizer([]), None, "")
+    calls = []
+    for name in ("last_tape", "sample_steps"):
+        whole = getattr(views_module, name)
+        monkeypatch.setattr(
+            views_module, name, lambda *a, whole=whole, **kw: calls.append(whole) or whole(*a, **kw)
+        )
+    query, step = {"text": TEXT, "layer": 0, "head": 0, "n": 3, "seed": 1}, lambda *_: None
+    for name in ("next", "lens", "parts", "attention", "next"):
+        getattr(views, name)(query, step)
+    assert len(calls) == 1
+    lines = list(views.generate(query, step))
+    assert len(calls) == 2
+    for side in (0, 1):
+        assert [{**line, "side": side} for line in lines[::2]] == lines[side::2]
+
+
 def test_toy(server):
     found = answer(server, "toy", W_E=toy.EMBEDDING, P=toy.TABLE)
     for name, way in toy.solve().items():
@@ -268,7 +320,7 @@ def test_the_page_names_each_source_and_each_view():
     named = " ".join(re.findall(r'data-sources="(.*?)"', page)).split()
     assert sorted(named) == sorted(SOURCES)
     script = (PAGE_FOLDER / "page.js").read_text(encoding="utf-8")
-    assert set(re.findall(r'(?:ask|request)\("(\w+)"', script)) == {*VIEWS, "quit"}
+    assert set(re.findall(r'(?:ask|request|panel)\("(\w+)"', script)) == {*VIEWS, "quit"}
 
 
 def test_one_tied_model_is_shown_beside_an_untied_copy_that_takes_no_memory(models):
@@ -365,6 +417,20 @@ def test_the_page_and_its_headers(server):
         assert response.getheader("Cache-Control") == "no-store"
         assert response.getheader("Referrer-Policy") == "same-origin"
     assert get(server, f"/{server.secret}/", Host=f"localhost:{server.server_port}")[0] == 200
+
+
+def test_the_address_in_the_browsers_command_line_works_once(views):
+    with serving(views) as server:
+        path = f"/{server.ticket}/"
+        assert server.url_once.endswith(path)
+        assert post(server, "", {}, path=path)[0] == 404
+        assert get(server, path, Host="evil.example")[0] == 403
+        assert get(server, path)[0] == 404
+    with serving(views) as server:
+        path = f"/{server.ticket}/"
+        status, _, response = get(server, path)
+        assert (status, response.getheader("Location")) == (302, f"/{server.secret}/")
+        assert [get(server, p)[0] for p in (path, "//", f"/{server.secret}/")] == [404, 404, 200]
 
 
 HOSTS = ["evil.example", "evil.example:PORT", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example:PORT", ""]

@@ -196,7 +196,7 @@ def test_writing_streams_can_be_selected_and_gone_back_to(open_page, server):
     model = server.views.sides[0].models["tied"]
     expected = list(tiedgpt.generate(model, ids, 40, 0.9, 8, 0.9, seed=1))
     assert text == server.views.tokenizer.decode(expected)
-    expect(page.locator("#written .note").first).to_contain_text("bits of surprise per token")
+    expect(page.locator("#written .note").first).to_contain_text("mean surprisal")
     selected = page.evaluate("""() => {
         const range = document.createRange();
         range.selectNodeContents(document.querySelector('#written .page'));
@@ -252,7 +252,7 @@ def test_solving_for_the_best_matrix(open_page):
         show(page, "path")
         page.click("#solve")
         expect(page.locator("#solved tbody tr")).to_have_count(3)
-        assert "the head" in page.locator("#solved").inner_text()
+        assert "head: gone with the best W_U" in page.locator("#solved").inner_text()
 
 
 def test_the_three_words(open_page, server):

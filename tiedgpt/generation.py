@@ -190,7 +190,7 @@ def read_prompts(
     if all(prompt == prompts[0] for prompt in prompts):
         cache = model.new_cache(1, capacity)
         logits = next_logits(model, np.array(prompts[:1]), cache, progress).repeat(B, axis=0)
-        cache = cache.repeat(B)
+        cache = cache if B == 1 else cache.repeat(B)
     else:
         cache = model.new_cache(B, capacity)
         logits = next_logits(model, padded(prompts), cache, progress, np.array([*map(len, prompts)]))

@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
         ) from error
     print(server.url, flush=True)
     note("the page is at this address, for this machine only; Ctrl-C stops the server")
-    if not args.no_browser and not open_browser(server.url):
+    if not args.no_browser and not open_browser(server.url_once):
         note("found no browser here: open the address above in one")
     with server:
         try:

@@ -5,6 +5,8 @@ A page of another site, open in the same browser, can send requests to this serv
 - Host must be 127.0.0.1 or localhost with this port, because an attacker can give a name of theirs the
   address 127.0.0.1 (DNS rebinding), and their page then counts as this server's own;
 - a POST must have this server's Origin and the type application/json, which other sites cannot send unasked;
+- the browser is started with an address that works once and leads to the secret one, because other users of
+  the machine can read the command line of a process;
 - the page may load files from this server only (Content-Security-Policy), and no site may frame it.
 
 Requests compute in turns, in the order in which they came. A turn ends at each `step` of a view, so a slider
@@ -16,7 +18,7 @@ import json
 import secrets
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -104,6 +106,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, views: Views, port: int = 0) -> None:
         self.views = views
         self.secret = secrets.token_urlsafe(16)
+        self.ticket = secrets.token_urlsafe(16)  # "" after it was used
         self.turns = Turns()
         self.stopping = False
         self._connections = threading.BoundedSemaphore(CONNECTIONS)
@@ -118,6 +121,10 @@ class Server(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"{self.origins[0]}/{self.secret}/"
+
+    @property
+    def url_once(self) -> str:
+        return f"{self.origins[0]}/{self.ticket}/"
 
     def stop(self) -> None:
         """Refuse new work, and make `serve_forever` return. Streams end at their next token."""
@@ -226,10 +233,10 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 self.send(status, "application/json", json.dumps(document).encode())
 
-    def send(self, status: HTTPStatus, type_: str, body: bytes | None) -> None:
+    def send(self, status: HTTPStatus, type_: str, body: bytes | None, more: Mapping[str, str] = {}) -> None:
         """The head and the body in one piece; without a body, the head of a stream."""
         self.send_response(status)
-        headers = {**SECURITY, "Content-Type": f"{type_}; charset=utf-8"}
+        headers = {**SECURITY, **more, "Content-Type": f"{type_}; charset=utf-8"}
         length = {"Transfer-Encoding": "chunked"} if body is None else {"Content-Length": str(len(body))}
         if self.close_connection:
             headers["Connection"] = "close"
@@ -251,6 +258,12 @@ class Handler(BaseHTTPRequestHandler):
         return rest
 
     def send_page(self) -> None:
+        ticket = f"/{self.server.ticket}/"
+        if self.server.ticket and secrets.compare_digest(self.path.encode(), ticket.encode()):
+            self.server.ticket, self.path = "", f"/{self.server.secret}/"
+            self.path_below_secret()
+            self.send(HTTPStatus.FOUND, "text/html", b"", {"Location": self.path})
+            return
         path = self.path_below_secret()
         if path in VIEWS or path == "quit":
             raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} expects POST")

@@ -16,11 +16,12 @@ from ..model import attention, unembed, unembedding
 from ..parameters import count_matrices
 from ..study.attribution import attribute
 from ..study.direct_path import asymmetry
+from ..study.gradients import head_backward
 from ..study.paths import final_logits, raw
 from ..study.similarity import nearest
 from ..study.solved import fit_softmax, least_squares
 from ..study.toy import mlp0, solve
-from ..training.backward import embed_backward, unembed_backward
+from ..training.backward import embed_backward
 
 # name -> a function, and a pattern that is found in the lines that matter
 SOURCES: dict[str, tuple[Callable[..., Any], str]] = {
@@ -41,7 +42,7 @@ SOURCES: dict[str, tuple[Callable[..., Any], str]] = {
     "attribute": (attribute, r"d = \(d|by_head = |@ d"),
     "attention": (attention, r"scores = |pattern = |heads = "),
     "embed_backward": (embed_backward, r"d_embed|not tied|dwte\["),
-    "unembed_backward": (unembed_backward, r"logits = x|dhead"),
+    "head_backward": (head_backward, r"logits = |piece.T"),
     "count_matrices": (count_matrices, r"matrix = |saving = "),
 }
 KINDS = {tokens.COMMENT: "comment", tokens.STRING: "string", tokens.NUMBER: "number"}

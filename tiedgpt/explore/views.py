@@ -34,7 +34,7 @@ from ..study.direct_path import direct_path
 from ..study.gradients import gradients
 from ..study.lens import lens
 from ..study.paths import raw, top_k
-from ..study.predictions import Prediction, RecordedSampling, draw, predict, surprisal
+from ..study.predictions import Prediction, RecordedSampling, draw, last_tape, predict, surprisal
 from ..study.similarity import nearest
 from ..study.solved import missing, solved_paths
 from ..tokenizer import Tokenizer
@@ -42,11 +42,12 @@ from .source import SOURCES, source
 
 LISTED = 14  # likeliest tokens
 LENS_TOKENS, MATRIX_TOKENS, ATTENTION_TOKENS = 8, 7, 32  # of a prompt, the most that a picture shows
+GRADIENT_TOKENS = 64  # the last tokens of a prompt, which a training step reads
 NEAREST = 8
 GRADIENT_ROWS, ABSENT = 10, 4  # rows for tokens of the prompt, and for other tokens
 MAX_NEW_TOKENS = 200
 QUICK = 2**28  # V V D of a model whose whole matrix A is measured unasked: it takes less than a second
-CACHED = 96  # results; the largest, logits of GPT-2, have 200 KB
+CACHED = {"tape": 4, "logits": 32, "lens": 32, "nearest": 32, "symmetry": 32, "solved": 32}  # results kept
 
 Query = dict[str, Any]
 Step = Callable[..., Any]
@@ -90,7 +91,7 @@ class Views:
     ) -> None:
         self.sides, self.tokenizer = sides, tokenizer
         self.corpus, self.corpus_name = corpus, corpus_name
-        self._results: OrderedDict[Any, Any] = OrderedDict()
+        self._results: dict[str, OrderedDict[Any, Any]] = {what: OrderedDict() for what in CACHED}
 
     def start(self, query: Query, step: Step) -> dict[str, Any]:
         """What the page needs once."""
@@ -119,39 +120,46 @@ class Views:
             sides.append({"rows": listed, "kept": drawn.kept, "kept_probability": mass, "V": V})
         return {
             "tokens": self.tokens(ids),
-            "text": self.tokenizer.decode(ids),
+            "text": self.tokenizer.decode([t for t in ids if t < self.tokenizer.vocab_size]),
             "place": place,
             "sides": sides,
         }
 
     def generate(self, query: Query, step: Step) -> Iterator[dict[str, Any]]:
-        """Write with one model or both, a token of each in turn: what each token is and how likely it was."""
+        """Write with one model or both, a token of each in turn: what each token is and how likely it was.
+
+        A tied model and its copy, which share all arrays, write the same, so one text is for both sides.
+        """
         ids, n = self.prompt(query), whole(query, "n", 1, MAX_NEW_TOKENS)
         seed, only = whole(query, "seed", 0, 2**32), query.get("side")
         given = sampling_of(query)
-        running = {}
+        running: dict[Any, Any] = {}
         for number, model in enumerate(self.models(query)):
+            key = addresses(model.W_E, model.W_U)
             if only is None or number == only:
-                sampling = RecordedSampling(given.temperature, given.top_k, given.top_p)
-                steps = sample_steps(model, [ids], n, [sampling], random_streams(seed, 1), progress=step)
-                running[number] = (model, sampling, steps)
+                if key not in running:
+                    sampling = RecordedSampling(given.temperature, given.top_k, given.top_p)
+                    steps = sample_steps(model, [ids], n, [sampling], random_streams(seed, 1), progress=step)
+                    running[key] = ([], model, sampling, steps)
+                running[key][0].append(number)
         with threads_for(ids):
-            yield from self.write(running, step)
+            while running:
+                for key, text in list(running.items()):
+                    step()
+                    line = self.write(*text[1:])
+                    if "end" in line:
+                        del running[key]
+                    yield from ({"side": number, **line} for number in text[0])
 
-    def write(self, running: dict[int, Any], step: Step) -> Iterator[dict[str, Any]]:
-        while running:
-            for number, (model, sampling, steps) in list(running.items()):
-                step()
-                ((token,),) = next(steps, [[None]])
-                if token is None or token in model.config.eos_token_ids:
-                    del running[number]
-                    bits = [surprisal(prediction.log_probability) for prediction in sampling.predictions]
-                    reason = "length" if token is None else "end of text"
-                    yield {"side": number, "end": reason, "bits_per_token": float(np.mean(bits))}
-                else:
-                    chosen = sampling.predictions[-1]
-                    bits_of_it = surprisal(chosen.log_probability)
-                    yield {"side": number, **self.predicted(chosen), "bits": bits_of_it}
+    def write(self, model: GPT2, sampling: RecordedSampling, steps: Iterator[Any]) -> dict[str, Any]:
+        """The next token, or why there is none."""
+        ((token,),) = next(steps, [[None]])
+        if token is None or token in model.config.eos_token_ids:
+            bits = [surprisal(prediction.log_probability) for prediction in sampling.predictions]
+            reason = "length" if token is None else "end of text"
+            return {"end": reason, "bits_per_token": float(np.mean(bits))}
+        chosen = sampling.predictions[-1]
+        return {**self.predicted(chosen), "bits": surprisal(chosen.log_probability)}
 
     def lens(self, query: Query, step: Step) -> dict[str, Any]:
         """What each layer predicts after each of the last tokens."""
@@ -159,7 +167,9 @@ class Views:
         sides = []
         for model in self.models(query):
             step()
-            layers = self.once("lens", model, ids, partial(lens, model, ids, 3, LENS_TOKENS))
+            tape = self.tape(model, ids, step)
+            find = partial(lens, model, ids, 3, LENS_TOKENS, tape)
+            layers = self.once("lens", (model.W_E, model.W_U), ids, find)
             table = [
                 [
                     [{**self.token(t), "probability": float(p)} for t, p in zip(ts, ps, strict=True)]
@@ -181,7 +191,7 @@ class Views:
         first = int(top_k(logits, 1)[0])
         token = whole(query, "token", 0, model.config.vocab_size - 1, default=first)
         answer: dict[str, Any] = {
-            "parts": self.once(("parts", token), model, ids, lambda: attribute(model, ids, token)),
+            "parts": attribute(model, ids, token, tape=self.tape(model, ids, step)),
             "before": self.predicted(predict(logits, [token])[0]),
             "likeliest": [self.token(other) for other in top_k(logits, LISTED)],
         }
@@ -200,13 +210,8 @@ class Views:
         layer = whole(query, "layer", 0, model.config.n_layer - 1)
         head = whole(query, "head", 0, model.config.n_head - 1)
 
-        def patterns() -> np.ndarray:  # [L, H, T, T]
-            tape: Tape = {}
-            model.hidden(ids, tape=tape)
-            shown = np.s_[0, :, -ATTENTION_TOKENS:, -ATTENTION_TOKENS:]
-            return np.stack([tape[f"attn.{n}.pattern"][shown] for n in range(model.config.n_layer)])
-
-        found = self.once("attention", model, ids, patterns, uses_head=False)
+        tape = self.tape(model, ids, step)
+        found = np.stack([tape[f"attn.{n}.pattern"][0] for n in range(model.config.n_layer)])  # [L, H, T, T]
         as_bytes = base64.b64encode(np.rint(255 * found).astype(np.uint8).tobytes()).decode()
         tokens = self.tokens(ids[-ATTENTION_TOKENS:])
         return {"tokens": tokens, "pattern": found[layer, head].tolist(), "all": as_bytes}
@@ -229,7 +234,8 @@ class Views:
         """How symmetric the whole matrix A is, and how many tokens it predicts after themselves."""
         sides = []
         for model in self.models(query):
-            sides.append(self.once("symmetry", model, [], partial(direct_path, model, self.corpus, step)))
+            measure = partial(direct_path, model, self.corpus, step)
+            sides.append(self.once("symmetry", (model.W_E, model.W_U), [], measure))
         return {"sides": sides, "text": self.corpus.self_prediction() if self.corpus else None}
 
     def solved(self, query: Query, step: Step) -> dict[str, Any]:
@@ -243,7 +249,7 @@ class Views:
                 scores = bigrams(model, corpus, step, solved_paths(model, corpus, step))
                 return missing(scores or {})
 
-            sides.append(self.once("solved", model, [], work))
+            sides.append(self.once("solved", (model.W_E, model.W_U), [], work))
         return {"sides": sides, "tokens": int(corpus.frequent().size)}
 
     def nearest(self, query: Query, step: Step) -> dict[str, Any]:
@@ -254,15 +260,16 @@ class Views:
             lists = {}
             for name, rows in (("W_E", model.W_E), ("W_U", model.W_U.T)):
                 step()
-                found = zip(*nearest(rows, token, NEAREST), strict=True)
+                find = partial(nearest, rows, token, NEAREST)
+                found = zip(*self.once("nearest", (rows,), [token], find), strict=True)
                 lists[name] = [{**self.token(other), "cosine": float(cosine)} for other, cosine in found]
             sides.append(lists)
         return {"token": self.token(token), "sides": sides}
 
     def gradient(self, query: Query, step: Step) -> dict[str, Any]:
         """The two gradients of one training step on the prompt, by row of wte."""
-        ids, model = self.prompt(query), self.model(query)
-        with threads_for(ids):
+        ids, model = self.prompt(query)[-GRADIENT_TOKENS:], self.model(query)
+        with one_blas_thread():
             found = gradients(model, ids)
         rows = found.by_row()
         absent = [t for t in top_k(rows[1], len(set(ids)) + ABSENT).tolist() if t not in ids][:ABSENT]
@@ -270,23 +277,19 @@ class Views:
         keys = ("embed", "head", "both", "cosine")
         table = [{**self.token(t), **dict(zip(keys, rows[:, t].tolist(), strict=True))} for t in listed]
         reached = [int(np.count_nonzero(rows[n])) for n in (0, 1)]
-        return {"loss": found.loss, "rows": table, "reached": reached, "V": rows.shape[1], **found.whole()}
+        return {
+            **{"loss": found.loss, "rows": table, "reached": reached, "read": len(ids), "V": rows.shape[1]},
+            **found.whole(),
+        }
 
     def toy(self, query: Query, step: Step) -> dict[str, Any]:
         """The three words: the scores and predictions of each way to solve for them."""
         W_E, P = (numbers(query, name) for name in ("W_E", "P"))
         if query.get("solve_W_E"):
             W_E = toy.embedding_of(P, len(W_E[0])).tolist()
-        ways = {
-            name: {
-                "scores": way.scores.tolist(),
-                "probabilities": way.probabilities.tolist(),
-                "kl": way.kl,
-                "asymmetry": way.asymmetry,
-                "W_U": None if way.W_U is None else way.W_U.tolist(),
-            }
-            for name, way in toy.solve(W_E, P).items()
-        }
+        listed = lambda x: x.tolist() if isinstance(x, np.ndarray) else x  # noqa: E731
+        solved = toy.solve(W_E, P).items()
+        ways = {name: {key: listed(x) for key, x in vars(way).items()} for name, way in solved}
         return {"W_E": W_E, "ways": ways}
 
     def params(self, query: Query, step: Step) -> dict[str, Any]:
@@ -351,24 +354,36 @@ class Views:
 
     def logits(self, model: GPT2, ids: list[int], step: Step) -> np.ndarray:  # -> [V]
         """The logits after a prompt. Sides that share their blocks read it once."""
-        read = lambda: model.hidden(ids, progress=step)[-1]  # noqa: E731
-        final = self.once("final", model, ids, read, uses_head=False)
-        return self.once("logits", model, ids, lambda: unembed(final, model.W_U))
+        final = self.tape(model, ids, step)["final"][0, -1]
+        return self.once("logits", (model.W_E, model.W_U), ids, lambda: unembed(final, model.W_U))
+
+    def tape(self, model: GPT2, ids: list[int], step: Step) -> Tape:
+        """The activations of a prompt's last tokens. Sides that share their blocks read the prompt once."""
+
+        def read() -> Tape:
+            with threads_for(ids):
+                tape = last_tape(model, ids, ATTENTION_TOKENS, step)
+            shown = {name: x[..., -ATTENTION_TOKENS:].copy() for name, x in tape.items() if "pattern" in name}
+            return {**tape, **shown}
+
+        return self.once("tape", (model.W_E,), ids, read)
 
     def once(
-        self, what: Any, model: GPT2, ids: list[int], compute: Callable[[], Any], uses_head: bool = True
+        self, what: str, arrays: tuple[np.ndarray, ...], ids: Sequence[int], compute: Callable[[], Any]
     ) -> Any:
-        """The result of `compute`, kept for later requests. Models that share their arrays share results."""
-        arrays = (model.W_E, model.W_U) if uses_head else (model.W_E,)
-        places = tuple(array.__array_interface__["data"][0] for array in arrays)
-        key = (what, places, tuple(ids))
-        if key not in self._results:
-            with threads_for(ids):
-                self._results[key] = compute()
-        self._results.move_to_end(key)
-        while len(self._results) > CACHED:
-            self._results.popitem(last=False)
-        return self._results[key]
+        """The result of `compute`, kept for later requests with these arrays and ids."""
+        results, key = self._results[what], (addresses(*arrays), *ids)
+        if key not in results:
+            results[key] = compute()
+        results.move_to_end(key)
+        while len(results) > CACHED[what]:
+            results.popitem(last=False)
+        return results[key]
+
+
+def addresses(*arrays: np.ndarray) -> tuple[int, ...]:
+    """Where arrays are in memory: sides that share their arrays share results."""
+    return tuple(array.__array_interface__["data"][0] for array in arrays)
 
 
 def threads_for(ids: list[int]) -> AbstractContextManager[None]:

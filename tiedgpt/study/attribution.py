@@ -26,25 +26,25 @@ from ..config import Config
 from ..errors import ArgumentError, short_repr
 from ..model import GPT2
 from ..run import Edits, Tape
+from .predictions import last_tape
 
 
-def attribute(model: GPT2, ids: Any, token: int, against: int | None = None) -> dict[str, float]:
+def attribute(
+    model: GPT2, ids: Any, token: int, against: int | None = None, tape: Tape | None = None
+) -> dict[str, float]:
     """What each part adds to the logit of `token` after a prompt `ids` [T], in the order of the forward pass.
 
     With `against`, the logit of `token` less that of `against`. The parts are wte, wpe; for each layer N
     attn.N.head.0, attn.N.head.1, ..., attn.N.bias, mlp.N, mlp.N.bias (the biases are those of c_proj); and
-    ln_f.bias. Raises ArgumentError for a prompt or a token that the model cannot read.
+    ln_f.bias. `tape` has the activations of the last token if the model has read the prompt already
+    (`last_tape`). Raises ArgumentError for a prompt or a token that the model cannot read.
     """
     config = model.config
     ids = np.array(check_prompt(ids, config))
     columns = model.W_U.T[check_ids([token] if against is None else [token, against], config)]
     u = columns[0].astype(np.float64) - columns[1:].sum(axis=0)
 
-    tape: Tape = {}  # of the last token alone; the others are read into the cache
-    cache = model.new_cache(capacity=len(ids))
-    if len(ids) > 1:
-        model.hidden(ids[:-1], cache)
-    model.hidden(ids[-1:], cache, tape)
+    tape = tape or last_tape(model, ids, 1)
     resid = tape[f"resid_post.{config.n_layer - 1}" if config.n_layer else "embed"][0, -1].astype(np.float64)
     d = u * model.parameters["ln_f.weight"]
     d = (d - d.mean()) / math.sqrt(resid.var() + config.layer_norm_epsilon)

@@ -12,11 +12,14 @@ import numpy as np
 
 from ..checks import check_text
 from ..errors import ArgumentError
-from ..model import GPT2, transformer
+from ..model import GPT2, transformer, unembed
+from ..ops import cross_entropy, cross_entropy_backward
 from ..parameters import Parameters, nest
 from ..run import Run
-from ..training.backward import transformer_backward, unembed_backward
+from ..training.backward import transformer_backward
 from .similarity import lengths
+
+ROWS_AT_ONCE = 1024  # rows of d_head computed at a time: 3 MB for GPT-2; all of them take 154 MB
 
 
 @dataclass(frozen=True)
@@ -26,27 +29,26 @@ class Gradients:
     loss: float  # nats per token
     tokens: np.ndarray  # [n], the tokens that were read, in the order of their ids
     d_embed: np.ndarray  # [n, D], the embedding's gradient by row of wte; the other rows get none
-    d_head: np.ndarray  # [V, D], the output matrix's gradient
+    d_head: np.ndarray  # [n, D], the output matrix's gradient for the same rows
+    head_lengths: np.ndarray  # [V], the length of each row of the output matrix's gradient
 
     def by_row(self) -> np.ndarray:  # -> [4, V]
         """For each row of wte, the lengths of d_embed, of d_head and of their sum, and their cosine.
 
         The cosine is 0 for a row that one of them does not reach.
         """
-        numbers = np.zeros((4, len(self.d_head)))
-        numbers[1] = numbers[2] = lengths(self.d_head)
-        of_head = self.d_head[self.tokens]
+        numbers = np.zeros((4, len(self.head_lengths)))
+        numbers[1] = numbers[2] = self.head_lengths
         numbers[0, self.tokens] = embed = lengths(self.d_embed)
-        numbers[2, self.tokens] = lengths(self.d_embed + of_head)
+        numbers[2, self.tokens] = lengths(self.d_embed + self.d_head)
         product = embed * numbers[1, self.tokens]
-        cosines = (self.d_embed * of_head).sum(axis=1) / np.where(product > 0, product, 1)
-        numbers[3, self.tokens] = cosines
+        numbers[3, self.tokens] = (self.d_embed * self.d_head).sum(axis=1) / np.where(product > 0, product, 1)
         return numbers
 
     def whole(self) -> dict[str, float]:
         """The lengths of d_embed and d_head as wholes, and the cosine between them."""
-        embed, head = (float(np.linalg.norm(lengths(d))) for d in (self.d_embed, self.d_head))
-        inner = float(np.vdot(self.d_embed, self.d_head[self.tokens]))
+        embed, head = float(np.linalg.norm(self.d_embed)), float(np.linalg.norm(self.head_lengths))
+        inner = float(np.vdot(self.d_embed, self.d_head))
         return {"embed": embed, "head": head, "cosine": inner / (embed * head) if embed and head else 0.0}
 
 
@@ -58,14 +60,13 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
     ids = check_text(ids, model.config)
     if ids.size > model.config.n_ctx + 1:
         raise ArgumentError(f"{ids.size} tokens are more than the context of {model.config.n_ctx} and one")
-    read, targets = ids[None, :-1], ids[None, 1:]
-    run = Run(model.config, tape={})
+    read, targets = ids[None, :-1], ids[1:]
+    run = Run(model.config, tape={}, unrecorded=("attn.N.scores",))
     final = transformer(read, model.tree, run)
-    d_head = np.empty(model.W_E.shape, model.dtype)
-    loss, dfinal = unembed_backward(final, model.W_U, targets, targets.size, d_head)
     # Number the tokens that were read 0, 1, ..., so that the gradient of wte has rows for these only. The
     # blocks' gradients are not used, so those of all layers are written to the same arrays.
     tokens, numbers = np.unique(read, return_inverse=True)
+    loss, dfinal, d_head, head_lengths = head_backward(final[0], model.W_U, targets, tokens)
     d_embed = np.zeros((tokens.size, model.config.n_embd), model.dtype)
     arrays: Parameters = {"wte.weight": d_embed}
     grad: Parameters = {}
@@ -74,5 +75,21 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
         if name_in_block not in arrays:
             arrays[name_in_block] = np.empty_like(array)
         grad[name] = arrays[name_in_block]
-    transformer_backward(dfinal, numbers.reshape(read.shape), model.tree, run, nest(grad))
-    return Gradients(loss, tokens, d_embed, d_head)
+    transformer_backward(dfinal[None], numbers.reshape(read.shape), model.tree, run, nest(grad))
+    return Gradients(loss, tokens, d_embed, d_head, head_lengths)
+
+
+def head_backward(  # [N, D], [D, V], [N], [n] -> loss, [N, D], [n, D], [V]
+    final: np.ndarray, W_U: np.ndarray, targets: np.ndarray, tokens: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+    """The mean loss, dfinal, the rows of d_head for `tokens`, and the lengths of all rows of d_head.
+
+    d_head is the gradient of W_U.T that training computes (unembed_backward), here some rows at a time.
+    """
+    logits = unembed(final, W_U)
+    losses = cross_entropy(logits, targets)
+    dlogits = cross_entropy_backward(np.full_like(losses, 1 / losses.size), logits, targets)
+    d_head = dlogits[:, tokens].T @ final
+    pieces = (dlogits[:, start : start + ROWS_AT_ONCE] for start in range(0, len(W_U.T), ROWS_AT_ONCE))
+    head_lengths = np.concatenate([lengths(piece.T @ final) for piece in pieces])
+    return float(losses.mean()), dlogits @ W_U.T, d_head, head_lengths

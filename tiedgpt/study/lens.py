@@ -9,16 +9,16 @@ In a tied model the first row mostly predicts the current token again; the block
 """
 
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from ..checks import check_ids
 from ..machine import reading_threads, thread_map
 from ..model import GPT2
 from ..run import Tape
-from .paths import final_logits, split_tokens, top_k_probabilities
+from .paths import MAX_LOGITS, final_logits, top_k_probabilities
+from .predictions import last_tape
 
 MANY_LOGITS = 2**20  # with fewer, starting threads takes longer than it saves
 
@@ -32,25 +32,27 @@ class Layer:
     probabilities: np.ndarray  # [T, k]
 
 
-def lens(model: GPT2, ids: Any, k: int = 5, last: int | None = None) -> list[Layer]:
+def lens(model: GPT2, ids: Any, k: int = 5, last: int | None = None, tape: Tape | None = None) -> list[Layer]:
     """The k likeliest next tokens by each layer after each of `ids` [T], from the embeddings on.
 
-    With `last`, only after the last ones of `ids`. The last layer's predictions are the model's. Raises
-    ArgumentError for ids that the model cannot read.
+    With `last`, only after the last ones of `ids`. The last layer's predictions are the model's. `tape` has
+    the activations of these tokens if the model has read them already (`last_tape`). Raises ArgumentError for
+    ids that the model cannot read.
     """
-    ids = check_ids(ids, model.config)
-    tape: Tape = {}
-    model.hidden(ids, tape=tape)
+    if tape is None:
+        tape = last_tape(model, ids, last or model.config.n_ctx)
     streams = {"resid_pre.0": tape["embed"]}  # a model without layers records it as "embed" only
     streams |= {name: resid for name, resid in tape.items() if name.startswith("resid_post.")}
     shown = slice(0 if last is None else -last, None)
     resid = np.concatenate([stream[0, shown] for stream in streams.values()])  # the head is read once for all
     V = model.config.vocab_size
     threads = reading_threads() if len(resid) * V >= MANY_LOGITS else 1
-    rows: list[tuple[np.ndarray, np.ndarray]] = []
-    for piece in split_tokens(np.arange(len(resid)), V):
-        logits = final_logits(model, resid[piece])
-        with thread_map(threads) as map_:
-            rows += map_(partial(top_k_probabilities, k=k), logits)
+    step = max(1, min(MAX_LOGITS // V, len(resid)) // threads)
+
+    def likeliest(start: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [top_k_probabilities(row, k) for row in final_logits(model, resid[start : start + step])]
+
+    with thread_map(threads) as map_:
+        rows = list(chain.from_iterable(map_(likeliest, range(0, len(resid), step))))
     by_layer = (np.split(np.array(column), len(streams)) for column in zip(*rows, strict=True))
     return [Layer(*layer) for layer in zip(streams, *by_layer, strict=True)]

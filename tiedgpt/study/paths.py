@@ -80,10 +80,17 @@ def split_tokens(tokens: np.ndarray, V: int) -> Iterator[np.ndarray]:  # [n] -> 
     return (tokens[start : start + step] for start in range(0, tokens.size, step))
 
 
-def log_probabilities(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [..., V] float64
-    """log_softmax in float64. Raises TiedGPTError if a logit is nan or inf (a damaged checkpoint)."""
-    if not np.isfinite(logits.max(axis=-1)).all():
+def highest(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [...]
+    """The highest logit. Raises TiedGPTError if a logit is nan or inf (a damaged checkpoint)."""
+    found = logits.max(axis=-1)
+    if not np.isfinite(found).all():
         raise TiedGPTError("the model's logits are not finite numbers: its checkpoint is damaged")
+    return found
+
+
+def log_probabilities(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [..., V] float64
+    """log_softmax in float64. Raises what `highest` raises."""
+    highest(logits)
     return log_softmax(logits.astype(np.float64))
 
 
@@ -102,6 +109,7 @@ def top_k(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
 
 def top_k_probabilities(logits: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:  # [V] -> [k], [k]
     """The k likeliest tokens, likeliest first, and their probabilities."""
-    log_p = log_probabilities(logits)
-    tokens = top_k(log_p, k)
-    return tokens, np.exp(log_p[tokens])
+    shifted = logits - highest(logits)
+    tokens = top_k(shifted, k)
+    # The exponentials are float32, which takes a third of the time of float64.
+    return tokens, np.exp(shifted[tokens]) / np.exp(shifted).sum(dtype=np.float64)

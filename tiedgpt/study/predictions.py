@@ -15,9 +15,13 @@ import numpy as np
 from ..checks import check_prompt
 from ..evaluation import measure_tokens
 from ..generation import Sampling
-from ..model import GPT2, unembed
-from ..run import Edits
+from ..model import GPT2, transformer, unembed
+from ..run import Edits, Run, Tape
 from .paths import log_probabilities, top_k
+
+# What no reader of a prompt's tape needs. Most of a tape's memory is in these.
+UNREAD = tuple(f"attn.N.{name}" for name in ("in", "qkv", "q", "k", "v", "scores", "out"))
+UNREAD += ("resid_mid.N", "mlp.N.in", "mlp.N.pre", "mlp.N.post")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,21 @@ def surprisal(log_probability: float) -> float:
 def last_logits(model: GPT2, ids: Any, edit: Edits | None = None) -> np.ndarray:  # [T] -> [V]
     """The logits of the token after a prompt. Raises ArgumentError for one that the model cannot read."""
     return unembed(model.hidden(check_prompt(ids, model.config), edit=edit)[-1], model.W_U)
+
+
+def last_tape(model: GPT2, ids: Any, n: int, progress: Callable[[int], Any] | None = None) -> Tape:
+    """The activations of the last n tokens of a prompt [T], of all if T <= n, without those of UNREAD.
+
+    The tokens before are read into a cache, so that the memory does not grow with the square of T.
+    """
+    prompt = np.array(check_prompt(ids, model.config))
+    tape: Tape = {}
+    cache = None
+    if len(prompt) > n:
+        cache = model.new_cache(capacity=len(prompt))
+        model.hidden(prompt[:-n], cache, progress=progress)
+    transformer(prompt[None, -n:], model.tree, Run(model.config, cache, tape, unrecorded=UNREAD))
+    return tape
 
 
 def next_tokens(models: Sequence[GPT2], ids: Any, k: int) -> list[list[Prediction]]:

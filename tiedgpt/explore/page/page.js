@@ -1,4 +1,4 @@
-// The page asks the server for numbers and draws them. It computes nothing but positions and colours.
+// Draw the server's numbers. The page computes positions and colours only.
 const $ = (selector, at = document) => at.querySelector(selector);
 const $$ = (selector, at = document) => [...at.querySelectorAll(selector)];
 
@@ -54,7 +54,7 @@ function request(view, body = {}) { // a newer request of a view replaces the on
 	return fetch(view, { method: "POST", headers: { "Content-Type": "application/json" }, signal, body: JSON.stringify({ page: PAGE, number: ++count, ...body }) }).catch(error => { gone(error); return null; });
 }
 function gone(error) { if (error.name !== "AbortError") $("#stopped").hidden = false; }
-async function ask(view, body) { // the answer; null if there is none, because a newer request replaced this one or the server is gone
+async function ask(view, body) { // the answer; null if a newer request replaced this one, or the server is gone
 	let response = await request(view, body);
 	for (let tries = 0; response?.status === 503 && tries < 5; tries++) { await new Promise(go => setTimeout(go, 300)); response = await request(view, body); }
 	const answer = await response?.json().catch(() => null);
@@ -102,21 +102,29 @@ const sampling = () => ({ temperature: S.t, top_k: S.k || null, top_p: S.p < 1 ?
 
 // --- drawing when something has changed and is in view
 const panels = {}, dirty = new Set(), visible = new Set(["next"]);
-let timer, saving;
+let timer, saving, began, took = 0; // took: ms of the slowest panel; panels wait for such a pause in typing
 function changed(...names) {
 	names.forEach(name => dirty.add(name));
-	if (dirty.has("next")) draw("next");
-	clearTimeout(timer); timer = setTimeout(drawVisible, names.includes("next") ? 120 : 0);
+	const bars = dirty.has("next") ? draw("next") : null;
+	clearTimeout(timer); timer = setTimeout(async () => { if (await bars !== false) drawVisible(); }, bars ? Math.min(120, took) : 0);
 	clearTimeout(saving); saving = setTimeout(writeAddress, 150);
 }
+function panel(view, query, show, name = view) { // show(answer) draws
+	panels[name] = async () => { const q = query(), d = q && await ask(view, q); return d ? show(d) : false; };
+}
 async function drawVisible() {
-	for (const name in panels) if (visible.has(name) && dirty.has(name) && ($("#problem").hidden || !ALL.includes(name))) await draw(name);
+	let slowest = 0;
+	for (const name in panels) if (visible.has(name) && dirty.has(name) && ($("#problem").hidden || !ALL.includes(name))) {
+		const start = performance.now();
+		await draw(name); slowest = Math.max(slowest, performance.now() - start);
+	}
+	took = slowest || took;
 }
 async function draw(name) {
 	dirty.delete(name);
 	const section = document.getElementById(name), problem = name === "next" ? $("#problem") : $(".warn", section);
 	try {
-		if (await panels[name]() === false) return; // a newer request will draw
+		if (await panels[name]() === false) return false;
 		problem.hidden = true;
 	} catch (error) {
 		if (name === "parts") S.removed = []; // a part that this model does not have
@@ -148,7 +156,7 @@ function roving(box, cells, step, start = 0) { // one tab stop for all cells; th
 }
 const style = name => getComputedStyle(document.documentElement).getPropertyValue(name);
 let colours = {};
-function shade(kind, a) { // a background, and black or white on it, whichever is easier to read
+function shade(kind, a) { // a background, and black or white text on it
 	colours[kind] ??= { over: style(`--${kind}bg`).split(",").map(Number), under: getComputedStyle(document.body).backgroundColor.match(/[\d.]+/g).map(Number) };
 	const { over, under } = colours[kind];
 	a = Math.max(0, Math.min(1, a));
@@ -180,10 +188,11 @@ function heat(rows, titles, M, { kind, caption, max, digits = 1, show = v => fix
 function setPrompt(ids) { Object.assign(S, { ids, place: null, token: null }); $("#prompt").blur(); changed(...ALL); }
 
 // --- next token
-panels.next = async () => {
+panel("next", () => {
 	$$("#sliders output").forEach((out, i) => { out.textContent = [S.t, S.k || "off", S.p < 1 ? S.p : "off"][i]; });
-	const began = performance.now(), d = await ask("next", { ...common(), place: S.place, ...sampling() });
-	if (!d) return false;
+	began = performance.now();
+	return { ...common(), place: S.place, ...sampling() };
+}, d => {
 	TOKENS = d.tokens; S.text = d.text;
 	if (S.ids && document.activeElement !== $("#prompt")) $("#prompt").value = d.text;
 	drawStrip(d);
@@ -203,7 +212,7 @@ panels.next = async () => {
 	}));
 	$("#status").textContent = `${d.tokens.length} of ${Math.min(...MODELS.map(m => m.context))} tokens · ${(performance.now() - began).toFixed(0)} ms`;
 	say("Likeliest next token: " + d.sides.map((s, i) => `${nameOf(i)}: ${plain(s.rows[0].text)}, ${percent(s.rows[0].probability)}`).join("; "));
-};
+});
 function drawStrip(d) {
 	const strip = $("#strip"), cells = d.tokens.map((t, i) => button(spell(t.text), () => { S.place = i === d.tokens.length - 1 ? null : i; changed("next", "path", "parts"); }, { class: "tok", key: "tok" + i, pressed: i === d.place, title: `token ${t.id}` }));
 	put(strip, cells); roving(strip, cells, 1, d.place);
@@ -245,7 +254,7 @@ async function write() {
 	try {
 		await readStream({ ...atPlace(), n: 40 }, line => {
 			const s = sides[line.side];
-			if (line.end) { s.note.textContent = `${s.tokens.length} tokens${line.end === "length" ? "" : ", to the end of the text"}; ${line.bits_per_token.toFixed(2)} bits of surprise per token`; return; }
+			if (line.end) { s.note.textContent = `${s.tokens.length} tokens${line.end === "length" ? "" : ", to the end of the text"}; mean surprisal ${line.bits_per_token.toFixed(2)} bits`; return; }
 			const at = s.tokens.push(line) - 1, back = () => setPrompt([...given, ...s.tokens.slice(0, at)].map(t => t.id));
 			const atEnd = s.page.scrollTop + s.page.clientHeight > s.page.scrollHeight - 30;
 			s.page.append(el("span", { class: "w" + (line.text === "\n" ? " nl" : ""), role: "button", tabIndex: -1, title: `${percent(line.probability)}, rank ${whole(line.rank)}. Go back to the text before it.`, label: `${plain(line.text)}, ${percent(line.probability)}`, vars: { "--bits": Math.min(9, 1 + .7 * line.bits) }, onclick: () => { if (!String(getSelection())) back(); }, onkeydown: e => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); back(); } } }, line.text));
@@ -259,9 +268,7 @@ async function write() {
 
 // --- direct path
 let measured = {};
-panels.path = async () => {
-	const d = await ask("path", common());
-	if (!d) return false;
+panel("path", common, async d => {
 	const names = d.tokens.map(t => t.text), kinds = MODELS.map((_, i) => head(i));
 	const point = (i, j) => {
 		for (const c of $$("#matrices td[data-i]")) { const [a, b] = [+c.dataset.i, +c.dataset.j]; c.classList.toggle("on", a === i && b === j); c.classList.toggle("mirror", a === j && b === i && i !== j); }
@@ -274,19 +281,19 @@ panels.path = async () => {
 	const boxes = d.sides.map((s, i) => block(kinds[i], `${nameOf(i)}: A`, s.A, { caption: `A of ${nameOf(i)}: scores of the column's token after the row's` }, el("div.verdict", { id: "verdict" + i })));
 	if (d.text) boxes.push(block("text", "The text: % of what follows", d.text.percent, { digits: 0, caption: "How often the column's token follows the row's in the text, in percent" }, el("div.verdict", { id: "verdictText" })));
 	put($("#matrices"), boxes);
-	if (!d.text) $("#matrices").append(note("To see beside them what a text says, start with ", code("--corpus FILE"), "."));
+	if (!d.text) $("#matrices").append(note("To compare with a text, start with ", code("--corpus FILE"), "."));
 	let [a, b] = [Math.max(0, names.length - 2), names.length - 1]; // or the pair that is the commonest in the text
 	d.text?.percent.forEach((row, i) => row.forEach((v, j) => { if (i !== j && v > d.text.percent[a][b]) [a, b] = [i, j]; }));
 	point(a, b);
 	$("#solvedbox").hidden = !START.corpus; $("#solvenote").textContent = START.corpus ? `Compared with ${START.corpus}. This takes some seconds.` : "";
 	drawVerdicts(kinds);
 	await drawNear();
-};
+});
 async function drawVerdicts(kinds) {
 	const key = kinds.join(), verdict = (id, ...text) => { const box = $("#verdict" + id); if (box) put(box, text); };
 	const show = () => {
 		const m = measured[key];
-		m.sides.forEach((s, i) => verdict(i, "|A − Aᵀ| / |A|, all tokens", el("b", s.asymmetry ? s.asymmetry.toFixed(2) : "0, symmetric"), s.asymmetry ? "1.41 if unrelated. " : "", `${percent(s.self_prediction)} of all tokens predict themselves`));
+		m.sides.forEach((s, i) => verdict(i, "|A − Aᵀ| / |A|, all tokens", el("b", s.asymmetry ? s.asymmetry.toFixed(2) : "0, symmetric"), s.asymmetry ? "1.41 for random matrices. " : "", `${percent(s.self_prediction)} of all tokens predict themselves`));
 		verdict("Text", "Text less its mirror image", el("b", "not symmetric"), m.text == null ? "" : `${percent(m.text)} of frequent tokens mostly follow themselves`);
 	};
 	if (measured[key]) return show();
@@ -307,7 +314,7 @@ async function solve() {
 	const solving = $("#solve"); solving.disabled = true; solving.textContent = "Solving …";
 	try {
 		const d = await ask("solved", { heads: common().heads });
-		if (d) put($("#solved"), grid("sum", "What the direct path misses", [column("nats per token"), MODELS.map(m => column(m.name))], [["scale", "the scale: one factor for all logits mends it"], ["head", "the head: another W_U mends it"], ["rank", "the rank: no W_U of this width mends it"]].map(([name, text]) => line(text, d.sides.map(s => el("td", s ? fixed(s[name]) : "–"))))),
+		if (d) put($("#solved"), grid("sum", "What the direct path misses", [column("nats per token"), MODELS.map(m => column(m.name))], [["scale", "scale: gone with one factor for all logits"], ["head", "head: gone with the best W_U"], ["rank", "rank: left with the best W_U"]].map(([name, text]) => line(text, d.sides.map(s => el("td", s ? fixed(s[name]) : "–"))))),
 			note(`How far softmax(ln_f(W_E) W_U) is from the text (mean KL divergence after the ${d.tokens} tokens that occur 100 times or more), in three parts. The best W_U is fitted to the same text.`));
 	} catch (error) { put($("#solved"), el("p.note.warn", error.message)); }
 	solving.disabled = false; solving.textContent = "Solve for the best W_U";
@@ -315,9 +322,7 @@ async function solve() {
 
 // --- three words
 const dim = j => "dim\u00a0" + j;
-panels.toy = async () => {
-	const d = await ask("toy", { W_E: S.W, P: S.P });
-	if (!d) return false;
+panel("toy", () => ({ W_E: S.W, P: S.P }), d => {
 	const words = START.toy.words, D = S.W[0].length, table = (p, kind, caption) => heat(words, words, p, { kind, max: 1.05, digits: 2, caption, of: "toy" });
 	const inputs = (name, title, M, titles) => side("text", el("h3", title), grid("heat toy", title, [corner(), columns(titles)], M.map((row, i) => line(words[i], row.map((v, j) => el("td", el("input", { type: "number", step: name === "W" ? .1 : .05, min: name === "W" ? -100 : .01, max: 100, value: +v.toFixed(3), key: name + i + j, label: `${title}: ${words[i]}, ${titles[j]}`, oninput: e => { if (e.target.value === "") return; S[name][i][j] = +e.target.value; changed("toy"); } })))))));
 	const box = $("#toyin"), now = document.activeElement;
@@ -328,23 +333,19 @@ panels.toy = async () => {
 			name === "untied" ? heat(range(D).map(dim), words, w.W_U, { kind, digits: 2, caption: "W_U, solved", of: "wu" }) : note(formula)); };
 	put($("#toyout"), way("tied", "tied", "Tied", ["softmax of ", code("W_E W_Eᵀ")]), way("untied", "untied", "Untied, W_U solved"), way("mlp0", "tied", "Tied, with an MLP between", ["softmax of ", code("(W_E + MLP(W_E)) W_Eᵀ"), "; the MLP has 8 random units; its output is solved for"]));
 	const least = d.ways.untied.kl, best = d.ways.fitted.kl;
-	$("#toynote").textContent = "Each table: the probability of the column's word after the row's word. “Solved”: least squares for the logarithms of the text's numbers. " + (least > .004 ? `The best W_U of all, fitted to the numbers themselves, misses them by ${best.toFixed(2)} nats: with these ${D} columns of W_E, not all scores can be chosen. Solve for W_E as well, or use 3 dimensions.` : "With this W_E, a W_U fits the text, and W_E W_Eᵀ does not.");
-};
+	$("#toynote").textContent = "Each table: the probability of the column's word after the row's word. “Solved”: least squares for the logarithms of the text's numbers. " + (least > .004 ? `The best W_U of all, fitted to the numbers themselves, misses them by ${best.toFixed(2)} nats: ${D} columns of W_E are too few. Solve for W_E as well, or use 3 dimensions.` : "With this W_E, a W_U fits the text, and W_E W_Eᵀ does not.");
+});
 
 // --- logit lens
-panels.lens = async () => {
-	const d = await ask("lens", common());
-	if (!d) return false;
+panel("lens", common, d => {
 	put($("#lensbox"), d.sides.map((s, i) => { const kind = head(i);
 		return side(kind, el("h3", named(i)), el("div.scroll", { tabIndex: 0, role: "group", label: "Logit lens of " + nameOf(i) }, grid("heat lens", `What each layer of ${nameOf(i)} predicts`, [column("after", { class: "corner" }), d.tokens.map(t => column(spell(t.text)))],
 			s.layers.map((row, n) => line(n ? `block ${n - 1}` : "embedding", row.map((cell, j) => paint(el("td", { title: cell.map(c => `${plain(c.text)} ${percent(c.probability)}`).join("\n") }, cell[0].id === d.tokens[j].id ? "↺ " : "", spell(cell[0].text), el("small", percent(cell[0].probability))), kind, .06 + cell[0].probability, 1.06)))))));
 	}));
-};
+});
 
 // --- parts
-panels.parts = async () => {
-	const d = await ask("parts", { ...common(), ids: placed().map(t => t.id), side: S.side, token: S.token, removed: S.removed });
-	if (!d) return false;
+panel("parts", () => ({ ...common(), ids: placed().map(t => t.id), side: S.side, token: S.token, removed: S.removed }), d => {
 	sideSwitch($("#partsby"));
 	const listed = d.likeliest.some(t => t.id === d.before.id) ? d.likeliest : [d.before, ...d.likeliest];
 	$("#partsby").append(el("label.note", "why the next token could be ", el("select", { key: "token", onchange: e => { S.token = +e.target.value; changed("parts"); } }, listed.map(t => el("option", { value: t.id, selected: t.id === d.before.id }, plain(t.text))))),
@@ -360,17 +361,17 @@ panels.parts = async () => {
 	const said = p => `${plain(p.text)} has ${percent(p.probability)}, logit ${fixed(p.logit)}, rank ${whole(p.rank)}`;
 	put($("#partsout"), el("b", said(d.before)), "; the logit is the sum of all numbers in the table.", d.after ? ["\nWithout ", S.removed.map(label).join(", "), ": ", el("b", said(d.after)), d.first_after.id === d.after.id ? ", still the likeliest." : `; the likeliest is then ${plain(d.first_after.text)} with ${percent(d.first_after.probability)}.`] : "");
 	if (d.after) say($("#partsout").textContent);
-};
+});
 
 // --- attention
-panels.attention = async () => {
+panel("attention", () => {
 	const m = MODELS[S.side];
-	if (!m.layers) { put($("#attnbox"), "This model has no layers."); return; }
+	if (!m.layers) { put($("#attnbox"), "This model has no layers."); return null; }
 	S.layer = Math.min(S.layer, m.layers - 1); S.head = Math.min(S.head, m.n_head - 1);
-	const d = await ask("attention", { ...common(), side: S.side, layer: S.layer, head: S.head });
-	if (!d) return false;
+	return { ...common(), side: S.side, layer: S.layer, head: S.head };
+}, d => {
 	sideSwitch($("#attnby"));
-	const T = d.tokens.length, bytes = Uint8Array.from(atob(d.all), c => c.charCodeAt(0)), kind = head(S.side), box = $("#heads");
+	const m = MODELS[S.side], T = d.tokens.length, bytes = Uint8Array.from(atob(d.all), c => c.charCodeAt(0)), kind = head(S.side), box = $("#heads");
 	const shades = range(256).map(v => shade(kind, v / 255)[0].match(/\d+/g).map(Number));
 	box.style.gridTemplateColumns = `repeat(${m.n_head},1fr)`;
 	const cells = range(m.layers * m.n_head).map(n => {
@@ -382,34 +383,30 @@ panels.attention = async () => {
 	});
 	put(box, cells); roving(box, cells, m.n_head, S.layer * m.n_head + S.head);
 	const names = d.tokens.map(t => t.text), table = heat(names, names, d.pattern.map((row, i) => row.map((v, j) => j > i ? null : v)), { kind, max: 1, show: v => fixed(v).replace(/^0/, "").replace(/^\.00$/, "·"), caption: `Attention of block ${S.layer}, head ${S.head}` });
-	put($("#attnbox"), side(kind, el("h3", mark(), `block ${S.layer}, head ${S.head}`), table, TOKENS.length > T ? note(`The last ${T} tokens. What a row takes from earlier ones is not shown.`) : null));
-};
+	put($("#attnbox"), side(kind, el("h3", mark(), `block ${S.layer}, head ${S.head}`), table, TOKENS.length > T ? note(`The last ${T} tokens. The columns of earlier ones are left out.`) : null));
+});
 
 // --- gradient
-panels.gradient = async () => {
-	const d = await ask("gradient", { ...common(), side: S.side });
-	if (!d) return false;
+panel("gradient", () => ({ ...common(), side: S.side }), d => {
 	sideSwitch($("#gradby"));
 	const max = Math.max(...d.rows.map(r => Math.max(r.embed, r.head))), used = new Set(TOKENS.map(t => t.id));
 	const bar = (v, kind) => el("td", el("span.track", { title: v.toFixed(4) }, el("span", { class: `fill ${kind}`, hidden: !v, vars: { width: Math.max(.6, 100 * Math.sqrt(v / max)) + "%" } })), el("span.sr", v.toFixed(4)));
 	let other = false;
-	put($("#gradbox"), grid("bars2", "Lengths of the two gradients by row of wte", columns(["row of wte", "because it was read", "because it was scored", "cosine"]), d.rows.flatMap(r => {
+	put($("#gradbox"), grid("bars2", "Lengths of the two gradients by row of wte", columns(["row of wte", "as embedding", "as output matrix", "cosine"]), d.rows.flatMap(r => {
 		const row = line(spell(r.text), bar(r.embed, "tied"), bar(r.head, "untied"), el("td", r.embed && r.head ? fixed(r.cosine) : "–"));
-		if (!used.has(r.id) && !other) { other = true; return [el("tr.rule", el("th", { scope: "colgroup", colSpan: 4 }, "tokens that are not in the prompt, the longest")), row]; }
+		if (!used.has(r.id) && !other) { other = true; return [el("tr.rule", el("th", { scope: "colgroup", colSpan: 4 }, "other tokens, those with the longest gradients")), row]; }
 		return row; })),
-		note(`Loss ${d.loss.toFixed(2)} nats per token. The first gradient reaches ${whole(d.reached[0])} rows of ${whole(d.V)}, the second ${whole(d.reached[1])}. Their lengths are ${d.embed.toFixed(2)} and ${d.head.toFixed(2)}; the cosine between them is ${fixed(d.cosine, 3)}. Bars show the square root of the length. A cosine below 0: the two gradients pull apart. `, head(S.side) === "tied" ? "With wte.T, both are added to the same row." : "With W_U, the first changes W_E and the second W_U."));
-};
+		note(`${TOKENS.length > d.read ? `The last ${d.read} tokens. ` : ""}Loss ${d.loss.toFixed(2)} nats per token. The first gradient reaches ${whole(d.reached[0])} rows of ${whole(d.V)}, the second ${whole(d.reached[1])}. Their lengths are ${d.embed.toFixed(2)} and ${d.head.toFixed(2)}; the cosine between them is ${fixed(d.cosine, 3)}. Bars show the square root of the length. With a cosine below 0, the gradients partly cancel. `, head(S.side) === "tied" ? "With wte.T, both are added to the same row." : "With W_U, the first changes W_E and the second W_U."));
+});
 
 // --- cost
-panels.cost = async () => {
-	const d = await ask("params", { vocab: S.vocab, dim: S.dim, total: S.total });
-	if (!d) return false;
+panel("params", () => ({ vocab: S.vocab, dim: S.dim, total: S.total }), d => {
 	$("#ovocab").textContent = whole(S.vocab); $("#odim").textContent = whole(S.dim); $("#ototal").textContent = short(d.total);
 	const rest = d.total - d.difference, all = d.untied_total, piece = (n, kind, text) => el("div", { class: kind, vars: { flex: `${n / all} 0 0` } }, n / all < .08 ? "" : text);
-	put($("#costbox"), el("div.stack", { role: "img", label: `layers ${short(rest)}, W_E ${short(d.difference)}, W_U ${short(d.difference)}` }, piece(rest, "rest", "layers"), piece(d.difference, "e", "W_E"), piece(d.difference, "u", "")), el("p.note.first", "grey: layers · solid: W_E · hatched: W_U, which a tied model does not have"),
+	put($("#costbox"), el("div.stack", { role: "img", label: `layers ${short(rest)}, W_E ${short(d.difference)}, W_U ${short(d.difference)}` }, piece(rest, "rest", "layers"), piece(d.difference, "e", "W_E"), piece(d.difference, "u", "")), el("p.note.first", "grey: layers · solid: W_E · hatched: W_U, only in an untied model"),
 		el("p.readout", `Tied ${short(d.total)}, untied ${short(all)}: tying saves ${short(d.difference)}, ${d.saving_percent.toFixed(1)} % of the tied model.`),
 		grid("sum", "Parameters of GPT-2 with either head", columns(["model", "tied", "untied", "tying saves"]), d.models.map(m => line(m.name, [whole(m.tied), whole(m.untied), m.saving_percent.toFixed(1) + " %"].map(t => el("td", t))))));
-};
+}, "cost");
 function costSliders() {
 	const slider = (name, label, least, most, digits) => el("label", label, el("output", { id: "o" + name }), el("input", { type: "range", id: "c" + name, label, min: Math.log10(least), max: Math.log10(most), step: .005, value: Math.log10(S[name]), oninput: e => { S[name] = +(10 ** e.target.value).toPrecision(digits); changed("cost"); } }));
 	put($("#costsliders"), slider("vocab", "vocabulary", 1000, 300000, 3), slider("dim", "width", 64, 16384, 3), slider("total", "whole model", 1e8, 1e12, 2));
@@ -452,7 +449,7 @@ if (START) {
 	const [a, b] = MODELS; // one model is on both sides: as a copy with W_U, or with either matrix
 	put($("#models"), MODELS.map((m, i) => el("span", { class: m.heads[0] }, mark(), ` ${m.name}, ${short(m.parameters)} parameters`)));
 	put($("#about"), b.copy ? [`${a.name} is tied. Its copy has a W_U that starts as wte.T, so every number on both sides is the same until training changes one of the two: `, code(`tiedgpt train FILE --from ${a.name} --head untied --out DIR`), "."]
-		: b.heads.length > 1 && !a.copy ? "Switch the untied model to wte.T: its layers have learned to write for W_U, and wte.T cannot read them." : "");
+		: b.heads.length > 1 && !a.copy ? "Switch the untied model to wte.T: its predictions become useless, because its layers have learned to work with W_U." : "");
 	readAddress(); costSliders();
 	on("#prompt", "input", e => {
 		const text = e.target.value;
