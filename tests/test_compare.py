@@ -15,7 +15,7 @@ from tiedgpt import GPT2, Config, cli
 from tiedgpt.comparison import Comparison, compare, forward, kind_of, loss_and_gradients
 from tiedgpt.conventions import from_state_dict
 from tiedgpt.errors import ArgumentError
-from tiedgpt.mistakes import FITTED, known_mistakes
+from tiedgpt.mistakes import FITTED, formulas_of, known_mistakes
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
 MODELS = {
@@ -199,8 +199,8 @@ if torch is not None:
 
 
 SEVEN = {
-    "gelu": "mlp.0.post: yours is gelu, in every layer",
-    "gelu in one layer": "mlp.1.post: yours is gelu",
+    "gelu": "mlp.0.post: yours is the exact gelu (erf), in every layer",
+    "gelu in one layer": "mlp.1.post: yours is the exact gelu (erf)",
     "scale": "attn.0.scores: yours scales the scores by 1 / sqrt(n_embd), in every layer",
     "mask": "attn.0.pattern: yours has a mask that is off by one: a token sees the next one, in every layer",
     "eps": "attn.0.in: yours has a layer norm with epsilon 1e-06, everywhere",
@@ -314,6 +314,27 @@ def planted(model: GPT2, ids: np.ndarray, says: str, *kinds: str) -> dict[str, n
     )
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"tied": False, "activation_function": "gelu"},
+        {"scale_attn_weights": False, "layer_norm_epsilon": 0.1},
+        {"scale_attn_by_inverse_layer_idx": True, "activation_function": "swish"},
+        {"n_layer": 0},
+    ],
+)
+def test_the_formulas_are_the_models(change):
+    """Without a mistake, each formula gives what the model computes."""
+    model = random_model(replace(TINY, **change)).astype(np.float64)
+    ids = some_ids(model)
+    tape, formulas = tape_of(model, ids), formulas_of(model.config, {})
+    by_formulas = forward(model, ids, {}, {name: formulas[kind_of(name)] for name in tape})
+    for name, expected in tape.items():
+        if not name.endswith("scores"):  # the tape has them before the mask
+            np.testing.assert_allclose(by_formulas[name], expected, rtol=1e-12, atol=1e-12, err_msg=name)
+
+
 def test_every_mistake_moves_a_logit_of_the_random_model():
     for config in (TINY, TINY.with_head("untied"), SMALL):
         for seed in range(2):
@@ -375,7 +396,9 @@ def test_a_random_difference_is_none_of_the_known(name):
             report = compare(model, tape | {where: tape[where] + change}, ids)
             assert report.first.name == where
             assert report.diagnosis == [f"{where}: this is none of the known mistakes"], str(change)
-    near = dict(planted(model, ids, "is gelu"))  # nearly a known mistake, but not up to rounding
+    near = dict(
+        planted(model, ids, "is the exact gelu (erf)")
+    )  # nearly a known mistake, but not up to rounding
     near["mlp.0.post"] = near["mlp.0.post"] + np.float32(0.1) * (near["mlp.0.post"] - tape["mlp.0.post"])
     assert compare(model, near, ids).diagnosis[0] == "mlp.0.post: this is none of the known mistakes"
     parameters = dict(model.parameters)

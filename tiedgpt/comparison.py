@@ -22,7 +22,7 @@ import numpy as np
 from .checks import check_ids
 from .conventions import ACTIVATIONS, PARAMETERS, find_alias, our_activations, our_parameters, shape_error
 from .errors import ArgumentError, short_repr
-from .mistakes import FITTED, At, known_mistakes
+from .mistakes import FITTED, evaluate, known_mistakes
 from .model import GPT2, Array
 from .parameters import Parameters
 from .run import Tape, activation_names
@@ -203,7 +203,7 @@ def forward(model: GPT2, ids: Array, given: Tape, mistakes: dict[str, Any], stop
 
     def replace(name: str, x: Array) -> Array:
         if name in mistakes:
-            x = mistakes[name](At(model, ids, tape, name, x, given.get(name)))
+            x = evaluate(mistakes[name], name, model, ids, {**tape, name: x}, given.get(name))
         computed[name] = np.asarray(x, model.dtype)
         if name == stop:
             raise _Reached
