@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from .checks import check_ids
-from .conventions import ACTIVATIONS, PARAMETERS, find_alias, our_activations, our_parameters, shape_error
+from .conventions import find_alias, our_activations, our_parameters, shape_error
 from .errors import ArgumentError, short_repr
 from .mistakes import FITTED, evaluate, known_mistakes
 from .model import GPT2, Array
@@ -82,9 +82,7 @@ def compare(model: GPT2, theirs: Any, ids: Any, targets: Any = None) -> Report:
     ids = check_ids(ids, model.config)
     targets = None if targets is None else np.atleast_2d(check_targets(targets, ids, model))
     values = read_theirs(theirs, ids, targets)
-    gradients = {
-        name for name in values if not find_alias(name, ACTIVATIONS)[0] and find_alias(name, PARAMETERS)[0]
-    }
+    gradients = {name for name in values if (alias := find_alias(name)) and alias.is_parameter}
     if gradients and targets is None:
         raise ArgumentError(f"{min(gradients)} is a parameter: to compare its gradient, give targets")
     activations = {name: value for name, value in values.items() if name not in gradients}
@@ -136,10 +134,16 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
     logits: list[Any] = []  # with their graph
 
     def take(name: str, value: Any) -> None:
-        alias, _ = find_alias(name, ACTIVATIONS)
+        alias = find_alias(name)
         # What ln_2 reads is resid_mid only if the block is right; if it is not, no hook sees resid_mid.
         # TransformerLens's module `embed` is not the tape's: it has no positions.
-        if not alias or alias.ours == "-" or alias.convention == "tape" or name.endswith("ln_2:in"):
+        if (
+            not alias
+            or alias.is_parameter
+            or alias.ours == "-"
+            or alias.convention == "tiedgpt"
+            or name.endswith("ln_2:in")
+        ):
             return
         if isinstance(value, torch.Tensor):
             taken[name] = value.detach().clone()
@@ -183,11 +187,7 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
     if not logits:
         raise ArgumentError(f"{kind} has no lm_head: without logits there are no gradients")
     loss = torch.nn.functional.cross_entropy(logits[0].flatten(0, 1), goal.flatten())
-    parameters = {
-        name: p
-        for name, p in module.named_parameters()
-        if find_alias(name, PARAMETERS)[0] and p.requires_grad
-    }
+    parameters = {name: p for name, p in module.named_parameters() if find_alias(name) and p.requires_grad}
     gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     return taken | {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
 
