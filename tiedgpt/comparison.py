@@ -8,7 +8,6 @@ To find a mistake, each activation is computed again from the other model's acti
 mistake shows where it was made, not in all that follows, and several are found one after another.
 """
 
-import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -82,12 +81,11 @@ def compare(model: GPT2, theirs: Any, ids: Any, targets: Any = None) -> Report:
     ids = check_ids(ids, model.config)
     targets = None if targets is None else np.atleast_2d(check_targets(targets, ids, model))
     values = read_theirs(theirs, ids, targets)
-    gradients = {name for name in values if (alias := find_alias(name)) and alias.is_parameter}
+    gradients = {name: x for name, x in values.items() if (alias := find_alias(name)) and alias.is_parameter}
     if gradients and targets is None:
         raise ArgumentError(f"{min(gradients)} is a parameter: to compare its gradient, give targets")
-    activations = {name: value for name, value in values.items() if name not in gradients}
-    theirs = our_parameters({name: values[name] for name in gradients})
-    return Comparison(model, np.atleast_2d(ids), activations).report(theirs, targets)
+    activations = {name: x for name, x in values.items() if name not in gradients}
+    return Comparison(model, np.atleast_2d(ids), activations).report(our_parameters(gradients), targets)
 
 
 def loss_and_gradients(model: GPT2, ids: Any, targets: Any) -> tuple[float, Parameters]:
@@ -116,50 +114,37 @@ def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, 
         except ArgumentError:
             raise
         except Exception as error:
-            raise ArgumentError(
-                f"the other model failed on these ids: {type(error).__name__}: {error}"
-            ) from error
+            says = f"{type(error).__name__}: {error}"
+            raise ArgumentError(f"the other model failed on these ids: {says}") from error
     if hasattr(theirs, "shape"):
         theirs = {"logits": theirs}
     if not isinstance(theirs, Mapping) or not theirs:
-        raise ArgumentError(
-            f"expected a dict of arrays, logits, a torch module or a function, got {short_repr(theirs)}"
-        )
+        expected = "a dict of arrays, logits, a torch module or a function"
+        raise ArgumentError(f"expected {expected}, got {short_repr(theirs)}")
     return theirs
 
 
 def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) -> dict[str, Any]:
     """A torch module's activations under its modules' names; with targets, its parameters' gradients."""
     taken: dict[str, Any] = {}
-    logits: list[Any] = []  # with their graph
 
     def take(name: str, value: Any) -> None:
         alias = find_alias(name)
         # What ln_2 reads is resid_mid only if the block is right; if it is not, no hook sees resid_mid.
-        # TransformerLens's module `embed` is not the tape's: it has no positions.
-        if (
-            not alias
-            or alias.is_parameter
-            or alias.ours == "-"
-            or alias.convention == "tiedgpt"
-            or name.endswith("ln_2:in")
-        ):
-            return
-        if isinstance(value, torch.Tensor):
-            taken[name] = value.detach().clone()
-            if alias.ours == "logits":
-                logits[:] = [value]
+        # TransformerLens's module `embed` is not ours: it has no positions. Nor is wte the parameter.
+        other = not alias or alias.convention == "tiedgpt" or alias.is_parameter or name.endswith("ln_2:in")
+        if not other and isinstance(value, torch.Tensor):
+            taken[name] = value.clone()
 
     def before(name: str, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         take(f"{name}:in", next(iter([*args, *kwargs.values()]), None))
 
     def after(name: str, _: Any, args: Any, output: Any) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
-        take(name, outputs[0])
-        if len(outputs) > 1:
-            take(f"{name}:1", outputs[1])
+        for key, value in zip((name, f"{name}:1"), outputs, strict=False):
+            take(key, value)
 
-    hooks, training = [], module.training
+    hooks, training, kind = [], module.training, type(module).__name__
     device = next((parameter.device for parameter in module.parameters()), None)
     batch, goal = (
         None if array is None else torch.as_tensor(np.atleast_2d(array), dtype=torch.long, device=device)
@@ -177,17 +162,16 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
         module.train(training)
         for hook in hooks:
             hook.remove()
-    kind = type(module).__name__
     if not taken:
-        raise ArgumentError(
-            f"{kind} has no module of a GPT-2 (h.0.attn.c_attn, blocks.0.hook_resid_pre, ...)"
-        )
+        expected = "h.0.attn.c_attn, blocks.0.hook_resid_pre, ..."
+        raise ArgumentError(f"{kind} has no module of a GPT-2 ({expected})")
     if goal is None:
         return taken
+    logits = [x for name, x in taken.items() if (alias := find_alias(name)) and alias.ours == "logits"]
     if not logits:
         raise ArgumentError(f"{kind} has no lm_head: without logits there are no gradients")
     loss = torch.nn.functional.cross_entropy(logits[0].flatten(0, 1), goal.flatten())
-    parameters = {name: p for name, p in module.named_parameters() if find_alias(name) and p.requires_grad}
+    parameters = {n: p for n, p in module.named_parameters() if find_alias(n) and p.requires_grad}
     gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     return taken | {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
 
@@ -215,22 +199,16 @@ def forward(model: GPT2, ids: Array, given: Tape, mistakes: dict[str, Any], stop
     return computed
 
 
-def distance(a: Array, b: Array) -> Array:
-    """|a - b| in float64; 0 where both are the same inf or nan, inf where one of them is nan."""
-    with np.errstate(invalid="ignore"):
-        far = np.abs(np.subtract(a, b, dtype=np.float64))
-    far[(a == b) | (np.isnan(a) & np.isnan(b))] = 0
-    far[np.isnan(far)] = np.inf
-    return far
-
-
 def row_of(name: str, theirs: Array, wide: Array, narrow: Array, precision: float) -> Row:
     """Compare theirs with our float64, `wide`. Our float32, `narrow`, tells how large rounding is."""
     finite = np.isfinite(wide) & np.isfinite(narrow)
     rounding = np.abs(wide[finite] - narrow[finite]).max(initial=0)
     unit = np.finfo(np.float32).eps * np.abs(wide[finite]).max(initial=0)
     tolerance = SLACK * precision * float(max(rounding, unit))
-    far = distance(theirs, wide)
+    with np.errstate(invalid="ignore"):
+        far = np.abs(np.subtract(theirs, wide, dtype=np.float64))
+    far[(theirs == wide) | (np.isnan(theirs) & np.isnan(wide))] = 0  # the same inf or nan in both
+    far[np.isnan(far)] = np.inf  # nan in one of them
     error = float(far.max(initial=0))
     if error <= tolerance:
         return Row(name, error, tolerance)
@@ -249,7 +227,7 @@ class Comparison:
         self.theirs = our_activations(activations, {name: x.shape for name, x in ours.items()}, model.config)
         self.precision = 2.0**-24 if self.theirs and all(map(is_float64, self.theirs.values())) else 1.0
 
-    def rows(self, given: Tape, mistakes: dict[str, Any], stop: str = "") -> list[Row]:
+    def rows(self, given: Tape, mistakes: dict[str, str], stop: str = "") -> list[Row]:
         """Theirs against ours with mistakes, computed from what is given; with `stop`, only that."""
         narrow, wide = (forward(m, self.ids, given, mistakes, stop) for m in (self.narrow, self.wide))
         return [
@@ -257,7 +235,7 @@ class Comparison:
             for name in ([stop] if stop else self.theirs)
         ]
 
-    def wrong(self, given: Tape, mistakes: dict[str, Any]) -> list[Row]:
+    def wrong(self, given: Tape, mistakes: dict[str, str]) -> list[Row]:
         return [row for row in self.rows(given, mistakes) if row.first_wrong is not None]
 
     def report(self, gradients: Parameters, targets: Array | None) -> Report:
@@ -280,7 +258,7 @@ class Comparison:
     def diagnose(self) -> list[str]:
         """A sentence for each mistake found; the last one says so if what remains is none of the known."""
         found: list[str] = []
-        mistakes: dict[str, Any] = {}
+        mistakes: dict[str, str] = {}
         # If each activation agrees with what we compute from those before it, differences below the tolerance
         # have grown. Then compute everything from the ids.
         given = self.theirs if self.wrong(self.theirs, {}) else {}
@@ -294,7 +272,7 @@ class Comparison:
             found.append(sentence)
         return found
 
-    def explanations(self, first: Row, given: Tape, before: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    def explanations(self, first: Row, given: Tape, before: dict[str, str]) -> Iterator[tuple[Any, ...]]:
         """Each mistake that gives their numbers of the `first` difference, and the differences it leaves.
 
         The smallest tuple is the best: fewest differences left, then fewest places, then nearest.
@@ -303,25 +281,18 @@ class Comparison:
         start = next((i + 1 for i in reversed(range(end - 1)) if self.names[i] in given), 0)
         window = self.names[start:end]  # what comes before it is given
         for says, formulas in known_mistakes(self.wide.config):
-            errors: dict[frozenset[str], float] = {}
+            rows: dict[frozenset[str], Row] = {}
             for where, chosen in scopes(formulas, self.names, window):
                 here = chosen & set(window)
                 mistakes = before | {name: formulas[kind_of(name)] for name in chosen}
-                if here not in errors:
-                    errors[here] = self.error(first, given, mistakes)
-                if errors[here] <= first.error / 4:  # much nearer than ours without these mistakes
+                if here not in rows:
+                    [rows[here]] = self.rows(given, mistakes, first.name)
+                row = rows[here]
+                if row.first_wrong is None and row.error <= first.error / 4:  # much nearer than without
                     left = self.wrong(given, mistakes)
                     at = next(name for name in window if name in here)
-                    rank = (len(left), len(chosen), says.startswith(FITTED), errors[here])
+                    rank = (len(left), len(chosen), says.startswith(FITTED), row.error)
                     yield rank, f"{at}: yours {says}{where}", mistakes, left
-
-    def error(self, first: Row, given: Tape, mistakes: dict[str, Any]) -> float:
-        """How far theirs is from ours with these mistakes; inf if that is not rounding."""
-        wide = forward(self.wide, self.ids, given, mistakes, first.name)[first.name]
-        if distance(self.theirs[first.name], wide).max() > first.error / 4:
-            return math.inf
-        [row] = self.rows(given, mistakes, first.name)
-        return row.error if row.first_wrong is None else math.inf
 
 
 def scopes(formulas: Any, names: list[str], window: list[str]) -> Iterator[tuple[str, frozenset[str]]]:
