@@ -612,33 +612,31 @@ def test_the_command(monkeypatch, capsys, tmp_path):
     ids = np.array(tiedgpt.load_tokenizer("shakespeare-tied").encode("ROMEO: But soft"))
     right, wrong = tape_of(model, ids), planted(model, ids[None], "is relu")
     np.savez(tmp_path / "right.npz", ids=ids, **right)
-    np.savez(tmp_path / "wrong.npz", **wrong)
+    np.savez(tmp_path / "wrong.npz", ids=ids, **wrong)
+    np.savez(tmp_path / "no ids.npz", **wrong)
     (tmp_path / "folder").mkdir()
-    for name, array in wrong.items():
+    for name, array in {"ids": ids, **wrong}.items():
         np.save(tmp_path / "folder" / f"{name}.npy", array)
     code, out, _ = run_command(monkeypatch, capsys, "--with", tmp_path / "right.npz")
     assert (code, out.splitlines()[-1][:9]) == (0, "all agree")
     for file in ("wrong.npz", "folder"):
-        code, out, _ = run_command(monkeypatch, capsys, "--with", tmp_path / file, "ROMEO: But soft")
+        code, out, _ = run_command(monkeypatch, capsys, "--with", tmp_path / file)
         assert (code, out.splitlines()[-1]) == (1, "mlp.0.post: yours is relu, in every layer")
-        code, out, _ = run_command(
-            monkeypatch, capsys, "--with", tmp_path / file, "ROMEO: But soft", "--json"
-        )
+        code, out, _ = run_command(monkeypatch, capsys, "--with", tmp_path / file, "--json")
         assert (json.loads(out)["same"], code) == (False, 1)
         assert len(json.loads(out)["rows"]) == len(right)
 
     np.savez(tmp_path / "pickle.npz", embed=np.array([{}], dtype=object))
     (tmp_path / "text.npz").write_text("not an archive")
     (tmp_path / "empty").mkdir()
-    for file, prompt, message in (
-        ("pickle.npz", [], "Object arrays cannot be loaded when allow_pickle=False"),
-        ("text.npz", [], "expected an .npz archive or a directory of .npy files"),
-        ("empty", [], "there are no arrays in it"),
-        ("none.npz", [], "No such file or directory"),
-        ("wrong.npz", [], "has no `ids`: give the prompt that the other model read"),
-        ("right.npz", ["Hello"], "has ids that are not those of the prompt"),
+    for file, message in (
+        ("pickle.npz", "Object arrays cannot be loaded when allow_pickle=False"),
+        ("text.npz", "expected an .npz archive or a directory of .npy files"),
+        ("empty", "there are no arrays in it"),
+        ("none.npz", "No such file or directory"),
+        ("no ids.npz", "has no `ids`: add the token ids that the other model read"),
     ):
-        code, out, err = run_command(monkeypatch, capsys, "--with", tmp_path / file, *prompt)
+        code, out, err = run_command(monkeypatch, capsys, "--with", tmp_path / file)
         assert (code, out) == (2, "")
         assert message in err
         assert err.count("\n") == 1
