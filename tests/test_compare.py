@@ -473,6 +473,18 @@ def test_from_state_dict(head):
     names["transformers"] |= {"lm_head.weight": model.W_U.T}
     names["transformers"].pop("transformer.lm_head.weight", None)
     names["nanoGPT"].pop("_orig_mod.transformer.lm_head.weight", None)
+    if head == "tied":  # llm.c has no other head
+        stacked = {name: [array] for name, array in model.parameters.items() if not name.startswith("h.")}
+        for name, array in model.parameters.items():
+            if name.startswith("h."):
+                array = array.T if array.ndim == 2 else array
+                stacked.setdefault(name.partition(".")[2].partition(".")[2], []).append(array)
+        short = {"wte.weight": "wte", "wpe.weight": "wpe"}
+        parts = {"ln_": "ln", "attn.c_attn": "qkv", "attn.c_proj": "attproj", "mlp.c_fc": "fc"}
+        for part, theirs in {**parts, "mlp.c_proj": "fcproj", ".weight": "w", ".bias": "b"}.items():
+            short |= {name: short.get(name, name).replace(part, theirs) for name in stacked}
+        names["llm.c"] = {short[name]: np.squeeze(np.stack(arrays)) for name, arrays in stacked.items()}
+        assert {"wte", "ln1w", "qkvb", "attprojw", "fcprojb", "lnfw"} < set(names["llm.c"])
     for state in names.values():
         read = from_state_dict(state, n_head=config.n_head)
         assert (read.config.tied, read.config.n_layer, read.config.n_inner) == (config.tied, 3, 100)

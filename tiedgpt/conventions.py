@@ -44,17 +44,9 @@ final           lm_head:in,ln_f                          unembed:in,ln_final    
 logits          lm_head                                  unembed                                    logits
 -  h.N.attn.{bias,masked_bias}  -  probs,losses,preatt
 -  -  -  lnf_mean,lnf_rstd,ln{1,2}_mean,ln{1,2}_rstd
-wte.weight                     -  -  wte
-wpe.weight                     -  -  wpe
-h.N.ln_1.{weight,bias}         -  -  ln1{w,b}
-h.N.attn.c_attn.{weight,bias}  -  -  qkv{w,b}
-h.N.attn.c_proj.{weight,bias}  -  -  attproj{w,b}
-h.N.ln_2.{weight,bias}         -  -  ln2{w,b}
-h.N.mlp.c_fc.{weight,bias}     -  -  fc{w,b}
-h.N.mlp.c_proj.{weight,bias}   -  -  fcproj{w,b}
-ln_f.{weight,bias}             -  -  lnf{w,b}
-lm_head.weight                 -  -  -
 """
+# llm.c's names of the parameters, in the order of parameter_shapes. The others' names are ours.
+LLM_C = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb"
 PREFIX = re.compile(r"^((transformer|module|_orig_mod)\.)+|_original_component\.|\.hook_out$")
 
 
@@ -71,13 +63,16 @@ class Alias(NamedTuple):
 
 
 def read_names() -> dict[str, Alias]:
-    """The table as a dict that has each name in it. A row with {a,b} is two rows."""
+    """All names and what they mean. A row with {a,b} is two rows."""
     header, *rows = NAMES.strip().splitlines()
     aliases: dict[str, Alias] = {}
     for row, number in product(rows, range(3)):
         for convention, cell in zip(header.split(), expand(row, number), strict=True):
             for rank, name in enumerate(cell.split(",")):
                 aliases.setdefault(name, Alias(expand(row, number)[0], convention, rank))
+    parameters = [name.replace("h.0", "h.N") for name in parameter_shapes(Config(n_layer=1, tied=False))]
+    aliases |= {name: Alias(name, "tiedgpt", 0) for name in parameters}
+    aliases |= {name: Alias(ours, "llm.c", 0) for ours, name in zip(parameters, LLM_C.split(), strict=False)}
     del aliases["-"]
     return aliases
 
@@ -179,7 +174,7 @@ def our_parameters(values: Mapping[Any, Any]) -> Parameters:
 
 
 def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **fields: Any) -> GPT2:
-    """A model from another GPT-2's state dict: transformers', nanoGPT's, TransformerLens's, llm.c's or ours.
+    """A model from another GPT-2's state dict: transformers', nanoGPT's, llm.c's or ours.
 
     Arrays are NumPy's or torch's, of any float dtype. Sizes are read from the shapes. n_head cannot be; it
     must be given unless width and depth are those of a model of OpenAI's. `fields` are others of Config that
@@ -190,18 +185,16 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
     for name in ("wte.weight", "wpe.weight"):
         if name not in arrays or arrays[name].ndim != 2:
             raise ArgumentError(f"this is not the state dict of a GPT-2: it has no matrix {name}")
-    (V, D), n_ctx = arrays["wte.weight"].shape, len(arrays["wpe.weight"])
+    (V, D), dtype = arrays["wte.weight"].shape, arrays["wte.weight"].dtype
     L = len({name.split(".")[1] for name in arrays if name.startswith("h.")})
     known = {(config.n_embd, config.n_layer): config.n_head for _, config in MODELS.values()}
-    if n_head is None and (D, L) not in known:
+    if not (n_head := n_head or known.get((D, L))):
         raise ArgumentError(f"n_head cannot be read from the shapes of {L} layers of width {D}: pass n_head=")
     F = arrays["h.0.mlp.c_fc.weight"].shape[-1] if "h.0.mlp.c_fc.weight" in arrays else None
-    tied = np.array_equal(arrays.get("lm_head.weight", arrays["wte.weight"]), arrays["wte.weight"])
-    if tied:
+    if tied := np.array_equal(arrays.get("lm_head.weight", arrays["wte.weight"]), arrays["wte.weight"]):
         arrays.pop("lm_head.weight", None)
-    config = Config(V, n_ctx, D, L, n_head or known[D, L], F, tied=tied, **fields)
+    config = Config(V, len(arrays["wpe.weight"]), D, L, n_head, F, tied=tied, **fields)
     if not any(name.endswith("bias") for name in arrays):
         shapes = parameter_shapes(config).items()
         arrays |= {name: np.zeros(shape, np.float32) for name, shape in shapes if name.endswith("bias")}
-    dtype = arrays["wte.weight"].dtype
     return GPT2(config, {name: np.ascontiguousarray(array, dtype) for name, array in arrays.items()})
