@@ -1,6 +1,7 @@
 """The well-known mistakes in a GPT-2, each as a change in the text of GPT-2's formulas.
 
-`compare` computes with each of them and looks which one gives the other model's numbers.
+For example, "is relu" changes the formula of mlp.N.post from gelu_new(mlp.N.pre) to relu(mlp.N.pre). `compare`
+computes with each mistake and looks which one gives the other model's numbers.
 """
 
 import re
@@ -16,7 +17,7 @@ from .ops import layer_norm, log_softmax, softmax
 from .run import Tape
 
 # How each activation is computed. Names with dots are those of the tape and of the parameters; N is the
-# layer's number. ACT, EPS, SCALE and HEAD depend on the model's configuration.
+# layer's number. ACT, EPS, SCALE and HEAD depend on the model's configuration. resid_pre.N is a copy.
 FORMULAS = """
 embed           wte.weight[ids] + rows(wpe.weight, positions)
 resid_pre.N     resid_pre.N
