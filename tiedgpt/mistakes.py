@@ -1,7 +1,7 @@
 """The well-known mistakes in a GPT-2, each as a change in the text of GPT-2's formulas.
 
-For example, "is relu" changes the formula of mlp.N.post from gelu_new(mlp.N.pre) to relu(mlp.N.pre). `compare`
-computes with each mistake and looks which one gives the other model's numbers.
+For example, "is relu" changes the formula of mlp.N.post from gelu_new(mlp.N.pre) to relu(mlp.N.pre).
+`compare` computes with each mistake and looks which one gives the other model's numbers.
 """
 
 import re
@@ -123,6 +123,7 @@ def known_mistakes(config: Config) -> list[tuple[str, dict[str, str]]]:
 
 
 def formulas_of(config: Config, changes: dict[str, str]) -> dict[str, str]:
+    """The formula of each activation, for a model of this configuration, with changes."""
     own = ACTIVATIONS[config.activation_function]
     scale = "K**-0.5" if config.scale_attn_weights else "1.0"
     settings = {
@@ -145,7 +146,7 @@ def evaluate(formula: str, name: str, model: GPT2, ids: Array, tape: Tape, their
     formula = NAMES.sub(lambda match: f"values[{match[0].replace('.N', f'.{layer}')!r}]", formula)
     names = {"values": values, "ids": ids, "positions": np.arange(ids.shape[1]), "theirs": theirs}
     names |= {"layer": layer, "D": config.n_embd, "H": config.n_head, "K": config.head_width}
-    return eval(formula, FORMULA_FUNCTIONS, names)
+    return eval(formula, FORMULA_FUNCTIONS, names)  # the text is from this file alone
 
 
 def hide(scores: Array, k: int, fill: float) -> Array:
