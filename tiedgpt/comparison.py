@@ -180,14 +180,15 @@ class _Reached(Exception):
     """The activation that is wanted was computed."""
 
 
-def forward(model: GPT2, ids: Array, given: Tape, mistakes: dict[str, Any], stop: str = "") -> Tape:
+def forward(model: GPT2, ids: Array, given: Tape, mistakes: dict[str, str], stop: str = "") -> Tape:
     """Each activation as the model computes it, with mistakes, from the `given` activations before it."""
     computed: Tape = {}
     tape: Tape = {}
 
     def replace(name: str, x: Array) -> Array:
         if name in mistakes:
-            x = evaluate(mistakes[name], name, model, ids, {**tape, name: x}, given.get(name))
+            tape[name] = x
+            x = evaluate(mistakes[name], name, model, ids, tape, given.get(name))
         computed[name] = np.asarray(x, model.dtype)
         if name == stop:
             raise _Reached
@@ -199,16 +200,22 @@ def forward(model: GPT2, ids: Array, given: Tape, mistakes: dict[str, Any], stop
     return computed
 
 
+def distance(a: Array, b: Array) -> Array:
+    """|a - b| in float64; 0 where both are the same inf or nan, inf where one of them is nan."""
+    with np.errstate(invalid="ignore"):
+        far = np.abs(np.subtract(a, b, dtype=np.float64))
+    far[(a == b) | (np.isnan(a) & np.isnan(b))] = 0
+    far[np.isnan(far)] = np.inf
+    return far
+
+
 def row_of(name: str, theirs: Array, wide: Array, narrow: Array, precision: float) -> Row:
     """Compare theirs with our float64, `wide`. Our float32, `narrow`, tells how large rounding is."""
     finite = np.isfinite(wide) & np.isfinite(narrow)
     rounding = np.abs(wide[finite] - narrow[finite]).max(initial=0)
     unit = np.finfo(np.float32).eps * np.abs(wide[finite]).max(initial=0)
     tolerance = SLACK * precision * float(max(rounding, unit))
-    with np.errstate(invalid="ignore"):
-        far = np.abs(np.subtract(theirs, wide, dtype=np.float64))
-    far[(theirs == wide) | (np.isnan(theirs) & np.isnan(wide))] = 0  # the same inf or nan in both
-    far[np.isnan(far)] = np.inf  # nan in one of them
+    far = distance(theirs, wide)
     error = float(far.max(initial=0))
     if error <= tolerance:
         return Row(name, error, tolerance)
@@ -227,13 +234,10 @@ class Comparison:
         self.theirs = our_activations(activations, {name: x.shape for name, x in ours.items()}, model.config)
         self.precision = 2.0**-24 if self.theirs and all(map(is_float64, self.theirs.values())) else 1.0
 
-    def rows(self, given: Tape, mistakes: dict[str, str], stop: str = "") -> list[Row]:
-        """Theirs against ours with mistakes, computed from what is given; with `stop`, only that."""
-        narrow, wide = (forward(m, self.ids, given, mistakes, stop) for m in (self.narrow, self.wide))
-        return [
-            row_of(name, self.theirs[name], wide[name], narrow[name], self.precision)
-            for name in ([stop] if stop else self.theirs)
-        ]
+    def rows(self, given: Tape, mistakes: dict[str, str]) -> list[Row]:
+        """Theirs against ours with mistakes, computed from what is given."""
+        narrow, wide = (forward(model, self.ids, given, mistakes) for model in (self.narrow, self.wide))
+        return [row_of(n, theirs, wide[n], narrow[n], self.precision) for n, theirs in self.theirs.items()]
 
     def wrong(self, given: Tape, mistakes: dict[str, str]) -> list[Row]:
         return [row for row in self.rows(given, mistakes) if row.first_wrong is not None]
@@ -281,17 +285,19 @@ class Comparison:
         start = next((i + 1 for i in reversed(range(end - 1)) if self.names[i] in given), 0)
         window = self.names[start:end]  # what comes before it is given
         for says, formulas in known_mistakes(self.wide.config):
-            rows: dict[frozenset[str], Row] = {}
+            errors: dict[frozenset[str], float] = {}
             for where, chosen in scopes(formulas, self.names, window):
                 here = chosen & set(window)
                 mistakes = before | {name: formulas[kind_of(name)] for name in chosen}
-                if here not in rows:
-                    [rows[here]] = self.rows(given, mistakes, first.name)
-                row = rows[here]
-                if row.first_wrong is None and row.error <= first.error / 4:  # much nearer than without
-                    left = self.wrong(given, mistakes)
+                if here not in errors:
+                    wide = forward(self.wide, self.ids, given, mistakes, first.name)[first.name]
+                    errors[here] = distance(self.theirs[first.name], wide).max()
+                if errors[here] > first.error / 4:  # not much nearer than without the mistake
+                    continue
+                left = self.wrong(given, mistakes)
+                if not any(row.name == first.name for row in left):
                     at = next(name for name in window if name in here)
-                    rank = (len(left), len(chosen), says.startswith(FITTED), row.error)
+                    rank = (len(left), len(chosen), says.startswith(FITTED), errors[here])
                     yield rank, f"{at}: yours {says}{where}", mistakes, left
 
 

@@ -5,7 +5,10 @@ For example, "is relu" changes the formula of mlp.N.post from gelu_new(mlp.N.pre
 """
 
 import re
+from collections import ChainMap
+from functools import lru_cache
 from itertools import permutations
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -142,11 +145,17 @@ def evaluate(formula: str, name: str, model: GPT2, ids: Array, tape: Tape, their
     """The activation `name` by a formula, from those on the tape. theirs: the other model's, if given."""
     config = model.config
     layer = next((int(step) for step in name.split(".") if step.isdigit()), config.n_layer - 1)
-    values = {**model.parameters, **tape, "resid_post.-1": tape.get("embed")}
-    formula = NAMES.sub(lambda match: f"values[{match[0].replace('.N', f'.{layer}')!r}]", formula)
+    values = ChainMap(tape, model.parameters, {"resid_post.-1": tape["embed"]})
     names = {"values": values, "ids": ids, "positions": np.arange(ids.shape[1]), "theirs": theirs}
     names |= {"layer": layer, "D": config.n_embd, "H": config.n_head, "K": config.head_width}
-    return eval(formula, FORMULA_FUNCTIONS, names)  # the text is from this file alone
+    return eval(compiled(formula, layer), FORMULA_FUNCTIONS, names)
+
+
+@lru_cache(maxsize=4096)
+def compiled(formula: str, layer: int) -> CodeType:
+    """The code of a formula, which is text of this file, for one layer."""
+    text = NAMES.sub(lambda match: f"values[{match[0].replace('.N', f'.{layer}')!r}]", formula)
+    return compile(text, formula, "eval")
 
 
 def hide(scores: Array, k: int, fill: float) -> Array:
