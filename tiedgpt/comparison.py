@@ -128,21 +128,22 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
     """A torch module's activations under its modules' names; with targets, its parameters' gradients."""
     taken: dict[str, Any] = {}
 
-    def take(name: str, value: Any) -> None:
-        alias = find_alias(name)
-        # What ln_2 reads is resid_mid only if the block is right; if it is not, no hook sees resid_mid.
-        # TransformerLens's module `embed` is not ours: it has no positions. Nor is wte the parameter.
-        other = not alias or alias.convention == "tiedgpt" or alias.is_parameter or name.endswith("ln_2:in")
-        if not other and isinstance(value, torch.Tensor):
-            taken[name] = value.clone()
+    def take(name: str, values: Any) -> None:
+        values = values if isinstance(values, tuple | list) else [values]
+        for key, value in zip((name, f"{name}:1"), values, strict=False):
+            alias = find_alias(key)
+            # What ln_2 reads is resid_mid only if the block is right; if it is not, no hook sees resid_mid.
+            # TransformerLens's module `embed` is not ours: it has no positions. Nor is wte the parameter.
+            if not alias or alias.is_parameter or alias.convention == "tiedgpt" or key.endswith("ln_2:in"):
+                continue
+            if isinstance(value, torch.Tensor):
+                taken[key] = value.clone()
 
-    def before(name: str, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        take(f"{name}:in", next(iter([*args, *kwargs.values()]), None))
+    def take_input(name: str, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        take(f"{name}:in", [*args, *kwargs.values()])
 
-    def after(name: str, _: Any, args: Any, output: Any) -> None:
-        outputs = output if isinstance(output, tuple) else (output,)
-        for key, value in zip((name, f"{name}:1"), outputs, strict=False):
-            take(key, value)
+    def take_output(name: str, _: Any, args: tuple[Any, ...], output: Any) -> None:
+        take(name, output)
 
     hooks, training, kind = [], module.training, type(module).__name__
     device = next((parameter.device for parameter in module.parameters()), None)
@@ -152,8 +153,8 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
     )
     try:
         for name, part in module.named_modules():
-            hooks.append(part.register_forward_pre_hook(partial(before, name), with_kwargs=True))
-            hooks.append(part.register_forward_hook(partial(after, name)))
+            hooks.append(part.register_forward_pre_hook(partial(take_input, name), with_kwargs=True))
+            hooks.append(part.register_forward_hook(partial(take_output, name)))
         module.eval()
         with torch.set_grad_enabled(targets is not None):
             # nanoGPT computes all logits only if it gets targets.
@@ -163,8 +164,7 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
         for hook in hooks:
             hook.remove()
     if not taken:
-        expected = "h.0.attn.c_attn, blocks.0.hook_resid_pre, ..."
-        raise ArgumentError(f"{kind} has no module of a GPT-2 ({expected})")
+        raise ArgumentError(f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp")
     if goal is None:
         return taken
     logits = [x for name, x in taken.items() if (alias := find_alias(name)) and alias.ours == "logits"]
