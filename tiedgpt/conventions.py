@@ -45,7 +45,7 @@ logits          lm_head                                  unembed                
 -  h.N.attn.{bias,masked_bias}  -  probs,losses,preatt
 -  -  -  lnf_mean,lnf_rstd,ln{1,2}_mean,ln{1,2}_rstd
 """
-# llm.c's names of the parameters, in the order of parameter_shapes. The others' names are ours.
+# llm.c's names of the parameters, in the order of parameter_shapes. The other conventions have our names.
 LLM_C = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb"
 PREFIX = re.compile(r"^((transformer|module|_orig_mod)\.)+|_original_component\.|\.hook_out$")
 
@@ -63,7 +63,7 @@ class Alias(NamedTuple):
 
 
 def read_names() -> dict[str, Alias]:
-    """All names and what they mean. A row with {a,b} is two rows."""
+    """All names and what they mean. A row with {a,b} is two rows, one with a and one with b."""
     header, *rows = NAMES.strip().splitlines()
     aliases: dict[str, Alias] = {}
     for row, number in product(rows, range(3)):
@@ -78,7 +78,7 @@ def read_names() -> dict[str, Alias]:
 
 
 def expand(row: str, number: int) -> list[str]:
-    """The cells of a row, each {a,b} replaced by the one of this number, counted around."""
+    """The cells of a row, with this choice of each {a,b}. After the last choice comes the first again."""
     return re.sub(r"{(.*?)}", lambda group: (x := group[1].split(","))[number % len(x)], row).split()
 
 
@@ -86,7 +86,7 @@ ALIASES = read_names()
 
 
 def find_alias(name: Any) -> Alias | None:
-    """What a name means. Its layer's number, if it has one, is that of our name, too.
+    """What a name means; None if it is not in the table.
 
     >>> find_alias("transformer.h.11.mlp")
     Alias(ours='mlp.11.out', convention='transformers,nanoGPT', rank=0)
