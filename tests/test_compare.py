@@ -423,6 +423,9 @@ def test_names_of_every_convention():
     }
     llm_c = {"encoded": tape["embed"], "lnf": tape["final"], "logits": tape["logits"]}
     lens = {"ln_final": tape["final"], "unembed": tape["logits"], "hook_embed": tape["embed"]}
+    lens["embed.hook_out"] = lens["pos_embed.hook_out"] = (
+        2 * tape["embed"]
+    )  # not ours: accepted, not compared
     stacked = {
         "ln1": "attn.N.in", "qkv": "attn.N.qkv", "att": "attn.N.pattern", "attproj": "attn.N.out",
         "residual2": "resid_mid.N", "ln2": "mlp.N.in", "fch": "mlp.N.pre", "fch_gelu": "mlp.N.post",

@@ -47,7 +47,8 @@ logits          lm_head                                  unembed                
 """
 # llm.c's names of the parameters, in the order of parameter_shapes. The other conventions have our names.
 LLM_C = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb"
-PREFIX = re.compile(r"^((transformer|module|_orig_mod)\.)+|_original_component\.|\.hook_out$")
+# TransformerLens's embed.hook_out is not our `embed`: it has no positions.
+PREFIX = re.compile(r"^((transformer|module|_orig_mod)\.)+|_original_component\.|(?<!\bembed)\.hook_out$")
 
 
 class Alias(NamedTuple):
