@@ -15,7 +15,7 @@ from tiedgpt import GPT2, Config, cli
 from tiedgpt.comparison import Comparison, compare, forward, kind_of, loss_and_gradients
 from tiedgpt.conventions import from_state_dict
 from tiedgpt.errors import ArgumentError
-from tiedgpt.mistakes import FITTED, known_mistakes
+from tiedgpt.mistakes import FITTED, formulas_of, known_mistakes
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
 MODELS = {
@@ -199,8 +199,8 @@ if torch is not None:
 
 
 SEVEN = {
-    "gelu": "mlp.0.post: yours is gelu, in every layer",
-    "gelu in one layer": "mlp.1.post: yours is gelu",
+    "gelu": "mlp.0.post: yours is the exact gelu (erf), in every layer",
+    "gelu in one layer": "mlp.1.post: yours is the exact gelu (erf)",
     "scale": "attn.0.scores: yours scales the scores by 1 / sqrt(n_embd), in every layer",
     "mask": "attn.0.pattern: yours has a mask that is off by one: a token sees the next one, in every layer",
     "eps": "attn.0.in: yours has a layer norm with epsilon 1e-06, everywhere",
@@ -314,6 +314,27 @@ def planted(model: GPT2, ids: np.ndarray, says: str, *kinds: str) -> dict[str, n
     )
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"tied": False, "activation_function": "gelu"},
+        {"scale_attn_weights": False, "layer_norm_epsilon": 0.1},
+        {"scale_attn_by_inverse_layer_idx": True, "activation_function": "swish"},
+        {"n_layer": 0},
+    ],
+)
+def test_the_formulas_are_the_models(change):
+    """Without a mistake, each formula gives what the model computes."""
+    model = random_model(replace(TINY, **change)).astype(np.float64)
+    ids = some_ids(model)
+    tape, formulas = tape_of(model, ids), formulas_of(model.config, {})
+    by_formulas = forward(model, ids, {}, {name: formulas[kind_of(name)] for name in tape})
+    for name, expected in tape.items():
+        if not name.endswith("scores"):  # the tape has them before the mask
+            np.testing.assert_allclose(by_formulas[name], expected, rtol=1e-12, atol=1e-12, err_msg=name)
+
+
 def test_every_mistake_moves_a_logit_of_the_random_model():
     for config in (TINY, TINY.with_head("untied"), SMALL):
         for seed in range(2):
@@ -375,7 +396,9 @@ def test_a_random_difference_is_none_of_the_known(name):
             report = compare(model, tape | {where: tape[where] + change}, ids)
             assert report.first.name == where
             assert report.diagnosis == [f"{where}: this is none of the known mistakes"], str(change)
-    near = dict(planted(model, ids, "is gelu"))  # nearly a known mistake, but not up to rounding
+    near = dict(
+        planted(model, ids, "is the exact gelu (erf)")
+    )  # nearly a known mistake, but not up to rounding
     near["mlp.0.post"] = near["mlp.0.post"] + np.float32(0.1) * (near["mlp.0.post"] - tape["mlp.0.post"])
     assert compare(model, near, ids).diagnosis[0] == "mlp.0.post: this is none of the known mistakes"
     parameters = dict(model.parameters)
@@ -400,6 +423,9 @@ def test_names_of_every_convention():
     }
     llm_c = {"encoded": tape["embed"], "lnf": tape["final"], "logits": tape["logits"]}
     lens = {"ln_final": tape["final"], "unembed": tape["logits"], "hook_embed": tape["embed"]}
+    lens["embed.hook_out"] = lens["pos_embed.hook_out"] = (
+        2 * tape["embed"]
+    )  # not ours: accepted, not compared
     stacked = {
         "ln1": "attn.N.in", "qkv": "attn.N.qkv", "att": "attn.N.pattern", "attproj": "attn.N.out",
         "residual2": "resid_mid.N", "ln2": "mlp.N.in", "fch": "mlp.N.pre", "fch_gelu": "mlp.N.post",
@@ -450,6 +476,18 @@ def test_from_state_dict(head):
     names["transformers"] |= {"lm_head.weight": model.W_U.T}
     names["transformers"].pop("transformer.lm_head.weight", None)
     names["nanoGPT"].pop("_orig_mod.transformer.lm_head.weight", None)
+    if head == "tied":  # llm.c has no other head
+        stacked = {name: [array] for name, array in model.parameters.items() if not name.startswith("h.")}
+        for name, array in model.parameters.items():
+            if name.startswith("h."):
+                array = array.T if array.ndim == 2 else array
+                stacked.setdefault(name.partition(".")[2].partition(".")[2], []).append(array)
+        short = {"wte.weight": "wte", "wpe.weight": "wpe"}
+        parts = {"ln_": "ln", "attn.c_attn": "qkv", "attn.c_proj": "attproj", "mlp.c_fc": "fc"}
+        for part, theirs in {**parts, "mlp.c_proj": "fcproj", ".weight": "w", ".bias": "b"}.items():
+            short |= {name: short.get(name, name).replace(part, theirs) for name in stacked}
+        names["llm.c"] = {short[name]: np.squeeze(np.stack(arrays)) for name, arrays in stacked.items()}
+        assert {"wte", "ln1w", "qkvb", "attprojw", "fcprojb", "lnfw"} < set(names["llm.c"])
     for state in names.values():
         read = from_state_dict(state, n_head=config.n_head)
         assert (read.config.tied, read.config.n_layer, read.config.n_inner) == (config.tied, 3, 100)
@@ -589,33 +627,31 @@ def test_the_command(monkeypatch, capsys, tmp_path):
     ids = np.array(tiedgpt.load_tokenizer("shakespeare-tied").encode("ROMEO: But soft"))
     right, wrong = tape_of(model, ids), planted(model, ids[None], "is relu")
     np.savez(tmp_path / "right.npz", ids=ids, **right)
-    np.savez(tmp_path / "wrong.npz", **wrong)
+    np.savez(tmp_path / "wrong.npz", ids=ids, **wrong)
+    np.savez(tmp_path / "no ids.npz", **wrong)
     (tmp_path / "folder").mkdir()
-    for name, array in wrong.items():
+    for name, array in {"ids": ids, **wrong}.items():
         np.save(tmp_path / "folder" / f"{name}.npy", array)
     code, out, _ = run_command(monkeypatch, capsys, "--with", tmp_path / "right.npz")
     assert (code, out.splitlines()[-1][:9]) == (0, "all agree")
     for file in ("wrong.npz", "folder"):
-        code, out, _ = run_command(monkeypatch, capsys, "--with", tmp_path / file, "ROMEO: But soft")
+        code, out, _ = run_command(monkeypatch, capsys, "--with", tmp_path / file)
         assert (code, out.splitlines()[-1]) == (1, "mlp.0.post: yours is relu, in every layer")
-        code, out, _ = run_command(
-            monkeypatch, capsys, "--with", tmp_path / file, "ROMEO: But soft", "--json"
-        )
+        code, out, _ = run_command(monkeypatch, capsys, "--with", tmp_path / file, "--json")
         assert (json.loads(out)["same"], code) == (False, 1)
         assert len(json.loads(out)["rows"]) == len(right)
 
     np.savez(tmp_path / "pickle.npz", embed=np.array([{}], dtype=object))
     (tmp_path / "text.npz").write_text("not an archive")
     (tmp_path / "empty").mkdir()
-    for file, prompt, message in (
-        ("pickle.npz", [], "Object arrays cannot be loaded when allow_pickle=False"),
-        ("text.npz", [], "expected an .npz archive or a directory of .npy files"),
-        ("empty", [], "there are no arrays in it"),
-        ("none.npz", [], "No such file or directory"),
-        ("wrong.npz", [], "has no `ids`: give the prompt that the other model read"),
-        ("right.npz", ["Hello"], "has ids that are not those of the prompt"),
+    for file, message in (
+        ("pickle.npz", "Object arrays cannot be loaded when allow_pickle=False"),
+        ("text.npz", "expected an .npz archive or a directory of .npy files"),
+        ("empty", "there are no arrays in it"),
+        ("none.npz", "No such file or directory"),
+        ("no ids.npz", "has no `ids`: add the token ids that the other model read"),
     ):
-        code, out, err = run_command(monkeypatch, capsys, "--with", tmp_path / file, *prompt)
+        code, out, err = run_command(monkeypatch, capsys, "--with", tmp_path / file)
         assert (code, out) == (2, "")
         assert message in err
         assert err.count("\n") == 1

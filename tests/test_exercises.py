@@ -44,7 +44,7 @@ MLP = 'x = layer_norm(resid, **block["ln_2"], eps=eps)'
 BY_HEAD = "qkv = np.concatenate(np.split(qkv.reshape(len(x), n_head, 3, -1), 3, axis=2), axis=2)"
 BY_HEAD = f"    {BY_HEAD}.swapaxes(1, 2).reshape(len(x), -1)\n{QKV}"
 MISTAKES = [  # exercise, text of the solution, its replacement, the sentence
-    (1, GELU, ERF, "yours is gelu"),
+    (1, GELU, ERF, "yours is the exact gelu (erf)"),
     (1, GELU, "np.maximum(x, 0)", "yours is relu"),
     (1, GELU, "x / (1 + np.exp(-x))", "yours is silu"),
     (1, GELU, "x / (1 + np.exp(-1.702 * x))", "yours is quick_gelu"),

@@ -8,7 +8,6 @@ To find a mistake, each activation is computed again from the other model's acti
 mistake shows where it was made, not in all that follows, and several are found one after another.
 """
 
-import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -20,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from .checks import check_ids
-from .conventions import ACTIVATIONS, PARAMETERS, find_alias, our_activations, our_parameters, shape_error
+from .conventions import find_alias, our_activations, our_parameters, shape_error
 from .errors import ArgumentError, short_repr
-from .mistakes import FITTED, At, known_mistakes
+from .mistakes import FITTED, evaluate, known_mistakes
 from .model import GPT2, Array
 from .parameters import Parameters
 from .run import Tape, activation_names
@@ -82,14 +81,11 @@ def compare(model: GPT2, theirs: Any, ids: Any, targets: Any = None) -> Report:
     ids = check_ids(ids, model.config)
     targets = None if targets is None else np.atleast_2d(check_targets(targets, ids, model))
     values = read_theirs(theirs, ids, targets)
-    gradients = {
-        name for name in values if not find_alias(name, ACTIVATIONS)[0] and find_alias(name, PARAMETERS)[0]
-    }
+    gradients = {name: x for name, x in values.items() if (alias := find_alias(name)) and alias.is_parameter}
     if gradients and targets is None:
         raise ArgumentError(f"{min(gradients)} is a parameter: to compare its gradient, give targets")
-    activations = {name: value for name, value in values.items() if name not in gradients}
-    theirs = our_parameters({name: values[name] for name in gradients})
-    return Comparison(model, np.atleast_2d(ids), activations).report(theirs, targets)
+    activations = {name: x for name, x in values.items() if name not in gradients}
+    return Comparison(model, np.atleast_2d(ids), activations).report(our_parameters(gradients), targets)
 
 
 def loss_and_gradients(model: GPT2, ids: Any, targets: Any) -> tuple[float, Parameters]:
@@ -118,44 +114,38 @@ def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, 
         except ArgumentError:
             raise
         except Exception as error:
-            raise ArgumentError(
-                f"the other model failed on these ids: {type(error).__name__}: {error}"
-            ) from error
+            says = f"{type(error).__name__}: {error}"
+            raise ArgumentError(f"the other model failed on these ids: {says}") from error
     if hasattr(theirs, "shape"):
         theirs = {"logits": theirs}
     if not isinstance(theirs, Mapping) or not theirs:
-        raise ArgumentError(
-            f"expected a dict of arrays, logits, a torch module or a function, got {short_repr(theirs)}"
-        )
+        expected = "a dict of arrays, logits, a torch module or a function"
+        raise ArgumentError(f"expected {expected}, got {short_repr(theirs)}")
     return theirs
 
 
 def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) -> dict[str, Any]:
     """A torch module's activations under its modules' names; with targets, its parameters' gradients."""
     taken: dict[str, Any] = {}
-    logits: list[Any] = []  # with their graph
 
-    def take(name: str, value: Any) -> None:
-        alias, _ = find_alias(name, ACTIVATIONS)
-        # What ln_2 reads is resid_mid only if the block is right; if it is not, no hook sees resid_mid.
-        # TransformerLens's module `embed` is not the tape's: it has no positions.
-        if not alias or alias.ours == "-" or alias.convention == "tape" or name.endswith("ln_2:in"):
-            return
-        if isinstance(value, torch.Tensor):
-            taken[name] = value.detach().clone()
-            if alias.ours == "logits":
-                logits[:] = [value]
+    def take(name: str, values: Any) -> None:
+        values = values if isinstance(values, tuple | list) else [values]
+        for key, value in zip((name, f"{name}:1"), values, strict=False):
+            alias = find_alias(key)
+            # What ln_2 reads is resid_mid only if the block is right; if it is not, no hook sees resid_mid.
+            # TransformerLens's module `embed` is not ours: it has no positions. Nor is wte the parameter.
+            if not alias or alias.is_parameter or alias.convention == "tiedgpt" or key.endswith("ln_2:in"):
+                continue
+            if isinstance(value, torch.Tensor):
+                taken[key] = value.clone()
 
-    def before(name: str, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        take(f"{name}:in", next(iter([*args, *kwargs.values()]), None))
+    def take_input(name: str, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        take(f"{name}:in", [*args, *kwargs.values()])
 
-    def after(name: str, _: Any, args: Any, output: Any) -> None:
-        outputs = output if isinstance(output, tuple) else (output,)
-        take(name, outputs[0])
-        if len(outputs) > 1:
-            take(f"{name}:1", outputs[1])
+    def take_output(name: str, _: Any, args: tuple[Any, ...], output: Any) -> None:
+        take(name, output)
 
-    hooks, training = [], module.training
+    hooks, training, kind = [], module.training, type(module).__name__
     device = next((parameter.device for parameter in module.parameters()), None)
     batch, goal = (
         None if array is None else torch.as_tensor(np.atleast_2d(array), dtype=torch.long, device=device)
@@ -163,8 +153,8 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
     )
     try:
         for name, part in module.named_modules():
-            hooks.append(part.register_forward_pre_hook(partial(before, name), with_kwargs=True))
-            hooks.append(part.register_forward_hook(partial(after, name)))
+            hooks.append(part.register_forward_pre_hook(partial(take_input, name), with_kwargs=True))
+            hooks.append(part.register_forward_hook(partial(take_output, name)))
         module.eval()
         with torch.set_grad_enabled(targets is not None):
             # nanoGPT computes all logits only if it gets targets.
@@ -173,21 +163,15 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
         module.train(training)
         for hook in hooks:
             hook.remove()
-    kind = type(module).__name__
     if not taken:
-        raise ArgumentError(
-            f"{kind} has no module of a GPT-2 (h.0.attn.c_attn, blocks.0.hook_resid_pre, ...)"
-        )
+        raise ArgumentError(f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp")
     if goal is None:
         return taken
+    logits = [x for name, x in taken.items() if (alias := find_alias(name)) and alias.ours == "logits"]
     if not logits:
         raise ArgumentError(f"{kind} has no lm_head: without logits there are no gradients")
     loss = torch.nn.functional.cross_entropy(logits[0].flatten(0, 1), goal.flatten())
-    parameters = {
-        name: p
-        for name, p in module.named_parameters()
-        if find_alias(name, PARAMETERS)[0] and p.requires_grad
-    }
+    parameters = {n: p for n, p in module.named_parameters() if find_alias(n) and p.requires_grad}
     gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     return taken | {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
 
@@ -196,14 +180,15 @@ class _Reached(Exception):
     """The activation that is wanted was computed."""
 
 
-def forward(model: GPT2, ids: Array, given: Tape, mistakes: dict[str, Any], stop: str = "") -> Tape:
+def forward(model: GPT2, ids: Array, given: Tape, mistakes: dict[str, str], stop: str = "") -> Tape:
     """Each activation as the model computes it, with mistakes, from the `given` activations before it."""
     computed: Tape = {}
     tape: Tape = {}
 
     def replace(name: str, x: Array) -> Array:
         if name in mistakes:
-            x = mistakes[name](At(model, ids, tape, name, x, given.get(name)))
+            tape[name] = x
+            x = evaluate(mistakes[name], name, model, ids, tape, given.get(name))
         computed[name] = np.asarray(x, model.dtype)
         if name == stop:
             raise _Reached
@@ -249,15 +234,12 @@ class Comparison:
         self.theirs = our_activations(activations, {name: x.shape for name, x in ours.items()}, model.config)
         self.precision = 2.0**-24 if self.theirs and all(map(is_float64, self.theirs.values())) else 1.0
 
-    def rows(self, given: Tape, mistakes: dict[str, Any], stop: str = "") -> list[Row]:
-        """Theirs against ours with mistakes, computed from what is given; with `stop`, only that."""
-        narrow, wide = (forward(m, self.ids, given, mistakes, stop) for m in (self.narrow, self.wide))
-        return [
-            row_of(name, self.theirs[name], wide[name], narrow[name], self.precision)
-            for name in ([stop] if stop else self.theirs)
-        ]
+    def rows(self, given: Tape, mistakes: dict[str, str]) -> list[Row]:
+        """Theirs against ours with mistakes, computed from what is given."""
+        narrow, wide = (forward(model, self.ids, given, mistakes) for model in (self.narrow, self.wide))
+        return [row_of(n, theirs, wide[n], narrow[n], self.precision) for n, theirs in self.theirs.items()]
 
-    def wrong(self, given: Tape, mistakes: dict[str, Any]) -> list[Row]:
+    def wrong(self, given: Tape, mistakes: dict[str, str]) -> list[Row]:
         return [row for row in self.rows(given, mistakes) if row.first_wrong is not None]
 
     def report(self, gradients: Parameters, targets: Array | None) -> Report:
@@ -280,7 +262,7 @@ class Comparison:
     def diagnose(self) -> list[str]:
         """A sentence for each mistake found; the last one says so if what remains is none of the known."""
         found: list[str] = []
-        mistakes: dict[str, Any] = {}
+        mistakes: dict[str, str] = {}
         # If each activation agrees with what we compute from those before it, differences below the tolerance
         # have grown. Then compute everything from the ids.
         given = self.theirs if self.wrong(self.theirs, {}) else {}
@@ -294,7 +276,7 @@ class Comparison:
             found.append(sentence)
         return found
 
-    def explanations(self, first: Row, given: Tape, before: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    def explanations(self, first: Row, given: Tape, before: dict[str, str]) -> Iterator[tuple[Any, ...]]:
         """Each mistake that gives their numbers of the `first` difference, and the differences it leaves.
 
         The smallest tuple is the best: fewest differences left, then fewest places, then nearest.
@@ -308,20 +290,15 @@ class Comparison:
                 here = chosen & set(window)
                 mistakes = before | {name: formulas[kind_of(name)] for name in chosen}
                 if here not in errors:
-                    errors[here] = self.error(first, given, mistakes)
-                if errors[here] <= first.error / 4:  # much nearer than ours without these mistakes
-                    left = self.wrong(given, mistakes)
+                    wide = forward(self.wide, self.ids, given, mistakes, first.name)[first.name]
+                    errors[here] = distance(self.theirs[first.name], wide).max()
+                if errors[here] > first.error / 4:  # not much nearer than without the mistake
+                    continue
+                left = self.wrong(given, mistakes)
+                if not any(row.name == first.name for row in left):
                     at = next(name for name in window if name in here)
                     rank = (len(left), len(chosen), says.startswith(FITTED), errors[here])
                     yield rank, f"{at}: yours {says}{where}", mistakes, left
-
-    def error(self, first: Row, given: Tape, mistakes: dict[str, Any]) -> float:
-        """How far theirs is from ours with these mistakes; inf if that is not rounding."""
-        wide = forward(self.wide, self.ids, given, mistakes, first.name)[first.name]
-        if distance(self.theirs[first.name], wide).max() > first.error / 4:
-            return math.inf
-        [row] = self.rows(given, mistakes, first.name)
-        return row.error if row.first_wrong is None else math.inf
 
 
 def scopes(formulas: Any, names: list[str], window: list[str]) -> Iterator[tuple[str, frozenset[str]]]:

@@ -76,37 +76,29 @@ class TiedGPT(TemplateLM):
         return [results[n] for n in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        windows: list[tuple[Any, list[int], list[int]]] = []
-        ends = []
-        for (text,) in (request.args for request in requests):
+        results = []
+        for (text,) in (request.args for request in tqdm(requests, disable=disable_tqdm)):
             ids, prefix = self.tok_encode(text), self.prefix_token_id
             rolling = get_rolling_token_windows(ids, prefix, max_seq_len=self.max_length, context_len=1)
-            windows += [(None, *make_disjoint_window(window)) for window in rolling]
-            ends.append(len(windows))
-        nats = np.array([nats for nats, _ in self._loglikelihood_tokens(windows, disable_tqdm)])
-        return [float(part.sum()) for part in np.split(nats, ends)[:-1]]
+            windows = [(None, *make_disjoint_window(window)) for window in rolling]
+            results.append(sum((nats for nats, _ in self._loglikelihood_tokens(windows, True)), 0.0))
+        return results
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         results = []
-        for n, request in enumerate(
-            tqdm(requests, disable=disable_tqdm, desc="Running generate_until requests")
-        ):
-            context, settings = request.args
+        progress = tqdm(requests, disable=disable_tqdm, desc="Running generate_until requests")
+        for n, (context, settings) in enumerate(request.args for request in progress):
             settings = normalize_gen_kwargs(settings, self.max_gen_toks)
-            count = settings["max_gen_toks"]
-            if count >= self.max_length:
-                raise ArgumentError(
-                    f"max_gen_toks is {count}; it must be less than the context of {self.max_length}"
-                )
+            count, limit = settings["max_gen_toks"], self.max_length
+            if count >= limit:
+                raise ArgumentError(f"max_gen_toks is {count}; it must be less than the context of {limit}")
             sampling = Sampling(greedy=True)
             if settings["do_sample"] and settings["temperature"]:
                 sampling = Sampling(settings["temperature"], settings.get("top_k"), settings.get("top_p"))
-            ids = self.tok_encode(context)[count - self.max_length :]
+            ids = self.tok_encode(context)[count - limit :] or [self.prefix_token_id]
             stop = [text for text in settings["until"] if text]
             sample = TextSample(self.tokenizer, stop, self.model.config.eos_token_ids)
-            for _ in generate_text(
-                self.model, ids or [self.prefix_token_id], [sample], count, [sampling], seed=n
-            ):
+            for _ in generate_text(self.model, ids, [sample], count, [sampling], seed=n):
                 pass
             results.append(sample.text)
         return results

@@ -14,7 +14,7 @@ from . import common
 from .tokens import candidate_json, end_of, single_token
 
 LARGEST = 10  # parts that are listed by themselves
-COLUMNS = ("heads", "mlp", "biases", "sum")
+FORMATS = {"logit": ".3f", "probability": ".2%", "rank": ","}
 
 ABOUT = """\
 Split the logit of TOKEN after PROMPT into what each part of the model adds to it: the token embedding (wte),
@@ -65,8 +65,7 @@ def run(args: argparse.Namespace) -> None:
         first = int(logits.argmax()) if token is None else token
         tokens = [first] if against is None else [first, against]
         report = {"model": name, "head": model.config.head, "prompt": args.prompt, "prompt_ids": ids}
-        report |= figures(logits, tokens, tokenizer)
-        report["parts"] = attribute(model, ids, first, against)
+        report |= figures(logits, tokens, tokenizer) | {"parts": attribute(model, ids, first, against)}
         if edit:
             without = figures(last_logits(model, ids, edit), tokens, tokenizer)
             report["ablated"] = {"parts": args.ablate, **without}
@@ -91,47 +90,27 @@ def print_report(report: dict[str, Any], tokenizer: Tokenizer) -> None:
     names = [common.spelled(tokenizer, token["id"]) for token in report["tokens"]]
     what = " less that of ".join(names)
     after = f"after {end_of(report['prompt'])}, by {one_line(report['model'])}, {report['head']}"
-    print(common.fill(f"The logit of {what} {after}: {report['total']:.3f}"))
-    print()
-    if "ablated" in report:
-        print(common.fill(f"Ablated (set to 0): {', '.join(report['ablated']['parts'])}"))
-        common.print_table(change_rows(report, report["ablated"], names))
+    print(common.fill(f"The logit of {what} {after}: {report['total']:.3f}"), end="\n\n")
+    if ablated := report.get("ablated"):
+        rows: list[Any] = [
+            f"Ablated (set to 0): {', '.join(ablated['parts'])}",
+            ("", "model", "ablated", "change"),
+        ]
+        for name, *pair in zip(names, report["tokens"], ablated["tokens"], strict=True):
+            for key, form in FORMATS.items():
+                rows.append(change(f"{key} of {name}", form, *(token[key] for token in pair)))
+        if len(names) > 1:
+            rows.append(change("difference of logits", ".3f", report["total"], ablated["total"]))
+        common.print_table(rows)
         return
     parts = report["parts"]
-    common.print_table(
-        [("", *COLUMNS), *layer_rows(parts), ("total", "", "", "", f"{sum(parts.values()):+.3f}")]
-    )
-    print(f"\nThe {min(LARGEST, len(parts))} parts that add or subtract the most:\n")
     largest = sorted(parts, key=lambda part: -abs(parts[part]))[:LARGEST]
-    common.print_table([(part, f"{parts[part]:+.3f}") for part in largest])
+    shown = {part: parts[part] for part in largest}
+    if others := set(parts) - set(shown):
+        shown[f"other parts ({len(others)})"] = sum(parts[part] for part in others)
+    shown["all parts"] = sum(parts.values())
+    common.print_table([(part, f"{value:+.3f}") for part, value in shown.items()])
 
 
-def layer_rows(parts: dict[str, float]) -> list[tuple[str, ...]]:
-    """A row for each layer and for each part outside of the layers, with their sums."""
-    rows: dict[str, dict[str, float]] = {}
-    for part, value in parts.items():
-        kind, *place = part.split(".")
-        layer = kind in ("attn", "mlp")
-        row = rows.setdefault(f"block {place[0]}" if layer else part, {})
-        column = "biases" if part.endswith("bias") else "heads" if kind == "attn" else "mlp"
-        for name in (column, "sum") if layer else ("sum",):
-            row[name] = row.get(name, 0.0) + value
-    return [
-        (label, *(f"{row[name]:+.3f}" if name in row else "" for name in COLUMNS))
-        for label, row in rows.items()
-    ]
-
-
-def change_rows(before: dict[str, Any], after: dict[str, Any], names: list[str]) -> list[tuple[str, ...]]:
-    """The model as it is beside the model without some parts."""
-    rows: list[tuple[str, ...]] = [("", "model", "ablated", "change")]
-
-    def add(label: str, form: str, one: float, other: float) -> None:
-        rows.append((label, f"{one:{form}}", f"{other:{form}}", f"{other - one:+{form}}"))
-
-    for name, one, other in zip(names, before["tokens"], after["tokens"], strict=True):
-        for key, form in (("logit", ".3f"), ("probability", ".2%"), ("rank", ",")):
-            add(f"{key} of {name}", form, one[key], other[key])
-    if len(names) > 1:
-        add("difference of logits", ".3f", before["total"], after["total"])
-    return rows
+def change(label: str, form: str, model: float, ablated: float) -> tuple[str, ...]:
+    return label, f"{model:{form}}", f"{ablated:{form}}", f"{ablated - model:+{form}}"

@@ -9,59 +9,42 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import open_checkpoint
-from ..checkpoints.vocabulary import read_tokenizer
-from ..checks import check_prompt
 from ..comparison import compare
 from ..errors import ArgumentError
 from . import common
 
 ABOUT = """\
 Find the activation of another GPT-2 that differs first from this model's, and the known mistake that gives
-the same numbers. Save its activations, and the ids that it read, with numpy.savez("mine.npz", ids=ids,
-**activations): under the names of tiedgpt's tape, or of transformers, nanoGPT, TransformerLens or llm.c. If
-the archive has `targets`, arrays under names of parameters are gradients. The exit code is 1 if anything
-differs.
+the same numbers. Save its activations, and the token ids that it read, with
+numpy.savez("mine.npz", ids=ids, **activations): under the names of tiedgpt's tape, or of transformers,
+nanoGPT, TransformerLens or llm.c. If there are `targets`, arrays under names of parameters are gradients.
+The exit code is 1 if anything differs.
 """
 
 EXAMPLES = """\
   tiedgpt compare --model shakespeare-tied --with mine.npz
-  tiedgpt compare --model gpt2 --with mine.npz "Hello world"
+  tiedgpt compare --model gpt2 --head untied --with directory/ --json
 """
 
 
 def add_parser(commands: Any) -> None:
     parser = common.add_command(commands, "compare", run, "Find the mistake in another GPT-2.", EXAMPLES)
     parser.description = ABOUT
-    add = parser.add_argument
-    add("prompt", metavar="PROMPT", nargs="?", help="the text that it read (default: `ids` of the arrays)")
-    add("--with", metavar="FILE", dest="arrays", required=True, help="an .npz, or a directory of .npy files")
+    arrays = "an .npz, or a directory of .npy files"
+    parser.add_argument("--with", metavar="FILE", dest="arrays", required=True, help=arrays)
     common.add_model_option(parser)
     common.add_head_option(parser, both=False)
-    common.add_special_option(parser)
     common.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     arrays = read_arrays(Path(args.arrays))
-    path = common.find(args.model)[1]
-    checkpoint = open_checkpoint(path)
     ids, targets = arrays.pop("ids", None), arrays.pop("targets", None)
-    if args.prompt is not None:
-        prompt = check_prompt(
-            common.encode(read_tokenizer(path), args.prompt, args.allow_special), checkpoint.config
-        )
-        if ids is not None and not np.array_equal(np.ravel(ids), prompt):
-            raise ArgumentError(
-                f"{args.arrays} has ids that are not those of the prompt: leave the prompt out"
-            )
-        ids = np.array(prompt)
     if ids is None:
-        raise ArgumentError(f"{args.arrays} has no `ids`: give the prompt that the other model read")
-    report = compare(common.load(checkpoint, args.head), arrays, ids, targets)
-    if args.json:
-        print(json.dumps({"same": report.first is None, **asdict(report)}))
-    else:
-        print(report)
+        raise ArgumentError(f"{args.arrays} has no `ids`: add the token ids that the other model read")
+    model = common.load(open_checkpoint(common.find(args.model)[1]), args.head)
+    report = compare(model, arrays, ids, targets)
+    print(json.dumps({"same": report.first is None, **asdict(report)}) if args.json else report)
     if report.first:
         raise SystemExit(1)
 
@@ -77,9 +60,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     except OSError as error:
         raise ArgumentError(f"{path}: {error.strerror or error}") from error
     except Exception as error:  # of a damaged file, one of a dozen kinds, SyntaxError and MemoryError too
-        raise ArgumentError(
-            f"{path}: expected an .npz archive or a directory of .npy files: {error!s:.100}"
-        ) from error
+        says = "expected an .npz archive or a directory of .npy files"
+        raise ArgumentError(f"{path}: {says}: {error!s:.100}") from error
     if not arrays:
         raise ArgumentError(f"{path}: there are no arrays in it")
     return arrays

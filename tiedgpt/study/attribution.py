@@ -70,17 +70,15 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
     """
     known: dict[str, tuple[str, Any]] = {}  # name -> an activation [B, ...] and its part, on axis 1
     for layer in range(config.n_layer):
-        heads = range(config.n_head)
-        known |= {f"attn.{layer}.head.{head}": (f"attn.{layer}.heads", head) for head in heads}
         known |= {f"{kind}.{layer}": (f"{kind}.{layer}.out", slice(None)) for kind in ("attn", "mlp")}
+        for head in range(config.n_head):
+            known[f"attn.{layer}.head.{head}"] = f"attn.{layer}.heads", head
     removed: dict[str, list[Any]] = {}
     for name in names:
         if name not in known:
-            near = get_close_matches(name, known, n=3, cutoff=0)
-            raise ArgumentError(
-                f"{short_repr(name)} is no part of this model that can be removed; "
-                f"the nearest are {', '.join(near) or 'none, for it has no layers'}"
-            )
+            near = ", ".join(get_close_matches(name, known, n=3, cutoff=0)) or "none, for it has no layers"
+            says = f"{short_repr(name)} is no part of this model that can be removed"
+            raise ArgumentError(f"{says}; the nearest are {near}")
         activation, part = known[name]
         removed.setdefault(activation, []).append(part)
     return {activation: partial(_set_to_zero, parts) for activation, parts in removed.items()}
