@@ -62,12 +62,7 @@ def hide_future(scores: Array, start: int | Array) -> Array:  # [B, H, T, S], ch
     return scores
 
 
-# ------------------------------------------------------------------------------------------------- GPT-2
-
-
-def attend(
-    q: Array, k: Array, v: Array, run: Run
-) -> Array:  # [B, H, T, K], [B, H, S, K] twice -> [B, H, T, K]
+def attend(q: Array, k: Array, v: Array, run: Run) -> Array:  # k, v [B, H, S, K] -> [B, H, T, K], as q
     """Each token compares its query with the keys of all tokens up to itself, and averages their values."""
     scores = (q * attention_scale(run.config, run.layer)) @ k.swapaxes(-1, -2)  # [B, H, T, S]
     scores = hide_future(run.tap("attn.N.scores", scores), run.start)
@@ -152,7 +147,8 @@ class GPT2:
                 parameters[name] = np.full(shape, 1 if "ln_" in name and "weight" in name else 0, np.float32)
             else:
                 depth = math.sqrt(2 * config.n_layer) if name.endswith("c_proj.weight") else 1.0
-                parameters[name] = _normal(rng, shape, config.initializer_range / depth)
+                std = np.float32(config.initializer_range / depth)
+                parameters[name] = rng.standard_normal(shape, np.float32) * std
         return cls(config, parameters)
 
     @property
@@ -176,10 +172,9 @@ class GPT2:
         """The logits of the token after each of `ids`: [T] -> [T, V], [B, T] -> [B, T, V].
 
         With a cache, `ids` continue the tokens in it and are added to it. For sequences of unequal lengths,
-        pad `ids` on the right with any token and give their `lengths` [B]. The logits of a row up to its
-        length are those of the row alone; the others have no meaning. `edit` maps the names of activations to
-        functions that return new ones: {"attn.3.out": np.zeros_like} removes a layer's attention. Raises
-        ArgumentError for ids outside [0, V), an empty sequence, or one longer than the context.
+        pad `ids` on the right with any token and give their `lengths` [B]; logits after a length have no
+        meaning. `edit` maps activations to functions of them: {"attn.3.out": np.zeros_like} removes a layer's
+        attention. Raises ArgumentError for ids outside [0, V), none, or more than the context has room for.
         """
         logits = unembed(self.hidden(ids, cache, tape, None, lengths, edit), self.W_U)
         if tape is not None:
@@ -235,7 +230,8 @@ class GPT2:
             lm_head[...] = self.W_E
         elif init == "random":  # stream 1, because `random` drew wte from stream 0 of the same seed
             rng = np.random.default_rng([check_count("seed", seed, 0), 1])
-            lm_head[...] = _normal(rng, lm_head.shape, self.config.initializer_range)
+            std = np.float32(self.config.initializer_range)
+            lm_head[...] = rng.standard_normal(lm_head.shape, np.float32) * std
         elif init == "zeros":
             lm_head[...] = 0
         else:
@@ -251,7 +247,3 @@ class GPT2:
         shape = ", ".join(f"{name}={getattr(self.config, name)}" for name in names)
         total = count_parameters(self.config)[self.config.head]["total"]
         return f"GPT2({self.config.head}, {total:,} parameters, {shape}, {self.dtype})"
-
-
-def _normal(rng: np.random.Generator, shape: tuple[int, ...], std: float) -> Array:
-    return rng.standard_normal(shape, np.float32) * np.float32(std)
