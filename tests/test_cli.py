@@ -26,10 +26,13 @@ from tiedgpt.cli.common import Progress, count, dropout_rate, fraction, positive
 from tiedgpt.cli.study import GROUPS
 from tiedgpt.study import look_up
 from tiedgpt.study.bigrams import bigrams
+from tiedgpt.study.calibrated import calibrated_paths
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import direct_path
+from tiedgpt.study.dynamics import effective_rank, tied_gradients
 from tiedgpt.study.similarity import embeddings
 from tiedgpt.study.swap import losses
+from tiedgpt.study.symmetry import jsd_floor, text_asymmetry
 
 EOT = 256  # <|endoftext|> of a tokenizer of bytes alone
 
@@ -224,13 +227,29 @@ def test_study_json(run, checkpoint, untied_checkpoint, text_file):
     for report, tied_W_E in ((tied, None), (untied, models[checkpoint].W_E)):
         model = models[report["model"]]
         assert report["parameters"] == sum(array.size for array in model.parameters.values())
-        assert report["corpus"] == {"tokens": 1309, "frequent": 12, "self_prediction": 0.0}
+        assert report["corpus"] == {
+            "tokens": 1309,
+            "frequent": 12,
+            "self_prediction": 0.0,
+            "jsd_floor": pytest.approx(jsd_floor(text)),
+            "asymmetry": pytest.approx(text_asymmetry(text.table(text.frequent()))),
+        }
+        ends = 2 / 1309  # the first and the last token of the text
+        assert (
+            report["corpus"]["jsd_floor"] - ends
+            < report["fits"]["signed"]["kl"]
+            < report["fits"]["tied"]["kl"]
+        )
+        assert report["effective_rank"]["W_U"] == pytest.approx(effective_rank(model.W_U))
+        ids = text.ids[None, -model.config.n_ctx - 1 :]
+        assert_alike(report["gradients"], tied_gradients(model, ids[:, :-1], ids[:, 1:]))
         assert_alike(report["direct_path"], direct_path(model, text))
         assert_alike(report["embeddings"], embeddings(model, text, tied_W_E))
         assert_alike(report["loss"], losses(model, text.ids))
-        for path, expected in bigrams(model, text).items():
+        for path, expected in bigrams(model, text, None, calibrated_paths(model, text)).items():
             assert_alike(report["bigrams"][path], expected)
     assert (tied["direct_path"]["asymmetry"], tied["loss"]["swapped"]) == (0, None)
+    assert tied["fits"] == untied["fits"]
     assert None not in untied["embeddings"].values()
 
 
@@ -290,7 +309,7 @@ def test_study_without_a_corpus(run, checkpoint, untied_checkpoint):
         assert text not in out
     document = json.loads(run("study", checkpoint, "--json")[1])
     assert document["corpus"] is None
-    assert [document["models"][0][key] for key in ("corpus", "bigrams", "loss")] == [None] * 3
+    assert [document["models"][0][key] for key in ("corpus", "bigrams", "fits", "loss")] == [None] * 4
 
 
 def test_study_of_different_vocabularies(run, checkpoint, tmp_path, text_file):

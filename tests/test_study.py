@@ -238,13 +238,14 @@ def test_a_damaged_matrix_is_an_error(model):
 
 
 def brute_force(logits, table, token):
-    """The four measures of one row, from whole arrays and their definitions."""
+    """The five measures of one row, from whole arrays and their definitions."""
     p = np.exp(logits - logits.max())
     p /= p.sum()
     counts = table[token]
     q = counts / counts.sum()
     there = counts > 0
     answer = {"kl": (q[there] * np.log(q[there] / p[there])).sum()}
+    answer["mrr"] = sum(share / (1 + sum(p > p[t])) for t, share in enumerate(q))
     for k in (1, 5):
         least = max(np.sort(counts)[-k], 1)
         of = min(k, np.count_nonzero(there))
@@ -276,7 +277,7 @@ def test_bigrams_are_those_of_the_definitions(head, monkeypatch):
             )
             for t in text.frequent()
         ]
-        assert list(scores) == ["top1", "top5", "kl", "spearman"]
+        assert list(scores) == ["top1", "top5", "mrr", "kl", "spearman"]
         for measure, value in scores.items():
             expected = np.mean([row[measure] for row in rows if row[measure] is not None])
             assert value == pytest.approx(expected, rel=1e-9), (name, measure)
@@ -300,7 +301,9 @@ def dense_bigrams(vocab_size=13):
 def test_a_table_of_bigrams_is_a_perfect_bigram_model():
     text, log_q = dense_bigrams()
     raw = bigrams.bigrams(with_matrices(np.eye(13), log_q), text)["raw"]
-    assert raw == pytest.approx({"top1": 1, "top5": 1, "kl": 0, "spearman": 1}, abs=1e-12)
+    best_ranks = 1 + (log_q[:, None] > log_q[:, :, None]).sum(axis=2)  # [13, 13]
+    best_mrr = (np.exp(log_q) / best_ranks).sum(axis=1).mean()
+    assert raw == pytest.approx({"top1": 1, "top5": 1, "mrr": best_mrr, "kl": 0, "spearman": 1}, abs=1e-12)
 
 
 def test_the_best_W_U_of_a_given_rank_has_the_optimal_kl():

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import shutil
 import textwrap
 from collections.abc import Callable
@@ -18,14 +19,25 @@ from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerErro
 from ..parameters import count_parameters
 from ..study import look_up
 from ..study.bigrams import bigrams
+from ..study.calibrated import PARTS as CALIBRATED_PARTS
+from ..study.calibrated import STRUCK_PARTS, calibrated_paths
 from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.direct_path import direct_path
+from ..study.dynamics import effective_rank, negative_gains, tied_gradients
+from ..study.fits import FAMILIES, fit_families
+from ..study.fits import STEPS as FIT_STEPS
 from ..study.paths import PATH_PARTS, paths_of
 from ..study.similarity import embeddings
 from ..study.solved import PARTS, STEPS, missing, solved_paths
 from ..study.swap import losses, sample
+from ..study.symmetry import jsd_floor, text_asymmetry
 from ..tokenizer import Tokenizer
 from . import common
+
+Fits = dict[tuple[int, int], dict[str, dict[str, float]]]  # corpus and width -> fits
+MAX_FIT_PRODUCTS = 2**27  # of a step: V V D. Larger fits would take more than two minutes
+MAX_TABLE = 2048  # tokens of the corpus whose pairs are compared with their reverse in a dense table
+MAX_GRADIENT_TOKENS = 256
 
 EXAMPLES = """\
   tiedgpt study shakespeare-tied shakespeare-untied
@@ -127,13 +139,14 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
 def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
     """Each model's numbers, in the order of the subjects, with one model in memory at a time."""
     reports: dict[int, dict[str, Any]] = {}
+    fits: Fits = {}
     tied: list[tuple[Subject, np.ndarray]] = []  # they are studied first: the others are compared with them
     for number, subject in sorted(enumerate(subjects), key=lambda item: not item[1].checkpoint.config.tied):
         with_tied = [
             W_E for other, W_E in tied if subject.tokenizer and other.vocabulary == subject.vocabulary
         ]
         try:
-            reports[number], W_E = study(subject, with_tied[0] if with_tied else None)
+            reports[number], W_E = study(subject, with_tied[0] if with_tied else None, fits)
         except TiedGPTError as error:
             raise TiedGPTError(f"{subject.name}: {error}") from error
         if subject.checkpoint.config.tied:
@@ -141,8 +154,11 @@ def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
     return [reports[number] for number in range(len(subjects))]
 
 
-def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any], np.ndarray]:
-    """One model's numbers and its W_E. None: undefined, or it needs a corpus or a tied model."""
+def study(subject: Subject, tied_W_E: np.ndarray | None, fits: Fits) -> tuple[dict[str, Any], np.ndarray]:
+    """One model's numbers and its W_E. None: undefined, or it needs a corpus or a tied model.
+
+    The fits to a corpus do not depend on the model, only on its width: those in `fits` are not made again.
+    """
     name, corpus = subject.name, subject.corpus
     model = common.load(subject.checkpoint, None)
     head = model.config.head
@@ -159,6 +175,10 @@ def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any]
     report |= {
         "bigrams": None,
         "missing": None,
+        "fits": None,
+        "negative_gains": negative_gains(model),
+        "effective_rank": {"W_E": effective_rank(model.W_E), "W_U": effective_rank(model.W_U)},
+        "gradients": None,
         "embeddings": embeddings(model, corpus, tied_W_E),
         "loss": None,
     }
@@ -169,22 +189,52 @@ def study(subject: Subject, tied_W_E: np.ndarray | None) -> tuple[dict[str, Any]
         "tokens": corpus.ids.size,
         "frequent": frequent,
         "self_prediction": corpus.self_prediction(),
+        "jsd_floor": None,
+        "asymmetry": None,
     }
-    solved = {}
+    solved, calibrated = {}, {}
     if frequent >= MIN_TOKENS:
+        report["corpus"] |= {
+            "jsd_floor": jsd_floor(corpus),
+            "asymmetry": text_asymmetry(corpus.table(corpus.most_common(MAX_TABLE))),
+        }
+        report["fits"] = fitted(subject, corpus, model.config.n_embd, fits)
         with common.Progress(f"{name}: the best W_U", STEPS, "step") as bar:
             solved = solved_paths(model, corpus, bar.add)
         if not solved:
             common.note(f"{name}: the corpus has too many different tokens to solve for the best W_U")
+        with common.Progress(f"{name}: scales", 2 + len(paths_of(model)), "path") as bar:
+            calibrated = calibrated_paths(model, corpus, bar.add)
+    others = {**calibrated, **solved}
     with common.Progress(
-        f"{name}: bigrams", frequent * (1 + len(paths_of(model)) + len(solved)), "token"
+        f"{name}: bigrams", frequent * (1 + len(paths_of(model)) + len(others)), "token"
     ) as bar:
-        report["bigrams"] = bigrams(model, corpus, bar.add, solved)
+        report["bigrams"] = bigrams(model, corpus, bar.add, others)
     report["missing"] = missing(report["bigrams"] or {})
     end = sample(corpus.ids, model.config.n_ctx)
     with common.Progress(f"{name}: loss", end.size * (1 if model.config.tied else 2), "token") as bar:
         report["loss"] = losses(model, end, bar.add)
+    if report["loss"]:
+        ids = corpus.ids[None, -min(MAX_GRADIENT_TOKENS, model.config.n_ctx) - 1 :]
+        report["gradients"] = tied_gradients(model, ids[:, :-1], ids[:, 1:])
     return report, model.W_E
+
+
+def fitted(subject: Subject, corpus: Corpus, D: int, fits: Fits) -> dict[str, dict[str, float]] | None:
+    """The fits of width D to a corpus, from `fits` if they are there. None if they would take too long."""
+    key = id(corpus), D
+    if key not in fits:
+        seen = corpus.frequent(1)
+        if seen.size**2 * D > MAX_FIT_PRODUCTS:
+            most = math.isqrt(MAX_FIT_PRODUCTS // D)
+            common.note(
+                f"{subject.name}: the corpus has {seen.size} different tokens; the best A of each form is "
+                f"not computed for more than {most} tokens of width {D}"
+            )
+            return None
+        with common.Progress(f"{subject.name}: the best A", len(FAMILIES) * FIT_STEPS, "step") as bar:
+            fits[key] = fit_families(corpus.table(seen), D, progress=bar.add)
+    return fits[key]
 
 
 PERCENT, DECIMALS = (lambda x: f"{100 * x:.1f} %"), "{:.3f}".format
@@ -206,10 +256,16 @@ class Group:
 
 
 def path_rows(measure: str) -> dict[str, str]:
-    paths = {"unigram": "token counts, no model", **PATH_PARTS, **PARTS}
+    struck = STRUCK_PARTS if measure.startswith("top") else {}
+    paths = {"unigram": "token counts, no model", **PATH_PARTS, **struck, **PARTS}
     if measure != "kl":
         del paths["scaled"]  # a factor does not change the order
     return {f"bigrams.{path}.{measure}": f"{path}: {parts}" for path, parts in paths.items()}
+
+
+def calibrated_rows(measure: str) -> dict[str, str]:
+    paths = CALIBRATED_PARTS.items()
+    return {f"bigrams.{path}.{measure}": f"{path.removesuffix('+unigram')}: {parts}" for path, parts in paths}
 
 
 GROUPS = (
@@ -226,10 +282,26 @@ GROUPS = (
     ),
     Group(
         "Is A = W_E W_U symmetric?",
-        {"direct_path.asymmetry": "|A - A^T| / |A|"},
+        {
+            "direct_path.asymmetry": "|A - A^T| / |A|",
+            "direct_path.asymmetry_frequent": "Frequent tokens, without means",
+            "corpus.asymmetry": "The corpus's log counts",
+        },
         "A[s, t] is the score that token s by itself, without any layer, gives to t as the next token. 0: "
         '"York" after "New" scores the same as "New" after "York", as in every tied model. 1.414: the two '
-        "scores are unrelated.",
+        "scores are unrelated, or depend on t only. The other rows leave out what depends on s only or on t "
+        "only; the last is that of a model that has learned all pairs.",
+    ),
+    Group(
+        "What does a symmetric A cost on this corpus?",
+        {
+            "corpus.jsd_floor": "Any symmetric A, at least",
+            **{f"fits.{family}.kl": label for family, label in FAMILIES.items()},
+        },
+        "Nats per token above a table of the corpus's pairs, for the best A of each form, without any model. "
+        "The first row is the Jensen-Shannon divergence of the pairs and their reverse, which no symmetric A "
+        "comes below, at most 0.693. Other rows are the best fits of this model's width that were found. "
+        "ln_f(W_E) W_E^T is a tied GPT-2 without layers. It can be lower, because ln_f is not symmetric.",
     ),
     Group(
         "Does a token predict itself?",
@@ -261,6 +333,17 @@ GROUPS = (
         path_rows("kl"),
         "KL divergence in nats; 0: the same probabilities. It depends on the scale of the scores. raw has no "
         "layer norm, so its scale has no meaning; a high value of normed can come from the scale alone.",
+    ),
+    Group(
+        "What does one token's path add to the token counts? KL divergence",
+        {"bigrams.unigram.kl": "token counts, no model"} | calibrated_rows("kl"),
+        "Nats, after one scale of the scores and one of the log counts, which are fitted to the other half "
+        "of the frequent tokens. A path that is no lower than the counts adds nothing to them.",
+    ),
+    Group(
+        "What does one token's path add to the token counts? Mean reciprocal rank",
+        {"bigrams.unigram.mrr": "token counts, no model"} | calibrated_rows("mrr"),
+        "The mean of 1 / rank of the next token in the corpus; 1: always the likeliest.",
     ),
     Group(
         "What does normed miss?",
@@ -298,6 +381,19 @@ GROUPS = (
         },
         "Rank correlation of a vector's length with its token's count, over the tokens of the corpus. 1: the "
         "more frequent, the longer; -1: the more frequent, the shorter.",
+    ),
+    Group(
+        "What shape has the head, and what changes it?",
+        {
+            "negative_gains.count": "Gains of ln_f below 0",
+            "effective_rank.W_E": "Effective rank of W_E",
+            "effective_rank.W_U": "Effective rank of W_U",
+            "gradients.embed": "Gradient of W_E: tokens read",
+            "gradients.head": "Gradient of W_U: all scores",
+            "gradients.cosine": "Cosine of the two",
+        },
+        "A gain below 0 lets W_E G W_E^T score a token's own vector low. Effective rank: e to the entropy of "
+        "the singular values. Gradients: norms for the last tokens of the corpus; a tied model adds the two.",
     ),
     Group(
         "Can the embedding replace the head of an untied model?",

@@ -7,6 +7,11 @@
     similarity.py    do two embeddings agree on which tokens are similar? rank correlation
     solved.py        the output matrix that fits a corpus best: the price of the tie, and of the rank
     toy.py           tying with three words, in matrices that fit on a page
+    symmetry.py      the least loss of a symmetric A on a text; the asymmetry of the text; A without diagonal
+    fits.py          the best A of rank D: tied, symmetric of either sign, untied
+    calibrated.py    what each path adds to the token counts, after one fitted scale
+    chains.py        Markov chains of a chosen asymmetry
+    dynamics.py      numbers to follow in training: gradients of wte, signs of ln_f, rank of the head
     gradients.py     the two gradients of a tied embedding, apart
     swap.py          the loss of an untied model with its own head and with the tied head
     lens.py          the next token that each layer's residual stream predicts

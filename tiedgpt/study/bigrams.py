@@ -1,9 +1,10 @@
 """Compare each path from one token to logits with the bigram counts of a text.
 
 For each token t that occurs at least 100 times in the text, q_t[s] is the share of its successors that are
-s. Four numbers compare a path's logits for t with q_t:
+s. Five numbers compare a path's logits for t with q_t:
 
     top1, top5   how many of the k most common successors are among the path's k likeliest tokens, as a share
+    mrr          the mean reciprocal rank of the next token: sum_s q_t[s] / (the rank of s by the path)
     kl           KL(q_t || p_t) = sum_s q_t[s] log(q_t[s] / p_t[s]) in nats, p_t the softmax of the logits
     spearman     the rank correlation of the logits with the counts, over the successors of t
 
@@ -26,7 +27,7 @@ from .corpus import MIN_TOKENS, Corpus
 from .paths import Path, log_probabilities, paths_of, split_tokens, top_k
 from .similarity import spearman
 
-MEASURES = ("top1", "top5", "kl", "spearman")
+MEASURES = ("top1", "top5", "mrr", "kl", "spearman")
 Scores = dict[str, float | None]
 
 
@@ -36,7 +37,7 @@ def bigrams(
     progress: Callable[[int], Any] | None = None,
     others: Mapping[str, Path] | None = None,
 ) -> dict[str, Scores] | None:
-    """{path: {"top1", "top5", "kl", "spearman"}} for "unigram", each path of the model, and `others`.
+    """{path: {"top1", "top5", "mrr", "kl", "spearman"}} for "unigram", each path of the model, and `others`.
 
     None if the corpus has fewer than MIN_TOKENS frequent tokens. `progress` is called with the number of
     tokens scored; every path scores all frequent tokens.
@@ -60,7 +61,7 @@ def bigrams(
 
 
 def score_row(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray) -> Scores:
-    """The four numbers for one token: log_p [V] against the `counts` of its `successors`.
+    """The five numbers for one token: log_p [V] against the `counts` of its `successors`.
 
     >>> log_p = np.log([0.5, 0.125, 0.125, 0.25])
     >>> score_row(log_p, np.array([0, 2, 3]), np.array([4, 2, 2]))["top1"]
@@ -70,9 +71,19 @@ def score_row(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray) -> 
     return {
         "top1": overlap(log_p, successors, counts, 1),
         "top5": overlap(log_p, successors, counts, 5),
+        "mrr": float(q @ (1 / ranks_of(log_p, successors))),
         "kl": float(q @ (np.log(q) - log_p[successors])),
         "spearman": spearman(log_p[successors], counts),
     }
+
+
+def ranks_of(log_p: np.ndarray, tokens: np.ndarray) -> np.ndarray:  # [V], [n] -> [n]
+    """The rank of each of `tokens` by log_p: 1 and the number of tokens that are likelier.
+
+    >>> ranks_of(np.log([0.5, 0.125, 0.125, 0.25]), np.array([1, 3])).tolist()
+    [3, 2]
+    """
+    return 1 + log_p.size - np.searchsorted(np.sort(log_p), log_p[tokens], side="right")
 
 
 def overlap(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray, k: int) -> float:

@@ -63,6 +63,22 @@ class Corpus:
         row = slice(self.starts[token], self.starts[token + 1])
         return self.successors[row], self.pair_counts[row]
 
+    def first_tokens(self) -> np.ndarray:  # -> [P]
+        """The first token of each pair, in the order of `successors`."""
+        return np.repeat(np.arange(self.counts.size), np.diff(self.starts))
+
+    def table(self, tokens: np.ndarray | None = None) -> np.ndarray:  # [n] -> [n, n]
+        """The counts of the pairs among `tokens`, or [V, V] among all. Dense, so only for few tokens."""
+        V = self.counts.size
+        place = np.full(V, -1)
+        tokens = np.arange(V) if tokens is None else tokens
+        place[tokens] = np.arange(tokens.size)
+        first, second = place[self.first_tokens()], place[self.successors]
+        among = (first >= 0) & (second >= 0)
+        table = np.zeros((tokens.size, tokens.size))
+        table[first[among], second[among]] = self.pair_counts[among]
+        return table
+
     def count(self, first: int, second: int) -> int:
         """How often `second` follows `first`."""
         successors, counts = self.row(first)
@@ -75,6 +91,11 @@ class Corpus:
     def frequent(self, min_count: int = MIN_COUNT) -> np.ndarray:  # -> [n]
         """The ids of the tokens that occur at least `min_count` times."""
         return np.flatnonzero(self.counts >= min_count)
+
+    def most_common(self, n: int) -> np.ndarray:  # -> [at most n]
+        """The ids of the n most common of the frequent tokens, most common first."""
+        tokens = self.frequent()
+        return tokens[np.argsort(-self.counts[tokens], kind="stable")][:n]
 
     def self_prediction(self) -> float | None:  # in [0, 1]
         """The share of the frequent tokens that no other token follows more often than the token itself."""

@@ -23,23 +23,29 @@ ROWS_AT_ONCE = 4096  # rows of W_E and W_U^T converted to float64 at a time
 def direct_path(
     model: GPT2, corpus: Corpus | None = None, progress: Callable[[int], Any] | None = None
 ) -> dict[str, float | None]:
-    """{"asymmetry", "self_prediction", "self_prediction_frequent"}.
+    """{"asymmetry", "asymmetry_frequent", "self_prediction", "self_prediction_frequent"}.
 
-    self_prediction is the share of all tokens that predict themselves, self_prediction_frequent that of the
-    corpus's frequent tokens. A token that never occurred in training still has nearly its random start, so
-    the second number says more. It is None if there are fewer than MIN_TOKENS frequent tokens. After each
-    piece of work, `progress` is called with the number of tokens in it; all tokens are read twice.
+    asymmetry_frequent is that of A among the corpus's frequent tokens, without the means of its rows and
+    columns; compare it with symmetry.text_asymmetry. self_prediction is the share of all tokens that predict
+    themselves, self_prediction_frequent that of the corpus's frequent tokens. A token that never occurred in
+    training still has nearly its random start, so the second number says more. Both numbers of frequent
+    tokens are None if there are fewer than MIN_TOKENS of them. After each piece of work, `progress` is called
+    with the number of tokens in it; all tokens are read twice.
     """
     itself = predicts_itself(model, progress)
-    frequent = [] if corpus is None else itself[corpus.frequent()]
+    frequent = np.empty(0, int) if corpus is None else corpus.frequent()
+    enough = frequent.size >= MIN_TOKENS
     return {
         "asymmetry": asymmetry(model, progress),
+        "asymmetry_frequent": asymmetry(model, tokens=frequent) if enough else None,
         "self_prediction": float(itself.mean()),
-        "self_prediction_frequent": float(np.mean(frequent)) if len(frequent) >= MIN_TOKENS else None,
+        "self_prediction_frequent": float(itself[frequent].mean()) if enough else None,
     }
 
 
-def asymmetry(model: GPT2, progress: Callable[[int], Any] | None = None) -> float:
+def asymmetry(
+    model: GPT2, progress: Callable[[int], Any] | None = None, tokens: np.ndarray | None = None
+) -> float:
     """|A - A^T|_F / |A|_F: 0 for a symmetric A, about sqrt(2) for independent random matrices, at most 2.
 
     Computed from D x D matrices, with tr(XY) = tr(YX):
@@ -54,12 +60,17 @@ def asymmetry(model: GPT2, progress: Callable[[int], Any] | None = None) -> floa
         |A - A^T|^2 = 2 tr((W_E^T W_E) (N^T N)) - 2 tr((N^T W_E) (N^T W_E))
 
     A tied model has N = 0 and so an asymmetry of exactly 0. A = 0 counts as symmetric.
+
+    With `tokens` [n], A has these rows and columns only, and their means are subtracted: that of each row
+    changes no prediction, and those of the columns can come from the frequencies of the tokens alone.
     """
-    D = model.config.n_embd
+    D, W_E, W_U = model.config.n_embd, model.W_E, model.W_U.T
+    if tokens is not None:
+        W_E, W_U = (rows - rows.mean(axis=0) for rows in (W_E[tokens], W_U[tokens]))
     EE, UU, NN, NE = np.zeros((4, D, D))  # W_E^T W_E, W_U W_U^T, N^T N, N^T W_E, in float64
-    for start in range(0, model.config.vocab_size, ROWS_AT_ONCE):
-        E = model.W_E[start : start + ROWS_AT_ONCE].astype(np.float64)
-        U = model.W_U.T[start : start + ROWS_AT_ONCE].astype(np.float64)
+    for start in range(0, len(W_E), ROWS_AT_ONCE):
+        E = W_E[start : start + ROWS_AT_ONCE].astype(np.float64)
+        U = W_U[start : start + ROWS_AT_ONCE].astype(np.float64)
         N = U - E
         EE += E.T @ E
         UU += U.T @ U

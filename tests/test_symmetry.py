@@ -1,0 +1,380 @@
+"""The floor of a symmetric A, the fits, chains, calibrated paths and the numbers of training."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import SMALL, random_model
+
+from tiedgpt import GPT2, Config
+from tiedgpt.errors import ArgumentError
+from tiedgpt.ops import softmax
+from tiedgpt.study import calibrated, chains, direct_path, dynamics, fits, paths, symmetry
+from tiedgpt.study.bigrams import bigrams
+from tiedgpt.study.corpus import Corpus
+from tiedgpt.study.gradients import gradients
+from tiedgpt.training.backward import loss_and_gradients
+
+V = SMALL.vocab_size
+SYMMETRIC = ("signed", "diagonal", "tied")
+
+
+def random_pairs(n=9, seed=0, ids=400) -> np.ndarray:
+    """The counts of pairs in a closed walk: each token is as often the first as the second."""
+    rng = np.random.default_rng(seed)
+    walk = ((rng.random(ids) ** 2 * n).astype(int).cumsum() + rng.integers(0, 2, ids)) % n
+    pairs = np.zeros((n, n))
+    np.add.at(pairs, (walk, np.roll(walk, -1)), 1)
+    return pairs
+
+
+def excess_of(pairs, A) -> float:
+    """The excess from its definition."""
+    M, p = pairs / pairs.sum(), softmax(A)
+    there = M > 0
+    return float(
+        (M * np.log(np.where(there, M / M.sum(axis=1, keepdims=True), 1) / np.where(there, p, 1))).sum()
+    )
+
+
+def some_corpus() -> Corpus:
+    rng = np.random.default_rng(3)
+    ids = [0]
+    for favourite, other in zip(rng.random(12_000) < 0.6, rng.integers(0, 70, 12_000), strict=True):
+        ids.append((3 * ids[-1] + 1) % 70 if favourite else int(70 * (other / 70) ** 1.3))
+    return Corpus.of(ids, V)
+
+
+# The floor
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_floor_is_what_a_convex_fit_of_all_symmetric_matrices_finds(seed):
+    pairs = random_pairs(6, seed) + 1
+    M = pairs / pairs.sum()
+    m = M.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(m[:, 0], M.sum(axis=0))
+    A = np.zeros_like(M)
+    for _ in range(20_000):
+        dA = m * softmax(A) - M
+        A -= (dA + dA.T) / (m + m.T)
+    floor = symmetry.jsd_floor(pairs)
+    assert excess_of(pairs, A) == pytest.approx(floor, abs=1e-9)
+    S = M + M.T
+    assert excess_of(pairs, np.log(S)) == pytest.approx(floor, abs=1e-12)
+    assert floor > 0.005
+    bias = np.random.default_rng(seed).standard_normal(6)  # for the next token: no help
+    for _ in range(20_000):
+        dA = m * softmax(A + bias) - M
+        A -= (dA + dA.T) / (m + m.T)
+        bias -= dA.sum(axis=0) / m[:, 0] / 4
+    assert excess_of(pairs, A + bias) == pytest.approx(floor, abs=1e-9)
+
+
+def test_the_floor_of_known_tables_and_its_bounds():
+    pairs = random_pairs()
+    M = pairs / pairs.sum()
+    there = (M > 0) & (M != M.T)
+    by_definition = (M[there] * np.log(2 * M[there] / (M + M.T)[there])).sum()
+    assert (
+        symmetry.jsd_floor(pairs) == pytest.approx(by_definition) == pytest.approx(symmetry.jsd_floor(7 * M))
+    )
+    assert symmetry.jsd_floor(pairs.T) == pytest.approx(by_definition)
+    assert symmetry.jsd_floor(pairs + pairs.T) == 0
+    assert symmetry.jsd_floor(np.roll(np.eye(7), 1, axis=1)) == pytest.approx(math.log(2))
+    assert symmetry.jsd_floor(np.zeros((3, 3))) == 0
+
+
+def test_the_floor_of_a_corpus_is_that_of_its_table():
+    text = some_corpus()
+    assert symmetry.jsd_floor(text) == pytest.approx(symmetry.jsd_floor(text.table()), rel=1e-12)
+    assert 0.05 < symmetry.jsd_floor(text) < math.log(2)
+    tokens = np.array([60, 3, 100, 0])
+    assert text.table(tokens).tolist() == [[text.count(a, b) for b in tokens] for a in tokens]
+
+
+def test_without_equal_counts_the_floor_is_lower_by_what_the_module_says():
+    pairs = np.random.default_rng(0).random((5, 5)) ** 3
+    M = pairs / pairs.sum()
+    m, c = M.sum(axis=1), M.sum(axis=0)
+    expected = symmetry.jsd_floor(pairs) - (m * np.log(2 * m / (m + c))).sum()
+    assert excess_of(pairs, np.log(M + M.T)) == pytest.approx(expected)
+
+
+# The asymmetry of a text, A without its diagonal
+
+
+def with_table(A) -> GPT2:
+    """A model of which A is the direct path."""
+    n = len(A)
+    config = Config(vocab_size=n, n_embd=n, n_head=1, n_layer=0, n_ctx=8, tied=False)
+    matrices = {"wte.weight": np.eye(n), "lm_head.weight": A.T.copy()}
+    return GPT2(config, {**random_model(config, dtype=np.float64).parameters, **matrices})
+
+
+def test_the_asymmetry_of_a_text_is_that_of_a_model_that_has_learned_its_pairs(monkeypatch):
+    monkeypatch.setattr(symmetry, "PRIOR", 1e-9)
+    pairs = random_pairs() + 1
+    A = np.log(pairs)
+    model, every = with_table(A), np.arange(len(A))
+    asymmetry = symmetry.text_asymmetry(pairs)
+    assert direct_path.asymmetry(model, tokens=every) == pytest.approx(asymmetry, rel=1e-6)
+    rng = np.random.default_rng(0)
+    shifted = A + rng.standard_normal((len(A), 1)) + rng.standard_normal(len(A))  # of rows and of columns
+    assert symmetry.text_asymmetry(np.exp(shifted)) == pytest.approx(asymmetry, rel=1e-6)
+    assert direct_path.asymmetry(with_table(shifted), tokens=every) == pytest.approx(asymmetry, rel=1e-6)
+    assert symmetry.text_asymmetry(pairs + pairs.T) < 1e-8
+    sub = np.array([5, 0, 2])
+    assert direct_path.asymmetry(model, tokens=sub) == pytest.approx(
+        symmetry.text_asymmetry(pairs[np.ix_(sub, sub)]), rel=1e-6
+    )
+
+
+def test_the_asymmetry_of_a_tied_model_is_0_among_any_tokens(model):
+    assert direct_path.asymmetry(model, tokens=np.array([4, 90, 17])) == 0
+    report = direct_path.direct_path(random_model(SMALL.with_head("untied")), some_corpus())
+    assert 1 < report["asymmetry_frequent"] < 2
+    assert report["asymmetry_frequent"] != report["asymmetry"]
+
+
+def test_without_diagonal():
+    A = np.arange(12.0).reshape(3, 4)
+    expected = [[2, 1, 2, 3], [4, 17 / 3, 6, 7], [8, 9, 28 / 3, 11]]
+    np.testing.assert_allclose(symmetry.without_diagonal(A), expected)
+    assert symmetry.without_diagonal(A[:1], np.array([3])).tolist() == [[0, 1, 2, 1]]
+    assert A[0, 0] == 0, "its argument is not changed"
+
+
+# The fits
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("D", [2, 12])
+def test_no_symmetric_fit_is_below_the_floor_and_each_freedom_helps(D, seed):
+    pairs = random_pairs(12, seed)
+    floor = symmetry.jsd_floor(pairs)
+    report = fits.fit_families(pairs, D, seed=seed, steps=400)
+    kls = {family: numbers["kl"] for family, numbers in report.items()}
+    assert list(kls) == list(fits.FAMILIES)
+    assert min(kls[family] for family in SYMMETRIC) > floor - 1e-5
+    assert kls["untied"] > -1e-5
+    assert kls["diagonal"] < kls["tied"]
+    if D == 12:
+        assert kls["untied"] < 1e-3
+        assert kls["signed"] == pytest.approx(floor, abs=0.02)
+        assert kls["diagonal"] == pytest.approx(floor, abs=0.02)
+        assert kls["tied"] > floor + 0.02, "it is positive semi-definite"
+
+
+def test_a_tied_model_without_layers_is_not_bound_by_the_floor_because_of_ln_f():
+    pairs = random_pairs(12, 1)
+    start = fits.first_parts("ln_f", 12, 12, np.random.default_rng(0))
+    parts, curve = fits.fit("ln_f", pairs / pairs.sum(), start, 400, np.float64)
+    config = Config(vocab_size=12, n_embd=12, n_head=1, n_layer=0, n_ctx=8)
+    norm = {f"ln_f.{name}": parts[name] for name in ("weight", "bias")}
+    model = GPT2(config, {"wte.weight": parts["W_E"], "wpe.weight": np.zeros((8, 12)), **norm})
+    kl = excess_of(pairs, model(np.arange(12)[:, None])[:, 0])
+    assert kl == pytest.approx(curve[-1])
+    assert kl < symmetry.jsd_floor(pairs) / 2
+    assert excess_of(pairs, paths.raw(model, np.arange(12))) > symmetry.jsd_floor(pairs)
+
+
+@pytest.mark.parametrize("family", fits.FAMILIES)
+def test_the_excess_and_its_gradients_are_those_of_differences(family):
+    rng = np.random.default_rng(0)
+    pairs = random_pairs(7)
+    M = pairs / pairs.sum()
+    parts = fits.first_parts(family, 7, 3, rng)
+    parts = {name: part + rng.standard_normal(part.shape) for name, part in parts.items()}
+    value, dA = fits.excess(M, fits.scores(family, parts))
+    assert value == pytest.approx(excess_of(pairs, fits.scores(family, parts)))
+    grad = fits.scores_backward(family, parts, dA)
+    assert grad.keys() == parts.keys()
+    for name, part in parts.items():
+        for place in np.ndindex(part.shape):
+            values = []
+            for step in (1e-5, -2e-5):
+                part[place] += step
+                values.append(fits.excess(M, fits.scores(family, parts))[0])
+            part[place] += 1e-5
+            assert grad[name][place] == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-8), (name, place)
+
+
+def test_the_parts_of_a_fit_have_its_excess():
+    pairs = random_pairs(7)
+    start = fits.first_parts("signed", 7, 3, np.random.default_rng(0))
+    parts, curve = fits.fit("signed", pairs / pairs.sum(), start, 50, np.float64)
+    assert excess_of(pairs, fits.scores("signed", parts)) == pytest.approx(curve[-1])
+    assert curve[0] == pytest.approx(excess_of(pairs, fits.scores("signed", start)))
+    assert all(np.diff(curve) < 0)
+
+
+def test_lbfgs_finds_the_minimum_of_a_long_valley():
+    x, curve = fits.lbfgs(
+        lambda x: (
+            100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2,
+            np.array([-400 * x[0] * (x[1] - x[0] ** 2) - 2 * (1 - x[0]), 200 * (x[1] - x[0] ** 2)]),
+        ),
+        np.array([-1.2, 1.0]),
+        100,
+    )
+    np.testing.assert_allclose(x, 1, atol=1e-3)
+    assert len(curve) < 60
+
+
+# Chains
+
+
+@pytest.mark.parametrize("jsd", [0, 0.05, 0.3, 0.6, math.log(2)])
+@pytest.mark.parametrize("size", [24, 33])
+def test_a_chain_has_the_chosen_jsd_and_all_have_one_entropy(size, jsd):
+    P = chains.markov_chain(size, jsd, np.random.default_rng(size))
+    np.testing.assert_allclose(P.sum(axis=0), 1, atol=1e-9)
+    np.testing.assert_allclose(P.sum(axis=1), 1, atol=1e-9)
+    assert P.min() >= 0
+    M = P / size
+    there = M > 1e-15
+    assert (M[there] * np.log(2 * M[there] / (M + M.T)[there])).sum() == pytest.approx(jsd, abs=1e-9)
+    by_row = [-(row[row > 0] * np.log(row[row > 0])).sum() for row in P]
+    assert np.mean(by_row) == pytest.approx(math.log(size) / 2, abs=1e-9)
+    assert chains.entropy_rate(P) == pytest.approx(np.mean(by_row))
+
+
+def test_chains_of_one_seed_have_the_same_pairs_in_one_order():
+    reversible, cyclic = (chains.markov_chain(17, jsd, np.random.default_rng(4)) for jsd in (0, math.log(2)))
+    np.testing.assert_allclose(reversible, reversible.T)
+    assert ((cyclic > 1e-12) <= (reversible > 0)).all()
+    assert not ((cyclic > 1e-12) & (cyclic.T > 1e-12)).any()
+
+
+def test_the_pairs_of_a_chain_are_balanced_and_follow_no_circle():
+    """On a circle, the tokens that follow a token are in one order, so no three of them are in a triangle."""
+    for size in (24, 33):
+        allowed = chains.tournament(size, np.random.default_rng(0))
+        assert not (allowed & allowed.T).any()
+        assert {*allowed.sum(axis=0)} == {*allowed.sum(axis=1)} == {(size - 1) // 2}
+        for row in allowed:
+            among = allowed[np.ix_(row, row)].astype(int)
+            assert np.trace(among @ among @ among) > 0
+
+
+def test_a_long_sample_has_the_chains_pairs():
+    P = chains.markov_chain(16, 0.4, np.random.default_rng(0))
+    ids = chains.sample(P, 100_000, np.random.default_rng(1))
+    text = Corpus.of(ids, 16)
+    assert symmetry.jsd_floor(text) == pytest.approx(0.4, abs=0.01)
+    np.testing.assert_allclose(text.table() / text.pair_counts.sum(), P / 16, atol=0.003)
+    assert chains.sample(P, 50, np.random.default_rng(1)).tolist() == ids[:50].tolist()
+
+
+@pytest.mark.parametrize(("size", "jsd"), [(16, -0.1), (16, 0.7), (15, 0.1)])
+def test_a_chain_that_does_not_exist_is_an_error(size, jsd):
+    with pytest.raises(ArgumentError, match=f"V of at least 16 and jsd in .* got V={size}, jsd={jsd}"):
+        chains.markov_chain(size, jsd, np.random.default_rng(0))
+
+
+# Calibrated paths
+
+
+def test_the_scale_and_the_weight_are_those_that_made_the_table():
+    rng = np.random.default_rng(0)
+    x, log_u = 50 * rng.standard_normal((40, 9)).astype(np.float32), rng.standard_normal(9).astype(np.float32)
+    Q = softmax(0.03 * x + 0.7 * log_u)
+    np.testing.assert_allclose(calibrated.fit(x, log_u, Q), [0.03, 0.7], rtol=0.01)
+    scale, weight = calibrated.fit(-x, log_u, Q)
+    assert scale == 0
+    grid = [(excess_of(Q, np.tile(w * log_u, (40, 1))), w) for w in np.linspace(0, 2, 401)]
+    assert weight == pytest.approx(min(grid)[1], abs=0.01), "the best without the path"
+
+
+def test_each_half_of_the_tokens_is_calibrated_by_the_other():
+    model, text = random_model(SMALL.with_head("untied")), some_corpus()
+    tokens = text.frequent()
+    before = calibrated.calibrate(paths.raw, model, text)(model, tokens)
+    # shuffle what follows each token of the second half; the counts of tokens stay
+    table, seen = text.table(), text.frequent(1)
+    rng = np.random.default_rng(0)
+    for token in tokens[1::2]:
+        table[token, seen] = rng.permutation(table[token, seen])
+    first, successors = np.nonzero(table)
+    starts = np.searchsorted(first, np.arange(V + 1))
+    shuffled = Corpus(text.ids, text.counts, starts, successors, table[first, successors].astype(int))
+    after = calibrated.calibrate(paths.raw, model, shuffled)(model, tokens)
+    np.testing.assert_array_equal(before[1::2], after[1::2])
+    assert not np.allclose(before[::2], after[::2])
+
+
+def test_a_path_that_has_the_pairs_at_another_scale_has_no_kl_left():
+    text = some_corpus()
+    counts = text.table() + 1e-3 * text.counts
+    seen = text.frequent(1)
+    A = np.zeros((V, V))
+    A[np.ix_(seen, seen)] = 7 * np.log(counts[np.ix_(seen, seen)] / text.counts[seen])
+    model = with_table(A)
+    scores = bigrams(model, text, None, calibrated.calibrated_paths(model, text))
+    assert scores["raw"]["kl"] > 1 > 0.05 > scores["raw+unigram"]["kl"]
+    assert scores["raw+unigram"]["top1"] > 0.95 > scores["unigram"]["top1"]
+
+
+@pytest.mark.parametrize("n_layer", [0, 2])
+def test_the_calibrated_paths_of_a_model_beside_the_unigram(n_layer):
+    text = some_corpus()
+    model = random_model(replace(SMALL, n_layer=n_layer))
+    done = []
+    found = calibrated.calibrated_paths(model, text, done.append)
+    known = {*calibrated.STRUCK_PARTS, *calibrated.PARTS}
+    assert found.keys() == (known if n_layer else known - {"mlp0+unigram"})
+    assert sum(done) == len(found) - 2
+    scores = bigrams(model, text, None, found)
+    for name in found:
+        if name.endswith("+unigram"):
+            assert scores[name]["kl"] < scores["unigram"]["kl"] + 0.05, (
+                "random paths add nothing, and cost little"
+            )
+            unseen = np.delete(found[name](model, text.frequent()), text.frequent(1), axis=1)
+            assert np.isneginf(unseen).all()
+    tokens = text.frequent()
+    expected = symmetry.without_diagonal(paths.normed(model, tokens), tokens)
+    np.testing.assert_array_equal(found["normed-diagonal"](model, tokens), expected)
+
+
+# Training
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_the_two_gradients_of_a_batch_add_up_to_those_of_training(head):
+    model = random_model(SMALL.with_head(head), dtype=np.float64)
+    ids = np.random.default_rng(0).integers(0, V, (3, 12))
+    grads = {name: np.zeros_like(array) for name, array in model.parameters.items()}
+    loss_and_gradients(model, ids[:, :-1], ids[:, 1:], grads)
+    numbers = dynamics.tied_gradients(model, ids[:, :-1], ids[:, 1:])
+    total = np.linalg.norm(grads["wte.weight"])
+    if head == "tied":
+        squares = numbers["embed"] ** 2 + numbers["head"] ** 2
+        assert total**2 == pytest.approx(squares + 2 * numbers["cosine"] * numbers["embed"] * numbers["head"])
+    else:
+        assert numbers["embed"] == pytest.approx(total)
+        assert numbers["head"] == pytest.approx(np.linalg.norm(grads["lm_head.weight"]))
+    one = dynamics.tied_gradients(model, ids[:1, :-1], ids[:1, 1:])
+    assert one == pytest.approx(gradients(model, ids[0]).whole())
+    assert one["embed"] != pytest.approx(numbers["embed"], rel=1e-3)
+
+
+def test_negative_gains(model):
+    model.parameters["ln_f.weight"][:] = 1
+    model.parameters["ln_f.weight"][[2, 5, 6]] = [-1, -1e-9, 0]
+    assert dynamics.negative_gains(model) == {"count": 2, "share": 2 / 21}
+
+
+def test_the_effective_rank_is_that_of_the_singular_values(monkeypatch):
+    monkeypatch.setattr(dynamics, "ROWS_AT_ONCE", 7)
+    rng = np.random.default_rng(0)
+    for shape in ((30, 11), (11, 30), (5, 5)):
+        W = rng.standard_normal(shape) * np.arange(1, shape[1] + 1)
+        s = np.linalg.svd(W, compute_uv=False)
+        p = s / s.sum()
+        assert dynamics.effective_rank(W) == pytest.approx(math.exp(-(p * np.log(p)).sum()), rel=1e-6)
+    assert dynamics.effective_rank(np.outer(np.arange(9.0), np.ones(4))) == pytest.approx(1, abs=1e-4)
+    assert dynamics.effective_rank(np.eye(6)) == pytest.approx(6)
+    assert dynamics.effective_rank(np.zeros((3, 2))) == 0

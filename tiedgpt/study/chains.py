@@ -1,0 +1,102 @@
+"""Markov chains whose asymmetry is chosen: texts on which the cost of a symmetric A is known.
+
+A circulation C [V, V] has the shares of pairs of a chain in which no pair occurs in both orders. The chain
+with the shares of pairs
+
+    M = (1 + t) / 2 C + (1 - t) / 2 C^T        t in [0, 1]
+
+goes along C, and with probability (1 - t) / 2 against it. The JSD of M and M^T (symmetry.py) is then exactly
+ln 2 - h, where h is the entropy of the coin (1 + t) / 2: 0 for t = 0, a reversible chain, and ln 2 for t = 1.
+The entropy of M is that of C plus h, so C is made less even when h is larger. All chains of one size have the
+same entropy rate, ln(V) / 2, and all tokens are equally often. Only the JSD differs.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ..errors import ArgumentError
+
+MIN_V = 16  # a smaller chain has too few pairs to choose an entropy
+
+
+def markov_chain(V: int, jsd: float, rng: np.random.Generator) -> np.ndarray:  # -> [V, V]
+    """A transition matrix P[a, b] = p(b|a) with a JSD of `jsd` nats, from 0 to ln 2.
+
+    The pairs and their order by frequency depend on `rng` only, so generators of the same seed make chains
+    that differ in the JSD alone. Raises ArgumentError for another jsd and for fewer than MIN_V tokens.
+    """
+    if not 0 <= jsd <= math.log(2) or V < MIN_V:
+        raise ArgumentError(f"expected V of at least {MIN_V} and jsd in [0, ln 2], got V={V}, jsd={jsd}")
+    coin = math.log(2) - jsd
+    t = bisect(lambda t: -binary_entropy((1 + t) / 2), -coin)
+    allowed = tournament(V, rng)
+    noise = rng.standard_normal((V, V))
+
+    def circulation(unevenness: float) -> np.ndarray:
+        return balance(np.where(allowed, np.exp(unevenness * (noise - noise.max())), 0))
+
+    wanted = math.log(V) / 2 - coin
+    unevenness = bisect(lambda x: -entropy_rate(circulation(x)), -wanted, high=20.0)
+    C = circulation(unevenness)
+    return (1 + t) / 2 * C + (1 - t) / 2 * C.T
+
+
+def tournament(V: int, rng: np.random.Generator) -> np.ndarray:  # -> [V, V] bool
+    """Pairs of which none is there in both orders, with each token as often first as second.
+
+    On a circle of tokens, each leads to the (V - 1) // 2 after it. Then triangles are reversed at random,
+    until no order of the tokens explains the pairs: a tied model with ln_f can learn those that follow a
+    circle (symmetry.py).
+    """
+    steps = (np.arange(V) - np.arange(V)[:, None]) % V
+    allowed = (steps > 0) & (steps <= (V - 1) // 2)
+    for a, b, c in rng.integers(V, size=(8 * V * V, 3)).tolist():
+        if allowed[a, b] and allowed[b, c] and allowed[c, a]:
+            allowed[[a, b, c], [b, c, a]] = False
+            allowed[[b, c, a], [a, b, c]] = True
+    return allowed
+
+
+def balance(table: np.ndarray) -> np.ndarray:  # [V, V] -> [V, V]
+    """The table with its rows and columns scaled until both add up to 1 [Sinkhorn 1964]."""
+    for _ in range(10_000):
+        table = table / table.sum(axis=0)
+        rows = table.sum(axis=1, keepdims=True)
+        table /= rows
+        if abs(rows - 1).max() < 1e-10:
+            break
+    return table
+
+
+def bisect(increasing: Callable[[float], float], wanted: float, low: float = 0.0, high: float = 1.0) -> float:
+    """The x in [low, high] for which increasing(x) = wanted."""
+    for _ in range(45):
+        middle = (low + high) / 2
+        low, high = (middle, high) if increasing(middle) < wanted else (low, middle)
+    return (low + high) / 2
+
+
+def binary_entropy(p: float) -> float:
+    return -sum(q * math.log(q) for q in (p, 1 - p) if q > 0)
+
+
+def entropy_rate(chain: np.ndarray) -> float:  # [V, V]
+    """The entropy of the next token given the one before, in nats: no model has a lower loss.
+
+    For a chain of markov_chain, in which all tokens are equally often.
+    """
+    return float(-(chain * np.log(np.where(chain > 0, chain, 1))).sum() / len(chain))
+
+
+def sample(chain: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:  # [V, V] -> [n]
+    """n token ids of a walk through the chain. The first token is drawn from all, each equally likely."""
+    limits = chain.cumsum(axis=1)
+    limits[:, -1] = 1
+    ids = np.empty(n, np.int64)
+    token = int(rng.integers(len(chain)))
+    for place, draw in enumerate(rng.random(n)):
+        ids[place] = token
+        token = int(limits[token].searchsorted(draw, side="right"))
+    return ids
