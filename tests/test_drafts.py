@@ -9,7 +9,7 @@ from test_generation import PROMPT, steps
 
 from tiedgpt import GPT2, Tokenizer, generate
 from tiedgpt.drafts import LONGEST_MATCH, MOST_GUESSES, Draft, LookupGuesser, guess_count
-from tiedgpt.errors import ArgumentError
+from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.generation import Sampling, TextSample, generate_text, random_streams
 
 N_CTX = 64
@@ -165,3 +165,12 @@ def test_a_draft_that_cannot_guess(model, source, message):
         source = GPT2.random(replace(model.config, **source))
     with pytest.raises(ArgumentError, match=message):
         generate(model, PROMPT, draft=source)
+
+
+def test_a_damaged_draft_model_is_named(model):
+    damaged = nearly(model, 1)
+    damaged.parameters["ln_f.bias"][:] = np.nan
+    draft = Draft(damaged, model)
+    draft.time = 0.0
+    with np.errstate(invalid="ignore"), pytest.raises(TiedGPTError, match=r"^the draft model: .* not finite"):
+        steps(model, [PROMPT], 9, Sampling(greedy=True), random_streams(7, 1), draft)

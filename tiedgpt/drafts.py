@@ -13,7 +13,7 @@ import numpy as np
 
 from . import machine
 from .config import Config
-from .errors import ArgumentError, short_repr
+from .errors import ArgumentError, TiedGPTError, short_repr
 from .model import GPT2, unembed
 from .parameters import count_parameters
 from .products import most_rows
@@ -123,7 +123,10 @@ class ModelGuesser:
         self.guessed, unread = [], text[self.start + self.cache.length :]
         for _ in range(count):
             final = self.model.hidden(unread, self.cache)
-            unread = [self.sampling.choose(unembed(final[-1], self.model.W_U), stream)]
+            try:
+                unread = [self.sampling.choose(unembed(final[-1], self.model.W_U), stream)]
+            except TiedGPTError as error:
+                raise TiedGPTError(f"the draft model: {error}") from error
             self.guessed += unread
         return self.guessed
 
