@@ -9,11 +9,9 @@ import asyncio
 import json
 import logging
 import os
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager
-from multiprocessing import resource_tracker
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -26,7 +24,7 @@ from distributed.security import Security
 
 from ..errors import TiedGPTError
 from ..text import note
-from .rows import open_job
+from .rows import ctrl_c_for_this_process_only, open_job
 from .shards import Shard
 
 CONNECT = 10  # seconds until a scheduler must have answered
@@ -59,24 +57,6 @@ def connect(workers: int | None, address: str | None) -> Iterator[Client]:
             raise TiedGPTError(f"no Dask scheduler at {address}: {error or 'no answer'}") from error
         client = Client(address, set_as_default=False, timeout=CONNECT)
         yield stack.enter_context(client)
-
-
-@contextmanager
-def ctrl_c_for_this_process_only() -> Iterator[None]:
-    """Block SIGINT, which the terminal sends to all processes, in those that are started here and later.
-
-    They inherit the block from the thread that starts them. The resource tracker of multiprocessing, which
-    would unblock SIGINT in that thread, is started before.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 async def _try(address: str) -> None:

@@ -2,9 +2,12 @@
 
 import hashlib
 import json
+import signal
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -153,6 +156,24 @@ def single_thread() -> None:
     """Give BLAS one thread from now on, because the number of threads changes the rounding."""
     if (blas := machine.openblas()) is not None:
         blas[1](1)
+
+
+@contextmanager
+def ctrl_c_for_this_process_only() -> Iterator[None]:
+    """Block SIGINT, which the terminal sends to all processes, in those that are started here and later.
+
+    They inherit the block from the thread that starts them. The resource tracker of multiprocessing, which
+    would unblock SIGINT in that thread, is started before.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _lock = Lock()

@@ -1,0 +1,275 @@
+"""The page: page.md with the figures of results.json in the place of their names; and its pictures.
+
+A name is in double braces, its parts are separated by ": ":
+
+    {{heads: 0/untied: loss}}                 set, kind, measure: 3.012 [2.998, 3.026]
+    {{heads: 0/untied - 0/tied: loss}}        a difference has a sign, and words if its interval holds 0
+    {{heads: 0/untied - 0/tied: loss@0.1}}    on the way, after this share of the steps
+    {{heads: 0/tied: loss: mean}}             the mean alone; any other format, as .1f, is that of the numbers
+    {{heads: 0/untied - 0/tied: loss? lower | higher | not different}}    words by the sign
+    {{header: layers: heads: */tied}}         a table's head, with a column for each kind that fits
+    {{row: tied: heads: */tied: loss}}        a row with these columns
+    {{value: text/jsd}}                       any other number, by its path
+
+$long is the most steps without layers, $low and $high the least and the highest JSD of the chains, $std the
+usual standard deviation of a random W_U.
+"""
+
+import json
+import re
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from .results import NONE_FOUND, Figure, Line, names_in, sign
+
+NOT_THE_WHOLE = (
+    "These are results of a part of the grid, with fewer seeds and shorter runs. They are not for citation, "
+    "and the words around them are about the whole grid."
+)
+PAGE = Path(__file__).with_name("page.md")
+
+
+def as_json(found: Line) -> str:
+    """results.json, with each figure on one line."""
+    text = json.dumps(found, indent=1, ensure_ascii=False)
+    return re.sub(r"\[[^][{}]*\]", lambda match: " ".join(match.group().split()), text) + "\n"
+
+
+# The figures
+
+
+def render(found: Line, page: str | None = None) -> str:
+    """The page with every name replaced. In the results of the whole grid, every name must be there."""
+    page = PAGE.read_text(encoding="utf-8") if page is None else page
+    for name, value in names_in(found["plan"]).items():
+        page = page.replace(f"${name}", value)
+    columns: list[str] = []  # of the table at hand
+    page = re.sub(
+        r"\{\{value: ([^{}]*)\}\}", lambda match: replacement(found, f"value: {match[1]}", columns), page
+    )
+    page = re.sub(r"\{\{(.*?)\}\}", lambda match: replacement(found, match[1], columns), page)
+    return page if found["plan"]["name"] == "whole" else f"*{NOT_THE_WHOLE}*\n\n{page}"
+
+
+def replacement(found: Line, name: str, columns: list[str]) -> str:
+    """What the page has in the place of a name. `columns` are those of the last header."""
+    first, *parts = (part.strip() for part in name.split(": "))
+    try:
+        if first == "value":
+            return path_value(found, *parts)
+        if first == "header":
+            title, where, what = parts
+            columns[:] = fitting(found, where, what)
+            return table_row([title, *columns]) + "\n" + table_row(["---"] * (1 + len(columns)))
+        if first == "row":
+            title, where, what, *rest = parts
+            kinds = fitting(found, where, what)
+            return table_row(
+                [title, *(cell(found, where, kinds[c], *rest) if c in kinds else "" for c in columns)]
+            )
+        return cell(found, first, *parts)
+    except (KeyError, ValueError, TypeError) as error:
+        if found["plan"]["name"] == "whole":
+            raise KeyError(f"{{{{{name}}}}} is not in the results") from error
+        return "-"
+
+
+def fitting(found: Line, where: str, what: str) -> dict[str, str]:
+    """The kinds, or differences, that fit a pattern with *, by what they have in the place of the *."""
+    kinds = {}
+    for kind in found["sets"][where]["differences" if " - " in what else "kinds"]:
+        place = re.match(f"{re.escape(what.partition('*')[0])}(.*?)(/| - |$)", kind)
+        if place and kind == what.replace("*", place[1]):
+            kinds[place[1]] = kind
+    if not kinds:
+        raise KeyError(what)
+    return kinds
+
+
+def table_row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def cell(found: Line, where: str, what: str, measure: str, form: str = ".3f") -> str:
+    """A figure, or words by its sign."""
+    measure, _, words = measure.partition("?")
+    figure = figure_of(found, where, what, measure)
+    if words:
+        lower, higher, same = (word.strip() for word in words.split("|"))
+        return {"-": lower, "+": higher, "0": same}[sign(figure)]
+    return show(figure, " - " in what, form)
+
+
+def figure_of(found: Line, where: str, what: str, measure: str) -> Figure:
+    of = found["sets"][where]["differences" if " - " in what else "kinds"][what]
+    measure, at, share = measure.partition("@")
+    if not at:
+        return of["measures"][measure]
+    steps = of["course"]["steps"]
+    return of["course"][measure][steps.index(round(float(share) * steps[-1]))]
+
+
+def show(figure: Figure, signed: bool, form: str = ".3f") -> str:
+    """A figure as text.
+
+    >>> show([1.0, 0.5, 1.5], False), show([-0.1, -0.5, 0.3], True, ".1f"), show([2.0, None, None], False)
+    ('1.000 [0.500, 1.500]', '-0.1 [-0.5, +0.3], no difference found', '2.000')
+    """
+    alone, form = form == "mean", ".3f" if form == "mean" else form
+    mean, *ends = (None if x is None else format(x, ("+" if signed else "") + form) for x in figure)
+    if alone or None in ends or ends == [mean, mean]:
+        return str(mean)
+    return f"{mean} [{', '.join(map(str, ends))}]" + f", {NONE_FOUND}" * (signed and sign(figure) == "0")
+
+
+def path_value(found: Line, path: str, form: str = "") -> str:
+    value: Any = found
+    for key in path.split("/"):
+        value = value[key]
+    if isinstance(value, (list, tuple)):
+        return ", ".join(format(x, form or "g") for x in value)
+    if isinstance(value, str):
+        return value
+    return format(value, form or (",d" if isinstance(value, int) else ".3f"))
+
+
+# The pictures
+
+# Okabe and Ito's colours, for colour-blind readers; the line styles are for printing in grey
+STYLES: dict[str, dict[str, Any]] = {
+    "tied": {"color": "#000000", "linestyle": "-", "marker": "o"},
+    "untied": {"color": "#D55E00", "linestyle": "--", "marker": "s"},
+    "zeros": {"color": "#009E73", "linestyle": ":", "marker": "^"},
+    "copy": {"color": "#0072B2", "linestyle": "-.", "marker": "v"},
+    "signs": {"color": "#0072B2", "linestyle": "-.", "marker": "v"},
+}
+
+
+def pictures(found: Line) -> dict[str, bytes]:
+    """The pictures by file name. Needs matplotlib."""
+    from matplotlib import rc_context
+
+    with rc_context({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False}):
+        drawn = {"chains.png": chains, "rates.png": rates, "course.png": course, "small.png": small}
+        return {name: png(draw(found)) for name, draw in drawn.items()}
+
+
+def figure(columns: int, rows: int = 1) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure as Drawing
+
+    drawing = Drawing(figsize=(9, 0.5 + 2.6 * rows), dpi=100, layout="constrained")
+    return drawing, drawing.subplots(rows, columns, squeeze=False)
+
+
+def png(drawing: Any) -> bytes:
+    """A PNG file with 256 colours, which makes it three times smaller."""
+    from PIL import Image
+
+    drawing.savefig(buffer := BytesIO())
+    Image.open(buffer).convert("RGB").quantize(256).save(small := BytesIO(), "png", optimize=True)
+    return small.getvalue()
+
+
+def draw(ax: Any, x: list[float], figures: list[Figure], **style: Any) -> None:
+    """The means as a line with marks, the intervals as a band."""
+    ax.plot(x, [f[0] for f in figures], ms=3, lw=1.2, **style)
+    if all(f[1] is not None for f in figures):
+        ax.fill_between(
+            x, [f[1] for f in figures], [f[2] for f in figures], color=style["color"], alpha=0.15, lw=0
+        )
+
+
+def depth(layers: str) -> str:
+    return {"0": "no layers", "1": "one layer"}.get(layers, f"{layers} layers")
+
+
+def chains(found: Line) -> Any:
+    """What the tie costs on a Markov chain, by its asymmetry."""
+    drawing, axes = figure(2)
+    jsds = found["plan"]["jsds"]
+    for ax, layers in zip(axes[0], ("0", "1"), strict=True):
+        labels = {"tied": "tied", "signs": "tied, gains of both signs", "untied": "untied"}
+        for head in labels if layers == "0" else ("tied", "untied"):
+            figures = [figure_of(found, "chains", f"{layers}/{jsd:g}/{head}", "excess") for jsd in jsds]
+            draw(ax, jsds, figures, label=labels[head], **STYLES[head])
+        ax.plot(
+            [0, jsds[-1]], [0, jsds[-1]], color="grey", lw=0.8, label="loss = JSD: the best symmetric table"
+        )
+        ax.set_title(depth(layers))
+        ax.set_xlabel("JSD of the chain's pairs and their reverse, nats (0: reversible)")
+    axes[0][0].set_ylabel("loss above the chain's own, nats")
+    axes[0][0].legend(frameon=False)
+    return drawing
+
+
+def rates(found: Line) -> Any:
+    """The pilot: held-out loss by learning rate."""
+    layers = found["plan"]["layers"]
+    drawing, axes = figure(len(layers))
+    for ax, n in zip(axes[0], layers, strict=True):
+        for head, name in {"tied": "tied", "untied": "random", "copy": "copy", "zeros": "zeros"}.items():
+            kind = found["rates"].get(f"text, {n} layers, {name}")
+            points = {float(rate): loss for rate, loss in kind["losses"].items() if loss} if kind else {}
+            if points:
+                ax.plot(list(points), list(points.values()), ms=3, lw=1.2, label=head, **STYLES[head])
+        ax.set_xscale("log")
+        ax.set_title(depth(str(n)))
+        ax.set_xlabel("learning rate")
+    axes[0][0].set_ylabel("held-out loss, nats per token")
+    axes[0][min(1, len(layers) - 1)].legend(frameon=False)
+    return drawing
+
+
+def course(found: Line) -> Any:
+    """During training: the gradients of the tied matrix, the signs of ln_f, the rank of the head."""
+    drawing, axes = figure(4)
+    kinds = found["sets"]["heads"]["kinds"]
+    titles = (
+        "tied: norm of the head's gradient\nover that of the embedding's",
+        "tied: cosine of the two gradients",
+        "tied: share of ln_f's gains below 0",
+        "one layer: effective rank of W_U",
+    )
+    for ax, title in zip(axes[0], titles, strict=True):
+        ax.set_title(title)
+        ax.set_xlabel("step")
+    colors = dict(zip(found["plan"]["layers"], ("#000000", "#0072B2", "#CC79A7"), strict=False))
+    for n, color in colors.items():
+        of = kinds[f"{n}/tied"]["course"]
+        style = {"color": color, "marker": "o", "label": depth(str(n))}
+        axes[0][0].plot(
+            of["steps"],
+            [h[0] / e[0] for h, e in zip(of["head"], of["embed"], strict=True)],
+            ms=3,
+            lw=1.2,
+            **style,
+        )
+        draw(axes[0][1], of["steps"], of["cosine"], **style)
+        draw(axes[0][2], of["steps"], of["negative_gains"], **style)
+    for head in ("tied", "untied", "copy", "zeros"):
+        of = kinds[f"1/{head}"]["course"]
+        draw(axes[0][3], of["steps"], of["rank_U"], label=head, **STYLES[head])
+    axes[0][0].set_yscale("log")
+    axes[0][0].legend(frameon=False)
+    axes[0][3].legend(frameon=False)
+    return drawing
+
+
+def small(found: Line) -> Any:
+    """A tenth of the text: held-out and training loss by the length of the training."""
+    layers = found["plan"]["small_layers"]
+    drawing, axes = figure(len(layers))
+    steps = found["plan"]["small_steps"]
+    for ax, n in zip(axes[0], layers, strict=True):
+        for measure, alpha in (("loss", 1.0), ("train", 0.4)):
+            for head in ("tied", "untied"):
+                figures = [figure_of(found, "small", f"{n}/{length}/{head}", measure) for length in steps]
+                label = f"{head}, {'held out' if measure == 'loss' else 'training text'}"
+                draw(ax, steps, figures, label=label, alpha=alpha, **STYLES[head])
+        ax.set_xscale("log")
+        ax.set_title(f"a tenth of the text, {depth(str(n))}")
+        ax.set_xlabel("steps of the whole training, each with its own schedule")
+    axes[0][0].set_ylabel("loss, nats per token")
+    axes[0][0].legend(frameon=False)
+    return drawing
