@@ -17,6 +17,7 @@ from tiedgpt.conventions import from_state_dict
 from tiedgpt.errors import ArgumentError
 from tiedgpt.mistakes import FITTED, formulas_of, known_mistakes
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
+from tiedgpt.text import parse_json
 
 MODELS = {
     "tiny": random_model(),
@@ -530,6 +531,8 @@ def test_loss_and_gradients_are_the_trainers():
             r"mlp.0.pre has shape \(2, 21, 99\); expected \(2, 21, 100\)$",
         ),
         ({"embed": np.array(["a"])}, "'embed' must be an array of floats, got <U1"),
+        ({"embed": np.array(1.0)}, r"'embed' must be an array of floats, got float64 \(\)"),
+        ({"embed": [[1.0], [1.0, 2.0]]}, "'embed' must be an array of floats: "),
         ({"hook_embed": np.zeros(3)}, "nothing to compare"),
         ({}, r"expected a dict of arrays, logits, a torch module or a function, got \{\}"),
         ("mine.npz", "expected a dict of arrays, .* got 'mine.npz'"),
@@ -641,6 +644,11 @@ def test_the_command(monkeypatch, capsys, tmp_path):
         assert (json.loads(out)["same"], code) == (False, 1)
         assert len(json.loads(out)["rows"]) == len(right)
 
+    np.savez(tmp_path / "nan.npz", ids=ids, embed=right["embed"] * np.nan)
+    code, out, _ = run_command(monkeypatch, capsys, "--with", tmp_path / "nan.npz", "--json")
+    assert (parse_json(out)["rows"][0]["yours"], code) == (None, 1)
+
+    np.savez(tmp_path / "only ids.npz", ids=ids)
     np.savez(tmp_path / "pickle.npz", embed=np.array([{}], dtype=object))
     (tmp_path / "text.npz").write_text("not an archive")
     (tmp_path / "empty").mkdir()
@@ -649,6 +657,7 @@ def test_the_command(monkeypatch, capsys, tmp_path):
         ("text.npz", "expected an .npz archive or a directory of .npy files"),
         ("empty", "there are no arrays in it"),
         ("none.npz", "No such file or directory"),
+        ("only ids.npz", "has no activations beside `ids`"),
         ("no ids.npz", "has no `ids`: add the token ids that the other model read"),
     ):
         code, out, err = run_command(monkeypatch, capsys, "--with", tmp_path / file)

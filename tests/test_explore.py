@@ -313,6 +313,9 @@ def test_the_source_is_the_functions_with_lines_that_matter(name):
     for number, line in enumerate(found["lines"], found["line"] - 1):
         assert "".join(piece for _, piece in line["pieces"]).strip() == text[number].strip()
     assert 1 <= sum(line["matters"] for line in found["lines"]) <= 8
+    pattern = SOURCES[name][1]
+    for part in [pattern] if name == "solve" else pattern.split("|"):
+        assert any(re.search(part, "".join(piece for _, piece in line["pieces"])) for line in found["lines"])
 
 
 def test_the_page_names_each_source_and_each_view():
@@ -372,6 +375,8 @@ WRONG = [
     ("next", {"top_p": 2}, "top_p must be"),
     ("generate", {"n": 201, "seed": 1}, "n must be a whole number from 1 to 200, got 201"),
     ("generate", {"n": 1, "seed": -1}, "seed must be"),
+    ("generate", {"n": 1, "seed": 1, "side": 7}, "side must be"),
+    ("toy", {"W_E": [[1, 2]] * 3, "P": [[-1] * 3] * 3, "solve_W_E": 1}, "every number of P must be above 0"),
     ("attention", {"layer": 2, "head": 0}, "layer must be a whole number from 0 to 1"),
     ("parts", {"removed": ["attn.9"]}, "no part of this model"),
     ("parts", {"removed": "x"}, "removed must be a list"),

@@ -1,6 +1,7 @@
 """Few rows times a weight: the numbers of one matrix product, from any thread and in a forked process."""
 
 import os
+import signal
 import threading
 
 import numpy as np
@@ -35,6 +36,13 @@ def case(rows, size, outputs, order="F", dtype=np.float64):
 def test_the_numbers_of_one_product(rows, size, outputs, order):
     x, weight = case(rows, size, outputs, order)
     np.testing.assert_allclose(product(x, weight), x @ weight, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 40, 90])
+def test_the_dtype_is_that_of_a_product(rows):
+    x, weight = case(rows, 50, 400)
+    assert product(x, weight.astype(np.float32)).dtype == np.float64
+    assert product(x.astype(np.float32), weight).dtype == np.float64
 
 
 def test_rows_that_do_not_lie_side_by_side():
@@ -102,6 +110,34 @@ def test_an_error_in_either_half_is_raised_and_the_next_call_works(which):
         machine.in_two_threads(*([fail, int] if which == 0 else [int, fail]))
     x, weight = case(3, 100, 200)
     np.testing.assert_allclose(product(x, weight), x @ weight, rtol=1e-10)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs pthread_kill")
+def test_an_interrupt_while_waiting_leaves_the_next_calls_right(monkeypatch):
+    """As after a Ctrl-C at a prompt: the answer of the interrupted call is not that of the next one."""
+    release = threading.Event()
+
+    def interrupted():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        release.wait(5)
+
+    with pytest.raises(KeyboardInterrupt):
+        machine.in_two_threads(int, interrupted)
+    for _ in range(2):
+        done = []
+        threading.Timer(0.05, release.set).start()
+        machine.in_two_threads(int, lambda done=done: done.append(release.wait(5)))
+        assert done == [True]
+        release.clear()
+
+
+def test_the_callers_errstate_holds_in_both_threads():
+    seen = []
+    with np.errstate(over="raise"):
+        machine.in_two_threads(
+            lambda: seen.append(np.geterr()["over"]), lambda: seen.append(np.geterr()["over"])
+        )
+    assert seen == ["raise", "raise"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -8,7 +8,7 @@ import pytest
 from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
-from tiedgpt.errors import ArgumentError
+from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.ops import softmax
 from tiedgpt.study import calibrated, chains, direct_path, dynamics, fits, paths, symmetry
 from tiedgpt.study.bigrams import bigrams
@@ -84,6 +84,8 @@ def test_the_floor_of_known_tables_and_its_bounds():
     assert symmetry.jsd_floor(pairs + pairs.T) == 0
     assert symmetry.jsd_floor(np.roll(np.eye(7), 1, axis=1)) == pytest.approx(math.log(2))
     assert symmetry.jsd_floor(np.zeros((3, 3))) == 0
+    small = np.array([[0, 200], [100, 0]], np.uint8)
+    assert symmetry.jsd_floor(small) == symmetry.jsd_floor(small.astype(float))
 
 
 def test_the_floor_of_a_corpus_is_that_of_its_table():
@@ -378,3 +380,10 @@ def test_the_effective_rank_is_that_of_the_singular_values(monkeypatch):
     assert dynamics.effective_rank(np.outer(np.arange(9.0), np.ones(4))) == pytest.approx(1, abs=1e-4)
     assert dynamics.effective_rank(np.eye(6)) == pytest.approx(6)
     assert dynamics.effective_rank(np.zeros((3, 2))) == 0
+
+
+def test_what_has_no_asymmetry_or_rank():
+    assert symmetry.text_asymmetry(np.zeros((3, 3))) is None
+    assert symmetry.text_asymmetry(np.array([[5]])) is None
+    with pytest.raises(TiedGPTError, match="not finite"):
+        dynamics.effective_rank(np.full((3, 2), np.nan))

@@ -322,4 +322,7 @@ def kind_of(name: str) -> str:
 
 def is_float64(array: Array) -> bool:
     """Whether an array was computed in float64: not if float32 holds all of its numbers."""
-    return array.dtype == np.float64 and not np.array_equal(array.astype(np.float32), array, equal_nan=True)
+    with np.errstate(over="ignore"):
+        return array.dtype == np.float64 and not np.array_equal(
+            array.astype(np.float32), array, equal_nan=True
+        )

@@ -17,6 +17,7 @@ import numpy as np
 from .checkpoints.names import MODELS
 from .config import Config
 from .errors import ArgumentError, short_repr
+from .machine import weight_order
 from .model import GPT2, Array
 from .parameters import Parameters, parameter_shapes
 
@@ -113,10 +114,14 @@ def as_floats(value: Any, name: str) -> Array:
     if hasattr(value, "detach"):  # a torch tensor; NumPy has no bfloat16
         value = value.detach().cpu()
         value = (value if str(value.dtype) == "torch.float64" else value.float()).numpy()
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiu":
-        raise ArgumentError(f"{name} must be an array of floats, got {array.dtype}")
-    return array.astype(np.float64 if array.dtype == np.float64 else np.float32)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of unequal lengths
+        raise ArgumentError(f"{name} must be an array of floats: {error}") from error
+    if array.dtype.kind not in "fiu" or array.ndim == 0:
+        raise ArgumentError(f"{name} must be an array of floats, got {array.dtype} {array.shape}")
+    with np.errstate(over="ignore"):  # from integers and other floats
+        return array.astype(np.float64 if array.dtype == np.float64 else np.float32)
 
 
 def shape_error(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> ArgumentError:
@@ -198,4 +203,8 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
     if not any(name.endswith("bias") for name in arrays):
         shapes = parameter_shapes(config).items()
         arrays |= {name: np.zeros(shape, np.float32) for name, shape in shapes if name.endswith("bias")}
-    return GPT2(config, {name: np.ascontiguousarray(array, dtype) for name, array in arrays.items()})
+    parameters = {
+        name: np.asarray(array, dtype, order=weight_order(name, array.shape))
+        for name, array in arrays.items()
+    }
+    return GPT2(config, parameters)

@@ -57,8 +57,10 @@ class TiedGPT(TemplateLM):
         pairs = enumerate(zip(ids, self.cached, strict=False))
         common = next((n for n, (a, b) in pairs if a != b), min(len(ids), len(self.cached)))
         self.cache.length = start = min(common, len(ids) - last)
+        self.cached = []  # if reading is interrupted, the cache holds nothing
+        final = self.model.hidden(ids[start:], self.cache)
         self.cached = ids
-        return self.model.hidden(ids[start:], self.cache)[-last:]
+        return final[-last:]
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any

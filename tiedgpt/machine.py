@@ -146,19 +146,33 @@ class _SecondThread:
 
     def __init__(self) -> None:
         self.free = Lock()
-        self.work: SimpleQueue[Callable[[], Any]] = SimpleQueue()
-        self.done: SimpleQueue[BaseException | None] = SimpleQueue()
+        self.work: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[BaseException | None]]] = SimpleQueue()
         Thread(target=self._run, daemon=True).start()
+
+    def start(self, function: Callable[[], Any]) -> Callable[[], BaseException | None]:
+        """Call `function` in the thread, with the caller's np.errstate. The result waits for its error.
+
+        Each call has its own queue: after a Ctrl-C during the wait, the next call must not get this answer.
+        """
+        errors = np.geterr()
+
+        def work() -> None:
+            with np.errstate(**errors):
+                function()
+
+        done: SimpleQueue[BaseException | None] = SimpleQueue()
+        self.work.put((work, done))
+        return done.get
 
     def _run(self) -> None:
         while True:
-            function = self.work.get()
+            function, done = self.work.get()
             try:
                 function()
-                self.done.put(None)
+                done.put(None)
             except BaseException as error:
-                self.done.put(error)
-            del function  # or its arrays would live until the next call
+                done.put(error)
+            del function, done  # or the function's arrays would live until the next call
 
 
 @cache
@@ -166,22 +180,29 @@ def _second_thread() -> _SecondThread:
     return _SecondThread()
 
 
-if hasattr(os, "register_at_fork"):  # a forked process has no such thread
-    os.register_at_fork(after_in_child=_second_thread.cache_clear)
+def _after_fork() -> None:
+    """A forked process has only the thread that forked: no second thread, and none that holds the lock."""
+    global _lock
+    _second_thread.cache_clear()
+    _lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> None:
-    """Call both, at the same time if a core is free for the second. BLAS then uses one thread for each."""
+    """Call both, at the same time unless another call does so. BLAS then uses one thread for each."""
     if not _saved and reading_threads() > 1:
         helper = _second_thread()
         if helper.free.acquire(blocking=False):
             try:
                 with one_blas_thread():
-                    helper.work.put(second)
+                    wait = helper.start(second)
                     try:
                         first()
                     finally:
-                        error = helper.done.get()
+                        error = wait()
                 if error is not None:
                     raise error
                 return

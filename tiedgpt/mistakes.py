@@ -20,7 +20,8 @@ from .ops import layer_norm, log_softmax, softmax
 from .run import Tape
 
 # How each activation is computed. Names with dots are those of the tape and of the parameters; N is the
-# layer's number. ACT, EPS, SCALE and HEAD depend on the model's configuration. resid_pre.N is a copy.
+# layer's number. ACT, EPS, SCALE and HEAD depend on the model's configuration. resid_pre.N is
+# given: the embedding, or resid_post of the layer before.
 FORMULAS = """
 embed           wte.weight[ids] + rows(wpe.weight, positions)
 resid_pre.N     resid_pre.N
@@ -64,7 +65,8 @@ HALVES = ("bfloat16", "float16")
 # These fit the other model's numbers as they are, so any other explanation is better.
 FITTED = ("is rounded to", "has another output matrix")
 
-# What "yours ..." does, and what it changes in the formulas: regular expression -> replacement.
+# Each mistake: the end of the sentence "yours ...", and its changes to the formulas, regular expression ->
+# replacement.
 MISTAKES: list[tuple[str, dict[str, str]]] = [
     *((f"is {says}", {"ACT": name}) for name, says in FUNCTIONS.items()),
     ("has no activation function", {"ACT": ""}),
@@ -115,7 +117,7 @@ MISTAKES: list[tuple[str, dict[str, str]]] = [
 
 
 def known_mistakes(config: Config) -> list[tuple[str, dict[str, str]]]:
-    """For a model of this configuration, what "yours ..." does, and the formulas that are wrong then."""
+    """For a model of this configuration, the end of the sentence "yours ..." and the wrong formulas."""
     right = formulas_of(config, {})
     mistakes = []
     for says, changes in MISTAKES:

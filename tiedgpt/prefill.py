@@ -27,9 +27,8 @@ class CachePiece:
         self.length = cache.length + offset  # tokens before this piece
         self.cache = cache
         self.before = before
-        self.filled = [
-            Event() for _ in range(cache.config.n_layer)
-        ]  # of each layer: set when its cache is complete up to this piece's end
+        # Of each layer: set when its cache is complete up to this piece's end.
+        self.filled = [Event() for _ in range(cache.config.n_layer)]
         self.cancelled = False
 
     def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

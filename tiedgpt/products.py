@@ -21,9 +21,9 @@ BLOCK = 2**16  # elements of a matrix that is multiplied row by row: 256 kB, whi
 
 
 def most_rows() -> int:
-    """The most rows for which a stack takes less time than packing.
+    """The most rows for which a stack takes less time than packing, as measured on two cores.
 
-    Measured on two cores. With more than MAX_THREADS cores, BLAS's own threads are faster than two.
+    1 if BLAS has more than MAX_THREADS threads: two would leave most cores idle.
     """
     threads = machine.blas_threads()
     if threads is None or threads > machine.MAX_THREADS:
@@ -48,7 +48,8 @@ def stacked_product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, 
     small = machine.has_small_kernels()
     n = min(MAX_OUTPUTS, max(8, SMALL // (R * size) // 8 * 8)) if small else max(1, BLOCK // size)
     whole = outputs // n * n
-    out = np.empty((outputs, R), weight.dtype)
+    dtype = np.result_type(rows, weight)
+    out = np.empty((outputs, R), dtype)
     if small:
         stack = weight.T[:whole].reshape(-1, n, size)  # a view
         columns = rows.T  # [in, R]; as a view, 2 to 4 rows take less time than with a copy
@@ -56,7 +57,7 @@ def stacked_product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, 
     else:  # one product for each block and row
         stack = weight.T[:whole].reshape(-1, 1, n, size)
         columns = rows[:, :, None]  # [R, in, 1]
-        results = np.empty((len(stack), R, n, 1), weight.dtype)  # np.matmul follows the order of its output
+        results = np.empty((len(stack), R, n, 1), dtype)  # np.matmul follows the order of its output
     half = math.ceil(len(stack) / 2)
     machine.in_two_threads(
         lambda: np.matmul(stack[:half], columns, out=results[:half]),

@@ -42,9 +42,13 @@ def run(args: argparse.Namespace) -> None:
     ids, targets = arrays.pop("ids", None), arrays.pop("targets", None)
     if ids is None:
         raise ArgumentError(f"{args.arrays} has no `ids`: add the token ids that the other model read")
+    if not arrays:
+        raise ArgumentError(f"{args.arrays} has no activations beside `ids`")
     model = common.load(open_checkpoint(common.find(args.model)[1]), args.head)
     report = compare(model, arrays, ids, targets)
-    print(json.dumps({"same": report.first is None, **asdict(report)}) if args.json else report)
+    document = json.dumps({"same": report.first is None, **asdict(report)})
+    # NaN and Infinity, which are not JSON, become null.
+    print(json.dumps(json.loads(document, parse_constant=lambda _: None)) if args.json else report)
     if report.first:
         raise SystemExit(1)
 

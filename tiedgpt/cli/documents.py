@@ -1,6 +1,6 @@
-"""The flags of `--jsonl`, of `tiedgpt score` and `tiedgpt generate`. run_documents.py does the work.
+"""The flags of `tiedgpt score --jsonl` and `tiedgpt generate --jsonl`. run_documents.py does the work.
 
-It is a module of its own, and imported for `--jsonl` only: its imports take 15 ms.
+run_documents.py is imported for `--jsonl` only: its imports take 15 ms.
 """
 
 import argparse

@@ -223,7 +223,8 @@ def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Che
     check_draft_model(draft.config, checkpoint.config)
     if vocabulary(read_tokenizer(path), draft) != vocabulary(tokenizer, checkpoint):
         raise ArgumentError(
-            f"--draft {short_repr(source)} has another vocabulary: its tokens are other texts"
+            f"--draft {short_repr(source)} has another vocabulary: "
+            "its merges or special tokens are not those of the model"
         )
     return draft
 

@@ -283,14 +283,14 @@ GROUPS = (
     Group(
         "Is A = W_E W_U symmetric?",
         {
-            "direct_path.asymmetry": "|A - A^T| / |A|",
+            "direct_path.asymmetry": "|A - A^T| / |A|, all tokens",
             "direct_path.asymmetry_frequent": "Frequent tokens, without means",
             "corpus.asymmetry": "The corpus's log counts",
         },
         "A[s, t] is the score that token s by itself, without any layer, gives to t as the next token. 0: "
         '"York" after "New" scores the same as "New" after "York", as in every tied model. 1.414: the two '
-        "scores are unrelated, or depend on t only. The other rows leave out what depends on s only or on t "
-        "only; the last is that of a model that has learned all pairs.",
+        "scores are unrelated, or depend on t only. The other two rows leave out what depends on s only or "
+        "on t only. The last row is for the logarithms of the corpus's own pairs.",
     ),
     Group(
         "What does a symmetric A cost on this corpus?",
@@ -383,7 +383,7 @@ GROUPS = (
         "more frequent, the longer; -1: the more frequent, the shorter.",
     ),
     Group(
-        "What shape has the head, and what changes it?",
+        "The output head in numbers",
         {
             "negative_gains.count": "Gains of ln_f below 0",
             "effective_rank.W_E": "Effective rank of W_E",

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from ..generation import Sampling
-from ..model import attention, unembed, unembedding
+from ..model import attend, unembed, unembedding
 from ..parameters import count_matrices
 from ..study.attribution import attribute
 from ..study.direct_path import asymmetry
@@ -40,7 +40,7 @@ SOURCES: dict[str, tuple[Callable[..., Any], str]] = {
     "mlp0": (mlp0, r"post|wanted"),
     "final_logits": (final_logits, r"final = |return"),
     "attribute": (attribute, r"d = \(d|by_head = |@ d"),
-    "attention": (attention, r"scores = |pattern = |heads = "),
+    "attend": (attend, r"scores = |pattern = |return"),
     "embed_backward": (embed_backward, r"d_embed|not tied|dwte\["),
     "head_backward": (head_backward, r"logits = |piece.T"),
     "count_matrices": (count_matrices, r"matrix = |saving = "),

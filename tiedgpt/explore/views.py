@@ -132,6 +132,8 @@ class Views:
         """
         ids, n = self.prompt(query), whole(query, "n", 1, MAX_NEW_TOKENS)
         seed, only = whole(query, "seed", 0, 2**32), query.get("side")
+        if only is not None:
+            whole(query, "side", 0, len(self.sides) - 1)
         given = sampling_of(query)
         running: dict[Any, Any] = {}
         for number, model in enumerate(self.models(query)):
@@ -286,6 +288,7 @@ class Views:
         """The three words: the scores and predictions of each way to solve for them."""
         W_E, P = (numbers(query, name) for name in ("W_E", "P"))
         if query.get("solve_W_E"):
+            toy.solve(W_E, P)  # raises for numbers that have no solution
             W_E = toy.embedding_of(P, len(W_E[0])).tolist()
         listed = lambda x: x.tolist() if isinstance(x, np.ndarray) else x  # noqa: E731
         solved = toy.solve(W_E, P).items()

@@ -62,7 +62,9 @@ def calibrate(path: Path, model: GPT2, corpus: Corpus) -> Path:
     log_u = np.log(corpus.counts[seen] / corpus.counts.sum()).astype(np.float32)
     in_second = np.zeros(model.config.vocab_size, bool)
     in_second[tokens[1::2]] = True
-    most = max(1, MAX_LOGITS // seen.size)  # tokens that are fitted to: two numbers need no more
+    most = max(
+        1, MAX_LOGITS // model.config.vocab_size
+    )  # tokens that are fitted to: two numbers need no more
     fitted = []
     for half in (tokens[1::2], tokens[::2]):  # the first tokens are scored by what fits the second half
         half = half[np.linspace(0, half.size - 1, min(half.size, most)).astype(int)]

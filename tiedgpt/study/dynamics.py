@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import TiedGPTError
 from ..model import GPT2
 from .direct_path import ROWS_AT_ONCE
 from .gradients import batch_gradients
@@ -37,6 +38,8 @@ def effective_rank(W: np.ndarray) -> float:  # [m, n] -> in [1, min(m, n)]
     for start in range(0, len(W), ROWS_AT_ONCE):
         rows = W[start : start + ROWS_AT_ONCE].astype(np.float64)
         squares += rows.T @ rows
+    if not np.isfinite(squares).all():
+        raise TiedGPTError("a matrix with numbers that are not finite has no effective rank")
     s = np.sqrt(np.maximum(np.linalg.eigvalsh(squares), 0))
     p = s[s > 0] / s.sum()
     return float(np.exp(-(p @ np.log(p)))) if p.size else 0.0

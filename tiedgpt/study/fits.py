@@ -32,9 +32,7 @@ TOLERANCE = 1e-7  # nats
 MEMORY = 10  # steps from which L-BFGS estimates the curvature
 POWER = 0.4  # rows of W_E are fitted in units of share^-POWER: rare tokens have small gradients
 EPS = 1e-5  # of ln_f
-LOWEST = (
-    -60.0
-)  # lower scores, less than that of the best of their row, are raised to it: e^-90 is slow to compute
+LOWEST = -60.0  # scores further below the best of their row are raised to this: float32 is slow near e^-90
 
 Parts = dict[str, np.ndarray]
 
@@ -174,7 +172,7 @@ def lbfgs(
         for s, y, sy in reversed(history):
             factors.append(np.vdot(s, direction) / sy)
             direction -= factors[-1] * y
-        direction *= history[-1][2] / np.vdot(y0 := history[-1][1], y0) if history else 1 / norm(gradient)
+        direction *= history[-1][2] / np.vdot(y0 := history[-1][1], y0) if history else 1 / length(gradient)
         for (s, y, sy), factor in zip(history, reversed(factors), strict=True):
             direction += (factor - np.vdot(y, direction) / sy) * s
         slope, size = float(np.vdot(gradient, direction)), x.dtype.type(1)
@@ -199,5 +197,6 @@ def lbfgs(
     return x, curve
 
 
-def norm(x: np.ndarray) -> float:
+def length(x: np.ndarray) -> float:
+    """The Euclidean length, to divide by: 1 if it is 0."""
     return float(np.linalg.norm(x)) or 1.0

@@ -31,9 +31,8 @@ Three remarks.
       A[a, b] = s_b sum_i g_i n_a[i] n_b[i]  +  (g . n_a) u_b  +  bias . W_E[b]
 
   The first term is symmetric but for the factor s_b of each column. The second is a product w_a u_b. It is
-  enough for pairs that follow a circle, such as a before b if (w_a, u_a) is at most half a turn before (w_b,
-  u_b). The best fit of this form to tinyshakespeare (fits.py, "ln_f") is 0.10 nats above the text's bigrams,
-  and the floor is 0.59.
+  enough for a cycle, such as tokens 0, 1, 2, 0, ..., whose JSD is ln 2. The best fit of this form to
+  tinyshakespeare (fits.py, "ln_f") is 0.10 nats above the text's bigrams, and the floor is 0.59.
 - Without the condition on the counts the least excess is lower than the JSD. If c are the shares of the
   second tokens, A = log S has an excess of JSD - KL(m || (m + c) / 2). The two ends of a text of N tokens
   change it by about 1 / N.
@@ -48,9 +47,11 @@ from .solved import PRIOR
 def jsd_floor(pairs: np.ndarray | Corpus) -> float:
     """The Jensen-Shannon divergence of M and M^T in nats, from the counts or shares of pairs [V, V].
 
-    At most ln 2 = 0.693. The least excess of a bigram model with a symmetric A. 0 without pairs.
+    At most ln 2 = 0.693; 0 without pairs. If every token is as often first as second, which is true of a text
+    up to its two ends, it is the least excess of a bigram model with a symmetric A.
 
-    >>> jsd_floor(np.array([[3, 1], [1, 0]])), round(jsd_floor(np.array([[0, 1], [0, 0]])), 3)
+    >>> cycle = np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]])
+    >>> jsd_floor(np.array([[3, 1], [1, 0]])), round(jsd_floor(cycle), 3)
     (0.0, 0.693)
     """
     if isinstance(pairs, Corpus):
@@ -59,7 +60,7 @@ def jsd_floor(pairs: np.ndarray | Corpus) -> float:
     else:
         V = len(pairs)
         first, second = np.nonzero(pairs)
-        counts = pairs[first, second]
+        counts = pairs[first, second].astype(np.float64)
     if not counts.size:
         return 0.0
     keys, reversed_keys = first * V + second, second * V + first  # keys are sorted
@@ -68,18 +69,20 @@ def jsd_floor(pairs: np.ndarray | Corpus) -> float:
     return float(counts @ np.log(2 * counts / (counts + opposite)) / counts.sum())
 
 
-def text_asymmetry(pairs: np.ndarray) -> float:  # [V, V]
+def text_asymmetry(pairs: np.ndarray) -> float | None:  # [V, V]
     """|A - A^T| / |A| for A the log bigram table of a text, with the means of its rows and columns removed.
 
-    As `asymmetry` of direct_path.py with centred=True. `pairs` are counts; give it those among frequent
-    tokens. Zeros: PRIOR pairs in proportion to the next tokens' counts are added to each row. On
-    tinyshakespeare a PRIOR of 0.000001 or 100 changes the result by less than 0.01.
+    `pairs` are counts of pairs of frequent tokens. None for fewer than two tokens. Zeros: PRIOR pairs in
+    proportion to the next tokens' counts are added to each row. On tinyshakespeare a PRIOR of 0.000001 or 100
+    changes the result by less than 0.01.
 
     The means are removed because they say nothing about symmetry. A mean of a row changes no prediction. The
     means of columns are the token counts, and a table of these alone has an asymmetry of sqrt(2).
     """
     shares = pairs.sum(axis=0) / max(1, pairs.sum())
     seen = np.flatnonzero(shares)
+    if seen.size < 2:
+        return None
     A = np.log(pairs[np.ix_(seen, seen)] + PRIOR * shares[seen])
     A -= A.mean(axis=1, keepdims=True)
     A -= A.mean(axis=0)
