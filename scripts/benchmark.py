@@ -230,7 +230,9 @@ def measure(rows: list[Row], repeats: int, notes: list[str], warm_up: int = 1) -
     with tqdm(total=total, unit=" measurements", leave=False) as progress:
         for number in range(-warm_up, repeats):
             for row in rows:
-                for side, turn in list(row.turns.items()):
+                turns = list(row.turns.items())
+                begin = number % max(1, len(turns))  # so that no side always follows the same one
+                for side, turn in turns[begin:] + turns[:begin]:
                     time.sleep(PAUSE)
                     try:
                         figure = turn()
