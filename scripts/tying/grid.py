@@ -95,8 +95,12 @@ class Plan:
     layers: tuple[int, ...] = (0, 1, 4)
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
     pilot_seeds: tuple[int, ...] = (101, 102)
-    rates: tuple[float, ...] = (2e-3, 4e-3, 8e-3, 1.6e-2)
-    more_rates: tuple[float, ...] = (3.2e-2, 6.4e-2)  # without layers
+    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
+    more_rates: tuple[float, ...] = (
+        1.6e-2,
+        3.2e-2,
+        6.4e-2,
+    )  # the fewer parts a model has, the higher its rate
     first_rate: float = 3e-3  # that of the earlier version of this experiment
     steps: tuple[int, ...] = (200, 800, 3200)  # to convergence, without layers
     small_steps: tuple[int, ...] = (50, 100, 200, 400)  # on a tenth of the text
@@ -128,9 +132,18 @@ class Plan:
         return [
             replace(kind, lr=lr, seed=seed)
             for kind in kinds
-            for lr in self.rates + self.more_rates * (kind.layers == 0)
+            for lr in self.rates_of(kind)
             for seed in self.pilot_seeds
         ]
+
+    def rates_of(self, kind: Run) -> tuple[float, ...]:
+        """The rates at which the pilot tries a kind of model."""
+        rates = self.rates + self.more_rates
+        if kind.layers == 0:
+            return rates[1:]
+        if kind.off or kind.text == "chain":
+            return rates[1 : len(self.rates) + 1]
+        return self.rates
 
     # The sets
 
@@ -261,7 +274,7 @@ QUICK = Plan(
     seeds=(1, 2, 3),
     pilot_seeds=(101,),
     rates=(2e-3, 4e-3, 8e-3),
-    more_rates=(1.6e-2, 3.2e-2),
+    more_rates=(1.6e-2, 3.2e-2, 6.4e-2),
     steps=(100, 400, 1600),
     small_steps=(50, 100, 200),
     small_layers=(1,),
