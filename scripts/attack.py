@@ -468,15 +468,19 @@ class Attack:
                 yield number, list(attempt(random.Random(f"{kind} {self.seed} {number}"), number, place))
 
     def run_all(self, end: float, files_at_least: int) -> None:
-        """Tries of all kinds in turn, as many at a time as there are cores, until the time is over."""
+        """Tries of all kinds in turn, as many at a time as there are cores, until the time is over.
+
+        On a slow machine it takes longer: every kind has its turn.
+        """
         numbers: Counter[str] = Counter()
-        kinds, lock = itertools.cycle(KINDS), threading.Lock()
+        kinds, untried, lock = itertools.cycle(KINDS), {*KINDS}, threading.Lock()
 
         def run(_: int) -> None:
             while True:
                 with lock:
-                    over, kind = time.monotonic() > end, next(kinds)
-                    kind = "files" if over else kind
+                    over = time.monotonic() > end and not untried
+                    kind = "files" if over else next(kinds)
+                    untried.discard(kind)
                     if over and numbers["files"] >= files_at_least:
                         return
                     count = BATCH if kind in ("files", "command lines") else 1
@@ -489,6 +493,7 @@ class Attack:
                 list(pool.map(run, range(cores)))
             finally:  # after Ctrl-C, no further try
                 end = files_at_least = 0
+                untried.clear()
 
 
 def main() -> int:
