@@ -29,7 +29,8 @@ from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.calibrated import calibrated_paths
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import direct_path
-from tiedgpt.study.dynamics import effective_rank, tied_gradients
+from tiedgpt.study.dynamics import effective_rank
+from tiedgpt.study.gradients import batch_gradients
 from tiedgpt.study.similarity import embeddings
 from tiedgpt.study.swap import losses
 from tiedgpt.study.symmetry import jsd_floor, text_asymmetry
@@ -242,7 +243,7 @@ def test_study_json(run, checkpoint, untied_checkpoint, text_file):
         )
         assert report["effective_rank"]["W_U"] == pytest.approx(effective_rank(model.W_U))
         ids = text.ids[None, -model.config.n_ctx - 1 :]
-        assert_alike(report["gradients"], tied_gradients(model, ids[:, :-1], ids[:, 1:]))
+        assert_alike(report["gradients"], batch_gradients(model, ids[:, :-1], ids[:, 1:]).whole())
         assert_alike(report["direct_path"], direct_path(model, text))
         assert_alike(report["embeddings"], embeddings(model, text, tied_W_E))
         assert_alike(report["loss"], losses(model, text.ids))

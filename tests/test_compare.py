@@ -397,9 +397,8 @@ def test_a_random_difference_is_none_of_the_known(name):
             report = compare(model, tape | {where: tape[where] + change}, ids)
             assert report.first.name == where
             assert report.diagnosis == [f"{where}: this is none of the known mistakes"], str(change)
-    near = dict(
-        planted(model, ids, "is the exact gelu (erf)")
-    )  # nearly a known mistake, but not up to rounding
+    # nearly a known mistake, but not up to rounding
+    near = dict(planted(model, ids, "is the exact gelu (erf)"))
     near["mlp.0.post"] = near["mlp.0.post"] + np.float32(0.1) * (near["mlp.0.post"] - tape["mlp.0.post"])
     assert compare(model, near, ids).diagnosis[0] == "mlp.0.post: this is none of the known mistakes"
     parameters = dict(model.parameters)
@@ -424,9 +423,7 @@ def test_names_of_every_convention():
     }
     llm_c = {"encoded": tape["embed"], "lnf": tape["final"], "logits": tape["logits"]}
     lens = {"ln_final": tape["final"], "unembed": tape["logits"], "hook_embed": tape["embed"]}
-    lens["embed.hook_out"] = lens["pos_embed.hook_out"] = (
-        2 * tape["embed"]
-    )  # not ours: accepted, not compared
+    lens["embed.hook_out"] = lens["pos_embed.hook_out"] = 2 * tape["embed"]  # accepted, not compared
     stacked = {
         "ln1": "attn.N.in", "qkv": "attn.N.qkv", "att": "attn.N.pattern", "attproj": "attn.N.out",
         "residual2": "resid_mid.N", "ln2": "mlp.N.in", "fch": "mlp.N.pre", "fch_gelu": "mlp.N.post",

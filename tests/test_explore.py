@@ -137,9 +137,8 @@ def test_generate(server, models, ids):
 
 def test_generate_for_one_side_and_to_the_end_of_the_text(views, models):
     eos = replace(CONFIG, eos_token_id=7)
-    model = GPT2(
-        eos, {**models[0].parameters, "wte.weight": np.zeros_like(models[0].W_E)}
-    )  # all tokens alike
+    all_alike = np.zeros_like(models[0].W_E)
+    model = GPT2(eos, {**models[0].parameters, "wte.weight": all_alike})
     alone = Views(sides_of([("one", model)]), Tokenizer([]), None, "")
     lines = list(
         alone.generate({"text": "a", "n": 200, "seed": 1, "side": 1, "temperature": 100}, lambda *_: None)

@@ -13,7 +13,7 @@ from tiedgpt.ops import softmax
 from tiedgpt.study import calibrated, chains, direct_path, dynamics, fits, paths, symmetry
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.gradients import gradients
+from tiedgpt.study.gradients import batch_gradients, gradients
 from tiedgpt.training.backward import loss_and_gradients
 
 V = SMALL.vocab_size
@@ -325,7 +325,7 @@ def test_the_calibrated_paths_of_a_model_beside_the_unigram(n_layer):
     model = random_model(replace(SMALL, n_layer=n_layer))
     done = []
     found = calibrated.calibrated_paths(model, text, done.append)
-    known = {*calibrated.STRUCK_PARTS, *calibrated.PARTS}
+    known = {*calibrated.OFF_DIAGONAL_PARTS, *calibrated.PARTS}
     assert found.keys() == (known if n_layer else known - {"mlp0+unigram"})
     assert sum(done) == len(found) - 2
     scores = bigrams(model, text, None, found)
@@ -350,7 +350,7 @@ def test_the_two_gradients_of_a_batch_add_up_to_those_of_training(head):
     ids = np.random.default_rng(0).integers(0, V, (3, 12))
     grads = {name: np.zeros_like(array) for name, array in model.parameters.items()}
     loss_and_gradients(model, ids[:, :-1], ids[:, 1:], grads)
-    numbers = dynamics.tied_gradients(model, ids[:, :-1], ids[:, 1:])
+    numbers = batch_gradients(model, ids[:, :-1], ids[:, 1:]).whole()
     total = np.linalg.norm(grads["wte.weight"])
     if head == "tied":
         squares = numbers["embed"] ** 2 + numbers["head"] ** 2
@@ -358,7 +358,7 @@ def test_the_two_gradients_of_a_batch_add_up_to_those_of_training(head):
     else:
         assert numbers["embed"] == pytest.approx(total)
         assert numbers["head"] == pytest.approx(np.linalg.norm(grads["lm_head.weight"]))
-    one = dynamics.tied_gradients(model, ids[:1, :-1], ids[:1, 1:])
+    one = batch_gradients(model, ids[:1, :-1], ids[:1, 1:]).whole()
     assert one == pytest.approx(gradients(model, ids[0]).whole())
     assert one["embed"] != pytest.approx(numbers["embed"], rel=1e-3)
 

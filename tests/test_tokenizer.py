@@ -365,9 +365,8 @@ def test_long_words_take_time_in_proportion(gpt2, run):
     text = "".join(random.Random(0).choices(RUNS[run], k=20_000))
     half, whole = lookups(gpt2, text[:10_000]), lookups(gpt2, text)
     assert whole < 2.1 * half
-    assert whole < 8 * len(
-        text.encode()
-    )  # the obvious loop asks as often for each of its thousands of merges
+    # The obvious loop asks as often for each of its thousands of merges.
+    assert whole < 8 * len(text.encode())
 
 
 def test_long_words_take_time_in_proportion_without_gpt2():

@@ -1,7 +1,8 @@
 """The state of a forward pass besides the weights: KV cache, tape of activations, edits, dropout.
 
 Each part is optional. Without it, the method of `Run` that uses it returns its input. So the functions of
-model.py are the same for logits, generation, training and study. `in_query_blocks` saves time.
+model.py are the same for logits, generation, training and study. `in_query_blocks` divides the attention of a
+long prompt into pieces that fit in the processor's cache.
 """
 
 from collections.abc import Callable, Mapping

@@ -62,11 +62,10 @@ class Set:
     question: str
     kinds: dict[str, Run]  # without seed; without lr for the rate of the pilot
     compare: tuple[tuple[str, str], ...] = ()  # a and b, for the differences a - b
-    options: dict[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # "best of" name -> kinds to choose from
+    options: dict[str, tuple[str, ...]] = field(default_factory=dict)  # "best" name: kinds to choose from
     studied: bool = False  # whether the models are also followed and compared with the bigrams
     similar: bool = False  # whether the embeddings are compared with those of another seed
+    course: bool = False  # whether the results have what a studied model was like during training
 
 
 HEADS: dict[str, dict[str, Any]] = {
@@ -96,11 +95,7 @@ class Plan:
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
     pilot_seeds: tuple[int, ...] = (101, 102)
     rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
-    more_rates: tuple[float, ...] = (
-        1.6e-2,
-        3.2e-2,
-        6.4e-2,
-    )  # the fewer parts a model has, the higher its rate
+    more_rates: tuple[float, ...] = (1.6e-2, 3.2e-2, 6.4e-2)  # for models with fewer parts
     first_rate: float = 3e-3  # that of the earlier version of this experiment
     steps: tuple[int, ...] = (200, 800, 3200)  # to convergence, without layers
     small_steps: tuple[int, ...] = (50, 100, 200, 400)  # on a tenth of the text
@@ -175,7 +170,7 @@ class Plan:
         compare += tuple((f"{n}/{head}", f"{n}/untied") for n, head in few if head in ("copy", "zeros"))
         compare += tuple((f"{n}/untied", f"{before}/untied") for before, n in pairwise(self.layers))
         question = "How do tied and untied models differ if each has its own best learning rate?"
-        return Set("heads", question, kinds, compare, studied=True, similar=True)
+        return Set("heads", question, kinds, compare, studied=True, similar=True, course=True)
 
     def steps_to_convergence(self) -> Set:
         kinds = {
@@ -231,7 +226,7 @@ class Plan:
         normal = f"{self.small.std:g}"
         compare = tuple((name, normal) for name in kinds if name != normal)
         question = "One layer: how does the standard deviation of the initial W_U change the trained model?"
-        return Set("starts", question, kinds, compare, studied=True)
+        return Set("starts", question, kinds, compare, studied=True, course=True)
 
     def small_text(self) -> Set:
         kinds = {

@@ -26,8 +26,9 @@ from tiedgpt.study.calibrated import calibrated_paths
 from tiedgpt.study.chains import entropy_rate, markov_chain, sample
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import direct_path
-from tiedgpt.study.dynamics import effective_rank, negative_gains, tied_gradients
+from tiedgpt.study.dynamics import effective_rank, negative_gains
 from tiedgpt.study.fits import fit_families
+from tiedgpt.study.gradients import batch_gradients
 from tiedgpt.study.symmetry import jsd_floor, text_asymmetry
 from tiedgpt.training.loop import Settings, Trainer, checksum
 from tiedgpt.training.merges import learn_tokenizer
@@ -227,7 +228,7 @@ def follow(trainer: Trainer, studied: bool) -> Iterator[Line]:
             "step": record["step"],
             "batches": fmean(losses) if losses else None,
             "loss": trainer.evaluate(),
-            **tied_gradients(model, windows[:, :-1], windows[:, 1:]),
+            **batch_gradients(model, windows[:, :-1], windows[:, 1:]).whole(),
             "negative_gains": negative_gains(model)["share"],
             "rank_U": effective_rank(model.W_U),
             "self": direct_path(model)["self_prediction"] or 0.0,

@@ -137,6 +137,7 @@ def path_value(found: Line, path: str, form: str = "") -> str:
 # The pictures
 
 # Okabe and Ito's colours, for colour-blind readers; the line styles are for printing in grey
+COLORS = ("#000000", "#0072B2", "#CC79A7", "#009E73", "#D55E00")
 STYLES: dict[str, dict[str, Any]] = {
     "tied": {"color": "#000000", "linestyle": "-", "marker": "o"},
     "untied": {"color": "#D55E00", "linestyle": "--", "marker": "s"},
@@ -229,13 +230,12 @@ def course(found: Line) -> Any:
         "tied: norm of the head's gradient\nover that of the embedding's",
         "tied: cosine of the two gradients",
         "tied: share of ln_f's gains below 0",
-        "one layer: effective rank of W_U",
+        "one layer: effective rank of W_U\nby the deviation of its start",
     )
     for ax, title in zip(axes[0], titles, strict=True):
         ax.set_title(title)
         ax.set_xlabel("step")
-    colors = dict(zip(found["plan"]["layers"], ("#000000", "#0072B2", "#CC79A7"), strict=False))
-    for n, color in colors.items():
+    for n, color in zip(found["plan"]["layers"], COLORS, strict=False):
         of = kinds[f"{n}/tied"]["course"]
         style = {"color": color, "marker": "o", "label": depth(str(n))}
         axes[0][0].plot(
@@ -247,9 +247,9 @@ def course(found: Line) -> Any:
         )
         draw(axes[0][1], of["steps"], of["cosine"], **style)
         draw(axes[0][2], of["steps"], of["negative_gains"], **style)
-    for head in ("tied", "untied", "copy", "zeros"):
-        of = kinds[f"1/{head}"]["course"]
-        draw(axes[0][3], of["steps"], of["rank_U"], label=head, **STYLES[head])
+    for (std, kind), color in zip(found["sets"]["starts"]["kinds"].items(), COLORS, strict=False):
+        of = kind["course"]
+        draw(axes[0][3], of["steps"], of["rank_U"], label=std, color=color, marker="o")
     axes[0][0].set_yscale("log")
     axes[0][0].legend(frameon=False)
     axes[0][3].legend(frameon=False)

@@ -191,7 +191,7 @@ def summarize(
             kinds[kind] |= {"rate": s.kinds[kind].lr, "width": s.kinds[kind].width}
         else:
             kinds[kind]["chosen"] = chosen[kind]
-        if kind in lines and any(line.get("course") for line in lines[kind]):
+        if s.course and all(line.get("course") for line in lines[kind]):
             kinds[kind]["course"] = course([line["course"] for line in lines[kind]])
     differences: Line = {}
     for a, b in s.compare:

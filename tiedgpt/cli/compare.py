@@ -46,9 +46,12 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"{args.arrays} has no activations beside `ids`")
     model = common.load(open_checkpoint(common.find(args.model)[1]), args.head)
     report = compare(model, arrays, ids, targets)
-    document = json.dumps({"same": report.first is None, **asdict(report)})
-    # NaN and Infinity, which are not JSON, become null.
-    print(json.dumps(json.loads(document, parse_constant=lambda _: None)) if args.json else report)
+    if args.json:
+        document = json.dumps({"same": report.first is None, **asdict(report)})
+        # NaN and Infinity, which are not JSON, become null.
+        print(json.dumps(json.loads(document, parse_constant=lambda _: None)))
+    else:
+        print(report)
     if report.first:
         raise SystemExit(1)
 

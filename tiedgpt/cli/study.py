@@ -19,13 +19,14 @@ from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerErro
 from ..parameters import count_parameters
 from ..study import look_up
 from ..study.bigrams import bigrams
+from ..study.calibrated import OFF_DIAGONAL_PARTS, calibrated_paths
 from ..study.calibrated import PARTS as CALIBRATED_PARTS
-from ..study.calibrated import STRUCK_PARTS, calibrated_paths
 from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.direct_path import direct_path
-from ..study.dynamics import effective_rank, negative_gains, tied_gradients
+from ..study.dynamics import effective_rank, negative_gains
 from ..study.fits import FAMILIES, fit_families
 from ..study.fits import STEPS as FIT_STEPS
+from ..study.gradients import batch_gradients
 from ..study.paths import PATH_PARTS, paths_of
 from ..study.similarity import embeddings
 from ..study.solved import PARTS, STEPS, missing, solved_paths
@@ -216,7 +217,7 @@ def study(subject: Subject, tied_W_E: np.ndarray | None, fits: Fits) -> tuple[di
         report["loss"] = losses(model, end, bar.add)
     if report["loss"]:
         ids = corpus.ids[None, -min(MAX_GRADIENT_TOKENS, model.config.n_ctx) - 1 :]
-        report["gradients"] = tied_gradients(model, ids[:, :-1], ids[:, 1:])
+        report["gradients"] = batch_gradients(model, ids[:, :-1], ids[:, 1:]).whole()
     return report, model.W_E
 
 
@@ -256,8 +257,8 @@ class Group:
 
 
 def path_rows(measure: str) -> dict[str, str]:
-    struck = STRUCK_PARTS if measure.startswith("top") else {}
-    paths = {"unigram": "token counts, no model", **PATH_PARTS, **struck, **PARTS}
+    off_diagonal = OFF_DIAGONAL_PARTS if measure.startswith("top") else {}
+    paths = {"unigram": "token counts, no model", **PATH_PARTS, **off_diagonal, **PARTS}
     if measure != "kl":
         del paths["scaled"]  # a factor does not change the order
     return {f"bigrams.{path}.{measure}": f"{path}: {parts}" for path, parts in paths.items()}

@@ -52,8 +52,8 @@ def bigrams(
     for name, path in {**baseline, **paths_of(model), **(others or {})}.items():
         scores = []
         for piece in split_tokens(tokens, model.config.vocab_size):
-            for token, log_p in zip(piece, log_probabilities(path(model, piece)), strict=True):
-                scores.append(score_row(log_p, *corpus.row(token)))
+            for token, logits in zip(piece, path(model, piece), strict=True):
+                scores.append(score_row(log_probabilities(logits), *corpus.row(token)))
             if progress:
                 progress(piece.size)
         report[name] = {measure: mean([score[measure] for score in scores]) for measure in MEASURES}

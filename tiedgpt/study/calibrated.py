@@ -8,8 +8,8 @@ tokens are. Here the logits x_t [V] of a path become
 with the scale of at least 0 and the weight that have the lowest mean KL. They are fitted to one half of the
 frequent tokens and used for the other half, so no token is scored by numbers that were fitted to it.
 
-Two more paths have A's diagonal struck out (symmetry.without_diagonal): what is left of A if a token's score
-for itself is ignored?
+Two more paths leave out A's diagonal (symmetry.without_diagonal). What is left if no token has a score for
+itself?
 """
 
 from collections.abc import Callable
@@ -21,28 +21,27 @@ import numpy as np
 from ..model import GPT2
 from .corpus import Corpus
 from .fits import lbfgs
-from .paths import MAX_LOGITS, PATH_PARTS, PATHS, Path, paths_of
+from .paths import MAX_LOGITS, PATH_PARTS, PATHS, Path, paths_of, with_unseen
 from .symmetry import without_diagonal
 
-STRUCK_PARTS = {  # what each path uses, for reports
-    "raw-diagonal": "no score for itself",
-    "normed-diagonal": "no score for itself",
+OFF_DIAGONAL_PARTS = {  # what each path uses, for reports
+    f"{name}-diagonal": f"{PATH_PARTS[name]}, without the diagonal" for name in ("raw", "normed")
 }
-PARTS = {f"{name}+unigram": parts for name, parts in {**PATH_PARTS, **STRUCK_PARTS}.items()}
+PARTS = {f"{name}+unigram": parts for name, parts in {**PATH_PARTS, **OFF_DIAGONAL_PARTS}.items()}
 STEPS = 50  # of the fit, at most
 
 
 def calibrated_paths(
     model: GPT2, corpus: Corpus, progress: Callable[[int], Any] | None = None
 ) -> dict[str, Path]:
-    """The paths of the names in STRUCK_PARTS, and those in PARTS (without layers, there is no mlp0+unigram).
+    """The paths named in OFF_DIAGONAL_PARTS and in PARTS, without mlp0+unigram for a model without layers.
 
     Give them to bigrams.bigrams as `others`: it has "top1", "top5", "mrr" and "kl" of each beside those of
     "unigram". The calibrated ones are for the frequent tokens, and give the logit -inf to tokens that are not
     in the corpus. `progress` is called with 1 after each fit.
     """
     without: dict[str, Path] = {
-        f"{name}-diagonal": partial(struck, PATHS[name]) for name in ("raw", "normed")
+        f"{name}-diagonal": partial(off_diagonal, PATHS[name]) for name in ("raw", "normed")
     }
     calibrated = {}
     for name, path in {**paths_of(model), **without}.items():
@@ -52,7 +51,7 @@ def calibrated_paths(
     return {**without, **calibrated}
 
 
-def struck(path: Path, model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
+def off_diagonal(path: Path, model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
     return without_diagonal(path(model, tokens), tokens)
 
 
@@ -62,24 +61,18 @@ def calibrate(path: Path, model: GPT2, corpus: Corpus) -> Path:
     log_u = np.log(corpus.counts[seen] / corpus.counts.sum()).astype(np.float32)
     in_second = np.zeros(model.config.vocab_size, bool)
     in_second[tokens[1::2]] = True
-    most = max(
-        1, MAX_LOGITS // model.config.vocab_size
-    )  # tokens that are fitted to: two numbers need no more
+    most = max(1, MAX_LOGITS // model.config.vocab_size)  # tokens to fit to: two numbers need no more
     fitted = []
     for half in (tokens[1::2], tokens[::2]):  # the first tokens are scored by what fits the second half
-        half = half[np.linspace(0, half.size - 1, min(half.size, most)).astype(int)]
-        table = np.zeros((half.size, seen.size), np.float32)
-        for row, token in zip(table, half, strict=True):
-            successors, counts = corpus.row(token)
-            row[np.searchsorted(seen, successors)] = counts
-        fitted.append(fit(path(model, half)[:, seen], log_u, table / table.sum(axis=1, keepdims=True)))
+        some = half[np.linspace(0, half.size - 1, min(half.size, most)).astype(int)]
+        table = corpus.successor_counts(some)
+        fitted.append(fit(path(model, some)[:, seen], log_u, table / table.sum(axis=1, keepdims=True)))
     scale, weight = np.array(fitted, np.float32).T
 
     def calibrated(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
-        half = in_second[tokens].astype(int)
-        logits = np.full((tokens.size, model.config.vocab_size), -np.inf, np.float32)
-        logits[:, seen] = path(model, tokens)[:, seen] * scale[half, None] + weight[half, None] * log_u
-        return logits
+        which = in_second[tokens].astype(int)
+        scores = path(model, tokens)[:, seen] * scale[which, None] + weight[which, None] * log_u
+        return with_unseen(scores, seen, model.config.vocab_size)
 
     return calibrated
 

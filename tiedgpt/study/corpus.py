@@ -79,6 +79,15 @@ class Corpus:
         table[first[among], second[among]] = self.pair_counts[among]
         return table
 
+    def successor_counts(self, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, S] float32
+        """How often each token of the corpus, in the order of frequent(1) [S], follows each of `tokens`."""
+        seen = self.frequent(1)
+        table = np.zeros((tokens.size, seen.size), np.float32)
+        for row, token in zip(table, tokens, strict=True):
+            successors, counts = self.row(token)
+            row[np.searchsorted(seen, successors)] = counts
+        return table
+
     def count(self, first: int, second: int) -> int:
         """How often `second` follows `first`."""
         successors, counts = self.row(first)

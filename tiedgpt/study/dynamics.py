@@ -1,22 +1,10 @@
-"""Numbers to follow while a model trains: gradients of the tied matrix, signs of ln_f, rank of the head."""
-
-from typing import Any
+"""Numbers to follow while a model trains: the signs of ln_f's gains, the effective rank of a matrix."""
 
 import numpy as np
 
 from ..errors import TiedGPTError
 from ..model import GPT2
 from .direct_path import ROWS_AT_ONCE
-from .gradients import batch_gradients
-
-
-def tied_gradients(model: GPT2, ids: Any, targets: Any) -> dict[str, float]:
-    """{"embed", "head", "cosine"} of the two gradients of wte for a batch: ids, targets [B, T].
-
-    "embed" and "head" are their Frobenius norms: of the mean loss, by the tokens read and by the scores.
-    In an untied model these are the gradients of W_E and of W_U.
-    """
-    return batch_gradients(model, ids, targets).whole()
 
 
 def negative_gains(model: GPT2) -> dict[str, float]:

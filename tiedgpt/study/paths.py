@@ -80,6 +80,13 @@ def split_tokens(tokens: np.ndarray, V: int) -> Iterator[np.ndarray]:  # [n] -> 
     return (tokens[start : start + step] for start in range(0, tokens.size, step))
 
 
+def with_unseen(logits: np.ndarray, seen: np.ndarray, V: int) -> np.ndarray:  # [n, S], [S] -> [n, V]
+    """The logits of the tokens `seen` as logits of all tokens: -inf for the others."""
+    everywhere = np.full((len(logits), V), -np.inf, logits.dtype)
+    everywhere[:, seen] = logits
+    return everywhere
+
+
 def highest(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [...]
     """The highest logit. Raises TiedGPTError if a logit is nan or inf (a damaged checkpoint)."""
     found = logits.max(axis=-1)

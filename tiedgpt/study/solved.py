@@ -25,7 +25,7 @@ import numpy as np
 from ..model import GPT2
 from ..ops import layer_norm, log_softmax, softmax
 from .corpus import Corpus
-from .paths import Path
+from .paths import Path, with_unseen
 
 PARTS = {  # what each path uses, for reports
     "scaled": "normed times one factor",
@@ -48,24 +48,16 @@ def solved_paths(
     tokens, seen = corpus.frequent(), corpus.frequent(1)
     if tokens.size * seen.size * model.config.n_embd > MAX_PRODUCTS:
         return {}
-    X = inputs(model, tokens)
-    counts = np.zeros((tokens.size, seen.size), np.float32)
-    for row, token in zip(counts, tokens, strict=True):
-        successors, pair_counts = corpus.row(token)
-        row[np.searchsorted(seen, successors)] = pair_counts
-    Q = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    X, Q = inputs(model, tokens), corpus.successor_counts(tokens)
+    prior = PRIOR * corpus.counts[seen] / corpus.counts.sum()
+    W = least_squares(X, Q + prior.astype(np.float32))
+    Q /= np.maximum(Q.sum(axis=1, keepdims=True), 1)
     own = model.W_U[:, seen]
-    W = least_squares(X, counts + PRIOR * corpus.counts[seen] / corpus.counts.sum())
-    heads = {
-        "scaled": np.float32(best_factor(X @ own, Q)) * own,
-        "least_squares": W,
-        "solved": fit_softmax(X, Q, W, progress=progress),
-    }
+    own *= np.float32(best_factor(X @ own, Q))
+    heads = {"scaled": own, "least_squares": W, "solved": fit_softmax(X, Q, W, progress=progress)}
 
     def path(W: np.ndarray, model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [D, S], [n] -> [n, V]
-        logits = np.full((tokens.size, model.config.vocab_size), -np.inf, np.float32)
-        logits[:, seen] = inputs(model, tokens) @ W
-        return logits
+        return with_unseen(inputs(model, tokens) @ W, seen, model.config.vocab_size)
 
     return {name: partial(path, W) for name, W in heads.items()}
 
@@ -105,7 +97,9 @@ def fit_softmax(
     now = ahead = (R @ W).astype(X.dtype)
     t = 1.0
     for _ in range(steps):
-        gradient = U.T @ (softmax(U @ ahead) - Q)
+        p = softmax(U @ ahead)
+        p -= Q
+        gradient = U.T @ p
         before, now = now, ahead - 2 * gradient
         uphill = np.vdot(gradient, now - before) > 0
         t, before_t = (1.0, 1.0) if uphill else ((1 + np.sqrt(1 + 4 * t * t)) / 2, t)
