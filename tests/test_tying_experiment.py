@@ -480,7 +480,7 @@ def test_no_figure_is_written_by_hand():
 
 def test_names_of_the_template():
     found = {
-        "plan": {"name": "whole", "steps": [1], "jsds": [0, 1], "small": {"std": 0.02}},
+        "plan": {"name": "whole", "steps": [1], "jsds": [0, 1], "small": {"std": 0.02, "steps": 1}},
         "text": {"jsd": 0.58765, "tokens": 12345},
         "sets": {
             "s": {

@@ -11,8 +11,8 @@ A name is in double braces, its parts are separated by ": ":
     {{row: tied: heads: */tied: loss}}        a row with these columns
     {{value: text/jsd}}                       any other number, by its path
 
-$long is the most steps without layers, $low and $high the least and the highest JSD of the chains, $std the
-usual standard deviation of a random W_U.
+$usual is the usual number of steps and $long the most steps without layers, $low and $high are the least and
+the highest JSD of the chains, $std is the usual standard deviation of a random W_U.
 """
 
 import json

@@ -263,6 +263,7 @@ def best_of_other_half(options: dict[str, list[Line]]) -> list[str]:
 def names_in(plan: Line) -> dict[str, str]:
     """Names for the ends of what a plan varies, for the page and the verdicts."""
     return {
+        "usual": str(plan["small"]["steps"]),
         "long": str(plan["steps"][-1]),
         "low": f"{plan['jsds'][0]:g}",
         "high": f"{plan['jsds'][-1]:g}",
