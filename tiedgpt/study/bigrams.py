@@ -50,10 +50,11 @@ def bigrams(
     baseline = {"unigram": lambda _, piece: np.broadcast_to(unigram, (piece.size, unigram.size))}
     report = {}
     for name, path in {**baseline, **paths_of(model), **(others or {})}.items():
-        scores = []
+        scores: list[Scores] = []
         for piece in split_tokens(tokens, model.config.vocab_size):
-            for token, logits in zip(piece, path(model, piece), strict=True):
-                scores.append(score_row(log_probabilities(logits), *corpus.row(token)))
+            rows = zip(piece, path(model, piece), strict=True)
+            scores += [score_row(log_probabilities(row), *corpus.row(token)) for token, row in rows]
+            del rows  # and the logits, before the next ones are computed
             if progress:
                 progress(piece.size)
         report[name] = {measure: mean([score[measure] for score in scores]) for measure in MEASURES}

@@ -21,7 +21,7 @@ from ..model import GPT2, mlp, unembed
 from ..ops import layer_norm, log_softmax
 from ..run import Run
 
-MAX_LOGITS = 2**24  # computed at once: 64 MB in float32
+MAX_LOGITS = 2**23  # computed at once: 32 MB in float32
 
 
 def raw(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]

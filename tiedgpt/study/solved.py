@@ -52,9 +52,10 @@ def solved_paths(
     prior = PRIOR * corpus.counts[seen] / corpus.counts.sum()
     W = least_squares(X, Q + prior.astype(np.float32))
     Q /= np.maximum(Q.sum(axis=1, keepdims=True), 1)
+    solved = fit_softmax(X, Q, W, progress=progress)
     own = model.W_U[:, seen]
     own *= np.float32(best_factor(X @ own, Q))
-    heads = {"scaled": own, "least_squares": W, "solved": fit_softmax(X, Q, W, progress=progress)}
+    heads = {"scaled": own, "least_squares": W, "solved": solved}
 
     def path(W: np.ndarray, model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [D, S], [n] -> [n, V]
         return with_unseen(inputs(model, tokens) @ W, seen, model.config.vocab_size)
