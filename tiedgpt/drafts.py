@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 LOOKUP = "lookup"
 MOST_GUESSES = 15  # in a step
 MATCHES = (1, 2, 4, 8)  # lengths of equal text, in tokens, that the lookup tells apart
-# Probability of a right guess at first: after each of MATCHES, and in a loop, where the end of the text repeats
-# the tokens directly before it. Measured on verse, prose, Python and Markdown in GPT-2's tokens.
+# Probability of a right guess at first: after each of MATCHES, and in a loop, where the end of the text
+# repeats the tokens directly before it. Measured on verse, prose, Python and Markdown in GPT-2's tokens.
 RATES = (0.15, 0.4, 0.6, 0.75, 0.85)
 LEAST_GAIN = 1.05  # guess only if that makes generation so many times faster
 RATE_UPDATE = 0.1  # weight of the newest guess in the rate of right guesses
