@@ -187,10 +187,14 @@ def test_what_has_not_paid_is_not_guessed():
 def test_each_guess_is_learned_for_the_match_that_it_follows():
     guesser = LookupGuesser(batch=1)
     guesser.rates = [1.0] * len(RATES)
-    assert guesser.guess([*range(30), 99, 3, 4], 9) == list(range(5, 14))  # after 2 to 10 equal tokens
+    text = [*range(30), 99, 3, 4]
+    assert guesser.guess(text, 9) == list(range(5, 14))  # after 2 to 10 equal tokens
     guesser.learn([5, 6, 7, 50])  # after 2, 3 and 4, then a wrong one after 5
-    changed = [rate < 1 for rate in guesser.rates]
-    assert changed == [False, False, True, False, False]
+    assert [rate < 1 for rate in guesser.rates] == [False, False, True, False, False]
+    before = guesser.rates[2]
+    assert guesser.guess(text, 2) == [5, 6]
+    guesser.learn([5, 6, 50])  # 7 would have been the next guess
+    assert guesser.rates[2] < before
 
 
 def test_guess_count():
@@ -198,6 +202,7 @@ def test_guess_count():
     assert guess_count([0.0] * most, 0, 1) == guess_count([], 0, 1) == 0
     assert guess_count([1.0] * most, 0, 1) == most
     assert guess_count([1.0] * 3, 0, 1) == 3
+    assert guess_count([1.0], 0, 8) == 1  # for each of 8 samples
     assert guess_count([1.0] * most, 1.0, 1) == 0  # a draft model as slow as the model
     assert guess_count([0.5, *[1.0] * 14], 0, 1) == most  # the first guess pays with those after it only
     assert guess_count([*[1.0] * 4, 0.0, 1.0], 0, 1) == 4
