@@ -1,5 +1,7 @@
 """Guessed tokens: whatever is guessed, the text is the one that the model writes without guesses."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -96,6 +98,17 @@ def test_stops_and_the_end_of_text_end_a_sample_inside_checked_tokens(model, sto
             assert pieces == [sample.text for sample in samples]
             results.append([(sample.ids, sample.text, sample.finish_reason) for sample in samples])
         assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "22"), ("26", "26")])
+def test_openblas_does_not_keep_a_core_busy(monkeypatch, before, after):
+    """OpenBLAS reads the variable when NumPy is imported, which `import tiedgpt` does not do."""
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
+    if before:
+        monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", before)
+    code = "import os, sys, tiedgpt; print(os.environ['OPENBLAS_THREAD_TIMEOUT'], 'numpy' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.split() == [after, "False"]
 
 
 def test_an_interruption_leaves_checked_tokens_only(model, monkeypatch):
