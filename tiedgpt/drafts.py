@@ -50,7 +50,7 @@ def step_time(rows: int) -> float:
     if rows == 1:
         return 1.0
     if rows > most_rows():
-        return 2.0 + 0.03 * rows
+        return 2.0 + 0.055 * rows
     return 1.3 + 0.125 * rows if machine.has_small_kernels() else 1.4 + 0.12 * rows
 
 
