@@ -1,5 +1,7 @@
 """Guessed tokens: whatever is guessed, the text is the one that the model writes without guesses."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -7,8 +9,8 @@ import pytest
 from conftest import SMALL, random_model
 from test_generation import PROMPT, steps
 
-from tiedgpt import GPT2, Tokenizer, generate
-from tiedgpt.drafts import LONGEST_MATCH, MOST_GUESSES, Draft, LookupGuesser, guess_count
+from tiedgpt import GPT2, Tokenizer, drafts, generate, machine
+from tiedgpt.drafts import MOST_GUESSES, RATES, Draft, LookupGuesser, guess_count
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.generation import Sampling, TextSample, generate_text, random_streams
 
@@ -98,6 +100,17 @@ def test_stops_and_the_end_of_text_end_a_sample_inside_checked_tokens(model, sto
         assert results[0] == results[1]
 
 
+@pytest.mark.parametrize(("before", "after"), [(None, "22"), ("26", "26")])
+def test_openblas_does_not_keep_a_core_busy(monkeypatch, before, after):
+    """OpenBLAS reads the variable when NumPy is imported, which `import tiedgpt` does not do."""
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
+    if before:
+        monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", before)
+    code = "import os, sys, tiedgpt; print(os.environ['OPENBLAS_THREAD_TIMEOUT'], 'numpy' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.split() == [after, "False"]
+
+
 def test_an_interruption_leaves_checked_tokens_only(model, monkeypatch):
     plain = list(generate(model, PROMPT, 100, greedy=True, draft=None))
     hidden, calls = GPT2.hidden, []
@@ -118,33 +131,95 @@ def test_an_interruption_leaves_checked_tokens_only(model, monkeypatch):
 
 def test_the_lookup_guesses_what_followed_the_longest_equal_run():
     guesser = LookupGuesser(batch=1)
-    guesser.rates = [1.0] * LONGEST_MATCH
+    guesser.rates = [1.0] * len(RATES)
     assert guesser.guess([1, 2, 3], 5) == []
-    assert guesser.guess([1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3], 3) == [9, 2, 3]  # 2, 3 alone was followed by 8
-    assert guesser.guess([1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3, 5, 2, 3], 2) == [5, 2]
+    text = [1, 2, 3, 4, 9, 3, 4, 8, 7, 1, 2, 3, 4]
+    assert guesser.guess(text, 3) == [9, 3, 4]  # 3, 4 alone was followed by 8
+    assert guesser.guess([*text, 5, 3, 4], 2) == [5, 3]
     assert LookupGuesser(1).guess([5] * 9, 15)[:2] == [5, 5]  # a loop goes on
 
 
+def lookup_steps(prompt: list[int], answer: list[int]) -> tuple[int, int]:
+    """Steps of a model that writes `answer`, and guesses."""
+    guesser, text, steps, guesses = LookupGuesser(batch=1), list(prompt), 0, 0
+    while left := answer[len(text) - len(prompt) :]:
+        guess = guesser.guess(text, min(MOST_GUESSES, len(left) - 1))
+        right = next((i for i, (a, b) in enumerate(zip(guess, left, strict=False)) if a != b), len(guess))
+        guesser.learn(left[: right + 1])
+        text += left[: right + 1]
+        steps, guesses = steps + 1, guesses + len(guess)
+    return steps, guesses
+
+
+@pytest.fixture(params=[(True, 32), (False, 4), (False, 1)], ids=["AVX-512", "AVX2", "other"])
+def kernels(request, monkeypatch):
+    """The time of a step as on this kind of machine."""
+    monkeypatch.setattr(machine, "has_small_kernels", lambda: request.param[0])
+    monkeypatch.setattr(drafts, "most_rows", lambda: request.param[1])
+
+
+DISTINCT = list(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("answer", "most"),
+    [
+        ([7] * 64, 7),  # 2 without a match
+        (DISTINCT[20:27] * 10, 16),  # 8
+        (DISTINCT[20:50] * 8, 49),  # 31
+        ([token for token in DISTINCT[20:28] for _ in range(16)], 25),  # 16
+    ],
+    ids=["a token", "a phrase of 7 tokens", "a sentence of 30 tokens", "a token 16 times, then another"],
+)
+def test_steps_of_a_text_that_repeats(kernels, answer, most):
+    steps, guesses = lookup_steps(DISTINCT[:10], answer)
+    assert steps <= most
+    assert guesses <= 1.5 * len(answer)
+
+
+@pytest.mark.parametrize("size", [50, 300, 50_000])
+def test_little_is_guessed_in_a_random_text(kernels, size):
+    text = np.random.default_rng(0).integers(0, size, 2000).tolist()
+    steps, guesses = lookup_steps(text[:10], text[10:])
+    assert steps > 1970
+    assert guesses < 60
+
+
 def test_what_has_not_paid_is_not_guessed():
-    guesser = LookupGuesser(batch=1)
     text = [1, 2] * 20
-    assert len(guesser.guess(text, 15)) > 0
-    for _ in range(100):
-        guesser.guess(text, 15)
-        guesser.learn([50])
-    assert guesser.guess(text, 15) == []
-    for _ in range(100):  # compared though not checked, so that it comes back
-        guesser.guess(text, 15)
-        guesser.learn([1])
+    guesser = LookupGuesser(batch=1)
+    assert guesser.guess(text, 15)
+    for token, guessed in ((1, True), (50, False), (1, True)):
+        for _ in range(100):  # compared though not checked, so that it comes back
+            guesser.guess(text, 15)
+            guesser.learn([token])
+        assert bool(guesser.guess(text, 15)) == guessed
     assert len(guesser.guess(text, 15)) == 15
 
 
+def test_each_guess_is_learned_for_the_match_that_it_follows():
+    guesser = LookupGuesser(batch=1)
+    guesser.rates = [1.0] * len(RATES)
+    text = [*range(30), 99, 3, 4]
+    assert guesser.guess(text, 9) == list(range(5, 14))  # after 2 to 10 equal tokens
+    guesser.learn([5, 6, 7, 50])  # after 2, 3 and 4, then a wrong one after 5
+    assert [rate < 1 for rate in guesser.rates] == [False, False, True, False, False]
+    before = guesser.rates[2]
+    assert guesser.guess(text, 2) == [5, 6]
+    guesser.learn([5, 6, 50])  # 7 would have been the next guess
+    assert guesser.rates[2] < before
+
+
 def test_guess_count():
-    assert guess_count(0.0, 0, 1, MOST_GUESSES) == 0
-    assert guess_count(1.0, 0, 1, MOST_GUESSES) == MOST_GUESSES
-    assert guess_count(1.0, 0, 1, 3) == 3
-    assert guess_count(1.0, 1.0, 1, MOST_GUESSES) == 0  # a draft model as slow as the model
-    counts = [guess_count(p, 0, 1, MOST_GUESSES) for p in np.linspace(0, 1, 50)]
+    most = MOST_GUESSES
+    assert guess_count([0.0] * most, 0, 1) == guess_count([], 0, 1) == 0
+    assert guess_count([1.0] * most, 0, 1) == most
+    assert guess_count([1.0] * 3, 0, 1) == 3
+    assert guess_count([1.0], 0, 8) == 1  # for each of 8 samples
+    assert guess_count([1.0] * most, 1.0, 1) == 0  # a draft model as slow as the model
+    assert guess_count([0.5, *[1.0] * 14], 0, 1) == most  # the first guess pays with those after it only
+    assert guess_count([*[1.0] * 4, 0.0, 1.0], 0, 1) == 4
+    counts = [guess_count([p] * most, 0, 1) for p in np.linspace(0, 1, 50)]
     assert counts == sorted(counts)
 
 
