@@ -111,7 +111,8 @@ class TiedGPT(Limits):
     modules = ("numpy",)
 
     def __init__(self, directory: str) -> None:
-        self.np, self.tiedgpt = import_module("numpy"), import_module("tiedgpt")
+        # tiedgpt sets how long OpenBLAS's threads keep a core busy, if it is imported before NumPy.
+        self.tiedgpt, self.np = import_module("tiedgpt"), import_module("numpy")
         self.generation, self.drafts = map(import_module, ("tiedgpt.generation", "tiedgpt.drafts"))
         self.shapes = import_module("tiedgpt.parameters").parameter_shapes
         self.losses = import_module("tiedgpt.evaluation").token_losses
