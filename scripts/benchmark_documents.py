@@ -176,7 +176,7 @@ def workers(_large: bool) -> None:
             out = Path(folder, "out.jsonl")
             out.unlink(missing_ok=True)
             command = [sys.executable, "-m", "tiedgpt", "score", "-q", "-m", "shakespeare-tied", "--jsonl"]
-            files = [str(source), "--out", str(out), "--shard-size", "100kB"]
+            files = [str(source), "--out", str(out), "--shard-size", "25kB"]
             subprocess.run([*command, *files, "--workers", str(workers)], check=True)
 
         one, two = compare(
