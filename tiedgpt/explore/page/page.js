@@ -13,18 +13,17 @@ function el(kind, ...children) {
 		else if (name === "vars") for (const [key, v] of Object.entries(value)) node.style.setProperty(key, v);
 		else if (name === "key") node.dataset.key = value;
 		else if (name === "label") node.setAttribute("aria-label", value);
-		else if (name === "pressed") node.setAttribute("aria-pressed", String(value));
-		else if (name === "class") node.className = value;
+		else if (name === "pressed") node.setAttribute("aria-pressed", value);
 		else if (name in node) node[name] = value;
 		else node.setAttribute(name, value);
 	}
 	node.append(...children.flat(Infinity).filter(child => child != null));
 	return node;
 }
-const button = (text, go, properties = {}) => el("button", { type: "button", onclick: go, ...properties }, text);
+const button = (text, go, properties) => el("button", { type: "button", onclick: go, ...properties }, text);
 const note = (...children) => el("p.note", children);
 const code = text => el("code", text);
-const column = (text, properties = {}) => el("th", { scope: "col", ...properties }, text);
+const column = (text, properties) => el("th", { scope: "col", ...properties }, text);
 const columns = texts => texts.map(text => column(text));
 const line = (title, ...cells) => el("tr", el("th", { scope: "row" }, title), cells);
 const grid = (kind, caption, head, rows, more = {}) => el("table", { class: kind, ...more }, el("caption.sr", caption), el("thead", el("tr", head)), el("tbody", rows));
@@ -48,7 +47,7 @@ const whole = n => n.toLocaleString("en");
 // --- the server
 const PAGE = Math.random().toString(36).slice(2, 14), running = {};
 let count = 0;
-function request(view, body = {}) { // a newer request of a view replaces the one before
+function request(view, body) { // a newer request of a view replaces the one before
 	running[view]?.abort();
 	const { signal } = running[view] = new AbortController();
 	return fetch(view, { method: "POST", headers: { "Content-Type": "application/json" }, signal, body: JSON.stringify({ page: PAGE, number: ++count, ...body }) }).catch(error => { gone(error); return null; });
