@@ -7,8 +7,8 @@
 
 Needs the extra `browser` (pip install -e '.[browser]') and Debian's chromium (apt-get install chromium). A
 latency is the time in the browser from an event to the change of the page that it causes, the median of
---repeats. Each prompt is new, so no result is a cached one. Random models are written to a temporary
-directory and removed.
+--repeats. The time of a panel's own request is that from the request to the drawn panel. Each prompt is new,
+so no result is a cached one. Random models are written to a temporary directory and removed.
 """
 
 import argparse
