@@ -7,8 +7,8 @@
 
 Needs the extra `browser` (pip install -e '.[browser]') and Debian's chromium (apt-get install chromium). A
 latency is the time in the browser from an event to the change of the page that it causes, the median of
---repeats. Each prompt is new, so no result is a cached one. Random models are written to a temporary
-directory and removed.
+--repeats. The time of a panel's own request is that from the request to the drawn panel. Each prompt is new,
+so no result is a cached one. Random models are written to a temporary directory and removed.
 """
 
 import argparse
@@ -18,25 +18,31 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import tiedgpt
+from tiedgpt.explore.views import LENS_TOKENS
 from tiedgpt.tokenizer import Tokenizer
 
 PICTURE = {"width": 1280, "height": 800}
-# Each returns milliseconds: set a value, dispatch its event, and wait for the element to change.
-CHANGE = """async ([selector, value, event, watched]) => {
+# Set the value of an input, and wait until a panel is drawn with the answer. Returns the milliseconds since
+# the input's event, and since the start of the panel's own request.
+CHANGE = """async ([selector, value, watched, view]) => {
     const input = document.querySelector(selector), target = document.querySelector(watched);
     const changed = new Promise(done => new MutationObserver((_, o) => { o.disconnect(); done(); })
         .observe(target, { childList: true, subtree: true, characterData: true }));
+    performance.clearResourceTimings();
     const began = performance.now();
-    if (event === "click") input.click();
-    else { input.value = value; input.dispatchEvent(new Event(event, { bubbles: true })); }
+    input.value = value; input.dispatchEvent(new Event("input", { bubbles: true }));
     await changed; await new Promise(requestAnimationFrame);
-    return performance.now() - began; }"""
+    const drawn = performance.now();
+    const request = () => performance.getEntriesByType("resource").findLast(r => r.name.endsWith("/" + view));
+    while (!request()) await new Promise(go => setTimeout(go, 1));
+    return [drawn - began, drawn - request().startTime]; }"""
 FIRST_TOKEN = """async () => {
     const began = performance.now();
     document.querySelector("#write").click();
@@ -130,33 +136,39 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
         page.on("requestfailed", lambda request: running.discard(request))
         prompts = iter(f"{number:03} abcd" for number in range(1000))  # 8 bytes
 
-        def times(what: str, one: Any) -> None:
-            taken = [one(n) for n in range(repeats + 2)][2:]
-            print(f"{what:28} {statistics.median(taken):7.0f} ms   longest {max(taken):7.0f} ms", flush=True)
+        def report(what: str, taken: Sequence[float]) -> None:
+            print(f"{what:36} {statistics.median(taken):7.0f} ms   longest {max(taken):7.0f} ms", flush=True)
 
         def settled() -> None:
             """Wait until no request has been under way for 200 ms, so that all panels in view are drawn."""
             while True:
-                count = len(began)
+                before = len(began)
                 page.wait_for_timeout(200)
-                if len(began) == count and not running:
+                if len(began) == before and not running:
                     return
 
-        def change(selector: str, value: Any, event: str, watched: str) -> float:
-            taken = page.evaluate(CHANGE, [selector, value, event, watched])
-            settled()
-            return float(taken)
+        def changes(selector: str, values: Iterator[Any], watched: str, view: str) -> list[tuple[float, ...]]:
+            """The times since the events, and those since the requests. The first two changes warm up."""
+            taken: list[list[float]] = []
+            for value in islice(values, repeats + 2):
+                taken.append(page.evaluate(CHANGE, [selector, value, watched, view]))
+                settled()
+            return list(zip(*taken[2:], strict=True))
 
-        times("slider", lambda n: change("#temperature", 0.5 + n / 20, "input", "#bars"))
-        times("typing to bars", lambda n: change("#prompt", next(prompts), "input", "#bars"))
-        times("first token of a text", lambda n: page.evaluate(FIRST_TOKEN))
-        for panel, watched in {"lens": "#lensbox", "attention": "#heads", "parts": "#partsbox"}.items():
+        report("slider to bars", changes("#temperature", count(0.5, 0.05), "#bars", "next")[0])
+        report("typing to bars", changes("#prompt", prompts, "#bars", "next")[0])
+        report("first token of a text", [page.evaluate(FIRST_TOKEN) for _ in range(repeats + 2)][2:])
+        panels = {"lens": "#lensbox", "attention": "#heads", "parts": "#partsbox"}
+        names = {"lens": f"lens of {LENS_TOKENS} positions"}
+        for panel, watched in panels.items():
             page.evaluate("panel => document.getElementById(panel).scrollIntoView()", panel)
             page.wait_for_selector(f"{watched} td, {watched} button", timeout=120_000)
             settled()
-            # The bars are drawn before these panels, and the page waits for a pause in the typing of up to
-            # 120 ms. This is part of the time.
-            times(f"typing to {panel}", lambda n, at=watched: change("#prompt", next(prompts), "input", at))
+            # The page draws the bars, waits up to 120 ms in case more is typed, and draws the panels in view
+            # in their order.
+            whole, own = changes("#prompt", prompts, watched, panel)
+            report(f"typing to {panel}", whole)
+            report(f"{names.get(panel, panel)} (its own request)", own)
 
 
 def main() -> int:

@@ -238,6 +238,7 @@ def test_nearest_by_hand():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_end_of_a_lens_is_the_end_of_the_whole_one(monkeypatch, threads):
     monkeypatch.setattr("tiedgpt.study.lens.MANY_LOGITS", 0)
+    monkeypatch.setattr("tiedgpt.study.lens.MAX_LOGITS", 4 * V)  # several products
     monkeypatch.setattr("tiedgpt.study.lens.reading_threads", lambda: threads)
     model = GPT2.random(SMALL)
     ids = [3, 1, 4, 1, 5]

@@ -179,6 +179,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
     protocol_version = "HTTP/1.1"  # connections stay open, which saves most of the time of a small request
     disable_nagle_algorithm = True
+    wbufsize = 2**16  # what is written is sent by `flush`, as one packet
     timeout = TIMEOUT
     server_version, sys_version = "tiedgpt", ""
 
@@ -244,6 +245,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body or b"")
+        self.wfile.flush()
 
     def path_below_secret(self) -> str:
         """The path after the secret. Raises Refusal for another host or another secret."""
@@ -332,3 +334,4 @@ class Handler(BaseHTTPRequestHandler):
     def send_line(self, document: dict[str, Any]) -> None:
         line = json.dumps(document, allow_nan=False).encode() + b"\n"
         self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
+        self.wfile.flush()

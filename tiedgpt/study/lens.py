@@ -9,7 +9,7 @@ In a tied model the first row mostly predicts the current token again; the block
 """
 
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,12 +47,11 @@ def lens(model: GPT2, ids: Any, k: int = 5, last: int | None = None, tape: Tape 
     resid = np.concatenate([stream[0, shown] for stream in streams.values()])  # the head is read once for all
     V = model.config.vocab_size
     threads = reading_threads() if len(resid) * V >= MANY_LOGITS else 1
-    step = max(1, min(MAX_LOGITS // V, len(resid)) // threads)
-
-    def likeliest(start: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [top_k_probabilities(row, k) for row in final_logits(model, resid[start : start + step])]
-
-    with thread_map(threads) as map_:
-        rows = list(chain.from_iterable(map_(likeliest, range(0, len(resid), step))))
+    step = max(1, MAX_LOGITS // V)
+    rows: list[tuple[np.ndarray, np.ndarray]] = []
+    for start in range(0, len(resid), step):
+        logits = final_logits(model, resid[start : start + step])  # BLAS uses all cores for this product
+        with thread_map(threads) as map_:
+            rows += map_(partial(top_k_probabilities, k=k), logits)
     by_layer = (np.split(np.array(column), len(streams)) for column in zip(*rows, strict=True))
     return [Layer(*layer) for layer in zip(streams, *by_layer, strict=True)]

@@ -13,21 +13,20 @@ function el(kind, ...children) {
 		else if (name === "vars") for (const [key, v] of Object.entries(value)) node.style.setProperty(key, v);
 		else if (name === "key") node.dataset.key = value;
 		else if (name === "label") node.setAttribute("aria-label", value);
-		else if (name === "pressed") node.setAttribute("aria-pressed", String(value));
-		else if (name === "class") node.className = value;
+		else if (name === "pressed") node.setAttribute("aria-pressed", value);
 		else if (name in node) node[name] = value;
 		else node.setAttribute(name, value);
 	}
 	node.append(...children.flat(Infinity).filter(child => child != null));
 	return node;
 }
-const button = (text, go, properties = {}) => el("button", { type: "button", onclick: go, ...properties }, text);
+const button = (text, go, properties) => el("button", { type: "button", onclick: go, ...properties }, text);
 const note = (...children) => el("p.note", children);
 const code = text => el("code", text);
-const column = (text, properties = {}) => el("th", { scope: "col", ...properties }, text);
+const column = (text, properties) => el("th", { scope: "col", ...properties }, text);
 const columns = texts => texts.map(text => column(text));
 const line = (title, ...cells) => el("tr", el("th", { scope: "row" }, title), cells);
-const grid = (kind, caption, head, rows, more = {}) => el("table", { class: kind, ...more }, el("caption.sr", caption), el("thead", el("tr", head)), el("tbody", rows));
+const grid = (kind, caption, head, rows, more) => el("table", { class: kind, ...more }, el("caption.sr", caption), el("thead", el("tr", head)), el("tbody", rows));
 const corner = () => el("td.corner");
 function put(box, ...children) { // replace what is in the box; the element with the focus keeps it
 	const key = box.contains(document.activeElement) ? document.activeElement.dataset.key : null;
@@ -48,7 +47,7 @@ const whole = n => n.toLocaleString("en");
 // --- the server
 const PAGE = Math.random().toString(36).slice(2, 14), running = {};
 let count = 0;
-function request(view, body = {}) { // a newer request of a view replaces the one before
+function request(view, body) { // a newer request of a view replaces the one before
 	running[view]?.abort();
 	const { signal } = running[view] = new AbortController();
 	return fetch(view, { method: "POST", headers: { "Content-Type": "application/json" }, signal, body: JSON.stringify({ page: PAGE, number: ++count, ...body }) }).catch(error => { gone(error); return null; });
@@ -348,8 +347,8 @@ panel("lens", common, d => {
 panel("parts", () => ({ ...common(), ids: placed().map(t => t.id), side: S.side, token: S.token, removed: S.removed }), d => {
 	sideSwitch($("#partsby"));
 	const listed = d.likeliest.some(t => t.id === d.before.id) ? d.likeliest : [d.before, ...d.likeliest];
-	$("#partsby").append(el("label.note", "why the next token could be ", el("select", { key: "token", onchange: e => { S.token = +e.target.value; changed("parts"); } }, listed.map(t => el("option", { value: t.id, selected: t.id === d.before.id }, plain(t.text))))),
-		button("Put all parts back", () => { S.removed = []; changed("parts"); }, { disabled: !S.removed.length }));
+	put($("#token"), listed.map(t => el("option", { value: t.id, selected: t.id === d.before.id }, plain(t.text))));
+	$("#putback").disabled = !S.removed.length;
 	const m = MODELS[S.side], kind = head(S.side), max = Math.max(...Object.values(d.parts).map(Math.abs)), P = d.parts;
 	const label = name => name.replace(/attn\.(\d+)\.head\.(\d+)/, "head $2 of block $1").replace(/mlp\.(\d+)/, "the MLP of block $1");
 	const toggle = name => { const out = S.removed.includes(name); return paint(button(fixed(P[name]), () => { S.removed = out ? S.removed.filter(x => x !== name) : [...S.removed, name]; changed("parts"); }, { key: name, pressed: out, label: `${label(name)}: ${fixed(P[name])}`, title: `${out ? "put back" : "remove"} ${label(name)}` }), kind, P[name], max); };
@@ -461,6 +460,8 @@ if (START) {
 	for (const form of $$("form")) form.addEventListener("submit", e => e.preventDefault());
 	on("#write", "click", write);
 	on("#solve", "click", solve);
+	on("#token", "change", e => { S.token = +e.target.value; changed("parts"); });
+	on("#putback", "click", () => { S.removed = []; changed("parts"); });
 	on("#toyreset", "click", () => { Object.assign(S, structuredClone({ W: DEFAULT.W, P: DEFAULT.P })); changed("toy"); });
 	on("#dims", "click", () => { S.W = S.W.map((row, i) => row.length === 2 ? [...row, [.6, -.4, .2][i] ?? 0] : row.slice(0, 2)); changed("toy"); });
 	on("#solveW", "click", async () => { const d = await ask("toy", { W_E: S.W, P: S.P, solve_W_E: true }).catch(fail); if (d) { S.W = d.W_E.map(row => row.map(v => +v.toFixed(3))); changed("toy"); } });
@@ -468,7 +469,7 @@ if (START) {
 	document.addEventListener("click", e => { const link = e.target.closest("a[href^='#']"); if (!link) return; e.preventDefault(); const to = $(link.getAttribute("href")); to.scrollIntoView(); $("h2", to).focus({ preventScroll: true }); });
 	addEventListener("hashchange", () => { readAddress(); costSliders(); changed(...Object.keys(panels)); });
 	const observer = new IntersectionObserver(entries => { for (const e of entries) { if (e.isIntersecting) visible.add(e.target.id); else visible.delete(e.target.id); } visible.add("next"); drawVisible();
-		const top = $$("main section").filter(s => s.getBoundingClientRect().top < innerHeight / 2).at(-1); $$("nav a").forEach(a => top && a.getAttribute("href") === "#" + top.id ? a.setAttribute("aria-current", "true") : a.removeAttribute("aria-current")); }, { rootMargin: "150px", threshold: [0, .2, .5] });
+		const top = $$("main section").filter(s => s.getBoundingClientRect().top < innerHeight / 2).at(-1); $$("nav a").forEach(a => { a.ariaCurrent = a.hash === "#" + top?.id || null; }); }, { rootMargin: "150px", threshold: [0, .2, .5] });
 	for (const section of $$("main section")) observer.observe(section);
 	changed(...Object.keys(panels));
 	await drawCode();
