@@ -41,7 +41,9 @@ class Run:
     @property
     def kind(self) -> str:
         """The kinds of models that have a learning rate each."""
-        head = "zeros" if self.head == "random" and self.std == 0 else self.head
+        head = self.head
+        if self.head == "random" and self.std != Run.std:
+            head = f"{self.std:g}" if self.std else "zeros"
         parts = ["chain" if self.text == "chain" else "text", f"{self.layers} layers", head]
         parts += [f"gains {self.gain}"] * (self.gain != "free") + [f"no {self.off}"] * (self.off != "")
         return ", ".join(parts)
@@ -90,7 +92,8 @@ class Plan:
     name: str = "whole"
     small: Run = Run(layers=0)
     chain: Run = Run(layers=0, text="chain", vocab_size=64, width=64, context=32, batch=32)
-    large: Run | None = Run(layers=0, vocab_size=1024, width=128, heads=4)
+    large: Run | None = Run(layers=1, vocab_size=1024, width=128, heads=4)
+    large_rate: float = 4e-3  # of all large models
     layers: tuple[int, ...] = (0, 1, 4)
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
     pilot_seeds: tuple[int, ...] = (101, 102)
@@ -116,6 +119,7 @@ class Plan:
         small, chain = self.small, self.chain
         kinds = [replace(small, layers=n, **HEADS[head]) for n in self.layers for head in BOTH]
         kinds += [replace(small, layers=1, **HEADS[head]) for head in ("copy", "zeros")]
+        kinds += [replace(small, layers=1, head="random", std=std) for std in self.stds]
         kinds += [
             replace(small, layers=1, off=off, **HEADS[head]) for off in ("attn", "mlp") for head in BOTH
         ]
@@ -138,13 +142,14 @@ class Plan:
             return rates[1:]
         if kind.off or kind.text == "chain":
             return rates[1 : len(self.rates) + 1]
-        return self.rates
+        return rates[: len(self.rates) + 1]
 
     # The sets
 
     def sets(self) -> list[Set]:
         """All sets, those of the first claims first."""
-        sets = [self.chains(), self.heads(), self.steps_to_convergence(), self.gains(), self.signs()]
+        sets = [self.chains(), self.heads(), self.learning_rates(), self.steps_to_convergence()]
+        sets += [self.gains(), self.signs()]
         sets += [self.sublayers(), self.starts(), self.small_text(), self.matched()]
         return [*sets, self.scale(self.large)] if self.large else sets
 
@@ -168,9 +173,20 @@ class Plan:
         kinds = {f"{n}/{head}": replace(self.small, layers=n, **HEADS[head]) for n, head in few}
         compare = untied_minus_tied(kinds)
         compare += tuple((f"{n}/{head}", f"{n}/untied") for n, head in few if head in ("copy", "zeros"))
+        compare += tuple((f"{n}/copy", f"{n}/tied") for n, head in few if head == "copy")
         compare += tuple((f"{n}/untied", f"{before}/untied") for before, n in pairwise(self.layers))
         question = "How do tied and untied models differ if each has its own best learning rate?"
         return Set("heads", question, kinds, compare, studied=True, similar=True, course=True)
+
+    def learning_rates(self) -> Set:
+        kinds = {
+            f"{lr:g}/{head}": replace(self.small, layers=1, lr=lr, **of)
+            for lr in self.rates[-2:]
+            for head, of in {"tied": {}, "signs": {"gain": "signs"}, "untied": HEADS["untied"]}.items()
+        }
+        compare = untied_minus_tied(kinds)
+        compare += tuple((name, name.replace("untied", "signs")) for name, _ in compare)
+        return Set("rates", "One layer: how does the difference depend on the learning rate?", kinds, compare)
 
     def steps_to_convergence(self) -> Set:
         kinds = {
@@ -245,7 +261,7 @@ class Plan:
 
     def matched(self) -> Set:
         kinds: dict[str, Run] = {}
-        for n in self.layers:
+        for n in (0, 1):
             tied = replace(self.small, layers=n)
             kinds |= {
                 f"{n}/tied": tied,
@@ -255,9 +271,14 @@ class Plan:
         return Set("matched", question, kinds, untied_minus_tied(kinds))
 
     def scale(self, large: Run) -> Set:
-        kinds = {f"{n}/{head}": replace(large, layers=n, **HEADS[head]) for n in (0, 1) for head in BOTH}
+        kinds = {
+            "tied": replace(large, lr=self.large_rate),
+            "signs": replace(large, lr=self.large_rate, gain="signs"),
+            "untied": replace(large, lr=self.large_rate, head="random"),
+        }
         question = "Is a model of twice the width and vocabulary different?"
-        return Set("scale", question, kinds, untied_minus_tied(kinds), studied=True)
+        compare = (("untied", "tied"), ("untied", "signs"))
+        return Set("scale", question, kinds, compare, studied=True)
 
 
 QUICK = Plan(
@@ -317,7 +338,7 @@ def with_rates(sets: list[Set], rates: dict[str, float]) -> list[Set]:
     """
 
     def rated(run: Run) -> Run:
-        untied = replace(run, head="random", std=0.02).kind
+        untied = replace(run, head="random", std=Run.std).kind
         return run if run.lr else replace(run, lr=rates[run.kind if run.kind in rates else untied])
 
     return [replace(s, kinds={name: rated(run) for name, run in s.kinds.items()}) for s in sets]

@@ -243,6 +243,7 @@ def study(model: tiedgpt.GPT2, data: Data, corpus: Corpus) -> dict[str, Any]:
     return {
         "swapped": loss_of(model if model.config.tied else model.tie(), data.held_out),
         "asymmetry": direct["asymmetry"],
+        "asymmetry_frequent": direct["asymmetry_frequent"],
         "self": direct["self_prediction_frequent"],
         "rank_E": effective_rank(model.W_E),
         "rank_U": effective_rank(model.W_U),
