@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
@@ -476,6 +477,31 @@ def test_no_figure_is_written_by_hand():
     """But for the table of parameters and the commands, which other tests check."""
     text = re.sub(r"\{\{.*?\}\}|```.*?```|\]\(.*?\)|^\| (?:distil)?gpt2.*?$", "", TEMPLATE, flags=re.S | re.M)
     assert set(re.findall(r"\d+\.\d+", text)) == FREE
+
+
+def test_the_whole_grid_has_every_name_of_the_template():
+    """The page of the whole grid is rendered from results of the plan's names, with a 1 for each measure."""
+    plan = Plan()
+    figure = defaultdict(lambda: [1.0, 1.0, 1.0])
+
+    def of(kinds):
+        steps = [0, 80, 800]
+        course = defaultdict(lambda: [[1.0, 1.0, 1.0]] * len(steps), steps=steps)
+        return {kind: {"measures": figure, "course": course, "rate": 0.1} for kind in kinds}
+
+    numbers = defaultdict(lambda: defaultdict(lambda: 1.0))
+    found = {
+        "plan": {"seed_count": 8, **tying_experiment.asdict(plan)},
+        "text": defaultdict(lambda: 1.0, fits=numbers),
+        "step_time": numbers,
+        "sets": {
+            s.name: {"kinds": of([*s.kinds, *s.options]), "differences": of(map(" - ".join, s.compare))}
+            for s in plan.sets()
+        },
+    }
+    text = page.render(found)
+    assert "{{" not in text
+    assert text.count("|  |") == 1, "only a start's difference from itself is empty"
 
 
 def test_names_of_the_template():

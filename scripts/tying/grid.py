@@ -166,6 +166,8 @@ class Plan:
         )
         compare = untied_minus_tied(kinds)
         compare += tuple((name.replace("signs", "untied"), name) for name in signs)
+        low, high = (f"/{jsd:g}/" for jsd in (self.jsds[0], self.jsds[-1]))
+        compare += tuple((name.replace(low, high), name) for name in {**kinds, **signs} if low in name)
         return Set("chains", question, {**kinds, **signs}, compare)
 
     def heads(self) -> Set:
@@ -196,7 +198,11 @@ class Plan:
             for head in BOTH
         }
         question = "Without layers, is the difference between the heads one of convergence?"
-        return Set("steps", question, kinds, untied_minus_tied(kinds), studied=True, similar=True)
+        compare = untied_minus_tied(kinds)
+        compare += tuple(
+            (f"best/{b}/{head}", f"best/{a}/{head}") for a, b in pairwise(self.steps) for head in BOTH
+        )
+        return Set("steps", question, kinds, compare, studied=True, similar=True)
 
     def gains(self) -> Set:
         kinds = {
@@ -220,7 +226,9 @@ class Plan:
             kinds |= {f"{place}/free": tied, f"{place}/signs": replace(tied, gain="signs")}
             kinds[f"{place}/untied"] = replace(tied, head="random")
         compare = [(f"{place}/signs", f"{place}/free") for place in self.places()]
-        compare += [(f"{place}/untied", f"{place}/signs") for place in self.places()]
+        compare += [
+            (f"{place}/untied", f"{place}/{gain}") for place in self.places() for gain in ("signs", "free")
+        ]
         question = "What does tying cost if ln_f's gains start with both signs?"
         return Set("signs", question, kinds, tuple(compare))
 
@@ -237,7 +245,7 @@ class Plan:
     def starts(self) -> Set:
         kinds = {
             f"{std:g}": replace(self.small, layers=1, head="random", std=std)
-            for std in (0.0, *self.stds, self.small.std)
+            for std in sorted({0.0, *self.stds, self.small.std})
         }
         normal = f"{self.small.std:g}"
         compare = tuple((name, normal) for name in kinds if name != normal)

@@ -28,6 +28,7 @@ NOT_THE_WHOLE = (
     "and the words around them are about the whole grid."
 )
 PAGE = Path(__file__).with_name("page.md")
+DIFFERENCES = (".gain", ".over_uniform", ".over_unigram", "out_minus_in")  # measures that are differences
 
 
 def as_json(found: Line) -> str:
@@ -98,7 +99,8 @@ def cell(found: Line, where: str, what: str, measure: str, form: str = ".3f") ->
     if words:
         lower, higher, same = (word.strip() for word in words.split("|"))
         return {"-": lower, "+": higher, "0": same}[sign(figure)]
-    return show(figure, " - " in what, form)
+    signed = " - " in what or measure.partition("@")[0].endswith(DIFFERENCES)
+    return show(figure, signed, form)
 
 
 def figure_of(found: Line, where: str, what: str, measure: str) -> Figure:
@@ -143,7 +145,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "untied": {"color": "#D55E00", "linestyle": "--", "marker": "s"},
     "zeros": {"color": "#009E73", "linestyle": ":", "marker": "^"},
     "copy": {"color": "#0072B2", "linestyle": "-.", "marker": "v"},
-    "signs": {"color": "#0072B2", "linestyle": "-.", "marker": "v"},
+    "signs": {"color": "#CC79A7", "linestyle": "-.", "marker": "D"},
 }
 
 
@@ -190,13 +192,13 @@ def chains(found: Line) -> Any:
     drawing, axes = figure(2)
     jsds = found["plan"]["jsds"]
     for ax, layers in zip(axes[0], ("0", "1"), strict=True):
-        labels = {"tied": "tied", "signs": "tied, gains of both signs", "untied": "untied"}
+        labels = {"tied": "tied", "signs": "tied with signs", "untied": "untied"}
         for head in labels if layers == "0" else ("tied", "untied"):
             figures = [figure_of(found, "chains", f"{layers}/{jsd:g}/{head}", "excess") for jsd in jsds]
             draw(ax, jsds, figures, label=labels[head], **STYLES[head])
-        ax.plot(
-            [0, jsds[-1]], [0, jsds[-1]], color="grey", lw=0.8, label="loss = JSD: the best symmetric table"
-        )
+        if layers == "0":
+            ends = [0, jsds[-1]]
+            ax.plot(ends, ends, color="grey", lw=0.8, label="loss = JSD: the best symmetric table")
         ax.set_title(depth(layers))
         ax.set_xlabel("JSD of the chain's pairs and their reverse, nats (0: reversible)")
     axes[0][0].set_ylabel("loss above the chain's own, nats")
@@ -204,17 +206,29 @@ def chains(found: Line) -> Any:
     return drawing
 
 
+KINDS = {  # of the pilot
+    "tied": "tied",
+    "signs": "tied, gains signs",
+    "untied": "random",
+    "copy": "copy",
+    "zeros": "zeros",
+}
+
+
 def rates(found: Line) -> Any:
     """The pilot: held-out loss by learning rate."""
     layers = found["plan"]["layers"]
     drawing, axes = figure(len(layers))
     for ax, n in zip(axes[0], layers, strict=True):
-        for head, name in {"tied": "tied", "untied": "random", "copy": "copy", "zeros": "zeros"}.items():
+        for head, name in KINDS.items():
             kind = found["rates"].get(f"text, {n} layers, {name}")
             points = {float(rate): loss for rate, loss in kind["losses"].items() if loss} if kind else {}
             if points:
                 ax.plot(list(points), list(points.values()), ms=3, lw=1.2, label=head, **STYLES[head])
+        tried = found["plan"]["rates"] + found["plan"]["more_rates"]
         ax.set_xscale("log")
+        ax.set_xticks(tried[::2], [f"{rate:g}" for rate in tried[::2]])
+        ax.minorticks_off()
         ax.set_title(depth(str(n)))
         ax.set_xlabel("learning rate")
     axes[0][0].set_ylabel("held-out loss, nats per token")
@@ -227,10 +241,10 @@ def course(found: Line) -> Any:
     drawing, axes = figure(4)
     kinds = found["sets"]["heads"]["kinds"]
     titles = (
-        "tied: norm of the head's gradient\nover that of the embedding's",
-        "tied: cosine of the two gradients",
-        "tied: share of ln_f's gains below 0",
-        "one layer: effective rank of W_U\nby the deviation of its start",
+        "tied: norms of the gradients,\nhead / embedding",
+        "tied: cosine of\nthe two gradients",
+        "tied: share of\nln_f's gains below 0",
+        "one layer: effective rank of\nW_U, by its start",
     )
     for ax, title in zip(axes[0], titles, strict=True):
         ax.set_title(title)
@@ -251,6 +265,8 @@ def course(found: Line) -> Any:
         of = kind["course"]
         draw(axes[0][3], of["steps"], of["rank_U"], label=std, color=color, marker="o")
     axes[0][0].set_yscale("log")
+    axes[0][0].set_yticks(ratios := [1, 2, 5, 10, 20, 50], list(map(str, ratios)))
+    axes[0][0].minorticks_off()
     axes[0][0].legend(frameon=False)
     axes[0][3].legend(frameon=False)
     return drawing

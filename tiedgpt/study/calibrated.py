@@ -1,7 +1,7 @@
 """Each path after one fitted scale and the token counts: what does it add to the unigram?
 
-The KL of a path (bigrams.py) depends on the scale of its logits, and a path need not know how frequent the
-tokens are. Here the logits x_t [V] of a path become
+The KL of a path (bigrams.py) depends on the scale of its logits. A path may also lack the frequencies of the
+tokens, which other parts of the model can add. Here the logits x_t [V] of a path become
 
     scale x_t + weight log u        u: the shares of the tokens in the corpus
 

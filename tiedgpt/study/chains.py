@@ -7,8 +7,9 @@ with the shares of pairs
 
 goes along C, and with probability (1 - t) / 2 against it. The JSD of M and M^T (symmetry.py) is then exactly
 ln 2 - h, where h is the entropy of the coin (1 + t) / 2: 0 for t = 0, a reversible chain, and ln 2 for t = 1.
-The entropy of M is that of C plus h, so C is made less even when h is larger. All chains of one size have the
-same entropy rate, ln(V) / 2, and all tokens are equally often. Only the JSD differs.
+The entropy of M is that of C plus h. So C is given a lower entropy where h is larger, to keep the sum. All
+chains of one size have the same entropy rate, ln(V) / 2, and all tokens are equally often. They differ in the
+JSD, and in how even C is.
 """
 
 import math

@@ -30,7 +30,7 @@ FAMILIES = {  # what each fit is, for reports
 STEPS = 600
 TOLERANCE = 1e-7  # nats
 MEMORY = 10  # steps from which L-BFGS estimates the curvature
-POWER = 0.4  # rows of W_E are fitted in units of share^-POWER: rare tokens have small gradients
+POWER = 0.4  # rare tokens have small gradients, so rows are divided by share^-POWER while they are fitted
 EPS = 1e-5  # of ln_f
 LOWEST = -60.0  # scores further below the best of their row are raised to this: float32 is slow near e^-90
 
