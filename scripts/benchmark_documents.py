@@ -123,7 +123,7 @@ def transformers(_large: bool) -> None:
 
 def samples(_large: bool) -> None:
     model, tokenizer = load(True)
-    prompts = documents(24, 24, most=200)
+    prompts = documents(96, 24, most=200)
     compare(
         "one prompt at a time, all",
         "tokens/s",
