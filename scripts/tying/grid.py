@@ -101,10 +101,10 @@ class Plan:
     more_rates: tuple[float, ...] = (1.6e-2, 3.2e-2, 6.4e-2)  # for models with fewer parts
     first_rate: float = 3e-3  # that of the earlier version of this experiment
     steps: tuple[int, ...] = (200, 800, 3200)  # to convergence, without layers
-    small_steps: tuple[int, ...] = (50, 100, 200, 400)  # on a tenth of the text
+    small_steps: tuple[int, ...] = (100, 200, 400)  # on a tenth of the text
     small_layers: tuple[int, ...] = (1, 4)
     jsds: tuple[float, ...] = (0.0, 0.15, 0.3, 0.45, 0.65)
-    stds: tuple[float, ...] = (1e-5, 1e-3, 1e-1)
+    stds: tuple[float, ...] = (1e-5, 1e-1)
     vocabularies: tuple[int, ...] = (1024, 16384)  # for the time of a step
 
     def shift(self, offset: int) -> "Plan":
@@ -154,10 +154,11 @@ class Plan:
         return [*sets, self.scale(self.large)] if self.large else sets
 
     def chains(self) -> Set:
+        middle = self.jsds[len(self.jsds) // 2]
         kinds = {
             f"{n}/{jsd:g}/{head}": replace(self.chain, layers=n, jsd=jsd, **HEADS[head])
-            for n in (0, 1)
-            for jsd in self.jsds
+            for n, jsds in ((0, self.jsds), (1, sorted({self.jsds[0], middle, self.jsds[-1]})))
+            for jsd in jsds
             for head in BOTH
         }
         signs = {f"0/{jsd:g}/signs": replace(self.chain, jsd=jsd, gain="signs") for jsd in self.jsds}

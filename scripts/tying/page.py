@@ -190,11 +190,12 @@ def depth(layers: str) -> str:
 def chains(found: Line) -> Any:
     """What the tie costs on a Markov chain, by its asymmetry."""
     drawing, axes = figure(2)
-    jsds = found["plan"]["jsds"]
     for ax, layers in zip(axes[0], ("0", "1"), strict=True):
+        names = list(fitting(found, "chains", f"{layers}/*/untied"))
+        jsds = list(map(float, names))
         labels = {"tied": "tied", "signs": "tied with signs", "untied": "untied"}
         for head in labels if layers == "0" else ("tied", "untied"):
-            figures = [figure_of(found, "chains", f"{layers}/{jsd:g}/{head}", "excess") for jsd in jsds]
+            figures = [figure_of(found, "chains", f"{layers}/{name}/{head}", "excess") for name in names]
             draw(ax, jsds, figures, label=labels[head], **STYLES[head])
         if layers == "0":
             ends = [0, jsds[-1]]
@@ -202,7 +203,7 @@ def chains(found: Line) -> Any:
         ax.set_title(depth(layers))
         ax.set_xlabel("JSD of the chain's pairs and their reverse, nats (0: reversible)")
     axes[0][0].set_ylabel("loss above the chain's own, nats")
-    axes[0][0].legend(frameon=False)
+    axes[0][0].legend(frameon=False, loc="upper center")
     return drawing
 
 
@@ -224,7 +225,8 @@ def rates(found: Line) -> Any:
             kind = found["rates"].get(f"text, {n} layers, {name}")
             points = {float(rate): loss for rate, loss in kind["losses"].items() if loss} if kind else {}
             if points:
-                ax.plot(list(points), list(points.values()), ms=3, lw=1.2, label=head, **STYLES[head])
+                label = "tied with signs" if head == "signs" else head
+                ax.plot(list(points), list(points.values()), ms=3, lw=1.2, label=label, **STYLES[head])
         tried = found["plan"]["rates"] + found["plan"]["more_rates"]
         ax.set_xscale("log")
         ax.set_xticks(tried[::2], [f"{rate:g}" for rate in tried[::2]])
@@ -232,7 +234,7 @@ def rates(found: Line) -> Any:
         ax.set_title(depth(str(n)))
         ax.set_xlabel("learning rate")
     axes[0][0].set_ylabel("held-out loss, nats per token")
-    axes[0][min(1, len(layers) - 1)].legend(frameon=False)
+    axes[0][min(1, len(layers) - 1)].legend(frameon=False, loc="upper right")
     return drawing
 
 
@@ -267,8 +269,8 @@ def course(found: Line) -> Any:
     axes[0][0].set_yscale("log")
     axes[0][0].set_yticks(ratios := [1, 2, 5, 10, 20, 50], list(map(str, ratios)))
     axes[0][0].minorticks_off()
-    axes[0][0].legend(frameon=False)
-    axes[0][3].legend(frameon=False)
+    axes[0][0].legend(frameon=False, loc="upper right")
+    axes[0][3].legend(frameon=False, loc="center right")
     return drawing
 
 
@@ -287,5 +289,5 @@ def small(found: Line) -> Any:
         ax.set_title(f"a tenth of the text, {depth(str(n))}")
         ax.set_xlabel("steps of the whole training, each with its own schedule")
     axes[0][0].set_ylabel("loss, nats per token")
-    axes[0][0].legend(frameon=False)
+    axes[0][0].legend(frameon=False, loc="upper right")
     return drawing
