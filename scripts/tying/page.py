@@ -147,6 +147,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "copy": {"color": "#0072B2", "linestyle": "-.", "marker": "v"},
     "signs": {"color": "#CC79A7", "linestyle": "-.", "marker": "D"},
 }
+LABELS = {"signs": "tied with signs"}  # the other heads are labelled by their names
 
 
 def pictures(found: Line) -> dict[str, bytes]:
@@ -193,10 +194,9 @@ def chains(found: Line) -> Any:
     for ax, layers in zip(axes[0], ("0", "1"), strict=True):
         names = list(fitting(found, "chains", f"{layers}/*/untied"))
         jsds = list(map(float, names))
-        labels = {"tied": "tied", "signs": "tied with signs", "untied": "untied"}
-        for head in labels if layers == "0" else ("tied", "untied"):
+        for head in ("tied", "signs", "untied") if layers == "0" else ("tied", "untied"):
             figures = [figure_of(found, "chains", f"{layers}/{name}/{head}", "excess") for name in names]
-            draw(ax, jsds, figures, label=labels[head], **STYLES[head])
+            draw(ax, jsds, figures, label=LABELS.get(head, head), **STYLES[head])
         if layers == "0":
             ends = [0, jsds[-1]]
             ax.plot(ends, ends, color="grey", lw=0.8, label="loss = JSD: the best symmetric table")
@@ -225,8 +225,8 @@ def rates(found: Line) -> Any:
             kind = found["rates"].get(f"text, {n} layers, {name}")
             points = {float(rate): loss for rate, loss in kind["losses"].items() if loss} if kind else {}
             if points:
-                label = "tied with signs" if head == "signs" else head
-                ax.plot(list(points), list(points.values()), ms=3, lw=1.2, label=label, **STYLES[head])
+                style = {"label": LABELS.get(head, head), **STYLES[head]}
+                ax.plot(list(points), list(points.values()), ms=3, lw=1.2, **style)
         tried = found["plan"]["rates"] + found["plan"]["more_rates"]
         ax.set_xscale("log")
         ax.set_xticks(tried[::2], [f"{rate:g}" for rate in tried[::2]])
