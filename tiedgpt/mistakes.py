@@ -20,8 +20,8 @@ from .ops import layer_norm, log_softmax, softmax
 from .run import Tape
 
 # How each activation is computed. Names with dots are those of the tape and of the parameters; N is the
-# layer's number. ACT, EPS, SCALE and HEAD depend on the model's configuration. resid_pre.N is
-# given: the embedding, or resid_post of the layer before.
+# layer's number. ACT, EPS, SCALE and HEAD depend on the model's configuration. resid_pre.N is given: it is
+# the embedding, or resid_post of the layer before.
 FORMULAS = """
 embed           wte.weight[ids] + rows(wpe.weight, positions)
 resid_pre.N     resid_pre.N
