@@ -2,12 +2,13 @@
 
     python scripts/tying_experiment.py tinyshakespeare.txt OUT
 
-takes about two hours on two cores. With --quick it does a small part of the grid in about twelve minutes. It
+takes about two hours on two cores. With --quick it does a small part of the grid in about ten minutes. It
 does two runs at a time, one thread each. Ctrl-C stops it; the same command then continues with the runs that
 are missing. If none is missing, it only writes the results again. It writes to OUT:
 
     runs.jsonl       one line for each finished run: its settings and what was measured
     results.json     means over the seeds with 95 % intervals, differences seed by seed, verdicts
+    verdicts.txt     the verdicts, beside those of the published results
     README.md        the page: tying/page.md with the figures of results.json
     *.png            the pictures of the page; need `pip install -e .[plot]`
     texts/ matrices/ the text as tokens, W_E and W_U of trained models
@@ -34,7 +35,16 @@ from typing import Any
 from tying import engine, page
 from tying.engine import Job, Line, do_jobs
 from tying.grid import QUICK, Plan, Run, runs_of, with_rates
-from tying.job import data_path, do_run, matrices_path, measure_text, prepare, text_corpus, time_steps
+from tying.job import (
+    TIMINGS,
+    data_path,
+    do_run,
+    matrices_path,
+    measure_text,
+    prepare,
+    text_corpus,
+    time_steps,
+)
 from tying.results import Similarities, agreement, choose_rates, results_of, summarize
 
 import tiedgpt
@@ -59,10 +69,12 @@ def do_all(plan: Plan, text: str, out: Path, pool: Callable[[], Any]) -> Line:
 
     sizes = asdict(plan.small)
     text_job = Job(measure_text, (out, plan), {"text": texts[plan.small.vocab_size], "sizes": sizes}, work=60)
-    time_job = Job(time_steps, (plan,), {"time": plan.vocabularies, "sizes": sizes}, work=60)
+    time_job = Job(
+        time_steps, (plan,), {"time": plan.vocabularies, "timings": TIMINGS, "sizes": sizes}, work=60
+    )
     pilot = {run: job(run) for run in plan.pilot()}
     lines = do_jobs([text_job, *pilot.values()], file, pool)
-    rates = choose_rates({run: lines[job.key] for run, job in pilot.items()})
+    rates = choose_rates({run: lines[job.key] for run, job in pilot.items()}) or published()["rates"]
 
     sets = with_rates(plan.sets(), {kind: rate["best"] for kind, rate in rates.items()})
     studied = set(runs_of([s for s in sets if s.studied], plan.seeds))
@@ -79,9 +91,15 @@ def do_all(plan: Plan, text: str, out: Path, pool: Callable[[], Any]) -> Line:
     return results_of(plan, rates, summaries, of_text, lines[time_job.key])
 
 
+def published() -> Line:
+    return json.loads(PUBLISHED.read_text(encoding="utf-8"))
+
+
 def write(found: Line, out: Path) -> None:
     """Write results.json, the page and the pictures; say how the verdicts compare with the published ones."""
+    compared = "\n".join(agreement(found, published() if PUBLISHED.exists() else {})) + "\n"
     with StagedFiles(out) as files:
+        files.open("verdicts.txt").write(compared.encode())
         files.open("results.json").write(page.as_json(found).encode())
         files.open("README.md").write(page.render(found).encode())
         if find_spec("matplotlib"):
@@ -93,8 +111,7 @@ def write(found: Line, out: Path) -> None:
         if rate["at_edge"]:
             note = f"the best rate of the pilot, {rate['best']:g}, is the lowest or the highest: {kind}"
             print(f"note: {note}; try more rates in grid.py", file=sys.stderr)
-    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))["verdicts"] if PUBLISHED.exists() else []
-    print("\n".join(agreement(found["verdicts"], published)))
+    print(compared, end="")
     print(f"wrote {out / 'README.md'}", file=sys.stderr)
 
 
@@ -104,13 +121,15 @@ def main(arguments: list[str] | None = None, plan: Plan | None = None) -> int:
     )
     parser.add_argument("corpus", help="a text in UTF-8")
     parser.add_argument("out", metavar="OUT", type=Path, help="a directory, new or of an interrupted run")
-    parser.add_argument("--quick", action="store_true", help="fewer runs, shorter runs, three seeds")
+    parser.add_argument(
+        "--quick", action="store_true", help="three seeds, fewer questions, at the published learning rates"
+    )
     parser.add_argument(
         "--seed-offset",
         type=int,
         default=0,
         metavar="N",
-        help="add N to every seed, to repeat with other seeds",
+        help="add N to every seed: repeat with other seeds, at the published learning rates",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--workers", type=int, default=2, metavar="N", help="do N runs at a time (default: 2)")
@@ -120,7 +139,8 @@ def main(arguments: list[str] | None = None, plan: Plan | None = None) -> int:
         args = parser.parse_args(arguments)
         if args.workers < 1 or args.seed_offset < 0:
             parser.error("--workers must be at least 1, and --seed-offset at least 0")
-        plan = (plan or (QUICK if args.quick else Plan())).shift(args.seed_offset)
+        plan = plan or (QUICK if args.quick else Plan())
+        plan = plan.shift(args.seed_offset) if args.seed_offset else plan
         if args.dask and not find_spec("distributed"):
             raise tiedgpt.TiedGPTError("--dask needs Dask: pip install -e .[dask]")
         pool = partial(engine.dask, args.dask) if args.dask else partial(engine.processes, args.workers)

@@ -7,7 +7,8 @@ are compared seed by seed.
 
 The learning rate. A rate that suits one head may not suit the other. So the pilot trains each kind of model
 at several rates, with seeds that are used for nothing else, and each kind is then trained with its own best
-rate in the sets. A run of a set with lr = 0 gets that rate.
+rate in the sets. A run of a set with lr = 0 gets that rate. A plan without seeds for the pilot has the rates
+of the published results.
 """
 
 from collections.abc import Iterator
@@ -98,7 +99,7 @@ class Plan:
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
     pilot_seeds: tuple[int, ...] = (101, 102)
     rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
-    more_rates: tuple[float, ...] = (1.6e-2, 3.2e-2, 6.4e-2)  # for models with fewer parts
+    more_rates: tuple[float, ...] = (1.6e-2, 3.2e-2, 6.4e-2, 1.28e-1)  # for models with fewer parts
     first_rate: float = 3e-3  # that of the earlier version of this experiment
     steps: tuple[int, ...] = (200, 800, 3200)  # to convergence, without layers
     small_steps: tuple[int, ...] = (100, 200, 400)  # on a tenth of the text
@@ -108,9 +109,9 @@ class Plan:
     vocabularies: tuple[int, ...] = (1024, 16384)  # for the time of a step
 
     def shift(self, offset: int) -> "Plan":
-        """This plan with other seeds."""
-        seeds, pilot = (tuple(s + offset for s in group) for group in (self.seeds, self.pilot_seeds))
-        return replace(self, seeds=seeds, pilot_seeds=pilot)
+        """This plan with other seeds, and without a pilot."""
+        seeds = tuple(seed + offset for seed in self.seeds)
+        return replace(self, name=f"{self.name}, repeated", seeds=seeds, pilot_seeds=())
 
     # The pilot
 
@@ -183,13 +184,14 @@ class Plan:
 
     def learning_rates(self) -> Set:
         kinds = {
-            f"{lr:g}/{head}": replace(self.small, layers=1, lr=lr, **of)
-            for lr in self.rates[-2:]
+            f"{n}/{lr:g}/{head}": replace(self.small, layers=n, lr=lr, **of)
+            for n, rates in ((0, self.rates_of(self.small)[::2]), (1, self.rates[-2:]))
+            for lr in rates
             for head, of in {"tied": {}, "signs": {"gain": "signs"}, "untied": HEADS["untied"]}.items()
         }
         compare = untied_minus_tied(kinds)
         compare += tuple((name, name.replace("untied", "signs")) for name, _ in compare)
-        return Set("rates", "One layer: how does the difference depend on the learning rate?", kinds, compare)
+        return Set("rates", "How do the differences depend on the learning rate?", kinds, compare)
 
     def steps_to_convergence(self) -> Set:
         kinds = {
@@ -290,21 +292,19 @@ class Plan:
         return Set("scale", question, kinds, compare, studied=True)
 
 
-QUICK = Plan(
+QUICK = Plan(  # all of its runs are runs of Plan()
     name="quick",
     large=None,
-    small=Run(layers=0, steps=400),
-    chain=Run(layers=0, text="chain", vocab_size=64, width=64, context=32, batch=32, steps=400),
     layers=(0, 1),
     seeds=(1, 2, 3),
-    pilot_seeds=(101,),
-    rates=(2e-3, 4e-3, 8e-3),
-    more_rates=(1.6e-2, 3.2e-2, 6.4e-2),
-    steps=(100, 400, 1600),
-    small_steps=(50, 100, 200),
+    pilot_seeds=(),
+    rates=(),
+    more_rates=(),
+    steps=(200, 800),
     small_layers=(1,),
-    jsds=(0.0, 0.3, 0.6),
-    stds=(1e-5, 1e-1),
+    jsds=(0.0, 0.65),
+    stds=(1e-5,),
+    vocabularies=(),
 )
 
 

@@ -40,7 +40,8 @@ FOLLOWED = (0.0, 0.025, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)  # shares of t
 FOLLOWED_TOKENS = 4097  # of the held-out text, for the losses on the way
 TRAIN_TOKENS = 16_385  # of the text to train on, for the training loss
 CHAIN_TOKENS = 200_000  # to train on; a tenth as many are held out
-TIMED_STEPS = 40
+TIMED_STEPS = 20
+TIMINGS = 8
 
 
 # The texts
@@ -286,31 +287,27 @@ def measure_text(out: Path, plan: Plan) -> Line:
 
 
 def time_steps(plan: Plan) -> Line:
-    """CPU time of an untied training step over that of a tied one, by vocabulary. They take turns.
-
-    The ratio is that of the medians: a clock's numbers are not reproducible.
-    """
+    """By vocabulary, the ratios of several timings: a training step untied over one tied, in CPU time."""
     single_thread()
-    times: Line = {}
-    for V in plan.vocabularies:
-        tokens = np.random.default_rng(0).integers(0, V, 10_000)
-        run = replace(plan.small, layers=1, vocab_size=V, steps=TIMED_STEPS, lr=1e-3, seed=1)
-        settings = Settings(
-            steps=TIMED_STEPS, batch=run.batch, context=run.context, eval_every=TIMED_STEPS, threads=1
-        )
-        heads = {"tied": start(run)[0], "untied": start(replace(run, head="random"))[0]}
-        trainings = {
-            head: Trainer(model, tokens, tokens[: run.context], settings).run()
-            for head, model in heads.items()
-        }
-        seconds: dict[str, list[float]] = {head: [] for head in heads}
-        for head in heads:
-            next(trainings[head])  # the evaluation before the first step
-        for _ in range(TIMED_STEPS - 1):
-            for head, records in trainings.items():
-                begin = process_time()
-                next(records)
-                seconds[head].append(process_time() - begin)
-        tied, untied = (median(seconds[head][5:]) for head in ("tied", "untied"))
-        times[str(V)] = {"tied_ms": 1000 * tied, "untied_ms": 1000 * untied, "ratio": untied / tied}
-    return times
+    return {str(V): [time_ratio(plan, V) for _ in range(TIMINGS)] for V in plan.vocabularies}
+
+
+def time_ratio(plan: Plan, vocab_size: int) -> float:
+    """The ratio of the median times of a step of two trainings that take turns."""
+    tokens = np.random.default_rng(0).integers(0, vocab_size, 10_000)
+    run = replace(plan.small, layers=1, vocab_size=vocab_size, seed=1)
+    settings = Settings(
+        steps=TIMED_STEPS, batch=run.batch, context=run.context, eval_every=TIMED_STEPS, threads=1
+    )
+    models = start(run)[0], start(replace(run, head="random"))[0]
+    trainings = [Trainer(model, tokens, tokens[: run.context], settings).run() for model in models]
+    seconds: list[list[float]] = [[], []]
+    for training in trainings:
+        next(training)  # the evaluation before the first step
+    for _ in range(TIMED_STEPS - 1):
+        for training, times in zip(trainings, seconds, strict=True):
+            begin = process_time()
+            next(training)
+            times.append(process_time() - begin)
+    tied, untied = (median(times[5:]) for times in seconds)
+    return untied / tied

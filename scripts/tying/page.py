@@ -21,11 +21,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from .results import NONE_FOUND, Figure, Line, names_in, sign
+from .results import Figure, Line, names_in, show, sign
 
 NOT_THE_WHOLE = (
-    "These are results of a part of the grid, with fewer seeds and shorter runs. They are not for citation, "
-    "and the words around them are about the whole grid."
+    "These are not the published results. They are of a part of the grid, or of other seeds, and the words "
+    "around them are about the whole grid."
 )
 PAGE = Path(__file__).with_name("page.md")
 DIFFERENCES = (".gain", ".over_uniform", ".over_unigram", "out_minus_in")  # measures that are differences
@@ -110,19 +110,6 @@ def figure_of(found: Line, where: str, what: str, measure: str) -> Figure:
         return of["measures"][measure]
     steps = of["course"]["steps"]
     return of["course"][measure][steps.index(round(float(share) * steps[-1]))]
-
-
-def show(figure: Figure, signed: bool, form: str = ".3f") -> str:
-    """A figure as text.
-
-    >>> show([1.0, 0.5, 1.5], False), show([-0.1, -0.5, 0.3], True, ".1f"), show([2.0, None, None], False)
-    ('1.000 [0.500, 1.500]', '-0.1 [-0.5, +0.3], no difference found', '2.000')
-    """
-    alone, form = form == "mean", ".3f" if form == "mean" else form
-    mean, *ends = (None if x is None else format(x, ("+" if signed else "") + form) for x in figure)
-    if alone or None in ends or ends == [mean, mean]:
-        return str(mean)
-    return f"{mean} [{', '.join(map(str, ends))}]" + f", {NONE_FOUND}" * (signed and sign(figure) == "0")
 
 
 def path_value(found: Line, path: str, form: str = "") -> str:
@@ -239,38 +226,43 @@ def rates(found: Line) -> Any:
 
 
 def course(found: Line) -> Any:
-    """During training: the gradients of the tied matrix, the signs of ln_f, the rank of the head."""
-    drawing, axes = figure(4)
-    kinds = found["sets"]["heads"]["kinds"]
-    titles = (
-        "tied: norms of the gradients,\nhead / embedding",
-        "tied: cosine of\nthe two gradients",
-        "tied: share of\nln_f's gains below 0",
-        "one layer: effective rank of\nW_U, by its start",
-    )
-    for ax, title in zip(axes[0], titles, strict=True):
-        ax.set_title(title)
+    """During training: the gradients of a tied matrix, ln_f's signs, self-prediction, the rank, the loss."""
+    drawing, axes = figure(3, 2)
+    norms, cosine, gains, itself, rank, loss = axes.flat
+    titles = {
+        norms: "tied: norms of the gradients, head / embedding",
+        cosine: "tied: cosine of the two gradients",
+        gains: "tied: share of ln_f's gains below 0",
+        itself: "share of tokens that predict themselves",
+        rank: "one layer: effective rank of W_U, by its start",
+        loss: "held-out loss: untied - tied, nats",
+    }
+    for ax, title in titles.items():
+        ax.set_title(title, fontsize=8)
         ax.set_xlabel("step")
+    sets = found["sets"]
+    kinds, differences = sets["heads"]["kinds"], sets["heads"]["differences"]
     for n, color in zip(found["plan"]["layers"], COLORS, strict=False):
         of = kinds[f"{n}/tied"]["course"]
         style = {"color": color, "marker": "o", "label": depth(str(n))}
-        axes[0][0].plot(
-            of["steps"],
-            [h[0] / e[0] for h, e in zip(of["head"], of["embed"], strict=True)],
-            ms=3,
-            lw=1.2,
-            **style,
-        )
-        draw(axes[0][1], of["steps"], of["cosine"], **style)
-        draw(axes[0][2], of["steps"], of["negative_gains"], **style)
-    for (std, kind), color in zip(found["sets"]["starts"]["kinds"].items(), COLORS, strict=False):
+        ratios = [h[0] / e[0] for h, e in zip(of["head"], of["embed"], strict=True)]
+        norms.plot(of["steps"], ratios, ms=3, lw=1.2, **style)
+        draw(cosine, of["steps"], of["cosine"], **style)
+        draw(gains, of["steps"], of["negative_gains"], **style)
+        draw(itself, of["steps"], of["self"], **style)
+        untied = kinds[f"{n}/untied"]["course"]["self"]
+        draw(itself, of["steps"], untied, color=color, marker="s", linestyle="--")
+        difference = differences[f"{n}/untied - {n}/tied"]["course"]["loss"]
+        draw(loss, of["steps"], difference, **style)
+    for (std, kind), color in zip(sets["starts"]["kinds"].items(), COLORS, strict=False):
         of = kind["course"]
-        draw(axes[0][3], of["steps"], of["rank_U"], label=std, color=color, marker="o")
-    axes[0][0].set_yscale("log")
-    axes[0][0].set_yticks(ratios := [1, 2, 5, 10, 20, 50], list(map(str, ratios)))
-    axes[0][0].minorticks_off()
-    axes[0][0].legend(frameon=False, loc="upper right")
-    axes[0][3].legend(frameon=False, loc="center right")
+        draw(rank, of["steps"], of["rank_U"], label=std, color=color, marker="o")
+    norms.set_yscale("log")
+    norms.set_yticks(ticks := [1, 2, 5, 10, 20, 50], list(map(str, ticks)))
+    norms.minorticks_off()
+    norms.legend(frameon=False, loc="upper right")
+    rank.legend(frameon=False, loc="center right")
+    loss.axhline(0, color="grey", lw=0.8)
     return drawing
 
 

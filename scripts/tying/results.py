@@ -7,6 +7,7 @@ means "no difference found". About 1 in 20 intervals misses the true mean.
 """
 
 import math
+from collections import Counter
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -102,6 +103,19 @@ def sign(figure: Figure) -> str:
     if low is None or high is None or low <= 0 <= high:
         return "0"
     return "+" if low > 0 else "-"
+
+
+def show(figure: Figure, signed: bool, form: str = ".3f") -> str:
+    """A figure as text.
+
+    >>> show([1.0, 0.5, 1.5], False), show([-0.1, -0.5, 0.3], True, ".1f"), show([2.0, None, None], False)
+    ('1.000 [0.500, 1.500]', '-0.1 [-0.5, +0.3], no difference found', '2.000')
+    """
+    alone, form = form == "mean", ".3f" if form == "mean" else form
+    mean, *ends = (None if x is None else format(x, ("+" if signed else "") + form) for x in figure)
+    if alone or None in ends or ends == [mean, mean]:
+        return str(mean)
+    return f"{mean} [{', '.join(map(str, ends))}]" + f", {NONE_FOUND}" * (signed and sign(figure) == "0")
 
 
 # Rates
@@ -275,30 +289,36 @@ def verdicts(sets: Line, plan: Plan) -> list[Line]:
     return found
 
 
-def agreement(found: list[Line], published: list[Line]) -> list[str]:
-    """A line for each verdict: whether its sign is the published one."""
-    signs = {verdict["name"]: verdict["sign"] for verdict in published}
-    lines = []
-    for verdict in found:
-        here, there = verdict["sign"], signs.get(verdict["name"])
-        if there is None:
+def agreement(found: Line, published: Line) -> list[str]:
+    """A line for each verdict of `found` that compares its sign with the published one, and their numbers.
+
+    Both are results.json, or empty. Two signs differ in significance if one of the intervals holds 0.
+    """
+    others = {verdict["name"]: verdict for verdict in published.get("verdicts", [])}
+    lines, numbers = [], Counter[str]()
+    for verdict in found["verdicts"]:
+        other = others.get(verdict["name"])
+        signs = {verdict["sign"], other["sign"]} if other else set()
+        if not other:
             word = "not published"
-        elif here == there:
-            word = "agrees"
+        elif len(signs) == 1:
+            word = "same sign"
         else:
-            word = "CONTRADICTS" if {here, there} == {"+", "-"} else "differs in significance"
-        mean, low, high = verdict["figure"]
-        ends = "" if low is None else f" [{low:+.3f}, {high:+.3f}]"
-        lines.append(f"{verdict['claim']}  {verdict['name']}: {mean:+.3f}{ends} {word}")
+            word = "opposite sign" if signs == {"+", "-"} else "differs in significance"
+        numbers[word] += 1
+        here, there = (show(v["figure"], True) if v else "-" for v in (verdict, other))
+        lines.append(f"{verdict['claim']}  {verdict['name']}: {here}; published: {there}: {word}")
+    lines.append(", ".join(f"{word}: {number}" for word, number in numbers.items()))
     return lines
 
 
 def results_of(plan: Plan, rates: Line, sets: Line, text: Line, times: Line) -> Line:
+    ratios = {V: {"measures": {"ratio": interval(of)}} for V, of in times.items() if V != "settings"}
+    question = "By vocabulary: how much longer is a training step of an untied model?"
     return {
         "plan": {"seed_count": len(plan.seeds), **asdict(plan)},
         "rates": rates,
         "text": text,
-        "sets": sets,
+        "sets": sets | {"time": {"question": question, "kinds": ratios, "differences": {}}},
         "verdicts": verdicts(sets, plan),
-        "step_time": times,
     }
