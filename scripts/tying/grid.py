@@ -76,6 +76,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "untied": {"head": "random"},
     "copy": {"head": "copy"},
     "zeros": {"head": "random", "std": 0.0},
+    "signs": {"gain": "signs"},
 }
 BOTH = ("tied", "untied")
 PLACES = {  # layers, off
@@ -150,7 +151,7 @@ class Plan:
     def sets(self) -> list[Set]:
         """All sets, those of the first claims first."""
         sets = [self.chains(), self.heads(), self.learning_rates(), self.steps_to_convergence()]
-        sets += [self.gains(), self.signs()]
+        sets += [self.gains(), self.signs(), self.longer()]
         sets += [self.sublayers(), self.starts(), self.small_text(), self.matched()]
         return [*sets, self.scale(self.large)] if self.large else sets
 
@@ -173,7 +174,8 @@ class Plan:
         return Set("chains", question, {**kinds, **signs}, compare)
 
     def heads(self) -> Set:
-        few = [(n, head) for n in self.layers for head in (HEADS if n < 2 else BOTH)]
+        four = (*BOTH, "copy", "zeros")
+        few = [(n, head) for n in self.layers for head in (four if n < 2 else BOTH)]
         kinds = {f"{n}/{head}": replace(self.small, layers=n, **HEADS[head]) for n, head in few}
         compare = untied_minus_tied(kinds)
         compare += tuple((f"{n}/{head}", f"{n}/untied") for n, head in few if head in ("copy", "zeros"))
@@ -184,10 +186,10 @@ class Plan:
 
     def learning_rates(self) -> Set:
         kinds = {
-            f"{n}/{lr:g}/{head}": replace(self.small, layers=n, lr=lr, **of)
+            f"{n}/{lr:g}/{head}": replace(self.small, layers=n, lr=lr, **HEADS[head])
             for n, rates in ((0, self.rates_of(self.small)[::2]), (1, self.rates[-2:]))
             for lr in rates
-            for head, of in {"tied": {}, "signs": {"gain": "signs"}, "untied": HEADS["untied"]}.items()
+            for head in (*BOTH, "signs")
         }
         compare = untied_minus_tied(kinds)
         compare += tuple((name, name.replace("untied", "signs")) for name, _ in compare)
@@ -234,6 +236,20 @@ class Plan:
         ]
         question = "What does tying cost if ln_f's gains start with both signs?"
         return Set("signs", question, kinds, tuple(compare))
+
+    def longer(self) -> Set:
+        heads = (*BOTH, "signs", "zeros")
+        lengths = sorted({self.small.steps, self.steps[-1]})
+        kinds = {
+            f"{steps}/{head}": replace(self.small, layers=1, steps=steps, **HEADS[head])
+            for steps in lengths
+            for head in heads
+        }
+        compare = untied_minus_tied(kinds)
+        compare += tuple((f"{steps}/untied", f"{steps}/signs") for steps in lengths)
+        compare += tuple((f"{steps}/zeros", f"{steps}/untied") for steps in lengths)
+        compare += tuple((f"{b}/{head}", f"{a}/{head}") for a, b in pairwise(lengths) for head in heads)
+        return Set("longer", "One layer: are the differences ones of convergence?", kinds, compare)
 
     def sublayers(self) -> Set:
         names = {"both": "", "attention": "mlp", "mlp": "attn"}
