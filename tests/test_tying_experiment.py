@@ -239,9 +239,7 @@ def test_ctrl_c_ends_with_130_and_no_traceback(corpus, tmp_path, importing):
 def test_models_of_one_seed_start_from_the_same_other_weights():
     tied, fixed = job.start(replace(SMALL, layers=1, seed=5))
     assert not fixed
-    for name in HEADS:
-        if name == "tied":
-            continue
+    for name in ("copy", "zeros", "untied"):
         model, _ = job.start(replace(SMALL, layers=1, seed=5, **HEADS[name]))
         for key, array in tied.parameters.items():
             np.testing.assert_array_equal(model.parameters[key], array)

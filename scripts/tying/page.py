@@ -172,7 +172,7 @@ def draw(ax: Any, x: list[float], figures: list[Figure], **style: Any) -> None:
 
 
 def depth(layers: str) -> str:
-    return {"0": "no layers", "1": "one layer"}.get(layers, f"{layers} layers")
+    return {"0": "no layers", "1": "one layer", "4": "four layers"}.get(layers, f"{layers} layers")
 
 
 def chains(found: Line) -> Any:
@@ -261,7 +261,7 @@ def course(found: Line) -> Any:
     norms.set_yticks(ticks := [1, 2, 5, 10, 20, 50], list(map(str, ticks)))
     norms.minorticks_off()
     norms.legend(frameon=False, loc="upper right")
-    rank.legend(frameon=False, loc="center right")
+    rank.legend(frameon=False, loc="lower right")
     loss.axhline(0, color="grey", lw=0.8)
     return drawing
 
