@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
@@ -603,6 +603,19 @@ def test_the_published_page_is_made_of_the_published_results():
     assert page.render(found) == PUBLISHED
     assert page.as_json(found) == (RESULTS / "results.json").read_text(encoding="utf-8")
     assert found["plan"] == json.loads(json.dumps({"seed_count": 8, **tying_experiment.asdict(Plan())}))
+
+
+def test_the_repeated_verdicts_are_beside_the_published_ones():
+    text = (RESULTS / "again.txt").read_text(encoding="utf-8")
+    *lines, last = text.splitlines()
+    verdicts = tying_experiment.published()["verdicts"]
+    assert len(lines) == len(verdicts)
+    words = Counter(line.rpartition(": ")[2] for line in lines)
+    assert last == ", ".join(f"{word}: {number}" for word, number in words.items())
+    assert f"`{last}`" in PUBLISHED
+    for line, verdict in zip(lines, verdicts, strict=True):
+        assert line.startswith(f"{verdict['claim']}  {verdict['name']}: ")
+        assert f"; published: {results.show(verdict['figure'], True)}: " in line
 
 
 def test_the_readme_has_published_figures():
