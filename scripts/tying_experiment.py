@@ -2,7 +2,7 @@
 
     python scripts/tying_experiment.py tinyshakespeare.txt OUT
 
-takes about two hours on two cores. With --quick it does a small part of the grid in about ten minutes. It
+takes two to two and a half hours on two cores. With --quick it does a small part of the grid in about ten minutes. It
 does two runs at a time, one thread each. Ctrl-C stops it; the same command then continues with the runs that
 are missing. If none is missing, it only writes the results again. It writes to OUT:
 
