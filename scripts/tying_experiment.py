@@ -3,8 +3,8 @@
     python scripts/tying_experiment.py tinyshakespeare.txt OUT
 
 takes two to two and a half hours on two cores. With --quick it does a small part of the grid in about ten
-minutes. It does two runs at a time, one thread each. Ctrl-C stops it; the same command then continues with the
-runs that are missing. If none is missing, it only writes the results again. It writes to OUT:
+minutes. It does two runs at a time, one thread each. Ctrl-C stops it; the same command then continues with
+the runs that are missing. If none is missing, it only writes the results again. It writes to OUT:
 
     runs.jsonl       one line for each finished run: its settings and what was measured
     results.json     means over the seeds with 95 % intervals, differences seed by seed, verdicts
