@@ -527,7 +527,15 @@ def test_the_whole_grid_has_every_name_of_the_template():
 
 def test_names_of_the_template():
     found = {
-        "plan": {"name": "whole", "steps": [1], "jsds": [0, 1], "small": {"std": 0.02, "steps": 1}},
+        "plan": {
+            "name": "whole",
+            "steps": [1],
+            "jsds": [0, 1],
+            "small": {"std": 0.02, "steps": 1},
+            "stds": [0.1],
+            "rates": [1],
+            "more_rates": [2],
+        },
         "text": {"jsd": 0.58765, "tokens": 12345},
         "sets": {
             "s": {

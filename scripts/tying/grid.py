@@ -83,6 +83,7 @@ PLACES = {  # layers, off
     "no layers": (0, ""),
     "one layer": (1, ""),
     "attention only": (1, "mlp"),
+    "MLP only": (1, "attn"),
     "four layers": (4, ""),
 }
 
@@ -103,7 +104,7 @@ class Plan:
     more_rates: tuple[float, ...] = (1.6e-2, 3.2e-2, 6.4e-2, 1.28e-1)  # for models with fewer parts
     first_rate: float = 3e-3  # that of the earlier version of this experiment
     steps: tuple[int, ...] = (200, 800, 3200)  # to convergence, without layers
-    small_steps: tuple[int, ...] = (100, 200, 400)  # on a tenth of the text
+    small_steps: tuple[int, ...] = (100, 200, 400, 800)  # on a tenth of the text
     small_layers: tuple[int, ...] = (1, 4)
     jsds: tuple[float, ...] = (0.0, 0.15, 0.3, 0.45, 0.65)
     stds: tuple[float, ...] = (1e-5, 1e-1)
@@ -169,6 +170,7 @@ class Plan:
         )
         compare = untied_minus_tied(kinds)
         compare += tuple((name.replace("signs", "untied"), name) for name in signs)
+        compare += tuple((name, name.replace("signs", "tied")) for name in signs)
         low, high = (f"/{jsd:g}/" for jsd in (self.jsds[0], self.jsds[-1]))
         compare += tuple((name.replace(low, high), name) for name in {**kinds, **signs} if low in name)
         return Set("chains", question, {**kinds, **signs}, compare)
@@ -193,6 +195,7 @@ class Plan:
         }
         compare = untied_minus_tied(kinds)
         compare += tuple((name, name.replace("untied", "signs")) for name, _ in compare)
+        compare += tuple((name, name.replace("signs", "tied")) for name in kinds if name.endswith("signs"))
         return Set("rates", "How do the differences depend on the learning rate?", kinds, compare)
 
     def steps_to_convergence(self) -> Set:
@@ -276,15 +279,17 @@ class Plan:
             f"{n}/{steps}/{head}": replace(self.small, layers=n, text="tenth", steps=steps, **HEADS[head])
             for n in self.small_layers
             for steps in self.small_steps
-            for head in BOTH
+            for head in (*BOTH, "signs")
         }
         options = {
             f"{n}/best/{head}": tuple(f"{n}/{steps}/{head}" for steps in self.small_steps)
             for n in self.small_layers
-            for head in BOTH
+            for head in (*BOTH, "signs")
         }
         question = "On little data, does tying regularise if each length of training has its own schedule?"
-        return Set("small", question, kinds, untied_minus_tied({**kinds, **dict.fromkeys(options)}), options)
+        compare = untied_minus_tied({**kinds, **dict.fromkeys(options)})
+        compare += tuple((name, name.replace("untied", "signs")) for name, _ in compare)
+        return Set("small", question, kinds, compare, options)
 
     def matched(self) -> Set:
         kinds: dict[str, Run] = {}
@@ -292,10 +297,13 @@ class Plan:
             tied = replace(self.small, layers=n)
             kinds |= {
                 f"{n}/tied": tied,
+                f"{n}/signs": replace(tied, gain="signs"),
                 f"{n}/untied": replace(tied, head="random", width=matched_width(tied)),
             }
         question = "With the same number of parameters, which head is better?"
-        return Set("matched", question, kinds, untied_minus_tied(kinds))
+        compare = untied_minus_tied(kinds)
+        compare += tuple((name, name.replace("untied", "signs")) for name, _ in compare)
+        return Set("matched", question, kinds, compare)
 
     def scale(self, large: Run) -> Set:
         kinds = {
@@ -317,6 +325,7 @@ QUICK = Plan(  # all of its runs are runs of Plan()
     rates=(),
     more_rates=(),
     steps=(200, 800),
+    small_steps=(400, 800),
     small_layers=(1,),
     jsds=(0.0, 0.65),
     stds=(1e-5,),

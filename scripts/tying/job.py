@@ -270,6 +270,7 @@ def measure_text(out: Path, plan: Plan) -> Line:
     shares = pairs / pairs.sum()
     first = shares.sum(axis=1, keepdims=True)
     logs = np.log(np.where(shares > 0, shares / np.where(first > 0, first, 1), 1))
+    bigram_entropy = float(-(shares * logs).sum())
     counts = corpus.counts + 1.0  # so that every held-out token has a share
     fits = fit_families(pairs, plan.small.width)
     return {
@@ -279,7 +280,8 @@ def measure_text(out: Path, plan: Plan) -> Line:
         "jsd": jsd_floor(pairs),
         "asymmetry": text_asymmetry(pairs),
         "self": corpus.self_prediction(),
-        "bigram_entropy": float(-(shares * logs).sum()),
+        "bigram_entropy": bigram_entropy,
+        "unigram_excess": -sum(p * math.log(p) for p in shares.sum(axis=0) if p > 0) - bigram_entropy,
         "unigram_loss": float(-np.log(counts / counts.sum())[data.held_out].mean()),
         "uniform_loss": math.log(V),
         "fits": fits,

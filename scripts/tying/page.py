@@ -11,8 +11,9 @@ A name is in double braces, its parts are separated by ": ":
     {{row: tied: heads: */tied: loss}}        a row with these columns
     {{value: text/jsd}}                       any other number, by its path
 
-$usual is the usual number of steps and $long the most steps without layers, $low and $high are the least and
-the highest JSD of the chains, $std is the usual standard deviation of a random W_U.
+$usual is the usual number of steps and $long the most steps; $low and $high are the least and the highest JSD
+of the chains; $std is the usual standard deviation of a random W_U and $wide the largest; $slow and $fast are
+the lowest and the highest learning rate without layers.
 """
 
 import json
@@ -273,11 +274,13 @@ def small(found: Line) -> Any:
     steps = found["plan"]["small_steps"]
     for ax, n in zip(axes[0], layers, strict=True):
         for measure, alpha in (("loss", 1.0), ("train", 0.4)):
-            for head in ("tied", "untied"):
+            for head in ("tied", "signs", "untied"):
                 figures = [figure_of(found, "small", f"{n}/{length}/{head}", measure) for length in steps]
-                label = f"{head}, {'held out' if measure == 'loss' else 'training text'}"
+                label = f"{LABELS.get(head, head)}, {'held out' if measure == 'loss' else 'training text'}"
                 draw(ax, steps, figures, label=label, alpha=alpha, **STYLES[head])
         ax.set_xscale("log")
+        ax.set_xticks(steps, list(map(str, steps)))
+        ax.minorticks_off()
         ax.set_title(f"a tenth of the text, {depth(str(n))}")
         ax.set_xlabel("steps of the whole training, each with its own schedule")
     axes[0][0].set_ylabel("loss, nats per token")

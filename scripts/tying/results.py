@@ -43,6 +43,7 @@ VERDICTS = (
     (3, "untied - tied with signs, no layers", "signs", "no layers/untied - no layers/signs", "loss"),
     (3, "untied - tied with signs, 1 layer", "signs", "one layer/untied - one layer/signs", "loss"),
     (3, "untied - tied with signs, 4 layers", "signs", "four layers/untied - four layers/signs", "loss"),
+    (3, "untied - tied with signs, MLP only", "signs", "MLP only/untied - MLP only/signs", "loss"),
     (3, "untied - tied, attention only", "sublayers", "attention/untied - attention/tied", "loss"),
     (3, "untied - tied, MLP only", "sublayers", "mlp/untied - mlp/tied", "loss"),
     (3, "chains: untied - tied, reversible", "chains", "0/$low/untied - 0/$low/tied", "excess"),
@@ -64,7 +65,10 @@ VERDICTS = (
     (6, "untied - tied, 4 layers", "heads", "4/untied - 4/tied", "loss"),
     (6, "untied - tied on little text, 1 layer", "small", "1/best/untied - 1/best/tied", "loss"),
     (6, "untied - tied on little text, 4 layers", "small", "4/best/untied - 4/best/tied", "loss"),
+    (6, "untied - signs on little text, 1 layer", "small", "1/best/untied - 1/best/signs", "loss"),
+    (6, "untied - signs on little text, 4 layers", "small", "4/best/untied - 4/best/signs", "loss"),
     (6, "untied - tied, as many parameters, 1 layer", "matched", "1/untied - 1/tied", "loss"),
+    (6, "untied - signs, as many parameters, 1 layer", "matched", "1/untied - 1/signs", "loss"),
     (6, "untied - tied, large, 1 layer", "scale", "untied - tied", "loss"),
     (6, "untied - tied with signs, large, 1 layer", "scale", "untied - signs", "loss"),
     (7, "W_U is more like the tied matrix than W_E, no layers", "heads", "0/untied", "out_minus_in"),
@@ -268,12 +272,16 @@ def best_of_other_half(options: dict[str, list[Line]]) -> list[str]:
 
 def names_in(plan: Line) -> dict[str, str]:
     """Names for the ends of what a plan varies, for the page and the verdicts."""
+    rates = (*plan["rates"][1:], *plan["more_rates"]) or (0.0,)  # without layers
     return {
         "usual": str(plan["small"]["steps"]),
         "long": str(plan["steps"][-1]),
         "low": f"{plan['jsds'][0]:g}",
         "high": f"{plan['jsds'][-1]:g}",
         "std": f"{plan['small']['std']:g}",
+        "wide": f"{plan['stds'][-1]:g}",
+        "slow": f"{rates[0]:g}",
+        "fast": f"{rates[-1]:g}",
     }
 
 
