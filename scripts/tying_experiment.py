@@ -2,9 +2,10 @@
 
     python scripts/tying_experiment.py tinyshakespeare.txt OUT
 
-takes two to two and a half hours on two cores. With --quick it does a small part of the grid in about ten
-minutes. It does two runs at a time, one thread each. Ctrl-C stops it; the same command then continues with
-the runs that are missing. If none is missing, it only writes the results again. It writes to OUT:
+takes two to two and a half hours on two cores. It does two runs at a time, one thread each. Ctrl-C stops it;
+the same command then continues with the runs that are missing. If none is missing, it only writes the results
+again. With --quick it does a small part of the grid in about ten minutes, at the published learning rates:
+three of its seeds, or, with --seed-offset, three others. It writes to OUT:
 
     runs.jsonl       one line for each finished run: its settings and what was measured
     results.json     means over the seeds with 95 % intervals, differences seed by seed, verdicts
@@ -36,6 +37,7 @@ from tying import engine, page
 from tying.engine import Job, Line, do_jobs
 from tying.grid import QUICK, Plan, Run, runs_of, with_rates
 from tying.job import (
+    TIMED_STEPS,
     TIMINGS,
     data_path,
     do_run,
@@ -54,8 +56,11 @@ from tiedgpt.text import read_text
 PUBLISHED = Path(__file__).parent / "tying_results" / "results.json"
 
 
-def do_all(plan: Plan, text: str, out: Path, pool: Callable[[], Any]) -> Line:
-    """Do what is missing of the pilot, then of the sets; return the contents of results.json."""
+def do_all(plan: Plan, known: Line, text: str, out: Path, pool: Callable[[], Any]) -> Line:
+    """Do what is missing of the pilot, then of the sets; return the contents of results.json.
+
+    A plan without a pilot has the learning rates of `known`, the published results.
+    """
     out.mkdir(parents=True, exist_ok=True)
     vocabularies = {run.vocab_size for run in (plan.small, plan.large) if run}
     texts = {V: prepare(text, V, data_path(out, V)) for V in vocabularies}
@@ -69,12 +74,11 @@ def do_all(plan: Plan, text: str, out: Path, pool: Callable[[], Any]) -> Line:
 
     sizes = asdict(plan.small)
     text_job = Job(measure_text, (out, plan), {"text": texts[plan.small.vocab_size], "sizes": sizes}, work=60)
-    time_job = Job(
-        time_steps, (plan,), {"time": plan.vocabularies, "timings": TIMINGS, "sizes": sizes}, work=60
-    )
+    timed = {"time": plan.vocabularies, "timings": TIMINGS, "steps": TIMED_STEPS, "sizes": sizes}
+    time_job = Job(time_steps, (plan,), timed, work=60 if plan.vocabularies else 0)
     pilot = {run: job(run) for run in plan.pilot()}
     lines = do_jobs([text_job, *pilot.values()], file, pool)
-    rates = choose_rates({run: lines[job.key] for run, job in pilot.items()}) or published()["rates"]
+    rates = choose_rates({run: lines[job.key] for run, job in pilot.items()}) or known["rates"]
 
     sets = with_rates(plan.sets(), {kind: rate["best"] for kind, rate in rates.items()})
     studied = set(runs_of([s for s in sets if s.studied], plan.seeds))
@@ -92,12 +96,15 @@ def do_all(plan: Plan, text: str, out: Path, pool: Callable[[], Any]) -> Line:
 
 
 def published() -> Line:
-    return json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    try:
+        return json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise tiedgpt.TiedGPTError(f"{PUBLISHED}: expected JSON: {error}; restore the file") from error
 
 
-def write(found: Line, out: Path) -> None:
-    """Write results.json, the page and the pictures; say how the verdicts compare with the published ones."""
-    compared = "\n".join(agreement(found, published() if PUBLISHED.exists() else {})) + "\n"
+def write(found: Line, known: Line, out: Path) -> None:
+    """Write results.json, the page and the pictures; compare the verdicts with those of `known`."""
+    compared = "\n".join(agreement(found, known)) + "\n"
     with StagedFiles(out) as files:
         files.open("verdicts.txt").write(compared.encode())
         files.open("results.json").write(page.as_json(found).encode())
@@ -108,7 +115,7 @@ def write(found: Line, out: Path) -> None:
         else:
             print("no pictures: they need matplotlib, `pip install -e .[plot]`", file=sys.stderr)
     for kind, rate in found["rates"].items():
-        if rate["at_edge"]:
+        if rate["at_edge"] and found["plan"]["pilot_seeds"]:
             note = f"the best rate of the pilot, {rate['best']:g}, is the lowest or the highest: {kind}"
             print(f"note: {note}; try more rates in grid.py", file=sys.stderr)
     print(compared, end="")
@@ -129,7 +136,7 @@ def main(arguments: list[str] | None = None, plan: Plan | None = None) -> int:
         type=int,
         default=0,
         metavar="N",
-        help="add N to every seed: repeat with other seeds, at the published learning rates",
+        help="add N to every seed but those of the pilot, which chooses the learning rates",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--workers", type=int, default=2, metavar="N", help="do N runs at a time (default: 2)")
@@ -140,11 +147,17 @@ def main(arguments: list[str] | None = None, plan: Plan | None = None) -> int:
         if args.workers < 1 or args.seed_offset < 0:
             parser.error("--workers must be at least 1, and --seed-offset at least 0")
         plan = plan or (QUICK if args.quick else Plan())
-        plan = plan.shift(args.seed_offset) if args.seed_offset else plan
+        used = {*plan.pilot_seeds, *Plan().pilot_seeds, *Plan().seeds}
+        plan = plan.shift(args.seed_offset)
+        if args.seed_offset and used & set(plan.seeds):
+            parser.error(
+                f"--seed-offset: the published results or the pilot have one of the seeds {plan.seeds}"
+            )
         if args.dask and not find_spec("distributed"):
             raise tiedgpt.TiedGPTError("--dask needs Dask: pip install -e .[dask]")
         pool = partial(engine.dask, args.dask) if args.dask else partial(engine.processes, args.workers)
-        write(do_all(plan, read_text(args.corpus), args.out.absolute(), pool), args.out)
+        known = published()
+        write(do_all(plan, known, read_text(args.corpus), args.out.absolute(), pool), known, args.out)
     except KeyboardInterrupt:
         print("\nstopped; the same command continues with the missing runs", file=sys.stderr)
         return 130

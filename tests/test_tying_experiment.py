@@ -1,6 +1,7 @@
 """The tying experiment on a tiny grid: interruption, statistics, the page; and its published results."""
 
 import doctest
+import itertools
 import json
 import math
 import os
@@ -163,7 +164,7 @@ def test_only_what_is_missing_is_done(done, corpus, tmp_path, inline, capsys):
     more = replace(PLAN, small_steps=(5, 12))
     assert tying_experiment.main([str(corpus), str(out)], more) == 0
     assert {args[0].steps for args in inline.done[1:]} == {12}
-    assert len(inline.done) == 1 + 2 * 2, "two heads, two seeds"
+    assert len(inline.done) == 1 + 3 * 2, "tied, tied with signs and untied, two seeds"
 
     text = tmp_path / "text"
     text.write_text(corpus.read_text(encoding="utf-8") + " The end.", encoding="utf-8")
@@ -173,6 +174,46 @@ def test_only_what_is_missing_is_done(done, corpus, tmp_path, inline, capsys):
     of_text = [line for line in lines_of(done) if line["settings"].get("run", {}).get("text") != "chain"]
     assert len(again) == len(of_text) - 1, "the time of a step does not depend on the text"
     assert not any(isinstance(run, Run) and run.text == "chain" for run in again), "chains have no text"
+
+
+@pytest.mark.slow
+def test_a_repeated_grid_has_the_same_pilot_and_other_seeds(done, corpus, tmp_path, inline):
+    out = shutil.copytree(done, tmp_path / "out")
+    assert tying_experiment.main([str(corpus), str(out), "--seed-offset", "1000"], PLAN) == 0
+    trained = [arguments[0] for arguments in inline.done if isinstance(arguments[0], Run)]
+    assert {run.seed for run in trained} == {1001, 1002}
+    found, before = found_in(out), found_in(done)
+    assert found["plan"]["seeds"] == [1001, 1002]
+    assert found["rates"] == before["rates"]
+    assert found["sets"]["heads"] != before["sets"]["heads"]
+
+
+def test_a_grid_without_a_pilot_has_the_published_rates(done, corpus, tmp_path, inline, monkeypatch):
+    out = shutil.copytree(done, tmp_path / "out")
+    monkeypatch.setattr(tying_experiment, "PUBLISHED", done / "results.json")
+    assert tying_experiment.main([str(corpus), str(out)], replace(PLAN, pilot_seeds=())) == 0
+    assert not inline.done, "the published runs"
+    assert found_in(out)["sets"] == found_in(done)["sets"]
+    lines = (out / "verdicts.txt").read_text(encoding="utf-8").splitlines()[:-1]
+    assert lines
+    assert not {"OPPOSITE SIGN", "found in one only", "not published"} & {
+        line.rpartition(": ")[2] for line in lines
+    }
+
+
+def test_wrong_seeds_and_damaged_published_results_are_one_line_errors(corpus, tmp_path, capsys, monkeypatch):
+    for offset in ("1", "99", "100", "-1"):
+        with pytest.raises(SystemExit, match="2"):
+            tying_experiment.main([str(corpus), str(tmp_path / "out"), "--seed-offset", offset])
+        assert "--seed-offset" in capsys.readouterr().err.splitlines()[-1]
+    damaged = tmp_path / "results.json"
+    damaged.write_text("<<<<<<< HEAD", encoding="utf-8")
+    monkeypatch.setattr(tying_experiment, "PUBLISHED", damaged)
+    assert tying_experiment.main([str(corpus), str(tmp_path / "out")], PLAN) == 2
+    assert re.fullmatch(
+        r"tying_experiment: error: .*results\.json: expected JSON.*\n", capsys.readouterr().err
+    )
+    assert not (tmp_path / "out").exists()
 
 
 def test_dask_gives_the_same_results(done, corpus, tmp_path):
@@ -364,10 +405,13 @@ def test_the_pilot_has_a_rate_for_every_run_and_its_own_seeds(plan):
         assert {name for pair in s.compare for name in pair} <= names, s.name
         for a, b in s.compare:
             assert a != b
-    repeated = plan.shift(1000)
-    assert not {*plan.seeds, *plan.pilot_seeds} & set(repeated.seeds)
-    assert not repeated.pilot()
-    assert list(runs_of(repeated.sets(), plan.seeds)) == list(runs_of(plan.sets(), plan.seeds))
+
+
+def test_a_kind_without_a_rate_is_an_error():
+    with pytest.raises(
+        tiedgpt.TiedGPTError, match="no learning rate for this kind of model: chain, 0 layers"
+    ):
+        tying_experiment.with_rates(PLAN.sets(), {"text, 0 layers, tied": 0.5})
 
 
 def test_the_quick_grid_is_a_part_of_the_whole():
@@ -448,17 +492,21 @@ def test_verdicts_are_compared_with_the_published_ones(done):
     verdicts = found["verdicts"]
     assert all(verdict["sign"] == results.sign(verdict["figure"]) for verdict in verdicts)
     *lines, last = results.agreement(found, found)
-    assert all(line.endswith(": same sign") for line in lines)
-    assert last == f"same sign: {len(verdicts)}"
+    assert {line.rpartition(": ")[2] for line in lines} == {"same sign", "no difference found in both"}
+    assert sum(map(int, re.findall(r": (\d+)", last))) == len(verdicts)
     opposite = {"-": "+", "+": "-", "0": "0"}
-    against = {"verdicts": [verdict | {"sign": opposite[verdict["sign"]]} for verdict in verdicts]}
+    against = found | {"verdicts": [verdict | {"sign": opposite[verdict["sign"]]} for verdict in verdicts]}
     lines = results.agreement(found, against)
-    opposites = sum(line.endswith(": opposite sign") for line in lines)
+    opposites = sum(line.endswith(": OPPOSITE SIGN") for line in lines)
     assert opposites == sum(verdict["sign"] != "0" for verdict in verdicts) > 0
-    assert f"opposite sign: {opposites}" in lines[-1]
-    open_ones = {"verdicts": [verdict | {"sign": "0"} for verdict in verdicts]}
-    assert f"differs in significance: {opposites}" in results.agreement(found, open_ones)[-1]
-    assert results.agreement(found, {})[-1] == f"not published: {len(verdicts)}"
+    assert f"OPPOSITE SIGN: {opposites}" in lines[-1]
+    open_ones = found | {"verdicts": [verdict | {"sign": "0"} for verdict in verdicts]}
+    assert f"found in one only: {opposites}" in results.agreement(found, open_ones)[-1]
+    others = {"verdicts": [verdict | {"what": "?"} for verdict in verdicts], "text": {"bigram_entropy": 1.0}}
+    assert results.agreement(found, others)[-2:] == [
+        f"not published: {len(verdicts)}",
+        "The published results are those of another text.",
+    ]
     text = (done / "verdicts.txt").read_text(encoding="utf-8")
     assert text.splitlines() == results.agreement(found, tying_experiment.published())
 
@@ -592,6 +640,21 @@ def test_the_pictures_show_the_numbers_of_the_results(done):
         found["sets"]["chains"]["kinds"][f"1/{jsd:g}/untied"]["measures"]["excess"][0] for jsd in PLAN.jsds
     ]
     np.testing.assert_allclose(line.get_ydata(), expected)
+    heads = found["sets"]["heads"]
+    panels = page.course(found).axes
+    itself = [line.get_ydata() for line in panels[3].lines]  # tied and untied without layers, with one layer
+    kinds = ("0/tied", "0/untied", "1/tied", "1/untied")
+    for shown, kind in zip(itself, kinds, strict=True):
+        np.testing.assert_allclose(shown, [point[0] for point in heads["kinds"][kind]["course"]["self"]])
+    differences = heads["differences"]["1/untied - 1/tied"]["course"]["loss"]
+    np.testing.assert_allclose(panels[5].lines[1].get_ydata(), [point[0] for point in differences])
+
+
+def test_the_time_of_a_step_is_untied_over_tied(monkeypatch):
+    """With a clock that gives 2 s to each step of the first model, the tied one, and 3 s to the second."""
+    times = iter(itertools.accumulate(itertools.cycle([0.0, 2.0, 0.0, 3.0])))
+    monkeypatch.setattr(job, "process_time", lambda: next(times))
+    assert job.time_ratio(PLAN, 300) == 1.5
 
 
 def test_without_matplotlib_a_line_says_how_to_get_it(done, corpus, monkeypatch, capsys):

@@ -7,8 +7,8 @@ are compared seed by seed.
 
 The learning rate. A rate that suits one head may not suit the other. So the pilot trains each kind of model
 at several rates, with seeds that are used for nothing else, and each kind is then trained with its own best
-rate in the sets. A run of a set with lr = 0 gets that rate. A plan without seeds for the pilot has the rates
-of the published results.
+rate in the sets. A run of a set with lr = 0 gets that rate. The quick grid has no pilot: it has the rates of
+the published results.
 """
 
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ class Set:
 
     name: str
     question: str
-    kinds: dict[str, Run]  # without seed; without lr for the rate of the pilot
+    kinds: dict[str, Run]  # without seed; without lr if it is chosen by the pilot
     compare: tuple[tuple[str, str], ...] = ()  # a and b, for the differences a - b
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)  # "best" name: kinds to choose from
     studied: bool = False  # whether the models are also followed and compared with the bigrams
@@ -103,7 +103,7 @@ class Plan:
     rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
     more_rates: tuple[float, ...] = (1.6e-2, 3.2e-2, 6.4e-2, 1.28e-1)  # for models with fewer parts
     first_rate: float = 3e-3  # that of the earlier version of this experiment
-    steps: tuple[int, ...] = (200, 800, 3200)  # to convergence, without layers
+    steps: tuple[int, ...] = (200, 800, 3200)  # without layers; the last also with one layer
     small_steps: tuple[int, ...] = (100, 200, 400, 800)  # on a tenth of the text
     small_layers: tuple[int, ...] = (1, 4)
     jsds: tuple[float, ...] = (0.0, 0.15, 0.3, 0.45, 0.65)
@@ -111,9 +111,8 @@ class Plan:
     vocabularies: tuple[int, ...] = (1024, 16384)  # for the time of a step
 
     def shift(self, offset: int) -> "Plan":
-        """This plan with other seeds, and without a pilot."""
-        seeds = tuple(seed + offset for seed in self.seeds)
-        return replace(self, name=f"{self.name}, repeated", seeds=seeds, pilot_seeds=())
+        """This plan with other seeds in the sets. The pilot stays the same, and so do the learning rates."""
+        return replace(self, seeds=tuple(seed + offset for seed in self.seeds))
 
     # The pilot
 
@@ -366,14 +365,19 @@ def matched_width(tied: Run) -> int:
 
 
 def with_rates(sets: list[Set], rates: dict[str, float]) -> list[Set]:
-    """The sets with the pilot's rate in each kind that has none.
+    """The sets with a learning rate in each kind that has none.
 
     A head that starts as a copy or as zeros has the rate of an untied one where the pilot did not try it.
     """
 
     def rated(run: Run) -> Run:
         untied = replace(run, head="random", std=Run.std).kind
-        return run if run.lr else replace(run, lr=rates[run.kind if run.kind in rates else untied])
+        rate = run.lr or rates.get(run.kind) or rates.get(untied)
+        if rate is None:
+            raise tiedgpt.TiedGPTError(
+                f"no learning rate for this kind of model: {run.kind}; add it to the pilot"
+            )
+        return replace(run, lr=rate)
 
     return [replace(s, kinds={name: rated(run) for name, run in s.kinds.items()}) for s in sets]
 

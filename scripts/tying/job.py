@@ -291,7 +291,7 @@ def measure_text(out: Path, plan: Plan) -> Line:
 def time_steps(plan: Plan) -> Line:
     """By vocabulary, the ratios of several timings: a training step untied over one tied, in CPU time."""
     single_thread()
-    return {str(V): [time_ratio(plan, V) for _ in range(TIMINGS)] for V in plan.vocabularies}
+    return {"ratios": {str(V): [time_ratio(plan, V) for _ in range(TIMINGS)] for V in plan.vocabularies}}
 
 
 def time_ratio(plan: Plan, vocab_size: int) -> float:

@@ -82,6 +82,14 @@ VERDICTS = (
 
 
 NONE_FOUND = "no difference found"
+WORDS = {  # for two signs
+    "++": "same sign",
+    "--": "same sign",
+    "+-": "OPPOSITE SIGN",
+    "00": "no difference found in both",
+    "+0": "found in one only",
+    "-0": "found in one only",
+}
 
 # Numbers
 
@@ -296,35 +304,31 @@ def verdicts(sets: Line, plan: Plan) -> list[Line]:
             what = what.replace(f"${key}", value)
         figure = of.get(what, {}).get("measures", {}).get(measure)
         if figure:
-            found.append({"claim": claim, "name": name, "figure": figure, "sign": sign(figure)})
+            found.append({"claim": claim, "name": name, "what": what, "figure": figure, "sign": sign(figure)})
     return found
 
 
 def agreement(found: Line, published: Line) -> list[str]:
-    """A line for each verdict of `found` that compares its sign with the published one, and their numbers.
+    """A line for each verdict of `found` that compares it with the published one, and their numbers.
 
-    Both are results.json, or empty. Two signs differ in significance if one of the intervals holds 0.
+    Both are results.json. A verdict of other lengths or chains than the published one is "not published".
     """
-    others = {verdict["name"]: verdict for verdict in published.get("verdicts", [])}
+    others = {(verdict["name"], verdict["what"]): verdict for verdict in published["verdicts"]}
     lines, numbers = [], Counter[str]()
     for verdict in found["verdicts"]:
-        other = others.get(verdict["name"])
-        signs = {verdict["sign"], other["sign"]} if other else set()
-        if not other:
-            word = "not published"
-        elif len(signs) == 1:
-            word = "same sign"
-        else:
-            word = "opposite sign" if signs == {"+", "-"} else "differs in significance"
+        other = others.get((verdict["name"], verdict["what"]))
+        word = "not published" if other is None else WORDS["".join(sorted((verdict["sign"], other["sign"])))]
         numbers[word] += 1
         here, there = (show(v["figure"], True) if v else "-" for v in (verdict, other))
         lines.append(f"{verdict['claim']}  {verdict['name']}: {here}; published: {there}: {word}")
     lines.append(", ".join(f"{word}: {number}" for word, number in numbers.items()))
+    if found["text"]["bigram_entropy"] != published["text"]["bigram_entropy"]:
+        lines.append("The published results are those of another text.")
     return lines
 
 
 def results_of(plan: Plan, rates: Line, sets: Line, text: Line, times: Line) -> Line:
-    ratios = {V: {"measures": {"ratio": interval(of)}} for V, of in times.items() if V != "settings"}
+    ratios = {V: {"measures": {"ratio": interval(of)}} for V, of in times["ratios"].items()}
     question = "By vocabulary: how much longer is a training step of an untied model?"
     return {
         "plan": {"seed_count": len(plan.seeds), **asdict(plan)},
