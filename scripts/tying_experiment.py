@@ -4,7 +4,7 @@
 
 takes two to two and a half hours on two cores. It does two runs at a time, one thread each. Ctrl-C stops it;
 the same command then continues with the runs that are missing. If none is missing, it only writes the results
-again. With --quick it does a small part of the grid in about ten minutes, at the published learning rates:
+again. With --quick it does a small part of the grid in about eleven minutes, at the published learning rates:
 three of its seeds, or, with --seed-offset, three others. It writes to OUT:
 
     runs.jsonl       one line for each finished run: its settings and what was measured

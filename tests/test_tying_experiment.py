@@ -694,7 +694,11 @@ def test_the_readme_has_published_figures():
     readme = (SCRIPTS.parent / "README.md").read_text(encoding="utf-8")
     for name in ("4/untied: loss", "4/untied: swapped"):
         assert page.render(found, f"{{{{heads: {name}: .2f}}}}") in readme
-    for name in ("heads: 4/untied - 4/tied: loss", "signs: four layers/untied - four layers/signs: loss"):
+    for name in (
+        "heads: 4/untied - 4/tied: loss",
+        "signs: four layers/untied - four layers/signs: loss",
+        "small: 4/best/untied - 4/best/tied: loss",
+    ):
         assert page.render(found, f"{{{{{name}}}}}") in readme
     assert page.render(found, "{{value: text/uniform_loss: .2f}}") in readme
 
