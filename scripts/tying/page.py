@@ -172,6 +172,14 @@ def draw(ax: Any, x: list[float], figures: list[Figure], **style: Any) -> None:
         )
 
 
+def legend_above(drawing: Any, ax: Any) -> None:
+    """The legend of one panel, above all of them, where it covers no line."""
+    handles, labels = ax.get_legend_handles_labels()
+    drawing.legend(
+        handles, labels, frameon=False, loc="outside upper center", ncols=3 if len(labels) > 5 else 5
+    )
+
+
 def depth(layers: str) -> str:
     return {"0": "no layers", "1": "one layer", "4": "four layers"}.get(layers, f"{layers} layers")
 
@@ -209,20 +217,22 @@ def rates(found: Line) -> Any:
     layers = found["plan"]["layers"]
     drawing, axes = figure(len(layers))
     for ax, n in zip(axes[0], layers, strict=True):
+        tried: set[float] = set()
         for head, name in KINDS.items():
             kind = found["rates"].get(f"text, {n} layers, {name}")
             points = {float(rate): loss for rate, loss in kind["losses"].items() if loss} if kind else {}
             if points:
+                tried |= set(points)
                 style = {"label": LABELS.get(head, head), **STYLES[head]}
                 ax.plot(list(points), list(points.values()), ms=3, lw=1.2, **style)
-        tried = sorted({float(rate) for kind in found["rates"].values() for rate in kind["losses"]})
         ax.set_xscale("log")
-        ax.set_xticks(tried[::2], [f"{rate:g}" for rate in tried[::2]])
+        ticks = sorted(tried)[::2]
+        ax.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
         ax.minorticks_off()
         ax.set_title(depth(str(n)))
         ax.set_xlabel("learning rate")
     axes[0][0].set_ylabel("held-out loss, nats per token")
-    axes[0][min(1, len(layers) - 1)].legend(frameon=False, loc="upper right")
+    legend_above(drawing, axes[0][min(1, len(layers) - 1)])
     return drawing
 
 
@@ -284,5 +294,5 @@ def small(found: Line) -> Any:
         ax.set_title(f"a tenth of the text, {depth(str(n))}")
         ax.set_xlabel("steps of the whole training, each with its own schedule")
     axes[0][0].set_ylabel("loss, nats per token")
-    axes[0][0].legend(frameon=False, loc="upper right")
+    legend_above(drawing, axes[0][0])
     return drawing
