@@ -5,6 +5,7 @@ import runpy
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -208,10 +209,14 @@ def test_ctrl_c_ends_an_endless_loop_in_one_line(tmp_path):
     loop = "def gelu(x):\n    print('running', flush=True)\n    while True:\n        pass\n"
     file.write_text(loop, encoding="utf-8")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, SCRIPT, "1", file], **pipes, cwd=ROOT) as process:
-        assert process.stdout.readline() == "running\n"
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # the tests' own shell may ignore Ctrl-C
+    with subprocess.Popen([sys.executable, SCRIPT, "1", file], **pipes, cwd=ROOT, preexec_fn=heed) as process:
+        try:
+            assert process.stdout.readline() == "running\n"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert out == ""
     first, line = err.splitlines()
