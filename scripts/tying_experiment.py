@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None, plan: Plan | None = None) -> int:
         type=int,
         default=0,
         metavar="N",
-        help="add N to every seed but those of the pilot, which chooses the learning rates",
+        help="repeat with up to four other seeds: add N to the first ones, not to those of the pilot",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--workers", type=int, default=2, metavar="N", help="do N runs at a time (default: 2)")
@@ -147,12 +147,11 @@ def main(arguments: list[str] | None = None, plan: Plan | None = None) -> int:
         if args.workers < 1 or args.seed_offset < 0:
             parser.error("--workers must be at least 1, and --seed-offset at least 0")
         plan = plan or (QUICK if args.quick else Plan())
-        used = {*plan.pilot_seeds, *Plan().pilot_seeds, *Plan().seeds}
-        plan = plan.shift(args.seed_offset)
-        if args.seed_offset and used & set(plan.seeds):
-            parser.error(
-                f"--seed-offset: the published results or the pilot have one of the seeds {plan.seeds}"
-            )
+        if args.seed_offset:
+            used = {*plan.pilot_seeds, *Plan().pilot_seeds, *Plan().seeds}
+            plan = plan.repeated(args.seed_offset)
+            if used & set(plan.seeds):
+                parser.error("--seed-offset: the published results or the pilot have these seeds; try 1000")
         if args.dask and not find_spec("distributed"):
             raise tiedgpt.TiedGPTError("--dask needs Dask: pip install -e .[dask]")
         pool = partial(engine.dask, args.dask) if args.dask else partial(engine.processes, args.workers)

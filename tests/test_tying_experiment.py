@@ -684,6 +684,8 @@ def test_the_repeated_verdicts_are_beside_the_published_ones():
     words = Counter(line.rpartition(": ")[2] for line in lines)
     assert last == ", ".join(f"{word}: {number}" for word, number in words.items())
     assert f"`{last}`" in PUBLISHED
+    seeds = Plan().repeated(1000).seeds
+    assert f"{len(seeds)} other seeds, {seeds[0]} to {seeds[-1]}," in PUBLISHED.replace("four", "4")
     for line, verdict in zip(lines, verdicts, strict=True):
         assert line.startswith(f"{verdict['claim']}  {verdict['name']}: ")
         assert f"; published: {results.show(verdict['figure'], True)}: " in line

@@ -110,9 +110,13 @@ class Plan:
     stds: tuple[float, ...] = (1e-5, 1e-1)
     vocabularies: tuple[int, ...] = (1024, 16384)  # for the time of a step
 
-    def shift(self, offset: int) -> "Plan":
-        """This plan with other seeds in the sets. The pilot stays the same, and so do the learning rates."""
-        return replace(self, seeds=tuple(seed + offset for seed in self.seeds))
+    def repeated(self, offset: int) -> "Plan":
+        """This plan with up to four other seeds in the sets. The pilot and the rates stay the same."""
+        return replace(self, seeds=tuple(seed + offset for seed in self.seeds[:4]))
+
+    @property
+    def middle_jsd(self) -> float:
+        return self.jsds[len(self.jsds) // 2]
 
     # The pilot
 
@@ -127,9 +131,10 @@ class Plan:
         ]
         kinds += [replace(small, gain="fixed")]
         kinds += [replace(small, layers=n, off=off, gain="signs") for n, off in self.places().values()]
-        middle = self.jsds[len(self.jsds) // 2]
-        kinds += [replace(chain, layers=n, jsd=middle, **HEADS[head]) for n in (0, 1) for head in BOTH]
-        kinds += [replace(chain, jsd=middle, gain="signs")]
+        kinds += [
+            replace(chain, layers=n, jsd=self.middle_jsd, **HEADS[head]) for n in (0, 1) for head in BOTH
+        ]
+        kinds += [replace(chain, jsd=self.middle_jsd, gain="signs")]
         return [
             replace(kind, lr=lr, seed=seed)
             for kind in kinds
@@ -156,10 +161,9 @@ class Plan:
         return [*sets, self.scale(self.large)] if self.large else sets
 
     def chains(self) -> Set:
-        middle = self.jsds[len(self.jsds) // 2]
         kinds = {
             f"{n}/{jsd:g}/{head}": replace(self.chain, layers=n, jsd=jsd, **HEADS[head])
-            for n, jsds in ((0, self.jsds), (1, sorted({self.jsds[0], middle, self.jsds[-1]})))
+            for n, jsds in ((0, self.jsds), (1, sorted({self.jsds[0], self.middle_jsd, self.jsds[-1]})))
             for jsd in jsds
             for head in BOTH
         }
@@ -167,7 +171,7 @@ class Plan:
         question = (
             "Does the loss of a tied model grow with the asymmetry of the text, and a layer remove this?"
         )
-        compare = untied_minus_tied(kinds)
+        compare = untied_minus(kinds, "tied")
         compare += tuple((name.replace("signs", "untied"), name) for name in signs)
         compare += tuple((name, name.replace("signs", "tied")) for name in signs)
         low, high = (f"/{jsd:g}/" for jsd in (self.jsds[0], self.jsds[-1]))
@@ -178,7 +182,7 @@ class Plan:
         four = (*BOTH, "copy", "zeros")
         few = [(n, head) for n in self.layers for head in (four if n < 2 else BOTH)]
         kinds = {f"{n}/{head}": replace(self.small, layers=n, **HEADS[head]) for n, head in few}
-        compare = untied_minus_tied(kinds)
+        compare = untied_minus(kinds, "tied")
         compare += tuple((f"{n}/{head}", f"{n}/untied") for n, head in few if head in ("copy", "zeros"))
         compare += tuple((f"{n}/copy", f"{n}/tied") for n, head in few if head == "copy")
         compare += tuple((f"{n}/untied", f"{before}/untied") for before, n in pairwise(self.layers))
@@ -192,8 +196,7 @@ class Plan:
             for lr in rates
             for head in (*BOTH, "signs")
         }
-        compare = untied_minus_tied(kinds)
-        compare += tuple((name, name.replace("untied", "signs")) for name, _ in compare)
+        compare = untied_minus(kinds, "tied", "signs")
         compare += tuple((name, name.replace("signs", "tied")) for name in kinds if name.endswith("signs"))
         return Set("rates", "How do the differences depend on the learning rate?", kinds, compare)
 
@@ -205,7 +208,7 @@ class Plan:
             for head in BOTH
         }
         question = "Without layers, is the difference between the heads one of convergence?"
-        compare = untied_minus_tied(kinds)
+        compare = untied_minus(kinds, "tied")
         compare += tuple(
             (f"best/{b}/{head}", f"best/{a}/{head}") for a, b in pairwise(self.steps) for head in BOTH
         )
@@ -247,8 +250,7 @@ class Plan:
             for steps in lengths
             for head in heads
         }
-        compare = untied_minus_tied(kinds)
-        compare += tuple((f"{steps}/untied", f"{steps}/signs") for steps in lengths)
+        compare = untied_minus(kinds, "tied", "signs")
         compare += tuple((f"{steps}/zeros", f"{steps}/untied") for steps in lengths)
         compare += tuple((f"{b}/{head}", f"{a}/{head}") for a, b in pairwise(lengths) for head in heads)
         return Set("longer", "One layer: are the differences ones of convergence?", kinds, compare)
@@ -261,7 +263,7 @@ class Plan:
             for head in BOTH
         }
         question = "Is it the MLP or the attention of a first layer that makes up for the tie?"
-        return Set("sublayers", question, kinds, untied_minus_tied(kinds), studied=True)
+        return Set("sublayers", question, kinds, untied_minus(kinds, "tied"), studied=True)
 
     def starts(self) -> Set:
         kinds = {
@@ -286,8 +288,7 @@ class Plan:
             for head in (*BOTH, "signs")
         }
         question = "On little data, does tying regularise if each length of training has its own schedule?"
-        compare = untied_minus_tied({**kinds, **dict.fromkeys(options)})
-        compare += tuple((name, name.replace("untied", "signs")) for name, _ in compare)
+        compare = untied_minus({**kinds, **dict.fromkeys(options)}, "tied", "signs")
         return Set("small", question, kinds, compare, options)
 
     def matched(self) -> Set:
@@ -300,9 +301,7 @@ class Plan:
                 f"{n}/untied": replace(tied, head="random", width=matched_width(tied)),
             }
         question = "With the same number of parameters, which head is better?"
-        compare = untied_minus_tied(kinds)
-        compare += tuple((name, name.replace("untied", "signs")) for name, _ in compare)
-        return Set("matched", question, kinds, compare)
+        return Set("matched", question, kinds, untied_minus(kinds, "tied", "signs"))
 
     def scale(self, large: Run) -> Set:
         kinds = {
@@ -332,10 +331,10 @@ QUICK = Plan(  # all of its runs are runs of Plan()
 )
 
 
-def untied_minus_tied(kinds: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The pairs of kinds that differ in the head only."""
+def untied_minus(kinds: dict[str, Any], *heads: str) -> tuple[tuple[str, str], ...]:
+    """Each untied kind with the kind that differs from it in the head only, for each of the heads."""
     untied = [name for name in kinds if name.endswith("/untied")]
-    return tuple((name, name.removesuffix("untied") + "tied") for name in untied)
+    return tuple((name, name.removesuffix("untied") + head) for head in heads for name in untied)
 
 
 def config(run: Run) -> tiedgpt.Config:
