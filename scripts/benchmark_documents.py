@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import tiedgpt
-from tiedgpt.evaluation import score
+from tiedgpt.inference.evaluation import score
 from tiedgpt.scale.rows import single_thread
 
 ROUNDS = 2

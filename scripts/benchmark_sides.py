@@ -113,9 +113,11 @@ class TiedGPT(Limits):
     def __init__(self, directory: str) -> None:
         # tiedgpt sets how long OpenBLAS's threads keep a core busy, if it is imported before NumPy.
         self.tiedgpt, self.np = import_module("tiedgpt"), import_module("numpy")
-        self.generation, self.drafts = map(import_module, ("tiedgpt.generation", "tiedgpt.drafts"))
+        self.generation, self.drafts = map(
+            import_module, ("tiedgpt.inference.generation", "tiedgpt.inference.drafts")
+        )
         self.shapes = import_module("tiedgpt.parameters").parameter_shapes
-        self.losses = import_module("tiedgpt.evaluation").token_losses
+        self.losses = import_module("tiedgpt.inference.evaluation").token_losses
         self.ones = partial(self.np.ones, dtype="f4")
         self.directory = directory
         model = self.tiedgpt.load_model(directory, head="tied")

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from tiedgpt import GPT2, compare
-from tiedgpt.comparison import kind_of
-from tiedgpt.conventions import shape_error
+from tiedgpt.comparison.compare import kind_of
+from tiedgpt.comparison.conventions import shape_error
 from tiedgpt.errors import one_line, short_repr
-from tiedgpt.generation import Sampling
+from tiedgpt.inference.sampling import Sampling
 from tiedgpt.model import hide_future, linear, merge_heads
 from tiedgpt.ops import cross_entropy, layer_norm_backward, softmax
 from tiedgpt.run import Tape, activation_names

@@ -21,10 +21,10 @@ import numpy as np
 from tqdm import tqdm
 
 import tiedgpt
+from tiedgpt.cli.terminal import read_text
 from tiedgpt.config import HEADS
-from tiedgpt.evaluation import score
+from tiedgpt.inference.evaluation import score
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.text import read_text
 from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.merges import learn_tokenizer
 

@@ -51,7 +51,7 @@ from tying.results import Similarities, agreement, choose_rates, results_of, sum
 
 import tiedgpt
 from tiedgpt.checkpoints.files import StagedFiles
-from tiedgpt.text import read_text
+from tiedgpt.cli.terminal import read_text
 
 PUBLISHED = Path(__file__).parent / "tying_results" / "results.json"
 

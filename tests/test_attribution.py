@@ -8,8 +8,9 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.evaluation import predicted_places, token_losses
-from tiedgpt.generation import Sampling, generate, random_streams, sample_steps
+from tiedgpt.inference.evaluation import predicted_places, token_losses
+from tiedgpt.inference.generation import generate, random_streams, sample_steps
+from tiedgpt.inference.sampling import Sampling
 from tiedgpt.run import activation_names
 from tiedgpt.study.attribution import ablation, attribute
 from tiedgpt.study.predictions import (

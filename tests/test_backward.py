@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from conftest import SMALL, random_model
 
-from tiedgpt import GPT2, Config
+from tiedgpt import GPT2, Config, backward
 from tiedgpt.activations import ACTIVATIONS
+from tiedgpt.backward import embed_backward, loss_and_gradients
 from tiedgpt.ops import (
     cross_entropy,
     cross_entropy_backward,
@@ -20,8 +21,6 @@ from tiedgpt.ops import (
     softmax_backward,
 )
 from tiedgpt.run import Run
-from tiedgpt.training import backward
-from tiedgpt.training.backward import embed_backward, loss_and_gradients
 
 EPS = 1e-5  # a layer norm's
 

@@ -651,7 +651,7 @@ def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
     shutil.copytree(model, folder / "gpt2-xl")
     (folder / "gpt2-xl" / "config.json").write_text(json.dumps({"model_type": HOSTILE}))
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(folder))
-    monkeypatch.setattr("tiedgpt.text.sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("tiedgpt.cli.terminal.sys.stdout.isatty", lambda: True)
     for code, arguments in (
         (2, [HOSTILE]),
         (2, [f"--{HOSTILE}"]),
@@ -706,7 +706,7 @@ def test_errors_escape_text_from_outside():
         ("cli/documents.py", "argparse.ArgumentTypeError"),
         ("training/loop.py", "ValueError"),
         ("testing.py", "AssertionError"),
-        ("text.py", "ValueError"),
+        ("checkpoints/files.py", "ValueError"),
     }
 
 

@@ -12,12 +12,12 @@ from conftest import SMALL
 
 import tiedgpt
 from tiedgpt import GPT2, Config, cli
-from tiedgpt.comparison import Comparison, compare, forward, kind_of, loss_and_gradients
-from tiedgpt.conventions import from_state_dict
+from tiedgpt.checkpoints.files import parse_json
+from tiedgpt.comparison.compare import Comparison, compare, forward, kind_of, loss_and_gradients
+from tiedgpt.comparison.conventions import from_state_dict
+from tiedgpt.comparison.mistakes import FITTED, formulas_of, known_mistakes
 from tiedgpt.errors import ArgumentError
-from tiedgpt.mistakes import FITTED, formulas_of, known_mistakes
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
-from tiedgpt.text import parse_json
 
 MODELS = {
     "tiny": random_model(),
@@ -500,7 +500,7 @@ def test_from_state_dict(head):
 
 
 def test_loss_and_gradients_are_the_trainers():
-    from tiedgpt.training import backward
+    from tiedgpt import backward
 
     model = random_model()
     ids, targets = some_ids(model), some_ids(model, seed=1)

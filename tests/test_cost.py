@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from conftest import SMALL, random_model
 
-from tiedgpt import GPT2, machine, products
+from tiedgpt import GPT2
 from tiedgpt.checkpoints import load_model, save_model
-from tiedgpt.generation import next_logits
+from tiedgpt.fast import blas, products
+from tiedgpt.fast import threads as fast_threads
+from tiedgpt.inference.generation import next_logits
 from tiedgpt.prefill import PIECE_TOKENS
 from tiedgpt.run import QUERY_TOKENS
 
@@ -105,8 +107,8 @@ def test_a_step_reads_every_weight_once_whatever_the_batch(loaded, B):
 def test_stacks_of_products_read_every_weight_once(loaded, B, small_kernels, monkeypatch):
     monkeypatch.setattr(products, "MIN_WEIGHT", 0)
     monkeypatch.setattr(products, "BLOCK", 2**12)
-    monkeypatch.setattr(machine, "has_small_kernels", lambda: small_kernels)
-    monkeypatch.setattr(machine, "blas_threads", lambda: 2)
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
+    monkeypatch.setattr(blas, "blas_threads", lambda: 2)
     model, operations = watched(loaded)
     cache = read_a_prompt(model, B)
     operations.clear()
@@ -118,7 +120,7 @@ def test_stacks_of_products_read_every_weight_once(loaded, B, small_kernels, mon
 @pytest.fixture(params=[1, 2])
 def threads(request, monkeypatch) -> int:
     """As on a machine with this number of cores."""
-    monkeypatch.setattr(machine, "reading_threads", lambda: request.param)
+    monkeypatch.setattr(fast_threads, "reading_threads", lambda: request.param)
     return request.param
 
 

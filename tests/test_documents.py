@@ -15,10 +15,12 @@ import pytest
 from conftest import SMALL, SMALL_MERGES, random_model
 
 import tiedgpt
-from tiedgpt import Tokenizer, documents, generate_documents, score, score_documents
+from tiedgpt import Tokenizer, generate_documents, score, score_documents
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.evaluation import token_losses
-from tiedgpt.generation import Sampling, TextSample, sample_steps
+from tiedgpt.inference import documents
+from tiedgpt.inference.evaluation import token_losses
+from tiedgpt.inference.generation import TextSample, sample_steps
+from tiedgpt.inference.sampling import Sampling
 
 CONFIG = replace(SMALL, vocab_size=262, n_ctx=200, bos_token_id=None, eos_token_id=261)
 TOKENIZER = Tokenizer(SMALL_MERGES)  # 256 bytes, 5 merges, <|endoftext|>

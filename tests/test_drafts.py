@@ -9,10 +9,13 @@ import pytest
 from conftest import SMALL, random_model
 from test_generation import PROMPT, steps
 
-from tiedgpt import GPT2, Tokenizer, drafts, generate, machine
-from tiedgpt.drafts import MOST_GUESSES, RATES, Draft, LookupGuesser, guess_count
+from tiedgpt import GPT2, Tokenizer, generate
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.generation import Sampling, TextSample, generate_text, random_streams
+from tiedgpt.fast import blas
+from tiedgpt.inference import drafts
+from tiedgpt.inference.drafts import MOST_GUESSES, RATES, Draft, LookupGuesser, guess_count
+from tiedgpt.inference.generation import TextSample, generate_text, random_streams
+from tiedgpt.inference.sampling import Sampling
 
 N_CTX = 64
 SAMPLINGS = [Sampling(greedy=True), Sampling(0.3), Sampling(0.7, top_k=20, top_p=0.9), Sampling()]
@@ -154,7 +157,7 @@ def lookup_steps(prompt: list[int], answer: list[int]) -> tuple[int, int]:
 @pytest.fixture(params=[(True, 32), (False, 4), (False, 1)], ids=["AVX-512", "AVX2", "other"])
 def kernels(request, monkeypatch):
     """The time of a step as on this kind of machine."""
-    monkeypatch.setattr(machine, "has_small_kernels", lambda: request.param[0])
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: request.param[0])
     monkeypatch.setattr(drafts, "most_rows", lambda: request.param[1])
 
 

@@ -8,10 +8,12 @@ import pytest
 from conftest import SMALL, SMALL_MERGES, random_model
 
 import tiedgpt
-from tiedgpt import GPT2, Tokenizer, evaluation
+from tiedgpt import GPT2, Tokenizer
 from tiedgpt.config import HEADS
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.evaluation import score, token_losses
+from tiedgpt.fast import threads
+from tiedgpt.inference import evaluation
+from tiedgpt.inference.evaluation import score, token_losses
 
 C = SMALL.n_ctx
 
@@ -56,7 +58,7 @@ def test_batch_and_piece_sizes_do_not_change_losses(model, monkeypatch, batch, r
 
 
 def test_logits_are_computed_for_predicted_tokens_only_and_in_pieces(model, monkeypatch):
-    monkeypatch.setattr(evaluation.machine, "reading_threads", lambda: 1)
+    monkeypatch.setattr(threads, "reading_threads", lambda: 1)
     rows = []
     unembed = evaluation.unembed
     monkeypatch.setattr(

@@ -27,7 +27,7 @@ from tiedgpt.explore import views as views_module
 from tiedgpt.explore.server import CONNECTIONS, MAX_BODY, PAGE, VIEWS
 from tiedgpt.explore.source import SOURCES, source
 from tiedgpt.explore.views import Views, sides_of
-from tiedgpt.generation import Sampling
+from tiedgpt.inference.sampling import Sampling
 from tiedgpt.parameters import count_matrices
 from tiedgpt.study import bigrams, predictions, toy
 from tiedgpt.study.attribution import ablation, attribute

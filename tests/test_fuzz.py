@@ -30,7 +30,7 @@ from tiedgpt import Config, TiedGPTError, Tokenizer
 from tiedgpt.checkpoints import tensorflow
 from tiedgpt.checkpoints.vocabulary import vocabulary_files
 from tiedgpt.cli.compare import read_arrays
-from tiedgpt.comparison import compare
+from tiedgpt.comparison.compare import compare
 from tiedgpt.tokenizer import EOT, WORDS, byte_alphabet
 from tiedgpt.training.loop import STATE, Settings, Trainer
 

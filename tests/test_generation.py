@@ -8,7 +8,8 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, generate
 from tiedgpt.errors import ArgumentError
-from tiedgpt.generation import Sampling, TextSample, generate_text, random_streams, sample_steps
+from tiedgpt.inference.generation import TextSample, generate_text, random_streams, sample_steps
+from tiedgpt.inference.sampling import Sampling
 
 PROMPT = [3, 1, 4, 1, 5]
 

@@ -12,8 +12,8 @@ import pytest
 from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
+from tiedgpt.backward import loss_and_gradients
 from tiedgpt.parameters import parameter_shapes, unflatten
-from tiedgpt.training.backward import loss_and_gradients
 from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.optimizer import AdamW, clip
 

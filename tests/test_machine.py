@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from conftest import SMALL, random_model
 
-from tiedgpt import GPT2, evaluation, machine
-from tiedgpt.evaluation import token_losses
+from tiedgpt import GPT2, prefill
+from tiedgpt.fast import blas, threads
+from tiedgpt.inference import evaluation
+from tiedgpt.inference.evaluation import token_losses
 from tiedgpt.prefill import PIECE_TOKENS
 from tiedgpt.run import KVCache
 from tiedgpt.training import loop
@@ -27,10 +29,10 @@ IDS = np.random.default_rng(0).integers(0, SMALL.vocab_size, T)
 @pytest.fixture
 def blas_threads():
     """How many threads BLAS has, as a function; two at first, whatever the machine has."""
-    blas = machine.openblas()
-    if blas is None:
+    openblas = blas.openblas()
+    if openblas is None:
         pytest.skip("this NumPy does not bring an OpenBLAS")
-    get, set_ = blas
+    get, set_ = openblas
     before = get()
     set_(2)
     yield get
@@ -38,7 +40,7 @@ def blas_threads():
 
 
 def on_threads(monkeypatch, n):
-    monkeypatch.setattr(machine, "reading_threads", lambda: n)
+    monkeypatch.setattr(threads, "reading_threads", lambda: n)
 
 
 # BLAS's threads
@@ -48,7 +50,7 @@ def test_blas_has_one_thread_in_the_context_and_the_old_count_after_it(blas_thre
     inside = []
 
     def fail():
-        with machine.one_blas_thread():
+        with blas.one_blas_thread():
             inside.append(blas_threads())
             raise KeyboardInterrupt
 
@@ -60,28 +62,28 @@ def test_blas_has_one_thread_in_the_context_and_the_old_count_after_it(blas_thre
 def test_blas_threads_come_back_after_the_last_of_several_contexts(blas_threads):
     """As when one program reads two texts at once."""
     with ExitStack() as second:
-        with machine.one_blas_thread():
-            second.enter_context(machine.one_blas_thread())
-            assert machine.reading_threads() == 2, "as many as BLAS has when it is left alone"
+        with blas.one_blas_thread():
+            second.enter_context(blas.one_blas_thread())
+            assert threads.reading_threads() == 2, "as many as BLAS has when it is left alone"
         assert blas_threads() == 1
     assert blas_threads() == 2
 
 
 def test_with_more_than_max_threads_cores_one_python_thread_reads(monkeypatch):
-    most = machine.MAX_THREADS
+    most = threads.MAX_THREADS
     for cores, ours in ((1, 1), (2, 2), (most, most), (most + 1, 1)):
-        monkeypatch.setattr(machine, "openblas", lambda cores=cores: (lambda: cores, None))
-        assert machine.reading_threads() == ours
-    monkeypatch.setattr(machine, "openblas", lambda: None)
-    assert machine.reading_threads() == 1
+        monkeypatch.setattr(blas, "openblas", lambda cores=cores: (lambda: cores, None))
+        assert threads.reading_threads() == ours
+    monkeypatch.setattr(blas, "openblas", lambda: None)
+    assert threads.reading_threads() == 1
 
 
 def test_blas_has_one_thread_while_threads_share_a_batch(blas_threads, monkeypatch):
     seen, find = set(), loop.loss_and_gradients
     monkeypatch.setattr(loop, "loss_and_gradients", lambda *args: seen.add(blas_threads()) or find(*args))
-    for threads, left in ((2, 1), (1, 2)):
+    for n, left in ((2, 1), (1, 2)):
         seen.clear()
-        settings = Settings(steps=2, batch=2, context=8, warm_up=0, threads=threads)
+        settings = Settings(steps=2, batch=2, context=8, warm_up=0, threads=n)
         list(Trainer(random_model(), IDS % 7, IDS[:40], settings).run())
         assert (seen, blas_threads()) == ({left}, 2)
 
@@ -150,12 +152,12 @@ def test_a_piece_waits_for_the_one_before(slow, monkeypatch):
 
 def test_few_tokens_are_not_shared(monkeypatch):
     on_threads(monkeypatch, 2)
-    monkeypatch.setattr(machine, "thread_map", lambda _: pytest.fail("threads for nothing"))
+    monkeypatch.setattr(prefill, "thread_map", lambda _: pytest.fail("threads for nothing"))
     gpt2 = random_model(LONG)
-    gpt2(IDS[: 2 * machine.MIN_TOKENS - 1])
+    gpt2(IDS[: 2 * threads.MIN_TOKENS - 1])
     gpt2(np.tile(IDS[:1], (500, 1)))
     with pytest.raises(pytest.fail.Exception, match="threads for nothing"):
-        gpt2(IDS[: 2 * machine.MIN_TOKENS])
+        gpt2(IDS[: 2 * threads.MIN_TOKENS])
 
 
 def test_threads_use_the_callers_errstate(monkeypatch):
@@ -172,12 +174,12 @@ def test_threads_use_the_callers_errstate(monkeypatch):
 def test_after_the_main_thread_ended_one_thread_reads():
     """Python cannot start the threads of a pool then."""
     code = f"""if 1:
-        import threading, time, numpy, tiedgpt, tiedgpt.evaluation
+        import threading, time, numpy, tiedgpt, tiedgpt.inference.evaluation
         model = tiedgpt.GPT2.random(tiedgpt.Config(7, {T}, 6, 1, 2, bos_token_id=None, eos_token_id=None))
         ids = numpy.zeros({T}, int)
         def read():
             threading.main_thread().join()
-            print(model(ids).shape, len(tiedgpt.evaluation.token_losses(model, ids, 9)))
+            print(model(ids).shape, len(tiedgpt.inference.evaluation.token_losses(model, ids, 9)))
         threading.Thread(target=read).start()
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

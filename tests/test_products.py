@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from tiedgpt import machine, products
-from tiedgpt.products import product
+from tiedgpt.fast import blas, products, threads
+from tiedgpt.fast.products import product
 
 
 @pytest.fixture(autouse=True, params=["small products", "row by row"])
@@ -17,8 +17,8 @@ def small_kernels(request, monkeypatch) -> bool:
     small = request.param == "small products"
     monkeypatch.setattr(products, "MIN_WEIGHT", 0)
     monkeypatch.setattr(products, "most_rows", lambda: 32)
-    monkeypatch.setattr(machine, "has_small_kernels", lambda: small)
-    monkeypatch.setattr(machine, "reading_threads", lambda: 2)
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: small)
+    monkeypatch.setattr(threads, "reading_threads", lambda: 2)
     return small
 
 
@@ -74,13 +74,13 @@ def test_a_block_is_multiplied_by_all_rows_before_the_next_block(monkeypatch, sm
 
 
 @pytest.mark.parametrize(
-    ("threads", "kernels", "most"),
+    ("blas_threads", "kernels", "most"),
     [(2, True, 32), (2, False, 4), (1, False, 4), (16, True, 1), (None, True, 1)],
 )
-def test_stacks_are_used_where_they_were_measured(threads, kernels, most, monkeypatch):
+def test_stacks_are_used_where_they_were_measured(blas_threads, kernels, most, monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setattr(machine, "blas_threads", lambda: threads)
-    monkeypatch.setattr(machine, "has_small_kernels", lambda: kernels)
+    monkeypatch.setattr(blas, "blas_threads", lambda: blas_threads)
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: kernels)
     assert products.most_rows() == most
 
 
@@ -107,7 +107,7 @@ def test_an_error_in_either_half_is_raised_and_the_next_call_works(which):
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        machine.in_two_threads(*([fail, int] if which == 0 else [int, fail]))
+        threads.in_two_threads(*([fail, int] if which == 0 else [int, fail]))
     x, weight = case(3, 100, 200)
     np.testing.assert_allclose(product(x, weight), x @ weight, rtol=1e-10)
 
@@ -122,11 +122,11 @@ def test_an_interrupt_while_waiting_leaves_the_next_calls_right(monkeypatch):
         release.wait(5)
 
     with pytest.raises(KeyboardInterrupt):
-        machine.in_two_threads(int, interrupted)
+        threads.in_two_threads(int, interrupted)
     for _ in range(2):
         done = []
         threading.Timer(0.05, release.set).start()
-        machine.in_two_threads(int, lambda done=done: done.append(release.wait(5)))
+        threads.in_two_threads(int, lambda done=done: done.append(release.wait(5)))
         assert done == [True]
         release.clear()
 
@@ -134,7 +134,7 @@ def test_an_interrupt_while_waiting_leaves_the_next_calls_right(monkeypatch):
 def test_the_callers_errstate_holds_in_both_threads():
     seen = []
     with np.errstate(over="raise"):
-        machine.in_two_threads(
+        threads.in_two_threads(
             lambda: seen.append(np.geterr()["over"]), lambda: seen.append(np.geterr()["over"])
         )
     assert seen == ["raise", "raise"]

@@ -14,11 +14,11 @@ import pytest
 
 import tiedgpt
 from tiedgpt import GPT2
+from tiedgpt.backward import loss_and_gradients
 from tiedgpt.checkpoints.names import find_model
 from tiedgpt.errors import CheckpointError
-from tiedgpt.evaluation import token_losses
+from tiedgpt.inference.evaluation import token_losses
 from tiedgpt.parameters import parameter_shapes, unflatten
-from tiedgpt.training.backward import loss_and_gradients
 from tiedgpt.training.optimizer import AdamW
 
 PUBLISHED = json.loads((Path(__file__).parent / "goldens" / "gpt2-124M.json").read_text(encoding="utf-8"))

@@ -15,9 +15,10 @@ import pytest
 from conftest import assert_one_error_line, command
 
 import tiedgpt
-from tiedgpt import Tokenizer, machine
+from tiedgpt import Tokenizer
 from tiedgpt.cli import documents as cli_documents
 from tiedgpt.cli import run_documents
+from tiedgpt.fast import blas
 from tiedgpt.scale import rows, shards
 from tiedgpt.scale.shards import Shard, cut, open_input, read_lines
 
@@ -27,11 +28,11 @@ TOKENIZER = Tokenizer([])
 @pytest.fixture(autouse=True)
 def restored_threads():
     """Put back BLAS's thread count, which a run sets to 1 for its whole process."""
-    blas = machine.openblas()
-    before = blas and blas[0]()
+    openblas = blas.openblas()
+    before = openblas and openblas[0]()
     yield
-    if blas:
-        blas[1](before)
+    if openblas:
+        openblas[1](before)
 
 
 def write_lines(path: Path, n: int, seed: int = 0) -> Path:

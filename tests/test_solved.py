@@ -8,6 +8,7 @@ import pytest
 from conftest import SMALL, random_model
 
 from tiedgpt import GPT2
+from tiedgpt.backward import loss_and_gradients
 from tiedgpt.errors import ArgumentError
 from tiedgpt.ops import log_softmax, softmax
 from tiedgpt.study import solved, toy
@@ -16,7 +17,6 @@ from tiedgpt.study.corpus import MIN_COUNT, Corpus
 from tiedgpt.study.gradients import gradients
 from tiedgpt.study.lens import lens
 from tiedgpt.study.similarity import nearest
-from tiedgpt.training.backward import loss_and_gradients
 
 V = SMALL.vocab_size
 

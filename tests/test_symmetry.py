@@ -8,13 +8,13 @@ import pytest
 from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
+from tiedgpt.backward import loss_and_gradients
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.ops import softmax
 from tiedgpt.study import calibrated, chains, direct_path, dynamics, fits, paths, symmetry
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.gradients import batch_gradients, gradients
-from tiedgpt.training.backward import loss_and_gradients
 
 V = SMALL.vocab_size
 SYMMETRIC = ("signed", "diagonal", "tied")

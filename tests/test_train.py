@@ -17,10 +17,11 @@ import pytest
 from conftest import SMALL, random_model
 
 import tiedgpt
-from tiedgpt import cli, machine
+from tiedgpt import cli
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.checkpoints.files import StagedFiles
 from tiedgpt.errors import ArgumentError, CheckpointError, ConfigError, TiedGPTError
+from tiedgpt.fast import blas, threads
 from tiedgpt.ops import cross_entropy
 from tiedgpt.training import loop
 from tiedgpt.training.loop import STATE, Settings, Trainer
@@ -41,8 +42,8 @@ def one_thread(monkeypatch):
     And one reading thread: held-out losses equal those of subprocesses to the bit only if as many share them.
     """
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # of subprocesses
-    monkeypatch.setattr(machine, "reading_threads", lambda: 1)
-    with machine.one_blas_thread():
+    monkeypatch.setattr(threads, "reading_threads", lambda: 1)
+    with blas.one_blas_thread():
         yield
 
 
@@ -397,8 +398,8 @@ def saved_step(directory):
 def unbroken(tmp_path_factory, corpus):
     """A directory with what a run of SHORT leaves, and its log."""
     path = tmp_path_factory.mktemp("unbroken")
-    with machine.one_blas_thread(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "reading_threads", lambda: 1)  # as in one_thread
+    with blas.one_blas_thread(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "reading_threads", lambda: 1)  # as in one_thread
         assert (
             cli.main(
                 ["train", corpus, "--out", str(path / "model"), *SHORT, "--log", str(path / "log.jsonl")]

@@ -24,8 +24,8 @@ from tiedgpt import GPT2
 from tiedgpt.activations import ACTIVATIONS
 from tiedgpt.checkpoints.safetensors import read_header
 from tiedgpt.config import HEADS
-from tiedgpt.evaluation import token_losses
-from tiedgpt.generation import Sampling
+from tiedgpt.inference.evaluation import token_losses
+from tiedgpt.inference.sampling import Sampling
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: the extra `parity`")

@@ -25,7 +25,7 @@ import pytest
 import tiedgpt
 from tiedgpt import cli
 from tiedgpt.checkpoints.names import known_config
-from tiedgpt.evaluation import token_losses
+from tiedgpt.inference.evaluation import token_losses
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.similarity import embeddings
 from tiedgpt.training.loop import Settings, Trainer

@@ -13,13 +13,13 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "22")
 TYPE_CHECKING = False  # type checkers take it for typing.TYPE_CHECKING, which is slow to import
 if TYPE_CHECKING:
     from .checkpoints import load_model, load_tokenizer, save_model
-    from .comparison import compare, loss_and_gradients
+    from .comparison.compare import compare, loss_and_gradients
+    from .comparison.conventions import from_state_dict
     from .config import Config
-    from .conventions import from_state_dict
-    from .documents import generate_documents, score_documents
     from .errors import TiedGPTError
-    from .evaluation import score
-    from .generation import generate
+    from .inference.documents import generate_documents, score_documents
+    from .inference.evaluation import score
+    from .inference.generation import generate
     from .model import GPT2
     from .parameters import count_parameters
     from .tokenizer import Tokenizer
@@ -49,17 +49,17 @@ _MODULES = {  # name -> the module it is imported from
     "Config": "config",
     "TiedGPTError": "errors",
     "Tokenizer": "tokenizer",
-    "compare": "comparison",
+    "compare": "comparison.compare",
     "count_parameters": "parameters",
-    "from_state_dict": "conventions",
-    "generate": "generation",
-    "generate_documents": "documents",
+    "from_state_dict": "comparison.conventions",
+    "generate": "inference.generation",
+    "generate_documents": "inference.documents",
     "load_model": "checkpoints",
     "load_tokenizer": "checkpoints",
-    "loss_and_gradients": "comparison",
+    "loss_and_gradients": "comparison.compare",
     "save_model": "checkpoints",
-    "score": "evaluation",
-    "score_documents": "documents",
+    "score": "inference.evaluation",
+    "score_documents": "inference.documents",
 }
 
 

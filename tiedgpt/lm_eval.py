@@ -19,7 +19,8 @@ from tqdm import tqdm
 
 from .checkpoints import load_model, load_tokenizer
 from .errors import ArgumentError
-from .generation import Sampling, TextSample, generate_text
+from .inference.generation import TextSample, generate_text
+from .inference.sampling import Sampling
 from .model import Array, unembed
 from .ops import cross_entropy
 

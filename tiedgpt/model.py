@@ -20,15 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from . import machine
 from .activations import ACTIVATIONS
 from .checks import check_cache, check_count, check_edits, check_ids, check_lengths, check_parameters
 from .config import Config
 from .errors import ArgumentError, short_repr
+from .fast import memory
+from .fast.products import product
 from .ops import layer_norm, linear, softmax
 from .parameters import Parameters, count_parameters, nest, parameter_shapes
 from .prefill import prefill
-from .products import product
 from .run import Edits, KVCache, Run, Tape
 
 Array = np.ndarray
@@ -225,7 +225,7 @@ class GPT2:
             raise ArgumentError("the model is untied already; to start W_U anew, use model.tie().untie(init)")
         # The memory order of wte, because in another one BLAS adds in another order, which changes logits.
         order = "F" if self.W_E.flags.f_contiguous and not self.W_E.flags.c_contiguous else "C"
-        lm_head = machine.aligned(self.W_E.shape, self.dtype, order)
+        lm_head = memory.aligned(self.W_E.shape, self.dtype, order)
         if init == "copy":
             lm_head[...] = self.W_E
         elif init == "random":  # stream 1, because `random` drew wte from stream 0 of the same seed

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from . import machine
+from .fast.threads import split_work, thread_map
 from .run import KVCache, Run
 
 PIECE_TOKENS = 512  # the most tokens of each sequence in a piece
@@ -19,7 +19,7 @@ PIECE_TOKENS = 512  # the most tokens of each sequence in a piece
 Forward = Callable[..., np.ndarray]  # ids [B, T], run=run -> [B, T, D]
 
 
-class CachePiece:
+class CachePiece(KVCache):
     """The part of a cache that one thread fills, while other threads fill the parts before and after it."""
 
     def __init__(self, cache: KVCache, offset: int, before: "CachePiece | None") -> None:
@@ -53,11 +53,11 @@ def prefill(
 ) -> np.ndarray:  # [B, T] -> [B, T, D]
     """`forward(ids, run=run)`, in pieces if there are many ids; in one pass with a tape or with edits.
 
-    Ids are many if a sequence has more than PIECE_TOKENS, or all together have machine.MIN_TOKENS for each
+    Ids are many if a sequence has more than PIECE_TOKENS, or all together have MIN_TOKENS for each
     thread. Meanwhile BLAS uses one thread in the whole process. `progress` gets the length of each piece.
     """
     B, T = ids.shape
-    threads, step = machine.split_work(T, PIECE_TOKENS, B * T)
+    threads, step = split_work(T, PIECE_TOKENS, B * T)
     if step >= T or run.tape is not None or run.edits:
         final = forward(ids, run=run)
         if progress:
@@ -73,7 +73,7 @@ def prefill(
         return forward(ids[:, piece.offset : piece.offset + step], run=Run(run.config, piece))
 
     finals = []
-    with machine.thread_map(threads) as map_:
+    with thread_map(threads) as map_:
         try:
             for final in map_(read, pieces):
                 finals.append(final)

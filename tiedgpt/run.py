@@ -6,17 +6,14 @@ long prompt into pieces that fit in the processor's cache.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .config import Config
 from .errors import ArgumentError
-from .machine import aligned
+from .fast.memory import aligned
 from .ops import dropout_mask
-
-if TYPE_CHECKING:
-    from .prefill import CachePiece
 
 Tape = dict[str, np.ndarray]
 Edits = Mapping[str, Callable[[np.ndarray], Any]]
@@ -107,7 +104,7 @@ class Run:
     def __init__(
         self,
         config: Config,
-        cache: "KVCache | CachePiece | None" = None,
+        cache: KVCache | None = None,
         tape: Tape | None = None,
         rng: np.random.Generator | None = None,
         edits: Edits | None = None,

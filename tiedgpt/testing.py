@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .comparison import compare
+from .comparison.compare import compare
 from .config import Config
 from .model import GPT2
 from .parameters import parameter_shapes

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import tiedgpt
-from tiedgpt.evaluation import bits_per_nat, token_losses
+from tiedgpt.inference.evaluation import bits_per_nat, token_losses
 from tiedgpt.parameters import unflatten
 from tiedgpt.scale.rows import single_thread
 from tiedgpt.scale.shards import write_file

@@ -42,6 +42,15 @@ def read_text(path: Path) -> str:
         raise CheckpointError(f"{path}, line {line}: not UTF-8") from error
 
 
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """json.loads without NaN and Infinity, which are not JSON. Raises ValueError or RecursionError."""
+    return json.loads(text, parse_constant=_refuse_constant, **options)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds. Raises CheckpointError that names the file."""
     text = read_text(path)

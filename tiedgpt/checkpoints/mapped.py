@@ -17,7 +17,7 @@ import numpy as np
 
 from ..config import Config
 from ..errors import CheckpointError
-from ..machine import weight_order
+from ..fast.memory import weight_order
 from ..model import GPT2
 from ..parameters import parameter_shapes
 from .files import StagedFiles, locked_file

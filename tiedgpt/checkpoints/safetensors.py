@@ -23,8 +23,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import CheckpointError, is_count, short_repr
-from ..machine import empty_weight
-from ..text import parse_json
+from ..fast.memory import empty_weight
+from .files import parse_json
 
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million; Python's
 # objects for a header of nothing but brackets take 25 times its size.

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import ArgumentError, TiedGPTError, nearest
-from ..text import Messages, discard_unwritten, note, print_error
+from .terminal import Messages, discard_unwritten, note, print_error
 
 # A command -> its module. Only the module of the given command is imported, to save time.
 MODULES = {

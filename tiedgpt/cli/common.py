@@ -19,14 +19,14 @@ from ..config import HEADS
 from ..errors import ArgumentError, one_line, short_repr
 from ..model import GPT2
 from ..parameters import count_parameters
-from ..text import CONTROLS as CONTROLS
-from ..text import note as note
-from ..text import print_error as print_error
-from ..text import printable as printable
-from ..text import quoted as quoted
-from ..text import read_text as read_text
-from ..text import source_name as source_name
 from ..tokenizer import Tokenizer
+from .terminal import CONTROLS as CONTROLS
+from .terminal import note as note
+from .terminal import print_error as print_error
+from .terminal import printable as printable
+from .terminal import quoted as quoted
+from .terminal import read_text as read_text
+from .terminal import source_name as source_name
 
 Number = TypeVar("Number", int, float)
 

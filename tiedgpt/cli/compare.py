@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import open_checkpoint
-from ..comparison import compare
+from ..comparison.compare import compare
 from ..errors import ArgumentError
 from . import common
 

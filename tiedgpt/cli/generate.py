@@ -15,9 +15,10 @@ from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
 from ..checks import check_prompt, check_seed
 from ..config import Config
-from ..drafts import LOOKUP, Draft, check_draft_model
 from ..errors import ArgumentError, TiedGPTError, short_repr
-from ..generation import Sampling, TextSample, generate_text, kept_tokens
+from ..inference.drafts import LOOKUP, Draft, check_draft_model
+from ..inference.generation import TextSample, generate_text, kept_tokens
+from ..inference.sampling import Sampling
 from ..model import GPT2
 from ..study.predictions import Prediction, RecordedSampling
 from ..tokenizer import EOT, Tokenizer

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..checks import check_stride, check_text
 from ..errors import ArgumentError, TiedGPTError, one_line
-from ..evaluation import Score, predicted_places, score, score_of, windows
+from ..inference.evaluation import Score, predicted_places, score, score_of, windows
 from ..study.predictions import Prediction, token_predictions
 from . import common
 from .documents import add_documents_options, check_documents_flags

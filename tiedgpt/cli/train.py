@@ -19,7 +19,7 @@ from ..checkpoints.files import LOCK, lock_directory
 from ..checkpoints.vocabulary import read_tokenizer
 from ..config import HEADS, Config
 from ..errors import ArgumentError, TiedGPTError
-from ..evaluation import bits_per_nat
+from ..inference.evaluation import bits_per_nat
 from ..model import GPT2
 from ..parameters import count_parameters
 from ..tokenizer import Tokenizer

@@ -26,8 +26,8 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..checkpoints.files import parse_json
 from ..errors import TiedGPTError
-from ..text import parse_json
 from .views import Query, Views
 
 VIEWS = (

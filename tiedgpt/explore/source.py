@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ..generation import Sampling
+from ..backward import embed_backward
+from ..inference.sampling import Sampling
 from ..model import attend, unembed, unembedding
 from ..parameters import count_matrices
 from ..study.attribution import attribute
@@ -21,7 +22,6 @@ from ..study.paths import final_logits, raw
 from ..study.similarity import nearest
 from ..study.solved import fit_softmax, least_squares
 from ..study.toy import mlp0, solve
-from ..training.backward import embed_backward
 
 # name -> a function, and a pattern that is found in the lines that matter
 SOURCES: dict[str, tuple[Callable[..., Any], str]] = {

@@ -20,11 +20,12 @@ from ..checkpoints.names import MODELS
 from ..checks import check_prompt
 from ..config import HEADS
 from ..errors import ArgumentError, is_count, is_number, short_repr
-from ..generation import Sampling, random_streams, sample_steps
-from ..machine import one_blas_thread
+from ..fast.blas import one_blas_thread
+from ..fast.products import most_rows
+from ..inference.generation import random_streams, sample_steps
+from ..inference.sampling import Sampling
 from ..model import GPT2, unembed
 from ..parameters import count_matrices, count_parameters
-from ..products import most_rows
 from ..run import Tape
 from ..study import toy
 from ..study.attribution import ablation, attribute

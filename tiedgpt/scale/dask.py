@@ -22,8 +22,8 @@ from distributed.comm import CommClosedError
 from distributed.comm import connect as open_connection
 from distributed.security import Security
 
+from ..cli.terminal import note
 from ..errors import TiedGPTError
-from ..text import note
 from .rows import ctrl_c_for_this_process_only, open_job
 from .shards import Shard
 

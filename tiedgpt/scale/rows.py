@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__, machine
+from .. import __version__
 from ..checkpoints import load_model, open_checkpoint
+from ..checkpoints.files import parse_json
 from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer, vocabulary_files
-from ..documents import generate_documents, score_documents
 from ..errors import CheckpointError, TiedGPTError, short_repr
-from ..evaluation import Score
+from ..fast.blas import openblas
+from ..inference.documents import generate_documents, score_documents
+from ..inference.evaluation import Score
 from ..model import GPT2
-from ..text import parse_json
 from ..tokenizer import Tokenizer
 from .shards import MAX_LINE, PLAN, Plan, Shard, count_rows, open_input, part_path, read_lines, write_file
 
@@ -154,7 +155,7 @@ class Job:
 
 def single_thread() -> None:
     """Give BLAS one thread from now on, because the number of threads changes the rounding."""
-    if (blas := machine.openblas()) is not None:
+    if (blas := openblas()) is not None:
         blas[1](1)
 
 

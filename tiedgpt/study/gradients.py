@@ -1,6 +1,6 @@
 """The two gradients of the token embedding: one because tokens are read, one because all tokens are scored.
 
-In a tied model, both are added to the same matrix wte (the last lines of training/backward.py). In an untied
+In a tied model, both are added to the same matrix wte (the last lines of backward.py). In an untied
 model the first changes W_E and the second changes W_U.
 """
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from ..backward import transformer_backward
 from ..checks import check_text
 from ..errors import ArgumentError
 from ..model import GPT2, transformer, unembed
 from ..ops import cross_entropy, cross_entropy_backward
 from ..parameters import Parameters, nest
 from ..run import Run
-from ..training.backward import transformer_backward
 from .similarity import lengths
 
 ROWS_AT_ONCE = 1024  # rows of d_head computed at a time: 3 MB for GPT-2; all of them take 154 MB

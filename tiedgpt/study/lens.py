@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..machine import reading_threads, thread_map
+from ..fast.threads import reading_threads, thread_map
 from ..model import GPT2
 from ..run import Tape
 from .paths import MAX_LOGITS, final_logits, top_k_probabilities

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..checks import check_prompt
-from ..evaluation import measure_tokens
-from ..generation import Sampling
+from ..inference.evaluation import measure_tokens
+from ..inference.sampling import Sampling
 from ..model import GPT2, transformer, unembed
 from ..run import Edits, Run, Tape
 from .paths import log_probabilities, top_k

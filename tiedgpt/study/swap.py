@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TiedGPTError
-from ..evaluation import token_losses
+from ..inference.evaluation import token_losses
 from ..model import GPT2
 
 MAX_TOKENS = 16_384

@@ -15,18 +15,20 @@ from typing import Any
 
 import numpy as np
 
+from ..backward import loss_and_gradients
 from ..checkpoints import open_checkpoint, safetensors
 from ..checkpoints.files import StagedFiles, finish_saves
 from ..checkpoints.huggingface import write_model
 from ..checks import check_ids
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, is_count, is_number, short_repr
-from ..evaluation import token_losses
-from ..machine import cores, keep_freed_memory, one_blas_thread, training_threads
+from ..fast.blas import one_blas_thread
+from ..fast.memory import keep_freed_memory
+from ..fast.threads import cores, training_threads
+from ..inference.evaluation import token_losses
 from ..model import GPT2
 from ..parameters import parameter_shapes, unflatten
 from ..tokenizer import Tokenizer
 from . import MAX_COUNT
-from .backward import loss_and_gradients
 from .optimizer import AdamW, clip, learning_rate
 
 TOO_HIGH = "the learning rate is too high for this model"

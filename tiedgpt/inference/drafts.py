@@ -8,19 +8,17 @@ first token that differs from its guess ends the step.
 
 from bisect import bisect
 from copy import deepcopy
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from . import machine
-from .config import Config
-from .errors import ArgumentError, TiedGPTError, short_repr
-from .model import GPT2, unembed
-from .parameters import count_parameters
-from .products import most_rows
-
-if TYPE_CHECKING:
-    from .generation import Sampling
+from ..config import Config
+from ..errors import ArgumentError, TiedGPTError, short_repr
+from ..fast import blas
+from ..fast.products import most_rows
+from ..model import GPT2, unembed
+from ..parameters import count_parameters
+from .sampling import Sampling
 
 LOOKUP = "lookup"
 MOST_GUESSES = 15  # in a step
@@ -51,7 +49,7 @@ def step_time(rows: int) -> float:
         return 1.0
     if rows > most_rows():
         return 2.0 + 0.055 * rows
-    return 1.3 + 0.125 * rows if machine.has_small_kernels() else 1.4 + 0.12 * rows
+    return 1.3 + 0.125 * rows if blas.has_small_kernels() else 1.4 + 0.12 * rows
 
 
 def guess_count(rates: list[float], time: float, batch: int) -> int:
@@ -110,7 +108,7 @@ class ModelGuesser:
     """The tokens that a smaller model would choose, with the random numbers that the large one will use."""
 
     def __init__(
-        self, model: GPT2, time: float, batch: int, sampling: "Sampling", stream: np.random.Generator
+        self, model: GPT2, time: float, batch: int, sampling: Sampling, stream: np.random.Generator
     ) -> None:
         self.model, self.time, self.batch = model, time, batch
         self.sampling, self.stream = sampling, stream
@@ -164,7 +162,7 @@ class Draft:
         elif source != LOOKUP:
             raise ArgumentError(f'draft must be "{LOOKUP}", a model or None, got {short_repr(source)}')
 
-    def guesser(self, sampling: "Sampling", stream: np.random.Generator, batch: int) -> Guesser:
+    def guesser(self, sampling: Sampling, stream: np.random.Generator, batch: int) -> Guesser:
         """A guesser for one sample of a batch, which is chosen by `sampling` and `stream`."""
         if isinstance(self.source, GPT2):
             return ModelGuesser(self.source, self.time, batch, sampling, stream)

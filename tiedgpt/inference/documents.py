@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .checks import as_array, check_count, check_prompt, check_seed, check_stride, check_text
-from .errors import ArgumentError, TiedGPTError, short_repr
+from ..checks import as_array, check_count, check_prompt, check_seed, check_stride, check_text
+from ..errors import ArgumentError, TiedGPTError, short_repr
+from ..model import GPT2
+from ..ops import cross_entropy
+from ..tokenizer import Tokenizer
 from .evaluation import Score, measure_rows, predicted_places, score_of, token_losses
-from .generation import Sampling, TextSample, kept_tokens, padded, push_steps, sample_steps
-from .model import GPT2
-from .ops import cross_entropy
-from .tokenizer import Tokenizer
+from .generation import TextSample, kept_tokens, padded, push_steps, sample_steps
+from .sampling import Sampling
 
 SHORT = 128  # tokens: from this length on, a batch is no faster than one document at a time
 BATCH_TOKENS = 384  # of short documents that are read together: 256 to 512 are fastest, small models and 124M

@@ -1,12 +1,11 @@
 """Read text files and JSON; make text safe for terminals; print notes and errors."""
 
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from .errors import ArgumentError, one_line, short_repr
+from ..errors import ArgumentError, one_line, short_repr
 
 ERROR = "tiedgpt: error: "
 
@@ -23,15 +22,6 @@ def read_text(file: str) -> str:
         raise ArgumentError(
             f"{source_name(file)} is not UTF-8 text: byte 0x{data[error.start]:02x} at position {error.start}"
         ) from error
-
-
-def parse_json(text: str | bytes, **options: Any) -> Any:
-    """json.loads without NaN and Infinity, which are not JSON. Raises ValueError or RecursionError."""
-    return json.loads(text, parse_constant=_refuse_constant, **options)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def source_name(file: str) -> str:

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from . import machine
+from . import blas, threads
 
 MIN_WEIGHT = 2**18  # elements: a smaller matrix is packed quickly
 SMALL = 800_000  # multiplications: OpenBLAS packs products of a million, and some that are a little smaller
@@ -25,10 +25,10 @@ def most_rows() -> int:
 
     1 if BLAS has more than MAX_THREADS threads: two would leave most cores idle.
     """
-    threads = machine.blas_threads()
-    if threads is None or threads > machine.MAX_THREADS:
+    n = blas.blas_threads()
+    if n is None or n > threads.MAX_THREADS:
         return 1
-    return 32 if machine.has_small_kernels() else 4
+    return 32 if blas.has_small_kernels() else 4
 
 
 def product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, in], [in, out] -> [R, out]
@@ -45,7 +45,7 @@ def product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, in], [in
 def stacked_product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, in], [in, out] -> [R, out]
     """rows @ weight, as a stack of products that OpenBLAS does not pack. `weight` is in column order."""
     (R, size), outputs = rows.shape, weight.shape[1]
-    small = machine.has_small_kernels()
+    small = blas.has_small_kernels()
     n = min(MAX_OUTPUTS, max(8, SMALL // (R * size) // 8 * 8)) if small else max(1, BLOCK // size)
     whole = outputs // n * n
     dtype = np.result_type(rows, weight)
@@ -59,7 +59,7 @@ def stacked_product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, 
         columns = rows[:, :, None]  # [R, in, 1]
         results = np.empty((len(stack), R, n, 1), dtype)  # np.matmul follows the order of its output
     half = math.ceil(len(stack) / 2)
-    machine.in_two_threads(
+    threads.in_two_threads(
         lambda: np.matmul(stack[:half], columns, out=results[:half]),
         lambda: np.matmul(stack[half:], columns, out=results[half:]),
     )

@@ -22,15 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from . import machine
-from .checks import check_stride, check_text
-from .errors import TiedGPTError
-from .model import GPT2, unembed
-from .ops import cross_entropy
-from .tokenizer import Tokenizer
+from ..checks import check_stride, check_text
+from ..errors import TiedGPTError
+from ..fast.threads import LOGIT_ROWS, split_work, thread_map
+from ..model import GPT2, unembed
+from ..ops import cross_entropy
+from ..tokenizer import Tokenizer
 
 BATCH_TOKENS = 1024  # short windows are read together, up to this many tokens
-LOGIT_ROWS = 256  # tokens whose logits a thread computes at once: two arrays of 51 MB for GPT-2
 
 
 def windows(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [W, 3]
@@ -88,9 +87,9 @@ def measure_rows(
     """measure(logits [R, V], targets [R]) of up to LOGIT_ROWS rows at once, in order, in several threads."""
     if not len(targets):
         return []
-    threads, step = machine.split_work(len(targets), LOGIT_ROWS, len(targets))
+    threads, step = split_work(len(targets), LOGIT_ROWS, len(targets))
     pieces = [(hidden[at : at + step], targets[at : at + step]) for at in range(0, len(targets), step)]
-    with machine.thread_map(threads) as map_:
+    with thread_map(threads) as map_:
         return list(map_(lambda piece: measure(unembed(piece[0], model.W_U), piece[1]), pieces))
 
 

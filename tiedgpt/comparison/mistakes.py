@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from .activations import ACTIVATIONS
-from .config import Config
-from .model import GPT2, Array, merge_heads
-from .ops import layer_norm, log_softmax, softmax
-from .run import Tape
+from ..activations import ACTIVATIONS
+from ..config import Config
+from ..model import GPT2, Array, merge_heads
+from ..ops import layer_norm, log_softmax, softmax
+from ..run import Tape
 
 # How each activation is computed. Names with dots are those of the tape and of the parameters; N is the
 # layer's number. ACT, EPS, SCALE and HEAD depend on the model's configuration. resid_pre.N is given: it is

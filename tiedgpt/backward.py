@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from ..activations import ACTIVATIONS
-from ..evaluation import LOGIT_ROWS
-from ..model import GPT2, Array, attention_scale, merge_heads, split_heads, transformer
-from ..ops import (
+from .activations import ACTIVATIONS
+from .fast.threads import LOGIT_ROWS
+from .model import GPT2, Array, attention_scale, merge_heads, split_heads, transformer
+from .ops import (
     cross_entropy,
     cross_entropy_backward,
     layer_norm_backward,
     linear_backward,
     softmax_backward,
 )
-from ..parameters import Parameters, nest
-from ..run import Run
+from .parameters import Parameters, nest
+from .run import Run
 
 Tree = dict[str, Any]  # parameters or gradients in nested dicts, made by `nest`
 

@@ -1,144 +1,28 @@
-"""Memory layout and threads, for speed. They change results by rounding at most.
+"""How many threads share which work.
 
 NumPy passes matrix products to BLAS, which uses all cores, and runs everything else on one core. On two
 cores, "everything else" takes a quarter of the time to read a text with GPT-2 124M, and half of it with a
 small model. So on up to MAX_THREADS cores, Python threads share the work, and each computes its own products.
-
-`openblas` and `keep_freed_memory` call C libraries with ctypes. If a library is missing they do nothing.
 """
 
-import ctypes
 import math
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread, main_thread
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-# glibc's names for what mallopt sets, from malloc.h
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+from . import blas
 
-CACHE_LINE = 64  # bytes
 WIDE = 640  # from this n_embd on, training is faster when only BLAS uses threads
 MIN_TOKENS = 128  # per thread: with fewer, starting threads costs more than it saves
 MAX_THREADS = 4  # Python's own code runs on one core at a time
-
-_lock = Lock()
-_saved: list[int] = []  # BLAS's thread count before the first one_blas_thread, once per active context
-
-
-def aligned(shape: tuple[int, ...], dtype: Any, order: Any = "C") -> np.ndarray:
-    """An array of zeros that starts at a cache line.
-
-    NumPy's arrays start 16 bytes after one, so each load of 64 bytes touches two lines. For weights, that
-    costs 3 to 10 % of the time of a token.
-    """
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.zeros(size + CACHE_LINE, np.uint8)  # takes no time: the system gives zeroed pages
-    start = -memory.__array_interface__["data"][0] % CACHE_LINE
-    return memory[start : start + size].view(dtype).reshape(shape, order=order)
-
-
-def empty_weight(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array for a parameter, in which the weights of one output are side by side in memory.
-
-    Weights [in, out] of the blocks are in column order; wte and W_U, which have a row for each token, are in
-    row order. A token takes the same time in either order, and few rows (products.py) take half as long as
-    with all matrices in row order.
-    """
-    return aligned(shape, dtype, weight_order(name, shape))
-
-
-def weight_order(name: str, shape: tuple[int, ...]) -> Literal["C", "F"]:
-    """The memory order of a parameter."""
-    in_block = len(shape) == 2 and "c_" in name  # c_attn, c_fc, c_proj
-    return "F" if in_block else "C"
-
-
-def keep_freed_memory() -> None:
-    """Make glibc keep the memory of freed arrays for the next arrays, in the whole process, from now on.
-
-    Each training step makes and frees the same arrays. glibc would return their memory to the system, and
-    getting it back page by page costs a fifth of a step.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # not glibc
-        return
-    mallopt(M_MMAP_THRESHOLD, 32 * 2**20)  # the largest value that is allowed
-    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-    mallopt(M_ARENA_MAX, 1)  # one arena: those of other threads always return memory
-
-
-@cache
-def _openblas_function(name: str) -> Any:
-    """A function of the OpenBLAS in NumPy's wheels, or None with another BLAS."""
-    package = Path(np.__path__[0])
-    for path in [*package.parent.glob("numpy.libs/*openblas*"), *package.glob(".dylibs/*openblas*")]:
-        try:
-            library: Any = ctypes.CDLL(str(path))
-        except OSError:
-            continue
-        for prefix in ("scipy_openblas", "openblas"):  # NumPy 2, NumPy 1
-            function = getattr(library, f"{prefix}_{name}64_", None)
-            if function is not None:
-                return function
-    return None
-
-
-@cache
-def openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """The functions that get and set the thread count of NumPy's OpenBLAS. None with another BLAS."""
-    get = _openblas_function("get_num_threads")
-    return None if get is None else (get, _openblas_function("set_num_threads"))
-
-
-def blas_threads() -> int | None:
-    """The thread count of NumPy's OpenBLAS outside of one_blas_thread. None with another BLAS."""
-    blas = openblas()
-    if blas is None:
-        return None
-    with _lock:
-        return _saved[0] if _saved else blas[0]()
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Give BLAS one thread, for the whole process, until the last such context ends.
-
-    Python threads that share work need this: with more BLAS threads, their products wait for each other.
-    """
-    blas = openblas()
-    if blas is None:
-        yield
-        return
-    get, set_ = blas
-    with _lock:
-        _saved.append(_saved[0] if _saved else get())
-        set_(1)
-    try:
-        yield
-    finally:
-        with _lock:
-            before = _saved.pop()
-            if not _saved:
-                set_(before)
-
-
-@cache
-def has_small_kernels() -> bool:
-    """Whether this is an OpenBLAS that multiplies small matrices without packing them: x86 with AVX-512."""
-    name = _openblas_function("get_corename")
-    if name is None:
-        return False
-    name.restype = ctypes.c_char_p
-    return name() in (b"SkylakeX", b"Cooperlake", b"Sapphirerapids")
+LOGIT_ROWS = 256  # tokens whose logits a thread computes at once: two arrays of 51 MB for GPT-2
 
 
 class _SecondThread:
@@ -180,24 +64,17 @@ def _second_thread() -> _SecondThread:
     return _SecondThread()
 
 
-def _after_fork() -> None:
-    """A forked process has only the thread that forked: no second thread, and none that holds the lock."""
-    global _lock
-    _second_thread.cache_clear()
-    _lock = Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # a forked process has only the thread that forked
+    os.register_at_fork(after_in_child=_second_thread.cache_clear)
 
 
 def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> None:
     """Call both, at the same time unless another call does so. BLAS then uses one thread for each."""
-    if not _saved and reading_threads() > 1:
+    if not blas.is_limited() and reading_threads() > 1:
         helper = _second_thread()
         if helper.free.acquire(blocking=False):
             try:
-                with one_blas_thread():
+                with blas.one_blas_thread():
                     wait = helper.start(second)
                     try:
                         first()
@@ -219,7 +96,7 @@ def reading_threads() -> int:
     time; the limit of four was not measured. With a BLAS other than OpenBLAS it is 1, because its threads
     cannot be limited from here.
     """
-    n = blas_threads()
+    n = blas.blas_threads()
     if n is None or not main_thread().is_alive():  # after the main thread has ended, no thread can start
         return 1
     return n if n <= MAX_THREADS else 1
@@ -253,7 +130,7 @@ def thread_map(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
         with np.errstate(**errors):
             return function(*args)
 
-    with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
+    with blas.one_blas_thread(), ThreadPoolExecutor(threads) as pool:
         try:
             yield lambda function, *iterables: pool.map(partial(work, function), *iterables)
         finally:
@@ -266,7 +143,7 @@ def training_threads(n_embd: int) -> int:
     One per core for a small model. In a wide model most of the work is matrix products: BLAS runs them on all
     cores, and one thread needs memory for one gradient only.
     """
-    if n_embd >= WIDE or openblas() is None:
+    if n_embd >= WIDE or blas.openblas() is None:
         return 1
     return min(MAX_THREADS, cores())
 

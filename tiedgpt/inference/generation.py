@@ -4,81 +4,17 @@
 `generate_text` yields text that can be printed at once.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .checks import check_count, check_prompt, check_seed
+from ..checks import check_count, check_prompt, check_seed
+from ..model import GPT2, unembed
+from ..run import KVCache
+from ..tokenizer import Tokenizer
 from .drafts import MOST_GUESSES, Draft
-from .errors import ArgumentError, TiedGPTError, is_count, is_number, short_repr
-from .model import GPT2, unembed
-from .run import KVCache
-from .tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is chosen from its logits. Raises ArgumentError for a value out of range.
-
-    The steps and their order are those of transformers. Divide the logits by the temperature. Keep the top_k
-    likeliest tokens, and those with the same logit as the last of them. Of these, keep the smallest set whose
-    probabilities add up to top_p or more. Draw from what is left. Greedy takes the likeliest token instead.
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    greedy: bool = False
-
-    def __post_init__(self) -> None:
-        if not is_number(self.temperature) or not 0 < self.temperature <= sys.float_info.max:
-            raise ArgumentError(
-                f"temperature must be a number above 0, got {short_repr(self.temperature)}"
-                + ("; for the likeliest token every time, set greedy" if self.temperature == 0 else "")
-            )
-        if self.top_k is not None and not is_count(self.top_k, 1):
-            raise ArgumentError(f"top_k must be a whole number of at least 1, got {short_repr(self.top_k)}")
-        if self.top_p is not None and not (is_number(self.top_p) and 0 < self.top_p <= 1):
-            raise ArgumentError(f"top_p must be above 0 and at most 1, got {short_repr(self.top_p)}")
-
-    def probabilities(self, logits: np.ndarray) -> np.ndarray:  # [V] -> [V] float64
-        """The probabilities to draw the token from; those of dropped tokens are exactly 0."""
-        p = logits.astype(np.float64)  # in place from here on: allocation costs more than the arithmetic
-        p -= p.max()
-        with np.errstate(over="ignore"):  # a tiny temperature makes all but the largest -inf, correctly
-            p /= self.temperature
-        if self.top_k is not None and self.top_k < p.size:
-            p[logits < np.partition(logits, -self.top_k)[-self.top_k]] = -np.inf
-        np.exp(p, out=p)
-        p /= p.sum()
-        if self.top_p is not None and self.top_p < 1:
-            # A token is kept if all likelier tokens together have less than top_p. Sort probabilities, not
-            # tokens, which is several times faster, and only those of at least (1 - top_p) / V: all below
-            # that add up to less than 1 - top_p. Of equally likely tokens, those with lower ids are kept.
-            low = min((1 - self.top_p) / p.size, p.max())
-            descending = np.sort(p[p >= low])[::-1]
-            kept = 1 + int(np.searchsorted(np.cumsum(descending)[:-1], self.top_p))
-            last = descending[kept - 1]
-            equal = np.flatnonzero(p == last)
-            p[p < last] = 0
-            p[equal[kept - np.count_nonzero(p > last) :]] = 0
-            p /= p.sum()
-        return p
-
-    def choose(self, logits: np.ndarray, rng: np.random.Generator) -> int:  # [V] -> token id
-        """Choose one token. Raises TiedGPTError for logits that are not finite (a damaged checkpoint)."""
-        if not np.isfinite(logits.max()):
-            raise TiedGPTError("the model's logits are not finite numbers: its checkpoint is damaged")
-        if self.greedy:
-            return int(logits.argmax())
-        p = self.probabilities(logits)
-        cumulative = np.cumsum(p, out=p)
-        # The sum is 1 only up to rounding, so the random number is scaled by it and cannot be past the end.
-        # side="right" never chooses a token of probability 0.
-        return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+from .sampling import Sampling
 
 
 class Row:

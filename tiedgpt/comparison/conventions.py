@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .checkpoints.names import MODELS
-from .config import Config
-from .errors import ArgumentError, short_repr
-from .machine import weight_order
-from .model import GPT2, Array
-from .parameters import Parameters, parameter_shapes
+from ..checkpoints.names import MODELS
+from ..config import Config
+from ..errors import ArgumentError, short_repr
+from ..fast.memory import weight_order
+from ..model import GPT2, Array
+from ..parameters import Parameters, parameter_shapes
 
 # Heads are [B, H, T, K] on the tape, [B, T, H, K] or [B, T, D] in TransformerLens, [B, T, D] elsewhere.
 # Matrices of a block are [in, out] in transformers and here, [out, in] in nanoGPT and llm.c.

@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from .checks import check_ids
+from .. import backward
+from ..checks import check_ids
+from ..errors import ArgumentError, short_repr
+from ..model import GPT2, Array
+from ..parameters import Parameters
+from ..run import Tape, activation_names
 from .conventions import find_alias, our_activations, our_parameters, shape_error
-from .errors import ArgumentError, short_repr
 from .mistakes import FITTED, evaluate, known_mistakes
-from .model import GPT2, Array
-from .parameters import Parameters
-from .run import Tape, activation_names
-from .training import backward
 
 SLACK = 16.0
 MOST_MISTAKES = 5  # that are looked for in one comparison
