@@ -27,7 +27,7 @@ from tiedgpt.errors import one_line, short_repr
 from tiedgpt.inference.sampling import Sampling
 from tiedgpt.model import hide_future, linear, merge_heads
 from tiedgpt.ops import cross_entropy, layer_norm_backward, softmax
-from tiedgpt.run import Tape, activation_names
+from tiedgpt.run import Tape, activation_shapes
 from tiedgpt.testing import TINY, random_model
 
 Array = np.ndarray
@@ -115,7 +115,7 @@ def check_activations(
     tape: Tape = {}
     edits = {
         key: partial(lambda N, compute, _: compute(tape, N)[None], layer_of(key), theirs[kind_of(key)])
-        for key in activation_names(model.config)
+        for key in activation_shapes(model.config)
         if kind_of(key) in theirs
     }
     model(IDS, tape=tape, edit=edits)
@@ -222,7 +222,7 @@ def the_block(mine: Mine) -> None:
         rest = block, TINY.n_head, TINY.layer_norm_epsilon
         return mine.call("transformer_block", resid.shape, resid, *rest)
 
-    inside = {kind_of(name) for name in activation_names(TINY)} - {
+    inside = {kind_of(name) for name in activation_shapes(TINY)} - {
         "embed",
         "resid_pre.N",
         "resid_post.N",

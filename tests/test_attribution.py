@@ -11,7 +11,7 @@ from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.inference.evaluation import predicted_places, token_losses
 from tiedgpt.inference.generation import generate, random_streams, sample_steps
 from tiedgpt.inference.sampling import Sampling
-from tiedgpt.run import activation_names
+from tiedgpt.run import activation_shapes
 from tiedgpt.study.attribution import ablation, attribute
 from tiedgpt.study.predictions import (
     RecordedSampling,
@@ -157,7 +157,7 @@ def test_a_model_without_layers_has_no_parts_to_remove():
         ablation(replace(SMALL, n_layer=0), ["mlp.0"])
 
 
-@pytest.mark.parametrize("name", [*activation_names(SMALL), *ABLATIONS])
+@pytest.mark.parametrize("name", [*activation_shapes(SMALL), *ABLATIONS])
 def test_edits_hold_while_a_cache_grows(name):
     """Token by token, or a few at once, an edited model's logits are those of one edited pass."""
     model = random_model(dtype=np.float64)

@@ -9,7 +9,7 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config, backward
 from tiedgpt.activations import ACTIVATIONS
-from tiedgpt.backward import embed_backward, loss_and_gradients
+from tiedgpt.backward import embed_backward, write_gradients, write_head_gradient
 from tiedgpt.ops import (
     cross_entropy,
     cross_entropy_backward,
@@ -112,7 +112,7 @@ def gradients_of(model, ids, targets, seed=None):
     """The loss and its gradients; `seed` is the dropout's."""
     gradients = {name: np.full_like(array, np.nan) for name, array in model.parameters.items()}
     rng = None if seed is None else np.random.default_rng(seed)
-    return loss_and_gradients(model, ids, targets, gradients, rng), gradients
+    return write_gradients(model, ids, targets, targets.size, gradients, rng), gradients
 
 
 TINY = {"vocab_size": 13, "n_ctx": 7, "n_embd": 6, "n_head": 3, "n_inner": 5}
@@ -136,9 +136,8 @@ def test_the_models_gradients(case):
     _, gradients = gradients_of(model, ids, targets, seed)
 
     def loss():
-        return loss_and_gradients(
-            model, ids, targets, {name: np.empty_like(g) for name, g in gradients.items()}, rng()
-        )
+        unused = {name: np.empty_like(g) for name, g in gradients.items()}
+        return write_gradients(model, ids, targets, targets.size, unused, rng())
 
     def rng():
         return None if seed is None else np.random.default_rng(seed)
@@ -189,11 +188,10 @@ def test_the_two_gradients_of_a_tied_wte_add_up():
 def test_twice_gives_the_same():
     model = random_model()
     ids = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 9))
-    gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
-    first = loss_and_gradients(model, ids[:, :-1], ids[:, 1:], gradients)
+    first, gradients = gradients_of(model, ids[:, :-1], ids[:, 1:])
     kept = {name: gradient.copy() for name, gradient in gradients.items()}
     parameters = {name: array.copy() for name, array in model.parameters.items()}
-    assert loss_and_gradients(model, ids[:, :-1], ids[:, 1:], gradients) == first
+    assert write_gradients(model, ids[:, :-1], ids[:, 1:], 16, gradients) == first
     for name in kept:
         np.testing.assert_array_equal(gradients[name], kept[name])
         np.testing.assert_array_equal(model.parameters[name], parameters[name])
@@ -223,9 +221,9 @@ def test_the_heads_gradient_alone_is_the_same():
     model = random_model(dtype=np.float64).untie("random")
     ids = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 9))
     loss, gradients = gradients_of(model, ids[:, :-1], ids[:, 1:])
-    alone = {"lm_head.weight": np.full_like(model.W_E, np.nan)}
-    assert loss_and_gradients(model, ids[:, :-1], ids[:, 1:], alone, np.random.default_rng(1)) == loss
-    np.testing.assert_array_equal(alone["lm_head.weight"], gradients["lm_head.weight"])
+    alone = np.full_like(model.W_E, np.nan)
+    assert write_head_gradient(model, ids[:, :-1], ids[:, 1:], 16, alone) == loss
+    np.testing.assert_array_equal(alone, gradients["lm_head.weight"])
 
 
 def test_parts_of_a_batch_add_up_to_the_whole():
@@ -235,7 +233,7 @@ def test_parts_of_a_batch_add_up_to_the_whole():
     losses, parts = [], []
     for part in (ids[:1], ids[1:]):
         gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
-        losses.append(loss_and_gradients(model, part[:, :-1], part[:, 1:], gradients, total=3 * 8))
+        losses.append(write_gradients(model, part[:, :-1], part[:, 1:], 3 * 8, gradients))
         parts.append(gradients)
     assert sum(losses) == pytest.approx(loss, rel=1e-12)
     for name in whole:
@@ -248,10 +246,11 @@ def test_dropout_keeps_the_mean_and_the_right_share(monkeypatch):
     ids = np.random.default_rng(1).integers(0, 13, (600, 7))
     runs: list[Run] = []
     monkeypatch.setattr(backward, "transformer_backward", lambda *arguments: runs.append(arguments[3]))
-    loss_and_gradients(model, ids, ids, {n: np.empty_like(p) for n, p in model.parameters.items()})
+    unused = {name: np.empty_like(array) for name, array in model.parameters.items()}
+    write_gradients(model, ids, ids, ids.size, unused)
     assert not [name for name in runs[0].tape if name.endswith(".kept")]  # no rng, no dropout
     rng = np.random.default_rng(1)
-    loss_and_gradients(model, ids, ids, {n: np.empty_like(p) for n, p in model.parameters.items()}, rng)
+    write_gradients(model, ids, ids, ids.size, unused, rng)
     tape = runs[1].tape
     kept = {name.removesuffix(".kept"): mask for name, mask in tape.items() if name.endswith(".kept")}
     assert set(kept) == {"embed", "attn.0.out", "mlp.0.out"}

@@ -15,8 +15,7 @@ from tiedgpt.checkpoints import load_model, save_model
 from tiedgpt.fast import blas, products
 from tiedgpt.fast import threads as fast_threads
 from tiedgpt.inference.generation import next_logits
-from tiedgpt.prefill import PIECE_TOKENS
-from tiedgpt.run import QUERY_TOKENS
+from tiedgpt.prefill import PIECE_TOKENS, QUERY_TOKENS
 
 CONFIG = replace(
     SMALL, n_embd=48, n_inner=192, n_layer=3, vocab_size=5000, n_ctx=2 * PIECE_TOKENS, eos_token_id=None

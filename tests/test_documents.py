@@ -59,9 +59,9 @@ def test_documents_are_padded_by_similar_ones_only(model, monkeypatch):
     """In batches of at most BATCH_TOKENS tokens, and no loss of padding is computed."""
     model = random_model(CONFIG)
     read, losses = [], []
-    hidden, cross_entropy = type(model).hidden, documents.cross_entropy
+    final, cross_entropy = type(model).final, documents.cross_entropy
     monkeypatch.setattr(
-        type(model), "hidden", lambda self, ids, **rest: read.append(ids.shape) or hidden(self, ids, **rest)
+        type(model), "final", lambda self, ids, **rest: read.append(ids.shape) or final(self, ids, **rest)
     )
     monkeypatch.setattr(documents, "cross_entropy", lambda x, y: losses.append(len(y)) or cross_entropy(x, y))
     monkeypatch.setattr(documents, "BATCH_TOKENS", 100)

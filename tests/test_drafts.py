@@ -77,8 +77,8 @@ def test_any_guesses_change_no_token(model, seed):
 
 def test_a_draft_saves_steps(model, monkeypatch):
     reads = []
-    hidden = GPT2.hidden
-    monkeypatch.setattr(GPT2, "hidden", lambda *args, **more: reads.append(1) or hidden(*args, **more))
+    final = GPT2.final
+    monkeypatch.setattr(GPT2, "final", lambda *args, **more: reads.append(1) or final(*args, **more))
     plain = list(generate(model, PROMPT, 300, greedy=True, draft=None))
     without = len(reads)
     assert list(generate(model, PROMPT, 300, greedy=True)) == plain
@@ -116,15 +116,15 @@ def test_openblas_does_not_keep_a_core_busy(monkeypatch, before, after):
 
 def test_an_interruption_leaves_checked_tokens_only(model, monkeypatch):
     plain = list(generate(model, PROMPT, 100, greedy=True, draft=None))
-    hidden, calls = GPT2.hidden, []
+    final, calls = GPT2.final, []
 
     def interrupted(*args, **more):
         calls.append(1)
         if len(calls) == 20:
             raise KeyboardInterrupt
-        return hidden(*args, **more)
+        return final(*args, **more)
 
-    monkeypatch.setattr(GPT2, "hidden", interrupted)
+    monkeypatch.setattr(GPT2, "final", interrupted)
     tokens = []
     with pytest.raises(KeyboardInterrupt):
         tokens.extend(generate(model, PROMPT, 100, greedy=True))

@@ -62,7 +62,7 @@ def test_logits_are_computed_for_predicted_tokens_only_and_in_pieces(model, monk
     rows = []
     unembed = evaluation.unembed
     monkeypatch.setattr(
-        evaluation, "unembed", lambda hidden, W_U: rows.append(len(hidden)) or unembed(hidden, W_U)
+        evaluation, "unembed", lambda final, W_U: rows.append(len(final)) or unembed(final, W_U)
     )
     assert token_losses(model, some_ids(2000), C - 1).size == sum(rows) == 1999
     assert max(rows) <= evaluation.LOGIT_ROWS

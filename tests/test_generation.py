@@ -177,13 +177,13 @@ def sliding_one(model: GPT2, token: int, n: int) -> list[int]:
 def test_no_step_is_computed_beyond_the_tokens_asked_for(endless, monkeypatch):
     """n tokens need passes for the prompt and n - 1 tokens; an unused generator computes no more."""
     read = []
-    hidden = GPT2.hidden
+    final = GPT2.final
 
     def watched(self, ids, *rest, **named):
         read.append(np.shape(ids))
-        return hidden(self, ids, *rest, **named)
+        return final(self, ids, *rest, **named)
 
-    monkeypatch.setattr(GPT2, "hidden", watched)
+    monkeypatch.setattr(GPT2, "final", watched)
     list(generate(endless, PROMPT, 4, greedy=True))
     assert read == [(1, 5), (1, 1), (1, 1), (1, 1)]
     read.clear()
@@ -305,9 +305,9 @@ def test_tokens_beyond_the_tokenizer_show_as_replacements():
         ({"temperature": "hot"}, "temperature must be a number above 0, got 'hot'"),
         ({"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
         ({"top_k": 2.5}, r"top_k must be a whole number of at least 1, got 2\.5"),
-        ({"top_p": 0.0}, r"top_p must be above 0 and at most 1, got 0\.0"),
-        ({"top_p": 1.1}, r"top_p must be above 0 and at most 1, got 1\.1"),
-        ({"top_p": float("nan")}, "top_p must be above 0 and at most 1, got nan"),
+        ({"top_p": 0.0}, r"top_p must be a number above 0 and at most 1, got 0\.0"),
+        ({"top_p": 1.1}, r"top_p must be a number above 0 and at most 1, got 1\.1"),
+        ({"top_p": float("nan")}, "top_p must be a number above 0 and at most 1, got nan"),
         ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, got 0"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"seed": 1.5}, r"seed must be a whole number of at least 0, got 1\.5"),

@@ -96,8 +96,8 @@ def test_generated_texts(models):
 
 def test_a_common_beginning_is_read_once(models, monkeypatch):
     model, _ = models
-    read, hidden = [], model.model.hidden
-    monkeypatch.setattr(model.model, "hidden", lambda ids, cache: read.append(len(ids)) or hidden(ids, cache))
+    read, final = [], model.model.final
+    monkeypatch.setattr(model.model, "final", lambda ids, cache: read.append(len(ids)) or final(ids, cache))
     model.cached = []
     choices = [SimpleNamespace(args=(LONG[:200], f" {word}")) for word in ("love", "hate", "the")]
     model.loglikelihood(choices, disable_tqdm=True)

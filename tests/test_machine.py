@@ -79,8 +79,8 @@ def test_with_more_than_max_threads_cores_one_python_thread_reads(monkeypatch):
 
 
 def test_blas_has_one_thread_while_threads_share_a_batch(blas_threads, monkeypatch):
-    seen, find = set(), loop.loss_and_gradients
-    monkeypatch.setattr(loop, "loss_and_gradients", lambda *args: seen.add(blas_threads()) or find(*args))
+    seen, find = set(), loop.write_gradients
+    monkeypatch.setattr(loop, "write_gradients", lambda *args: seen.add(blas_threads()) or find(*args))
     for n, left in ((2, 1), (1, 2)):
         seen.clear()
         settings = Settings(steps=2, batch=2, context=8, warm_up=0, threads=n)
@@ -103,8 +103,8 @@ def test_threads_change_no_more_than_rounding(threads, B, monkeypatch):
     gpt2 = random_model(LONG, dtype=np.float64)
     ids = np.stack([IDS, IDS[::-1]])[:B]
     cache, pieces = gpt2.new_cache(B), []
-    hidden = gpt2.hidden(ids, cache, progress=pieces.append)
-    np.testing.assert_allclose(hidden @ gpt2.W_U, gpt2(ids, tape={}), rtol=1e-10, atol=1e-10)
+    final = gpt2.final(ids, cache, progress=pieces.append)
+    np.testing.assert_allclose(final @ gpt2.W_U, gpt2(ids, tape={}), rtol=1e-10, atol=1e-10)
     assert cache.length == sum(pieces) == T
     assert len(pieces) % threads == 0, "none has more than another"
     assert max(pieces) <= PIECE_TOKENS
@@ -200,7 +200,7 @@ def test_an_error_in_one_piece_ends_the_others(fails, monkeypatch):
     monkeypatch.setattr(KVCache, "write", no_memory)
     cache, before = gpt2.new_cache(), threading.active_count()
     with pytest.raises(MemoryError):
-        gpt2.hidden(IDS, cache)
+        gpt2.final(IDS, cache)
     assert cache.length == 0
     assert threading.active_count() == before
 
@@ -220,7 +220,7 @@ def test_ctrl_c_ends_all_pieces(monkeypatch):
     monkeypatch.setattr(KVCache, "write", count)
     cache, before = gpt2.new_cache(), threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        gpt2.hidden(IDS, cache, progress=interrupt)  # when the first of four pieces has been read
+        gpt2.final(IDS, cache, progress=interrupt)  # when the first of four pieces has been read
     assert cache.length == 0
     assert threading.active_count() == before
     assert len(layers) < 3 * 50

@@ -12,7 +12,7 @@ from tiedgpt.errors import ArgumentError
 from tiedgpt.model import hide_future, merge_heads
 from tiedgpt.ops import softmax
 from tiedgpt.parameters import parameter_shapes
-from tiedgpt.run import activation_names
+from tiedgpt.run import activation_shapes
 
 V, N, D, L, H, F = 101, 31, 21, 2, 3, 53
 K = D // H
@@ -23,26 +23,19 @@ def test_logits_have_the_documented_shapes(model):
     assert model(IDS).shape == (5, 13, V)
     assert model(IDS[0]).shape == (13, V)
     assert model(IDS[0].tolist()).shape == (13, V)
-    assert model.hidden(IDS).shape == (5, 13, D)
+    assert model.final(IDS).shape == (5, 13, D)
     assert (model.W_E.shape, model.W_U.shape) == ((V, D), (D, V))
 
 
 def test_the_tape_names_every_activation_and_shape(model):
     tape = {}
     logits = model(IDS, tape=tape)
-    shapes = {"embed": (5, 13, D), "final": (5, 13, D), "logits": (5, 13, V)}
-    for layer in range(L):
-        for name in ("resid_pre", "resid_mid", "resid_post"):
-            shapes[f"{name}.{layer}"] = (5, 13, D)
-        for name in ("scores", "pattern"):
-            shapes[f"attn.{layer}.{name}"] = (5, H, 13, 13)
-        for name in ("q", "k", "v", "heads"):
-            shapes[f"attn.{layer}.{name}"] = (5, H, 13, K)
-        shapes[f"attn.{layer}.qkv"] = (5, 13, 3 * D)
-        for name in ("attn", "mlp"):
-            shapes[f"{name}.{layer}.in"] = shapes[f"{name}.{layer}.out"] = (5, 13, D)
-        shapes[f"mlp.{layer}.pre"] = shapes[f"mlp.{layer}.post"] = (5, 13, F)
-    assert {name: array.shape for name, array in tape.items()} == shapes
+    sizes = {"B": 5, "T": 13, "S": 13, "D": D, "3D": 3 * D, "H": H, "K": K, "F": F, "V": V}
+    shapes = {**activation_shapes(model.config), "logits": "B T V"}
+    assert len(shapes) == 2 + 16 * L + 1
+    for name, letters in shapes.items():
+        assert tape[name].shape == tuple(sizes[letter] for letter in letters.split()), name
+    assert tape.keys() == shapes.keys()
     np.testing.assert_array_equal(tape["logits"], logits)
     model(IDS[0], tape=tape)
     assert {array.shape[0] for array in tape.values()} == {1}, "a tape always has the batch axis"
@@ -151,11 +144,11 @@ def test_sequences_of_unequal_lengths_have_the_logits_of_each_alone(head, dtype,
     rows = [list(IDS[0, :n]) for n in (3, 9, 1, 6)]
     ids, lengths = padded(rows)
     cache = model.new_cache(4)
-    logits, hidden = model(ids, cache, lengths=lengths), model.hidden(ids, lengths=lengths)
+    logits, final = model(ids, cache, lengths=lengths), model.final(ids, lengths=lengths)
     alone = [model.new_cache() for _ in rows]
     for row, n in enumerate(lengths):
         np.testing.assert_allclose(logits[row, :n], model(rows[row], alone[row]), atol=tolerance, rtol=0)
-        np.testing.assert_allclose(hidden[row, :n], model.hidden(rows[row]), atol=tolerance, rtol=0)
+        np.testing.assert_allclose(final[row, :n], model.final(rows[row]), atol=tolerance, rtol=0)
     # Each sequence continues after its own end: by one token, by several, and by unequal numbers.
     for T, more in ((1, None), (4, None), (3, [1, 3, 2, 3]), (1, None)):
         ids = IDS[:, :T].repeat(2, axis=0)[:4]
@@ -212,14 +205,14 @@ def test_tied_unembeds_by_the_embedding_itself(model):
     assert model.config.tied
     assert np.shares_memory(model.W_U, model.W_E)
     np.testing.assert_array_equal(model.W_U, model.W_E.T)
-    np.testing.assert_allclose(model(IDS), model.hidden(IDS) @ model.W_E.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(model(IDS), model.final(IDS) @ model.W_E.T, rtol=1e-4, atol=1e-4)
 
 
 def test_untied_unembeds_by_its_own_matrix():
     model = random_model(SMALL.with_head("untied"))
     lm_head = model.parameters["lm_head.weight"]
     np.testing.assert_array_equal(model.W_U, lm_head.T)
-    np.testing.assert_allclose(model(IDS), model.hidden(IDS) @ lm_head.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(model(IDS), model.final(IDS) @ lm_head.T, rtol=1e-4, atol=1e-4)
     assert np.abs(model.W_U - model.W_E.T).max() > 0.1
     wte_logits = GPT2(SMALL, {k: v for k, v in model.parameters.items() if k != "lm_head.weight"})(IDS)
     assert np.abs(model(IDS) - wte_logits).max() > 0.1
@@ -322,9 +315,11 @@ def test_bad_lengths_are_refused(model, lengths):
         model(IDS[:2, :4], lengths=lengths)
 
 
-def test_a_cache_that_is_none_is_refused(model):
+def test_what_is_no_cache_and_no_tape_is_refused(model):
     with pytest.raises(ArgumentError, match="cache must come from this model's new_cache, got True"):
         model(IDS[0], cache=True)
+    with pytest.raises(ArgumentError, match=r"tape must be a dict, which gets the activations, got \[\]"):
+        model(IDS[0], tape=[])
 
 
 def test_a_full_cache_takes_no_more(model):
@@ -375,7 +370,7 @@ def test_an_edit_replaces_an_activation_for_all_that_follows(model):
     np.testing.assert_array_equal(model(IDS), clean)
 
 
-@pytest.mark.parametrize("name", activation_names(SMALL))
+@pytest.mark.parametrize("name", activation_shapes(SMALL))
 def test_every_activation_can_be_patched_from_another_run(model, name):
     """Patched by its own value nothing changes; by another prompt's, the logits do."""
     tape, other = {}, {}
@@ -383,7 +378,7 @@ def test_every_activation_can_be_patched_from_another_run(model, name):
     model(IDS[:, ::-1], tape=other)
     np.testing.assert_array_equal(model(IDS, edit={name: lambda _: tape[name]}), clean)
     assert np.abs(model(IDS, edit={name: lambda _: other[name]}) - clean).max() > 1e-3
-    assert list(tape) == [*activation_names(SMALL), "logits"]
+    assert list(tape) == [*activation_shapes(SMALL), "logits"]
 
 
 def test_an_edit_cannot_change_what_the_tape_recorded(model):

@@ -440,9 +440,9 @@ def test_losses_under_both_heads():
     model = random_model(UNTIED, dtype=np.float64)
     ids = some_text(1000)[:30]
     report = swap.losses(model, ids)
-    hidden = model.hidden(ids[:-1])
+    final = model.final(ids[:-1])
     for name, W_U in (("own", model.W_U), ("swapped", model.W_E.T)):
-        logits = hidden @ W_U
+        logits = final @ W_U
         p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         assert report[name] == pytest.approx(-np.log(p[np.arange(29), ids[1:]]).mean(), rel=1e-9)
     assert report["tokens"] == 29

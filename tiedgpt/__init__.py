@@ -12,8 +12,9 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "22")
 
 TYPE_CHECKING = False  # type checkers take it for typing.TYPE_CHECKING, which is slow to import
 if TYPE_CHECKING:
+    from .backward import loss_and_gradients
     from .checkpoints import load_model, load_tokenizer, save_model
-    from .comparison.compare import compare, loss_and_gradients
+    from .comparison.compare import compare
     from .comparison.conventions import from_state_dict
     from .config import Config
     from .errors import TiedGPTError
@@ -56,7 +57,7 @@ _MODULES = {  # name -> the module it is imported from
     "generate_documents": "inference.documents",
     "load_model": "checkpoints",
     "load_tokenizer": "checkpoints",
-    "loss_and_gradients": "comparison.compare",
+    "loss_and_gradients": "backward",
     "save_model": "checkpoints",
     "score": "inference.evaluation",
     "score_documents": "inference.documents",

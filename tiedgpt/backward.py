@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .activations import ACTIVATIONS
+from .checks import check_ids, check_targets
 from .fast.threads import LOGIT_ROWS
 from .model import GPT2, Array, attention_scale, merge_heads, split_heads, transformer
 from .ops import (
@@ -29,41 +30,51 @@ from .run import Run
 Tree = dict[str, Any]  # parameters or gradients in nested dicts, made by `nest`
 
 
-def loss_and_gradients(
+def loss_and_gradients(model: GPT2, ids: Any, targets: Any) -> tuple[float, Parameters]:
+    """The mean loss of predicting `targets` from `ids`, [T] or [B, T], in nats per token, and its gradients.
+
+    The gradients are arrays under the names of the parameters. There is no dropout. Raises ArgumentError for
+    ids or targets outside the vocabulary, and for targets of another shape than ids.
+    """
+    ids = check_ids(ids, model.config)
+    targets = np.atleast_2d(check_targets(targets, ids, model.config))
+    gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
+    return write_gradients(model, np.atleast_2d(ids), targets, targets.size, gradients), gradients
+
+
+def write_gradients(
     model: GPT2,
     ids: Array,
     targets: Array,
+    total: int,
     gradients: Parameters,
     rng: np.random.Generator | None = None,
-    total: int | None = None,
 ) -> float:
-    """The mean loss of predicting `targets` [B, T] from `ids` [B, T], in nats per token.
+    """As loss_and_gradients, for a part of a batch of `total` tokens; losses and gradients of parts add up.
 
-    Writes the gradient of each parameter into the array of its name in `gradients`. If `gradients` has only
-    lm_head.weight, the other gradients are not computed and there is no dropout. Otherwise `rng` is for the
-    config's dropout; without `rng` there is none. The ids are not checked. For a part of a batch, `total` is
-    the number of tokens of the whole batch: the losses and gradients of the parts add up to the batch's.
+    `targets` and `ids` are [B, T] and are not checked. The gradients are written into the arrays of
+    `gradients`. `rng` is for the dropout of the config; without it there is none.
     """
-    total = targets.size if total is None else total
     grad = nest(gradients)
-    if gradients.keys() == {"lm_head.weight"}:
-        final = transformer(ids, model.tree, Run(model.config))
-        loss, _ = unembed_backward(final, model.W_U, targets, total, grad["lm_head"]["weight"])
-        return loss
-
     run = Run(model.config, tape={}, rng=rng, unrecorded=("attn.N.scores",))
     final = transformer(ids, model.tree, run)
-    # If tied, the output matrix is wte: the head's gradient goes there, and embed_backward adds to it.
+    # If tied, the output matrix is wte: its gradient goes there, and embed_backward adds to it.
     head = "wte" if model.config.tied else "lm_head"
     loss, dfinal = unembed_backward(final, model.W_U, targets, total, grad[head]["weight"])
     transformer_backward(dfinal, ids, model.tree, run, grad)
     return loss
 
 
+def write_head_gradient(model: GPT2, ids: Array, targets: Array, total: int, dhead: Array) -> float:
+    """As write_gradients, for the output matrix of an untied model alone: into dhead [V, D], no dropout."""
+    final = transformer(ids, model.tree, Run(model.config))
+    return unembed_backward(final, model.W_U, targets, total, dhead)[0]
+
+
 def unembed_backward(  # [B, T, D], [D, V], [B, T] -> loss, [B, T, D]
     final: Array, W_U: Array, targets: Array, total: int, dhead: Array
 ) -> tuple[float, Array]:
-    """The loss and dfinal. Writes the gradient of the head's matrix, W_U.T, into dhead [V, D].
+    """The loss and dfinal. Writes the gradient of the output matrix, as W_U.T, into dhead [V, D].
 
     The logits are V / D times as large as `final`. So they are computed for LOGIT_ROWS tokens at a time and
     are not kept.
@@ -92,7 +103,7 @@ def unembed_backward(  # [B, T, D], [D, V], [B, T] -> loss, [B, T, D]
 
 
 def transformer_backward(dfinal: Array, ids: Array, tree: Tree, run: Run, grad: Tree) -> None:
-    """Write the gradients of all parameters but the head's, from dfinal [B, T, D]."""
+    """Write the gradients of all parameters but the output matrix, from dfinal [B, T, D]."""
     # final = layer_norm(resid, **ln_f)
     eps, run.layer = run.config.layer_norm_epsilon, len(tree["h"]) - 1
     resid = run.taped("resid_post.N" if tree["h"] else "embed")

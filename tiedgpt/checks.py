@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from .config import Config
-from .errors import ArgumentError, is_count, short_repr
+from .errors import ArgumentError, Range, short_repr
 from .parameters import Parameters, parameter_shapes
-from .run import KVCache, activation_names
+from .run import KVCache, activation_shapes
 
 
 def as_array(ids: Any) -> np.ndarray:
@@ -35,6 +35,13 @@ def check_ids(ids: Any, config: Config) -> np.ndarray:  # -> [T] or [B, T]
         raise ArgumentError(f"token id {outside[0]} is outside the vocabulary of {V} (0 to {V - 1})")
     if array.shape[-1] > config.n_ctx:
         raise ArgumentError(f"{array.shape[-1]} tokens are more than the context of {config.n_ctx}")
+    return array
+
+
+def check_targets(targets: Any, ids: np.ndarray, config: Config) -> np.ndarray:
+    """targets as an array, if they are ids and have the shape of `ids`."""
+    if (array := check_ids(targets, config)).shape != ids.shape:
+        raise ArgumentError(f"targets have shape {array.shape}; expected that of ids, {ids.shape}")
     return array
 
 
@@ -86,7 +93,7 @@ def check_stride(stride: Any, config: Config) -> int:
     """stride, or half the context if it is None."""
     if stride is None:
         return max(1, config.n_ctx // 2)
-    if not is_count(stride, 1) or stride > config.n_ctx:
+    if stride not in Range(1, config.n_ctx):
         expected = f"a whole number from 1 to the model's context of {config.n_ctx}"
         raise ArgumentError(f"stride must be {expected}, got {short_repr(stride)}")
     return int(stride)
@@ -94,9 +101,7 @@ def check_stride(stride: Any, config: Config) -> int:
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
     """value as an int, if it is a whole number of at least `least`."""
-    if not is_count(value, least):
-        raise ArgumentError(f"{name} must be a whole number of at least {least}, got {short_repr(value)}")
-    return int(value)
+    return int(Range(least).check(name, value))
 
 
 def check_seed(seed: Any) -> int:
@@ -128,7 +133,7 @@ def check_edits(edits: Any, config: Config) -> Any:
     """edits, if each key is the name of an activation and each value is a function."""
     if edits is not None and not isinstance(edits, Mapping):
         raise ArgumentError(f"edit must map names of activations to functions, got {short_repr(edits)}")
-    names = activation_names(config) if edits else []
+    names = activation_shapes(config) if edits else {}
     for name, function in (edits or {}).items():
         if name not in names:
             near = ", ".join(get_close_matches(str(name), names, n=3, cutoff=0))

@@ -1,13 +1,12 @@
 """Config: a GPT-2's hyperparameters, read from and written to config.json."""
 
-import sys
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from .activations import ACTIVATIONS
-from .errors import ArgumentError, ConfigError, is_count, is_number, short_repr
+from .errors import AT_LEAST_0, RATE, ArgumentError, ConfigError, Range, short_repr
 
 HEADS = ("tied", "untied")
 MAX_INT = {"n_layer": 1_000}  # GPT-2 has at most 48; a billion would fill the memory with tensor names
@@ -80,13 +79,10 @@ class Config:
             raise ConfigError(
                 f"activation_function {found} is not supported; expected one of {', '.join(ACTIVATIONS)}"
             )
-        at_least_0 = dict.fromkeys(("layer_norm_epsilon", "initializer_range"), sys.float_info.max)
-        below_1 = dict.fromkeys(("embd_pdrop", "resid_pdrop", "attn_pdrop"), 1)
-        for name, limit in (at_least_0 | below_1).items():
-            value = getattr(self, name)
-            if not is_number(value) or not 0 <= value < limit:
-                below = " and below 1" if limit == 1 else ""
-                raise ConfigError(f"{name} must be a number of at least 0{below}, got {short_repr(value)}")
+        for name in ("layer_norm_epsilon", "initializer_range"):
+            AT_LEAST_0.check(name, getattr(self, name), ConfigError)
+        for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop"):
+            RATE.check(name, getattr(self, name), ConfigError)
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied"):
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -162,10 +158,7 @@ def _as_python(value: Any) -> Any:
 
 
 def _check_int(name: str, value: Any, minimum: int) -> None:
-    maximum = MAX_INT.get(name, 2**31 - 1)
-    if not is_count(value, minimum) or value > maximum:
-        expected = f"a whole number from {minimum} to {maximum}"
-        raise ConfigError(f"{_with_json_name(name)} must be {expected}, got {short_repr(value)}")
+    Range(minimum, MAX_INT.get(name, 2**31 - 1)).check(_with_json_name(name), value, ConfigError)
 
 
 def _with_json_name(name: str) -> str:

@@ -3,7 +3,9 @@
 The command line prints an error as one line and exits with code 2.
 """
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -39,7 +41,7 @@ class TiedGPTWarning(UserWarning):
     """The input can be used, but the user should know something about it."""
 
 
-def is_count(value: Any, least: int = 0) -> bool:
+def is_count(value: Any, least: float = 0) -> bool:
     """Whether a value is an integer of at least `least`. True and 1.0 are not."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
 
@@ -47,6 +49,50 @@ def is_count(value: Any, least: int = 0) -> bool:
 def is_number(value: Any) -> bool:
     """Whether a value is a real number, nan and inf included. True is not."""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that an argument, a field or a flag accepts; never nan or inf. `str` describes them.
+
+    >>> print(Range(1), Range(1, 9), Range(0, 1, whole=False, without="high"), sep="; ")
+    a whole number of at least 1; a whole number from 1 to 9; a number of at least 0 and below 1
+    """
+
+    low: float
+    high: float = math.inf
+    whole: bool = True
+    without: str = ""  # "low", "high": the end that does not belong to the range
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        if self.high < math.inf and not self.without:
+            return f"{kind} from {self.low} to {self.high}"
+        end = f" and {'below' if self.without == 'high' else 'at most'} {self.high}"
+        start = f"{kind} {'above' if self.without == 'low' else 'of at least'} {self.low}"
+        return start + (end if self.high < math.inf else "")
+
+    def __contains__(self, value: Any) -> bool:
+        if not (is_count(value, -math.inf) if self.whole else is_number(value)):
+            return False
+        try:
+            number = value if self.whole else float(value)
+        except OverflowError:  # an integer of hundreds of digits
+            return False
+        excluded = {"low": self.low, "high": self.high}.get(self.without)
+        return bool(self.low <= number <= self.high) and number not in (excluded, math.inf)
+
+    def check(self, name: str, value: Any, error: type[TiedGPTError] = ArgumentError) -> Any:
+        """value as a Python int or float. Raises `error` if it is not in the range."""
+        if value not in self:
+            raise error(f"{name} must be {self}, got {short_repr(value)}")
+        return int(value) if self.whole else float(value)
+
+
+FRACTION = Range(0, 1, whole=False, without="low")
+RATE = Range(0, 1, whole=False, without="high")
+AT_LEAST_0 = Range(0, whole=False)
+ABOVE_0 = Range(0, whole=False, without="low")
 
 
 def one_line(text: object) -> str:

@@ -53,13 +53,13 @@ class TiedGPT(TemplateLM):
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         return self.tokenizer.encode(string, special="token")
 
-    def hidden(self, ids: list[int], last: int) -> Array:  # [T] -> [last, D]
+    def final(self, ids: list[int], last: int) -> Array:  # [T] -> [last, D]
         """The input of the output head for the last tokens. Tokens in the cache are not read again."""
         pairs = enumerate(zip(ids, self.cached, strict=False))
         common = next((n for n, (a, b) in pairs if a != b), min(len(ids), len(self.cached)))
         self.cache.length = start = min(common, len(ids) - last)
         self.cached = []  # if reading is interrupted, the cache holds nothing
-        final = self.model.hidden(ids[start:], self.cache)
+        final = self.model.final(ids[start:], self.cache)
         self.cached = ids
         return final[-last:]
 
@@ -73,7 +73,7 @@ class TiedGPT(TemplateLM):
             _, context, continuation = requests[n]
             ids = (context + continuation)[-(self.max_length + 1) :]
             targets = np.array(continuation[-self.max_length :])
-            logits = unembed(self.hidden(ids[:-1], len(targets)), self.model.W_U)
+            logits = unembed(self.final(ids[:-1], len(targets)), self.model.W_U)
             nats = cross_entropy(logits, targets).sum(dtype=np.float64)
             results[n] = -float(nats), bool((logits.argmax(axis=-1) == targets).all())
         return [results[n] for n in range(len(requests))]

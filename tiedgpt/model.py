@@ -1,21 +1,17 @@
-"""GPT-2, from token ids to logits, with one switch: is the output head tied to the embedding?
+"""GPT-2, from token ids to logits, with one switch: is the output matrix the token embedding?
 
 Letters in shapes, in all files:
 
     B batch    T time, the tokens of this pass    S time, with the tokens in the cache    V vocab_size
     D n_embd, the width of the residual stream    H n_head    K = D / H, the width of a head    F n_inner
 
-Arguments have checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. `run` (run.py) has the KV cache,
-dropout for training, and the tape, a dict. `run.tap` returns an activation. If there is a tape, it gets:
-
-    embed  resid_pre.N  resid_mid.N  resid_post.N  final          [B, T, D]    logits [B, T, V]
-    attn.N.in  attn.N.out  mlp.N.in  mlp.N.out                    [B, T, D]    attn.N.qkv [B, T, 3 D]
-    attn.N.{q,k,v,heads} [B, H, T, K]    attn.N.{scores,pattern} [B, H, T, S]    mlp.N.{pre,post} [B, T, F]
+Arguments have checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. `run` (run.py) has what a pass
+needs besides weights: the KV cache, a tape that records activations, edits of them, dropout for training.
+`run.tap(name, x)` returns x, or the edit of x if there is one, and records it if there is a tape.
 """
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +24,7 @@ from .fast import memory
 from .fast.products import product
 from .ops import layer_norm, linear, softmax
 from .parameters import Parameters, count_parameters, nest, parameter_shapes
-from .prefill import prefill
+from .prefill import in_pieces, in_query_blocks
 from .run import Edits, KVCache, Run, Tape
 
 Array = np.ndarray
@@ -52,7 +48,7 @@ def attention_scale(config: Config, layer: int) -> float:
 
 
 def hide_future(scores: Array, start: int | Array) -> Array:  # [B, H, T, S], changed in place
-    """The causal mask: -inf where a column is a later token than the row. Row 0 has position `start`."""
+    """The causal mask: a token's scores of later tokens become -inf. The first row has position `start`."""
     T, S = scores.shape[-2:]
     if isinstance(start, np.ndarray):  # [B], sequences of unequal lengths
         later = np.arange(S) > (start[:, None] + np.arange(T))[..., None]  # [B, T, S]
@@ -62,8 +58,9 @@ def hide_future(scores: Array, start: int | Array) -> Array:  # [B, H, T, S], ch
     return scores
 
 
+@in_query_blocks  # of a long prompt; in one block, it is the function below
 def attend(q: Array, k: Array, v: Array, run: Run) -> Array:  # k, v [B, H, S, K] -> [B, H, T, K], as q
-    """Each token compares its query with the keys of all tokens up to itself, and averages their values."""
+    """Compare the query of each token with the keys of all tokens up to it, and average their values."""
     scores = (q * attention_scale(run.config, run.layer)) @ k.swapaxes(-1, -2)  # [B, H, T, S]
     scores = hide_future(run.tap("attn.N.scores", scores), run.start)
     pattern = run.tap("attn.N.pattern", softmax(scores, out=scores))
@@ -76,7 +73,7 @@ def attention(x: Array, c_attn: Parameters, c_proj: Parameters, run: Run) -> Arr
     qkv = run.tap("attn.N.qkv", linear(x, **c_attn))  # [B, T, 3 D]
     q, k, v = map(run.tap, ("attn.N.q", "attn.N.k", "attn.N.v"), split_heads(qkv, run.config.n_head))
     k, v = run.extend_cache(k, v)  # [B, H, T, K] -> [B, H, S, K]
-    heads = run.tap("attn.N.heads", run.in_query_blocks(attend, q, k, v))
+    heads = run.tap("attn.N.heads", attend(q, k, v, run))
     out = linear(merge_heads(heads), **c_proj)
     return run.tap("attn.N.out", run.dropout("attn.N.out", out, run.config.resid_pdrop))
 
@@ -101,7 +98,7 @@ def transformer_block(resid: Array, block: dict[str, Any], run: Run) -> Array:  
 
 
 def transformer(ids: Array, tree: dict[str, Any], run: Run) -> Array:  # [B, T] -> [B, T, D]
-    """GPT-2 without its output head: token and position embeddings, the blocks, the final layer norm."""
+    """GPT-2 without its output matrix: token and position embeddings, the blocks, the final layer norm."""
     resid = tree["wte"]["weight"][ids] + tree["wpe"]["weight"][run.positions(ids.shape[1])]
     resid = run.tap("embed", run.dropout("embed", resid, run.config.embd_pdrop))
     for layer, block in enumerate(tree["h"]):
@@ -176,24 +173,24 @@ class GPT2:
         meaning. `edit` maps activations to functions of them: {"attn.3.out": np.zeros_like} removes a layer's
         attention. Raises ArgumentError for ids outside [0, V), none, or more than the context has room for.
         """
-        logits = unembed(self.hidden(ids, cache, tape, None, lengths, edit), self.W_U)
+        logits = unembed(self.final(ids, cache, tape, lengths, edit), self.W_U)
         if tape is not None:
             tape["logits"] = logits.reshape(-1, *logits.shape[-2:])
         return logits
 
-    def hidden(
+    def final(
         self,
         ids: Any,
         cache: KVCache | None = None,
         tape: Tape | None = None,
-        progress: Callable[[int], Any] | None = None,
         lengths: Any = None,
         edit: Edits | None = None,
+        progress: Callable[[int], Any] | None = None,
     ) -> Array:
-        """The input of the output head: [T] -> [T, D], [B, T] -> [B, T, D]. Otherwise as a call of the model.
+        """The input of the output matrix: [T] -> [T, D], [B, T] -> [B, T, D]. Otherwise as __call__.
 
-        Without a tape, a long text is read in pieces by several threads (prefill.py), so the number of cores
-        changes the rounding. `progress` is called with the number of tokens in each piece.
+        Without a tape and edits, a long text is read in pieces by several threads (prefill.py), so the number
+        of cores changes the rounding. `progress` is called with the number of tokens in each piece.
         """
         ids = check_ids(ids, self.config)
         batch = np.atleast_2d(ids)
@@ -201,7 +198,7 @@ class GPT2:
         if cache is not None:
             check_cache(cache, batch, self.config, self.dtype)
         run = Run(self.config, cache, tape, edits=edit)
-        final = prefill(partial(transformer, tree=self.tree), batch, run, self.dtype, progress)
+        final = in_pieces(transformer, progress)(batch, self.tree, run)
         if cache is not None:
             cache.length = cache.length + (batch.shape[1] if lengths is None else lengths)
         return final.reshape(*ids.shape, -1)

@@ -1,8 +1,7 @@
-"""The state of a forward pass besides the weights: KV cache, tape of activations, edits, dropout.
+"""What a forward pass needs besides weights: KV cache, tape of activations, edits, dropout.
 
-Each part is optional. Without it, the method of `Run` that uses it returns its input. So the functions of
-model.py are the same for logits, generation, training and study. `in_query_blocks` divides the attention of a
-long prompt into pieces that fit in the processor's cache.
+Each part is optional. A method of `Run` whose part is absent returns its argument unchanged. So the functions
+of model.py are the same for logits, generation, training and study.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,27 +10,45 @@ from typing import Any
 import numpy as np
 
 from .config import Config
-from .errors import ArgumentError
+from .errors import ArgumentError, short_repr
 from .fast.memory import aligned
 from .ops import dropout_mask
 
 Tape = dict[str, np.ndarray]
 Edits = Mapping[str, Callable[[np.ndarray], Any]]
-QUERY_TOKENS = 128  # the most queries of a sequence that are compared with the keys at once
 OVERWRITTEN = "attn.N.scores"  # softmax writes the pattern into the same memory
+# Of a block, in the order of the forward pass: what a tape records and an edit replaces, and its shape.
+BLOCK_SHAPES = {
+    "resid_pre.N": "B T D",
+    "attn.N.in": "B T D",
+    "attn.N.qkv": "B T 3D",
+    "attn.N.q": "B H T K",
+    "attn.N.k": "B H T K",
+    "attn.N.v": "B H T K",
+    "attn.N.scores": "B H T S",
+    "attn.N.pattern": "B H T S",
+    "attn.N.heads": "B H T K",
+    "attn.N.out": "B T D",
+    "resid_mid.N": "B T D",
+    "mlp.N.in": "B T D",
+    "mlp.N.pre": "B T F",
+    "mlp.N.post": "B T F",
+    "mlp.N.out": "B T D",
+    "resid_post.N": "B T D",
+}
 
 
-def activation_names(config: Config) -> list[str]:
-    """The activations that a tape records and an edit replaces, in the order of the forward pass.
+def activation_shapes(config: Config) -> dict[str, str]:
+    """The name of each activation that a tape records and an edit replaces -> its shape, in order.
 
-    >>> activation_names(Config(n_layer=0))
-    ['embed', 'final']
+    A tape also gets the logits, "B T V", which no edit replaces.
+
+    >>> activation_shapes(Config(n_layer=0))
+    {'embed': 'B T D', 'final': 'B T D'}
     """
-    attn = [f"attn.N.{name}" for name in ("in", "qkv", "q", "k", "v", "scores", "pattern", "heads", "out")]
-    mlp = [f"mlp.N.{name}" for name in ("in", "pre", "post", "out")]
-    block = ["resid_pre.N", *attn, "resid_mid.N", *mlp, "resid_post.N"]
-    layers = [name.replace("N", str(layer)) for layer in range(config.n_layer) for name in block]
-    return ["embed", *layers, "final"]
+    layers = range(config.n_layer)
+    blocks = {name.replace("N", str(n)): shape for n in layers for name, shape in BLOCK_SHAPES.items()}
+    return {"embed": "B T D", **blocks, "final": "B T D"}
 
 
 def edited(x: np.ndarray, edit: Callable[[np.ndarray], Any], name: str) -> np.ndarray:
@@ -110,6 +127,8 @@ class Run:
         edits: Edits | None = None,
         unrecorded: tuple[str, ...] = (),
     ) -> None:
+        if tape is not None and not isinstance(tape, dict):
+            raise ArgumentError(f"tape must be a dict, which gets the activations, got {short_repr(tape)}")
         self.config = config
         self.cache = cache
         self.tape = tape
@@ -130,7 +149,7 @@ class Run:
         return name.replace(".N", f".{self.layer}")
 
     def tap(self, name: str, x: np.ndarray) -> np.ndarray:
-        """Return x, or its edit if there is one, and record it if there is a tape."""
+        """Return x, or the edit of x if there is one. If there is a tape, record what is returned."""
         if self.edits and (edit := self.edits.get(self.name(name))):
             x = edited(x, edit, self.name(name))
         if self.tape is not None and name not in self.unrecorded:
@@ -158,21 +177,3 @@ class Run:
     def extend_cache(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Add this layer's keys and values [B, H, T, K] to the cache; return all of them [B, H, S, K]."""
         return (k, v) if self.cache is None else self.cache.extend(self.layer, k, v)
-
-    def in_query_blocks(
-        self, attend: Callable[..., np.ndarray], q: np.ndarray, k: np.ndarray, v: np.ndarray
-    ) -> np.ndarray:  # [B, H, T, K], [B, H, S, K] twice -> [B, H, T, K]
-        """`attend(q, k, v, self)`, for a block of queries at a time if there are many and no tape or edits.
-
-        The scores of a block stay in the processor's cache, and its queries are not multiplied by the keys
-        after the block.
-        """
-        T, S = q.shape[2], k.shape[2]
-        if T <= QUERY_TOKENS or self.tape is not None or self.edits or isinstance(self.start, np.ndarray):
-            return attend(q, k, v, self)
-        heads = np.empty_like(q)
-        for start in range(0, T, QUERY_TOKENS):
-            end = min(start + QUERY_TOKENS, T)
-            keys = slice(S - T + end)  # those of the tokens before the block and in it
-            heads[:, :, start:end] = attend(q[:, :, start:end], k[:, :, keys], v[:, :, keys], self)
-        return heads

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import backward
-from ..checks import check_ids
+from ..backward import loss_and_gradients
+from ..checks import check_ids, check_targets
 from ..errors import ArgumentError, short_repr
 from ..model import GPT2, Array
 from ..parameters import Parameters
-from ..run import Tape, activation_names
+from ..run import Tape, activation_shapes
 from .conventions import find_alias, our_activations, our_parameters, shape_error
 from .mistakes import FITTED, evaluate, known_mistakes
 
@@ -79,28 +79,13 @@ def compare(model: GPT2, theirs: Any, ids: Any, targets: Any = None) -> Report:
     the mean loss are compared, too; a dict has them under names of parameters. Raises ArgumentError.
     """
     ids = check_ids(ids, model.config)
-    targets = None if targets is None else np.atleast_2d(check_targets(targets, ids, model))
+    targets = None if targets is None else np.atleast_2d(check_targets(targets, ids, model.config))
     values = read_theirs(theirs, ids, targets)
     gradients = {name: x for name, x in values.items() if (alias := find_alias(name)) and alias.is_parameter}
     if gradients and targets is None:
         raise ArgumentError(f"{min(gradients)} is a parameter: to compare its gradient, give targets")
     activations = {name: x for name, x in values.items() if name not in gradients}
     return Comparison(model, np.atleast_2d(ids), activations).report(our_parameters(gradients), targets)
-
-
-def loss_and_gradients(model: GPT2, ids: Any, targets: Any) -> tuple[float, Parameters]:
-    """The mean loss of predicting `targets` from `ids`, [T] or [B, T], and the parameters' gradients."""
-    ids = check_ids(ids, model.config)
-    targets = check_targets(targets, ids, model)
-    gradients = {name: np.empty(array.shape, array.dtype) for name, array in model.parameters.items()}
-    ids, targets = np.atleast_2d(ids), np.atleast_2d(targets)
-    return backward.loss_and_gradients(model, ids, targets, gradients), gradients
-
-
-def check_targets(targets: Any, ids: Array, model: GPT2) -> Array:
-    if (targets := check_ids(targets, model.config)).shape != ids.shape:
-        raise ArgumentError(f"targets have shape {targets.shape}; expected that of ids, {ids.shape}")
-    return targets
 
 
 def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, Any]:
@@ -195,7 +180,7 @@ def forward(model: GPT2, ids: Array, given: Tape, mistakes: dict[str, str], stop
         return given.get(name, x)
 
     with np.errstate(all="ignore"), suppress(_Reached):
-        model(ids, tape=tape, edit={name: partial(replace, name) for name in activation_names(model.config)})
+        model(ids, tape=tape, edit={name: partial(replace, name) for name in activation_shapes(model.config)})
         replace("logits", tape["logits"])
     return computed
 

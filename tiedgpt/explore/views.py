@@ -200,7 +200,7 @@ class Views:
         }
         if edit:
             step()
-            without = unembed(model.hidden(ids, edit=edit)[-1], model.W_U)
+            without = unembed(model.final(ids, edit=edit)[-1], model.W_U)
             answer["after"] = self.predicted(predict(without, [token])[0])
             answer["first_after"] = self.predicted(predict(without, top_k(without, 1))[0])
         return answer

@@ -203,8 +203,8 @@ def batches(lengths: dict[int, int], tokens: int, rows: int) -> Iterator[list[in
 def batch_losses(model: GPT2, documents: list[np.ndarray]) -> list[np.ndarray]:
     """The loss of each token but the first of documents that fit into the context."""
     lengths = np.array([len(ids) - 1 for ids in documents])  # the last token predicts none, so it is not read
-    hidden = model.hidden(padded([ids[:-1] for ids in documents]), lengths=lengths)  # [B, T, D]
-    hidden = hidden[np.arange(lengths.max()) < lengths[:, None]]
+    final = model.final(padded([ids[:-1] for ids in documents]), lengths=lengths)  # [B, T, D]
+    final = final[np.arange(lengths.max()) < lengths[:, None]]
     targets = np.concatenate([ids[1:] for ids in documents])
-    losses = np.concatenate(measure_rows(model, hidden, targets, cross_entropy), dtype=np.float64)
+    losses = np.concatenate(measure_rows(model, final, targets, cross_entropy), dtype=np.float64)
     return np.split(losses, np.cumsum(lengths)[:-1])

@@ -127,7 +127,7 @@ class ModelGuesser:
         stream = deepcopy(self.stream)
         self.guessed, unread = [], text[self.start + self.cache.length :]
         for _ in range(count):
-            final = self.model.hidden(unread, self.cache)
+            final = self.model.final(unread, self.cache)
             try:
                 unread = [self.sampling.choose(unembed(final[-1], self.model.W_U), stream)]
             except TiedGPTError as error:

@@ -72,9 +72,9 @@ def measure_tokens(
     for batch in (*(whole[at : at + size] for at in range(0, len(whole), size)), last):
         start, first, end = batch.T[..., None]  # each [B, 1]
         places = np.arange(end[0, 0] - start[0, 0]) + start  # positions in the text: [B, T]
-        hidden = model.hidden(ids[places])  # [B, T, D]
+        final = model.final(ids[places])  # [B, T, D]
         predicts = (first <= places + 1) & (places + 1 < end)  # [B, T]
-        measured += measure_rows(model, hidden[predicts], ids[places[predicts] + 1], measure)
+        measured += measure_rows(model, final[predicts], ids[places[predicts] + 1], measure)
         if progress:
             progress(int(end[-1, 0]) - done)
         done = int(end[-1, 0])
@@ -82,13 +82,13 @@ def measure_tokens(
 
 
 def measure_rows(
-    model: GPT2, hidden: np.ndarray, targets: np.ndarray, measure: Callable[[np.ndarray, np.ndarray], Any]
+    model: GPT2, final: np.ndarray, targets: np.ndarray, measure: Callable[[np.ndarray, np.ndarray], Any]
 ) -> list[Any]:  # [R, D], [R]
     """measure(logits [R, V], targets [R]) of up to LOGIT_ROWS rows at once, in order, in several threads."""
     if not len(targets):
         return []
     threads, step = split_work(len(targets), LOGIT_ROWS, len(targets))
-    pieces = [(hidden[at : at + step], targets[at : at + step]) for at in range(0, len(targets), step)]
+    pieces = [(final[at : at + step], targets[at : at + step]) for at in range(0, len(targets), step)]
     with thread_map(threads) as map_:
         return list(map_(lambda piece: measure(unembed(piece[0], model.W_U), piece[1]), pieces))
 

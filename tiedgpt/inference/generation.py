@@ -99,7 +99,7 @@ def sample_steps(
         room = cache.capacity - int(np.max(cache.length))
         most = [min(room, n, MOST_GUESSES + 1) - 1 for n in left]
         ids = [row.next_ids(n) for row, n in zip(rows, most, strict=True)]
-        logits = unembed(model.hidden(padded(ids), cache), model.W_U)
+        logits = unembed(model.final(padded(ids), cache), model.W_U)
 
 
 def kept_tokens(n_ctx: int, max_new_tokens: int) -> int:
@@ -140,7 +140,7 @@ def slide(model: GPT2, cache: KVCache, texts: list[list[int]]) -> None:
     kept = max(1, n_ctx // 2) - 1
     if kept:
         window = model.new_cache(len(rows), kept)
-        model.hidden([texts[row][-kept - 1 : -1] for row in rows], window)
+        model.final([texts[row][-kept - 1 : -1] for row in rows], window)
         cache.copy_rows(rows, window)
     cache.length = kept if len(rows) == len(texts) else np.where(cache.length == n_ctx, kept, cache.length)
 
@@ -153,8 +153,8 @@ def next_logits(  # [B, T] -> [B, V]
     lengths: np.ndarray | None = None,
 ) -> np.ndarray:
     """Read ids into the cache; return the logits of the token after the last one of each row."""
-    hidden = model.hidden(ids, cache, progress=progress, lengths=lengths)
-    last = hidden[:, -1] if lengths is None else hidden[np.arange(len(ids)), lengths - 1]
+    final = model.final(ids, cache, progress=progress, lengths=lengths)
+    last = final[:, -1] if lengths is None else final[np.arange(len(ids)), lengths - 1]
     return unembed(last, model.W_U)
 
 

@@ -1,11 +1,10 @@
 """How the next token is chosen from its logits."""
 
-import sys
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ArgumentError, TiedGPTError, is_count, is_number, short_repr
+from ..errors import ABOVE_0, FRACTION, ArgumentError, Range, TiedGPTError, is_number
 
 
 @dataclass(frozen=True)
@@ -23,15 +22,14 @@ class Sampling:
     greedy: bool = False
 
     def __post_init__(self) -> None:
-        if not is_number(self.temperature) or not 0 < self.temperature <= sys.float_info.max:
-            raise ArgumentError(
-                f"temperature must be a number above 0, got {short_repr(self.temperature)}"
-                + ("; for the likeliest token every time, set greedy" if self.temperature == 0 else "")
-            )
-        if self.top_k is not None and not is_count(self.top_k, 1):
-            raise ArgumentError(f"top_k must be a whole number of at least 1, got {short_repr(self.top_k)}")
-        if self.top_p is not None and not (is_number(self.top_p) and 0 < self.top_p <= 1):
-            raise ArgumentError(f"top_p must be above 0 and at most 1, got {short_repr(self.top_p)}")
+        if is_number(self.temperature) and self.temperature == 0:
+            greedy = "for the likeliest token every time, set greedy"
+            raise ArgumentError(f"temperature must be {ABOVE_0}, got {self.temperature}; {greedy}")
+        ABOVE_0.check("temperature", self.temperature)
+        if self.top_k is not None:
+            Range(1).check("top_k", self.top_k)
+        if self.top_p is not None:
+            FRACTION.check("top_p", self.top_p)
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:  # [V] -> [V] float64
         """The probabilities to draw the token from; those of dropped tokens are exactly 0."""

@@ -45,7 +45,7 @@ def mlp0(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
 
 def whole_model(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
     """The model's logits for a prompt of one token."""
-    return unembed(model.hidden(tokens[:, None])[:, 0], model.W_U)
+    return unembed(model.final(tokens[:, None])[:, 0], model.W_U)
 
 
 def final_logits(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., V]

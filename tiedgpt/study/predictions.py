@@ -61,7 +61,7 @@ def surprisal(log_probability: float) -> float:
 
 def last_logits(model: GPT2, ids: Any, edit: Edits | None = None) -> np.ndarray:  # [T] -> [V]
     """The logits of the token after a prompt. Raises ArgumentError for one that the model cannot read."""
-    return unembed(model.hidden(check_prompt(ids, model.config), edit=edit)[-1], model.W_U)
+    return unembed(model.final(check_prompt(ids, model.config), edit=edit)[-1], model.W_U)
 
 
 def last_tape(model: GPT2, ids: Any, n: int, progress: Callable[[int], Any] | None = None) -> Tape:
@@ -74,7 +74,7 @@ def last_tape(model: GPT2, ids: Any, n: int, progress: Callable[[int], Any] | No
     cache = None
     if len(prompt) > n:
         cache = model.new_cache(capacity=len(prompt))
-        model.hidden(prompt[:-n], cache, progress=progress)
+        model.final(prompt[:-n], cache, progress=progress)
     transformer(prompt[None, -n:], model.tree, Run(model.config, cache, tape, unrecorded=UNREAD))
     return tape
 

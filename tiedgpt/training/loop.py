@@ -15,12 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from ..backward import loss_and_gradients
+from ..backward import write_gradients, write_head_gradient
 from ..checkpoints import open_checkpoint, safetensors
 from ..checkpoints.files import StagedFiles, finish_saves
 from ..checkpoints.huggingface import write_model
 from ..checks import check_ids
-from ..errors import ArgumentError, CheckpointError, TiedGPTError, is_count, is_number, short_repr
+from ..errors import (
+    AT_LEAST_0,
+    RATE,
+    ArgumentError,
+    CheckpointError,
+    Range,
+    TiedGPTError,
+    is_count,
+    is_number,
+    short_repr,
+)
 from ..fast.blas import one_blas_thread
 from ..fast.memory import keep_freed_memory
 from ..fast.threads import cores, training_threads
@@ -55,19 +65,10 @@ class Settings:
     def __post_init__(self) -> None:
         counts = dict.fromkeys(("steps", "batch", "context", "accumulate"), 1)
         counts |= dict.fromkeys(("warm_up", "eval_every", "seed", "threads"), 0)
-        for name, least in counts.items():
-            value = getattr(self, name)
-            if not is_count(value, least) or value > MAX_COUNT:
-                raise ArgumentError(
-                    f"{name} must be a whole number from {least} to {MAX_COUNT}, got {short_repr(value)}"
-                )
-            object.__setattr__(self, name, int(value))  # a NumPy integer cannot be written as JSON
-        for name, limit in {"lr": math.inf, "clip": math.inf, "weight_decay": math.inf, "beta2": 1}.items():
-            value = getattr(self, name)
-            if not is_number(value) or not 0 <= value < limit:
-                below = " and below 1" if limit == 1 else ""
-                raise ArgumentError(f"{name} must be a number of at least 0{below}, got {short_repr(value)}")
-            object.__setattr__(self, name, float(value))
+        ranges = {name: Range(least, MAX_COUNT) for name, least in counts.items()}
+        ranges |= {**dict.fromkeys(("lr", "clip", "weight_decay"), AT_LEAST_0), "beta2": RATE}
+        for name, range_ in ranges.items():  # as Python's numbers: a NumPy integer cannot be written as JSON
+            object.__setattr__(self, name, range_.check(name, getattr(self, name)))
 
     @property
     def tokens(self) -> int:
@@ -265,7 +266,10 @@ class Trainer:
         s = self.settings
         rng = np.random.default_rng([s.seed, self.step, micro, 1 + share])
         ids, targets = windows[:, :-1], windows[:, 1:]
-        return loss_and_gradients(self.model, ids, targets, self._rows[share], rng, s.tokens)
+        gradients = self._rows[share]
+        if self.only:
+            return write_head_gradient(self.model, ids, targets, s.tokens, gradients["lm_head.weight"])
+        return write_gradients(self.model, ids, targets, s.tokens, gradients, rng)
 
     def _draw(self, micro: int) -> np.ndarray:  # -> [batch, context + 1]
         """The sequences of batch number `micro` of this step."""
