@@ -156,7 +156,7 @@ class TiedGPT(Limits):
     def decode(self, ids: list[int], n: int, model: Any = None, draft: Any = None) -> tuple[float, list[int]]:
         model = model or self.model
         tokens, times, steps = [], [], 0
-        sampling, streams = [self.generation.Sampling(greedy=True)], self.generation.random_streams(0, 1)
+        sampling, streams = self.generation.Sampling(greedy=True), self.generation.random_streams(0, 1)
         source = draft and self.drafts.Draft(draft, model)
         for (chosen,) in self.generation.sample_steps(model, [ids], n, sampling, streams, source):
             steps += 1

@@ -189,7 +189,7 @@ def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
         for i, sample in enumerate(samples[:4]):
             expected = TextSample(TOKENIZER, ["lo"], config.eos_token_ids)
             stream = np.random.default_rng([4, n, i])
-            steps = sample_steps(model, [TOKENIZER.encode(prompt)], 20, [Sampling(top_k=30)], [stream])
+            steps = sample_steps(model, [TOKENIZER.encode(prompt)], 20, Sampling(top_k=30), [stream])
             for ((token,),) in steps:
                 expected.push(token)
                 if expected.finish_reason:

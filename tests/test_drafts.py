@@ -96,7 +96,7 @@ def test_stops_and_the_end_of_text_end_a_sample_inside_checked_tokens(model, sto
         for draft in (None, Draft("lookup", model_)):
             samples = [TextSample(tokenizer, stops, model_.config.eos_token_ids) for _ in range(4)]
             pieces = [""] * 4
-            for i, text in generate_text(model_, PROMPT, samples, 150, [Sampling(0.2)] * 4, 3, draft):
+            for i, text in generate_text(model_, PROMPT, samples, 150, Sampling(0.2), 3, draft):
                 pieces[i] += text
             assert pieces == [sample.text for sample in samples]
             results.append([(sample.ids, sample.text, sample.finish_reason) for sample in samples])

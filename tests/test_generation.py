@@ -110,7 +110,7 @@ def test_the_same_seed_gives_the_same_tokens(endless):
 def steps(model, prompts, n, sampling, streams, draft=None):
     """The tokens of each row of sample_steps, as lists."""
     rows = [[] for _ in prompts]
-    for chosen in sample_steps(model, prompts, n, [sampling] * len(prompts), streams, draft):
+    for chosen in sample_steps(model, prompts, n, sampling, streams, draft):
         for row, tokens in zip(rows, chosen, strict=True):
             row += tokens
     return rows
@@ -267,7 +267,7 @@ def test_each_sample_of_a_batch_ends_by_itself():
     model = random_model(replace(SMALL, vocab_size=257, n_ctx=64, eos_token_id=EOT))
     samples = [TextSample(TOKENIZER, ["e", "t", "a"], (EOT,)) for _ in range(40)]
     pieces = [""] * 40
-    for number, text in generate_text(model, [5, 6], samples, 30, [Sampling(3.0)] * len(samples), seed=0):
+    for number, text in generate_text(model, [5, 6], samples, 30, Sampling(3.0), seed=0):
         pieces[number] += text
     assert pieces == [sample.text for sample in samples]
     assert {sample.finish_reason for sample in samples} == {"length", "stop", "eos"}

@@ -54,7 +54,7 @@ class TiedGPT(TemplateLM):
         return self.tokenizer.encode(string, special="token")
 
     def final(self, ids: list[int], last: int) -> Array:  # [T] -> [last, D]
-        """The input of the output head for the last tokens. Tokens in the cache are not read again."""
+        """The input of the output matrix for the last tokens. Tokens in the cache are not read again."""
         pairs = enumerate(zip(ids, self.cached, strict=False))
         common = next((n for n, (a, b) in pairs if a != b), min(len(ids), len(self.cached)))
         self.cache.length = start = min(common, len(ids) - last)
@@ -101,7 +101,7 @@ class TiedGPT(TemplateLM):
             ids = self.tok_encode(context)[count - limit :] or [self.prefix_token_id]
             stop = [text for text in settings["until"] if text]
             sample = TextSample(self.tokenizer, stop, self.model.config.eos_token_ids)
-            for _ in generate_text(self.model, ids, [sample], count, [sampling], seed=n):
+            for _ in generate_text(self.model, ids, [sample], count, sampling, seed=n):
                 pass
             results.append(sample.text)
         return results

@@ -20,7 +20,7 @@ from ..inference.drafts import LOOKUP, Draft, check_draft_model
 from ..inference.generation import TextSample, generate_text, kept_tokens
 from ..inference.sampling import Sampling
 from ..model import GPT2
-from ..study.predictions import Prediction, RecordedSampling
+from ..study.predictions import Prediction, predict
 from ..tokenizer import EOT, Tokenizer
 from .common import (
     BOTH,
@@ -301,19 +301,25 @@ class Continuation:
         self.timing: dict[str, float | None] = {"prefill_s": None, "decode_tokens_per_s": None}
         self._model, self._tokenizer, self._args = model, tokenizer, args
         self._draft = None if draft is None else Draft(draft, model)
-        self._samplings = [sampling] * args.num_samples
-        if args.logprobs is not None:
-            self._samplings = [
-                RecordedSampling(**asdict(sampling), k=args.logprobs) for _ in range(args.num_samples)
-            ]
+        self._sampling = sampling
+        self._predictions: list[list[Prediction]] = [[] for _ in self.samples]  # with --logprobs
 
     def grow(self, ids: list[int]) -> Iterator[None]:
         """Add a token to one sample after the other; measure the time."""
         start = time.perf_counter()
         n = self._args.max_new_tokens
         with Progress("reading the prompt", len(ids), "token") as progress:
+            record = None if self._args.logprobs is None else self.record
             texts = generate_text(
-                self._model, ids, self.samples, n, self._samplings, self.seed, self._draft, progress.add
+                self._model,
+                ids,
+                self.samples,
+                n,
+                self._sampling,
+                self.seed,
+                self._draft,
+                progress.add,
+                record,
             )
             next(texts)
         first = time.perf_counter()
@@ -326,6 +332,10 @@ class Continuation:
         if decoded:
             self.timing["decode_tokens_per_s"] = decoded / (time.perf_counter() - first)
 
+    def record(self, index: int, logits: Any, token: int) -> None:
+        """Keep the prediction of a token that sample `index` chose."""
+        self._predictions[index] += predict(logits, [token], self._args.logprobs)
+
     def complete(self, ids: list[int]) -> None:
         """Generate all samples before anything is printed."""
         with Progress("generating", self._args.max_new_tokens * len(self.samples), "token") as progress:
@@ -334,9 +344,7 @@ class Continuation:
 
     def predictions(self, index: int) -> list[Prediction]:
         """The predictions of a sample's tokens; none without --logprobs."""
-        sampling = self._samplings[index]
-        recorded = sampling.predictions if isinstance(sampling, RecordedSampling) else []
-        return recorded[: len(self.samples[index].ids)]  # the end-of-text token is not in ids
+        return self._predictions[index][: len(self.samples[index].ids)]  # the end-of-text token is not in ids
 
     def samples_json(self) -> list[dict[str, Any]]:
         documents: list[dict[str, Any]] = []

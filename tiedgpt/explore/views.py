@@ -35,7 +35,7 @@ from ..study.direct_path import direct_path
 from ..study.gradients import gradients
 from ..study.lens import lens
 from ..study.paths import raw, top_k
-from ..study.predictions import Prediction, RecordedSampling, draw, last_tape, predict, surprisal
+from ..study.predictions import Prediction, draw, last_tape, predict, surprisal
 from ..study.similarity import nearest
 from ..study.solved import missing, solved_paths
 from ..tokenizer import Tokenizer
@@ -141,9 +141,17 @@ class Views:
             key = addresses(model.W_E, model.W_U)
             if only is None or number == only:
                 if key not in running:
-                    sampling = RecordedSampling(given.temperature, given.top_k, given.top_p)
-                    steps = sample_steps(model, [ids], n, [sampling], random_streams(seed, 1), progress=step)
-                    running[key] = ([], model, sampling, steps)
+                    chosen: list[Prediction] = []
+                    steps = sample_steps(
+                        model,
+                        [ids],
+                        n,
+                        given,
+                        random_streams(seed, 1),
+                        progress=step,
+                        record=partial(self.record, chosen),
+                    )
+                    running[key] = ([], model, chosen, steps)
                 running[key][0].append(number)
         with threads_for(ids):
             while running:
@@ -154,14 +162,17 @@ class Views:
                         del running[key]
                     yield from ({"side": number, **line} for number in text[0])
 
-    def write(self, model: GPT2, sampling: RecordedSampling, steps: Iterator[Any]) -> dict[str, Any]:
+    def record(self, chosen: list[Prediction], _: int, logits: np.ndarray, token: int) -> None:
+        chosen += predict(logits, [token], 0)
+
+    def write(self, model: GPT2, predictions: list[Prediction], steps: Iterator[Any]) -> dict[str, Any]:
         """The next token, or why there is none."""
         ((token,),) = next(steps, [[None]])
         if token is None or token in model.config.eos_token_ids:
-            bits = [surprisal(prediction.log_probability) for prediction in sampling.predictions]
+            bits = [surprisal(prediction.log_probability) for prediction in predictions]
             reason = "length" if token is None else "end of text"
             return {"end": reason, "bits_per_token": float(np.mean(bits))}
-        chosen = sampling.predictions[-1]
+        chosen = predictions[-1]
         return {**self.predicted(chosen), "bits": surprisal(chosen.log_probability)}
 
     def lens(self, query: Query, step: Step) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def generate_documents(
             rows = [sample for of_document in of_batch for sample in of_document]
             streams = [np.random.default_rng([seed, first + n, i]) for n in batch for i in range(num_samples)]
             ids = [documents[n].tolist() for n in batch for _ in range(num_samples)]
-            for _ in push_steps(sample_steps(model, ids, new, [sampling] * len(rows), streams), rows):
+            for _ in push_steps(sample_steps(model, ids, new, sampling, streams), rows):
                 pass
             done.update(zip(batch, of_batch, strict=True))
         yield from (done[n] for n in documents)

@@ -79,7 +79,7 @@ class LookupGuesser:
         self.indexed = 1
         self.rates = list(RATES)
         self.guessed: list[int] = []
-        self.kinds: list[int] = []  # the index in self.rates of each guess
+        self.rate_indices: list[int] = []  # of each guess, in self.rates
 
     def guess(self, text: list[int], most: int) -> list[int]:
         for end in range(self.indexed, len(text)):  # the end of the text itself is left for the next call
@@ -88,20 +88,24 @@ class LookupGuesser:
         self.indexed = max(self.indexed, len(text))
         for n in reversed(MATCHES[: bisect(MATCHES, len(text) - 1)]):
             if (start := self.ends.get(tuple(text[-n:]))) is not None:
-                period = text[start : start + most + 1]  # repeated if the text ends before the guess
-                loop = len(text) - start  # a match of so many tokens repeats what stands directly before it
+                followed = text[start : start + most + 1]  # repeated if the text ends before the guess
+                # A match as long as the distance to its first occurrence is a loop, which has its own rate.
+                distance = len(text) - start
                 matches = range(n, n + most + 1)
-                self.kinds = [len(MATCHES) if m >= loop else bisect(MATCHES, m) - 1 for m in matches]
-                count = guess_count([self.rates[kind] for kind in self.kinds[:most]], 0, self.batch)
-                self.guessed = [period[i % len(period)] for i in range(count + 1)]
+                self.rate_indices = [
+                    len(MATCHES) if m >= distance else bisect(MATCHES, m) - 1 for m in matches
+                ]
+                rates = [self.rates[index] for index in self.rate_indices[:most]]
+                count = guess_count(rates, 0, self.batch)
+                self.guessed = [followed[i % len(followed)] for i in range(count + 1)]
                 return self.guessed[:count]
         self.guessed = []
         return []
 
     def learn(self, tokens: list[int]) -> None:
         # The guess after the checked ones is compared, too, if they are right: `tokens` has one token more.
-        for kind, guess, token in zip(self.kinds, self.guessed, tokens, strict=False):
-            self.rates[kind] += RATE_UPDATE * ((guess == token) - self.rates[kind])
+        for index, guess, token in zip(self.rate_indices, self.guessed, tokens, strict=False):
+            self.rates[index] += RATE_UPDATE * ((guess == token) - self.rates[index])
 
 
 class ModelGuesser:

@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,27 @@ from ..tokenizer import Tokenizer
 from .drafts import MOST_GUESSES, Draft
 from .sampling import Sampling
 
+Record = Callable[[int, np.ndarray, int], Any]  # (number of a row, its logits [V], the chosen token)
+
 
 class Row:
     """One sample of a batch: its tokens, and how the next ones are guessed and chosen."""
 
     def __init__(
-        self, prompt: list[int], sampling: Sampling, stream: np.random.Generator, draft: Draft | None, B: int
+        self,
+        prompt: list[int],
+        sampling: Sampling,
+        stream: np.random.Generator,
+        draft: Draft | None,
+        B: int,
+        record: Callable[[np.ndarray, int], Any] | None,
     ) -> None:
         self.tokens = list(prompt)
         self.sampling = sampling
         self.stream = stream
         self.draft = draft
-        # A guesser chooses too, and a sampling may keep a record of what it chooses.
-        plain = Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.greedy)
-        self.guesser = draft and draft.guesser(plain, stream, B)
+        self.record = record
+        self.guesser = draft and draft.guesser(sampling, stream, B)
         self.guesses: list[int] = []
 
     def next_ids(self, most: int) -> list[int]:
@@ -42,6 +50,8 @@ class Row:
         chosen: list[int] = []
         for guess, position in zip([*self.guesses, None], logits, strict=False):
             chosen.append(self.sampling.choose(position, self.stream))
+            if self.record:
+                self.record(position, chosen[-1])
             if chosen[-1] != guess:
                 break
         if self.draft and self.guesser:
@@ -56,15 +66,16 @@ def sample_steps(
     model: GPT2,
     prompts: list[list[int]],
     max_new_tokens: int,
-    samplings: list[Sampling],
+    sampling: Sampling,
     streams: list[np.random.Generator],
     draft: Draft | None = None,
     progress: Callable[[int], Any] | None = None,
+    record: Record | None = None,
 ) -> Iterator[list[list[int]]]:
     """Yield the next tokens of each prompt [B][T], until each has max_new_tokens.
 
     Each step yields B lists of ids. A list has one id, and with a draft (drafts.py) one more for each right
-    guess. It is empty after max_new_tokens.
+    guess. It is empty after max_new_tokens. `record` is called with each chosen token.
 
     The prompts are one batch and may have unequal lengths. Equal prompts are read once (`progress` is called
     with the length of each piece read). Each row draws from its own random stream, so it does not depend on
@@ -77,8 +88,8 @@ def sample_steps(
     """
     B, n_ctx = len(prompts), model.config.n_ctx
     rows = [
-        Row(prompt, sampling, stream, draft, B)
-        for prompt, sampling, stream in zip(prompts, samplings, streams, strict=True)
+        Row(prompt, sampling, stream, draft, B, record and partial(record, number))
+        for number, (prompt, stream) in enumerate(zip(prompts, streams, strict=True))
     ]
     left = [max_new_tokens] * B
     # The guesses of a row are read for all rows, also beyond the end of a complete one.
@@ -186,7 +197,7 @@ def generate(
     prompt = check_prompt(ids, model.config)
     count, streams = check_count("max_new_tokens", max_new_tokens), random_streams(check_seed(seed), 1)
     guesses = None if draft is None else Draft(draft, model)
-    steps = sample_steps(model, [prompt], count, [sampling], streams, guesses)
+    steps = sample_steps(model, [prompt], count, sampling, streams, guesses)
 
     def until_end_of_text() -> Iterator[int]:
         for (tokens,) in steps:
@@ -262,14 +273,15 @@ def generate_text(
     prompt: list[int],
     samples: list[TextSample],
     max_new_tokens: int,
-    samplings: list[Sampling],
+    sampling: Sampling,
     seed: int,
     draft: Draft | None = None,
     progress: Callable[[int], Any] | None = None,
+    record: Record | None = None,
 ) -> Iterator[tuple[int, str]]:
     """Add tokens to the samples until all have finished; yield (index of a sample, its new text)."""
     prompts, streams = [prompt] * len(samples), random_streams(seed, len(samples))
-    steps = sample_steps(model, prompts, max_new_tokens, samplings, streams, draft, progress)
+    steps = sample_steps(model, prompts, max_new_tokens, sampling, streams, draft, progress, record)
     return push_steps(steps, samples)
 
 

@@ -49,7 +49,7 @@ def whole_model(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
 
 
 def final_logits(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., V]
-    """Apply ln_f and the output head to a residual stream."""
+    """Apply ln_f and the output matrix to a residual stream."""
     final = layer_norm(resid, **model.tree["ln_f"], eps=model.config.layer_norm_epsilon)
     return unembed(final, model.W_U)
 

@@ -1,12 +1,12 @@
 """How a model predicts a token: its probability and rank, and the likeliest other tokens.
 
 `predict` reads one row of logits. `next_tokens` applies it to the end of a prompt, `token_predictions` to
-each token of a text, and `RecordedSampling` to each token that is sampled.
+each token of a text, `predict` itself to a token that is sampled.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -121,19 +121,3 @@ def token_predictions(
         return [predict(row, [target], k)[0] for row, target in zip(logits, targets, strict=True)]
 
     return list(chain.from_iterable(measure_tokens(model, ids, stride, measure, progress)))
-
-
-@dataclass(frozen=True)
-class RecordedSampling(Sampling):
-    """A Sampling that keeps the prediction of each token it chooses, with k alternatives.
-
-    The logits are the model's own, before temperature, top_k and top_p.
-    """
-
-    k: int = 0
-    predictions: list[Prediction] = field(default_factory=list)
-
-    def choose(self, logits: np.ndarray, rng: np.random.Generator) -> int:  # [V] -> token id
-        token = super().choose(logits, rng)
-        self.predictions.extend(predict(logits, [token], self.k))
-        return token
