@@ -58,7 +58,7 @@ def hide_future(scores: Array, start: int | Array) -> Array:  # [B, H, T, S], ch
     return scores
 
 
-@in_query_blocks  # of a long prompt; in one block, it is the function below
+@in_query_blocks  # a long prompt is read in blocks of queries (prefill.py)
 def attend(q: Array, k: Array, v: Array, run: Run) -> Array:  # k, v [B, H, S, K] -> [B, H, T, K], as q
     """Compare the query of each token with the keys of all tokens up to it, and average their values."""
     scores = (q * attention_scale(run.config, run.layer)) @ k.swapaxes(-1, -2)  # [B, H, T, S]
