@@ -3,6 +3,7 @@
 import io
 import sys
 import tempfile
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,14 @@ if not GPT2_MERGES.is_file():
 SMALL = Config(
     vocab_size=101, n_ctx=31, n_embd=3 * 7, n_layer=2, n_head=3, n_inner=53, bos_token_id=0, eos_token_id=0
 )
+
+
+def pytest_terminal_summary(terminalreporter):
+    """One line for each reason for which tests were skipped."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"skipped {count} test{'s' * (count != 1)}: {reason}")
 
 
 @pytest.fixture(autouse=True)
