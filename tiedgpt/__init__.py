@@ -3,13 +3,6 @@
 Each name is imported when it is first used, so that `import tiedgpt` is quick.
 """
 
-import os
-
-# OpenBLAS's threads keep a core busy for 2**n cycles after a product. By default that is some 30 ms, in which
-# the second thread of products.py has half a core, so a step of several rows after a step of one row takes
-# 20 ms longer. OpenBLAS reads this when NumPy is imported. A value that the user has set stays.
-os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "22")
-
 TYPE_CHECKING = False  # type checkers take it for typing.TYPE_CHECKING, which is slow to import
 if TYPE_CHECKING:
     from .backward import loss_and_gradients

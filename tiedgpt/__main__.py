@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 def main() -> int:
     sys.excepthook, sys.unraisablehook = on_exception, on_ignored_exception
     on_ctrl_c(exit_at_once)
+    from .fast import tune
+
+    tune()  # before NumPy is imported
     from .cli import main as run
 
     code = run(started=lambda: on_ctrl_c(signal.default_int_handler))

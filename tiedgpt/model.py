@@ -20,7 +20,7 @@ from .activations import ACTIVATIONS
 from .checks import check_cache, check_count, check_edits, check_ids, check_lengths, check_parameters
 from .config import Config
 from .errors import ArgumentError, short_repr
-from .fast import memory
+from .fast.memory import aligned
 from .fast.products import product
 from .ops import layer_norm, linear, softmax
 from .parameters import Parameters, count_parameters, nest, parameter_shapes
@@ -220,9 +220,7 @@ class GPT2:
         """
         if not self.config.tied:
             raise ArgumentError("the model is untied already; to start W_U anew, use model.tie().untie(init)")
-        # The memory order of wte, because in another one BLAS adds in another order, which changes logits.
-        order = "F" if self.W_E.flags.f_contiguous and not self.W_E.flags.c_contiguous else "C"
-        lm_head = memory.aligned(self.W_E.shape, self.dtype, order)
+        lm_head = aligned(self.W_E.shape, self.dtype)
         if init == "copy":
             lm_head[...] = self.W_E
         elif init == "random":  # stream 1, because `random` drew wte from stream 0 of the same seed

@@ -6,6 +6,8 @@ has the names and shapes of `parameter_shapes`; they are checked before any valu
 """
 
 import json
+import mmap
+import os
 import re
 import warnings
 from collections.abc import Callable
@@ -47,32 +49,50 @@ class Checkpoint:
         """Whether the files contain a W_U, used or not."""
         return HEAD in self.tensors
 
-    def load(self, head: str | None = None, progress: Callable[[int], Any] | None = None) -> GPT2:
-        """Read the model, in float32. `head` is "tied", "untied", or None for that of config.json.
+    def load(
+        self, head: str | None = None, progress: Callable[[int], Any] | None = None, copy: bool = False
+    ) -> GPT2:
+        """The model, in float32. `head` is "tied", "untied", or None for that of config.json.
 
-        With head="untied" and no W_U in the files, W_U starts as a copy of wte.T. A tied model does not use
-        the W_U of the files. `progress` is called with the number of bytes of each tensor after it is read.
-        Raises ArgumentError for another `head`, CheckpointError if config.json says untied and there is no
-        W_U, or if the files changed since they were checked.
+        The parameters are views of the mapped files, or copies: see `load_model`. With head="untied" and no
+        W_U in the files, W_U starts as a copy of wte.T. A tied model does not use the W_U of the files.
+        `progress` is called with the number of bytes of each tensor that is there. Raises ArgumentError for
+        another `head`, CheckpointError if config.json says untied and there is no W_U, or if the files
+        changed since they were checked.
         """
+        files = {} if copy or os.name == "nt" else self._map_files()  # Windows replaces no mapped file
+
+        def values(name: str) -> np.ndarray:
+            tensor = self.tensors[name]
+            mapped = tensor.can_be_mapped and tensor.file in files
+            return tensor.view(files[tensor.file]) if mapped else tensor.read()
+
         if head is None:
             if not self.config.tied and not self.has_own_unembedding:
                 raise CheckpointError(
                     f'{self.path}: config.json says "tie_word_embeddings": false but there is no {HEAD}; '
                     'load it with head "tied", or "untied" to start from a copy of wte.T'
                 )
-            if self.config.tied and self.has_own_unembedding:
-                self._warn_of_unused_unembedding()
+            if (
+                self.config.tied
+                and self.has_own_unembedding
+                and not np.array_equal(values(HEAD), values("wte.weight"))
+            ):
+                warnings.warn(
+                    f"{self.path}: config.json says tied, so {HEAD} is not used, but it differs from "
+                    'wte.weight; to use it, load with head "untied"',
+                    TiedGPTWarning,
+                    stacklevel=3,
+                )
             head = self.config.head
 
         copied = head == "untied" and not self.has_own_unembedding
         config = self.config.with_head("tied" if copied else head)  # raises for an unknown head
         names, parameters = parameter_shapes(config), {}
-        # Two threads: most of the time is spent on new memory, which the system provides page by page.
+        # Two threads: most of the time of reading is spent on new memory, which comes page by page.
         pool = ThreadPoolExecutor(2)
         try:
-            arrays = pool.map(lambda name: self.tensors[name].read(), names)
-            for name, array in zip(names, arrays, strict=True):
+            for name, array in zip(names, pool.map(values, names), strict=True):
                 parameters[name] = array
                 if progress:
                     progress(array.nbytes)
@@ -81,14 +101,13 @@ class Checkpoint:
         model = GPT2(config, parameters)
         return model.untie("copy") if copied else model
 
-    def _warn_of_unused_unembedding(self) -> None:
-        if not np.array_equal(self.tensors[HEAD].read(), self.tensors["wte.weight"].read()):
-            warnings.warn(
-                f"{self.path}: config.json says tied, so {HEAD} is not used, but it differs from wte.weight; "
-                'to use it, load with head "untied"',
-                TiedGPTWarning,
-                stacklevel=4,
-            )
+    def _map_files(self) -> dict[Path, mmap.mmap]:
+        """The files with tensors that can be mapped."""
+        tensors: dict[Path, list[Tensor]] = {}
+        for tensor in self.tensors.values():
+            if tensor.can_be_mapped:
+                tensors.setdefault(tensor.file, []).append(tensor)
+        return {file: safetensors.map_file(file, inside) for file, inside in tensors.items()}
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

@@ -12,9 +12,12 @@ that reader accepts them.
 """
 
 import json
+import mmap
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -23,7 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import CheckpointError, is_count, short_repr
-from ..fast.memory import empty_weight
+from ..fast.memory import CACHE_LINE, aligned
 from .files import parse_json
 
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million; Python's
@@ -40,7 +43,8 @@ DTYPE_BITS = {
     **dict.fromkeys(("I32", "U32", "F32"), 32),
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
 }
-BYTES_PER_READ = 1 << 19  # of the float32 array that is filled
+VALUES_PER_READ = 1 << 17
+MADV_POPULATE_READ = 22  # Linux's number; Python has no name for it
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16, so its bits are read
 
 
@@ -59,26 +63,32 @@ class Tensor:
         """The size of its data in the file."""
         return prod(self.shape) * DTYPE_BITS[self.dtype] // 8
 
-    def read(self) -> np.ndarray:
-        """The values as a new float32 array, with the memory layout of `empty_weight`.
+    @property
+    def can_be_mapped(self) -> bool:
+        """Whether its place in a mapped file is a float32 array that BLAS can use."""
+        return self.dtype == "F32" and self.start % 4 == 0 and sys.byteorder == "little"
 
-        The file is read, not mapped: reading page by page is slower, the data may start at an odd byte
-        (gpt2's starts at 14291), which BLAS cannot use, and a mapped file that shrinks ends the process.
-        """
-        out = empty_weight(self.name, self.shape, np.float32)
-        stored = np.dtype(STORED[self.dtype])
-        as_stored = out.flags.c_contiguous and stored == out.dtype
-        step = max(16, BYTES_PER_READ // (4 * prod(self.shape[1:]) or 1) // 16 * 16)  # rows
+    def view(self, memory: mmap.mmap) -> np.ndarray:
+        """The values in the mapped file. Its pages are read from the disk now, where the system can do that."""
+        start = self.start // mmap.PAGESIZE * mmap.PAGESIZE
+        with suppress(AttributeError, OSError):  # no madvise on Windows; not on macOS, or Linux before 5.14
+            memory.madvise(MADV_POPULATE_READ, start, self.start + self.nbytes - start)
+        return np.ndarray(self.shape, np.float32, memory, self.start)
+
+    def read(self) -> np.ndarray:
+        """The values as a new float32 array."""
+        out = aligned(self.shape, np.float32)
+        flat, stored = out.reshape(-1), np.dtype(STORED[self.dtype])
         try:
             with open(self.file, "rb") as file:
                 file.seek(self.start)
-                for row in range(0, len(out), step):
-                    rows = out[row : row + step]
-                    buffer = rows if as_stored else np.empty(rows.shape, stored)
+                for at in range(0, flat.size, VALUES_PER_READ):
+                    part = flat[at : at + VALUES_PER_READ]
+                    buffer = part if stored == part.dtype else np.empty(part.shape, stored)
                     if file.readinto(buffer.data) != buffer.nbytes:
                         raise OSError("the file is too short")
-                    if not as_stored:
-                        copy_as_float32(buffer, rows)
+                    if buffer is not part:
+                        part[...] = as_float32(buffer)
         except OSError as error:
             raise CheckpointError(
                 f"{self.file}: tensor {short_repr(self.name)} cannot be read: {error}"
@@ -86,12 +96,27 @@ class Tensor:
         return out
 
 
-def copy_as_float32(buffer: np.ndarray, rows: np.ndarray) -> None:
-    """Convert stored values and copy them into rows, whose memory layout may be column by column."""
-    if buffer.dtype == "<u2":  # bfloat16 is the upper half of a float32
-        buffer = (buffer.astype(np.uint32) << 16).view(np.float32)
-    for at in range(0, len(rows), 16):  # 16 float32 values fill a cache line
-        rows[at : at + 16] = buffer[at : at + 16]
+def as_float32(stored: np.ndarray) -> np.ndarray:
+    """The numbers of stored values. bfloat16 is the upper half of a float32."""
+    if stored.dtype == "<u2":
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored
+
+
+def map_file(path: Path, tensors: Iterable[Tensor]) -> mmap.mmap:
+    """The bytes of the file, in which these tensors were found. A page that is written to is copied first.
+
+    Raises CheckpointError if the file cannot be mapped or holds other tensors by now.
+    """
+    try:
+        with open(path, "rb") as file:
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:  # ValueError: an empty file
+        raise CheckpointError(f"{path}: cannot be mapped: {error}") from error
+    found = read_header(path)
+    if any(found.get(tensor.name) != tensor for tensor in tensors):
+        raise CheckpointError(f"{path}: was replaced while it was loaded; load it again")
+    return memory
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
@@ -164,7 +189,7 @@ def write(
         begin, end = end, end + 4 * array.size
         header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [begin, end]}
     raw = json.dumps(header, separators=(",", ":")).encode()
-    raw += b" " * (-len(raw) % 8)  # aligns the data
+    raw += b" " * (-(8 + len(raw)) % CACHE_LINE)  # aligns the data
     _parse_header(raw, Path("the file to be written"))
     file.write(len(raw).to_bytes(8, "little") + raw)
     for _, array in tensors:

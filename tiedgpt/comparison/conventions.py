@@ -17,7 +17,6 @@ import numpy as np
 from ..checkpoints.names import MODELS
 from ..config import Config
 from ..errors import ArgumentError, short_repr
-from ..fast.memory import weight_order
 from ..model import GPT2, Array
 from ..parameters import Parameters, parameter_shapes
 
@@ -203,8 +202,5 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
     if not any(name.endswith("bias") for name in arrays):
         shapes = parameter_shapes(config).items()
         arrays |= {name: np.zeros(shape, np.float32) for name, shape in shapes if name.endswith("bias")}
-    parameters = {
-        name: np.asarray(array, dtype, order=weight_order(name, array.shape))
-        for name, array in arrays.items()
-    }
+    parameters = {name: np.asarray(array, dtype, order="C") for name, array in arrays.items()}
     return GPT2(config, parameters)

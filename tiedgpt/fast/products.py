@@ -2,10 +2,8 @@
 
 For one row, BLAS reads the weights in place. For more rows it first copies ("packs") the whole matrix into
 blocks that suit its kernels. For hundreds of rows the copy pays; for a few rows it takes longer than the
-product. So the matrix is viewed as a stack of small matrices, a block of outputs each, and one np.matmul
-multiplies all of them. OpenBLAS with AVX-512 does not pack small products. With other kernels each block is
-multiplied by one row after the other: it comes from memory for the first row and from the processor's cache
-for the next rows. Two threads take half of the stack each.
+product. So the matrix is viewed as a grid of small matrices, and one np.matmul multiplies all of them.
+OpenBLAS with AVX-512 does not pack small products. Two threads take half of the grid's columns each.
 """
 
 import math
@@ -15,56 +13,58 @@ import numpy as np
 from . import blas, threads
 
 MIN_WEIGHT = 2**18  # elements: a smaller matrix is packed quickly
-SMALL = 800_000  # multiplications: OpenBLAS packs products of a million, and some that are a little smaller
-MAX_OUTPUTS = 64  # of a small product
-BLOCK = 2**16  # elements of a matrix that is multiplied row by row: 256 kB, which a core's cache holds
+INPUTS, OUTPUTS = 128, 128  # of a small matrix in row order: for 32 rows, half a million multiplications
+COLUMN_OUTPUTS = 16  # of a small matrix in column order, which has all inputs
+MIN_INPUTS = 32  # smaller blocks take longer than packing
 
 
 def most_rows() -> int:
-    """The most rows for which a stack takes less time than packing, as measured on two cores.
+    """The most rows for which a grid takes less time than packing, as measured on two cores.
 
-    1 if BLAS has more than MAX_THREADS threads: two would leave most cores idle.
+    1 with kernels that pack, and if BLAS has more than MAX_THREADS threads: two would leave most cores idle.
     """
     n = blas.blas_threads()
-    if n is None or n > threads.MAX_THREADS:
-        return 1
-    return 32 if blas.has_small_kernels() else 4
+    return 32 if n is not None and n <= threads.MAX_THREADS and blas.has_small_kernels() else 1
 
 
 def product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, in], [in, out] -> [R, out]
     """rows @ weight."""
-    R = len(rows)
-    in_columns = weight.flags.f_contiguous  # in memory, the weights of one output are side by side
-    if in_columns and R > 1 and weight.size >= MIN_WEIGHT and most_rows() >= R:
-        return stacked_product(rows, weight)
+    R, size = rows.shape
+    in_columns = weight.flags.f_contiguous  # as wte.T is
+    if R > 1 and weight.size >= MIN_WEIGHT and R <= most_rows():
+        inputs = size if in_columns else math.gcd(size, INPUTS)
+        if inputs >= MIN_INPUTS:
+            return grid_product(rows, weight, inputs, COLUMN_OUTPUTS if in_columns else OUTPUTS)
     # OpenBLAS multiplies few rows by a matrix in column order faster with both sides transposed: 1.5 times
     # for 32 rows.
     return (weight.T @ rows.T).T if R <= 64 and in_columns else rows @ weight
 
 
-def stacked_product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, in], [in, out] -> [R, out]
-    """rows @ weight, as a stack of products that OpenBLAS does not pack. `weight` is in column order."""
-    (R, size), outputs = rows.shape, weight.shape[1]
-    small = blas.has_small_kernels()
-    n = min(MAX_OUTPUTS, max(8, SMALL // (R * size) // 8 * 8)) if small else max(1, BLOCK // size)
-    whole = outputs // n * n
-    dtype = np.result_type(rows, weight)
-    out = np.empty((outputs, R), dtype)
-    if small:
-        stack = weight.T[:whole].reshape(-1, n, size)  # a view
-        columns = rows.T  # [in, R]; as a view, 2 to 4 rows take less time than with a copy
-        results = out[:whole].reshape(-1, n, R)
-    else:  # one product for each block and row
-        stack = weight.T[:whole].reshape(-1, 1, n, size)
-        columns = rows[:, :, None]  # [R, in, 1]
-        results = np.empty((len(stack), R, n, 1), dtype)  # np.matmul follows the order of its output
-    half = math.ceil(len(stack) / 2)
+def grid_product(  # [R, in], [in, out] -> [R, out]
+    rows: np.ndarray, weight: np.ndarray, inputs: int, outputs: int
+) -> np.ndarray:
+    """rows @ weight, as a sum of products by matrices [inputs, outputs] that OpenBLAS does not pack.
+
+    `inputs` divides the rows' length.
+    """
+    R, (size, end) = len(rows), weight.shape
+    whole = end // outputs * outputs
+    grid = weight[:, :whole].reshape(size // inputs, inputs, -1, outputs).swapaxes(1, 2)  # a view
+    columns = rows.reshape(R, -1, 1, inputs).transpose(1, 2, 0, 3)  # [in / inputs, 1, R, inputs]
+    terms = np.empty((len(grid), R, end), np.result_type(rows, weight))
+    blocks = terms[:, :, :whole].reshape(len(grid), R, -1, outputs).swapaxes(1, 2)
+    out = terms[0] if len(grid) == 1 else np.empty_like(terms[0])
+    middle = math.ceil(whole / outputs / 2)
+
+    def half(part: slice, part_outputs: slice) -> None:
+        np.matmul(columns, grid[:, part], out=blocks[:, part])
+        if len(grid) > 1:
+            np.add.reduce(terms[:, :, part_outputs], axis=0, out=out[:, part_outputs])
+
     threads.in_two_threads(
-        lambda: np.matmul(stack[:half], columns, out=results[:half]),
-        lambda: np.matmul(stack[half:], columns, out=results[half:]),
+        lambda: half(slice(middle), slice(middle * outputs)),
+        lambda: half(slice(middle, None), slice(middle * outputs, whole)),
     )
-    if not small:
-        out[:whole].reshape(-1, n, R)[...] = results[..., 0].swapaxes(1, 2)
-    if whole < outputs:
-        np.matmul(weight.T[whole:], rows.T, out=out[whole:])
-    return out.T
+    if whole < end:
+        np.matmul(rows, weight[:, whole:], out=out[:, whole:])
+    return out

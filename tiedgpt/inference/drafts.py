@@ -14,7 +14,6 @@ import numpy as np
 
 from ..config import Config
 from ..errors import ArgumentError, TiedGPTError, short_repr
-from ..fast import blas
 from ..fast.products import most_rows
 from ..model import GPT2, unembed
 from ..parameters import count_parameters
@@ -49,7 +48,7 @@ def step_time(rows: int) -> float:
         return 1.0
     if rows > most_rows():
         return 2.0 + 0.055 * rows
-    return 1.3 + 0.125 * rows if blas.has_small_kernels() else 1.4 + 0.12 * rows
+    return 1.3 + 0.125 * rows
 
 
 def guess_count(rates: list[float], time: float, batch: int) -> int:

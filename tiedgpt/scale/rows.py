@@ -199,7 +199,7 @@ def open_job(directory: str) -> Job:
                 raise TiedGPTError(f"{path}: this worker has another model there than the run")
             single_thread()
             try:
-                model = load_model(path, settings["head"], mapped=True)
+                model = load_model(path, settings["head"])
             except (CheckpointError, OSError):  # a cache directory that cannot be written
                 model = load_model(path, settings["head"])
             _jobs[directory] = Job(Path(directory), plan, model, tokenizer)

@@ -32,7 +32,6 @@ from ..errors import (
     short_repr,
 )
 from ..fast.blas import one_blas_thread
-from ..fast.memory import keep_freed_memory
 from ..fast.threads import cores, training_threads
 from ..inference.evaluation import token_losses
 from ..model import GPT2
@@ -144,7 +143,6 @@ class Trainer:
         with {"step": 0, "val_loss": ...}. `progress` is called during an evaluation with the number of
         held-out tokens read since the last call. Raises TiedGPTError when a loss or a gradient is not finite.
         """
-        keep_freed_memory()
         if self.best is None:
             yield {"step": 0, "val_loss": self.evaluate(progress)}
         with ThreadPoolExecutor(max(len(self._rows), cores())) as pool:
