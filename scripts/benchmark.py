@@ -4,6 +4,7 @@
     python scripts/benchmark.py --model DIR --json FILE     # your checkpoint; FILE gets every measurement
     python scripts/benchmark.py --sizes --plot FILE         # also random 355M and 774M models; a picture
     python scripts/benchmark.py --markdown scripts/README.md    # also replace the table in that file
+    python scripts/benchmark.py --beside DIR                # beside another checkout of tiedgpt, and it alone
 
 Columns are the libraries that are installed, of these: `pip install torch transformers`, `pip install
 ctranslate2`, `pip install llama-cpp-python gguf`, `pip install openvino`. With all of them a run takes about
@@ -29,6 +30,7 @@ depend on their values; the row that starts from text needs a checkpoint with a 
     all logits                     the logits after each token of a text
     score                          the loss of a text, by Hugging Face's recipe for perplexity
     load                           from files in the page cache
+    import to first logits         in a new process, for a prompt of one token
     --version, first token         whole processes; the second one from Enter to the first token's text
     peak memory                    of a process that loads the model and generates 20 tokens
     training step                  forward, backward, clipping and AdamW, without dropout, for other models
@@ -61,7 +63,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmark_sides import REDUCED, SIDES, TRAINING_SIDES, TRAININGS, seconds
+from benchmark_sides import REDUCED, SIDES, TRAINING_SIDES, TRAININGS, Checkout, seconds
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,7 +72,7 @@ VOCABULARIES = ("merges.txt", "vocab.bpe", "tokenizer.json")
 PAUSE = 0.1  # seconds before each measurement, so that the other libraries' threads stop spinning
 PROMPT, NEW = 10, 64  # tokens, for decoding
 BATCHES = (2, 4, 8, 16, 32)  # sequences in a step
-PROMPTS = (128, 512, 1023)  # tokens
+PROMPTS = (32, 64, 128, 512, 1023)  # tokens
 GPT2_ARITHMETIC = {
     "activation_function": "gelu_new",
     "scale_attn_weights": True,
@@ -96,6 +98,15 @@ tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
 prompt = tokenizer(sys.argv[2], return_tensors="pt")
 print(tokenizer.decode(model.generate(**prompt, do_sample=False, max_new_tokens=1)[0, -1:]))
+"""
+
+
+FIRST_LOGITS = """
+import sys, time
+start = time.perf_counter()
+import tiedgpt
+tiedgpt.load_model(sys.argv[1])([0])
+print(time.perf_counter() - start)
 """
 
 
@@ -171,11 +182,12 @@ class Converter:
         self.convert = side.convert
 
 
-def run(*command: str) -> None:
-    """Run Python with these arguments, from start to exit. Raises Failure."""
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
+def run(*command: str, checkout: str | Path = ROOT) -> str:
+    """Run Python with these arguments, from start to exit, and return what it prints. Raises Failure."""
+    done = subprocess.run([sys.executable, *command], cwd=checkout, capture_output=True, text=True)
     if done.returncode:
         raise Failure(one_line(done.stderr))
+    return done.stdout
 
 
 # Rows
@@ -396,6 +408,12 @@ def process_rows(bench: Bench, notes: list[str]) -> list[Row]:
     """Rows of whole processes."""
     command = partial(run, "-m", "tiedgpt")
     rows = [Row("--version", "s", {"tiedgpt": lambda: seconds(partial(command, "--version"))})]
+    logits = Row("import to first logits", "s")
+    for side, checkout in (("tiedgpt", ROOT), ("beside", os.environ.get("TIEDGPT_BESIDE"))):
+        if checkout:
+            first = partial(run, "-c", FIRST_LOGITS, bench.directory, checkout=checkout)
+            logits.turns[side] = lambda first=first: float(first())
+    rows.append(logits)
     if any((Path(bench.directory) / name).is_file() for name in VOCABULARIES):
         generate = ("generate", "--greedy", "-n", "1", "--model", bench.directory, TEXT)
         turns = {"tiedgpt": lambda: seconds(partial(command, *generate))}
@@ -584,6 +602,12 @@ def main() -> None:
     parser.add_argument(
         "--threads", metavar="N", type=positive, default=os.cpu_count(), help="default: all cores"
     )
+    parser.add_argument(
+        "--beside",
+        metavar="DIR",
+        type=os.path.abspath,
+        help="measure only another checkout of tiedgpt beside",
+    )
     args = parser.parse_args()
     if args.plot and not find_spec("matplotlib"):
         parser.error("--plot needs matplotlib: pip install -e '.[plot]'")
@@ -594,7 +618,10 @@ def main() -> None:
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error")
     sys.path.insert(0, str(ROOT))  # this checkout, even if another tiedgpt is installed
     sides = {name: side for name, side in SIDES.items() if side.is_installed()}
-    if absent := [name for name in SIDES if name not in sides]:
+    if args.beside:
+        os.environ["TIEDGPT_BESIDE"] = args.beside
+        sides = {"tiedgpt": SIDES["tiedgpt"], "beside": Checkout}
+    if absent := [name for name in SIDES if name not in sides and not args.beside]:
         notes.append(f"not installed: {', '.join(absent)}")
     if hasattr(os, "getloadavg"):  # not on Windows
         notes.append(f"load average before the run: {os.getloadavg()[0]:.1f}")

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from importlib import import_module
@@ -111,7 +111,7 @@ class TiedGPT(Limits):
     modules = ("numpy",)
 
     def __init__(self, directory: str) -> None:
-        # tiedgpt sets how long OpenBLAS's threads keep a core busy, if it is imported before NumPy.
+        import_module("tiedgpt.fast").tune()  # before NumPy is imported, as the command line does
         self.tiedgpt, self.np = import_module("tiedgpt"), import_module("numpy")
         self.generation, self.drafts = map(
             import_module, ("tiedgpt.inference.generation", "tiedgpt.inference.drafts")
@@ -802,6 +802,42 @@ class OpenVINO(Side):
         array = [self.np.array([ids])]
         infer = self.prompt_request.infer
         return second_call_ms(lambda: infer(array, share_inputs=True, share_outputs=True))
+
+
+class Checkout(Side):
+    """Another checkout of tiedgpt, in the folder $TIEDGPT_BESIDE, by the names that do not change."""
+
+    def __init__(self, directory: str) -> None:
+        sys.path.insert(0, os.environ["TIEDGPT_BESIDE"])
+        self.tiedgpt = import_module("tiedgpt")
+        with suppress(ImportError, AttributeError):  # older ones do this when they are imported
+            import_module("tiedgpt.fast").tune()
+        self.directory = directory
+        self.model = self.tiedgpt.load_model(directory, head="tied")
+
+    def about(self) -> dict[str, str]:
+        return {"beside": os.environ["TIEDGPT_BESIDE"]}
+
+    def load(self) -> float:
+        return seconds(lambda: self.tiedgpt.load_model(self.directory))
+
+    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        return self.decode_batch(ids, n, 1)
+
+    def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
+        rows: Any = prompts(ids, batch)
+        cache, times, first = self.model.new_cache(batch, len(ids) + n), [], []
+        for _ in range(n):
+            rows = self.model(rows, cache)[:, -1].argmax(axis=1)[:, None]
+            first.append(int(rows[0, 0]))
+            times.append(time.perf_counter())
+        return ms_per_step(times), first
+
+    def prompt(self, ids: list[int]) -> float:
+        final = getattr(self.model, "final", None) or self.model.hidden
+        return second_call_ms(
+            lambda: final([ids], self.model.new_cache(capacity=len(ids)))[:, -1] @ self.model.W_U
+        )
 
 
 SIDES: dict[str, type[Any]] = {

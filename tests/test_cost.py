@@ -12,7 +12,7 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2
 from tiedgpt.checkpoints import load_model, save_model
-from tiedgpt.fast import blas, products
+from tiedgpt.fast import products
 from tiedgpt.fast import threads as fast_threads
 from tiedgpt.inference.generation import next_logits
 from tiedgpt.prefill import PIECE_TOKENS, QUERY_TOKENS
@@ -102,12 +102,11 @@ def test_a_step_reads_every_weight_once_whatever_the_batch(loaded, B):
     assert sum(operation.weights > 0 for operation in operations) == MATRICES
 
 
-@pytest.mark.parametrize(("B", "small_kernels"), [(2, True), (8, True), (32, True), (2, False), (4, False)])
-def test_stacks_of_products_read_every_weight_once(loaded, B, small_kernels, monkeypatch):
+@pytest.mark.parametrize("B", [2, 8, 32])
+def test_grids_of_products_read_every_weight_once(loaded, B, monkeypatch):
     monkeypatch.setattr(products, "MIN_WEIGHT", 0)
-    monkeypatch.setattr(products, "BLOCK", 2**12)
-    monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
-    monkeypatch.setattr(blas, "blas_threads", lambda: 2)
+    monkeypatch.setattr(products, "MIN_INPUTS", 1)
+    monkeypatch.setattr(products, "most_rows", lambda: 32)
     model, operations = watched(loaded)
     cache = read_a_prompt(model, B)
     operations.clear()

@@ -1,89 +1,118 @@
-"""load_model(mapped=True): the same weights and bits, read-only, from one file that all processes share."""
+"""The parameters are views of the mapped file: it is never written to, and may be replaced."""
 
+import mmap
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import CONFIG, random_model
 
 import tiedgpt
-from tiedgpt.checkpoints import huggingface
+from tiedgpt.checkpoints import huggingface, open_checkpoint, safetensors
 from tiedgpt.errors import CheckpointError
+from tiedgpt.training.loop import Settings, Trainer
 
 IDS = list(range(50))
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "tiedgpt" / ".mapped"
+def buffer(array: np.ndarray) -> object:
+    """What the array is a view of in the end."""
+    while isinstance(array, np.ndarray) and array.base is not None:
+        array = array.base
+    return array
 
 
-@pytest.mark.parametrize("head", [None, "tied", "untied"])
-@pytest.mark.parametrize("own", ["tied", "untied"])
-def test_a_mapped_model_is_the_model(tmp_path, own, head):
-    tiedgpt.save_model(random_model(CONFIG.with_head(own)), None, tmp_path / "model")
-    model = tiedgpt.load_model(tmp_path / "model", head)
-    for mapped in (tiedgpt.load_model(tmp_path / "model", head, mapped=True) for _ in range(2)):
-        assert mapped.config == model.config
-        np.testing.assert_array_equal(mapped(IDS), model(IDS))
-        for name, array in mapped.parameters.items():
-            np.testing.assert_array_equal(array, model.parameters[name])
-            assert array.strides == model.parameters[name].strides, name
-            assert array.__array_interface__["data"][0] % 4096 == 0
-            assert not array.flags.writeable
-        trained = mapped.untie() if mapped.config.tied else mapped.tie()
-        assert trained.config.head != mapped.config.head
+@pytest.fixture(params=["tied", "untied"])
+def saved(request, tmp_path):
+    """A model and the file that it was saved to."""
+    model = random_model(CONFIG.with_head(request.param))
+    tiedgpt.save_model(model, None, tmp_path / "model")
+    return model, tmp_path / "model" / "model.safetensors"
 
 
-def test_the_file_is_written_once_and_again_for_another_checkpoint(checkpoint, cache, tmp_path, monkeypatch):
-    loads, load = [], huggingface.Checkpoint.load
-    monkeypatch.setattr(huggingface.Checkpoint, "load", lambda *rest: loads.append(rest) or load(*rest))
-    for _ in range(3):
-        tiedgpt.load_model(checkpoint, mapped=True)
-    assert len(loads) == 1
-    tiedgpt.load_model(checkpoint, "untied", mapped=True)
-    assert len(loads) == 2
-    for seed in (1, 2):  # the same path
-        model = random_model(CONFIG, seed=seed)
-        tiedgpt.save_model(model, None, tmp_path / "model")
-        mapped = tiedgpt.load_model(tmp_path / "model", mapped=True)
-        np.testing.assert_array_equal(mapped.W_E, model.W_E)
-    assert len(loads) == 4
-    assert sorted(os.listdir(next(cache.iterdir()))) == ["weights"]
-    assert len(os.listdir(cache)) == 4
+def move_data(file, spaces: int) -> None:
+    """Let the data start so many bytes later."""
+    content = file.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = (size + spaces).to_bytes(8, "little") + content[8 : 8 + size] + b" " * spaces
+    file.write_bytes(header + content[8 + size :])
 
 
-def test_a_file_of_another_size_is_an_error(checkpoint, cache):
-    tiedgpt.load_model(checkpoint, mapped=True)
-    [path] = cache.glob("*/weights")
-    with open(path, "ab") as file:
-        file.write(b"x")
-    with pytest.raises(CheckpointError, match="remove this folder"):
-        tiedgpt.load_model(checkpoint, mapped=True)
+@pytest.mark.parametrize(
+    ("how", "mapped"),
+    [("", True), ("later", True), ("unaligned", False), ("copy", False), ("Windows", False), ("old", True)],
+)
+def test_mapped_where_it_can_be(saved, how, mapped, monkeypatch):
+    model, file = saved
+    if how in ("later", "unaligned"):
+        move_data(file, 4 if how == "later" else 3)
+    if how == "Windows":
+        monkeypatch.setattr(huggingface.os, "name", "nt")
+    if how == "old":  # as on systems without these kinds of advice
+        monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)
+        monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    loaded = open_checkpoint(file).load(copy=how == "copy")
+    monkeypatch.undo()
+    assert loaded.config == model.config
+    for name, array in loaded.parameters.items():
+        np.testing.assert_array_equal(array, model.parameters[name])
+        assert isinstance(buffer(array), mmap.mmap) == mapped, name
+        assert array.flags.carray, name  # writeable, aligned, in row order
+    np.testing.assert_allclose(loaded(IDS), model(IDS), atol=1e-4)
+    other = loaded.untie() if loaded.config.tied else loaded.tie()
+    assert np.shares_memory(other.W_U, other.W_E) == other.config.tied
 
 
-def test_processes_that_start_at_once_share_one_file(checkpoint, cache):
-    code = "import sys, tiedgpt; print(float(tiedgpt.load_model(sys.argv[1], mapped=True)([1, 2]).sum()))"
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code, checkpoint], stdout=subprocess.PIPE) for _ in range(4)
-    ]
-    outputs = {process.communicate(timeout=60)[0] for process in processes}
-    assert len(outputs) == 1
-    assert float(outputs.pop()) == pytest.approx(float(tiedgpt.load_model(checkpoint)([1, 2]).sum()))
-    assert len(list(cache.iterdir())) == 1
+def test_what_is_written_to_parameters_stays_in_the_model(saved):
+    _, file = saved
+    before, first, second = file.read_bytes(), tiedgpt.load_model(file), tiedgpt.load_model(file)
+    for array in first.parameters.values():
+        array[...] = 7
+    logits = second(IDS, edit={"mlp.0.out": np.zeros_like})
+    if not second.config.tied:
+        trainer = Trainer(
+            second, np.arange(200), np.arange(50), Settings(steps=1, batch=2, context=9), "head"
+        )
+        list(trainer.run())
+        assert buffer(trainer.model.W_U) is not buffer(second.W_U)
+    np.testing.assert_array_equal(tiedgpt.load_model(file)(IDS, edit={"mlp.0.out": np.zeros_like}), logits)
+    assert file.read_bytes() == before
+
+
+def test_a_file_may_be_replaced_while_it_is_mapped(saved):
+    """By save_model, even over the model's own file, and by one of the same size and time."""
+    model, file = saved
+    times = os.stat(file).st_atime_ns, os.stat(file).st_mtime_ns
+    old = tiedgpt.load_model(file)
+    new = random_model(model.config, seed=1)
+    tiedgpt.save_model(new, None, file.parent)
+    os.utime(file, ns=times)
+    np.testing.assert_array_equal(old.W_E, model.W_E)
+    np.testing.assert_array_equal(tiedgpt.load_model(file).W_E, new.W_E)
+    tiedgpt.save_model(old, None, file.parent)
+    np.testing.assert_array_equal(tiedgpt.load_model(file).W_E, model.W_E)
+
+
+def test_a_file_that_is_replaced_before_it_is_mapped_is_an_error(saved):
+    _, file = saved
+    checkpoint = open_checkpoint(file)
+    move_data(file, 64)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: was replaced while it was loaded"):
+        checkpoint.load()
+    file.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be mapped"):
+        checkpoint.load()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_a_second_process_adds_little_memory(cache, tmp_path):
+def test_processes_share_the_pages(tmp_path):
     """Pages that it reads but shares do not count as its own."""
     config = tiedgpt.Config(vocab_size=20_000, n_embd=512, n_layer=2, n_head=8)  # 68 MB
     tiedgpt.save_model(tiedgpt.GPT2.random(config), None, tmp_path / "model")
     code = (
-        "import sys, tiedgpt; model = tiedgpt.load_model(sys.argv[1], mapped=sys.argv[2] == 'mapped'); "
+        "import sys, tiedgpt; model = tiedgpt.load_model(sys.argv[1], copy=sys.argv[2] == 'copied'); "
         "model([1] * 20); lines = open('/proc/self/smaps_rollup').read().splitlines(); "
         "print(sum(int(line.split()[1]) for line in lines if line.startswith('Private')) // 1024)"
     )
@@ -92,8 +121,21 @@ def test_a_second_process_adds_little_memory(cache, tmp_path):
         arguments = [sys.executable, "-c", code, str(tmp_path / "model"), how]
         return int(subprocess.run(arguments, capture_output=True, check=True).stdout)
 
-    tiedgpt.load_model(tmp_path / "model", mapped=True)
-    # This process maps the pages too, so they are shared.
-    model = tiedgpt.load_model(tmp_path / "model", mapped=True)
+    model = tiedgpt.load_model(tmp_path / "model")
     assert all(np.isfinite(array).all() for array in model.parameters.values())
     assert private("copied") - private("mapped") > 60
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "22"), ("26", "26")])
+def test_only_tune_changes_the_environment(monkeypatch, before, after):
+    """OpenBLAS reads the variable when NumPy is imported, which neither of them does."""
+    name = "OPENBLAS_THREAD_TIMEOUT"
+    monkeypatch.delenv(name, raising=False)
+    if before:
+        monkeypatch.setenv(name, before)
+    code = (
+        "import os, sys; old = dict(os.environ); import tiedgpt.fast; assert os.environ == old; "
+        f"tiedgpt.fast.tune(); print(os.environ['{name}'], 'numpy' in sys.modules)"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.split() == [after, "False"]

@@ -1,5 +1,6 @@
 """Few rows times a weight: the numbers of one matrix product, from any thread and in a forked process."""
 
+import math
 import os
 import signal
 import threading
@@ -11,15 +12,13 @@ from tiedgpt.fast import blas, products, threads
 from tiedgpt.fast.products import product
 
 
-@pytest.fixture(autouse=True, params=["small products", "row by row"])
-def small_kernels(request, monkeypatch) -> bool:
-    """Stacks whatever the machine and the matrix; a pair of threads."""
-    small = request.param == "small products"
+@pytest.fixture(autouse=True)
+def grids(monkeypatch):
+    """Grids whatever the machine and the matrix; a pair of threads."""
     monkeypatch.setattr(products, "MIN_WEIGHT", 0)
+    monkeypatch.setattr(products, "MIN_INPUTS", 1)
     monkeypatch.setattr(products, "most_rows", lambda: 32)
-    monkeypatch.setattr(blas, "has_small_kernels", lambda: small)
     monkeypatch.setattr(threads, "reading_threads", lambda: 2)
-    return small
 
 
 def case(rows, size, outputs, order="F", dtype=np.float64):
@@ -50,34 +49,23 @@ def test_rows_that_do_not_lie_side_by_side():
     np.testing.assert_allclose(product(x[::2, ::-1], weight), x[::2, ::-1] @ weight, rtol=1e-10, atol=1e-10)
 
 
-def test_each_output_is_computed_once(monkeypatch, small_kernels):
-    """The stack and its remainder cover the weight, in blocks that are not packed or that a cache holds."""
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_each_weight_is_read_once_in_matrices_that_are_not_packed(monkeypatch, order):
     seen, matmul = [], np.matmul
     monkeypatch.setattr(
         np, "matmul", lambda a, b, out: seen.append((a.shape, b.shape)) or matmul(a, b, out=out)
     )
-    product(*case(4, 768, 5003))
-    assert sum(shape[-2] * (shape[0] if len(shape) > 2 else 1) for shape, _ in seen) == 5003
-    stacks = [shape for shape, _ in seen if len(shape) > 2]
-    assert len(stacks) == 2
-    for *_, n, size in stacks:
-        assert n * size * 4 <= products.SMALL if small_kernels else n * size <= products.BLOCK
-
-
-@pytest.mark.parametrize("small_kernels", ["row by row"], indirect=True)
-def test_a_block_is_multiplied_by_all_rows_before_the_next_block(monkeypatch, small_kernels):
-    """np.matmul goes through the axes in the order of its output's memory: blocks first, then rows."""
-    outs, matmul = [], np.matmul
-    monkeypatch.setattr(np, "matmul", lambda a, b, out: outs.append(out) or matmul(a, b, out=out))
-    product(*case(4, 768, 5003))
-    assert all(out.strides[0] > out.strides[1] > out.strides[2] for out in outs if out.ndim == 4)
+    product(*case(32, 768, 5003, order))
+    assert sum(math.prod(shape) for _, shape in seen) == 768 * 5003
+    grids = [shape for _, shape in seen if len(shape) > 2]
+    assert len(grids) == 2
+    assert all(32 * inputs * outputs < 10**6 for *_, inputs, outputs in grids)
 
 
 @pytest.mark.parametrize(
-    ("blas_threads", "kernels", "most"),
-    [(2, True, 32), (2, False, 4), (1, False, 4), (16, True, 1), (None, True, 1)],
+    ("blas_threads", "kernels", "most"), [(2, True, 32), (2, False, 1), (16, True, 1), (None, True, 1)]
 )
-def test_stacks_are_used_where_they_were_measured(blas_threads, kernels, most, monkeypatch):
+def test_grids_are_used_where_they_were_measured(blas_threads, kernels, most, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(blas, "blas_threads", lambda: blas_threads)
     monkeypatch.setattr(blas, "has_small_kernels", lambda: kernels)

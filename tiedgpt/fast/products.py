@@ -31,7 +31,7 @@ def product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, in], [in
     """rows @ weight."""
     R, size = rows.shape
     in_columns = weight.flags.f_contiguous  # as wte.T is
-    if R > 1 and weight.size >= MIN_WEIGHT and R <= most_rows():
+    if R > 1 and weight.size >= MIN_WEIGHT and most_rows() >= R:
         inputs = size if in_columns else math.gcd(size, INPUTS)
         if inputs >= MIN_INPUTS:
             return grid_product(rows, weight, inputs, COLUMN_OUTPUTS if in_columns else OUTPUTS)
