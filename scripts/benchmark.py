@@ -411,8 +411,7 @@ def process_rows(bench: Bench, notes: list[str]) -> list[Row]:
     logits = Row("import to first logits", "s")
     for side, checkout in (("tiedgpt", ROOT), ("beside", os.environ.get("TIEDGPT_BESIDE"))):
         if checkout:
-            first = partial(run, "-c", FIRST_LOGITS, bench.directory, checkout=checkout)
-            logits.turns[side] = lambda first=first: float(first())
+            logits.turns[side] = partial(first_logits, bench.directory, checkout)
     rows.append(logits)
     if any((Path(bench.directory) / name).is_file() for name in VOCABULARIES):
         generate = ("generate", "--greedy", "-n", "1", "--model", bench.directory, TEXT)
@@ -423,6 +422,10 @@ def process_rows(bench: Bench, notes: list[str]) -> list[Row]:
     else:
         notes.append("no row for the first token: the checkpoint has no vocabulary")
     return rows
+
+
+def first_logits(directory: str, checkout: str | Path) -> float:  # s
+    return float(run("-c", FIRST_LOGITS, directory, checkout=checkout))
 
 
 def peak_memory(side: type[Any], path: str, ids: list[int]) -> float:  # MB

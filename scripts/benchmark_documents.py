@@ -188,7 +188,7 @@ def workers(_large: bool) -> None:
 
 PROCESS = """
 import sys, tiedgpt
-model = tiedgpt.load_model(sys.argv[1], mapped=sys.argv[2] == "mapped")
+model = tiedgpt.load_model(sys.argv[1], copy=sys.argv[2] == "copied")
 model(list(range(100)))
 print("ready", flush=True)
 sys.stdin.read()
@@ -203,7 +203,7 @@ def memory(_large: bool) -> None:
         del model
         for how in ("copied", "mapped"):
             command = [sys.executable, "-c", PROCESS, folder, how]
-            environment = {**os.environ, "XDG_CACHE_HOME": folder, "OPENBLAS_NUM_THREADS": "1"}
+            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
             processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(4)]
             for process in processes:
