@@ -73,12 +73,12 @@ WORKER_MEMORY = 1 << 29  # bytes that a worker may take beyond what it has when 
 CODES = (0, 1, 2, 129, 130, 141, 143)
 TEXT = "".join(f"Each of {n} tokens was read {n * n} times, and not once too often.\n" for n in range(40))
 NAME = "someone/tiny"
-TRAIN = "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --n-ctx 8 --vocab-size 260 --batch 2 "
+TRAIN = "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 --batch 2 "
 COMMANDS = {  # each runs in an empty directory beside the models; the first five write files
     "save": "save out ../bytes ../bytes-untied ../bytes",
     "untie": "untie ../bytes out",
     "tie": "tie ../bytes-untied out",
-    "train": TRAIN + "--threads 1 --steps 6 --eval-every 2",
+    "train": TRAIN + "--steps 6 --eval-every 2",
     "download": f"download {NAME}",
     "generate": "generate -m ../bytes -n 50 a",
     "score": "score -m ../bytes ../text",
@@ -189,7 +189,7 @@ class CommandLines:
 
     USUAL = ("bytes", "bytes-untied", "tiny", "text", "new", "1", "2", "3", "0.5", "tied", "Each of")
     LARGE = ("1e18", "999999999999", "2147483648")  # not for a number of steps, which may be as large
-    SLOW = ("-n", "--steps", "--accumulate")
+    SLOW = ("-n", "--steps")
 
     def __init__(self, place: Path) -> None:
         os.chdir(place)
@@ -198,8 +198,7 @@ class CommandLines:
 
     def __call__(self, rng: random.Random, number: int) -> Iterator[Problem]:
         command = rng.choice([name for name in COMMANDS if name != "save"])
-        parser: Any = cli.build_parser([command])
-        actions = parser._subparsers._group_actions[0].choices[command]._actions
+        actions = cli.parsers(command)[command]._actions
         argv = [command if rng.randrange(20) else rng.choice(HOSTILE)]
         for action in rng.sample(actions, rng.randrange(min(6, len(actions)))):
             argv += rng.sample(action.option_strings, min(1, len(action.option_strings)))

@@ -4,6 +4,7 @@ import argparse
 import ast
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -22,8 +23,9 @@ from conftest import CONFIG, SLOW_CONFIG, assert_one_error_line, command, random
 
 import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
-from tiedgpt.cli.common import Progress, count, dropout_rate, fraction, positive_float, positive_int
-from tiedgpt.cli.study import GROUPS
+from tiedgpt.cli import common
+from tiedgpt.cli.terminal import Progress
+from tiedgpt.errors import ABOVE_0, FRACTION, RATE, Range
 from tiedgpt.study import look_up
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.calibrated import calibrated_paths
@@ -31,6 +33,7 @@ from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import direct_path
 from tiedgpt.study.dynamics import effective_rank
 from tiedgpt.study.gradients import batch_gradients
+from tiedgpt.study.readings import GROUPS
 from tiedgpt.study.similarity import embeddings
 from tiedgpt.study.swap import losses
 from tiedgpt.study.symmetry import jsd_floor, text_asymmetry
@@ -88,7 +91,6 @@ def test_the_calculator_gives_the_figures_people_quote(run, total, percent):
     ("arguments", "message"),
     [
         (["--vocab", "50000"], "both --vocab and --dim are needed"),
-        (["--total", "7e9"], "both --vocab and --dim are needed"),
         (["--vocab", "5", "--dim", "5", "--model", "gpt2"], "give one or the other"),
         (["--vocab", "1.5", "--dim", "5"], "--vocab: expected a whole number of at least 1, got '1.5'"),
         (["--vocab", "0", "--dim", "5"], "--vocab: expected a whole number of at least 1, got '0'"),
@@ -209,8 +211,8 @@ def text_file(tmp_path):
 def assert_alike(numbers, expected):
     """The same names, with the same numbers up to float32's rounding, or None."""
     assert numbers.keys() == expected.keys()
-    for name, number in expected.items():
-        assert numbers[name] == (number if number is None else pytest.approx(number, rel=1e-4)), name
+    for name, x in expected.items():
+        assert numbers[name] == (x if x is None else pytest.approx(x, rel=1e-4)), name
 
 
 def test_study_json(run, checkpoint, untied_checkpoint, text_file):
@@ -394,47 +396,26 @@ def test_lens(run, checkpoint, untied_checkpoint, monkeypatch):
     assert [token for piece in pieces for token in piece] == whole[0].split()
 
 
-def test_next_by_paths(run, checkpoint, text_file, monkeypatch):
-    code, out, err = run("next", "-m", checkpoint, "--paths", "a", "b", "--corpus", text_file, "--json")
+def test_next_by_paths(run, checkpoint, untied_checkpoint, monkeypatch):
+    arguments = ("next", "-m", checkpoint, "--paths", "a")
+    code, out, err = run(*arguments, "--json")
     assert (code, err) == (0, "")
     document = json.loads(out)
     model = tiedgpt.load_model(checkpoint)
-    a, b = (report["id"] for report in document["tokens"])
-    logits = model([a])[0]
-    following = document["tokens"][0]["next"]
-    assert list(following) == ["raw", "normed", "mlp0", "model", "corpus"]
-    assert [row["id"] for row in following["model"]] == np.argsort(-logits)[:10].tolist()
-    assert following["model"][0]["logit"] == pytest.approx(logits.max(), rel=1e-4)
-    assert [(row["token"], row["count"]) for row in following["corpus"]] == [("b", 120), ("a", 21), ("c", 20)]
-    (pair,) = document["pairs"]
-    assert pair["ids"] == [a, b]
-    assert pair["scores"]["corpus"] == [120, 120]
-    assert pair["scores"]["raw"][0] == pytest.approx(pair["scores"]["raw"][1], rel=1e-4), "tied"
-    assert pair["scores"]["raw"][0] == pytest.approx(float(model.W_E[a] @ model.W_E[b]), rel=1e-4)
-    p = [np.exp(row) / np.exp(row).sum() for row in (logits, model([b])[0])]
-    assert np.exp(pair["scores"]["model"]) == pytest.approx([p[0][b], p[1][a]], rel=1e-4)
-
+    (a,) = document["prompt_ids"]
+    paths = document["paths"]
+    assert list(paths) == ["raw", "normed", "mlp0", "model"]
+    for name, scores in (("raw", model.W_E @ model.W_E[a]), ("model", model([a])[0])):
+        assert [row["id"] for row in paths[name]] == np.argsort(-scores)[:10].tolist()
+        assert paths[name][0]["logit"] == pytest.approx(scores.max(), rel=1e-4)
     monkeypatch.setenv("COLUMNS", "90")
-    text = run("next", "-m", checkpoint, "--paths", "a", "b", "--corpus", text_file)[1].splitlines()
-    assert text[0] == "Likeliest next tokens after 'a':"
-    assert text[1].split() == ["raw", "normed", "mlp0", "model", "corpus"]
-    first = following["raw"][0]
+    text = run(*arguments)[1].splitlines()
+    assert text[0] == "Likeliest next tokens after 'a', tied:"
+    assert text[1].split() == ["raw", "normed", "mlp0", "model"]
+    first = paths["raw"][0]
     assert text[2].split()[:3] == ["1", repr(first["token"]), f"{first['logit']:.2f}"], "raw is a score"
-    assert text[2].endswith("'b' 74.5%")
-    heading = next(number for number, line in enumerate(text) if " then " in line)
-    pair_table = [line.split() for line in text[heading : heading + 6]]
-    assert pair_table[0] == ["'a'", "then", "'b'", "'b'", "then", "'a'"]
-    shares = [f"{100 * np.exp(score):.3g}%" for score in pair["scores"]["model"]]
-    assert pair_table[4:] == [["model", *shares], ["corpus", "120", "times", "120", "times"]]
-    assert " ".join(text[heading + 7 :]).startswith(
-        "raw: W_E, W_U (scores; the others are probabilities); normed: "
-    )
-
-
-def test_next_of_a_token_that_is_not_in_the_corpus(run, checkpoint, text_file):
-    code, out, err = run("next", "-m", checkpoint, "--paths", "z", "a", "--corpus", text_file)
-    assert (code, err) == (0, f"tiedgpt: note: 'z' does not occur in {text_file}\n")
-    assert "after 'z':" in out
+    assert text[2].endswith(f"{paths['model'][0]['probability']:.1%}")
+    assert " ".join(text[-2:]).startswith("raw: W_E, W_U; normed: ")
 
 
 @pytest.fixture
@@ -445,7 +426,7 @@ def small_vocabulary(tmp_path):
 
 
 def test_what_a_model_has_no_token_for(run, checkpoint, small_vocabulary, text_file):
-    result = run("next", "-m", small_vocabulary, "--paths", "A", "z")
+    result = run("next", "-m", small_vocabulary, "--paths", "z")
     assert_one_error_line(result, "'z' has id 89, and the model has tokens 0 to 69")
     code, out, err = run("study", small_vocabulary, checkpoint, "--corpus", text_file, "--json")
     small, other = json.loads(out)["models"]
@@ -495,8 +476,8 @@ def test_tokens_that_pad_the_vocabulary_have_no_text(run, tmp_path):
     tiedgpt.save_model(model, Tokenizer([]), tmp_path / "padded")
     padded = str(tmp_path / "padded")
     assert "[299] 100.0%" in run("next", "-m", padded, "--paths", "b")[1]
-    report = json.loads(run("next", "-m", padded, "--paths", "b", "--json")[1])["tokens"][0]
-    assert report["next"]["raw"][0]["token"] is None
+    report = json.loads(run("next", "-m", padded, "--paths", "b", "--json")[1])
+    assert report["paths"]["raw"][0]["token"] is None
     assert run("lens", "-m", padded, "abc")[0] == 0
 
 
@@ -535,7 +516,7 @@ def test_being_ended_leaves_nothing_half_written(tmp_path, checkpoint):
 
 def test_control_characters_do_not_reach_a_terminal():
     text = "a\x1b[2Jb\x07\tc\n\x9b\x7f\u2028é"
-    assert text.translate(cli.common.CONTROLS) == "a\ufffd[2Jb\ufffd\tc\n\ufffd\ufffd\u2028é"
+    assert text.translate(cli.terminal.CONTROLS) == "a\ufffd[2Jb\ufffd\tc\n\ufffd\ufffd\u2028é"
 
 
 def test_help_and_version(run, monkeypatch):
@@ -547,42 +528,52 @@ def test_help_and_version(run, monkeypatch):
         assert (code, err) == (0, "")
         assert f"usage: tiedgpt {name} [-h] [-q]" in out
         assert "\nexamples:\n  tiedgpt" in out
-        assert f"\n    {name} " in commands
+        assert f"\n  {name} " in commands
+        flags = re.findall(r"^  -", out, re.M)
+        assert 2 <= len(flags) <= 20, name
+        examples = out.partition("\nexamples:\n")[2].splitlines()
+        for example in examples:
+            assert cli.parse(shlex.split(example.rpartition("tiedgpt ")[2].partition(" | ")[0]))
         with monkeypatch.context() as patch:
             patch.setenv("COLUMNS", "50")
-            narrow = run(name, "-h")[1].partition("\nexamples:\n")[2]
+            narrow = run(name, "-h")[1].partition("\nexamples:\n")[0]
         assert max(map(len, narrow.splitlines())) <= 50
-        joined = [
-            examples.replace(" \\\n   ", "") for examples in (narrow, out.partition("\nexamples:\n")[2])
-        ]
-        assert joined[0] == joined[1], "a backslash joins lines in a shell"
+    page = run("untie", "-h")[1].partition("\n\n")[2]
+    assert page == run("tie", "-h")[1].partition("\n\n")[2], "one page"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["generat"], "no command 'generat'; did you mean generate? (try: tiedgpt -h)"),
+        (["help"], "no command 'help'; did you mean -h? (try: tiedgpt -h)"),
+        (["run", "a"], "no command 'run'; did you mean generate?"),
+        (["pull", "gpt2"], "no command 'pull'; did you mean download?"),
+        (["models"], "no command 'models'; did you mean list?"),
+        (["params", "gpt2-small"], "; did you mean gpt2?"),
+        (["params", "gpt2", "-m", "gpt2-xl"], "expected one MODEL, got 2"),
+        (["study"], "expected at least one MODEL (try: tiedgpt study -h)"),
         (["xyz"], "no command 'xyz' (try: tiedgpt -h)"),
         (["--verson"], "unknown flag --verson; did you mean --version? (try: tiedgpt -h)"),
         (["params", "--modl", "x"], "unknown flag --modl; did you mean --model? (try: tiedgpt params -h)"),
         (["train", "--heads", "3"], "unknown flag --heads; did you mean --n-head? (try: tiedgpt train -h)"),
         (["untie", "--sed=1"], "unknown flag --sed; did you mean --seed? (try: tiedgpt untie -h)"),
-        (["params", "x"], "unexpected argument x (try: tiedgpt params -h)"),
+        (["list", "x"], "unexpected argument x (try: tiedgpt list -h)"),
         (["params", "-z"], "unknown flag -z (try: tiedgpt params -h)"),
         (["-q", "list"], "unknown flag -q (try: tiedgpt -h)"),
         (["generate", "--", "-x", "-n"], "unexpected argument -n (try: tiedgpt generate -h)"),
-        (["download"], "give one MODEL, as an argument or with --model"),
+        (["download"], "expected one MODEL, got 0"),
         (["download", ""], "no model ''"),
         (["score", "a\0b"], r"'a\x00b' is not the name of a file: embedded null byte"),
         (["score", "\ud800"], r"'\ud800' is not the name of a file: 'utf-8' codec can't encode"),
-        (["download", "gpt2", "-m", "gpt2"], "give one MODEL, as an argument or with --model"),
+        (["download", "gpt2", "-m", "gpt2"], "expected one MODEL, got 2"),
     ],
 )
 def test_usage_errors_are_one_line(run, arguments, message):
     assert_one_error_line(run(*arguments), message)
 
 
-@pytest.mark.parametrize("arguments", [["x" * 10**6], ["params", "x" * 10**6], ["score", "x" * 10**6]])
+@pytest.mark.parametrize("arguments", [["x" * 10**6], ["list", "x" * 10**6], ["score", "x" * 10**6]])
 def test_of_a_very_long_argument_only_the_ends_are_printed(run, arguments):
     """For example of a prompt without the word generate."""
     result = run(*arguments)
@@ -597,21 +588,41 @@ def test_after_two_dashes_there_are_no_flags(run, checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("type_", "accepted", "refused"),
+    ("numbers", "words", "accepted", "refused"),
     [
-        (positive_int, {"1": 1, "7e9": 7 * 10**9, str(10**18): 10**18}, "0 -1 1.5 nan inf 1e400 1e19 x"),
-        (count, {"0": 0, "3": 3, "2e3": 2000}, "-1 0.5 nan x"),
-        (positive_float, {"1": 1, "3e-4": 3e-4}, "0 -1 nan inf x"),
-        (fraction, {"1": 1, "0.5": 0.5}, "0 1.01 -1 nan x"),
-        (dropout_rate, {"0": 0, "0.5": 0.5}, "1 -0.1 nan x"),
+        (
+            Range(1),
+            "a whole number of at least 1",
+            {"1": 1, "7e9": 7 * 10**9, str(10**18): 10**18},
+            "0 -1 1.5 nan inf 1e400 1e19 x",
+        ),
+        (Range(0, 9), "a whole number from 0 to 9", {"0": 0, "3": 3, "9e0": 9}, "-1 10 0.5 nan x"),
+        (ABOVE_0, "a number above 0", {"1": 1, "3e-4": 3e-4}, "0 -1 nan inf x"),
+        (
+            FRACTION,
+            "a number above 0 and at most 1",
+            {"1": 1, "0.5": 0.5},
+            "0 1.01 -1 nan x",
+        ),
+        (
+            RATE,
+            "a number of at least 0 and below 1",
+            {"0": 0, "0.5": 0.5},
+            "1 -0.1 nan x",
+        ),
     ],
 )
-def test_types_of_flags(type_, accepted, refused):
+def test_a_number_in_a_range(numbers, words, accepted, refused):
+    """As text of a flag, and as an argument of a function."""
     for text, value in accepted.items():
-        assert type_(text) == value
+        assert common.number(numbers)(text) == numbers.check("n", value) == value
     for text in [*refused.split(), "", "\x1b", "9" * 5000]:
         with pytest.raises(argparse.ArgumentTypeError, match=r"^expected a (whole )?number .*, got '"):
-            type_(text)
+            common.number(numbers)(text)
+    for value in (-1, True, None, "1", [], math.nan, math.inf, 0.5 if numbers.whole else 10**400):
+        with pytest.raises(TiedGPTError, match=f"^n must be {words}, got "):
+            numbers.check("n", value)
+    assert type(numbers.check("n", np.int8(1) if numbers.whole else np.float32(0.5))) in (int, float)
 
 
 def test_list(run, checkpoint, no_models, monkeypatch):
@@ -828,7 +839,9 @@ def test_ctrl_c_at_moments_that_python_reports_or_drops(tmp_path, imported, run,
         f"import signal, time\n{imported}\n"
         f"def run(args):\n    {run}\n"
         "def add_parser(commands):\n"
-        "    commands.add_parser('params').set_defaults(run=run, quiet=False)\n"
+        "    import argparse\n"
+        "    commands['params'] = argparse.ArgumentParser()\n"
+        "    commands['params'].set_defaults(run=run, quiet=False)\n"
     )
     program = (
         f"import sys, importlib; sys.path.insert(0, {str(tmp_path)!r}); import tiedgpt.cli\n"

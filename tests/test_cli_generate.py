@@ -1,5 +1,6 @@
 """`tiedgpt generate` and `tiedgpt score` as a user meets them: stdout, stderr and the exit code."""
 
+import io
 import json
 import os
 import re
@@ -9,9 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,62 +34,63 @@ def test_generate_prints_the_continuation_alone(run, checkpoint):
     model, tokenizer = tiedgpt.load_model(checkpoint), tiedgpt.load_tokenizer(checkpoint)
     expected = tokenizer.decode(list(tiedgpt.generate(model, tokenizer.encode("Hello"), 9, seed=1)))
     assert out == expected + "\n"
-    assert run("generate", "--model", checkpoint, "--seed", "1", "-n", "9", "--no-stream", "Hello")[1] == out
     assert run("generate", "--model", checkpoint, "--seed", "1", "-n", "9", stdin=b"Hello\n")[1] == out
 
 
-def test_short_and_common_names_of_flags(run, checkpoint):
+def test_short_names_of_flags(run, checkpoint):
     words = "--model M --max-new-tokens 9 --temperature 2 --top-k 50 --top-p 0.9 --seed 3"
     expected = run("generate", *words.replace("M", checkpoint).split(), "a")
     assert expected[0] == 0
-    for words in ("-m M -n 9 -t 2 -k 50 -p 0.9 -s 3", "-m M --max-tokens 9 --temp 2 -k 50 -p 0.9 -s 3"):
-        assert run("generate", *words.replace("M", checkpoint).split(), "a") == expected
+    words = "-m M -n 9 -t 2 -k 50 -p 0.9 -s 3"
+    assert run("generate", *words.replace("M", checkpoint).split(), "a") == expected
 
 
 @pytest.mark.parametrize(
-    ("arguments", "stdin", "prompt"),
+    ("arguments", "stdin", "text"),
     [
-        (["b"], b"", "b"),
-        (["b"], b"\r\n", "b"),
-        (["b"], b"a", "a\nb"),
-        (["b"], b"a\n", "a\nb"),
-        (["b"], b"a\r\n\n", "a\r\n\nb"),
-        ([""], b"a", "a\n"),
+        (["b"], b"a", "b"),
         (["-"], b"a\r\n", "a"),
         ([], b"a\n\n", "a\n"),
+        (["-"], b"-", "-"),
+        (["é"], b"", "é"),
+        (["-"], "é".encode(), "é"),
     ],
 )
-def test_the_prompt_is_stdin_or_the_argument_or_both(run, checkpoint, arguments, stdin, prompt):
-    code, out, err = run("generate", "-m", checkpoint, "-n", "1", "--json", *arguments, stdin=stdin)
-    assert (code, json.loads(out)["prompt"]) == (0, prompt)
-    joined = (
-        "tiedgpt: note: the prompt is the text on stdin, then PROMPT on a new line; to leave stdin out, add"
-    )
-    assert err == (f"{joined} < /dev/null\n" if prompt[-2:] == "\nb" or arguments == [""] else "")
+def test_a_text_is_the_argument_or_stdin(run, checkpoint, tmp_path, monkeypatch, arguments, stdin, text):
+    """By one rule: a prompt is PROMPT, a file's text that of FILE; "-" or nothing is stdin, never a text."""
+    monkeypatch.chdir(tmp_path)
+    Path("b").write_text("bb")
+    Path("é").write_text("bé")
+    for command in ("generate", "next", "lens", "attribute"):
+        code, out, err = run(command, "-m", checkpoint, "--json", *arguments, stdin=stdin)
+        assert (code, json.loads(out)["prompt"], err) == (0, text, "")
+    document = json.loads(run("tokenize", "-m", checkpoint, "--json", *arguments, stdin=stdin)[1])
+    tokenizer = tiedgpt.load_tokenizer(checkpoint)
+    is_stdin = arguments in ([], ["-"])
+    assert tokenizer.decode(document["ids"]) == (stdin.decode() if is_stdin else text)
+    scored = run("score", "-m", checkpoint, "--json", *arguments, stdin=stdin + b"b")
+    whole = stdin + b"b" if is_stdin else Path(text).read_bytes()
+    assert json.loads(scored[1])["text_bytes"] == len(whole)
 
 
-def test_a_silent_stdin_is_not_waited_for_when_there_is_a_prompt(checkpoint, monkeypatch, capsys):
-    """After its first byte, stdin is read to its end."""
-    monkeypatch.setattr("tiedgpt.cli.generate.STDIN_WAIT", 0.01)
-    for sent, prompt, note in (
-        (b"", "b", "nothing on stdin for 0 s, so it is left out"),
-        (b"a", "a\nb", "the prompt is the text on stdin, then PROMPT"),
+@pytest.mark.parametrize("command", ["tokenize", "score", "next", "lens", "attribute", "train --out x"])
+def test_without_a_text_on_a_terminal_it_says_so(run, checkpoint, monkeypatch, command):
+    monkeypatch.setattr(io.TextIOWrapper, "isatty", lambda _: True, raising=False)
+    assert_one_error_line(run(*command.split()), "there is no text: give one, or pipe one in")
+
+
+def test_text_in_utf_8_under_the_c_locale(checkpoint):
+    """As argument, on stdin and on stdout, though Python then takes text for ASCII."""
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    for arguments, stdin, expected in (
+        (["generate", "--json", "-n", "1", "-m", checkpoint, "é"], "", b'"prompt": "\\u00e9"'),
+        (["generate", "--json", "-n", "1", "-m", checkpoint], "é", b'"prompt": "\\u00e9"'),
+        (["tokenize", "-m", checkpoint, "--decode", "195", "169"], "", b""),
+        (["next", "--paths", "-m", "shakespeare-tied", "é"], "", b"'\xc3\xa9'"),
     ):
-        read_end, write_end = os.pipe()
-        os.write(write_end, sent)
-        closing = threading.Timer(0.2, os.close, [write_end])
-        with open(read_end, encoding="utf-8") as stdin:
-            monkeypatch.setattr(sys, "stdin", stdin)
-            if sent:
-                closing.start()
-            assert cli.main(["generate", "-m", checkpoint, "-n", "1", "--json", "b"]) == 0
-            if sent:
-                closing.join()
-            else:
-                os.close(write_end)
-        out, err = capsys.readouterr()
-        assert json.loads(out)["prompt"] == prompt
-        assert err.startswith(f"tiedgpt: note: {note}")
+        done = subprocess.run(command(*arguments), input=stdin.encode(), capture_output=True, env=environment)
+        assert expected in done.stdout or b"tokens" in done.stderr, done
+        assert b"UTF-8" not in done.stderr
 
 
 def test_truncate_keeps_the_end_of_a_prompt_and_leaves_room(run, checkpoint):
@@ -194,7 +196,6 @@ def test_several_samples_are_printed_one_below_the_other(run, checkpoint):
     streamed = run(*arguments)
     one = run("generate", "--model", checkpoint, "--greedy", "-n", "5", "a")[1]
     assert streamed == (0, "".join(f"--- {i} of 3 ---\n{one}" for i in (1, 2, 3)), "")
-    assert run(*arguments, "--no-stream") == streamed
 
 
 def test_stop_and_end_of_text(run, checkpoint, tmp_path):
@@ -258,7 +259,6 @@ def test_past_the_context_it_goes_on(run, checkpoint):
         ([], b"\n", "the prompt is empty"),
         (["-"], b"\r\n", "the prompt is empty"),
         ([], b"ab\xffcd", "stdin is not UTF-8 text: byte 0xff at position 2"),
-        (["a"], b"ab\xffcd", "stdin is not UTF-8 text: byte 0xff at position 2"),
         (
             ["a" * 65],
             b"",
@@ -266,29 +266,22 @@ def test_past_the_context_it_goes_on(run, checkpoint):
         ),
         (["-n", "9"], b"a" * 65, "to keep its last 55, add --truncate"),
         (["\udcff"], b"", "not valid UTF-8"),
-        (["-t", "0", "a"], b"", "-t/--temperature/--temp: must be above 0; for the likeliest token"),
         (
-            ["--temperature", "0e5", "a"],
+            ["-t", "0", "a"],
             b"",
-            "must be above 0; for the likeliest token always, use --greedy",
+            "-t/--temperature: expected a number above 0, got '0'; for the likeliest token always, use --greedy",
         ),
-        (["--temp", "-1", "a"], b"", "/--temp: expected a number above 0, got '-1' "),
         (["--temperature", "nan", "a"], b"", "expected a number above 0, got 'nan'"),
         (["--temperature", "warm", "a"], b"", "expected a number above 0, got 'warm'"),
         (["-p", "0", "a"], b"", "-p/--top-p: expected a number above 0 and at most 1, got '0'"),
         (["--top-p", "1.5", "a"], b"", "-p/--top-p: expected a number above 0 and at most 1, got '1.5'"),
         (["-k", "0", "a"], b"", "-k/--top-k: expected a whole number of at least 1, got '0'"),
         (["-s", "-1", "a"], b"", "-s/--seed: expected a whole number of at least 0, got '-1'"),
-        (
-            ["-n", "0", "a"],
-            b"",
-            "/--max-new-tokens/--max-tokens: expected a whole number of at least 1, got '0'",
-        ),
-        (["--num-samples", "10001", "a"], b"", "--num-samples must be at most 10000, got 10001"),
-        (["--num-samples", "0", "a"], b"", "--num-samples: expected a whole number of at least 1, got '0'"),
+        (["-n", "0", "a"], b"", "-n/--max-new-tokens: expected a whole number of at least 1, got '0'"),
+        (["--num-samples", "10001", "a"], b"", "expected a whole number from 1 to 10000, got '10001'"),
         (["--stop", "", "a"], b"", "--stop needs a text that is not empty"),
-        (["--greedy", "--top-k", "5", "a"], b"", "--greedy and --top-k exclude each other"),
-        (["--greedy", "-t", "1", "a"], b"", "--greedy and --temperature exclude each other"),
+        (["--greedy", "--top-k", "5", "a"], b"", "--greedy excludes --temperature, --top-k and --top-p"),
+        (["--greedy", "-t", "1", "a"], b"", "--greedy excludes --temperature, --top-k and --top-p"),
         (["--head", "neither", "a"], b"", "--head: invalid choice: 'neither'"),
         (["one", "two"], b"", "two"),
     ],
@@ -374,7 +367,7 @@ def test_odd_streams_and_paths_give_no_traceback(checkpoint, redirection, code, 
 
 
 def test_a_prompt_too_long_is_refused_before_the_weights_are_read(run, checkpoint, monkeypatch):
-    monkeypatch.setattr("tiedgpt.cli.generate.load_heads", lambda *_: pytest.fail("the weights were read"))
+    monkeypatch.setattr("tiedgpt.cli.common.load_heads", lambda *_: pytest.fail("the weights were read"))
     assert_one_error_line(run("generate", "--model", checkpoint, "a" * 65), "the prompt has 65 tokens")
 
 
@@ -438,7 +431,7 @@ CTRL_C, CTRL_D = "\x03", "\x04"
 
 def on_terminal(text: str) -> str:
     """Generated text as a terminal gets it."""
-    return text.translate(cli.common.CONTROLS)
+    return text.translate(cli.terminal.CONTROLS)
 
 
 def test_the_prompt_loop(checkpoint, run):
@@ -457,25 +450,21 @@ def test_the_prompt_loop(checkpoint, run):
 def test_several_samples_in_the_loop_each_follow_the_prompt(checkpoint, run):
     arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4", "--num-samples", "2")
     expected = on_terminal(run(*arguments, "b")[1]).replace(" ---\n", " ---\nb")
-    for more in ([], ["--no-stream"]):
-        with Terminal(*arguments, *more) as terminal:
-            terminal.type("", "> ")
-            assert terminal.type("b\r", "> ") == f"b\n{expected}> "
+    with Terminal(*arguments) as terminal:
+        terminal.type("", "> ")
+        assert terminal.type("b\r", "> ") == f"b\n{expected}> "
 
 
-@pytest.mark.parametrize("term", ["dumb", "xterm"])
-def test_a_paste_of_several_lines_is_one_prompt(checkpoint, run, term):
-    """A terminal that marks it, and one that does not. The text stands after the last line."""
+def test_a_paste_of_several_lines_is_one_prompt(checkpoint, run):
+    """The text stands after the last line."""
     arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
     expected = "cd" + on_terminal(run(*arguments, "a\n\nb\ncd")[1])
-    if term == "xterm":
-        readline = pytest.importorskip("readline")
-        if "libedit" in readline.__doc__:
-            pytest.skip("libedit does not know how terminals mark a paste")
-    with Terminal(*arguments, term=term) as terminal:
-        assert ("\x1b[?2004h" in terminal.type("", "> ")) is (term == "xterm")
-        paste = "a\r\rb\rcd\r"
-        shown = terminal.type(f"\x1b[200~{paste}\x1b[201~\r" if term == "xterm" else paste, "> ")
+    readline = pytest.importorskip("readline")
+    if "libedit" in readline.__doc__:
+        pytest.skip("libedit does not know how terminals mark a paste")
+    with Terminal(*arguments, term="xterm") as terminal:
+        assert "\x1b[?2004h" in terminal.type("", "> ")
+        shown = terminal.type("\x1b[200~a\r\rb\rcd\r\x1b[201~\r", "> ")
         plain = shown.replace("\x1b[?2004l", "").replace("\x1b[?2004h", "").replace("\r", "")
         assert plain.endswith(f"\n{expected}> "), shown
         assert plain.count("> ") == 1
@@ -600,7 +589,11 @@ def test_score_reads_special_tokens_only_when_allowed(run, checkpoint):
         ([], b"ab\xffcd", "FILE is not UTF-8 text: byte 0xff at position 2"),
         ([], "Tying".encode("utf-16"), "FILE is not UTF-8 text: byte 0xff at position 0"),
         (["--stride", "0"], b"ab", "--stride: expected a whole number of at least 1, got '0'"),
-        (["--stride", "65"], b"ab", "--stride must be at most the context of 64 tokens, got 65"),
+        (
+            ["--stride", "65"],
+            b"ab",
+            "--stride must be a whole number from 1 to the model's context of 64, got 65",
+        ),
         (["--stride", "half"], b"ab", "--stride: expected a whole number of at least 1, got 'half'"),
     ],
 )

@@ -47,7 +47,7 @@ def answer(run, *arguments):
     "command",
     [
         ("next", PROMPT),
-        ("next", "--paths", "a", "b"),
+        ("next", "--paths", "a"),
         ("lens", PROMPT),
         ("attribute", PROMPT),
         ("attribute", PROMPT, "a", "--against", "b", "--ablate", "mlp.0"),
@@ -64,7 +64,7 @@ def test_both_heads_are_each_head(run, untied, text_file, command):
     for head in ("tied", "untied"):
         alone = answer(run, *command, "-m", untied, "--head", head)
         both[head].pop("timing", None), alone.pop("timing", None)
-        if command[:2] != ["next", PROMPT]:  # that lists the tokens of both
+        if command != ["next", PROMPT]:  # that lists the tokens of both
             assert both[head] == alone
         assert both[head]["head"] == head
     code, out, err = run(*command, "-m", untied, "--head", "both")
@@ -102,7 +102,7 @@ def test_next(run, untied):
     out = run("next", "-m", untied, "-k", "3", PROMPT)[1].splitlines()
     table = [line.split() for line in out if "%" in line]
     first = document["next"][0]
-    assert table[0][-3:] == [f"{first['probability']:.2%}", f"{first['logit']:.2f}", "1"]
+    assert table[0][-2:] == [f"{first['probability']:.2%}", f"{first['logit']:.2f}"]
     assert len(table) == 3
     two = run("next", "-m", untied, "-k", "3", "--head", "both", PROMPT)[1].splitlines()
     assert [line.split() for line in two if "tied" in line][-1] == [
@@ -247,12 +247,10 @@ def test_one_seed_for_both_heads(run, checkpoint):
     [
         (("next", ""), "the prompt is empty"),
         (("next", "a" * 65), "65 tokens, more than the model's context of 64"),
-        (("next",), "expected either PROMPT or --paths TOKEN"),
-        (("next", "a", "--paths", "b"), "expected either PROMPT or --paths TOKEN"),
-        (("next", "a", "--corpus", "-"), "--corpus needs --paths"),
+        (("next",), "the prompt is empty"),
         (("next", "a", "-k", "0"), "-k/--top-k: expected a whole number of at least 1, got '0'"),
         (("next", "a", "--head", "neither"), "--head: invalid choice: 'neither'"),
-        (("next", "--paths", "a", "bc"), "'bc' is 2 tokens, 'b' 'c'; expected one token"),
+        (("next", "--paths", "bc"), "'bc' is 2 tokens, 'b' 'c'; expected one token"),
         (("next", "--paths", ""), "'' is empty; expected one token, as ' ' is"),
         (("attribute", ""), "the prompt is empty"),
         (("attribute", "a" * 65), "65 tokens, more than"),

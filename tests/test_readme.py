@@ -72,4 +72,4 @@ def test_every_link_leads_to_a_file():
 @pytest.mark.parametrize("command", re.findall(r"^\$ (?:cat \S+ \| )?(tiedgpt .*?)(?: +#.*)?$", README, re.M))
 def test_every_command_shown_is_one(command):
     argv = shlex.split(command)[1:]
-    cli.build_parser(argv).parse_args(argv)
+    cli.parse(argv)

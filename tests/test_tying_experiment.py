@@ -723,7 +723,7 @@ def test_the_parameters_of_the_page(text):
 def test_the_commands_of_the_page(line, capsys):
     line, _, comment = line.partition("#")
     argv = shlex.split(line)[1:]
-    cli.build_parser(argv).parse_args(argv)
+    cli.parse(argv)
     if comment:  # tying saves NUMBER, PERCENT
         assert cli.main(argv) == 0
         assert comment.strip() in capsys.readouterr().out

@@ -110,7 +110,7 @@ def check_name(text: str) -> str:
         f"no model {short_repr(text)}: "
         + ("" if text and os.path.exists(_expand(text)) else "there is no such file or directory, and ")
         + f"the names known are {', '.join([*MODELS, *SHIPPED])}"
-        + nearest(name.lower(), [*MODELS, *ALIASES, *SHIPPED])
+        + nearest(name.lower().removesuffix("-small"), [*MODELS, *ALIASES, *SHIPPED])
     )
 
 

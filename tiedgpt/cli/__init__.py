@@ -2,17 +2,18 @@
 
 import argparse
 import os
+import re
 import signal
 import sys
-import textwrap
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, NoReturn
+from itertools import takewhile
+from typing import Any
 
 from .. import __version__
 from ..errors import ArgumentError, TiedGPTError, nearest
-from .terminal import Messages, discard_unwritten, note, print_error
+from .terminal import Messages, discard_unwritten, fill, note, print_error
 
 # A command -> its module. Only the module of the given command is imported, to save time.
 MODULES = {
@@ -32,8 +33,29 @@ MODULES = {
     "compare": "compare",
     "explore": "explore",
 }
+# What other programs call a command -> ours
+OTHER_NAMES = {
+    **dict.fromkeys(("run", "chat", "complete", "sample"), "generate"),
+    **dict.fromkeys(("pull", "get", "fetch"), "download"),
+    **dict.fromkeys(("models", "ls"), "list"),
+    **dict.fromkeys(("eval", "perplexity"), "score"),
+    **dict.fromkeys(("finetune", "fit"), "train"),
+    **dict.fromkeys(("encode", "decode"), "tokenize"),
+    **dict.fromkeys(("help", "version"), "-h"),
+}
 
-EPILOG = """\
+HELP = """\
+usage: tiedgpt [-h] [--version] COMMAND ...
+
+GPT-2 in NumPy, with its output head tied to the token embedding or not.
+
+commands:
+{commands}
+
+options:
+  -h, --help  show this page, or after COMMAND the page of that command
+  --version   show the version
+
 examples:
   tiedgpt generate "Once upon a time"
   tiedgpt next --head both "To be, or"
@@ -53,79 +75,51 @@ exit codes:
 """
 
 
-class Formatter(argparse.HelpFormatter):
-    """Break a help text to the terminal's width, the lines of examples with a backslash, as a shell does."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._action_max_length = 4 + max(map(len, MODULES))  # argparse forgets that commands are indented
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        paragraphs = text.rstrip().split("\n\n")
-        for number, part in enumerate(paragraphs):
-            if "\n  " not in part:
-                paragraphs[number] = super()._fill_text(part, width, indent)
-                continue
-            wrap = textwrap.TextWrapper(width - 2, subsequent_indent="    ", break_on_hyphens=False).wrap
-            paragraphs[number] = "\n".join(" \\\n".join(wrap(line)) for line in part.split("\n"))
-        return "\n\n".join(paragraphs)
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with errors of one line that suggest the nearest flag."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(formatter_class=Formatter, allow_abbrev=False, **options)
-
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Refuse unknown flags here, where the command is known; argparse would refuse them at top level."""
-        args = list(args or [])
-        flags = self._option_string_actions
-        for arg in args[: 1 if self._subparsers else args.index("--") if "--" in args else None]:
-            flag = arg.partition("=")[0]
-            if flag.startswith("--") and len(flag) > 2 and " " not in flag and flag not in flags:
-                alike = f"--n-{flag[2:].removesuffix('s')}"  # --heads is --n-head, not --head
-                self.error(f"unknown flag {flag}{nearest(alike if alike in flags else flag, flags)}")
-        namespace, rest = super().parse_known_args(args, namespace)
-        if rest:
-            is_flag = rest[0].startswith("-") and "--" not in args
-            self.error(f"{'unknown flag' if is_flag else 'unexpected argument'} {rest[0]}")
-        return namespace, rest
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        file.write(message)  # argparse ignores an OSError here
-
-    def error(self, message: str) -> NoReturn:
-        raise ArgumentError(f"{message.removeprefix('argument ')} (try: {self.prog} -h)")
-
-
-def build_parser(argv: list[str]) -> Parser:
-    """The parser of the command that argv begins with; if it begins with a flag, of all commands."""
-    parser = Parser(
-        prog="tiedgpt",
-        description="GPT-2 in NumPy, with its output head tied to the token embedding or not.",
-        epilog=EPILOG,
-    )
-    parser.add_argument("--version", action="version", version=f"tiedgpt {__version__}")
-    if argv == ["--version"]:
-        return parser
-    command = argv[0] if argv and not argv[0].startswith("-") else None
-    if command is not None and command not in MODULES:
-        parser.error(f"no command {command!r}{nearest(command, MODULES)}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (MODULES[command],) if command else dict.fromkeys(MODULES.values()):
+def parsers(*names: str) -> dict[str, Any]:
+    """The parsers of these commands."""
+    commands: dict[str, Any] = {}
+    for module in dict.fromkeys(MODULES[name] for name in names):
         import_module(f".{module}", __name__).add_parser(commands)
-    return parser
+    return commands
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The arguments of a command; `run` and `quiet` are among them. Raises ArgumentError, or SystemExit."""
+    command, *arguments = argv or ["-h"]
+    if command in ("-h", "--help"):
+        every = parsers(*MODULES).items()
+        listed = (f"  {name:10}  {parser.get_default('summary')}" for name, parser in every)
+        print(fill(HELP.format(commands="\n".join(listed))))
+        raise SystemExit(0)
+    if command == "--version":
+        print(f"tiedgpt {__version__}")
+        raise SystemExit(0)
+    if command not in MODULES:
+        what = f"unknown flag {command}" if command.startswith("-") else f"no command {command!r}"
+        other = OTHER_NAMES.get(command)
+        hint = f"; did you mean {other}?" if other else nearest(command, [*MODULES, "--version"])
+        raise ArgumentError(f"{what}{hint} (try: tiedgpt -h)")
+    parser = parsers(command)[command]
+    flags = re.findall(r"--[a-z][a-z-]*", parser.format_help())
+    for argument in takewhile("--".__ne__, arguments):
+        flag = argument.partition("=")[0]
+        if flag.startswith("--") and " " not in flag and flag not in flags:
+            alike = f"--n-{flag[2:].removesuffix('s')}"  # --heads is --n-head, not --head
+            parser.error(f"unknown flag {flag}{nearest(alike if alike in flags else flag, flags)}")
+    args, rest = parser.parse_known_args(arguments)
+    if rest:
+        is_flag = rest[0].startswith("-") and "--" not in arguments
+        parser.error(f"{'unknown flag' if is_flag else 'unexpected argument'} {rest[0]}")
+    return args
 
 
 def main(argv: list[str] | None = None, started: Callable[[], Any] = lambda: None) -> int:
     """Run one command and return the exit code. `started` is called when all modules are imported."""
-    argv = sys.argv[1:] if argv is None else argv
     prepare_streams()
     stderr, sys.stderr = sys.stderr, (messages := Messages(sys.stderr))
     try:
         try:
-            args = build_parser(argv).parse_args(argv or ["-h"])
+            args = parse(sys.argv[1:] if argv is None else argv)
             messages.quiet = args.quiet
             handle_termination()
             started()
@@ -167,8 +161,8 @@ def prepare_streams() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as in `<&-`
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
-    # A character that the terminal's encoding lacks becomes "?".
     streams: Any = sys
-    streams.stdout.reconfigure(errors="replace")
+    # A character that the terminal's encoding lacks becomes "?". A file or a pipe gets UTF-8.
+    streams.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="replace")
     streams.stderr.reconfigure(errors="replace")
     warnings.showwarning = lambda message, *_: note(message)

@@ -7,23 +7,24 @@ import numpy as np
 
 from ..checks import check_prompt
 from ..errors import one_line
+from ..model import GPT2
 from ..study.attribution import ablation, attribute
-from ..study.predictions import last_logits, predict
+from ..study.predictions import last_logits, predict, prediction_json
 from ..tokenizer import Tokenizer
 from . import common
-from .tokens import candidate_json, end_of, single_token
+from .terminal import fill, print_reports, print_table, read_prompt, spelled
+from .tokens import end_of, single_token
 
 LARGEST = 10  # parts that are listed by themselves
 FORMATS = {"logit": ".3f", "probability": ".2%", "rank": ","}
 
 ABOUT = """\
-Split the logit of TOKEN after PROMPT into what each part of the model adds to it: the token embedding (wte),
-the position embedding (wpe), each attention head, each MLP, the biases, and the bias of ln_f. The parts add
+Split the logit of TOKEN after PROMPT into what each part of the model adds: the token embedding (wte), \
+the position embedding (wpe), each attention head, each MLP, the biases, and the bias of ln_f. The parts add \
 up to the logit, with the scale of ln_f held at its value. With --against, split the difference of two logits.
 
-With --ablate, set parts of the model to 0 instead, and show what changes. A part also acts through later
-layers, so removing it can change the logit by more or less than the part adds.
-"""
+With --ablate, set parts of the model to 0 instead, and show what changes. A part also acts through later \
+layers, so removing it can change the logit by more or less than the part adds."""
 
 EXAMPLES = """\
   tiedgpt attribute "The capital of France is" " Paris" --against " London"
@@ -32,15 +33,14 @@ EXAMPLES = """\
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: dict[str, common.Parser]) -> None:
     summary = "Show which parts of the model a logit comes from."
-    parser = common.add_command(commands, "attribute", run, summary, EXAMPLES)
-    parser.description = ABOUT
+    parser = common.add_command(commands, "attribute", run, summary, EXAMPLES, ABOUT)
     add = parser.add_argument
-    add("prompt", metavar="PROMPT", help="the text to predict from")
+    common.add_prompt(parser)
     token = 'the text of the next token, with its space: " Paris" (default: the likeliest)'
-    add("token", nargs="?", metavar="TOKEN", help=token)
-    add("--against", metavar="TOKEN", help="subtract the logit of this token")
+    add("token", nargs="?", type=common.text, metavar="TOKEN", help=token)
+    add("--against", type=common.text, metavar="TOKEN", help="subtract the logit of this token")
     ablate = "set attn.N.head.H, attn.N or mlp.N to 0, layers and heads from 0 (may be repeated)"
     add("--ablate", action="append", default=[], metavar="PART", help=ablate)
     common.add_model_option(parser)
@@ -50,58 +50,62 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    prompt, texts, allow_special = read_prompt(args.prompt), (args.token, args.against), args.allow_special
+    head, as_json, ablated = args.head, args.json, args.ablate
     name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
     # Check the input before reading the weights.
-    ids = check_prompt(common.encode(tokenizer, args.prompt, args.allow_special), config)
+    ids = check_prompt(common.encode(tokenizer, prompt, allow_special), config)
     token, against = (
-        None if text is None else single_token(tokenizer, config.vocab_size, text, args.allow_special)
-        for text in (args.token, args.against)
+        None if text is None else single_token(tokenizer, config.vocab_size, text, allow_special)
+        for text in texts
     )
-    edit = ablation(config, args.ablate)
-    reports = []
-    for model in common.load_heads(checkpoint, args.head):
+    edit = ablation(config, ablated)
+
+    def report(model: GPT2) -> dict[str, Any]:
         logits = last_logits(model, ids)
         first = int(logits.argmax()) if token is None else token
         tokens = [first] if against is None else [first, against]
-        report = {"model": name, "head": model.config.head, "prompt": args.prompt, "prompt_ids": ids}
-        report |= figures(logits, tokens, tokenizer) | {"parts": attribute(model, ids, first, against)}
+        document: dict[str, Any] = {"model": name, "head": model.config.head, "prompt": prompt}
+        document |= (
+            {"prompt_ids": ids}
+            | figures(logits, tokens, tokenizer)
+            | {"parts": attribute(model, ids, first, against)}
+        )
         if edit:
             without = figures(last_logits(model, ids, edit), tokens, tokenizer)
-            report["ablated"] = {"parts": args.ablate, **without}
-        reports.append(report)
-    if args.json:
-        common.print_json(reports)
-        return
-    for number, report in enumerate(reports):
-        if number:
-            print()
-        print_report(report, tokenizer)
+            document["ablated"] = {"parts": ablated, **without}
+        return document
+
+    def show(reports: Any) -> None:
+        for number, report in enumerate(reports):
+            print("\n" if number else "", end="")
+            print_report(report, tokenizer)
+
+    print_reports([report(model) for model in common.load_heads(checkpoint, head)], as_json, show)
 
 
 def figures(logits: np.ndarray, tokens: list[int], tokenizer: Tokenizer) -> dict[str, Any]:  # [V]
     """One or two tokens, and the logit of the first less that of the second."""
-    listed = [candidate_json(tokenizer, prediction) for prediction in predict(logits, tokens)]
+    listed = [prediction_json(tokenizer, prediction) for prediction in predict(logits, tokens)]
     total = listed[0]["logit"] - sum(token["logit"] for token in listed[1:])
     return {"tokens": listed, "total": total}
 
 
 def print_report(report: dict[str, Any], tokenizer: Tokenizer) -> None:
-    names = [common.spelled(tokenizer, token["id"]) for token in report["tokens"]]
+    names = [spelled(tokenizer, token["id"]) for token in report["tokens"]]
     what = " less that of ".join(names)
     after = f"after {end_of(report['prompt'])}, by {one_line(report['model'])}, {report['head']}"
-    print(common.fill(f"The logit of {what} {after}: {report['total']:.3f}"), end="\n\n")
+    print(fill(f"The logit of {what} {after}: {report['total']:.3f}"), end="\n\n")
     if ablated := report.get("ablated"):
-        rows: list[Any] = [
-            f"Ablated (set to 0): {', '.join(ablated['parts'])}",
-            ("", "model", "ablated", "change"),
-        ]
+        rows: list[Any] = [f"Ablated (set to 0): {', '.join(ablated['parts'])}"]
+        rows.append(("", "model", "ablated", "change"))
         for name, *pair in zip(names, report["tokens"], ablated["tokens"], strict=True):
             for key, form in FORMATS.items():
                 rows.append(change(f"{key} of {name}", form, *(token[key] for token in pair)))
         if len(names) > 1:
             rows.append(change("difference of logits", ".3f", report["total"], ablated["total"]))
-        common.print_table(rows)
+        print_table(rows)
         return
     parts = report["parts"]
     largest = sorted(parts, key=lambda part: -abs(parts[part]))[:LARGEST]
@@ -109,7 +113,7 @@ def print_report(report: dict[str, Any], tokenizer: Tokenizer) -> None:
     if others := set(parts) - set(shown):
         shown[f"other parts ({len(others)})"] = sum(parts[part] for part in others)
     shown["all parts"] = sum(parts.values())
-    common.print_table([(part, f"{value:+.3f}") for part, value in shown.items()])
+    print_table([(part, f"{value:+.3f}") for part, value in shown.items()])
 
 
 def change(label: str, form: str, model: float, ablated: float) -> tuple[str, ...]:

@@ -1,14 +1,10 @@
-"""Helpers for several commands: flags, finding and loading a model, notes, tables, progress."""
+"""Helpers for several commands: flags and their types; finding, loading and encoding for a model."""
 
 import argparse
-import json
-import shutil
-import sys
-import textwrap
-import time
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 
 from ..checkpoints import open_checkpoint
 from ..checkpoints.hub import find_or_download
@@ -16,63 +12,72 @@ from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.names import find_default
 from ..checkpoints.vocabulary import read_tokenizer
 from ..config import HEADS
-from ..errors import ArgumentError, one_line, short_repr
+from ..errors import ArgumentError, Range, short_repr
 from ..model import GPT2
 from ..parameters import count_parameters
 from ..tokenizer import Tokenizer
-from .terminal import CONTROLS as CONTROLS
-from .terminal import note as note
-from .terminal import print_error as print_error
-from .terminal import printable as printable
-from .terminal import quoted as quoted
-from .terminal import read_text as read_text
-from .terminal import source_name as source_name
+from .terminal import Progress, fill, note
 
-Number = TypeVar("Number", int, float)
+BOTH = "both"  # a value of --head
 
 
-def number_type(
-    expected: str, convert: Callable[[str], Number], accepts: Callable[[Number], bool]
-) -> Callable[[str], Number]:
-    """An argparse type. argparse puts the flag's name before the message."""
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors as exceptions and its help written so that a full disk is an error too."""
 
-    def parse(text: str) -> Number:
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file)
+
+    def error(self, message: str) -> NoReturn:
+        raise ArgumentError(f"{message.removeprefix('argument ')} (try: {self.prog} -h)")
+
+
+def add_command(
+    commands: dict[str, Parser], name: str, run: Any, summary: str, examples: str, about: str = ""
+) -> Parser:
+    """The parser of a command, added to `commands`. Its -h has `about` or the summary, and the examples."""
+    parser = commands[name] = Parser(
+        prog=f"tiedgpt {name}",
+        description=fill(about or summary),
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no notes and no progress on stderr")
+    parser.set_defaults(run=run, summary=summary)
+    return parser
+
+
+def number(accepted: Range, hint: str = "") -> Callable[[str], Any]:
+    """The argparse type of a number; a whole number may be written as 7e9. argparse adds the flag's name."""
+
+    def parse(text: str) -> Any:
         try:
-            if accepts(value := convert(text)):
+            if (value := whole(text) if accepted.whole else float(text)) in accepted:
                 return value
         except (ValueError, OverflowError):
             pass
-        raise argparse.ArgumentTypeError(f"expected {expected}, got {short_repr(text)}")
+        raise argparse.ArgumentTypeError(f"expected {accepted}, got {short_repr(text)}{hint}")
 
     return parse
 
 
-def _whole(text: str) -> int:
-    """A whole number, also written as 7e9."""
+def whole(text: str) -> int:
     try:
-        number = int(text)  # not through float, which is exact only up to 2**53
+        value = int(text)  # not through float, which is exact only up to 2**53
     except ValueError:
-        if float(text) != int(float(text)):
+        if float(text) != (value := int(float(text))):
             raise
-        number = int(float(text))
-    if number > 10**18:
+    if value > 10**18:
         raise argparse.ArgumentTypeError(f"expected a whole number of at most 10^18, got {short_repr(text)}")
-    return number
+    return value
 
 
-positive_int = number_type("a whole number of at least 1", _whole, lambda n: n >= 1)
-count = number_type("a whole number of at least 0", _whole, lambda n: n >= 0)
-positive_float = number_type("a number above 0", float, lambda x: 0 < x < float("inf"))
-fraction = number_type("a number above 0 and at most 1", float, lambda x: 0 < x <= 1)
-dropout_rate = number_type("a number of at least 0 and below 1", float, lambda x: 0 <= x < 1)
+positive_int, count = number(Range(1)), number(Range(0))
 
 
-def add_command(commands: Any, name: str, run: Any, summary: str, examples: str) -> argparse.ArgumentParser:
-    """Add a subcommand. Its -h ends in examples that can be run."""
-    parser = commands.add_parser(name, help=summary, description=summary, epilog=f"examples:\n{examples}")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print no notes and no progress on stderr")
-    parser.set_defaults(run=run)
-    return parser
+def text(argument: str) -> str:
+    """The argparse type of a text: UTF-8, whatever the locale is."""
+    return os.fsencode(argument).decode("utf-8", "surrogateescape")
 
 
 def add_model_option(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +88,21 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--model", metavar="MODEL", help=model)
 
 
-BOTH = "both"  # a value of --head
+def add_models(parser: argparse.ArgumentParser, help: str) -> None:
+    """MODEL ... as arguments or with -m; `models` is the list of them."""
+    add = parser.add_argument
+    add("models", nargs="*", action="extend", default=argparse.SUPPRESS, metavar="MODEL", help=help)
+    add("-m", "--model", action="append", dest="models", default=[], metavar="MODEL", help="the same")
+
+
+def add_prompt(parser: argparse.ArgumentParser) -> None:
+    help = "the text to predict from; - or nothing for stdin"
+    parser.add_argument("prompt", nargs="?", type=text, metavar="PROMPT", help=help)
+
+
+def add_file(parser: argparse.ArgumentParser, name: str, help: str) -> None:
+    """An argument that names a text."""
+    parser.add_argument(name, nargs="?", metavar=name.upper(), help=f"{help}; - or nothing for stdin")
 
 
 def add_head_option(parser: argparse.ArgumentParser, both: bool = True) -> None:
@@ -152,103 +171,3 @@ def load_heads(checkpoint: Checkpoint, head: str | None) -> list[GPT2]:
         return [load(checkpoint, head)]
     untied = load(checkpoint, "untied")
     return [untied.tie(), untied]
-
-
-def print_json(documents: Sequence[dict[str, Any]]) -> None:
-    """Print a report as JSON; those of both heads as one document, each under the name of its head."""
-    by_head = {document["head"]: document for document in documents}
-    both = {"model": documents[0]["model"], "head": BOTH, **by_head}
-    print(json.dumps(both if len(documents) > 1 else documents[0]))
-
-
-def print_table(lines: Sequence[str | tuple[str, ...]]) -> None:
-    """Print rows of cells in columns, the first flush left, the others flush right; a str is a caption.
-
-    If the terminal is too narrow for all columns, the others follow below, with the first one and the
-    captions again.
-    """
-    terminal = shutil.get_terminal_size().columns
-    rows = [line for line in lines if not isinstance(line, str)]
-    first, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    first = min(first, max(16, terminal - 2 - max(widths)))
-    end = 0
-    while end < len(widths):
-        start, end = end, end + 1
-        while end < len(widths) and first + sum(2 + w for w in widths[start : end + 1]) <= terminal:
-            end += 1
-        if start:
-            print()
-        for line in lines:
-            if isinstance(line, str):
-                print(fill(line, min(terminal, 80)))
-                continue
-            *above, label = fill(line[0], first).split("\n")
-            cells = zip(line[1:][start:end], widths[start:end], strict=True)
-            row = label.ljust(first) + "".join(cell.rjust(2 + w) for cell, w in cells)
-            print(*above, row.rstrip(), sep="\n")
-
-
-def fill(text: str, width: int | None = None) -> str:
-    """text with its lines broken to fit the terminal, each part indented as its line is."""
-    width = width or shutil.get_terminal_size().columns
-    wrapper = textwrap.TextWrapper(max(width, 16), break_on_hyphens=False, break_long_words=False)
-    parts = []
-    for line in text.split("\n"):
-        wrapper.subsequent_indent = " " * (len(line) - len(line.lstrip()))
-        parts.append(wrapper.fill(line))
-    return "\n".join(parts)
-
-
-def spelled(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
-    """A token of a model, quoted, cut to `limit` characters; its id if it only pads the vocabulary."""
-    text = quoted(tokenizer.token_bytes(token)) if token < tokenizer.vocab_size else f"[{token}]"
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
-
-
-def token_json(tokenizer: Tokenizer, token: int) -> dict[str, Any]:
-    """A token of a model for --json; its text is null if it only pads the vocabulary."""
-    text = tokenizer.token_text(token) if token < tokenizer.vocab_size else None
-    return {"id": int(token), "token": text}
-
-
-class Progress:
-    """Show on stderr how far a long computation is: on a terminal a bar, in a file a line a minute.
-
-    Nothing is shown before `DELAY` seconds on a terminal, or `INTERVAL` seconds in a file. tqdm has a delay
-    too, but importing tqdm takes longer than most commands wait.
-    """
-
-    DELAY, INTERVAL = 1.0, 60.0
-
-    def __init__(self, doing: str, total: int, unit: str) -> None:
-        self._doing, self._total, self._unit = one_line(doing), total, unit
-        self._done = 0
-        self._start = self._noted = time.monotonic()
-        self._bar: Any = None
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def add(self, n: int, rates: str = "") -> None:
-        """n more of the total are done. `rates` is shown at the end of the line, if it is given."""
-        self._done += n
-        now = time.monotonic()
-        if self._bar is not None:
-            self._bar.set_postfix_str(rates.removeprefix(", "), refresh=False)
-            self._bar.update(n)
-        elif not sys.stderr.isatty():
-            if now - self._noted >= self.INTERVAL:
-                self._noted = now
-                minutes = (now - self._start) / 60
-                note(f"{self._doing}: {self._done / self._total:.0%} after {minutes:.0f} min{rates}")
-        elif now - self._start > self.DELAY:
-            from tqdm import tqdm
-
-            form: Any = {"unit": self._unit, "unit_scale": self._unit == "B"}
-            self._bar = tqdm(
-                desc=self._doing, total=self._total, initial=self._done, leave=False, file=sys.stderr, **form
-            )

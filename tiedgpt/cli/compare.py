@@ -28,8 +28,8 @@ EXAMPLES = """\
 
 
 def add_parser(commands: Any) -> None:
-    parser = common.add_command(commands, "compare", run, "Find the mistake in another GPT-2.", EXAMPLES)
-    parser.description = ABOUT
+    summary = "Find the mistake in another GPT-2."
+    parser = common.add_command(commands, "compare", run, summary, EXAMPLES, ABOUT)
     arrays = "an .npz, or a directory of .npy files"
     parser.add_argument("--with", metavar="FILE", dest="arrays", required=True, help=arrays)
     common.add_model_option(parser)

@@ -1,50 +1,67 @@
 """`tiedgpt untie` and `tiedgpt tie`: copy a checkpoint, with its own W_U or without."""
 
 import argparse
+from functools import partial
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from ..checkpoints import open_checkpoint, save_model
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError
+from ..inference.generation import generate
+from ..model import GPT2
 from ..parameters import count_parameters
+from ..study.swap import losses
 from ..training import INITS
-from .common import add_command, count, find, load, note
+from . import common
+from .terminal import note
 
-UNTIE_EXAMPLES = """\
+MEASURED = 64  # tokens for the loss with and without W_U
+
+ABOUT = """\
+untie: copy a tied model and give it its own output matrix W_U. tie: copy an untied model without its W_U. \
+The copy is a checkpoint that transformers reads too.
+
+If W_U is not wte.T, the model without it predicts worse, mostly much worse. tie then says by how much, and \
+needs --force."""
+
+EXAMPLES = """\
   tiedgpt untie gpt2 my-untied-gpt2
   tiedgpt untie gpt2 my-fresh-head --init random --seed 1
-  tiedgpt untie --model gpt2 my-untied-gpt2
-"""
-TIE_EXAMPLES = """\
   tiedgpt tie my-untied-gpt2 my-tied-gpt2
 """
 
 
-def add_parser(commands: Any) -> None:
-    untie = add_command(commands, "untie", run, "Copy a tied model and give it its own W_U.", UNTIE_EXAMPLES)
-    tie = add_command(commands, "tie", run, "Copy an untied model without its W_U.", TIE_EXAMPLES)
-    for parser, head in ((untie, "untied"), (tie, "tied")):
+def add_parser(commands: dict[str, common.Parser]) -> None:
+    for name, head, summary in (
+        ("untie", "untied", "Copy a tied model and give it its own W_U."),
+        ("tie", "tied", "Copy an untied model without its W_U."),
+    ):
+        parser = common.add_command(commands, name, partial(run, head), summary, EXAMPLES, ABOUT)
         add = parser.add_argument
-        model = "a name (downloaded if it is not on this machine), a directory or a .safetensors file"
-        add("source", metavar="SRC", help=f"the model: {model}")
-        destination = add("destination", metavar="DST", help="the directory to write, new or empty")
-        destination.required = False  # with --model, the only argument is DST; argparse stores it as SRC
+        paths = "the model (a name, a directory or a .safetensors file), and the new directory to write"
+        add("paths", nargs="*", metavar="SRC DST", help=paths)
         add("-m", "--model", metavar="SRC", help="the model, if SRC is not given")
-        parser.set_defaults(head=head)
-    init = "the values of W_U: a copy of wte.T, with the same logits (default), random, or zeros"
-    untie.add_argument("--init", choices=INITS, default="copy", help=init)
-    untie.add_argument("--seed", type=count, default=0, metavar="S", help="for --init random (default: 0)")
+        init = "untie: the values of W_U: a copy of wte.T, with the same logits (default), random, or zeros"
+        add("--init", choices=INITS, help=init)
+        add("--seed", type=common.count, metavar="S", help="untie: the seed of --init random (default: 0)")
+        add("--force", action="store_true", help="tie: drop a W_U that is not wte.T")
 
 
-def run(args: argparse.Namespace) -> None:
-    paths = [path for path in (args.model, args.source, args.destination) if path is not None]
+def run(head: str, args: argparse.Namespace) -> None:
+    paths = [path for path in (args.model, *args.paths) if path is not None]
+    init, seed, force = args.init, args.seed, args.force
     if len(paths) != 2:
-        raise ArgumentError(f"expected SRC and DST, got {' '.join(paths)}; SRC may be given with --model")
+        raise ArgumentError(f"expected SRC and DST, got {' '.join(paths) or 'neither'}")
+    if head == "tied" and (init, seed) != (None, None):
+        raise ArgumentError("--init and --seed are for untie: a tied model has no W_U of its own")
+    if head == "untied" and force:
+        raise ArgumentError("--force is for tie: untie drops nothing")
     source, destination = paths[0], Path(paths[1])
-    checkpoint = open_checkpoint(find(source)[1])
-    if checkpoint.config.head == args.head:
-        raise ArgumentError(f"{source} is {args.head} already")
+    checkpoint = open_checkpoint(common.find(source)[1])
+    if checkpoint.config.head == head:
+        raise ArgumentError(f"{source} is {head} already")
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise ArgumentError(f"{destination} exists and is not empty; choose a new directory")
     try:
@@ -53,9 +70,29 @@ def run(args: argparse.Namespace) -> None:
         note(f"{error}; the copy is written without a tokenizer")
         tokenizer = None
 
-    model = load(checkpoint, None)
-    model = model.untie(args.init, args.seed) if args.head == "untied" else model.tie()
+    model = common.load(checkpoint, None)
+    if head == "untied":
+        model = model.untie(init or "copy", seed or 0)
+    else:
+        if not force:
+            check_loss(model, source)
+        model = model.tie()
     save_model(model, tokenizer, destination)
-    size = count_parameters(model.config)[model.config.head]
-    numbers = f"{size['total']:,} parameters, {size['bytes'] / 1e6:,.1f} MB"
-    note(f"wrote {destination}: {model.config.head}, {numbers}")
+    size = count_parameters(model.config)[head]
+    note(f"wrote {destination}: {head}, {size['total']:,} parameters, {size['bytes'] / 1e6:,.1f} MB")
+
+
+def check_loss(model: GPT2, source: str) -> None:
+    """Raise ArgumentError if the model predicts otherwise without its W_U. Measured on text of its own."""
+    if np.array_equal(model.W_U, model.W_E.T):
+        return
+    first = model.config.bos_token_id or 0
+    text = [first, *generate(model, [first], MEASURED, seed=0)]
+    found = losses(model, np.array(text))
+    effect = (
+        f": the loss of {found['tokens']} tokens that the model generates goes from {found['own']:.2f} to "
+        f"{found['swapped']:.2f} nats per token"
+        if found
+        else ""
+    )
+    raise ArgumentError(f"the W_U of {source} is not wte.T{effect}; to drop it all the same, add --force")

@@ -11,21 +11,11 @@ from typing import Any
 from ..checkpoints import open_checkpoint
 from ..checkpoints.names import SHIPPED, find_model, weight_folders
 from ..checkpoints.vocabulary import read_tokenizer
-from ..errors import ArgumentError
+from ..errors import ArgumentError, Range
 from ..study.corpus import Corpus
 from ..tokenizer import Tokenizer
-from .common import (
-    add_command,
-    add_special_option,
-    encode,
-    find,
-    load,
-    note,
-    number_type,
-    read_text,
-    source_name,
-    vocabulary,
-)
+from .common import add_command, add_special_option, encode, find, load, number, vocabulary
+from .terminal import note, read_text, source_name
 
 ABOUT = """\
 Show one or two models in the browser, on your own prompt: the likeliest next tokens with either head, the
@@ -45,8 +35,7 @@ EXAMPLES = """\
 
 def add_parser(commands: Any) -> None:
     summary = "Look at one or two models in the browser."
-    parser = add_command(commands, "explore", run, summary, EXAMPLES)
-    parser.description = ABOUT
+    parser = add_command(commands, "explore", run, summary, EXAMPLES, ABOUT)
     add = parser.add_argument
     models = "one or two models with the same vocabulary (default: shakespeare-tied shakespeare-untied)"
     add("models", nargs="*", metavar="MODEL", help=models)
@@ -55,8 +44,12 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="a text in UTF-8 whose bigrams are shown beside the models; - for stdin",
     )
-    port = number_type("a port from 0 to 65535", int, lambda n: 0 <= n <= 65535)
-    add("--port", type=port, default=0, help="the port on 127.0.0.1 (default: any free one)")
+    add(
+        "--port",
+        type=number(Range(0, 65535)),
+        default=0,
+        help="the port on 127.0.0.1 (default: any free one)",
+    )
     add("--no-browser", action="store_true", help="print the address only, and open no browser")
     add_special_option(parser)
 

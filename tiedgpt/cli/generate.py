@@ -2,12 +2,11 @@
 
 import argparse
 import os
-import select
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ..checkpoints import open_checkpoint
@@ -15,50 +14,22 @@ from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
 from ..checks import check_prompt, check_seed
 from ..config import Config
-from ..errors import ArgumentError, TiedGPTError, short_repr
+from ..errors import ABOVE_0, FRACTION, ArgumentError, Range, TiedGPTError, short_repr
 from ..inference.drafts import LOOKUP, Draft, check_draft_model
 from ..inference.generation import TextSample, generate_text, kept_tokens
 from ..inference.sampling import Sampling
 from ..model import GPT2
 from ..study.predictions import Prediction, predict
 from ..tokenizer import EOT, Tokenizer
-from .common import (
-    BOTH,
-    Progress,
-    add_command,
-    add_head_option,
-    add_json_option,
-    add_model_option,
-    add_special_option,
-    count,
-    encode,
-    find,
-    fraction,
-    load,
-    load_heads,
-    note,
-    open_model,
-    positive_float,
-    positive_int,
-    print_error,
-    print_json,
-    printable,
-    read_text,
-    vocabulary,
-)
-from .documents import add_documents_options, check_documents_flags
-from .tokens import prediction_json, print_predictions
+from . import common
+from .terminal import Progress, note, print_error, print_reports, printable, read_prompt
+from .tokens import predicted_json, print_predictions
 
 MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
-STDIN_WAIT = 3.0  # seconds until the first byte on stdin, when PROMPT is given too
-PASTE_GAP = 0.05  # seconds between two lines of a paste, at most
 
 ABOUT = """\
-Sample text that continues a prompt. The prompt is PROMPT, or the text on stdin
-less one final newline, or both: the text on stdin, then PROMPT on a new line.
-To leave stdin out, add < /dev/null. On a terminal, without PROMPT, each line or
-paste that you enter is continued.
-"""
+Sample text that continues a prompt. The prompt is PROMPT, or the text on stdin less one final newline. On a \
+terminal, without PROMPT, each line or paste that you enter is continued."""
 
 EXAMPLES = """\
   tiedgpt generate "Alan Turing theorized that computers would one day become"
@@ -66,163 +37,122 @@ EXAMPLES = """\
   tiedgpt generate --head both --seed 1 "The capital of France is"
   tiedgpt generate -t 0.8 -k 40 -s 1 --num-samples 3 "In a shocking finding,"
   cat story.txt | tiedgpt generate --truncate --stop "." -n 100
-  cat story.txt | tiedgpt generate --truncate "Chapter 2"
   tiedgpt generate --allow-special "<|endoftext|>"
-  tiedgpt generate --jsonl prompts.jsonl --out samples.jsonl -n 20
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = add_command(commands, "generate", run, "Sample text that continues a prompt.", EXAMPLES)
-    parser.description = ABOUT
-    add = parser.add_argument
-    add("prompt", nargs="?", metavar="PROMPT", help="text to continue; - for stdin alone")
-    add_model_option(parser)
-    add_head_option(parser)
-    number = "generate at most N tokens (default: %(default)s)"
-    names = ("-n", "--max-new-tokens", "--max-tokens")
-    add(*names, type=positive_int, default=40, metavar="N", help=number)
+def add_parser(commands: dict[str, common.Parser]) -> None:
+    summary = "Sample text that continues a prompt."
+    parser = common.add_command(commands, "generate", run, summary, EXAMPLES, ABOUT)
+    add, number = parser.add_argument, common.number
+    add("prompt", nargs="?", type=common.text, metavar="PROMPT", help="text to continue; - for stdin")
+    common.add_model_option(parser)
+    common.add_head_option(parser)
+    most = "generate at most N tokens (default: %(default)s)"
+    add("-n", "--max-new-tokens", type=common.positive_int, default=40, metavar="N", help=most)
     divide = "divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)"
-    add("-t", "--temperature", "--temp", type=temperature, metavar="T", help=divide)
-    add("-k", "--top-k", type=positive_int, metavar="K", help="sample from the K likeliest tokens")
+    greedy = "; for the likeliest token always, use --greedy"
+    add("-t", "--temperature", type=number(ABOVE_0, greedy), metavar="T", help=divide)
+    add("-k", "--top-k", type=common.positive_int, metavar="K", help="sample from the K likeliest tokens")
     mass = "sample from the smallest set of tokens whose probabilities add up to P"
-    add("-p", "--top-p", type=fraction, metavar="P", help=mass)
+    add("-p", "--top-p", type=number(FRACTION), metavar="P", help=mass)
     add("--greedy", action="store_true", help="take the likeliest token every time")
-    add(
-        "-s",
-        "--seed",
-        type=count,
-        metavar="S",
-        help="the same S gives the same text (default: a new seed; 0 with --jsonl)",
-    )
-    add(
-        "--num-samples",
-        type=positive_int,
-        default=1,
-        metavar="N",
-        help="continuations (default: %(default)s)",
-    )
-    add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT (may be repeated)")
+    seed = "the same S gives the same text (default: a new seed)"
+    add("-s", "--seed", type=common.count, metavar="S", help=seed)
+    samples = number(Range(1, MAX_SAMPLES))
+    add("--num-samples", type=samples, default=1, metavar="N", help="continuations (default: %(default)s)")
+    stop = "end before TEXT (may be repeated)"
+    add("--stop", action="append", type=common.text, default=[], metavar="TEXT", help=stop)
     drop = "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
     add("--truncate", action="store_true", help=drop)
     logprobs = (
         "also list each token with its log probability and the K likeliest other tokens, as the model "
         "predicts them before temperature, top-k and top-p"
     )
-    add("--logprobs", type=count, metavar="K", help=logprobs)
+    add("--logprobs", type=common.count, metavar="K", help=logprobs)
     guess = (
         "for speed, guess several tokens and let the model check them in one pass: lookup guesses from the "
         "text so far, MODEL with a smaller model that has the same vocabulary, none does not guess "
         "(default: %(default)s)"
     )
     add("--draft", default=LOOKUP, metavar="MODEL", help=guess)
-    add_special_option(parser)
-    add("--no-stream", action="store_true", help="print when complete, not token by token")
-    add_json_option(parser)
-    add_documents_options(parser, "prompt")
+    common.add_special_option(parser)
+    common.add_json_option(parser)
 
 
-def temperature(text: str) -> float:
-    """The type of --temperature: a positive_float whose error for 0 names --greedy."""
-    with suppress(ValueError):
-        if float(text) == 0:
-            raise argparse.ArgumentTypeError("must be above 0; for the likeliest token always, use --greedy")
-    return positive_float(text)
+@dataclass(frozen=True)
+class Options:
+    """How each prompt is continued: the sampling, and flags."""
+
+    sampling: Sampling
+    seed: int | None
+    max_new_tokens: int
+    num_samples: int
+    stop: list[str]
+    logprobs: int | None
+    truncate: bool
+    allow_special: bool
 
 
 def run(args: argparse.Namespace) -> None:
-    sampling = check_flags(args)
-    excluded = {"PROMPT": args.prompt, "--logprobs": args.logprobs, "--json": args.json}
-    excluded |= {"--draft": args.draft != LOOKUP, "--no-stream": args.no_stream}
-    check_documents_flags(args, excluded)
-    if args.jsonl:
-        from .run_documents import run_documents
-
-        run_documents(args, "generate", {**asdict(sampling), **documents_arguments(args)})
-        return
-    interactive = args.prompt is None and sys.stdin.isatty()
-    if interactive and args.json:
-        raise ArgumentError("--json needs a prompt, as an argument or on stdin")
-    name, checkpoint, tokenizer = open_model(args.model)
-    draft = open_draft(args.draft, checkpoint, tokenizer)
-    if not interactive:  # check the prompt before reading the weights
-        prompt = read_prompt(args.prompt)
-        ids = encode_prompt(checkpoint.config, tokenizer, prompt, args)
-    start = time.perf_counter()
-    models = load_heads(checkpoint, args.head)
-    guesses = load(draft, None) if isinstance(draft, Checkpoint) else draft
-    load_s = time.perf_counter() - start
-
-    def continuations() -> list[Continuation]:
-        """One continuation by each model, all with the same seed."""
-        seed = check_seed(args.seed)
-        return [Continuation(model, tokenizer, sampling, seed, guesses, args) for model in models]
-
-    if interactive:
-        prompt_loop(continuations, checkpoint.config, tokenizer, args)
-        return
-    if not args.json:
-        for continuation in continuations():
-            continuation.write(ids)
-        return
-    documents = []
-    for continuation in continuations():
-        continuation.complete(ids)
-        documents.append(
-            {
-                "model": name,
-                "head": continuation.head,
-                "prompt": prompt,
-                "prompt_ids": ids,
-                "seed": continuation.seed,
-                "samples": continuation.samples_json(),
-                "draft": continuation.draft_json(),
-                "timing": {"load_s": load_s, **continuation.timing},
-            }
+    if args.greedy and (args.temperature, args.top_k, args.top_p) != (None, None, None):
+        raise ArgumentError(
+            "--greedy excludes --temperature, --top-k and --top-p: it takes the likeliest token every time"
         )
-    print_json(documents)
-
-
-def documents_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of generate_documents that --jsonl gives it, besides the sampling."""
-    return {
-        "max_new_tokens": args.max_new_tokens,
-        "num_samples": args.num_samples,
-        "seed": args.seed or 0,
-        "stop": args.stop,
-        "on_long": "cut" if args.truncate else "error",
-        "special": "token" if args.allow_special else "error",
-    }
-
-
-def check_flags(args: argparse.Namespace) -> Sampling:
-    """The sampling that the flags ask for. Raises ArgumentError for flags that exclude each other."""
-    if args.greedy:
-        for flag in ("temperature", "top_k", "top_p"):
-            if getattr(args, flag) is not None:
-                raise ArgumentError(
-                    f"--greedy and --{flag.replace('_', '-')} exclude each other: "
-                    "greedy takes the likeliest token every time"
-                )
     if "" in args.stop:
         raise ArgumentError("--stop needs a text that is not empty")
-    if args.num_samples > MAX_SAMPLES:
-        raise ArgumentError(f"--num-samples must be at most {MAX_SAMPLES}, got {args.num_samples}")
-    return Sampling(
-        1.0 if args.temperature is None else args.temperature, args.top_k, args.top_p, args.greedy
-    )
+    temperature = 1.0 if args.temperature is None else args.temperature
+    sampling = Sampling(temperature, args.top_k, args.top_p, args.greedy)
+    named = (field.name for field in fields(Options) if field.name != "sampling")
+    options = Options(sampling, **{name: getattr(args, name) for name in named})
+    head, as_json = args.head, args.json
+    interactive = args.prompt is None and sys.stdin.isatty()
+    if interactive and as_json:
+        raise ArgumentError("--json needs a prompt, as an argument or on stdin")
+    prompt = "" if interactive else read_prompt(args.prompt)
+    name, checkpoint, tokenizer = common.open_model(args.model)
+    draft = open_draft(args.draft, checkpoint, tokenizer)
+    # Check the prompt before reading the weights.
+    ids = [] if interactive else encode_prompt(checkpoint.config, tokenizer, prompt, options)
+    start = time.perf_counter()
+    models = common.load_heads(checkpoint, head)
+    guesses = common.load(draft, None) if isinstance(draft, Checkpoint) else draft
+    load_s = time.perf_counter() - start
+
+    def continuations(ids: list[int]) -> list[Continuation]:
+        """One by each model, all with the same seed."""
+        seed = check_seed(options.seed)
+        return [Continuation(model, tokenizer, ids, options, seed, guesses) for model in models]
+
+    def write(ids: list[int], before: str = "") -> None:
+        for continuation in continuations(ids):
+            continuation.write(before, with_head=len(models) > 1)
+
+    def answer(typed: str) -> None:
+        # On a terminal, the continuation stands on the same line as the end of its prompt.
+        before = typed.rpartition("\n")[2] if sys.stdout.isatty() else ""
+        write(encode_prompt(checkpoint.config, tokenizer, typed, options), before)
+
+    if interactive:
+        prompt_loop(answer)
+    elif as_json:
+        given = {"prompt": prompt, "prompt_ids": ids}
+        reports = [{"model": name, **given, **one.report(load_s)} for one in continuations(ids)]
+        print_reports(reports, as_json, print)
+    else:
+        write(ids)
 
 
 def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint | str | None:
     """What --draft names: a checkpoint, "lookup", or None. Raises ArgumentError if it cannot guess."""
     if source in ("none", LOOKUP):
         return None if source == "none" else source
-    _, path = find(source)
+    _, path = common.find(source)
     draft = open_checkpoint(path)
     if draft.path == checkpoint.path:
         raise ArgumentError(f"--draft {short_repr(source)} is the model itself; name a smaller one")
     check_draft_model(draft.config, checkpoint.config)
-    if vocabulary(read_tokenizer(path), draft) != vocabulary(tokenizer, checkpoint):
+    if common.vocabulary(read_tokenizer(path), draft) != common.vocabulary(tokenizer, checkpoint):
         raise ArgumentError(
             f"--draft {short_repr(source)} has another vocabulary: "
             "its merges or special tokens are not those of the model"
@@ -230,48 +160,14 @@ def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Che
     return draft
 
 
-def read_prompt(argument: str | None) -> str:
-    """The argument, the text on stdin, or both: the text on stdin, then the argument on a new line."""
-    if argument is None or argument == "-":
-        return without_newline(read_text("-"))
-    text = read_stdin_beside_argument()
-    if not without_newline(text):
-        return argument
-    note("the prompt is the text on stdin, then PROMPT on a new line; to leave stdin out, add < /dev/null")
-    return text + ("" if text.endswith("\n") else "\n") + argument
-
-
-def read_stdin_beside_argument() -> str:
-    """The text on stdin; "" if it is a terminal, sends nothing, or cannot be read (as under nohup).
-
-    A stdin inherited from another program may be a pipe that never sends anything and never ends. So the
-    wait for the first byte is limited. After that byte, stdin is read to its end.
-    """
-    if sys.stdin.isatty():
-        return ""
-    try:
-        # Windows has no select for pipes, so there the wait is not limited.
-        if os.name != "posix" or select.select([sys.stdin], [], [], STDIN_WAIT)[0]:
-            return read_text("-")
-        note(f"nothing on stdin for {STDIN_WAIT:.0f} s, so it is left out; to skip the wait, add < /dev/null")
-    except OSError:
-        pass
-    return ""
-
-
-def without_newline(text: str) -> str:
-    """The text less one final newline."""
-    return text.removesuffix("\n").removesuffix("\r")
-
-
-def encode_prompt(config: Config, tokenizer: Tokenizer, prompt: str, args: argparse.Namespace) -> list[int]:
+def encode_prompt(config: Config, tokenizer: Tokenizer, prompt: str, options: Options) -> list[int]:
     """The prompt's ids, with --truncate the last of them. Raises ArgumentError for a bad prompt."""
     if not prompt:
         start = f' (to start from nothing: --allow-special "{EOT}")' if tokenizer.eot_id is not None else ""
         raise ArgumentError(f"the prompt is empty: GPT-2 needs at least one token to continue{start}")
-    ids = encode(tokenizer, prompt, args.allow_special)
-    kept = kept_tokens(config.n_ctx, args.max_new_tokens)
-    if args.truncate and len(ids) > kept:
+    ids = common.encode(tokenizer, prompt, options.allow_special)
+    kept = kept_tokens(config.n_ctx, options.max_new_tokens)
+    if options.truncate and len(ids) > kept:
         note(f"--truncate drops the first {len(ids) - kept:,} of the prompt's {len(ids):,} tokens")
         ids = ids[-kept:]
     elif len(ids) > config.n_ctx:
@@ -289,37 +185,32 @@ class Continuation:
         self,
         model: GPT2,
         tokenizer: Tokenizer,
-        sampling: Sampling,
+        ids: list[int],
+        options: Options,
         seed: int,
         draft: GPT2 | str | None,
-        args: argparse.Namespace,
     ) -> None:
-        self.samples = [
-            TextSample(tokenizer, args.stop, model.config.eos_token_ids) for _ in range(args.num_samples)
-        ]
-        self.seed, self.head = seed, model.config.head
+        self.model, self.tokenizer, self.ids, self.options, self.seed = model, tokenizer, ids, options, seed
+        self.draft = None if draft is None else Draft(draft, model)
+        ends = options.stop, model.config.eos_token_ids
+        self.samples = [TextSample(tokenizer, *ends) for _ in range(options.num_samples)]
+        self.predictions: list[list[Prediction]] = [[] for _ in self.samples]  # with --logprobs
         self.timing: dict[str, float | None] = {"prefill_s": None, "decode_tokens_per_s": None}
-        self._model, self._tokenizer, self._args = model, tokenizer, args
-        self._draft = None if draft is None else Draft(draft, model)
-        self._sampling = sampling
-        self._predictions: list[list[Prediction]] = [[] for _ in self.samples]  # with --logprobs
 
-    def grow(self, ids: list[int]) -> Iterator[None]:
+    def grow(self) -> Iterator[None]:
         """Add a token to one sample after the other; measure the time."""
-        start = time.perf_counter()
-        n = self._args.max_new_tokens
-        with Progress("reading the prompt", len(ids), "token") as progress:
-            record = None if self._args.logprobs is None else self.record
+        start, options = time.perf_counter(), self.options
+        with Progress("reading the prompt", len(self.ids), "token") as progress:
             texts = generate_text(
-                self._model,
-                ids,
+                self.model,
+                self.ids,
                 self.samples,
-                n,
-                self._sampling,
+                options.max_new_tokens,
+                options.sampling,
                 self.seed,
-                self._draft,
+                self.draft,
                 progress.add,
-                record,
+                None if options.logprobs is None else self.record,
             )
             next(texts)
         first = time.perf_counter()
@@ -334,41 +225,34 @@ class Continuation:
 
     def record(self, index: int, logits: Any, token: int) -> None:
         """Keep the prediction of a token that sample `index` chose."""
-        self._predictions[index] += predict(logits, [token], self._args.logprobs)
+        self.predictions[index] += predict(logits, [token], self.options.logprobs or 0)
 
-    def complete(self, ids: list[int]) -> None:
-        """Generate all samples before anything is printed."""
-        with Progress("generating", self._args.max_new_tokens * len(self.samples), "token") as progress:
-            for _ in self.grow(ids):
+    def recorded(self, index: int) -> list[Prediction]:
+        """The predictions of a sample's tokens, without that of the end-of-text token."""
+        return self.predictions[index][: len(self.samples[index].ids)]
+
+    def report(self, load_s: float) -> dict[str, Any]:
+        """Generate all samples; return what --json prints of them."""
+        with Progress("generating", self.options.max_new_tokens * len(self.samples), "token") as progress:
+            for _ in self.grow():
                 progress.add(1)
-
-    def predictions(self, index: int) -> list[Prediction]:
-        """The predictions of a sample's tokens; none without --logprobs."""
-        return self._predictions[index][: len(self.samples[index].ids)]  # the end-of-text token is not in ids
-
-    def samples_json(self) -> list[dict[str, Any]]:
-        documents: list[dict[str, Any]] = []
+        samples: list[dict[str, Any]] = []
         for index, sample in enumerate(self.samples):
-            documents.append({"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason})
-            if self._args.logprobs is not None:
-                listed = (prediction_json(self._tokenizer, p, "logprob") for p in self.predictions(index))
-                documents[-1]["logprobs"] = list(listed)
-        return documents
+            samples.append({"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason})
+            if self.options.logprobs is not None:
+                listed = self.recorded(index)
+                samples[-1]["logprobs"] = [predicted_json(self.tokenizer, p, "logprob") for p in listed]
+        draft = self.draft and {"drafted": self.draft.drafted, "accepted": self.draft.accepted}
+        timing = {"load_s": load_s, **self.timing}
+        head = self.model.config.head
+        return {"head": head, "seed": self.seed, "samples": samples, "draft": draft, "timing": timing}
 
-    def draft_json(self) -> dict[str, int] | None:
-        """The numbers of guessed tokens and of right guesses."""
-        if self._draft is None:
-            return None
-        return {"drafted": self._draft.drafted, "accepted": self._draft.accepted}
-
-    def write(self, ids: list[int], before: str = "") -> None:
+    def write(self, before: str, with_head: bool) -> None:
         """Print the samples one below the other while they grow, each after the text `before`."""
-        growth = self.grow(ids)
-        if self._args.no_stream:
-            self.complete(ids)
+        growth = self.grow()
         for number, sample in enumerate(self.samples, 1):
             of = f"{number} of {len(self.samples)}" if len(self.samples) > 1 else ""
-            if heading := ", ".join(filter(None, [self.head if self._args.head == BOTH else "", of])):
+            if heading := ", ".join(filter(None, [self.model.config.head if with_head else "", of])):
                 print(f"--- {heading} ---")
             print(printable(before), end="", flush=True)
             printed = 0
@@ -379,39 +263,34 @@ class Continuation:
                     break
                 next(growth)
             print()
-            if self._args.logprobs is not None:
-                rows = ((prediction.token, prediction) for prediction in self.predictions(number - 1))
+            if self.options.logprobs is not None:
+                rows = ((prediction.token, prediction) for prediction in self.recorded(number - 1))
                 print()
-                print_predictions(self._tokenizer, "logprob", rows)
+                print_predictions(self.tokenizer, "logprob", rows)
 
 
-def prompt_loop(
-    continuations: Callable[[], list[Continuation]],
-    config: Config,
-    tokenizer: Tokenizer,
-    args: argparse.Namespace,
-) -> None:
-    """Continue each prompt that is typed. Ctrl-C stops a text; Ctrl-D, or Ctrl-C twice, leaves the loop."""
+def prompt_loop(answer: Callable[[str], None]) -> None:
+    """Answer each prompt that is typed. Ctrl-C stops an answer; Ctrl-D, or Ctrl-C twice, leaves the loop."""
     with suppress(ImportError):  # input() then has line editing and a history
         import readline
 
         if os.environ.get("TERM", "dumb") != "dumb":  # the terminal marks a paste, so that it is one input
             readline.parse_and_bind("set enable-bracketed-paste on")
     stdin: Any = sys.stdin
-    stdin.reconfigure(errors="surrogateescape")  # the tokenizer has an error for bytes that are not text
+    # The tokenizer has an error for bytes that are not text.
+    stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     print("Type the beginning of a text. Ctrl-C stops its continuation, Ctrl-D leaves.", file=sys.stderr)
+    on_terminal = sys.stdout.isatty()
     interrupted = False  # by Ctrl-C at the last prompt
     while True:
         prompt = ""
         try:
-            prompt = read_typed()
+            if not on_terminal:  # stdout is for the generated text alone
+                print("> ", end="", file=sys.stderr, flush=True)
+            prompt = input("> " if on_terminal else "").removesuffix("\n")
             interrupted = False
             if prompt:
-                ids = encode_prompt(config, tokenizer, prompt, args)
-                # On a terminal, the continuation stands on the same line as the end of its prompt.
-                before = prompt.rpartition("\n")[2] if sys.stdout.isatty() else ""
-                for continuation in continuations():
-                    continuation.write(ids, before)
+                answer(prompt)
         except EOFError:
             print(file=sys.stderr)
             return
@@ -425,18 +304,3 @@ def prompt_loop(
                 raise
             interrupted = True
             print("\nTo leave, press Ctrl-D, or Ctrl-C again.", file=sys.stderr)
-
-
-def read_typed() -> str:
-    """One prompt from the terminal: a line, or all lines of a paste."""
-    on_terminal = sys.stdout.isatty()
-    if not on_terminal:  # stdout is for the generated text alone
-        print("> ", end="", file=sys.stderr, flush=True)
-    lines = [input("> " if on_terminal else "")]
-    # Where readline or the terminal does not mark a paste, its other lines are there at once.
-    while os.name == "posix" and select.select([sys.stdin], [], [], PASTE_GAP)[0]:
-        try:
-            lines.append(input())
-        except EOFError:
-            break
-    return without_newline("\n".join(lines))

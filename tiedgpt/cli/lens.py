@@ -4,14 +4,15 @@ import argparse
 from typing import Any
 
 from ..checks import check_prompt
+from ..model import GPT2
 from ..study.lens import Layer, lens
-from ..tokenizer import Tokenizer
+from ..study.predictions import token_json
 from . import common
+from .terminal import fill, print_reports, print_table, read_prompt, spelled
 
 ABOUT = """\
-Show the next token that each layer predicts, after each token of a prompt (the logit lens): apply the final
-layer norm and the output head to the residual stream after the embedding and after each block.
-"""
+Show the next token that each layer predicts, after each token of a prompt (the logit lens): apply the final \
+layer norm and the output head to the residual stream after the embedding and after each block."""
 
 EXAMPLES = """\
   tiedgpt lens "The capital of France is"
@@ -20,11 +21,10 @@ EXAMPLES = """\
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: dict[str, common.Parser]) -> None:
     summary = "Show the next token that each layer predicts."
-    parser = common.add_command(commands, "lens", run, summary, EXAMPLES)
-    parser.description = ABOUT
-    parser.add_argument("prompt", metavar="PROMPT", help="the text to predict from")
+    parser = common.add_command(commands, "lens", run, summary, EXAMPLES, ABOUT)
+    common.add_prompt(parser)
     common.add_model_option(parser)
     common.add_head_option(parser)
     common.add_special_option(parser)
@@ -32,44 +32,43 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    prompt, head, as_json = read_prompt(args.prompt), args.head, args.json
     name, checkpoint, tokenizer = common.open_model(args.model)
-    ids = check_prompt(common.encode(tokenizer, args.prompt, args.allow_special), checkpoint.config)
-    models = common.load_heads(checkpoint, args.head)
-    layers = {model.config.head: lens(model, ids) for model in models}
-    if args.json:
-        given = {"prompt": args.prompt, "prompt_ids": ids}
-        reports = [
-            {"model": name, "head": head, **given, "layers": [layer_json(tokenizer, one) for one in of_head]}
-            for head, of_head in layers.items()
+    ids = check_prompt(common.encode(tokenizer, prompt, args.allow_special), checkpoint.config)
+
+    def report(model: GPT2) -> dict[str, Any]:
+        layers = [{"name": layer.name, "positions": positions(layer)} for layer in lens(model, ids)]
+        return {
+            "model": name,
+            "head": model.config.head,
+            "prompt": prompt,
+            "prompt_ids": ids,
+            "layers": layers,
+        }
+
+    def positions(layer: Layer) -> list[list[dict[str, Any]]]:
+        return [
+            [
+                {**token_json(tokenizer, token), "probability": float(p)}
+                for token, p in zip(*likeliest, strict=True)
+            ]
+            for likeliest in zip(layer.tokens, layer.probabilities, strict=True)
         ]
-        common.print_json(reports)
-        return
-    title = (
-        "The likeliest next token and its probability, after each token of the prompt (columns), as "
-        "predicted from the embedding and from the output of each block (rows)."
-    )
-    print(common.fill(title))
-    for head, of_head in layers.items():
-        print(f"\n{head}:" if len(models) > 1 else "")
-        print_layers(of_head, ids, tokenizer)
 
+    def show(reports: Any) -> None:
+        """A row for each layer, a column for each token of the prompt: the likeliest next token."""
+        title = (
+            "The likeliest next token and its probability, after each token of the prompt (columns), as "
+            "predicted from the embedding and from the output of each block (rows)."
+        )
+        print(fill(title))
+        for report in reports:
+            print(f"\n{report['head']}:" if len(reports) > 1 else "")
+            rows = [("", *(spelled(tokenizer, token) for token in ids))]
+            for number, layer in enumerate(report["layers"]):
+                first = [likeliest[0] for likeliest in layer["positions"]]
+                cells = (f"{spelled(tokenizer, one['id'])} {one['probability']:4.0%}" for one in first)
+                rows.append((f"block {number - 1}" if number else "embedding", *cells))
+            print_table(rows)
 
-def layer_json(tokenizer: Tokenizer, layer: Layer) -> dict[str, Any]:
-    positions = [
-        [
-            {**common.token_json(tokenizer, token), "probability": float(probability)}
-            for token, probability in zip(*position, strict=True)
-        ]
-        for position in zip(layer.tokens, layer.probabilities, strict=True)
-    ]
-    return {"name": layer.name, "positions": positions}
-
-
-def print_layers(layers: list[Layer], ids: list[int], tokenizer: Tokenizer) -> None:
-    """A row for each layer, a column for each token of the prompt: the likeliest next token."""
-    rows = [("", *(common.spelled(tokenizer, token) for token in ids))]
-    for number, layer in enumerate(layers):
-        likeliest = zip(layer.tokens[:, 0], layer.probabilities[:, 0], strict=True)
-        cells = (f"{common.spelled(tokenizer, token)} {probability:4.0%}" for token, probability in likeliest)
-        rows.append((f"block {number - 1}" if number else "embedding", *cells))
-    common.print_table(rows)
+    print_reports([report(model) for model in common.load_heads(checkpoint, head)], as_json, show)

@@ -9,7 +9,12 @@ from ..checkpoints.names import MODELS, models_here
 from ..config import Config
 from ..errors import TiedGPTError, one_line
 from ..parameters import count_parameters
-from .common import add_command, add_json_option, fill, note, print_table
+from . import common
+from .terminal import fill, note, print_table
+
+ABOUT = """\
+List the models on this machine with their size on disk, and the known models that can be downloaded with \
+the size of the download. Downloads nothing."""
 
 EXAMPLES = """\
   tiedgpt list
@@ -17,26 +22,27 @@ EXAMPLES = """\
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = add_command(commands, "list", run, "List the models on this machine.", EXAMPLES)
-    parser.description = (
-        "List the models on this machine with their size on disk, and the known models that can be "
-        "downloaded. Downloads nothing."
-    )
-    add_json_option(parser)
+def add_parser(commands: dict[str, common.Parser]) -> None:
+    summary = "List the models on this machine."
+    common.add_json_option(common.add_command(commands, "list", run, summary, EXAMPLES, ABOUT))
 
 
 def run(args: argparse.Namespace) -> None:
+    as_json = args.json
     here = []
     for name, path in models_here().items():
         try:
             size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-            here.append({**summary(name, read_config(path)), "bytes": size, "path": str(path)})
+            here.append({**summary(name, read_config(path), size), "path": str(path)})
         except (TiedGPTError, OSError) as error:
             note(f"{name} is left out: {error}")
     names = {model["model"] for model in here}
-    not_here = [summary(name, config) for name, (_, config) in MODELS.items() if name not in names]
-    if args.json:
+    not_here = [
+        summary(name, config, download_size(config))
+        for name, (_, config) in MODELS.items()
+        if name not in names
+    ]
+    if as_json:
         print(json.dumps({"here": here, "not_here": not_here}))
         return
     header = ("model", "head", "parameters", "size")
@@ -48,9 +54,14 @@ def run(args: argparse.Namespace) -> None:
         print_table([header, *map(row, not_here)])
 
 
-def summary(name: str, config: Config) -> dict[str, Any]:
-    count = count_parameters(config)[config.head]
-    return {"model": name, "head": config.head, "parameters": count["total"], "bytes": count["bytes"]}
+def download_size(config: Config) -> int:
+    """Bytes of the hub's weights: besides the parameters, they hold a causal mask for each layer."""
+    return count_parameters(config)[config.head]["bytes"] + 4 * config.n_layer * config.n_ctx**2
+
+
+def summary(name: str, config: Config, size: int) -> dict[str, Any]:
+    count = count_parameters(config)[config.head]["total"]
+    return {"model": name, "head": config.head, "parameters": count, "bytes": size}
 
 
 def row(model: dict[str, Any]) -> tuple[str, ...]:

@@ -9,43 +9,46 @@ from ..checkpoints import read_config
 from ..checkpoints.names import find_model, known_config
 from ..errors import ArgumentError, one_line
 from ..parameters import count_matrices, count_parameters
-from .common import add_command, add_json_option, fill, positive_int, print_table
+from . import common
+from .terminal import fill, print_table
 
 EXAMPLES = """\
   tiedgpt params
-  tiedgpt params --model gpt2-xl
+  tiedgpt params gpt2-xl
   tiedgpt params --vocab 50000 --dim 4096 --total 7e9
 """
-DESCRIPTION = """\
+ABOUT = """\
 Count the parameters of a model, tied and untied. Downloads nothing.
 
-With --vocab and --dim, count only the token embedding and the output head of a model of that size.
-"""
+With --vocab and --dim, count only the token embedding and the output head of a model of that size."""
 
 
-def add_parser(commands: Any) -> None:
-    parser = add_command(commands, "params", run, "Count the parameters with either head.", EXAMPLES)
-    parser.description = DESCRIPTION
-    add = parser.add_argument
+def add_parser(commands: dict[str, common.Parser]) -> None:
+    summary = "Count the parameters with either head."
+    parser = common.add_command(commands, "params", run, summary, EXAMPLES, ABOUT)
     model = "a known name, which needs no files, a directory or a .safetensors file (default: gpt2)"
-    add("-m", "--model", metavar="MODEL", help=model)
-    add("--vocab", type=positive_int, metavar="V", help="tokens in the vocabulary, as 50000 or 50e3")
-    add("--dim", type=positive_int, metavar="D", help="width of the residual stream")
-    add("--total", type=positive_int, metavar="N", help="parameters of the whole model, as 7e9")
-    add_json_option(parser)
+    common.add_models(parser, model)
+    add, size = parser.add_argument, common.positive_int
+    add("--vocab", type=size, metavar="V", help="tokens in the vocabulary, as 50000 or 50e3")
+    add("--dim", type=size, metavar="D", help="width of the residual stream")
+    add("--total", type=size, metavar="N", help="parameters of the whole model, as 7e9")
+    common.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.vocab is None and args.dim is None and args.total is None:
-        count_model(args.model or "gpt2", args.json)
-    elif args.model is not None:
+    models, vocab, dim, total, as_json = args.models, args.vocab, args.dim, args.total, args.json
+    if len(models) > 1:
+        raise ArgumentError(f"expected one MODEL, got {len(models)}")
+    if vocab is dim is total is None:
+        count_model(models[0] if models else "gpt2", as_json)
+    elif models:
         raise ArgumentError(
-            "--model counts a model, --vocab and --dim count two matrices: give one or the other"
+            "MODEL counts a model, --vocab and --dim count two matrices: give one or the other"
         )
-    elif args.vocab is None or args.dim is None:
+    elif vocab is None or dim is None:
         raise ArgumentError("to count without a model, both --vocab and --dim are needed")
     else:
-        report_matrices(args.vocab, args.dim, args.total, args.json)
+        report_matrices(vocab, dim, total, as_json)
 
 
 def count_model(name: str, as_json: bool) -> None:

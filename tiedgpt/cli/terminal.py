@@ -1,19 +1,33 @@
-"""Read text files and JSON; make text safe for terminals; print notes and errors."""
+"""What the commands print and read: notes, errors, tables, JSON, progress; texts from files and stdin."""
 
+import json
 import os
+import shutil
 import sys
+import textwrap
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, one_line, short_repr
+from ..tokenizer import Tokenizer
 
 ERROR = "tiedgpt: error: "
+STDIN = "-"
+# C0 and C1 control characters, except line feed and tab
+CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
-def read_text(file: str) -> str:
-    """A file as text, line ends unchanged; "-" is stdin. Raises ArgumentError if it is not UTF-8."""
+def read_text(file: str | None) -> str:
+    """A file as text, line ends unchanged; stdin if `file` is "-", or None and stdin is no terminal.
+
+    Raises ArgumentError if it is not UTF-8.
+    """
+    if file is None and sys.stdin.isatty():
+        raise ArgumentError("there is no text: give one, or pipe one in")
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        data = sys.stdin.buffer.read() if file in (None, STDIN) else Path(str(file)).read_bytes()
     except ValueError as error:  # a NUL or half a surrogate pair
         raise ArgumentError(f"{short_repr(file)} is not the name of a file: {error}") from error
     try:
@@ -24,9 +38,16 @@ def read_text(file: str) -> str:
         ) from error
 
 
-def source_name(file: str) -> str:
+def read_prompt(prompt: str | None) -> str:
+    """The prompt; the text on stdin less one final newline if `prompt` is "-" or None."""
+    if prompt is None or prompt == STDIN:
+        return read_text(prompt).removesuffix("\n").removesuffix("\r")
+    return prompt
+
+
+def source_name(file: str | None) -> str:
     """The name of an input file in messages."""
-    return "stdin" if file == "-" else file
+    return "stdin" if file is None or file == STDIN else file
 
 
 def quoted(token: bytes) -> str:
@@ -41,8 +62,10 @@ def quoted(token: bytes) -> str:
         return repr(token)
 
 
-# C0 and C1 control characters, except line feed and tab
-CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+def spelled(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
+    """A token of a model, quoted, cut to `limit` characters; its id if it only pads the vocabulary."""
+    text = quoted(tokenizer.token_bytes(token)) if token < tokenizer.vocab_size else f"[{token}]"
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def printable(text: str) -> str:
@@ -58,6 +81,60 @@ def note(text: object) -> None:
 def print_error(error: object) -> None:
     """Print one line on stderr that is an error."""
     sys.stderr.write(f"{ERROR}{one_line(error)}\n")
+
+
+def print_reports(
+    reports: Sequence[dict[str, Any]], as_json: bool, show: Callable[[Sequence[Any]], Any]
+) -> None:
+    """Print the reports of one head or of both: with `show`, or as one JSON document.
+
+    The document of both heads has each report under the name of its head.
+    """
+    if not as_json:
+        show(reports)
+    elif len(reports) == 1:
+        print(json.dumps(reports[0]))
+    else:
+        by_head = {report["head"]: report for report in reports}
+        print(json.dumps({"model": reports[0]["model"], "head": "both", **by_head}))
+
+
+def print_table(lines: Sequence[str | tuple[str, ...]]) -> None:
+    """Print rows of cells in columns, the first flush left, the others flush right; a str is a caption.
+
+    If the terminal is too narrow for all columns, the others follow below, with the first one and the
+    captions again.
+    """
+    terminal = shutil.get_terminal_size().columns
+    rows = [line for line in lines if not isinstance(line, str)]
+    first, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    first = min(first, max(16, terminal - 2 - max(widths)))
+    end = 0
+    while end < len(widths):
+        start, end = end, end + 1
+        while end < len(widths) and first + sum(2 + w for w in widths[start : end + 1]) <= terminal:
+            end += 1
+        if start:
+            print()
+        for line in lines:
+            if isinstance(line, str):
+                print(fill(line, min(terminal, 80)))
+                continue
+            *above, label = fill(line[0], first).split("\n")
+            cells = zip(line[1:][start:end], widths[start:end], strict=True)
+            row = label.ljust(first) + "".join(cell.rjust(2 + w) for cell, w in cells)
+            print(*above, row.rstrip(), sep="\n")
+
+
+def fill(text: str, width: int | None = None) -> str:
+    """text with its lines broken to fit the terminal, each part indented as its line is."""
+    width = width or shutil.get_terminal_size().columns
+    wrapper = textwrap.TextWrapper(max(width, 16), break_on_hyphens=False, break_long_words=False)
+    parts = []
+    for line in text.split("\n"):
+        wrapper.subsequent_indent = " " * (len(line) - len(line.lstrip()))
+        parts.append(wrapper.fill(line))
+    return "\n".join(parts)
 
 
 class Messages:
@@ -82,9 +159,6 @@ class Messages:
                 discard_unwritten(self._stream)
         return len(text)
 
-    def flush(self) -> None:
-        pass
-
 
 def discard_unwritten(stream: Any) -> None:
     """Discard the text that a stream could not write. Python would try again at exit and print an error."""
@@ -92,3 +166,46 @@ def discard_unwritten(stream: Any) -> None:
         stream.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Progress:
+    """Show on stderr how far a long computation is: on a terminal a bar, in a file a line a minute.
+
+    Nothing is shown before `DELAY` seconds on a terminal, or `INTERVAL` seconds in a file. tqdm has a delay
+    too, but importing tqdm takes longer than most commands wait.
+    """
+
+    DELAY, INTERVAL = 1.0, 60.0
+
+    def __init__(self, doing: str, total: int, unit: str) -> None:
+        self._doing, self._total, self._unit = one_line(doing), total, unit
+        self._done = 0
+        self._start = self._noted = time.monotonic()
+        self._bar: Any = None
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def add(self, n: int, rates: str = "") -> None:
+        """n more of the total are done. `rates` is shown at the end of the line, if it is given."""
+        self._done += n
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.set_postfix_str(rates.removeprefix(", "), refresh=False)
+            self._bar.update(n)
+        elif not sys.stderr.isatty():
+            if now - self._noted >= self.INTERVAL:
+                self._noted = now
+                minutes = (now - self._start) / 60
+                note(f"{self._doing}: {self._done / self._total:.0%} after {minutes:.0f} min{rates}")
+        elif now - self._start > self.DELAY:
+            from tqdm import tqdm
+
+            form: Any = {"unit": self._unit, "unit_scale": self._unit == "B"}
+            self._bar = tqdm(
+                desc=self._doing, total=self._total, initial=self._done, leave=False, file=sys.stderr, **form
+            )

@@ -3,12 +3,11 @@
 import argparse
 import json
 import re
-import sys
-from typing import Any
 
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, short_repr
 from . import common
+from .terminal import STDIN, printable, quoted, read_text
 
 EXAMPLES = """\
   tiedgpt tokenize "Hello world"
@@ -18,36 +17,38 @@ EXAMPLES = """\
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "tokenize", run, "Show the tokens and ids of a text.", EXAMPLES)
-    parser.add_argument("text", nargs="*", metavar="TEXT", help="the text, in quotes; - or nothing for stdin")
-    parser.add_argument("--decode", action="store_true", help="TEXT is token ids; print their text")
+    add = parser.add_argument
+    add("text", nargs="*", type=common.text, metavar="TEXT", help="in quotes; - or nothing for stdin")
+    add("--decode", action="store_true", help="TEXT is token ids; print their text")
     common.add_special_option(parser)
     common.add_model_option(parser)
     common.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    if not args.text and sys.stdin.isatty():
-        raise ArgumentError("there is no TEXT: give one in quotes, or pipe one in")
-    if len(args.text) > 1 and not args.decode:
-        raise ArgumentError(f"expected one TEXT, got {len(args.text)}: put it in quotes")
-    text = common.read_text("-") if args.text in ([], ["-"]) else " ".join(args.text)
-
-    tokenizer = read_tokenizer(common.find(args.model, only_tokenizer=True)[1])
-    if args.decode:
-        ids = parse_ids(text)
-        decoded = tokenizer.decode(ids)
-    else:
-        ids = common.encode(tokenizer, text, args.allow_special)
-    if args.json:
+    texts, decode, model, allow_special, as_json = (
+        args.text,
+        args.decode,
+        args.model,
+        args.allow_special,
+        args.json,
+    )
+    if len(texts) > 1 and not decode:
+        raise ArgumentError(f"expected one TEXT, got {len(texts)}: put it in quotes")
+    text = read_text(*texts or [None]) if texts in ([], [STDIN]) else " ".join(texts)
+    tokenizer = read_tokenizer(common.find(model, only_tokenizer=True)[1])
+    ids = parse_ids(text) if decode else common.encode(tokenizer, text, allow_special)
+    decoded = tokenizer.decode(ids)
+    if as_json:
         tokens = [tokenizer.token_text(token) for token in ids]
-        print(json.dumps({"ids": ids, "tokens": tokens, **({"text": decoded} if args.decode else {})}))
-    elif args.decode:
-        print(common.printable(decoded))
+        print(json.dumps({"ids": ids, "tokens": tokens, **({"text": decoded} if decode else {})}))
+    elif decode:
+        print(printable(decoded))
     else:
         for token in ids:
-            print(f"{token:>6}  {common.quoted(tokenizer.decode_bytes([token]))}")
+            print(f"{token:>6}  {quoted(tokenizer.token_bytes(token))}")
 
 
 def parse_ids(text: str) -> list[int]:

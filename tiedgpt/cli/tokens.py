@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import ArgumentError, short_repr
-from ..study.predictions import Prediction, surprisal
+from ..study.predictions import Prediction, surprisal, token_json
 from ..tokenizer import Tokenizer
-from .common import encode, spelled, token_json
+from .common import encode
+from .terminal import spelled
 
 OTHER = 17  # columns of an alternative in a listing
 
@@ -34,25 +35,20 @@ def end_of(prompt: str) -> str:
     return repr(prompt) if len(prompt) <= 30 else f"...{prompt[-27:]!r}"
 
 
-def candidate_json(tokenizer: Tokenizer, prediction: Prediction) -> dict[str, Any]:
-    """A token that may come next."""
-    numbers = {"probability": prediction.probability, "logit": prediction.logit, "rank": prediction.rank}
-    return {**token_json(tokenizer, prediction.token), **numbers}
-
-
 def in_unit(log_probability: float, unit: str) -> float:
     """A log probability as it is ("logprob"), or as surprisal ("bits")."""
     return surprisal(log_probability) if unit == "bits" else log_probability
 
 
-def prediction_json(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> dict[str, Any]:
+def predicted_json(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> dict[str, Any]:
     """A token that came next, and the likeliest others."""
-    others = [
-        {**token_json(tokenizer, token), unit: in_unit(log_p, unit)}
-        for token, log_p in prediction.alternatives
-    ]
-    token = {**token_json(tokenizer, prediction.token), unit: in_unit(prediction.log_probability, unit)}
-    return {**token, "rank": prediction.rank, "alternatives": others}
+
+    def report(token: int, log_p: float) -> dict[str, Any]:
+        return {**token_json(tokenizer, token), unit: in_unit(log_p, unit)}
+
+    others = [report(token, log_p) for token, log_p in prediction.alternatives]
+    came = report(prediction.token, prediction.log_probability)
+    return {**came, "rank": prediction.rank, "alternatives": others}
 
 
 def print_predictions(tokenizer: Tokenizer, unit: str, rows: Iterable[tuple[int, Prediction | None]]) -> None:

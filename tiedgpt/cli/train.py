@@ -3,13 +3,14 @@
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,45 +19,44 @@ import numpy as np
 from ..checkpoints.files import LOCK, lock_directory
 from ..checkpoints.vocabulary import read_tokenizer
 from ..config import HEADS, Config
-from ..errors import ArgumentError, TiedGPTError
+from ..errors import ABOVE_0, RATE, ArgumentError, Range, TiedGPTError
 from ..inference.evaluation import bits_per_nat
 from ..model import GPT2
 from ..parameters import count_parameters
 from ..tokenizer import Tokenizer
-from ..training import INITS, MAX_COUNT
+from ..training import MAX_COUNT
 from ..training.merges import learn_tokenizer
 from . import common
+from .terminal import note, printable, read_text
 
-SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_ctx": 128, "vocab_size": 1024}  # of a new model
-SETTINGS = ("context", "steps", "batch", "accumulate", "lr", "seed", "eval_every", "threads")
+SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "vocab_size": 1024}  # of a new model
+SETTINGS = ("context", "steps", "batch", "lr", "seed", "eval_every")
 FROM_CHECKPOINT = {"steps": 200, "batch": 4, "lr": 1e-4}
+# What a training is. With --resume these flags may be repeated, and only steps may differ.
+FLAGS = (*SHAPE, *SETTINGS, "source", "head", "dropout")
 
 ABOUT = """\
-Train a GPT-2 on a text, from scratch or from a checkpoint, tied or untied. DIR gets a checkpoint of the step
-with the lowest loss on held-out text, and the file that --resume continues from. Ctrl-C saves and stops.
-"""
+Train a GPT-2 on a text, from scratch or from a checkpoint, tied or untied. DIR gets a checkpoint of the \
+step with the lowest loss on held-out text, the losses in log.jsonl, and the file that --resume continues \
+from. Ctrl-C saves and stops."""
 
 EXAMPLES = """\
   tiedgpt train story.txt --out my-model
   tiedgpt train story.txt --out my-model --resume
   tiedgpt train story.txt --out my-untied --head untied --n-layer 2 --n-embd 64 --steps 500
-  tiedgpt train story.txt --out my-gpt2 --from gpt2 --steps 100 --log log.jsonl
-  tiedgpt train story.txt --out my-head --from gpt2 --only head
+  tiedgpt train story.txt --out my-gpt2 --from gpt2 --steps 100
   tiedgpt generate --model my-model "Once"
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = common.add_command(commands, "train", run, "Train a model, tied or untied.", EXAMPLES)
-    parser.description = ABOUT
+def add_parser(commands: dict[str, common.Parser]) -> None:
+    parser = common.add_command(commands, "train", run, "Train a model, tied or untied.", EXAMPLES, ABOUT)
+    add = parser.add_argument
 
     def add_number(flag: str, metavar: str, help: str, least: int = 1, most: int = MAX_COUNT) -> None:
-        expected = f"a whole number from {least} to {most}"
-        number = common.number_type(expected, int, lambda n: least <= n <= most)
-        parser.add_argument(flag, type=number, metavar=metavar, help=help)
+        add(flag, type=common.number(Range(least, most)), metavar=metavar, help=help)
 
-    add = parser.add_argument
-    add("corpus", metavar="CORPUS", help='a text in UTF-8; "-" is stdin')
+    common.add_file(parser, "corpus", "a text in UTF-8")
     add("--out", metavar="DIR", type=Path, required=True, help="a new directory for the checkpoint")
     resume = "continue the training in DIR, with the same result as without the stop"
     add("--resume", action="store_true", help=resume)
@@ -65,167 +65,157 @@ def add_parser(commands: Any) -> None:
     add_number("--n-layer", "L", "layers of a new model (default: 4)", least=0, most=1_000)
     add_number("--n-head", "H", "attention heads of a new model (default: 4)")
     add_number("--n-embd", "D", "width of a new model (default: 128)", most=MAX_COUNT // 4)  # n_inner is 4 D
-    add_number("--n-ctx", "T", "context of a new model, in tokens, also in training (default: 128)", least=2)
     size = "tokens of a new model; 257: one for each byte and <|endoftext|> (default: 1024)"
     add_number("--vocab-size", "V", size, least=256)
-    add_number("--context", "T", "with --from, tokens in a sequence (default: 256, or n_ctx if less)")
-    head = "compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint does)"
+    context = (
+        "tokens in a sequence, and the context of a new model (default: 128; with --from, 256, or the "
+        "model's context if that is less)"
+    )
+    add_number("--context", "T", context, least=2)
+    head = (
+        "compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint does). W_U of a new "
+        "model starts random, that of a tied checkpoint as a copy of wte.T"
+    )
     add("--head", choices=HEADS, help=head)
-    init = "initial W_U of an untied model; copy: of wte.T (default: random; from a tied checkpoint, copy)"
-    add("--init-unembedding", choices=INITS, help=init)
-    add("--only", choices=["head"], help="with --from, train W_U and keep all other parameters")
     steps = (
         "steps in all (default: 2000; with --from, 200); with --resume it may be larger than before; the "
         "learning rate follows the new schedule"
     )
     add_number("--steps", "N", steps)
-    add_number("--batch", "B", "sequences in a batch (default: 32; with --from, 4)")
-    add_number("--accumulate", "A", "batches in a step (default: 1)")
+    add_number("--batch", "B", "sequences in a step (default: 32; with --from, 4)")
     lr = "peak learning rate (default: 0.003; with --from, 0.0001)"
-    add("--lr", type=common.positive_float, metavar="LR", help=lr)
+    add("--lr", type=common.number(ABOVE_0), metavar="LR", help=lr)
     dropout = (
         "dropout of the embedding and of each layer's outputs, none of the attention patterns (default: 0.1; "
         "with --from, as the checkpoint says)"
     )
-    add("--dropout", type=common.dropout_rate, metavar="P", help=dropout)
+    add("--dropout", type=common.number(RATE), metavar="P", help=dropout)
     add_number("--seed", "S", "seed of weights, batches and dropout (default: 1)", least=0)
     add_number("--eval-every", "N", "steps between evaluations, which also save (default: a tenth of all)")
-    add_number("--threads", "N", "threads that share a batch (default: by width and number of cores)")
-    add("--log", metavar="FILE", type=Path, help="write one line of JSON for each step to this file")
     common.add_special_option(parser)
     common.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    _check_flags(args)
-    with lock_directory(args.out):
-        _check_directory(args)
-        _run(args)
+    corpus, val, out, resume, as_json = args.corpus, args.val, args.out, args.resume, args.json
+    allow_special = args.allow_special
+    given = {name: value for name in FLAGS if (value := getattr(args, name)) is not None}
+    if not resume:
+        check_flags(given)
+    if os.path.lexists(out) and not out.is_dir():
+        raise ArgumentError(f"--out: {out} is a file; choose a new directory")
+    if resume and not out.is_dir():
+        raise ArgumentError(f"--resume: there is no directory {out}")
 
+    def encode(tokenizer: Tokenizer) -> tuple[np.ndarray, ...]:
+        return tuple(np.array(common.encode(tokenizer, part, allow_special), np.int64) for part in texts)
 
-def _run(args: argparse.Namespace) -> None:
-    text, held_out = common.read_text(args.corpus), common.read_text(args.val) if args.val else ""
-    if not args.val:
-        cut = len(text) * 9 // 10
-        text, held_out = text[:cut], text[cut:]
-    trainer, tokenizer = _trainer(args, text, held_out)
-    bits = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
-    start = time.monotonic()
-    with _log(args, trainer.step) as log, _stop_on_signal() as signals:
-        if args.vocab_size and tokenizer.vocab_size < args.vocab_size:
-            common.note(
-                f"only {tokenizer.vocab_size} tokens can be learned from the text: the vocabulary has no more"
-            )
+    with lock_directory(out):
+        check_directory(out, resume)
+        text = read_text(corpus)
+        cut = len(text) if val else len(text) * 9 // 10
+        texts = text[:cut], read_text(val) if val else text[cut:]
+        trainer, tokenizer = resumed(given, encode, out) if resume else new(given, encode, texts[0])
+        bits = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
         if trainer.step == trainer.settings.steps:
-            common.note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
-        _train(trainer, tokenizer, bits, args.out, log, signals)
-    _report(args, trainer, bits, time.monotonic() - start)
-    if signals:
-        common.note(f"stopped after step {trainer.step}; continue with --resume")
-        raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
+            note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
+        start = time.monotonic()
+        with stop_on_signal() as signals:
+            train(trainer, tokenizer, bits, out, signals)
+        report(trainer, bits, out, as_json, time.monotonic() - start)
+        if signals:
+            note(f"stopped after step {trainer.step}; continue with --resume")
+            raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
 
 
-def _check_flags(args: argparse.Namespace) -> None:
-    """Check that the flags fit each other, before anything is read or made. Raises ArgumentError."""
-    settled: tuple[str, ...] = ()
-    if args.resume:
-        why = "--resume: it stays as it was"
-        settled = (*SHAPE, *SETTINGS, "source", "head", "init_unembedding", "only", "dropout")
-    elif args.source:
-        why, settled = "--from: the checkpoint decides it", tuple(SHAPE)
-    for name in settled:
-        if getattr(args, name) is not None and name != "steps":
-            flag = "--from" if name == "source" else f"--{name.replace('_', '-')}"
-            raise ArgumentError(f"{flag} cannot be given with {why}")
-    if not (args.resume or args.source):
-        if args.only:
-            raise ArgumentError("--only head needs --from: the rest of the model must be trained already")
-        if args.context:
-            raise ArgumentError("--context needs --from; the sequences of a new model have --n-ctx tokens")
-        n_embd, n_head = (_shape(args)[name] for name in ("n_embd", "n_head"))
-        if n_embd % n_head:
-            raise ArgumentError(f"--n-embd must be a multiple of --n-head, got {n_embd} and {n_head}")
-    if args.head == "tied" and (args.only or args.init_unembedding):
-        flag = "--only head" if args.only else "--init-unembedding"
-        raise ArgumentError(f"{flag} is for an untied model: a tied one has no W_U of its own")
-    if args.only and args.dropout is not None:
-        raise ArgumentError("--dropout has no effect with --only head: the rest of the model is not trained")
-    if args.log and not args.log.parent.is_dir():
-        raise ArgumentError(f"--log: there is no directory {args.log.parent}")
-    if args.log and args.log.exists() and not args.resume:
-        raise ArgumentError(f"--log: {args.log} exists; choose a new file")
-    if os.path.lexists(args.out) and not args.out.is_dir():
-        raise ArgumentError(f"--out: {args.out} is a file; choose a new directory")
-    if args.resume and not args.out.is_dir():
-        raise ArgumentError(f"--resume: there is no directory {args.out}")
+def flag(name: str) -> str:
+    return "--from" if name == "source" else f"--{name.replace('_', '-')}"
 
 
-def _check_directory(args: argparse.Namespace) -> None:
+def check_flags(given: dict[str, Any]) -> None:
+    """Check that the flags of a new training fit each other. Raises ArgumentError."""
+    if "source" in given:
+        for name in SHAPE:
+            if name in given:
+                raise ArgumentError(f"{flag(name)} cannot be given with --from: the checkpoint decides it")
+    n_embd, n_head = (given.get(name, SHAPE[name]) for name in ("n_embd", "n_head"))
+    if n_embd % n_head:
+        raise ArgumentError(f"--n-embd must be a multiple of --n-head, got {n_embd} and {n_head}")
+
+
+def check_directory(out: Path, resume: bool) -> None:
     """Check that DIR is empty or, with --resume, holds a training. Raises ArgumentError."""
     from ..training.loop import STATE
 
-    holds_training = (args.out / STATE).is_file()
-    if args.resume and not holds_training:
-        raise ArgumentError(f"--resume: {args.out} holds no training to continue")
-    if holds_training and not args.resume:
-        raise ArgumentError(f"{args.out} holds a training already: add --resume to continue it")
-    if not args.resume and any(path.name != LOCK for path in args.out.iterdir()):
-        raise ArgumentError(f"--out: {args.out} is not empty; choose a new directory")
+    holds_training = (out / STATE).is_file()
+    if resume and not holds_training:
+        raise ArgumentError(f"--resume: {out} holds no training to continue")
+    if holds_training and not resume:
+        raise ArgumentError(f"{out} holds a training already: add --resume to continue it")
+    if not resume and any(path.name != LOCK for path in out.iterdir()):
+        raise ArgumentError(f"--out: {out} is not empty; choose a new directory")
 
 
-def _shape(args: argparse.Namespace) -> dict[str, Any]:
-    """The sizes of a new model: those of the flags, or the defaults."""
-    return {name: default if (n := getattr(args, name)) is None else n for name, default in SHAPE.items()}
+Encode = Callable[[Tokenizer], tuple[np.ndarray, ...]]  # the text to train on, and the held-out text
 
 
-def _trainer(args: argparse.Namespace, text: str, held_out: str) -> tuple[Any, Tokenizer]:
-    """The trainer that the flags describe, new or resumed, and its tokenizer."""
+def resumed(given: dict[str, Any], encode: Encode, out: Path) -> tuple[Any, Tokenizer]:
+    """The trainer that was saved in a directory, and its tokenizer. Raises ArgumentError for other flags."""
+    from ..training.loop import Trainer
+
+    tokenizer = read_tokenizer(out)
+    tokens, held_out = encode(tokenizer)
+    trainer = Trainer.resume(out, tokens, held_out, given.get("steps"))
+    config = trainer.model.config
+    was = {**asdict(trainer.settings), **{name: getattr(config, name) for name in SHAPE}}
+    was |= {"head": config.head, "dropout": config.resid_pdrop, **trainer.flags}
+    for name, value in given.items():
+        if name != "steps" and value != was.get(name):
+            before = f"was {was[name]}" if name in was else "was not given"
+            raise ArgumentError(f"{flag(name)} cannot change with --resume: it {before}, now it is {value}")
+    return trainer, tokenizer
+
+
+def new(given: dict[str, Any], encode: Encode, text: str) -> tuple[Any, Tokenizer]:
+    """The trainer that the flags describe, and its tokenizer; that of a new model is learned from `text`."""
     from ..training.loop import Settings, Trainer
 
-    def tokens(tokenizer: Tokenizer, part: str) -> np.ndarray:
-        return np.array(common.encode(tokenizer, part, args.allow_special), np.int64)
-
-    if args.resume:
-        tokenizer = read_tokenizer(args.out)
-        texts = tokens(tokenizer, text), tokens(tokenizer, held_out)
-        return Trainer.resume(args.out, *texts, args.steps), tokenizer
-
-    given = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
-    if args.source:
-        name, checkpoint, tokenizer = common.open_model(args.source)
+    settings = {name: given[name] for name in SETTINGS if name in given}
+    if "source" in given:
+        name, checkpoint, tokenizer = common.open_model(given["source"])
         n_ctx = checkpoint.config.n_ctx
-        if args.context and args.context > n_ctx:
-            raise ArgumentError(f"--context must be at most {n_ctx}, the n_ctx of {name}, got {args.context}")
-        settings = Settings(**{**FROM_CHECKPOINT, "context": min(256, n_ctx), **given})
-        if args.init_unembedding:
-            model = common.load(checkpoint, "tied").untie(args.init_unembedding, settings.seed)
-        else:
-            model = common.load(checkpoint, args.head or ("untied" if args.only else None))
+        settings = {**FROM_CHECKPOINT, "context": min(256, n_ctx), **settings}
+        if settings["context"] > n_ctx:
+            more = f"the n_ctx of {name}, got {settings['context']}"
+            raise ArgumentError(f"--context must be at most {n_ctx}, {more}")
+        model = common.load(checkpoint, given.get("head"))
     else:
-        shape = _shape(args)
-        settings = Settings(**{"context": shape["n_ctx"], **given})
+        shape = {name: given.get(name, default) for name, default in SHAPE.items()}
         tokenizer = learn_tokenizer(text, shape["vocab_size"])
-        model = _new_model(args, {**shape, "vocab_size": tokenizer.vocab_size}, tokenizer, settings.seed)
-    if args.dropout is not None:
-        config = replace(model.config, embd_pdrop=args.dropout, resid_pdrop=args.dropout, attn_pdrop=0.0)
+        if tokenizer.vocab_size < given.get("vocab_size", 0):
+            learned = f"only {tokenizer.vocab_size} tokens can be learned from the text"
+            note(f"{learned}: the vocabulary has no more")
+        shape |= {"vocab_size": tokenizer.vocab_size, "n_ctx": Settings(**settings).context}
+        model = new_model(shape, tokenizer.eot_id, given.get("head"), Settings(**settings).seed)
+    if (p := given.get("dropout")) is not None:
+        config = replace(model.config, embd_pdrop=p, resid_pdrop=p, attn_pdrop=0.0)
         model = GPT2(config, model.parameters)
-    texts = tokens(tokenizer, text), tokens(tokenizer, held_out)
-    return Trainer(model, *texts, settings, args.only), tokenizer
+    tokens, held_out = encode(tokenizer)
+    trainer = Trainer(model, tokens, held_out, Settings(**settings))
+    trainer.flags = given
+    return trainer, tokenizer
 
 
-def _new_model(args: argparse.Namespace, shape: dict[str, Any], tokenizer: Tokenizer, seed: int) -> GPT2:
-    end = tokenizer.eot_id
+def new_model(shape: dict[str, Any], end: int | None, head: str | None, seed: int) -> GPT2:
     config = Config(**shape, attn_pdrop=0.0, bos_token_id=end, eos_token_id=end)
     # Refuse a model that does not fit in memory now, not after a minute of drawing random numbers.
     np.empty(count_parameters(config)["tied"]["total"], np.float32)
     model = GPT2.random(config, seed)
-    if args.head == "untied" or args.init_unembedding:
-        return model.untie(args.init_unembedding or "random", seed)
-    return model
+    return model.untie("random", seed) if head == "untied" else model
 
 
 @contextmanager
-def _stop_on_signal() -> Iterator[list[int]]:
+def stop_on_signal() -> Iterator[list[int]]:
     """A list to which the first Ctrl-C or SIGTERM is appended; the loop then stops. A second one ends it."""
     signals: list[int] = []
 
@@ -251,24 +241,7 @@ def _stop_on_signal() -> Iterator[list[int]]:
         restore()
 
 
-def _log(args: argparse.Namespace, step: int) -> Any:
-    """The log to write to. With --resume, lines after the saved step are removed from it."""
-    if not args.log:
-        return nullcontext()
-    kept = 0
-    if args.resume and args.log.exists():
-        lines = args.log.read_bytes().splitlines(keepends=True)
-        whole = (line for line in lines if line.endswith(b"\n"))  # a crash may have left half a line
-        try:
-            kept = sum(len(line) for line in whole if json.loads(line)["step"] <= step)
-        except (ValueError, TypeError, KeyError) as error:
-            raise ArgumentError(f"--log: {args.log} is not the log of a training") from error
-    file = open(args.log, "a", encoding="utf-8", buffering=1)  # noqa: SIM115  # closed by the caller's `with`
-    file.truncate(kept)
-    return file
-
-
-def _train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, log: Any, signals: list[int]) -> None:
+def train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, signals: list[int]) -> None:
     """Run the trainer to its end or to a signal, with a progress bar; save at each evaluation."""
     from tqdm import tqdm
 
@@ -290,8 +263,6 @@ def _train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, log: Any,
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
             for record in trainer.run(show_held_out):
-                if log:
-                    print(json.dumps(record), file=log)
                 if "loss" in record:
                     smooth = record["loss"] if smooth is None else 0.9 * smooth + 0.1 * record["loss"]
                     shown = f"loss {smooth:.3f}, {record['tokens_per_s']:,.0f} tokens/s"
@@ -314,24 +285,39 @@ def _train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, log: Any,
                     return
         except MemoryError as error:
             size = f"{trainer.settings.batch:,} sequences of {trainer.settings.context:,} tokens"
-            raise TiedGPTError(
-                f"not enough memory for a batch of {size}; use a smaller --batch and --accumulate"
-            ) from error
+            raise TiedGPTError(f"not enough memory for a batch of {size}; use a smaller --batch") from error
         except TiedGPTError as error:
             kept = f"; {out} holds the model of step {saved[1]}" if saved else ""
             raise TiedGPTError(f"{error}{kept}") from error
 
 
-def _report(args: argparse.Namespace, trainer: Any, bits: float, seconds: float) -> None:
+def report(trainer: Any, bits: float, out: Path, as_json: bool, seconds: float) -> None:
     config, (loss, step) = trainer.model.config, trainer.best
     count = count_parameters(config)[config.head]["total"]
-    if args.json:
-        report = {"model": str(args.out), "head": config.head, "parameters": count, "steps": trainer.step}
-        best = {"best_step": step, "val_loss": loss, "val_bits_per_byte": loss * bits}
-        print(json.dumps({**report, **best, "seconds": round(seconds, 1)}))
+    if as_json:
+        document = {"model": str(out), "head": config.head, "parameters": count, "steps": trainer.step}
+        document |= {"best_step": step, "val_loss": loss, "val_bits_per_byte": loss * bits}
+        print(json.dumps({**document, "seconds": round(seconds, 1), "evaluations": trainer.evaluations}))
         return
     print(
-        common.printable(f"{args.out}: {config.head}, {count:,} parameters, {config.vocab_size:,} tokens"),
+        loss_curve(trainer.evaluations),
+        printable(f"{out}: {config.head}, {count:,} parameters, {config.vocab_size:,} tokens"),
         f"held out: {loss:.4f} nats per token, {loss * bits:.3f} bits per byte, after step {step:,}",
         sep="\n",
     )
+
+
+def loss_curve(evaluations: Sequence[dict[str, float]], height: int = 8) -> str:
+    """The losses against the steps, as text: o held out, . in training."""
+    marks = {"loss": ".", "val_loss": "o"}
+    points = [(e["step"], e[name], mark) for name, mark in marks.items() for e in evaluations if name in e]
+    high, low = (of(loss for _, loss, _ in points) for of in (max, min))
+    last, width = evaluations[-1]["step"], min(60, max(20, shutil.get_terminal_size().columns - 10))
+    rows = [[" "] * width for _ in range(height)]
+    for step, loss, mark in points:
+        row = round((high - loss) / ((high - low) or 1) * (height - 1))
+        rows[row][round(step / (last or 1) * (width - 1))] = mark
+    labels = [f"{high:.2f}", *[""] * (height - 2), f"{low:.2f}"]
+    lines = [f"{label:>7} |{''.join(row).rstrip()}" for label, row in zip(labels, rows, strict=True)]
+    axis = f"{'':8}+{'-' * width}\n{'':9}0{last:>{width - 1},}"
+    return "\n".join([*lines, axis, f"{'':9}o held out, . training: nats per token, by step", ""])

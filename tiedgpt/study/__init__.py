@@ -16,6 +16,8 @@
     swap.py          the loss of an untied model with its own head and with the tied head
     lens.py          the next token that each layer's residual stream predicts
     predictions.py   probability and rank of a token, after a prompt and at each place of a text
+    report.py        all of these for one model
+    readings.py      what the numbers of a report are called, and how to read them
     attribution.py   which heads, MLPs and biases a logit comes from; the model without some of them
 
 Letters as in model.py: V vocabulary, D width, W_E [V, D], W_U [D, V]; n tokens, P distinct pairs.

@@ -17,6 +17,7 @@ from ..inference.evaluation import measure_tokens
 from ..inference.sampling import Sampling
 from ..model import GPT2, transformer, unembed
 from ..run import Edits, Run, Tape
+from ..tokenizer import Tokenizer
 from .paths import log_probabilities, top_k
 
 # What no reader of a prompt's tape needs. Most of a tape's memory is in these.
@@ -52,6 +53,18 @@ def predict(logits: np.ndarray, tokens: Iterable[int], k: int = 0) -> list[Predi
         others = [other for other in likeliest if other[0] != token][:k]
         predictions.append(Prediction(token, float(logits[token]), float(log_p[token]), rank, others))
     return predictions
+
+
+def token_json(tokenizer: Tokenizer, token: int) -> dict[str, Any]:
+    """A token of a model for a report; its text is None if it only pads the vocabulary."""
+    text = tokenizer.token_text(token) if token < tokenizer.vocab_size else None
+    return {"id": int(token), "token": text}
+
+
+def prediction_json(tokenizer: Tokenizer, prediction: Prediction) -> dict[str, Any]:
+    """A token that may come next, for a report."""
+    numbers = {"probability": prediction.probability, "logit": prediction.logit, "rank": prediction.rank}
+    return {**token_json(tokenizer, prediction.token), **numbers}
 
 
 def surprisal(log_probability: float) -> float:

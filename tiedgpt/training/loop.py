@@ -42,6 +42,7 @@ from .optimizer import AdamW, clip, learning_rate
 
 TOO_HIGH = "the learning rate is too high for this model"
 STATE = "training.safetensors"  # the file from which `resume` continues; other programs do not need it
+LOG = "log.jsonl"  # the evaluations, for other programs: a line of JSON for each
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ class Trainer:
     dropout. The tokens of step n depend only on the seed and n, and its dropout also on the number of
     threads, so an interrupted run continues with the same numbers.
 
-    `model` is the model as it is now; its trained parameters are views of `flat` [P].
+    `model` is the model as it is now; its trained parameters are views of `flat` [P]. `evaluations` are
+    {"step", "loss", "val_loss"}, where loss is the mean over the steps since the last evaluation (step 0 has
+    none). `flags` is saved for the caller and not used.
     """
 
     def __init__(
@@ -132,6 +135,9 @@ class Trainer:
         self._gradients = np.empty((threads + (settings.accumulate > 1), size), model.dtype)
         self._rows = [unflatten(row, self.shapes) for row in self._gradients[-threads:]]
         self.step = 0
+        self.evaluations: list[dict[str, float]] = []
+        self.flags: dict[str, Any] = {}
+        self._losses: list[float] = []  # of the steps since the last evaluation
         self.best: tuple[float, int] | None = None  # the lowest held-out loss and its step
         self._best_flat = self.flat.copy()  # the parameters of that step
 
@@ -171,20 +177,28 @@ class Trainer:
         if self.best is None or loss < self.best[0]:
             self.best = loss, self.step
             self._best_flat[:] = self.flat
+        mean = {"loss": sum(self._losses) / len(self._losses)} if self._losses else {}
+        self.evaluations.append({"step": self.step, **mean, "val_loss": loss})
+        self._losses = []
         return loss
 
     def save(self, directory: Path, tokenizer: Tokenizer | None = None) -> None:
-        """Write a checkpoint of the best model, as save_model does, and STATE for `resume`, all or none."""
+        """Write a checkpoint of the best model, as save_model does, with STATE for `resume` and LOG."""
         state = {
             "settings": asdict(self.settings),
             "only": self.only,
             "text": [checksum(self.tokens), checksum(self.held_out)],
             "step": self.step,
             "best": self.best,
+            "evaluations": self.evaluations,
+            "losses": self._losses,
+            "flags": self.flags,
         }
         with StagedFiles(directory) as files:
             write_model(files, self.best_model(), tokenizer)
             safetensors.write(files.open(STATE), self._vectors().items(), {"training": json.dumps(state)})
+            log = files.open(LOG)
+            log.writelines(f"{json.dumps(evaluation)}\n".encode() for evaluation in self.evaluations)
 
     @classmethod
     def resume(
@@ -206,6 +220,8 @@ class Trainer:
             if not (is_count(step) and is_count(best_step) and is_number(loss)):
                 raise ValueError(f"step {short_repr(step)}, best {short_repr(state['best'])}")
             settings = Settings(**settings)
+            evaluations, losses = (list(state[name]) for name in ("evaluations", "losses"))
+            flags = dict(state["flags"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} does not hold the state of a training: {error!r}") from error
 
@@ -225,6 +241,7 @@ class Trainer:
             vector[...] = tensors[name].read()
         trainer.step = trainer.optimizer.steps = step
         trainer.best = loss, best_step
+        trainer.evaluations, trainer._losses, trainer.flags = evaluations, losses, flags
         return trainer
 
     def _vectors(self) -> dict[str, np.ndarray]:
@@ -243,6 +260,7 @@ class Trainer:
         lr = learning_rate(self.step, s.steps, s.lr, min(s.warm_up, s.steps // 10))
         self.optimizer.step(gradient, lr, scale, pool.map)
         self.step += 1
+        self._losses.append(loss)
         speed = s.tokens / (time.perf_counter() - start)
         return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, "tokens_per_s": speed}
 

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from ..errors import ArgumentError, is_count, short_repr
+from ..errors import Range
 from ..tokenizer import EOT, WORDS, Tokenizer, byte_alphabet, utf8
 
 
@@ -25,10 +25,7 @@ def learn_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     257 tokens have no merge; 256 tokens are the bytes alone, without "<|endoftext|>". A text with too few
     merges (see `learn_merges`) gives a smaller vocabulary. Raises ArgumentError for less than 256.
     """
-    if not is_count(vocab_size, 256):
-        raise ArgumentError(
-            f"vocab_size must be a whole number of at least 256, got {short_repr(vocab_size)}"
-        )
+    Range(256).check("vocab_size", vocab_size)
     if vocab_size == 256:
         return Tokenizer([], special_tokens={})
     return Tokenizer(learn_merges(text, vocab_size - 257))
