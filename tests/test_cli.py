@@ -23,6 +23,7 @@ from conftest import CONFIG, SLOW_CONFIG, assert_one_error_line, command, random
 
 import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
+from tiedgpt.checkpoints import hub
 from tiedgpt.cli import common
 from tiedgpt.cli.terminal import Progress
 from tiedgpt.errors import ABOVE_0, FRACTION, RATE, Range
@@ -162,6 +163,20 @@ def test_untie_and_tie(run, checkpoint, tmp_path):
     assert tiedgpt.load_tokenizer(tied).encode("ab") == tiedgpt.load_tokenizer(checkpoint).encode("ab")
 
 
+def test_tie_refuses_to_drop_a_trained_matrix(run, tmp_path):
+    """It says what that does to the loss; --force does it."""
+    source, tied = "shakespeare-untied", str(tmp_path / "tied")
+    result = run("tie", source, tied)
+    assert_one_error_line(result, f"the W_U of {source} is not wte.T: the loss of 64 tokens that the model")
+    own, swapped = map(
+        float, re.findall(r"from ([\d.]+) to ([\d.]+) nats per token; .* --force", result[2])[0]
+    )
+    assert own + 3 < swapped
+    assert list(tmp_path.iterdir()) == []
+    assert run("tie", "-q", "--force", source, tied) == (0, "", "")
+    np.testing.assert_array_equal(tiedgpt.load_model(tied).W_E, tiedgpt.load_model(source).W_E)
+
+
 def test_untie_starts_the_matrix_as_asked(run, checkpoint, tmp_path):
     for init, *more in (["zeros"], ["random", "--seed", "1"], ["random", "--seed", "2"]):
         name = "".join([init, *more])
@@ -184,8 +199,11 @@ def test_untie_and_tie_refuse_in_one_line(run, checkpoint, tmp_path):
     assert_one_error_line(
         run("untie", checkpoint, str(tmp_path / "x"), "--init", "ones"), "invalid choice: 'ones'"
     )
-    for arguments in ([checkpoint], ["-m", checkpoint, "a", "b"]):
+    for arguments in ([checkpoint], ["-m", checkpoint, "a", "b"], []):
         assert_one_error_line(run("untie", *arguments), "expected SRC and DST, got ")
+    new = str(tmp_path / "x")
+    assert_one_error_line(run("untie", "--force", checkpoint, new), "--force is for tie")
+    assert_one_error_line(run("tie", "--init", "zeros", checkpoint, new), "--init and --seed are for untie")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["u"]
 
 
@@ -308,8 +326,9 @@ def test_study_without_a_corpus(run, checkpoint, untied_checkpoint):
     assert err.count("\n") == 1
     for text, there in (("symmetric?", 1), ("All tokens, by A", 1), ("W_U and the tied model's W_E", 1)):
         assert (text in out) == there, text
-    for text in ("Frequent tokens", "mlp0", "long vectors", "Loss", "Corpus"):
-        assert text not in out
+    for text in ("frequent", "mlp0", "long vectors", "Loss", "corpus", "Corpus", "Gradient", "row"):
+        assert text not in out.replace("Rows of W_E", ""), "a row that is absent, or words about it"
+    assert run("study", checkpoint, "-m", untied_checkpoint)[1] == out
     document = json.loads(run("study", checkpoint, "--json")[1])
     assert document["corpus"] is None
     assert [document["models"][0][key] for key in ("corpus", "bigrams", "fits", "loss")] == [None] * 4
@@ -535,9 +554,9 @@ def test_help_and_version(run, monkeypatch):
         for example in examples:
             assert cli.parse(shlex.split(example.rpartition("tiedgpt ")[2].partition(" | ")[0]))
         with monkeypatch.context() as patch:
-            patch.setenv("COLUMNS", "50")
+            patch.setenv("COLUMNS", "60")
             narrow = run(name, "-h")[1].partition("\nexamples:\n")[0]
-        assert max(map(len, narrow.splitlines())) <= 50
+        assert max(map(len, narrow.splitlines())) <= 60
     page = run("untie", "-h")[1].partition("\n\n")[2]
     assert page == run("tie", "-h")[1].partition("\n\n")[2], "one page"
 
@@ -642,6 +661,9 @@ def test_list(run, checkpoint, no_models, monkeypatch):
     sizes = {model["model"]: model["parameters"] for model in document["not_here"]}
     assert list(sizes) == ["gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2"]
     assert sizes["gpt2-xl"] == 1_557_611_200
+    for model in document["not_here"]:  # within the header of the file
+        pinned = hub.PINNED[model["model"]][1].size
+        assert pinned is None or 0 < pinned - model["bytes"] < 50_000
 
     text = run("list", "-q")
     assert (text[0], text[2]) == (0, "")
@@ -859,6 +881,7 @@ def test_import_tiedgpt_loads_nothing_and_finds_everything():
         import tiedgpt
         assert not {"numpy", "regex", "typing"} & (set(sys.modules) - before)
         assert set(tiedgpt.__all__) <= set(dir(tiedgpt))
+        assert {name for name in dir(tiedgpt) if name[0] != "_"} == set(tiedgpt.__all__)
         assert set(tiedgpt.__all__) == set(tiedgpt._MODULES)
         from tiedgpt import *
         assert GPT2 is tiedgpt.GPT2 and GPT2.__module__ == "tiedgpt.model"

@@ -104,7 +104,15 @@ def test_next(run, untied):
     first = document["next"][0]
     assert table[0][-2:] == [f"{first['probability']:.2%}", f"{first['logit']:.2f}"]
     assert len(table) == 3
-    two = run("next", "-m", untied, "-k", "3", "--head", "both", PROMPT)[1].splitlines()
+    both = ("next", "-m", untied, "-k", "3", "--head", "both", PROMPT)
+    heads = answer(run, *both)
+    tokens = [{row["id"] for row in heads[head]["next"] if row["rank"] <= 3} for head in ("tied", "untied")]
+    assert tokens[0] != tokens[1]
+    two = run(*both)[1].splitlines()
+    assert len([line for line in two if " * " in line]) == len(tokens[0] ^ tokens[1])
+    assert two[-1] == "* among the 3 likeliest by one head only"
+    same = run("next", "-m", untied, "-k", "257", "--head", "both", PROMPT)[1]
+    assert " * " not in same
     assert [line.split() for line in two if "tied" in line][-1] == [
         *("tied", "logit", "rank", "untied", "logit", "rank")
     ]

@@ -69,4 +69,4 @@ if not TYPE_CHECKING:  # or every name would be one to a type checker
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
