@@ -117,6 +117,9 @@ def run(args: argparse.Namespace) -> None:
         texts = text[:cut], read_text(val) if val else text[cut:]
         trainer, tokenizer = resumed(given, encode, out) if resume else new(given, encode, texts[0])
         bits = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
+        if tokenizer.vocab_size < given.get("vocab_size", 0):
+            learned = f"only {tokenizer.vocab_size} tokens can be learned from the text"
+            note(f"{learned}: the vocabulary has no more")
         if trainer.step == trainer.settings.steps:
             note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
         start = time.monotonic()
@@ -192,9 +195,6 @@ def new(given: dict[str, Any], encode: Encode, text: str) -> tuple[Any, Tokenize
     else:
         shape = {name: given.get(name, default) for name, default in SHAPE.items()}
         tokenizer = learn_tokenizer(text, shape["vocab_size"])
-        if tokenizer.vocab_size < given.get("vocab_size", 0):
-            learned = f"only {tokenizer.vocab_size} tokens can be learned from the text"
-            note(f"{learned}: the vocabulary has no more")
         shape |= {"vocab_size": tokenizer.vocab_size, "n_ctx": Settings(**settings).context}
         model = new_model(shape, tokenizer.eot_id, given.get("head"), Settings(**settings).seed)
     if (p := given.get("dropout")) is not None:
