@@ -13,7 +13,7 @@ from ..inference.evaluation import predicted_places, score, score_of, windows
 from ..model import GPT2
 from ..study.predictions import Prediction, token_predictions
 from . import common
-from .terminal import Progress, print_reports, print_table, read_text, source_name
+from .terminal import Progress, fill, print_reports, print_table, read_text, source_name
 from .tokens import predicted_json, print_predictions
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
@@ -120,9 +120,9 @@ def print_scores(reports: Sequence[dict[str, Any]], file: str, windows: int) -> 
             ("bits per byte", *(f"{report['bits_per_byte']:.4f}" for report in reports)),
         ]
     )
+    how = "The loss is in nats per token. Compare perplexity between models that share a tokenizer, and bits "
+    print(fill(f"\n{how}per byte between any models, on the same text.\n"))
     print(
-        "\nThe loss is in nats per token. Compare perplexity between models that share a tokenizer, and\n"
-        "bits per byte between any models, on the same text.\n\n"
         f"predicted      {first['tokens']:,} of {first['text_tokens']:,} tokens, "
         f"{first['bytes']:,} of {first['text_bytes']:,} bytes\n"
         f"not predicted  the first token{each_window}\n"
