@@ -43,10 +43,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
     add("--against", type=common.text, metavar="TOKEN", help="subtract the logit of this token")
     ablate = "set attn.N.head.H, attn.N or mlp.N to 0, layers and heads from 0 (may be repeated)"
     add("--ablate", action="append", default=[], metavar="PART", help=ablate)
-    common.add_model_option(parser)
-    common.add_head_option(parser)
-    common.add_special_option(parser)
-    common.add_json_option(parser)
+    common.add_shared_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:

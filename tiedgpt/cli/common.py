@@ -119,6 +119,14 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
 
 
+def add_shared_options(parser: argparse.ArgumentParser) -> None:
+    """The flags of a command that reads a text with one model and either head."""
+    add_model_option(parser)
+    add_head_option(parser)
+    add_special_option(parser)
+    add_json_option(parser)
+
+
 def find(model: str | None, only_tokenizer: bool = False) -> tuple[str, Path]:
     """The model's name and path; without a name, the default model, with a note if that is not gpt2.
 

@@ -19,11 +19,11 @@ from ..inference.drafts import LOOKUP, Draft, check_draft_model
 from ..inference.generation import TextSample, generate_text, kept_tokens
 from ..inference.sampling import Sampling
 from ..model import GPT2
-from ..study.predictions import Prediction, predict
+from ..study.predictions import Prediction, predict, predicted_json
 from ..tokenizer import EOT, Tokenizer
 from . import common
 from .terminal import Progress, note, print_error, print_reports, printable, read_prompt
-from .tokens import predicted_json, print_predictions
+from .tokens import print_predictions
 
 MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 
@@ -46,8 +46,6 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "generate", run, summary, EXAMPLES, ABOUT)
     add, number = parser.add_argument, common.number
     add("prompt", nargs="?", type=common.text, metavar="PROMPT", help="text to continue; - for stdin")
-    common.add_model_option(parser)
-    common.add_head_option(parser)
     most = "generate at most N tokens (default: %(default)s)"
     add("-n", "--max-new-tokens", type=common.positive_int, default=40, metavar="N", help=most)
     divide = "divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)"
@@ -76,8 +74,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         "(default: %(default)s)"
     )
     add("--draft", default=LOOKUP, metavar="MODEL", help=guess)
-    common.add_special_option(parser)
-    common.add_json_option(parser)
+    common.add_shared_options(parser)
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
     summary = "Show the next token that each layer predicts."
     parser = common.add_command(commands, "lens", run, summary, EXAMPLES, ABOUT)
     common.add_prompt(parser)
-    common.add_model_option(parser)
-    common.add_head_option(parser)
-    common.add_special_option(parser)
-    common.add_json_option(parser)
+    common.add_shared_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:

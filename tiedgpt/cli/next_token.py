@@ -33,15 +33,12 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
     summary = "Show the likeliest next tokens after a prompt."
     parser = common.add_command(commands, "next", run, summary, EXAMPLES, ABOUT)
     common.add_prompt(parser)
-    common.add_model_option(parser)
-    common.add_head_option(parser)
     add = parser.add_argument
     shown = "show the K likeliest tokens (default: %(default)s)"
     add("-k", "--top-k", type=common.positive_int, default=10, metavar="K", help=shown)
     paths = 'predict from parts of the model; PROMPT is one token, with its space: " New"'
     add("--paths", action="store_true", help=paths)
-    common.add_special_option(parser)
-    common.add_json_option(parser)
+    common.add_shared_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -11,10 +11,10 @@ from ..checks import check_stride, check_text
 from ..errors import ArgumentError, TiedGPTError, one_line
 from ..inference.evaluation import predicted_places, score, score_of, windows
 from ..model import GPT2
-from ..study.predictions import Prediction, token_predictions
+from ..study.predictions import Prediction, predicted_json, token_predictions
 from . import common
 from .terminal import Progress, fill, print_reports, print_table, read_text, source_name
-from .tokens import predicted_json, print_predictions
+from .tokens import print_predictions
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
 
@@ -39,8 +39,6 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "score", run, summary, EXAMPLES, ABOUT)
     add = parser.add_argument
     common.add_file(parser, "file", "a text in UTF-8")
-    common.add_model_option(parser)
-    common.add_head_option(parser)
     stride = (
         "tokens from the start of one window to the next, at most the context; a smaller stride is slower "
         "and gives each token a longer context (default: half the context, 512 for gpt2)"
@@ -51,8 +49,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         "tokens; on a terminal, below 1 bit is green, from 5 bits yellow, from 10 bits red"
     )
     add("--tokens", action="store_true", help=tokens)
-    common.add_special_option(parser)
-    common.add_json_option(parser)
+    common.add_shared_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -4,21 +4,16 @@ import argparse
 import json
 import shutil
 import textwrap
-from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any
 
-import numpy as np
-
 from ..checkpoints import open_checkpoint
-from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
-from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
+from ..errors import ArgumentError, CheckpointError, TokenizerError, one_line
 from ..study import look_up
 from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.readings import GROUPS
-from ..study.report import Fits, measure
-from ..tokenizer import Tokenizer
+from ..study.report import Subject, measure_all
 from . import common
 from .terminal import Progress, note, print_table, read_text, source_name
 
@@ -39,21 +34,6 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
     common.add_json_option(parser)
 
 
-@dataclass
-class Subject:
-    """A model to study, not loaded yet, with its tokenizer and the corpus in its tokens, if there are any."""
-
-    name: str
-    checkpoint: Checkpoint
-    tokenizer: Tokenizer | None
-    corpus: Corpus | None = None
-
-    @property
-    def vocabulary(self) -> object:
-        """Equal for two models in which each id is the same token. None if that is not known."""
-        return self.tokenizer and common.vocabulary(self.tokenizer, self.checkpoint)
-
-
 def run(args: argparse.Namespace) -> None:
     models, file, allow_special, as_json = args.models, args.corpus, args.allow_special, args.json
     if not models:
@@ -66,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         read_corpus(text, subjects, source_name(file), allow_special)
         corpus = {"file": file, "bytes": len(text.encode()), "min_count": MIN_COUNT}
-    reports = study_all(subjects)
+    reports = measure_all(subjects, lambda checkpoint: common.load(checkpoint, None), Progress, note)
     if as_json:
         print(json.dumps({"corpus": corpus, "models": reports}))
     else:
@@ -83,7 +63,8 @@ def open_subjects(names: list[str]) -> list[Subject]:
             tokenizer = read_tokenizer(path)
         except (CheckpointError, TokenizerError) as error:
             note(f"{error}; {name} is not measured on the corpus or compared with other models")
-        subjects.append(Subject(name, checkpoint, tokenizer))
+        known = tokenizer and common.vocabulary(tokenizer, checkpoint)
+        subjects.append(Subject(name, checkpoint, tokenizer, known))
     for first, other in pairwise([subject for subject in subjects if subject.tokenizer]):
         if first.vocabulary != other.vocabulary:
             note(
@@ -117,34 +98,6 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
             note(f"{name} is too small for a loss: expected at least two tokens")
         elif subject.checkpoint.config.n_ctx < 2:
             note(f"{subject.name} has a context of one token: it has no loss")
-
-
-def study_all(subjects: list[Subject]) -> list[dict[str, Any]]:
-    """Each model's numbers, in the order of the subjects, with one model in memory at a time."""
-    reports: dict[int, dict[str, Any]] = {}
-    fits: Fits = {}
-    tied: list[tuple[Subject, np.ndarray]] = []  # they are studied first: the others are compared with them
-    for number, subject in sorted(enumerate(subjects), key=lambda item: not item[1].checkpoint.config.tied):
-        with_tied = [
-            W_E for other, W_E in tied if subject.tokenizer and other.vocabulary == subject.vocabulary
-        ]
-        try:
-            model = common.load(subject.checkpoint, None)
-            numbers = measure(
-                subject.name,
-                model,
-                subject.corpus,
-                with_tied[0] if with_tied else None,
-                fits,
-                Progress,
-                note,
-            )
-        except TiedGPTError as error:
-            raise TiedGPTError(f"{subject.name}: {error}") from error
-        reports[number] = {"model": subject.name, **numbers}
-        if model.config.tied:
-            tied.append((subject, model.W_E))
-    return [reports[number] for number in range(len(subjects))]
 
 
 LABEL_WIDTH = 35  # about; model names are broken to leave so much for the labels

@@ -5,10 +5,9 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
-from typing import Any
 
 from ..errors import ArgumentError, short_repr
-from ..study.predictions import Prediction, surprisal, token_json
+from ..study.predictions import Prediction, in_unit, surprisal
 from ..tokenizer import Tokenizer
 from .common import encode
 from .terminal import spelled
@@ -33,22 +32,6 @@ def single_token(tokenizer: Tokenizer, V: int, text: str, allow_special: bool) -
 def end_of(prompt: str) -> str:
     """A prompt in quotes, at most its last 30 characters."""
     return repr(prompt) if len(prompt) <= 30 else f"...{prompt[-27:]!r}"
-
-
-def in_unit(log_probability: float, unit: str) -> float:
-    """A log probability as it is ("logprob"), or as surprisal ("bits")."""
-    return surprisal(log_probability) if unit == "bits" else log_probability
-
-
-def predicted_json(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> dict[str, Any]:
-    """A token that came next, and the likeliest others."""
-
-    def report(token: int, log_p: float) -> dict[str, Any]:
-        return {**token_json(tokenizer, token), unit: in_unit(log_p, unit)}
-
-    others = [report(token, log_p) for token, log_p in prediction.alternatives]
-    came = report(prediction.token, prediction.log_probability)
-    return {**came, "rank": prediction.rank, "alternatives": others}
 
 
 def print_predictions(tokenizer: Tokenizer, unit: str, rows: Iterable[tuple[int, Prediction | None]]) -> None:

@@ -1,13 +1,17 @@
-"""All measurements of one model as one report, which is what `tiedgpt study --json` prints of it."""
+"""All measurements of a model as one report, which is what `tiedgpt study --json` prints of it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ..checkpoints.huggingface import Checkpoint
+from ..errors import TiedGPTError
 from ..model import GPT2
 from ..parameters import count_parameters
+from ..tokenizer import Tokenizer
 from .bigrams import bigrams
 from .calibrated import calibrated_paths
 from .corpus import MIN_TOKENS, Corpus
@@ -24,9 +28,42 @@ from .symmetry import jsd_floor, text_asymmetry
 
 Fits = dict[tuple[int, int], dict[str, dict[str, float]]]  # corpus and width -> fits
 Progress = Callable[[str, int, str], Any]
+Note = Callable[[str], Any]
 MAX_FIT_PRODUCTS = 2**27  # of a step: V V D. Larger fits would take more than two minutes
 MAX_TABLE = 2048  # tokens of the corpus whose pairs are compared with their reverse in a dense table
 MAX_GRADIENT_TOKENS = 256
+
+
+@dataclass
+class Subject:
+    """A model to study, not loaded yet, with its tokenizer and the corpus in its tokens, if there are any."""
+
+    name: str
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer | None
+    vocabulary: object  # equal for two models in which each id is the same token; None if that is not known
+    corpus: Corpus | None = None
+
+
+def measure_all(
+    subjects: Sequence[Subject], load: Callable[[Checkpoint], GPT2], progress: Progress, note: Note
+) -> list[dict[str, Any]]:
+    """Each model's numbers, in the order of the subjects, with one model in memory at a time."""
+    reports: dict[int, dict[str, Any]] = {}
+    fits: Fits = {}
+    tied: list[tuple[Subject, np.ndarray]] = []  # they are studied first: the others are compared with them
+    for number, subject in sorted(enumerate(subjects), key=lambda item: not item[1].checkpoint.config.tied):
+        name, known = subject.name, subject.vocabulary
+        tied_W_E = next((W_E for other, W_E in tied if known and other.vocabulary == known), None)
+        try:
+            model = load(subject.checkpoint)
+            numbers = measure(name, model, subject.corpus, tied_W_E, fits, progress, note)
+        except TiedGPTError as error:
+            raise TiedGPTError(f"{name}: {error}") from error
+        reports[number] = {"model": name, **numbers}
+        if model.config.tied:
+            tied.append((subject, model.W_E))
+    return [reports[number] for number in range(len(subjects))]
 
 
 def measure(
@@ -36,7 +73,7 @@ def measure(
     tied_W_E: np.ndarray | None,
     fits: Fits,
     progress: Progress,
-    note: Callable[[str], Any],
+    note: Note,
 ) -> dict[str, Any]:
     """A model's numbers. None: undefined, or it needs a corpus or a tied model.
 
@@ -97,7 +134,7 @@ def measure(
 
 
 def fitted(
-    name: str, corpus: Corpus, D: int, fits: Fits, progress: Progress, note: Callable[[str], Any]
+    name: str, corpus: Corpus, D: int, fits: Fits, progress: Progress, note: Note
 ) -> dict[str, dict[str, float]] | None:
     """The fits of width D to a corpus, from `fits` if they are there. None if they would take too long."""
     key = id(corpus), D
