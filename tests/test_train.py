@@ -471,14 +471,14 @@ def test_json_and_what_score_says_of_the_same_text(run, tmp_path, capfd):
     assert report["val_bits_per_byte"] == pytest.approx(expected["bits_per_byte"], rel=1e-6)
 
 
-def test_val_names_the_held_out_text(run, tmp_path):
-    (tmp_path / "val.txt").write_text(TEXT[-100:])
-    report = json.loads(run(*SHORT, "--json", "--val", tmp_path / "val.txt")[1])
-    model = tiedgpt.load_model(tmp_path / "model")
-    tokenizer = tiedgpt.load_tokenizer(tmp_path / "model")
-    score = tiedgpt.score(model, tokenizer, tokenizer.encode(TEXT[-100:]), stride=7)
-    assert report["val_loss"] == pytest.approx(score.nll, rel=1e-6)
-    assert tokenizer.merges == learn_tokenizer(TEXT, 270).merges, "all of CORPUS is to be learned from"
+def test_only_head_trains_the_output_matrix_alone(run, checkpoint, tmp_path):
+    flags = ("--from", checkpoint, "--only", "head", "--steps", "2", "--context", "8", "--lr", "0.1")
+    assert run(*flags)[0] == 0
+    before, after = tiedgpt.load_model(checkpoint), tiedgpt.load_model(tmp_path / "model")
+    assert not after.config.tied
+    assert not np.array_equal(after.W_U, before.W_U)
+    for name, array in before.parameters.items():
+        np.testing.assert_array_equal(after.parameters[name], array)
 
 
 @pytest.mark.parametrize(("vocab", "eot"), [(256, None), (257, 256), (258, 256)])
@@ -848,7 +848,7 @@ def test_resume_reads_a_directory_even_if_its_name_is_a_models(run, tmp_path, mo
         (("--eval-every", "1"), "--eval-every cannot change with --resume"),
         (("--dropout", "0"), "--dropout cannot change with --resume"),
         (("--steps", "0"), "--steps: expected a whole number from 1 to 2147483647, got '0'"),
-        (("--val", "CORPUS"), "was trained on another text: give the same text"),
+        (("--only", "head"), "--only cannot change with --resume: it was not given, now it is head"),
     ],
 )
 def test_resume_refuses_flags_that_would_change_the_run(flags, message, run, tmp_path, unbroken, corpus):
@@ -898,7 +898,7 @@ def test_a_run_cannot_go_on_with_another_text_or_a_damaged_state(run, tmp_path):
         (None, ("--lr", "nan"), "--lr: expected a number above 0, got 'nan'"),
         (None, ("--lr", "fast"), "--lr: expected a number above 0, got 'fast'"),
         (None, ("--dropout", "1.5"), "--dropout: expected a number of at least 0 and below 1, got"),
-        (None, ("--val", "nowhere.txt"), "nowhere.txt: No such file or directory"),
+        (None, ("--only", "head"), "--only head needs --from: the rest of the model must be trained already"),
         (None, ("--from", "shakespeare-tied"), "--n-layer cannot be given with --from: the checkpoint"),
         (None, ("--resume",), "model"),
     ],

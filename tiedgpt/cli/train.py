@@ -33,18 +33,19 @@ SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "vocab_size": 1024}  # of a n
 SETTINGS = ("context", "steps", "batch", "lr", "seed", "eval_every")
 FROM_CHECKPOINT = {"steps": 200, "batch": 4, "lr": 1e-4}
 # What a training is. With --resume these flags may be repeated, and only steps may differ.
-FLAGS = (*SHAPE, *SETTINGS, "source", "head", "dropout")
+FLAGS = (*SHAPE, *SETTINGS, "source", "only", "head", "dropout")
 
 ABOUT = """\
-Train a GPT-2 on a text, from scratch or from a checkpoint, tied or untied. DIR gets a checkpoint of the \
-step with the lowest loss on held-out text, the losses in log.jsonl, and the file that --resume continues \
-from. Ctrl-C saves and stops."""
+Train a GPT-2 on a text, from scratch or from a checkpoint, tied or untied. The last tenth of the text is \
+held out. DIR gets a checkpoint of the step with the lowest loss on it, the losses in log.jsonl, and the \
+file that --resume continues from. Ctrl-C saves and stops."""
 
 EXAMPLES = """\
   tiedgpt train story.txt --out my-model
   tiedgpt train story.txt --out my-model --resume
   tiedgpt train story.txt --out my-untied --head untied --n-layer 2 --n-embd 64 --steps 500
   tiedgpt train story.txt --out my-gpt2 --from gpt2 --steps 100
+  tiedgpt train story.txt --out my-head --from gpt2 --only head
   tiedgpt generate --model my-model "Once"
 """
 
@@ -60,8 +61,8 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
     add("--out", metavar="DIR", type=Path, required=True, help="a new directory for the checkpoint")
     resume = "continue the training in DIR, with the same result as without the stop"
     add("--resume", action="store_true", help=resume)
-    add("--val", metavar="FILE", help="the held-out text (default: the last tenth of CORPUS)")
     add("--from", dest="source", metavar="MODEL", help="train this model (default: a new one)")
+    add("--only", choices=["head"], help="with --from, train W_U and keep all other parameters")
     add_number("--n-layer", "L", "layers of a new model (default: 4)", least=0, most=1_000)
     add_number("--n-head", "H", "attention heads of a new model (default: 4)")
     add_number("--n-embd", "D", "width of a new model (default: 128)", most=MAX_COUNT // 4)  # n_inner is 4 D
@@ -97,7 +98,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    corpus, val, out, resume, as_json = args.corpus, args.val, args.out, args.resume, args.json
+    corpus, out, resume, as_json = args.corpus, args.out, args.resume, args.json
     allow_special = args.allow_special
     given = {name: value for name in FLAGS if (value := getattr(args, name)) is not None}
     if not resume:
@@ -113,8 +114,8 @@ def run(args: argparse.Namespace) -> None:
     with lock_directory(out):
         check_directory(out, resume)
         text = read_text(corpus)
-        cut = len(text) if val else len(text) * 9 // 10
-        texts = text[:cut], read_text(val) if val else text[cut:]
+        cut = len(text) * 9 // 10
+        texts = text[:cut], text[cut:]
         trainer, tokenizer = resumed(given, encode, out) if resume else new(given, encode, texts[0])
         bits = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
         if tokenizer.vocab_size < given.get("vocab_size", 0):
@@ -141,6 +142,13 @@ def check_flags(given: dict[str, Any]) -> None:
         for name in SHAPE:
             if name in given:
                 raise ArgumentError(f"{flag(name)} cannot be given with --from: the checkpoint decides it")
+    if "only" in given:
+        if "source" not in given:
+            raise ArgumentError("--only head needs --from: the rest of the model must be trained already")
+        if given.get("head") == "tied":
+            raise ArgumentError("--only head is for an untied model: a tied one has no W_U of its own")
+        if "dropout" in given:
+            raise ArgumentError("--dropout has no effect with --only head: the rest is not trained")
     n_embd, n_head = (given.get(name, SHAPE[name]) for name in ("n_embd", "n_head"))
     if n_embd % n_head:
         raise ArgumentError(f"--n-embd must be a multiple of --n-head, got {n_embd} and {n_head}")
@@ -191,7 +199,7 @@ def new(given: dict[str, Any], encode: Encode, text: str) -> tuple[Any, Tokenize
         if settings["context"] > n_ctx:
             more = f"the n_ctx of {name}, got {settings['context']}"
             raise ArgumentError(f"--context must be at most {n_ctx}, {more}")
-        model = common.load(checkpoint, given.get("head"))
+        model = common.load(checkpoint, given.get("head", "untied" if "only" in given else None))
     else:
         shape = {name: given.get(name, default) for name, default in SHAPE.items()}
         tokenizer = learn_tokenizer(text, shape["vocab_size"])
@@ -201,7 +209,7 @@ def new(given: dict[str, Any], encode: Encode, text: str) -> tuple[Any, Tokenize
         config = replace(model.config, embd_pdrop=p, resid_pdrop=p, attn_pdrop=0.0)
         model = GPT2(config, model.parameters)
     tokens, held_out = encode(tokenizer)
-    trainer = Trainer(model, tokens, held_out, Settings(**settings))
+    trainer = Trainer(model, tokens, held_out, Settings(**settings), given.get("only"))
     trainer.flags = given
     return trainer, tokenizer
 
