@@ -26,7 +26,6 @@ from tiedgpt.fast import blas, threads
 from tiedgpt.ops import cross_entropy
 from tiedgpt.training import loop
 from tiedgpt.training.loop import LOG, STATE, Settings, Trainer
-from tiedgpt.training.merges import learn_tokenizer
 from tiedgpt.training.optimizer import clip, learning_rate
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX's signals")
