@@ -29,7 +29,9 @@ def attention(x, p, layer, H, tape, past):
     parts = np.split(qkv, 3, axis=-1)
     q, k, v = (part.reshape(T, H, K).transpose(1, 0, 2) for part in parts)
     if past is not None:
-        k, v = past[layer] = [np.concatenate(pair, axis=1) for pair in zip(past.get(layer, [k[:, :0]] * 2), [k, v])]
+        k, v = past[layer] = [
+            np.concatenate(pair, axis=1) for pair in zip(past.get(layer, [k[:, :0]] * 2), [k, v])
+        ]
     scores = q @ k.transpose(0, 2, 1) / np.sqrt(K)
     S = k.shape[1]
     later = np.triu(np.ones((T, S), bool), 1 + S - T)
@@ -58,7 +60,9 @@ def gpt2(ids, parameters, L, H, tape, past=None):  # [T] -> [T, V]
     resid = wte[ids] + wpe[positions]
     tape["embed"] = resid
     for layer in range(L):
-        p = {name[len(f"h.{layer}.") :]: x for name, x in parameters.items() if name.startswith(f"h.{layer}.")}
+        p = {
+            name[len(f"h.{layer}.") :]: x for name, x in parameters.items() if name.startswith(f"h.{layer}.")
+        }
         tape[f"resid_pre.{layer}"] = resid
         mid = resid + attention(layer_norm(resid, p["ln_1.weight"], p["ln_1.bias"]), p, layer, H, tape, past)
         post = mid + mlp(layer_norm(mid, p["ln_2.weight"], p["ln_2.bias"]), p, layer, tape)

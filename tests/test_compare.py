@@ -1,7 +1,7 @@
 """`compare` names the activation that differs first, and the mistake that was made; and nothing else."""
 
 import json
-import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,13 +14,16 @@ from conftest import SMALL
 
 import tiedgpt
 from tiedgpt import GPT2, cli
+from tiedgpt.activations import ACTIVATIONS
 from tiedgpt.checkpoints.files import parse_json
-from tiedgpt.comparison import compare as compare_module
-from tiedgpt.comparison.compare import SLACK, compare, forward, loss_and_gradients, row_of
+from tiedgpt.comparison.compare import SLACK, Row, compare, forward, loss_and_gradients, row_of
 from tiedgpt.comparison.conventions import from_state_dict
-from tiedgpt.comparison.mistakes import MISTAKES, activation, embedded, hide, kind_of, linears, norms, pattern, splits
+from tiedgpt.comparison.mistakes import (
+    MISTAKES, activation, embedded, hide, kind_of, linears, norms, pattern, scaled, splits
+)  # fmt: skip
 from tiedgpt.errors import ArgumentError
-from tiedgpt.ops import gelu_new, layer_norm, softmax
+from tiedgpt.model import attention_scale
+from tiedgpt.ops import layer_norm, softmax
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
 SOURCE = Path(__file__).with_name("other_gpt2.py").read_text(encoding="utf-8")
@@ -48,22 +51,29 @@ def planted(model: GPT2, ids: np.ndarray, says: str, *kinds: str) -> dict[str, n
     return forward(model, ids, {}, {name: edits[kind_of(name)] for name in names if kind_of(name) in edits})
 
 
-def other_gpt2(model: GPT2, *changes: str, dtype: str = "float32", past: dict | None = None):
-    """The GPT-2 of other_gpt2.py with a changed text: a function from ids [T] to its tape."""
-    source = SOURCE
+def other_gpt2(model: GPT2, *changes: str, dtype: str = "float32", cached: bool = False):
+    """The GPT-2 of other_gpt2.py with a changed text: a function from ids to its tape."""
+    source, names = SOURCE, {}
     for old, new in zip(changes[::2], changes[1::2], strict=True):
         assert old in source, old
         source = source.replace(old, new)
-    names: dict = {}
     exec(source, names)
     parameters = {name: array.astype(dtype) for name, array in model.parameters.items()}
-    config = model.config
+    sizes = model.config.n_layer, model.config.n_head
 
-    def run(ids, logits: bool = False):
-        tape: dict[str, np.ndarray] = {}
+    def run(ids):
+        if ids.ndim == 2:
+            tapes = [run(row) for row in ids]
+            return {name: np.stack([tape[name] for tape in tapes]) for name in tapes[0]}
+        tape, past = {}, {}
         with np.errstate(all="ignore"):
-            names["gpt2"](ids, parameters, config.n_layer, config.n_head, tape, past)
-        return tape["logits"] if logits else tape
+            if cached:
+                tokens = [
+                    names["gpt2"](ids[n : n + 1], parameters, *sizes, {}, past) for n in range(len(ids))
+                ]
+                return {"logits": np.concatenate(tokens)}
+            names["gpt2"](ids, parameters, *sizes, tape)
+        return tape
 
     return run
 
@@ -190,6 +200,562 @@ def test_each_planted_mistake_is_named(place, says, where, changes):
             assert report.diagnosis == [f"{place}: yours {says}{where}"], str(report)
             # From logits alone it has the same name, or one that these ids cannot tell from it.
             if name != "shakespeare":
-                logits = other_gpt2(model, *changes)(ids, logits=True)
+                logits = other_gpt2(model, *changes)(ids)["logits"]
                 report = compare(model, logits.astype(np.float32), ids)
                 assert any(f"yours {says}" in sentence for sentence in report.diagnosis), str(report)
+
+
+try:
+    import torch
+    from torch import nn
+except ImportError:
+    torch = None  # type: ignore[assignment]
+needs_torch = pytest.mark.skipif(torch is None, reason="torch is not installed: pip install torch==2.13.0")
+
+if torch is not None:
+    torch.set_num_threads(1)
+
+    class Attention(nn.Module):
+        def __init__(self, D: int, H: int) -> None:
+            super().__init__()
+            self.c_attn, self.c_proj, self.H = nn.Linear(D, 3 * D), nn.Linear(D, D), H
+
+        def forward(self, x):
+            q, k, v = (part.unflatten(2, (self.H, -1)).transpose(1, 2) for part in self.c_attn(x).chunk(3, 2))
+            heads = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.c_proj(heads.transpose(1, 2).flatten(2))
+
+    class MLP(nn.Module):
+        def __init__(self, D: int, F: int) -> None:
+            super().__init__()
+            self.c_fc, self.gelu, self.c_proj = nn.Linear(D, F), nn.GELU("tanh"), nn.Linear(F, D)
+
+        def forward(self, x):
+            return self.c_proj(self.gelu(self.c_fc(x)))
+
+    class Block(nn.Module):
+        def __init__(self, D: int, H: int, F: int) -> None:
+            super().__init__()
+            self.ln_1, self.attn, self.ln_2, self.mlp = (
+                nn.LayerNorm(D), Attention(D, H), nn.LayerNorm(D), MLP(D, F)
+            )  # fmt: skip
+
+        def forward(self, x):
+            x = x + self.attn(self.ln_1(x))
+            return x + self.mlp(self.ln_2(x))
+
+    class NanoGPT(nn.Module):
+        """Modules named as in nanoGPT, with dropout, and all logits only if there are targets."""
+
+        def __init__(self, model: GPT2) -> None:
+            super().__init__()
+            config = model.config
+            D, V = config.n_embd, config.vocab_size
+            blocks = [Block(D, config.n_head, config.n_inner) for _ in range(config.n_layer)]
+            parts = {"wte": nn.Embedding(V, D), "wpe": nn.Embedding(config.n_ctx, D), "drop": nn.Dropout(0.5)}
+            self.transformer = nn.ModuleDict(parts | {"h": nn.ModuleList(blocks), "ln_f": nn.LayerNorm(D)})
+            self.lm_head = nn.Linear(D, V, bias=False)
+            state = {"lm_head.weight": model.W_U.T} | model.parameters
+            self.load_state_dict({
+                name if name == "lm_head.weight" else f"transformer.{name}":
+                    torch.from_numpy(np.array(x.T if x.ndim == 2 and name.startswith("h.") else x))
+                for name, x in state.items()
+            })  # fmt: skip
+            if config.tied:
+                self.lm_head.weight = self.transformer["wte"].weight
+
+        def forward(self, ids, targets=None):
+            part = self.transformer
+            x = part["drop"](part["wte"](ids) + part["wpe"](torch.arange(ids.shape[1])))
+            for block in part["h"]:
+                x = block(x)
+            x = part["ln_f"](x)
+            return self.lm_head(x if targets is not None else x[:, [-1]])
+
+
+ONLINE = """top, total, heads = np.full((H, T), -np.inf, x.dtype), np.zeros((H, T), x.dtype), 0 * q
+    for s in reversed(range(S)):
+        seen = np.where(later[:, s], -np.inf, scores[:, :, s])
+        new = np.maximum(top, seen)
+        old, now = (np.exp(np.where(z > -np.inf, z - new, -np.inf)) for z in (top, seen))
+        total, heads, top = total * old + now, heads * old[..., None] + now[..., None] * v[:, s, None], new
+    heads = heads / total[..., None]"""
+MASKED = "k.transpose(0, 2, 1) / np.sqrt(K)", "k.transpose(0, 2, 1) / np.sqrt(K) + (1 - np.tri(T)) * -1e10"
+WIDE_NORM = ("    mean = x.mean", "    x = x.astype(np.float64)\n    mean = x.mean",
+             "return n * weight + bias", "return (n * weight + bias).astype(weight.dtype)")  # fmt: skip
+PURE = "np.sqrt(2 / np.pi)", "0.7978845608028654", "np.sqrt(K)", "float(np.sqrt(K))"
+
+
+def transformers_gpt2(model: GPT2):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**model.config.to_json())).eval()
+    state = {f"transformer.{name}": torch.from_numpy(x.copy()) for name, x in model.parameters.items()}
+    lm_head = state.pop("transformer.lm_head.weight", state["transformer.wte.weight"])
+    theirs.load_state_dict(state | {"lm_head.weight": lm_head})
+    return theirs
+
+
+RIGHT = {
+    "float32 with float64 scalars": other_gpt2,
+    "float32": lambda model: other_gpt2(model, *PURE),
+    "float64": lambda model: other_gpt2(model, dtype="float64"),
+    "layer norms in float64": lambda model: other_gpt2(model, *PURE, *WIDE_NORM),
+    "scores after an additive mask": lambda model: other_gpt2(model, *MASKED),
+    "no BLAS": lambda model: other_gpt2(model, *PURE, "x @ weight", "np.einsum('ti,io->to', x, weight)"),
+    "one key at a time": lambda model: other_gpt2(model, *PURE, "heads = pattern @ v", ONLINE),
+    "one token at a time": lambda model: other_gpt2(model, *PURE, cached=True),
+    "lists": lambda model: lambda ids: {n: x.tolist() for n, x in other_gpt2(model, *PURE)(ids).items()},
+    "float64 logits": lambda model: lambda ids: other_gpt2(model, *PURE)(ids)["logits"] * np.float64(1),
+    "torch in float32": lambda model: NanoGPT(model).train(),
+    "torch in float64": lambda model: NanoGPT(model).double(),
+    "transformers": transformers_gpt2,
+}
+FLOAT64 = ("float32 with float64 scalars", "scores after an additive mask", "lists", "float64 logits")
+
+
+@pytest.mark.parametrize("right", RIGHT)
+def test_a_right_gpt2_agrees(right):
+    if torch is None and right.startswith("t"):
+        pytest.skip("torch is not installed: pip install torch==2.13.0")
+    half = {name: x.astype(np.float16) for name, x in MODELS["tiny"].parameters.items()}
+    for model in (*MODELS.values(), from_state_dict(half, n_head=TINY.n_head)):
+        theirs = RIGHT[right](model)
+        for ids in (some_ids(model, T=37), some_ids(model, B=1, T=1)[0], some_ids(model, B=1)[0]):
+            report = compare(model, theirs, ids)
+            assert report.first is None, str(report)
+            assert bool(report.note) == (right in FLOAT64), report.note
+
+
+@needs_torch
+@pytest.mark.parametrize("name", MODELS)
+def test_a_modules_gradients_agree(name):
+    model = MODELS[name]
+    theirs = NanoGPT(model).train()
+    ids, targets = some_ids(model), some_ids(model, seed=1)
+    report = compare(model, theirs, ids, targets)
+    assert report.first is None, str(report)
+    assert len(report.rows) == 2 + 10 * model.config.n_layer + 1 + len(model.parameters)
+    assert theirs.training  # as it was
+    assert all(parameter.grad is None for parameter in theirs.parameters())
+
+
+@needs_torch
+def test_a_mistake_in_transformers_is_named():
+    model = random_model()
+    theirs, ids = transformers_gpt2(model), some_ids(model)
+    theirs.config._attn_implementation = "eager"
+    assert any(row.name == "attn.0.pattern" for row in compare(model, theirs, ids).rows)
+    theirs.transformer.h[2].mlp.act = torch.nn.ReLU()
+    for module in (theirs, theirs.transformer):  # with a head and without
+        assert compare(model, module, ids[0]).diagnosis == ["mlp.2.post: yours is relu"]
+
+
+@needs_torch
+def test_half_precision_is_named():
+    model, ids = random_model(), some_ids(MODELS["tiny"])
+    report = compare(model, NanoGPT(model).bfloat16(), ids)
+    assert (report.diagnosis, report.note) == (
+        ["attn.0.in: yours is rounded to bfloat16"],
+        "compare in float32",
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"tied": False, "activation_function": "gelu"},
+        {"scale_attn_weights": False, "layer_norm_epsilon": 0.1},
+        {"scale_attn_by_inverse_layer_idx": True, "activation_function": "swish"},
+    ],
+)
+def test_an_edit_that_makes_no_mistake_changes_nothing(change):
+    """What the edits read, and the functions that they share, are the model's."""
+    model = random_model(replace(TINY, **change)).astype(np.float64)
+    ids = some_ids(model)
+    right = tape_of(model, ids)
+    act = ACTIVATIONS[model.config.activation_function].forward
+    edits = {"attn.N.scores": scaled(lambda at: attention_scale(at.config, at.layer))["attn.N.scores"]}
+    edits |= (
+        norms(layer_norm) | linears(lambda x, w, b: x @ w + b) | splits("3HK") | embedded(lambda at: at.ids)
+    )
+    edits |= activation(act) | pattern(lambda x: softmax(hide(x, 1)))
+    again = forward(model, ids, {}, {name: edits[kind_of(name)] for name in right if kind_of(name) in edits})
+    for name, expected in right.items():
+        np.testing.assert_allclose(again[name], expected, rtol=1e-12, atol=1e-12, err_msg=name)
+
+
+NO_MISTAKE = (  # in these models; the bias of the keys shifts all scores of a query equally
+    "is gelu_new, the approximation with tanh", "has a layer norm with epsilon 1e-05",
+    "scales the scores by 1 / sqrt(n_embd / n_head)", "lacks the bias of the keys",
+)  # fmt: skip
+
+
+def test_every_mistake_moves_a_logit_of_the_random_model():
+    for config in (TINY, TINY.with_head("untied"), SMALL):
+        for seed in range(2):
+            model = random_model(config, seed).astype(np.float64)
+            ids = some_ids(model, T=config.n_ctx)
+            logits = model(ids)
+            for says, _ in MISTAKES:
+                if says not in NO_MISTAKE and not (config.tied and says == "is the tied head, wte"):
+                    moved = np.abs(planted(model, ids, says)["logits"] - logits)
+                    assert np.isnan(moved).any() or moved.max() >= 1e-2, says  # nan: all of a row is masked
+
+
+def test_no_parameter_of_the_random_model_is_neutral():
+    for name, array in random_model().parameters.items():
+        assert np.abs(array - ("ln_" in name and name.endswith("weight"))).max() > 0.005, name
+
+
+@pytest.mark.parametrize("says", ["is relu", "lacks the residual connection", "has no causal mask"])
+def test_a_mistake_is_found_from_a_few_activations(says):
+    """The mistake is named where it was made, even if only what follows was recorded."""
+    model = random_model(replace(TINY, n_layer=2))
+    ids = some_ids(model, B=1, T=9)
+    tape = planted(model, ids, says)
+    missing = ("attn.N.pattern", "mlp.N.post", "resid_mid.N")
+    few = {name: x for name, x in tape.items() if kind_of(name) not in missing}
+    for given in ({"logits": tape["logits"]}, few):
+        seen: list[tuple[int, int]] = []
+        [sentence] = compare(model, given, ids, progress=lambda *at, seen=seen: seen.append(at)).diagnosis
+        assert f"yours {says}, " in sentence
+        assert [done for done, _ in seen] == list(range(len(seen)))
+        assert all(total >= len(seen) for _, total in seen)
+
+
+def test_one_mistake_at_a_time():
+    model = random_model()
+    report = compare(
+        model, other_gpt2(model, GELU, "np.maximum(x, 0)", 'p["mlp.c_fc.bias"]', "0"), some_ids(model)
+    )
+    assert report.diagnosis == ["mlp.0.pre: yours lacks the bias, in every layer"]
+    assert report.note == "mlp.0.post differs then, too: correct this first, and compare again"
+
+
+def test_mistakes_that_cannot_be_told_apart_are_both_named():
+    model = random_model()  # the second token is the last, so the mask that shows the next one hides nothing
+    report = compare(model, planted(model, some_ids(model, T=2), "has no causal mask"), some_ids(model, T=2))
+    at = "attn.0.pattern: {}has {}, in every layer"
+    one = "a mask that is off by one: a token sees the next one"
+    assert report.diagnosis == [at.format("yours ", "no causal mask"), at.format("or yours ", one)]
+
+
+def test_the_time_is_bounded_and_the_note_says_what_to_give_next(monkeypatch):
+    model = random_model()
+    ids = some_ids(model)
+    tape = tape_of(model, ids)
+    tape = {name: x + np.float32(0.1) * x * x if name != "embed" else x for name, x in tape.items()}
+    for names, note in (
+        (["logits"], "to find where it begins, give resid_post.0 to resid_post.2, too"),
+        (["resid_post.0", "resid_post.1"], "to find where it begins, give embed, resid_pre.0, attn.0.in, "),
+        (["embed", "attn.0.heads"],
+         "to find where it begins, give resid_pre.0, attn.0.in, attn.0.qkv, attn.0.q, "),
+    ):  # fmt: skip
+        report = compare(model, {name: tape[name] for name in names}, ids)
+        assert report.diagnosis[0].endswith(": this is none of the known mistakes")
+        assert report.note.startswith(note)
+    monkeypatch.setattr(sys.modules[compare.__module__], "SECONDS", 0.0)
+    report = compare(model, {"logits": tape["logits"]}, ids)
+    assert re.fullmatch(
+        r"logits: none of the 0 trials that 0 s sufficed for explains this, of \d+", report.diagnosis[0]
+    )
+
+
+@pytest.mark.parametrize("name", ["tiny", "shakespeare"])
+def test_a_random_difference_is_none_of_the_known(name):
+    model = MODELS[name]
+    ids = some_ids(model, B=1, T=9)
+    tape = tape_of(model, ids)
+    rng = np.random.default_rng(5)
+    for seed, where in enumerate(
+        ["embed", "attn.1.in", "attn.0.qkv", "attn.1.pattern", "mlp.1.post", "logits"]
+    ):
+        size = 10.0 ** rng.integers(-4, 1) * np.abs(tape[where]).mean()
+        noise = size * np.random.default_rng(seed).standard_normal(tape[where].shape, np.float32)
+        one = np.zeros_like(noise)
+        one.flat[rng.integers(one.size)] = 1
+        for change in (noise, one, np.float32(size)):
+            report = compare(model, tape | {where: tape[where] + change}, ids)
+            assert report.first.name == where
+            assert report.diagnosis == [f"{where}: this is none of the known mistakes"], str(change)
+    # nearly a known mistake, but not up to rounding
+    near = dict(planted(model, ids, "is the exact gelu (erf)"))
+    near["mlp.0.post"] = near["mlp.0.post"] + np.float32(0.1) * (near["mlp.0.post"] - tape["mlp.0.post"])
+    assert compare(model, near, ids).diagnosis[0] == "mlp.0.post: this is none of the known mistakes"
+    parameters = dict(model.parameters)
+    parameters["h.1.mlp.c_fc.weight"] = parameters["h.1.mlp.c_fc.weight"][:, ::-1]
+    report = compare(model, tape_of(GPT2(model.config, parameters), ids), ids)
+    assert report.diagnosis == ["mlp.1.pre: this is none of the known mistakes"]
+
+
+def test_names_of_every_convention():
+    """The same arrays under transformers', TransformerLens's and llm.c's names, in their layouts."""
+    model = random_model()
+    ids = some_ids(model)
+    tape = tape_of(model, ids)
+    config, (B, T) = model.config, ids.shape
+    joined = {
+        name: array.swapaxes(1, 2).reshape(B, T, -1) for name, array in tape.items() if name.endswith("heads")
+    }
+    modules = {
+        "transformer.drop": tape["embed"],
+        "transformer.ln_f": tape["final"],
+        "lm_head": tape["logits"],
+    }
+    llm_c = {"encoded": tape["embed"], "lnf": tape["final"], "logits": tape["logits"]}
+    lens = {"ln_final": tape["final"], "unembed": tape["logits"], "hook_embed": tape["embed"]}
+    lens["embed.hook_out"] = lens["pos_embed.hook_out"] = 2 * tape["embed"]  # accepted, not compared
+    stacked = {
+        "ln1": "attn.N.in", "qkv": "attn.N.qkv", "att": "attn.N.pattern", "attproj": "attn.N.out",
+        "residual2": "resid_mid.N", "ln2": "mlp.N.in", "fch": "mlp.N.pre", "fch_gelu": "mlp.N.post",
+        "fcproj": "mlp.N.out", "residual3": "resid_post.N",
+    }  # fmt: skip
+    layers = range(config.n_layer)
+    for name, ours in stacked.items():
+        llm_c[name] = np.stack([tape[ours.replace("N", str(layer))] for layer in layers])
+    llm_c["atty"] = np.stack([joined[f"attn.{layer}.heads"] for layer in layers])
+    for n in layers:
+        block = f"transformer.h.{n}"
+        modules |= {f"{block}:in": tape[f"resid_pre.{n}"], block: tape[f"resid_post.{n}"]}
+        modules |= {f"{block}.ln_1": tape[f"attn.{n}.in"], f"{block}.attn.c_attn": tape[f"attn.{n}.qkv"]}
+        modules |= {f"{block}.attn": tape[f"attn.{n}.out"], f"{block}.attn:1": tape[f"attn.{n}.pattern"]}
+        modules |= {
+            f"{block}.attn.c_proj:in": joined[f"attn.{n}.heads"],
+            f"{block}.mlp": tape[f"mlp.{n}.out"],
+        }
+        modules |= {f"{block}.ln_2:in": tape[f"resid_mid.{n}"], f"{block}.ln_2": tape[f"mlp.{n}.in"]}
+        modules |= {f"{block}.mlp.c_fc": tape[f"mlp.{n}.pre"], f"{block}.mlp.act": tape[f"mlp.{n}.post"]}
+        qkv = tape[f"attn.{n}.qkv"].reshape(B, T, 3, config.n_head, -1)
+        lens |= {f"blocks.{n}.attn.hook_{part}": qkv[:, :, i] for i, part in enumerate("qkv")}
+        lens |= {f"blocks.{n}.attn.hook_z": tape[f"attn.{n}.heads"].swapaxes(1, 2)}
+        lens |= {f"blocks.{n}.hook_resid_pre": tape[f"resid_pre.{n}"]}
+    for theirs, count in (
+        (tape, len(tape)),
+        (modules, len(tape) - 12),
+        (llm_c, len(tape) - 15),
+        (lens, 2 + 5 * 3),
+    ):
+        report = compare(model, theirs, ids)
+        assert report.first is None, str(report)
+        assert len(report.rows) == count
+    assert compare(model, lambda ids: model(ids), ids[0]).first is None  # a function to logits
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_from_state_dict(head):
+    model = random_model(TINY.with_head(head))
+    config = model.config
+    names = {"ours": model.parameters}
+    names["transformers"] = {f"transformer.{name}": array for name, array in model.parameters.items()}
+    names["transformers"] |= {"transformer.h.0.attn.bias": np.zeros((1, 1, 3, 3))}
+    names["nanoGPT"] = {
+        f"_orig_mod.transformer.{name}": array.T if array.ndim == 2 and name.startswith("h.") else array
+        for name, array in model.parameters.items()
+    } | {"lm_head.weight": model.W_U.T}
+    names["transformers"] |= {"lm_head.weight": model.W_U.T}
+    names["transformers"].pop("transformer.lm_head.weight", None)
+    names["nanoGPT"].pop("_orig_mod.transformer.lm_head.weight", None)
+    if head == "tied":  # llm.c has no other head
+        stacked = {name: [array] for name, array in model.parameters.items() if not name.startswith("h.")}
+        for name, array in model.parameters.items():
+            if name.startswith("h."):
+                array = array.T if array.ndim == 2 else array
+                stacked.setdefault(name.partition(".")[2].partition(".")[2], []).append(array)
+        short = {"wte.weight": "wte", "wpe.weight": "wpe"}
+        parts = {"ln_": "ln", "attn.c_attn": "qkv", "attn.c_proj": "attproj", "mlp.c_fc": "fc"}
+        for part, theirs in {**parts, "mlp.c_proj": "fcproj", ".weight": "w", ".bias": "b"}.items():
+            short |= {name: short.get(name, name).replace(part, theirs) for name in stacked}
+        names["llm.c"] = {short[name]: np.squeeze(np.stack(arrays)) for name, arrays in stacked.items()}
+        assert {"wte", "ln1w", "qkvb", "attprojw", "fcprojb", "lnfw"} < set(names["llm.c"])
+    for state in names.values():
+        read = from_state_dict(state, n_head=config.n_head)
+        assert (read.config.tied, read.config.n_layer, read.config.n_inner) == (config.tied, 3, 100)
+        assert all(np.array_equal(read.parameters[name], array) for name, array in model.parameters.items())
+        wide = from_state_dict({name: a.astype(np.float64) for name, a in state.items()}, n_head=3)
+        assert wide.dtype == np.float64
+        if torch is not None:
+            half = {name: torch.from_numpy(array.copy()).bfloat16() for name, array in state.items()}
+            assert from_state_dict(half, n_head=3).dtype == np.float32
+    bare = {name: array for name, array in model.parameters.items() if not name.endswith("bias")}
+    assert not from_state_dict(bare, n_head=3, layer_norm_epsilon=1e-6).parameters["ln_f.bias"].any()
+
+
+def test_loss_and_gradients_are_the_trainers():
+    from tiedgpt import backward
+
+    model = random_model()
+    ids, targets = some_ids(model), some_ids(model, seed=1)
+    gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
+    loss = backward.loss_and_gradients(model, ids, targets, gradients)
+    again, arrays = loss_and_gradients(model, ids, targets)
+    assert again == loss
+    assert all(np.array_equal(arrays[name], gradients[name]) for name in gradients)
+    wrong = arrays | {"wte.weight": arrays["wte.weight"] * 1.001}
+    assert compare(model, arrays, ids, targets).first is None
+    assert compare(model, wrong, ids, targets).first.name == "wte.weight"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        ({"attn.9.qkv": np.zeros(3)}, "attn.9.qkv was given, but the model's layers are 0 to 2"),
+        ({"mlp.1.past": np.zeros(3)}, "'mlp.1.past' is no activation of a GPT-2; the nearest are mlp.1.post"),
+        (
+            {"mlp.0.pre": np.zeros((2, 100, 21))},
+            r"expected \(2, 21, 100\); its transpose by axes \(0, 2, 1\) would",
+        ),
+        (
+            {"mlp.0.pre": np.zeros((2, 21, 99))},
+            r"mlp.0.pre has shape \(2, 21, 99\); expected \(2, 21, 100\)$",
+        ),
+        ({"embed": np.array(["a"])}, "'embed' must be an array of floats, got <U1"),
+        ({"embed": np.array(1.0)}, r"'embed' must be an array of floats, got float64 \(\)"),
+        ({"embed": [[1.0], [1.0, 2.0]]}, "'embed' must be an array of floats: "),
+        ({"hook_embed": np.zeros(3)}, "nothing to compare"),
+        ({}, r"expected a dict of arrays, logits, a torch module or a function, got \{\}"),
+        ("mine.npz", "expected a dict of arrays, .* got 'mine.npz'"),
+        (
+            {"wte.weight": np.zeros((211, 48))},
+            "wte.weight is a parameter: to compare its gradient, give targets",
+        ),
+        (lambda ids: ids / 0 + [][0], "the other model failed on these ids: IndexError: list index"),
+    ],
+)
+def test_bad_input(theirs, message):
+    model = random_model()
+    with pytest.raises(ArgumentError, match=message), np.errstate(all="ignore"):
+        compare(model, theirs, some_ids(model))
+
+
+@needs_torch
+def test_a_torch_module_that_is_no_gpt2():
+    model = random_model()
+    with pytest.raises(ArgumentError, match="Embedding has no module of a GPT-2"):
+        compare(model, torch.nn.Embedding(211, 4), some_ids(model))
+    with pytest.raises(ArgumentError, match="the other model failed on these ids: IndexError"):
+        compare(model, NanoGPT(random_model(SMALL)), some_ids(model))
+
+
+def test_bad_gradients_and_state_dicts():
+    model = random_model()
+    ids = some_ids(model)
+    with pytest.raises(ArgumentError, match=r"targets have shape \(1, 21\); expected that of ids, \(2, 21\)"):
+        compare(model, {}, ids, ids[:1])
+    with pytest.raises(ArgumentError, match=r"gradient of wpe.weight has shape \(48, 37\); .* would fit"):
+        compare(model, {"wpe.weight": np.zeros((48, 37))}, ids, ids)
+    with pytest.raises(ArgumentError, match="n_head cannot be read from the shapes of 3 layers of width 48"):
+        from_state_dict(model.parameters)
+    with pytest.raises(ArgumentError, match=r"it has no matrix wte\.weight"):
+        from_state_dict({"ln_f.weight": np.ones(3)})
+    with pytest.raises(ArgumentError, match="'conv1' is no parameter of a GPT-2"):
+        from_state_dict({"conv1": np.ones(3)})
+
+
+def test_nan_in_theirs_says_where_it_is_first():
+    model = random_model()
+    ids = some_ids(model, T=5)
+    tape = tape_of(model, ids)
+    tape["mlp.1.pre"] = tape["mlp.1.pre"].copy()
+    tape["mlp.1.pre"][1, 3, 5] = np.nan
+    report = compare(model, tape, ids)
+    assert report.first.first_wrong == (1, 3, 5)
+    assert "first difference: mlp.1.pre[1, 3, 5] is nan, expected" in str(report)
+
+
+def test_the_assertion_and_the_fixture(tiny_gpt2):  # noqa: F811
+    assert_same_gpt2(lambda ids: tape_of(tiny_gpt2, ids), model=tiny_gpt2)
+    with pytest.raises(AssertionError, match=r"not the same GPT-2(.|\n)*mlp\.0\.post: yours is relu"):
+        assert_same_gpt2(lambda ids: planted(tiny_gpt2, ids, "is relu"), model=tiny_gpt2)
+
+
+def test_a_row_agrees_up_to_sixteen_roundings():
+    """The tolerance comes from our float32 or from float32's unit, whatever the size of the numbers."""
+    for size in (1e-6, 1.0, 1e6):
+        wide = np.linspace(-size, size, 50)
+        for narrow, rounding in ((wide + size * 1e-5, size * 1e-5), (wide, size * 2.0**-23)):
+            for far, same in ((0.99, True), (1.01, False), (1.99, False)):
+                theirs = wide.copy()
+                theirs[7] += far * SLACK * rounding
+                row = row_of("embed", theirs, wide, narrow)
+                assert row.tolerance == pytest.approx(SLACK * rounding)
+                assert row.error == pytest.approx(far * SLACK * rounding)
+                assert row.first_wrong == (None if same else (7,))
+    nothing = np.full(3, -np.inf)
+    assert row_of("embed", nothing, nothing, nothing) == Row("embed", 0.0, 0.0)
+    assert row_of("embed", np.zeros(3), nothing, nothing).first_wrong == (0,)
+
+
+def test_a_function_cannot_change_our_ids():
+    model, ids = random_model(), some_ids(MODELS["tiny"])
+
+    def zeros(theirs):
+        theirs *= 0
+        return model(theirs)
+
+    before = ids.copy()
+    assert compare(model, zeros, ids).first.name == "logits"
+    assert np.array_equal(ids, before)
+
+
+def test_torch_is_not_imported():
+    code = "import sys, tiedgpt.testing, tiedgpt.cli.compare; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_comparing_changes_no_logit():
+    model = random_model(replace(TINY, n_layer=1))
+    ids = some_ids(model, B=1, T=5)
+    before = model(ids)
+    compare(model, before + 1, ids)
+    assert np.array_equal(model(ids), before)
+
+
+def run_command(monkeypatch, capsys, *args: str) -> tuple[int, str, str]:
+    try:
+        code = cli.main(["compare", "--model", "shakespeare-tied", *map(str, args)])
+    except SystemExit as end:
+        code = end.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_command(monkeypatch, capsys, tmp_path):
+    model = MODELS["shakespeare"]
+    ids = np.array(tiedgpt.load_tokenizer("shakespeare-tied").encode("ROMEO: But soft"))
+    right, wrong = tape_of(model, ids), planted(model, ids[None], "is relu")
+    np.savez(tmp_path / "right.npz", ids=ids, **right)
+    np.savez(tmp_path / "wrong.npz", ids=ids, **wrong)
+    np.savez(tmp_path / "no ids.npz", **wrong)
+    (tmp_path / "folder").mkdir()
+    for name, array in {"ids": ids, **wrong}.items():
+        np.save(tmp_path / "folder" / f"{name}.npy", array)
+    code, out, _ = run_command(monkeypatch, capsys, tmp_path / "right.npz")
+    assert (code, out.splitlines()[-1][:9]) == (0, "all agree")
+    for file in ("wrong.npz", "folder"):
+        code, out, _ = run_command(monkeypatch, capsys, tmp_path / file)
+        assert (code, out.splitlines()[-1]) == (1, "mlp.0.post: yours is relu, in every layer")
+        code, out, _ = run_command(monkeypatch, capsys, tmp_path / file, "--json")
+        assert (json.loads(out)["same"], code) == (False, 1)
+        assert len(json.loads(out)["rows"]) == len(right)
+
+    np.savez(tmp_path / "nan.npz", ids=ids, embed=right["embed"] * np.nan)
+    code, out, _ = run_command(monkeypatch, capsys, tmp_path / "nan.npz", "--json")
+    assert (parse_json(out)["rows"][0]["yours"], code) == (None, 1)
+
+    np.savez(tmp_path / "only ids.npz", ids=ids)
+    np.savez(tmp_path / "pickle.npz", embed=np.array([{}], dtype=object))
+    (tmp_path / "text.npz").write_text("not an archive")
+    (tmp_path / "empty").mkdir()
+    for file, message in (
+        ("pickle.npz", "Object arrays cannot be loaded when allow_pickle=False"),
+        ("text.npz", "expected an .npz archive or a directory of .npy files"),
+        ("empty", "there are no arrays in it"),
+        ("none.npz", "No such file or directory"),
+        ("only ids.npz", "has no activations beside `ids`"),
+        ("no ids.npz", "has no `ids`: add the token ids that the other model read"),
+    ):
+        code, out, err = run_command(monkeypatch, capsys, tmp_path / file)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert err.count("\n") == 1

@@ -36,6 +36,8 @@ def test_the_solution_is_right(capsys, tmp_path, number):
 
 GELU = "0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))"
 ERF = "0.5 * x * (1 + np.vectorize(__import__('math').erf)(x / np.sqrt(2)))"
+SOFTMAX = "e = np.exp(x - x.max(axis=-1, keepdims=True))\n    return e / e.sum(axis=-1"
+OUTPUT = 'parameters["wte.weight" if tied else "lm_head.weight"].T'
 NORM = "(x - mean) / np.sqrt(variance + eps) * weight + bias"
 MASK = "np.triu(np.ones((T, S)), 1 + S - T)"
 QKV = "    q, k, v = np.split(qkv, 3, axis=-1)\n"
@@ -51,17 +53,28 @@ MISTAKES = [  # exercise, text of the solution, its replacement, the sentence
     (1, GELU, "x / (1 + np.exp(-1.702 * x))", "yours is quick_gelu"),
     (1, GELU, "np.tanh(x)", "yours is tanh"),
     (1, GELU, "x", "yours has no activation function"),
+    (1, "0.5 * x", "x", "yours is gelu_new without the factor 0.5"),
+    (1, "np.sqrt(2 / np.pi)", "2 / np.pi", "yours is gelu_new without the square root of 2 / pi"),
+    (1, "0.044715", "0.44715", "yours is gelu_new with 0.44715 for 0.044715"),
     (1, "x**3", "x**2", "this is none of the known mistakes"),
     (2, "variance + eps", "variance + 1e-6", "yours has a layer norm with epsilon 1e-06"),
-    (2, "variance + eps", "variance + 1e-12", "yours has a layer norm with epsilon 1e-12"),
+    (2, "variance + eps", "variance", "yours has a layer norm with no epsilon"),
+    (2, "np.sqrt(variance + eps)", "(np.sqrt(variance) + eps)", "a layer norm with epsilon outside the root"),
+    (2, "    mean = x.mean(axis=-1, keepdims=True)\n    variance = x.var(axis=-1",
+     "    mean = x.mean(axis=0, keepdims=True)\n    variance = x.var(axis=0",
+     "yours has a layer norm over the tokens, not over each vector"),
     (2, "x.var(axis=-1", "x.var(ddof=1, axis=-1", "yours has a layer norm with the unbiased variance"),
     (2, NORM, NORM.replace(" * weight", ""), "yours has a layer norm without its weight"),
     (2, NORM, NORM.replace(" + bias", ""), "yours has a layer norm without its bias"),
     (2, NORM, "(x - mean) / np.sqrt(variance + eps)", "yours has a layer norm without weight and bias"),
     (2, NORM, "x", "yours has no layer norm"),
-    (3, "e.sum(axis=-1, keepdims=True)", "e.sum(axis=-2, keepdims=True)",
-     "this is none of the known mistakes"),
-    (3, "np.exp(x - x.max(axis=-1, keepdims=True))", "np.exp(x)", "softmax of large numbers: [0, 0] is nan"),
+    (3, "e.sum(axis=-1, keepdims=True)", "e.sum(axis=0, keepdims=True)",
+     "yours divides by the sum over axis 0, not over the last axis"),
+    (3, SOFTMAX, SOFTMAX.replace("-1", "0"), "yours is over axis 0, not over the last axis"),
+    (3, "np.exp(x - x.max(axis=-1, keepdims=True))", "np.exp(x)",
+     "yours does not subtract the maximum before exp"),
+    (3, "logits - logits.max(axis=-1, keepdims=True)", "logits",
+     "yours does not subtract the maximum before exp"),
     (3, "- at_target", "+ at_target", "this is none of the known mistakes"),
     (3, "return np.log(", "return -np.log(", "this is none of the known mistakes"),
     (3, "return np.log(np.exp(shifted).sum(axis=-1)) - at_target", "return -at_target", "none of the known"),
@@ -70,17 +83,20 @@ MISTAKES = [  # exercise, text of the solution, its replacement, the sentence
      "yours is in bits, not in nats"),
     (3, "return np.log(np.exp(shifted).sum(axis=-1)) - at_target",
      "return -np.log(softmax(logits)[np.arange(len(targets)), targets])",
-     "cross_entropy of large numbers: ["),
+     "yours is the log of softmax, which rounds to 0"),
     (4, "np.sqrt(K)", "1", "yours scales the scores by 1, not at all"),
     (4, "np.sqrt(K)", "K", "yours scales the scores by n_head / n_embd, without the square root"),
     (4, "np.sqrt(K)", "np.sqrt(48)", "yours scales the scores by 1 / sqrt(n_embd)"),
     (4, MASK, "np.zeros((T, S))", "yours has no causal mask"),
+    (4, MASK, "np.zeros((T, S))", "head: [0, 0] is "),
     (4, MASK, MASK.replace("1 +", "2 +"), "a mask that is off by one: a token sees the next one"),
     (4, MASK + ", -np.inf", MASK.replace("1 +", "0 +") + ", -1e9", "a token does not see itself"),
     (4, "-np.inf", "0", "yours puts 0 in place of -inf under the mask"),
     (4, f"    scores = np.where({MASK}, -np.inf, scores)\n    pattern = softmax(scores)\n",
      "    pattern = np.tril(softmax(scores))\n", "yours applies the mask after the softmax"),
     (4, "pattern = softmax(scores)", "pattern = softmax(scores.T).T", "applies the softmax over the queries"),
+    (4, "x @ W_q + b_q", "x @ W_q", "yours lacks the bias of the queries"),
+    (4, "x @ W_v + b_v", "x @ W_v", "yours lacks the bias of the values"),
     (4, "x @ W_q + b_q, x @ W_k + b_k", "x @ W_k + b_k, x @ W_q + b_q", "yours takes k, q, v for q, k, v"),
     (4, "    scores = q", "    k, v = (x.astype(np.float16).astype(x.dtype) for x in (k, v))\n    scores = q",
      "yours rounds keys and values to float16"),
@@ -106,12 +122,20 @@ MISTAKES = [  # exercise, text of the solution, its replacement, the sentence
     (6, "post = gelu(", "post = np.tanh(", "yours is tanh"),
     (6, "    return resid + post", '    resid = resid + post @ c_proj["weight"] + c_proj["bias"]\n'
      '    return layer_norm(resid, **block["ln_2"], eps=eps)\n    return resid + post', "yours is post-norm"),
-    (7, '"wte.weight" if tied else "lm_head.weight"', '"wte.weight"', "yours is the tied head, wte"),
+    (7, OUTPUT, 'parameters["wte.weight"].T', "output_matrix(parameters, False) is the transpose of wte.weight"),
+    (7, OUTPUT, 'parameters.get("lm_head.weight", parameters["wte.weight"]).T',
+     "output_matrix(parameters, True) is the transpose of lm_head.weight"),
+    (7, OUTPUT, f"{OUTPUT}.copy()", "output_matrix(parameters, True) is a copy; expected a view"),
     (7, ".T\n\n\ndef cached", "\n\n\ndef cached", "its transpose by axes (1, 0) would fit"),
     (8, "if cache:", "if False:", "yours forgets the tokens before the piece"),
+    (8, 'cache["k"], cache["v"] = k, v', 'cache.setdefault("k", k), cache.setdefault("v", v)',
+     "yours keeps the first piece only"),
+    (8, "    if cache:", '    new = {"k": k, "v": v}\n    if cache:', "yours keeps the last piece only",
+     'cache["k"], cache["v"] = k, v', "cache.update(new)"),
     (8, MASK, "np.triu(np.ones((T, S)), 1)", "yours has a mask that begins at position 0 in each piece"),
     (8, MASK, "np.zeros((T, S))", "yours lets a token see the later ones of its piece"),
     (8, "np.sqrt(K)", "1", "yours scales the scores by 1, not at all"),
+    (9, "    return out\n", "    ids[:] = out\n    return out\n", "merge changes the list that it gets"),
     (9, "            n += 2", "            n += 1", "yours lets pairs overlap"),
     (9, "while n < len(ids):", "while n < len(ids) - 1:", "yours loses the last token"),
     (9, "== pair:", "== pair and new_id not in out:", "yours merges the first pair only"),
@@ -136,11 +160,14 @@ MISTAKES = [  # exercise, text of the solution, its replacement, the sentence
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("number", "text", "wrong", "says"), MISTAKES)
+@pytest.mark.parametrize(("number", "text", "wrong", "says", "more"), [(*row[:4], row[4:]) for row in MISTAKES])
 @pytest.mark.filterwarnings("ignore")
-def test_each_planted_mistake_is_named(capsys, tmp_path, number, text, wrong, says):
-    assert SOLUTIONS.count(text) >= 1, text
-    code, lines = check(capsys, tmp_path, number, SOLUTIONS.replace(text, wrong))
+def test_each_planted_mistake_is_named(capsys, tmp_path, number, text, wrong, says, more):
+    source = SOLUTIONS
+    for old, new in ((text, wrong), (more or ("", ""))):
+        assert old in source, old
+        source = source.replace(old, new) if old else source
+    code, lines = check(capsys, tmp_path, number, source)
     assert code == 1
     assert lines[0].endswith(": wrong")
     assert any(says in line for line in lines[1:]), lines

@@ -50,7 +50,9 @@ class Report:
     """What `compare` found. `str(report)` is a table in the order of the forward pass, then the diagnosis."""
 
     rows: list[Row]
-    diagnosis: list[str]  # the mistake that explains the first difference; several if they cannot be told apart
+    diagnosis: list[
+        str
+    ]  # the mistake that explains the first difference; several if they cannot be told apart
     note: str  # what to do next, or ""
     not_given: int  # activations of the model that were not compared
 
@@ -246,7 +248,9 @@ class Comparison:
         diagnosis, note = [], ""
         if any(row.first_wrong is not None for row in rows):
             diagnosis, note = self.diagnose(progress)
-        elif rounded := [r for r in rows if self.theirs[r.name].dtype == np.float64 and r.error > r.tolerance / 2**24]:
+        elif rounded := [
+            r for r in rows if self.theirs[r.name].dtype == np.float64 and r.error > r.tolerance / 2**24
+        ]:
             note = f"{rounded[0].name} is float64, with an error of float32's size: something before it is float32"
         not_given = len(self.names) - len(rows)
         rows += self.gradient_rows(gradients, targets) if gradients and targets is not None else []
@@ -295,7 +299,9 @@ class Comparison:
         if not found:
             says = "this is none of the known mistakes"
             if done < total:
-                says = f"none of the {done} trials that {SECONDS:.0f} s sufficed for explains this, of {total}"
+                says = (
+                    f"none of the {done} trials that {SECONDS:.0f} s sufficed for explains this, of {total}"
+                )
             return [f"{first.name}: {says}"], next_to_give(window[:-1])
         fewest, stage, nearest, _, left = min(found, key=lambda trial: trial[:3])
         alike = [trial[3] for trial in found if trial[:2] == (fewest, stage) and trial[2] <= 2 * nearest]

@@ -288,21 +288,22 @@ MISTAKES: list[tuple[str, Edits]] = [
 
 
 def trials_in(window: list[str], names: list[str]) -> list[list[tuple[str, Edits]]]:
-    """Each mistake at each set of places of which one is in the window, in four stages, the largest sets first.
+    """Each mistake in four stages: made everywhere, in one kind of activation, in one layer, in one place.
 
-    A mistake is made everywhere, in one kind of activation, in one layer, or in one place.
+    At least one of the places is in the window.
     """
-    stages: list[dict[Any, tuple[str, Edits]]] = [{}, {}, {}, {}]
-    for number, (says, edits) in enumerate(MISTAKES):
+    stages: list[list[tuple[str, Edits]]] = [[], [], [], []]
+    for says, edits in MISTAKES:
         sites = [name for name in names if kind_of(name) in edits]
-        for name in (name for name in window if name in sites):
-            alike = [site for site in sites if kind_of(site) == kind_of(name)]
-            layer = [site for site in sites if site.split(".")[1:2] == name.split(".")[1:2]]
-            for stage, places in enumerate((sites, alike, layer, [name])):
-                where = ", in every layer" if alike == places else ", everywhere"
-                where = where if stage < 2 and len(places) > 1 else ""
-                if not any((number, *places) in earlier for earlier in stages):
-                    at = next(place for place in window if place in places)
+        tried: list[list[str]] = []
+        for at in (name for name in window if name in sites):
+            alike = [site for site in sites if kind_of(site) == kind_of(at)]
+            layer = [site for site in sites if site.split(".")[1:2] == at.split(".")[1:2]]
+            for stage, places in enumerate((sites, alike, layer, [at])):
+                if places not in tried:
+                    tried.append(places)
+                    where = ", in every layer" if places == alike else ", everywhere"
+                    where = where if stage < 2 and len(places) > 1 else ""
                     trial = {place: edits[kind_of(place)] for place in places}
-                    stages[stage][number, *places] = f"{at}: yours {says}{where}", trial
-    return [list(stage.values()) for stage in stages]
+                    stages[stage].append((f"{at}: yours {says}{where}", trial))
+    return stages
