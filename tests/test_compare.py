@@ -355,7 +355,7 @@ def test_half_precision_is_named():
     model, ids = random_model(), some_ids(MODELS["tiny"])
     report = compare(model, NanoGPT(model).bfloat16(), ids)
     assert (report.diagnosis, report.note) == (
-        ["attn.0.in: yours is rounded to bfloat16"],
+        ["embed: yours is rounded to bfloat16"],
         "compare in float32",
     )
 
