@@ -27,7 +27,7 @@ from tiedgpt.errors import one_line, short_repr
 from tiedgpt.inference.sampling import Sampling
 from tiedgpt.model import hide_future, linear, merge_heads
 from tiedgpt.ops import cross_entropy, layer_norm_backward, softmax
-from tiedgpt.run import Tape, activation_names
+from tiedgpt.run import BLOCK_SHAPES, Tape, activation_shapes
 from tiedgpt.testing import TINY, random_model
 
 Array = np.ndarray
@@ -35,7 +35,6 @@ PAGE = Path(__file__).with_name("exercises.md")
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(TINY.vocab_size, size=(1, 21))
 NONE = "this is none of the known mistakes"
-KINDS = list(dict.fromkeys(map(kind_of, activation_names(TINY))))  # of activations, in the order of a pass
 Compute = Callable[[Tape, int], Array]  # the tape and a layer -> an activation [T, ...] of that layer
 PIECES = (7, 1, 1, 6, 1, 5)  # the lengths of the texts that come one after the other in exercise 8
 
@@ -116,13 +115,14 @@ def check_activations(
     tape: Tape = {}
     edits = {
         key: partial(lambda N, compute, _: compute(tape, N)[None], layer_of(key), theirs[kind_of(key)])
-        for key in activation_names(model.config)
+        for key in activation_shapes(model.config)
         if kind_of(key) in theirs
     }
     model(IDS, tape=tape, edit=edits)
     if "logits" in theirs:
         tape["logits"] = theirs["logits"](tape, 0)[None]
-    hidden = KINDS[KINDS.index(source) + 1 : KINDS.index(min(theirs))] if source else ()
+    kinds = list(BLOCK_SHAPES)
+    hidden = kinds[kinds.index(source) + 1 : kinds.index(min(theirs))] if source else ()
     report = compare(model, {key: x for key, x in tape.items() if kind_of(key) not in hidden}, IDS)
     if (first := report.first) and first.first_wrong is not None:
         lines = [place(name, first.first_wrong[-ndim:], first.yours or 0.0, first.expected or 0.0)]

@@ -160,7 +160,9 @@ MISTAKES = [  # exercise, text of the solution, its replacement, the sentence
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("number", "text", "wrong", "says", "more"), [(*row[:4], row[4:]) for row in MISTAKES])
+@pytest.mark.parametrize(
+    ("number", "text", "wrong", "says", "more"), [(*row[:4], row[4:]) for row in MISTAKES]
+)
 @pytest.mark.filterwarnings("ignore")
 def test_each_planted_mistake_is_named(capsys, tmp_path, number, text, wrong, says, more):
     source = SOLUTIONS

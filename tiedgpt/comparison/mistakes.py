@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..activations import ACTIVATIONS
-from ..config import Config
 from ..model import GPT2, Array, attention_scale, merge_heads
-from ..ops import gelu_new, layer_norm, log_softmax, softmax
+from ..ops import gelu_new, layer_norm, linear, log_softmax, softmax
 from ..run import Tape
 
 # What each layer norm and each linear layer reads, and the name of its parameters.
@@ -44,32 +43,26 @@ class Place:
     tape: Tape  # the activations before it
 
     @property
-    def config(self) -> Config:
-        return self.model.config
-
-    @property
     def layer(self) -> int:
         """The number of the activation's block; of the last block for final and logits."""
-        return next((int(step) for step in self.name.split(".") if step.isdigit()), self.config.n_layer - 1)
+        last = self.model.config.n_layer - 1
+        return next((int(step) for step in self.name.split(".") if step.isdigit()), last)
 
     def __getitem__(self, name: str) -> Array:
         name = name.replace(".N", f".{self.layer}")
         return self.model.parameters[name] if name in self.model.parameters else self.tape[name]
 
-    def apply(self, function: Any, x: Array, layer: str, *rest: Any) -> Array:
-        """function(x, weight, bias, *rest) with the parameters of a layer norm or a linear layer."""
-        return function(x, self[f"{layer}.weight"], self[f"{layer}.bias"], *rest)
+    def norm(self, function: Any, x: Array, ln: str) -> Array:
+        """function(x, weight, bias, eps) with the parameters of a layer norm."""
+        return function(x, self[f"{ln}.weight"], self[f"{ln}.bias"], self.model.config.layer_norm_epsilon)
 
-    def norm(self, function: Any, source: str, ln: str) -> Array:
-        return self.apply(function, self[source], ln, self.config.layer_norm_epsilon)
-
-    def linear(self, function: Any, source: str, layer: str) -> Array:
-        x = merge_heads(self[source]) if source == "attn.N.heads" else self[source]
-        return self.apply(function, x, layer)
+    def linear(self, function: Any, x: Array, layer: str) -> Array:
+        """function(x, weight, bias) with the parameters of a linear layer; x may be heads."""
+        x = merge_heads(x) if x.ndim == 4 else x
+        return function(x, self[f"{layer}.weight"], self[f"{layer}.bias"])
 
 
-Edit = Callable[[Place], Array]
-Edits = dict[str, Edit]  # by kind of activation, such as "attn.N.qkv"
+Edits = dict[str, Callable[[Place], Array]]  # by kind of activation, such as "attn.N.qkv", or by name
 
 
 def kind_of(name: str) -> str:
@@ -79,32 +72,41 @@ def kind_of(name: str) -> str:
 
 def norms(wrong: Callable[[Array, Array, Array, float], Array]) -> Edits:
     """Each layer norm computed by wrong(x, weight, bias, eps)."""
-    return {kind: partial(Place.norm, function=wrong, source=x, ln=ln) for kind, (x, ln) in NORMS.items()}
+    return {kind: lambda at, x=x, ln=ln: at.norm(wrong, at[x], ln) for kind, (x, ln) in NORMS.items()}
+
+
+def normalised(root: Callable[[Array, float], Array], axis: int = -1, lost: int = 0) -> Edits:
+    """Each layer norm with division by root(variance, eps). `lost` is 1 for the unbiased variance."""
+
+    def wrong(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+        x = x - x.mean(axis=axis, keepdims=True)
+        variance = np.divide((x * x).sum(axis=axis, keepdims=True), x.shape[axis] - lost)
+        return x / root(variance, eps) * weight + bias
+
+    return norms(wrong)
 
 
 def linears(wrong: Callable[[Array, Array, Array], Array]) -> Edits:
     """Each linear layer computed by wrong(x, weight, bias)."""
-    places = LINEARS.items()
-    return {kind: partial(Place.linear, function=wrong, source=x, layer=name) for kind, (x, name) in places}
+    return {kind: lambda at, x=x, p=p: at.linear(wrong, at[x], p) for kind, (x, p) in LINEARS.items()}
 
 
 def activation(wrong: Callable[[Array], Array]) -> Edits:
-    return {"mlp.N.post": lambda place: wrong(place["mlp.N.pre"])}
+    return {"mlp.N.post": lambda at: wrong(at["mlp.N.pre"])}
 
 
 def pattern(wrong: Callable[[Array], Array]) -> Edits:
-    return {"attn.N.pattern": lambda place: wrong(place["attn.N.scores"])}
+    return {"attn.N.pattern": lambda at: wrong(at["attn.N.scores"])}
 
 
-def scaled(scale: Callable[[Place], float]) -> Edits:
-    """q k^T multiplied by another scale than the model's."""
-    return {"attn.N.scores": lambda at: at.x * (scale(at) / attention_scale(at.config, at.layer))}
+def scaled(scale: Callable[[int, int, float, int], float]) -> Edits:
+    """q k^T multiplied by scale(D, K, right scale, layer)."""
 
+    def edit(at: Place) -> Array:
+        config, right = at.model.config, attention_scale(at.model.config, at.layer)
+        return at.x * (scale(config.n_embd, config.head_width, right, at.layer) / right)
 
-def standardised(x: Array, root: Callable[[Array], Array], axis: int = -1, lost: int = 0) -> Array:
-    """x minus its mean, divided by root(variance). `lost` is 1 for the unbiased variance."""
-    centred = x - x.mean(axis=axis, keepdims=True)
-    return centred / root(np.divide((centred**2).sum(axis=axis, keepdims=True), x.shape[axis] - lost))
+    return {"attn.N.scores": edit}
 
 
 def gelu_like(x: Array, inner: float = math.sqrt(2 / math.pi), cubic: float = 0.044715) -> Array:
@@ -121,51 +123,53 @@ def swap(x: Array) -> Array:
     return x.swapaxes(-1, -2)
 
 
-def unsplit(heads: Array) -> Array:  # [B, H, T, K] -> the same shape
-    """Heads that were split by a reshape without a transpose."""
-    return heads.swapaxes(1, 2).reshape(heads.shape)
-
-
 def unmerged(heads: Array) -> Array:  # [B, H, T, K] -> the same shape
     """Heads that will be merged by a reshape without a transpose."""
     return heads.reshape(heads.swapaxes(1, 2).shape).swapaxes(1, 2)
 
 
+def qkv(wrong: Callable[[Place, int], Array], parts: str = "qkv") -> Edits:
+    """q, k and v computed by wrong(place, 0), wrong(place, 1) and wrong(place, 2), or some of them."""
+    return {f"attn.N.{part}": partial(wrong, n="qkv".index(part)) for part in parts}
+
+
 def splits(axes: str, order: str = "qkv") -> Edits:
     """q, k and v of a qkv that has them in this order; `axes` are those of its last axis, "3HK" in GPT-2."""
 
-    def edit(place: Place, part: str) -> Array:
+    def part(at: Place, n: int) -> Array:
+        sizes = {"3": 3, "H": at.model.config.n_head, "K": -1}
+        parts = at["attn.N.qkv"].reshape(*at.ids.shape, *map(sizes.__getitem__, axes))
         three, head, width = (2 + axes.index(axis) for axis in "3HK")
-        sizes = ({"3": 3, "H": place.config.n_head, "K": -1}[axis] for axis in axes)
-        parts = place["attn.N.qkv"].reshape(*place.ids.shape, *sizes).transpose(three, 0, head, 1, width)
-        return parts["qkv".index(order["qkv".index(part)])]
+        return parts.transpose(three, 0, head, 1, width)["qkv".index(order[n])]
 
-    return {f"attn.N.{part}": partial(edit, part=part) for part in "qkv"}
+    return qkv(part)
 
 
-def lacks_bias(part: str) -> Edits:
-    """The queries, keys or values without their bias."""
-
-    def edit(place: Place) -> Array:
-        bias = place["h.N.attn.c_attn.bias"].reshape(3, place.config.n_head, 1, -1)
-        return place.x - bias["qkv".index(part)]
-
-    return {f"attn.N.{part}": edit}
+def unbiased(at: Place, n: int) -> Array:
+    return at.x - at["h.N.attn.c_attn.bias"].reshape(3, at.model.config.n_head, 1, -1)[n]
 
 
-def embedded(ids: Callable[[Place], Array], positions: Callable[[Array], Array] = lambda at: at) -> Edits:
+def embedded(ids: Callable[[Place], Any], positions: Callable[[Array], Array] = lambda n: n) -> Edits:
     """Other ids [B, T], or positions other than [0, ..., T - 1]. Of a matrix, row -1 is the last."""
 
-    def edit(place: Place) -> Array:
-        at = np.minimum(positions(np.arange(place.ids.shape[1])), place.config.n_ctx - 1)
-        return place["wte.weight"][ids(place) % place.config.vocab_size] + place["wpe.weight"][at]
+    def edit(at: Place) -> Array:
+        places = np.minimum(positions(np.arange(at.ids.shape[1])), at.model.config.n_ctx - 1)
+        return at["wte.weight"][ids(at) % at.model.config.vocab_size] + at["wpe.weight"][places]
 
     return {"embed": edit}
 
 
-def shifted(ids: Array, first: Any) -> Array:  # [B, T] -> [B, T]
-    """ids one place later, after `first`."""
-    return np.concatenate([np.broadcast_to(first, ids[:, :1].shape), ids[:, :-1]], axis=1)
+def shifted(first: str, step: int) -> Edits:
+    """Each token's embedding is that of the token `step` before it, of the first token's as `first` says."""
+
+    def ids(at: Place) -> Array:
+        given = at.ids[:, ::step]
+        fills = {"other end": given[:, -1:], "again": given[:, :1], "0": 0}
+        fill = fills.get(first, at.model.config.eos_token_id or 0)
+        fill = np.broadcast_to(fill, given[:, :1].shape)
+        return np.concatenate([fill, given[:, :-1]], axis=1)[:, ::step]
+
+    return embedded(ids)
 
 
 def bfloat16(x: Array) -> Array:
@@ -175,28 +179,13 @@ def bfloat16(x: Array) -> Array:
     return bits.astype(np.uint32).view(np.float32).astype(x.dtype)
 
 
-def float16(x: Array) -> Array:
-    return x.astype(np.float16).astype(x.dtype)
-
-
-HALVES = {"bfloat16": bfloat16, "float16": float16}
-exact_gelu = ACTIVATIONS["gelu"].forward
+HALVES = {"bfloat16": bfloat16, "float16": lambda x: x.astype(np.float16).astype(x.dtype)}
 FUNCTIONS = {"gelu": "the exact gelu (erf)", "gelu_new": "gelu_new, the approximation with tanh"}
 FUNCTIONS |= {name: name for name in ("relu", "quick_gelu", "silu", "tanh")}
-EPSILONS = {"epsilon 1e-05": 1e-5, "epsilon 1e-06": 1e-6, "epsilon 1e-08": 1e-8, "epsilon 0.001": 1e-3}
-EPSILONS |= {"no epsilon, or one of 1e-12": 0.0}
-SCALES: dict[str, Callable[[Place], float]] = {
-    "scales the scores by 1 / sqrt(n_embd)": lambda at: at.config.n_embd**-0.5,
-    "scales the scores by 1 / sqrt(n_embd / n_head)": lambda at: at.config.head_width**-0.5,
-    "scales the scores by 1, not at all": lambda at: 1.0,
-    "scales the scores by n_head / n_embd, without the square root": lambda at: 1 / at.config.head_width,
-    "divides the scores by the layer's number, from 1":
-        lambda at: attention_scale(at.config, at.layer) / (at.layer + 1),
-}  # fmt: skip
-# What may stand in the place that shifted ids leave: the id from the other end, its neighbour, 0, or
-# <|endoftext|>.
-FILLS: list[Callable[[Place, Array], Any]] = [lambda at, ids: ids[:, -1:], lambda at, ids: ids[:, :1]]
-FILLS += [lambda at, ids: 0, lambda at, ids: at.config.eos_token_id or 0]
+EPSILONS = {f"epsilon {eps:g}": eps for eps in (1e-5, 1e-6, 1e-8, 1e-3)} | {
+    "no epsilon, or one of 1e-12": 0.0
+}
+exact_gelu = ACTIVATIONS["gelu"].forward
 
 MISTAKES: list[tuple[str, Edits]] = [
     *((f"is {says}", activation(ACTIVATIONS[name].forward)) for name, says in FUNCTIONS.items()),
@@ -208,14 +197,11 @@ MISTAKES: list[tuple[str, Edits]] = [
     ("is gelu_new with 0.44715 for 0.044715", activation(partial(gelu_like, cubic=0.44715))),
     *((f"has a layer norm with {says}", norms(lambda x, w, b, _, eps=eps: layer_norm(x, w, b, eps)))
       for says, eps in EPSILONS.items()),
-    ("has a layer norm with epsilon outside the root",
-     norms(lambda x, w, b, eps: standardised(x, lambda v: np.sqrt(v) + eps) * w + b)),
-    ("has a layer norm that divides by the variance, not by its root",
-     norms(lambda x, w, b, eps: standardised(x, lambda v: v + eps) * w + b)),
-    ("has a layer norm with the unbiased variance",
-     norms(lambda x, w, b, eps: standardised(x, lambda v: np.sqrt(v + eps), lost=1) * w + b)),
+    ("has a layer norm with epsilon outside the root", normalised(lambda v, eps: np.sqrt(v) + eps)),
+    ("has a layer norm that divides by the variance, not by its root", normalised(lambda v, eps: v + eps)),
+    ("has a layer norm with the unbiased variance", normalised(lambda v, eps: np.sqrt(v + eps), lost=1)),
     ("has a layer norm over the tokens, not over each vector",
-     norms(lambda x, w, b, eps: standardised(x, lambda v: np.sqrt(v + eps), axis=-2) * w + b)),
+     normalised(lambda v, eps: np.sqrt(v + eps), axis=-2)),
     ("has a layer norm without its weight", norms(lambda x, w, b, eps: layer_norm(x, w / w, b, eps))),
     ("has a layer norm without its bias", norms(lambda x, w, b, eps: layer_norm(x, w, 0 * b, eps))),
     ("has a layer norm without weight and bias",
@@ -224,25 +210,33 @@ MISTAKES: list[tuple[str, Edits]] = [
      norms(lambda x, w, b, eps: x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * w + b)),
     ("has no layer norm", norms(lambda x, w, b, eps: x)),
     ("has ln_1 and ln_2 swapped", {
-        "attn.N.in": lambda at: at.norm(layer_norm, "resid_pre.N", "h.N.ln_2"),
-        "mlp.N.in": lambda at: at.norm(layer_norm, "resid_mid.N", "h.N.ln_1"),
+        "attn.N.in": lambda at: at.norm(layer_norm, at["resid_pre.N"], "h.N.ln_2"),
+        "mlp.N.in": lambda at: at.norm(layer_norm, at["resid_mid.N"], "h.N.ln_1"),
     }),
     ("is post-norm: it normalises after the residual connection", {
         "attn.N.in": lambda at: at["resid_pre.N"],
-        "resid_mid.N": lambda at: at.apply(layer_norm, at.x, "h.N.ln_1", at.config.layer_norm_epsilon),
+        "resid_mid.N": lambda at: at.norm(layer_norm, at.x, "h.N.ln_1"),
         "mlp.N.in": lambda at: at["resid_mid.N"],
-        "resid_post.N": lambda at: at.apply(layer_norm, at.x, "h.N.ln_2", at.config.layer_norm_epsilon),
+        "resid_post.N": lambda at: at.norm(layer_norm, at.x, "h.N.ln_2"),
     }),
     ("gives the MLP the input of attention, in parallel",
-     {"mlp.N.in": lambda at: at.norm(layer_norm, "resid_pre.N", "h.N.ln_2")}),
-    ("lacks the bias", linears(lambda x, weight, bias: x @ weight)),
-    *((f"lacks the bias of the {name}", lacks_bias(name[0])) for name in ("queries", "keys", "values")),
+     {"mlp.N.in": lambda at: at.norm(layer_norm, at["resid_pre.N"], "h.N.ln_2")}),
+    ("lacks the bias", linears(lambda x, w, b: x @ w)),
+    ("lacks the bias of the queries", qkv(unbiased, "q")),
+    ("lacks the bias of the keys", qkv(unbiased, "k")),
+    ("lacks the bias of the values", qkv(unbiased, "v")),
     ("has its weight transposed", linears(lambda x, w, b: x @ w.reshape(w.shape[::-1]).T + b)),
     *((f"has weights rounded to {name}", linears(lambda x, w, b, half=half: x @ half(w) + b))
       for name, half in HALVES.items()),
-    *((f"rounds keys and values to {name}", dict.fromkeys(("attn.N.k", "attn.N.v"), lambda at, h=half: h(at.x)))
+    *((f"rounds keys and values to {name}", qkv(lambda at, n, half=half: half(at.x), "kv"))
       for name, half in HALVES.items()),
-    *((says, scaled(scale)) for says, scale in SCALES.items()),
+    ("scales the scores by 1 / sqrt(n_embd)", scaled(lambda D, K, right, layer: D**-0.5)),
+    ("scales the scores by 1 / sqrt(n_embd / n_head)", scaled(lambda D, K, right, layer: K**-0.5)),
+    ("scales the scores by 1, not at all", scaled(lambda D, K, right, layer: 1.0)),
+    ("scales the scores by n_head / n_embd, without the square root",
+     scaled(lambda D, K, right, layer: 1 / K)),
+    ("divides the scores by the layer's number, from 1",
+     scaled(lambda D, K, right, layer: right / (layer + 1))),
     ("has no causal mask", pattern(softmax)),
     ("has a mask that is off by one: a token sees the next one", pattern(lambda x: softmax(hide(x, 2)))),
     ("has a mask that is off by one: a token does not see itself", pattern(lambda x: softmax(hide(x, 0)))),
@@ -256,11 +250,10 @@ MISTAKES: list[tuple[str, Edits]] = [
       for order in list(permutations("qkv"))[1:]),
     ("takes q, k and v of one head after the other from qkv", splits("H3K")),
     ("interleaves the heads", splits("3KH")),
-    ("reshapes to heads without a transpose",
-     dict.fromkeys(("attn.N.q", "attn.N.k", "attn.N.v"), lambda at: unsplit(at.x))),
+    ("reshapes to heads without a transpose", qkv(lambda at, n: at.x.swapaxes(1, 2).reshape(at.x.shape))),
     ("joins the heads without a transpose", {"attn.N.heads": lambda at: unmerged(at.x)}),
-    ("joins the heads without a transpose", {"attn.N.out": lambda at: at.apply(
-        lambda x, w, b: x @ w + b, merge_heads(unmerged(at["attn.N.heads"])), "h.N.attn.c_proj")}),
+    ("joins the heads without a transpose", {"attn.N.out": lambda at: at.linear(
+        linear, unmerged(at["attn.N.heads"]), "h.N.attn.c_proj")}),
     ("lacks the residual connection",
      {"resid_mid.N": lambda at: at["attn.N.out"], "resid_post.N": lambda at: at["mlp.N.out"]}),
     ("adds to the layer norm's output, not to its input", {
@@ -274,13 +267,10 @@ MISTAKES: list[tuple[str, Edits]] = [
     ("gives every token position 0", embedded(lambda at: at.ids, lambda n: 0 * n)),
     ("adds 1 to the ids", embedded(lambda at: at.ids + 1)),
     ("subtracts 1 from the ids", embedded(lambda at: at.ids - 1)),
-    *(("has its ids shifted by one: it reads the token before",
-       embedded(lambda at, fill=fill: shifted(at.ids, fill(at, at.ids)))) for fill in FILLS),
-    *(("has its ids shifted by one: it reads the token after",
-       embedded(lambda at, fill=fill: shifted(at.ids[:, ::-1], fill(at, at.ids[:, ::-1]))[:, ::-1]))
-      for fill in FILLS),
+    *((f"has its ids shifted by one: it reads the token {side}", shifted(first, step))
+      for side, step in (("before", 1), ("after", -1)) for first in ("other end", "again", "0", "eos")),
     ("multiplies the token embedding by sqrt(n_embd)",
-     {"embed": lambda at: at.x + (at.config.n_embd**0.5 - 1) * at["wte.weight"][at.ids]}),
+     {"embed": lambda at: at.x + (at.x.shape[-1] ** 0.5 - 1) * at["wte.weight"][at.ids]}),
     ("is the tied head, wte", {"logits": lambda at: at["final"] @ at["wte.weight"].T}),
     ("is softmax(logits)", {"logits": lambda at: softmax(at.x)}),
     ("is log_softmax(logits)", {"logits": lambda at: log_softmax(at.x)}),
