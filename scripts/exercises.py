@@ -36,7 +36,7 @@ RNG = np.random.default_rng(0)
 IDS = RNG.integers(TINY.vocab_size, size=(1, 21))
 NONE = "this is none of the known mistakes"
 Compute = Callable[[Tape, int], Array]  # the tape and a layer -> an activation [T, ...] of that layer
-PIECES = (7, 1, 1, 6, 1, 5)  # the lengths of the texts that come one after the other in exercise 8
+PIECES = (7, 1, 1, 6, 1, 5)  # the lengths of the texts that come one after the other in exercise 9
 
 
 class Wrong(Exception):
@@ -402,8 +402,8 @@ def top_p(mine: Mine) -> None:
         check_numbers(f"top_p(probabilities, {p})", result, right, known)
 
 
-CHECKS = [gelu, norms, softmax_and_loss, one_head, all_heads, the_block, the_switch, kv_cache, merge]
-CHECKS += [norm_backward, tied_gradient, top_p]
+CHECKS = [merge, norms, softmax_and_loss, one_head, all_heads, gelu, the_block, the_switch, kv_cache, top_p]
+CHECKS += [norm_backward, tied_gradient]
 
 
 def read_page() -> dict[int, tuple[str, str]]:
