@@ -29,9 +29,8 @@ def attention(x, p, layer, H, tape, past):
     parts = np.split(qkv, 3, axis=-1)
     q, k, v = (part.reshape(T, H, K).transpose(1, 0, 2) for part in parts)
     if past is not None:
-        k, v = past[layer] = [
-            np.concatenate(pair, axis=1) for pair in zip(past.get(layer, [k[:, :0]] * 2), [k, v])
-        ]
+        old = past.get(layer, (k[:, :0], v[:, :0]))
+        k, v = past[layer] = np.concatenate([old[0], k], axis=1), np.concatenate([old[1], v], axis=1)
     scores = q @ k.transpose(0, 2, 1) / np.sqrt(K)
     S = k.shape[1]
     later = np.triu(np.ones((T, S), bool), 1 + S - T)

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +16,12 @@ from tiedgpt import GPT2, cli
 from tiedgpt.activations import ACTIVATIONS
 from tiedgpt.backward import loss_and_gradients
 from tiedgpt.checkpoints.files import parse_json
+from tiedgpt.comparison import mistakes
 from tiedgpt.comparison.compare import SLACK, Row, compare, forward, row_of
 from tiedgpt.comparison.conventions import from_state_dict
-from tiedgpt.comparison.mistakes import (
-    MISTAKES, activation, embedded, hide, kind_of, linears, norms, pattern, scaled, splits
-)  # fmt: skip
+from tiedgpt.comparison.mistakes import MISTAKES, kind_of
 from tiedgpt.errors import ArgumentError
-from tiedgpt.ops import layer_norm, softmax
+from tiedgpt.ops import layer_norm, linear, softmax
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
 SOURCE = Path(__file__).with_name("other_gpt2.py").read_text(encoding="utf-8")
@@ -375,11 +373,9 @@ def test_an_edit_that_makes_no_mistake_changes_nothing(change):
     ids = some_ids(model)
     right = tape_of(model, ids)
     act = ACTIVATIONS[model.config.activation_function].forward
-    edits = {"attn.N.scores": scaled(lambda D, K, right, layer: right)["attn.N.scores"]}
-    edits |= (
-        norms(layer_norm) | linears(lambda x, w, b: x @ w + b) | splits("3HK") | embedded(lambda at: at.ids)
-    )
-    edits |= activation(act) | pattern(lambda x: softmax(hide(x, 1)))
+    edits = mistakes.norms(layer_norm) | mistakes.linears(linear) | mistakes.splits("3HK")
+    edits |= mistakes.scaled(lambda D, K, right, layer: right) | mistakes.embedded(lambda at: at.ids)
+    edits |= mistakes.activation(act) | mistakes.pattern(lambda x: softmax(mistakes.hide(x, 1)))
     again = forward(model, ids, {}, {name: edits[kind_of(name)] for name in right if kind_of(name) in edits})
     for name, expected in right.items():
         np.testing.assert_allclose(again[name], expected, rtol=1e-12, atol=1e-12, err_msg=name)

@@ -2,7 +2,7 @@
 
 The reference is our model in float64. An activation agrees if its largest distance from the reference is at
 most SLACK times the largest distance of our own float32, or SLACK roundings if that is more. This holds for
-float64 arrays, too: one float32 array, or one float64 scalar, in the other model gives them float32's rounding.
+float64 arrays, too, because one np.sqrt(K) makes float64 arrays of float32 ones, with float32's rounding.
 
 To find a mistake, each activation is computed again from the other model's activations before it. So a
 mistake shows where it was made, not in all that follows.
@@ -245,13 +245,14 @@ class Comparison:
 
     def report(self, gradients: Parameters, targets: Array | None, progress: Progress | None) -> Report:
         rows = self.rows({}, {})
-        diagnosis, note = [], ""
+        diagnosis: list[str] = []
+        note = ""
         if any(row.first_wrong is not None for row in rows):
             diagnosis, note = self.diagnose(progress)
-        elif rounded := [
-            r for r in rows if self.theirs[r.name].dtype == np.float64 and r.error > r.tolerance / 2**24
-        ]:
-            note = f"{rounded[0].name} is float64, with an error of float32's size: something before it is float32"
+        else:
+            wide = (row.name for row in rows if row.error > row.tolerance / 2**24)
+            if name := next((name for name in wide if self.theirs[name].dtype == np.float64), ""):
+                note = f"{name} is float64 and has float32's rounding: something before it is float32"
         not_given = len(self.names) - len(rows)
         rows += self.gradient_rows(gradients, targets) if gradients and targets is not None else []
         if not rows:

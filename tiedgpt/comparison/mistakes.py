@@ -52,12 +52,13 @@ class Place:
         name = name.replace(".N", f".{self.layer}")
         return self.model.parameters[name] if name in self.model.parameters else self.tape[name]
 
-    def norm(self, function: Any, x: Array, ln: str) -> Array:
-        """function(x, weight, bias, eps) with the parameters of a layer norm."""
-        return function(x, self[f"{ln}.weight"], self[f"{ln}.bias"], self.model.config.layer_norm_epsilon)
+    def norm(self, function: Any, x: str | Array, ln: str) -> Array:
+        """function(x, weight, bias, eps) with the parameters of a layer norm; x may be a name."""
+        return self.linear(lambda *args: function(*args, self.model.config.layer_norm_epsilon), x, ln)
 
-    def linear(self, function: Any, x: Array, layer: str) -> Array:
-        """function(x, weight, bias) with the parameters of a linear layer; x may be heads."""
+    def linear(self, function: Any, x: str | Array, layer: str) -> Array:
+        """function(x, weight, bias) with the parameters of a linear layer; x may be a name, or heads."""
+        x = self[x] if isinstance(x, str) else x
         x = merge_heads(x) if x.ndim == 4 else x
         return function(x, self[f"{layer}.weight"], self[f"{layer}.bias"])
 
@@ -70,9 +71,9 @@ def kind_of(name: str) -> str:
     return ".".join("N" if step.isdigit() else step for step in name.split("."))
 
 
-def norms(wrong: Callable[[Array, Array, Array, float], Array]) -> Edits:
+def norms(wrong: Any) -> Edits:
     """Each layer norm computed by wrong(x, weight, bias, eps)."""
-    return {kind: lambda at, x=x, ln=ln: at.norm(wrong, at[x], ln) for kind, (x, ln) in NORMS.items()}
+    return {kind: partial(Place.norm, function=wrong, x=x, ln=ln) for kind, (x, ln) in NORMS.items()}
 
 
 def normalised(root: Callable[[Array, float], Array], axis: int = -1, lost: int = 0) -> Edits:
@@ -86,9 +87,9 @@ def normalised(root: Callable[[Array, float], Array], axis: int = -1, lost: int 
     return norms(wrong)
 
 
-def linears(wrong: Callable[[Array, Array, Array], Array]) -> Edits:
+def linears(wrong: Any) -> Edits:
     """Each linear layer computed by wrong(x, weight, bias)."""
-    return {kind: lambda at, x=x, p=p: at.linear(wrong, at[x], p) for kind, (x, p) in LINEARS.items()}
+    return {kind: partial(Place.linear, function=wrong, x=x, layer=p) for kind, (x, p) in LINEARS.items()}
 
 
 def activation(wrong: Callable[[Array], Array]) -> Edits:
@@ -128,7 +129,7 @@ def unmerged(heads: Array) -> Array:  # [B, H, T, K] -> the same shape
     return heads.reshape(heads.swapaxes(1, 2).shape).swapaxes(1, 2)
 
 
-def qkv(wrong: Callable[[Place, int], Array], parts: str = "qkv") -> Edits:
+def qkv(wrong: Any, parts: str = "qkv") -> Edits:
     """q, k and v computed by wrong(place, 0), wrong(place, 1) and wrong(place, 2), or some of them."""
     return {f"attn.N.{part}": partial(wrong, n="qkv".index(part)) for part in parts}
 
@@ -160,14 +161,13 @@ def embedded(ids: Callable[[Place], Any], positions: Callable[[Array], Array] = 
 
 
 def shifted(first: str, step: int) -> Edits:
-    """Each token's embedding is that of the token `step` before it, of the first token's as `first` says."""
+    """Each token's embedding is that of the token `step` before it; `first` says what the first one's is."""
 
     def ids(at: Place) -> Array:
         given = at.ids[:, ::step]
-        fills = {"other end": given[:, -1:], "again": given[:, :1], "0": 0}
-        fill = fills.get(first, at.model.config.eos_token_id or 0)
-        fill = np.broadcast_to(fill, given[:, :1].shape)
-        return np.concatenate([fill, given[:, :-1]], axis=1)[:, ::step]
+        start = {"the other end": given[:, -1:], "itself": given[:, :1], "0": 0 * given[:, :1]}
+        eos = np.full_like(given[:, :1], at.model.config.eos_token_id or 0)
+        return np.concatenate([start.get(first, eos), given[:, :-1]], axis=1)[:, ::step]
 
     return embedded(ids)
 
@@ -210,8 +210,8 @@ MISTAKES: list[tuple[str, Edits]] = [
      norms(lambda x, w, b, eps: x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * w + b)),
     ("has no layer norm", norms(lambda x, w, b, eps: x)),
     ("has ln_1 and ln_2 swapped", {
-        "attn.N.in": lambda at: at.norm(layer_norm, at["resid_pre.N"], "h.N.ln_2"),
-        "mlp.N.in": lambda at: at.norm(layer_norm, at["resid_mid.N"], "h.N.ln_1"),
+        "attn.N.in": lambda at: at.norm(layer_norm, "resid_pre.N", "h.N.ln_2"),
+        "mlp.N.in": lambda at: at.norm(layer_norm, "resid_mid.N", "h.N.ln_1"),
     }),
     ("is post-norm: it normalises after the residual connection", {
         "attn.N.in": lambda at: at["resid_pre.N"],
@@ -220,7 +220,7 @@ MISTAKES: list[tuple[str, Edits]] = [
         "resid_post.N": lambda at: at.norm(layer_norm, at.x, "h.N.ln_2"),
     }),
     ("gives the MLP the input of attention, in parallel",
-     {"mlp.N.in": lambda at: at.norm(layer_norm, at["resid_pre.N"], "h.N.ln_2")}),
+     {"mlp.N.in": lambda at: at.norm(layer_norm, "resid_pre.N", "h.N.ln_2")}),
     ("lacks the bias", linears(lambda x, w, b: x @ w)),
     ("lacks the bias of the queries", qkv(unbiased, "q")),
     ("lacks the bias of the keys", qkv(unbiased, "k")),
@@ -268,7 +268,7 @@ MISTAKES: list[tuple[str, Edits]] = [
     ("adds 1 to the ids", embedded(lambda at: at.ids + 1)),
     ("subtracts 1 from the ids", embedded(lambda at: at.ids - 1)),
     *((f"has its ids shifted by one: it reads the token {side}", shifted(first, step))
-      for side, step in (("before", 1), ("after", -1)) for first in ("other end", "again", "0", "eos")),
+      for side, step in (("before", 1), ("after", -1)) for first in ("the other end", "itself", "0", "eos")),
     ("multiplies the token embedding by sqrt(n_embd)",
      {"embed": lambda at: at.x + (at.x.shape[-1] ** 0.5 - 1) * at["wte.weight"][at.ids]}),
     ("is the tied head, wte", {"logits": lambda at: at["final"] @ at["wte.weight"].T}),
