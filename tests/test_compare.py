@@ -17,7 +17,7 @@ from tiedgpt.activations import ACTIVATIONS
 from tiedgpt.backward import loss_and_gradients
 from tiedgpt.checkpoints.files import parse_json
 from tiedgpt.comparison import mistakes
-from tiedgpt.comparison.compare import SLACK, Row, compare, forward, row_of
+from tiedgpt.comparison.compare import Row, compare, forward, row_of
 from tiedgpt.comparison.conventions import from_state_dict
 from tiedgpt.comparison.mistakes import MISTAKES, kind_of
 from tiedgpt.errors import ArgumentError
@@ -600,6 +600,10 @@ def test_gradients_are_compared():
             r"mlp.0.pre has shape \(2, 21, 99\); expected \(2, 21, 100\)$",
         ),
         ({"embed": np.array(["a"])}, "'embed' must be an array of floats, got <U1"),
+        (
+            {"embed": np.ma.masked_equal([[1.0, 2.0]], 2)},
+            "'embed' is a masked array: give one without a mask",
+        ),
         ({"embed": np.array(1.0)}, r"'embed' must be an array of floats, got float64 \(\)"),
         ({"embed": [[1.0], [1.0, 2.0]]}, "'embed' must be an array of floats: "),
         ({"hook_embed": np.zeros(3)}, "nothing to compare"),
@@ -666,10 +670,10 @@ def test_a_row_agrees_up_to_sixteen_roundings():
         for narrow, rounding in ((wide + size * 1e-5, size * 1e-5), (wide, size * 2.0**-23)):
             for far, same in ((0.99, True), (1.01, False), (1.99, False)):
                 theirs = wide.copy()
-                theirs[7] += far * SLACK * rounding
+                theirs[7] += far * 16 * rounding
                 row = row_of("embed", theirs, wide, narrow)
-                assert row.tolerance == pytest.approx(SLACK * rounding)
-                assert row.error == pytest.approx(far * SLACK * rounding)
+                assert row.tolerance == pytest.approx(16 * rounding)
+                assert row.error == pytest.approx(far * 16 * rounding)
                 assert row.first_wrong == (None if same else (7,))
     nothing = np.full(3, -np.inf)
     assert row_of("embed", nothing, nothing, nothing) == Row("embed", 0.0, 0.0)
