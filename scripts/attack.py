@@ -89,12 +89,12 @@ COMMANDS = {  # each runs in an empty directory beside the models; the first fiv
     "next": "next -m ../bytes a",
     "lens": "lens -m ../bytes ab",
     "attribute": "attribute -m ../bytes ab",
-    "compare": "compare -m ../bytes --with ../mine.npz",
+    "compare": "compare -m ../bytes ../mine.npz",
 }
 WRITERS = [*COMMANDS][:5]
 READERS = (  # of a directory with an edited file
     *("params -m {}", "tokenize -m {} lower", "generate -m {} -n 2 a", "score -m {} text", "untie {} untied"),
-    *("train text --resume --out {}", "compare -m {0} --with {0}/mine.npz", "list"),
+    *("train text --resume --out {}", "compare -m {0} {0}/mine.npz", "list"),
 )
 
 # A command, or save_model, in a process that sends itself a signal at its n-th import or operation on files.

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from tiedgpt import GPT2, compare
-from tiedgpt.comparison.compare import kind_of
 from tiedgpt.comparison.conventions import shape_error
+from tiedgpt.comparison.mistakes import kind_of
 from tiedgpt.errors import one_line, short_repr
 from tiedgpt.inference.sampling import Sampling
 from tiedgpt.model import hide_future, linear, merge_heads
 from tiedgpt.ops import cross_entropy, layer_norm_backward, softmax
-from tiedgpt.run import Tape, activation_shapes
+from tiedgpt.run import BLOCK_SHAPES, Tape, activation_shapes
 from tiedgpt.testing import TINY, random_model
 
 Array = np.ndarray
@@ -35,9 +35,8 @@ PAGE = Path(__file__).with_name("exercises.md")
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(TINY.vocab_size, size=(1, 21))
 NONE = "this is none of the known mistakes"
-INSIDE_ATTENTION = tuple(f"attn.N.{name}" for name in ("qkv", "q", "k", "v", "scores", "pattern"))
 Compute = Callable[[Tape, int], Array]  # the tape and a layer -> an activation [T, ...] of that layer
-PIECES = (7, 1, 1, 6, 1, 5)  # the lengths of the texts that come one after the other in exercise 8
+PIECES = (7, 1, 1, 6, 1, 5)  # the lengths of the texts that come one after the other in exercise 9
 
 
 class Wrong(Exception):
@@ -106,11 +105,12 @@ def place(name: str, index: Iterable[int], result: float, right: float) -> str:
 
 
 def check_activations(
-    name: str, model: GPT2, theirs: dict[str, Compute], hidden: tuple[str, ...] = ()
+    name: str, model: GPT2, theirs: dict[str, Compute], source: str = "", ndim: int = 2
 ) -> None:
     """Compare a forward pass that uses the reader's function `name` with one that does not.
 
-    `theirs` computes kinds of activations from those before them. The `hidden` kinds are between the two.
+    `theirs` computes kinds of activations from those before them. Kinds between `source`, which the function
+    reads, and its result are hidden. The function's result has `ndim` axes, the last ones of the activation.
     """
     tape: Tape = {}
     edits = {
@@ -121,9 +121,11 @@ def check_activations(
     model(IDS, tape=tape, edit=edits)
     if "logits" in theirs:
         tape["logits"] = theirs["logits"](tape, 0)[None]
+    kinds = list(BLOCK_SHAPES)
+    hidden = kinds[kinds.index(source) + 1 : kinds.index(min(theirs))] if source else ()
     report = compare(model, {key: x for key, x in tape.items() if kind_of(key) not in hidden}, IDS)
     if (first := report.first) and first.first_wrong is not None:
-        lines = [place(name, first.first_wrong[1:], first.yours or 0.0, first.expected or 0.0)]
+        lines = [place(name, first.first_wrong[-ndim:], first.yours or 0.0, first.expected or 0.0)]
         said = (sentence.partition(": ")[2] for sentence in report.diagnosis)
         said = (re.sub(r", (in every layer|everywhere)$", "", sentence) for sentence in said)
         raise Wrong("\n".join([*lines, *dict.fromkeys(said)]))
@@ -133,16 +135,20 @@ def layer_of(name: str) -> int:
     return next((int(part) for part in name.split(".") if part.isdigit()), TINY.n_layer - 1)
 
 
+def same(a: Array, b: Array, tolerance: float) -> Array:
+    """Where a is b up to rounding, or both are the same inf or nan."""
+    with np.errstate(invalid="ignore"):
+        return (np.abs(a - b) <= tolerance) | (a == b) | (np.isnan(a) & np.isnan(b))
+
+
 def check_numbers(name: str, result: Array, right: Array, mistakes: dict[str, Any]) -> None:
     """Compare an array with the right one; if it differs, with those of known mistakes."""
     tolerance = 1e-5 * np.abs(right).max()
-    far = ~(np.abs(result - right) <= tolerance)  # nan is far
+    far = ~same(result, right, tolerance)
     if far.any():
         index = np.unravel_index(int(far.argmax()), far.shape)
-        same = (
-            f"yours {says}" for says, wrong in mistakes.items() if (np.abs(result - wrong) <= tolerance).all()
-        )
-        says = next(same, NONE)
+        named = (f"yours {says}" for says, wrong in mistakes.items() if same(result, wrong, tolerance).all())
+        says = next(named, NONE)
         raise Wrong(f"{place(name, map(int, index), result[index], right[index])}\n{says}")
 
 
@@ -177,10 +183,14 @@ def softmax_and_loss(mine: Mine) -> None:
         scores = hide_future(tape[f"attn.{N}.scores"].copy(), 0)[0]
         return mine.call("softmax", scores.shape, scores)
 
-    check_activations("softmax", read_only_model(), {"attn.N.pattern": pattern})
     large = np.array([[1000.0, 999.0, -np.inf], [-1000.0, -1000.0, -1001.0]])
-    known = {"divides by the sum over another axis": softmax(large.T).T}
+    with np.errstate(all="ignore"):
+        e, shifted = np.exp(large), np.exp(large - large.max(axis=-1, keepdims=True))
+        known = {"does not subtract the maximum before exp": e / e.sum(axis=-1, keepdims=True)}
+    known["is over axis 0, not over the last axis"] = softmax(large.T).T
+    known["divides by the sum over axis 0, not over the last axis"] = shifted / shifted.sum(axis=0)
     check_numbers("softmax of large numbers", mine.call("softmax", large.shape, large), softmax(large), known)
+    check_activations("softmax", read_only_model(), {"attn.N.pattern": pattern}, ndim=3)
     for name, scale in (("cross_entropy", 1.0), ("cross_entropy of large numbers", 1000.0)):
         logits, targets = scale * RNG.standard_normal((9, 31)), RNG.integers(31, size=9)
         right, at = cross_entropy(logits, targets), (np.arange(9), targets)
@@ -188,6 +198,9 @@ def softmax_and_loss(mine: Mine) -> None:
         known |= {"is the logit of the target": logits[at], "is minus the logit of the target": -logits[at]}
         known |= {"is the probability of the target": np.exp(-right), "is the mean": right.mean()}
         known["is divided by the number of rows"] = right / 9
+        with np.errstate(all="ignore"):
+            known["is the log of softmax, which rounds to 0"] = -np.log(softmax(logits)[at])
+            known["does not subtract the maximum before exp"] = np.log(np.exp(logits).sum(-1)) - logits[at]
         check_numbers(name, mine.call("cross_entropy", (9,), logits, targets), right, known)
 
 
@@ -201,7 +214,7 @@ def one_head(mine: Mine) -> None:
         parts = ([part for n in range(3) for part in (weight[:, n, h], bias[n, h])] for h in range(H))
         return np.stack([mine.call("head", (len(x), K), x, *part) for part in parts])
 
-    check_activations("head", model, {"attn.N.heads": heads}, INSIDE_ATTENTION)
+    check_activations("head", model, {"attn.N.heads": heads}, "attn.N.in")
 
 
 def all_heads(mine: Mine) -> None:
@@ -211,7 +224,7 @@ def all_heads(mine: Mine) -> None:
         x, attn = tape[f"attn.{N}.in"][0], model.tree["h"][N]["attn"]
         return mine.call("attention", x.shape, x, attn["c_attn"], attn["c_proj"], TINY.n_head)
 
-    check_activations("attention", model, {"attn.N.out": out}, (*INSIDE_ATTENTION, "attn.N.heads"))
+    check_activations("attention", model, {"attn.N.out": out}, "attn.N.in")
 
 
 def the_block(mine: Mine) -> None:
@@ -222,25 +235,23 @@ def the_block(mine: Mine) -> None:
         rest = block, TINY.n_head, TINY.layer_norm_epsilon
         return mine.call("transformer_block", resid.shape, resid, *rest)
 
-    inside = {kind_of(name) for name in activation_shapes(TINY)} - {
-        "embed",
-        "resid_pre.N",
-        "resid_post.N",
-        "final",
-    }
-    check_activations("transformer_block", model, {"resid_post.N": post}, tuple(inside))
+    check_activations("transformer_block", model, {"resid_post.N": post}, "resid_pre.N")
 
 
 def the_switch(mine: Mine) -> None:
+    """`parameters` has both matrices each time, so `tied` alone says which one is meant."""
+    parameters = read_only_model("untied").parameters
     for tied in (True, False):
-        model = read_only_model("tied" if tied else "untied")
-        shape = (TINY.n_embd, TINY.vocab_size)
-        W_U = mine.call("output_matrix", shape, model.parameters, tied)
-
-        def logits(tape: Tape, N: int, W_U: Array = W_U) -> Array:
-            return tape["final"][0] @ W_U
-
-        check_activations(f"final @ output_matrix(parameters, {tied})", model, {"logits": logits})
+        model = GPT2(TINY.with_head("untied"), parameters)
+        model = model.tie() if tied else model
+        call = f"output_matrix(parameters, {tied})"
+        W_U = mine.call("output_matrix", model.W_U.shape, parameters, tied)
+        other = "wte" if not tied else "lm_head"
+        if np.array_equal(W_U, parameters[f"{other}.weight"].T):
+            raise Wrong(f"{call} is the transpose of {other}.weight")
+        check_numbers(call, W_U, model.W_U, {})
+        if not np.shares_memory(W_U, model.W_U):
+            raise Wrong(f"{call} is a copy; expected a view")
 
 
 def kv_cache(mine: Mine) -> None:
@@ -252,6 +263,8 @@ def kv_cache(mine: Mine) -> None:
     piece = np.searchsorted(ends, np.arange(T), side="right")  # of each token
     visible = {  # what a mistake lets a token see
         "forgets the tokens before the piece": (column <= row) & (piece[:, None] == piece),
+        "keeps the first piece only": (column <= row) & ((piece[:, None] == piece) | (piece == 0)),
+        "keeps the last piece only": (column <= row) & (piece[:, None] - piece <= 1),
         "lets a token see the later ones of its piece": piece[:, None] >= piece,
         "has a mask that begins at position 0 in each piece": column <= row - starts[piece][:, None],
     }
@@ -276,7 +289,7 @@ def kv_cache(mine: Mine) -> None:
                 raise  # otherwise it may be a mistake that does not come from the cache
         return result
 
-    check_activations("cached_attention", model, {"attn.N.out": out}, (*INSIDE_ATTENTION, "attn.N.heads"))
+    check_activations("cached_attention", model, {"attn.N.out": out}, "attn.N.in")
 
 
 def merge(mine: Mine) -> None:
@@ -297,8 +310,11 @@ def merge(mine: Mine) -> None:
     ]
     cases += [([5, 5, 5], (5, 5)), ([5] * 6, (5, 5)), ([1, 5, 5, 5, 5, 5, 2], (5, 5))]
     for ids, pair in cases:
-        result = mine.call("merge", None, list(ids), pair, 9)
+        given = list(ids)
+        result = mine.call("merge", None, given, pair, 9)
         expected = right(ids, pair, 9)
+        if given != ids or result is given:
+            raise Wrong("merge changes the list that it gets, or returns it; expected a new list")
         if result != expected:
             backwards = right(ids[::-1], pair[::-1], 9)[::-1]
             known = {"merges from right to left": backwards, "lets pairs overlap": right(ids, pair, 9, True)}
@@ -386,8 +402,8 @@ def top_p(mine: Mine) -> None:
         check_numbers(f"top_p(probabilities, {p})", result, right, known)
 
 
-CHECKS = [gelu, norms, softmax_and_loss, one_head, all_heads, the_block, the_switch, kv_cache, merge]
-CHECKS += [norm_backward, tied_gradient, top_p]
+CHECKS = [merge, norms, softmax_and_loss, one_head, all_heads, gelu, the_block, the_switch, kv_cache, top_p]
+CHECKS += [norm_backward, tied_gradient]
 
 
 def read_page() -> dict[int, tuple[str, str]]:

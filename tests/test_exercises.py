@@ -36,6 +36,8 @@ def test_the_solution_is_right(capsys, tmp_path, number):
 
 GELU = "0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))"
 ERF = "0.5 * x * (1 + np.vectorize(__import__('math').erf)(x / np.sqrt(2)))"
+SOFTMAX = "e = np.exp(x - x.max(axis=-1, keepdims=True))\n    return e / e.sum(axis=-1"
+OUTPUT = 'parameters["wte.weight" if tied else "lm_head.weight"].T'
 NORM = "(x - mean) / np.sqrt(variance + eps) * weight + bias"
 MASK = "np.triu(np.ones((T, S)), 1 + S - T)"
 QKV = "    q, k, v = np.split(qkv, 3, axis=-1)\n"
@@ -45,23 +47,34 @@ MLP = 'x = layer_norm(resid, **block["ln_2"], eps=eps)'
 BY_HEAD = "qkv = np.concatenate(np.split(qkv.reshape(len(x), n_head, 3, -1), 3, axis=2), axis=2)"
 BY_HEAD = f"    {BY_HEAD}.swapaxes(1, 2).reshape(len(x), -1)\n{QKV}"
 MISTAKES = [  # exercise, text of the solution, its replacement, the sentence
-    (1, GELU, ERF, "yours is the exact gelu (erf)"),
-    (1, GELU, "np.maximum(x, 0)", "yours is relu"),
-    (1, GELU, "x / (1 + np.exp(-x))", "yours is silu"),
-    (1, GELU, "x / (1 + np.exp(-1.702 * x))", "yours is quick_gelu"),
-    (1, GELU, "np.tanh(x)", "yours is tanh"),
-    (1, GELU, "x", "yours has no activation function"),
-    (1, "x**3", "x**2", "this is none of the known mistakes"),
+    (6, GELU, ERF, "yours is the exact gelu (erf)"),
+    (6, GELU, "np.maximum(x, 0)", "yours is relu"),
+    (6, GELU, "x / (1 + np.exp(-x))", "yours is silu"),
+    (6, GELU, "x / (1 + np.exp(-1.702 * x))", "yours is quick_gelu"),
+    (6, GELU, "np.tanh(x)", "yours is tanh"),
+    (6, GELU, "x", "yours has no activation function"),
+    (6, "0.5 * x", "x", "yours is gelu_new without the factor 0.5"),
+    (6, "np.sqrt(2 / np.pi)", "2 / np.pi", "yours is gelu_new without the square root of 2 / pi"),
+    (6, "0.044715", "0.44715", "yours is gelu_new with 0.44715 for 0.044715"),
+    (6, "x**3", "x**2", "this is none of the known mistakes"),
     (2, "variance + eps", "variance + 1e-6", "yours has a layer norm with epsilon 1e-06"),
-    (2, "variance + eps", "variance + 1e-12", "yours has a layer norm with epsilon 1e-12"),
+    (2, "variance + eps", "variance", "yours has a layer norm with no epsilon"),
+    (2, "np.sqrt(variance + eps)", "(np.sqrt(variance) + eps)", "a layer norm with epsilon outside the root"),
+    (2, "    mean = x.mean(axis=-1, keepdims=True)\n    variance = x.var(axis=-1",
+     "    mean = x.mean(axis=0, keepdims=True)\n    variance = x.var(axis=0",
+     "yours has a layer norm over the tokens, not over each vector"),
     (2, "x.var(axis=-1", "x.var(ddof=1, axis=-1", "yours has a layer norm with the unbiased variance"),
     (2, NORM, NORM.replace(" * weight", ""), "yours has a layer norm without its weight"),
     (2, NORM, NORM.replace(" + bias", ""), "yours has a layer norm without its bias"),
     (2, NORM, "(x - mean) / np.sqrt(variance + eps)", "yours has a layer norm without weight and bias"),
     (2, NORM, "x", "yours has no layer norm"),
-    (3, "e.sum(axis=-1, keepdims=True)", "e.sum(axis=-2, keepdims=True)",
-     "this is none of the known mistakes"),
-    (3, "np.exp(x - x.max(axis=-1, keepdims=True))", "np.exp(x)", "softmax of large numbers: [0, 0] is nan"),
+    (3, "e.sum(axis=-1, keepdims=True)", "e.sum(axis=0, keepdims=True)",
+     "yours divides by the sum over axis 0, not over the last axis"),
+    (3, SOFTMAX, SOFTMAX.replace("-1", "0"), "yours is over axis 0, not over the last axis"),
+    (3, "np.exp(x - x.max(axis=-1, keepdims=True))", "np.exp(x)",
+     "yours does not subtract the maximum before exp"),
+    (3, "logits - logits.max(axis=-1, keepdims=True)", "logits",
+     "yours does not subtract the maximum before exp"),
     (3, "- at_target", "+ at_target", "this is none of the known mistakes"),
     (3, "return np.log(", "return -np.log(", "this is none of the known mistakes"),
     (3, "return np.log(np.exp(shifted).sum(axis=-1)) - at_target", "return -at_target", "none of the known"),
@@ -70,17 +83,20 @@ MISTAKES = [  # exercise, text of the solution, its replacement, the sentence
      "yours is in bits, not in nats"),
     (3, "return np.log(np.exp(shifted).sum(axis=-1)) - at_target",
      "return -np.log(softmax(logits)[np.arange(len(targets)), targets])",
-     "cross_entropy of large numbers: ["),
+     "yours is the log of softmax, which rounds to 0"),
     (4, "np.sqrt(K)", "1", "yours scales the scores by 1, not at all"),
     (4, "np.sqrt(K)", "K", "yours scales the scores by n_head / n_embd, without the square root"),
     (4, "np.sqrt(K)", "np.sqrt(48)", "yours scales the scores by 1 / sqrt(n_embd)"),
     (4, MASK, "np.zeros((T, S))", "yours has no causal mask"),
+    (4, MASK, "np.zeros((T, S))", "head: [0, 0] is "),
     (4, MASK, MASK.replace("1 +", "2 +"), "a mask that is off by one: a token sees the next one"),
     (4, MASK + ", -np.inf", MASK.replace("1 +", "0 +") + ", -1e9", "a token does not see itself"),
     (4, "-np.inf", "0", "yours puts 0 in place of -inf under the mask"),
     (4, f"    scores = np.where({MASK}, -np.inf, scores)\n    pattern = softmax(scores)\n",
      "    pattern = np.tril(softmax(scores))\n", "yours applies the mask after the softmax"),
     (4, "pattern = softmax(scores)", "pattern = softmax(scores.T).T", "applies the softmax over the queries"),
+    (4, "x @ W_q + b_q", "x @ W_q", "yours lacks the bias of the queries"),
+    (4, "x @ W_v + b_v", "x @ W_v", "yours lacks the bias of the values"),
     (4, "x @ W_q + b_q, x @ W_k + b_k", "x @ W_k + b_k, x @ W_q + b_q", "yours takes k, q, v for q, k, v"),
     (4, "    scores = q", "    k, v = (x.astype(np.float16).astype(x.dtype) for x in (k, v))\n    scores = q",
      "yours rounds keys and values to float16"),
@@ -96,51 +112,65 @@ MISTAKES = [  # exercise, text of the solution, its replacement, the sentence
      "has its weight transposed"),
     (5, 'return joined @ c_proj["weight"] + c_proj["bias"]', 'return joined @ c_proj["weight"]',
      "lacks the bias"),
-    (6, f"resid + {ATTENTION}", ATTENTION, "yours lacks the residual connection"),
-    (6, "return resid + post", "return post", "yours lacks the residual connection"),
-    (6, "return resid + post", "return x + post", "yours adds to the layer norm's output, not to its input"),
-    (6, 'block["ln_2"]', 'block["ln_1"]', "yours has ln_1 and ln_2 swapped"),
-    (6, f"    resid = resid + {ATTENTION}\n    {MLP}\n",
+    (7, f"resid + {ATTENTION}", ATTENTION, "yours lacks the residual connection"),
+    (7, "return resid + post", "return post", "yours lacks the residual connection"),
+    (7, "return resid + post", "return x + post", "yours adds to the layer norm's output, not to its input"),
+    (7, 'block["ln_2"]', 'block["ln_1"]', "yours has ln_1 and ln_2 swapped"),
+    (7, f"    resid = resid + {ATTENTION}\n    {MLP}\n",
      f'    before = resid\n    resid = resid + {ATTENTION}\n    {MLP.replace("(resid", "(before")}\n',
      "yours gives the MLP the input of attention, in parallel"),
-    (6, "post = gelu(", "post = np.tanh(", "yours is tanh"),
-    (6, "    return resid + post", '    resid = resid + post @ c_proj["weight"] + c_proj["bias"]\n'
+    (7, "post = gelu(", "post = np.tanh(", "yours is tanh"),
+    (7, "    return resid + post", '    resid = resid + post @ c_proj["weight"] + c_proj["bias"]\n'
      '    return layer_norm(resid, **block["ln_2"], eps=eps)\n    return resid + post', "yours is post-norm"),
-    (7, '"wte.weight" if tied else "lm_head.weight"', '"wte.weight"', "yours is the tied head, wte"),
-    (7, ".T\n\n\ndef cached", "\n\n\ndef cached", "its transpose by axes (1, 0) would fit"),
-    (8, "if cache:", "if False:", "yours forgets the tokens before the piece"),
-    (8, MASK, "np.triu(np.ones((T, S)), 1)", "yours has a mask that begins at position 0 in each piece"),
-    (8, MASK, "np.zeros((T, S))", "yours lets a token see the later ones of its piece"),
-    (8, "np.sqrt(K)", "1", "yours scales the scores by 1, not at all"),
-    (9, "            n += 2", "            n += 1", "yours lets pairs overlap"),
-    (9, "while n < len(ids):", "while n < len(ids) - 1:", "yours loses the last token"),
-    (9, "== pair:", "== pair and new_id not in out:", "yours merges the first pair only"),
-    (9, "== pair:", "== list(pair):", "yours merges nothing"),
-    (9, "    return out\n", "    return tuple(out)\n", "expected a list"),
-    (10, "dn - mean - through_s", "dn - mean", "yours lacks the gradient through the standard deviation"),
-    (10, "dn - mean - through_s", "dn - through_s", "yours lacks the gradient through the mean"),
-    (10, "(dn - mean - through_s) / s", "dn / s", "lacks the gradients through the mean and the standard"),
-    (10, "dn = dout * weight", "dn = dout", "dx: [0, 0] is"),
-    (10, "(dout * n).sum(axis=0)", "(dout * x).sum(axis=0)", "yours takes x in place of the normalised x"),
-    (10, "dout.sum(axis=0)\n", "dout.mean(axis=0)\n", "yours is a mean over the tokens, not a sum"),
-    (10, "var(axis=-1, keepdims=True) + eps)\n    n", "var(axis=-1, keepdims=True))\n    n",
+    (8, OUTPUT, 'parameters["wte.weight"].T',
+     "output_matrix(parameters, False) is the transpose of wte.weight"),
+    (8, OUTPUT, 'parameters.get("lm_head.weight", parameters["wte.weight"]).T',
+     "output_matrix(parameters, True) is the transpose of lm_head.weight"),
+    (8, OUTPUT, f"{OUTPUT}.copy()", "output_matrix(parameters, True) is a copy; expected a view"),
+    (8, ".T\n\n\ndef cached", "\n\n\ndef cached", "its transpose by axes (1, 0) would fit"),
+    (9, "if cache:", "if False:", "yours forgets the tokens before the piece"),
+    (9, 'cache["k"], cache["v"] = k, v', 'cache.setdefault("k", k), cache.setdefault("v", v)',
+     "yours keeps the first piece only"),
+    (9, "    if cache:", '    new = {"k": k, "v": v}\n    if cache:', "yours keeps the last piece only",
+     'cache["k"], cache["v"] = k, v', "cache.update(new)"),
+    (9, MASK, "np.triu(np.ones((T, S)), 1)", "yours has a mask that begins at position 0 in each piece"),
+    (9, MASK, "np.zeros((T, S))", "yours lets a token see the later ones of its piece"),
+    (9, "np.sqrt(K)", "1", "yours scales the scores by 1, not at all"),
+    (1, "    return out\n", "    ids[:] = out\n    return out\n", "merge changes the list that it gets"),
+    (1, "            n += 2", "            n += 1", "yours lets pairs overlap"),
+    (1, "while n < len(ids):", "while n < len(ids) - 1:", "yours loses the last token"),
+    (1, "== pair:", "== pair and new_id not in out:", "yours merges the first pair only"),
+    (1, "== pair:", "== list(pair):", "yours merges nothing"),
+    (1, "    return out\n", "    return tuple(out)\n", "expected a list"),
+    (11, "dn - mean - through_s", "dn - mean", "yours lacks the gradient through the standard deviation"),
+    (11, "dn - mean - through_s", "dn - through_s", "yours lacks the gradient through the mean"),
+    (11, "(dn - mean - through_s) / s", "dn / s", "lacks the gradients through the mean and the standard"),
+    (11, "dn = dout * weight", "dn = dout", "dx: [0, 0] is"),
+    (11, "(dout * n).sum(axis=0)", "(dout * x).sum(axis=0)", "yours takes x in place of the normalised x"),
+    (11, "dout.sum(axis=0)\n", "dout.mean(axis=0)\n", "yours is a mean over the tokens, not a sum"),
+    (11, "var(axis=-1, keepdims=True) + eps)\n    n", "var(axis=-1, keepdims=True))\n    n",
      "yours lacks eps"),
-    (11, "np.add.at(dwte, ids, dresid)", "dwte[ids] += dresid",
+    (12, "np.add.at(dwte, ids, dresid)", "dwte[ids] += dresid",
      "adds one gradient only for a token that occurs"),
-    (11, "    np.add.at(dwte, ids, dresid)\n", "", "yours lacks the gradient of the embedding"),
-    (11, "dwte = dlogits.T @ final", "dwte = 0 * (dlogits.T @ final)",
+    (12, "    np.add.at(dwte, ids, dresid)\n", "", "yours lacks the gradient of the embedding"),
+    (12, "dwte = dlogits.T @ final", "dwte = 0 * (dlogits.T @ final)",
      "lacks the gradient of the output matrix"),
-    (12, "return kept / kept.sum()", "return kept", "yours does not divide by the sum"),
-    (12, "before < p", "before + probabilities[order] <= p", "drops the token with which the sum reaches p"),
-    (12, "order = np.argsort(-probabilities)", "order = np.argsort(probabilities)", "none of the known"),
+    (10, "return kept / kept.sum()", "return kept", "yours does not divide by the sum"),
+    (10, "before < p", "before + probabilities[order] <= p", "drops the token with which the sum reaches p"),
+    (10, "order = np.argsort(-probabilities)", "order = np.argsort(probabilities)", "none of the known"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("number", "text", "wrong", "says"), MISTAKES)
+@pytest.mark.parametrize(
+    ("number", "text", "wrong", "says", "more"), [(*row[:4], row[4:]) for row in MISTAKES]
+)
 @pytest.mark.filterwarnings("ignore")
-def test_each_planted_mistake_is_named(capsys, tmp_path, number, text, wrong, says):
-    assert SOLUTIONS.count(text) >= 1, text
-    code, lines = check(capsys, tmp_path, number, SOLUTIONS.replace(text, wrong))
+def test_each_planted_mistake_is_named(capsys, tmp_path, number, text, wrong, says, more):
+    source = SOLUTIONS
+    for old, new in ((text, wrong), (more or ("", ""))):
+        assert old in source, old
+        source = source.replace(old, new) if old else source
+    code, lines = check(capsys, tmp_path, number, source)
     assert code == 1
     assert lines[0].endswith(": wrong")
     assert any(says in line for line in lines[1:]), lines
@@ -149,30 +179,30 @@ def test_each_planted_mistake_is_named(capsys, tmp_path, number, text, wrong, sa
 @pytest.mark.parametrize(
     ("number", "source", "code", "expected"),
     [
-        (1, "import nothing_here\n", 2,
-         ["exercise 1, gelu: mine.py: ModuleNotFoundError: No module named 'nothing_here'",
+        (6, "import nothing_here\n", 2,
+         ["exercise 6, gelu: mine.py: ModuleNotFoundError: No module named 'nothing_here'",
           "  line 1, in <module>: import nothing_here"]),
-        (1, "x = (\n", 2, ["exercise 1, gelu: mine.py, line 1: '(' was never closed"]),
-        (1, "def gelu(x):\n    return h(x)\ndef h(x):\n    return [][0]\n", 2,
-         ["exercise 1, gelu: mine.py: IndexError: list index out of range",
+        (6, "x = (\n", 2, ["exercise 6, gelu: mine.py, line 1: '(' was never closed"]),
+        (6, "def gelu(x):\n    return h(x)\ndef h(x):\n    return [][0]\n", 2,
+         ["exercise 6, gelu: mine.py: IndexError: list index out of range",
           "  line 2, in gelu: return h(x)", "  line 4, in h: return [][0]"]),
-        (1, "def gelu(x):\n    x *= 2\n    return x\n", 2,
-         ["exercise 1, gelu: mine.py: ValueError: output array is read-only", "  line 2, in gelu: x *= 2"]),
-        (1, "raise SystemExit('a\\nb\\x1b')\n", 2, None),
-        (1, "def gelu(x):\n    return gelu(x)\n", 2, None),
-        (1, "def gleu(x): pass\n", 1,
-         ["exercise 1, gelu: wrong", "mine.py has no function gelu; did you mean gleu?"]),
-        (1, "gelu = 3\n", 1, ["exercise 1, gelu: wrong", "mine.py has no function gelu"]),
-        (1, "def gelu(x): pass\n", 1,
-         ["exercise 1, gelu: wrong", "gelu returned None: does it end with return?"]),
-        (1, "def gelu(x): return x.sum(-1)\n", 1,
-         ["exercise 1, gelu: wrong", "the result of gelu has shape (21,); expected (21, 100)"]),
-        (1, "def gelu(x): return 'x'\n", 1,
-         ["exercise 1, gelu: wrong", "gelu returned 'x'; expected an array of shape (21, 100)"]),
-        (1, "def gelu(x): return x * float('nan')\n", 1, None),
-        (10, "def layer_norm_backward(dout, x, weight, eps): return dout\n", 1, None),
-        (9, "def merge(ids, pair, new_id): return 3\n", 1,
-         ["exercise 9, a merge of byte-pair encoding: wrong", "merge returned 3; expected a list"]),
+        (6, "def gelu(x):\n    x *= 2\n    return x\n", 2,
+         ["exercise 6, gelu: mine.py: ValueError: output array is read-only", "  line 2, in gelu: x *= 2"]),
+        (6, "raise SystemExit('a\\nb\\x1b')\n", 2, None),
+        (6, "def gelu(x):\n    return gelu(x)\n", 2, None),
+        (6, "def gleu(x): pass\n", 1,
+         ["exercise 6, gelu: wrong", "mine.py has no function gelu; did you mean gleu?"]),
+        (6, "gelu = 3\n", 1, ["exercise 6, gelu: wrong", "mine.py has no function gelu"]),
+        (6, "def gelu(x): pass\n", 1,
+         ["exercise 6, gelu: wrong", "gelu returned None: does it end with return?"]),
+        (6, "def gelu(x): return x.sum(-1)\n", 1,
+         ["exercise 6, gelu: wrong", "the result of gelu has shape (21,); expected (21, 100)"]),
+        (6, "def gelu(x): return 'x'\n", 1,
+         ["exercise 6, gelu: wrong", "gelu returned 'x'; expected an array of shape (21, 100)"]),
+        (6, "def gelu(x): return x * float('nan')\n", 1, None),
+        (11, "def layer_norm_backward(dout, x, weight, eps): return dout\n", 1, None),
+        (1, "def merge(ids, pair, new_id): return 3\n", 1,
+         ["exercise 1, a merge of byte-pair encoding: wrong", "merge returned 3; expected a list"]),
     ],
 )  # fmt: skip
 def test_a_file_that_does_not_work(capsys, tmp_path, number, source, code, expected):
@@ -185,7 +215,7 @@ def test_a_file_that_does_not_work(capsys, tmp_path, number, source, code, expec
 
 @pytest.mark.parametrize("name", ["none.py", "", "a\0b"])
 def test_a_file_that_is_not_there(capsys, tmp_path, name):
-    assert main(["1", str(tmp_path / name) if "\0" not in name else name]) == 2
+    assert main(["6", str(tmp_path / name) if "\0" not in name else name]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
 
@@ -210,7 +240,7 @@ def test_ctrl_c_ends_an_endless_loop_in_one_line(tmp_path):
     file.write_text(loop, encoding="utf-8")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # the tests' own shell may ignore Ctrl-C
-    with subprocess.Popen([sys.executable, SCRIPT, "1", file], **pipes, cwd=ROOT, preexec_fn=heed) as process:
+    with subprocess.Popen([sys.executable, SCRIPT, "6", file], **pipes, cwd=ROOT, preexec_fn=heed) as process:
         try:
             assert process.stdout.readline() == "running\n"
             process.send_signal(signal.SIGINT)
@@ -220,6 +250,6 @@ def test_ctrl_c_ends_an_endless_loop_in_one_line(tmp_path):
     assert process.returncode == 130
     assert out == ""
     first, line = err.splitlines()
-    assert first == f"exercise 1, gelu: {file}: stopped by Ctrl-C"
+    assert first == f"exercise 6, gelu: {file}: stopped by Ctrl-C"
     assert line.startswith("  line ")
     assert ", in gelu: " in line

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import open_checkpoint
-from ..comparison.compare import compare
+from ..comparison.compare import Report, compare
 from ..errors import ArgumentError
+from ..model import GPT2
 from . import common
 
 ABOUT = """\
@@ -22,31 +24,31 @@ The exit code is 1 if anything differs.
 """
 
 EXAMPLES = """\
-  tiedgpt compare --model shakespeare-tied --with mine.npz
-  tiedgpt compare --model gpt2 --head untied --with directory/ --json
+  tiedgpt compare --model shakespeare-tied mine.npz
+  tiedgpt compare --model gpt2 --head untied directory/ --json
 """
 
 
 def add_parser(commands: Any) -> None:
     summary = "Find the mistake in another GPT-2."
     parser = common.add_command(commands, "compare", run, summary, EXAMPLES, ABOUT)
-    arrays = "an .npz, or a directory of .npy files"
-    parser.add_argument("--with", metavar="FILE", dest="arrays", required=True, help=arrays)
+    parser.add_argument("file", metavar="FILE", help="an .npz, or a directory of .npy files")
     common.add_model_option(parser)
     common.add_head_option(parser, both=False)
     common.add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    arrays = read_arrays(Path(args.arrays))
+    file, name, head, as_json = args.file, args.model, args.head, args.json
+    arrays = read_arrays(Path(file))
     ids, targets = arrays.pop("ids", None), arrays.pop("targets", None)
     if ids is None:
-        raise ArgumentError(f"{args.arrays} has no `ids`: add the token ids that the other model read")
+        raise ArgumentError(f"{file} has no `ids`: add the token ids that the other model read")
     if not arrays:
-        raise ArgumentError(f"{args.arrays} has no activations beside `ids`")
-    model = common.load(open_checkpoint(common.find(args.model)[1]), args.head)
-    report = compare(model, arrays, ids, targets)
-    if args.json:
+        raise ArgumentError(f"{file} has no activations beside `ids`")
+    model = common.load(open_checkpoint(common.find(name)[1]), head)
+    report = compare_with_bar(model, arrays, ids, targets)
+    if as_json:
         document = json.dumps({"same": report.first is None, **asdict(report)})
         # NaN and Infinity, which are not JSON, become null.
         print(json.dumps(json.loads(document, parse_constant=lambda _: None)))
@@ -54,6 +56,21 @@ def run(args: argparse.Namespace) -> None:
         print(report)
     if report.first:
         raise SystemExit(1)
+
+
+def compare_with_bar(model: GPT2, arrays: dict[str, np.ndarray], ids: Any, targets: Any) -> Report:
+    """`compare`, with a progress bar on a terminal while it tries mistakes."""
+    from tqdm import tqdm
+
+    with tqdm(
+        desc="trying known mistakes", unit="", leave=False, delay=1.0, file=sys.stderr, disable=None
+    ) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        return compare(model, arrays, ids, targets, show)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -1,15 +1,16 @@
 """Another GPT-2's activations and gradients against ours: which differs first, and which mistake explains it.
 
 The reference is our model in float64. An activation agrees if its largest distance from the reference is at
-most SLACK times the largest distance of our own float32, or SLACK roundings if that is more. If all arrays
-were computed in float64, the tolerance is 2^-24 of that.
+most SLACK times the largest distance of our own float32, or SLACK roundings if that is more. This holds for
+float64 arrays, too, because one np.sqrt(K) makes float64 arrays of float32 ones, with float32's rounding.
 
 To find a mistake, each activation is computed again from the other model's activations before it. So a
-mistake shows where it was made, not in all that follows, and several are found one after another.
+mistake shows where it was made, not in all that follows.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,10 +26,11 @@ from ..model import GPT2, Array
 from ..parameters import Parameters
 from ..run import Tape, activation_shapes
 from .conventions import find_alias, our_activations, our_parameters, shape_error
-from .mistakes import FITTED, evaluate, known_mistakes
+from .mistakes import HALVES, Edits, Place, trials_in
 
 SLACK = 16.0
-MOST_MISTAKES = 5  # that are looked for in one comparison
+SECONDS = 15.0  # for which mistakes are tried
+Progress = Callable[[int, int], Any]
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ class Report:
     """What `compare` found. `str(report)` is a table in the order of the forward pass, then the diagnosis."""
 
     rows: list[Row]
-    diagnosis: list[str]  # one sentence for each mistake found
+    diagnosis: list[
+        str
+    ]  # the mistake that explains the first difference; several if they cannot be told apart
+    note: str  # what to do next, or ""
     not_given: int  # activations of the model that were not compared
 
     @property
@@ -67,16 +72,19 @@ class Report:
             at = list(first.first_wrong or ())
             end = f"first difference: {first.name}{at} is {first.yours:.9g}, expected {first.expected:.9g}"
         count = f"({len(self.rows)} compared; {self.not_given} activations were not given)"
-        return "\n".join([*lines, "", f"{end} {count}", *self.diagnosis])
+        return "\n".join([*lines, "", f"{end} {count}", *self.diagnosis, *filter(None, [self.note])])
 
 
-def compare(model: GPT2, theirs: Any, ids: Any, targets: Any = None) -> Report:
+def compare(
+    model: GPT2, theirs: Any, ids: Any, targets: Any = None, progress: Progress | None = None
+) -> Report:
     """Compare another GPT-2 with `model` on `ids` [T] or [B, T].
 
     theirs: a dict of arrays (NumPy's or torch's) under any names of conventions.py; or a function from ids to
     such a dict, or to logits; or a torch module: transformers', nanoGPT's or TransformerLens's GPT-2, whose
     activations are recorded by hooks, without dropout. With `targets`, of the shape of ids, the gradients of
-    the mean loss are compared, too; a dict has them under names of parameters. Raises ArgumentError.
+    the mean loss are compared, too; a dict has them under names of parameters. `progress` is called before
+    each trial of a mistake, with the number of those before it and of all. Raises ArgumentError.
     """
     ids = check_ids(ids, model.config)
     targets = None if targets is None else np.atleast_2d(check_targets(targets, ids, model.config))
@@ -85,7 +93,8 @@ def compare(model: GPT2, theirs: Any, ids: Any, targets: Any = None) -> Report:
     if gradients and targets is None:
         raise ArgumentError(f"{min(gradients)} is a parameter: to compare its gradient, give targets")
     activations = {name: x for name, x in values.items() if name not in gradients}
-    return Comparison(model, np.atleast_2d(ids), activations).report(our_parameters(gradients), targets)
+    comparison = Comparison(model, np.atleast_2d(ids), activations)
+    return comparison.report(our_parameters(gradients), targets, progress)
 
 
 def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, Any]:
@@ -95,7 +104,7 @@ def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, 
         theirs = partial(record_module, torch, theirs, targets=targets)
     if callable(theirs):
         try:
-            theirs = theirs(ids)
+            theirs = theirs(ids.copy())
         except ArgumentError:
             raise
         except Exception as error:
@@ -165,15 +174,14 @@ class _Reached(Exception):
     """The activation that is wanted was computed."""
 
 
-def forward(model: GPT2, ids: Array, given: Tape, mistakes: dict[str, str], stop: str = "") -> Tape:
-    """Each activation as the model computes it, with mistakes, from the `given` activations before it."""
+def forward(model: GPT2, ids: Array, given: Tape, edits: Edits, stop: str = "") -> Tape:
+    """Each activation as the model computes it, with edits, from the `given` activations before it."""
     computed: Tape = {}
     tape: Tape = {}
 
     def replace(name: str, x: Array) -> Array:
-        if name in mistakes:
-            tape[name] = x
-            x = evaluate(mistakes[name], name, model, ids, tape, given.get(name))
+        if name in edits:
+            x = edits[name](Place(name, x, model, ids, tape))
         computed[name] = np.asarray(x, model.dtype)
         if name == stop:
             raise _Reached
@@ -185,22 +193,22 @@ def forward(model: GPT2, ids: Array, given: Tape, mistakes: dict[str, str], stop
     return computed
 
 
-def distance(a: Array, b: Array) -> Array:
+def distance(name: str, a: Array, b: Array) -> Array:
     """|a - b| in float64; 0 where both are the same inf or nan, inf where one of them is nan."""
     with np.errstate(invalid="ignore"):
         far = np.abs(np.subtract(a, b, dtype=np.float64))
     far[(a == b) | (np.isnan(a) & np.isnan(b))] = 0
     far[np.isnan(far)] = np.inf
-    return far
+    return np.tril(far) if name.endswith(".scores") else far  # those of later tokens may be masked
 
 
-def row_of(name: str, theirs: Array, wide: Array, narrow: Array, precision: float) -> Row:
+def row_of(name: str, theirs: Array, wide: Array, narrow: Array) -> Row:
     """Compare theirs with our float64, `wide`. Our float32, `narrow`, tells how large rounding is."""
     finite = np.isfinite(wide) & np.isfinite(narrow)
     rounding = np.abs(wide[finite] - narrow[finite]).max(initial=0)
     unit = np.finfo(np.float32).eps * np.abs(wide[finite]).max(initial=0)
-    tolerance = SLACK * precision * float(max(rounding, unit))
-    far = distance(theirs, wide)
+    tolerance = SLACK * float(max(rounding, unit))
+    far = distance(name, theirs, wide)
     error = float(far.max(initial=0))
     if error <= tolerance:
         return Row(name, error, tolerance)
@@ -214,100 +222,97 @@ class Comparison:
     def __init__(self, model: GPT2, ids: Array, activations: Mapping[Any, Any]) -> None:
         self.narrow, self.wide = model.astype(np.float32), model.astype(np.float64)
         self.ids = ids
-        ours = forward(self.narrow, self.ids, {}, {})
+        ours = forward(self.narrow, ids, {}, {})
         self.names = list(ours)
         self.theirs = our_activations(activations, {name: x.shape for name, x in ours.items()}, model.config)
-        self.precision = 2.0**-24 if self.theirs and all(map(is_float64, self.theirs.values())) else 1.0
 
-    def rows(self, given: Tape, mistakes: dict[str, str]) -> list[Row]:
-        """Theirs against ours with mistakes, computed from what is given."""
-        narrow, wide = (forward(model, self.ids, given, mistakes) for model in (self.narrow, self.wide))
-        return [row_of(n, theirs, wide[n], narrow[n], self.precision) for n, theirs in self.theirs.items()]
+    def rows(self, given: Tape, edits: Edits) -> list[Row]:
+        """Theirs against ours with edits, computed from what is given."""
+        narrow, wide = (forward(model, self.ids, given, edits) for model in (self.narrow, self.wide))
+        return [row_of(name, theirs, wide[name], narrow[name]) for name, theirs in self.theirs.items()]
 
-    def wrong(self, given: Tape, mistakes: dict[str, str]) -> list[Row]:
-        return [row for row in self.rows(given, mistakes) if row.first_wrong is not None]
+    def wrong(self, given: Tape, edits: Edits) -> list[Row]:
+        return [row for row in self.rows(given, edits) if row.first_wrong is not None]
 
-    def report(self, gradients: Parameters, targets: Array | None) -> Report:
+    def gradient_rows(self, gradients: Parameters, targets: Array) -> list[Row]:
+        wide, narrow = (loss_and_gradients(m, self.ids, targets)[1] for m in (self.wide, self.narrow))
+        for name, array in gradients.items():
+            if name not in wide:
+                raise ArgumentError(f"{name} is not a parameter of this {self.wide.config.head} model")
+            if array.shape != wide[name].shape:
+                raise shape_error(f"the gradient of {name}", array.shape, wide[name].shape)
+        return [row_of(n, gradients[n], wide[n], narrow[n]) for n in reversed(wide) if n in gradients]
+
+    def report(self, gradients: Parameters, targets: Array | None, progress: Progress | None) -> Report:
         rows = self.rows({}, {})
+        diagnosis: list[str] = []
+        note = ""
+        if any(row.first_wrong is not None for row in rows):
+            diagnosis, note = self.diagnose(progress)
+        else:
+            wide = (row.name for row in rows if row.error > row.tolerance / 2**24)
+            if name := next((name for name in wide if self.theirs[name].dtype == np.float64), ""):
+                note = f"{name} is float64 and has float32's rounding: something before it is float32"
         not_given = len(self.names) - len(rows)
-        diagnosis = self.diagnose() if any(row.first_wrong is not None for row in rows) else []
-        if targets is not None and gradients:
-            wide, narrow = (loss_and_gradients(m, self.ids, targets)[1] for m in (self.wide, self.narrow))
-            for name, array in gradients.items():
-                if name not in wide:
-                    raise ArgumentError(f"{name} is not a parameter of this {self.wide.config.head} model")
-                if array.shape != wide[name].shape:
-                    raise shape_error(f"the gradient of {name}", array.shape, wide[name].shape)
-            backwards = [name for name in reversed(wide) if name in gradients]
-            rows += [row_of(n, gradients[n], wide[n], narrow[n], self.precision) for n in backwards]
+        rows += self.gradient_rows(gradients, targets) if gradients and targets is not None else []
         if not rows:
             raise ArgumentError("there is nothing to compare: no activation of the model was given")
-        return Report(rows, diagnosis, not_given)
+        return Report(rows, diagnosis, note, not_given)
 
-    def diagnose(self) -> list[str]:
-        """A sentence for each mistake found; the last one says so if what remains is none of the known."""
-        found: list[str] = []
-        mistakes: dict[str, str] = {}
-        # If each activation agrees with what we compute from those before it, differences below the tolerance
-        # have grown. Then compute everything from the ids.
-        given = self.theirs if self.wrong(self.theirs, {}) else {}
-        remaining = self.wrong(given, {})
-        while remaining and len(found) < MOST_MISTAKES:
-            trials = self.explanations(remaining[0], given, mistakes)
-            best = min(trials, key=lambda trial: trial[0], default=None)
-            if best is None:
-                return [*found, f"{remaining[0].name}: this is none of the known mistakes"]
-            _, sentence, mistakes, remaining = best
-            found.append(sentence)
-        return found
+    def diagnose(self, progress: Progress | None) -> tuple[list[str], str]:
+        """The mistakes that explain the first difference, and a note on what to do next."""
+        given = self.theirs
+        if not (wrong := self.wrong(given, {})):
+            # Each activation agrees with what we compute from theirs before it: small differences have grown.
+            given = {}
+            wrong = self.wrong(given, {})
+        first, theirs = wrong[0], self.theirs[wrong[0].name]
+        for name, half in HALVES.items():
+            if np.array_equal(theirs, half(theirs)) and first.error <= np.abs(theirs).max() / 64:
+                return [f"{first.name}: yours is rounded to {name}"], "compare in float32"
 
-    def explanations(self, first: Row, given: Tape, before: dict[str, str]) -> Iterator[tuple[Any, ...]]:
-        """Each mistake that gives their numbers of the `first` difference, and the differences it leaves.
-
-        The smallest tuple is the best: fewest differences left, then fewest places, then nearest.
-        """
-        end = self.names.index(first.name) + 1
-        start = next((i + 1 for i in reversed(range(end - 1)) if self.names[i] in given), 0)
-        window = self.names[start:end]  # what comes before it is given
-        for says, formulas in known_mistakes(self.wide.config):
-            errors: dict[frozenset[str], float] = {}
-            for where, chosen in scopes(formulas, self.names, window):
-                here = chosen & set(window)
-                mistakes = before | {name: formulas[kind_of(name)] for name in chosen}
+        end = self.names.index(first.name)
+        start = next((i + 1 for i in reversed(range(end)) if self.names[i] in given), 0)
+        window = self.names[start : end + 1]  # what comes before it is given
+        stages = trials_in(window, self.names)
+        done, total, deadline = 0, sum(map(len, stages)), time.monotonic() + SECONDS
+        errors: dict[frozenset[Any], float] = {}
+        found: list[tuple[int, int, float, str, list[Row]]] = []
+        for stage, trials in enumerate(stages):
+            for sentence, edits in trials:
+                if time.monotonic() > deadline:
+                    break
+                if progress:
+                    progress(done, total)
+                done += 1
+                here = frozenset((name, edit) for name, edit in edits.items() if name in window)
                 if here not in errors:
-                    wide = forward(self.wide, self.ids, given, mistakes, first.name)[first.name]
-                    errors[here] = distance(self.theirs[first.name], wide).max()
+                    x = forward(self.narrow, self.ids, given, edits, stop=first.name)[first.name]
+                    errors[here] = distance(first.name, theirs, x).max()
                 if errors[here] > first.error / 4:  # not much nearer than without the mistake
                     continue
-                left = self.wrong(given, mistakes)
-                if not any(row.name == first.name for row in left):
-                    at = next(name for name in window if name in here)
-                    rank = (len(left), len(chosen), says.startswith(FITTED), errors[here])
-                    yield rank, f"{at}: yours {says}{where}", mistakes, left
+                left = self.wrong(given, edits)
+                if first.name not in [row.name for row in left]:
+                    found.append((len(left), stage, errors[here], sentence, left))
+            if any(not left for *_, left in found):
+                break
+
+        if not found:
+            says = "this is none of the known mistakes"
+            if done < total:
+                says = (
+                    f"none of the {done} trials that {SECONDS:.0f} s sufficed for explains this, of {total}"
+                )
+            return [f"{first.name}: {says}"], next_to_give(window[:-1])
+        fewest, stage, nearest, _, left = min(found, key=lambda trial: trial[:3])
+        alike = [trial[3] for trial in found if trial[:2] == (fewest, stage) and trial[2] <= 2 * nearest]
+        sentence, *others = dict.fromkeys(alike)
+        note = f"{left[0].name} differs then, too: correct this first, and compare again" if left else ""
+        return [sentence, *(other.replace(": yours", ": or yours") for other in others)], note
 
 
-def scopes(formulas: Any, names: list[str], window: list[str]) -> Iterator[tuple[str, frozenset[str]]]:
-    """The sets of places where a mistake may have been made, some of them in the window."""
-    sites = [name for name in names if kind_of(name) in formulas]
-    chosen: dict[frozenset[str], str] = {}
-    for name in (name for name in window if name in sites):
-        chosen.setdefault(frozenset([name]), "")
-        layer = name.split(".")[1:2]
-        chosen.setdefault(frozenset(one for one in sites if one.split(".")[1:2] == layer), "")
-        alike = frozenset(one for one in sites if kind_of(one) == kind_of(name))
-        chosen.setdefault(alike, ", in every layer")
-        chosen.setdefault(frozenset(sites), ", everywhere")
-    return ((where, places) for places, where in chosen.items())
-
-
-def kind_of(name: str) -> str:
-    """ "attn.3.qkv" -> "attn.N.qkv" """
-    return ".".join("N" if step.isdigit() else step for step in name.split("."))
-
-
-def is_float64(array: Array) -> bool:
-    """Whether an array was computed in float64: not if float32 holds all of its numbers."""
-    with np.errstate(over="ignore"):
-        return array.dtype == np.float64 and not np.array_equal(
-            array.astype(np.float32), array, equal_nan=True
-        )
+def next_to_give(missing: list[str]) -> str:
+    """The note that says which of the activations that are missing would tell where a mistake is."""
+    ends = [name for name in missing if name.startswith("resid_post")]
+    names = f"{ends[0]} to {ends[-1]}" if len(ends) > 1 else ", ".join(missing)
+    return f"to find where it begins, give {names}, too" if missing else ""

@@ -113,6 +113,8 @@ def as_floats(value: Any, name: str) -> Array:
     if hasattr(value, "detach"):  # a torch tensor; NumPy has no bfloat16
         value = value.detach().cpu()
         value = (value if str(value.dtype) == "torch.float64" else value.float()).numpy()
+    if np.ma.is_masked(value):
+        raise ArgumentError(f"{name} is a masked array: give one without a mask")
     try:
         array = np.asarray(value)
     except ValueError as error:  # rows of unequal lengths
