@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 import tiedgpt
+from tiedgpt.fast.blas import single_thread
 from tiedgpt.inference.evaluation import score
-from tiedgpt.scale.rows import single_thread
 
 ROUNDS = 2
 

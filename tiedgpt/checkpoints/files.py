@@ -179,6 +179,24 @@ class StagedFiles:
             self._lock = None
 
 
+def link_new(path: Path, new: Path) -> None:
+    """Give a complete file the name `new` too, or instead where the file system has no hard links.
+
+    Raises FileExistsError if there is a file of that name; it is never replaced.
+    """
+    try:
+        os.link(path, new)
+    except FileExistsError:
+        raise
+    except OSError:
+        os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL))  # the name is ours now
+        try:
+            os.replace(path, new)
+        except BaseException:
+            os.unlink(new)
+            raise
+
+
 def finish_saves(directory: Path) -> None:
     """Clean up after processes that were killed while they saved to `directory`.
 

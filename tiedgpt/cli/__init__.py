@@ -18,6 +18,7 @@ from .terminal import Messages, discard_unwritten, note, print_error
 MODULES = {
     "generate": "generate",
     "score": "score",
+    "documents": "documents",
     "train": "train",
     "params": "params",
     "tokenize": "tokenize",

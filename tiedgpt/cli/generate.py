@@ -46,7 +46,6 @@ from .common import (
     read_text,
     vocabulary,
 )
-from .documents import add_documents_options, check_documents_flags
 from .tokens import prediction_json, print_predictions
 
 MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
@@ -68,7 +67,6 @@ EXAMPLES = """\
   cat story.txt | tiedgpt generate --truncate --stop "." -n 100
   cat story.txt | tiedgpt generate --truncate "Chapter 2"
   tiedgpt generate --allow-special "<|endoftext|>"
-  tiedgpt generate --jsonl prompts.jsonl --out samples.jsonl -n 20
 """
 
 
@@ -93,7 +91,7 @@ def add_parser(commands: Any) -> None:
         "--seed",
         type=count,
         metavar="S",
-        help="the same S gives the same text (default: a new seed; 0 with --jsonl)",
+        help="the same S gives the same text (default: a new seed)",
     )
     add(
         "--num-samples",
@@ -119,7 +117,6 @@ def add_parser(commands: Any) -> None:
     add_special_option(parser)
     add("--no-stream", action="store_true", help="print when complete, not token by token")
     add_json_option(parser)
-    add_documents_options(parser, "prompt")
 
 
 def temperature(text: str) -> float:
@@ -132,14 +129,6 @@ def temperature(text: str) -> float:
 
 def run(args: argparse.Namespace) -> None:
     sampling = check_flags(args)
-    excluded = {"PROMPT": args.prompt, "--logprobs": args.logprobs, "--json": args.json}
-    excluded |= {"--draft": args.draft != LOOKUP, "--no-stream": args.no_stream}
-    check_documents_flags(args, excluded)
-    if args.jsonl:
-        from .run_documents import run_documents
-
-        run_documents(args, "generate", {**asdict(sampling), **documents_arguments(args)})
-        return
     interactive = args.prompt is None and sys.stdin.isatty()
     if interactive and args.json:
         raise ArgumentError("--json needs a prompt, as an argument or on stdin")
@@ -181,18 +170,6 @@ def run(args: argparse.Namespace) -> None:
             }
         )
     print_json(documents)
-
-
-def documents_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of generate_documents that --jsonl gives it, besides the sampling."""
-    return {
-        "max_new_tokens": args.max_new_tokens,
-        "num_samples": args.num_samples,
-        "seed": args.seed or 0,
-        "stop": args.stop,
-        "on_long": "cut" if args.truncate else "error",
-        "special": "token" if args.allow_special else "error",
-    }
 
 
 def check_flags(args: argparse.Namespace) -> Sampling:

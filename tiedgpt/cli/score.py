@@ -12,12 +12,9 @@ from ..errors import ArgumentError, TiedGPTError, one_line
 from ..inference.evaluation import Score, predicted_places, score, score_of, windows
 from ..study.predictions import Prediction, token_predictions
 from . import common
-from .documents import add_documents_options, check_documents_flags
 from .tokens import prediction_json, print_predictions
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
-
-at_least_2 = common.number_type("a whole number of at least 2", int, lambda n: n >= 2)
 
 ABOUT = """\
 Measure how well a model predicts a text: loss per token, perplexity and bits
@@ -34,7 +31,6 @@ EXAMPLES = """\
   tiedgpt score --model shakespeare-tied --stride 127 story.txt
   tiedgpt score --tokens --head both poem.txt
   cat story.txt | tiedgpt score -
-  tiedgpt score --jsonl corpus.jsonl --out scores.jsonl --scores-only
 """
 
 
@@ -42,7 +38,7 @@ def add_parser(commands: Any) -> None:
     parser = common.add_command(commands, "score", run, "Measure how well a model predicts a text.", EXAMPLES)
     parser.description = ABOUT
     add = parser.add_argument
-    add("file", nargs="?", metavar="FILE", help="a text in UTF-8; - for stdin")
+    add("file", metavar="FILE", help="a text in UTF-8; - for stdin")
     common.add_model_option(parser)
     common.add_head_option(parser)
     add(
@@ -60,22 +56,9 @@ def add_parser(commands: Any) -> None:
     )
     common.add_special_option(parser)
     common.add_json_option(parser)
-    add = add_documents_options(parser, "text").add_argument
-    add("--max-tokens", type=at_least_2, metavar="N", help="a document of more tokens is an error")
-    add("--cut", action="store_true", help="score the first --max-tokens tokens of a longer document")
 
 
 def run(args: argparse.Namespace) -> None:
-    check_documents_flags(args, {"FILE": args.file, "--tokens": args.tokens, "--json": args.json})
-    if args.jsonl:
-        special = "token" if args.allow_special else "error"
-        limit = {"max_tokens": args.max_tokens, "on_long": "cut" if args.cut else "error"}
-        from .run_documents import run_documents
-
-        run_documents(args, "score", {"stride": args.stride, "special": special, **limit})
-        return
-    if args.file is None:
-        raise ArgumentError("expected a FILE to score, or --jsonl")
     text = common.read_text(args.file)
     name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
