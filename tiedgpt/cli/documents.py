@@ -27,15 +27,42 @@ GENERATE = """\
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("documents", help=f"Score or continue {ABOUT}.")
     commands = parser.add_subparsers(metavar="score|generate", required=True)
-    score = common.add_command(commands, "score", run, f"Score {ABOUT}.", SCORE)
-    add = add_options(score, "score", "text").add_argument
-    add("--stride", type=common.positive_int, metavar="N", help="as of `tiedgpt score`")
+    for command, does, field, examples in (
+        ("score", "Score", "text", SCORE),
+        ("generate", "Continue", "prompt", GENERATE),
+    ):
+        parser = common.add_command(commands, command, run, f"{does} {ABOUT}.", examples)
+        parser.set_defaults(command=command, scores_only=False)
+        add = parser.add_argument
+        inputs = ".jsonl or .jsonl.gz files, directories of them, pipes, or - for stdin"
+        add("inputs", nargs="+", metavar="IN", help=inputs)
+        out = "the file to write; with a slash at its end, a directory of parts; - for stdout"
+        add("--out", required=True, metavar="OUT", help=out)
+        common.add_model_option(parser)
+        common.add_head_option(parser, both=False)
+        add("--field", default=field, metavar="NAME", help="the field with the text (default: %(default)s)")
+        add("--resume", action="store_true", help="continue an interrupted run; start one if there is none")
+        add("--strict", action="store_true", help="exit with code 2 if a row has an error")
+        add("--shard-size", type=size, default=10**6, metavar="SIZE", help="input of a part (default: 1MB)")
+        add = parser.add_mutually_exclusive_group().add_argument
+        add("--workers", type=common.positive_int, metavar="N", help="processes here; needs Dask")
+        add("--dask", metavar="ADDRESS", help="a Dask scheduler at tcp://... or in a scheduler file")
+        one = "do part I of N, from 0 to N - 1, for a job array; then --resume without --part joins them"
+        add("--part", type=part, metavar="I/N", help=one)
+        common.add_special_option(parser)
+        add = parser.add_argument
+        (add_score_options if command == "score" else add_generate_options)(add)
+
+
+def add_score_options(add: Any) -> None:
     at_least_2 = common.number_type("a whole number of at least 2", int, lambda n: n >= 2)
+    add("--stride", type=common.positive_int, metavar="N", help="as of `tiedgpt score`")
     add("--max-tokens", type=at_least_2, metavar="N", help="a document of more tokens is an error")
     add("--cut", action="store_true", help="score the first --max-tokens tokens of a longer document")
     add("--scores-only", action="store_true", help="write the line's number and id in place of the record")
-    generate = common.add_command(commands, "generate", run, f"Continue {ABOUT}.", GENERATE)
-    add = add_options(generate, "generate", "prompt").add_argument
+
+
+def add_generate_options(add: Any) -> None:
     new = "tokens of a sample, at most (default: %(default)s)"
     add("-n", "--max-new-tokens", type=common.positive_int, default=40, metavar="N", help=new)
     add("-t", "--temperature", type=common.positive_float, default=1.0, metavar="T", help="(default: 1)")
@@ -46,33 +73,9 @@ def add_parser(commands: Any) -> None:
     add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT (may be repeated)")
 
 
-def add_options(parser: argparse.ArgumentParser, command: str, field: str) -> argparse.ArgumentParser:
-    """Add the options that both commands have."""
-    parser.set_defaults(command=command, scores_only=False)
-    add = parser.add_argument
-    inputs = ".jsonl or .jsonl.gz files, directories of them, pipes, or - for stdin"
-    add("inputs", nargs="+", metavar="IN", help=inputs)
-    out = "the file to write; with a slash at its end, a directory of parts; - for stdout"
-    add("--out", required=True, metavar="OUT", help=out)
-    common.add_model_option(parser)
-    common.add_head_option(parser, both=False)
-    add("--field", default=field, metavar="NAME", help="the field with the text (default: %(default)s)")
-    add("--resume", action="store_true", help="continue an interrupted run; start one if there is none")
-    add("--strict", action="store_true", help="exit with code 2 if a row has an error")
-    add("--shard-size", type=size, default=10**6, metavar="SIZE", help="input of a part (default: 1MB)")
-    add = parser.add_mutually_exclusive_group().add_argument
-    add("--workers", type=common.positive_int, metavar="N", help="processes of this machine; needs Dask")
-    add("--dask", metavar="ADDRESS", help="a Dask scheduler at tcp://... or in a scheduler file")
-    one = "do part I of N, from 0 to N - 1, for a job array; then --resume without --part joins them"
-    add("--part", type=part, metavar="I/N", help=one)
-    common.add_special_option(parser)
-    return parser
-
-
 def size(text: str) -> int:
     """The type of --shard-size: bytes, with an optional unit."""
-    found = re.fullmatch(r"([1-9][0-9]{0,11})([KMG]?)B?", text.upper())
-    if not found:
+    if not (found := re.fullmatch(r"([1-9][0-9]{0,11})([KMG]?)B?", text.upper())):
         raise argparse.ArgumentTypeError(f"expected a size such as 500kB or 2MB, got {short_repr(text)}")
     return int(found[1]) * UNITS[found[2]]
 
@@ -126,12 +129,11 @@ def run(args: argparse.Namespace) -> None:
         output = shards.Output(out, common.note)
         with output.claim(files, settings, model, args.resume or bool(part), bool(part)) as plan:
             try:
-                left = [s for s in output.missing(plan) if not part or s.number % part[1] == part[0]]
-                do_shards(output, plan, left, engine, {"score": "scoring"}.get(command, "generating"))
+                number, of = part or (0, 1)
+                do_missing(output, plan, [s for s in output.missing(plan) if s.number % of == number], engine)
                 if part:
-                    left, of = output.missing(plan), f"{len(plan.shards):,} shards left"
-                    join = "" if left else "; to join them, run the command with --resume instead of --part"
-                    common.note(f"part {part[0]}/{part[1]} is done; {len(left):,} of {of}{join}")
+                    left = f"{len(output.missing(plan)):,} of {len(plan.shards):,} shards left"
+                    common.note(f"part {number}/{of} is done, {left}; with none left, run --resume to join")
                     return
                 total, errors = output.finish(plan)
             except BaseException:
@@ -145,18 +147,18 @@ def run(args: argparse.Namespace) -> None:
         common.note(message)
 
 
-def do_shards(output: Any, plan: Any, left: list[Any], engine: tuple[Any, Any], doing: str) -> None:
+def do_missing(output: Any, plan: Any, left: list[Any], engine: tuple[Any, Any]) -> None:
     """Do the shards that are left, on the workers of an engine or in this process."""
-    with common.Progress(doing, sum(shard.lines for shard in left), "document") as progress:
-        if left and any(engine):
-            from ..scale import dask
+    from ..scale import shards
 
-            with dask.connect(*engine) as client:
-                if not client.nthreads():
-                    common.note("the Dask scheduler has no workers yet; waiting for them")
-                dask.do_shards(client, output.directory, plan.key, left, progress.add)
-        else:
-            from ..scale.shards import do_shard
-
+    with common.Progress(plan.settings["command"], sum(shard.lines for shard in left), "row") as progress:
+        if not (left and any(engine)):
             for shard in left:
-                do_shard(output.directory, plan.key, shard.number, progress.add)
+                shards.do_shard(output.directory, plan.key, shard.number, progress.add)
+            return
+        from ..scale import dask
+
+        with dask.connect(*engine) as client:
+            if not client.nthreads():
+                common.note("the Dask scheduler has no workers yet; waiting for them")
+            dask.do_shards(client, output.directory, plan.key, left, progress.add)

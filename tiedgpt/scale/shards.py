@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..checkpoints.files import StagedFiles, link_new, locked_file, make_directory, remove_empty
 from ..errors import ArgumentError, TiedGPTError, short_repr
-from .rows import BLOCK, FIELDS, MAX_LINE, has_error, open_job, read_record
+from .rows import BLOCK, MAX_LINE, has_error, open_job
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 LOCK, COPY, PLAN, JOINED = ".lock", ".input-", "plan.json", "joined"
@@ -238,8 +238,7 @@ class Output:
             path = self._copy(file, f"{COPY}{number}") if is_stream(file) else file
             plan.inputs.append(state_of(path))
             with open_input(path) as stream:
-                check_first_line(stream.readline(MAX_LINE), file, settings)
-                offset = stream.seek(0)
+                offset = 0
                 while lines := sum(1 for _ in read_shard(stream, settings["shard_size"])):
                     plan.shards.append(Shard(len(plan.shards), number, line, lines, offset))
                     line, offset = line + lines, stream.tell()
@@ -303,11 +302,3 @@ class Output:
     def _remove_copies(self) -> None:
         for path in self.directory.glob(f"{COPY}*"):
             path.unlink()
-
-
-def check_first_line(line: bytes, file: str, settings: Settings) -> None:
-    """Raise ArgumentError if the first record of a file has a field that the rows add."""
-    added = () if settings["scores_only"] else FIELDS[settings["command"]]
-    error = read_record(line, settings["field"], added).error
-    if error and read_record(line, settings["field"], ()).error is None:
-        raise ArgumentError(f"{file}, line 1: {error}")
