@@ -362,7 +362,8 @@ def locked_file(path: Path, wait: float = 0, waiting: Callable[[], Any] | None =
             time.sleep(0.01)
         # No links: its process removed the file just now. Make another.
     try:
-        os.write(lock, f"{os.getpid():<20}".encode())  # padded, so that it overwrites an older id
+        with suppress(OSError):  # a full disk
+            os.write(lock, f"{os.getpid():<20}".encode())  # padded, so that it overwrites an older id
         yield
     finally:
         with suppress(OSError):  # Windows removes no open file: there, the file stays
