@@ -530,20 +530,28 @@ def test_resume_with_another_command_version_or_input_is_an_error(
         os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_an_input_that_changes_during_the_run_is_an_error(score, source, tmp_path, monkeypatch):
-    copy, do_shard = tmp_path / "copy.jsonl", shards.do_shard
-    copy.write_bytes(source.read_bytes())
+@pytest.mark.parametrize("changed", ["copy.jsonl", "model/model.safetensors"])
+def test_a_file_that_changes_during_the_run_is_an_error(
+    score, source, checkpoint, tmp_path, monkeypatch, changed
+):
+    shutil.copy(source, copy := tmp_path / "copy.jsonl")
+    shutil.copytree(checkpoint, tmp_path / "model")
+    add_fields, calls = rows.add_fields, []
 
-    def do_and_change(directory, key, number, progress):
-        if number == 3:
-            copy.write_bytes(source.read_bytes() + b"{}")
-        do_shard(directory, key, number, progress)
+    def change_in_the_fourth_shard(*rest):
+        calls.append(rest)
+        if len(calls) == 30:
+            content = (tmp_path / changed).read_bytes()
+            (tmp_path / changed).write_bytes(content)  # in place
+        return add_fields(*rest)
 
-    monkeypatch.setattr(shards, "do_shard", do_and_change)
-    code, _, err = score(tmp_path / "out.jsonl", file=copy)
-    assert code == 2
-    assert "copy.jsonl has changed since the run began" in err
-    assert len(parts_of(tmp_path / "out.jsonl")) == 3
+    monkeypatch.setattr(rows, "add_fields", change_in_the_fourth_shard)
+    for out in (tmp_path / "out.jsonl", "-")[: 2 - (changed == "copy.jsonl")]:  # "-" reads its input once
+        calls.clear()
+        code, _, err = score(out, "-m", str(tmp_path / "model"), file=copy)
+        assert code == 2
+        assert f"{changed} has changed since the run began" in err
+    assert 2 <= len(parts_of(tmp_path / "out.jsonl")) <= 5
 
 
 def test_a_process_that_outlives_its_run_adds_nothing_to_another(score, stopped, source, tmp_path):

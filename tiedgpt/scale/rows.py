@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -44,11 +45,26 @@ def fingerprint(checkpoint: Checkpoint, tokenizer: Tokenizer) -> str:
     total = hashlib.sha256(json.dumps(checkpoint.config.to_json(), sort_keys=True).encode())
     for text in vocabulary_files(tokenizer).values():
         total.update(text.encode())
-    for path in sorted({tensor.file for tensor in checkpoint.tensors.values()}):
+    for path in weight_files(checkpoint):
         with open(path, "rb") as file:
             while block := file.read(BLOCK):
                 total.update(block)
     return total.hexdigest()
+
+
+def weight_files(checkpoint: Checkpoint) -> list[Path]:
+    return sorted({tensor.file for tensor in checkpoint.tensors.values()})
+
+
+def state_of(path: str | Path) -> list[Any]:
+    """The path of a file, and what changes when the file does."""
+    status = os.stat(path)
+    return [os.path.abspath(path), status.st_size, status.st_mtime_ns]
+
+
+def check_state(state: list[Any]) -> None:
+    if state_of(state[0]) != state:
+        raise TiedGPTError(f"{state[0]} has changed since the run began; remove its parts to start anew")
 
 
 class Record(NamedTuple):
@@ -105,10 +121,14 @@ class Job(NamedTuple):
     settings: dict[str, Any]
     model: GPT2
     tokenizer: Tokenizer
+    weights: list[Any]  # the state of their files, which the model may be a view of
 
     def rows(self, lines: Iterable[bytes | None], first: int) -> Iterator[bytes]:
-        """The row of each line; `first` is the number of the first line."""
-        settings, model, tokenizer = self
+        """The row of each line; `first` is the number of the first line.
+
+        Raises TiedGPTError at the end if the weights were changed meanwhile.
+        """
+        settings, model, tokenizer, _ = self
         arguments, only_fields = settings["arguments"], settings["scores_only"]
         names = FIELDS[settings["command"]]
         records: deque[Record] = deque()  # those whose result is not here yet
@@ -141,6 +161,8 @@ class Job(NamedTuple):
             if only_fields:
                 fields = {"line": number} | ({} if record.id is None else {"id": record.id}) | fields
             yield add_fields(None if only_fields else record.line, fields)
+        for state in self.weights:
+            check_state(state)
 
 
 def add_fields(line: bytes | None, fields: dict[str, Any]) -> bytes:
@@ -168,12 +190,13 @@ def open_job(settings: dict[str, Any], model: str) -> Job:
 
     Raises TiedGPTError if the job cannot be done here.
     """
+    weights = [state_of(file) for file in weight_files(open_checkpoint(Path(model)))]
     with _lock:  # so that two threads of one process share a model
-        return _open_job(json.dumps(settings), model)
+        return _open_job(json.dumps(settings), model, json.dumps(weights))
 
 
 @lru_cache(maxsize=2)
-def _open_job(settings: str, model: str) -> Job:
+def _open_job(settings: str, model: str, weights: str) -> Job:
     wanted, path = json.loads(settings), Path(model)
     for name, version in versions().items():
         if wanted[name] != version:
@@ -182,4 +205,4 @@ def _open_job(settings: str, model: str) -> Job:
     if fingerprint(checkpoint, tokenizer) != wanted["model"]:
         raise TiedGPTError(f"{path}: this worker has another model there than the run")
     single_thread()
-    return Job(wanted, load_model(path, wanted["head"]), tokenizer)
+    return Job(wanted, load_model(path, wanted["head"]), tokenizer, json.loads(weights))

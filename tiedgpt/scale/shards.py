@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..checkpoints.files import StagedFiles, link_new, locked_file, make_directory, remove_empty
 from ..errors import ArgumentError, TiedGPTError, short_repr
-from .rows import BLOCK, MAX_LINE, has_error, open_job
+from .rows import BLOCK, MAX_LINE, check_state, has_error, open_job, state_of
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 LOCK, COPY, PLAN, JOINED = ".lock", ".input-", "plan.json", "joined"
@@ -128,17 +128,6 @@ def _parse_plan(data: bytes) -> Plan:
     raw = json.loads(data)
     shards = [Shard(*shard) for shard in raw["shards"]]
     return Plan(raw["settings"], raw["model"], raw["inputs"], shards, hashlib.sha256(data).hexdigest())
-
-
-def state_of(path: str) -> list[Any]:
-    """The path of a file, and what changes when the file does."""
-    status = os.stat(path)
-    return [os.path.abspath(path), status.st_size, status.st_mtime_ns]
-
-
-def check_state(state: list[Any]) -> None:
-    if state_of(state[0]) != state:
-        raise TiedGPTError(f"{state[0]} has changed since the run began; remove its parts to start anew")
 
 
 # The output
