@@ -230,7 +230,11 @@ SPARK = """
 import pandas as pd
 from pyspark.sql import SparkSession
 
-spark = SparkSession.builder.master("local[2]").getOrCreate()
+spark = (
+    SparkSession.builder.master("local[2]")
+    .config("spark.executorEnv.OPENBLAS_NUM_THREADS", "1")
+    .getOrCreate()
+)
 table = spark.createDataFrame(pd.DataFrame({"text": ["To be, or not to be", "x"] * 50}))
 found = table.mapInPandas(score, "text string, loss double").toPandas()
 """
@@ -257,7 +261,8 @@ def test_the_recipes_run(tmp_path, module, recipe, shown):
         pytest.skip(f"{module} is not installed")
     path = tmp_path / "recipe.py"  # a file, because workers import it
     path.write_text(recipe, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(Path(tiedgpt.__file__).parents[1])}
+    checkout = str(Path(tiedgpt.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": checkout, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         [sys.executable, str(path)],
         cwd=tmp_path,
