@@ -542,15 +542,15 @@ def test_help_and_version(run, monkeypatch):
     assert run("--version") == (0, f"tiedgpt {tiedgpt.__version__}\n", "")
     commands = run("-h")[1]
     assert run() == (0, commands, "")
-    for name in cli.MODULES:
-        code, out, err = run(name, "-h")
+    for name in (*(cli.MODULES.keys() - {"documents"}), "documents score", "documents generate"):
+        code, out, err = run(*name.split(), "-h")
         assert (code, err) == (0, "")
-        assert f"usage: tiedgpt {name} [-h] [-q]" in out
+        assert f"usage: tiedgpt {name} [-h] [-q]" in " ".join(out.split())
         assert "\nexamples:\n  tiedgpt" in out
-        assert f"\n    {name} " in commands
+        assert f"\n    {name.split()[0]} " in commands
         with monkeypatch.context() as patch:
             patch.setenv("COLUMNS", "50")
-            narrow = run(name, "-h")[1].partition("\nexamples:\n")[2]
+            narrow = run(*name.split(), "-h")[1].partition("\nexamples:\n")[2]
         assert max(map(len, narrow.splitlines())) <= 50
         joined = [
             examples.replace(" \\\n   ", "") for examples in (narrow, out.partition("\nexamples:\n")[2])

@@ -21,7 +21,7 @@ from conftest import CONFIG, assert_one_error_line, command, random_model
 import tiedgpt
 from tiedgpt import Tokenizer, cli
 from tiedgpt.checkpoints import files
-from tiedgpt.cli import documents
+from tiedgpt.cli import common, documents
 from tiedgpt.errors import TiedGPTError
 from tiedgpt.fast import blas
 from tiedgpt.scale import rows, shards
@@ -635,6 +635,22 @@ def test_wrong_flags(run, checkpoint, source, tmp_path, monkeypatch, flags, mess
 )
 def test_sizes(text, size):
     assert documents.size(text) == size
+
+
+@pytest.mark.parametrize("name", ["score", "generate"])
+def test_a_page_of_help_has_at_most_20_flags(run, name):
+    assert len(re.findall(r"^  -", run("documents", name, "-h")[1], re.M)) <= 20
+
+
+@linux
+def test_the_bar_counts_rows_and_fits_80_columns(checkpoint, source, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(common.Progress, "DELAY", 0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main([*arguments(checkpoint, tmp_path / "out", file=source)]) == 0
+    bars = re.findall(r"\r(score: [^\r\n]*)", capsys.readouterr().err)
+    assert re.search(r"\d+/60 \[\d\d:\d\d<.*row/s\]", bars[-1])
+    assert max(map(len, bars)) <= 80
 
 
 def test_a_damaged_model_stops_the_run(score, tmp_path, checkpoint):
