@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ from typing import Any
 import numpy as np
 
 import tiedgpt
+from tiedgpt.fast.blas import single_thread
 from tiedgpt.inference.evaluation import score
-from tiedgpt.scale.rows import single_thread
 
 ROUNDS = 2
 
@@ -148,18 +149,13 @@ def rate(large: bool) -> None:
 
 
 def workers(_large: bool) -> None:
-    from tiedgpt.scale.dask import Tasks, connect
+    from tiedgpt.scale.dask import connect
 
     with connect(2, None) as client:
-        tasks = Tasks(client)
-
-        def empty() -> None:
-            for _task in range(300):
-                tasks.submit(None, int)
-            while tasks.running:
-                tasks.next()
-
-        compare("empty tasks, one client", "tasks/s", 300, empty)
+        pool = client.get_executor(pure=False)
+        compare(
+            "empty tasks, one client", "tasks/s", 300, lambda: wait([pool.submit(int) for _ in range(300)])
+        )
     rng = np.random.default_rng(0)
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
     with tempfile.TemporaryDirectory() as folder:
@@ -175,9 +171,9 @@ def workers(_large: bool) -> None:
         def run(source: Path, workers: int) -> None:
             out = Path(folder, "out.jsonl")
             out.unlink(missing_ok=True)
-            command = [sys.executable, "-m", "tiedgpt", "score", "-q", "-m", "shakespeare-tied", "--jsonl"]
-            files = [str(source), "--out", str(out), "--shard-size", "25kB"]
-            subprocess.run([*command, *files, "--workers", str(workers)], check=True)
+            command = [sys.executable, "-m", "tiedgpt", "documents", "score", str(source), "--out", str(out)]
+            flags = ["-q", "-m", "shakespeare-tied", "--shard-size", "25kB", "--workers", str(workers)]
+            subprocess.run([*command, *flags], check=True)
 
         one, two = compare(
             "one worker, two", "documents/s", n, partial(run, source, 1), partial(run, source, 2)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import command
-from test_shards import read, score, source, whole, write_lines  # noqa: F401
+from test_shards import arguments, score, source, whole  # noqa: F401
 
 pytest.importorskip("distributed", reason="Dask is not installed: pip install 'tiedgpt[dask]'")
 pytestmark = [
@@ -27,19 +27,19 @@ TIMEOUT = 60  # seconds, for one step of a test
 HOOKS = """
 import os, sys, time
 if "distributed" in " ".join(sys.argv) + " ".join(sys.orig_argv) or "spawn" in " ".join(sys.orig_argv):
-    from tiedgpt.scale.rows import Record
-    original = Record.of.__func__
+    from tiedgpt.scale import rows
+    original = rows.read_record
 
-    def of(cls, line, *rest):
+    def read_record(line, *rest):
         if b"EXIT" in line:
             os._exit(1)
         if b"WAIT" in line and not os.path.exists("go"):
             open(f"waiting-{os.getpid()}", "w").close()
             while not os.path.exists("go"):
                 time.sleep(0.02)
-        return original(cls, line, *rest)
+        return original(line, *rest)
 
-    Record.of = classmethod(of)
+    rows.read_record = read_record
 """
 
 
@@ -62,7 +62,7 @@ def alive(pid: int) -> bool:
 
 
 class Runs:
-    """`score --jsonl` as a process, in a folder with the hooks; what is started is ended after the test."""
+    """`documents score` as a process, in a folder with the hooks; what is started is ended after the test."""
 
     def __init__(self, folder: Path, model: str) -> None:
         self.folder, self.model = folder, model
@@ -85,8 +85,7 @@ class Runs:
         return process
 
     def start(self, *flags: str) -> subprocess.Popen:
-        known = ("--jsonl", "in.jsonl", "--out", "out.jsonl", "--shard-size", "1kB")
-        return self.popen(*command("score", "-m", self.model, *known, *flags))
+        return self.popen(*command(*arguments(self.model, "out.jsonl", *flags, file="in.jsonl")))
 
     def finish(self, process: subprocess.Popen, code: int) -> str:
         out, err = process.communicate(timeout=TIMEOUT)
@@ -128,19 +127,13 @@ def insert(folder: Path, at: int, text: str) -> None:
 
 
 @pytest.fixture
-def serial(runs) -> Callable[[], bytes]:
-    """serial(): the output of one process for the same input."""
+def serial(runs) -> Callable[..., bytes]:
+    """serial(*flags): the output of one process for the same input."""
 
-    def serial() -> bytes:
+    def serial(*flags: str) -> bytes:
         (runs.folder / "go").touch()
-        runs.finish(
-            runs.popen(
-                *command(
-                    "score", "-m", runs.model, "--jsonl", "in.jsonl", "--shard-size", "1kB", "--out", "serial"
-                )
-            ),
-            0,
-        )
+        (runs.folder / "serial").unlink(missing_ok=True)
+        runs.finish(runs.popen(*command(*arguments(runs.model, "serial", *flags, file="in.jsonl"))), 0)
         return (runs.folder / "serial").read_bytes()
 
     return serial
@@ -210,6 +203,26 @@ def test_workers_of_two_machines_on_a_scheduler(runs, whole):  # noqa: F811
     assert (runs.folder / "out.jsonl").read_bytes() == whole
 
 
+def test_a_worker_that_did_another_job_does_this_one(runs, serial):
+    """With another model, or the same model and other settings, to the same output."""
+    runs.scheduler()
+    runs.worker()
+    (runs.folder / "go").touch()
+    for flags in (("-m", "shakespeare-tied"), ("-m", "shakespeare-untied"), ("--scores-only",), ()):
+        (runs.folder / "out.jsonl").unlink(missing_ok=True)
+        runs.finish(runs.start("--dask", "scheduler.json", *flags), 0)
+        assert (runs.folder / "out.jsonl").read_bytes() == serial(*flags), flags
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_workers_that_are_killed_while_they_start_are_one_line(runs, count):
+    with open(runs.folder / "sitecustomize.py", "a", encoding="utf-8") as file:
+        file.write("    import signal; os.kill(os.getpid(), signal.SIGKILL)\n")
+    err = runs.finish(runs.start("--workers", str(count)), 2)
+    assert "error: the workers cannot be started: " in err
+    assert "the same command with --resume continues" in err
+
+
 def test_a_killed_scheduler_ends_the_run(runs, serial):
     insert(runs.folder, 30, "WAIT here")
     scheduler = runs.scheduler()
@@ -253,23 +266,18 @@ def test_no_scheduler_there(runs, address):
     assert f"error: no Dask scheduler at {address}: " in err
 
 
-def test_two_threads_of_a_worker_load_one_model(runs, monkeypatch, checkpoint):
+def test_two_threads_of_a_worker_load_one_model(monkeypatch, checkpoint):
     from concurrent.futures import ThreadPoolExecutor
 
     from tiedgpt.scale import rows
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(runs.folder / "cache"))
-    insert(runs.folder, 30, "WAIT here")
-    process = runs.start("--workers", "1")
-    wait_for(lambda: waiting(runs.folder))
     loads, load_model = [], rows.load_model
-    monkeypatch.setattr(
-        rows, "load_model", lambda *rest, **mapped: loads.append(rest) or load_model(*rest, **mapped)
-    )
+    monkeypatch.setattr(rows, "load_model", lambda *rest: loads.append(rest) or load_model(*rest))
     monkeypatch.setattr(rows, "single_thread", lambda: None)
+    path = Path(checkpoint)
+    model = rows.fingerprint(rows.open_checkpoint(path), rows.read_tokenizer(path))
+    settings = {**rows.versions(), "model": model, "head": "tied", "threads": 8}
     with ThreadPoolExecutor(8) as pool:
-        jobs = list(pool.map(rows.open_job, [str(runs.folder / "out.jsonl.parts")] * 8))
+        jobs = list(pool.map(rows.open_job, [settings] * 8, [checkpoint] * 8))
     assert len(loads) == 1
     assert all(job is jobs[0] for job in jobs)
-    (runs.folder / "go").touch()
-    runs.finish(process, 0)

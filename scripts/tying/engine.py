@@ -22,7 +22,7 @@ from zipfile import ZipFile
 from tqdm import tqdm
 
 from tiedgpt import TiedGPTError
-from tiedgpt.scale.rows import ctrl_c_for_this_process_only
+from tiedgpt.fast.threads import ctrl_c_for_this_process_only
 
 Line = dict[str, Any]
 

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
 from statistics import fmean, median
 from time import process_time
@@ -17,10 +16,10 @@ from typing import Any
 import numpy as np
 
 import tiedgpt
+from tiedgpt.checkpoints.files import StagedFiles
+from tiedgpt.fast.blas import single_thread
 from tiedgpt.inference.evaluation import bits_per_nat, token_losses
 from tiedgpt.parameters import unflatten
-from tiedgpt.scale.rows import single_thread
-from tiedgpt.scale.shards import write_file
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.calibrated import calibrated_paths
 from tiedgpt.study.chains import entropy_rate, markov_chain, sample
@@ -85,9 +84,8 @@ def prepare(text: str, vocab_size: int, path: Path) -> list[int]:
 
 
 def save_arrays(path: Path, **arrays: np.ndarray) -> None:
-    np.savez(buffer := BytesIO(), **arrays)  # type: ignore[arg-type]
-    path.parent.mkdir(exist_ok=True)
-    write_file(path, [buffer.getvalue()])
+    with StagedFiles(path.parent) as files:
+        np.savez(files.open(path.name), **arrays)  # type: ignore[arg-type]
 
 
 def read_data(path: Path) -> Data:

@@ -83,16 +83,18 @@ class StagedFiles:
             new/                 the files, with ordinary permissions; renamed to `ready` when complete
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, advice: str = "") -> None:
         self.directory = directory
+        self._advice = advice  # the end of the error when the system refuses
         self._files: dict[str, BinaryIO] = {}
+        self._complete: dict[str, Path] = {}
         self._made: list[Path] = []
         self._staging: Path | None = None
         self._lock: int | None = None
 
     def __enter__(self) -> "StagedFiles":
         try:
-            with _named_errors(self.directory):
+            with _named_errors(self.directory, self._advice):
                 if os.path.lexists(self.directory) and not self.directory.is_dir():
                     raise CheckpointError(f"{self.directory} is a file; expected a directory to write to")
                 finish_saves(self.directory)
@@ -108,16 +110,25 @@ class StagedFiles:
 
     def open(self, name: str) -> BinaryIO:
         """A new file that will be called `name`."""
-        assert self._staging
         # "x" is O_CREAT | O_EXCL: the open fails if the name exists, as a symbolic link too.
-        self._files[name] = open(self._staging / "new" / name, "xb")  # noqa: SIM115  # closed by __exit__
+        self._files[name] = open(self.new / name, "xb")  # noqa: SIM115  # closed by __exit__
         return self._files[name]
+
+    @property
+    def new(self) -> Path:
+        """The directory of the new files, for those that other code writes and flushes."""
+        assert self._staging
+        return self._staging / "new"
+
+    def add(self, path: Path, name: str) -> None:
+        """Add a complete file as `name` when the block ends. It keeps its own name too (see link_new)."""
+        self._complete[name] = path
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            with _named_errors(self.directory):
+            with _named_errors(self.directory, self._advice):
                 if isinstance(error, OSError):
                     raise error
                 if error is None:
@@ -151,15 +162,17 @@ class StagedFiles:
             file.flush()
             os.fsync(file.fileno())
             file.close()
+        for name, path in self._complete.items():
+            link_new(path, self.new / name)
         if not self._exists:
             try:
-                os.rename(self._staging / "new", self.directory)
+                os.rename(self.new, self.directory)
                 self._made = []  # keep the directories above it
                 return
             except OSError:
                 if not self.directory.is_dir():  # else another process has made it meanwhile
                     raise
-        os.rename(self._staging / "new", self._staging / "ready")
+        os.rename(self.new, self._staging / "ready")
         _finish_or_remove_files(self._staging, self.directory)
 
     def _remove(self) -> None:
@@ -177,6 +190,24 @@ class StagedFiles:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def link_new(path: Path, new: Path) -> None:
+    """Give a complete file the name `new` too, or instead where the file system has no hard links.
+
+    Raises FileExistsError if there is a file of that name; it is never replaced.
+    """
+    try:
+        os.link(path, new)
+    except FileExistsError:
+        raise
+    except OSError:
+        os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL))  # the name is ours now
+        try:
+            os.replace(path, new)
+        except BaseException:
+            os.unlink(new)
+            raise
 
 
 def finish_saves(directory: Path) -> None:
@@ -272,12 +303,12 @@ def remove_empty(made: list[Path]) -> None:
 
 
 @contextmanager
-def _named_errors(directory: Path) -> Iterator[None]:
+def _named_errors(directory: Path, advice: str = "") -> Iterator[None]:
     """Turn an OSError into a CheckpointError that names the directory."""
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"cannot write to {directory}: {error.strerror or error}") from error
+        raise CheckpointError(f"cannot write to {directory}: {error.strerror or error}{advice}") from error
 
 
 @contextmanager
@@ -331,7 +362,8 @@ def locked_file(path: Path, wait: float = 0, waiting: Callable[[], Any] | None =
             time.sleep(0.01)
         # No links: its process removed the file just now. Make another.
     try:
-        os.write(lock, f"{os.getpid():<20}".encode())  # padded, so that it overwrites an older id
+        with suppress(OSError):  # a full disk
+            os.write(lock, f"{os.getpid():<20}".encode())  # padded, so that it overwrites an older id
         yield
     finally:
         with suppress(OSError):  # Windows removes no open file: there, the file stays

@@ -1,10 +1,9 @@
 """Downloads: which files a model consists of, which server has them, and which folder they go to.
 
     <weights>/gpt2/.lock                the lock of the process that downloads; another process waits for it
-    <weights>/gpt2/.new-*/              configuration and vocabulary, until they are read and all is complete
+    <weights>/gpt2/.save.*.tmp/         configuration and vocabulary, until they are read and all is complete
     <weights>/gpt2/.*.part              the bytes of the weights received so far
-    <weights>/gpt2/model.safetensors    files get their names when all are verified,
-    <weights>/gpt2/config.json          and this file last: a folder that has it is complete
+    <weights>/gpt2/model.safetensors    files get their names when all are verified (see StagedFiles)
     <weights>/gpt2/.tokenizer/          the same without weights, for commands that need none
 
 fetching.py downloads one file and resumes it after interruptions.
@@ -13,7 +12,6 @@ fetching.py downloads one file and resumes it after interruptions.
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,8 +22,17 @@ from urllib.parse import urlsplit
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, one_line, short_repr
 from ..parameters import count_parameters
 from . import huggingface, tensorflow
-from .fetching import Server, Version, flush, megabytes
-from .files import LOCK, directory_of, locked_file, make_directory, remove_empty, wait_for_saves
+from .fetching import Server, Version, megabytes
+from .files import (
+    LOCK,
+    StagedFiles,
+    directory_of,
+    finish_saves,
+    locked_file,
+    make_directory,
+    remove_empty,
+    wait_for_saves,
+)
 from .names import MODELS, SHIPPED, check_name, find_model, folders_of, weight_folders
 from .vocabulary import read_tokenizer
 
@@ -71,6 +78,7 @@ OPTIONAL |= {"generation_config.json", "tokenizer_config.json", "added_tokens.js
 # The parts that a later download may continue.
 PART_OF_WEIGHTS = re.compile(rf"\.(.+\.safetensors|{re.escape(tensorflow.DATA)})\.[\w-]+\.part")
 
+OTHER_FOLDER = "; to download to another folder, name it in TIEDGPT_WEIGHTS"
 Note = Callable[[str], Any]  # called with each message for the user
 
 
@@ -118,6 +126,8 @@ def download(name: str, source: str = "hub", note: Note = silent) -> Path:
         return find_model(name)
     remote = _at_openai(name, note) if source == "openai" else _on_hub(name, source, note)
     for folder in folders_of(name, source):
+        with suppress(OSError, CheckpointError):
+            finish_saves(folder)
         if not remote.fault_of(folder):
             for _, own in zip(weight_folders(), folders_of(name, source), strict=False):
                 _unless_in_use(own, _remove_leftovers)
@@ -133,8 +143,7 @@ def download(name: str, source: str = "hub", note: Note = silent) -> Path:
         _download(remote, folder, note)
     except OSError as error:
         raise CheckpointError(
-            f"cannot write to {error.filename or folder}: {error.strerror or error}; "
-            "to download to another folder, name it in TIEDGPT_WEIGHTS"
+            f"cannot write to {error.filename or folder}: {error.strerror or error}{OTHER_FOLDER}"
         ) from error
     except KeyboardInterrupt:
         note("stopped; the same command continues from here")
@@ -262,24 +271,20 @@ def _download(remote: RemoteModel, folder: Path, note: Note) -> None:
     try:
         make_directory(folder, made)
         with locked_file(folder / LOCK, waiting=lambda: note(waiting)):
+            finish_saves(folder)
             if (folder / remote.config).exists():
                 note(f"the other process has completed {what}")
                 return
             _remove_leftovers(folder, keep=PART_OF_WEIGHTS)
-            with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as new:
-                _fetch_config(remote, Path(new))
+            with StagedFiles(folder, OTHER_FOLDER) as files:
+                _fetch_config(remote, files.new)
                 size = sum(pin.size or 0 for pin in remote.pins.values())
                 size_known = f" ({megabytes(size)})" if size else ""
                 note(f"downloading {what}{size_known} from {remote.server.label} to {folder}")
-                weights = _fetch_files(remote, folder, Path(new))
-                small = {path.name: path for path in Path(new).glob("[!.]*")}
-                for path in small.values():
-                    flush(path)
-                last = {remote.config: small.pop(remote.config)}
-                for file in OPTIONAL - small.keys() - weights.keys():  # left by an older version's download
+                for file, part in _fetch_files(remote, folder, files.new).items():
+                    files.add(part, file)
+                for file in OPTIONAL:  # left by an older version's download
                     (folder / file).unlink(missing_ok=True)
-                for file, path in (small | weights | last).items():
-                    os.replace(path, folder / file)
             _remove_leftovers(folder)
     finally:
         remove_empty(made)
@@ -349,9 +354,9 @@ def _errors_name_server(server: Server, folder: Path) -> Iterator[None]:
 
 def _remove_leftovers(folder: Path, keep: re.Pattern[str] | None = None) -> None:
     """Remove the files that stopped downloads left in a folder. The caller holds the lock of the folder."""
-    for path in [*folder.glob(".new-*"), *folder.glob(".*.part")]:
+    for path in folder.glob(".*.part"):
         if keep is None or not keep.fullmatch(path.name):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            path.unlink()
     if keep is None and os.path.isdir(tokenizer := folder / ".tokenizer"):
         _unless_in_use(tokenizer, shutil.rmtree)  # a complete model has the same files
 

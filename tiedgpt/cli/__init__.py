@@ -19,6 +19,7 @@ from .terminal import Messages, discard_unwritten, fill, note, print_error
 MODULES = {
     "generate": "generate",
     "score": "score",
+    "documents": "documents",
     "train": "train",
     "params": "params",
     "tokenize": "tokenize",
@@ -88,7 +89,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     command, *arguments = argv or ["-h"]
     if command in ("-h", "--help"):
         every = parsers(*MODULES).items()
-        listed = (f"  {name:10}  {parser.get_default('summary')}" for name, parser in every)
+        listed = (f"  {name:18}  {parser.get_default('summary')}" for name, parser in every)
         print(fill(HELP.format(commands="\n".join(listed))))
         raise SystemExit(0)
     if command == "--version":
@@ -99,7 +100,15 @@ def parse(argv: list[str]) -> argparse.Namespace:
         other = OTHER_NAMES.get(command)
         hint = f"; did you mean {other}?" if other else nearest(command, [*MODULES, "--version"])
         raise ArgumentError(f"{what}{hint} (try: tiedgpt -h)")
-    parser = parsers(command)[command]
+    found = parsers(command)
+    if command not in found:  # documents score, documents generate
+        words = [name.removeprefix(f"{command} ") for name in found]
+        if not arguments or arguments[0] in ("-h", "--help"):
+            raise ArgumentError(f"expected {' or '.join(found)} (try: tiedgpt {next(iter(found))} -h)")
+        if arguments[0] not in words:
+            raise ArgumentError(f"no command {command} {arguments[0]}; expected {' or '.join(found)}")
+        command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
+    parser = found[command]
     flags = re.findall(r"--[a-z][a-z-]*", parser.format_help())
     for argument in takewhile("--".__ne__, arguments):
         flag = argument.partition("=")[0]

@@ -1,99 +1,167 @@
-"""The flags of `tiedgpt score --jsonl` and `tiedgpt generate --jsonl`. run_documents.py does the work.
-
-run_documents.py is imported for `--jsonl` only: its imports take 15 ms.
-"""
+"""`tiedgpt documents score|generate`: many texts, from files of JSON lines to rows with results."""
 
 import argparse
+import os
 import re
+import sys
 from importlib.util import find_spec
 from typing import Any
 
-from ..errors import ArgumentError, short_repr
-from .common import BOTH, positive_int
+from ..checks import check_stride
+from ..errors import ABOVE_0, FRACTION, ArgumentError, Range, TiedGPTError, short_repr
+from . import common
+from .terminal import Progress, note
 
-FLAGS = (
-    *("out", "field", "resume", "scores_only", "strict", "shard_size", "workers", "dask", "part"),
-    *("max_tokens", "cut"),  # of score alone
-)
-UNITS = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+ABOUT = "many texts, in files of JSON lines: a row for each line."
+SCORE = """\
+  tiedgpt documents score corpus.jsonl --out scores.jsonl
+  tiedgpt documents score folder/ --out scores.jsonl --resume --workers 8
+  zcat corpus.gz | tiedgpt documents score - --out - | jq .loss
+"""
+GENERATE = """\
+  tiedgpt documents generate prompts.jsonl --out samples.jsonl -n 20
+  tiedgpt documents generate prompts.jsonl --out samples.jsonl --part 0/2
+"""
 
 
-def add_documents_options(parser: argparse.ArgumentParser, field: str) -> Any:
-    """Add --jsonl and the flags that go with it; return their group. `field` is the default of --field."""
-    group = parser.add_argument_group("many documents")
-    add = group.add_argument
+def add_parser(commands: dict[str, common.Parser]) -> None:
+    for command, does, field, examples in (
+        ("score", "Score", "text", SCORE),
+        ("generate", "Continue", "prompt", GENERATE),
+    ):
+        parser = common.add_command(commands, f"documents {command}", run, f"{does} {ABOUT}", examples)
+        parser.set_defaults(command=command, scores_only=False)
+        add = parser.add_argument
+        inputs = ".jsonl or .jsonl.gz files, directories of them, pipes, or - for stdin"
+        add("inputs", nargs="+", metavar="IN", help=inputs)
+        out = "the file to write; with a slash at its end, a directory of parts; - for stdout"
+        add("--out", required=True, metavar="OUT", help=out)
+        common.add_model_option(parser)
+        common.add_head_option(parser, both=False)
+        add("--field", default=field, metavar="NAME", help="the field with the text (default: %(default)s)")
+        add("--resume", action="store_true", help="continue an interrupted run; start one if there is none")
+        add("--strict", action="store_true", help="exit with code 2 if a row has an error")
+        add("--shard-size", type=size, default=10**6, metavar="SIZE", help="input of a part (default: 1MB)")
+        add = parser.add_mutually_exclusive_group().add_argument
+        add("--workers", type=common.positive_int, metavar="N", help="processes here; needs Dask")
+        add("--dask", metavar="ADDRESS", help="a Dask scheduler at tcp://... or in a scheduler file")
+        one = "do part I of N, from 0 to N - 1, for a job array; then --resume without --part joins them"
+        add("--part", type=part, metavar="I/N", help=one)
+        common.add_special_option(parser)
+        add = parser.add_argument
+        (add_score_options if command == "score" else add_generate_options)(add)
+
+
+def add_score_options(add: Any) -> None:
+    add("--stride", type=common.positive_int, metavar="N", help="as of `tiedgpt score`")
     add(
-        "--jsonl",
-        nargs="+",
-        metavar="IN",
-        help="read a JSON object from each line of these files (.jsonl, .jsonl.gz, a directory of them, - "
-        "for stdin) and write a row for each line to --out",
+        "--max-tokens",
+        type=common.number(Range(2)),
+        metavar="N",
+        help="a document of more tokens is an error",
     )
-    add("--out", metavar="OUT", help="the file to write; with a slash at its end, a directory of parts")
-    add("--field", metavar="NAME", help=f"the field that has the text (default: {field})")
-    add("--resume", action="store_true", help="continue an interrupted run; start one if there is none")
+    add("--cut", action="store_true", help="score the first --max-tokens tokens of a longer document")
     add("--scores-only", action="store_true", help="write the line's number and id in place of the record")
-    add("--strict", action="store_true", help="exit with code 2 if a row has an error")
-    add("--shard-size", type=size, metavar="SIZE", help="bytes of input in a shard (default: 1MB)")
-    engine = group.add_mutually_exclusive_group()
-    add = engine.add_argument
-    add("--workers", type=positive_int, metavar="N", help="use N processes of this machine; needs Dask")
-    add("--dask", metavar="ADDRESS", help="use the Dask scheduler at tcp://... or in a scheduler file")
-    add(
-        "--part",
-        type=part,
-        metavar="I/N",
-        help="do shards I, I + N, I + 2N, ... for a job array (I from 0 to N - 1); implies --resume. When "
-        "all are done, run the command with --resume instead of --part: it joins the results",
-    )
-    parser.set_defaults(default_field=field)
-    return group
+
+
+def add_generate_options(add: Any) -> None:
+    new = "tokens of a sample, at most (default: %(default)s)"
+    add("-n", "--max-new-tokens", type=common.positive_int, default=40, metavar="N", help=new)
+    add("-t", "--temperature", type=common.number(ABOVE_0), default=1.0, metavar="T", help="(default: 1)")
+    add("-k", "--top-k", type=common.positive_int, metavar="K", help="with 1, the likeliest token always")
+    add("-p", "--top-p", type=common.number(FRACTION), metavar="P", help="as of `tiedgpt generate`")
+    add("-s", "--seed", type=common.count, default=0, metavar="S", help="(default: 0)")
+    add("--num-samples", type=common.positive_int, default=1, metavar="N", help="of a prompt (default: 1)")
+    add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT (may be repeated)")
 
 
 def size(text: str) -> int:
     """The type of --shard-size: bytes, with an optional unit."""
-    found = re.fullmatch(r"(\d{1,12})(kB|MB|GB)?", text)
-    if not found or int(found[1]) == 0:
+    if not (found := re.fullmatch(r"([1-9][0-9]{0,11})([KMG]?)B?", text.upper())):
         raise argparse.ArgumentTypeError(f"expected a size such as 500kB or 2MB, got {short_repr(text)}")
-    return int(found[1]) * UNITS[found[2] or ""]
+    return int(found[1]) * UNITS[found[2]]
 
 
 def part(text: str) -> tuple[int, int]:
     """The type of --part."""
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     if not found or int(found[1]) >= int(found[2]):
         raise argparse.ArgumentTypeError(f"expected I/N with I from 0 to N - 1, got {short_repr(text)}")
     return int(found[1]), int(found[2])
 
 
-def is_given(value: Any) -> bool:
-    """Whether a flag was given: 0 is a value too."""
-    return value is not None and value is not False
+def run(args: argparse.Namespace) -> None:
+    from ..scale import rows, shards  # here, because the help needs none of it
 
-
-def check_documents_flags(args: argparse.Namespace, excluded: dict[str, Any]) -> None:
-    """Raise ArgumentError for flags that need --jsonl, need each other or exclude each other.
-
-    `excluded` has the flags that --jsonl does not go with, and their values.
-    """
-    if args.jsonl is None:
-        for name in FLAGS:
-            if is_given(getattr(args, name, None)):
-                raise ArgumentError(f"--{name.replace('_', '-')} needs --jsonl")
-        return
-    for name, given in excluded.items():
-        if is_given(given):
-            raise ArgumentError(f"{name} and --jsonl exclude each other")
-    if not args.out:
-        raise ArgumentError("--jsonl needs --out, the file to write")
-    if args.head == BOTH:
-        raise ArgumentError("--head both and --jsonl exclude each other: run the command once for each head")
+    command, out, part, engine = args.command, args.out, args.part, (args.workers, args.dask)
     if getattr(args, "cut", False) and not args.max_tokens:
         raise ArgumentError("--cut needs --max-tokens")
-    if args.part and "-" in args.jsonl:
-        raise ArgumentError("--part cannot read stdin: save it to a file first")
-    if (args.workers or args.dask) and not find_spec("distributed"):
-        raise ArgumentError(
-            f"{'--workers' if args.workers else '--dask'} needs Dask: pip install 'tiedgpt[dask]'; without "
-            "it, run the command with --part 0/2 and, at the same time, with --part 1/2"
-        )
+    if out == "-" and (args.resume or part or any(engine)):
+        raise ArgumentError("--resume, --workers, --dask and --part need a file; --out - is stdout")
+    if out != "-" and os.path.exists(out) and shards.is_stream(out):
+        raise ArgumentError(f"{out} is no file: to write to stdout or a pipe, use --out -")
+    if any(engine) and not find_spec("distributed"):
+        instead = "without it, run the command with --part 0/2 and, at the same time, with --part 1/2"
+        raise ArgumentError(f"--workers and --dask need Dask: pip install 'tiedgpt[dask]'; {instead}")
+    files = shards.find_files(args.inputs)
+    _, checkpoint, tokenizer = common.open_model(args.model)
+    arguments: dict[str, Any] = {"special": "token" if args.allow_special else "error"}
+    if command == "score":
+        arguments |= {"max_tokens": args.max_tokens, "on_long": "cut" if args.cut else "error"}
+        arguments["stride"] = check_stride(args.stride, checkpoint.config)
+    else:
+        names = ("max_new_tokens", "temperature", "top_k", "top_p", "seed", "num_samples", "stop")
+        arguments |= {name: getattr(args, name) for name in names}
+    settings = {name: getattr(args, name) for name in ("command", "field", "scores_only", "shard_size")}
+    settings |= {
+        "model": rows.fingerprint(checkpoint, tokenizer),
+        "head": args.head or checkpoint.config.head,
+        "input": ["-" if shards.is_stream(file) else os.path.abspath(file) for file in files],
+        "arguments": arguments,
+        **rows.versions(),
+    }
+    if args.head == "untied" and not checkpoint.has_own_unembedding:
+        note("this checkpoint has no W_U of its own, so it is a copy of wte.T: the rows are the same")
+    model, total, errors = str(checkpoint.path.absolute()), 0, 0
+    if out == "-":
+        for row in shards.stream_rows(settings, model, files):
+            sys.stdout.buffer.write(row)
+            total, errors = total + 1, errors + rows.has_error(row)
+    else:
+        output = shards.Output(out, note)
+        with output.claim(files, settings, model, args.resume or bool(part), bool(part)) as plan:
+            try:
+                number, of = part or (0, 1)
+                do_missing(output, plan, [s for s in output.missing(plan) if s.number % of == number], engine)
+                if part:
+                    left = f"{len(output.missing(plan)):,} of {len(plan.shards):,} shards left"
+                    note(f"part {number}/{of} is done, {left}; with none left, run --resume to join")
+                    return
+                total, errors = output.finish(plan)
+            except BaseException:
+                note("the parts that are done are kept; the same command with --resume continues")
+                raise
+    note(f"{total:,} row{'s' * (total != 1)} in {out}")
+    if errors:
+        message = f"{errors:,} of {total:,} row{'s have' if total != 1 else ' has'} an error"
+        if args.strict:
+            raise TiedGPTError(message)
+        note(message)
+
+
+def do_missing(output: Any, plan: Any, left: list[Any], engine: tuple[Any, Any]) -> None:
+    """Do the shards that are left, on the workers of an engine or in this process."""
+    from ..scale import shards
+
+    with Progress(plan.settings["command"], sum(shard.lines for shard in left), "row") as progress:
+        if not (left and any(engine)):
+            for shard in left:
+                shards.do_shard(output.directory, plan.key, shard.number, progress.add)
+            return
+        from ..scale import dask
+
+        with dask.connect(*engine) as client:
+            if not client.nthreads():
+                note("the Dask scheduler has no workers yet; waiting for them")
+            dask.do_shards(client, output.directory, plan.key, left, progress.add)

@@ -41,6 +41,12 @@ def openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     return None if get is None else (get, _openblas_function("set_num_threads"))
 
 
+def single_thread() -> None:
+    """Give BLAS one thread from now on, because the number of threads changes the rounding."""
+    if (blas := openblas()) is not None:
+        blas[1](1)
+
+
 def blas_threads() -> int | None:
     """The thread count of NumPy's OpenBLAS outside of one_blas_thread. None with another BLAS."""
     blas = openblas()

@@ -7,6 +7,7 @@ small model. So on up to MAX_THREADS cores, Python threads share the work, and e
 
 import math
 import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -152,3 +153,23 @@ def cores() -> int:
     """How many processor cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # on Linux
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+@contextmanager
+def ctrl_c_for_this_process_only() -> Iterator[None]:
+    """Block SIGINT, which the terminal sends to all processes, in those that are started here and later.
+
+    They inherit the block from the thread that starts them. The resource tracker of multiprocessing, which
+    would unblock SIGINT in that thread, is started before.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    from multiprocessing import resource_tracker  # takes 10 ms
+
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

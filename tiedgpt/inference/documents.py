@@ -11,7 +11,7 @@ default_rng([seed, n, i]).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count, islice
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -56,15 +56,12 @@ def score_documents(
     """
     stride = check_stride(stride, model.config)
     limit = None if max_tokens is None else check_count("max_tokens", max_tokens, 2)
-    encode = encoder(tokenizer, on_long, special)
+    cut = check_on_long(on_long)
 
-    def read(text: Text) -> np.ndarray:
-        ids = encode(text)
-        if limit is not None and len(ids) > limit:
-            if on_long == "error":
-                raise ArgumentError(f"the text has {len(ids)} tokens, more than the limit of {limit}")
-            ids = ids[:limit]
-        return check_text(ids, model.config)
+    def read(ids: Any) -> np.ndarray:
+        if limit is not None and len(ids) > limit and not cut:
+            raise ArgumentError(f"the text has {len(ids)} tokens, more than the limit of {limit}")
+        return check_text(ids[:limit], model.config)
 
     def scores(documents: dict[int, np.ndarray]) -> Iterator[Score]:
         short = min(SHORT, model.config.n_ctx + 1)
@@ -78,7 +75,7 @@ def score_documents(
             of_document = losses[n] if n in losses else token_losses(model, ids, stride)
             yield score_of(of_document, tokenizer, predicted)
 
-    return results(texts, check_count("lookahead", lookahead), read, scores)
+    return results(tokenizer, texts, special, lookahead, read, scores)
 
 
 def generate_documents(
@@ -112,12 +109,10 @@ def generate_documents(
     num_samples, first = check_count("num_samples", num_samples), check_count("first", first, 0)
     if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
         raise ArgumentError(f"stop must be a list of texts that are not empty, got {short_repr(stop)}")
-    encode = encoder(tokenizer, on_long, special)
-    kept = kept_tokens(config.n_ctx, new)
+    kept = kept_tokens(config.n_ctx, new) if check_on_long(on_long) else 0  # 0: all
 
-    def read(text: Text) -> np.ndarray:
-        ids = encode(text)
-        return np.array(check_prompt(ids[-kept:] if on_long == "cut" else ids, config))
+    def read(ids: Any) -> np.ndarray:
+        return np.array(check_prompt(ids[-kept:], config))
 
     def samples(documents: dict[int, np.ndarray]) -> Iterator[list[TextSample]]:
         lengths = {n: num_samples * min(len(ids) + new, config.n_ctx) for n, ids in documents.items()}
@@ -135,16 +130,31 @@ def generate_documents(
             done.update(zip(batch, of_batch, strict=True))
         yield from (done[n] for n in documents)
 
-    return results(prompts, check_count("lookahead", lookahead), read, samples)
+    return results(tokenizer, prompts, special, lookahead, read, samples)
 
 
-def encoder(tokenizer: Tokenizer, on_long: str, special: str) -> Callable[[Text], Any]:
-    """A function from a text to its ids; ids are returned as they are, if the tokenizer has them."""
+def check_on_long(on_long: str) -> bool:
+    """Whether a long document is cut."""
     if on_long not in ("error", "cut"):
         raise ArgumentError(f'on_long must be "error" or "cut", got {short_repr(on_long)}')
-    tokenizer.encode("", special)  # raises for a wrong `special`
+    return on_long == "cut"
 
-    def encode(text: Text) -> Any:
+
+def results(
+    tokenizer: Tokenizer,
+    texts: Iterable[Text],
+    special: str,
+    lookahead: int,
+    read: Callable[[Any], np.ndarray],
+    work: Callable[[dict[int, np.ndarray]], Iterator[Result]],
+) -> Iterator[Result | TiedGPTError]:
+    """The results of work({number: read(ids)}), for `lookahead` texts at a time; an error in its place."""
+    if isinstance(texts, (str, bytes)):
+        raise ArgumentError("expected an iterable of texts, got one text: put it in a list")
+    tokenizer.encode("", special)  # raises for a wrong `special`
+    lookahead = check_count("lookahead", lookahead)
+
+    def ids_of(text: Text) -> Any:
         if isinstance(text, str):
             return tokenizer.encode(text, special)
         ids = as_array(text)
@@ -154,27 +164,14 @@ def encoder(tokenizer: Tokenizer, on_long: str, special: str) -> Callable[[Text]
             tokenizer.decode_bytes(ids.tolist())  # raises for an id that the tokenizer does not have
         return ids
 
-    return encode
-
-
-def results(
-    texts: Iterable[Text],
-    lookahead: int,
-    read: Callable[[Text], np.ndarray],
-    work: Callable[[dict[int, np.ndarray]], Iterator[Result]],
-) -> Iterator[Result | TiedGPTError]:
-    """The results of work({number: ids}) for `lookahead` texts at a time. Where `read` fails, its error."""
-    if isinstance(texts, (str, bytes)):
-        raise ArgumentError("expected an iterable of texts, got one text: put it in a list")
-
     def read_and_work() -> Iterator[Result | TiedGPTError]:
-        numbered = zip(count(), texts)
+        numbered = enumerate(texts)
         while window := list(islice(numbered, lookahead)):
             documents: dict[int, np.ndarray] = {}
             errors: dict[int, TiedGPTError] = {}
             for n, text in window:
                 try:
-                    documents[n] = read(text)
+                    documents[n] = read(ids_of(text))
                 except TiedGPTError as error:
                     errors[n] = error
             worked = work(documents)

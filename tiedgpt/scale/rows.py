@@ -1,35 +1,43 @@
-"""From the lines of a shard to the rows of its part: read records, score or continue their texts."""
+"""From JSON lines to rows: read records, score or continue their texts, add the results."""
 
 import hashlib
 import json
-import signal
+import os
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import regex
 
 from .. import __version__
 from ..checkpoints import load_model, open_checkpoint
 from ..checkpoints.files import parse_json
 from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer, vocabulary_files
-from ..errors import CheckpointError, TiedGPTError, short_repr
-from ..fast.blas import openblas
+from ..errors import TiedGPTError, short_repr
+from ..fast.blas import single_thread
 from ..inference.documents import generate_documents, score_documents
 from ..inference.evaluation import Score
 from ..model import GPT2
 from ..tokenizer import Tokenizer
-from .shards import MAX_LINE, PLAN, Plan, Shard, count_rows, open_input, part_path, read_lines, write_file
 
 # The fields that a row adds to its record, by command; "error" is the last.
 FIELDS = {"score": ("loss", "tokens", "bytes", "bits_per_byte", "error"), "generate": ("samples", "error")}
-Progress = Callable[[int, dict[str, int]], Any]
+BLOCK = 1 << 20  # bytes to read at once
+MAX_LINE = 1 << 23  # bytes; a longer line is a row with an error. Reading one takes 160 MB
+MAX_DEPTH = 500  # of nested lists and objects. Python's own limit depends on who calls the parser
+BOM = b"\xef\xbb\xbf"
+
+
+def versions() -> dict[str, str]:
+    """The versions that a run and all its workers must share. Errors of JSON depend on that of Python."""
+    found = {"tiedgpt": __version__, "numpy": np.__version__, "regex": regex.__version__}
+    return {**found, "python": sys.version.split()[0]}
 
 
 def fingerprint(checkpoint: Checkpoint, tokenizer: Tokenizer) -> str:
@@ -37,20 +45,29 @@ def fingerprint(checkpoint: Checkpoint, tokenizer: Tokenizer) -> str:
     total = hashlib.sha256(json.dumps(checkpoint.config.to_json(), sort_keys=True).encode())
     for text in vocabulary_files(tokenizer).values():
         total.update(text.encode())
-    for path in sorted({tensor.file for tensor in checkpoint.tensors.values()}):
+    for path in weight_files(checkpoint):
         with open(path, "rb") as file:
-            while block := file.read(1 << 20):
+            while block := file.read(BLOCK):
                 total.update(block)
     return total.hexdigest()
 
 
-def versions() -> dict[str, str]:
-    """The versions that a run and all its workers must share."""
-    return {"tiedgpt": __version__, "numpy": np.__version__}
+def weight_files(checkpoint: Checkpoint) -> list[Path]:
+    return sorted({tensor.file for tensor in checkpoint.tensors.values()})
 
 
-@dataclass(frozen=True)
-class Record:
+def state_of(path: str | Path) -> list[Any]:
+    """The path of a file, and what changes when the file does."""
+    status = os.stat(path)
+    return [os.path.abspath(path), status.st_size, status.st_mtime_ns]
+
+
+def check_state(state: list[Any]) -> None:
+    if state_of(state[0]) != state:
+        raise TiedGPTError(f"{state[0]} has changed since the run began; remove its parts to start anew")
+
+
+class Record(NamedTuple):
     """One line of the input: its text, or the error that it has."""
 
     line: bytes | None  # None if it is no JSON object, or has a field of the row already
@@ -58,149 +75,134 @@ class Record:
     id: Any = None
     error: str | None = None
 
-    @classmethod
-    def of(cls, line: bytes | None, field: str, added: tuple[str, ...]) -> "Record":
-        if line is None:
-            return cls(None, error=f"the line is longer than {MAX_LINE:,} bytes")
-        try:
-            record = parse_json(line.decode())
-        except UnicodeDecodeError as error:
-            return cls(None, error=f"not UTF-8: byte 0x{line[error.start]:02x} at position {error.start}")
-        except (ValueError, RecursionError) as error:
-            return cls(None, error=f"not JSON: {error}")
-        if not isinstance(record, dict):
-            return cls(None, error=f"expected a JSON object, got {short_repr(record)}")
-        if taken := [name for name in added if name in record]:
-            return cls(None, error=f"the record has a field {taken[0]} already; use --scores-only")
-        text, id_ = record.get(field), record.get("id")
-        id_ = id_ if isinstance(id_, (str, int)) else None
-        if field not in record:
-            return cls(line, id=id_, error=f"the record has no field {short_repr(field)}")
-        if not isinstance(text, str):
-            return cls(line, id=id_, error=f"field {short_repr(field)} is not a text: {short_repr(text)}")
-        return cls(line, text, id_)
 
-    def row(self, number: int, fields: dict[str, Any], only_fields: bool) -> bytes:
-        """The record as it is, with the fields added; or its number and id with the fields."""
-        if only_fields:
-            fields = {"line": number} | ({} if self.id is None else {"id": self.id}) | fields
-        new = json.dumps(fields).encode()
-        if only_fields or self.line is None:
-            return new + b"\n"
-        record = self.line.strip()[:-1].rstrip()  # without its last bracket
-        return record + (b"" if record == b"{" else b", ") + new[1:] + b"\n"
+def read_record(line: bytes | None, field: str, added: Iterable[str]) -> Record:
+    """The record of a line. `added` are the fields that its row adds to it."""
+    if line is None:
+        return Record(None, error=f"the line is longer than {MAX_LINE:,} bytes")
+    line = line.removeprefix(BOM)
+    try:
+        text = line.decode()
+        if line.count(b"[") + line.count(b"{") > MAX_DEPTH and nesting(line) > MAX_DEPTH:
+            return Record(None, error=f"lists and objects are nested more than {MAX_DEPTH} deep")
+        record = parse_json(text)
+    except UnicodeDecodeError as error:
+        return Record(None, error=f"not UTF-8: byte 0x{line[error.start]:02x} at position {error.start}")
+    except ValueError as error:
+        return Record(None, error=f"not JSON: {error}")
+    if not isinstance(record, dict):
+        return Record(None, error=f"expected a JSON object, got {short_repr(record)}")
+    if taken := [name for name in added if name in record]:
+        return Record(None, error=f"the record has a field {taken[0]} already: rename it")
+    value, id_ = record.get(field), record.get("id")
+    id_ = id_ if isinstance(id_, (str, int)) else None
+    if field not in record:
+        return Record(line, id=id_, error=f"the record has no field {short_repr(field)}")
+    if not isinstance(value, str):
+        return Record(line, id=id_, error=f"field {short_repr(field)} is not a text: {short_repr(value)}")
+    return Record(line, value, id_)
 
 
-@dataclass(frozen=True)
-class Job:
-    """A plan, with the model that does it."""
+def nesting(line: bytes) -> int:
+    r"""How deeply lists and objects are nested in a JSON text.
 
-    directory: Path
-    plan: Plan
+    >>> nesting(b'{"a": [1, "[[[\\"["]}')
+    2
+    """
+    text = np.frombuffer(line.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
+    in_string = np.logical_xor.accumulate(text == ord('"'))
+    steps = np.isin(text, [*b"[{"]).astype(np.int8) - np.isin(text, [*b"]}"])
+    return int(np.cumsum(np.where(in_string, 0, steps), dtype=np.int32).max())
+
+
+class Job(NamedTuple):
+    """What makes rows of lines. `settings` has all that determines them, besides the lines."""
+
+    settings: dict[str, Any]
     model: GPT2
     tokenizer: Tokenizer
+    weights: list[Any]  # the state of their files, which the model may be a view of
 
-    def do(self, shard: Shard, progress: Progress = lambda size, counts: None) -> dict[str, int]:
-        """Write the part of a shard, unless it is there. Returns the numbers of rows, errors and tokens.
+    def rows(self, lines: Iterable[bytes | None], first: int) -> Iterator[bytes]:
+        """The row of each line; `first` is the number of the first line.
 
-        `progress` is called after each row with the bytes of its line and the counts so far.
+        Raises TiedGPTError at the end if the weights were changed meanwhile.
         """
-        counts = {"rows": 0, "errors": 0, "tokens": 0}
-        path = part_path(self.directory, shard.number)
-        if path.exists():
-            rows, errors = count_rows(self.directory, shard)
-            return {"rows": rows, "errors": errors, "tokens": 0}
-        self.plan.inputs[shard.input].check()
-        with open_input(self.plan.inputs[shard.input].path) as stream:
-            write_file(path, self.rows(read_lines(stream, shard), shard.line, counts, progress))
-        return counts
-
-    def rows(
-        self, lines: Iterator[bytes | None], first: int, counts: dict[str, int], progress: Progress
-    ) -> Iterator[bytes]:
-        settings = self.plan.settings
-        command, only_fields = settings["command"], settings["scores_only"]
-        added = () if only_fields else FIELDS[command]
+        settings, model, tokenizer, _ = self
+        arguments, only_fields = settings["arguments"], settings["scores_only"]
+        names = FIELDS[settings["command"]]
         records: deque[Record] = deque()  # those whose result is not here yet
 
         def texts() -> Iterator[Any]:
             for line in lines:
-                records.append(Record.of(line, settings["field"], added))
-                yield records[-1].text  # for None, the result is an error
+                record = read_record(line, settings["field"], () if only_fields else names)
+                if arguments["special"] == "error" and (found := tokenizer.find_special(record.text or "")):
+                    error = f"the text has the special token {found}; --allow-special reads it as a token"
+                    record = record._replace(text=None, error=error)
+                records.append(record)
+                yield record.text  # for None, the result is an error
 
-        arguments: dict[str, Any] = settings["arguments"]
         results: Iterator[Any]
-        if command == "score":
-            results = score_documents(self.model, self.tokenizer, texts(), **arguments)
+        if settings["command"] == "score":
+            results = score_documents(model, tokenizer, texts(), **arguments)
         else:
-            results = generate_documents(self.model, self.tokenizer, texts(), first=first - 1, **arguments)
-        for result in results:
-            record = records.popleft()
-            fields = dict.fromkeys(FIELDS[command])
+            results = generate_documents(model, tokenizer, texts(), first=first - 1, **arguments)
+        for number, result in enumerate(results, first):
+            record, fields = records.popleft(), dict.fromkeys(names)
             if record.error or isinstance(result, TiedGPTError):
-                counts["errors"] += 1
                 fields["error"] = record.error or str(result)
             elif isinstance(result, Score):
-                counts["tokens"] += result.tokens
-                fields |= {name: getattr(result, name) for name in ("tokens", "bytes", "bits_per_byte")}
-                fields["loss"] = result.nll
+                fields |= {name: getattr(result, name) for name in names[1:-1]} | {"loss": result.nll}
             else:
-                counts["tokens"] += sum(len(sample.ids) for sample in result)
-                names = ("ids", "text", "finish_reason")
-                fields["samples"] = [{name: getattr(sample, name) for name in names} for sample in result]
-            yield record.row(first + counts["rows"], fields, only_fields)
-            counts["rows"] += 1
-            progress(len(record.line or b""), counts)
+                fields["samples"] = [
+                    {"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason}
+                    for sample in result
+                ]
+            if only_fields:
+                fields = {"line": number} | ({} if record.id is None else {"id": record.id}) | fields
+            yield add_fields(None if only_fields else record.line, fields)
+        for state in self.weights:
+            check_state(state)
 
 
-def single_thread() -> None:
-    """Give BLAS one thread from now on, because the number of threads changes the rounding."""
-    if (blas := openblas()) is not None:
-        blas[1](1)
+def add_fields(line: bytes | None, fields: dict[str, Any]) -> bytes:
+    """A JSON object with fields added at its end, otherwise unchanged; without one, the fields alone.
 
-
-@contextmanager
-def ctrl_c_for_this_process_only() -> Iterator[None]:
-    """Block SIGINT, which the terminal sends to all processes, in those that are started here and later.
-
-    They inherit the block from the thread that starts them. The resource tracker of multiprocessing, which
-    would unblock SIGINT in that thread, is started before.
+    >>> add_fields(b'{"text" : 1.50 }', {"loss": 2.0})
+    b'{"text" : 1.50, "loss": 2.0}\\n'
     """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    new = json.dumps(fields).encode() + b"\n"
+    if line is None:
+        return new
+    record = line.strip()[:-1].rstrip()  # without its last bracket
+    return record + (b"" if record == b"{" else b", ") + new[1:]
+
+
+def has_error(row: bytes) -> bool:
+    return not row.endswith(b'"error": null}\n')
 
 
 _lock = Lock()
-_jobs: dict[str, Job] = {}
 
 
-def open_job(directory: str) -> Job:
-    """The job of a directory of parts, once for each process. Raises TiedGPTError if it cannot be done here.
+def open_job(settings: dict[str, Any], model: str) -> Job:
+    """The job of these settings, with the model at a path; a process that did another job loads its own.
 
-    The lock makes two threads of one process share a model.
+    Raises TiedGPTError if the job cannot be done here.
     """
-    with _lock:
-        if directory not in _jobs:
-            plan = Plan.read(Path(directory) / PLAN)
-            settings = plan.settings
-            for name, version in versions().items():
-                if settings[name] != version:
-                    raise TiedGPTError(f"this worker has {name} {version}; the run has {settings[name]}")
-            path = Path(plan.model)
-            checkpoint, tokenizer = open_checkpoint(path), read_tokenizer(path)
-            if fingerprint(checkpoint, tokenizer) != settings["model"]:
-                raise TiedGPTError(f"{path}: this worker has another model there than the run")
-            single_thread()
-            try:
-                model = load_model(path, settings["head"])
-            except (CheckpointError, OSError):  # a cache directory that cannot be written
-                model = load_model(path, settings["head"])
-            _jobs[directory] = Job(Path(directory), plan, model, tokenizer)
-        return _jobs[directory]
+    weights = [state_of(file) for file in weight_files(open_checkpoint(Path(model)))]
+    with _lock:  # so that two threads of one process share a model
+        return _open_job(json.dumps(settings), model, json.dumps(weights))
+
+
+@lru_cache(maxsize=2)
+def _open_job(settings: str, model: str, weights: str) -> Job:
+    wanted, path = json.loads(settings), Path(model)
+    for name, version in versions().items():
+        if wanted[name] != version:
+            raise TiedGPTError(f"this worker has {name} {version}; the run has {wanted[name]}")
+    checkpoint, tokenizer = open_checkpoint(path), read_tokenizer(path)
+    if fingerprint(checkpoint, tokenizer) != wanted["model"]:
+        raise TiedGPTError(f"{path}: this worker has another model there than the run")
+    single_thread()
+    return Job(wanted, load_model(path, wanted["head"]), tokenizer, json.loads(weights))

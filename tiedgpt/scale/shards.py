@@ -1,282 +1,293 @@
-"""A large file of JSON lines, cut into shards. Each shard becomes one part of the output, and each part is
-written once or again with the same bytes. So processes can be killed and started again at any time.
+"""Files of JSON lines, cut into shards. Each shard becomes one part of the output, and each part is written
+once, or again with the same bytes. So processes can be killed and started again at any time.
 
     OUT.parts/          (or OUT itself, if it is given with a slash at its end)
+        .lock           locked while the plan is made, and until the end by a run that does all parts
+        .input-0        a copy of an input that can be read once
         plan.json       the input files, the shards and the settings, written first
-        000000.jsonl    the part of shard 0: a row for each line; it is renamed to this name when complete
-        .NAME.tmp       a part that is being written, or was when its process was killed
-
-No process needs to know of another one: what is done is what has a part. A shard starts at the beginning of a
-line. Its place in a compressed file is that in the text without compression.
+        000000.jsonl    the part of shard 0: a row for each line
+        joined          all parts; OUT becomes a second name of this file, and the directory is removed
 """
 
 import gzip
+import hashlib
 import json
 import os
-import secrets
 import shutil
+import stat
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from ..checkpoints.files import locked_file
+from ..checkpoints.files import StagedFiles, link_new, locked_file, make_directory, remove_empty
 from ..errors import ArgumentError, TiedGPTError, short_repr
+from .rows import BLOCK, MAX_LINE, check_state, has_error, open_job, state_of
 
-MAX_LINE = 1 << 23  # bytes; a longer line is a row with an error. Reading one takes 160 MB
-BLOCK = 1 << 20  # bytes to read at once
 SUFFIXES = (".jsonl", ".jsonl.gz")
-PLAN, LOCK = "plan.json", ".plan.lock"
-STDIN = ".stdin"  # where stdin is kept until the output is complete
-NO_ERROR = b'"error": null}\n'  # the end of a row without an error
+LOCK, COPY, PLAN, JOINED = ".lock", ".input-", "plan.json", "joined"
+Settings = dict[str, Any]
+Progress = Callable[[int], Any]  # called with a number of rows that are done
 
 
-@dataclass(frozen=True)
-class Input:
-    """An input file, and what changes when the file does."""
-
-    path: str
-    size: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, path: str | Path) -> "Input":
-        status = os.stat(path)
-        return cls(os.path.abspath(path), status.st_size, status.st_mtime_ns)
-
-    def check(self) -> None:
-        """Raise TiedGPTError if the file has changed."""
-        if Input.of(self.path) != self:
-            raise TiedGPTError(f"{self.path} has changed since the run began; remove its parts to start anew")
+# The input
 
 
-@dataclass(frozen=True)
-class Shard:
+def find_files(names: list[str]) -> list[str]:
+    """The files of the names, in order: a file, a pipe, - for stdin, or a directory (its files by name)."""
+    files = []
+    for name in names:
+        found = [name]
+        if os.path.isdir(name):
+            found = sorted(os.path.join(name, file) for file in os.listdir(name) if file.endswith(SUFFIXES))
+            if not found:
+                raise ArgumentError(f"{name} holds no file that ends in {' or '.join(SUFFIXES)}")
+        for file in found:
+            mode = os.stat(sys.stdin.fileno() if file == "-" else file).st_mode
+            if stat.S_ISDIR(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+                raise ArgumentError(f"{file} is a directory or a device; expected a file or a pipe")
+        files += found
+    return files
+
+
+def is_stream(file: str) -> bool:
+    """Whether a file is a pipe, or something that only this process has open: it can be read once."""
+    own = file == "-" or file.startswith(("/dev/std", "/dev/fd/", "/proc/"))
+    return own or not (os.path.isfile(file) or os.path.isdir(file))
+
+
+@contextmanager
+def open_input(file: str) -> Iterator[BinaryIO]:
+    """A file as a stream of bytes, decompressed if it is gzip. Raises TiedGPTError if it is damaged."""
+    try:
+        with ExitStack() as stack:
+            stream: Any = sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
+            if stream.peek(2)[:2] == b"\x1f\x8b":
+                stream = stack.enter_context(gzip.open(stream))
+            yield stream
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TiedGPTError(f"{file}: a damaged gzip file: {error}") from error
+
+
+def read_shard(stream: BinaryIO, size: int) -> Iterator[bytes | None]:
+    """Whole lines until they have `size` bytes or more; None for each that is longer than MAX_LINE."""
+    while size > 0 and (line := stream.readline(MAX_LINE)):
+        size -= len(line)
+        whole, end = True, line
+        while end and not end.endswith(b"\n"):
+            end = stream.readline(BLOCK)
+            size -= len(end)
+            whole = whole and not end
+        yield line if whole else None
+
+
+# The plan
+
+
+class Shard(NamedTuple):
     """Whole lines of an input file."""
 
     number: int
     input: int  # the number of its input file
     line: int  # the number of its first line, counted from 1 through all input files
-    offset: int
-    size: int  # in bytes
     lines: int
+    offset: int  # in bytes, after decompression
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a run does. `settings` has all that determines the output, besides the input."""
+class Plan(NamedTuple):
+    """What a run does. `settings` has all that determines the output, besides what the input files hold."""
 
-    settings: dict[str, Any]
+    settings: Settings
     model: str  # where the model is; `settings` has its SHA-256
-    inputs: list[Input]
+    inputs: list[Any]  # the state of each input file
     shards: list[Shard]
+    key: str = ""  # the SHA-256 of plan.json, by which a worker knows that it does what was asked for
 
-    @classmethod
-    def read(cls, path: Path) -> "Plan":
-        try:
-            raw = json.loads(path.read_bytes())
-            inputs = [Input(**fields) for fields in raw["inputs"]]
-            return cls(raw["settings"], raw["model"], inputs, [Shard(*fields) for fields in raw["shards"]])
-        except (ValueError, KeyError, TypeError) as error:
-            raise TiedGPTError(f"{path} is damaged: {error}; remove its directory to start anew") from error
-
-    def write(self, path: Path) -> None:
-        raw = {
-            "settings": self.settings,
-            "model": self.model,
-            "inputs": [asdict(file) for file in self.inputs],
-            "shards": [list(asdict(shard).values()) for shard in self.shards],
-        }
-        write_file(path, [json.dumps(raw).encode()])
-
-    def check(self, settings: dict[str, Any], inputs: list[Input], directory: Path) -> None:
-        """Raise ArgumentError that names the first difference from the settings and files given."""
-        here = {**settings, **settings["arguments"], "input": [file.path for file in inputs]}
-        there = {**self.settings, **self.settings["arguments"], "input": [file.path for file in self.inputs]}
-        del here["arguments"]
-        for name, value in here.items():
-            if value != there.get(name):
-                raise ArgumentError(
-                    f"{directory} was begun with another {name}: {short_repr(there.get(name))}, now it is "
-                    f"{short_repr(value)}; give the same, or remove {directory} to start anew"
-                )
-        for file in self.inputs:
-            file.check()
+    def check(self, settings: Settings, directory: Path) -> None:
+        """Raise ArgumentError that names the first setting that differs."""
+        here, there = ({**each, **each["arguments"], "arguments": 0} for each in (settings, self.settings))
+        for name, now in here.items():
+            if now != (before := there.get(name)):
+                before, now = short_repr(before), short_repr(now)
+                what = f"{directory} was begun with another {name}: {before}, now it is {now}"
+                raise ArgumentError(f"{what}; give the same, or remove {directory} to start anew")
 
 
-def make_plan(inputs: list[Input], settings: dict[str, Any], model: str) -> Plan:
-    """Cut the input files into shards of about settings["shard_size"] bytes. It reads all of them."""
-    shards: list[Shard] = []
-    line = 1
-    for number, file in enumerate(inputs):
-        with open_input(file.path) as stream:
-            for offset, size, lines in cut(stream, settings["shard_size"]):
-                shards.append(Shard(len(shards), number, line, offset, size, lines))
-                line += lines
-    return Plan(settings, model, inputs, shards)
-
-
-def cut(stream: BinaryIO, size: int) -> Iterator[tuple[int, int, int]]:
-    """The offset, bytes and lines of each shard: `size` bytes, then up to the end of the line."""
-    end = 0
-    while True:
-        start, lines, last = end, 0, b""
-        while end - start < size or not last.endswith(b"\n"):
-            left = size - (end - start)
-            block = stream.read(min(left, BLOCK)) if left > 0 else stream.readline(BLOCK)
-            if not block:
-                break
-            end += len(block)
-            lines += block.count(b"\n")
-            last = block
-        if end == start:
-            return
-        yield start, end - start, lines + (not last.endswith(b"\n"))
-
-
-@contextmanager
-def open_input(path: str) -> Iterator[BinaryIO]:
-    """A file as a stream of bytes; a .gz file is decompressed. Raises TiedGPTError if it is damaged."""
+def read_plan(directory: Path) -> Plan:
     try:
-        with open(path, "rb") as file:
-            if path.endswith(".gz"):
-                with gzip.open(file) as stream:
-                    yield stream  # type: ignore[misc]
-            else:
-                yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TiedGPTError(f"{path}: a damaged gzip file: {error}") from error
+        return _parse_plan((directory / PLAN).read_bytes())
+    except (ValueError, KeyError, TypeError) as error:
+        raise TiedGPTError(f"{directory / PLAN} is damaged: {error}; remove {directory}") from error
 
 
-def read_lines(stream: BinaryIO, shard: Shard) -> Iterator[bytes | None]:
-    """The lines of a shard, and None for each line longer than MAX_LINE."""
-    stream.seek(shard.offset)
-    left = shard.size
-    while left > 0:
-        line = stream.readline(min(left, MAX_LINE))
-        left -= len(line)
-        complete, end = left == 0 or line.endswith(b"\n"), line
-        while end and left > 0 and not end.endswith(b"\n"):
-            end = stream.readline(min(left, BLOCK))
-            left -= len(end)
-        if not end:
-            raise TiedGPTError("the input file has become shorter since the run began")
-        yield line if complete else None
+@lru_cache(maxsize=2)
+def _parse_plan(data: bytes) -> Plan:
+    raw = json.loads(data)
+    shards = [Shard(*shard) for shard in raw["shards"]]
+    return Plan(raw["settings"], raw["model"], raw["inputs"], shards, hashlib.sha256(data).hexdigest())
 
 
-# The parts
+# The output
 
 
 def part_path(directory: Path, number: int) -> Path:
     return directory / f"{number:06}.jsonl"
 
 
-def missing(directory: Path, plan: Plan) -> list[Shard]:
-    """The shards that have no part yet."""
-    names = set(os.listdir(directory))
-    return [shard for shard in plan.shards if part_path(directory, shard.number).name not in names]
+def do_shard(directory: Path, key: str, number: int, progress: Progress = lambda n: None) -> None:
+    """Write the part of a shard, unless it is there, in this process or in a worker.
 
-
-def write_file(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write a file that appears complete or not at all."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb", buffering=0) as file:
-            for chunk in chunks:
-                _write(file, chunk, path)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _write(file: Any, chunk: bytes, path: Path) -> None:
-    try:
-        while chunk:
-            chunk = chunk[file.write(chunk) :]
-    except OSError as error:  # a full disk
-        raise TiedGPTError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def count_rows(directory: Path, shard: Shard) -> tuple[int, int]:
-    """The rows of a part, and how many of them have an error. Raises TiedGPTError for a damaged part."""
-    path = part_path(directory, shard.number)
-    rows = good = 0
-    with open(path, "rb") as file:
-        for line in file:
-            rows += 1
-            good += line.endswith(NO_ERROR)
-    if rows != shard.lines:
-        raise TiedGPTError(f"{path} has {rows} rows, expected {shard.lines}; remove it to do it again")
-    return rows, rows - good
-
-
-def join(directory: Path, plan: Plan, out: Path) -> None:
-    """Join all parts to the file `out`, and remove the directory."""
-
-    def blocks() -> Iterator[bytes]:
-        for shard in plan.shards:
-            with open(part_path(directory, shard.number), "rb") as file:
-                while block := file.read(BLOCK):
-                    yield block
-
-    write_file(out, blocks())
-    # Renamed first: a directory that is killed while it is removed must not look like a run to resume.
-    rubbish = directory.with_name(f".{directory.name}.{secrets.token_hex(8)}.tmp")
-    os.rename(directory, rubbish)
-    shutil.rmtree(rubbish, ignore_errors=True)
-
-
-def clean(directory: Path) -> None:
-    """Remove what killed processes left beside the parts, and the copy of stdin."""
-    for path in [*directory.glob(".*.tmp"), directory / STDIN]:
-        path.unlink(missing_ok=True)
-
-
-def begin(directory: Path, names: list[str], settings: dict[str, Any], model: str, resume: bool) -> Plan:
-    """Make the directory of parts and its plan. With `resume`, use those that are there, if they fit.
-
-    Raises ArgumentError if the directory exists and `resume` is False, and if its plan has other settings or
-    other input files.
+    `key` is that of the plan: a worker may live on when the directory is that of another run. progress(1) is
+    called for each row.
     """
-    try:
-        directory.mkdir(parents=True)
-    except FileExistsError:
-        if not directory.is_dir() or (not resume and any(directory.iterdir())):
-            raise ArgumentError(
-                f"{directory} exists: to continue the run that made it, add --resume; otherwise remove it"
-            ) from None
-    # The first of several processes makes the plan, and the others wait for it.
-    with locked_file(directory / LOCK, waiting=lambda: None):
-        path = directory / PLAN
-        if not path.exists():
-            if unknown := [name for name in os.listdir(directory) if not name.startswith(".")]:
-                raise ArgumentError(f"{directory} holds {unknown[0]}, but no run to continue")
-            plan = make_plan(find_inputs(names, directory), settings, model)
-            plan.write(path)
-            return plan
-        plan = Plan.read(path)
-        plan.check(settings, find_inputs(names, directory), directory)
-        return plan
+    path = part_path(directory, number)
+    with StagedFiles(directory) as staged:
+        plan = read_plan(directory)  # after staging: files that were staged in a removed directory are lost
+        if plan.key != key:
+            raise TiedGPTError(f"{directory} has the plan of another run now")
+        if path.exists():
+            return
+        shard, job = plan.shards[number], open_job(plan.settings, plan.model)
+        with open_input(plan.inputs[shard.input][0]) as stream:
+            stream.seek(shard.offset)
+            target = staged.open(path.name)
+            for row in job.rows(read_shard(stream, plan.settings["shard_size"]), shard.line):
+                target.write(row)
+                progress(1)
+        check_state(plan.inputs[shard.input])
 
 
-def find_inputs(names: list[str], directory: Path) -> list[Input]:
-    """The files of the names, in order: a file, a directory (its files by name), or - for stdin."""
-    inputs = []
-    for name in names:
-        if name == "-":
-            if not (directory / STDIN).exists():
-                write_file(directory / STDIN, iter(lambda: sys.stdin.buffer.read(BLOCK), b""))
-            inputs.append(Input.of(directory / STDIN))
-        elif os.path.isdir(name):
-            found = sorted(path for path in Path(name).iterdir() if path.name.endswith(SUFFIXES))
-            if not found:
-                raise ArgumentError(f"{name} holds no file that ends in {' or '.join(SUFFIXES)}")
-            inputs += [Input.of(path) for path in found]
-        else:
-            inputs.append(Input.of(name))
-    return inputs
+def stream_rows(settings: Settings, model: str, files: list[str]) -> Iterator[bytes]:
+    """The rows that a run would write, without a directory of parts: each input is read once."""
+    job, line = open_job(settings, model), 1
+    for file in files:
+        with open_input(file) as stream:
+            before = 0
+            while line != before:
+                before = line
+                for row in job.rows(read_shard(stream, settings["shard_size"]), line):
+                    yield row
+                    line += 1
+
+
+class Output:
+    """OUT, and the directory of its parts. `note` is called with each message for the user."""
+
+    def __init__(self, out: str, note: Callable[[str], Any]) -> None:
+        self.path, self.note = Path(os.path.abspath(out)), note
+        self.keeps_parts = out.endswith("/") or self.path.is_dir()
+        self.directory = self.path if self.keeps_parts else self.path.with_name(f"{self.path.name}.parts")
+        self.done = self.directory.with_name(f".{self.directory.name}.done")  # any process may remove it
+
+    @contextmanager
+    def claim(
+        self, files: list[str], settings: Settings, model: str, resume: bool, shared: bool
+    ) -> Iterator[Plan]:
+        """Make the plan, or read the one that is there, and hold the directory; `shared`, with other parts.
+
+        Raises ArgumentError if OUT exists, if there is a plan and `resume` is False, or another plan.
+        """
+        shutil.rmtree(self.done, ignore_errors=True)
+        made: list[Path] = [] if self.keeps_parts else [self.directory]
+        make_directory(self.directory, made)
+        wait = (lambda: self.note(f"waiting for another process in {self.directory}")) if shared else None
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(locked_file(self.directory / LOCK, waiting=wait))
+                if os.path.lexists(self.path) and not (self.keeps_parts or self._is_joined()):
+                    raise ArgumentError(f"{self.path} exists; remove it or choose another --out")
+                if not (self.directory / PLAN).exists():
+                    self._make_plan(files, settings, model)
+                elif not resume:
+                    to_continue = "to continue the run that made it, add --resume; otherwise remove it"
+                    raise ArgumentError(f"{self.directory} exists: {to_continue}")
+                elif "-" in settings["input"]:
+                    self.note(f"the input is the copy that the interrupted run made in {self.directory}")
+                plan = read_plan(self.directory)
+                plan.check(settings, self.directory)
+                for file in plan.inputs:
+                    check_state(file)
+                if shared:
+                    stack.close()
+                yield plan
+        finally:
+            if not (self.directory / PLAN).exists():
+                self._remove_copies()
+            remove_empty(made)
+
+    def _make_plan(self, files: list[str], settings: Settings, model: str) -> None:
+        """Cut the input files into shards of about settings["shard_size"] bytes. It reads all of them."""
+        if unknown := [name for name in os.listdir(self.directory) if not name.startswith(".")]:
+            raise ArgumentError(f"{self.directory} holds {unknown[0]}, but no run to continue")
+        plan, line = Plan(settings, model, [], []), 1
+        for number, file in enumerate(files):
+            path = self._copy(file, f"{COPY}{number}") if is_stream(file) else file
+            plan.inputs.append(state_of(path))
+            with open_input(path) as stream:
+                offset = 0
+                while lines := sum(1 for _ in read_shard(stream, settings["shard_size"])):
+                    plan.shards.append(Shard(len(plan.shards), number, line, lines, offset))
+                    line, offset = line + lines, stream.tell()
+        with StagedFiles(self.directory) as staged:
+            staged.open(PLAN).write(json.dumps(plan._asdict()).encode())
+
+    def _copy(self, file: str, name: str) -> str:
+        """The path of a copy of a file that can be read once."""
+        self.note(f"{file} can be read once, so it is copied to {self.directory / name}")
+        left = shutil.disk_usage(self.directory).free // 2
+        with StagedFiles(self.directory) as staged, ExitStack() as stack:
+            target = staged.open(name)
+            stream = sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
+            while block := stream.read(BLOCK):
+                target.write(block)
+                left -= len(block)
+                if left < 0:  # perhaps it has no end
+                    raise TiedGPTError(f"{file} takes more than half of the free disk at {self.directory}")
+        return str(self.directory / name)
+
+    def missing(self, plan: Plan) -> list[Shard]:
+        """The shards that have no part yet."""
+        names = set(os.listdir(self.directory))
+        return [shard for shard in plan.shards if part_path(self.directory, shard.number).name not in names]
+
+    def finish(self, plan: Plan) -> tuple[int, int]:
+        """Join all parts to OUT, unless they are kept. Returns the numbers of rows and of rows with an error.
+
+        Raises TiedGPTError for a damaged part, and if OUT was made by another process meanwhile.
+        """
+        total = errors = 0
+        with StagedFiles(self.directory) as staged:
+            joins = not (self.keeps_parts or self._is_joined())
+            write = staged.open(JOINED).write if joins else len
+            for shard in plan.shards:
+                path, before = part_path(self.directory, shard.number), total
+                with open(path, "rb") as part:
+                    for row in part:
+                        write(row)
+                        total, errors = total + 1, errors + has_error(row)
+                if total - before != shard.lines:
+                    wrong = f"{path} has {total - before} rows, expected {shard.lines}"
+                    raise TiedGPTError(f"{wrong}; remove it to do it again")
+        if self.keeps_parts:
+            self._remove_copies()
+            return total, errors
+        if joins:
+            try:
+                link_new(self.directory / JOINED, self.path)
+            except FileExistsError as error:
+                raise TiedGPTError(f"{self.path} exists now; move it away") from error
+        os.rename(self.directory, self.done)  # so that half a directory is never taken for a run to resume
+        shutil.rmtree(self.done, ignore_errors=True)
+        return total, errors
+
+    def _is_joined(self) -> bool:
+        """Whether OUT is a second name of the joined parts: a process was killed before it removed them."""
+        joined = self.directory / JOINED
+        return joined.exists() and self.path.exists() and joined.samefile(self.path)
+
+    def _remove_copies(self) -> None:
+        for path in self.directory.glob(f"{COPY}*"):
+            path.unlink()
