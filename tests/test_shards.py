@@ -603,7 +603,7 @@ def test_a_damaged_part_or_plan_is_an_error(score, tmp_path, stopped):
         (["IN", "--out", "x", "--cut"], "--cut needs --max-tokens"),
         (["IN", "--out", "x", "--max-tokens", "1"], "--max-tokens: expected a whole number of at least 2"),
         (["IN", "--out", "x", "--part", "2/2"], "--part: expected I/N"),
-        (["IN", "--out", "x", "--part", "0/2", "--workers", "2"], "not allowed with"),
+        (["IN", "--out", "x", "--part", "0/2", "--workers", "2"], "exclude each other"),
         (["IN", "--out", "x", "--shard-size", "0"], "--shard-size: expected a size"),
         (["IN", "--out", "x", "--stride", "999"], "stride must be a whole number from 1 to"),
         (["IN", "--out", "-", "--resume"], "--out - is stdout"),

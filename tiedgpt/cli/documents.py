@@ -13,7 +13,7 @@ from . import common
 from .terminal import Progress, note
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
-ABOUT = "many texts, in files of JSON lines: a row for each line."
+ABOUT = "many texts: JSON lines in, a row for each out."
 SCORE = """\
   tiedgpt documents score corpus.jsonl --out scores.jsonl
   tiedgpt documents score folder/ --out scores.jsonl --resume --workers 8
@@ -43,13 +43,11 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         add("--resume", action="store_true", help="continue an interrupted run; start one if there is none")
         add("--strict", action="store_true", help="exit with code 2 if a row has an error")
         add("--shard-size", type=size, default=10**6, metavar="SIZE", help="input of a part (default: 1MB)")
-        add = parser.add_mutually_exclusive_group().add_argument
         add("--workers", type=common.positive_int, metavar="N", help="processes here; needs Dask")
         add("--dask", metavar="ADDRESS", help="a Dask scheduler at tcp://... or in a scheduler file")
         one = "do part I of N, from 0 to N - 1, for a job array; then --resume without --part joins them"
         add("--part", type=part, metavar="I/N", help=one)
         common.add_special_option(parser)
-        add = parser.add_argument
         (add_score_options if command == "score" else add_generate_options)(add)
 
 
@@ -97,6 +95,8 @@ def run(args: argparse.Namespace) -> None:
     command, out, part, engine = args.command, args.out, args.part, (args.workers, args.dask)
     if getattr(args, "cut", False) and not args.max_tokens:
         raise ArgumentError("--cut needs --max-tokens")
+    if sum(map(bool, (part, *engine))) > 1:
+        raise ArgumentError("--workers, --dask and --part exclude each other")
     if out == "-" and (args.resume or part or any(engine)):
         raise ArgumentError("--resume, --workers, --dask and --part need a file; --out - is stdout")
     if out != "-" and os.path.exists(out) and shards.is_stream(out):
