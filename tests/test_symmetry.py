@@ -1,7 +1,9 @@
-"""The floor of a symmetric A, the fits, chains, calibrated paths and the numbers of training."""
+"""The floor of a symmetric A; the fits, chains, calibrated paths and measures of the tying experiment."""
 
 import math
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +13,15 @@ from tiedgpt import GPT2, Config
 from tiedgpt.backward import loss_and_gradients
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.ops import softmax
-from tiedgpt.study import calibrated, chains, direct_path, dynamics, fits, paths, symmetry
+from tiedgpt.study import paths
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.gradients import batch_gradients, gradients
+from tiedgpt.study.symmetry import jsd_floor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+
+from tying import calibrated, chains, fits, measures  # the scripts are not installed
 
 V = SMALL.vocab_size
 SYMMETRIC = ("signed", "diagonal", "tied")
@@ -38,6 +45,13 @@ def excess_of(pairs, A) -> float:
     )
 
 
+def floor_of(pairs) -> float:
+    """jsd_floor of a text with these counts, or shares, of pairs."""
+    first, second = np.nonzero(pairs)
+    starts = np.searchsorted(first, np.arange(len(pairs) + 1))
+    return jsd_floor(Corpus(np.empty(0), pairs.sum(axis=1), starts, second, pairs[first, second]))
+
+
 def some_corpus() -> Corpus:
     rng = np.random.default_rng(3)
     ids = [0]
@@ -59,7 +73,7 @@ def test_the_floor_is_what_a_convex_fit_of_all_symmetric_matrices_finds(seed):
     for _ in range(20_000):
         dA = m * softmax(A) - M
         A -= (dA + dA.T) / (m + m.T)
-    floor = symmetry.jsd_floor(pairs)
+    floor = floor_of(pairs)
     assert excess_of(pairs, A) == pytest.approx(floor, abs=1e-9)
     S = M + M.T
     assert excess_of(pairs, np.log(S)) == pytest.approx(floor, abs=1e-12)
@@ -77,30 +91,26 @@ def test_the_floor_of_known_tables_and_its_bounds():
     M = pairs / pairs.sum()
     there = (M > 0) & (M != M.T)
     by_definition = (M[there] * np.log(2 * M[there] / (M + M.T)[there])).sum()
-    assert (
-        symmetry.jsd_floor(pairs) == pytest.approx(by_definition) == pytest.approx(symmetry.jsd_floor(7 * M))
-    )
-    assert symmetry.jsd_floor(pairs.T) == pytest.approx(by_definition)
-    assert symmetry.jsd_floor(pairs + pairs.T) == 0
-    assert symmetry.jsd_floor(np.roll(np.eye(7), 1, axis=1)) == pytest.approx(math.log(2))
-    assert symmetry.jsd_floor(np.zeros((3, 3))) == 0
-    small = np.array([[0, 200], [100, 0]], np.uint8)
-    assert symmetry.jsd_floor(small) == symmetry.jsd_floor(small.astype(float))
+    assert floor_of(pairs) == pytest.approx(by_definition) == pytest.approx(floor_of(7 * M))
+    assert floor_of(pairs.T) == pytest.approx(by_definition)
+    assert floor_of(pairs + pairs.T) == 0
+    assert floor_of(np.roll(np.eye(7), 1, axis=1)) == pytest.approx(math.log(2))
+    assert floor_of(np.zeros((3, 3))) == 0
 
 
-def test_the_floor_of_a_corpus_is_that_of_its_table():
-    text = some_corpus()
-    assert symmetry.jsd_floor(text) == pytest.approx(symmetry.jsd_floor(text.table()), rel=1e-12)
-    assert 0.05 < symmetry.jsd_floor(text) < math.log(2)
-    tokens = np.array([60, 3, 100, 0])
-    assert text.table(tokens).tolist() == [[text.count(a, b) for b in tokens] for a in tokens]
+def test_a_table_of_a_corpus_has_the_counts_of_its_pairs():
+    text, rows, columns = some_corpus(), np.array([60, 3, 100, 0]), np.array([10, 3])
+    assert text.table(rows, columns).tolist() == [[text.count(a, b) for b in columns] for a in rows]
+    every = np.arange(V)
+    assert jsd_floor(text) == pytest.approx(floor_of(text.table(every, every).astype(float)), rel=1e-12)
+    assert 0.05 < jsd_floor(text) < math.log(2)
 
 
 def test_without_equal_counts_the_floor_is_lower_by_what_the_module_says():
     pairs = np.random.default_rng(0).random((5, 5)) ** 3
     M = pairs / pairs.sum()
     m, c = M.sum(axis=1), M.sum(axis=0)
-    expected = symmetry.jsd_floor(pairs) - (m * np.log(2 * m / (m + c))).sum()
+    expected = floor_of(pairs) - (m * np.log(2 * m / (m + c))).sum()
     assert excess_of(pairs, np.log(M + M.T)) == pytest.approx(expected)
 
 
@@ -116,36 +126,28 @@ def with_table(A) -> GPT2:
 
 
 def test_the_asymmetry_of_a_text_is_that_of_a_model_that_has_learned_its_pairs(monkeypatch):
-    monkeypatch.setattr(symmetry, "PRIOR", 1e-9)
+    monkeypatch.setattr(measures, "PRIOR", 1e-9)
     pairs = random_pairs() + 1
     A = np.log(pairs)
     model, every = with_table(A), np.arange(len(A))
-    asymmetry = symmetry.text_asymmetry(pairs)
-    assert direct_path.asymmetry(model, tokens=every) == pytest.approx(asymmetry, rel=1e-6)
+    asymmetry = measures.text_asymmetry(pairs)
+    assert measures.asymmetry_without_means(model, every) == pytest.approx(asymmetry, rel=1e-6)
     rng = np.random.default_rng(0)
     shifted = A + rng.standard_normal((len(A), 1)) + rng.standard_normal(len(A))  # of rows and of columns
-    assert symmetry.text_asymmetry(np.exp(shifted)) == pytest.approx(asymmetry, rel=1e-6)
-    assert direct_path.asymmetry(with_table(shifted), tokens=every) == pytest.approx(asymmetry, rel=1e-6)
-    assert symmetry.text_asymmetry(pairs + pairs.T) < 1e-8
+    assert measures.text_asymmetry(np.exp(shifted)) == pytest.approx(asymmetry, rel=1e-6)
+    assert measures.asymmetry_without_means(with_table(shifted), every) == pytest.approx(asymmetry, rel=1e-6)
+    assert measures.text_asymmetry(pairs + pairs.T) < 1e-8
     sub = np.array([5, 0, 2])
-    assert direct_path.asymmetry(model, tokens=sub) == pytest.approx(
-        symmetry.text_asymmetry(pairs[np.ix_(sub, sub)]), rel=1e-6
+    assert measures.asymmetry_without_means(model, sub) == pytest.approx(
+        measures.text_asymmetry(pairs[np.ix_(sub, sub)]), rel=1e-6
     )
 
 
 def test_the_asymmetry_of_a_tied_model_is_0_among_any_tokens(model):
-    assert direct_path.asymmetry(model, tokens=np.array([4, 90, 17])) == 0
-    report = direct_path.direct_path(random_model(SMALL.with_head("untied")), some_corpus())
-    assert 1 < report["asymmetry_frequent"] < 2
-    assert report["asymmetry_frequent"] != report["asymmetry"]
-
-
-def test_without_diagonal():
-    A = np.arange(12.0).reshape(3, 4)
-    expected = [[2, 1, 2, 3], [4, 17 / 3, 6, 7], [8, 9, 28 / 3, 11]]
-    np.testing.assert_allclose(symmetry.without_diagonal(A), expected)
-    assert symmetry.without_diagonal(A[:1], np.array([3])).tolist() == [[0, 1, 2, 1]]
-    assert A[0, 0] == 0, "its argument is not changed"
+    tokens = np.array([4, 90, 17])
+    assert measures.asymmetry_without_means(model, tokens) == 0
+    assert measures.asymmetry_without_means(model.untie("random"), tokens) > 0.5
+    assert measures.asymmetry_without_means(model, tokens[:1]) is None
 
 
 # The fits
@@ -155,7 +157,7 @@ def test_without_diagonal():
 @pytest.mark.parametrize("D", [2, 12])
 def test_no_symmetric_fit_is_below_the_floor_and_each_freedom_helps(D, seed):
     pairs = random_pairs(12, seed)
-    floor = symmetry.jsd_floor(pairs)
+    floor = floor_of(pairs)
     report = fits.fit_families(pairs, D, seed=seed, steps=400)
     kls = {family: numbers["kl"] for family, numbers in report.items()}
     assert list(kls) == list(fits.FAMILIES)
@@ -178,8 +180,8 @@ def test_a_tied_model_without_layers_is_not_bound_by_the_floor_because_of_ln_f()
     model = GPT2(config, {"wte.weight": parts["W_E"], "wpe.weight": np.zeros((8, 12)), **norm})
     kl = excess_of(pairs, model(np.arange(12)[:, None])[:, 0])
     assert kl == pytest.approx(curve[-1])
-    assert kl < symmetry.jsd_floor(pairs) / 2
-    assert excess_of(pairs, paths.raw(model, np.arange(12))) > symmetry.jsd_floor(pairs)
+    assert kl < floor_of(pairs) / 2
+    assert excess_of(pairs, paths.raw(model, np.arange(12))) > floor_of(pairs)
 
 
 @pytest.mark.parametrize("family", fits.FAMILIES)
@@ -265,8 +267,9 @@ def test_a_long_sample_has_the_chains_pairs():
     P = chains.markov_chain(16, 0.4, np.random.default_rng(0))
     ids = chains.sample(P, 100_000, np.random.default_rng(1))
     text = Corpus.of(ids, 16)
-    assert symmetry.jsd_floor(text) == pytest.approx(0.4, abs=0.01)
-    np.testing.assert_allclose(text.table() / text.pair_counts.sum(), P / 16, atol=0.003)
+    assert jsd_floor(text) == pytest.approx(0.4, abs=0.01)
+    every = np.arange(16)
+    np.testing.assert_allclose(text.table(every, every) / text.pair_counts.sum(), P / 16, atol=0.003)
     assert chains.sample(P, 50, np.random.default_rng(1)).tolist() == ids[:50].tolist()
 
 
@@ -295,7 +298,7 @@ def test_each_half_of_the_tokens_is_calibrated_by_the_other():
     tokens = text.frequent()
     before = calibrated.calibrate(paths.raw, model, text)(model, tokens)
     # shuffle what follows each token of the second half; the counts of tokens stay
-    table, seen = text.table(), text.frequent(1)
+    table, seen = text.table(np.arange(V), np.arange(V)), text.frequent(1)
     rng = np.random.default_rng(0)
     for token in tokens[1::2]:
         table[token, seen] = rng.permutation(table[token, seen])
@@ -309,10 +312,9 @@ def test_each_half_of_the_tokens_is_calibrated_by_the_other():
 
 def test_a_path_that_has_the_pairs_at_another_scale_has_no_kl_left():
     text = some_corpus()
-    counts = text.table() + 1e-3 * text.counts
     seen = text.frequent(1)
     A = np.zeros((V, V))
-    A[np.ix_(seen, seen)] = 7 * np.log(counts[np.ix_(seen, seen)] / text.counts[seen])
+    A[np.ix_(seen, seen)] = 7 * np.log(text.table(seen, seen) / text.counts[seen] + 1e-3)
     model = with_table(A)
     scores = bigrams(model, text, None, calibrated.calibrated_paths(model, text))
     assert scores["raw"]["kl"] > 1 > 0.05 > scores["raw+unigram"]["kl"]
@@ -325,7 +327,8 @@ def test_the_calibrated_paths_of_a_model_beside_the_unigram(n_layer):
     model = random_model(replace(SMALL, n_layer=n_layer))
     done = []
     found = calibrated.calibrated_paths(model, text, done.append)
-    known = {*calibrated.OFF_DIAGONAL_PARTS, *calibrated.PARTS}
+    known = {"raw-diagonal", "normed-diagonal"}
+    known |= {f"{path}+unigram" for path in (*paths.PATHS, *known)}
     assert found.keys() == (known if n_layer else known - {"mlp0+unigram"})
     assert sum(done) == len(found) - 2
     scores = bigrams(model, text, None, found)
@@ -337,8 +340,10 @@ def test_the_calibrated_paths_of_a_model_beside_the_unigram(n_layer):
             unseen = np.delete(found[name](model, text.frequent()), text.frequent(1), axis=1)
             assert np.isneginf(unseen).all()
     tokens = text.frequent()
-    expected = symmetry.without_diagonal(paths.normed(model, tokens), tokens)
-    np.testing.assert_array_equal(found["normed-diagonal"](model, tokens), expected)
+    expected = paths.normed(model, tokens)
+    for row, token in zip(expected, tokens, strict=True):
+        row[token] = np.delete(row, token).mean()
+    np.testing.assert_allclose(found["normed-diagonal"](model, tokens), expected, rtol=1e-5)
 
 
 # Training
@@ -365,24 +370,23 @@ def test_the_two_gradients_of_a_batch_add_up_to_those_of_training(head):
 def test_negative_gains(model):
     model.parameters["ln_f.weight"][:] = 1
     model.parameters["ln_f.weight"][[2, 5, 6]] = [-1, -1e-9, 0]
-    assert dynamics.negative_gains(model) == {"count": 2, "share": 2 / 21}
+    assert measures.negative_gains(model) == {"count": 2, "share": 2 / 21}
 
 
-def test_the_effective_rank_is_that_of_the_singular_values(monkeypatch):
-    monkeypatch.setattr(dynamics, "ROWS_AT_ONCE", 7)
+def test_the_effective_rank_is_that_of_the_singular_values():
     rng = np.random.default_rng(0)
     for shape in ((30, 11), (11, 30), (5, 5)):
         W = rng.standard_normal(shape) * np.arange(1, shape[1] + 1)
         s = np.linalg.svd(W, compute_uv=False)
         p = s / s.sum()
-        assert dynamics.effective_rank(W) == pytest.approx(math.exp(-(p * np.log(p)).sum()), rel=1e-6)
-    assert dynamics.effective_rank(np.outer(np.arange(9.0), np.ones(4))) == pytest.approx(1, abs=1e-4)
-    assert dynamics.effective_rank(np.eye(6)) == pytest.approx(6)
-    assert dynamics.effective_rank(np.zeros((3, 2))) == 0
+        assert measures.effective_rank(W) == pytest.approx(math.exp(-(p * np.log(p)).sum()), rel=1e-6)
+    assert measures.effective_rank(np.outer(np.arange(9.0), np.ones(4))) == pytest.approx(1, abs=1e-4)
+    assert measures.effective_rank(np.eye(6)) == pytest.approx(6)
+    assert measures.effective_rank(np.zeros((3, 2))) == 0
 
 
 def test_what_has_no_asymmetry_or_rank():
-    assert symmetry.text_asymmetry(np.zeros((3, 3))) is None
-    assert symmetry.text_asymmetry(np.array([[5]])) is None
+    assert measures.text_asymmetry(np.zeros((3, 3))) is None
+    assert measures.text_asymmetry(np.array([[5]])) is None
     with pytest.raises(TiedGPTError, match="not finite"):
-        dynamics.effective_rank(np.full((3, 2), np.nan))
+        measures.effective_rank(np.full((3, 2), np.nan))

@@ -79,6 +79,17 @@ HEADS: dict[str, dict[str, Any]] = {
     "signs": {"gain": "signs"},
 }
 BOTH = ("tied", "untied")
+CLAIMS: dict[int, tuple[str, ...]] = {  # the sets of each claim of the page; 8 has the time of a step only
+    1: ("heads",),
+    2: ("heads",),
+    3: ("chains", "steps", "gains", "signs", "rates", "longer", "sublayers"),
+    4: ("heads", "starts"),
+    5: ("heads", "longer", "starts"),
+    6: ("heads", "longer", "small", "matched", "scale"),
+    7: ("heads", "steps"),
+    8: (),
+    9: ("heads", "steps"),
+}
 PLACES = {  # layers, off
     "no layers": (0, ""),
     "one layer": (1, ""),
@@ -370,8 +381,7 @@ def with_rates(sets: list[Set], rates: dict[str, float]) -> list[Set]:
     """
 
     def rated(run: Run) -> Run:
-        untied = replace(run, head="random", std=Run.std).kind
-        rate = run.lr or rates.get(run.kind) or rates.get(untied)
+        rate = run.lr or rates.get(run.kind) or rates.get(untied_kind(run))
         if rate is None:
             raise tiedgpt.TiedGPTError(
                 f"no learning rate for this kind of model: {run.kind}; add it to the pilot"
@@ -379,6 +389,17 @@ def with_rates(sets: list[Set], rates: dict[str, float]) -> list[Set]:
         return replace(run, lr=rate)
 
     return [replace(s, kinds={name: rated(run) for name, run in s.kinds.items()}) for s in sets]
+
+
+def untied_kind(run: Run) -> str:
+    return replace(run, head="random", std=Run.std).kind
+
+
+def pilot_of(plan: Plan, sets: list[Set]) -> list[Run]:
+    """The pilot for the kinds of models of these sets."""
+    runs = [run for s in sets for run in s.kinds.values() if not run.lr]
+    kinds = {kind for run in runs for kind in (run.kind, untied_kind(run))}
+    return [run for run in plan.pilot() if run.kind in kinds]
 
 
 def runs_of(sets: list[Set], seeds: tuple[int, ...]) -> Iterator[Run]:

@@ -21,18 +21,18 @@ from tiedgpt.fast.blas import single_thread
 from tiedgpt.inference.evaluation import bits_per_nat, token_losses
 from tiedgpt.parameters import unflatten
 from tiedgpt.study.bigrams import bigrams
-from tiedgpt.study.calibrated import calibrated_paths
-from tiedgpt.study.chains import entropy_rate, markov_chain, sample
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import direct_path
-from tiedgpt.study.dynamics import effective_rank, negative_gains
-from tiedgpt.study.fits import fit_families
 from tiedgpt.study.gradients import batch_gradients
-from tiedgpt.study.symmetry import jsd_floor, text_asymmetry
+from tiedgpt.study.symmetry import jsd_floor
 from tiedgpt.training.loop import Settings, Trainer, checksum
 from tiedgpt.training.merges import learn_tokenizer
 
+from .calibrated import calibrated_paths
+from .chains import entropy_rate, markov_chain, sample
+from .fits import fit_families
 from .grid import Plan, Run, config
+from .measures import asymmetry_without_means, effective_rank, negative_gains, text_asymmetry
 
 Line = dict[str, Any]
 FOLLOWED = (0.0, 0.025, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)  # shares of the steps
@@ -242,7 +242,7 @@ def study(model: tiedgpt.GPT2, data: Data, corpus: Corpus) -> dict[str, Any]:
     return {
         "swapped": loss_of(model if model.config.tied else model.tie(), data.held_out),
         "asymmetry": direct["asymmetry"],
-        "asymmetry_frequent": direct["asymmetry_frequent"],
+        "asymmetry_frequent": asymmetry_without_means(model, corpus.frequent()),
         "self": direct["self_prediction_frequent"],
         "rank_E": effective_rank(model.W_E),
         "rank_U": effective_rank(model.W_U),
@@ -264,7 +264,8 @@ def measure_text(out: Path, plan: Plan) -> Line:
     single_thread()
     V = plan.small.vocab_size
     data, corpus = read_data(data_path(out, V)), text_corpus(data_path(out, V), V)
-    pairs = corpus.table()
+    every = np.arange(V)
+    pairs = corpus.table(every, every).astype(np.float64)
     shares = pairs / pairs.sum()
     first = shares.sum(axis=1, keepdims=True)
     logs = np.log(np.where(shares > 0, shares / np.where(first > 0, first, 1), 1))
@@ -275,7 +276,7 @@ def measure_text(out: Path, plan: Plan) -> Line:
         "tokens": data.tokens.size,
         "held_out": data.held_out.size,
         "bits_per_nat": data.bits,
-        "jsd": jsd_floor(pairs),
+        "jsd": jsd_floor(corpus),
         "asymmetry": text_asymmetry(pairs),
         "self": corpus.self_prediction(),
         "bigram_entropy": bigram_entropy,

@@ -41,6 +41,22 @@ def as_json(found: Line) -> str:
 # The figures
 
 
+def tables(found: Line) -> str:
+    """Every set as a table of losses, and of differences of losses: all that can be said of another text."""
+    lines = ["The loss of each kind of model in nats per held-out token, with its 95 % interval.", ""]
+    for name, of in found["sets"].items():
+        measure = "ratio" if name == "time" else "loss"
+        rows = {**of["kinds"], **of["differences"]}
+        if not rows:
+            continue
+        lines += [f"## {name}", "", of["question"], "", table_row(["", measure]), table_row(["---"] * 2)]
+        for kind, numbers in rows.items():
+            figure = numbers["measures"].get(measure)
+            lines.append(table_row([kind, show(figure, kind in of["differences"]) if figure else "diverged"]))
+        lines.append("")
+    return "\n".join(lines)
+
+
 def render(found: Line, page: str | None = None) -> str:
     """The page with every name replaced. In the results of the whole grid, every name must be there."""
     page = PAGE.read_text(encoding="utf-8") if page is None else page

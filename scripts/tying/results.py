@@ -322,13 +322,11 @@ def agreement(found: Line, published: Line) -> list[str]:
         here, there = (show(v["figure"], True) if v else "-" for v in (verdict, other))
         lines.append(f"{verdict['claim']}  {verdict['name']}: {here}; published: {there}: {word}")
     lines.append(", ".join(f"{word}: {number}" for word, number in numbers.items()))
-    if found["text"]["bigram_entropy"] != published["text"]["bigram_entropy"]:
-        lines.append("The published results are those of another text.")
     return lines
 
 
-def results_of(plan: Plan, rates: Line, sets: Line, text: Line, times: Line) -> Line:
-    ratios = {V: {"measures": {"ratio": interval(of)}} for V, of in times["ratios"].items()}
+def results_of(plan: Plan, rates: Line, sets: Line, text: Line, times: dict[str, list[float]]) -> Line:
+    ratios = {V: {"measures": {"ratio": interval(of)}} for V, of in times.items()}
     question = "By vocabulary: how much longer is a training step of an untied model?"
     return {
         "plan": {"seed_count": len(plan.seeds), **asdict(plan)},

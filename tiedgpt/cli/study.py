@@ -10,9 +10,8 @@ from typing import Any
 from ..checkpoints import open_checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError, TokenizerError, one_line
-from ..study import look_up
 from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
-from ..study.readings import GROUPS
+from ..study.readings import FIRST_ROWS, GROUPS, Group, look_up
 from ..study.report import Subject, measure_all
 from . import common
 from .terminal import Progress, note, print_table, read_text, source_name
@@ -109,13 +108,12 @@ def print_reports(reports: list[dict[str, Any]]) -> None:
     room = (shutil.get_terminal_size().columns - LABEL_WIDTH) // len(reports) - 2
     names = [textwrap.wrap(one_line(report["model"]), max(room, MIN_NAME_WIDTH)) for report in reports]
     lines: list[str | tuple[str, ...]] = [("", *parts) for parts in zip_longest(*names, fillvalue="")]
-    for group in GROUPS:
-        rows = {
-            place: (f"  {label}", *(group.cell(look_up(report, place)) for report in reports))
+    for group in (Group("", FIRST_ROWS, ""), *GROUPS):
+        rows = [
+            (f"  {label}", *(group.cell(look_up(report, place)) for report in reports))
             for place, label in group.rows.items()
-        }
-        there = {place: row for place, row in rows.items() if set(row[1:]) != {"-"}}
-        if next(iter(rows)) in there:
-            reading = [group.reading, *(text for place, text in group.notes.items() if place in there)]
-            lines += ["", group.heading, *there.values(), f"  {' '.join(reading)}"]
+        ]
+        if set(rows[0][1:]) != {"-"}:
+            there = [row for row in rows if set(row[1:]) != {"-"}]
+            lines += ["", group.heading, *there, f"  {group.reading}"] if group.heading else there
     print_table(lines)

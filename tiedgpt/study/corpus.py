@@ -67,25 +67,14 @@ class Corpus:
         """The first token of each pair, in the order of `successors`."""
         return np.repeat(np.arange(self.counts.size), np.diff(self.starts))
 
-    def table(self, tokens: np.ndarray | None = None) -> np.ndarray:  # [n] -> [n, n]
-        """The counts of the pairs among `tokens`, or [V, V] among all. Dense, so only for few tokens."""
-        V = self.counts.size
-        place = np.full(V, -1)
-        tokens = np.arange(V) if tokens is None else tokens
-        place[tokens] = np.arange(tokens.size)
-        first, second = place[self.first_tokens()], place[self.successors]
-        among = (first >= 0) & (second >= 0)
-        table = np.zeros((tokens.size, tokens.size))
-        table[first[among], second[among]] = self.pair_counts[among]
-        return table
-
-    def successor_counts(self, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, S] float32
-        """How often each token of the corpus, in the order of frequent(1) [S], follows each of `tokens`."""
-        seen = self.frequent(1)
-        table = np.zeros((tokens.size, seen.size), np.float32)
-        for row, token in zip(table, tokens, strict=True):
-            successors, counts = self.row(token)
-            row[np.searchsorted(seen, successors)] = counts
+    def table(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:  # [n], [m] -> [n, m] float32
+        """How often each of `columns` follows each of `rows`."""
+        row, column = np.full((2, self.counts.size), -1)
+        row[rows], column[columns] = np.arange(rows.size), np.arange(columns.size)
+        first, second = row[self.first_tokens()], column[self.successors]
+        there = (first >= 0) & (second >= 0)
+        table = np.zeros((rows.size, columns.size), np.float32)
+        table[first[there], second[there]] = self.pair_counts[there]
         return table
 
     def count(self, first: int, second: int) -> int:
@@ -100,11 +89,6 @@ class Corpus:
     def frequent(self, min_count: int = MIN_COUNT) -> np.ndarray:  # -> [n]
         """The ids of the tokens that occur at least `min_count` times."""
         return np.flatnonzero(self.counts >= min_count)
-
-    def most_common(self, n: int) -> np.ndarray:  # -> [at most n]
-        """The ids of the n most common of the frequent tokens, most common first."""
-        tokens = self.frequent()
-        return tokens[np.argsort(-self.counts[tokens], kind="stable")][:n]
 
     def self_prediction(self) -> float | None:  # in [0, 1]
         """The share of the frequent tokens that no other token follows more often than the token itself."""

@@ -39,10 +39,9 @@ class Gradients:
         """
         numbers = np.zeros((4, len(self.head_lengths)))
         numbers[1] = numbers[2] = self.head_lengths
-        numbers[0, self.tokens] = embed = lengths(self.d_embed)
-        numbers[2, self.tokens] = lengths(self.d_embed + self.d_head)
-        product = embed * numbers[1, self.tokens]
-        numbers[3, self.tokens] = (self.d_embed * self.d_head).sum(axis=1) / np.where(product > 0, product, 1)
+        embed, head, both = lengths(self.d_embed), lengths(self.d_head), lengths(self.d_embed + self.d_head)
+        cosine = (self.d_embed * self.d_head).sum(axis=1) / np.where(embed * head > 0, embed * head, 1)
+        numbers[:, self.tokens] = embed, head, both, cosine
         return numbers
 
     def whole(self) -> dict[str, float]:
@@ -76,10 +75,8 @@ def batch_gradients(model: GPT2, read: np.ndarray, targets: np.ndarray) -> Gradi
     arrays: Parameters = {"wte.weight": d_embed}
     grad: Parameters = {}
     for name, array in model.tie().parameters.items():
-        name_in_block = re.sub(r"h\.\d+", "h", name)
-        if name_in_block not in arrays:
-            arrays[name_in_block] = np.empty_like(array)
-        grad[name] = arrays[name_in_block]
+        in_block = re.sub(r"h\.\d+", "h", name)
+        grad[name] = arrays[in_block] = arrays[in_block] if in_block in arrays else np.empty_like(array)
     transformer_backward(
         dfinal.reshape(final.shape), numbers.reshape(read.shape), model.tree, run, nest(grad)
     )

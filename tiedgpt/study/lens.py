@@ -17,7 +17,7 @@ import numpy as np
 from ..fast.threads import reading_threads, thread_map
 from ..model import GPT2
 from ..run import Tape
-from .paths import MAX_LOGITS, final_logits, top_k_probabilities
+from .paths import final_logits, split_tokens, top_k_probabilities
 from .predictions import last_tape
 
 MANY_LOGITS = 2**20  # with fewer, starting threads takes longer than it saves
@@ -47,10 +47,9 @@ def lens(model: GPT2, ids: Any, k: int = 5, last: int | None = None, tape: Tape 
     resid = np.concatenate([stream[0, shown] for stream in streams.values()])  # the head is read once for all
     V = model.config.vocab_size
     threads = reading_threads() if len(resid) * V >= MANY_LOGITS else 1
-    step = max(1, MAX_LOGITS // V)
     rows: list[tuple[np.ndarray, np.ndarray]] = []
-    for start in range(0, len(resid), step):
-        logits = final_logits(model, resid[start : start + step])  # BLAS uses all cores for this product
+    for piece in split_tokens(resid, V):
+        logits = final_logits(model, piece)  # BLAS uses all cores for this product
         with thread_map(threads) as map_:
             rows += map_(partial(top_k_probabilities, k=k), logits)
     by_layer = (np.split(np.array(column), len(streams)) for column in zip(*rows, strict=True))

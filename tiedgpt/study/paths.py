@@ -22,6 +22,7 @@ from ..ops import layer_norm, log_softmax
 from ..run import Run
 
 MAX_LOGITS = 2**23  # computed at once: 32 MB in float32
+Progress = Callable[[int], object] | None  # called with what was done since the last call
 
 
 def raw(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
@@ -50,17 +51,17 @@ def whole_model(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
 
 def final_logits(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., V]
     """Apply ln_f and the output matrix to a residual stream."""
-    final = layer_norm(resid, **model.tree["ln_f"], eps=model.config.layer_norm_epsilon)
+    final = final_norm(model, resid)
     return unembed(final, model.W_U)
 
 
+def final_norm(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., D]
+    """Apply ln_f to a residual stream."""
+    return layer_norm(resid, **model.tree["ln_f"], eps=model.config.layer_norm_epsilon)
+
+
 Path = Callable[[GPT2, np.ndarray], np.ndarray]
-PATHS: dict[str, Path] = {
-    "raw": raw,
-    "normed": normed,
-    "mlp0": mlp0,
-    "model": whole_model,
-}
+PATHS: dict[str, Path] = {"raw": raw, "normed": normed, "mlp0": mlp0, "model": whole_model}
 PATH_PARTS = {  # the parts of the model that each path uses, for reports
     "raw": "W_E, W_U",
     "normed": "W_E, ln_f, W_U",
@@ -74,17 +75,10 @@ def paths_of(model: GPT2) -> dict[str, Path]:
     return {name: path for name, path in PATHS.items() if name != "mlp0" or model.config.n_layer > 0}
 
 
-def split_tokens(tokens: np.ndarray, V: int) -> Iterator[np.ndarray]:  # [n] -> several [m]
-    """`tokens` in pieces whose logits [m, V] are at most MAX_LOGITS numbers."""
+def split_tokens(tokens: np.ndarray, V: int) -> Iterator[np.ndarray]:  # [n, ...] -> several [m, ...]
+    """`tokens`, or their vectors, in pieces whose logits [m, V] are at most MAX_LOGITS numbers."""
     step = max(1, MAX_LOGITS // V)
-    return (tokens[start : start + step] for start in range(0, tokens.size, step))
-
-
-def with_unseen(logits: np.ndarray, seen: np.ndarray, V: int) -> np.ndarray:  # [n, S], [S] -> [n, V]
-    """The logits of the tokens `seen` as logits of all tokens: -inf for the others."""
-    everywhere = np.full((len(logits), V), -np.inf, logits.dtype)
-    everywhere[:, seen] = logits
-    return everywhere
+    return (tokens[start : start + step] for start in range(0, len(tokens), step))
 
 
 def highest(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [...]
@@ -107,10 +101,8 @@ def top_k(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
     >>> top_k(np.array([0.5, 3.0, 1.0, 2.0]), 3).tolist(), top_k(np.zeros(9), 2).tolist()
     ([1, 3, 2], [0, 1])
     """
-    if k < scores.size:
-        top = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
-    else:
-        top = np.arange(scores.size)
+    least = np.partition(scores, -k)[-k] if k < scores.size else -np.inf
+    top = np.flatnonzero(scores >= least)
     return top[np.argsort(-scores[top], kind="stable")][:k]
 
 

@@ -5,7 +5,7 @@ each token of a text, `predict` itself to a token that is sampled.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -18,7 +18,7 @@ from ..inference.sampling import Sampling
 from ..model import GPT2, transformer, unembed
 from ..run import Edits, Run, Tape
 from ..tokenizer import Tokenizer
-from .paths import log_probabilities, top_k
+from .paths import Progress, log_probabilities, top_k
 
 # What no reader of a prompt's tape needs. Most of a tape's memory is in these.
 UNREAD = tuple(f"attn.N.{name}" for name in ("in", "qkv", "q", "k", "v", "scores", "out"))
@@ -93,7 +93,7 @@ def last_logits(model: GPT2, ids: Any, edit: Edits | None = None) -> np.ndarray:
     return unembed(model.final(check_prompt(ids, model.config), edit=edit)[-1], model.W_U)
 
 
-def last_tape(model: GPT2, ids: Any, n: int, progress: Callable[[int], Any] | None = None) -> Tape:
+def last_tape(model: GPT2, ids: Any, n: int, progress: Progress = None) -> Tape:
     """The activations of the last n tokens of a prompt [T], of all if T <= n, without those of UNREAD.
 
     The tokens before are read into a cache, so that the memory does not grow with the square of T.
@@ -139,7 +139,7 @@ def draw(logits: np.ndarray, sampling: Sampling, k: int) -> Draw:  # [V]
 
 
 def token_predictions(
-    model: GPT2, ids: Any, stride: int, k: int, progress: Callable[[int], Any] | None = None
+    model: GPT2, ids: Any, stride: int, k: int, progress: Progress = None
 ) -> list[Prediction]:
     """The prediction of each token of a text [N] that evaluation.token_losses scores, with k alternatives.
 

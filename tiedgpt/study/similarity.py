@@ -12,7 +12,6 @@ from .corpus import Corpus
 from .paths import top_k
 
 MAX_TOKENS = 2048  # 2.1 million pairs; all tokens of GPT-2 would make 1.3 billion
-SEED = 0
 
 
 def embeddings(
@@ -23,28 +22,17 @@ def embeddings(
     in_out      cosines in W_E with cosines in W_U; 1 in a tied model
     in_tied     cosines in W_E with cosines in tied_W_E [V, D'], the matrix of a tied model
     out_tied    cosines in W_U with cosines in tied_W_E
-    in_norm_frequency, out_norm_frequency
-                lengths of W_E's rows, of W_U's columns, with the counts of the corpus's tokens
-    tokens      how many tokens were compared in pairs (the first three)
+    tokens      how many tokens were compared in pairs
     """
-    W_in, W_out = model.W_E, model.W_U.T  # [V, D] both
     tokens = sampled_tokens(model.config.vocab_size, corpus)
-    cosines_in, cosines_out = cosines(W_in[tokens]), cosines(W_out[tokens])
+    cosines_in, cosines_out = cosines(model.W_E[tokens]), cosines(model.W_U.T[tokens])
     cosines_tied = None if tied_W_E is None else cosines(tied_W_E[tokens])
     return {
         "in_out": spearman(cosines_in, cosines_out),
         "in_tied": None if cosines_tied is None else spearman(cosines_in, cosines_tied),
         "out_tied": None if cosines_tied is None else spearman(cosines_out, cosines_tied),
-        "in_norm_frequency": None if corpus is None else norm_frequency(W_in, corpus),
-        "out_norm_frequency": None if corpus is None else norm_frequency(W_out, corpus),
         "tokens": tokens.size,
     }
-
-
-def norm_frequency(W: np.ndarray, corpus: Corpus) -> float | None:  # [V, D] -> in [-1, 1]
-    """Rank correlation of vector length with count, over the tokens of the corpus."""
-    seen = corpus.frequent(1)
-    return spearman(np.linalg.norm(W[seen], axis=1), corpus.counts[seen])
 
 
 def sampled_tokens(vocab_size: int, corpus: Corpus | None = None) -> np.ndarray:  # -> [n]
@@ -55,7 +43,7 @@ def sampled_tokens(vocab_size: int, corpus: Corpus | None = None) -> np.ndarray:
     tokens = np.arange(vocab_size) if corpus is None else corpus.frequent(1)
     if tokens.size <= MAX_TOKENS:
         return tokens
-    return np.sort(np.random.default_rng(SEED).choice(tokens, MAX_TOKENS, replace=False))
+    return np.sort(np.random.default_rng(0).choice(tokens, MAX_TOKENS, replace=False))
 
 
 def cosines(rows: np.ndarray) -> np.ndarray:  # [n, D] -> [n (n - 1) / 2]
@@ -64,8 +52,8 @@ def cosines(rows: np.ndarray) -> np.ndarray:  # [n, D] -> [n (n - 1) / 2]
     >>> cosines(np.array([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]])).tolist()
     [0.0, 1.0, 0.0]
     """
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    units = rows / np.where(norms > 0, norms, 1)
+    norms = lengths(rows)
+    units = rows / np.where(norms > 0, norms, 1)[:, None]
     return (units @ units.T)[np.triu_indices(len(rows), k=1)]
 
 
@@ -102,10 +90,6 @@ def spearman(x: np.ndarray, y: np.ndarray) -> float | None:  # [n], [n] -> in [-
     >>> spearman(np.array([1, 2, 3]), np.array([1, 10, 100])), spearman(np.array([1, 2]), np.array([5, 5]))
     (1.0, None)
     """
-    if x.size == 0:
+    if x.size == 0 or x.min() == x.max() or y.min() == y.max():
         return None
-    x, y = ranks(x), ranks(y)
-    x -= x.mean()
-    y -= y.mean()
-    scale = np.sqrt((x @ x) * (y @ y))
-    return float(x @ y / scale) if scale > 0 else None
+    return float(np.corrcoef(ranks(x), ranks(y))[0, 1])

@@ -16,30 +16,22 @@ KL is convex in W, so `solved` has no local minima. Both W are fitted to the pai
 are the best for this corpus, and say nothing about another text.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from ..model import GPT2
-from ..ops import layer_norm, log_softmax, softmax
+from ..ops import softmax
+from .bigrams import Scores
 from .corpus import Corpus
-from .paths import Path, with_unseen
+from .paths import Path, Progress, final_norm
 
-PARTS = {  # what each path uses, for reports
-    "scaled": "normed times one factor",
-    "least_squares": "closed-form W_U",
-    "solved": "W_E, ln_f, the best W_U",
-}
 STEPS = 300  # the KL of the shipped models is then 0.02 nats above that after 1,000
 MAX_PRODUCTS = 2**35  # of a step: n D S. A larger fit would take more than half an hour
 PRIOR = 10.0  # pairs added to each row in proportion to the corpus's tokens, so that log Q is finite
 
 
-def solved_paths(
-    model: GPT2, corpus: Corpus, progress: Callable[[int], Any] | None = None
-) -> dict[str, Path]:
+def solved_paths(model: GPT2, corpus: Corpus, progress: Progress = None) -> dict[str, Path]:
     """The paths "scaled", "least_squares" and "solved" of a model, for the frequent tokens of the corpus.
 
     Tokens that are not in the corpus get the logit -inf. {} if the corpus has too many tokens for the fit.
@@ -48,9 +40,9 @@ def solved_paths(
     tokens, seen = corpus.frequent(), corpus.frequent(1)
     if tokens.size * seen.size * model.config.n_embd > MAX_PRODUCTS:
         return {}
-    X, Q = inputs(model, tokens), corpus.successor_counts(tokens)
+    X, Q = final_norm(model, model.W_E[tokens]), corpus.table(tokens, seen)
     prior = PRIOR * corpus.counts[seen] / corpus.counts.sum()
-    W = least_squares(X, Q + prior.astype(np.float32))
+    W = least_squares(X, centred_log(Q + prior.astype(np.float32)))
     Q /= np.maximum(Q.sum(axis=1, keepdims=True), 1)
     solved = fit_softmax(X, Q, W, progress=progress)
     own = model.W_U[:, seen]
@@ -58,33 +50,27 @@ def solved_paths(
     heads = {"scaled": own, "least_squares": W, "solved": solved}
 
     def path(W: np.ndarray, model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [D, S], [n] -> [n, V]
-        return with_unseen(inputs(model, tokens) @ W, seen, model.config.vocab_size)
+        scores = final_norm(model, model.W_E[tokens]) @ W
+        logits = np.full((tokens.size, model.config.vocab_size), -np.inf, scores.dtype)
+        logits[:, seen] = scores
+        return logits
 
     return {name: partial(path, W) for name, W in heads.items()}
 
 
-def inputs(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, D]
-    """ln_f(W_E[t]), the input of the head on the path `normed`."""
-    return layer_norm(model.W_E[tokens], **model.tree["ln_f"], eps=model.config.layer_norm_epsilon)
-
-
-def least_squares(X: np.ndarray, table: np.ndarray) -> np.ndarray:  # [n, D], [n, S] -> [D, S]
-    """The W for which X W is nearest to the logarithm of `table`, which has shares or counts above 0."""
-    return np.linalg.pinv(X) @ centred_log(table)
+def least_squares(X: np.ndarray, Y: np.ndarray) -> np.ndarray:  # [n, D], [n, S] -> [D, S]
+    """The W for which X W is nearest to Y; the shortest, if there are several."""
+    return np.linalg.pinv(X) @ Y
 
 
 def centred_log(table: np.ndarray) -> np.ndarray:  # [n, S] -> [n, S]
-    """log `table` less the mean of each row, which softmax ignores."""
+    """log `table`, which has numbers above 0, less the mean of each row, which softmax ignores."""
     log_table = np.log(table)
     return log_table - log_table.mean(axis=1, keepdims=True)
 
 
 def fit_softmax(
-    X: np.ndarray,
-    Q: np.ndarray,
-    W: np.ndarray,
-    steps: int = STEPS,
-    progress: Callable[[int], Any] | None = None,
+    X: np.ndarray, Q: np.ndarray, W: np.ndarray, steps: int = STEPS, progress: Progress = None
 ) -> np.ndarray:  # [n, D], [n, S], [D, S] -> [D, S]
     """The W with the lowest KL(Q || softmax(X W)), summed over rows, by gradient descent from a first W.
 
@@ -107,14 +93,14 @@ def fit_softmax(
         ahead = now + X.dtype.type((before_t - 1) / t) * (now - before)
         if progress:
             progress(1)
-    return np.linalg.pinv(R) @ now
+    return least_squares(R, now)
 
 
-def missing(scores: dict[str, dict[str, float | None]]) -> dict[str, float] | None:
+def missing(scores: dict[str, Scores]) -> dict[str, float] | None:
     """The three parts of the KL of `normed`, from the scores of bigrams.py; None if there is no fit."""
     if "solved" not in scores:
         return None
-    normed, scaled, solved = (scores[path]["kl"] or 0.0 for path in ("normed", "scaled", "solved"))
+    normed, scaled, solved = (scores[path]["kl"] for path in ("normed", "scaled", "solved"))
     return {"scale": normed - scaled, "head": scaled - solved, "rank": solved}
 
 
@@ -128,18 +114,8 @@ def best_factor(scores: np.ndarray, Q: np.ndarray) -> float:  # [n, S], [n, S]
     def is_above(a: float) -> bool:
         return float((softmax(np.float32(a) * scores) * scores).sum()) > by_Q
 
-    if is_above(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while not is_above(high) and high < 2**20:
-        low, high = high, 2 * high
-    for _ in range(30):
+    low, high = 0.0, 2.0**20
+    for _ in range(50):
         middle = (low + high) / 2
         low, high = (low, middle) if is_above(middle) else (middle, high)
-    return (low + high) / 2
-
-
-def kl(Q: np.ndarray, logits: np.ndarray) -> np.ndarray:  # [n, S], [n, S] -> [n]
-    """KL(Q || softmax(logits)) of each row, in nats; Q has rows that add up to 1."""
-    log_Q = np.log(np.where(Q > 0, Q, 1))
-    return (Q * (log_Q - log_softmax(logits))).sum(axis=1)
+    return low

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, short_repr
-from ..ops import gelu_new, linear, softmax
-from .solved import centred_log, fit_softmax, kl, least_squares
+from ..ops import gelu_new, linear, log_softmax, softmax
+from .solved import centred_log, fit_softmax, least_squares
 
 WORDS = ("New", "York", "City")
 TABLE = ((0.05, 0.90, 0.05), (0.10, 0.05, 0.85), (0.60, 0.30, 0.10))
@@ -49,7 +49,7 @@ def solve(W_E: Any = EMBEDDING, P: Any = TABLE) -> dict[str, Solution]:
         raise ArgumentError("every number of P must be above 0: the logarithm of 0 has no finite score")
     P = P / P.sum(axis=1, keepdims=True)
 
-    W_U = least_squares(W_E, P)
+    W_U = least_squares(W_E, centred_log(P))
     fitted = fit_softmax(W_E, P, W_U)
     return {
         "tied": solution(W_E @ W_E.T, P),
@@ -64,8 +64,8 @@ def mlp0(W_E: np.ndarray, P: np.ndarray) -> np.ndarray:  # [n, D], [n, n] -> [n,
     rng = np.random.default_rng(0)
     c_fc = {"weight": rng.standard_normal((W_E.shape[1], UNITS)), "bias": rng.standard_normal(UNITS)}
     post = gelu_new(linear(W_E, **c_fc))  # [n, UNITS], the same for every P
-    wanted = centred_log(P) @ np.linalg.pinv(W_E.T) - W_E
-    return post @ np.linalg.lstsq(post, wanted, rcond=None)[0]
+    wanted = least_squares(W_E, centred_log(P).T).T - W_E
+    return post @ least_squares(post, wanted)
 
 
 def embedding_of(P: Any, D: int) -> np.ndarray:  # [n, n] -> [n, D]
@@ -75,9 +75,10 @@ def embedding_of(P: Any, D: int) -> np.ndarray:  # [n, n] -> [n, D]
 
 
 def solution(scores: np.ndarray, P: np.ndarray, W_U: np.ndarray | None = None) -> Solution:
+    kl = float((P * (np.log(P) - log_softmax(scores))).sum(axis=1).mean())
     norm = float(np.linalg.norm(scores))
     asymmetry = float(np.linalg.norm(scores - scores.T)) / norm if norm else 0.0
-    return Solution(scores, softmax(scores), float(kl(P, scores).mean()), asymmetry, W_U)
+    return Solution(scores, softmax(scores), kl, asymmetry, W_U)
 
 
 def as_matrix(name: str, values: Any) -> np.ndarray:

@@ -9,8 +9,16 @@ p(b|a) = softmax(A[a])[b] is fitted to the shares M [V, V] of a text's pairs, by
     ln_f        A = ln_f(W_E) W_E^T                 a tied GPT-2 without layers and positions
 
 A fit's cost is its excess: sum_ab M[a, b] log(M[b|a] / p(b|a)) nats per token, 0 for the text's own bigrams.
-For signed, diagonal and tied it is at least `symmetry.jsd_floor`; for ln_f it is not (symmetry.py). The fits
-are not convex: a result is the best that was found, and another `seed` shows how it depends on the start.
+For signed, diagonal and tied it is at least the floor of tiedgpt/study/symmetry.py. The fits are not convex:
+a result is the best that was found, and another `seed` shows how it depends on the start.
+
+The floor does not hold for ln_f. Let u_b be the mean of b's embedding, s_b its standard deviation, and n_b
+the embedding after both are removed. With the weight g and the bias of ln_f,
+
+    A[a, b] = s_b sum_i g_i n_a[i] n_b[i]  +  (g . n_a) u_b  +  bias . W_E[b]
+
+The first term is symmetric but for the factor s_b of each column. The second is a product w_a u_b. This form
+fits a cycle, such as tokens 0, 1, 2, 0, ..., whose JSD is ln 2.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import layer_norm, layer_norm_backward
+from tiedgpt.ops import layer_norm, layer_norm_backward
 
 FAMILIES = {  # what each fit is, for reports
     "untied": "W_E W_U",

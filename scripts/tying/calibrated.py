@@ -1,14 +1,14 @@
 """Each path after one fitted scale and the token counts: what does it add to the unigram?
 
-The KL of a path (bigrams.py) depends on the scale of its logits. A path may also lack the frequencies of the
-tokens, which other parts of the model can add. Here the logits x_t [V] of a path become
+The KL of a path (tiedgpt/study/bigrams.py) depends on the scale of its logits. A path may also lack the
+frequencies of the tokens, which other parts of the model can add. Here the logits x_t [V] of a path become
 
     scale x_t + weight log u        u: the shares of the tokens in the corpus
 
 with the scale of at least 0 and the weight that have the lowest mean KL. They are fitted to one half of the
 frequent tokens and used for the other half, so no token is scored by numbers that were fitted to it.
 
-Two more paths leave out A's diagonal (symmetry.without_diagonal). What is left if no token has a score for
+Two more paths leave out A's diagonal. What is left if no token has a score for
 itself?
 """
 
@@ -18,23 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from ..model import GPT2
-from .corpus import Corpus
-from .fits import lbfgs
-from .paths import MAX_LOGITS, PATH_PARTS, PATHS, Path, paths_of, with_unseen
-from .symmetry import without_diagonal
+from tiedgpt import GPT2
+from tiedgpt.study.corpus import Corpus
+from tiedgpt.study.paths import MAX_LOGITS, PATHS, Path, paths_of
 
-OFF_DIAGONAL_PARTS = {  # what each path uses, for reports
-    f"{name}-diagonal": f"{PATH_PARTS[name]}, without the diagonal" for name in ("raw", "normed")
-}
-PARTS = {f"{name}+unigram": parts for name, parts in {**PATH_PARTS, **OFF_DIAGONAL_PARTS}.items()}
+from .fits import lbfgs
+
 STEPS = 50  # of the fit, at most
 
 
 def calibrated_paths(
     model: GPT2, corpus: Corpus, progress: Callable[[int], Any] | None = None
 ) -> dict[str, Path]:
-    """The paths named in OFF_DIAGONAL_PARTS and in PARTS, without mlp0+unigram for a model without layers.
+    """{"raw-diagonal", "normed-diagonal"}, and "NAME+unigram" for these and each path of the model.
 
     Give them to bigrams.bigrams as `others`: it has "top1", "top5", "mrr" and "kl" of each beside those of
     "unigram". The calibrated ones are for the frequent tokens, and give the logit -inf to tokens that are not
@@ -52,7 +48,11 @@ def calibrated_paths(
 
 
 def off_diagonal(path: Path, model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
-    return without_diagonal(path(model, tokens), tokens)
+    """The path's scores, with each token's score for itself replaced by the mean of its other scores."""
+    A = path(model, tokens)
+    place = np.arange(len(A)), tokens
+    A[place] = (A.sum(axis=1) - A[place]) / max(1, A.shape[1] - 1)
+    return A
 
 
 def calibrate(path: Path, model: GPT2, corpus: Corpus) -> Path:
@@ -65,14 +65,15 @@ def calibrate(path: Path, model: GPT2, corpus: Corpus) -> Path:
     fitted = []
     for half in (tokens[1::2], tokens[::2]):  # the first tokens are scored by what fits the second half
         some = half[np.linspace(0, half.size - 1, min(half.size, most)).astype(int)]
-        table = corpus.successor_counts(some)
+        table = corpus.table(some, seen)
         fitted.append(fit(path(model, some)[:, seen], log_u, table / table.sum(axis=1, keepdims=True)))
     scale, weight = np.array(fitted, np.float32).T
 
     def calibrated(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
         which = in_second[tokens].astype(int)
-        scores = path(model, tokens)[:, seen] * scale[which, None] + weight[which, None] * log_u
-        return with_unseen(scores, seen, model.config.vocab_size)
+        logits = np.full((tokens.size, model.config.vocab_size), -np.inf, np.float32)
+        logits[:, seen] = path(model, tokens)[:, seen] * scale[which, None] + weight[which, None] * log_u
+        return logits
 
     return calibrated
 
