@@ -111,11 +111,9 @@ def browser_page(url: str, **options: Any) -> Iterator[Any]:
 
 
 def take_picture(path: Path) -> None:
-    """The top of the page with the shipped models, after they have written."""
+    """The top of the page with the shipped models: the drawing and its switch."""
     with serving() as url, browser_page(url, viewport=PICTURE, color_scheme="light") as page:
-        page.click("#write")
-        page.wait_for_selector("body[data-written='40,40']")
-        page.fill("#top_p", "0.9")  # draws again, with the time of a warm server
+        page.wait_for_selector("#matrices td.on")
         page.wait_for_timeout(500)
         page.screenshot(path=path)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")

@@ -47,4 +47,4 @@ def post(server, view, body=None, path=None, **changes):
         body = json.dumps(body or {}).encode()
     status, text, _ = request(server, "POST", path or f"/{server.secret}/{view}", body, **changes)
     lines = [json.loads(line) for line in text.splitlines()]
-    return status, lines if view == "generate" else lines[0]
+    return status, lines if view == "generate" else lines[-1]

@@ -574,7 +574,6 @@ def test_too_many_connections(server, monkeypatch):
         deadline = time.monotonic() + 30
         while get(server, f"/{server.secret}/")[0] == 503:  # until the idle ones have been closed
             assert time.monotonic() < deadline
-    assert answer(server, "next")["text"] == TEXT
 
 
 @pytest.mark.parametrize("limit", ["IDLE", "REQUEST"])
