@@ -132,7 +132,7 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
         page.on("request", lambda request: running.add(request))
         page.on("requestfinished", lambda request: running.discard(request))
         page.on("requestfailed", lambda request: running.discard(request))
-        prompts = iter(f"{number:03} abcd" for number in range(1000))  # 8 bytes
+        prompts = iter(f"{number:03} abcdef" for number in range(1000))  # 10 tokens
 
         def report(what: str, taken: Sequence[float]) -> None:
             print(f"{what:36} {statistics.median(taken):7.0f} ms   longest {max(taken):7.0f} ms", flush=True)

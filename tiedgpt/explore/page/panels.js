@@ -176,26 +176,26 @@ export function drawFlow() {
 }
 const boxOf = ([x, y, width, height]) => ({x, y, width, height});
 function flowSays(m, now, numbers) {
-	const read = `W_E has a row of ${m.D} numbers for each of ${whole(m.V)} tokens. The blocks turn the rows into one vector.`;
+	const read = `W_E has a row of ${m.D} numbers for each of ${whole(m.V)} tokens. `;
 	if (S.copy)
 		return [
 			el("b", `${m.name} has no W_U. `),
-			"An untied copy of it starts with W_U = W_E.T, so it makes the same predictions until training changes " +
-				"one of the two: ",
+			"An untied copy of it starts with W_U = W_E.T: the same predictions, until training changes one: ",
 			code(`tiedgpt train FILE --from ${m.name} --head untied --out DIR`)
 		];
 	if (now === "untied")
 		return [
 			el("b.untied", "Untied: "),
-			`${read} A second matrix, W_U, scores each token: ${numbers} of its own.`
+			read,
+			`A second matrix, W_U, scores each token: ${numbers} of its own.`
 		];
-	const learned =
-		m.heads[0] === "tied"
-			? ""
-			: " But this model learned with its own W_U, so its predictions are now useless.";
+	const useless =
+		m.heads[0] === "tied" ? "" : " But this model learned with W_U: its predictions are now useless.";
 	return [
 		el("b.tied", "Tied: "),
-		`${read} The same W_E, transposed, scores each token: ${numbers} serve twice.${learned}`
+		read,
+		`The same W_E, transposed, scores each token: ${numbers} serve twice.`,
+		useless
 	];
 }
 
@@ -339,15 +339,13 @@ export async function write() {
 }
 function addWord(s, word, given) {
 	if (word.end) {
-		const reason = word.end === "length" ? "" : ", to the end of the text";
-		s.note.textContent = `${s.tokens.length} tokens${reason}; mean surprisal ${word.bits_per_token.toFixed(2)} bits`;
+		const bits = word.bits_per_token.toFixed(2);
+		s.note.textContent = `${s.tokens.length} tokens, to the ${word.end}; mean surprisal ${bits} bits`;
 		return;
 	}
 	const at = s.tokens.push(word) - 1;
 	const back = () => setPrompt(idsOf([...given, ...s.tokens.slice(0, at)]));
-	const isKey = e => e.key === "Enter" || e.key === " ";
 	const {page} = s;
-	const atEnd = page.scrollTop + page.clientHeight > page.scrollHeight - 30;
 	page.append(
 		el(
 			"span.w",
@@ -356,13 +354,16 @@ function addWord(s, word, given) {
 				title: `${percent(word.probability)}, rank ${whole(word.rank)}. Go back to the text before it.`,
 				label: `${plain(word.text)}, ${percent(word.probability)}`,
 				onclick: () => String(getSelection()) || back(),
-				onkeydown: e => isKey(e) && (e.preventDefault(), back())
+				onkeydown: e => {
+					if (e.key !== "Enter" && e.key !== " ") return;
+					e.preventDefault();
+					back();
+				}
 			},
 			word.text
 		)
 	);
 	if (word.text === "\n") page.lastChild.classList.add("nl");
-	if (atEnd) page.scrollTop = page.scrollHeight;
 }
 
 // --- direct path
@@ -462,15 +463,8 @@ function drawPair(found, a, b) {
 		],
 		counts && `in the text: ${counts[0]} times, ${counts[1]} times`
 	);
-	const canShow = S.path === "raw";
-	put(
-		$("#product"),
-		canShow
-			? found.sides.map((s, i) => products(s, i, a, b, x, y))
-			: note(
-					"Only on the first path is A[a, b] a product of two rows of the matrices alone: here, the first vector is x, and x(a) · W_U[:, b] is not x(b) · W_U[:, a]."
-				)
-	);
+	$("#otherpath").hidden = S.path === "raw";
+	put($("#product"), S.path === "raw" ? found.sides.map((s, i) => products(s, i, a, b, x, y)) : []);
 }
 function products(s, i, a, b, x, y) {
 	const {D} = models()[i];
@@ -551,7 +545,8 @@ function verdict({paths, measured: n}, i) {
 	if (!paths.mlp0) return null;
 	const {raw, mlp0} = paths;
 	const from = `from ${fixed(raw.asymmetry)} to ${fixed(mlp0.asymmetry)}`;
-	const self = `tokens that predict themselves from ${percent(raw.self_prediction)} to ${percent(mlp0.self_prediction)}`;
+	const [most, least] = [raw, mlp0].map(p => percent(p.self_prediction));
+	const self = `tokens that predict themselves from ${most} to ${least}`;
 	const of = n < models()[i].V ? ` (measured on ${whole(n)} of its tokens, drawn at random)` : "";
 	const says =
 		raw.asymmetry > 0.01 ? "There is no symmetry to repair: " : mlp0.asymmetry > 0.7 ? "Yes: " : "Hardly: ";
@@ -561,20 +556,15 @@ function verdict({paths, measured: n}, i) {
 	);
 }
 function drawNear(found) {
-	const list = (kind, name, rows) => [
-		el("h3", mark(), el("span.name", name)),
-		el(
-			"ol.near",
-			rows.map(r => el("li", spell(r.text), el("small", fixed(r.cosine))))
-		)
-	];
+	const one = r => el("li", spell(r.text), el("small", fixed(r.cosine)));
+	const list = (name, rows) => [el("h3", mark(), el("span.name", name)), el("ol.near", rows.map(one))];
 	put($("#nearto"), spell(found.token.text));
 	put(
 		$("#near"),
 		found.sides.map((s, i) => {
 			const isTied = head(i) === "tied";
-			const own = list(head(i), `${nameOf(i)}: W_E`, s.W_E);
-			return side(head(i), own, isTied ? null : list(head(i), `${nameOf(i)}: W_U`, s.W_U));
+			const own = list(`${nameOf(i)}: W_E`, s.W_E);
+			return side(head(i), own, isTied ? null : list(`${nameOf(i)}: W_U`, s.W_U));
 		})
 	);
 }
@@ -594,15 +584,8 @@ export async function solve() {
 		const cell = name => s => el("td", s ? fixed(s[name]) : "–");
 		const rows = Object.entries(SOLVED).map(([name, text]) => line(text, found.sides.map(cell(name))));
 		const top = [column("nats per token"), models().map(m => column(m.name))];
-		const tied = models().findIndex((_, i) => head(i) === "tied");
-		const other = models().findIndex((_, i) => head(i) !== "tied");
-		const gap = i => fixed(found.sides[i].head);
-		const pair = tied >= 0 && other >= 0 && found.sides.every(Boolean);
-		const price = pair
-			? ` An untied model misses something too, because its blocks do part of the work: the head of ${nameOf(tied)} misses ${gap(tied)}, that of ${nameOf(other)} ${gap(other)}. So at most the difference is due to the tie.`
-			: "";
-		const means = `How far softmax(ln_f(W_E) W_U) is from the text: the mean KL divergence after the ${found.tokens} tokens that occur 100 times or more, in three parts. The best W_U is fitted to the same text.`;
-		put($("#solved"), grid("sum", "What the direct path misses", top, rows), note(means, price));
+		$("#solvednote").hidden = false;
+		put($("#solved"), grid("sum", "What the direct path misses", top, rows));
 	} catch (error) {
 		const isOver = error.name === "AbortError" || error instanceof Gone;
 		put($("#solved"), isOver ? note("Cancelled.") : el("p.note.warn", error.message));
@@ -648,12 +631,11 @@ panel(
 			way("untied", "untied", "Untied, W_U solved"),
 			way("mlp0", "tied", "Tied, with an MLP", ...between)
 		);
-		const {untied, fitted} = found.ways;
-		const best = `The best W_U of all, fitted to the numbers themselves, misses them by ${fitted.kl.toFixed(2)} nats: ${D} columns of W_E are too few. Solve for W_E as well, or use 3 dimensions.`;
+		const best = found.ways.fitted.kl.toFixed(2);
+		const few = `The best W_U of all misses the text by ${best} nats: ${D} columns of W_E are too few. `;
+		const go = "Solve for W_E as well, or use 3 dimensions.";
 		const fits = "With this W_E, a W_U fits the text, and W_E W_Eᵀ does not.";
-		const legend =
-			"Each table: the probability of the column's word after the row's word. “Solved”: least squares for the logarithms of the text's numbers. ";
-		$("#toynote").textContent = legend + (untied.kl > 0.004 ? best : fits);
+		$("#toynote").textContent = found.ways.untied.kl > 0.004 ? few + go : fits;
 	}
 );
 function inputs(name, title, M, titles) {
@@ -716,7 +698,11 @@ panel("lens", common, found => {
 		const final = s.layers.at(-1).at(-1)[0].id;
 		const at = s.layers.findLastIndex(row => row.at(-1)[0].id !== final) + 1;
 		const since = at ? `block ${at - 1}` : "the embedding";
-		const says = `The embedding predicts the same token again (↺) in ${itself(s.layers[0])} of ${T} places, the last block in ${itself(s.layers.at(-1))}. The final prediction after the last token is the likeliest from ${since} on.`;
+		const counts = `in ${itself(s.layers[0])} of ${T} places, the last block in ${itself(s.layers.at(-1))}`;
+		const says = [
+			`The embedding predicts the same token again (↺) ${counts}. `,
+			`The final prediction after the last token is the likeliest from ${since} on.`
+		];
 		return side(
 			head(i),
 			el("h3", named(i)),
@@ -934,14 +920,15 @@ panel(
 			kind === "tied"
 				? "With W_E.T, both are added to the same row."
 				: "With W_U, the first changes W_E and the second W_U.";
-		put(
-			$("#gradbox"),
-			side(kind, grid("bars2", "Lengths of the two gradients by row of wte", top, rows)),
-			note(
-				el("b", `The first gradient reaches ${embed} rows of ${whole(found.V)}, the second ${out}. `),
-				`Their lengths are ${found.embed.toFixed(2)} and ${found.head.toFixed(2)}: the output matrix has ${share.toFixed(0)} % of the sum of squares. The cosine between them is ${fixed(found.cosine, 3)}; below 0, they partly cancel. ${both} ${cut}Loss ${found.loss.toFixed(2)} nats per token. Bars show the square root of the length.`
-			)
-		);
+		const says = [
+			el("b", `The first gradient reaches ${embed} rows of ${whole(found.V)}, the second ${out}. `),
+			`Their lengths are ${fixed(found.embed)} and ${fixed(found.head)}: `,
+			`the output matrix has ${share.toFixed(0)} % of the sum of squares. `,
+			`The cosine between them is ${fixed(found.cosine, 3)}; below 0, they partly cancel. `,
+			`${both} ${cut}Loss ${fixed(found.loss)} nats per token. Bars show the square root of the length.`
+		];
+		const title = "Lengths of the two gradients by row of wte";
+		put($("#gradbox"), side(kind, grid("bars2", title, top, rows)), note(says));
 	}
 );
 
@@ -956,6 +943,7 @@ panel(
 			$(`#o${name}`).textContent = name === "total" ? short(tied) : whole(S[name]);
 		});
 		const matrix = untied - tied;
+		const of = `${saved.toFixed(1)} % of the untied model`;
 		const piece = (n, kind, text) =>
 			el("div", {class: kind, vars: {flex: `${n / untied} 0 0`}}, n / untied < 0.08 ? "" : text);
 		const label = `layers ${short(tied - matrix)}, W_E ${short(matrix)}, W_U ${short(matrix)}`;
@@ -976,10 +964,7 @@ panel(
 			$("#costbox"),
 			el("div.stack", {role: "img", label}, pieces),
 			el("p.note.first", "grey: layers · solid: W_E · hatched: W_U, only in an untied model"),
-			el(
-				"p.readout",
-				`Untied ${short(untied)}, tied ${short(tied)}: tying saves ${short(matrix)}, ${saved.toFixed(1)} % of the untied model.`
-			),
+			el("p.readout", `Untied ${short(untied)}, tied ${short(tied)}: tying saves ${short(matrix)}, ${of}.`),
 			el(
 				"div.scroll",
 				{tabIndex: 0, role: "group", label: "Parameters"},
