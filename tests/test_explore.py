@@ -346,7 +346,7 @@ def test_start_and_source(server):
         whole = (root / function["file"]).read_text(encoding="utf-8").splitlines()[function["line"] - 1 :]
         lines = function["text"].splitlines()
         assert [line.strip() for line in lines] == [line.strip() for line in whole[: len(lines)]]
-        assert lines[0].startswith(f"def {name}(")
+        assert f"def {name}(" in function["text"]
 
 
 def test_the_page_names_each_source_and_each_view():
@@ -415,7 +415,7 @@ WRONG = [
     ("toy", {"W_E": [[1e9]] * 3, "P": toy.TABLE}, "-100 to 100"),
     ("toy", {"W_E": [[1, 2]] * 2, "P": toy.TABLE}, "W_E must be [n, D] and P [n, n]"),
     ("toy", {"W_E": [[1, 2], [1]], "P": [[1, 1], [1, 1]]}, "W_E must be a matrix"),
-    ("toy", {"W_E": "x", "P": toy.TABLE}, "W_E must be at most 8 rows"),
+    ("toy", {"W_E": "x", "P": toy.TABLE}, "W_E must be a matrix of finite numbers"),
     ("toy", {"W_E": [[1]] * 3, "P": [[1, 0, 1]] * 3}, "above 0"),
     ("params", {"vocab": 10**8, "dim": 1, "total": 1}, "vocab must be"),
 ]

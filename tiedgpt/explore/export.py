@@ -53,8 +53,8 @@ def questions(views: Views) -> Iterator[tuple[str, Query]]:
             query: Query = {**heads, "text": text}
             yield from ((view, query) for view in ("next", "lens", "nearest"))
             yield "generate", {**query, "n": 40, "seed": 1}
-            paths = {path: None for model in views.models(query) for path in paths_of(model)}
-            yield from (("path", {**query, "path": path}) for path in paths)
+            paths = [paths_of(model) for model in views.models(query)]
+            yield from (("path", {**query, "path": path}) for path in min(paths, key=len))
             for side in range(len(views.sides)):
                 of_side = {**query, "side": side}
                 yield from (("attention", of_side), ("gradient", of_side))
@@ -65,16 +65,10 @@ def questions(views: Views) -> Iterator[tuple[str, Query]]:
 
 def spelled(document: Any) -> str:
     """JSON as JavaScript writes it, with five digits of each number, and safe inside a script element."""
-    text = json.dumps(shortened(document), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.replace("<", "\\u003c")
 
-
-def shortened(document: Any) -> Any:
-    if isinstance(document, dict):
-        return {name: shortened(value) for name, value in document.items()}
-    if isinstance(document, (list, tuple)):
-        return [shortened(value) for value in document]
-    if isinstance(document, float):
-        x = float(f"{document:.5g}")
+    def short(number: str) -> float:
+        x = float(f"{float(number):.5g}")
         return int(x) if x.is_integer() else x
-    return document
+
+    shortened = json.loads(json.dumps(document, allow_nan=False), parse_float=short)
+    return json.dumps(shortened, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")

@@ -28,5 +28,9 @@ def sources() -> dict[str, dict[str, Any]]:
     for function in SHOWN:
         lines, first = inspect.getsourcelines(function)
         file = function.__module__.replace(".", "/") + ".py"
-        found[function.__name__] = {"file": file, "line": first, "text": textwrap.dedent("".join(lines))}
+        found[function.__name__] = {
+            "file": file,
+            "line": first,
+            "text": textwrap.dedent("".join(lines)).rstrip(),
+        }
     return found

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from ..model import GPT2
-from ..study.paths import Path, split_tokens
+from ..study.paths import Path
 
 MEASURED, SAMPLE = 1024, 512  # a vocabulary larger than the first is measured by a sample of its tokens
+PIECE = 64  # tokens at once
 
 
 def symmetry_of(path: Path, model: GPT2, tokens: np.ndarray, step: Callable[[], Any]) -> dict[str, float]:
@@ -18,7 +19,7 @@ def symmetry_of(path: Path, model: GPT2, tokens: np.ndarray, step: Callable[[], 
     random scores have sqrt(2).
     """
     rows, hits = [], 0
-    for piece in split_tokens(tokens, model.config.vocab_size):
+    for piece in np.array_split(tokens, -(-tokens.size // PIECE)):  # short ones: other requests wait
         logits = path(model, piece)  # [m, V]
         hits += int((logits.argmax(axis=1) == piece).sum())
         rows.append(logits[:, tokens].astype(np.float64))
@@ -32,6 +33,5 @@ def symmetry_of(path: Path, model: GPT2, tokens: np.ndarray, step: Callable[[], 
 def measured_tokens(model: GPT2) -> np.ndarray:  # -> [n]
     """All tokens, or SAMPLE of a large vocabulary, always the same."""
     V = model.config.vocab_size
-    return (
-        np.arange(V) if V <= MEASURED else np.sort(np.random.default_rng(0).choice(V, SAMPLE, replace=False))
-    )
+    sample = np.random.default_rng(0).permutation(V)[: V if V <= MEASURED else SAMPLE]
+    return np.sort(sample)

@@ -19,7 +19,7 @@ import numpy as np
 from ..checkpoints.names import MODELS
 from ..checks import check_count, check_ids, check_prompt
 from ..config import HEADS
-from ..errors import ArgumentError, is_number, short_repr
+from ..errors import ArgumentError, short_repr
 from ..fast.blas import one_blas_thread
 from ..fast.products import most_rows
 from ..inference.generation import random_streams, sample_steps
@@ -41,13 +41,10 @@ from ..tokenizer import Tokenizer
 from .source import sources
 from .symmetry import measured_tokens, symmetry_of
 
-LISTED = 14  # likeliest tokens
-COMPARED = 8  # of these, how many an ablation shows
+LISTED, COMPARED = 14, 8  # likeliest tokens: of the bars, and of an ablation's
 LENS_TOKENS, MATRIX_TOKENS, ATTENTION_TOKENS = 8, 7, 32  # of a prompt, the most that a picture shows
-GRADIENT_TOKENS = 64  # the last tokens of a prompt, which a training step reads
-NEAREST = 8
-GRADIENT_ROWS, ABSENT = 10, 4  # rows for tokens of the prompt, and for other tokens
-MAX_NEW_TOKENS = 200
+GRADIENT_TOKENS, GRADIENT_ROWS, ABSENT = 64, 10, 4  # read; rows for them, and for other tokens
+NEAREST, MAX_NEW_TOKENS = 8, 200
 CACHED = {"tape": 4, "logits": 32, "symmetry": 32, "solved": 8}  # results kept
 PROMPTS = (  # four for the shipped models, whose vocabulary has these words as tokens, and four for others
     ("ROMEO:\nMy lord, I will not", "to be, or not to be", "What say you, my lord?", "I have been a man of"),
@@ -94,8 +91,7 @@ class Views:
     def start(self, query: Query, step: Step) -> dict[str, Any]:
         """What the page needs once."""
         models = []
-        for side in self.sides:
-            model = next(iter(side.models.values()))
+        for side, model in zip(self.sides, self.models({}), strict=True):
             config, (V, D) = model.config, model.W_E.shape
             sizes = {
                 "V": V,
@@ -221,14 +217,14 @@ class Views:
 
     def toy(self, query: Query, step: Step) -> dict[str, Any]:
         """The three words: the scores and predictions of each way to solve for them."""
-        W_E, P = numbers(query, "W_E"), numbers(query, "P")
+        W_E, P = small(query, "W_E"), small(query, "P")
         solved = toy.solve(W_E, P)  # raises for numbers that have no solution
         if query.get("solve_W_E"):
-            W_E = toy.embedding_of(P, len(W_E[0])).tolist()
+            W_E = toy.embedding_of(P, W_E.shape[1])
             solved = toy.solve(W_E, P)
         listed = lambda x: x.tolist() if isinstance(x, np.ndarray) else x  # noqa: E731
         ways = {name: {key: listed(x) for key, x in vars(way).items()} for name, way in solved.items()}
-        return {"W_E": W_E, "ways": ways}
+        return {"W_E": W_E.tolist(), "ways": ways}
 
     def lens(self, query: Query, step: Step) -> dict[str, Any]:
         """What each layer predicts after each of the last tokens."""
@@ -413,15 +409,9 @@ def at_most(most: int, name: str, value: Any, least: int = 0) -> int:
     return int(value)
 
 
-def numbers(query: Query, name: str) -> list[list[float]]:
-    """A small matrix of a request. toy.solve checks the rest."""
-    rows = query.get(name)
-    if (
-        not isinstance(rows, list)
-        or len(rows) > 8
-        or not all(isinstance(r, list) and len(r) <= 8 for r in rows)
-    ):
-        raise ArgumentError(f"{name} must be at most 8 rows of 8 numbers, got {short_repr(rows)}")
-    if not all(is_number(x) and abs(x) <= 100 for row in rows for x in row):
-        raise ArgumentError(f"{name} must have numbers from -100 to 100 only")
-    return rows
+def small(query: Query, name: str) -> np.ndarray:
+    """A small matrix of a request."""
+    matrix = toy.as_matrix(name, query.get(name))
+    if max(matrix.shape) > 8 or abs(matrix).max() > 100:
+        raise ArgumentError(f"{name} must have at most 8 rows and columns, of numbers from -100 to 100")
+    return matrix

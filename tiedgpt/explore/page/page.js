@@ -206,6 +206,7 @@ async function drawCode() {
 
 try {
 	await begin();
+	if (location.hash) pinned = S.panel;
 	const name = m =>
 		el("span", {class: m.heads[0]}, el("span.mark"), ` ${m.name}, ${short(m.parameters)} parameters`);
 	put($("#models"), facts.models.map(name));
@@ -216,7 +217,7 @@ try {
 	watchPanels();
 	redraw();
 	await drawCode();
-	if (location.hash && PANELS.includes(S.panel)) open(S.panel);
+	if (pinned) open(pinned);
 	$("#loading").hidden = true;
 	document.body.dataset.ready = "1";
 } catch (error) {

@@ -99,7 +99,7 @@ const NARROW = {
 		times: [95, 218, 170, 52]
 	},
 	...{bars: [90, 396, 260], W_U: [110, 344, 140, 46], switch: [78, 292, 204], tied: "M78 309H40V88H91"},
-	...{untied: "M180 326V340", down: "M180 270V288", text: [4, 206, "start"], gone: [180, 372]},
+	...{untied: "M180 326V340", down: "M180 270V288", text: [4, 328, "start"], gone: [180, 372]},
 	arrows: ["M180 36V54", "M180 120V138", "M180 196V214", "M265 244H326V392"]
 };
 export function drawFlow() {
