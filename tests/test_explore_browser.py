@@ -510,7 +510,7 @@ def test_a_link_shows_the_same_even_after_a_restart_on_its_port(open_page):
         until(lambda: "W=2.5" in page.evaluate("location.hash"))
         shown, address = bars(page, 1).all_inner_texts(), page.evaluate("location.href")
     with serving(shakespeare(), port) as server:
-        page.allowed = ["404 (Not Found)"]
+        page.allowed = ["404 (Not Found)", "503"]
         page.goto("about:blank")
         page.goto(address)
         page.get_by_label("Address or secret").fill(server.url)

@@ -182,6 +182,8 @@ class Handler(BaseHTTPRequestHandler):
         """Send an answer, or an error as JSON."""
         self.streaming = False
         try:
+            if self.server.stopping:  # close the connection, as the end of the process will
+                raise ConnectionAbortedError
             send()
         except (ConnectionError, TimeoutError):
             self.close_connection = True

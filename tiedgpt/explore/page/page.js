@@ -10,7 +10,6 @@ import {
 	fail,
 	INPUTS,
 	OF_TEXT,
-	PANELS,
 	readAddress,
 	redraw,
 	remember,
