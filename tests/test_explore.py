@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import tracemalloc
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -392,8 +392,8 @@ WRONG = [
     ("next", {"ids": {"a": 1}}, "the prompt must be one sequence"),
     ("next", {"ids": [[1, 2]]}, "the prompt must be one sequence"),
     ("next", {"ids": "1.2"}, "expected token ids, got text"),
-    ("next", {"place": 99}, "place must be at most"),
-    ("next", {"place": -1}, "place must be a whole number of at least 0"),
+    ("next", {"place": 99}, "place must be a whole number from 0 to"),
+    ("next", {"place": -1}, "place must be a whole number from 0 to"),
     ("next", {"heads": ["untied", "untied"]}, "one has no head 'untied'"),
     ("next", {"heads": [[], {}]}, "has no head"),
     ("next", {"heads": "tied"}, "heads must be a list of 2"),
@@ -401,7 +401,7 @@ WRONG = [
     ("next", {"temperature": "1"}, "temperature must be"),
     ("next", {"top_k": 1.5}, "top_k must be"),
     ("next", {"top_p": 2}, "top_p must be"),
-    ("generate", {"n": 201, "seed": 1}, "n must be at most 200, got 201"),
+    ("generate", {"n": 201, "seed": 1}, "n must be a whole number from 1 to 200, got 201"),
     ("generate", {"n": 1, "seed": -1}, "seed must be"),
     ("generate", {"n": 1, "seed": 1, "side": 7}, "side must be"),
     ("path", {"path": "x"}, "path must be one of raw, normed, mlp0, model, got 'x'"),
@@ -763,7 +763,7 @@ def test_a_port_in_use(run, checkpoint):
 def test_models_that_cannot_be_shown_together(run, checkpoint):
     assert_one_error_line(run("explore", "-q", checkpoint, "shakespeare-tied"), "different vocabularies")
     assert_one_error_line(run("explore", "-q", "a", "b", "c"), "expected one or two models, got 3")
-    assert_one_error_line(run("explore", "--port", "70000"), "a port from 0 to 65535")
+    assert_one_error_line(run("explore", "--port", "70000"), "a whole number from 0 to 65535")
 
 
 @pytest.mark.parametrize(

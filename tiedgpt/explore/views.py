@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints.names import MODELS
-from ..checks import check_count, check_ids, check_prompt
+from ..checks import check_ids, check_prompt
 from ..config import HEADS
-from ..errors import ArgumentError, short_repr
+from ..errors import ArgumentError, Range, short_repr
 from ..fast.blas import one_blas_thread
 from ..fast.products import most_rows
 from ..inference.generation import random_streams, sample_steps
@@ -125,8 +125,8 @@ class Views:
 
     def generate(self, query: Query, step: Step) -> Iterator[dict[str, Any]]:
         """Write with each model, a token of each in turn: what each token is and how likely it was."""
-        ids, n = self.prompt(query), at_most(MAX_NEW_TOKENS, "n", query.get("n"), 1)
-        seed, sampling = at_most(2**32, "seed", query.get("seed")), sampling_of(query)
+        ids, n = self.prompt(query), Range(1, MAX_NEW_TOKENS).check("n", query.get("n"))
+        seed, sampling = Range(0, 2**32).check("seed", query.get("seed")), sampling_of(query)
         models = dict(enumerate(self.models(query)))
         if query.get("side") is not None:
             models = {query["side"]: self.model(query)}
@@ -291,10 +291,10 @@ class Views:
     def params(self, query: Query, step: Step) -> dict[str, Any]:
         """The size of a vocabulary's matrices, and of the five GPT-2. Savings are of the untied model."""
         vocab, dim = (
-            at_most(10**7, "vocab", query.get("vocab"), 1),
-            at_most(10**6, "dim", query.get("dim"), 1),
+            Range(1, 10**7).check("vocab", query.get("vocab")),
+            Range(1, 10**6).check("dim", query.get("dim")),
         )
-        tied = max(at_most(10**15, "total", query.get("total"), 1), vocab * dim)
+        tied = max(Range(1, 10**15).check("total", query.get("total")), vocab * dim)
         sizes = {"yours": (tied, tied + count_matrices(vocab, dim)["difference"])}
         for name, (_, config) in MODELS.items():
             sizes[name] = tuple(count_parameters(config)[head]["total"] for head in HEADS)
@@ -317,7 +317,7 @@ class Views:
         return [side.models[head] for side, head in zip(self.sides, heads, strict=True)]
 
     def model(self, query: Query) -> GPT2:
-        return self.models(query)[at_most(len(self.sides) - 1, "side", query.get("side", 0))]
+        return self.models(query)[Range(0, len(self.sides) - 1).check("side", query.get("side", 0))]
 
     def each(self, query: Query, step: Step, side: Callable[[GPT2], Any]) -> dict[str, Any]:
         """{"sides": what `side` finds for the model of each side}."""
@@ -342,7 +342,7 @@ class Views:
         """The ids up to the place that the page has chosen."""
         ids = self.text(query)
         place = query.get("place")
-        return ids if place is None else ids[: at_most(len(ids) - 1, "place", place) + 1]
+        return ids if place is None else ids[: Range(0, len(ids) - 1).check("place", place) + 1]
 
     def prompts(self) -> tuple[str, ...]:
         """The example prompts whose words are tokens of this vocabulary."""
@@ -400,13 +400,6 @@ def as_base64(x: np.ndarray, dtype: str = "<f4") -> str:
 def sampling_of(query: Query) -> Sampling:
     """The Sampling of a request. null, or no value, turns top_k and top_p off."""
     return Sampling(query.get("temperature", 1.0), query.get("top_k"), query.get("top_p"))
-
-
-def at_most(most: int, name: str, value: Any, least: int = 0) -> int:
-    """A whole number of a request, from least to most."""
-    if check_count(name, value, least) > most:
-        raise ArgumentError(f"{name} must be at most {most:,}, got {short_repr(value)}")
-    return int(value)
 
 
 def small(query: Query, name: str) -> np.ndarray:
