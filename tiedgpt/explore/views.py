@@ -8,7 +8,7 @@ any more. `step(part=0.4)` tells the page how much of a long computation is done
 
 import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -93,14 +93,9 @@ class Views:
         models = []
         for side, model in zip(self.sides, self.models({}), strict=True):
             config, (V, D) = model.config, model.W_E.shape
-            sizes = {
-                "V": V,
-                "D": D,
-                "layers": config.n_layer,
-                "n_head": config.n_head,
-                "context": config.n_ctx,
-            }
-            sizes["parameters"] = count_parameters(config)[config.head]["total"]
+            count = count_parameters(config)[config.head]["total"]
+            sizes = {"V": V, "D": D, "layers": config.n_layer, "n_head": config.n_head}
+            sizes |= {"context": config.n_ctx, "parameters": count}
             models.append({"name": side.name, "heads": [*side.models], "paths": [*paths_of(model)], **sizes})
         example = {"words": toy.WORDS, "W_E": toy.EMBEDDING, "P": toy.TABLE}
         return {"models": models, "corpus": self.corpus_name, "toy": example, "prompts": self.prompts()}
@@ -131,13 +126,14 @@ class Views:
         if query.get("side") is not None:
             models = {query["side"]: self.model(query)}
         running = {side: self.write(model, ids, n, seed, sampling, step) for side, model in models.items()}
-        while running:
-            for side, lines in list(running.items()):
-                step()
-                line = next(lines)
-                if "end" in line:
-                    del running[side]
-                yield {"side": side, **line}
+        with threads_for(ids):
+            while running:
+                for side, lines in list(running.items()):
+                    step()
+                    line = next(lines)
+                    if "end" in line:
+                        del running[side]
+                    yield {"side": side, **line}
 
     def write(self, model: GPT2, ids: list[int], n: int, seed: int, sampling: Sampling, step: Step) -> Any:
         """A line for each token, and one with the reason why there are no more."""
@@ -290,11 +286,9 @@ class Views:
 
     def params(self, query: Query, step: Step) -> dict[str, Any]:
         """The size of a vocabulary's matrices, and of the five GPT-2. Savings are of the untied model."""
-        vocab, dim = (
-            Range(1, 10**7).check("vocab", query.get("vocab")),
-            Range(1, 10**6).check("dim", query.get("dim")),
-        )
-        tied = max(Range(1, 10**15).check("total", query.get("total")), vocab * dim)
+        most = {"vocab": 10**7, "dim": 10**6, "total": 10**15}
+        vocab, dim, total = (Range(1, n).check(name, query.get(name)) for name, n in most.items())
+        tied = max(total, vocab * dim)
         sizes = {"yours": (tied, tied + count_matrices(vocab, dim)["difference"])}
         for name, (_, config) in MODELS.items():
             sizes[name] = tuple(count_parameters(config)[head]["total"] for head in HEADS)
@@ -369,9 +363,7 @@ class Views:
         """The activations of a prompt's last tokens. Both heads of a model read the prompt once."""
 
         def read() -> Tape:
-            # BLAS's own threads wait for each other when another program uses the cores: 128 tokens of GPT-2
-            # then took 2.1 s with two threads and 0.5 s with one. Products of fewer rows do not use them.
-            with one_blas_thread() if len(ids) > most_rows() else nullcontext():
+            with threads_for(ids):
                 tape = last_tape(model, ids, ATTENTION_TOKENS, step)
             shown = {name: x[..., -ATTENTION_TOKENS:].copy() for name, x in tape.items() if "pattern" in name}
             return {**tape, **shown}
@@ -391,6 +383,15 @@ class Views:
 def matrices(model: GPT2) -> tuple[int, int]:
     """Numbers that are equal for models with the same W_E, and with the same W_U."""
     return id(model.W_E), id(model.parameters.get("lm_head.weight", model.W_E))
+
+
+def threads_for(ids: list[int]) -> AbstractContextManager[None]:
+    """One BLAS thread for a prompt of more than most_rows() tokens.
+
+    BLAS's own threads wait for each other when another program uses the cores: 128 tokens of GPT-2 then took
+    2.1 s with two threads and 0.5 s with one. Products of fewer rows do not use them (products.py).
+    """
+    return one_blas_thread() if len(ids) > most_rows() else nullcontext()
 
 
 def as_base64(x: np.ndarray, dtype: str = "<f4") -> str:

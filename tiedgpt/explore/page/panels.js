@@ -877,7 +877,7 @@ panel(
 			put($("#attnbox"), side(kind, title, table, placed().length > T ? cut : null));
 			cells.forEach((c, n) => c.setAttribute("aria-pressed", n === S.layer * H + S.head));
 		};
-		$("#heads").style.gridTemplateColumns = `repeat(${H},1fr)`;
+		$("#heads").style.gridTemplateColumns = `repeat(${H},minmax(24px,1fr))`;
 		put($("#heads"), cells);
 		roving($("#heads"), cells, H, S.layer * H + S.head);
 		drawTable();
