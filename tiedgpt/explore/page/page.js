@@ -156,7 +156,7 @@ function watchControls() {
 const COLOURS = new RegExp(
 	[
 		/(?<comment>#.*)/,
-		/(?<string>"(?:[^"\\]|\\.)*"|""".*)/,
+		/(?<string>""".*|"(?:[^"\\]|\\.)*")/,
 		/(?<tied>\S+)(?= if tied else)/,
 		/(?<=if tied else )(?<untied>.+)/,
 		/\b(?<keyword>and|def|else|for|from|if|in|is|lambda|None|not|or|raise|return|True|while|with)\b/,

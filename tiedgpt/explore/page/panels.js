@@ -548,8 +548,9 @@ function verdict({paths, measured: n}, i) {
 	const [most, least] = [raw, mlp0].map(p => percent(p.self_prediction));
 	const self = `tokens that predict themselves from ${most} to ${least}`;
 	const of = n < models()[i].V ? ` (measured on ${whole(n)} of its tokens, drawn at random)` : "";
-	const says =
-		raw.asymmetry > 0.01 ? "There is no symmetry to repair: " : mlp0.asymmetry > 0.7 ? "Yes: " : "Hardly: ";
+	const broken = mlp0.asymmetry > 0.7 && mlp0.self_prediction < raw.self_prediction / 2;
+	const verdicts = broken ? "Yes: " : "Only in part: ";
+	const says = raw.asymmetry > 0.01 ? "There is no symmetry to repair: " : verdicts;
 	return note(
 		el("b", `${nameOf(i)}. ${says}`),
 		`with the first MLP, the asymmetry goes ${from}, and the ${self}${of}.`
