@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import open_checkpoint
+from ..checkpoints.files import StagedFiles
 from ..checkpoints.names import SHIPPED, find_model, weight_folders
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, Range
-from ..scale.shards import write_file
 from ..study.corpus import Corpus
 from ..tokenizer import Tokenizer
 from .common import add_command, add_special_option, encode, find, load, number, vocabulary
@@ -108,7 +108,8 @@ def write_export(views: Any, path: Path) -> None:
     from ..explore.export import export
 
     page = export(views).encode()
-    write_file(path, [page])
+    with StagedFiles(path.parent) as files:
+        files.open(path.name).write(page)
     note(f"{path}: {len(page) / 1e6:.1f} MB; it opens from disk, and on any web server")
 
 
