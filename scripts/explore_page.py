@@ -124,6 +124,7 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
     with ExitStack() as stack:
         url = stack.enter_context(serving(*models))
         page = stack.enter_context(browser_page(url, viewport={"width": 1300, "height": 900}))
+        page.wait_for_selector("#repair td", timeout=120_000)  # the four paths have been measured
         if busy:
             stack.enter_context(busy_cores())
         began: list[Any] = []  # requests
