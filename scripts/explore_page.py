@@ -111,11 +111,9 @@ def browser_page(url: str, **options: Any) -> Iterator[Any]:
 
 
 def take_picture(path: Path) -> None:
-    """The top of the page with the shipped models, after they have written."""
+    """The top of the page with the shipped models: the drawing and its switch."""
     with serving() as url, browser_page(url, viewport=PICTURE, color_scheme="light") as page:
-        page.click("#write")
-        page.wait_for_selector("body[data-written='40,40']")
-        page.fill("#top_p", "0.9")  # draws again, with the time of a warm server
+        page.wait_for_selector("#matrices td.on")
         page.wait_for_timeout(500)
         page.screenshot(path=path)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
@@ -126,6 +124,7 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
     with ExitStack() as stack:
         url = stack.enter_context(serving(*models))
         page = stack.enter_context(browser_page(url, viewport={"width": 1300, "height": 900}))
+        page.wait_for_selector("#repair td", timeout=120_000)  # the four paths have been measured
         if busy:
             stack.enter_context(busy_cores())
         began: list[Any] = []  # requests
@@ -134,7 +133,7 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
         page.on("request", lambda request: running.add(request))
         page.on("requestfinished", lambda request: running.discard(request))
         page.on("requestfailed", lambda request: running.discard(request))
-        prompts = iter(f"{number:03} abcd" for number in range(1000))  # 8 bytes
+        prompts = iter(f"{number:03} abcdef" for number in range(1000))  # 10 tokens
 
         def report(what: str, taken: Sequence[float]) -> None:
             print(f"{what:36} {statistics.median(taken):7.0f} ms   longest {max(taken):7.0f} ms", flush=True)

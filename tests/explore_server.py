@@ -4,11 +4,8 @@ import http.client
 import json
 import threading
 from contextlib import closing, contextmanager
-from itertools import count
 
 from tiedgpt.explore.server import Server
-
-NUMBERS = count(1)
 
 
 @contextmanager
@@ -31,7 +28,7 @@ def connect(server):
 
 def headers(server, **changes):
     """The headers of the page's own requests; None leaves one out."""
-    own = {"Content-Type": "application/json", "Origin": server.origins[0]}
+    own = {"Content-Type": "application/json", "Origin": server.origin}
     names = {name.replace("_", "-"): value for name, value in changes.items()}
     return {name: value for name, value in {**own, **names}.items() if value is not None}
 
@@ -47,7 +44,7 @@ def request(server, method, path, body=None, **changes):
 def post(server, view, body=None, path=None, **changes):
     """(status, answer) of a request as the page sends it."""
     if not isinstance(body, bytes):
-        body = json.dumps({"page": "test", "number": next(NUMBERS), **(body or {})}).encode()
+        body = json.dumps(body or {}).encode()
     status, text, _ = request(server, "POST", path or f"/{server.secret}/{view}", body, **changes)
     lines = [json.loads(line) for line in text.splitlines()]
-    return status, lines if view == "generate" else lines[0]
+    return status, lines if view == "generate" else lines[-1]

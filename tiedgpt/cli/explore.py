@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import os
 import sys
 import threading
 import webbrowser
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import open_checkpoint
+from ..checkpoints.files import StagedFiles
 from ..checkpoints.names import SHIPPED, find_model, weight_folders
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, Range
@@ -22,7 +24,9 @@ Show one or two models in the browser, on your own prompt: the likeliest next to
 direct path, a model of three words to change, the logit lens, attention, which parts a prediction comes from,
 gradients, and what the second matrix costs. The source code that computes each number is beside it.
 
-The page is served by this machine to this machine. Nothing is sent elsewhere. Ctrl-C stops it.
+The page is served by this machine to this machine. Nothing is sent elsewhere. Ctrl-C stops it. For the page
+of another machine, start it there with --port 8080, run `ssh -L 8080:127.0.0.1:8080 MACHINE` here, and open
+the address that it printed.
 """
 
 EXAMPLES = """\
@@ -30,6 +34,7 @@ EXAMPLES = """\
   tiedgpt explore gpt2
   tiedgpt explore my-tied-model my-untied-model --corpus story.txt
   tiedgpt explore --port 8080 --no-browser
+  tiedgpt explore --export page.html
 """
 
 
@@ -50,6 +55,8 @@ def add_parser(commands: Any) -> None:
         default=0,
         help="the port on 127.0.0.1 (default: any free one)",
     )
+    export = "write the page to one file that opens without a server, with four example prompts, and stop"
+    add("--export", metavar="FILE", help=export)
     add("--no-browser", action="store_true", help="print the address only, and open no browser")
     add_special_option(parser)
 
@@ -75,6 +82,8 @@ def run(args: argparse.Namespace) -> None:
     corpus, corpus_name = read_corpus(args, tokenizers[0], checkpoints[0].config.vocab_size)
     loaded = [(name, load(checkpoint, None)) for name, checkpoint in zip(names, checkpoints, strict=True)]
     views = Views(sides_of(loaded), tokenizers[0], corpus, corpus_name)
+    if args.export is not None:
+        return write_export(views, Path(args.export))
     try:
         server = Server(views, args.port)
     except OSError as error:
@@ -95,6 +104,15 @@ def run(args: argparse.Namespace) -> None:
             server.stopping = True
 
 
+def write_export(views: Any, path: Path) -> None:
+    from ..explore.export import export
+
+    page = export(views).encode()
+    with StagedFiles(path.parent) as files:
+        files.open(path.name).write(page)
+    note(f"{path}: {len(page) / 1e6:.1f} MB; it opens from disk, and on any web server")
+
+
 def read_corpus(args: argparse.Namespace, tokenizer: Tokenizer, V: int) -> tuple[Corpus | None, str]:
     """The text to compare with, and its name. The shipped models come with the counts of their own text."""
     if args.corpus is not None:
@@ -109,12 +127,13 @@ def read_corpus(args: argparse.Namespace, tokenizer: Tokenizer, V: int) -> tuple
 
 
 def open_browser(url: str) -> bool:
-    """Open the page in a browser, in the background. False if there is none but those of a terminal."""
+    """Open the page in $BROWSER or a browser with windows, in the background. False if there is none."""
     try:
         browser = webbrowser.get()
     except webbrowser.Error:
         return False
-    if type(browser) is webbrowser.GenericBrowser and sys.platform != "win32":  # lynx, w3m, ...
+    is_text = type(browser) is webbrowser.GenericBrowser and sys.platform != "win32"  # lynx, w3m, ...
+    if is_text and not os.environ.get("BROWSER"):  # the reader's own choice is never refused
         return False
     threading.Thread(target=browser.open, args=(url,), daemon=True).start()
     return True
