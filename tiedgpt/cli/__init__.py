@@ -48,7 +48,7 @@ OTHER_NAMES = {
 HELP = """\
 usage: tiedgpt [-h] [--version] COMMAND ...
 
-GPT-2 in NumPy, with its output head tied to the token embedding or not.
+GPT-2 in NumPy. Its output matrix is the token embedding, or a separate matrix.
 
 commands:
 {commands}

@@ -65,9 +65,10 @@ def run(args: argparse.Namespace) -> None:
     from ..explore.server import Server
     from ..explore.views import Views, sides_of
 
-    if len(args.models) > 2:
-        raise ArgumentError(f"expected one or two models, got {len(args.models)}")
-    names = args.models or list(SHIPPED)
+    names, export, port, browser = args.models or list(SHIPPED), args.export, args.port, not args.no_browser
+    text, allow_special = args.corpus, args.allow_special
+    if len(names) > 2:
+        raise ArgumentError(f"expected one or two models, got {len(names)}")
     paths = [find(name)[1] for name in names]
     checkpoints = [open_checkpoint(path) for path in paths]
     tokenizers = [read_tokenizer(path) for path in paths]
@@ -79,23 +80,24 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(
             f"{names[0]} and {names[1]} have different vocabularies; explore shows both on the same tokens"
         )
-    corpus, corpus_name = read_corpus(args, tokenizers[0], checkpoints[0].config.vocab_size)
+    V = checkpoints[0].config.vocab_size
+    corpus, corpus_name = read_corpus(text, allow_special, tokenizers[0], V)
     loaded = [(name, load(checkpoint, None)) for name, checkpoint in zip(names, checkpoints, strict=True)]
     views = Views(sides_of(loaded), tokenizers[0], corpus, corpus_name)
-    if args.export is not None:
-        return write_export(views, Path(args.export))
+    if export is not None:
+        return write_export(views, Path(export))
     try:
-        server = Server(views, args.port)
+        server = Server(views, port)
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
         reason = "in use" if error.errno == errno.EADDRINUSE else "not allowed for this user"
         raise ArgumentError(
-            f"port {args.port} is {reason}: choose another --port, or leave it out for any free one"
+            f"port {port} is {reason}: choose another --port, or leave it out for any free one"
         ) from error
     print(server.url, flush=True)
     note("the page is at this address, for this machine only; Ctrl-C stops the server")
-    if not args.no_browser and not open_browser(server.url_once):
+    if browser and not open_browser(server.url_once):
         note("found no browser here: open the address above in one")
     with server:
         try:
@@ -113,11 +115,13 @@ def write_export(views: Any, path: Path) -> None:
     note(f"{path}: {len(page) / 1e6:.1f} MB; it opens from disk, and on any web server")
 
 
-def read_corpus(args: argparse.Namespace, tokenizer: Tokenizer, V: int) -> tuple[Corpus | None, str]:
+def read_corpus(
+    file: str | None, allow_special: bool, tokenizer: Tokenizer, V: int
+) -> tuple[Corpus | None, str]:
     """The text to compare with, and its name. The shipped models come with the counts of their own text."""
-    if args.corpus is not None:
-        name = source_name(args.corpus)
-        ids = encode(tokenizer, read_text(args.corpus), args.allow_special, name)
+    if file is not None:
+        name = source_name(file)
+        ids = encode(tokenizer, read_text(file), allow_special, name)
         return Corpus.of(ids, V), Path(name).name
     shipped = read_tokenizer(find_model(SHIPPED[0]))
     counts = [path for root in weight_folders() if (path := root / "shakespeare-bigrams.npz").is_file()]

@@ -12,7 +12,7 @@ from .terminal import fill, print_reports, print_table, read_prompt, spelled
 
 ABOUT = """\
 Show the next token that each layer predicts, after each token of a prompt (the logit lens): apply the final \
-layer norm and the output head to the residual stream after the embedding and after each block."""
+layer norm and the output matrix to the residual stream after the embedding and after each block."""
 
 EXAMPLES = """\
   tiedgpt lens "The capital of France is"
