@@ -881,6 +881,7 @@ WARM_UP = 3  # steps before the first that is timed
 
 class TiedGPTTraining:
     def __init__(self, training: Training) -> None:
+        import_module("tiedgpt.fast").tune()  # before NumPy is imported, as the command line does
         np, tiedgpt = import_module("numpy"), import_module("tiedgpt")
         loop = import_module("tiedgpt.training.loop")
         t = self.training = training

@@ -206,9 +206,7 @@ class Trainer:
     ) -> "Trainer":
         """The trainer that was saved in a directory; give it the same texts again.
 
-        `steps` is a new total number of steps; the learning rates from here on depend on it. With
-        `only="head"`, losses are the same to the bit if the other parameters were loaded from a file: they
-        then have the same memory layout.
+        `steps` is a new total number of steps; the learning rates from here on depend on it.
         """
         finish_saves(directory)
         path = directory / STATE
