@@ -275,8 +275,8 @@ class Processes:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        # explore runs until it is stopped, and documents keeps what a killed run has done: tests/test_explore.py
-        # and tests/test_shards.py attack them.
+        # explore runs until it is stopped, and documents keeps what a killed run has done: their own tests
+        # attack them.
         elsewhere = {"explore", "documents"}
         assert {*cli.MODULES} - elsewhere == {*COMMANDS} - {"save"}, "a command that is not attacked"
         write_models(place)
