@@ -119,6 +119,22 @@ def test_an_interrupt_while_waiting_leaves_the_next_calls_right(monkeypatch):
         release.clear()
 
 
+@pytest.mark.parametrize("interrupted", ["entering", "leaving"])
+def test_an_interrupt_while_the_thread_count_is_set_leaves_it_as_it_was(monkeypatch, interrupted):
+    counts = [2]
+
+    def set_count(n):
+        counts.append(n)
+        if len(counts) == {"entering": 2, "leaving": 3}[interrupted]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(blas, "openblas", lambda: (lambda: counts[-1], set_count))
+    with pytest.raises(KeyboardInterrupt), blas.one_blas_thread():
+        assert blas.is_limited()
+    assert counts[-1] == blas.blas_threads() == 2
+    assert not blas.is_limited()
+
+
 def test_the_callers_errstate_holds_in_both_threads():
     seen = []
     with np.errstate(over="raise"):
@@ -130,13 +146,27 @@ def test_the_callers_errstate_holds_in_both_threads():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-def test_a_forked_process_has_a_second_thread_of_its_own():
+def test_a_forked_process_has_threads_of_its_own():
+    """Although another thread of its parent has limited BLAS to one."""
     x, weight = case(3, 100, 200)
-    expected = product(x, weight)
+    expected, count = product(x, weight), blas.blas_threads()
+    entered, leave = threading.Event(), threading.Event()
+
+    def limit():
+        with blas.one_blas_thread():
+            entered.set()
+            leave.wait(5)
+
+    thread = threading.Thread(target=limit)
+    thread.start()
+    assert entered.wait(5)
     pid = os.fork()
     if pid == 0:
         try:
-            os._exit(0 if np.array_equal(product(x, weight), expected) else 1)
+            same = not blas.is_limited() and blas.blas_threads() == count
+            os._exit(0 if same and np.array_equal(product(x, weight), expected) else 1)
         finally:
             os._exit(2)
+    leave.set()
+    thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

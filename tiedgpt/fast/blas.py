@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 _lock = Lock()
-_saved: list[int] = []  # BLAS's thread count before the first one_blas_thread, once per active context
+# Each active one_blas_thread -> BLAS's thread count before the first of them.
+_saved: dict[object, int] = {}
 
 
 @cache
@@ -53,7 +54,7 @@ def blas_threads() -> int | None:
     if blas is None:
         return None
     with _lock:
-        return _saved[0] if _saved else blas[0]()
+        return next(iter(_saved.values())) if _saved else blas[0]()
 
 
 @contextmanager
@@ -67,16 +68,25 @@ def one_blas_thread() -> Iterator[None]:
         yield
         return
     get, set_ = blas
-    with _lock:
-        _saved.append(_saved[0] if _saved else get())
-        set_(1)
+    context = object()
+
+    def end() -> None:
+        with _lock:
+            if len(_saved) == 1 and context in _saved:
+                set_(_saved[context])
+            _saved.pop(context, None)
+
     try:
+        with _lock:
+            _saved[context] = next(iter(_saved.values())) if _saved else get()
+            set_(1)
         yield
     finally:
-        with _lock:
-            before = _saved.pop()
-            if not _saved:
-                set_(before)
+        try:
+            end()
+        except KeyboardInterrupt:  # in the middle of `end`, which can be repeated
+            end()
+            raise
 
 
 @cache
@@ -95,9 +105,12 @@ def is_limited() -> bool:
 
 
 def _after_fork() -> None:
-    """In a forked process no other thread holds the lock."""
+    """In a forked process no other thread holds the lock or is inside one_blas_thread."""
     global _lock
     _lock = Lock()
+    if _saved and (blas := openblas()) is not None:
+        blas[1](next(iter(_saved.values())))
+    _saved.clear()
 
 
 if hasattr(os, "register_at_fork"):
