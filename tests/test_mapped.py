@@ -106,6 +106,19 @@ def test_a_file_that_is_replaced_before_it_is_mapped_is_an_error(saved):
         checkpoint.load()
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_file_that_is_replaced_while_it_is_read_is_an_error(saved, when):
+    """Otherwise the model would be a mixture of two, and nobody would notice."""
+    model, file = saved
+    new = random_model(model.config.with_head("untied"), seed=1)
+    checkpoint = open_checkpoint(file)
+    if when == "before":
+        tiedgpt.save_model(new, None, file.parent)
+    replace = (lambda _: tiedgpt.save_model(new, None, file.parent)) if when == "meanwhile" else None
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: was replaced while it was loaded"):
+        checkpoint.load(progress=replace, copy=True)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_processes_share_the_pages(tmp_path):
     """Pages that it reads but shares do not count as its own."""

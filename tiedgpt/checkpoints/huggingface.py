@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,12 @@ class Checkpoint:
     path: Path
     config: Config  # with the head of config.json
     tensors: dict[str, Tensor]
+    states: dict[Path, Any] = field(init=False)  # of the files of the tensors, when they were checked
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "states", {tensor.file: _state(tensor.file) for tensor in self.tensors.values()}
+        )
 
     @property
     def has_own_unembedding(self) -> bool:
@@ -62,10 +68,12 @@ class Checkpoint:
         """
         files = {} if copy or os.name == "nt" else self._map_files()  # Windows replaces no mapped file
 
+        def is_mapped(tensor: Tensor) -> bool:
+            return tensor.can_be_mapped and tensor.file in files
+
         def values(name: str) -> np.ndarray:
             tensor = self.tensors[name]
-            mapped = tensor.can_be_mapped and tensor.file in files
-            return tensor.view(files[tensor.file]) if mapped else tensor.read()
+            return tensor.view(files[tensor.file]) if is_mapped(tensor) else tensor.read()
 
         if head is None:
             if not self.config.tied and not self.has_own_unembedding:
@@ -98,6 +106,9 @@ class Checkpoint:
                     progress(array.nbytes)
         finally:
             pool.shutdown(cancel_futures=True)  # after Ctrl-C, tensors not begun are not read
+        for tensor in self.tensors.values():
+            if not is_mapped(tensor) and _state(tensor.file) != self.states[tensor.file]:
+                raise safetensors.replaced(tensor.file)
         model = GPT2(config, parameters)
         return model.untie("copy") if copied else model
 
@@ -108,6 +119,15 @@ class Checkpoint:
             if tensor.can_be_mapped:
                 tensors.setdefault(tensor.file, []).append(tensor)
         return {file: safetensors.map_file(file, inside) for file, inside in tensors.items()}
+
+
+def _state(file: Path) -> tuple[int, int]:
+    """What changes when a file does."""
+    try:
+        status = os.stat(file)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
+    return status.st_size, status.st_mtime_ns
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

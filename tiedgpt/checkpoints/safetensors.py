@@ -118,8 +118,12 @@ def map_file(path: Path, tensors: Iterable[Tensor]) -> mmap.mmap:
         raise CheckpointError(f"{path}: cannot be mapped: {error}") from error
     found = read_header(path)
     if any(found.get(tensor.name) != tensor for tensor in tensors):
-        raise CheckpointError(f"{path}: was replaced while it was loaded; load it again")
+        raise replaced(path)
     return memory
+
+
+def replaced(path: Path) -> CheckpointError:
+    return CheckpointError(f"{path}: was replaced while it was loaded; load it again")
 
 
 def read_header(path: Path) -> dict[str, Tensor]:

@@ -86,7 +86,8 @@ def check_loss(model: GPT2, source: str) -> None:
     """Raise ArgumentError if the model predicts otherwise without its W_U. Measured on text of its own."""
     if np.array_equal(model.W_U, model.W_E.T):
         return
-    first = model.config.bos_token_id or 0
+    bos = model.config.bos_token_id
+    first = 0 if bos is None or bos >= model.config.vocab_size else bos
     text = [first, *generate(model, [first], MEASURED, seed=0)]
     found = losses(model, np.array(text))
     effect = (
