@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import dataclasses
 import io
 import json
 import math
@@ -161,9 +162,15 @@ def test_untie_and_tie(run, checkpoint, tmp_path):
     assert tiedgpt.load_tokenizer(tied).encode("ab") == tiedgpt.load_tokenizer(checkpoint).encode("ab")
 
 
-def test_tie_refuses_to_drop_a_trained_matrix(run, tmp_path):
+@pytest.mark.parametrize("first", ["its own", "of GPT-2"])
+def test_tie_refuses_to_drop_a_trained_matrix(run, tmp_path, tmp_path_factory, first):
     """It says what that does to the loss; --force does it."""
     source, tied = "shakespeare-untied", str(tmp_path / "tied")
+    if first == "of GPT-2":  # a bos_token_id that many small models have, outside their vocabulary
+        model, tokenizer = tiedgpt.load_model(source), tiedgpt.load_tokenizer(source)
+        source = str(tmp_path_factory.mktemp("source"))
+        config = dataclasses.replace(model.config, bos_token_id=50256)
+        tiedgpt.save_model(tiedgpt.GPT2(config, model.parameters), tokenizer, source)
     result = run("tie", source, tied)
     assert_one_error_line(result, f"the W_U of {source} is not wte.T: the loss of 64 tokens that the model")
     own, swapped = map(
