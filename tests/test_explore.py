@@ -792,17 +792,13 @@ def test_opening_a_browser(monkeypatch, kind, chosen, opens):
 def test_the_shipped_counts_and_a_given_corpus(tmp_path):
     from tiedgpt.cli.explore import read_corpus
 
-    class Args:
-        corpus, allow_special = None, False
-
     shipped = tiedgpt.load_tokenizer("shakespeare-tied")
-    corpus, name = read_corpus(Args, shipped, 1024)
+    corpus, name = read_corpus(None, False, shipped, 1024)
     assert corpus.count(shipped.encode("My")[0], shipped.encode(" lord")[0]) > 50
     assert name
-    assert read_corpus(Args, Tokenizer([]), 257) == (None, "")
-    Args.corpus = str(tmp_path / "text.txt")
-    Path(Args.corpus).write_text(TEXT, encoding="utf-8")
-    corpus, name = read_corpus(Args, Tokenizer([]), 257)
+    assert read_corpus(None, False, Tokenizer([]), 257) == (None, "")
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    corpus, name = read_corpus(str(tmp_path / "text.txt"), False, Tokenizer([]), 257)
     assert (corpus.ids.tolist(), name) == (IDS, "text.txt")
 
 

@@ -396,7 +396,11 @@ def test_an_edit_cannot_change_what_the_tape_recorded(model):
             r"'attn\.7\.out' is no activation of this model; the nearest",
         ),
         ({"mlp.0.out": 3}, r"the edit of mlp\.0\.out must be a function, got 3"),
-        ({"mlp.0.out": lambda _: "x"}, r"the edit of mlp\.0\.out returned no array of numbers: "),
+        (
+            {"mlp.0.out": lambda _: "1.0"},
+            r"the edit of mlp\.0\.out returned no real numbers, but '1\.0'",
+        ),
+        ({"mlp.0.out": lambda x: x + 1j}, r"returned no real numbers, but array"),
         (["mlp.0.out"], r"edit must map names of activations to functions, got \['mlp\.0\.out'\]"),
         ({"mlp.0.out": lambda x: x[0]}, r"the edit of mlp\.0\.out returned shape .*; expected"),
     ],

@@ -50,7 +50,7 @@ def write_gradients(
     gradients: Parameters,
     rng: np.random.Generator | None = None,
 ) -> float:
-    """As loss_and_gradients, for a part of a batch of `total` tokens; losses and gradients of parts add up.
+    """As loss_and_gradients, for a part of a batch of `total` tokens: the parts add up to the batch.
 
     `targets` and `ids` are [B, T] and are not checked. The gradients are written into the arrays of
     `gradients`. `rng` is for the dropout of the config; without it there is none.

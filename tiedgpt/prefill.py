@@ -76,7 +76,7 @@ class CachePiece(KVCache):
 def in_pieces(forward: Forward, progress: Callable[[int], Any] | None = None) -> Forward:
     """`forward`, in pieces if there are many tokens. With a tape or edits it is one call.
 
-    There are many if a sequence has more than PIECE_TOKENS, or all together have MIN_TOKENS for each thread.
+    Many means more than PIECE_TOKENS in a sequence, or MIN_TOKENS for each thread in the whole batch.
     While threads read, BLAS uses one thread in the whole process. `progress` gets the length of each piece.
     """
 

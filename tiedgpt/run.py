@@ -53,11 +53,13 @@ def activation_shapes(config: Config) -> dict[str, str]:
 
 def edited(x: np.ndarray, edit: Callable[[np.ndarray], Any], name: str) -> np.ndarray:
     """edit(x), with x's shape and dtype. It gets a copy, so it cannot change x."""
-    new = edit(x.copy())
     try:
-        new = np.array(new, x.dtype)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"the edit of {name} returned no array of numbers: {error}") from error
+        returned = np.asarray(new := edit(x.copy()))
+    except ValueError as error:  # lists of unequal lengths
+        raise ArgumentError(f"the edit of {name} returned no array: {error}") from error
+    if returned.dtype.kind not in "fiub":
+        raise ArgumentError(f"the edit of {name} returned no real numbers, but {short_repr(new)}")
+    new = np.array(returned, x.dtype)
     if new.shape != x.shape:
         raise ArgumentError(f"the edit of {name} returned shape {new.shape}; expected {x.shape}")
     return new
@@ -82,7 +84,7 @@ class KVCache:
     def write(
         self, layer: int, start: int | np.ndarray, k: np.ndarray, v: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:  # [B, H, T, K] twice -> [B, H, S, K] twice
-        """Store a layer's keys and values from position `start` on; return those of all positions so far."""
+        """Store a layer's keys and values from position `start` on; return those from 0 to the new end."""
         T = k.shape[2]
         if isinstance(start, np.ndarray):
             end = int(start.max()) + T

@@ -21,7 +21,7 @@ MIN_INPUTS = 32  # smaller blocks take longer than packing
 def most_rows() -> int:
     """The most rows for which a grid takes less time than packing, as measured on two cores.
 
-    1 with kernels that pack, and if BLAS has more than MAX_THREADS threads: two would leave most cores idle.
+    It is 1 if the kernels pack, and 1 if BLAS has more than MAX_THREADS threads, because a grid uses two.
     """
     n = blas.blas_threads()
     return 32 if n is not None and n <= threads.MAX_THREADS and blas.has_small_kernels() else 1

@@ -70,7 +70,10 @@ if hasattr(os, "register_at_fork"):  # a forked process has only the thread that
 
 
 def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> None:
-    """Call both, at the same time unless another call does so. BLAS then uses one thread for each."""
+    """Call both at the same time, with one BLAS thread for each.
+
+    One after the other if another call uses the second thread.
+    """
     if not blas.is_limited() and reading_threads() > 1:
         helper = _second_thread()
         if helper.free.acquire(blocking=False):
