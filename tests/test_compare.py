@@ -21,7 +21,8 @@ from tiedgpt.comparison.compare import Row, compare, forward, row_of
 from tiedgpt.comparison.conventions import from_state_dict
 from tiedgpt.comparison.mistakes import MISTAKES, kind_of
 from tiedgpt.errors import ArgumentError
-from tiedgpt.ops import layer_norm, linear, softmax
+from tiedgpt.model import split_heads
+from tiedgpt.ops import linear, softmax
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
 SOURCE = Path(__file__).with_name("other_gpt2.py").read_text(encoding="utf-8")
@@ -373,8 +374,10 @@ def test_an_edit_that_makes_no_mistake_changes_nothing(change):
     ids = some_ids(model)
     right = tape_of(model, ids)
     act = ACTIVATIONS[model.config.activation_function].forward
-    edits = mistakes.norms(layer_norm) | mistakes.linears(linear) | mistakes.splits("3HK")
-    edits |= mistakes.scaled(lambda D, K, right, layer: right) | mistakes.embedded(lambda at: at.ids)
+    edits = mistakes.norms(mistakes.other_norm) | mistakes.linears(linear)
+    edits |= mistakes.qkv(lambda qkv, bias, H: split_heads(qkv, H))
+    edits |= mistakes.embedding(lambda ids, n, eos: (ids, n))
+    edits |= mistakes.scaled(lambda D, K, right, layer: right)
     edits |= mistakes.activation(act) | mistakes.pattern(lambda x: softmax(mistakes.hide(x, 1)))
     again = forward(model, ids, {}, {name: edits[kind_of(name)] for name in right if kind_of(name) in edits})
     for name, expected in right.items():
