@@ -151,8 +151,8 @@ def gelu(mine: Mine) -> None:
 
 def norms(mine: Mine) -> None:
     def norm(at: Place) -> Array:
-        x, weight, bias = at.inputs()
-        return mine.call("layer_norm", x[0].shape, x[0], weight, bias, TINY.layer_norm_epsilon)
+        x, *parameters = at.inputs()
+        return mine.call("layer_norm", x[0].shape, x[0], *parameters)
 
     kinds = ("attn.N.in", "mlp.N.in", "final")
     check_activations("layer_norm", read_only_model(), dict.fromkeys(kinds, norm))

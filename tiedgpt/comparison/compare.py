@@ -230,9 +230,7 @@ class Comparison:
         self.ids = ids
         ours = forward(self.narrow, ids, {}, {})
         self.names = list(ours)
-        self.theirs = our_activations(
-            activations, {name: x.shape for name, x in ours.items()}, model.config.n_head
-        )
+        self.theirs = our_activations(activations, ours, model.config)
 
     def rows(self, given: Tape, edits: Edits) -> list[Row]:
         """Theirs against ours with edits, computed from what is given."""

@@ -121,23 +121,23 @@ def renamed(values: Mapping[Any, Any], what: str) -> Iterator[tuple[str, Any, Ar
             yield from ((ours.replace(".N", f".{number}"), name, part) for number, part in layers)
 
 
-def our_activations(values: Mapping[Any, Any], shapes: dict[str, tuple[int, ...]], H: int) -> Parameters:
-    """Their activations as a tape has them: `shapes` are the tape's, in the order of the forward pass.
+def our_activations(values: Mapping[Any, Any], tape: Parameters, config: Config) -> Parameters:
+    """Their activations in the layouts of `tape`, and in its order: that of the forward pass.
 
-    Of several arrays for one activation, the last counts: a hook sees it last before it is read.
+    Of several arrays for one activation, the last counts: of hooks, the last one is nearest to its reader.
     """
-    B, T, D = shapes["embed"]
+    (B, T, D), H = tape["embed"].shape, config.n_head
     arrays: Parameters = {}
     for name, theirs, array in renamed(values, "activation"):
-        if name not in shapes:
-            last = max(int(ours.split(".")[1]) for ours in shapes if ours.startswith("resid_pre"))
-            raise ArgumentError(f"{name} was given, but the model's layers are 0 to {last}")
+        if name not in tape:
+            raise ArgumentError(f"{name} was given, but the model's layers are 0 to {config.n_layer - 1}")
+        shape = tape[name].shape
         by_token = name.endswith((".q", ".k", ".v", ".heads")) and name != theirs
-        layouts = [(B, T, H, D // H), (B, T, D)] if by_token else [shapes[name]]
+        layouts = [(B, T, H, D // H), (B, T, D)] if by_token else [shape]
         if not any(array.shape in (layout, layout[B == 1 :]) for layout in layouts):
             raise shape_error(name, array.shape, layouts[0])
-        arrays[name] = array.reshape(B, T, H, -1).swapaxes(1, 2) if by_token else array.reshape(shapes[name])
-    return {name: arrays[name] for name in shapes if name in arrays}
+        arrays[name] = array.reshape(B, T, H, -1).swapaxes(1, 2) if by_token else array.reshape(shape)
+    return {name: arrays[name] for name in tape if name in arrays}
 
 
 def our_parameters(values: Mapping[Any, Any]) -> Parameters:

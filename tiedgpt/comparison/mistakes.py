@@ -51,11 +51,12 @@ class Place:
         name = name.replace(".N", f".{self.layer}")
         return self.model.parameters[name] if name in self.model.parameters else self.tape[name]
 
-    def inputs(self) -> list[Array]:
-        """x, or x, weight and bias, from which this is computed: see INPUTS."""
+    def inputs(self) -> list[Any]:
+        """x; for a linear layer x, weight and bias; for a layer norm x, weight, bias and eps. See INPUTS."""
         source, layer = INPUTS[kind_of(self.name)]
         x = merge_heads(self[source]) if source == "attn.N.heads" else self[source]
-        return [x, *(self[f"{layer}.{name}"] for name in ("weight", "bias") if layer)]
+        eps = [self.model.config.layer_norm_epsilon] if "ln_" in layer else []
+        return [x, *(self[f"{layer}.{name}"] for name in ("weight", "bias") if layer), *eps]
 
     def norm(self, x: str | Array, ln: str) -> Array:
         """A layer norm of this block; x may be a name."""
@@ -82,12 +83,7 @@ def each(kinds: Iterable[str], wrong: Callable[..., Array], **how: Any) -> Edits
     return dict.fromkeys(kinds, lambda at: wrong(*at.inputs(), **how))
 
 
-def norms(wrong: Callable[..., Array], **how: Any) -> Edits:
-    """Each layer norm computed by wrong(x, weight, bias, eps)."""
-    kinds = ("attn.N.in", "mlp.N.in", "final")
-    return dict.fromkeys(kinds, lambda at: wrong(*at.inputs(), at.model.config.layer_norm_epsilon, **how))
-
-
+norms = partial(each, ("attn.N.in", "mlp.N.in", "final"))
 linears = partial(each, ("attn.N.qkv", "attn.N.out", "mlp.N.pre", "mlp.N.out"))
 activation = partial(each, ["mlp.N.post"])
 pattern = partial(each, ["attn.N.pattern"])
