@@ -13,7 +13,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -21,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from tiedgpt import GPT2, compare
+from tiedgpt.comparison.compare import forward
 from tiedgpt.comparison.conventions import shape_error
-from tiedgpt.comparison.mistakes import kind_of
+from tiedgpt.comparison.mistakes import Place, kind_of
 from tiedgpt.errors import one_line, short_repr
 from tiedgpt.inference.sampling import Sampling
 from tiedgpt.model import hide_future, linear, merge_heads
 from tiedgpt.ops import cross_entropy, layer_norm_backward, softmax
-from tiedgpt.run import BLOCK_SHAPES, Tape, activation_shapes
+from tiedgpt.run import BLOCK_SHAPES, activation_shapes
 from tiedgpt.testing import TINY, random_model
 
 Array = np.ndarray
@@ -35,7 +35,7 @@ PAGE = Path(__file__).with_name("exercises.md")
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(TINY.vocab_size, size=(1, 21))
 NONE = "this is none of the known mistakes"
-Compute = Callable[[Tape, int], Array]  # the tape and a layer -> an activation [T, ...] of that layer
+Compute = Callable[[Place], Array]  # what is before an activation -> the activation [T, ...]
 PIECES = (7, 1, 1, 6, 1, 5)  # the lengths of the texts that come one after the other in exercise 9
 
 
@@ -112,15 +112,8 @@ def check_activations(
     `theirs` computes kinds of activations from those before them. Kinds between `source`, which the function
     reads, and its result are hidden. The function's result has `ndim` axes, the last ones of the activation.
     """
-    tape: Tape = {}
-    edits = {
-        key: partial(lambda N, compute, _: compute(tape, N)[None], layer_of(key), theirs[kind_of(key)])
-        for key in activation_shapes(model.config)
-        if kind_of(key) in theirs
-    }
-    model(IDS, tape=tape, edit=edits)
-    if "logits" in theirs:
-        tape["logits"] = theirs["logits"](tape, 0)[None]
+    names = [name for name in activation_shapes(model.config) if kind_of(name) in theirs]
+    tape = forward(model, IDS, {}, dict.fromkeys(names, lambda at: theirs[kind_of(at.name)](at)[None]))
     kinds = list(BLOCK_SHAPES)
     hidden = kinds[kinds.index(source) + 1 : kinds.index(min(theirs))] if source else ()
     report = compare(model, {key: x for key, x in tape.items() if kind_of(key) not in hidden}, IDS)
@@ -129,10 +122,6 @@ def check_activations(
         said = (sentence.partition(": ")[2] for sentence in report.diagnosis)
         said = (re.sub(r", (in every layer|everywhere)$", "", sentence) for sentence in said)
         raise Wrong("\n".join([*lines, *dict.fromkeys(said)]))
-
-
-def layer_of(name: str) -> int:
-    return next((int(part) for part in name.split(".") if part.isdigit()), TINY.n_layer - 1)
 
 
 def same(a: Array, b: Array, tolerance: float) -> Array:
@@ -153,34 +142,25 @@ def check_numbers(name: str, result: Array, right: Array, mistakes: dict[str, An
 
 
 def gelu(mine: Mine) -> None:
-    def post(tape: Tape, N: int) -> Array:
-        pre = tape[f"mlp.{N}.pre"][0]
+    def post(at: Place) -> Array:
+        pre = at["mlp.N.pre"][0]
         return mine.call("gelu", pre.shape, pre)
 
     check_activations("gelu", read_only_model(), {"mlp.N.post": post})
 
 
 def norms(mine: Mine) -> None:
-    model = read_only_model()
+    def norm(at: Place) -> Array:
+        x, *parameters = at.inputs()
+        return mine.call("layer_norm", x[0].shape, x[0], *parameters)
 
-    def norm(source: str, ln: str, tape: Tape, N: int) -> Array:
-        x, (weight, bias) = (
-            tape[source.replace("N", str(N))][0],
-            (model.parameters[f"{ln.replace('N', str(N))}.{name}"] for name in ("weight", "bias")),
-        )
-        return mine.call("layer_norm", x.shape, x, weight, bias, TINY.layer_norm_epsilon)
-
-    theirs: dict[str, Compute] = {
-        "attn.N.in": partial(norm, "resid_pre.N", "h.N.ln_1"),
-        "mlp.N.in": partial(norm, "resid_mid.N", "h.N.ln_2"),
-        "final": partial(norm, "resid_post.N", "ln_f"),
-    }
-    check_activations("layer_norm", model, theirs)
+    kinds = ("attn.N.in", "mlp.N.in", "final")
+    check_activations("layer_norm", read_only_model(), dict.fromkeys(kinds, norm))
 
 
 def softmax_and_loss(mine: Mine) -> None:
-    def pattern(tape: Tape, N: int) -> Array:
-        scores = hide_future(tape[f"attn.{N}.scores"].copy(), 0)[0]
+    def pattern(at: Place) -> Array:
+        scores = hide_future(at["attn.N.scores"].copy(), 0)[0]
         return mine.call("softmax", scores.shape, scores)
 
     large = np.array([[1000.0, 999.0, -np.inf], [-1000.0, -1000.0, -1001.0]])
@@ -208,8 +188,8 @@ def one_head(mine: Mine) -> None:
     model = read_only_model()
     D, H, K = TINY.n_embd, TINY.n_head, TINY.head_width
 
-    def heads(tape: Tape, N: int) -> Array:
-        x, c_attn = tape[f"attn.{N}.in"][0], model.tree["h"][N]["attn"]["c_attn"]
+    def heads(at: Place) -> Array:
+        x, c_attn = at["attn.N.in"][0], model.tree["h"][at.layer]["attn"]["c_attn"]
         weight, bias = c_attn["weight"].reshape(D, 3, H, K), c_attn["bias"].reshape(3, H, K)
         parts = ([part for n in range(3) for part in (weight[:, n, h], bias[n, h])] for h in range(H))
         return np.stack([mine.call("head", (len(x), K), x, *part) for part in parts])
@@ -220,8 +200,8 @@ def one_head(mine: Mine) -> None:
 def all_heads(mine: Mine) -> None:
     model = read_only_model()
 
-    def out(tape: Tape, N: int) -> Array:
-        x, attn = tape[f"attn.{N}.in"][0], model.tree["h"][N]["attn"]
+    def out(at: Place) -> Array:
+        x, attn = at["attn.N.in"][0], model.tree["h"][at.layer]["attn"]
         return mine.call("attention", x.shape, x, attn["c_attn"], attn["c_proj"], TINY.n_head)
 
     check_activations("attention", model, {"attn.N.out": out}, "attn.N.in")
@@ -230,8 +210,8 @@ def all_heads(mine: Mine) -> None:
 def the_block(mine: Mine) -> None:
     model = read_only_model()
 
-    def post(tape: Tape, N: int) -> Array:
-        resid, block = tape[f"resid_pre.{N}"][0], model.tree["h"][N]
+    def post(at: Place) -> Array:
+        resid, block = at["resid_pre.N"][0], model.tree["h"][at.layer]
         rest = block, TINY.n_head, TINY.layer_norm_epsilon
         return mine.call("transformer_block", resid.shape, resid, *rest)
 
@@ -269,15 +249,15 @@ def kv_cache(mine: Mine) -> None:
         "has a mask that begins at position 0 in each piece": column <= row - starts[piece][:, None],
     }
 
-    def out(tape: Tape, N: int) -> Array:
-        x, attn = tape[f"attn.{N}.in"][0], model.tree["h"][N]["attn"]
+    def out(at: Place) -> Array:
+        x, attn = at["attn.N.in"][0], model.tree["h"][at.layer]["attn"]
         cache: dict[Any, Any] = {}
         parts = []
         for start, end in zip(starts, ends, strict=True):
             rest = attn["c_attn"], attn["c_proj"], TINY.n_head, cache
             parts.append(mine.call("cached_attention", (end - start, TINY.n_embd), x[start:end], *rest))
         result = np.concatenate(parts)
-        scores, v = tape[f"attn.{N}.scores"], tape[f"attn.{N}.v"]
+        scores, v = at["attn.N.scores"], at["attn.N.v"]
         causal, *others = (
             linear(merge_heads(softmax(np.where(seen, scores, -np.inf)) @ v), **attn["c_proj"])[0]
             for seen in (column <= row, *visible.values())
@@ -410,11 +390,6 @@ def read_page() -> dict[int, tuple[str, str]]:
     """The title and the text of each exercise."""
     parts = re.split(r"^## (\d+)\. (.*)\n", PAGE.read_text(encoding="utf-8"), flags=re.M)[1:]
     return {int(n): (title, text.strip()) for n, title, text in zip(*[iter(parts)] * 3, strict=True)}
-
-
-def frames(error: BaseException, file: str) -> list[traceback.FrameSummary]:
-    """The part of a traceback that is in the reader's file."""
-    return [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
 
 
 def main(argv: list[str] | None = None) -> int:

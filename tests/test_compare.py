@@ -21,7 +21,8 @@ from tiedgpt.comparison.compare import Row, compare, forward, row_of
 from tiedgpt.comparison.conventions import from_state_dict
 from tiedgpt.comparison.mistakes import MISTAKES, kind_of
 from tiedgpt.errors import ArgumentError
-from tiedgpt.ops import layer_norm, linear, softmax
+from tiedgpt.model import split_heads
+from tiedgpt.ops import linear, softmax
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
 SOURCE = Path(__file__).with_name("other_gpt2.py").read_text(encoding="utf-8")
@@ -373,8 +374,10 @@ def test_an_edit_that_makes_no_mistake_changes_nothing(change):
     ids = some_ids(model)
     right = tape_of(model, ids)
     act = ACTIVATIONS[model.config.activation_function].forward
-    edits = mistakes.norms(layer_norm) | mistakes.linears(linear) | mistakes.splits("3HK")
-    edits |= mistakes.scaled(lambda D, K, right, layer: right) | mistakes.embedded(lambda at: at.ids)
+    edits = mistakes.norms(mistakes.other_norm) | mistakes.linears(linear)
+    edits |= mistakes.qkv(lambda qkv, bias, H: split_heads(qkv, H))
+    edits |= mistakes.embedding(lambda ids, n, eos: (ids, n))
+    edits |= mistakes.scaled(lambda D, K, right, layer: right)
     edits |= mistakes.activation(act) | mistakes.pattern(lambda x: softmax(mistakes.hide(x, 1)))
     again = forward(model, ids, {}, {name: edits[kind_of(name)] for name in right if kind_of(name) in edits})
     for name, expected in right.items():
@@ -485,57 +488,48 @@ def test_a_random_difference_is_none_of_the_known(name):
     assert report.diagnosis == ["mlp.1.pre: this is none of the known mistakes"]
 
 
-def test_names_of_every_convention():
+MODULES = {
+    "drop": "embed", "h.N:in": "resid_pre.N", "h.N.ln_1": "attn.N.in", "h.N.attn.c_attn": "attn.N.qkv",
+    "h.N.attn:1": "attn.N.pattern", "h.N.attn.c_proj:in": "attn.N.heads", "h.N.attn": "attn.N.out",
+    "h.N.ln_2:in": "resid_mid.N", "h.N.ln_2": "mlp.N.in", "h.N.mlp.c_fc": "mlp.N.pre",
+    "h.N.mlp.act": "mlp.N.post", "h.N.mlp": "mlp.N.out", "h.N": "resid_post.N", "ln_f": "final",
+    "lm_head": "logits",
+}  # fmt: skip
+LENS = {
+    "blocks.N.hook_resid_pre": "resid_pre.N", "blocks.N.attn.hook_q": "attn.N.q",
+    "blocks.N.attn.hook_k": "attn.N.k", "blocks.N.attn.hook_v": "attn.N.v",
+    "blocks.N.attn.hook_z": "attn.N.heads", "ln_final": "final", "unembed": "logits",
+}  # fmt: skip
+LLM_C = {
+    "encoded": "embed", "ln1": "attn.N.in", "qkv": "attn.N.qkv", "att": "attn.N.pattern",
+    "atty": "attn.N.heads", "attproj": "attn.N.out", "residual2": "resid_mid.N", "ln2": "mlp.N.in",
+    "fch": "mlp.N.pre", "fch_gelu": "mlp.N.post", "fcproj": "mlp.N.out", "residual3": "resid_post.N",
+    "lnf": "final", "logits": "logits",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [MODULES, LENS, LLM_C])
+def test_names_of_every_convention(names):
     """The same arrays under transformers', TransformerLens's and llm.c's names, in their layouts."""
     model = random_model()
     ids = some_ids(model)
     tape = tape_of(model, ids)
-    config, (B, T) = model.config, ids.shape
-    joined = {
-        name: array.swapaxes(1, 2).reshape(B, T, -1) for name, array in tape.items() if name.endswith("heads")
-    }
-    modules = {
-        "transformer.drop": tape["embed"],
-        "transformer.ln_f": tape["final"],
-        "lm_head": tape["logits"],
-    }
-    llm_c = {"encoded": tape["embed"], "lnf": tape["final"], "logits": tape["logits"]}
-    lens = {"ln_final": tape["final"], "unembed": tape["logits"], "hook_embed": tape["embed"]}
-    lens["embed.hook_out"] = lens["pos_embed.hook_out"] = 2 * tape["embed"]  # accepted, not compared
-    stacked = {
-        "ln1": "attn.N.in", "qkv": "attn.N.qkv", "att": "attn.N.pattern", "attproj": "attn.N.out",
-        "residual2": "resid_mid.N", "ln2": "mlp.N.in", "fch": "mlp.N.pre", "fch_gelu": "mlp.N.post",
-        "fcproj": "mlp.N.out", "residual3": "resid_post.N",
-    }  # fmt: skip
-    layers = range(config.n_layer)
-    for name, ours in stacked.items():
-        llm_c[name] = np.stack([tape[ours.replace("N", str(layer))] for layer in layers])
-    llm_c["atty"] = np.stack([joined[f"attn.{layer}.heads"] for layer in layers])
-    for n in layers:
-        block = f"transformer.h.{n}"
-        modules |= {f"{block}:in": tape[f"resid_pre.{n}"], block: tape[f"resid_post.{n}"]}
-        modules |= {f"{block}.ln_1": tape[f"attn.{n}.in"], f"{block}.attn.c_attn": tape[f"attn.{n}.qkv"]}
-        modules |= {f"{block}.attn": tape[f"attn.{n}.out"], f"{block}.attn:1": tape[f"attn.{n}.pattern"]}
-        modules |= {
-            f"{block}.attn.c_proj:in": joined[f"attn.{n}.heads"],
-            f"{block}.mlp": tape[f"mlp.{n}.out"],
-        }
-        modules |= {f"{block}.ln_2:in": tape[f"resid_mid.{n}"], f"{block}.ln_2": tape[f"mlp.{n}.in"]}
-        modules |= {f"{block}.mlp.c_fc": tape[f"mlp.{n}.pre"], f"{block}.mlp.act": tape[f"mlp.{n}.post"]}
-        qkv = tape[f"attn.{n}.qkv"].reshape(B, T, 3, config.n_head, -1)
-        lens |= {f"blocks.{n}.attn.hook_{part}": qkv[:, :, i] for i, part in enumerate("qkv")}
-        lens |= {f"blocks.{n}.attn.hook_z": tape[f"attn.{n}.heads"].swapaxes(1, 2)}
-        lens |= {f"blocks.{n}.hook_resid_pre": tape[f"resid_pre.{n}"]}
-    for theirs, count in (
-        (tape, len(tape)),
-        (modules, len(tape) - 12),
-        (llm_c, len(tape) - 15),
-        (lens, 2 + 5 * 3),
-    ):
-        report = compare(model, theirs, ids)
-        assert report.first is None, str(report)
-        assert len(report.rows) == count
-    assert compare(model, lambda ids: model(ids), ids[0]).first is None  # a function to logits
+    given = {}
+    if names is LENS:  # accepted, not compared
+        given = dict.fromkeys(("hook_embed", "embed.hook_out", "pos_embed.hook_out"), 2 * tape["embed"])
+    for theirs, ours in names.items():
+        layers = [tape[ours.replace("N", str(n))] for n in range(model.config.n_layer)]
+        if ours[-2:] in (".q", ".k", ".v", "ds"):
+            layers = [array.swapaxes(1, 2) for array in layers]  # [B, T, H, K]
+            layers = [array if names is LENS else array.reshape(*ids.shape, -1) for array in layers]
+        if "N" in ours and names is LLM_C:
+            given[theirs] = np.stack(layers)
+        else:
+            prefix = "transformer." if names is MODULES else ""
+            given |= {prefix + theirs.replace("N", str(n)): array for n, array in enumerate(layers)}
+    report = compare(model, given, ids)
+    assert report.first is None, str(report)
+    assert len(report.rows) == sum(3 if "N" in ours else 1 for ours in names.values())
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])

@@ -31,22 +31,19 @@ def random_model(config: Config = TINY, seed: int = 0) -> GPT2:
     The same seed gives the same parameters on every machine.
     """
     rng = np.random.default_rng(seed)
-    D = config.n_embd
+    D, F = config.n_embd, config.n_inner or config.n_embd
     small = 0.02  # what is added to the residual stream: so small that epsilon matters
-    deviations = {"wte": small, "wpe": small, "lm_head": small, "c_attn": 1.5 / math.sqrt(D)}
-    deviations |= {"c_fc": 1.5 / math.sqrt(D), "attn.c_proj": small / math.sqrt(D)}
-    deviations |= {"mlp.c_proj": 3 * small / math.sqrt(config.n_inner or D)}
+    large = 12 / small / math.sqrt(D)  # of ln_f: the standard deviation of the logits is about 15
+    scales = {  # of the first part that is in a name: mean and standard deviation
+        "ln_f.weight": (1.3 * large, 0.4 * large), "ln_f.bias": (0, 0.4 * large),
+        "c_proj.bias": (0, small / 2), "bias": (0, 0.4), "ln_": (1.3, 0.4),
+        "attn.c_proj": (0, small / math.sqrt(D)), "mlp.c_proj": (0, 3 * small / math.sqrt(F)),
+        "c_": (0, 1.5 / math.sqrt(D)), "w": (0, small),
+    }  # fmt: skip
     parameters = {}
     for name, shape in parameter_shapes(config).items():
-        x = rng.standard_normal(shape, np.float32)
-        if name.endswith("bias"):
-            x *= np.float32(small / 2 if "c_proj" in name else 0.4)
-        elif "ln_" in name:
-            x = np.float32(0.4) * x + np.float32(1.3)
-        else:
-            x *= np.float32(next(std for part, std in deviations.items() if part in name))
-        # ln_f makes the logits large: their standard deviation is about 15.
-        parameters[name] = x * np.float32(12 / small / math.sqrt(D)) if "ln_f" in name else x
+        mean, deviation = next(scale for part, scale in scales.items() if part in name)
+        parameters[name] = np.float32(mean) + np.float32(deviation) * rng.standard_normal(shape, np.float32)
     return GPT2(config, parameters)
 
 

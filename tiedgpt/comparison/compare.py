@@ -25,8 +25,8 @@ from ..errors import ArgumentError, short_repr
 from ..model import GPT2, Array
 from ..parameters import Parameters
 from ..run import Tape, activation_shapes
-from .conventions import find_alias, our_activations, our_parameters, shape_error
-from .mistakes import HALVES, Edits, Place, trials_in
+from .conventions import is_parameter, our_activations, our_name, our_parameters, shape_error
+from .mistakes import HALVES, Edit, Edits, Place, trials_in
 
 SLACK = 16.0
 SECONDS = 15.0  # for which mistakes are tried
@@ -89,12 +89,25 @@ def compare(
     ids = check_ids(ids, model.config)
     targets = None if targets is None else np.atleast_2d(check_targets(targets, ids, model.config))
     values = read_theirs(theirs, ids, targets)
-    gradients = {name: x for name, x in values.items() if (alias := find_alias(name)) and alias.is_parameter}
+    gradients = our_parameters({name: x for name, x in values.items() if is_parameter(our_name(name))})
     if gradients and targets is None:
         raise ArgumentError(f"{min(gradients)} is a parameter: to compare its gradient, give targets")
-    activations = {name: x for name, x in values.items() if name not in gradients}
-    comparison = Comparison(model, np.atleast_2d(ids), activations)
-    return comparison.report(our_parameters(gradients), targets, progress)
+    others = {name: x for name, x in values.items() if not is_parameter(our_name(name))}
+    comparison = Comparison(model, np.atleast_2d(ids), others)
+    rows = comparison.rows({}, {})
+    diagnosis: list[str] = []
+    note = ""
+    if any(row.first_wrong is not None for row in rows):
+        diagnosis, note = comparison.diagnose(progress)
+    else:
+        wide = (row.name for row in rows if row.error > row.tolerance / 2**24)
+        if name := next((name for name in wide if comparison.theirs[name].dtype == np.float64), ""):
+            note = f"{name} is float64 and has float32's rounding: something before it is float32"
+    not_given = len(comparison.names) - len(rows)
+    rows += comparison.gradient_rows(gradients, targets) if gradients else []
+    if not rows:
+        raise ArgumentError("there is nothing to compare: no activation of the model was given")
+    return Report(rows, diagnosis, note, not_given)
 
 
 def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, Any]:
@@ -122,33 +135,25 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
     """A torch module's activations under its modules' names; with targets, its parameters' gradients."""
     taken: dict[str, Any] = {}
 
-    def take(name: str, values: Any) -> None:
+    def take(name: str, _: Any, args: tuple[Any, ...], rest: Any) -> None:
+        """A hook. `rest` is the output, or what is beside args in the input."""
+        values = [*args, *rest.values()] if name.endswith(":in") else rest
         values = values if isinstance(values, tuple | list) else [values]
         for key, value in zip((name, f"{name}:1"), values, strict=False):
-            alias = find_alias(key)
+            ours = our_name(key)
             # What ln_2 reads is resid_mid only if the block is right; if it is not, no hook sees resid_mid.
             # TransformerLens's module `embed` is not ours: it has no positions. Nor is wte the parameter.
-            if not alias or alias.is_parameter or alias.convention == "tiedgpt" or key.endswith("ln_2:in"):
-                continue
-            if isinstance(value, torch.Tensor):
+            named = ours and not is_parameter(ours) and key.split(".")[-1] not in (ours, "ln_2:in")
+            if named and isinstance(value, torch.Tensor):
                 taken[key] = value.clone()
-
-    def take_input(name: str, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        take(f"{name}:in", [*args, *kwargs.values()])
-
-    def take_output(name: str, _: Any, args: tuple[Any, ...], output: Any) -> None:
-        take(name, output)
 
     hooks, training, kind = [], module.training, type(module).__name__
     device = next((parameter.device for parameter in module.parameters()), None)
-    batch, goal = (
-        None if array is None else torch.as_tensor(np.atleast_2d(array), dtype=torch.long, device=device)
-        for array in (ids, targets)
-    )
+    batch = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=device)
     try:
         for name, part in module.named_modules():
-            hooks.append(part.register_forward_pre_hook(partial(take_input, name), with_kwargs=True))
-            hooks.append(part.register_forward_hook(partial(take_output, name)))
+            hooks.append(part.register_forward_pre_hook(partial(take, f"{name}:in"), with_kwargs=True))
+            hooks.append(part.register_forward_hook(partial(take, name)))
         module.eval()
         with torch.set_grad_enabled(targets is not None):
             # nanoGPT computes all logits only if it gets targets.
@@ -159,13 +164,14 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
             hook.remove()
     if not taken:
         raise ArgumentError(f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp")
-    if goal is None:
+    if targets is None:
         return taken
-    logits = [x for name, x in taken.items() if (alias := find_alias(name)) and alias.ours == "logits"]
-    if not logits:
+    logits = next((x for name, x in taken.items() if our_name(name) == "logits"), None)
+    if logits is None:
         raise ArgumentError(f"{kind} has no lm_head: without logits there are no gradients")
-    loss = torch.nn.functional.cross_entropy(logits[0].flatten(0, 1), goal.flatten())
-    parameters = {n: p for n, p in module.named_parameters() if find_alias(n) and p.requires_grad}
+    goal = torch.as_tensor(targets, dtype=torch.long, device=device)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), goal.flatten())
+    parameters = {n: p for n, p in module.named_parameters() if our_name(n) and p.requires_grad}
     gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     return taken | {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
 
@@ -224,7 +230,7 @@ class Comparison:
         self.ids = ids
         ours = forward(self.narrow, ids, {}, {})
         self.names = list(ours)
-        self.theirs = our_activations(activations, {name: x.shape for name, x in ours.items()}, model.config)
+        self.theirs = our_activations(activations, ours, model.config)
 
     def rows(self, given: Tape, edits: Edits) -> list[Row]:
         """Theirs against ours with edits, computed from what is given."""
@@ -234,7 +240,7 @@ class Comparison:
     def wrong(self, given: Tape, edits: Edits) -> list[Row]:
         return [row for row in self.rows(given, edits) if row.first_wrong is not None]
 
-    def gradient_rows(self, gradients: Parameters, targets: Array) -> list[Row]:
+    def gradient_rows(self, gradients: Parameters, targets: Any) -> list[Row]:
         wide, narrow = (loss_and_gradients(m, self.ids, targets)[1] for m in (self.wide, self.narrow))
         for name, array in gradients.items():
             if name not in wide:
@@ -242,22 +248,6 @@ class Comparison:
             if array.shape != wide[name].shape:
                 raise shape_error(f"the gradient of {name}", array.shape, wide[name].shape)
         return [row_of(n, gradients[n], wide[n], narrow[n]) for n in reversed(wide) if n in gradients]
-
-    def report(self, gradients: Parameters, targets: Array | None, progress: Progress | None) -> Report:
-        rows = self.rows({}, {})
-        diagnosis: list[str] = []
-        note = ""
-        if any(row.first_wrong is not None for row in rows):
-            diagnosis, note = self.diagnose(progress)
-        else:
-            wide = (row.name for row in rows if row.error > row.tolerance / 2**24)
-            if name := next((name for name in wide if self.theirs[name].dtype == np.float64), ""):
-                note = f"{name} is float64 and has float32's rounding: something before it is float32"
-        not_given = len(self.names) - len(rows)
-        rows += self.gradient_rows(gradients, targets) if gradients and targets is not None else []
-        if not rows:
-            raise ArgumentError("there is nothing to compare: no activation of the model was given")
-        return Report(rows, diagnosis, note, not_given)
 
     def diagnose(self, progress: Progress | None) -> tuple[list[str], str]:
         """The mistakes that explain the first difference, and a note on what to do next."""
@@ -274,40 +264,38 @@ class Comparison:
         end = self.names.index(first.name)
         start = next((i + 1 for i in reversed(range(end)) if self.names[i] in given), 0)
         window = self.names[start : end + 1]  # what comes before it is given
-        stages = trials_in(window, self.names)
-        done, total, deadline = 0, sum(map(len, stages)), time.monotonic() + SECONDS
-        errors: dict[frozenset[Any], float] = {}
-        found: list[tuple[int, int, float, str, list[Row]]] = []
-        for stage, trials in enumerate(stages):
-            for sentence, edits in trials:
-                if time.monotonic() > deadline:
-                    break
-                if progress:
-                    progress(done, total)
-                done += 1
-                here = frozenset((name, edit) for name, edit in edits.items() if name in window)
-                if here not in errors:
-                    x = forward(self.narrow, self.ids, given, edits, stop=first.name)[first.name]
-                    errors[here] = distance(first.name, theirs, x).max()
-                if errors[here] > first.error / 4:  # not much nearer than without the mistake
-                    continue
-                left = self.wrong(given, edits)
-                if first.name not in [row.name for row in left]:
-                    found.append((len(left), stage, errors[here], sentence, left))
-            if any(not left for *_, left in found):
+        trials = trials_in(window, self.names)
+        deadline = time.monotonic() + SECONDS
+        errors: dict[frozenset[Edit], float] = {}
+        found: list[tuple[int, int, float, str, str]] = []
+        for done, (trial, (stage, sentence)) in enumerate(trials.items()):
+            if any(not left and before < stage for left, before, *_ in found):
                 break
+            if late := time.monotonic() > deadline:
+                break
+            if progress:
+                progress(done, len(trials))
+            here = frozenset(edit for edit in trial if edit[0] in window)
+            edits = dict(trial)
+            if here not in errors:
+                x = forward(self.narrow, self.ids, given, edits, stop=first.name)[first.name]
+                errors[here] = distance(first.name, theirs, x).max()
+            if errors[here] > first.error / 4:  # not much nearer than without the mistake
+                continue
+            left = self.wrong(given, edits)
+            if first.name not in [row.name for row in left]:
+                found.append((len(left), stage, errors[here], sentence, left[0].name if left else ""))
 
         if not found:
             says = "this is none of the known mistakes"
-            if done < total:
-                says = (
-                    f"none of the {done} trials that {SECONDS:.0f} s sufficed for explains this, of {total}"
-                )
+            if late:
+                tried = f"{done} trials that {SECONDS:.0f} s sufficed for"
+                says = f"none of the {tried} explains this, of {len(trials)}"
             return [f"{first.name}: {says}"], next_to_give(window[:-1])
-        fewest, stage, nearest, _, left = min(found, key=lambda trial: trial[:3])
+        fewest, stage, nearest, _, next_wrong = min(found)
         alike = [trial[3] for trial in found if trial[:2] == (fewest, stage) and trial[2] <= 2 * nearest]
         sentence, *others = dict.fromkeys(alike)
-        note = f"{left[0].name} differs then, too: correct this first, and compare again" if left else ""
+        note = f"{next_wrong} differs then, too: correct this first, and compare again" if next_wrong else ""
         return [sentence, *(other.replace(": yours", ": or yours") for other in others)], note
 
 

@@ -2,15 +2,15 @@
 
 N is a layer's number; an array under a name of llm.c has all layers, [L, ...]. A module's name means its
 output (`h.0.mlp`), with `:in` its input (`h.0.ln_2:in`), with `:1` its second output. TransformerLens writes
-`.hook_out` and `.hook_in`. Prefixes such as `transformer.` may be there or not. Names in the rows of "-", and
-other hooks of TransformerLens, are accepted and not compared.
+`.hook_out` and `.hook_in`. Prefixes such as `transformer.` may be there or not. Names after "-", and other
+hooks of TransformerLens, are accepted and not compared.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from itertools import permutations, product
-from typing import Any, NamedTuple
+from itertools import permutations
+from typing import Any
 
 import numpy as np
 
@@ -20,30 +20,32 @@ from ..errors import ArgumentError, short_repr
 from ..model import GPT2, Array
 from ..parameters import Parameters, parameter_shapes
 
-# Heads are [B, H, T, K] on the tape, [B, T, H, K] or [B, T, D] in TransformerLens, [B, T, D] elsewhere.
+# Our name and theirs: those of transformers and nanoGPT, of TransformerLens (blocks), and of llm.c (no dots).
+# Heads are [B, H, T, K] on the tape, [B, T, H, K] in TransformerLens, [B, T, D] elsewhere.
 # Matrices of a block are [in, out] in transformers and here, [out, in] in nanoGPT and llm.c.
 NAMES = """
-tiedgpt         transformers,nanoGPT                     TransformerLens                            llm.c
-embed           drop                                     -                                          encoded
-resid_pre.N     h.N:in                                   blocks.N{.hook_resid_pre,:in}              -
-attn.N.in       h.N.attn.c_attn:in,h.N.attn:in,h.N.ln_1  blocks.N.ln1                               ln1
-attn.N.qkv      h.N.attn.c_attn                          -                                          qkv
-attn.N.{q,k,v}  -                                        blocks.N.attn.hook_{q,k,v}                 -
-attn.N.{q,k,v}  -                                        blocks.N.attn.{q,k,v}                      -
-attn.N.scores   -                                        -                                          -
-attn.N.pattern  h.N.attn:1,h.N.attn.attn_dropout:in      blocks.N.attn.hook_pattern                 att
-attn.N.heads    h.N.attn.c_proj:in                       blocks.N.attn.{hook_z,o:in}                atty
-attn.N.out      h.N.attn,h.N.attn.c_proj                 blocks.N.{hook_attn_out,attn}              attproj
-resid_mid.N     h.N.ln_2:in                              blocks.N.hook_resid_mid                    residual2
-mlp.N.in        h.N.mlp.c_fc:in,h.N.mlp:in,h.N.ln_2      blocks.N.ln2                               ln2
-mlp.N.pre       h.N.mlp.c_fc                             blocks.N.mlp.{hook_pre,in,c_fc}            fch
-mlp.N.post      h.N.mlp.c_proj:in,h.N.mlp.{act,gelu}     blocks.N.mlp.{hook_post,out:in,c_proj:in}  fch_gelu
-mlp.N.out       h.N.mlp,h.N.mlp.c_proj                   blocks.N.{hook_mlp_out,mlp}                fcproj
-resid_post.N    h.N                                      blocks.N{.hook_resid_post,}                residual3
-final           lm_head:in,ln_f                          unembed:in,ln_final                        lnf
-logits          lm_head                                  unembed                                    logits
--  h.N.attn.{bias,masked_bias}  -  probs,losses,preatt
--  -  -  lnf_mean,lnf_rstd,ln{1,2}_mean,ln{1,2}_rstd
+embed           drop  encoded
+resid_pre.N     h.N:in  blocks.N:in blocks.N.hook_resid_pre
+attn.N.in       h.N.ln_1 h.N.attn:in h.N.attn.c_attn:in  blocks.N.ln1  ln1
+attn.N.qkv      h.N.attn.c_attn  qkv
+attn.N.q        blocks.N.attn.q blocks.N.attn.hook_q
+attn.N.k        blocks.N.attn.k blocks.N.attn.hook_k
+attn.N.v        blocks.N.attn.v blocks.N.attn.hook_v
+attn.N.scores
+attn.N.pattern  h.N.attn.attn_dropout:in h.N.attn:1  blocks.N.attn.hook_pattern  att
+attn.N.heads    h.N.attn.c_proj:in  blocks.N.attn.hook_z blocks.N.attn.o:in  atty
+attn.N.out      h.N.attn.c_proj h.N.attn  blocks.N.attn blocks.N.hook_attn_out  attproj
+resid_mid.N     h.N.ln_2:in  blocks.N.hook_resid_mid  residual2
+mlp.N.in        h.N.ln_2 h.N.mlp:in h.N.mlp.c_fc:in  blocks.N.ln2  ln2
+mlp.N.pre       h.N.mlp.c_fc  blocks.N.mlp.c_fc blocks.N.mlp.in blocks.N.mlp.hook_pre  fch
+mlp.N.post      h.N.mlp.act h.N.mlp.gelu h.N.mlp.c_proj:in  fch_gelu
+mlp.N.post      blocks.N.mlp.c_proj:in blocks.N.mlp.out:in blocks.N.mlp.hook_post
+mlp.N.out       h.N.mlp.c_proj h.N.mlp  blocks.N.mlp blocks.N.hook_mlp_out  fcproj
+resid_post.N    h.N  blocks.N blocks.N.hook_resid_post  residual3
+final           ln_f lm_head:in  ln_final unembed:in  lnf
+logits          lm_head  unembed
+-               h.N.attn.bias h.N.attn.masked_bias  probs losses preatt
+-               ln1_mean ln1_rstd ln2_mean ln2_rstd lnf_mean lnf_rstd
 """
 # llm.c's names of the parameters, in the order of parameter_shapes. The other conventions have our names.
 LLM_C = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb"
@@ -51,53 +53,27 @@ LLM_C = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw
 PREFIX = re.compile(r"^((transformer|module|_orig_mod)\.)+|_original_component\.|(?<!\bembed)\.hook_out$")
 
 
-class Alias(NamedTuple):
-    """What a name of another GPT-2 means: our name, the convention, and its place among several names."""
-
-    ours: str
-    convention: str
-    rank: int
-
-    @property
-    def is_parameter(self) -> bool:
-        return self.ours.endswith((".weight", ".bias"))
+ALIASES = {name: row.split()[0] for row in NAMES.strip().splitlines() for name in row.split()}
+PARAMETERS = [name.replace("h.0", "h.N") for name in parameter_shapes(Config(n_layer=1, tied=False))]
+ALIASES |= {name: name for name in PARAMETERS} | dict(zip(LLM_C.split(), PARAMETERS, strict=False))
 
 
-def read_names() -> dict[str, Alias]:
-    """All names and what they mean. A row with {a,b} is two rows, one with a and one with b."""
-    header, *rows = NAMES.strip().splitlines()
-    aliases: dict[str, Alias] = {}
-    for row, number in product(rows, range(3)):
-        for convention, cell in zip(header.split(), expand(row, number), strict=True):
-            for rank, name in enumerate(cell.split(",")):
-                aliases.setdefault(name, Alias(expand(row, number)[0], convention, rank))
-    parameters = [name.replace("h.0", "h.N") for name in parameter_shapes(Config(n_layer=1, tied=False))]
-    aliases |= {name: Alias(name, "tiedgpt", 0) for name in parameters}
-    aliases |= {name: Alias(ours, "llm.c", 0) for ours, name in zip(parameters, LLM_C.split(), strict=False)}
-    del aliases["-"]
-    return aliases
+def our_name(name: Any) -> str:
+    """Our name of what another GPT-2 calls `name`; "-" if it is not compared, "" if it is unknown.
 
-
-def expand(row: str, number: int) -> list[str]:
-    """The cells of a row, with this choice of each {a,b}. After the last choice comes the first again."""
-    return re.sub(r"{(.*?)}", lambda group: (x := group[1].split(","))[number % len(x)], row).split()
-
-
-ALIASES = read_names()
-
-
-def find_alias(name: Any) -> Alias | None:
-    """What a name means; None if it is not in the table.
-
-    >>> find_alias("transformer.h.11.mlp")
-    Alias(ours='mlp.11.out', convention='transformers,nanoGPT', rank=0)
+    >>> our_name("transformer.h.11.mlp")
+    'mlp.11.out'
     """
     name = re.sub(r"\.hook_in$", ":in", PREFIX.sub("", str(name)))
     number = re.search(r"(?<=\.)\d+(?=[.:]|$)", name)
     if not number:
-        return ALIASES.get(name)
-    alias = ALIASES.get(f"{name[: number.start()]}N{name[number.end() :]}")
-    return alias and alias._replace(ours=alias.ours.replace(".N", f".{number[0]}"))
+        return ALIASES.get(name, "")
+    ours = ALIASES.get(f"{name[: number.start()]}N{name[number.end() :]}", "")
+    return ours.replace(".N", f".{number[0]}")
+
+
+def is_parameter(ours: str) -> bool:
+    return ours.endswith((".weight", ".bias"))
 
 
 def unknown(name: Any, what: str) -> ArgumentError:
@@ -133,47 +109,40 @@ def shape_error(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) ->
     return ArgumentError(f"{name} has shape {shape}; expected {expected}{hint}")
 
 
-def rename(values: Mapping[Any, Any], what: str) -> dict[str, tuple[Alias, Array]]:
-    """Their arrays, one for each layer, under our names. The first of several in the table counts."""
-    found: dict[str, tuple[Alias, Array]] = {}
+def renamed(values: Mapping[Any, Any], what: str) -> Iterator[tuple[str, Any, Array]]:
+    """Our name, theirs, and the array, one for each layer."""
     for name, value in values.items():
-        alias = find_alias(name)
-        if alias is None and ".hook_" not in f".{name}":  # TransformerLens has many more hooks
+        ours = our_name(name)
+        if not ours and ".hook_" not in f".{name}":  # TransformerLens has many more hooks
             raise unknown(name, what)
-        if alias is None or alias.ours == "-":
-            continue
-        array = as_floats(value, short_repr(name))
-        layers: Iterable[Any] = enumerate(np.atleast_1d(array)) if ".N" in alias.ours else [("", array)]
-        for number, part in layers:
-            ours = alias.ours.replace(".N", f".{number}")
-            if ours not in found or alias.rank < found[ours][0].rank:
-                found[ours] = alias, part
-    return found
+        if ours.strip("-"):
+            array = as_floats(value, short_repr(name))
+            layers: Iterable[Any] = enumerate(np.atleast_1d(array)) if ".N" in ours else [("", array)]
+            yield from ((ours.replace(".N", f".{number}"), name, part) for number, part in layers)
 
 
-def our_activations(
-    values: Mapping[Any, Any], shapes: dict[str, tuple[int, ...]], config: Config
-) -> Parameters:
-    """Their activations as a tape has them: `shapes` are the tape's, in the order of the forward pass."""
-    (B, T, D), H = shapes["embed"], config.n_head
+def our_activations(values: Mapping[Any, Any], tape: Parameters, config: Config) -> Parameters:
+    """Their activations in the layouts of `tape`, and in its order: that of the forward pass.
+
+    Of several arrays for one activation, the last counts: of hooks, the last one is nearest to its reader.
+    """
+    (B, T, D), H = tape["embed"].shape, config.n_head
     arrays: Parameters = {}
-    for name, (alias, array) in rename(values, "activation").items():
-        if name not in shapes:
+    for name, theirs, array in renamed(values, "activation"):
+        if name not in tape:
             raise ArgumentError(f"{name} was given, but the model's layers are 0 to {config.n_layer - 1}")
-        by_token = name.endswith((".q", ".k", ".v", ".heads")) and alias.convention != "tiedgpt"
-        layouts = [shapes[name]]
-        if by_token:
-            layouts = [(B, T, H, D // H), (B, T, D)][alias.convention != "TransformerLens" :]
+        shape = tape[name].shape
+        by_token = name.endswith((".q", ".k", ".v", ".heads")) and name != theirs
+        layouts = [(B, T, H, D // H), (B, T, D)] if by_token else [shape]
         if not any(array.shape in (layout, layout[B == 1 :]) for layout in layouts):
             raise shape_error(name, array.shape, layouts[0])
-        array = array.reshape(B, T, H, -1).swapaxes(1, 2) if by_token else array.reshape(shapes[name])
-        arrays[name] = array
-    return {name: arrays[name] for name in shapes if name in arrays}
+        arrays[name] = array.reshape(B, T, H, -1).swapaxes(1, 2) if by_token else array.reshape(shape)
+    return {name: arrays[name] for name in tape if name in arrays}
 
 
 def our_parameters(values: Mapping[Any, Any]) -> Parameters:
     """Their parameters, or gradients of them, under our names and in our layout."""
-    arrays = {name: array for name, (_, array) in rename(values, "parameter").items()}
+    arrays = {ours: array for ours, _, array in renamed(values, "parameter")}
     # transformers and nanoGPT have the same names; the shape of c_attn tells which matrices are transposed.
     if any(x.shape[0] > x.shape[-1] for name, x in arrays.items() if name.endswith("c_attn.weight")):
         arrays = {name: x.T if name.startswith("h.") and x.ndim == 2 else x for name, x in arrays.items()}
