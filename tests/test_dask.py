@@ -244,7 +244,7 @@ def test_a_worker_with_another_version_is_an_error(runs):
         file.write("    import tiedgpt.scale.rows as rows; rows.__version__ = '0.0.9'\n")
     runs.worker()
     err = runs.finish(runs.start("--dask", "scheduler.json"), 2)
-    assert "this worker has tiedgpt 0.0.9; the run has " in err
+    assert "this worker has another tiedgpt: '0.0.9', not " in err
 
 
 @pytest.mark.parametrize(
@@ -275,9 +275,9 @@ def test_two_threads_of_a_worker_load_one_model(monkeypatch, checkpoint):
     monkeypatch.setattr(rows, "load_model", lambda *rest: loads.append(rest) or load_model(*rest))
     monkeypatch.setattr(rows, "single_thread", lambda: None)
     path = Path(checkpoint)
-    model = rows.fingerprint(rows.open_checkpoint(path), rows.read_tokenizer(path))
-    settings = {**rows.versions(), "model": model, "head": "tied", "threads": 8}
+    identity = rows.identity(rows.open_checkpoint(path), rows.read_tokenizer(path))
+    settings = {**identity, "model": checkpoint, "head": "tied", "threads": 8}
     with ThreadPoolExecutor(8) as pool:
-        jobs = list(pool.map(rows.open_job, [settings] * 8, [checkpoint] * 8))
+        jobs = list(pool.map(rows.open_job, [settings] * 8))
     assert len(loads) == 1
     assert all(job is jobs[0] for job in jobs)

@@ -394,9 +394,7 @@ def test_of_two_runs_to_one_output_one_is_refused(score, tmp_path, whole, monkey
     assert results[0][0] == 0
     assert out.read_bytes() == whole
     assert os.listdir(tmp_path) == ["out"]
-    with files.locked_file(
-        (tmp_path / "new.parts" / shards.LOCK).parent.mkdir() or tmp_path / "new.parts/.lock"
-    ):
+    with files.lock_directory(tmp_path / "new.parts"):
         assert_one_error_line(score(tmp_path / "new"), "new.parts is in use by")
 
 
@@ -496,13 +494,13 @@ def test_a_full_disk_is_an_error_and_what_was_done_is_kept(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--stride", "5"], "begun with another stride: 32, now it is 5"),
+        (["--stride", "5"], "begun with another stride: 32, not 5"),
         (["--head", "untied", "-q"], "begun with another head: 'tied'"),
         (["--allow-special"], "begun with another special"),
         (["--field", "prompt"], "begun with another field"),
-        (["--max-tokens", "5"], "begun with another max_tokens: None, now it is 5"),
+        (["--max-tokens", "5"], "begun with another max_tokens: None, not 5"),
         (["--scores-only"], "begun with another scores_only"),
-        (["--shard-size", "2K"], "begun with another shard_size: 1000, now it is 2000"),
+        (["--shard-size", "2K"], "begun with another shard_size: 1000, not 2000"),
         (["-m", "shakespeare-tied"], "begun with another model"),
     ],
 )
@@ -563,7 +561,7 @@ def test_a_process_that_outlives_its_run_adds_nothing_to_another(score, stopped,
         if shards.read_plan(directory).key == key:
             shutil.rmtree(directory)
             monkey = shards.Output(str(stopped), print)
-            with pytest.raises(ZeroDivisionError), monkey.claim([str(source)], other, "", False, False):
+            with pytest.raises(ZeroDivisionError), monkey.claim([str(source)], other, False, False):
                 _ = 1 / 0
 
     other = {**shards.read_plan(directory).settings, "scores_only": True}
@@ -603,7 +601,10 @@ def test_a_damaged_part_or_plan_is_an_error(score, tmp_path, stopped):
         (["IN", "--out", "x", "--cut"], "--cut needs --max-tokens"),
         (["IN", "--out", "x", "--max-tokens", "1"], "--max-tokens: expected a whole number of at least 2"),
         (["IN", "--out", "x", "--part", "2/2"], "--part: expected I/N"),
-        (["IN", "--out", "x", "--part", "0/2", "--workers", "2"], "exclude each other"),
+        (
+            ["IN", "--out", "x", "--part", "0/2", "--workers", "2"],
+            "--workers: not allowed with argument --part",
+        ),
         (["IN", "--out", "x", "--shard-size", "0"], "--shard-size: expected a size"),
         (["IN", "--out", "x", "--stride", "999"], "stride must be a whole number from 1 to"),
         (["IN", "--out", "-", "--resume"], "--out - is stdout"),
