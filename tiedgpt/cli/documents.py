@@ -43,15 +43,11 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         add("--resume", action="store_true", help="continue an interrupted run; start one if there is none")
         add("--strict", action="store_true", help="exit with code 2 if a row has an error")
         add("--shard-size", type=size, default=10**6, metavar="SIZE", help="input of a part (default: 1MB)")
-        engine = parser.add_mutually_exclusive_group()
-        engine.add_argument(
-            "--workers", type=common.positive_int, metavar="N", help="processes here; needs Dask"
-        )
-        engine.add_argument(
-            "--dask", metavar="ADDRESS", help="a Dask scheduler at tcp://... or in a scheduler file"
-        )
+        one_of = parser.add_mutually_exclusive_group().add_argument
+        one_of("--workers", type=common.positive_int, metavar="N", help="processes here; needs Dask")
+        one_of("--dask", metavar="ADDRESS", help="a Dask scheduler at tcp://... or in a scheduler file")
         one = "do part I of N, from 0 to N - 1, for a job array; then --resume without --part joins them"
-        engine.add_argument("--part", type=part, metavar="I/N", help=one)
+        one_of("--part", type=part, metavar="I/N", help=one)
         special: Any = {"dest": "special", "action": "store_const", "const": "token", "default": "error"}
         add("--allow-special", **special, help="read <|endoftext|> as that token")
         (add_score_options if command == "score" else add_generate_options)(add)
@@ -59,12 +55,8 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
 
 def add_score_options(add: Any) -> None:
     add("--stride", type=common.positive_int, metavar="N", help="as of `tiedgpt score`")
-    add(
-        "--max-tokens",
-        type=common.number(Range(2)),
-        metavar="N",
-        help="a document of more tokens is an error",
-    )
+    help = "a document of more tokens is an error"
+    add("--max-tokens", type=common.number(Range(2)), metavar="N", help=help)
     help = "score the first --max-tokens tokens of a longer document"
     add("--cut", dest="on_long", action="store_const", const="cut", help=help)
     add("--scores-only", action="store_true", help="write the line's number and id in place of the record")

@@ -61,8 +61,11 @@ def is_stream(file: str) -> bool:
 
 
 @contextmanager
-def open_input(file: str) -> Iterator[BufferedReader]:
-    """A file as a stream of bytes, decompressed if it is gzip. Raises TiedGPTError if it is damaged."""
+def open_input(file: str, name: str = "") -> Iterator[BufferedReader]:
+    """A file as a stream of bytes, decompressed if it is gzip. Raises TiedGPTError if it is damaged.
+
+    `name` is that of the input, if `file` is a copy of it.
+    """
     try:
         with ExitStack() as stack:
             stream: Any = sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
@@ -70,7 +73,7 @@ def open_input(file: str) -> Iterator[BufferedReader]:
                 stream = stack.enter_context(gzip.open(stream))
             yield stream
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TiedGPTError(f"{file}: a damaged gzip file: {error}") from error
+        raise TiedGPTError(f"{name or file}: a damaged gzip file: {error}") from error
 
 
 def read_shard(stream: BinaryIO, size: int) -> Iterator[bytes | None]:
@@ -212,7 +215,7 @@ class Output:
                     path, final = staged.new / f"{COPY}{number}", self.directory / f"{COPY}{number}"
                     self._copy(file, staged.open(path.name))
                 plan.inputs.append([os.path.abspath(final), *state_of(path)[1:]])
-                with open_input(str(path)) as stream:
+                with open_input(str(path), file) as stream:
                     while stream.peek(1):
                         offset = stream.tell()
                         lines = sum(1 for _ in read_shard(stream, settings["shard_size"]))
@@ -224,8 +227,7 @@ class Output:
         """Copy a file that can be read once."""
         self.note(f"{file} can be read once, so it is copied to {self.directory}")
         left = shutil.disk_usage(self.directory).free // 2
-        with ExitStack() as stack:
-            stream = sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
+        with open(sys.stdin.fileno() if file == "-" else file, "rb", closefd=file != "-") as stream:
             while block := stream.read(BLOCK):
                 target.write(block)
                 left -= len(block)
