@@ -19,7 +19,6 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -111,17 +110,13 @@ class Plan(NamedTuple):
 
 
 def read_plan(directory: Path) -> Plan:
+    data = (directory / PLAN).read_bytes()
     try:
-        return _parse_plan((directory / PLAN).read_bytes())
+        raw = json.loads(data)
+        shards = [Shard(*shard) for shard in raw["shards"]]
+        return Plan(raw["settings"], raw["inputs"], shards, hashlib.sha256(data).hexdigest())
     except (ValueError, KeyError, TypeError) as error:
         raise TiedGPTError(f"{directory / PLAN} is damaged: {error}; remove {directory}") from error
-
-
-@lru_cache(maxsize=2)
-def _parse_plan(data: bytes) -> Plan:
-    raw = json.loads(data)
-    shards = [Shard(*shard) for shard in raw["shards"]]
-    return Plan(raw["settings"], raw["inputs"], shards, hashlib.sha256(data).hexdigest())
 
 
 # The output
