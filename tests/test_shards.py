@@ -587,7 +587,7 @@ def test_a_damaged_part_or_plan_is_an_error(score, tmp_path, stopped):
         (["IN", "--out", "x", "--part", "2/2"], "--part: expected I/N"),
         (
             ["IN", "--out", "x", "--part", "0/2", "--workers", "2"],
-            "--workers: not allowed with argument --part",
+            "exclude each other",
         ),
         (["IN", "--out", "x", "--shard-size", "0"], "--shard-size: expected a size"),
         (["IN", "--out", "x", "--stride", "999"], "stride must be a whole number from 1 to"),

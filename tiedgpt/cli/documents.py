@@ -43,11 +43,10 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         add("--resume", action="store_true", help="continue an interrupted run; start one if there is none")
         add("--strict", action="store_true", help="exit with code 2 if a row has an error")
         add("--shard-size", type=size, default=10**6, metavar="SIZE", help="input of a part (default: 1MB)")
-        one_of = parser.add_mutually_exclusive_group().add_argument
-        one_of("--workers", type=common.positive_int, metavar="N", help="processes here; needs Dask")
-        one_of("--dask", metavar="ADDRESS", help="a Dask scheduler at tcp://... or in a scheduler file")
+        add("--workers", type=common.positive_int, metavar="N", help="processes here; needs Dask")
+        add("--dask", metavar="ADDRESS", help="a Dask scheduler at tcp://... or in a scheduler file")
         one = "do part I of N, from 0 to N - 1, for a job array; then --resume without --part joins them"
-        one_of("--part", type=part, metavar="I/N", help=one)
+        add("--part", type=part, metavar="I/N", help=one)
         special: Any = {"dest": "special", "action": "store_const", "const": "token", "default": "error"}
         add("--allow-special", **special, help="read <|endoftext|> as that token")
         (add_score_options if command == "score" else add_generate_options)(add)
@@ -95,6 +94,8 @@ def run(args: argparse.Namespace) -> None:
     resume = args.resume or bool(part)
     if args.on_long == "cut" and not args.max_tokens:
         raise ArgumentError("--cut needs --max-tokens")
+    if sum(map(bool, (part, *engine))) > 1:  # an argparse group would make usage lines of 74 columns
+        raise ArgumentError("--workers, --dask and --part exclude each other")
     if out == "-" and (resume or any(engine)):
         raise ArgumentError("--resume, --workers, --dask and --part need a file; --out - is stdout")
     if out != "-" and os.path.exists(out) and shards.is_stream(out):
