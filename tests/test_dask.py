@@ -65,8 +65,8 @@ class Runs:
     """`documents score` as a process, in a folder with the hooks; what is started is ended after the test."""
 
     def __init__(self, folder: Path, model: str) -> None:
-        self.folder, self.model = folder, model
-        (folder / "sitecustomize.py").write_text(HOOKS)
+        self.folder, self.model, self.output = folder, model, folder / "out.jsonl"
+        self.processes: list[subprocess.Popen] = []
         checkout = str(Path(__file__).resolve().parents[1])
         self.environment = {
             **os.environ,
@@ -74,43 +74,60 @@ class Runs:
             "XDG_CACHE_HOME": str(folder / "cache"),
             "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0",
         }
-        self.processes: list[subprocess.Popen] = []
+
+    def hooks(self, more: str = "") -> None:
+        (self.folder / "sitecustomize.py").write_text(HOOKS + more)
+
+    def insert(self, text: str) -> None:
+        """Add a document after 30 others."""
+        lines = (self.folder / "in.jsonl").read_bytes().splitlines(keepends=True)
+        lines.insert(30, json.dumps({"id": "hook", "text": text}).encode() + b"\n")
+        (self.folder / "in.jsonl").write_bytes(b"".join(lines))
 
     def popen(self, *arguments: str) -> subprocess.Popen:
-        files = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen(
-            arguments, cwd=self.folder, env=self.environment, text=True, start_new_session=True, **files
-        )
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+        process = subprocess.Popen(arguments, cwd=self.folder, env=self.environment, text=True, **options)
         self.processes.append(process)
         return process
 
-    def start(self, *flags: str) -> subprocess.Popen:
-        return self.popen(*command(*arguments(self.model, "out.jsonl", *flags, file="in.jsonl")))
+    def start(self, *flags: str, out: str = "out.jsonl") -> subprocess.Popen:
+        return self.popen(*command(*arguments(self.model, out, *flags, file="in.jsonl")))
 
-    def finish(self, process: subprocess.Popen, code: int) -> str:
+    def finish(self, process: subprocess.Popen, code: int = 0) -> str:
         out, err = process.communicate(timeout=TIMEOUT)
         assert (process.returncode, out) == (code, ""), err
         assert "Traceback" not in err
         assert err.count("\n") < 8, err
         return err
 
+    def complete(self, *flags: str) -> None:
+        """Resume the run in one process, if it is not complete; its bytes are those of one process."""
+        (self.folder / "go").touch()
+        if not self.output.exists():
+            self.finish(self.start("--resume", *flags))
+        self.finish(self.start(*flags, out="serial"))
+        assert self.output.read_bytes() == (self.folder / "serial").read_bytes(), flags
+        self.output.unlink()
+        (self.folder / "serial").unlink()
+
     def dask(self, program: str, *flags: str) -> subprocess.Popen:
         start = f"from distributed.cli.dask_{program} import main; main()"
-        return self.popen(sys.executable, "-c", start, "--scheduler-file", "scheduler.json", *flags)
+        known = ("--scheduler-file", "scheduler.json", "--host", "127.0.0.1", "--no-dashboard")
+        return self.popen(sys.executable, "-c", start, *known, *flags)
 
     def scheduler(self) -> subprocess.Popen:
-        process = self.dask("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        process = self.dask("scheduler", "--port", "0")
         wait_for((self.folder / "scheduler.json").exists)
         return process
 
     def worker(self) -> subprocess.Popen:
-        flags = ("--nthreads", "1", "--no-dashboard", "--no-nanny", "--host", "127.0.0.1")
-        return self.dask("worker", *flags, "--memory-limit", "0")
+        return self.dask("worker", "--nthreads", "1", "--no-nanny", "--memory-limit", "0")
 
 
 @pytest.fixture
 def runs(tmp_path, checkpoint, source):  # noqa: F811
     runs = Runs(tmp_path, checkpoint)
+    runs.hooks()
     (tmp_path / "in.jsonl").write_bytes(source.read_bytes())
     yield runs
     for process in runs.processes:
@@ -119,132 +136,87 @@ def runs(tmp_path, checkpoint, source):  # noqa: F811
             process.communicate()
 
 
-def insert(folder: Path, at: int, text: str) -> None:
-    """Add a document after `at` others."""
-    lines = (folder / "in.jsonl").read_bytes().splitlines(keepends=True)
-    lines.insert(at, json.dumps({"id": "hook", "text": text}).encode() + b"\n")
-    (folder / "in.jsonl").write_bytes(b"".join(lines))
+@pytest.mark.parametrize("flags", [("--workers", "2"), ("--dask", "scheduler.json")])
+def test_two_workers_write_the_bytes_of_one_process(runs, whole, flags):  # noqa: F811
+    if "--dask" in flags:
+        runs.scheduler()
+    process = runs.start(*flags)
+    if "--dask" in flags:  # for which it waits
+        runs.worker()
+        runs.worker()
+    assert "60 rows in out.jsonl" in runs.finish(process)
+    assert runs.output.read_bytes() == whole
 
 
-@pytest.fixture
-def serial(runs) -> Callable[..., bytes]:
-    """serial(*flags): the output of one process for the same input."""
-
-    def serial(*flags: str) -> bytes:
+@pytest.mark.parametrize("what", ["worker", "driver", "scheduler", "Ctrl-C"])
+def test_a_kill_changes_nothing_and_leaves_no_worker(runs, what):
+    runs.insert("WAIT here")
+    scheduler = runs.scheduler() if what == "scheduler" else None
+    if scheduler:
+        runs.worker()
+    if what == "worker":
+        runs.environment.pop("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES")
+    process = runs.start(*(("--dask", "scheduler.json") if scheduler else ("--workers", "2")))
+    [worker] = wait_for(lambda: waiting(runs.folder))
+    if what == "worker":
+        os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: len(waiting(runs.folder)) == 2)  # another worker has the shard now
         (runs.folder / "go").touch()
-        (runs.folder / "serial").unlink(missing_ok=True)
-        runs.finish(runs.popen(*command(*arguments(runs.model, "serial", *flags, file="in.jsonl"))), 0)
-        return (runs.folder / "serial").read_bytes()
-
-    return serial
-
-
-def test_two_workers_write_the_bytes_of_one_process(runs, whole):  # noqa: F811
-    err = runs.finish(runs.start("--workers", "2"), 0)
-    assert "60 rows in out.jsonl" in err
-    assert (runs.folder / "out.jsonl").read_bytes() == whole
-
-
-def test_a_killed_worker_changes_nothing(runs, serial):
-    insert(runs.folder, 30, "WAIT here")
-    runs.environment.pop("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES")
-    process = runs.start("--workers", "2")
-    [worker] = wait_for(lambda: waiting(runs.folder))
-    os.kill(worker, signal.SIGKILL)
-    wait_for(lambda: len(waiting(runs.folder)) == 2)  # another worker has the shard now
-    (runs.folder / "go").touch()
-    runs.finish(process, 0)
-    assert (runs.folder / "out.jsonl").read_bytes() == serial()
+        runs.finish(process)
+        assert runs.output.exists()
+    elif what == "driver":
+        process.kill()
+        process.communicate()
+        wait_for(lambda: not alive(worker))
+        assert list((runs.folder / "out.jsonl.parts").glob("0*.jsonl"))
+        (runs.folder / "go").touch()
+        runs.finish(runs.start("--workers", "1", "--resume"))
+    elif what == "scheduler":
+        scheduler.kill()
+        err = runs.finish(process, 2)
+        assert "error: the connection to the Dask scheduler is lost" in err
+        assert "the same command with --resume continues" in err
+    else:
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        (runs.folder / "go").touch()
+        assert "the same command with --resume continues" in runs.finish(process, 130)
+        wait_for(lambda: not alive(worker))
+    runs.complete()
 
 
-def test_a_killed_driver_leaves_no_worker_and_is_resumed(runs, serial):
-    insert(runs.folder, 30, "WAIT here")
-    process = runs.start("--workers", "2")
-    [worker] = wait_for(lambda: waiting(runs.folder))
-    process.kill()
-    process.communicate()
-    wait_for(lambda: not alive(worker))
-    (runs.folder / "go").touch()
-    assert list((runs.folder / "out.jsonl.parts").glob("0*.jsonl"))
-    runs.finish(runs.start("--workers", "1", "--resume"), 0)
-    assert (runs.folder / "out.jsonl").read_bytes() == serial()
+def test_a_document_that_kills_its_workers_stops_its_shard_only(runs):
+    runs.insert("EXIT here")
+    assert "error: workers died at 1 shards: " in runs.finish(runs.start("--workers", "2"), 2)
+    parts = runs.folder / "out.jsonl.parts"
+    plan = json.loads((parts / "plan.json").read_text())
+    assert len(list(parts.glob("0*.jsonl"))) == len(plan["shards"]) - 1
+    runs.complete()  # in this process, which has no hook
 
 
-def test_ctrl_c_ends_with_130_and_no_worker(runs, serial):
-    insert(runs.folder, 30, "WAIT here")
-    process = runs.start("--workers", "2")
-    [worker] = wait_for(lambda: waiting(runs.folder))
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    (runs.folder / "go").touch()
-    assert "the same command with --resume continues" in runs.finish(process, 130)
-    wait_for(lambda: not alive(worker))
-    runs.finish(runs.start("--resume"), 0)
-    assert (runs.folder / "out.jsonl").read_bytes() == serial()
-
-
-def test_a_document_that_kills_its_workers_stops_its_shard_only(runs, serial):
-    insert(runs.folder, 30, "EXIT here")
-    err = runs.finish(runs.start("--workers", "2"), 2)
-    assert "error: workers died at 1 shards: " in err
-    parts = list((runs.folder / "out.jsonl.parts").glob("0*.jsonl"))
-    plan = json.loads((runs.folder / "out.jsonl.parts" / "plan.json").read_text())
-    assert len(parts) == len(plan["shards"]) - 1
-    expected = serial()
-    runs.finish(runs.start("--resume"), 0)  # in this process, which has no such document
-    assert (runs.folder / "out.jsonl").read_bytes() == expected
-
-
-def test_workers_of_two_machines_on_a_scheduler(runs, whole):  # noqa: F811
-    runs.scheduler()
-    process = runs.start("--dask", "scheduler.json")  # waits for its workers
-    runs.worker()
-    runs.worker()
-    runs.finish(process, 0)
-    assert (runs.folder / "out.jsonl").read_bytes() == whole
-
-
-def test_a_worker_that_did_another_job_does_this_one(runs, serial):
+def test_a_worker_that_did_another_job_does_this_one(runs):
     """With another model, or the same model and other settings, to the same output."""
     runs.scheduler()
     runs.worker()
-    (runs.folder / "go").touch()
     for flags in (("-m", "shakespeare-tied"), ("-m", "shakespeare-untied"), ("--scores-only",), ()):
-        (runs.folder / "out.jsonl").unlink(missing_ok=True)
-        runs.finish(runs.start("--dask", "scheduler.json", *flags), 0)
-        assert (runs.folder / "out.jsonl").read_bytes() == serial(*flags), flags
+        runs.finish(runs.start("--dask", "scheduler.json", *flags))
+        assert runs.output.exists()
+        runs.complete(*flags)
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_workers_that_are_killed_while_they_start_are_one_line(runs, count):
-    with open(runs.folder / "sitecustomize.py", "a", encoding="utf-8") as file:
-        file.write("    import signal; os.kill(os.getpid(), signal.SIGKILL)\n")
+    runs.hooks("    import signal; os.kill(os.getpid(), signal.SIGKILL)\n")
     err = runs.finish(runs.start("--workers", str(count)), 2)
     assert "error: the workers cannot be started: " in err
     assert "the same command with --resume continues" in err
 
 
-def test_a_killed_scheduler_ends_the_run(runs, serial):
-    insert(runs.folder, 30, "WAIT here")
-    scheduler = runs.scheduler()
-    worker = runs.worker()
-    process = runs.start("--dask", "scheduler.json")
-    assert wait_for(lambda: waiting(runs.folder)) == [worker.pid]
-    scheduler.kill()
-    err = runs.finish(process, 2)
-    assert "error: the connection to the Dask scheduler is lost" in err
-    assert "the same command with --resume continues" in err
-    (runs.folder / "go").touch()
-    runs.finish(runs.start("--resume"), 0)
-    assert (runs.folder / "out.jsonl").read_bytes() == serial()
-
-
 def test_a_worker_with_another_version_is_an_error(runs):
     runs.scheduler()
-    with open(runs.folder / "sitecustomize.py", "a", encoding="utf-8") as file:
-        file.write("    import tiedgpt.scale.rows as rows; rows.__version__ = '0.0.9'\n")
+    runs.hooks("    rows.__version__ = '0.0.9'\n")
     runs.worker()
     err = runs.finish(runs.start("--dask", "scheduler.json"), 2)
-    assert "this worker has tiedgpt 0.0.9; the run has " in err
+    assert "this worker has another tiedgpt: '0.0.9', not " in err
 
 
 @pytest.mark.parametrize(
@@ -275,9 +247,9 @@ def test_two_threads_of_a_worker_load_one_model(monkeypatch, checkpoint):
     monkeypatch.setattr(rows, "load_model", lambda *rest: loads.append(rest) or load_model(*rest))
     monkeypatch.setattr(rows, "single_thread", lambda: None)
     path = Path(checkpoint)
-    model = rows.fingerprint(rows.open_checkpoint(path), rows.read_tokenizer(path))
-    settings = {**rows.versions(), "model": model, "head": "tied", "threads": 8}
+    identity = rows.identity(rows.open_checkpoint(path), rows.read_tokenizer(path))
+    settings = {**identity, "model": checkpoint, "head": "tied", "threads": 8}
     with ThreadPoolExecutor(8) as pool:
-        jobs = list(pool.map(rows.open_job, [settings] * 8, [checkpoint] * 8))
+        jobs = list(pool.map(rows.open_job, [settings] * 8))
     assert len(loads) == 1
     assert all(job is jobs[0] for job in jobs)

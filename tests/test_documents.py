@@ -143,33 +143,34 @@ def test_what_is_no_documents_fault_is_raised():
         list(score_documents(random_model(CONFIG), TOKENIZER, broken()))
 
 
+BOTH = (score_documents, generate_documents)
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("functions", "arguments", "message"),
     [
-        ({"stride": 0}, "stride must be"),
-        ({"max_tokens": 1}, "max_tokens must be a whole number of at least 2"),
-        ({"on_long": "drop"}, 'on_long must be "error" or "cut"'),
-        ({"special": "drop"}, "special must be"),
-        ({"lookahead": 0}, "lookahead must be"),
-        ({"texts": "one text"}, "expected an iterable of texts, got one text"),
+        (BOTH[:1], {"stride": 0}, "stride must be"),
+        (BOTH[:1], {"max_tokens": 1}, "max_tokens must be a whole number of at least 2"),
+        (BOTH, {"on_long": "drop"}, 'on_long must be "error" or "cut"'),
+        (BOTH, {"special": "drop"}, "special must be"),
+        (BOTH, {"lookahead": 0}, "lookahead must be"),
+        (BOTH[1:], {"num_samples": 0}, "num_samples"),
+        (BOTH[1:], {"first": -1}, "first"),
+        (BOTH[1:], {"seed": -1}, "seed"),
+        (BOTH[1:], {"stop": "."}, "stop"),
+        (BOTH[1:], {"stop": [""]}, "stop"),
     ],
 )
-def test_wrong_arguments_are_errors_at_once(arguments, message):
-    arguments = {"texts": [], **arguments}
-    with pytest.raises(ArgumentError, match=message):
-        score_documents(random_model(CONFIG), TOKENIZER, **arguments)
-    if not {"stride", "max_tokens"} & arguments.keys():
-        arguments["prompts"] = arguments.pop("texts")
+def test_wrong_arguments_are_errors_at_once(functions, arguments, message):
+    for function in functions:
         with pytest.raises(ArgumentError, match=message):
-            generate_documents(random_model(CONFIG), TOKENIZER, **arguments)
+            function(random_model(CONFIG), TOKENIZER, [], **arguments)
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"num_samples": 0}, {"first": -1}, {"seed": -1}, {"stop": "."}, {"stop": [""]}]
-)
-def test_wrong_arguments_of_generation(arguments):
-    with pytest.raises(ArgumentError, match=next(iter(arguments))):
-        generate_documents(random_model(CONFIG), TOKENIZER, [], **arguments)
+@pytest.mark.parametrize("function", BOTH)
+def test_one_text_is_an_error(function):
+    with pytest.raises(ArgumentError, match="expected an iterable of texts, got one text"):
+        function(random_model(CONFIG), TOKENIZER, "one text")
 
 
 @pytest.mark.parametrize("num_samples", [1, 3, 40])

@@ -312,19 +312,19 @@ def _named_errors(directory: Path, advice: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def lock_directory(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path, waiting: Callable[[], Any] | None = None) -> Iterator[None]:
     """Let one process at a time into a directory; make it if it is missing, remove it if it stays empty.
 
     The operating system holds the lock and releases it when the process ends, even if it is killed. Saves
-    that a killed process left unfinished are finished first. Raises CheckpointError with the other process's
-    id if the directory is locked.
+    that a killed process left unfinished are finished first. If the directory is locked, call `waiting` and
+    wait, if it is given; otherwise raise CheckpointError with the other process's id.
     """
     made: list[Path] = []
     try:
         with ExitStack() as stack:
             with _named_errors(directory):
                 make_directory(directory, made)
-                stack.enter_context(locked_file(directory / LOCK))
+                stack.enter_context(locked_file(directory / LOCK, waiting=waiting))
                 finish_saves(directory)
             yield
     finally:

@@ -31,7 +31,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         ("generate", "Continue", "prompt", GENERATE),
     ):
         parser = common.add_command(commands, f"documents {command}", run, f"{does} {ABOUT}", examples)
-        parser.set_defaults(command=command, scores_only=False)
+        parser.set_defaults(command=command, scores_only=False, on_long="error")
         add = parser.add_argument
         inputs = ".jsonl or .jsonl.gz files, directories of them, pipes, or - for stdin"
         add("inputs", nargs="+", metavar="IN", help=inputs)
@@ -47,19 +47,17 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         add("--dask", metavar="ADDRESS", help="a Dask scheduler at tcp://... or in a scheduler file")
         one = "do part I of N, from 0 to N - 1, for a job array; then --resume without --part joins them"
         add("--part", type=part, metavar="I/N", help=one)
-        common.add_special_option(parser)
+        special: Any = {"dest": "special", "action": "store_const", "const": "token", "default": "error"}
+        add("--allow-special", **special, help="read <|endoftext|> as that token")
         (add_score_options if command == "score" else add_generate_options)(add)
 
 
 def add_score_options(add: Any) -> None:
     add("--stride", type=common.positive_int, metavar="N", help="as of `tiedgpt score`")
-    add(
-        "--max-tokens",
-        type=common.number(Range(2)),
-        metavar="N",
-        help="a document of more tokens is an error",
-    )
-    add("--cut", action="store_true", help="score the first --max-tokens tokens of a longer document")
+    help = "a document of more tokens is an error"
+    add("--max-tokens", type=common.number(Range(2)), metavar="N", help=help)
+    help = "score the first --max-tokens tokens of a longer document"
+    add("--cut", dest="on_long", action="store_const", const="cut", help=help)
     add("--scores-only", action="store_true", help="write the line's number and id in place of the record")
 
 
@@ -92,12 +90,13 @@ def part(text: str) -> tuple[int, int]:
 def run(args: argparse.Namespace) -> None:
     from ..scale import rows, shards  # here, because the help needs none of it
 
-    command, out, part, engine = args.command, args.out, args.part, (args.workers, args.dask)
-    if getattr(args, "cut", False) and not args.max_tokens:
+    out, part, engine, strict = args.out, args.part, (args.workers, args.dask), args.strict
+    resume = args.resume or bool(part)
+    if args.on_long == "cut" and not args.max_tokens:
         raise ArgumentError("--cut needs --max-tokens")
-    if sum(map(bool, (part, *engine))) > 1:
+    if sum(map(bool, (part, *engine))) > 1:  # an argparse group would make usage lines of 74 columns
         raise ArgumentError("--workers, --dask and --part exclude each other")
-    if out == "-" and (args.resume or part or any(engine)):
+    if out == "-" and (resume or any(engine)):
         raise ArgumentError("--resume, --workers, --dask and --part need a file; --out - is stdout")
     if out != "-" and os.path.exists(out) and shards.is_stream(out):
         raise ArgumentError(f"{out} is no file: to write to stdout or a pipe, use --out -")
@@ -106,33 +105,27 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"--workers and --dask need Dask: pip install 'tiedgpt[dask]'; {instead}")
     files = shards.find_files(args.inputs)
     _, checkpoint, tokenizer = common.open_model(args.model)
-    arguments: dict[str, Any] = {"special": "token" if args.allow_special else "error"}
-    if command == "score":
-        arguments |= {"max_tokens": args.max_tokens, "on_long": "cut" if args.cut else "error"}
-        arguments["stride"] = check_stride(args.stride, checkpoint.config)
-    else:
-        names = ("max_new_tokens", "temperature", "top_k", "top_p", "seed", "num_samples", "stop")
-        arguments |= {name: getattr(args, name) for name in names}
-    settings = {name: getattr(args, name) for name in ("command", "field", "scores_only", "shard_size")}
-    settings |= {
-        "model": rows.fingerprint(checkpoint, tokenizer),
-        "head": args.head or checkpoint.config.head,
-        "input": ["-" if shards.is_stream(file) else os.path.abspath(file) for file in files],
-        "arguments": arguments,
-        **rows.versions(),
-    }
     if args.head == "untied" and not checkpoint.has_own_unembedding:
         note("this checkpoint has no W_U of its own, so it is a copy of wte.T: the rows are the same")
-    model, total, errors = str(checkpoint.path.absolute()), 0, 0
+    settings = {
+        "model": str(checkpoint.path.absolute()),
+        "head": args.head or checkpoint.config.head,
+        "input": ["-" if shards.is_stream(file) else os.path.abspath(file) for file in files],
+        **rows.identity(checkpoint, tokenizer),
+    }
+    names = ("command", "field", "scores_only", "shard_size", *rows.ARGUMENTS[args.command])
+    settings |= {name: getattr(args, name) for name in names}
+    if args.command == "score":
+        settings["stride"] = check_stride(args.stride, checkpoint.config)
+    total = errors = 0
     if out == "-":
-        for row in shards.stream_rows(settings, model, files):
+        for row in shards.stream_rows(settings, files):
             sys.stdout.buffer.write(row)
             total, errors = total + 1, errors + rows.has_error(row)
     else:
-        output = shards.Output(out, note)
-        with output.claim(files, settings, model, args.resume or bool(part), bool(part)) as plan:
+        output, (number, of) = shards.Output(out, note), part or (0, 1)
+        with output.claim(files, settings, resume, bool(part)) as plan:
             try:
-                number, of = part or (0, 1)
                 do_missing(output, plan, [s for s in output.missing(plan) if s.number % of == number], engine)
                 if part:
                     left = f"{len(output.missing(plan)):,} of {len(plan.shards):,} shards left"
@@ -145,7 +138,7 @@ def run(args: argparse.Namespace) -> None:
     note(f"{total:,} row{'s' * (total != 1)} in {out}")
     if errors:
         message = f"{errors:,} of {total:,} row{'s have' if total != 1 else ' has'} an error"
-        if args.strict:
+        if strict:
             raise TiedGPTError(message)
         note(message)
 

@@ -56,10 +56,9 @@ def score_documents(
     """
     stride = check_stride(stride, model.config)
     limit = None if max_tokens is None else check_count("max_tokens", max_tokens, 2)
-    cut = check_on_long(on_long)
 
     def read(ids: Any) -> np.ndarray:
-        if limit is not None and len(ids) > limit and not cut:
+        if limit is not None and len(ids) > limit and on_long == "error":
             raise ArgumentError(f"the text has {len(ids)} tokens, more than the limit of {limit}")
         return check_text(ids[:limit], model.config)
 
@@ -75,7 +74,7 @@ def score_documents(
             of_document = losses[n] if n in losses else token_losses(model, ids, stride)
             yield score_of(of_document, tokenizer, predicted)
 
-    return results(tokenizer, texts, special, lookahead, read, scores)
+    return results(tokenizer, texts, on_long, special, lookahead, read, scores)
 
 
 def generate_documents(
@@ -109,40 +108,32 @@ def generate_documents(
     num_samples, first = check_count("num_samples", num_samples), check_count("first", first, 0)
     if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
         raise ArgumentError(f"stop must be a list of texts that are not empty, got {short_repr(stop)}")
-    kept = kept_tokens(config.n_ctx, new) if check_on_long(on_long) else 0  # 0: all
+    kept = kept_tokens(config.n_ctx, new) if on_long == "cut" else 0  # 0: all
 
     def read(ids: Any) -> np.ndarray:
         return np.array(check_prompt(ids[-kept:], config))
 
     def samples(documents: dict[int, np.ndarray]) -> Iterator[list[TextSample]]:
         lengths = {n: num_samples * min(len(ids) + new, config.n_ctx) for n, ids in documents.items()}
-        done: dict[int, list[TextSample]] = {}
+        done: dict[int, list[TextSample]] = {n: [] for n in documents}
         for batch in batches(lengths, CACHE_TOKENS, max(1, CACHE_ROWS // num_samples)):
-            of_batch = [
-                [TextSample(tokenizer, list(stop), config.eos_token_ids) for _ in range(num_samples)]
-                for _ in batch
-            ]
-            rows = [sample for of_document in of_batch for sample in of_document]
-            streams = [np.random.default_rng([seed, first + n, i]) for n in batch for i in range(num_samples)]
-            ids = [documents[n].tolist() for n in batch for _ in range(num_samples)]
-            for _ in push_steps(sample_steps(model, ids, new, sampling, streams), rows):
+            rows = [(n, i) for n in batch for i in range(num_samples)]
+            ids = [documents[n].tolist() for n, _ in rows]
+            streams = [np.random.default_rng([seed, first + n, i]) for n, i in rows]
+            of_rows = [TextSample(tokenizer, list(stop), config.eos_token_ids) for _ in rows]
+            for _ in push_steps(sample_steps(model, ids, new, sampling, streams), of_rows):
                 pass
-            done.update(zip(batch, of_batch, strict=True))
-        yield from (done[n] for n in documents)
+            for (n, _), sample in zip(rows, of_rows, strict=True):
+                done[n].append(sample)
+        yield from done.values()
 
-    return results(tokenizer, prompts, special, lookahead, read, samples)
-
-
-def check_on_long(on_long: str) -> bool:
-    """Whether a long document is cut."""
-    if on_long not in ("error", "cut"):
-        raise ArgumentError(f'on_long must be "error" or "cut", got {short_repr(on_long)}')
-    return on_long == "cut"
+    return results(tokenizer, prompts, on_long, special, lookahead, read, samples)
 
 
 def results(
     tokenizer: Tokenizer,
     texts: Iterable[Text],
+    on_long: str,
     special: str,
     lookahead: int,
     read: Callable[[Any], np.ndarray],
@@ -151,6 +142,8 @@ def results(
     """The results of work({number: read(ids)}), for `lookahead` texts at a time; an error in its place."""
     if isinstance(texts, (str, bytes)):
         raise ArgumentError("expected an iterable of texts, got one text: put it in a list")
+    if on_long not in ("error", "cut"):
+        raise ArgumentError(f'on_long must be "error" or "cut", got {short_repr(on_long)}')
     tokenizer.encode("", special)  # raises for a wrong `special`
     lookahead = check_count("lookahead", lookahead)
 

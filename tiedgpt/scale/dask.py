@@ -53,8 +53,9 @@ def connect(workers: int | None, address: str | None) -> Iterator[Client]:
                 raise TiedGPTError(f"the workers cannot be started: {error}") from error
             address = stack.enter_context(cluster).scheduler_address
         try:
-            address = _read_address(str(address))
-            asyncio.run(_try(address))
+            if "://" not in str(address):
+                address = json.loads(Path(str(address)).read_text(encoding="utf-8"))["address"]
+            asyncio.run(_try(str(address)))
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise TiedGPTError(f"no Dask scheduler at {address}: {error or 'no answer'}") from error
         yield stack.enter_context(Client(address, set_as_default=False, timeout=CONNECT))
@@ -65,14 +66,6 @@ async def _try(address: str) -> None:
     security = Security().get_connection_args("client")
     connection = await asyncio.wait_for(open_connection(address, **security), CONNECT)
     await connection.close()
-
-
-def _read_address(address: str) -> str:
-    """The address itself, or the one in a scheduler file."""
-    if "://" in address:
-        return address
-    with open(address, encoding="utf-8") as file:
-        return str(json.load(file)["address"])
 
 
 def do_shards(client: Client, directory: Path, key: str, shards: list[Shard], progress: Progress) -> None:

@@ -6,7 +6,6 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -26,6 +25,11 @@ from ..inference.evaluation import Score
 from ..model import GPT2
 from ..tokenizer import Tokenizer
 
+# The settings that are arguments of score_documents or generate_documents
+ARGUMENTS = {
+    "score": ["special", "stride", "max_tokens", "on_long"],
+    "generate": ["special", "max_new_tokens", "temperature", "top_k", "top_p", "seed", "num_samples", "stop"],
+}
 # The fields that a row adds to its record, by command; "error" is the last.
 FIELDS = {"score": ("loss", "tokens", "bytes", "bits_per_byte", "error"), "generate": ("samples", "error")}
 BLOCK = 1 << 20  # bytes to read at once
@@ -34,22 +38,27 @@ MAX_DEPTH = 500  # of nested lists and objects. Python's own limit depends on wh
 BOM = b"\xef\xbb\xbf"
 
 
-def versions() -> dict[str, str]:
-    """The versions that a run and all its workers must share. Errors of JSON depend on that of Python."""
-    found = {"tiedgpt": __version__, "numpy": np.__version__, "regex": regex.__version__}
-    return {**found, "python": sys.version.split()[0]}
+def identity(checkpoint: Checkpoint, tokenizer: Tokenizer) -> dict[str, str]:
+    """What a run and all its workers must share: versions, and the SHA-256 of a model's files.
 
-
-def fingerprint(checkpoint: Checkpoint, tokenizer: Tokenizer) -> str:
-    """The SHA-256 of a model's files: its configuration, weights and vocabulary."""
-    total = hashlib.sha256(json.dumps(checkpoint.config.to_json(), sort_keys=True).encode())
-    for text in vocabulary_files(tokenizer).values():
-        total.update(text.encode())
+    Errors of JSON depend on the version of Python.
+    """
+    texts = [checkpoint.config.to_json(), vocabulary_files(tokenizer)]
+    total = hashlib.sha256(json.dumps(texts, sort_keys=True).encode())
     for path in weight_files(checkpoint):
         with open(path, "rb") as file:
             while block := file.read(BLOCK):
                 total.update(block)
-    return total.hexdigest()
+    versions = {"numpy": np.__version__, "regex": regex.__version__, "python": sys.version.split()[0]}
+    return {"tiedgpt": __version__, **versions, "model_sha256": total.hexdigest()}
+
+
+def difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """The first value found that is not the one wanted, and both values; "" if there is none."""
+    for name, value in found.items():
+        if value != wanted.get(name):
+            return f"{name}: {short_repr(value)}, not {short_repr(wanted.get(name))}"
+    return ""
 
 
 def weight_files(checkpoint: Checkpoint) -> list[Path]:
@@ -129,8 +138,8 @@ class Job(NamedTuple):
         Raises TiedGPTError at the end if the weights were changed meanwhile.
         """
         settings, model, tokenizer, _ = self
-        arguments, only_fields = settings["arguments"], settings["scores_only"]
-        names = FIELDS[settings["command"]]
+        command, only_fields = settings["command"], settings["scores_only"]
+        names, arguments = FIELDS[command], {name: settings[name] for name in ARGUMENTS[command]}
         records: deque[Record] = deque()  # those whose result is not here yet
 
         def texts() -> Iterator[Any]:
@@ -143,7 +152,7 @@ class Job(NamedTuple):
                 yield record.text  # for None, the result is an error
 
         results: Iterator[Any]
-        if settings["command"] == "score":
+        if command == "score":
             results = score_documents(model, tokenizer, texts(), **arguments)
         else:
             results = generate_documents(model, tokenizer, texts(), first=first - 1, **arguments)
@@ -182,27 +191,25 @@ def has_error(row: bytes) -> bool:
     return not row.endswith(b'"error": null}\n')
 
 
+_jobs: dict[str, Job] = {}  # the last one
 _lock = Lock()
 
 
-def open_job(settings: dict[str, Any], model: str) -> Job:
-    """The job of these settings, with the model at a path; a process that did another job loads its own.
+def open_job(settings: dict[str, Any]) -> Job:
+    """The job of these settings; a process that did another job loads the model of this one.
 
     Raises TiedGPTError if the job cannot be done here.
     """
-    weights = [state_of(file) for file in weight_files(open_checkpoint(Path(model)))]
+    path = Path(settings["model"])
+    checkpoint = open_checkpoint(path)
+    weights = [state_of(file) for file in weight_files(checkpoint)]
+    key = json.dumps([settings, weights])
     with _lock:  # so that two threads of one process share a model
-        return _open_job(json.dumps(settings), model, json.dumps(weights))
-
-
-@lru_cache(maxsize=2)
-def _open_job(settings: str, model: str, weights: str) -> Job:
-    wanted, path = json.loads(settings), Path(model)
-    for name, version in versions().items():
-        if wanted[name] != version:
-            raise TiedGPTError(f"this worker has {name} {version}; the run has {wanted[name]}")
-    checkpoint, tokenizer = open_checkpoint(path), read_tokenizer(path)
-    if fingerprint(checkpoint, tokenizer) != wanted["model"]:
-        raise TiedGPTError(f"{path}: this worker has another model there than the run")
-    single_thread()
-    return Job(wanted, load_model(path, wanted["head"]), tokenizer, json.loads(weights))
+        if key not in _jobs:
+            tokenizer = read_tokenizer(path)
+            if another := difference(identity(checkpoint, tokenizer), settings):
+                raise TiedGPTError(f"this worker has another {another}")
+            single_thread()
+            _jobs.clear()
+            _jobs[key] = Job(settings, load_model(path, settings["head"]), tokenizer, weights)
+        return _jobs[key]

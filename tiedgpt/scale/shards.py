@@ -19,16 +19,16 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from ..checkpoints.files import StagedFiles, link_new, locked_file, make_directory, remove_empty
-from ..errors import ArgumentError, TiedGPTError, short_repr
-from .rows import BLOCK, MAX_LINE, check_state, has_error, open_job, state_of
+from ..checkpoints.files import StagedFiles, link_new, lock_directory
+from ..errors import ArgumentError, TiedGPTError
+from .rows import BLOCK, MAX_LINE, check_state, difference, has_error, open_job, state_of
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
-LOCK, COPY, PLAN, JOINED = ".lock", ".input-", "plan.json", "joined"
+COPY, PLAN, JOINED = ".input-", "plan.json", "joined"
 Settings = dict[str, Any]
 Progress = Callable[[int], Any]  # called with a number of rows that are done
 
@@ -60,8 +60,11 @@ def is_stream(file: str) -> bool:
 
 
 @contextmanager
-def open_input(file: str) -> Iterator[BinaryIO]:
-    """A file as a stream of bytes, decompressed if it is gzip. Raises TiedGPTError if it is damaged."""
+def open_input(file: str, name: str = "") -> Iterator[BufferedReader]:
+    """A file as a stream of bytes, decompressed if it is gzip. Raises TiedGPTError if it is damaged.
+
+    `name` is that of the input, if `file` is a copy of it.
+    """
     try:
         with ExitStack() as stack:
             stream: Any = sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
@@ -69,7 +72,7 @@ def open_input(file: str) -> Iterator[BinaryIO]:
                 stream = stack.enter_context(gzip.open(stream))
             yield stream
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TiedGPTError(f"{file}: a damaged gzip file: {error}") from error
+        raise TiedGPTError(f"{name or file}: a damaged gzip file: {error}") from error
 
 
 def read_shard(stream: BinaryIO, size: int) -> Iterator[bytes | None]:
@@ -101,33 +104,19 @@ class Plan(NamedTuple):
     """What a run does. `settings` has all that determines the output, besides what the input files hold."""
 
     settings: Settings
-    model: str  # where the model is; `settings` has its SHA-256
     inputs: list[Any]  # the state of each input file
     shards: list[Shard]
     key: str = ""  # the SHA-256 of plan.json, by which a worker knows that it does what was asked for
 
-    def check(self, settings: Settings, directory: Path) -> None:
-        """Raise ArgumentError that names the first setting that differs."""
-        here, there = ({**each, **each["arguments"], "arguments": 0} for each in (settings, self.settings))
-        for name, now in here.items():
-            if now != (before := there.get(name)):
-                before, now = short_repr(before), short_repr(now)
-                what = f"{directory} was begun with another {name}: {before}, now it is {now}"
-                raise ArgumentError(f"{what}; give the same, or remove {directory} to start anew")
-
 
 def read_plan(directory: Path) -> Plan:
+    data = (directory / PLAN).read_bytes()
     try:
-        return _parse_plan((directory / PLAN).read_bytes())
+        raw = json.loads(data)
+        shards = [Shard(*shard) for shard in raw["shards"]]
+        return Plan(raw["settings"], raw["inputs"], shards, hashlib.sha256(data).hexdigest())
     except (ValueError, KeyError, TypeError) as error:
         raise TiedGPTError(f"{directory / PLAN} is damaged: {error}; remove {directory}") from error
-
-
-@lru_cache(maxsize=2)
-def _parse_plan(data: bytes) -> Plan:
-    raw = json.loads(data)
-    shards = [Shard(*shard) for shard in raw["shards"]]
-    return Plan(raw["settings"], raw["model"], raw["inputs"], shards, hashlib.sha256(data).hexdigest())
 
 
 # The output
@@ -150,7 +139,7 @@ def do_shard(directory: Path, key: str, number: int, progress: Progress = lambda
             raise TiedGPTError(f"{directory} has the plan of another run now")
         if path.exists():
             return
-        shard, job = plan.shards[number], open_job(plan.settings, plan.model)
+        shard, job = plan.shards[number], open_job(plan.settings)
         with open_input(plan.inputs[shard.input][0]) as stream:
             stream.seek(shard.offset)
             target = staged.open(path.name)
@@ -160,14 +149,12 @@ def do_shard(directory: Path, key: str, number: int, progress: Progress = lambda
         check_state(plan.inputs[shard.input])
 
 
-def stream_rows(settings: Settings, model: str, files: list[str]) -> Iterator[bytes]:
+def stream_rows(settings: Settings, files: list[str]) -> Iterator[bytes]:
     """The rows that a run would write, without a directory of parts: each input is read once."""
-    job, line = open_job(settings, model), 1
+    job, line = open_job(settings), 1
     for file in files:
         with open_input(file) as stream:
-            before = 0
-            while line != before:
-                before = line
+            while stream.peek(1):
                 for row in job.rows(read_shard(stream, settings["shard_size"]), line):
                     yield row
                     line += 1
@@ -183,70 +170,65 @@ class Output:
         self.done = self.directory.with_name(f".{self.directory.name}.done")  # any process may remove it
 
     @contextmanager
-    def claim(
-        self, files: list[str], settings: Settings, model: str, resume: bool, shared: bool
-    ) -> Iterator[Plan]:
+    def claim(self, files: list[str], settings: Settings, resume: bool, shared: bool) -> Iterator[Plan]:
         """Make the plan, or read the one that is there, and hold the directory; `shared`, with other parts.
 
         Raises ArgumentError if OUT exists, if there is a plan and `resume` is False, or another plan.
         """
         shutil.rmtree(self.done, ignore_errors=True)
-        made: list[Path] = [] if self.keeps_parts else [self.directory]
-        make_directory(self.directory, made)
         wait = (lambda: self.note(f"waiting for another process in {self.directory}")) if shared else None
-        try:
-            with ExitStack() as stack:
-                stack.enter_context(locked_file(self.directory / LOCK, waiting=wait))
-                if os.path.lexists(self.path) and not (self.keeps_parts or self._is_joined()):
-                    raise ArgumentError(f"{self.path} exists; remove it or choose another --out")
-                if not (self.directory / PLAN).exists():
-                    self._make_plan(files, settings, model)
-                elif not resume:
-                    to_continue = "to continue the run that made it, add --resume; otherwise remove it"
-                    raise ArgumentError(f"{self.directory} exists: {to_continue}")
-                elif "-" in settings["input"]:
-                    self.note(f"the input is the copy that the interrupted run made in {self.directory}")
-                plan = read_plan(self.directory)
-                plan.check(settings, self.directory)
-                for file in plan.inputs:
-                    check_state(file)
-                if shared:
-                    stack.close()
-                yield plan
-        finally:
+        with ExitStack() as stack:
+            stack.enter_context(lock_directory(self.directory, wait))
+            if os.path.lexists(self.path) and not (self.keeps_parts or self._is_joined()):
+                raise ArgumentError(f"{self.path} exists; remove it or choose another --out")
             if not (self.directory / PLAN).exists():
-                self._remove_copies()
-            remove_empty(made)
+                self._make_plan(files, settings)
+            elif not resume:
+                to_continue = "to continue the run that made it, add --resume; otherwise remove it"
+                raise ArgumentError(f"{self.directory} exists: {to_continue}")
+            elif "-" in settings["input"]:
+                self.note(f"the input is the copy that the interrupted run made in {self.directory}")
+            plan = read_plan(self.directory)
+            if another := difference(plan.settings, settings):
+                what = f"{self.directory} was begun with another {another}"
+                raise ArgumentError(f"{what}; give the same, or remove {self.directory} to start anew")
+            for file in plan.inputs:
+                check_state(file)
+            if shared:
+                stack.close()
+            yield plan
 
-    def _make_plan(self, files: list[str], settings: Settings, model: str) -> None:
+    def _make_plan(self, files: list[str], settings: Settings) -> None:
         """Cut the input files into shards of about settings["shard_size"] bytes. It reads all of them."""
         if unknown := [name for name in os.listdir(self.directory) if not name.startswith(".")]:
             raise ArgumentError(f"{self.directory} holds {unknown[0]}, but no run to continue")
-        plan, line = Plan(settings, model, [], []), 1
-        for number, file in enumerate(files):
-            path = self._copy(file, f"{COPY}{number}") if is_stream(file) else file
-            plan.inputs.append(state_of(path))
-            with open_input(path) as stream:
-                offset = 0
-                while lines := sum(1 for _ in read_shard(stream, settings["shard_size"])):
-                    plan.shards.append(Shard(len(plan.shards), number, line, lines, offset))
-                    line, offset = line + lines, stream.tell()
+        plan, line = Plan(settings, [], []), 1
         with StagedFiles(self.directory) as staged:
+            for number, file in enumerate(files):
+                path = final = Path(file)
+                if is_stream(file):
+                    path, final = staged.new / f"{COPY}{number}", self.directory / f"{COPY}{number}"
+                    self._copy(file, staged.open(path.name))
+                plan.inputs.append([os.path.abspath(final), *state_of(path)[1:]])
+                with open_input(str(path), file) as stream:
+                    while stream.peek(1):
+                        offset = stream.tell()
+                        lines = sum(1 for _ in read_shard(stream, settings["shard_size"]))
+                        plan.shards.append(Shard(len(plan.shards), number, line, lines, offset))
+                        line += lines
             staged.open(PLAN).write(json.dumps(plan._asdict()).encode())
 
-    def _copy(self, file: str, name: str) -> str:
-        """The path of a copy of a file that can be read once."""
-        self.note(f"{file} can be read once, so it is copied to {self.directory / name}")
+    def _copy(self, file: str, target: BinaryIO) -> None:
+        """Copy a file that can be read once."""
+        self.note(f"{file} can be read once, so it is copied to {self.directory}")
         left = shutil.disk_usage(self.directory).free // 2
-        with StagedFiles(self.directory) as staged, ExitStack() as stack:
-            target = staged.open(name)
-            stream = sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
+        with open(sys.stdin.fileno() if file == "-" else file, "rb", closefd=file != "-") as stream:
             while block := stream.read(BLOCK):
                 target.write(block)
                 left -= len(block)
                 if left < 0:  # perhaps it has no end
                     raise TiedGPTError(f"{file} takes more than half of the free disk at {self.directory}")
-        return str(self.directory / name)
+        target.flush()
 
     def missing(self, plan: Plan) -> list[Shard]:
         """The shards that have no part yet."""
@@ -272,7 +254,8 @@ class Output:
                     wrong = f"{path} has {total - before} rows, expected {shard.lines}"
                     raise TiedGPTError(f"{wrong}; remove it to do it again")
         if self.keeps_parts:
-            self._remove_copies()
+            for path in self.directory.glob(f"{COPY}*"):
+                path.unlink()
             return total, errors
         if joins:
             try:
@@ -287,7 +270,3 @@ class Output:
         """Whether OUT is a second name of the joined parts: a process was killed before it removed them."""
         joined = self.directory / JOINED
         return joined.exists() and self.path.exists() and joined.samefile(self.path)
-
-    def _remove_copies(self) -> None:
-        for path in self.directory.glob(f"{COPY}*"):
-            path.unlink()
