@@ -53,16 +53,16 @@ def activation_shapes(config: Config) -> dict[str, str]:
 
 def edited(x: np.ndarray, edit: Callable[[np.ndarray], Any], name: str) -> np.ndarray:
     """edit(x), with x's shape and dtype. It gets a copy, so it cannot change x."""
+    returned = edit(x.copy())
     try:
-        returned = np.asarray(new := edit(x.copy()))
+        new = np.asarray(returned)
     except ValueError as error:  # lists of unequal lengths
         raise ArgumentError(f"the edit of {name} returned no array: {error}") from error
-    if returned.dtype.kind not in "fiub":
-        raise ArgumentError(f"the edit of {name} returned no real numbers, but {short_repr(new)}")
-    new = np.array(returned, x.dtype)
+    if new.dtype.kind not in "fiub":
+        raise ArgumentError(f"the edit of {name} returned no real numbers, but {short_repr(returned)}")
     if new.shape != x.shape:
         raise ArgumentError(f"the edit of {name} returned shape {new.shape}; expected {x.shape}")
-    return new
+    return np.array(new, x.dtype)
 
 
 class KVCache:

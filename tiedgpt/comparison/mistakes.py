@@ -164,7 +164,12 @@ def bfloat16(x: Array) -> Array:
     return np.ldexp(np.rint(mantissa * 256) / 256, exponent)
 
 
-HALVES = {"bfloat16": bfloat16, "float16": lambda x: x.astype(np.float16).astype(x.dtype)}
+def float16(x: Array) -> Array:
+    with np.errstate(over="ignore"):  # a number above 65,504 becomes inf
+        return x.astype(np.float16).astype(x.dtype)
+
+
+HALVES = {"bfloat16": bfloat16, "float16": float16}
 FUNCTIONS = {"gelu": "the exact gelu (erf)", "gelu_new": "gelu_new, the approximation with tanh"}
 FUNCTIONS |= {name: name for name in ("relu", "quick_gelu", "silu", "tanh")}
 EPSILONS = {f"epsilon {eps:g}": eps for eps in (1e-5, 1e-6, 1e-8, 1e-3)} | {"no epsilon, or one of 1e-12": 0}
