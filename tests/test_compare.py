@@ -468,7 +468,16 @@ def test_a_random_difference_is_none_of_the_known(name):
     tape = tape_of(model, ids)
     rng = np.random.default_rng(5)
     for seed, where in enumerate(
-        ["embed", "attn.1.in", "attn.0.qkv", "attn.1.pattern", "mlp.1.post", "logits"]
+        [
+            "embed",
+            "attn.1.in",
+            "attn.0.qkv",
+            "attn.1.pattern",
+            "resid_mid.0",
+            "resid_post.1",
+            "mlp.1.post",
+            "logits",
+        ]
     ):
         size = 10.0 ** rng.integers(-4, 1) * np.abs(tape[where]).mean()
         noise = size * np.random.default_rng(seed).standard_normal(tape[where].shape, np.float32)

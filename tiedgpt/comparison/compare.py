@@ -265,7 +265,7 @@ class Comparison:
         start = next((i + 1 for i in reversed(range(end)) if self.names[i] in given), 0)
         window = self.names[start : end + 1]  # what comes before it is given
         trials = trials_in(window, self.names)
-        deadline = time.monotonic() + SECONDS
+        deadline, late = time.monotonic() + SECONDS, False
         errors: dict[frozenset[Edit], float] = {}
         found: list[tuple[int, int, float, str, str]] = []
         for done, (trial, (stage, sentence)) in enumerate(trials.items()):
