@@ -28,6 +28,12 @@ def directory_of(model: Path) -> Path:
     return model if model.is_dir() else model.parent
 
 
+def file_state(path: str | Path) -> tuple[int, int]:
+    """What changes when a file does: its size, and the time of its last change."""
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
 def read_text(path: Path) -> str:
     """A UTF-8 file's text. Raises CheckpointError that names the file and the line that is not UTF-8."""
     try:

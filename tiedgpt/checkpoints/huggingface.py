@@ -24,7 +24,7 @@ from ..model import GPT2
 from ..parameters import parameter_shapes
 from ..tokenizer import Tokenizer
 from . import safetensors
-from .files import StagedFiles, directory_of, read_json
+from .files import StagedFiles, directory_of, file_state, read_json
 from .safetensors import Tensor
 from .vocabulary import ADDED, vocabulary_files
 
@@ -122,12 +122,11 @@ class Checkpoint:
 
 
 def _state(file: Path) -> tuple[int, int]:
-    """What changes when a file does."""
+    """As file_state. Raises CheckpointError."""
     try:
-        status = os.stat(file)
+        return file_state(file)
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
-    return status.st_size, status.st_mtime_ns
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

@@ -15,7 +15,7 @@ import regex
 
 from .. import __version__
 from ..checkpoints import load_model, open_checkpoint
-from ..checkpoints.files import parse_json
+from ..checkpoints.files import file_state, parse_json
 from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer, vocabulary_files
 from ..errors import TiedGPTError, short_repr
@@ -67,8 +67,7 @@ def weight_files(checkpoint: Checkpoint) -> list[Path]:
 
 def state_of(path: str | Path) -> list[Any]:
     """The path of a file, and what changes when the file does."""
-    status = os.stat(path)
-    return [os.path.abspath(path), status.st_size, status.st_mtime_ns]
+    return [os.path.abspath(path), *file_state(path)]
 
 
 def check_state(state: list[Any]) -> None:
