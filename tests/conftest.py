@@ -1,9 +1,10 @@
 """What the tests share: small random models with every size different, the command line, reference data."""
 
 import io
+import re
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,12 +32,34 @@ SMALL = Config(
 )
 
 
-def pytest_terminal_summary(terminalreporter):
-    """One line for each reason for which tests were skipped."""
-    reports = terminalreporter.stats.get("skipped", [])
-    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
-    for reason, count in reasons.most_common():
-        terminalreporter.write_line(f"skipped {count} test{'s' * (count != 1)}: {reason}")
+EXTRAS = {  # the extra that brings a module; a test that needs one calls pytest.importorskip
+    **dict.fromkeys(["torch", "transformers", "tokenizers", "safetensors", "tiktoken"], "parity"),
+    **dict.fromkeys(["playwright", "axe_playwright_python"], "browser"),
+    "distributed": "test",
+    "lm_eval": "eval",
+    "matplotlib": "plot",
+}
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """What was not run: a line for each reason, and one for all modules of an extra."""
+    skipped, missing = defaultdict(set), defaultdict(set)
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        module = re.match(r"could not import '(\w+)|(\w+) is not installed", reason)
+        if module and (name := module[1] or module[2]) in EXTRAS:
+            reason = f"pip install -e '.[{EXTRAS[name]}]'"
+            missing[reason].add(name)
+        skipped[reason].add(report.nodeid)
+    for reason, ids in skipped.items():
+        kinds = Counter("test" if "::" in nodeid else "test file" for nodeid in ids)
+        count = " and ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in sorted(kinds.items()))
+        what = f"skipped {count}"
+        if names := ", ".join(sorted(missing[reason])):
+            what = f"{names} {'are' if ',' in names else 'is'} not installed ({count})"
+        terminalreporter.write_line(f"{what}: {reason}")
+    if config.option.markexpr == "not slow" and (slow := terminalreporter.stats.get("deselected")):
+        terminalreporter.write_line(f"not run, because they are slow ({len(slow)} tests): pytest -m ''")
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .parameters import count_parameters
     from .tokenizer import Tokenizer
 
-__version__ = "0.1.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "GPT2",
