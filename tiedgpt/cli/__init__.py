@@ -19,14 +19,13 @@ from .terminal import Messages, discard_unwritten, fill, note, print_error
 MODULES = {
     "generate": "generate",
     "score": "score",
-    "documents": "documents",
+    **dict.fromkeys(("documents score", "documents generate"), "documents"),
     "train": "train",
     "params": "params",
     "tokenize": "tokenize",
     "list": "list_models",
     "download": "download",
-    "untie": "convert",
-    "tie": "convert",
+    **dict.fromkeys(("untie", "tie"), "convert"),
     "study": "study",
     "next": "next_token",
     "lens": "lens",
@@ -42,6 +41,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("eval", "perplexity"), "score"),
     **dict.fromkeys(("finetune", "fit"), "train"),
     **dict.fromkeys(("encode", "decode"), "tokenize"),
+    "documents": "documents score or documents generate",
     **dict.fromkeys(("help", "version"), "-h"),
 }
 
@@ -87,6 +87,8 @@ def parsers(*names: str) -> dict[str, Any]:
 def parse(argv: list[str]) -> argparse.Namespace:
     """The arguments of a command; `run` and `quiet` are among them. Raises ArgumentError, or SystemExit."""
     command, *arguments = argv or ["-h"]
+    if f"{command} {' '.join(arguments[:1])}" in MODULES:  # documents score
+        command, arguments = f"{command} {arguments[0]}", arguments[1:]
     if command in ("-h", "--help"):
         every = parsers(*MODULES).items()
         listed = (f"  {name:18}  {parser.get_default('summary')}" for name, parser in every)
@@ -100,24 +102,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
         other = OTHER_NAMES.get(command)
         hint = f"; did you mean {other}?" if other else nearest(command, [*MODULES, "--version"])
         raise ArgumentError(f"{what}{hint} (try: tiedgpt -h)")
-    found = parsers(command)
-    if command not in found:  # documents score, documents generate
-        words = [name.removeprefix(f"{command} ") for name in found]
-        if not arguments or arguments[0] in ("-h", "--help"):
-            raise ArgumentError(f"expected {' or '.join(found)} (try: tiedgpt {next(iter(found))} -h)")
-        if arguments[0] not in words:
-            raise ArgumentError(f"no command {command} {arguments[0]}; expected {' or '.join(found)}")
-        command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
-    parser = found[command]
+    parser = parsers(command)[command]
     flags = re.findall(r"--[a-z][a-z-]*", parser.format_help())
     for argument in takewhile("--".__ne__, arguments):
         flag = argument.partition("=")[0]
         if flag.startswith("--") and " " not in flag and flag not in flags:
             alike = f"--n-{flag[2:].removesuffix('s')}"  # --heads is --n-head, not --head
             parser.error(f"unknown flag {flag}{nearest(alike if alike in flags else flag, flags)}")
-    args, rest = parser.parse_known_args(arguments)
+    # Flags may stand between arguments. The parser for that forgets that there are none after "--".
+    dashes = "--" in arguments
+    args, rest = (parser.parse_known_args if dashes else parser.parse_known_intermixed_args)(arguments)
     if rest:
-        is_flag = rest[0].startswith("-") and "--" not in arguments
+        is_flag = rest[0].startswith("-") and not dashes
         parser.error(f"{'unknown flag' if is_flag else 'unexpected argument'} {rest[0]}")
     return args
 

@@ -1,4 +1,12 @@
-"""`tiedgpt attribute`: which parts of a model a logit comes from, and what it is without some of them."""
+"""Show which parts of the model a logit comes from.
+
+Split the logit of TOKEN after PROMPT into what each part of the model adds: the token embedding (wte), the
+position embedding (wpe), each attention head, each MLP, the biases, and the bias of ln_f. The parts add up to
+the logit, with the scale of ln_f held at its value. With --against, split the difference of two logits.
+
+With --ablate, set parts of the model to 0 instead, and show what changes. A part also acts through later
+layers, so removing it can change the logit by more or less than the part adds.
+"""
 
 import argparse
 from typing import Any
@@ -18,14 +26,6 @@ from .tokens import end_of, single_token
 LARGEST = 10  # parts that are listed by themselves
 FORMATS = {"logit": ".3f", "probability": ".2%", "rank": ","}
 
-ABOUT = """\
-Split the logit of TOKEN after PROMPT into what each part of the model adds: the token embedding (wte), \
-the position embedding (wpe), each attention head, each MLP, the biases, and the bias of ln_f. The parts add \
-up to the logit, with the scale of ln_f held at its value. With --against, split the difference of two logits.
-
-With --ablate, set parts of the model to 0 instead, and show what changes. A part also acts through later \
-layers, so removing it can change the logit by more or less than the part adds."""
-
 EXAMPLES = """\
   tiedgpt attribute "The capital of France is" " Paris" --against " London"
   tiedgpt attribute --model shakespeare-tied "ROMEO:"
@@ -34,49 +34,41 @@ EXAMPLES = """\
 
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
-    summary = "Show which parts of the model a logit comes from."
-    parser = common.add_command(commands, "attribute", run, summary, EXAMPLES, ABOUT)
+    parser = common.add_command(commands, "attribute", run, __doc__, EXAMPLES)
+    common.add_shared(parser, "prompt", "-m --model", "--head", "--allow-special", "--json")
     add = parser.add_argument
-    common.add_prompt(parser)
     token = 'the text of the next token, with its space: " Paris" (default: the likeliest)'
     add("token", nargs="?", type=common.text, metavar="TOKEN", help=token)
     add("--against", type=common.text, metavar="TOKEN", help="subtract the logit of this token")
     ablate = "set attn.N.head.H, attn.N or mlp.N to 0, layers and heads from 0 (may be repeated)"
     add("--ablate", action="append", default=[], metavar="PART", help=ablate)
-    common.add_shared_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    prompt, texts, allow_special = read_prompt(args.prompt), (args.token, args.against), args.allow_special
-    head, as_json, ablated = args.head, args.json, args.ablate
+    prompt, head, as_json, ablated = read_prompt(args.prompt), args.head, args.json, args.ablate
+    texts = [text for text in (args.token, args.against) if text is not None]
+    with_likeliest, allow_special = args.token is None, args.allow_special
     name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
     # Check the input before reading the weights.
     ids = check_prompt(common.encode(tokenizer, prompt, allow_special), config)
-    token, against = (
-        None if text is None else single_token(tokenizer, config.vocab_size, text, allow_special)
-        for text in texts
-    )
+    given = [single_token(tokenizer, config.vocab_size, text, allow_special) for text in texts]
     edit = ablation(config, ablated)
 
     def report(model: GPT2) -> dict[str, Any]:
         logits = last_logits(model, ids)
-        first = int(logits.argmax()) if token is None else token
-        tokens = [first] if against is None else [first, against]
+        tokens: Any = [int(logits.argmax()), *given] if with_likeliest else given
         document: dict[str, Any] = {"model": name, "head": model.config.head, "prompt": prompt}
-        document |= (
-            {"prompt_ids": ids}
-            | figures(logits, tokens, tokenizer)
-            | {"parts": attribute(model, ids, first, against)}
-        )
+        document |= {"prompt_ids": ids, **figures(logits, tokens, tokenizer)}
+        document["parts"] = attribute(model, ids, *tokens)
         if edit:
             without = figures(last_logits(model, ids, edit), tokens, tokenizer)
             document["ablated"] = {"parts": ablated, **without}
         return document
 
-    def show(reports: Any) -> None:
+    def show(reports: list[dict[str, Any]]) -> None:
         for number, report in enumerate(reports):
-            print("\n" if number else "", end="")
+            print("\n" * (number > 0), end="")
             print_report(report, tokenizer)
 
     print_reports([report(model) for model in common.load_heads(checkpoint, head)], as_json, show)

@@ -31,19 +31,19 @@ class Parser(argparse.ArgumentParser):
         raise ArgumentError(f"{message.removeprefix('argument ')} (try: {self.prog} -h)")
 
 
-def add_command(
-    commands: dict[str, Parser], name: str, run: Any, summary: str, examples: str, about: str = ""
-) -> Parser:
-    """The parser of a command, added to `commands`. Its -h has `about` or the summary, and the examples."""
+def add_command(commands: dict[str, Parser], name: str, run: Any, about: str | None, examples: str) -> Parser:
+    """The parser of a command, added to `commands`. `tiedgpt -h` lists the first line of `about`."""
+    about = about or ""  # the docstring of a module, which `python -OO` drops
+    paragraphs = (fill(part.replace("\n", " ")) for part in about.strip().split("\n\n"))
     parser = commands[name] = Parser(
         prog=f"tiedgpt {name}",
-        description=fill(about or summary),
+        description="\n\n".join(paragraphs),
         epilog=f"examples:\n{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print no notes and no progress on stderr")
-    parser.set_defaults(run=run, summary=summary)
+    parser.set_defaults(run=run, summary=about.partition("\n")[0])
     return parser
 
 
@@ -80,51 +80,36 @@ def text(argument: str) -> str:
     return os.fsencode(argument).decode("utf-8", "surrogateescape")
 
 
-def add_model_option(parser: argparse.ArgumentParser) -> None:
-    model = (
-        "gpt2 or another name, a hub repository owner/name, a directory or a .safetensors file; a name that "
-        "is not on this machine is downloaded (default: gpt2 if it is on this machine, else shakespeare-tied)"
-    )
-    parser.add_argument("-m", "--model", metavar="MODEL", help=model)
+LOGITS = "compute logits with wte.T or with W_U"
+CHECKPOINTS = "(default: as the checkpoint says)"
+STDIN_TOO = "- or nothing for stdin"
+ONE_HEAD: dict[str, Any] = {"choices": HEADS, "help": f"{LOGITS} {CHECKPOINTS}"}
+# The arguments that several commands have, with what add_argument needs
+SHARED: dict[str, dict[str, Any]] = {
+    "prompt": {"nargs": "?", "metavar": "PROMPT", "type": text, "help": f"the text to continue; {STDIN_TOO}"},
+    "file": {"nargs": "?", "metavar": "FILE", "help": f"a text in UTF-8; {STDIN_TOO}"},
+    "-m --model": {
+        "help": "gpt2 or another name, a hub repository owner/name, a directory or a .safetensors file; a "
+        "name that is not on this machine is downloaded (default: gpt2 if it is on this machine, else "
+        "shakespeare-tied)"
+    },
+    "--head": {"choices": [*HEADS, BOTH], "help": f"{LOGITS}, or with each in turn {CHECKPOINTS}"},
+    "--allow-special": {"action": "store_true", "help": "read <|endoftext|> as that token"},
+    "--json": {"action": "store_true", "help": "print the result as one JSON document"},
+}
+
+
+def add_shared(parser: argparse.ArgumentParser, *arguments: str) -> None:
+    """Add arguments of SHARED."""
+    for argument in arguments:
+        parser.add_argument(*argument.split(), **SHARED[argument])
 
 
 def add_models(parser: argparse.ArgumentParser, help: str) -> None:
-    """MODEL ... as arguments or with -m; `models` is the list of them."""
+    """MODEL ... as arguments or with -m; `models` is the list of them, or None."""
     add = parser.add_argument
     add("models", nargs="*", action="extend", default=argparse.SUPPRESS, metavar="MODEL", help=help)
-    add("-m", "--model", action="append", dest="models", default=[], metavar="MODEL", help="the same")
-
-
-def add_prompt(parser: argparse.ArgumentParser) -> None:
-    help = "the text to predict from; - or nothing for stdin"
-    parser.add_argument("prompt", nargs="?", type=text, metavar="PROMPT", help=help)
-
-
-def add_file(parser: argparse.ArgumentParser, name: str, help: str) -> None:
-    """An argument that names a text."""
-    parser.add_argument(name, nargs="?", metavar=name.upper(), help=f"{help}; - or nothing for stdin")
-
-
-def add_head_option(parser: argparse.ArgumentParser, both: bool = True) -> None:
-    in_turn = ", or with each in turn" if both else ""
-    help = f"compute logits with wte.T or with W_U{in_turn} (default: as the checkpoint says)"
-    parser.add_argument("--head", choices=[*HEADS, BOTH] if both else HEADS, help=help)
-
-
-def add_special_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--allow-special", action="store_true", help="read <|endoftext|> as that token")
-
-
-def add_json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
-
-
-def add_shared_options(parser: argparse.ArgumentParser) -> None:
-    """The flags of a command that reads a text with one model and either head."""
-    add_model_option(parser)
-    add_head_option(parser)
-    add_special_option(parser)
-    add_json_option(parser)
+    add("-m", "--model", action="append", dest="models", metavar="MODEL", help="the same")
 
 
 def find(model: str | None, only_tokenizer: bool = False) -> tuple[str, Path]:

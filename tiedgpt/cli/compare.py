@@ -1,4 +1,11 @@
-"""`tiedgpt compare`: another GPT-2's activations, saved as arrays, against a model's."""
+"""Find the mistake in another GPT-2.
+
+Find the activation of another GPT-2 that differs first from this model's, and the known mistake that gives
+the same numbers. Save its activations, and the token ids that it read, with
+numpy.savez("mine.npz", ids=ids, **activations): under the names of tiedgpt's tape, or of transformers,
+nanoGPT, TransformerLens or llm.c. If there are `targets`, arrays under names of parameters are gradients.
+The exit code is 1 if anything differs.
+"""
 
 import argparse
 import json
@@ -15,14 +22,6 @@ from ..errors import ArgumentError
 from ..model import GPT2
 from . import common
 
-ABOUT = """\
-Find the activation of another GPT-2 that differs first from this model's, and the known mistake that gives
-the same numbers. Save its activations, and the token ids that it read, with
-numpy.savez("mine.npz", ids=ids, **activations): under the names of tiedgpt's tape, or of transformers,
-nanoGPT, TransformerLens or llm.c. If there are `targets`, arrays under names of parameters are gradients.
-The exit code is 1 if anything differs.
-"""
-
 EXAMPLES = """\
   tiedgpt compare --model shakespeare-tied mine.npz
   tiedgpt compare --model gpt2 --head untied directory/ --json
@@ -30,12 +29,10 @@ EXAMPLES = """\
 
 
 def add_parser(commands: Any) -> None:
-    summary = "Find the mistake in another GPT-2."
-    parser = common.add_command(commands, "compare", run, summary, EXAMPLES, ABOUT)
+    parser = common.add_command(commands, "compare", run, __doc__, EXAMPLES)
     parser.add_argument("file", metavar="FILE", help="an .npz, or a directory of .npy files")
-    common.add_model_option(parser)
-    common.add_head_option(parser, both=False)
-    common.add_json_option(parser)
+    parser.add_argument("--head", **common.ONE_HEAD)
+    common.add_shared(parser, "-m --model", "--json")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,4 +1,11 @@
-"""`tiedgpt untie` and `tiedgpt tie`: copy a checkpoint, with its own W_U or without."""
+"""Copy a model with its own W_U (untie), or without it (tie).
+
+untie gives a tied model an output matrix of its own. tie drops that of an untied model. The copy is a
+checkpoint that transformers reads too.
+
+If W_U is not wte.T, the model without it predicts worse, mostly much worse. tie then says by how much, and
+needs --force.
+"""
 
 import argparse
 from functools import partial
@@ -19,13 +26,6 @@ from .terminal import note
 
 MEASURED = 64  # tokens for the loss with and without W_U
 
-ABOUT = """\
-untie: copy a tied model and give it its own output matrix W_U. tie: copy an untied model without its W_U. \
-The copy is a checkpoint that transformers reads too.
-
-If W_U is not wte.T, the model without it predicts worse, mostly much worse. tie then says by how much, and \
-needs --force."""
-
 EXAMPLES = """\
   tiedgpt untie gpt2 my-untied-gpt2
   tiedgpt untie gpt2 my-fresh-head --init random --seed 1
@@ -34,11 +34,8 @@ EXAMPLES = """\
 
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
-    for name, head, summary in (
-        ("untie", "untied", "Copy a tied model and give it its own W_U."),
-        ("tie", "tied", "Copy an untied model without its W_U."),
-    ):
-        parser = common.add_command(commands, name, partial(run, head), summary, EXAMPLES, ABOUT)
+    for name, head in (("untie", "untied"), ("tie", "tied")):
+        parser = common.add_command(commands, name, partial(run, head), __doc__, EXAMPLES)
         add = parser.add_argument
         paths = "the model (a name, a directory or a .safetensors file), and the new directory to write"
         add("paths", nargs="*", metavar="SRC DST", help=paths)
@@ -71,12 +68,9 @@ def run(head: str, args: argparse.Namespace) -> None:
         tokenizer = None
 
     model = common.load(checkpoint, None)
-    if head == "untied":
-        model = model.untie(init or "copy", seed or 0)
-    else:
-        if not force:
-            check_loss(model, source)
-        model = model.tie()
+    if head == "tied" and not force:
+        check_loss(model, source)
+    model = model.tie() if head == "tied" else model.untie(init or "copy", seed or 0)
     save_model(model, tokenizer, destination)
     size = count_parameters(model.config)[head]
     note(f"wrote {destination}: {head}, {size['total']:,} parameters, {size['bytes'] / 1e6:,.1f} MB")
@@ -89,11 +83,8 @@ def check_loss(model: GPT2, source: str) -> None:
     bos = model.config.bos_token_id
     first = 0 if bos is None or bos >= model.config.vocab_size else bos
     text = [first, *generate(model, [first], MEASURED, seed=0)]
-    found = losses(model, np.array(text))
-    effect = (
-        f": the loss of {found['tokens']} tokens that the model generates goes from {found['own']:.2f} to "
-        f"{found['swapped']:.2f} nats per token"
-        if found
-        else ""
-    )
+    effect = ""
+    if found := losses(model, np.array(text)):
+        change = f"{found['own']:.2f} to {found['swapped']:.2f} nats per token"
+        effect = f": the loss of {found['tokens']} tokens that the model generates goes from {change}"
     raise ArgumentError(f"the W_U of {source} is not wte.T{effect}; to drop it all the same, add --force")

@@ -37,8 +37,8 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         add("inputs", nargs="+", metavar="IN", help=inputs)
         out = "the file to write; with a slash at its end, a directory of parts; - for stdout"
         add("--out", required=True, metavar="OUT", help=out)
-        common.add_model_option(parser)
-        common.add_head_option(parser, both=False)
+        common.add_shared(parser, "-m --model")
+        add("--head", **common.ONE_HEAD)
         add("--field", default=field, metavar="NAME", help="the field with the text (default: %(default)s)")
         add("--resume", action="store_true", help="continue an interrupted run; start one if there is none")
         add("--strict", action="store_true", help="exit with code 2 if a row has an error")

@@ -1,4 +1,12 @@
-"""`tiedgpt download`: store a model's files on this machine."""
+"""Download a model and verify it.
+
+Print the model's directory. An interrupted download continues where it stopped.
+
+The directory is in $TIEDGPT_WEIGHTS, else in weights/ of a checkout, else in ~/.cache/tiedgpt. The commands
+that read a model download it themselves if its name is given and it is not on this machine (tokenize
+downloads only the vocabulary), so this command is needed only to choose the time or the source. params and
+list download nothing.
+"""
 
 import argparse
 
@@ -14,18 +22,10 @@ EXAMPLES = """\
   tiedgpt download 124M --source openai
   TIEDGPT_WEIGHTS=/big/disk tiedgpt download gpt2-xl
 """
-ABOUT = """\
-Download a model, verify it, and print its directory. An interrupted download continues where it stopped.
-
-The directory is in $TIEDGPT_WEIGHTS, else in weights/ of a checkout, else in ~/.cache/tiedgpt. The commands \
-that read a model download it themselves if its name is given and it is not on this machine (tokenize \
-downloads only the vocabulary), so this command is needed only to choose the time or the source. params and \
-list download nothing."""
 
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
-    summary = "Download a model and verify it."
-    parser = common.add_command(commands, "download", run, summary, EXAMPLES, ABOUT)
+    parser = common.add_command(commands, "download", run, __doc__, EXAMPLES)
     common.add_models(parser, f"{', '.join(MODELS)}, or a repository owner/name of the Hugging Face hub")
     source = (
         "hub: the files for transformers, from the Hugging Face hub (default); openai: the TensorFlow files "
@@ -35,7 +35,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    models, source = args.models, args.source
+    models, source = args.models or [], args.source
     if len(models) != 1:
         raise ArgumentError(f"expected one MODEL, got {len(models)} (try: tiedgpt download -h)")
     print(printable(str(hub.download(models[0], source, note))))

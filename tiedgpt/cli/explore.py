@@ -1,4 +1,13 @@
-"""`tiedgpt explore`: a page in the browser that shows what the switch does."""
+"""Look at one or two models in the browser.
+
+Show one or two models in the browser, on your own prompt: the likeliest next tokens with either head, the
+direct path, a model of three words to change, the logit lens, attention, which parts a prediction comes from,
+gradients, and what the second matrix costs. The source code that computes each number is beside it.
+
+The page is served by this machine to this machine. Nothing is sent elsewhere. Ctrl-C stops it. For the page
+of another machine, start it there with --port 8080, run `ssh -L 8080:127.0.0.1:8080 MACHINE` here, and open
+the address that it printed.
+"""
 
 import argparse
 import errno
@@ -16,18 +25,8 @@ from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, Range
 from ..study.corpus import Corpus
 from ..tokenizer import Tokenizer
-from .common import add_command, add_special_option, encode, find, load, number, vocabulary
+from .common import add_command, add_shared, encode, find, load, number, vocabulary
 from .terminal import note, read_text, source_name
-
-ABOUT = """\
-Show one or two models in the browser, on your own prompt: the likeliest next tokens with either head, the
-direct path, a model of three words to change, the logit lens, attention, which parts a prediction comes from,
-gradients, and what the second matrix costs. The source code that computes each number is beside it.
-
-The page is served by this machine to this machine. Nothing is sent elsewhere. Ctrl-C stops it. For the page
-of another machine, start it there with --port 8080, run `ssh -L 8080:127.0.0.1:8080 MACHINE` here, and open
-the address that it printed.
-"""
 
 EXAMPLES = """\
   tiedgpt explore
@@ -39,8 +38,7 @@ EXAMPLES = """\
 
 
 def add_parser(commands: Any) -> None:
-    summary = "Look at one or two models in the browser."
-    parser = add_command(commands, "explore", run, summary, EXAMPLES, ABOUT)
+    parser = add_command(commands, "explore", run, __doc__, EXAMPLES)
     add = parser.add_argument
     models = "one or two models with the same vocabulary (default: shakespeare-tied shakespeare-untied)"
     add("models", nargs="*", metavar="MODEL", help=models)
@@ -58,7 +56,7 @@ def add_parser(commands: Any) -> None:
     export = "write the page to one file that opens without a server, with four example prompts, and stop"
     add("--export", metavar="FILE", help=export)
     add("--no-browser", action="store_true", help="print the address only, and open no browser")
-    add_special_option(parser)
+    add_shared(parser, "--allow-special")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,4 +1,8 @@
-"""`tiedgpt generate`: text that continues a prompt."""
+"""Sample text that continues a prompt.
+
+The prompt is PROMPT, or the text on stdin less one final newline. On a terminal, without PROMPT, each line or
+paste that you enter is continued.
+"""
 
 import argparse
 import os
@@ -27,10 +31,6 @@ from .tokens import print_predictions
 
 MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 
-ABOUT = """\
-Sample text that continues a prompt. The prompt is PROMPT, or the text on stdin less one final newline. On a \
-terminal, without PROMPT, each line or paste that you enter is continued."""
-
 EXAMPLES = """\
   tiedgpt generate "Alan Turing theorized that computers would one day become"
   tiedgpt generate --greedy --logprobs 3 "The capital of France is"
@@ -42,10 +42,9 @@ EXAMPLES = """\
 
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
-    summary = "Sample text that continues a prompt."
-    parser = common.add_command(commands, "generate", run, summary, EXAMPLES, ABOUT)
+    parser = common.add_command(commands, "generate", run, __doc__, EXAMPLES)
+    common.add_shared(parser, "prompt", "-m --model", "--head", "--allow-special", "--json")
     add, number = parser.add_argument, common.number
-    add("prompt", nargs="?", type=common.text, metavar="PROMPT", help="text to continue; - for stdin")
     most = "generate at most N tokens (default: %(default)s)"
     add("-n", "--max-new-tokens", type=common.positive_int, default=40, metavar="N", help=most)
     divide = "divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)"
@@ -74,7 +73,6 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         "(default: %(default)s)"
     )
     add("--draft", default=LOOKUP, metavar="MODEL", help=guess)
-    common.add_shared_options(parser)
 
 
 @dataclass(frozen=True)
@@ -125,17 +123,13 @@ def run(args: argparse.Namespace) -> None:
         for continuation in continuations(ids):
             continuation.write(before, with_head=len(models) > 1)
 
-    def answer(typed: str) -> None:
-        # On a terminal, the continuation stands on the same line as the end of its prompt.
-        before = typed.rpartition("\n")[2] if sys.stdout.isatty() else ""
-        write(encode_prompt(checkpoint.config, tokenizer, typed, options), before)
-
     if interactive:
-        prompt_loop(answer)
+        prompt_loop(
+            lambda typed, end: write(encode_prompt(checkpoint.config, tokenizer, typed, options), end)
+        )
     elif as_json:
-        given = {"prompt": prompt, "prompt_ids": ids}
-        reports = [{"model": name, **given, **one.report(load_s)} for one in continuations(ids)]
-        print_reports(reports, as_json, print)
+        given = {"model": name, "prompt": prompt, "prompt_ids": ids}
+        print_reports([{**given, **one.report(load_s)} for one in continuations(ids)], as_json, print)
     else:
         write(ids)
 
@@ -176,7 +170,7 @@ def encode_prompt(config: Config, tokenizer: Tokenizer, prompt: str, options: Op
 
 
 class Continuation:
-    """The samples by which one model continues a prompt, and how long they took."""
+    """The samples by which one model continues a prompt."""
 
     def __init__(
         self,
@@ -192,37 +186,21 @@ class Continuation:
         ends = options.stop, model.config.eos_token_ids
         self.samples = [TextSample(tokenizer, *ends) for _ in range(options.num_samples)]
         self.predictions: list[list[Prediction]] = [[] for _ in self.samples]  # with --logprobs
-        self.timing: dict[str, float | None] = {"prefill_s": None, "decode_tokens_per_s": None}
 
-    def grow(self) -> Iterator[None]:
-        """Add a token to one sample after the other; measure the time."""
-        start, options = time.perf_counter(), self.options
+    def grow(self) -> Iterator[Any]:
+        """Read the prompt; add a token to one sample after the other."""
+        options = self.options
+
+        def record(index: int, logits: Any, token: int) -> None:
+            self.predictions[index] += predict(logits, [token], options.logprobs or 0)
+
+        how = options.max_new_tokens, options.sampling, self.seed, self.draft
+        listed = None if options.logprobs is None else record
         with Progress("reading the prompt", len(self.ids), "token") as progress:
-            texts = generate_text(
-                self.model,
-                self.ids,
-                self.samples,
-                options.max_new_tokens,
-                options.sampling,
-                self.seed,
-                self.draft,
-                progress.add,
-                None if options.logprobs is None else self.record,
-            )
-            next(texts)
-        first = time.perf_counter()
-        self.timing["prefill_s"] = first - start
-        yield
-        for _ in texts:
-            yield
-        # The first token of each sample came with the prompt's logits.
-        decoded = sum(max(0, len(sample.ids) - 1) for sample in self.samples)
-        if decoded:
-            self.timing["decode_tokens_per_s"] = decoded / (time.perf_counter() - first)
-
-    def record(self, index: int, logits: Any, token: int) -> None:
-        """Keep the prediction of a token that sample `index` chose."""
-        self.predictions[index] += predict(logits, [token], self.options.logprobs or 0)
+            texts = generate_text(self.model, self.ids, self.samples, *how, progress.add, listed)
+            first = next(texts)
+        yield first
+        yield from texts
 
     def recorded(self, index: int) -> list[Prediction]:
         """The predictions of a sample's tokens, without that of the end-of-text token."""
@@ -230,9 +208,16 @@ class Continuation:
 
     def report(self, load_s: float) -> dict[str, Any]:
         """Generate all samples; return what --json prints of them."""
+        start = time.perf_counter()
+        growth = self.grow()
+        next(growth)
+        first = time.perf_counter()
         with Progress("generating", self.options.max_new_tokens * len(self.samples), "token") as progress:
-            for _ in self.grow():
+            for _ in growth:
                 progress.add(1)
+        # The first token of each sample came with the prompt's logits.
+        decoded = sum(max(0, len(sample.ids) - 1) for sample in self.samples)
+        rate = decoded / (time.perf_counter() - first) if decoded else None
         samples: list[dict[str, Any]] = []
         for index, sample in enumerate(self.samples):
             samples.append({"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason})
@@ -240,7 +225,7 @@ class Continuation:
                 listed = self.recorded(index)
                 samples[-1]["logprobs"] = [predicted_json(self.tokenizer, p, "logprob") for p in listed]
         draft = self.draft and {"drafted": self.draft.drafted, "accepted": self.draft.accepted}
-        timing = {"load_s": load_s, **self.timing}
+        timing = {"load_s": load_s, "prefill_s": first - start, "decode_tokens_per_s": rate}
         head = self.model.config.head
         return {"head": head, "seed": self.seed, "samples": samples, "draft": draft, "timing": timing}
 
@@ -248,26 +233,29 @@ class Continuation:
         """Print the samples one below the other while they grow, each after the text `before`."""
         growth = self.grow()
         for number, sample in enumerate(self.samples, 1):
-            of = f"{number} of {len(self.samples)}" if len(self.samples) > 1 else ""
-            if heading := ", ".join(filter(None, [self.model.config.head if with_head else "", of])):
-                print(f"--- {heading} ---")
+            headings = [self.model.config.head] * with_head
+            headings += [f"{number} of {len(self.samples)}"] * (len(self.samples) > 1)
+            if headings:
+                print(f"--- {', '.join(headings)} ---")
             print(printable(before), end="", flush=True)
             printed = 0
-            while True:
+            while printed < len(sample.text) or sample.finish_reason is None:
+                if printed == len(sample.text):
+                    next(growth)
                 print(printable(sample.text[printed:]), end="", flush=True)
                 printed = len(sample.text)
-                if sample.finish_reason is not None:
-                    break
-                next(growth)
             print()
             if self.options.logprobs is not None:
-                rows = ((prediction.token, prediction) for prediction in self.recorded(number - 1))
                 print()
+                rows = [(prediction.token, prediction) for prediction in self.recorded(number - 1)]
                 print_predictions(self.tokenizer, "logprob", rows)
 
 
-def prompt_loop(answer: Callable[[str], None]) -> None:
-    """Answer each prompt that is typed. Ctrl-C stops an answer; Ctrl-D, or Ctrl-C twice, leaves the loop."""
+def prompt_loop(answer: Callable[[str, str], None]) -> None:
+    """Answer each prompt that is typed. Ctrl-C stops an answer; Ctrl-D, or Ctrl-C twice, leaves the loop.
+
+    On a terminal, an answer stands on the same line as the end of its prompt, which `answer` gets too.
+    """
     with suppress(ImportError):  # input() then has line editing and a history
         import readline
 
@@ -287,17 +275,17 @@ def prompt_loop(answer: Callable[[str], None]) -> None:
             prompt = input("> " if on_terminal else "").removesuffix("\n")
             interrupted = False
             if prompt:
-                answer(prompt)
+                answer(prompt, prompt.rpartition("\n")[2] if on_terminal else "")
         except EOFError:
             print(file=sys.stderr)
             return
         except TiedGPTError as error:
             print_error(error)
         except KeyboardInterrupt:
+            if interrupted:
+                raise
             if prompt:  # its continuation ends here
                 print()
                 continue
-            if interrupted:
-                raise
             interrupted = True
             print("\nTo leave, press Ctrl-D, or Ctrl-C again.", file=sys.stderr)

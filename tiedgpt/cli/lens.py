@@ -1,31 +1,32 @@
-"""`tiedgpt lens`: the next token that each layer's residual stream predicts, after each token of a prompt."""
+"""Show the next token that each layer predicts.
+
+Apply the final layer norm and the output matrix to the residual stream after the embedding and after each
+block, at each token of the prompt (the logit lens).
+"""
 
 import argparse
 from typing import Any
 
 from ..checks import check_prompt
 from ..model import GPT2
-from ..study.lens import Layer, lens
+from ..study.lens import lens
 from ..study.predictions import token_json
 from . import common
 from .terminal import fill, print_reports, print_table, read_prompt, spelled
-
-ABOUT = """\
-Show the next token that each layer predicts, after each token of a prompt (the logit lens): apply the final \
-layer norm and the output matrix to the residual stream after the embedding and after each block."""
 
 EXAMPLES = """\
   tiedgpt lens "The capital of France is"
   tiedgpt lens --model shakespeare-tied "ROMEO:"
   tiedgpt lens --model shakespeare-untied --head both "ROMEO:"
 """
+TITLE = """\
+The likeliest next token and its probability, after each token of the prompt (columns), as predicted from \
+the embedding and from the output of each block (rows)."""
 
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
-    summary = "Show the next token that each layer predicts."
-    parser = common.add_command(commands, "lens", run, summary, EXAMPLES, ABOUT)
-    common.add_prompt(parser)
-    common.add_shared_options(parser)
+    parser = common.add_command(commands, "lens", run, __doc__, EXAMPLES)
+    common.add_shared(parser, "prompt", "-m --model", "--head", "--allow-special", "--json")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -34,36 +35,25 @@ def run(args: argparse.Namespace) -> None:
     ids = check_prompt(common.encode(tokenizer, prompt, args.allow_special), checkpoint.config)
 
     def report(model: GPT2) -> dict[str, Any]:
-        layers = [{"name": layer.name, "positions": positions(layer)} for layer in lens(model, ids)]
-        return {
-            "model": name,
-            "head": model.config.head,
-            "prompt": prompt,
-            "prompt_ids": ids,
-            "layers": layers,
-        }
-
-    def positions(layer: Layer) -> list[list[dict[str, Any]]]:
-        return [
-            [
-                {**token_json(tokenizer, token), "probability": float(p)}
-                for token, p in zip(*likeliest, strict=True)
-            ]
-            for likeliest in zip(layer.tokens, layer.probabilities, strict=True)
+        given = {"model": name, "head": model.config.head, "prompt": prompt, "prompt_ids": ids}
+        layers = [
+            {"name": layer.name, "positions": [*map(likeliest, layer.tokens, layer.probabilities)]}
+            for layer in lens(model, ids)
         ]
+        return {**given, "layers": layers}
 
-    def show(reports: Any) -> None:
+    def likeliest(tokens: Any, probabilities: Any) -> list[dict[str, Any]]:
+        rows = zip(tokens, probabilities, strict=True)
+        return [{**token_json(tokenizer, token), "probability": float(p)} for token, p in rows]
+
+    def show(reports: list[dict[str, Any]]) -> None:
         """A row for each layer, a column for each token of the prompt: the likeliest next token."""
-        title = (
-            "The likeliest next token and its probability, after each token of the prompt (columns), as "
-            "predicted from the embedding and from the output of each block (rows)."
-        )
-        print(fill(title))
+        print(fill(TITLE))
         for report in reports:
             print(f"\n{report['head']}:" if len(reports) > 1 else "")
             rows = [("", *(spelled(tokenizer, token) for token in ids))]
             for number, layer in enumerate(report["layers"]):
-                first = [likeliest[0] for likeliest in layer["positions"]]
+                first = [position[0] for position in layer["positions"]]
                 cells = (f"{spelled(tokenizer, one['id'])} {one['probability']:4.0%}" for one in first)
                 rows.append((f"block {number - 1}" if number else "embedding", *cells))
             print_table(rows)

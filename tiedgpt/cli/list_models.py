@@ -1,4 +1,8 @@
-"""`tiedgpt list`: the models on this machine, and those that can be downloaded."""
+"""List the models on this machine.
+
+Print their size on disk, and the known models that can be downloaded, with the size of the download.
+Downloads nothing.
+"""
 
 import argparse
 import json
@@ -12,19 +16,15 @@ from ..parameters import count_parameters
 from . import common
 from .terminal import fill, note, print_table
 
-ABOUT = """\
-List the models on this machine with their size on disk, and the known models that can be downloaded with \
-the size of the download. Downloads nothing."""
-
 EXAMPLES = """\
   tiedgpt list
   tiedgpt list --json
 """
+HEADER = ("model", "head", "parameters", "size")
 
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
-    summary = "List the models on this machine."
-    common.add_json_option(common.add_command(commands, "list", run, summary, EXAMPLES, ABOUT))
+    common.add_shared(common.add_command(commands, "list", run, __doc__, EXAMPLES), "--json")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -37,21 +37,18 @@ def run(args: argparse.Namespace) -> None:
         except (TiedGPTError, OSError) as error:
             note(f"{name} is left out: {error}")
     names = {model["model"] for model in here}
-    not_here = [
-        summary(name, config, download_size(config))
-        for name, (_, config) in MODELS.items()
-        if name not in names
-    ]
+    others = [(name, config) for name, (_, config) in MODELS.items() if name not in names]
+    not_here = [summary(name, config, download_size(config)) for name, config in others]
     if as_json:
         print(json.dumps({"here": here, "not_here": not_here}))
         return
-    header = ("model", "head", "parameters", "size")
     if here:
-        lines = (line for model in here for line in (row(model), f"  {one_line(model['path'])}"))
-        print_table([header, *lines])
+        print_table(
+            [HEADER, *(line for model in here for line in (row(model), f"  {one_line(model['path'])}"))]
+        )
     if not_here:
         print(fill("\nNot on this machine; `tiedgpt download MODEL` fetches one:\n"))
-        print_table([header, *map(row, not_here)])
+        print_table([HEADER, *map(row, not_here)])
 
 
 def download_size(config: Config) -> int:

@@ -1,4 +1,8 @@
-"""`tiedgpt params`: count the parameters of a model, tied and untied, or of two matrices of any size."""
+"""Count the parameters of a model, tied and untied.
+
+Downloads nothing. With --vocab and --dim, count only the token embedding and the output head of a model of
+that size.
+"""
 
 import argparse
 import json
@@ -17,71 +21,59 @@ EXAMPLES = """\
   tiedgpt params gpt2-xl
   tiedgpt params --vocab 50000 --dim 4096 --total 7e9
 """
-ABOUT = """\
-Count the parameters of a model, tied and untied. Downloads nothing.
-
-With --vocab and --dim, count only the token embedding and the output head of a model of that size."""
 
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
-    summary = "Count the parameters with either head."
-    parser = common.add_command(commands, "params", run, summary, EXAMPLES, ABOUT)
+    parser = common.add_command(commands, "params", run, __doc__, EXAMPLES)
     model = "a known name, which needs no files, a directory or a .safetensors file (default: gpt2)"
     common.add_models(parser, model)
     add, size = parser.add_argument, common.positive_int
     add("--vocab", type=size, metavar="V", help="tokens in the vocabulary, as 50000 or 50e3")
     add("--dim", type=size, metavar="D", help="width of the residual stream")
     add("--total", type=size, metavar="N", help="parameters of the whole model, as 7e9")
-    common.add_json_option(parser)
+    common.add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> None:
-    models, vocab, dim, total, as_json = args.models, args.vocab, args.dim, args.total, args.json
+    models, vocab, dim, total, as_json = args.models or [], args.vocab, args.dim, args.total, args.json
+    of_model = vocab is dim is total is None
     if len(models) > 1:
         raise ArgumentError(f"expected one MODEL, got {len(models)}")
-    if vocab is dim is total is None:
-        count_model(models[0] if models else "gpt2", as_json)
-    elif models:
+    if models and not of_model:
         raise ArgumentError(
             "MODEL counts a model, --vocab and --dim count two matrices: give one or the other"
         )
+    if of_model:
+        (name,) = models or ["gpt2"]
+        config = known_config(name) or read_config(find_model(name))
+        fields = {field: value for field, value in asdict(config).items() if field != "others"}
+        counts = count_parameters(config)
+        difference = counts["untied"]["total"] - counts["tied"]["total"]
+        document: dict[str, Any] = {"model": name, "config": fields, **counts, "difference": difference}
+        title = (
+            f"{name}: {config.head}; vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, "
+            f"width {config.n_embd:,}, {config.n_layer} layers, {config.n_head} heads"
+        )
+        whole, what = counts["untied"]["total"], "the untied model"
     elif vocab is None or dim is None:
         raise ArgumentError("to count without a model, both --vocab and --dim are needed")
     else:
-        report_matrices(vocab, dim, total, as_json)
-
-
-def count_model(name: str, as_json: bool) -> None:
-    """Report a model's parameters by group, with either head."""
-    config = known_config(name) or read_config(find_model(name))
-    counts = count_parameters(config)
-    untied = counts["untied"]["total"]
-    difference = untied - counts["tied"]["total"]
+        document = {"vocab": vocab, "dim": dim, "total": total, **count_matrices(vocab, dim, total)}
+        title = f"vocabulary {vocab:,}, width {dim:,}"
+        whole, what = total, f"a model of {short(total)}" if total else ""
     if as_json:
-        fields = {field: value for field, value in asdict(config).items() if field != "others"}
-        print(json.dumps({"model": name, "config": fields, **counts, "difference": difference}))
+        print(json.dumps(document))
         return
-    size = f"vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, width {config.n_embd:,}"
-    layers = f"{config.n_layer} layers, {config.n_head} heads"
-    print(fill(one_line(f"{name}: {config.head}; {size}, {layers}")) + "\n")
-    print_counts(counts, shares=True, saving=f", {percent(difference, untied)} of the untied model")
+    print(fill(one_line(title)) + "\n")
+    print_counts(document["tied"], document["untied"], shares=of_model)
+    saved = document["difference"]
+    totals = (f"{head} {short(document[head]['total'], '.4g')}" for head in ("tied", "untied"))
+    share = f", {percent(saved, whole)} of {what}" if whole else ""
+    print(fill(f"\n{', '.join(totals).capitalize()}: tying saves {short(saved)}{share}."))
 
 
-def report_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -> None:
-    """Report the size of the matrices of a vocabulary, and their share of a model of `total` parameters."""
-    counts = count_matrices(vocab, dim, total)
-    matrix = counts["difference"]
-    if as_json:
-        print(json.dumps({"vocab": vocab, "dim": dim, "total": total, **counts}))
-        return
-    print(f"vocabulary {vocab:,}, width {dim:,}\n")
-    share = f", {percent(matrix, total)} of a model of {short(total)}" if total else ""
-    print_counts(counts, shares=False, saving=share)
-
-
-def print_counts(counts: dict[str, dict[str, Any]], shares: bool, saving: str) -> None:
+def print_counts(tied: dict[str, Any], untied: dict[str, Any], shares: bool) -> None:
     """Print a row for each group and for the totals, with their shares of the untied total if `shares`."""
-    tied, untied = counts["tied"], counts["untied"]
     rows = [("parameters", "tied", "untied", "difference", "of untied")]
     groups = [(group, n, untied["groups"][group]) for group, n in tied["groups"].items()]
     for label, n, m in [*groups, ("total", tied["total"], untied["total"])]:
@@ -90,27 +82,19 @@ def print_counts(counts: dict[str, dict[str, Any]], shares: bool, saving: str) -
     n, m = tied["bytes"] / 1e6, untied["bytes"] / 1e6
     rows.append(("float32 bytes", f"{n:,.1f} MB", f"{m:,.1f} MB", f"{m - n:+,.1f} MB", ""))
     print_table(rows if shares else [row[:-1] for row in rows])
-    saved = untied["total"] - tied["total"]
-    totals = f"Tied {short(tied['total'], saved)}, untied {short(untied['total'], saved)}"
-    print(fill(f"\n{totals}: tying saves {short(saved)}{saving}."))
 
 
 def percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %"
 
 
-def short(n: int, difference: int | None = None) -> str:
-    """A count with a unit and one decimal, or with more if `difference` would not be visible.
+def short(n: int, form: str = ".1f") -> str:
+    """A count with a unit.
 
-    >>> short(204_800_000), short(7_000_000_000), short(65_536), short(96)
-    ('204.8M', '7B', '65.5K', '96')
-    >>> short(1_557_611_200, 80_411_200), short(1_638_022_400, 80_411_200)
-    ('1.558B', '1.638B')
+    >>> short(204_800_000), short(7_000_000_000), short(65_536), short(96), short(1_557_611_200, ".4g")
+    ('204.8M', '7B', '65.5K', '96', '1.558B')
     """
     for size, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
         if n >= size:
-            decimals = 1
-            while difference and 10 * size > difference * 10**decimals:
-                decimals += 1
-            return f"{n / size:.{decimals}f}".removesuffix(".0") + letter
+            return f"{n / size:{form}}".removesuffix(".0") + letter
     return str(n)

@@ -1,7 +1,12 @@
-"""`tiedgpt score`: how well a model predicts a text."""
+"""Measure how well a model predicts a text.
+
+Print the loss per token, perplexity and bits per byte, by the sliding-window recipe of Hugging Face's
+documentation. Windows as long as the context start every --stride tokens. Each window predicts the tokens
+that no earlier window contains. The first token of the text is not predicted. If the stride is the whole
+context, the first token of each window is not predicted either.
+"""
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,13 +22,14 @@ from .terminal import Progress, fill, print_reports, print_table, read_text, sou
 from .tokens import print_predictions
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
-
-ABOUT = """\
-Measure how well a model predicts a text: loss per token, perplexity and bits per byte, by the \
-sliding-window recipe of Hugging Face's documentation. Windows as long as the context start every \
---stride tokens. Each window predicts the tokens that no earlier window contains. The first token of the \
-text is not predicted. If the stride is the whole context, the first token of each window is not predicted \
-either."""
+FIGURES = {
+    "loss": ("nll", ".4f"),
+    "perplexity": ("perplexity", ",.2f"),
+    "bits per byte": ("bits_per_byte", ".4f"),
+}
+HOW = """\
+The loss is in nats per token. Compare perplexity between models that share a tokenizer, and bits per byte \
+between any models, on the same text."""
 
 EXAMPLES = """\
   tiedgpt score story.txt
@@ -35,21 +41,18 @@ EXAMPLES = """\
 
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
-    summary = "Measure how well a model predicts a text."
-    parser = common.add_command(commands, "score", run, summary, EXAMPLES, ABOUT)
-    add = parser.add_argument
-    common.add_file(parser, "file", "a text in UTF-8")
+    parser = common.add_command(commands, "score", run, __doc__, EXAMPLES)
+    common.add_shared(parser, "file", "-m --model", "--head", "--allow-special", "--json")
     stride = (
         "tokens from the start of one window to the next, at most the context; a smaller stride is slower "
         "and gives each token a longer context (default: half the context, 512 for gpt2)"
     )
-    add("--stride", type=common.positive_int, metavar="N", help=stride)
+    parser.add_argument("--stride", type=common.positive_int, metavar="N", help=stride)
     tokens = (
         "also list each token with its surprisal (-log2 of its probability, in bits) and the likeliest other "
         "tokens; on a terminal, below 1 bit is green, from 5 bits yellow, from 10 bits red"
     )
-    add("--tokens", action="store_true", help=tokens)
-    common.add_shared_options(parser)
+    parser.add_argument("--tokens", action="store_true", help=tokens)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -67,58 +70,45 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"{source_name(file)}: {error}") from error
 
     models = common.load_heads(checkpoint, head)
-    places = predicted_places(ids.size, config.n_ctx, stride)
-    predictions: dict[str, list[Prediction]] = {}  # by each head, with --tokens
+    places = predicted_places(ids.size, config.n_ctx, stride).tolist()
+    predictions: dict[str, dict[int, Prediction]] = {}  # by each head and place, with --tokens
+    given = {"text_tokens": ids.size, "text_bytes": len(text.encode()), "file": file or "-"}
+    given |= {"context": config.n_ctx, "stride": stride}
 
     def report(model: GPT2) -> dict[str, Any]:
-        if each_token:
-            listed = token_predictions(model, ids, stride, ALTERNATIVES, progress.add)
-            predictions[model.config.head] = listed
-            losses = -np.array([prediction.log_probability for prediction in listed])
-            result = score_of(losses, tokenizer, ids[places])
-        else:
+        if not each_token:
             result = score(model, tokenizer, ids, stride, progress.add)
-        document = {"model": name, "head": model.config.head, **asdict(result)}
-        document |= {"text_tokens": ids.size, "text_bytes": len(text.encode()), "file": file or "-"}
-        document |= {"context": config.n_ctx, "stride": stride}
-        if each_token:
-            document["predictions"] = [
-                {"place": place, **predicted_json(tokenizer, prediction, "bits")}
-                for place, prediction in zip(places.tolist(), listed, strict=True)
-            ]
-        return document
+            return {"model": name, "head": model.config.head, **asdict(result), **given}
+        listed = token_predictions(model, ids, stride, ALTERNATIVES, progress.add)
+        predictions[model.config.head] = by_place = dict(zip(places, listed, strict=True))
+        result = score_of(-np.array([p.log_probability for p in listed]), tokenizer, ids[places])
+        rows = [{"place": place, **predicted_json(tokenizer, p, "bits")} for place, p in by_place.items()]
+        return {"model": name, "head": model.config.head, **asdict(result), **given, "predictions": rows}
 
-    def show(reports: Sequence[dict[str, Any]]) -> None:
-        for head, listed in predictions.items():
-            print(f"--- {head} ---\n" if len(reports) > 1 else "", end="")
-            by_place = dict(zip(places.tolist(), listed, strict=True))
+    def show(reports: list[dict[str, Any]]) -> None:
+        for head, by_place in predictions.items():
+            print(f"--- {head} ---\n" * (len(reports) > 1), end="")
             rows = ((token, by_place.get(place)) for place, token in enumerate(ids.tolist()))
             print_predictions(tokenizer, "bits", rows)
             print()
-        windows_read = len(windows(ids.size, config.n_ctx, stride))
-        print_scores(reports, source_name(file), windows_read)
+        print_scores(reports, source_name(file), len(windows(ids.size, config.n_ctx, stride)))
 
     with Progress("scoring", len(models) * ids.size, "token") as progress:
         reports = [report(model) for model in models]
     print_reports(reports, as_json, show)
 
 
-def print_scores(reports: Sequence[dict[str, Any]], file: str, windows: int) -> None:
+def print_scores(reports: list[dict[str, Any]], file: str, windows: int) -> None:
     first, heads = reports[0], [report["head"] for report in reports]
     context, stride = first["context"], first["stride"]
     each_window = f" of each of {windows:,} windows" if stride == context and windows > 1 else ""
     by = heads[0] if len(heads) == 1 else "both heads"
     print(one_line(f"{first['model']}, {by}, on {file}"), end="\n\n")
-    print_table(
-        [
-            *([("", *heads)] if len(heads) > 1 else []),
-            ("loss", *(f"{report['nll']:.4f}" for report in reports)),
-            ("perplexity", *(f"{report['perplexity']:,.2f}" for report in reports)),
-            ("bits per byte", *(f"{report['bits_per_byte']:.4f}" for report in reports)),
-        ]
-    )
-    how = "The loss is in nats per token. Compare perplexity between models that share a tokenizer, and bits "
-    print(fill(f"\n{how}per byte between any models, on the same text.\n"))
+    rows = [
+        (label, *(f"{report[key]:{form}}" for report in reports)) for label, (key, form) in FIGURES.items()
+    ]
+    print_table(rows if len(heads) == 1 else [("", *heads), *rows])
+    print(fill(f"\n{HOW}\n"))
     print(
         f"predicted      {first['tokens']:,} of {first['text_tokens']:,} tokens, "
         f"{first['bytes']:,} of {first['text_bytes']:,} bytes\n"

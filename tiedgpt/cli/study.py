@@ -1,4 +1,4 @@
-"""`tiedgpt study`: measure what tying does to models, and print a column for each model."""
+"""Measure what tying does to a model: one column for each model."""
 
 import argparse
 import json
@@ -24,17 +24,15 @@ EXAMPLES = """\
 
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
-    summary = "Measure what tying does to a model: one column for each model."
-    parser = common.add_command(commands, "study", run, summary, EXAMPLES)
+    parser = common.add_command(commands, "study", run, __doc__, EXAMPLES)
     common.add_models(parser, "a name, a directory or a .safetensors file")
     corpus = "a text in UTF-8 for the measurements that need one (bigrams, losses); - for stdin"
     parser.add_argument("--corpus", metavar="FILE", help=corpus)
-    common.add_special_option(parser)
-    common.add_json_option(parser)
+    common.add_shared(parser, "--allow-special", "--json")
 
 
 def run(args: argparse.Namespace) -> None:
-    models, file, allow_special, as_json = args.models, args.corpus, args.allow_special, args.json
+    models, file, allow_special, as_json = args.models or [], args.corpus, args.allow_special, args.json
     if not models:
         raise ArgumentError("expected at least one MODEL (try: tiedgpt study -h)")
     text = None if file is None else read_text(file)

@@ -27,8 +27,10 @@ def read_text(file: str | None) -> str:
     if file is None and sys.stdin.isatty():
         raise ArgumentError("there is no text: give one, or pipe one in")
     try:
+        if file == "":
+            raise ValueError("it is empty")  # Path("") is the working directory
         data = sys.stdin.buffer.read() if file in (None, STDIN) else Path(str(file)).read_bytes()
-    except ValueError as error:  # a NUL or half a surrogate pair
+    except ValueError as error:  # also a NUL or half a surrogate pair
         raise ArgumentError(f"{short_repr(file)} is not the name of a file: {error}") from error
     try:
         return data.decode("utf-8")
@@ -83,20 +85,16 @@ def print_error(error: object) -> None:
     sys.stderr.write(f"{ERROR}{one_line(error)}\n")
 
 
-def print_reports(
-    reports: Sequence[dict[str, Any]], as_json: bool, show: Callable[[Sequence[Any]], Any]
-) -> None:
+def print_reports(reports: Sequence[dict[str, Any]], as_json: bool, show: Callable[[Any], Any]) -> None:
     """Print the reports of one head or of both: with `show`, or as one JSON document.
 
     The document of both heads has each report under the name of its head.
     """
     if not as_json:
-        show(reports)
-    elif len(reports) == 1:
-        print(json.dumps(reports[0]))
-    else:
-        by_head = {report["head"]: report for report in reports}
-        print(json.dumps({"model": reports[0]["model"], "head": "both", **by_head}))
+        return show(reports)
+    by_head = {report["head"]: report for report in reports}
+    both = {"model": reports[0]["model"], "head": "both", **by_head}
+    print(json.dumps(both if len(reports) > 1 else reports[0]))
 
 
 def print_table(lines: Sequence[str | tuple[str, ...]]) -> None:
@@ -190,22 +188,19 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
 
-    def add(self, n: int, rates: str = "") -> None:
-        """n more of the total are done. `rates` is shown at the end of the line, if it is given."""
+    def add(self, n: int) -> None:
+        """n more of the total are done."""
         self._done += n
         now = time.monotonic()
-        if self._bar is not None:
-            self._bar.set_postfix_str(rates.removeprefix(", "), refresh=False)
-            self._bar.update(n)
-        elif not sys.stderr.isatty():
+        if not sys.stderr.isatty():
             if now - self._noted >= self.INTERVAL:
                 self._noted = now
                 minutes = (now - self._start) / 60
-                note(f"{self._doing}: {self._done / self._total:.0%} after {minutes:.0f} min{rates}")
+                note(f"{self._doing}: {self._done / self._total:.0%} after {minutes:.0f} min")
+        elif self._bar is not None:
+            self._bar.update(n)
         elif now - self._start > self.DELAY:
             from tqdm import tqdm
 
-            form: Any = {"unit": self._unit, "unit_scale": self._unit == "B"}
-            self._bar = tqdm(
-                desc=self._doing, total=self._total, initial=self._done, leave=False, file=sys.stderr, **form
-            )
+            form: Any = {"unit": self._unit, "unit_scale": self._unit == "B", "initial": self._done}
+            self._bar = tqdm(desc=self._doing, total=self._total, leave=False, file=sys.stderr, **form)

@@ -1,4 +1,4 @@
-"""`tiedgpt tokenize`: text to tokens and ids, and back."""
+"""Show the tokens and ids of a text, or with --decode the text of ids."""
 
 import argparse
 import json
@@ -18,27 +18,19 @@ EXAMPLES = """\
 
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
-    parser = common.add_command(commands, "tokenize", run, "Show the tokens and ids of a text.", EXAMPLES)
+    parser = common.add_command(commands, "tokenize", run, __doc__, EXAMPLES)
     add = parser.add_argument
     add("text", nargs="*", type=common.text, metavar="TEXT", help="in quotes; - or nothing for stdin")
     add("--decode", action="store_true", help="TEXT is token ids; print their text")
-    common.add_special_option(parser)
-    common.add_model_option(parser)
-    common.add_json_option(parser)
+    common.add_shared(parser, "-m --model", "--allow-special", "--json")
 
 
 def run(args: argparse.Namespace) -> None:
-    texts, decode, model, allow_special, as_json = (
-        args.text,
-        args.decode,
-        args.model,
-        args.allow_special,
-        args.json,
-    )
+    texts, decode, allow_special, as_json = args.text, args.decode, args.allow_special, args.json
     if len(texts) > 1 and not decode:
         raise ArgumentError(f"expected one TEXT, got {len(texts)}: put it in quotes")
     text = read_text(*texts or [None]) if texts in ([], [STDIN]) else " ".join(texts)
-    tokenizer = read_tokenizer(common.find(model, only_tokenizer=True)[1])
+    tokenizer = read_tokenizer(common.find(args.model, only_tokenizer=True)[1])
     ids = parse_ids(text) if decode else common.encode(tokenizer, text, allow_special)
     decoded = tokenizer.decode(ids)
     if as_json:

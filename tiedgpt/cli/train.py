@@ -1,4 +1,9 @@
-"""`tiedgpt train`: train a model from scratch or from a checkpoint, with either head."""
+"""Train a model, tied or untied.
+
+Train a GPT-2 on a text, from scratch or from a checkpoint. The last tenth of the text is held out. DIR gets a
+checkpoint of the step with the lowest loss on it, the losses in log.jsonl, and the file that --resume
+continues from. Ctrl-C saves and stops.
+"""
 
 import argparse
 import json
@@ -35,11 +40,6 @@ FROM_CHECKPOINT = {"steps": 200, "batch": 4, "lr": 1e-4}
 # What a training is. With --resume these flags may be repeated, and only steps may differ.
 FLAGS = (*SHAPE, *SETTINGS, "source", "only", "head", "dropout")
 
-ABOUT = """\
-Train a GPT-2 on a text, from scratch or from a checkpoint, tied or untied. The last tenth of the text is \
-held out. DIR gets a checkpoint of the step with the lowest loss on it, the losses in log.jsonl, and the \
-file that --resume continues from. Ctrl-C saves and stops."""
-
 EXAMPLES = """\
   tiedgpt train story.txt --out my-model
   tiedgpt train story.txt --out my-model --resume
@@ -51,13 +51,13 @@ EXAMPLES = """\
 
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
-    parser = common.add_command(commands, "train", run, "Train a model, tied or untied.", EXAMPLES, ABOUT)
+    parser = common.add_command(commands, "train", run, __doc__, EXAMPLES)
     add = parser.add_argument
 
     def add_number(flag: str, metavar: str, help: str, least: int = 1, most: int = MAX_COUNT) -> None:
         add(flag, type=common.number(Range(least, most)), metavar=metavar, help=help)
 
-    common.add_file(parser, "corpus", "a text in UTF-8")
+    add("corpus", **common.SHARED["file"] | {"metavar": "CORPUS"})
     add("--out", metavar="DIR", type=Path, required=True, help="a new directory for the checkpoint")
     resume = "continue the training in DIR, with the same result as without the stop"
     add("--resume", action="store_true", help=resume)
@@ -68,10 +68,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
     add_number("--n-embd", "D", "width of a new model (default: 128)", most=MAX_COUNT // 4)  # n_inner is 4 D
     size = "tokens of a new model; 257: one for each byte and <|endoftext|> (default: 1024)"
     add_number("--vocab-size", "V", size, least=256)
-    context = (
-        "tokens in a sequence, and the context of a new model (default: 128; with --from, 256, or the "
-        "model's context if that is less)"
-    )
+    context = "tokens in a sequence, and the context of a new model (default: 128; with --from, 256 or less)"
     add_number("--context", "T", context, least=2)
     head = (
         "compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint does). W_U of a new "
@@ -79,22 +76,17 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
     )
     add("--head", choices=HEADS, help=head)
     steps = (
-        "steps in all (default: 2000; with --from, 200); with --resume it may be larger than before; the "
-        "learning rate follows the new schedule"
+        "steps in all, which the learning rate follows (default: 2000; with --from, 200); --resume adds some"
     )
     add_number("--steps", "N", steps)
     add_number("--batch", "B", "sequences in a step (default: 32; with --from, 4)")
     lr = "peak learning rate (default: 0.003; with --from, 0.0001)"
     add("--lr", type=common.number(ABOVE_0), metavar="LR", help=lr)
-    dropout = (
-        "dropout of the embedding and of each layer's outputs, none of the attention patterns (default: 0.1; "
-        "with --from, as the checkpoint says)"
-    )
+    dropout = "of the embedding and each layer's outputs (default: 0.1; with --from, as the checkpoint says)"
     add("--dropout", type=common.number(RATE), metavar="P", help=dropout)
     add_number("--seed", "S", "seed of weights, batches and dropout (default: 1)", least=0)
     add_number("--eval-every", "N", "steps between evaluations, which also save (default: a tenth of all)")
-    common.add_special_option(parser)
-    common.add_json_option(parser)
+    common.add_shared(parser, "--allow-special", "--json")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -108,8 +100,9 @@ def run(args: argparse.Namespace) -> None:
     if resume and not out.is_dir():
         raise ArgumentError(f"--resume: there is no directory {out}")
 
-    def encode(tokenizer: Tokenizer) -> tuple[np.ndarray, ...]:
-        return tuple(np.array(common.encode(tokenizer, part, allow_special), np.int64) for part in texts)
+    def encode(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+        ids = [np.array(common.encode(tokenizer, part, allow_special), np.int64) for part in texts]
+        return ids[0], ids[1]
 
     with lock_directory(out):
         check_directory(out, resume)
@@ -138,10 +131,8 @@ def flag(name: str) -> str:
 
 def check_flags(given: dict[str, Any]) -> None:
     """Check that the flags of a new training fit each other. Raises ArgumentError."""
-    if "source" in given:
-        for name in SHAPE:
-            if name in given:
-                raise ArgumentError(f"{flag(name)} cannot be given with --from: the checkpoint decides it")
+    if "source" in given and (fixed := [name for name in SHAPE if name in given]):
+        raise ArgumentError(f"{flag(fixed[0])} cannot be given with --from: the checkpoint decides it")
     if "only" in given:
         if "source" not in given:
             raise ArgumentError("--only head needs --from: the rest of the model must be trained already")
@@ -167,7 +158,7 @@ def check_directory(out: Path, resume: bool) -> None:
         raise ArgumentError(f"--out: {out} is not empty; choose a new directory")
 
 
-Encode = Callable[[Tokenizer], tuple[np.ndarray, ...]]  # the text to train on, and the held-out text
+Encode = Callable[[Tokenizer], tuple[np.ndarray, np.ndarray]]  # the text to train on, and the held-out text
 
 
 def resumed(given: dict[str, Any], encode: Encode, out: Path) -> tuple[Any, Tokenizer]:
@@ -175,8 +166,7 @@ def resumed(given: dict[str, Any], encode: Encode, out: Path) -> tuple[Any, Toke
     from ..training.loop import Trainer
 
     tokenizer = read_tokenizer(out)
-    tokens, held_out = encode(tokenizer)
-    trainer = Trainer.resume(out, tokens, held_out, given.get("steps"))
+    trainer = Trainer.resume(out, *encode(tokenizer), given.get("steps"))
     config = trainer.model.config
     was = {**asdict(trainer.settings), **{name: getattr(config, name) for name in SHAPE}}
     was |= {"head": config.head, "dropout": config.resid_pdrop, **trainer.flags}
@@ -204,22 +194,18 @@ def new(given: dict[str, Any], encode: Encode, text: str) -> tuple[Any, Tokenize
         shape = {name: given.get(name, default) for name, default in SHAPE.items()}
         tokenizer = learn_tokenizer(text, shape["vocab_size"])
         shape |= {"vocab_size": tokenizer.vocab_size, "n_ctx": Settings(**settings).context}
-        model = new_model(shape, tokenizer.eot_id, given.get("head"), Settings(**settings).seed)
+        end, seed = tokenizer.eot_id, Settings(**settings).seed
+        config = Config(**shape, attn_pdrop=0.0, bos_token_id=end, eos_token_id=end)
+        # Refuse a model that does not fit in memory now, not after a minute of drawing random numbers.
+        np.empty(count_parameters(config)["tied"]["total"], np.float32)
+        model = GPT2.random(config, seed)
+        model = model.untie("random", seed) if given.get("head") == "untied" else model
     if (p := given.get("dropout")) is not None:
         config = replace(model.config, embd_pdrop=p, resid_pdrop=p, attn_pdrop=0.0)
         model = GPT2(config, model.parameters)
-    tokens, held_out = encode(tokenizer)
-    trainer = Trainer(model, tokens, held_out, Settings(**settings), given.get("only"))
+    trainer = Trainer(model, *encode(tokenizer), Settings(**settings), given.get("only"))
     trainer.flags = given
     return trainer, tokenizer
-
-
-def new_model(shape: dict[str, Any], end: int | None, head: str | None, seed: int) -> GPT2:
-    config = Config(**shape, attn_pdrop=0.0, bos_token_id=end, eos_token_id=end)
-    # Refuse a model that does not fit in memory now, not after a minute of drawing random numbers.
-    np.empty(count_parameters(config)["tied"]["total"], np.float32)
-    model = GPT2.random(config, seed)
-    return model.untie("random", seed) if head == "untied" else model
 
 
 @contextmanager
@@ -272,23 +258,21 @@ def train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, signals: l
         try:
             for record in trainer.run(show_held_out):
                 if "loss" in record:
-                    smooth = record["loss"] if smooth is None else 0.9 * smooth + 0.1 * record["loss"]
+                    loss = record["loss"]
+                    smooth = loss if smooth is None else 0.9 * smooth + 0.1 * loss
                     shown = f"loss {smooth:.3f}, {record['tokens_per_s']:,.0f} tokens/s"
-                    bar.set_postfix_str(shown, refresh=False)
                     bar.update()
+                bar.set_postfix_str(shown, refresh=False)
                 if "val_loss" in record or signals:
                     trainer.save(out, tokenizer)
                     saved = trainer.best
-                if "val_loss" in record:
+                if (loss := record.get("val_loss")) is not None:
                     read = 0
-                    bar.set_postfix_str(shown, refresh=False)
-                    verdict = "" if trainer.is_best else " (not the best)"
-                    bar.write(
-                        f"step {record['step']:>6,}: {f'loss {smooth:.4f}, ' if smooth else ''}"
-                        f"held out {record['val_loss']:.4f} nats per token, "
-                        f"{record['val_loss'] * bits:.3f} bits per byte{verdict}",
-                        file=sys.stderr,
-                    )
+                    in_training = "" if smooth is None else f"loss {smooth:.4f}, "
+                    held_out = f"{loss:.4f} nats per token, {loss * bits:.3f} bits per byte"
+                    verdict = " (not the best)" * (not trainer.is_best)
+                    line = f"step {record['step']:>6,}: {in_training}held out {held_out}{verdict}"
+                    bar.write(line, file=sys.stderr)
                 if signals:
                     return
         except MemoryError as error:
