@@ -2,7 +2,6 @@
 
 import argparse
 import ast
-import dataclasses
 import io
 import json
 import math
@@ -21,10 +20,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import CONFIG, SLOW_CONFIG, assert_one_error_line, command, random_model
+from loopback_hub import LoopbackHub, running
 
 import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
-from tiedgpt.checkpoints import hub
+from tiedgpt.checkpoints import hub, names
 from tiedgpt.cli import common
 from tiedgpt.cli.terminal import Progress
 from tiedgpt.errors import ABOVE_0, FRACTION, RATE, Range
@@ -41,606 +41,206 @@ from tiedgpt.study.symmetry import jsd_floor
 EOT = 256  # <|endoftext|> of a tokenizer of bytes alone
 
 
-# params
+@pytest.fixture
+def save(tmp_path):
+    """save(name, model, tokenizer) -> the path of the new checkpoint."""
+
+    def save(name, model, tokenizer=None) -> str:
+        tiedgpt.save_model(model, tokenizer or Tokenizer([]), tmp_path / name)
+        return str(tmp_path / name)
+
+    return save
 
 
-def test_params_needs_no_weights(run, no_models):
+# What is refused, each in one line: [STDIN |] words => what the line holds. M is a model.
+
+REFUSED = r"""
+generat => no command 'generat'; did you mean generate? (try: tiedgpt -h)
+help => no command 'help'; did you mean -h? (try: tiedgpt -h)
+run a => no command 'run'; did you mean generate?
+pull gpt2 => no command 'pull'; did you mean download?
+models => no command 'models'; did you mean list?
+documents -h => no command 'documents'; did you mean documents score or documents generate?
+xyz => no command 'xyz' (try: tiedgpt -h)
+--verson => unknown flag --verson; did you mean --version? (try: tiedgpt -h)
+-q list => unknown flag -q (try: tiedgpt -h)
+params --modl x => unknown flag --modl; did you mean --model? (try: tiedgpt params -h)
+train --heads 3 => unknown flag --heads; did you mean --n-head? (try: tiedgpt train -h)
+untie --sed=1 => unknown flag --sed; did you mean --seed? (try: tiedgpt untie -h)
+params -z => unknown flag -z (try: tiedgpt params -h)
+list x => unexpected argument x (try: tiedgpt list -h)
+generate -- -x -n => unexpected argument -n (try: tiedgpt generate -h)
+download => expected one MODEL, got 0
+download '' => no model ''
+download gpt2 -m gpt2 => expected one MODEL, got 2
+study => expected at least one MODEL (try: tiedgpt study -h)
+score '' => '' is not the name of a file: it is empty
+
+params gpt2 -m gpt2-xl => expected one MODEL, got 2
+params gpt2-small => ; did you mean gpt2?
+params --model gtp2 => did you mean gpt2?
+params --vocab 50000 => both --vocab and --dim are needed
+params --vocab 5 --dim 5 --model gpt2 => give one or the other
+params --vocab 1.5 --dim 5 => --vocab: expected a whole number of at least 1, got '1.5'
+params --vocab 50 --dim 4 --total 199 => total 199 is less than the token embedding alone, 200
+
+tokenize -m M one two => expected one TEXT, got 2: put it in quotes
+tokenize -m M '<|endoftext|>' => the text holds <|endoftext|>
+tokenize -m M --decode 5 x => --decode expects token ids, whole numbers, got 'x'
+tokenize -m M --decode 257 => 257
+tokenize -m M --decode -- -1 => -1
+tokenize -m M --decode -- --x => --decode expects token ids
+tokenize -m M --decode => --decode expects token ids
+\xc3 | tokenize -m M => stdin is not UTF-8 text: byte 0xc3 at position 0
+
+untie M => expected SRC and DST, got M
+untie => expected SRC and DST, got neither
+untie -m M a b => expected SRC and DST, got M a b
+untie M M => exists and is not empty; choose a new directory
+untie M M/config.json => exists and is not empty; choose a new directory
+untie M M/config.json/x => Not a directory
+untie M new --init ones => invalid choice: 'ones'
+untie --force M new => --force is for tie
+tie M new => M is tied already
+tie --init zeros M new => --init and --seed are for untie
+
+\xff | study M --corpus - => stdin is not UTF-8 text
+study M no-such-model => no model 'no-such-model'
+
+generate -m M '' => empty: GPT-2 needs at least one token to continue (to start from nothing: --allow-special
+generate -m M => the prompt is empty
+\n | generate -m M => the prompt is empty
+\r\n | generate -m M - => the prompt is empty
+ab\xffcd | generate -m M => stdin is not UTF-8 text: byte 0xff at position 2
+generate -m M A65 => 65 tokens, more than the model's context of 64; to keep its last 32, add --truncate
+generate -m M -n 9 A65 => to keep its last 55, add --truncate
+generate -m M '<|endoftext|>' => the text holds <|endoftext|>; to read it as that token, add
+generate -m M -t 0 a => -t/--temperature: expected a number above 0, got '0'; for the likeliest token alw
+generate -m M -p 1.5 a => -p/--top-p: expected a number above 0 and at most 1, got '1.5'
+generate -m M -k 0 a => -k/--top-k: expected a whole number of at least 1, got '0'
+generate -m M -s -1 a => -s/--seed: expected a whole number of at least 0, got '-1'
+generate -m M --num-samples 10001 a => expected a whole number from 1 to 10000, got '10001'
+generate -m M --logprobs -1 a => --logprobs: expected a whole number of at least 0
+generate -m M --stop '' a => --stop needs a text that is not empty
+generate -m M --greedy --top-k 5 a => --greedy excludes --temperature, --top-k and --top-p
+generate -m M --greedy -t 1 a => --greedy excludes --temperature, --top-k and --top-p
+generate -m M --head neither a => --head: invalid choice: 'neither'
+generate -m M one two => unexpected argument two
+generate -m M --draft M a => is the model itself; name a smaller one
+
+score -m M no-such-file => no-such-file: No such file or directory
+score -m M . => .: Is a directory
+score -m M => stdin: the text has 0 tokens; a score needs at least two
+a | score -m M => stdin: the text has 1 token; a score needs at least two
+ab\xffcd | score -m M - => stdin is not UTF-8 text: byte 0xff at position 2
+<|endoftext|> | score -m M => stdin: the text holds <|endoftext|>; to read it as that token, add --allow-
+ab | score -m M --stride 0 => --stride: expected a whole number of at least 1, got '0'
+ab | score -m M --stride 65 => --stride must be a whole number from 1 to the model's context of 64, got 65
+
+next -m M '' => the prompt is empty
+next -m M => the prompt is empty
+next -m M A65 => 65 tokens, more than the model's context of 64
+next -m M '<|endoftext|>' => add --allow-special
+next -m M a -k 0 => -k/--top-k: expected a whole number of at least 1, got '0'
+next -m M --paths bc => 'bc' is 2 tokens, 'b' 'c'; expected one token
+next -m M --paths '' => '' is empty; expected one token, as ' ' is
+next -m M/vocab.json a => vocab.json is not a checkpoint: expected a directory or a .safetensors file
+lens -m M '' => the prompt is empty
+lens -m M A65 => 65 tokens, more than the model's context of 64
+attribute -m M '' => the prompt is empty
+attribute -m M A65 => 65 tokens, more than
+attribute -m M a bc => 'bc' is 2 tokens, 'b' 'c'; expected one token
+attribute -m M a b --against cd => 'cd' is 2 tokens, 'c' 'd'; expected one token
+attribute -m M '<|endoftext|>' => add --allow-special
+attribute -m M a --ablate attn.0.head.9 => 'attn.0.head.9' is no part of this model
+"""
+
+
+@pytest.mark.parametrize("line", [*filter(None, REFUSED.splitlines())])
+def test_what_is_refused_in_one_line(run, checkpoint, tmp_path, monkeypatch, line):
+    """Before the weights are read, and with nothing written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tiedgpt.cli.common.load_heads", lambda *_: pytest.fail("the weights were read"))
+    words, _, message = line.partition(" => ")
+    stdin, _, words = words.rpartition(" | ")
+    arguments = [re.sub("^M", checkpoint, word) if word[1:2] in "/" else word for word in shlex.split(words)]
+    arguments = ["a" * 65 if word == "A65" else word for word in arguments]
+    message = re.sub(r"\bM\b", checkpoint, message)
+    stdin = stdin.encode().decode("unicode_escape").encode("latin-1")
+    assert_one_error_line(run(*arguments, stdin=stdin), message)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["score", "a\0b"], r"'a\x00b' is not the name of a file: embedded null byte"),
+        (["score", "\ud800"], r"'\ud800' is not the name of a file: 'utf-8' codec can't encode"),
+        (["generate", "\udcff"], "not valid UTF-8"),
+        (["attribute", "a", "--ablate", "x\ny"], r"'x\ny' is no part of this model that can be removed; the"),
+        (["x" * 10**6], "xxx ... xxx"),  # a prompt without the word generate
+        (["score", "x" * 10**6], "xxx ... xxx"),
+        (["generate", "-m", "/nonexistent/\udcff", "a"], "no model"),
+        (["generate", "-m", "x" * 300, "a"], "no model"),
+        (["generate", "-m", "~nobody-of-this-name/x", "a"], "no model"),
+    ],
+    ids=range(9),
+)
+def test_odd_arguments_give_one_line(run, arguments, message):
+    result = run(*arguments)
+    assert_one_error_line((*result[:2], result[2].splitlines(keepends=True)[-1]), message)
+    assert len(result[2]) < 2400
+
+
+def test_flags_may_stand_between_arguments(run, checkpoint, tmp_path):
+    assert run("untie", checkpoint, "--init", "zeros", str(tmp_path / "new"), "-q") == (0, "", "")
+    between = run("attribute", "a", "-m", checkpoint, "b", "--json")
+    assert between == run("attribute", "a", "b", "-m", checkpoint, "--json")
+    assert run("tokenize", "--decode", "65", "-m", checkpoint, "66")[1] == "bc\n"
+
+
+# params, list
+
+
+def test_params(run, checkpoint, no_models, monkeypatch):
     code, out, err = run("params")
-    assert (code, err) == (0, "")
-    assert "124,439,808" in out
-    assert "163,037,184" in out
-    assert "+38,597,376" in out
-    assert "tying saves 38.6M, 23.7 % of the untied model" in out
+    assert (code, err) == (0, ""), "it needs no weights"
+    for figure in (
+        "124,439,808",
+        "163,037,184",
+        "+38,597,376",
+        "tying saves 38.6M, 23.7 % of the untied model",
+    ):
+        assert figure in out
     document = json.loads(run("params", "--model", "1558M", "--json")[1])
-    assert document["model"] == "1558M"
-    assert document["config"]["n_layer"] == 48
+    assert (document["model"], document["config"]["n_layer"]) == ("1558M", 48)
     assert document["tied"]["total"] == sum(document["tied"]["groups"].values()) == 1_557_611_200
     assert document["untied"]["bytes"] == 4 * document["untied"]["total"] == 4 * 1_638_022_400
     assert document["difference"] == 80_411_200
-
-
-def test_params_shows_enough_digits_and_fits_the_terminal(run, monkeypatch):
+    document = json.loads(run("params", "--model", checkpoint, "--json")[1])
+    parameters = tiedgpt.load_model(checkpoint).parameters
+    assert document["tied"]["total"] == sum(array.size for array in parameters.values())
     wide = run("params", "-m", "gpt2-xl")[1]
     assert "Tied 1.558B, untied 1.638B: tying saves 80.4M, 4.9 % of the untied model." in wide
     assert re.search(r"^total .* 100\.0 %$", wide, re.M)
-    for columns in (80, 50, 35):
+    for columns in (50, 35):
         monkeypatch.setenv("COLUMNS", str(columns))
         out = run("params", "-m", "gpt2-xl")[1]
         assert max(map(len, out.splitlines())) <= columns
         assert set(out.split()) == set(wide.split())
 
 
-def test_params_of_a_directory(run, checkpoint):
-    document = json.loads(run("params", "--model", checkpoint, "--json")[1])
-    assert document["config"]["vocab_size"] == 257
-    model = tiedgpt.load_model(checkpoint)
-    assert document["tied"]["total"] == sum(array.size for array in model.parameters.values())
-
-
 @pytest.mark.parametrize(("total", "percent"), [("1e9", "20.5 %"), ("7e9", "2.9 %"), ("70e9", "0.3 %")])
 def test_the_calculator_gives_the_figures_people_quote(run, total, percent):
     code, out, err = run("params", "--vocab", "50000", "--dim", "4096", "--total", total)
     assert (code, err) == (0, "")
-    assert "Tied 204.8M, untied 409.6M: tying saves 204.8M, " + percent in out
+    of = total.replace("e9", "B")
+    assert f"Tied 204.8M, untied 409.6M: tying saves 204.8M, {percent} of a model of {of}." in " ".join(
+        out.split()
+    )
     document = json.loads(run("params", "--vocab", "50e3", "--dim", "4096", "--json")[1])
     assert (document["tied"]["total"], document["untied"]["total"]) == (204_800_000, 409_600_000)
     assert document["saving_percent"] is None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--vocab", "50000"], "both --vocab and --dim are needed"),
-        (["--vocab", "5", "--dim", "5", "--model", "gpt2"], "give one or the other"),
-        (["--vocab", "1.5", "--dim", "5"], "--vocab: expected a whole number of at least 1, got '1.5'"),
-        (["--vocab", "0", "--dim", "5"], "--vocab: expected a whole number of at least 1, got '0'"),
-        (["--vocab", "nan", "--dim", "5"], "--vocab: expected a whole number"),
-        (["--vocab", "inf", "--dim", "5"], "--vocab: expected a whole number"),
-        (["--model", "gtp2"], "did you mean gpt2?"),
-        (
-            ["--vocab", "50", "--dim", "4", "--total", "199"],
-            "total 199 is less than the token embedding alone, 200",
-        ),
-    ],
-)
-def test_params_refuses_in_one_line(run, arguments, message):
-    assert_one_error_line(run("params", *arguments), message)
-
-
-# tokenize
-
-
-def test_tokenize(run, checkpoint):
-    tokenizer = tiedgpt.load_tokenizer(checkpoint)
-    ids = tokenizer.encode(" é")
-    code, out, err = run("tokenize", "--model", checkpoint, " é")
-    assert (code, err) == (0, "")
-    assert out == f"{ids[0]:>6}  ' '\n{ids[1]:>6}  b'\\xc3'\n{ids[2]:>6}  b'\\xa9'\n"
-    document = json.loads(run("tokenize", "--model", checkpoint, "--json", " é")[1])
-    assert document == {"ids": ids, "tokens": [" ", "\\xc3", "\\xa9"]}
-    assert run("tokenize", "--model", checkpoint, stdin=" é".encode())[1] == out
-    assert run("tokenize", "--model", checkpoint, "-", stdin=" é".encode())[1] == out
-    for text in (" ".join(map(str, ids)), str(ids)):
-        assert run("tokenize", "--model", checkpoint, "--decode", text)[1] == " é\n"
-    assert run("tokenize", "--model", checkpoint, "--decode", *map(str, ids))[1] == " é\n"
-    assert run("tokenize", "--model", checkpoint, "--allow-special", "--json", "<|endoftext|>")[1].startswith(
-        f'{{"ids": [{EOT}]'
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "stdin", "message"),
-    [
-        (["one", "two"], b"", "expected one TEXT, got 2: put it in quotes"),
-        (["<|endoftext|>"], b"", "the text holds <|endoftext|>"),
-        (["--decode", "5", "x"], b"", "--decode expects token ids, whole numbers, got 'x'"),
-        (["--decode", "257"], b"", "257"),
-        (["--decode", "--", "-1"], b"", "-1"),
-        (["--decode"], b"", "--decode expects token ids"),
-        ([], b"\xc3", "stdin is not UTF-8 text: byte 0xc3 at position 0"),
-    ],
-)
-def test_tokenize_refuses_in_one_line(run, checkpoint, arguments, stdin, message):
-    assert_one_error_line(run("tokenize", "--model", checkpoint, *arguments, stdin=stdin), message)
-
-
-# untie, tie
-
-
-def test_untie_and_tie(run, checkpoint, tmp_path):
-    untied, tied = str(tmp_path / "untied"), str(tmp_path / "tied")
-    code, out, err = run("untie", checkpoint, untied)
-    assert (code, out) == (0, "")
-    assert err.startswith(f"tiedgpt: note: wrote {untied}: untied, ")
-    assert run("tie", "--quiet", tied, "--model", untied) == (0, "", "")
-    original, copy, back = (tiedgpt.load_model(path) for path in (checkpoint, untied, tied))
-    np.testing.assert_array_equal(copy.W_U, original.W_E.T)
-    assert not copy.config.tied
-    assert back.config == original.config
-    for name, array in original.parameters.items():
-        np.testing.assert_array_equal(back.parameters[name], array)
-    assert tiedgpt.load_tokenizer(tied).encode("ab") == tiedgpt.load_tokenizer(checkpoint).encode("ab")
-
-
-@pytest.mark.parametrize("first", ["its own", "of GPT-2"])
-def test_tie_refuses_to_drop_a_trained_matrix(run, tmp_path, tmp_path_factory, first):
-    """It says what that does to the loss; --force does it."""
-    source, tied = "shakespeare-untied", str(tmp_path / "tied")
-    if first == "of GPT-2":  # a bos_token_id that many small models have, outside their vocabulary
-        model, tokenizer = tiedgpt.load_model(source), tiedgpt.load_tokenizer(source)
-        source = str(tmp_path_factory.mktemp("source"))
-        config = dataclasses.replace(model.config, bos_token_id=50256)
-        tiedgpt.save_model(tiedgpt.GPT2(config, model.parameters), tokenizer, source)
-    result = run("tie", source, tied)
-    assert_one_error_line(result, f"the W_U of {source} is not wte.T: the loss of 64 tokens that the model")
-    own, swapped = map(
-        float, re.findall(r"from ([\d.]+) to ([\d.]+) nats per token; .* --force", result[2])[0]
-    )
-    assert own + 3 < swapped
-    assert list(tmp_path.iterdir()) == []
-    assert run("tie", "-q", "--force", source, tied) == (0, "", "")
-    np.testing.assert_array_equal(tiedgpt.load_model(tied).W_E, tiedgpt.load_model(source).W_E)
-
-
-def test_untie_starts_the_matrix_as_asked(run, checkpoint, tmp_path):
-    for init, *more in (["zeros"], ["random", "--seed", "1"], ["random", "--seed", "2"]):
-        name = "".join([init, *more])
-        assert run("untie", checkpoint, str(tmp_path / name), "--init", init, *more)[0] == 0
-    W_U = {path.name: tiedgpt.load_model(path).W_U for path in tmp_path.iterdir()}
-    assert not W_U["zeros"].any()
-    assert not np.array_equal(W_U["random--seed1"], W_U["random--seed2"])
-    np.testing.assert_array_equal(W_U["random--seed1"], tiedgpt.load_model(checkpoint).untie("random", 1).W_U)
-
-
-def test_untie_and_tie_refuse_in_one_line(run, checkpoint, tmp_path):
-    assert_one_error_line(run("tie", checkpoint, str(tmp_path / "x")), f"{checkpoint} is tied already")
-    assert run("untie", checkpoint, str(tmp_path / "u"))[0] == 0
-    assert_one_error_line(run("untie", str(tmp_path / "u"), str(tmp_path / "x")), "is untied already")
-    for taken in (checkpoint, str(tmp_path / "u"), f"{checkpoint}/config.json"):
-        assert_one_error_line(
-            run("untie", checkpoint, taken), "exists and is not empty; choose a new directory"
-        )
-    assert_one_error_line(run("untie", checkpoint, f"{checkpoint}/config.json/x"), "Not a directory")
-    assert_one_error_line(
-        run("untie", checkpoint, str(tmp_path / "x"), "--init", "ones"), "invalid choice: 'ones'"
-    )
-    for arguments in ([checkpoint], ["-m", checkpoint, "a", "b"], []):
-        assert_one_error_line(run("untie", *arguments), "expected SRC and DST, got ")
-    new = str(tmp_path / "x")
-    assert_one_error_line(run("untie", "--force", checkpoint, new), "--force is for tie")
-    assert_one_error_line(run("tie", "--init", "zeros", checkpoint, new), "--init and --seed are for untie")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["u"]
-
-
-# study, lens, next
-
-
-@pytest.fixture(scope="module")
-def untied_checkpoint(tmp_path_factory):
-    """A small untied checkpoint of the same vocabulary."""
-    path = tmp_path_factory.mktemp("models") / "untied"
-    tiedgpt.save_model(random_model(CONFIG.with_head("untied"), seed=1), Tokenizer([]), path)
-    return str(path)
-
-
-@pytest.fixture
-def text_file(tmp_path):
-    """A text of which twelve bytes are frequent."""
-    path = tmp_path / "text.txt"
-    path.write_text("aab" + "ab" * 119 + "aac" * 20 + "defghijklm" * 100 + "the end\n", encoding="utf-8")
-    return str(path)
-
-
-def assert_alike(numbers, expected):
-    """The same names, with the same numbers up to float32's rounding, or None."""
-    assert numbers.keys() == expected.keys()
-    for name, x in expected.items():
-        assert numbers[name] == (x if x is None else pytest.approx(x, rel=1e-4)), name
-
-
-def test_study_json(run, checkpoint, untied_checkpoint, text_file):
-    code, out, err = run("study", untied_checkpoint, checkpoint, "--corpus", text_file, "--json")
-    assert (code, err) == (0, "")
-    document = json.loads(out)
-    assert document["corpus"] == {"file": text_file, "bytes": 1309, "min_count": 100}
-    untied, tied = document["models"]
-    assert [report["model"] for report in (untied, tied)] == [untied_checkpoint, checkpoint]
-    assert [report["head"] for report in (untied, tied)] == ["untied", "tied"]
-
-    models = {report["model"]: tiedgpt.load_model(report["model"]) for report in (untied, tied)}
-    characters = Path(text_file).read_text(encoding="utf-8")
-    text = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(characters), 257)
-    for report, tied_W_E in ((tied, None), (untied, models[checkpoint].W_E)):
-        model = models[report["model"]]
-        assert report["parameters"] == sum(array.size for array in model.parameters.values())
-        assert report["corpus"] == {
-            "tokens": 1309,
-            "frequent": 12,
-            "self_prediction": 0.0,
-            "jsd_floor": pytest.approx(jsd_floor(text)),
-        }
-        ids = text.ids[None, -model.config.n_ctx - 1 :]
-        assert_alike(report["gradients"], batch_gradients(model, ids[:, :-1], ids[:, 1:]).whole())
-        assert_alike(report["direct_path"], direct_path(model, text))
-        assert_alike(report["embeddings"], embeddings(model, text, tied_W_E))
-        assert_alike(report["loss"], losses(model, text.ids))
-        for path, expected in bigrams(model, text, None, solved_paths(model, text)).items():
-            assert_alike(report["bigrams"][path], expected)
-        assert_alike(report["missing"], missing(report["bigrams"]))
-    assert (tied["direct_path"]["asymmetry"], tied["loss"]["swapped"]) == (0, None)
-    assert None not in untied["embeddings"].values()
-
-
-def label_and_numbers(line: str) -> tuple[str, list[str]]:
-    """A line of study's table in its parts; no label or number has two spaces in it."""
-    label, *numbers = re.split(r" {2,}", line.strip())
-    return label, numbers
-
-
-def test_study_table(run, checkpoint, untied_checkpoint, text_file, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "400")
-    code, out, err = run("study", checkpoint, untied_checkpoint, "--corpus", text_file)
-    assert (code, err) == (0, "")
-    lines = out.splitlines()
-    assert lines[0].split() == [checkpoint, untied_checkpoint]
-    document = json.loads(run("study", checkpoint, untied_checkpoint, "--corpus", text_file, "--json")[1])
-    labels = [*FIRST_ROWS.items(), *(row for group in GROUPS for row in group.rows.items())]
-    rows = [parts for parts in map(label_and_numbers, lines) if len(parts[1]) == 2]
-    assert [label for label, _ in rows] == [label for _, label in labels], "every number has its row"
-    assert len(lines) <= 40
-    assert len(GROUPS) <= 8
-    for (place, _), (_, numbers) in zip(labels, rows, strict=True):
-        for report, number in zip(document["models"], numbers, strict=True):
-            value = look_up(report, place)
-            if value is None:
-                assert number == "-", place
-            elif isinstance(value, str):
-                assert number == value
-            else:
-                share = number.endswith(" %")
-                number = float(number.removesuffix(" %").replace(",", "")) / (100 if share else 1)
-                assert number == pytest.approx(value, abs=5.1e-4), place
-
-
-def test_study_fits_narrow_terminals(run, checkpoint, untied_checkpoint, text_file, monkeypatch):
-    numbers = {}
-    for width in (30, 50, 80):
-        monkeypatch.setenv("COLUMNS", str(width))
-        out = run("study", *[checkpoint, untied_checkpoint] * 2, "--corpus", text_file)[1]
-        assert max(map(len, out.splitlines())) <= width
-        numbers[width] = sorted(re.findall(r"(?<= )[-\d,]*\d\.\d\d\d(?!\S)", out))
-    assert numbers[30] == numbers[50] == numbers[80]
-    assert len(numbers[30]) >= 4 * 9
-    monkeypatch.setenv("COLUMNS", "80")
-    header = run("study", checkpoint, untied_checkpoint)[1].partition("  Output head")[0].splitlines()
-    end = re.match(" +[^ ]+", header[0]).end()
-    columns = [[line[:end].strip() for line in header], [line[end:].strip() for line in header]]
-    assert ["".join(parts) for parts in columns] == [checkpoint, untied_checkpoint], "names are wrapped"
-
-
-def test_study_without_a_corpus(run, checkpoint, untied_checkpoint):
-    code, out, err = run("study", checkpoint, untied_checkpoint)
-    assert code == 0
-    assert err.startswith("tiedgpt: note: no --corpus: only the measurements that need no text")
-    assert err.count("\n") == 1
-    for text in ("symmetric?", "All tokens, by A", "W_U and the tied model's W_E"):
-        assert text in out, text
-    for text in ("requent", "mlp0", "Nats", "normed", "Loss", "corpus"):
-        assert text not in out, text
-    assert run("study", checkpoint, "-m", untied_checkpoint)[1] == out
-    document = json.loads(run("study", checkpoint, "--json")[1])
-    assert document["corpus"] is None
-    assert [document["models"][0][key] for key in ("corpus", "bigrams", "loss")] == [None] * 3
-
-
-def test_study_of_different_vocabularies(run, checkpoint, tmp_path, text_file):
-    other = str(tmp_path / "other")
-    config = replace(CONFIG.with_head("untied"), vocab_size=258)
-    tiedgpt.save_model(random_model(config), Tokenizer([("a", "b")]), other)
-    code, out, err = run("study", checkpoint, other, "--corpus", text_file, "--json")
-    assert code == 0
-    assert "have different vocabularies: do not compare their losses and other numbers per token" in err
-    assert err.count("\n") == 1
-    ours, theirs = json.loads(out)["models"]
-    assert (ours["corpus"]["tokens"], theirs["corpus"]["tokens"]) == (1309, 1189)
-    assert theirs["embeddings"]["out_tied"] is None
-    assert theirs["bigrams"] is not None
-
-
-def test_study_goes_on_without_what_is_not_there(run, checkpoint, untied_checkpoint, tmp_path, text_file):
-    bare = tmp_path / "bare"
-    shutil.copytree(untied_checkpoint, bare)
-    for name in ("merges.txt", "vocab.json"):
-        (bare / name).unlink()
-    code, out, err = run("study", checkpoint, str(bare), "--corpus", text_file, "--json")
-    assert code == 0
-    assert "has no tokenizer" in err
-    assert "is not measured on the corpus or compared with other models" in err
-    report = json.loads(out)["models"][1]
-    assert (report["bigrams"], report["loss"], report["embeddings"]["out_tied"]) == (None, None, None)
-    assert report["direct_path"]["asymmetry"] > 1
-    shutil.copytree(bare, tmp_path / "tied")
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(Path(checkpoint) / name, tmp_path / "tied")
-    models = json.loads(run("study", str(tmp_path / "tied"), str(bare), "--json")[1])["models"]
-    assert models[1]["embeddings"]["out_tied"] is None, "their vocabularies are not known to be the same"
-
-    code, out, err = run("study", checkpoint, "--corpus", "-", "--json", stdin=b"a" * 99)
-    assert code == 0
-    assert "stdin is too small for the rows about frequent tokens: 0 of the tokens of" in err
-    report = json.loads(out)["models"][0]
-    assert report["bigrams"] is None
-    assert report["loss"]["tokens"] == 97, "98 follow a token, but one is the first of the second window"
-    code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"")
-    assert code == 0
-    assert "stdin is too small for a loss" in err
-    assert "Loss" not in out
-
-
-def test_study_of_a_few_frequent_tokens_reports_no_average_over_them(run, checkpoint):
-    code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"abc" * 1000)
-    assert code == 0
-    assert "3 of the tokens of" in err
-    assert "occur 100 times or more in it; expected at least 10" in err
-    assert "mlp0" not in out
-    assert "by A" in out
-    assert "Frequent tokens, " not in out
-
-
-def test_lens(run, checkpoint, untied_checkpoint, monkeypatch):
-    code, out, err = run("lens", "-m", untied_checkpoint, "abcdefgh", "--json")
-    assert (code, err) == (0, "")
-    document = json.loads(out)
-    assert (document["head"], document["prompt_ids"]) == ("untied", list(range(64, 72)))
-    assert [layer["name"] for layer in document["layers"]] == ["resid_pre.0", "resid_post.0", "resid_post.1"]
-    logits = tiedgpt.load_model(untied_checkpoint)(document["prompt_ids"])
-    for row, position in zip(logits, document["layers"][-1]["positions"], strict=True):
-        assert [token["id"] for token in position] == np.argsort(-row)[:5].tolist()
-    tied = json.loads(run("lens", "-m", untied_checkpoint, "abcdefgh", "--json", "--head", "tied")[1])
-    assert tied["head"] == "tied"
-    assert tied["layers"] != document["layers"]
-
-    monkeypatch.setenv("COLUMNS", "1000")
-    title, _, *whole = run("lens", "-m", untied_checkpoint, "abcdefgh")[1].splitlines()
-    assert title.startswith("The likeliest next token and its probability")
-    assert whole[0].split()[0] == "'a'"
-    assert [line[:9].strip() for line in whole[1:]] == ["embedding", "block 0", "block 1"]
-    assert whole[-1].split()[-1] == f"{document['layers'][-1]['positions'][-1][0]['probability']:.0%}"
-    monkeypatch.setenv("COLUMNS", "50")
-    narrow = run("lens", "-m", untied_checkpoint, "abcdefgh")[1].splitlines()
-    assert max(map(len, narrow)) <= 50
-    pieces = [line.split() for line in narrow if line.startswith("   ")]
-    assert len(pieces) > 1
-    assert [token for piece in pieces for token in piece] == whole[0].split()
-
-
-def test_next_by_paths(run, checkpoint, untied_checkpoint, monkeypatch):
-    arguments = ("next", "-m", checkpoint, "--paths", "a")
-    code, out, err = run(*arguments, "--json")
-    assert (code, err) == (0, "")
-    document = json.loads(out)
-    model = tiedgpt.load_model(checkpoint)
-    (a,) = document["prompt_ids"]
-    paths = document["paths"]
-    assert list(paths) == ["raw", "normed", "mlp0", "model"]
-    for name, scores in (("raw", model.W_E @ model.W_E[a]), ("model", model([a])[0])):
-        assert [row["id"] for row in paths[name]] == np.argsort(-scores)[:10].tolist()
-        assert paths[name][0]["logit"] == pytest.approx(scores.max(), rel=1e-4)
-    monkeypatch.setenv("COLUMNS", "90")
-    text = run(*arguments)[1].splitlines()
-    assert text[0] == "Likeliest next tokens after 'a', tied:"
-    assert text[1].split() == ["raw", "normed", "mlp0", "model"]
-    first = paths["raw"][0]
-    assert text[2].split()[:3] == ["1", repr(first["token"]), f"{first['logit']:.2f}"], "raw is a score"
-    assert text[2].endswith(f"{paths['model'][0]['probability']:.1%}")
-    assert " ".join(text[-2:]).startswith("raw: W_E, W_U; normed: ")
-
-
-@pytest.fixture
-def small_vocabulary(tmp_path):
-    """A model with fewer tokens than its tokenizer."""
-    tiedgpt.save_model(random_model(replace(CONFIG, vocab_size=70)), Tokenizer([]), tmp_path / "small")
-    return str(tmp_path / "small")
-
-
-def test_what_a_model_has_no_token_for(run, checkpoint, small_vocabulary, text_file):
-    result = run("next", "-m", small_vocabulary, "--paths", "z")
-    assert_one_error_line(result, "'z' has id 89, and the model has tokens 0 to 69")
-    code, out, err = run("study", small_vocabulary, checkpoint, "--corpus", text_file, "--json")
-    small, other = json.loads(out)["models"]
-    assert (code, small["loss"], small["bigrams"]) == (0, None, None)
-    assert other["loss"]["own"] > 0
-    assert f"{text_file} in the tokens of {small_vocabulary}: the corpus holds token id" in err
-
-
-def test_study_names_the_model_that_is_damaged(run, checkpoint, tmp_path, text_file):
-    model = tiedgpt.load_model(checkpoint)
-    model.parameters["wpe.weight"][:] = np.nan
-    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "damaged")
-    damaged = str(tmp_path / "damaged")
-    assert_one_error_line(run("study", checkpoint, damaged, "--corpus", text_file), f"{damaged}: the model's")
-
-
-def test_study_of_a_context_of_one_token_says_that_it_has_no_loss(run, tmp_path, text_file):
-    tiedgpt.save_model(random_model(replace(CONFIG, n_ctx=1)), Tokenizer([]), tmp_path / "one")
-    code, out, err = run("study", str(tmp_path / "one"), "--corpus", text_file, "--json")
-    assert (code, json.loads(out)["models"][0]["loss"]) == (0, None)
-    assert "has a context of one token: it has no loss" in err
-
-
-def test_study_goes_on_without_a_tokenizer_and_compares_across_it(run, checkpoint, tmp_path):
-    tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), tmp_path / "bare")
-    (tmp_path / "bare" / "merges.txt").write_text("#version: 0.2\nab cd\n", encoding="utf-8")
-    tiedgpt.save_model(random_model(CONFIG), Tokenizer([("a", "b")], {}), tmp_path / "other")
-    code, _, err = run("study", checkpoint, str(tmp_path / "bare"), str(tmp_path / "other"))
-    assert code == 0
-    assert "neither a byte nor an earlier merge; " in err
-    assert f"{checkpoint} and {tmp_path / 'other'} have different vocabularies" in err
-
-
-def test_a_text_in_place_of_a_model(run, checkpoint, text_file):
-    message = f"{text_file} is not a checkpoint: expected a directory or a .safetensors file"
-    for arguments in (
-        ("study", checkpoint, text_file),
-        ("next", "-m", text_file, "a"),
-        ("lens", "-m", text_file, "a"),
-    ):
-        assert_one_error_line(run(*arguments), message)
-
-
-def test_tokens_that_pad_the_vocabulary_have_no_text(run, tmp_path):
-    model = random_model(replace(CONFIG, vocab_size=300))
-    model.parameters["wte.weight"][299] = 40 * model.parameters["wte.weight"][65]
-    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "padded")
-    padded = str(tmp_path / "padded")
-    assert "[299] 100.0%" in run("next", "-m", padded, "--paths", "b")[1]
-    report = json.loads(run("next", "-m", padded, "--paths", "b", "--json")[1])
-    assert report["paths"]["raw"][0]["token"] is None
-    assert run("lens", "-m", padded, "abc")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("study", "MODEL", "--corpus", "-"), "stdin is not UTF-8 text"),
-        (("study", "MODEL", "no-such-model"), "no model 'no-such-model'"),
-        (("next", "-m", "MODEL", "<|endoftext|>"), "add --allow-special"),
-        (("lens", "-m", "MODEL", ""), "the prompt is empty"),
-        (("lens", "-m", "MODEL", "a" * 65), "65 tokens, more than the model's context of 64"),
-    ],
-)
-def test_study_lens_and_next_refuse_in_one_line(run, checkpoint, arguments, message):
-    arguments = [checkpoint if argument == "MODEL" else argument for argument in arguments]
-    assert_one_error_line(run(*arguments, stdin=b"\xff"), message)
-
-
-# All commands
-
-
-def test_being_ended_leaves_nothing_half_written(tmp_path, checkpoint):
-    """SIGTERM in mid-save: exit 143 and no trace of the new checkpoint."""
-    big = tmp_path / "big"
-    tiedgpt.save_model(random_model(SLOW_CONFIG), None, big)
-    before = sorted(tmp_path.iterdir())
-    with subprocess.Popen(
-        command("untie", str(big), str(tmp_path / "new")), stderr=subprocess.PIPE
-    ) as process:
-        while process.poll() is None and sorted(tmp_path.iterdir()) == before:
-            time.sleep(0.001)
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(timeout=60)
-    assert sorted(tmp_path.iterdir()) == before if code == 143 else code == 0
-
-
-def test_control_characters_do_not_reach_a_terminal():
-    text = "a\x1b[2Jb\x07\tc\n\x9b\x7f\u2028é"
-    assert text.translate(cli.terminal.CONTROLS) == "a\ufffd[2Jb\ufffd\tc\n\ufffd\ufffd\u2028é"
-
-
-def test_help_and_version(run, monkeypatch):
-    assert run("--version") == (0, f"tiedgpt {tiedgpt.__version__}\n", "")
-    commands = run("-h")[1]
-    assert run() == (0, commands, "")
-    for name in (*(cli.MODULES.keys() - {"documents"}), "documents score", "documents generate"):
-        code, out, err = run(*name.split(), "-h")
-        assert (code, err) == (0, "")
-        assert f"usage: tiedgpt {name} [-h] [-q]" in " ".join(out.split())
-        assert "\nexamples:\n  tiedgpt" in out
-        assert f"\n  {name} " in commands
-        flags = re.findall(r"^  -", out, re.M)
-        assert 2 <= len(flags) <= 20, name
-        examples = out.partition("\nexamples:\n")[2].splitlines()
-        for example in examples:
-            assert cli.parse(shlex.split(example.rpartition("tiedgpt ")[2].partition(" | ")[0]))
-        with monkeypatch.context() as patch:
-            patch.setenv("COLUMNS", "60")
-            narrow = run(*name.split(), "-h")[1].partition("\nexamples:\n")[0]
-        assert max(map(len, narrow.splitlines())) <= 60
-    page = run("untie", "-h")[1].partition("\n\n")[2]
-    assert page == run("tie", "-h")[1].partition("\n\n")[2], "one page"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["generat"], "no command 'generat'; did you mean generate? (try: tiedgpt -h)"),
-        (["help"], "no command 'help'; did you mean -h? (try: tiedgpt -h)"),
-        (["run", "a"], "no command 'run'; did you mean generate?"),
-        (["pull", "gpt2"], "no command 'pull'; did you mean download?"),
-        (["models"], "no command 'models'; did you mean list?"),
-        (["params", "gpt2-small"], "; did you mean gpt2?"),
-        (["params", "gpt2", "-m", "gpt2-xl"], "expected one MODEL, got 2"),
-        (["study"], "expected at least one MODEL (try: tiedgpt study -h)"),
-        (["xyz"], "no command 'xyz' (try: tiedgpt -h)"),
-        (["--verson"], "unknown flag --verson; did you mean --version? (try: tiedgpt -h)"),
-        (["params", "--modl", "x"], "unknown flag --modl; did you mean --model? (try: tiedgpt params -h)"),
-        (["train", "--heads", "3"], "unknown flag --heads; did you mean --n-head? (try: tiedgpt train -h)"),
-        (["untie", "--sed=1"], "unknown flag --sed; did you mean --seed? (try: tiedgpt untie -h)"),
-        (["list", "x"], "unexpected argument x (try: tiedgpt list -h)"),
-        (["params", "-z"], "unknown flag -z (try: tiedgpt params -h)"),
-        (["-q", "list"], "unknown flag -q (try: tiedgpt -h)"),
-        (["generate", "--", "-x", "-n"], "unexpected argument -n (try: tiedgpt generate -h)"),
-        (["download"], "expected one MODEL, got 0"),
-        (["download", ""], "no model ''"),
-        (["score", "a\0b"], r"'a\x00b' is not the name of a file: embedded null byte"),
-        (["score", "\ud800"], r"'\ud800' is not the name of a file: 'utf-8' codec can't encode"),
-        (["download", "gpt2", "-m", "gpt2"], "expected one MODEL, got 2"),
-    ],
-)
-def test_usage_errors_are_one_line(run, arguments, message):
-    assert_one_error_line(run(*arguments), message)
-
-
-@pytest.mark.parametrize("arguments", [["x" * 10**6], ["list", "x" * 10**6], ["score", "x" * 10**6]])
-def test_of_a_very_long_argument_only_the_ends_are_printed(run, arguments):
-    """For example of a prompt without the word generate."""
-    result = run(*arguments)
-    assert_one_error_line(result, "xxx ... xxx")
-    assert len(result[2]) < 2100
-
-
-def test_after_two_dashes_there_are_no_flags(run, checkpoint):
-    assert run("tokenize", "-m", checkpoint, "--decode", "--", "--x")[2].startswith(
-        "tiedgpt: error: --decode expects token ids"
-    )
-
-
-@pytest.mark.parametrize(
-    ("numbers", "words", "accepted", "refused"),
-    [
-        (
-            Range(1),
-            "a whole number of at least 1",
-            {"1": 1, "7e9": 7 * 10**9, str(10**18): 10**18},
-            "0 -1 1.5 nan inf 1e400 1e19 x",
-        ),
-        (Range(0, 9), "a whole number from 0 to 9", {"0": 0, "3": 3, "9e0": 9}, "-1 10 0.5 nan x"),
-        (ABOVE_0, "a number above 0", {"1": 1, "3e-4": 3e-4}, "0 -1 nan inf x"),
-        (
-            FRACTION,
-            "a number above 0 and at most 1",
-            {"1": 1, "0.5": 0.5},
-            "0 1.01 -1 nan x",
-        ),
-        (
-            RATE,
-            "a number of at least 0 and below 1",
-            {"0": 0, "0.5": 0.5},
-            "1 -0.1 nan x",
-        ),
-    ],
-)
-def test_a_number_in_a_range(numbers, words, accepted, refused):
-    """As text of a flag, and as an argument of a function."""
-    for text, value in accepted.items():
-        assert common.number(numbers)(text) == numbers.check("n", value) == value
-    for text in [*refused.split(), "", "\x1b", "9" * 5000]:
-        with pytest.raises(argparse.ArgumentTypeError, match=r"^expected a (whole )?number .*, got '"):
-            common.number(numbers)(text)
-    for value in (-1, True, None, "1", [], math.nan, math.inf, 0.5 if numbers.whole else 10**400):
-        with pytest.raises(TiedGPTError, match=f"^n must be {words}, got "):
-            numbers.check("n", value)
-    assert type(numbers.check("n", np.int8(1) if numbers.whole else np.float32(0.5))) in (int, float)
 
 
 def test_list(run, checkpoint, no_models, monkeypatch):
@@ -660,14 +260,341 @@ def test_list(run, checkpoint, no_models, monkeypatch):
     sizes = {model["model"]: model["parameters"] for model in document["not_here"]}
     assert list(sizes) == ["gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2"]
     assert sizes["gpt2-xl"] == 1_557_611_200
-    for model in document["not_here"]:  # within the header of the file
-        pinned = hub.PINNED[model["model"]][1].size
-        assert pinned is None or 0 < pinned - model["bytes"] < 50_000
-
+    for other in document["not_here"]:  # within the header of the file
+        pinned = hub.PINNED[other["model"]][1].size
+        assert pinned is None or 0 < pinned - other["bytes"] < 50_000
     text = run("list", "-q")
     assert (text[0], text[2]) == (0, "")
     for part in (f"{model['parameters']:,}", f"\n  {weights / 'gpt2'}\n", "1,557,611,200", "download MODEL"):
         assert part in text[1]
+
+
+def test_a_home_that_cannot_be_written(run, checkpoint, no_models, monkeypatch):
+    """One line names the folder and what to do."""
+    (no_models / "file").touch()
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(no_models / "file" / "home"))
+    monkeypatch.setattr(hub, "__file__", names.__file__)
+    with running(LoopbackHub()) as server:
+        server.files = {f"owner/tiny/{file.name}": file.read_bytes() for file in Path(checkpoint).iterdir()}
+        monkeypatch.setenv("HF_ENDPOINT", f"http://{server.host}")
+        for arguments in (("download", "owner/tiny"), ("generate", "-q", "-m", "owner/tiny", "a")):
+            code, out, err = run(*arguments)
+            error = err.splitlines(keepends=True)[-1]
+            folder = rf"{no_models}/file/home\S*: Not a directory"
+            assert re.search(rf"cannot write to {folder}; .* name it in TIEDGPT_WEIGHTS$", error), err
+            assert_one_error_line((code, out, error), "")
+
+
+# tokenize, untie, tie
+
+
+def test_tokenize(run, checkpoint):
+    tokenizer = tiedgpt.load_tokenizer(checkpoint)
+    ids = tokenizer.encode(" é")
+    code, out, err = run("tokenize", "--model", checkpoint, " é")
+    assert (code, err) == (0, "")
+    assert out == f"{ids[0]:>6}  ' '\n{ids[1]:>6}  b'\\xc3'\n{ids[2]:>6}  b'\\xa9'\n"
+    document = json.loads(run("tokenize", "--model", checkpoint, "--json", " é")[1])
+    assert document == {"ids": ids, "tokens": [" ", "\\xc3", "\\xa9"]}
+    for text in ([" ".join(map(str, ids))], [str(ids)], map(str, ids)):
+        assert run("tokenize", "--model", checkpoint, "--decode", *text)[1] == " é\n"
+    special = run("tokenize", "--model", checkpoint, "--allow-special", "--json", "<|endoftext|>")
+    assert special[1].startswith(f'{{"ids": [{EOT}]')
+
+
+def test_untie_and_tie(run, checkpoint, tmp_path):
+    untied, tied = str(tmp_path / "untied"), str(tmp_path / "tied")
+    code, out, err = run("untie", checkpoint, untied)
+    assert (code, out) == (0, "")
+    assert err.startswith(f"tiedgpt: note: wrote {untied}: untied, ")
+    assert_one_error_line(run("untie", untied, str(tmp_path / "x")), "is untied already")
+    assert run("tie", "--quiet", tied, "--model", untied) == (0, "", "")
+    assert_one_error_line(run("tie", "--quiet", untied, tied), "exists and is not empty")
+    original, copy, back = (tiedgpt.load_model(path) for path in (checkpoint, untied, tied))
+    np.testing.assert_array_equal(copy.W_U, original.W_E.T)
+    assert not copy.config.tied
+    assert back.config == original.config
+    for name, array in original.parameters.items():
+        np.testing.assert_array_equal(back.parameters[name], array)
+    assert tiedgpt.load_tokenizer(tied).encode("ab") == tiedgpt.load_tokenizer(checkpoint).encode("ab")
+
+
+@pytest.mark.parametrize(
+    "bos", [None, 50256]
+)  # many small models have that of GPT-2, outside their vocabulary
+def test_tie_refuses_to_drop_a_trained_matrix(run, save, tmp_path, bos):
+    """It says what that does to the loss; --force does it."""
+    model, tokenizer = (of("shakespeare-untied") for of in (tiedgpt.load_model, tiedgpt.load_tokenizer))
+    source = save(
+        "source", tiedgpt.GPT2(replace(model.config, bos_token_id=bos), model.parameters), tokenizer
+    )
+    result = run("tie", source, str(tmp_path / "tied"))
+    assert_one_error_line(result, f"the W_U of {source} is not wte.T: the loss of 64 tokens that the model")
+    (figures,) = re.findall(r"from ([\d.]+) to ([\d.]+) nats per token; .* --force", result[2])
+    assert float(figures[0]) + 3 < float(figures[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+    assert run("tie", "-q", "--force", source, str(tmp_path / "tied")) == (0, "", "")
+    np.testing.assert_array_equal(tiedgpt.load_model(tmp_path / "tied").W_E, model.W_E)
+
+
+def test_untie_starts_the_matrix_as_asked(run, checkpoint, tmp_path):
+    for words in ("zeros", "random --seed 1", "random --seed 2"):
+        assert run("untie", checkpoint, str(tmp_path / words), "--init", *words.split())[0] == 0
+    W_U = {path.name: tiedgpt.load_model(path).W_U for path in tmp_path.iterdir()}
+    assert not W_U["zeros"].any()
+    assert not np.array_equal(W_U["random --seed 1"], W_U["random --seed 2"])
+    expected = tiedgpt.load_model(checkpoint).untie("random", 1).W_U
+    np.testing.assert_array_equal(W_U["random --seed 1"], expected)
+
+
+# study
+
+
+@pytest.fixture(scope="module")
+def untied(tmp_path_factory):
+    """A small untied checkpoint of the same vocabulary."""
+    path = tmp_path_factory.mktemp("models") / "untied"
+    tiedgpt.save_model(random_model(CONFIG.with_head("untied"), seed=1), Tokenizer([]), path)
+    return str(path)
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    """A text of which twelve bytes are frequent."""
+    path = tmp_path / "text.txt"
+    path.write_text("aab" + "ab" * 119 + "aac" * 20 + "defghijklm" * 100 + "the end\n", encoding="utf-8")
+    return str(path)
+
+
+def study(run, *arguments, stdin=b""):
+    """-> the reports of the models, the notes"""
+    code, out, err = run("study", *arguments, "--json", stdin=stdin)
+    assert code == 0, err
+    return json.loads(out)["models"], err
+
+
+def assert_alike(numbers, expected):
+    """The same names, with the same numbers up to float32's rounding, or None."""
+    assert numbers.keys() == expected.keys()
+    for name, x in expected.items():
+        assert numbers[name] == (x if x is None else pytest.approx(x, rel=1e-4)), name
+
+
+def test_study_json(run, checkpoint, untied, text_file):
+    code, out, err = run("study", untied, checkpoint, "--corpus", text_file, "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["corpus"] == {"file": text_file, "bytes": 1309, "min_count": 100}
+    models = {path: tiedgpt.load_model(path) for path in (untied, checkpoint)}
+    text = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(Path(text_file).read_text()), 257)
+    by_head = {report["head"]: report for report in document["models"]}
+    for head, name, tied_W_E in (("untied", untied, models[checkpoint].W_E), ("tied", checkpoint, None)):
+        report, model = by_head[head], models[name]
+        assert report["model"] == name
+        assert report["parameters"] == sum(array.size for array in model.parameters.values())
+        counts = {"tokens": 1309, "frequent": 12, "self_prediction": 0.0}
+        assert report["corpus"] == {**counts, "jsd_floor": pytest.approx(jsd_floor(text))}
+        ids = text.ids[None, -model.config.n_ctx - 1 :]
+        assert_alike(report["gradients"], batch_gradients(model, ids[:, :-1], ids[:, 1:]).whole())
+        assert_alike(report["direct_path"], direct_path(model, text))
+        assert_alike(report["embeddings"], embeddings(model, text, tied_W_E))
+        assert_alike(report["loss"], losses(model, text.ids))
+        for path, expected in bigrams(model, text, None, solved_paths(model, text)).items():
+            assert_alike(report["bigrams"][path], expected)
+        assert_alike(report["missing"], missing(report["bigrams"]))
+    assert (by_head["tied"]["direct_path"]["asymmetry"], by_head["tied"]["loss"]["swapped"]) == (0, None)
+    assert None not in by_head["untied"]["embeddings"].values()
+
+
+def label_and_numbers(line: str) -> tuple[str, list[str]]:
+    """A line of study's table in its parts; no label or number has two spaces in it."""
+    label, *numbers = re.split(r" {2,}", line.strip())
+    return label, numbers
+
+
+def test_study_table(run, checkpoint, untied, text_file, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    code, out, err = run("study", checkpoint, untied, "--corpus", text_file)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].split() == [checkpoint, untied]
+    reports, _ = study(run, checkpoint, untied, "--corpus", text_file)
+    labels = [*FIRST_ROWS.items(), *(row for group in GROUPS for row in group.rows.items())]
+    rows = [parts for parts in map(label_and_numbers, lines) if len(parts[1]) == 2]
+    assert [label for label, _ in rows] == [label for _, label in labels], "every number has its row"
+    assert len(lines) <= 40
+    assert len(GROUPS) <= 8
+    for (place, _), (_, numbers) in zip(labels, rows, strict=True):
+        for report, number in zip(reports, numbers, strict=True):
+            value = look_up(report, place)
+            if value is None or isinstance(value, str):
+                assert number == (value or "-"), place
+            else:
+                share = number.endswith(" %")
+                number = float(number.removesuffix(" %").replace(",", "")) / (100 if share else 1)
+                assert number == pytest.approx(value, abs=5.1e-4), place
+
+
+def test_study_fits_narrow_terminals(run, checkpoint, untied, text_file, monkeypatch):
+    numbers = []
+    for width in (30, 80):
+        monkeypatch.setenv("COLUMNS", str(width))
+        out = run("study", *[checkpoint, untied] * 2, "--corpus", text_file)[1]
+        assert max(map(len, out.splitlines())) <= width
+        numbers.append(sorted(re.findall(r"(?<= )[-\d,]*\d\.\d\d\d(?!\S)", out)))
+    assert numbers[0] == numbers[1]
+    assert len(numbers[0]) >= 4 * 9
+    header = run("study", checkpoint, untied)[1].partition("  Output head")[0].splitlines()
+    end = re.match(" +[^ ]+", header[0]).end()
+    columns = [[line[:end].strip() for line in header], [line[end:].strip() for line in header]]
+    assert ["".join(parts) for parts in columns] == [checkpoint, untied], "names are wrapped"
+
+
+def test_study_without_a_corpus(run, checkpoint, untied):
+    code, out, err = run("study", checkpoint, untied)
+    assert code == 0
+    assert err.startswith("tiedgpt: note: no --corpus: only the measurements that need no text")
+    assert err.count("\n") == 1
+    for text in ("symmetric?", "All tokens, by A", "W_U and the tied model's W_E"):
+        assert text in out, text
+    for text in ("requent", "mlp0", "Nats", "normed", "Loss", "corpus"):
+        assert text not in out, text
+    assert run("study", checkpoint, "-m", untied)[1] == out
+    document = json.loads(run("study", checkpoint, "--json")[1])
+    assert document["corpus"] is None
+    assert [document["models"][0][key] for key in ("corpus", "bigrams", "loss")] == [None] * 3
+
+
+def test_study_of_other_vocabularies(run, checkpoint, save, text_file):
+    other = save(
+        "other", random_model(replace(CONFIG.with_head("untied"), vocab_size=258)), Tokenizer([("a", "b")])
+    )
+    (ours, theirs), err = study(run, checkpoint, other, "--corpus", text_file)
+    assert "have different vocabularies: do not compare their losses and other numbers per token" in err
+    assert err.count("\n") == 1
+    assert (ours["corpus"]["tokens"], theirs["corpus"]["tokens"]) == (1309, 1189)
+    assert theirs["embeddings"]["out_tied"] is None
+    assert theirs["bigrams"] is not None
+    small = save("small", random_model(replace(CONFIG, vocab_size=70)))  # fewer than the tokenizer's
+    (less, other), err = study(run, small, checkpoint, "--corpus", text_file)
+    assert (less["loss"], less["bigrams"]) == (None, None)
+    assert other["loss"]["own"] > 0
+    assert f"{text_file} in the tokens of {small}: the corpus holds token id" in err
+    error = "'z' has id 89, and the model has tokens 0 to 69"
+    assert_one_error_line(run("next", "-m", small, "--paths", "z"), error)
+
+
+def test_study_without_a_tokenizer(run, checkpoint, untied, save, tmp_path, text_file):
+    bare = tmp_path / "bare"
+    shutil.copytree(untied, bare, ignore=lambda *_: ("merges.txt", "vocab.json"))
+    (_, report), err = study(run, checkpoint, str(bare), "--corpus", text_file)
+    assert "has no tokenizer" in err
+    assert "is not measured on the corpus or compared with other models" in err
+    assert (report["bigrams"], report["loss"], report["embeddings"]["out_tied"]) == (None, None, None)
+    assert report["direct_path"]["asymmetry"] > 1
+    shutil.copytree(checkpoint, tmp_path / "tied", ignore=lambda *_: ("merges.txt", "vocab.json"))
+    (_, report), _ = study(run, str(tmp_path / "tied"), str(bare))
+    assert report["embeddings"]["out_tied"] is None, "their vocabularies are not known to be the same"
+    (bare / "merges.txt").write_text("#version: 0.2\nab cd\n", encoding="utf-8")
+    (bare / "vocab.json").write_text("{}")
+    other = save("other", random_model(CONFIG), Tokenizer([("a", "b")], {}))
+    _, err = study(run, checkpoint, str(bare), other)
+    assert f"{bare} is not measured on the corpus" in err
+    assert f"{checkpoint} and {other} have different vocabularies" in err
+
+
+def test_study_of_little_text(run, checkpoint, save, text_file):
+    (report,), err = study(run, checkpoint, "--corpus", "-", stdin=b"a" * 99)
+    assert "stdin is too small for the rows about frequent tokens: 0 of the tokens of" in err
+    assert report["bigrams"] is None
+    assert report["loss"]["tokens"] == 97, "98 follow a token, but one is the first of the second window"
+    code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"")
+    assert code == 0
+    assert "stdin is too small for a loss" in err
+    assert "Loss" not in out
+    code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"abc" * 1000)
+    assert code == 0
+    assert "3 of the tokens of" in err
+    assert "occur 100 times or more in it; expected at least 10" in err
+    assert "by A" in out
+    assert "mlp0" not in out
+    assert "Frequent tokens, " not in out, "no average over a few tokens"
+    (report,), err = study(run, save("one", random_model(replace(CONFIG, n_ctx=1))), "--corpus", text_file)
+    assert report["loss"] is None
+    assert "has a context of one token: it has no loss" in err
+
+
+# All commands
+
+
+def test_a_damaged_model_is_one_line(run, checkpoint, save, text_file):
+    model = tiedgpt.load_model(checkpoint)
+    model.parameters["wpe.weight"][:] = np.nan
+    damaged = save("damaged", model)
+    for words in (
+        "next a",
+        "attribute a",
+        "attribute a b --ablate mlp.0",
+        "score FILE",
+        "score FILE --tokens",
+    ):
+        words = words.replace("FILE", text_file)
+        assert_one_error_line(run(*words.split(), "-m", damaged), "checkpoint is damaged")
+    result = run("study", checkpoint, damaged, "--corpus", text_file)
+    assert_one_error_line(result, f"{damaged}: the model's")
+    os.truncate(f"{damaged}/model.safetensors", 5000)
+    assert_one_error_line(run("generate", "-m", damaged, "a"), "model.safetensors: truncated")
+
+
+def test_help_and_version(run, monkeypatch):
+    assert run("--version") == (0, f"tiedgpt {tiedgpt.__version__}\n", "")
+    commands = run("-h")[1]
+    assert run() == (0, commands, "")
+    for name in cli.MODULES:
+        code, out, err = run(*name.split(), "-h")
+        assert (code, err) == (0, "")
+        assert f"usage: tiedgpt {name} [-h] [-q]" in " ".join(out.split())
+        assert "\nexamples:\n  tiedgpt" in out
+        assert f"\n  {name} " in commands
+        assert 2 <= len(re.findall(r"^  -", out, re.M)) <= 20, name
+        for example in out.partition("\nexamples:\n")[2].splitlines():
+            assert cli.parse(shlex.split(example.rpartition("tiedgpt ")[2].partition(" | ")[0]))
+        with monkeypatch.context() as patch:
+            patch.setenv("COLUMNS", "60")
+            narrow = run(*name.split(), "-h")[1].partition("\nexamples:\n")[0]
+        assert max(map(len, narrow.splitlines())) <= 60
+    page = run("untie", "-h")[1].partition("\n\n")[2]
+    assert page == run("tie", "-h")[1].partition("\n\n")[2], "one page"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words", "accepted", "refused"),
+    [
+        (
+            Range(1),
+            "a whole number of at least 1",
+            {"7e9": 7 * 10**9, str(10**18): 10**18},
+            "0 -1 1.5 1e400 1e19",
+        ),
+        (Range(0, 9), "a whole number from 0 to 9", {"0": 0, "3": 3, "9e0": 9}, "-1 10 0.5"),
+        (ABOVE_0, "a number above 0", {"1": 1, "3e-4": 3e-4}, "0 -1"),
+        (FRACTION, "a number above 0 and at most 1", {"1": 1, "0.5": 0.5}, "0 1.01 -1"),
+        (RATE, "a number of at least 0 and below 1", {"0": 0, "0.5": 0.5}, "1 -0.1"),
+    ],
+)
+def test_a_number_in_a_range(numbers, words, accepted, refused):
+    """As text of a flag, and as an argument of a function."""
+    for text, value in accepted.items():
+        assert common.number(numbers)(text) == numbers.check("n", value) == value
+    for text in [*refused.split(), "nan", "inf", "x", "", "\x1b", "9" * 5000]:
+        with pytest.raises(argparse.ArgumentTypeError, match=r"^expected a (whole )?number .*, got '"):
+            common.number(numbers)(text)
+    for value in (-1, True, None, "1", [], math.nan, math.inf, 0.5 if numbers.whole else 10**400):
+        with pytest.raises(TiedGPTError, match=f"^n must be {words}, got "):
+            numbers.check("n", value)
+    assert type(numbers.check("n", np.int8(1) if numbers.whole else np.float32(0.5))) in (int, float)
 
 
 HOSTILE = "a\nb\x1b[31m\x9b\u202e"
@@ -688,21 +615,17 @@ def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
         (2, [HOSTILE]),
         (2, [f"--{HOSTILE}"]),
         (2, ["params", f"--{HOSTILE}"]),
-        (2, ["params", HOSTILE]),
         (2, ["params", "--vocab", HOSTILE]),
         (2, ["params", "--model", HOSTILE]),
         (0, ["params", "--model", model]),
         (2, ["score", "--model", model, HOSTILE]),
-        (2, ["tokenize", "--model", HOSTILE, "a"]),
         (2, ["tokenize", "--model", model, f"<{HOSTILE}>"]),
         (2, ["tokenize", "--model", str(folder / "bare"), "a"]),
         (2, ["tokenize", "--model", model, "--decode", HOSTILE]),
         (0, ["tokenize", "--model", model, "--allow-special", f"<{HOSTILE}>{HOSTILE}"]),
-        (2, ["download", HOSTILE]),
         (2, ["download", f"owner/{HOSTILE}"]),
         (2, ["download", "gpt2", "--source", HOSTILE]),
         (0, ["list"]),
-        (2, ["untie", HOSTILE, "x"]),
         (2, ["untie", model, model]),
         (2, ["untie", model, HOSTILE, HOSTILE]),
         (2, ["tie", model, HOSTILE]),
@@ -711,13 +634,14 @@ def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
     ):
         result, out, err = run(*arguments)
         assert result == code, (arguments, err)
-        for line in out.splitlines():
-            assert line.isprintable(), (arguments, out)
+        assert all(line.isprintable() for line in out.splitlines()), (arguments, out)
         assert err.endswith("\n") or (code, err) == (0, ""), arguments
         for line in err.split("\n")[:-1]:
             assert re.match("tiedgpt: (note|error): ", line), (arguments, err)
             assert line.isprintable(), (arguments, err)
         assert err.count("tiedgpt: error: ") == (1 if code else 0)
+    text = "a\x1b[2Jb\x07\tc\n\x9b\x7f\u2028é"
+    assert cli.terminal.printable(text) == "a\ufffd[2Jb\ufffd\tc\n\ufffd\ufffd\u2028é"
 
 
 def test_errors_escape_text_from_outside():
@@ -742,36 +666,46 @@ def test_errors_escape_text_from_outside():
     }
 
 
-def test_quiet_leaves_errors_alone(run, checkpoint, tmp_path):
-    loud = run("untie", checkpoint, str(tmp_path / "a"))
-    assert loud[2].startswith("tiedgpt: note: ")
-    assert run("untie", "-q", checkpoint, str(tmp_path / "b")) == (0, "", "")
-    assert_one_error_line(run("untie", "-q", checkpoint, str(tmp_path / "b")), "exists and is not empty")
+# As a process: streams, signals, what is imported
 
 
 @pytest.mark.parametrize(
     ("words", "code", "errors"),
     [
-        ("--version >/dev/full", 2, ["tiedgpt: error: No space left on device"]),
         ("-h >/dev/full", 2, ["tiedgpt: error: No space left on device"]),
+        ("tokenize -m CHECKPOINT a >/dev/full", 2, ["tiedgpt: error: No space left on device"]),
         ("untie CHECKPOINT OUT 2>/dev/full", 0, []),
-        ("untie CHECKPOINT CHECKPOINT 2>/dev/full", 2, []),
         ("xyz 2>/dev/full", 2, []),
         ("xyz 2>&-", 2, []),
         ("tokenize -m CHECKPOINT a 2>/dev/full | true", 0, []),
+        ("tokenize -m CHECKPOINT a <&-", 0, []),
+        ("tokenize -m CHECKPOINT a 0>/dev/null", 0, []),  # as under nohup: open, but not for reading
+        ("tokenize -m CHECKPOINT a >&-", 0, []),
     ],
 )
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_what_cannot_be_written(checkpoint, tmp_path, words, code, errors, unbuffered):
+def test_streams_that_are_full_or_closed(checkpoint, tmp_path, words, code, errors):
     """A note that cannot be written ends nothing; an answer that cannot be written is an error."""
     words = words.replace("CHECKPOINT", checkpoint).replace("OUT", str(tmp_path / "out"))
+    unbuffered = {"PYTHONUNBUFFERED": "1"} if "2>/dev/full" in words else {}
     line = f"{shlex.join(command())} {words}"
-    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, env=environment)
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, env={**os.environ, **unbuffered})
     assert (done.returncode, done.stderr.splitlines()) == (code, errors)
 
 
-# As a process: the command after SIGINT is set to what a terminal's commands start with.
+@pytest.mark.slow
+def test_being_ended_leaves_nothing_half_written(tmp_path, save):
+    """SIGTERM in mid-save: exit 143 and no trace of the new checkpoint."""
+    big = save("big", random_model(SLOW_CONFIG))
+    before = sorted(tmp_path.iterdir())
+    with subprocess.Popen(command("untie", big, str(tmp_path / "new")), stderr=subprocess.PIPE) as process:
+        while process.poll() is None and sorted(tmp_path.iterdir()) == before:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(timeout=60)
+    assert sorted(tmp_path.iterdir()) == before if code == 143 else code == 0
+
+
+# The command after SIGINT is set to what a terminal's commands start with
 INTERRUPTIBLE = """if 1:
     import os, signal, sys
     from tiedgpt.__main__ import main
@@ -800,35 +734,28 @@ def interrupt(arguments: list[str], seconds: float) -> int | None:
     return process.returncode
 
 
-@pytest.mark.parametrize(
-    ("commands", "times"),
-    [
-        (["untie"], 4),
-        pytest.param(["generate", "score", "study", "untie", "train", "list"], 17, marks=pytest.mark.slow),
-    ],
-)
-def test_ctrl_c_at_any_moment_exits_130(checkpoint, tmp_path, commands, times):
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment_exits_130(checkpoint, tmp_path):
     """While modules are imported, while the command runs and while the interpreter ends: no traceback."""
     text, out = str(tmp_path / "text.txt"), str(tmp_path / "out")
     Path(text).write_text("to be or not to be\n" * 300)
-    arguments = {
-        "generate": ["-m", checkpoint, "-n", "200", "a"],
-        "score": ["-m", checkpoint, text],
-        "study": [checkpoint, "--corpus", text],
-        "untie": [checkpoint, out],
-        "train": [text, "--out", out, "--steps", "3", "--batch", "1"],
-        "list": [],
-    }
-    random = np.random.default_rng(times)
-    for name in commands:
+    random = np.random.default_rng(17)
+    for words in (
+        f"generate -m {checkpoint} -n 200 a",
+        f"score -m {checkpoint} {text}",
+        f"study {checkpoint} --corpus {text}",
+        f"untie {checkpoint} {out}",
+        f"train {text} --out {out} --steps 3 --batch 1",
+        "list",
+    ):
         start, codes = time.monotonic(), []
-        subprocess.run(command(name, *arguments[name]), capture_output=True, check=True)
-        for seconds in random.uniform(0, time.monotonic() - start, times):
+        subprocess.run(command(*words.split()), capture_output=True, check=True)
+        for seconds in random.uniform(0, time.monotonic() - start, 17):
             shutil.rmtree(out, ignore_errors=True)
-            codes.append(interrupt([name, *arguments[name]], seconds))
+            codes.append(interrupt(words.split(), seconds))
             assert {path.name for path in tmp_path.iterdir()} <= {"text.txt", "out"}, "something is left"
         shutil.rmtree(out, ignore_errors=True)
-        assert 130 in codes, name
+        assert 130 in codes, words
 
 
 def test_an_ignored_ctrl_c_stays_ignored():
@@ -874,30 +801,20 @@ def test_ctrl_c_at_moments_that_python_reports_or_drops(tmp_path, imported, run,
 
 
 def test_import_tiedgpt_loads_nothing_and_finds_everything():
+    """And its entry imports nothing before it handles Ctrl-C."""
     code = """if 1:
         import signal, sys
         handler, before = signal.getsignal(signal.SIGINT), set(sys.modules)
-        import tiedgpt
-        assert not {"numpy", "regex", "typing"} & (set(sys.modules) - before)
-        assert set(tiedgpt.__all__) <= set(dir(tiedgpt))
-        assert {name for name in dir(tiedgpt) if name[0] != "_"} == set(tiedgpt.__all__)
-        assert set(tiedgpt.__all__) == set(tiedgpt._MODULES)
+        import tiedgpt.__main__
+        new = {name for name in set(sys.modules) - before if not name.startswith(("tiedgpt", "_signal"))}
+        assert not new, new
+        public = {name for name in dir(tiedgpt) if name[0] != "_"}
+        assert public == set(tiedgpt.__all__) == set(tiedgpt._MODULES)
         from tiedgpt import *
         assert GPT2 is tiedgpt.GPT2 and GPT2.__module__ == "tiedgpt.model"
         assert all(callable(getattr(tiedgpt, name)) for name in tiedgpt.__all__)
         assert not hasattr(tiedgpt, "nothing")
         assert signal.getsignal(signal.SIGINT) is handler
-    """
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_entry_imports_nothing_before_it_handles_ctrl_c():
-    code = """if 1:
-        import sys
-        before = set(sys.modules)
-        import tiedgpt.__main__
-        new = {name for name in set(sys.modules) - before if not name.startswith(("tiedgpt", "_signal"))}
-        assert not new, new
     """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
 
@@ -911,9 +828,8 @@ def test_importing_loads_nothing_that_is_not_needed():
     """
     modules = ["torch", "transformers", "tiktoken", "safetensors", "requests", "tqdm", "matplotlib"]
     modules += ["tiedgpt.training", "tiedgpt.study", "tiedgpt.cli.generate"]
-    out = subprocess.run(
-        [sys.executable, "-c", code, *modules], capture_output=True, text=True, check=True
-    ).stdout
+    arguments = [sys.executable, "-c", code, *modules]
+    out = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
     assert out.endswith("\n[]\n")
 
 

@@ -109,9 +109,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
         if flag.startswith("--") and " " not in flag and flag not in flags:
             alike = f"--n-{flag[2:].removesuffix('s')}"  # --heads is --n-head, not --head
             parser.error(f"unknown flag {flag}{nearest(alike if alike in flags else flag, flags)}")
-    # Flags may stand between arguments. The parser for that forgets that there are none after "--".
-    dashes = "--" in arguments
-    args, rest = (parser.parse_known_args if dashes else parser.parse_known_intermixed_args)(arguments)
+    dashes = "--" in arguments  # after it there are no flags
+    args, rest = parser.parse_known_args(arguments)
+    if rest and not dashes:  # arguments with flags between them
+        args, rest = parser.parse_known_intermixed_args(arguments)
     if rest:
         is_flag = rest[0].startswith("-") and not dashes
         parser.error(f"{'unknown flag' if is_flag else 'unexpected argument'} {rest[0]}")

@@ -67,9 +67,9 @@ def run(args: argparse.Namespace) -> None:
     print(fill(one_line(title)) + "\n")
     print_counts(document["tied"], document["untied"], shares=of_model)
     saved = document["difference"]
-    totals = (f"{head} {short(document[head]['total'], '.4g')}" for head in ("tied", "untied"))
+    tied, untied = (short(document[head]["total"], ".4g") for head in ("tied", "untied"))
     share = f", {percent(saved, whole)} of {what}" if whole else ""
-    print(fill(f"\n{', '.join(totals).capitalize()}: tying saves {short(saved)}{share}."))
+    print(fill(f"\nTied {tied}, untied {untied}: tying saves {short(saved)}{share}."))
 
 
 def print_counts(tied: dict[str, Any], untied: dict[str, Any], shares: bool) -> None:
