@@ -144,7 +144,6 @@ next -m M '<|endoftext|>' => add --allow-special
 next -m M a -k 0 => -k/--top-k: expected a whole number of at least 1, got '0'
 next -m M --paths bc => 'bc' is 2 tokens, 'b' 'c'; expected one token
 next -m M --paths '' => '' is empty; expected one token, as ' ' is
-next -m M/vocab.json a => vocab.json is not a checkpoint: expected a directory or a .safetensors file
 lens -m M '' => the prompt is empty
 lens -m M A65 => 65 tokens, more than the model's context of 64
 attribute -m M '' => the prompt is empty
@@ -182,9 +181,13 @@ def test_what_is_refused_in_one_line(run, checkpoint, tmp_path, monkeypatch, lin
         (["score", "x" * 10**6], "xxx ... xxx"),
         (["generate", "-m", "/nonexistent/\udcff", "a"], "no model"),
         (["generate", "-m", "x" * 300, "a"], "no model"),
+        (
+            ["next", "-m", __file__, "a"],
+            "test_cli.py is not a checkpoint: expected a directory or a .safetens",
+        ),
         (["generate", "-m", "~nobody-of-this-name/x", "a"], "no model"),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_odd_arguments_give_one_line(run, arguments, message):
     result = run(*arguments)
