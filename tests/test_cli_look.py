@@ -1,4 +1,4 @@
-"""The commands that look inside a model: next, attribute, score --tokens, generate --logprobs, both heads."""
+"""The commands that look inside a model: next, lens, attribute, score --tokens, generate --logprobs."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import CONFIG, assert_one_error_line, random_model
+from conftest import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer
@@ -102,7 +102,7 @@ def test_next(run, untied):
     out = run("next", "-m", untied, "-k", "3", PROMPT)[1].splitlines()
     table = [line.split() for line in out if "%" in line]
     first = document["next"][0]
-    assert table[0][-2:] == [f"{first['probability']:.2%}", f"{first['logit']:.2f}"]
+    assert table[0][-3:] == [f"{first['probability']:.2%}", f"{first['logit']:.2f}", "1"]
     assert len(table) == 3
     both = ("next", "-m", untied, "-k", "3", "--head", "both", PROMPT)
     heads = answer(run, *both)
@@ -111,11 +111,61 @@ def test_next(run, untied):
     two = run(*both)[1].splitlines()
     assert len([line for line in two if " * " in line]) == len(tokens[0] ^ tokens[1])
     assert two[-1] == "* among the 3 likeliest by one head only"
-    same = run("next", "-m", untied, "-k", "257", "--head", "both", PROMPT)[1]
-    assert " * " not in same
-    assert [line.split() for line in two if "tied" in line][-1] == [
-        *("tied", "logit", "rank", "untied", "logit", "rank")
-    ]
+    (header,) = (line.split() for line in two if " logit " in line)
+    assert header == ["tied", "logit", "rank", "untied", "logit", "rank"]
+    assert " * " not in run("next", "-m", untied, "-k", "257", "--head", "both", PROMPT)[1]
+
+
+def test_next_by_paths(run, checkpoint, monkeypatch):
+    arguments = ("next", "-m", checkpoint, "--paths", "a")
+    document, model = answer(run, *arguments), tiedgpt.load_model(checkpoint)
+    (a,) = document["prompt_ids"]
+    paths = document["paths"]
+    assert list(paths) == ["raw", "normed", "mlp0", "model"]
+    for name, scores in (("raw", model.W_E @ model.W_E[a]), ("model", model([a])[0])):
+        assert [row["id"] for row in paths[name]] == np.argsort(-scores)[:10].tolist()
+        assert paths[name][0]["logit"] == pytest.approx(scores.max(), rel=1e-4)
+    monkeypatch.setenv("COLUMNS", "90")
+    text = run(*arguments)[1].splitlines()
+    assert text[0] == "Likeliest next tokens after 'a', tied:"
+    assert text[1].split() == ["raw", "normed", "mlp0", "model"]
+    first = paths["raw"][0]
+    assert text[2].split()[:3] == ["1", repr(first["token"]), f"{first['logit']:.2f}"], "raw is a score"
+    assert text[2].endswith(f"{paths['model'][0]['probability']:.1%}")
+    assert text[12] == "", "ten rows"
+    assert " ".join(text[-2:]).startswith("raw: W_E, W_U; normed: ")
+
+
+def test_lens(run, untied, monkeypatch):
+    arguments = ("lens", "-m", untied, PROMPT)
+    document = answer(run, *arguments)
+    assert (document["head"], document["prompt_ids"]) == ("untied", IDS)
+    assert [layer["name"] for layer in document["layers"]] == ["resid_pre.0", "resid_post.0", "resid_post.1"]
+    logits = tiedgpt.load_model(untied)(IDS)
+    for row, position in zip(logits, document["layers"][-1]["positions"], strict=True):
+        assert [token["id"] for token in position] == np.argsort(-row)[:5].tolist()
+    monkeypatch.setenv("COLUMNS", "1000")
+    title, _, *whole = run(*arguments)[1].splitlines()
+    assert title.startswith("The likeliest next token and its probability")
+    assert whole[0].split()[0] == "'a'"
+    assert [line[:9].strip() for line in whole[1:]] == ["embedding", "block 0", "block 1"]
+    assert whole[-1].split()[-1] == f"{document['layers'][-1]['positions'][-1][0]['probability']:.0%}"
+    monkeypatch.setenv("COLUMNS", "50")
+    narrow = run(*arguments)[1].splitlines()
+    assert max(map(len, narrow)) <= 50
+    pieces = [line.split() for line in narrow if line.startswith("   ")]
+    assert len(pieces) > 1
+    assert [token for piece in pieces for token in piece] == whole[0].split()
+
+
+def test_tokens_that_pad_the_vocabulary_have_no_text(run, tmp_path):
+    model = random_model(replace(CONFIG, vocab_size=300))
+    model.parameters["wte.weight"][299] = 40 * model.parameters["wte.weight"][65]
+    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "padded")
+    padded = str(tmp_path / "padded")
+    assert "[299] 100.0%" in run("next", "-m", padded, "--paths", "b")[1]
+    assert answer(run, "next", "-m", padded, "--paths", "b")["paths"]["raw"][0]["token"] is None
+    assert run("lens", "-m", padded, "abc")[0] == 0
 
 
 @pytest.mark.parametrize("arguments", [(), ("a", "--against", "b"), ("a",)])
@@ -248,41 +298,3 @@ def test_one_seed_for_both_heads(run, checkpoint):
     assert "no W_U of its own" in err
     _, tied, untied = re.split(r"--- (?:un)?tied ---\n", out)
     assert tied == untied
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("next", ""), "the prompt is empty"),
-        (("next", "a" * 65), "65 tokens, more than the model's context of 64"),
-        (("next",), "the prompt is empty"),
-        (("next", "a", "-k", "0"), "-k/--top-k: expected a whole number of at least 1, got '0'"),
-        (("next", "a", "--head", "neither"), "--head: invalid choice: 'neither'"),
-        (("next", "--paths", "bc"), "'bc' is 2 tokens, 'b' 'c'; expected one token"),
-        (("next", "--paths", ""), "'' is empty; expected one token, as ' ' is"),
-        (("attribute", ""), "the prompt is empty"),
-        (("attribute", "a" * 65), "65 tokens, more than"),
-        (("attribute", "a", "bc"), "'bc' is 2 tokens, 'b' 'c'; expected one token"),
-        (("attribute", "a", "b", "--against", "cd"), "'cd' is 2 tokens, 'c' 'd'; expected one token"),
-        (("attribute", "<|endoftext|>"), "add --allow-special"),
-        (("attribute", "a", "--ablate", "attn.0.head.9"), "'attn.0.head.9' is no part of this model"),
-        (("attribute", "a", "--ablate", "x\ny"), r"'x\ny' is no part of this model that can be removed; the"),
-        (("generate", "a", "--logprobs", "-1"), "--logprobs: expected a whole number of at least 0"),
-    ],
-)
-def test_bad_input_is_one_line(run, untied, arguments, message):
-    assert_one_error_line(run(arguments[0], "-m", untied, *arguments[1:]), message)
-
-
-def test_a_damaged_model_is_one_line(run, untied, tmp_path):
-    model = tiedgpt.load_model(untied)
-    model.parameters["ln_f.bias"][:] = np.nan
-    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "nan")
-    (tmp_path / "text.txt").write_text("abc", encoding="utf-8")
-    for command in (
-        ("next", PROMPT),
-        ("attribute", PROMPT),
-        ("attribute", PROMPT, "a", "--ablate", "mlp.0"),
-        ("score", "--tokens", str(tmp_path / "text.txt")),
-    ):
-        assert_one_error_line(run(*command, "-m", str(tmp_path / "nan")), "checkpoint is damaged")
