@@ -45,7 +45,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -74,12 +74,15 @@ CODES = (0, 1, 2, 129, 130, 141, 143)
 TEXT = "".join(f"Each of {n} tokens was read {n * n} times, and not once too often.\n" for n in range(40))
 NAME = "someone/tiny"
 TRAIN = "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 --batch 2 "
-COMMANDS = {  # each runs in an empty directory beside the models; the first five write files
+DOCUMENTS = "../lines.jsonl -m ../bytes --out out/ --resume --shard-size 200"
+COMMANDS = {  # each runs in an empty directory beside the models
     "save": "save out ../bytes ../bytes-untied ../bytes",
     "untie": "untie ../bytes out",
     "tie": "tie --force ../bytes-untied out",
     "train": TRAIN + "--steps 6 --eval-every 2",
     "download": f"download {NAME}",
+    "documents score": f"documents score {DOCUMENTS}",
+    "documents generate": f"documents generate {DOCUMENTS} -n 4",
     "generate": "generate -m ../bytes -n 50 a",
     "score": "score -m ../bytes ../text",
     "params": "params -m ../bytes",
@@ -91,7 +94,7 @@ COMMANDS = {  # each runs in an empty directory beside the models; the first fiv
     "attribute": "attribute -m ../bytes ab",
     "compare": "compare -m ../bytes ../mine.npz",
 }
-WRITERS = [*COMMANDS][:5]
+WRITERS = [*COMMANDS][:7]  # of files
 READERS = (  # of a directory with an edited file
     *("params -m {}", "tokenize -m {} lower", "generate -m {} -n 2 a", "score -m {} text", "untie {} untied"),
     *("train text --resume --out {}", "compare -m {0} {0}/mine.npz", "list"),
@@ -187,19 +190,33 @@ class Files:
 class CommandLines:
     """A command with flags and arguments, each with a usual value or a hostile one."""
 
-    USUAL = ("bytes", "bytes-untied", "tiny", "text", "new", "1", "2", "3", "0.5", "tied", "Each of")
+    USUAL = (
+        "bytes",
+        "bytes-untied",
+        "tiny",
+        "text",
+        "lines.jsonl",
+        "new",
+        "1",
+        "2",
+        "3",
+        "0.5",
+        "tied",
+        "Each of",
+    )
     LARGE = ("1e18", "999999999999", "2147483648")  # not for a number of steps, which may be as large
-    SLOW = ("-n", "--steps")
+    SLOW = ("-n", "--steps", "--workers", "--num-samples")
 
     def __init__(self, place: Path) -> None:
         os.chdir(place)
         write_model(place / "tiny")  # without a tokenizer
         write_models(place)
+        self.given = {*Path().iterdir()}
 
     def __call__(self, rng: random.Random, number: int) -> Iterator[Problem]:
         command = rng.choice([name for name in COMMANDS if name != "save"])
         actions = cli.parsers(command)[command]._actions
-        argv = [command if rng.randrange(20) else rng.choice(HOSTILE)]
+        argv = command.split() if rng.randrange(20) else [rng.choice(HOSTILE)]
         for action in rng.sample(actions, rng.randrange(min(6, len(actions)))):
             argv += rng.sample(action.option_strings, min(1, len(action.option_strings)))
             if action.nargs != 0 or rng.randrange(10) == 0:
@@ -208,29 +225,17 @@ class CommandLines:
                 argv.append(rng.choice(rng.choice((known, HOSTILE, (*known, *large)))))
         argv += rng.choices((*HOSTILE, *self.USUAL), k=rng.randrange(3))
         argv += ["--steps", "2"] if command == "train" and "--steps" not in argv else []
-        if rng.randrange(20):
-            yield from call(argv)
-        else:  # as a process, whose arguments hold no NUL
-            raw = [arg.encode("utf-8", "surrogateescape" if "\udcff" in arg else "replace") for arg in argv]
-            with open(rng.choice(("/dev/null", "/dev/full")), "wb") as stdout:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "tiedgpt", *(arg for arg in raw if b"\0" not in arg)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=stdout,
-                    stderr=subprocess.PIPE,
-                    env={**os.environ, "PYTHONPATH": str(ROOT)},
-                )
-            yield from judge(finish(process), CODES)
-        for path in {*Path().iterdir()} - {*map(Path, ("text", "tiny", "bytes", "bytes-untied", "mine.npz"))}:
+        yield from call(argv, rng.choice((os.devnull, "/dev/full")))
+        for path in {*Path().iterdir()} - self.given:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def call(argv: list[str]) -> Iterator[Problem]:
+def call(argv: list[str], stdout: str = os.devnull) -> Iterator[Problem]:
     """Run a command in this process."""
-    out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    err = TextIOWrapper(BytesIO(), "utf-8", write_through=True)
     sys.stdin = TextIOWrapper(BytesIO(TEXT[:300].encode()))  # score reads it, also with --stride 1
     try:
-        with redirect_stdout(out), redirect_stderr(err):
+        with open(stdout, "w", encoding="utf-8") as out, redirect_stdout(out), redirect_stderr(err):
             code = cli.main(argv)
     except BaseException as error:
         raise RuntimeError(f"tiedgpt {argv!r:.500}") from error
@@ -247,7 +252,7 @@ Done = tuple[int | None, str, str]  # exit code, or None if it did not end in ti
 def finish(process: subprocess.Popen[bytes]) -> Done:
     try:
         out, err = process.communicate(timeout=PROCESS_SECONDS)
-        return process.returncode, (out or b"").decode(), err.decode(errors="replace")
+        return process.returncode, out.decode(), err.decode(errors="replace")
     except subprocess.TimeoutExpired:
         process.kill()
         return None, "", process.communicate()[1].decode(errors="replace")
@@ -258,15 +263,13 @@ def judge(done: Done, codes: Any) -> Iterator[Problem]:
     code, _, err = done
     lines = err.split("\n")
     errors = [line for line in lines if line.startswith("tiedgpt: error: ")]
+    # An error is the last line, and the only one.
+    as_documented = lines[-2:] == [*errors, ""] if code == 2 else not errors
     if code is None:
         yield "hang", f"not ended after {PROCESS_SECONDS} s: {err[-500:]!r}"
     elif code not in codes or re.search("Traceback|Exception ignored|Fatal Python", err):
         yield "traceback", f"exit code {code}: {err[-2000:]}"
-    elif not all(map(str.isprintable, lines)) or len(err) > 5000:
-        yield "message", f"exit code {code}: {err[-500:]!r}"
-    elif (
-        (lines[-2:] != [*errors, ""]) if code == 2 else errors
-    ):  # an error is the last line, and the only one
+    elif not as_documented or not all(map(str.isprintable, lines)) or len(err) > 5000:
         yield "message", f"exit code {code}: {err[-500:]!r}"
 
 
@@ -274,35 +277,34 @@ class Processes:
     """Models, a text, and what uninterrupted commands make of them."""
 
     def __init__(self, place: Path) -> None:
-        self.place = place
-        # explore runs until it is stopped, and documents keeps what a killed run has done: their own tests
-        # attack them.
-        elsewhere = {"explore", "documents"}
-        assert {*cli.MODULES} - elsewhere == {*COMMANDS} - {"save"}, "a command that is not attacked"
+        # explore runs until it is stopped: its own tests attack it.
+        assert {*cli.MODULES} - {"explore"} == {*COMMANDS} - {"save"}, "a command that is not attacked"
         write_models(place)
         saved = [(files(path), load(path)) for path in (place / "bytes", place / "bytes-untied")]
-        self.hub_files = {f"{NAME}/{file}": content for file, content in saved[0][0].items()}
+        self.place, self.hub_files = place, {f"{NAME}/{file}": data for file, data in saved[0][0].items()}
         self.length: dict[str, tuple[float, int]] = {}  # of a command: seconds, events
         # What a writer may leave: the files, and the model that they are.
         self.expected: dict[str, list[tuple[dict[str, bytes], Any]]] = {"save": saved, "download": saved[:1]}
         for name, command in [*COMMANDS.items(), ("train", COMMANDS["train"] + " --seed 2")]:
-            with tempfile.TemporaryDirectory(dir=place) as directory, self.hub() as server:
+            with self.directory() as (directory, server):
                 start = time.monotonic()
                 done = finish(self.start(command, directory, server))
                 assert done[0] == (name == "compare"), (name, done)  # 1: something differs
                 self.length.setdefault(name, (time.monotonic() - start, int(done[1].split()[-1])))
-                out = Path(directory, "out")
-                if name in ("untie", "tie", "train"):
+                if name in WRITERS and name not in ("save", "download"):
+                    out = directory / "out"
                     self.expected.setdefault(name, []).append((files(out), load(out)))
 
-    def hub(self) -> Any:
-        server = LoopbackHub()
-        server.files = self.hub_files
-        return running(server)
+    @contextmanager
+    def directory(self) -> Iterator[tuple[Path, LoopbackHub]]:
+        """An empty directory beside the models, and a hub with one of them."""
+        with tempfile.TemporaryDirectory(dir=self.place) as directory, running(LoopbackHub()) as server:
+            server.files = self.hub_files
+            yield Path(directory), server
 
-    def start(self, command: str, directory: str, server: Any, *moment: int) -> subprocess.Popen[bytes]:
+    def start(self, command: str, directory: Path, server: Any, *moment: int) -> subprocess.Popen[bytes]:
         """Start a command. moment: the event at which it sends itself a signal, and the signal."""
-        Path(directory, "tmp").mkdir(exist_ok=True)
+        (directory / "tmp").mkdir(exist_ok=True)
         hub = {"HF_ENDPOINT": f"http://{server.host}", "NO_PROXY": "127.0.0.1,localhost"}
         folders = {"HOME": directory, "TMPDIR": f"{directory}/tmp", "TIEDGPT_WEIGHTS": f"{directory}/weights"}
         process = subprocess.Popen(
@@ -318,16 +320,16 @@ class Processes:
         process.stdout.readline()  # "started"
         return process
 
-    def signals(self, rng: random.Random, number: int, directory: str) -> Iterator[Problem]:
+    def signals(self, rng: random.Random, number: int) -> Iterator[Problem]:
         """Interrupt a command at a random moment, and run it again."""
-        name = [*COMMANDS, *WRITERS, *WRITERS][number % (len(COMMANDS) + 2 * len(WRITERS))]
+        name = (turns := [*COMMANDS, *WRITERS, *WRITERS])[number % len(turns)]
         codes: dict[int, tuple[int, ...]] = {signal.SIGINT: (0, 130, int(name == "compare"))}
         if name in WRITERS:
             codes[signal.SIGKILL] = (0, -signal.SIGKILL)
         if name in WRITERS[1:]:
             codes[signal.SIGTERM] = (0, 143, -signal.SIGTERM)  # -SIGTERM: before anything is written
         sent, (seconds, events) = rng.choice([*codes]), self.length[name]
-        with self.hub() as server:
+        with self.directory() as (directory, server):
             server.pause = rng.choice((0, 0.005))
             if name == "download" and rng.randrange(2):
                 at, places = rng.randrange(1000), ("http://[::1/x", "//[x", "http://u:p@[/", "http://a..b/x")
@@ -335,20 +337,20 @@ class Processes:
                 faults.append(status(302, Location=rng.choice(places)))
                 server.faults[rng.choice([*self.expected[name][0][0]])] = [rng.choice(faults)]
                 codes[sent] += (2,)
-            if rng.randrange(2):
-                process = self.start(COMMANDS[name], directory, server, rng.randrange(1, events), sent)
-            else:
-                process = self.start(COMMANDS[name], directory, server)
+            at_event = rng.randrange(2)
+            moment = (rng.randrange(1, events), sent) if at_event else ()
+            process = self.start(COMMANDS[name], directory, server, *moment)
+            if not at_event:
                 time.sleep(rng.uniform(0, 1.2 * seconds))
                 process.send_signal(sent)
             yield from judge(finish(process), codes[sent])
             server.faults.clear()
             yield from self.again(name, directory, server)
 
-    def two_at_once(self, rng: random.Random, number: int, directory: str) -> Iterator[Problem]:
+    def two_at_once(self, rng: random.Random, number: int) -> Iterator[Problem]:
         """Run a writer twice at once, sometimes kill one, and run it once more."""
         name, kill = WRITERS[number % len(WRITERS)], rng.randrange(3) == 0
-        with self.hub() as server:
+        with self.directory() as (directory, server):
             server.pause = rng.choice((0, 0.005))
             one = self.start(COMMANDS[name], directory, server)
             time.sleep(rng.choice((0, 0, rng.uniform(0, 0.5 * self.length[name][0]))))
@@ -357,18 +359,18 @@ class Processes:
                 time.sleep(rng.uniform(0, self.length[name][0]))
                 one.kill()
             done = finish(one), finish(two)
-            refused = (2,) if name in ("train", "untie", "tie") else ()
-            yield from judge(done[0], (0, *refused, *([-signal.SIGKILL] if kill else [])))
+            refused = () if name in ("save", "download") else (2,)
+            yield from judge(done[0], (0, *refused, *[-signal.SIGKILL] * kill))
             yield from judge(done[1], (0, *refused))
             if not kill and 0 not in (done[0][0], done[1][0]):
                 yield "wrong model", f"neither process made it: {done}"
             yield from self.again(name, directory, server)
 
-    def again(self, name: str, directory: str, server: Any) -> Iterator[Problem]:
+    def again(self, name: str, directory: Path, server: Any) -> Iterator[Problem]:
         """What a writer left is a whole model or none. The same command again completes it and cleans up."""
         if name not in WRITERS:
             return
-        out = Path(directory, "weights", NAME) if name == "download" else Path(directory, "out")
+        out = directory / "weights" / NAME if name == "download" else directory / "out"
         expected, models = zip(*self.expected[name], strict=True)
         if (out / "config.json").exists():
             model = load(out)
@@ -382,19 +384,21 @@ class Processes:
         yield from judge(done, (0,))
         if files(out) not in (expected[:1] if name == "save" else expected):
             yield "wrong model", f"{name} again made other files: {[*files(out)]}"
-        yield from leftovers(directory)
+        hidden = [path for path in directory.rglob("*") if path.name[0] == "." or path.parent.name == "tmp"]
+        if hidden:
+            yield "leftover", ", ".join(str(path.relative_to(directory)) for path in hidden)
 
 
 def write_models(place: Path) -> None:
-    """A text and two small models whose tokens are bytes. All that can differ with one shape does."""
+    """Texts, and two small models whose tokens are bytes. All that can differ with one shape does."""
     (place / "text").write_text(TEXT)
+    documents = (json.dumps({"text": line, "prompt": line[:9]}) for line in TEXT.splitlines())
+    (place / "lines.jsonl").write_text("\n".join(documents))
     np.savez(place / "mine.npz", ids=[1, 2], logits=np.zeros((1, 2, 257)))
     sizes = {**vars(SMALL), "vocab_size": 257, "n_ctx": 16, "bos_token_id": 256, "eos_token_id": 256}
     save_model(random_model(Config(**sizes)), Tokenizer([]), place / "bytes")
-    other = Config(**sizes | {"n_head": 7, "layer_norm_epsilon": 1e-3, "tied": False})
-    save_model(
-        random_model(other, 1), Tokenizer([], {"<|endoftext|>": 0}, first_id=1), place / "bytes-untied"
-    )
+    other = random_model(Config(**sizes | {"n_head": 7, "layer_norm_epsilon": 1e-3, "tied": False}), 1)
+    save_model(other, Tokenizer([], {"<|endoftext|>": 0}, first_id=1), place / "bytes-untied")
 
 
 def load(directory: Path) -> tuple[Any, ...]:
@@ -408,22 +412,16 @@ def load(directory: Path) -> tuple[Any, ...]:
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """The contents of all files that are not hidden."""
-    return {path.name: path.read_bytes() for path in directory.glob("[!.]*")}
-
-
-def leftovers(directory: str) -> Iterator[Problem]:
-    found = [path for path in Path(directory).rglob("*") if path.name[0] == "." or path.parent.name == "tmp"]
-    if found:
-        yield "leftover", ", ".join(str(path.relative_to(directory)) for path in found)
+    """The contents of all files that are not hidden, but for the plan of `documents`, which names paths."""
+    return {path.name: path.read_bytes() for path in directory.glob("[!.]*") if path.name != "plan.json"}
 
 
 # The whole attack
 
 
 class Attack:
-    def __init__(self, seed: int, place: str) -> None:
-        self.seed, self.place, self.processes = seed, place, Processes(Path(place))
+    def __init__(self, seed: int, place: Path) -> None:
+        self.seed, self.place, self.processes = seed, place, Processes(place)
         self.tries: Counter[str] = Counter()
         self.problems: Counter[tuple[str, str]] = Counter()
         self.lock = threading.Lock()
@@ -465,8 +463,7 @@ class Attack:
     def try_processes(self, kind: str, first: int, count: int) -> Iterator[tuple[int, list[Problem]]]:
         attempt = self.processes.signals if kind == "signals" else self.processes.two_at_once
         for number in range(first, first + count):
-            with tempfile.TemporaryDirectory(dir=self.place) as place:
-                yield number, list(attempt(random.Random(f"{kind} {self.seed} {number}"), number, place))
+            yield number, list(attempt(random.Random(f"{kind} {self.seed} {number}"), number))
 
     def run_all(self, end: float, files_at_least: int) -> None:
         """Tries of all kinds in turn, as many at a time as there are cores, until the time is over.
@@ -474,16 +471,15 @@ class Attack:
         On a slow machine it takes longer: every kind has its turn.
         """
         numbers: Counter[str] = Counter()
-        kinds, untried, lock = itertools.cycle(KINDS), {*KINDS}, threading.Lock()
+        kinds, lock = itertools.cycle(KINDS), threading.Lock()
 
         def run(_: int) -> None:
             while True:
                 with lock:
-                    over = time.monotonic() > end and not untried
-                    kind = "files" if over else next(kinds)
-                    untried.discard(kind)
+                    over = time.monotonic() > end and {*numbers} == {*KINDS}
                     if over and numbers["files"] >= files_at_least:
                         return
+                    kind = "files" if over else next(kinds)
                     count = BATCH if kind in ("files", "command lines") else 1
                     first, numbers[kind] = numbers[kind], numbers[kind] + count
                 self.run(kind, first, count)
@@ -494,23 +490,20 @@ class Attack:
                 list(pool.map(run, range(cores)))
             finally:  # after Ctrl-C, no further try
                 end = files_at_least = 0
-                untried.clear()
+                numbers.update(KINDS)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument(
-        "tries", nargs="*", metavar="TRY", help='repeat these alone, for example "files 1234"'
-    )
+    about, raw = __doc__, argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=about, formatter_class=raw, allow_abbrev=False)
+    parser.add_argument("tries", nargs="*", metavar="TRY", help='repeat these alone, as "files 1234"')
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="(default: 1)")
     parser.add_argument("--minutes", type=float, default=10, metavar="M", help="(default: 10)")
     parser.add_argument("--quick", action="store_true", help="half a minute, with fewer files")
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # of models whose W_U is not used
     with tempfile.TemporaryDirectory(prefix="attack-") as place:
-        attack = Attack(args.seed, place)
+        attack = Attack(args.seed, Path(place))
         for text in args.tries:
             kind, _, number = text.rpartition(" ")
             attack.run(kind, int(number))
