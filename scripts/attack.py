@@ -278,7 +278,7 @@ class Processes:
 
     def __init__(self, place: Path) -> None:
         # explore runs until it is stopped: its own tests attack it.
-        assert {*cli.MODULES} - {"explore"} == {*COMMANDS} - {"save"}, "a command that is not attacked"
+        assert {*cli.COMMANDS} - {"explore"} == {*COMMANDS} - {"save"}, "a command that is not attacked"
         write_models(place)
         saved = [(files(path), load(path)) for path in (place / "bytes", place / "bytes-untied")]
         self.place, self.hub_files = place, {f"{NAME}/{file}": data for file, data in saved[0][0].items()}

@@ -555,7 +555,7 @@ def test_help_and_version(run, monkeypatch):
     assert run("--version") == (0, f"tiedgpt {tiedgpt.__version__}\n", "")
     commands = run("-h")[1]
     assert run() == (0, commands, "")
-    for name in cli.MODULES:
+    for name in cli.COMMANDS:
         code, out, err = run(*name.split(), "-h")
         assert (code, err) == (0, "")
         assert f"usage: tiedgpt {name} [-h] [-q]" in " ".join(out.split())

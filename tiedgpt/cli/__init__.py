@@ -15,24 +15,12 @@ from .. import __version__
 from ..errors import ArgumentError, TiedGPTError, nearest
 from .terminal import Messages, discard_unwritten, fill, note, print_error
 
-# A command -> its module. Only the module of the given command is imported, to save time.
-MODULES = {
-    "generate": "generate",
-    "score": "score",
-    **dict.fromkeys(("documents score", "documents generate"), "documents"),
-    "train": "train",
-    "params": "params",
-    "tokenize": "tokenize",
-    "list": "list_models",
-    "download": "download",
-    **dict.fromkeys(("untie", "tie"), "convert"),
-    "study": "study",
-    "next": "next_token",
-    "lens": "lens",
-    "attribute": "attribute",
-    "compare": "compare",
-    "explore": "explore",
-}
+COMMANDS = (
+    *("generate", "score", "documents score", "documents generate", "train", "params", "tokenize", "list"),
+    *("download", "untie", "tie", "study", "next", "lens", "attribute", "compare", "explore"),
+)
+# The modules that have another name. Only that of the given command is imported, to save time.
+MODULES = {"list": "list_models", "next": "next_token", "untie": "convert", "tie": "convert"}
 # What other programs call a command -> ours
 OTHER_NAMES = {
     **dict.fromkeys(("run", "chat", "complete", "sample"), "generate"),
@@ -79,7 +67,7 @@ exit codes:
 def parsers(*names: str) -> dict[str, Any]:
     """The parsers of these commands."""
     commands: dict[str, Any] = {}
-    for module in dict.fromkeys(MODULES[name] for name in names):
+    for module in dict.fromkeys(MODULES.get(name, name.split()[0]) for name in names):
         import_module(f".{module}", __name__).add_parser(commands)
     return commands
 
@@ -87,20 +75,20 @@ def parsers(*names: str) -> dict[str, Any]:
 def parse(argv: list[str]) -> argparse.Namespace:
     """The arguments of a command; `run` and `quiet` are among them. Raises ArgumentError, or SystemExit."""
     command, *arguments = argv or ["-h"]
-    if f"{command} {' '.join(arguments[:1])}" in MODULES:  # documents score
+    if f"{command} {' '.join(arguments[:1])}" in COMMANDS:  # documents score
         command, arguments = f"{command} {arguments[0]}", arguments[1:]
     if command in ("-h", "--help"):
-        every = parsers(*MODULES).items()
+        every = parsers(*COMMANDS).items()
         listed = (f"  {name:18}  {parser.get_default('summary')}" for name, parser in every)
         print(fill(HELP.format(commands="\n".join(listed))))
         raise SystemExit(0)
     if command == "--version":
         print(f"tiedgpt {__version__}")
         raise SystemExit(0)
-    if command not in MODULES:
+    if command not in COMMANDS:
         what = f"unknown flag {command}" if command.startswith("-") else f"no command {command!r}"
         other = OTHER_NAMES.get(command)
-        hint = f"; did you mean {other}?" if other else nearest(command, [*MODULES, "--version"])
+        hint = f"; did you mean {other}?" if other else nearest(command, [*COMMANDS, "--version"])
         raise ArgumentError(f"{what}{hint} (try: tiedgpt -h)")
     parser = parsers(command)[command]
     flags = re.findall(r"--[a-z][a-z-]*", parser.format_help())

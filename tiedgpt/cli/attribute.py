@@ -20,8 +20,7 @@ from ..study.attribution import ablation, attribute
 from ..study.predictions import last_logits, predict, prediction_json
 from ..tokenizer import Tokenizer
 from . import common
-from .terminal import fill, print_reports, print_table, read_prompt, spelled
-from .tokens import end_of, single_token
+from .terminal import end_of, fill, print_reports, print_table, read_prompt, spelled
 
 LARGEST = 10  # parts that are listed by themselves
 FORMATS = {"logit": ".3f", "probability": ".2%", "rank": ","}
@@ -52,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     config = checkpoint.config
     # Check the input before reading the weights.
     ids = check_prompt(common.encode(tokenizer, prompt, allow_special), config)
-    given = [single_token(tokenizer, config.vocab_size, text, allow_special) for text in texts]
+    given = [common.single_token(tokenizer, config.vocab_size, text, allow_special) for text in texts]
     edit = ablation(config, ablated)
 
     def report(model: GPT2) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ..errors import ArgumentError, Range, short_repr
 from ..model import GPT2
 from ..parameters import count_parameters
 from ..tokenizer import Tokenizer
-from .terminal import Progress, fill, note
+from .terminal import Progress, fill, note, spelled
 
 BOTH = "both"  # a value of --head
 
@@ -144,6 +144,20 @@ def encode(tokenizer: Tokenizer, text: str, allow_special: bool, source: str = "
     if not allow_special and (special := tokenizer.find_special(text)) is not None:
         raise ArgumentError(f"{source} holds {special}; to read it as that token, add --allow-special")
     return tokenizer.encode(text, special="token")
+
+
+def single_token(tokenizer: Tokenizer, V: int, text: str, allow_special: bool) -> int:
+    """The id of a text that is one of the V tokens. Raises ArgumentError for any other text."""
+    ids = encode(tokenizer, text, allow_special)
+    if len(ids) == 1 and ids[0] < V:
+        return ids[0]
+    if len(ids) == 1:
+        raise ArgumentError(f"{short_repr(text)} has id {ids[0]}, and the model has tokens 0 to {V - 1}")
+    parts = " ".join(spelled(tokenizer, token) for token in ids[:8]) + " ..." * (len(ids) > 8)
+    what = f"{len(ids)} tokens, {parts}" if ids else "empty"
+    spaced = f" {text}"
+    hint = f", as {short_repr(spaced)} is" if len(encode(tokenizer, spaced, allow_special)) == 1 else ""
+    raise ArgumentError(f"{short_repr(text)} is {what}; expected one token{hint}")
 
 
 def load(checkpoint: Checkpoint, head: str | None) -> GPT2:

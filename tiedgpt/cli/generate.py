@@ -26,8 +26,7 @@ from ..model import GPT2
 from ..study.predictions import Prediction, predict, predicted_json
 from ..tokenizer import EOT, Tokenizer
 from . import common
-from .terminal import Progress, note, print_error, print_reports, printable, read_prompt
-from .tokens import print_predictions
+from .terminal import Progress, note, print_error, print_predictions, print_reports, printable, read_prompt
 
 MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 
@@ -169,22 +168,21 @@ def encode_prompt(config: Config, tokenizer: Tokenizer, prompt: str, options: Op
     return check_prompt(ids, config)
 
 
+@dataclass
 class Continuation:
     """The samples by which one model continues a prompt."""
 
-    def __init__(
-        self,
-        model: GPT2,
-        tokenizer: Tokenizer,
-        ids: list[int],
-        options: Options,
-        seed: int,
-        draft: GPT2 | str | None,
-    ) -> None:
-        self.model, self.tokenizer, self.ids, self.options, self.seed = model, tokenizer, ids, options, seed
-        self.draft = None if draft is None else Draft(draft, model)
-        ends = options.stop, model.config.eos_token_ids
-        self.samples = [TextSample(tokenizer, *ends) for _ in range(options.num_samples)]
+    model: GPT2
+    tokenizer: Tokenizer
+    ids: list[int]
+    options: Options
+    seed: int
+    guesses: GPT2 | str | None
+
+    def __post_init__(self) -> None:
+        self.draft = None if self.guesses is None else Draft(self.guesses, self.model)
+        ends = self.options.stop, self.model.config.eos_token_ids
+        self.samples = [TextSample(self.tokenizer, *ends) for _ in range(self.options.num_samples)]
         self.predictions: list[list[Prediction]] = [[] for _ in self.samples]  # with --logprobs
 
     def grow(self) -> Iterator[Any]:
@@ -202,10 +200,6 @@ class Continuation:
         yield first
         yield from texts
 
-    def recorded(self, index: int) -> list[Prediction]:
-        """The predictions of a sample's tokens, without that of the end-of-text token."""
-        return self.predictions[index][: len(self.samples[index].ids)]
-
     def report(self, load_s: float) -> dict[str, Any]:
         """Generate all samples; return what --json prints of them."""
         start = time.perf_counter()
@@ -222,7 +216,7 @@ class Continuation:
         for index, sample in enumerate(self.samples):
             samples.append({"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason})
             if self.options.logprobs is not None:
-                listed = self.recorded(index)
+                listed = self.predictions[index][: len(sample.ids)]  # not that of the end-of-text token
                 samples[-1]["logprobs"] = [predicted_json(self.tokenizer, p, "logprob") for p in listed]
         draft = self.draft and {"drafted": self.draft.drafted, "accepted": self.draft.accepted}
         timing = {"load_s": load_s, "prefill_s": first - start, "decode_tokens_per_s": rate}
@@ -247,7 +241,7 @@ class Continuation:
             print()
             if self.options.logprobs is not None:
                 print()
-                rows = [(prediction.token, prediction) for prediction in self.recorded(number - 1)]
+                rows = zip(sample.ids, self.predictions[number - 1], strict=False)
                 print_predictions(self.tokenizer, "logprob", rows)
 
 

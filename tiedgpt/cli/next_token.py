@@ -21,8 +21,7 @@ from ..study.paths import PATH_PARTS, paths_of, top_k
 from ..study.predictions import Prediction, next_tokens, predict, prediction_json
 from ..tokenizer import Tokenizer
 from . import common
-from .terminal import fill, print_reports, print_table, read_prompt, spelled
-from .tokens import end_of, single_token
+from .terminal import end_of, fill, print_reports, print_table, read_prompt, spelled
 
 EXAMPLES = """\
   tiedgpt next "The capital of France is"
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
     if by_paths:
-        ids = [single_token(tokenizer, config.vocab_size, prompt, allow_special)]
+        ids = [common.single_token(tokenizer, config.vocab_size, prompt, allow_special)]
     else:
         ids = check_prompt(common.encode(tokenizer, prompt, allow_special), config)
     models = common.load_heads(checkpoint, head)

@@ -18,8 +18,7 @@ from ..inference.evaluation import predicted_places, score, score_of, windows
 from ..model import GPT2
 from ..study.predictions import Prediction, predicted_json, token_predictions
 from . import common
-from .terminal import Progress, fill, print_reports, print_table, read_text, source_name
-from .tokens import print_predictions
+from .terminal import Progress, fill, print_predictions, print_reports, print_table, read_text, source_name
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
 FIGURES = {

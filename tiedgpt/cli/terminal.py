@@ -1,18 +1,20 @@
 """What the commands print and read: notes, errors, tables, JSON, progress; texts from files and stdin."""
 
 import json
+import math
 import os
 import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, one_line, short_repr
 from ..tokenizer import Tokenizer
 
+OTHER = 17  # columns of an alternative in a listing
 ERROR = "tiedgpt: error: "
 STDIN = "-"
 # C0 and C1 control characters, except line feed and tab
@@ -70,6 +72,11 @@ def spelled(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
+def end_of(prompt: str) -> str:
+    """A prompt in quotes, at most its last 30 characters."""
+    return repr(prompt) if len(prompt) <= 30 else f"...{prompt[-27:]!r}"
+
+
 def printable(text: str) -> str:
     """text; if stdout is a terminal, with U+FFFD in place of control characters, which could change it."""
     return text.translate(CONTROLS) if sys.stdout.isatty() else text
@@ -122,6 +129,34 @@ def print_table(lines: Sequence[str | tuple[str, ...]]) -> None:
             cells = zip(line[1:][start:end], widths[start:end], strict=True)
             row = label.ljust(first) + "".join(cell.rjust(2 + w) for cell, w in cells)
             print(*above, row.rstrip(), sep="\n")
+
+
+def print_predictions(tokenizer: Tokenizer, unit: str, rows: Iterable[tuple[int, Any]]) -> None:
+    """A line for each token and its Prediction: bits or logprob, and the likeliest others as far as they fit.
+
+    A token that was not predicted (None) has "-". On a terminal, numbers and tokens have colours.
+    """
+    width = max(len(unit), 6)
+    space = shutil.get_terminal_size().columns - width - 2
+    limit = min(14, max(6, space))  # columns of the token
+    fitting = max(0, space - limit) // (OTHER + 2)  # alternatives
+    print(f"{unit:>{width}}  {'token':{limit}}  {'likeliest others' if fitting else ''}".rstrip())
+    for token, prediction in rows:
+        cells = ["-".rjust(width), spelled(tokenizer, token, limit).ljust(limit)]
+        if prediction is not None:
+            bits = -prediction.log_probability / math.log(2)
+            cells[0] = f"{bits if unit == 'bits' else prediction.log_probability:{width}.2f}"
+            cells = [painted(cell, bits) for cell in cells]
+            for other, log_p in prediction.alternatives[:fitting]:
+                cells.append(f"{spelled(tokenizer, other, OTHER - 5)} {math.exp(log_p):4.0%}".ljust(OTHER))
+        print("  ".join(cells).rstrip())
+
+
+def painted(text: str, bits: float) -> str:
+    """text in the colour of its surprisal, if stdout is a terminal and NO_COLOR is not set."""
+    colour = "32" if bits < 1 else "31" if bits >= 10 else "33" if bits >= 5 else ""
+    off = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
+    return text if off or not colour else f"\x1b[{colour}m{text}\x1b[0m"
 
 
 def fill(text: str, width: int | None = None) -> str:
