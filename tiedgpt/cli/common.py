@@ -3,6 +3,7 @@
 import argparse
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -51,11 +52,9 @@ def number(accepted: Range, hint: str = "") -> Callable[[str], Any]:
     """The argparse type of a number; a whole number may be written as 7e9. argparse adds the flag's name."""
 
     def parse(text: str) -> Any:
-        try:
+        with suppress(ValueError, OverflowError):
             if (value := whole(text) if accepted.whole else float(text)) in accepted:
                 return value
-        except (ValueError, OverflowError):
-            pass
         raise argparse.ArgumentTypeError(f"expected {accepted}, got {short_repr(text)}{hint}")
 
     return parse
@@ -166,9 +165,8 @@ def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
     with Progress("loading", size, unit="B") as progress:
         model = checkpoint.load(head, progress.add)
     if head == "untied" and not checkpoint.has_own_unembedding:
-        note(
-            "this checkpoint has no W_U of its own: it starts as a copy of wte.T, and the logits are the same"
-        )
+        copied = "it starts as a copy of wte.T, and the logits are the same"
+        note(f"this checkpoint has no W_U of its own: {copied}")
     return model
 
 

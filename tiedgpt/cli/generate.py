@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from ..checkpoints import open_checkpoint
@@ -43,33 +44,36 @@ EXAMPLES = """\
 def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "generate", run, __doc__, EXAMPLES)
     common.add_shared(parser, "prompt", "-m --model", "--head", "--allow-special", "--json")
-    add, number = parser.add_argument, common.number
-    most = "generate at most N tokens (default: %(default)s)"
-    add("-n", "--max-new-tokens", type=common.positive_int, default=40, metavar="N", help=most)
+    add, positive, number = parser.add_argument, common.positive_int, common.number
+    most = "generate at most N tokens (default: 40)"
+    add("-n", "--max-new-tokens", type=positive, default=40, metavar="N", help=most)
     divide = "divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)"
     greedy = "; for the likeliest token always, use --greedy"
     add("-t", "--temperature", type=number(ABOVE_0, greedy), metavar="T", help=divide)
-    add("-k", "--top-k", type=common.positive_int, metavar="K", help="sample from the K likeliest tokens")
+    add("-k", "--top-k", type=positive, metavar="K", help="sample from the K likeliest tokens")
     mass = "sample from the smallest set of tokens whose probabilities add up to P"
     add("-p", "--top-p", type=number(FRACTION), metavar="P", help=mass)
     add("--greedy", action="store_true", help="take the likeliest token every time")
-    seed = "the same S gives the same text (default: a new seed)"
-    add("-s", "--seed", type=common.count, metavar="S", help=seed)
+    add(
+        "-s",
+        "--seed",
+        type=common.count,
+        metavar="S",
+        help="S gives the same text again (default: a new seed)",
+    )
     samples = number(Range(1, MAX_SAMPLES))
-    add("--num-samples", type=samples, default=1, metavar="N", help="continuations (default: %(default)s)")
+    add("--num-samples", type=samples, default=1, metavar="N", help="continuations (default: 1)")
     stop = "end before TEXT (may be repeated)"
     add("--stop", action="append", type=common.text, default=[], metavar="TEXT", help=stop)
     drop = "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
     add("--truncate", action="store_true", help=drop)
     logprobs = (
-        "also list each token with its log probability and the K likeliest other tokens, as the model "
-        "predicts them before temperature, top-k and top-p"
+        "also list the log probability of each token and of the K likeliest others, before -t, -k and -p"
     )
     add("--logprobs", type=common.count, metavar="K", help=logprobs)
     guess = (
-        "for speed, guess several tokens and let the model check them in one pass: lookup guesses from the "
-        "text so far, MODEL with a smaller model that has the same vocabulary, none does not guess "
-        "(default: %(default)s)"
+        "for speed, let the model check guesses in one pass: by lookup in the text so far, by MODEL "
+        "(smaller, with the same vocabulary), or by none (default: lookup)"
     )
     add("--draft", default=LOOKUP, metavar="MODEL", help=guess)
 
@@ -100,14 +104,13 @@ def run(args: argparse.Namespace) -> None:
     named = (field.name for field in fields(Options) if field.name != "sampling")
     options = Options(sampling, **{name: getattr(args, name) for name in named})
     head, as_json = args.head, args.json
-    interactive = args.prompt is None and sys.stdin.isatty()
-    if interactive and as_json:
-        raise ArgumentError("--json needs a prompt, as an argument or on stdin")
+    interactive = args.prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     prompt = "" if interactive else read_prompt(args.prompt)
     name, checkpoint, tokenizer = common.open_model(args.model)
     draft = open_draft(args.draft, checkpoint, tokenizer)
     # Check the prompt before reading the weights.
-    ids = [] if interactive else encode_prompt(checkpoint.config, tokenizer, prompt, options)
+    encoded = partial(encode_prompt, checkpoint.config, tokenizer, options)
+    ids = [] if interactive else encoded(prompt)
     start = time.perf_counter()
     models = common.load_heads(checkpoint, head)
     guesses = common.load(draft, None) if isinstance(draft, Checkpoint) else draft
@@ -123,9 +126,7 @@ def run(args: argparse.Namespace) -> None:
             continuation.write(before, with_head=len(models) > 1)
 
     if interactive:
-        prompt_loop(
-            lambda typed, end: write(encode_prompt(checkpoint.config, tokenizer, typed, options), end)
-        )
+        prompt_loop(lambda typed, end: write(encoded(typed), end))
     elif as_json:
         given = {"model": name, "prompt": prompt, "prompt_ids": ids}
         print_reports([{**given, **one.report(load_s)} for one in continuations(ids)], as_json, print)
@@ -137,20 +138,18 @@ def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Che
     """What --draft names: a checkpoint, "lookup", or None. Raises ArgumentError if it cannot guess."""
     if source in ("none", LOOKUP):
         return None if source == "none" else source
-    _, path = common.find(source)
-    draft = open_checkpoint(path)
+    draft = open_checkpoint(path := common.find(source)[1])
+    named = f"--draft {short_repr(source)}"
     if draft.path == checkpoint.path:
-        raise ArgumentError(f"--draft {short_repr(source)} is the model itself; name a smaller one")
+        raise ArgumentError(f"{named} is the model itself; name a smaller one")
     check_draft_model(draft.config, checkpoint.config)
     if common.vocabulary(read_tokenizer(path), draft) != common.vocabulary(tokenizer, checkpoint):
-        raise ArgumentError(
-            f"--draft {short_repr(source)} has another vocabulary: "
-            "its merges or special tokens are not those of the model"
-        )
+        other = "its merges or special tokens are not those of the model"
+        raise ArgumentError(f"{named} has another vocabulary: {other}")
     return draft
 
 
-def encode_prompt(config: Config, tokenizer: Tokenizer, prompt: str, options: Options) -> list[int]:
+def encode_prompt(config: Config, tokenizer: Tokenizer, options: Options, prompt: str) -> list[int]:
     """The prompt's ids, with --truncate the last of them. Raises ArgumentError for a bad prompt."""
     if not prompt:
         start = f' (to start from nothing: --allow-special "{EOT}")' if tokenizer.eot_id is not None else ""
@@ -246,9 +245,9 @@ class Continuation:
 
 
 def prompt_loop(answer: Callable[[str, str], None]) -> None:
-    """Answer each prompt that is typed. Ctrl-C stops an answer; Ctrl-D, or Ctrl-C twice, leaves the loop.
+    """Answer each prompt that is typed. Ctrl-C stops an answer, and Ctrl-D leaves the loop.
 
-    On a terminal, an answer stands on the same line as the end of its prompt, which `answer` gets too.
+    `answer` also gets the last line of the prompt, to print it before its continuation.
     """
     with suppress(ImportError):  # input() then has line editing and a history
         import readline
@@ -259,27 +258,15 @@ def prompt_loop(answer: Callable[[str, str], None]) -> None:
     # The tokenizer has an error for bytes that are not text.
     stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     print("Type the beginning of a text. Ctrl-C stops its continuation, Ctrl-D leaves.", file=sys.stderr)
-    on_terminal = sys.stdout.isatty()
-    interrupted = False  # by Ctrl-C at the last prompt
     while True:
         prompt = ""
         try:
-            if not on_terminal:  # stdout is for the generated text alone
-                print("> ", end="", file=sys.stderr, flush=True)
-            prompt = input("> " if on_terminal else "").removesuffix("\n")
-            interrupted = False
-            if prompt:
-                answer(prompt, prompt.rpartition("\n")[2] if on_terminal else "")
+            if prompt := input("> ").removesuffix("\n"):
+                answer(prompt, prompt.rpartition("\n")[2])
         except EOFError:
             print(file=sys.stderr)
             return
         except TiedGPTError as error:
             print_error(error)
         except KeyboardInterrupt:
-            if interrupted:
-                raise
-            if prompt:  # its continuation ends here
-                print()
-                continue
-            interrupted = True
-            print("\nTo leave, press Ctrl-D, or Ctrl-C again.", file=sys.stderr)
+            print("" if prompt else "\nTo leave, press Ctrl-D.", file=sys.stderr)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..checks import check_stride, check_text
 from ..errors import ArgumentError, TiedGPTError, one_line
-from ..inference.evaluation import predicted_places, score, score_of, windows
+from ..inference.evaluation import predicted_places, score, score_of
 from ..model import GPT2
 from ..study.predictions import Prediction, predicted_json, token_predictions
 from . import common
@@ -42,16 +42,17 @@ EXAMPLES = """\
 def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "score", run, __doc__, EXAMPLES)
     common.add_shared(parser, "file", "-m --model", "--head", "--allow-special", "--json")
+    add = parser.add_argument
     stride = (
         "tokens from the start of one window to the next, at most the context; a smaller stride is slower "
         "and gives each token a longer context (default: half the context, 512 for gpt2)"
     )
-    parser.add_argument("--stride", type=common.positive_int, metavar="N", help=stride)
+    add("--stride", type=common.positive_int, metavar="N", help=stride)
     tokens = (
         "also list each token with its surprisal (-log2 of its probability, in bits) and the likeliest other "
         "tokens; on a terminal, below 1 bit is green, from 5 bits yellow, from 10 bits red"
     )
-    parser.add_argument("--tokens", action="store_true", help=tokens)
+    add("--tokens", action="store_true", help=tokens)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -90,27 +91,21 @@ def run(args: argparse.Namespace) -> None:
             rows = ((token, by_place.get(place)) for place, token in enumerate(ids.tolist()))
             print_predictions(tokenizer, "bits", rows)
             print()
-        print_scores(reports, source_name(file), len(windows(ids.size, config.n_ctx, stride)))
+        print_scores(reports, source_name(file))
 
     with Progress("scoring", len(models) * ids.size, "token") as progress:
         reports = [report(model) for model in models]
     print_reports(reports, as_json, show)
 
 
-def print_scores(reports: list[dict[str, Any]], file: str, windows: int) -> None:
+def print_scores(reports: list[dict[str, Any]], file: str) -> None:
     first, heads = reports[0], [report["head"] for report in reports]
-    context, stride = first["context"], first["stride"]
-    each_window = f" of each of {windows:,} windows" if stride == context and windows > 1 else ""
     by = heads[0] if len(heads) == 1 else "both heads"
     print(one_line(f"{first['model']}, {by}, on {file}"), end="\n\n")
     rows = [
         (label, *(f"{report[key]:{form}}" for report in reports)) for label, (key, form) in FIGURES.items()
     ]
     print_table(rows if len(heads) == 1 else [("", *heads), *rows])
-    print(fill(f"\n{HOW}\n"))
-    print(
-        f"predicted      {first['tokens']:,} of {first['text_tokens']:,} tokens, "
-        f"{first['bytes']:,} of {first['text_bytes']:,} bytes\n"
-        f"not predicted  the first token{each_window}\n"
-        f"windows        {windows:,} of up to {context:,} tokens, one every {stride:,}"
-    )
+    tokens, nbytes = (f"{first[key]:,} of {first[f'text_{key}']:,} {key}" for key in ("tokens", "bytes"))
+    windows = f"in windows of up to {first['context']:,} tokens, one every {first['stride']:,}"
+    print(fill(f"\nThe model predicted {tokens} ({nbytes}), {windows}. {HOW}"))
