@@ -214,7 +214,9 @@ def test_flags_may_stand_between_arguments(run, checkpoint, tmp_path):
 
 def test_params(run, checkpoint, no_models, monkeypatch):
     out = output(run, "params")  # it needs no weights
+    bytes_saved = f"+{4 * 38_597_376 / 1e6:,.1f} MB"
     for figure in (
+        bytes_saved,
         "124,439,808",
         "163,037,184",
         "+38,597,376",
