@@ -59,7 +59,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 # ruff: noqa: E402
 from conftest import SMALL, random_model
 from edits import HOSTILE
-from loopback_hub import LoopbackHub, altered, cut, drop, flip_bit, reset, running, status
+from loopback_hub import LoopbackHub, running
 from test_fuzz import CASES, OPENAIS, write_model
 
 from tiedgpt import Config, TiedGPTError, Tokenizer, cli, load_model, load_tokenizer, save_model
@@ -320,12 +320,6 @@ class Processes:
         sent, (seconds, events) = rng.choice([*codes]), self.length[name]
         with self.directory() as (directory, server):
             server.pause = rng.choice((0, 0.005))
-            if name == "download" and rng.randrange(2):
-                at, places = rng.randrange(1000), ("http://[::1/x", "//[x", "http://u:p@[/", "http://a..b/x")
-                faults = [cut(at), reset(at), drop, status(503), altered(flip_bit)]
-                faults.append(status(302, Location=rng.choice(places)))
-                server.faults[rng.choice([*self.expected[name][0][0]])] = [rng.choice(faults)]
-                codes[sent] += (2,)
             at_event = rng.randrange(2)
             moment = (rng.randrange(1, events), sent) if at_event else ()
             process = self.start(COMMANDS[name], directory, server, *moment)
@@ -333,7 +327,6 @@ class Processes:
                 time.sleep(rng.uniform(0, 1.2 * seconds))
                 process.send_signal(sent)
             yield from judge(finish(process), codes[sent])
-            server.faults.clear()
             yield from self.again(name, directory, server)
 
     def two_at_once(self, rng: random.Random, number: int) -> Iterator[Problem]:
@@ -417,8 +410,12 @@ class Attack:
 
     def run(self, kind: str, first: int, count: int = 1) -> None:
         """Try `count` times; count the problems, and print the first of them."""
-        in_worker = kind in ("files", "command lines")
-        for number, problems in (self.try_in_worker if in_worker else self.try_processes)(kind, first, count):
+        if kind in ("signals", "two at once"):  # one try at a time
+            attempt = self.processes.signals if kind == "signals" else self.processes.two_at_once
+            tries: Any = [(first, [*attempt(random.Random(f"{kind} {self.seed} {first}"), first)])]
+        else:
+            tries = self.try_in_worker(kind, first, count)
+        for number, problems in tries:
             with self.lock:
                 self.tries[kind] += 1
                 for problem, text in problems:
@@ -448,11 +445,6 @@ class Attack:
                 what = "hang" if "Timeout (" in text else "traceback"
                 yield first, [(what, f"the worker's exit code is {worker.returncode}: {text[-2000:]}")]
                 first += 1
-
-    def try_processes(self, kind: str, first: int, count: int) -> Iterator[tuple[int, list[Problem]]]:
-        attempt = self.processes.signals if kind == "signals" else self.processes.two_at_once
-        for number in range(first, first + count):
-            yield number, list(attempt(random.Random(f"{kind} {self.seed} {number}"), number))
 
     def run_all(self, end: float, files_at_least: int) -> None:
         """Tries of all kinds in turn, as many at a time as there are cores, until the time is over.

@@ -30,6 +30,7 @@ from ..model import GPT2
 from ..parameters import count_parameters
 from ..tokenizer import Tokenizer
 from ..training import MAX_COUNT
+from ..training.loop import STATE, Settings, Trainer
 from ..training.merges import learn_tokenizer
 from . import common
 from .terminal import note, printable, read_text
@@ -147,8 +148,6 @@ def check_flags(given: dict[str, Any]) -> None:
 
 def check_directory(out: Path, resume: bool) -> None:
     """Check that DIR is empty or, with --resume, holds a training. Raises ArgumentError."""
-    from ..training.loop import STATE
-
     holds_training = (out / STATE).is_file()
     if resume and not holds_training:
         raise ArgumentError(f"--resume: {out} holds no training to continue")
@@ -161,10 +160,8 @@ def check_directory(out: Path, resume: bool) -> None:
 Encode = Callable[[Tokenizer], tuple[np.ndarray, np.ndarray]]  # the text to train on, and the held-out text
 
 
-def resumed(given: dict[str, Any], encode: Encode, out: Path) -> tuple[Any, Tokenizer]:
+def resumed(given: dict[str, Any], encode: Encode, out: Path) -> tuple[Trainer, Tokenizer]:
     """The trainer that was saved in a directory, and its tokenizer. Raises ArgumentError for other flags."""
-    from ..training.loop import Trainer
-
     tokenizer = read_tokenizer(out)
     trainer = Trainer.resume(out, *encode(tokenizer), given.get("steps"))
     config = trainer.model.config
@@ -177,10 +174,8 @@ def resumed(given: dict[str, Any], encode: Encode, out: Path) -> tuple[Any, Toke
     return trainer, tokenizer
 
 
-def new(given: dict[str, Any], encode: Encode, text: str) -> tuple[Any, Tokenizer]:
+def new(given: dict[str, Any], encode: Encode, text: str) -> tuple[Trainer, Tokenizer]:
     """The trainer that the flags describe, and its tokenizer; that of a new model is learned from `text`."""
-    from ..training.loop import Settings, Trainer
-
     settings = {name: given[name] for name in SETTINGS if name in given}
     if "source" in given:
         name, checkpoint, tokenizer = common.open_model(given["source"])
@@ -224,18 +219,18 @@ def stop_on_signal() -> Iterator[list[int]]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-    before: dict[int, Any] = {
-        number: signal.signal(number, first)
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) != signal.SIG_IGN  # a script ignores Ctrl-C for a command with `&`
-    }
+    handlers: Any = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # A script ignores Ctrl-C for a command with `&`.
+    before = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}
     try:
+        for number in before:
+            signal.signal(number, first)
         yield signals
     finally:
         restore()
 
 
-def train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, signals: list[int]) -> None:
+def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signals: list[int]) -> None:
     """Run the trainer to its end or to a signal, with a progress bar; save at each evaluation."""
     from tqdm import tqdm
 
@@ -283,7 +278,8 @@ def train(trainer: Any, tokenizer: Tokenizer, bits: float, out: Path, signals: l
             raise TiedGPTError(f"{error}{kept}") from error
 
 
-def report(trainer: Any, bits: float, out: Path, as_json: bool, seconds: float) -> None:
+def report(trainer: Trainer, bits: float, out: Path, as_json: bool, seconds: float) -> None:
+    assert trainer.best is not None  # of the first evaluation, before the first step
     config, (loss, step) = trainer.model.config, trainer.best
     count = count_parameters(config)[config.head]["total"]
     if as_json:
