@@ -102,7 +102,7 @@ def test_next(run, untied):
     out = run("next", "-m", untied, "-k", "3", PROMPT)[1].splitlines()
     table = [line.split() for line in out if "%" in line]
     first = document["next"][0]
-    assert table[0][-3:] == [f"{first['probability']:.2%}", f"{first['logit']:.2f}", "1"]
+    assert table[0][-2:] == [f"{first['probability']:.2%}", f"{first['logit']:.2f}"]
     assert len(table) == 3
     both = ("next", "-m", untied, "-k", "3", "--head", "both", PROMPT)
     heads = answer(run, *both)

@@ -72,14 +72,16 @@ def run(args: argparse.Namespace) -> None:
 
 
 def show_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> None:
-    """A row for each token, with its probability, logit and rank by each head."""
-    after = f"after {end_of(reports[0]['prompt'])} by {one_line(reports[0]['model'])}"
-    print(fill(f"The likeliest tokens {after}, with their probabilities:"))
-    rows = [("", *chain.from_iterable((report["head"], "logit", "rank") for report in reports))]
+    """A row for each token, with its probability, logit and, if there are two heads, rank by each."""
+    prompt, name, both = end_of(reports[0]["prompt"]), one_line(reports[0]["model"]), len(reports) > 1
+    print(fill(f"The likeliest tokens after {prompt} by {name}:"))
+    titles = ((report["head"], "logit", "rank") if both else ("probability", "logit") for report in reports)
+    rows = [("", *chain.from_iterable(titles))]
     for by_head in zip(*(report["next"] for report in reports), strict=True):
         mark = " *" * any(one["rank"] > k for one in by_head)
         cells = ((f"{p['probability']:.2%}", f"{p['logit']:.2f}", f"{p['rank']:,}") for p in by_head)
-        rows.append((spelled(tokenizer, by_head[0]["id"]) + mark, *chain.from_iterable(cells)))
+        shown = chain.from_iterable(cell if both else cell[:2] for cell in cells)
+        rows.append((spelled(tokenizer, by_head[0]["id"]) + mark, *shown))
     print_table(rows)
     if any(row[0].endswith(" *") for row in rows):
         print(fill(f"* among the {k} likeliest by one head only"))
