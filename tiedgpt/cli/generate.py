@@ -59,7 +59,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         "--seed",
         type=common.count,
         metavar="S",
-        help="S gives the same text again (default: a new seed)",
+        help="the same S gives the same text (default: new)",
     )
     samples = number(Range(1, MAX_SAMPLES))
     add("--num-samples", type=samples, default=1, metavar="N", help="continuations (default: 1)")

@@ -83,7 +83,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
     add_number("--batch", "B", "sequences in a step (default: 32; with --from, 4)")
     lr = "peak learning rate (default: 0.003; with --from, 0.0001)"
     add("--lr", type=common.number(ABOVE_0), metavar="LR", help=lr)
-    dropout = "of the embedding and each layer's outputs (default: 0.1; with --from, as the checkpoint says)"
+    dropout = "dropout of embedding and layers' outputs (default: 0.1; with --from, as the checkpoint says)"
     add("--dropout", type=common.number(RATE), metavar="P", help=dropout)
     add_number("--seed", "S", "seed of weights, batches and dropout (default: 1)", least=0)
     add_number("--eval-every", "N", "steps between evaluations, which also save (default: a tenth of all)")
