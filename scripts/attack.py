@@ -295,11 +295,8 @@ class Processes:
         """Start a command. moment: the event at which it sends itself a signal, and the signal."""
         (directory / "tmp").mkdir(exist_ok=True)
         hub = {"HF_ENDPOINT": f"http://{server.host}", "NO_PROXY": "127.0.0.1,localhost"}
-        folders = {
-            "HOME": str(directory),
-            "TMPDIR": f"{directory}/tmp",
-            "TIEDGPT_WEIGHTS": f"{directory}/weights",
-        }
+        home = str(directory)
+        folders = {"HOME": home, "TMPDIR": f"{home}/tmp", "TIEDGPT_WEIGHTS": f"{home}/weights"}
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, str(ROOT), *map(str, moment or (0, 0)), *command.split()],
             cwd=directory,

@@ -76,9 +76,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         "model starts random, that of a tied checkpoint as a copy of wte.T"
     )
     add("--head", choices=HEADS, help=head)
-    steps = (
-        "steps in all, which the learning rate follows (default: 2000; with --from, 200); --resume adds some"
-    )
+    steps = "steps in all, also with --resume (default: 2000; with --from, 200), for the learning rate too"
     add_number("--steps", "N", steps)
     add_number("--batch", "B", "sequences in a step (default: 32; with --from, 4)")
     lr = "peak learning rate (default: 0.003; with --from, 0.0001)"
