@@ -75,7 +75,7 @@ CODES = (0, 1, 2, 129, 130, 141, 143)
 TEXT = "".join(f"Each of {n} tokens was read {n * n} times, and not once too often.\n" for n in range(40))
 NAME = "someone/tiny"
 TRAIN = "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 --batch 2 "
-DOCUMENTS = "../lines.jsonl -m ../bytes --out out/ --resume --shard-size 200"
+DOCUMENTS = "../lines.jsonl -m ../bytes --out out/rows.jsonl --resume --shard-size 200"
 COMMANDS = {  # each runs in an empty directory beside the models
     "save": "save out ../bytes ../bytes-untied ../bytes",
     "untie": "untie ../bytes out",
@@ -359,7 +359,10 @@ class Processes:
             model = load(out)
             if (model[:1] != models[0][:1]) if name == "train" else (model not in models):
                 yield "wrong model", f"{name} left {[*files(out)]}: {model!r:.300}"
-        if name in ("untie", "tie") and out.exists():
+        rows = out / "rows.jsonl"  # of documents
+        if rows.exists() and files(out) not in expected:
+            yield "wrong model", f"{name} left other rows: {[*files(out)]}"
+        if rows.exists() or (name in ("untie", "tie") and out.exists()):  # it would not be replaced
             shutil.rmtree(out)
         done = finish(self.start(COMMANDS[name], directory, server))
         if name == "train" and done[0] == 2 and "add --resume" in done[2]:
@@ -395,8 +398,8 @@ def load(directory: Path) -> tuple[Any, ...]:
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """The contents of all files that are not hidden, but for the plan of `documents`, which names paths."""
-    return {path.name: path.read_bytes() for path in directory.glob("[!.]*") if path.name != "plan.json"}
+    """The contents of all files that are not hidden."""
+    return {path.name: path.read_bytes() for path in directory.glob("[!.]*") if path.is_file()}
 
 
 # The whole attack

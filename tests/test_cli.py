@@ -79,7 +79,7 @@ download => expected one MODEL, got 0
 download '' => no model ''
 download gpt2 -m gpt2 => expected one MODEL, got 2
 study => expected at least one MODEL (try: tiedgpt study -h)
-score '' => '' is not the name of a file: it is empty
+score '' => '' is not the name of a file
 
 params gpt2 -m gpt2-xl => expected one MODEL, got 2
 params gpt2-small => ; did you mean gpt2?
@@ -178,8 +178,8 @@ def test_what_is_refused_in_one_line(run, checkpoint, tmp_path, monkeypatch, lin
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["score", "a\0b"], r"'a\x00b' is not the name of a file: embedded null byte"),
-        (["score", "\ud800"], r"'\ud800' is not the name of a file: 'utf-8' codec can't encode"),
+        (["score", "a\0b"], r"'a\x00b' is not an argument: embedded null byte"),
+        (["score", "\ud800"], r"'\ud800' is not an argument: 'utf-8' codec can't encode"),
         (["generate", "\udcff"], "not valid UTF-8"),
         (["attribute", "a", "--ablate", "x\ny"], r"'x\ny' is no part of this model that can be removed; the"),
         (["x" * 10**6], "xxx ... xxx"),  # a prompt without the word generate

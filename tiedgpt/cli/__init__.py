@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from .. import __version__
-from ..errors import ArgumentError, TiedGPTError, nearest
+from ..errors import ArgumentError, TiedGPTError, nearest, short_repr
 from .terminal import Messages, discard_unwritten, fill, note, print_error
 
 COMMANDS = (
@@ -74,6 +74,12 @@ def parsers(*names: str) -> dict[str, Any]:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The arguments of a command; `run` and `quiet` are among them. Raises ArgumentError, or SystemExit."""
+    for argument in argv:
+        try:
+            if b"\0" in os.fsencode(argument):
+                raise ValueError("embedded null byte")
+        except ValueError as error:  # or half a surrogate pair; a shell passes neither
+            raise ArgumentError(f"{short_repr(argument)} is not an argument: {error}") from error
     command, *arguments = argv or ["-h"]
     if f"{command} {' '.join(arguments[:1])}" in COMMANDS:  # documents score
         command, arguments = f"{command} {arguments[0]}", arguments[1:]

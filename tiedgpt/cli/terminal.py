@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, one_line, short_repr
+from ..errors import ArgumentError, one_line
 from ..tokenizer import Tokenizer
 
 OTHER = 17  # columns of an alternative in a listing
@@ -28,12 +28,9 @@ def read_text(file: str | None) -> str:
     """
     if file is None and sys.stdin.isatty():
         raise ArgumentError("there is no text: give one, or pipe one in")
-    try:
-        if file == "":
-            raise ValueError("it is empty")  # Path("") is the working directory
-        data = sys.stdin.buffer.read() if file in (None, STDIN) else Path(str(file)).read_bytes()
-    except ValueError as error:  # also a NUL or half a surrogate pair
-        raise ArgumentError(f"{short_repr(file)} is not the name of a file: {error}") from error
+    if file == "":  # Path("") is the working directory
+        raise ArgumentError("'' is not the name of a file")
+    data = sys.stdin.buffer.read() if file in (None, STDIN) else Path(str(file)).read_bytes()
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
