@@ -14,14 +14,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model
+from conftest import SMALL, assert_one_error_line, random_model
 
 import tiedgpt
 from tiedgpt import cli
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.checkpoints.files import StagedFiles
 from tiedgpt.cli.train import loss_curve
-from tiedgpt.errors import ArgumentError, CheckpointError, ConfigError, TiedGPTError
+from tiedgpt.errors import ArgumentError, CheckpointError, TiedGPTError
 from tiedgpt.fast import blas, threads
 from tiedgpt.ops import cross_entropy
 from tiedgpt.training import loop
@@ -232,18 +232,8 @@ def test_a_gradient_that_is_no_number_stops_before_the_step(bad, monkeypatch):
     one = trainer()
     train(one, 2)
     before = one.flat.copy()
-
-    def broken(model, ids, targets, total, gradients, rng):
-        gradients["wte.weight"][3, 4] = bad
-        return 1.5
-
-    monkeypatch.setattr(loop, "write_gradients", broken)
-    with (
-        np.errstate(invalid="ignore"),
-        pytest.raises(
-            TiedGPTError, match=f"loss of step 3 is 1.5 .* norm {bad}: the learning rate is too high"
-        ),
-    ):
+    monkeypatch.setattr(loop, "clip", lambda gradient, limit: (bad, 1.0))
+    with pytest.raises(TiedGPTError, match=f"loss of step 3 is .* norm {bad}: the learning rate is too high"):
         train(one)
     np.testing.assert_array_equal(one.flat, before)
     assert one.step == 2
@@ -282,16 +272,12 @@ def test_a_damaged_state_is_refused(change, message, tmp_path):
         Trainer.resume(tmp_path, one.tokens, one.held_out)
 
 
-def test_a_state_of_another_model_or_cut_short_or_none(tmp_path):
+def test_a_state_of_another_model_or_none(tmp_path):
     one = trainer()
     train(one, 1)
     one.save(tmp_path)
     tiedgpt.save_model(random_model(replace(SMALL, n_layer=1)), None, tmp_path)
     with pytest.raises(CheckpointError, match=r"expected a tensor parameters of .* float32 numbers"):
-        Trainer.resume(tmp_path, one.tokens, one.held_out)
-    data = (tmp_path / STATE).read_bytes()
-    (tmp_path / STATE).write_bytes(data[:-1])
-    with pytest.raises(CheckpointError, match=f"{STATE}: truncated"):
         Trainer.resume(tmp_path, one.tokens, one.held_out)
     with (tmp_path / STATE).open("wb") as file:
         safetensors.write(file, one.model.parameters.items())
@@ -319,13 +305,6 @@ def test_a_gradient_is_clipped_to_a_norm_of_1_by_default():
     assert np.linalg.norm(one.optimizer.m * 10) == pytest.approx(1, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["embd_pdrop", "resid_pdrop", "attn_pdrop"])
-@pytest.mark.parametrize("rate", [1.0, 1.5, 2.0, -0.1])
-def test_a_dropout_that_is_no_probability_is_refused(name, rate):
-    with pytest.raises(ConfigError, match=f"{name} must be a number of at least 0 and below 1, got {rate}"):
-        replace(SMALL, **{name: rate})
-
-
 def test_clipping_scales_long_gradients():
     gradient = np.array([3.0, -4.0])
     assert clip(gradient, 5.0) == (5, 1)
@@ -337,6 +316,7 @@ def test_clipping_scales_long_gradients():
 
 SHAPE = ("--n-layer", "1", "--n-head", "2", "--n-embd", "8", "--context", "8", "--vocab-size", "270")
 FLAGS = (*SHAPE, "--batch", "3")
+FROM = ("--from", "shakespeare-tied")
 SHORT = (*FLAGS, "--steps", "6", "--eval-every", "2")
 
 
@@ -368,14 +348,6 @@ def run(capfd, monkeypatch, corpus, tmp_path):
         return code, *capfd.readouterr()
 
     return run
-
-
-def assert_one_error_line(result, message):
-    code, out, err = result
-    assert (code, out) == (2, ""), result
-    assert err.startswith("tiedgpt: error: "), err
-    assert err.count("\n") == 1
-    assert message in err
 
 
 def records(path):
@@ -498,22 +470,12 @@ def test_a_text_with_fewer_tokens_than_asked_for(run, tmp_path):
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
-def test_the_rest_of_tiedgpt_and_transformers_read_it(head, run, tmp_path, capfd):
+def test_generate_reads_it(head, run, tmp_path, capfd):
     assert run(*SHORT, "--head", head, "--lr", "0.05")[0] == 0
-    path = tmp_path / "model"
-    model, tokenizer = tiedgpt.load_model(path), tiedgpt.load_tokenizer(path)
-    assert (model.config.head, model.config.n_ctx, model.config.eos_token_id) == (head, 8, 269)
-    assert cli.main(["generate", "--model", str(path), "--greedy", "-n", "20", "Each"]) == 0
+    config = tiedgpt.load_model(tmp_path / "model").config
+    assert (config.head, config.n_ctx, config.eos_token_id) == (head, 8, 269)
+    assert cli.main(["generate", "--model", str(tmp_path / "model"), "--greedy", "-n", "20", "Each"]) == 0
     assert capfd.readouterr().out != ""
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(path)
-    assert theirs.config.tie_word_embeddings == (head == "tied")
-    ids = transformers.GPT2TokenizerFast.from_pretrained(path)("Each of 7").input_ids
-    assert ids == tokenizer.encode("Each of 7")
-    with torch.no_grad():
-        logits = theirs.eval()(torch.tensor([ids])).logits[0].numpy()
-    np.testing.assert_allclose(model(ids), logits, atol=1e-5)
 
 
 # where it starts: a learning rate of 1e-30 improves nothing, and the model of step 0 is kept
@@ -546,9 +508,6 @@ def test_dropout_and_context(run, tmp_path, unbroken):
     assert run(*SHORT, "--dropout", "0.25")[0] == 0
     config = tiedgpt.load_model(tmp_path / "model").config
     assert (config.embd_pdrop, config.resid_pdrop, config.attn_pdrop) == (0.25, 0.25, 0)
-    code, _, err = run("--from", unbroken / "model", "--context", "9", out=tmp_path / "other")
-    message = f"--context must be at most 8, the n_ctx of {unbroken / 'model'}, got 9"
-    assert_one_error_line((code, "", err), message)
     assert run("--from", unbroken / "model", "--context", "3", *START, out=tmp_path / "other")[0] == 0
     assert tiedgpt.load_model(tmp_path / "other").config.n_ctx == 8
 
@@ -657,28 +616,6 @@ def test_killed_in_a_save_the_run_goes_on(kill, run, tmp_path, unbroken, corpus)
     command = [sys.executable, "-c", KILLED, str(kill), out, corpus, "--out", out, *SHORT]
     assert subprocess.run(command, capture_output=True).returncode == -signal.SIGKILL
     assert_goes_on_after_a_kill(run, tmp_path, unbroken)
-
-
-@posix
-@pytest.mark.slow
-def test_killed_at_any_moment_the_run_goes_on(run, tmp_path, unbroken, corpus):
-    """Random moments, most of them in one of the first saves; and a second kill in the resumed run."""
-    rng, continued = np.random.default_rng(0), 0
-    for attempt in range(10):
-        path = tmp_path / str(attempt)
-        path.mkdir()
-        command = [sys.executable, "-m", "tiedgpt", "train", corpus, "--out", str(path / "model")]
-        for flags in (SHORT, ["--resume"]):
-            process = subprocess.Popen([*command, *flags], stderr=subprocess.PIPE)
-            assert process.stderr is not None
-            line = process.stderr.readline()  # of the evaluation at step 0
-            if line.startswith(b"step"):
-                time.sleep(rng.uniform(0, 0.01))
-            process.kill()
-            process.communicate()
-        continued += (path / "model" / STATE).exists()
-        assert_goes_on_after_a_kill(lambda *flags, out=path / "model": run(*flags, out=out), path, unbroken)
-    assert continued, "no kill came after the first save"
 
 
 @posix
@@ -809,24 +746,16 @@ def test_a_run_that_is_done(run, tmp_path):
     assert (code, err) == (0, "tiedgpt: note: all 6 steps are done; give a larger --steps to train more\n")
     assert out.endswith("after step 6\n")
     assert contents(tmp_path / "model") == before
-    message = "6 steps are done already; steps must be at least that, got 5"
-    assert_one_error_line(run("--resume", "--steps", "5"), message)
-    code, out, err = run("--resume", "--steps", "8")
-    assert code == 0
+    assert run("--resume", "--steps", "8")[0] == 0
     assert [line["step"] for line in records(tmp_path / "model")] == [0, 2, 4, 6, 8]
 
 
 def test_resume_takes_the_same_flags_again(run, tmp_path, unbroken):
-    """Given or by default. A flag that differs, or was not there, is refused with both values."""
+    """Given or by default."""
     assert run(*SHORT, "--steps", "4")[0] == 0
     defaults = ("--lr", "0.003", "--dropout", "0.1", "--head", "tied", "--seed", "1")
     assert run(*SHORT, *defaults, "--resume")[0] == 0
     assert [line["step"] for line in records(tmp_path / "model")] == [0, 2, 4, 6]
-    for flag, value, was in (("batch", 4, 3), ("vocab-size", 271, 270), ("head", "untied", "tied")):
-        message = f"--{flag} cannot change with --resume: it was {was}, now it is {value}"
-        assert_one_error_line(run("--resume", f"--{flag}", value), message)
-    message = "--from cannot change with --resume: it was not given, now it is gpt2"
-    assert_one_error_line(run("--resume", "--from", "gpt2"), message)
     again = ("--from", unbroken / "model", *START)
     assert run(*again, out=tmp_path / "other")[0] == run(*again, "--resume", out=tmp_path / "other")[0] == 0
 
@@ -841,23 +770,23 @@ def test_resume_reads_a_directory_even_if_its_name_is_a_models(run, tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flag", "value", "message"),
     [
-        (("--n-layer", "2"), "--n-layer cannot change with --resume"),
-        (("--eval-every", "1"), "--eval-every cannot change with --resume"),
-        (("--dropout", "0"), "--dropout cannot change with --resume"),
-        (("--steps", "0"), "--steps: expected a whole number from 1 to 2147483647, got '0'"),
-        (("--only", "head"), "--only cannot change with --resume: it was not given, now it is head"),
+        ("--batch", 4, "--batch cannot change with --resume: it was 3, now it is 4"),
+        ("--vocab-size", 271, "--vocab-size cannot change with --resume: it was 270, now it is 271"),
+        ("--head", "untied", "--head cannot change with --resume: it was tied, now it is untied"),
+        ("--from", "gpt2", "--from cannot change with --resume: it was not given, now it is gpt2"),
+        ("--only", "head", "--only cannot change with --resume: it was not given, now it is head"),
+        ("--n-layer", "2", "--n-layer cannot change with --resume"),
+        ("--eval-every", "1", "--eval-every cannot change with --resume"),
+        ("--dropout", "0", "--dropout cannot change with --resume"),
+        ("--steps", "0", "--steps: expected a whole number from 1 to 2147483647, got '0'"),
+        ("--steps", "5", "6 steps are done already; steps must be at least that, got 5"),
     ],
 )
-def test_resume_refuses_flags_that_would_change_the_run(flags, message, run, tmp_path, unbroken, corpus):
+def test_resume_refuses_flags_that_would_change_the_run(flag, value, message, run, unbroken):
     before = contents(unbroken / "model")
-    flags = [corpus if flag == "CORPUS" else flag for flag in flags]
-    with open(corpus, "rb") as file:
-        text = file.read()
-    assert_one_error_line(run("--resume", *flags, out=unbroken / "model"), message)
-    with open(corpus, "rb") as file:
-        assert file.read() == text
+    assert_one_error_line(run("--resume", flag, value, out=unbroken / "model"), message)
     assert contents(unbroken / "model") == before
 
 
@@ -898,8 +827,14 @@ def test_a_run_cannot_go_on_with_another_text_or_a_damaged_state(run, tmp_path):
         (None, ("--lr", "fast"), "--lr: expected a number above 0, got 'fast'"),
         (None, ("--dropout", "1.5"), "--dropout: expected a number of at least 0 and below 1, got"),
         (None, ("--only", "head"), "--only head needs --from: the rest of the model must be trained already"),
-        (None, ("--from", "shakespeare-tied"), "--n-layer cannot be given with --from: the checkpoint"),
-        (None, ("--resume",), "model"),
+        (
+            None,
+            (*FROM, "--context", "129"),
+            "--context must be at most 128, the n_ctx of shakespeare-tied, got",
+        ),
+        (None, (*FROM, "--vocab-size", "300"), "--vocab-size cannot be given with --from: the checkpoint"),
+        (None, (*FROM, "--n-layer", "1"), "--n-layer cannot be given with --from: the checkpoint"),
+        (None, ("--resume",), "--resume: there is no directory"),
     ],
 )
 def test_flags_refused_for_a_new_model(text, flags, message, run, tmp_path, corpus):
@@ -907,20 +842,9 @@ def test_flags_refused_for_a_new_model(text, flags, message, run, tmp_path, corp
         corpus = tmp_path / "text.txt"
         corpus.write_bytes(text)
     before = sorted(tmp_path.iterdir())
-    assert_one_error_line(run(*SHORT, *flags, corpus=corpus), message)
+    shape = () if flags[:2] == FROM else SHAPE
+    assert_one_error_line(run(*shape, *flags, corpus=corpus), message)
     assert sorted(tmp_path.iterdir()) == before
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--context", "129"), "--context must be at most 128, the n_ctx of shakespeare-tied, got 129"),
-        (("--vocab-size", "300"), "--vocab-size cannot be given with --from: the checkpoint decides it"),
-    ],
-)
-def test_flags_refused_with_from(flags, message, run, tmp_path):
-    assert_one_error_line(run("--from", "shakespeare-tied", *flags), message)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_occupied_directories_and_files_are_refused(run, tmp_path, unbroken):
@@ -930,7 +854,6 @@ def test_occupied_directories_and_files_are_refused(run, tmp_path, unbroken):
     for name, problem in {"file": "a file", "full": "not empty"}.items():
         message = f"--out: {tmp_path / name} is {problem}; choose a new directory"
         assert_one_error_line(run(*SHORT, out=tmp_path / name), message)
-    assert_one_error_line(run("--resume", out=tmp_path / "new"), "--resume: there is no directory")
     assert_one_error_line(run("--resume", out=tmp_path / "full"), "full holds no training to continue")
     before = contents(unbroken / "model")
     message = f"{unbroken / 'model'} holds a training already: add --resume to continue it"
