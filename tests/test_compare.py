@@ -309,7 +309,9 @@ RIGHT = {
     "torch in float64": lambda model: NanoGPT(model).double(),
     "transformers": transformers_gpt2,
 }
-FLOAT64 = ("float32 with float64 scalars", "scores after an additive mask", "lists", "float64 logits")
+FLOAT64 = ["scores after an additive mask", "lists"]
+if np.lib.NumpyVersion(np.__version__) >= "2.0.0":  # where a float64 scalar makes float32 arrays float64
+    FLOAT64 += ["float32 with float64 scalars", "float64 logits"]
 
 
 @pytest.mark.parametrize("right", RIGHT)

@@ -71,6 +71,7 @@ def test_an_interruption_while_directories_are_made_leaves_none(tmp_path, monkey
             raise SystemExit(143)
 
     monkeypatch.setattr(os, "mkdir", interrupted)
+    monkeypatch.setattr(Path, "mkdir", lambda path, **_: os.mkdir(path))  # which Python 3.10 does not call
     with pytest.raises(SystemExit), StagedFiles(tmp_path / "a" / "b"):
         pass
     assert not list(tmp_path.iterdir())

@@ -369,7 +369,7 @@ def killed(rename):
         calls += 1
         if calls == int(sys.argv[1]):
             os.kill(os.getpid(), 9)
-        rename(*names)
+        rename(*names[-2:])  # in Python 3.10, pathlib makes it a method
     return call
 os.rename, os.replace, os.link = killed(os.rename), killed(os.replace), killed(os.link)
 from tiedgpt.cli import main

@@ -464,7 +464,8 @@ def t_density(x: np.ndarray, df: int) -> np.ndarray:
 @pytest.mark.parametrize("df", range(1, len(results.T_975) + 1))
 def test_the_quantiles_of_t(df):
     x = np.linspace(0, results.T_975[df - 1], 200_001)
-    assert np.trapezoid(t_density(x, df), x) == pytest.approx(0.475, abs=2e-5)
+    y = t_density(x, df)
+    assert (y[1:] + y[:-1]) @ np.diff(x) / 2 == pytest.approx(0.475, abs=2e-5)
 
 
 def test_an_interval_holds_the_mean_of_95_of_100_samples():

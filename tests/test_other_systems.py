@@ -1,0 +1,89 @@
+"""What only Linux, glibc or POSIX has is taken away, as macOS and Windows lack it: everything still works."""
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import tiedgpt
+from tiedgpt import fast
+from tiedgpt.checkpoints import files, safetensors
+from tiedgpt.fast import threads
+
+MACOS = [(os, "sched_getaffinity"), (mmap, "MADV_HUGEPAGE")]
+WINDOWS = [(signal, "pthread_sigmask"), (signal, "SIGHUP"), (os, "geteuid"), (os, "fork"), (os, "O_NOFOLLOW")]
+MODULES = ["fcntl", "termios", "tty", "pty", "resource", "readline", "grp", "pwd"]
+
+
+@pytest.fixture(params=["macOS", "Windows"])
+def system(request, monkeypatch):
+    """The name of a system, whose lacks this process now has."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def locking(fd, mode, size):
+        """Like msvcrt's."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise PermissionError from error
+
+    def library(name):
+        raise TypeError if name is None else OSError
+
+    windows = request.param == "Windows"
+    for module, name in MACOS + (WINDOWS if windows else []):
+        monkeypatch.delattr(module, name, raising=False)
+    monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    if windows:
+        for module in MODULES:
+            monkeypatch.setitem(sys.modules, module, None)
+        monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
+        monkeypatch.setattr(files, "NO_FOLLOW", 0)
+        monkeypatch.setattr(sys, "platform", "win32")
+    return request.param
+
+
+def test_the_commands_work(system, run, checkpoint, tmp_path):
+    """Without maps of files, locks, masks of signals and so on, where the system has none."""
+    text = tmp_path / "text.txt"
+    text.write_text("To be, or not to be. " * 60)
+    model = str(tmp_path / "model")
+    shape = ("--n-layer", "1", "--n-head", "1", "--n-embd", "8", "--context", "8", "--vocab-size", "260")
+    for arguments in (
+        ("train", str(text), "--out", model, *shape, "--batch", "2", "--steps", "2"),
+        ("train", str(text), "--out", model, "--resume", "--steps", "3"),
+        ("generate", "-m", model, "-n", "5", "To be"),
+        ("score", "-m", model, str(text)),
+        ("untie", model, str(tmp_path / "untied")),
+        ("params", model),
+    ):
+        code, _, err = run(*arguments)
+        assert code == 0, (arguments, err)
+    lines = tmp_path / "in.jsonl"
+    lines.write_text(json.dumps({"id": "a", "text": "To be"}) + "\n")
+    assert run("documents", "score", str(lines), "-m", model, "--out", str(tmp_path / "out.jsonl"))[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "in.jsonl", "model", "out.jsonl", "text.txt", "untied"
+    ]  # fmt: skip
+
+
+def test_its_own_way(system, monkeypatch, tmp_path, checkpoint):
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert threads.cores() == 5
+    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "7")
+    fast.tune()  # without mallopt
+    with threads.ctrl_c_for_this_process_only():
+        pass
+    assert files._is_own_directory(tmp_path)
+    with open(tmp_path / "lock", "w") as first, open(tmp_path / "lock", "w") as second:
+        assert files.try_lock(first.fileno())
+        assert not files.try_lock(second.fileno())
+    mapped, read = tiedgpt.load_model(checkpoint), tiedgpt.load_model(checkpoint, copy=True)
+    np.testing.assert_array_equal(mapped.W_E, read.W_E)
