@@ -42,30 +42,31 @@ def torch_loss(theirs, ids):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
 
+def decayed(theirs, weight_decay):
+    """The parameters for torch's AdamW: weight decay on the matrices."""
+    matrices, vectors = (
+        [p for p in theirs.parameters() if (p.ndim > 1) == matrix] for matrix in (True, False)
+    )
+    return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+
+
 def batch(config, seed=1, B=4, T=20):
     return np.random.default_rng(seed).integers(0, config.vocab_size, (B, T + 1))
 
 
 CONFIGS = {
     "gelu_new": SMALL,
-    "gelu": replace(SMALL, activation_function="gelu"),
-    "relu": replace(SMALL, activation_function="relu"),
-    "quick_gelu": replace(SMALL, activation_function="quick_gelu"),
-    "silu": replace(SMALL, activation_function="silu"),
-    "tanh": replace(SMALL, activation_function="tanh"),
+    **{
+        name: replace(SMALL, activation_function=name)
+        for name in ("gelu", "relu", "quick_gelu", "silu", "tanh")
+    },
     "scaled by layer": replace(SMALL, scale_attn_by_inverse_layer_idx=True),
     "unscaled": replace(SMALL, scale_attn_weights=False),
 }
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-4), (np.float64, 1e-9)])
-@pytest.mark.parametrize("head", ["tied", "untied"])
-@pytest.mark.parametrize("case", CONFIGS)
-def test_every_gradient_is_autograds(case, head, dtype, tolerance):
-    model = random_model(CONFIGS[case].with_head(head), dtype=dtype)
-    ids = batch(SMALL)
+def assert_autograds(model, ids, tolerance):
     loss, gradients = loss_and_gradients(model, ids[:, :-1], ids[:, 1:])
-
     theirs = as_transformers(model)
     expected = torch_loss(theirs, ids)
     expected.backward()
@@ -79,21 +80,21 @@ def test_every_gradient_is_autograds(case, head, dtype, tolerance):
     assert compared == set(parameter_shapes(model.config))
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-4), (np.float64, 1e-9)])
+@pytest.mark.parametrize("head", ["tied", "untied"])
+@pytest.mark.parametrize("case", CONFIGS)
+def test_every_gradient_is_autograds(case, head, dtype, tolerance):
+    model = random_model(CONFIGS[case].with_head(head), dtype=dtype)
+    ids = batch(SMALL)
+    assert_autograds(model, ids, tolerance)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["tied", "untied"])
 def test_gradients_at_gpt2s_width_are_autograds(head):
     """Two layers of GPT-2, as it was initialised, with its whole vocabulary."""
     model = GPT2.random(Config(n_layer=2, tied=head == "tied"))
-    ids = batch(model.config, B=2, T=32)
-    loss, gradients = loss_and_gradients(model, ids[:, :-1], ids[:, 1:])
-    theirs = as_transformers(model)
-    expected = torch_loss(theirs, ids)
-    expected.backward()
-    assert loss == pytest.approx(expected.item(), rel=1e-5)
-    for name, parameter in theirs.named_parameters():
-        name = name.removeprefix("transformer.")
-        error = np.abs(gradients[name] - parameter.grad.numpy()).max() / parameter.grad.abs().max().item()
-        assert error < 1e-4, name
+    assert_autograds(model, batch(model.config, B=2, T=32), 1e-4)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
@@ -102,10 +103,7 @@ def test_ten_steps_are_torchs(head, dtype, tolerance):
     """Ten AdamW steps with decay on matrices and clipping, on the same batches, from the same start."""
     model = random_model(SMALL.with_head(head), dtype=dtype)
     theirs = as_transformers(model)
-    matrices = [p for p in theirs.parameters() if p.ndim > 1]
-    vectors = [p for p in theirs.parameters() if p.ndim == 1]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    theirs_adamw = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95))
+    theirs_adamw = torch.optim.AdamW(decayed(theirs, 0.1), lr=1e-2, betas=(0.9, 0.95))
 
     shapes = parameter_shapes(model.config)
     flat = np.concatenate([array.reshape(-1) for array in model.parameters.values()])
@@ -144,11 +142,7 @@ def test_a_run_is_torchs_run():
     trainer._draw = lambda micro: drawn.append(draw(micro)) or drawn[-1]  # type: ignore[method-assign]
     records = [record for record in trainer.run() if "loss" in record]
     theirs = as_transformers(model)
-    groups = [
-        {"params": [p for p in theirs.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in theirs.parameters() if p.ndim == 1], "weight_decay": 0.0},
-    ]
-    adamw = torch.optim.AdamW(groups, lr=0, betas=(0.9, settings.beta2))
+    adamw = torch.optim.AdamW(decayed(theirs, settings.weight_decay), lr=0, betas=(0.9, settings.beta2))
     for number, record in enumerate(records):
         ids = np.concatenate(drawn[2 * number : 2 * number + 2])
         for group in adamw.param_groups:

@@ -65,7 +65,7 @@ def test_the_example_of_the_paper():
     assert ["+".join(merge) for merge in learn_merges(text, 3)] == merges.split()[:3]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_merges_are_what_the_definition_says(seed):
     rng = random.Random(seed)
     letters = [*"aaabc", " ", "é", EOT][: rng.randrange(1, 9)]
@@ -108,11 +108,10 @@ def test_half_a_surrogate_pair_is_refused():
 
 def lines_run(text: str) -> int:
     """How many lines of Python learning all merges of `text` runs."""
-    count = 0
+    lines = Counter()
 
     def trace(frame, event, arg):
-        nonlocal count
-        count += event == "line"
+        lines[event] += 1
         return trace
 
     before = sys.gettrace()
@@ -121,13 +120,13 @@ def lines_run(text: str) -> int:
         learn_merges(text, NO_LIMIT)
     finally:
         sys.settrace(before)
-    return count
+    return lines["line"]
 
 
 @pytest.mark.parametrize("letters", ["a", "ab", "abcdefghijklmnopqrstuvwxyz"])
 def test_a_huge_word_takes_time_in_proportion(letters):
-    text = "".join(random.Random(0).choices(letters, k=4_000))
-    assert lines_run(text) < 2.2 * lines_run(text[:2_000])
+    text = "".join(random.Random(0).choices(letters, k=2_000))
+    assert lines_run(text) < 2.2 * lines_run(text[:1_000])
 
 
 # Tokenizers
@@ -142,16 +141,12 @@ def test_vocab_size_counts_every_token(corpus):
     assert len(ids) == 459_913  # as a vocabulary that Hugging Face's trainer made of it gives
 
 
-def test_256_is_bytes_alone():
+def test_256_is_bytes_alone_and_a_text_with_few_merges_gives_few():
     tokenizer = learn_tokenizer(f"low low{EOT}", 256)
     assert (tokenizer.vocab_size, tokenizer.eot_id, tokenizer.merges) == (256, None, [])
     assert tokenizer.decode(tokenizer.encode(f"low low{EOT}")) == f"low low{EOT}"
-
-
-def test_a_text_with_too_few_merges_gives_a_smaller_vocabulary():
     tokenizer = learn_tokenizer("low low", 50_000)
-    assert tokenizer.merges == [("l", "o"), ("lo", "w")]
-    assert tokenizer.vocab_size == 256 + 2 + 1
+    assert (tokenizer.vocab_size, tokenizer.merges) == (256 + 2 + 1, [("l", "o"), ("lo", "w")])
 
 
 @pytest.mark.parametrize("wrong", [255, 0, -1, 300.0, "300", None, True])

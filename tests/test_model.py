@@ -41,12 +41,6 @@ def test_the_tape_names_every_activation_and_shape(model):
     assert {array.shape[0] for array in tape.values()} == {1}, "a tape always has the batch axis"
 
 
-def test_a_random_unembedding_differs_from_a_random_embedding_of_the_same_seed():
-    """`random` and `untie` use different random streams of the same seed."""
-    model = GPT2.random(SMALL, seed=3)
-    assert np.abs(model.untie("random", seed=3).W_U.T - model.W_E).max() > 1e-3
-
-
 def test_the_tape_adds_up(model):
     """What is recorded is what was computed with, unharmed by later steps: the residual stream adds up."""
     model = model.astype(np.float64)
@@ -109,24 +103,18 @@ def test_cached_equals_uncached(model, cuts):
     assert cache.length == 13
 
 
-def test_a_repeated_cache_serves_a_batch(model):
+@pytest.mark.parametrize("lengths", [None, [4]])
+def test_a_repeated_cache_serves_a_batch(model, lengths):
+    n = 6 if lengths is None else lengths[0]
     cache = model.new_cache(batch=1)
-    model(IDS[:1, :6], cache=cache)
+    model(IDS[:1, :6], cache, lengths=lengths)
     batch = cache.repeat(5)
     continued = model(IDS[:, 6:], cache=batch)
-    whole = model(np.concatenate([IDS[:1, :6].repeat(5, axis=0), IDS[:, 6:]], axis=1))
-    np.testing.assert_allclose(continued, whole[:, 6:], rtol=1e-4, atol=1e-4)
-    assert cache.length == 6, "the cache that was repeated must not change"
+    whole = model(np.concatenate([IDS[:1, :n].repeat(5, axis=0), IDS[:, 6:]], axis=1))
+    np.testing.assert_allclose(continued, whole[:, n:], rtol=1e-4, atol=1e-4)
+    assert cache.length == n, "the cache that was repeated must not change"
     with pytest.raises(ArgumentError, match="only a cache of one sequence can be repeated; this one has 5"):
         batch.repeat(5)
-
-
-def test_a_cache_of_a_padded_sequence_can_be_repeated(model):
-    cache = model.new_cache()
-    model(IDS[:1, :6], cache, lengths=[4])
-    continued = model(IDS[:, 6:8], cache.repeat(5))
-    whole = model(np.concatenate([IDS[:1, :4].repeat(5, axis=0), IDS[:, 6:8]], axis=1))
-    np.testing.assert_allclose(continued, whole[:, 4:], rtol=1e-4, atol=1e-4)
 
 
 def padded(prompts):
@@ -178,14 +166,9 @@ def test_inverse_layer_scaling_divides_by_the_layers_number_from_one():
     assert np.abs(scaled(IDS) - plain(IDS)).max() > 1e-3
 
 
-def test_a_cache_of_another_batch_is_refused(model):
-    cache = model.new_cache(batch=1)
-    model(IDS[:1, :3], cache=cache)
+def test_a_cache_of_another_batch_or_model_is_refused(model):
     with pytest.raises(ArgumentError, match="ids are 5 sequences, the cache holds 1"):
-        model(IDS[:, 3:], cache=cache)
-
-
-def test_a_cache_of_another_model_is_refused(model):
+        model(IDS[:, 3:], cache=model.new_cache(batch=1))
     for other in (random_model(replace(SMALL, n_layer=3)), model.astype(np.float64)):
         with pytest.raises(ArgumentError, match="the cache was made for another model"):
             model(IDS, cache=other.new_cache(batch=5))
@@ -243,6 +226,12 @@ def test_untie_at_random_and_by_zeros(model):
     np.testing.assert_array_equal(a, b)
     assert np.abs(a - other).max() > 0.01
     assert a.dtype == model.dtype
+    assert (
+        np.abs(
+            GPT2.random(SMALL, seed=3).untie("random", seed=3).W_U.T - GPT2.random(SMALL, seed=3).W_E
+        ).max()
+        > 1e-3
+    )
     assert np.std(a) == pytest.approx(model.config.initializer_range, rel=0.1)
     assert not model.untie("zeros")(IDS).any()
 
@@ -257,6 +246,8 @@ def test_tie_drops_the_matrix(model):
 def test_untie_never_replaces_a_trained_head(model):
     with pytest.raises(ArgumentError, match=r"untied already; .*model\.tie\(\)\.untie"):
         model.untie("random").untie()
+    with pytest.raises(ArgumentError, match='init must be "copy", "random" or "zeros", got \'ones\''):
+        model.untie("ones")
 
 
 def test_a_model_describes_itself(model):
@@ -315,36 +306,35 @@ def test_what_is_no_cache_and_no_tape_is_refused(model):
         model(IDS[0], cache=True)
     with pytest.raises(ArgumentError, match=r"tape must be a dict, which gets the activations, got \[\]"):
         model(IDS[0], tape=[])
-
-
-def test_a_full_cache_takes_no_more(model):
     cache = model.new_cache(capacity=6)
     model(IDS[0, :6], cache=cache)
-    with pytest.raises(
-        ArgumentError,
-        match="1 tokens after 6 in the cache exceed its capacity of 6 or the context of 31",
-    ):
+    full = "1 tokens after 6 in the cache exceed its capacity of 6 or the context of 31"
+    with pytest.raises(ArgumentError, match=full):
         model(IDS[0, :1], cache=cache)
 
 
-def test_parameters_must_be_those_of_the_configuration(model):
-    def parameters(**changes):
-        return {**model.parameters, **{k.replace("__", "."): v for k, v in changes.items()}}
-
-    missing = {k: v for k, v in model.parameters.items() if k != "h.1.ln_2.bias"}
-    with pytest.raises(ArgumentError, match=r"parameter h\.1\.ln_2\.bias is missing; expected shape \(21,\)"):
-        GPT2(SMALL, missing)
-    fewer = dict(list(missing.items())[:3])  # of several, always the first in the table's order
-    with pytest.raises(ArgumentError, match=r"parameter h\.0\.ln_1\.bias is missing"):
-        GPT2(SMALL, fewer)
-    with pytest.raises(ArgumentError, match=r"'lm_head\.weight' is not one of a tied GPT-2's"):
-        GPT2(SMALL, parameters(lm_head__weight=model.W_E))
-    with pytest.raises(ArgumentError, match=r"wpe\.weight has shape \(21, 31\); expected \(31, 21\)"):
-        GPT2(SMALL, parameters(wpe__weight=model.parameters["wpe.weight"].T))
-    with pytest.raises(ArgumentError, match="all float32 or all float64, got float32, float64"):
-        GPT2(SMALL, parameters(wte__weight=model.W_E.astype(np.float64)))
-    with pytest.raises(ArgumentError, match='init must be "copy", "random" or "zeros", got \'ones\''):
-        model.untie("ones")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: p.pop("h.1.ln_2.bias"), r"parameter h\.1\.ln_2\.bias is missing; expected shape \(21,\)"),
+        # of several that are missing, the first in the table's order
+        (lambda p: [p.pop(name) for name in list(p)[3:]], r"parameter h\.0\.ln_1\.bias is missing"),
+        (lambda p: p.update({"lm_head.weight": p["wte.weight"]}), r"'lm_head\.weight' is not one of a tied"),
+        (
+            lambda p: p.update({"wpe.weight": p["wpe.weight"].T}),
+            r"wpe\.weight has shape \(21, 31\); expected",
+        ),
+        (
+            lambda p: p.update({"wte.weight": np.zeros((V, D))}),
+            "all float32 or all float64, got float32, float64",
+        ),
+    ],
+)
+def test_parameters_must_be_those_of_the_configuration(model, change, message):
+    parameters = dict(model.parameters)
+    change(parameters)
+    with pytest.raises(ArgumentError, match=message):
+        GPT2(SMALL, parameters)
 
 
 def test_the_order_of_parameters_is_the_tables(model):
@@ -391,15 +381,9 @@ def test_an_edit_cannot_change_what_the_tape_recorded(model):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (
-            {"attn.7.out": np.zeros_like},
-            r"'attn\.7\.out' is no activation of this model; the nearest",
-        ),
+        ({"attn.7.out": np.zeros_like}, r"'attn\.7\.out' is no activation of this model; the nearest"),
         ({"mlp.0.out": 3}, r"the edit of mlp\.0\.out must be a function, got 3"),
-        (
-            {"mlp.0.out": lambda _: "1.0"},
-            r"the edit of mlp\.0\.out returned no real numbers, but '1\.0'",
-        ),
+        ({"mlp.0.out": lambda _: "1.0"}, r"the edit of mlp\.0\.out returned no real numbers, but '1\.0'"),
         ({"mlp.0.out": lambda x: x + 1j}, r"returned no real numbers, but array"),
         (["mlp.0.out"], r"edit must map names of activations to functions, got \['mlp\.0\.out'\]"),
         ({"mlp.0.out": lambda x: x[0]}, r"the edit of mlp\.0\.out returned shape .*; expected"),
