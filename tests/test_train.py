@@ -19,7 +19,6 @@ from conftest import SMALL, assert_one_error_line, random_model
 import tiedgpt
 from tiedgpt import cli
 from tiedgpt.checkpoints import safetensors
-from tiedgpt.checkpoints.files import StagedFiles
 from tiedgpt.cli.train import loss_curve
 from tiedgpt.errors import ArgumentError, CheckpointError, TiedGPTError
 from tiedgpt.fast import blas, threads
@@ -610,7 +609,7 @@ def assert_goes_on_after_a_kill(run, path, unbroken):
 
 @posix
 # 1 to 11: before the first save is complete; 12 to 21: in its moves and cleaning up; from 22: the second save
-@pytest.mark.parametrize("kill", [2, 4, 5, 9, 11, 12, 13, 17, 18, 19, 21, 28, 31, 34, 38])
+@pytest.mark.parametrize("kill", [2, 9, 11, 12, 17, 19, 28, 31, 38])
 def test_killed_in_a_save_the_run_goes_on(kill, run, tmp_path, unbroken, corpus):
     out = str(tmp_path / "model")
     command = [sys.executable, "-c", KILLED, str(kill), out, corpus, "--out", out, *SHORT]
@@ -634,25 +633,6 @@ def test_two_trainings_in_one_directory(run, tmp_path, unbroken, corpus, monkeyp
     for process in refused:
         assert_one_error_line((process.returncode, process.stdout, process.stderr), message)
     assert len(refused) == 2
-    assert contents(tmp_path / "model") == contents(unbroken / "model")
-
-
-@pytest.mark.parametrize("file", range(6))
-def test_a_disk_that_is_full_in_the_first_save(file, run, tmp_path, monkeypatch, unbroken):
-    """Whichever file it is: nothing is left, and the same command works when there is room."""
-    opened, open_file = [], StagedFiles.open
-
-    def full(self, name):
-        opened.append(name)
-        if len(opened) == file + 1:
-            raise OSError(28, "No space left on device")
-        return open_file(self, name)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StagedFiles, "open", full)
-        assert_one_error_line(run(*SHORT), "model: No space left on device")
-    assert list(tmp_path.iterdir()) == []
-    assert run(*SHORT)[0] == 0
     assert contents(tmp_path / "model") == contents(unbroken / "model")
 
 
