@@ -7,8 +7,8 @@ computed from it in float64. scripts/make_goldens.py wrote them.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -38,25 +38,15 @@ class Golden:
         np.testing.assert_allclose(logits, self.logits, rtol=0, atol=self.tolerance)
 
 
-@pytest.fixture(scope="module", params=CASES)
-def case(request: pytest.FixtureRequest) -> tuple[GPT2, dict[str, Any]]:
-    """The model of one directory and the expected numbers."""
-    directory = GOLDENS / request.param
-    expected = json.loads((directory / "expected.json").read_text(encoding="utf-8"))
-    return tiedgpt.load_model(directory), expected
-
-
-@pytest.fixture(scope="module", params=TOLERANCE)
-def golden(request: pytest.FixtureRequest, case: tuple[GPT2, dict[str, Any]]) -> Golden:
-    """The model in float32, as loaded, and in float64."""
-    model, expected = case
-    return Golden(
-        model=model if request.param == "float32" else model.astype(request.param),
-        tolerance=TOLERANCE[request.param],
-        ids=np.array(expected["ids"]),
-        logits=np.array(expected["logits"]),
-        greedy=expected["greedy"],
-    )
+@pytest.fixture(scope="module", params=list(product(CASES, TOLERANCE)), ids=" ".join)
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Each directory's model, in float32 as loaded, and in float64."""
+    name, dtype = request.param
+    numbers = json.loads((GOLDENS / name / "expected.json").read_text(encoding="utf-8"))
+    loaded = tiedgpt.load_model(GOLDENS / name)
+    model = loaded if dtype == "float32" else loaded.astype(dtype)
+    ids, logits = np.array(numbers["ids"]), np.array(numbers["logits"])
+    return Golden(model, TOLERANCE[dtype], ids, logits, numbers["greedy"])
 
 
 def test_there_are_goldens() -> None:
@@ -76,25 +66,20 @@ def test_each_row_of_a_batch_is_that_row_alone(golden: Golden) -> None:
     golden.assert_logits(np.stack([golden.model(row) for row in golden.ids]))
 
 
-def read_in_pieces(model: GPT2, ids: np.ndarray, sizes: list[int]) -> np.ndarray:  # [B, T] -> [B, T, V]
-    """Logits by way of the cache, `sizes` tokens at a time."""
-    assert sum(sizes) == ids.shape[1]
-    cache = model.new_cache(batch=ids.shape[0], capacity=ids.shape[1])
-    pieces = np.split(ids, np.cumsum(sizes)[:-1], axis=1)
-    return np.concatenate([model(piece, cache) for piece in pieces], axis=1)
+CUTS: dict[str, Callable[[int], list[int]]] = {
+    "token by token": lambda T: list(range(1, T)),
+    "first token, then the rest": lambda T: [1],
+    "all but the last token, then it": lambda T: [T - 1],
+    "uneven pieces": lambda T: [3, 4],
+}
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        pytest.param(lambda T: [1] * T, id="token by token"),
-        pytest.param(lambda T: [1, T - 1], id="first token, then the rest"),
-        pytest.param(lambda T: [T - 1, 1], id="all but the last token, then it"),
-        pytest.param(lambda T: [3, 1, T - 4], id="uneven pieces"),
-    ],
-)
-def test_the_cache_changes_nothing(golden: Golden, sizes: Callable[[int], list[int]]) -> None:
-    golden.assert_logits(read_in_pieces(golden.model, golden.ids, sizes(golden.ids.shape[1])))
+@pytest.mark.parametrize("cuts", CUTS)
+def test_the_cache_changes_nothing(golden: Golden, cuts: str) -> None:
+    B, T = golden.ids.shape
+    cache = golden.model.new_cache(batch=B, capacity=T)
+    pieces = np.split(golden.ids, CUTS[cuts](T), axis=1)
+    golden.assert_logits(np.concatenate([golden.model(piece, cache) for piece in pieces], axis=1))
 
 
 def test_greedy_continuation(golden: Golden) -> None:
