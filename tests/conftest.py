@@ -59,7 +59,9 @@ def pytest_terminal_summary(terminalreporter, config):
             what = f"{names} {'are' if ',' in names else 'is'} not installed ({count})"
         terminalreporter.write_line(f"{what}: {reason}")
     if config.option.markexpr == "not slow" and (slow := terminalreporter.stats.get("deselected")):
-        terminalreporter.write_line(f"not run, because they are slow ({len(slow)} tests): pytest -m ''")
+        terminalreporter.write_line(
+            f"left out, because they are slow: {len(slow)}; to run them too: pytest -m ''"
+        )
 
 
 @pytest.fixture(autouse=True)
