@@ -421,6 +421,11 @@ def test_the_log_has_the_mean_loss_of_the_steps_between_evaluations():
         assert line["loss"] == pytest.approx((losses[step - 1] + losses[step]) / 2)
 
 
+@pytest.mark.parametrize(("steps", "every"), [(6, 1), (40, 4), (100, 10)])
+def test_by_default_there_are_ten_evaluations(steps, every):
+    assert trainer(settings=replace(TINY, steps=steps, eval_every=0)).settings.eval_every == every
+
+
 def test_a_curve_of_one_point_or_of_equal_losses():
     for evaluations in ([{"step": 0, "val_loss": 2.0}], [{"step": n, "val_loss": 2.0} for n in range(3)]):
         assert loss_curve(evaluations).count("2.00 |") == 2
