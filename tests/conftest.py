@@ -58,7 +58,9 @@ def pytest_terminal_summary(terminalreporter, config):
         if names := ", ".join(sorted(missing[reason])):
             what = f"{names} {'are' if ',' in names else 'is'} not installed ({count})"
         terminalreporter.write_line(f"{what}: {reason}")
-    if config.option.markexpr == "not slow" and (slow := terminalreporter.stats.get("deselected")):
+    if (config.option.markexpr, config.option.keyword) == ("not slow", "") and (
+        slow := terminalreporter.stats.get("deselected")
+    ):
         terminalreporter.write_line(
             f"left out, because they are slow: {len(slow)}; to run them too: pytest -m ''"
         )
