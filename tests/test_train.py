@@ -25,7 +25,7 @@ from tiedgpt.fast import blas, threads
 from tiedgpt.ops import cross_entropy
 from tiedgpt.training import loop
 from tiedgpt.training.loop import LOG, STATE, Settings, Trainer
-from tiedgpt.training.optimizer import clip, learning_rate
+from tiedgpt.training.optimizer import AdamW, clip, learning_rate
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX's signals")
 UNTIED = replace(SMALL, tied=False)
@@ -302,6 +302,20 @@ def test_a_gradient_is_clipped_to_a_norm_of_1_by_default():
     one = trainer()
     assert train(one, 1)[1]["grad_norm"] > 2
     assert np.linalg.norm(one.optimizer.m * 10) == pytest.approx(1, rel=1e-4)
+
+
+def test_adamw_is_its_definition():
+    """Three steps; the matrix, of six numbers, decays, and the bias, of two, does not."""
+    rng = np.random.default_rng(0)
+    flat = rng.standard_normal(8)
+    w, m, v, decay = flat.copy(), 0.0, 0.0, np.array([0.1] * 6 + [0.0] * 2)
+    adamw = AdamW(flat, {"weight": (2, 3), "bias": (2,)}, (0.9, 0.95), 0.1)
+    for t in (1, 2, 3):
+        g = rng.standard_normal(8)
+        adamw.step(2 * g, lr=0.01, scale=0.5)
+        m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g**2
+        w = w * (1 - 0.01 * decay) - 0.01 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.95**t)) + 1e-8)
+        np.testing.assert_allclose(flat, w, rtol=1e-12)
 
 
 def test_clipping_scales_long_gradients():
