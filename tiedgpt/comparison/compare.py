@@ -11,7 +11,6 @@ mistake shows where it was made, not in all that follows.
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -44,22 +43,24 @@ class Row:
     yours: float | None = None  # there
     expected: float | None = None
 
+    @property
+    def differs(self) -> bool:
+        return self.first_wrong is not None
+
 
 @dataclass(frozen=True)
 class Report:
     """What `compare` found. `str(report)` is a table in the order of the forward pass, then the diagnosis."""
 
     rows: list[Row]
-    diagnosis: list[
-        str
-    ]  # the mistake that explains the first difference; several if they cannot be told apart
+    diagnosis: list[str]  # what explains the first difference; several if they cannot be told apart
     note: str  # what to do next, or ""
     not_given: int  # activations of the model that were not compared
 
     @property
     def first(self) -> Row | None:
         """The first row that differs; None if the two are the same GPT-2."""
-        return next((row for row in self.rows if row.first_wrong is not None), None)
+        return next((row for row in self.rows if row.differs), None)
 
     def __str__(self) -> str:
         width = max(len(row.name) for row in self.rows)
@@ -82,8 +83,8 @@ def compare(
 
     theirs: a dict of arrays (NumPy's or torch's) under any names of conventions.py; or a function from ids to
     such a dict, or to logits; or a torch module: transformers', nanoGPT's or TransformerLens's GPT-2, whose
-    activations are recorded by hooks, without dropout. With `targets`, of the shape of ids, the gradients of
-    the mean loss are compared, too; a dict has them under names of parameters. `progress` is called before
+    activations are recorded by hooks, without dropout. With `targets`, of the shape of ids, gradients of the
+    mean loss are compared, too: arrays of the dict under names of parameters. `progress` is called before
     each trial of a mistake, with the number of those before it and of all. Raises ArgumentError.
     """
     ids = check_ids(ids, model.config)
@@ -95,14 +96,10 @@ def compare(
     others = {name: x for name, x in values.items() if not is_parameter(our_name(name))}
     comparison = Comparison(model, np.atleast_2d(ids), others)
     rows = comparison.rows({}, {})
-    diagnosis: list[str] = []
-    note = ""
-    if any(row.first_wrong is not None for row in rows):
-        diagnosis, note = comparison.diagnose(progress)
-    else:
-        wide = (row.name for row in rows if row.error > row.tolerance / 2**24)
-        if name := next((name for name in wide if comparison.theirs[name].dtype == np.float64), ""):
-            note = f"{name} is float64 and has float32's rounding: something before it is float32"
+    diagnosis, note = comparison.diagnose(progress) if any(row.differs for row in rows) else ([], "")
+    for row in rows if not diagnosis else []:
+        if comparison.theirs[row.name].dtype == np.float64 and row.error > row.tolerance / 2**24:
+            note = note or f"{row.name} is float64 and has float32's rounding: something before it is float32"
     not_given = len(comparison.names) - len(rows)
     rows += comparison.gradient_rows(gradients, targets) if gradients else []
     if not rows:
@@ -141,13 +138,12 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
         values = values if isinstance(values, tuple | list) else [values]
         for key, value in zip((name, f"{name}:1"), values, strict=False):
             ours = our_name(key)
-            # What ln_2 reads is resid_mid only if the block is right; if it is not, no hook sees resid_mid.
             # TransformerLens's module `embed` is not ours: it has no positions. Nor is wte the parameter.
-            named = ours and not is_parameter(ours) and key.split(".")[-1] not in (ours, "ln_2:in")
+            named = ours and not is_parameter(ours) and key.split(".")[-1] != ours
             if named and isinstance(value, torch.Tensor):
                 taken[key] = value.clone()
 
-    hooks, training, kind = [], module.training, type(module).__name__
+    hooks, training = [], module.training
     device = next((parameter.device for parameter in module.parameters()), None)
     batch = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=device)
     try:
@@ -163,24 +159,21 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
         for hook in hooks:
             hook.remove()
     if not taken:
+        kind = type(module).__name__
         raise ArgumentError(f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp")
-    if targets is None:
-        return taken
-    logits = next((x for name, x in taken.items() if our_name(name) == "logits"), None)
-    if logits is None:
-        raise ArgumentError(f"{kind} has no lm_head: without logits there are no gradients")
-    goal = torch.as_tensor(targets, dtype=torch.long, device=device)
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), goal.flatten())
-    parameters = {n: p for n, p in module.named_parameters() if our_name(n) and p.requires_grad}
-    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    return taken | {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
+    if targets is not None:
+        logits = next((x for name, x in taken.items() if our_name(name) == "logits"), None)
+        if logits is None:
+            raise ArgumentError("the torch module has no lm_head: without logits there are no gradients")
+        goal = torch.as_tensor(targets, dtype=torch.long, device=device)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), goal.flatten())
+        parameters = {name: p for name, p in module.named_parameters() if our_name(name)}
+        taken |= zip(parameters, torch.autograd.grad(loss, parameters.values()), strict=True)
+    return taken
 
 
-class _Reached(Exception):
-    """The activation that is wanted was computed."""
-
-
-def forward(model: GPT2, ids: Array, given: Tape, edits: Edits, stop: str = "") -> Tape:
+@np.errstate(all="ignore")
+def forward(model: GPT2, ids: Array, given: Tape, edits: Edits) -> Tape:
     """Each activation as the model computes it, with edits, from the `given` activations before it."""
     computed: Tape = {}
     tape: Tape = {}
@@ -189,20 +182,17 @@ def forward(model: GPT2, ids: Array, given: Tape, edits: Edits, stop: str = "") 
         if name in edits:
             x = edits[name](Place(name, x, model, ids, tape))
         computed[name] = np.asarray(x, model.dtype)
-        if name == stop:
-            raise _Reached
         return given.get(name, x)
 
-    with np.errstate(all="ignore"), suppress(_Reached):
-        model(ids, tape=tape, edit={name: partial(replace, name) for name in activation_shapes(model.config)})
-        replace("logits", tape["logits"])
+    model(ids, tape=tape, edit={name: partial(replace, name) for name in activation_shapes(model.config)})
+    replace("logits", tape["logits"])
     return computed
 
 
+@np.errstate(invalid="ignore")
 def distance(name: str, a: Array, b: Array) -> Array:
     """|a - b| in float64; 0 where both are the same inf or nan, inf where one of them is nan."""
-    with np.errstate(invalid="ignore"):
-        far = np.abs(np.subtract(a, b, dtype=np.float64))
+    far = np.abs(np.subtract(a, b, dtype=np.float64))
     far[(a == b) | (np.isnan(a) & np.isnan(b))] = 0
     far[np.isnan(far)] = np.inf
     return np.tril(far) if name.endswith(".scores") else far  # those of later tokens may be masked
@@ -237,9 +227,6 @@ class Comparison:
         narrow, wide = (forward(model, self.ids, given, edits) for model in (self.narrow, self.wide))
         return [row_of(name, theirs, wide[name], narrow[name]) for name, theirs in self.theirs.items()]
 
-    def wrong(self, given: Tape, edits: Edits) -> list[Row]:
-        return [row for row in self.rows(given, edits) if row.first_wrong is not None]
-
     def gradient_rows(self, gradients: Parameters, targets: Any) -> list[Row]:
         wide, narrow = (loss_and_gradients(m, self.ids, targets)[1] for m in (self.wide, self.narrow))
         for name, array in gradients.items():
@@ -249,17 +236,21 @@ class Comparison:
                 raise shape_error(f"the gradient of {name}", array.shape, wide[name].shape)
         return [row_of(n, gradients[n], wide[n], narrow[n]) for n in reversed(wide) if n in gradients]
 
+    @np.errstate(all="ignore")
     def diagnose(self, progress: Progress | None) -> tuple[list[str], str]:
         """The mistakes that explain the first difference, and a note on what to do next."""
         given = self.theirs
-        if not (wrong := self.wrong(given, {})):
+        if not (wrong := [row for row in self.rows(given, {}) if row.differs]):
             # Each activation agrees with what we compute from theirs before it: small differences have grown.
             given = {}
-            wrong = self.wrong(given, {})
+            wrong = [row for row in self.rows(given, {}) if row.differs]
         first, theirs = wrong[0], self.theirs[wrong[0].name]
         for name, half in HALVES.items():
             if np.array_equal(theirs, half(theirs)) and first.error <= np.abs(theirs).max() / 64:
                 return [f"{first.name}: yours is rounded to {name}"], "compare in float32"
+        nan = np.isnan(theirs)
+        where = "everywhere" if nan.all() else f"in {nan.sum()} of {nan.size} places"
+        says = [f"{first.name}: yours is nan {where}"] if nan.any() else []
 
         end = self.names.index(first.name)
         start = next((i + 1 for i in reversed(range(end)) if self.names[i] in given), 0)
@@ -269,38 +260,37 @@ class Comparison:
         errors: dict[frozenset[Edit], float] = {}
         found: list[tuple[int, int, float, str, str]] = []
         for done, (trial, (stage, sentence)) in enumerate(trials.items()):
-            if any(not left and before < stage for left, before, *_ in found):
-                break
-            if late := time.monotonic() > deadline:
+            late = time.monotonic() > deadline
+            if late or (found and min(found)[:2] < (0, stage)):
                 break
             if progress:
                 progress(done, len(trials))
             here = frozenset(edit for edit in trial if edit[0] in window)
-            edits = dict(trial)
             if here not in errors:
-                x = forward(self.narrow, self.ids, given, edits, stop=first.name)[first.name]
+                x = forward(self.narrow, self.ids, given, dict(trial))[first.name]
                 errors[here] = distance(first.name, theirs, x).max()
-            if errors[here] > first.error / 4:  # not much nearer than without the mistake
+            if errors[here] >= first.error / 4:  # not much nearer than without the mistake
                 continue
-            left = self.wrong(given, edits)
-            if first.name not in [row.name for row in left]:
-                found.append((len(left), stage, errors[here], sentence, left[0].name if left else ""))
+            left = [row.name for row in self.rows(given, dict(trial)) if row.differs]
+            if first.name not in left:
+                found.append((len(left), stage, errors[here], sentence, left[0] if left else ""))
 
         if not found:
-            says = "this is none of the known mistakes"
-            if late:
-                tried = f"{done} trials that {SECONDS:.0f} s sufficed for"
-                says = f"none of the {tried} explains this, of {len(trials)}"
-            return [f"{first.name}: {says}"], next_to_give(window[:-1])
+            tried = (
+                f"none of the {done} trials that {SECONDS:.0f} s sufficed for explains this, of {len(trials)}"
+            )
+            says.append(f"{first.name}: {tried if late else 'this is none of the known mistakes'}")
+            blocks = [name for name in window[:-1] if name.startswith("resid_post")]
+            names = f"{blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else ", ".join(window[:-1])
+            return says, f"to find where it begins, give {names}, too" if names else ""
         fewest, stage, nearest, _, next_wrong = min(found)
         alike = [trial[3] for trial in found if trial[:2] == (fewest, stage) and trial[2] <= 2 * nearest]
-        sentence, *others = dict.fromkeys(alike)
+        right = forward(self.narrow, self.ids, given, {})[first.name]
+        numbers = distance(first.name, np.where(nan, right, theirs), right)
+        # A mistake that explains nan alone, and no other number, is one of many.
+        sure = not nan.any() or numbers.max() > first.tolerance
+        for n, sentence in enumerate(dict.fromkeys(alike)):
+            how = "or" if n else "" if sure else "perhaps"
+            says.append(sentence.replace(": yours", f": {how} yours" if how else ": yours"))
         note = f"{next_wrong} differs then, too: correct this first, and compare again" if next_wrong else ""
-        return [sentence, *(other.replace(": yours", ": or yours") for other in others)], note
-
-
-def next_to_give(missing: list[str]) -> str:
-    """The note that says which of the activations that are missing would tell where a mistake is."""
-    ends = [name for name in missing if name.startswith("resid_post")]
-    names = f"{ends[0]} to {ends[-1]}" if len(ends) > 1 else ", ".join(missing)
-    return f"to find where it begins, give {names}, too" if missing else ""
+        return says, note

@@ -13,28 +13,31 @@ from typing import Any
 
 import numpy as np
 
-from ..activations import ACTIVATIONS
-from ..model import GPT2, Array, attention_scale, merge_heads, split_heads
+from ..activations import ACTIVATIONS, gelu
+from ..model import GPT2, Array, merge_heads, split_heads
 from ..ops import gelu_new, layer_norm, linear, log_softmax, softmax
 from ..run import Tape
 
-# What some kinds of activations are computed from: the activation, and the layer that has the parameters.
+# What a mistake's function gets: activations, `joined` [B, T, D] of all heads, parameters, fields of Config.
 INPUTS = {
-    "attn.N.in": ("resid_pre.N", "h.N.ln_1"),
-    "mlp.N.in": ("resid_mid.N", "h.N.ln_2"),
-    "final": ("resid_post.N", "ln_f"),
-    "attn.N.qkv": ("attn.N.in", "h.N.attn.c_attn"),
-    "attn.N.out": ("attn.N.heads", "h.N.attn.c_proj"),
-    "mlp.N.pre": ("mlp.N.in", "h.N.mlp.c_fc"),
-    "mlp.N.out": ("mlp.N.post", "h.N.mlp.c_proj"),
-    "mlp.N.post": ("mlp.N.pre", ""),
-    "attn.N.pattern": ("attn.N.scores", ""),
+    "embed": "ids wte.weight wpe.weight eos_token_id",
+    "attn.N.in": "resid_pre.N h.N.ln_1.weight h.N.ln_1.bias layer_norm_epsilon",
+    "attn.N.qkv": "attn.N.in h.N.attn.c_attn.weight h.N.attn.c_attn.bias",
+    **dict.fromkeys(("attn.N.q", "attn.N.k", "attn.N.v"), "attn.N.qkv h.N.attn.c_attn.bias n_head"),
+    "attn.N.scores": "attn.N.q attn.N.k n_embd head_width layer",
+    "attn.N.pattern": "attn.N.scores",
+    "attn.N.out": "joined h.N.attn.c_proj.weight h.N.attn.c_proj.bias",
+    "mlp.N.in": "resid_mid.N h.N.ln_2.weight h.N.ln_2.bias layer_norm_epsilon",
+    "mlp.N.pre": "mlp.N.in h.N.mlp.c_fc.weight h.N.mlp.c_fc.bias",
+    "mlp.N.post": "mlp.N.pre",
+    "mlp.N.out": "mlp.N.post h.N.mlp.c_proj.weight h.N.mlp.c_proj.bias",
+    "final": "resid_post.N ln_f.weight ln_f.bias layer_norm_epsilon",
 }
 
 
 @dataclass(frozen=True)
 class Place:
-    """An activation in a forward pass. place["attn.N.in"] is one before it, or a parameter, of its layer."""
+    """An activation in a forward pass."""
 
     name: str
     x: Array  # the activation as model.py computes it
@@ -47,25 +50,26 @@ class Place:
         """The number of the activation's block; of the last block for final and logits."""
         return int(layer_of(self.name) or self.model.config.n_layer - 1)
 
-    def __getitem__(self, name: str) -> Array:
+    def __getitem__(self, name: str) -> Any:
+        """ids, layer, a field of Config, or an activation or a parameter of this layer; see INPUTS."""
         name = name.replace(".N", f".{self.layer}")
-        return self.model.parameters[name] if name in self.model.parameters else self.tape[name]
+        for values in (self.tape, self.model.parameters):
+            if name in values:
+                return values[name]
+        if name == "joined":
+            return merge_heads(self["attn.N.heads"])
+        return getattr(self if name in ("ids", "layer") else self.model.config, name)
 
     def inputs(self) -> list[Any]:
-        """x; for a linear layer x, weight and bias; for a layer norm x, weight, bias and eps. See INPUTS."""
-        source, layer = INPUTS[kind_of(self.name)]
-        x = merge_heads(self[source]) if source == "attn.N.heads" else self[source]
-        eps = [self.model.config.layer_norm_epsilon] if "ln_" in layer else []
-        return [x, *(self[f"{layer}.{name}"] for name in ("weight", "bias") if layer), *eps]
+        return [self[name] for name in INPUTS[kind_of(self.name)].split()]
 
-    def norm(self, x: str | Array, ln: str) -> Array:
-        """A layer norm of this block; x may be a name."""
-        x = self[x] if isinstance(x, str) else x
+    def norm(self, x: Array, ln: str) -> Array:
+        """A layer norm of this block."""
         weight, bias = self[f"h.N.{ln}.weight"], self[f"h.N.{ln}.bias"]
-        return layer_norm(x, weight, bias, self.model.config.layer_norm_epsilon)
+        return layer_norm(x, weight, bias, self["layer_norm_epsilon"])
 
 
-Edits = dict[str, Callable[[Place], Array]]  # by kind of activation, such as "attn.N.qkv"
+Edits = dict[str, Callable[[Place], Array]]  # of activations, or of kinds of them such as "attn.N.qkv"
 
 
 def kind_of(name: str) -> str:
@@ -78,84 +82,45 @@ def layer_of(name: str) -> str:
     return "".join(filter(str.isdigit, name))
 
 
-def each(kinds: Iterable[str], wrong: Callable[..., Array], **how: Any) -> Edits:
-    """Each activation of some kinds, computed by wrong(*inputs)."""
-    return dict.fromkeys(kinds, lambda at: wrong(*at.inputs(), **how))
+def edits(kinds: Iterable[str], wrong: Callable[..., Any]) -> Edits:
+    """Each activation of some kinds, computed by wrong(*what is in INPUTS)."""
+    return dict.fromkeys(kinds, lambda at: wrong(*at.inputs()))
 
 
-norms = partial(each, ("attn.N.in", "mlp.N.in", "final"))
-linears = partial(each, ("attn.N.qkv", "attn.N.out", "mlp.N.pre", "mlp.N.out"))
-activation = partial(each, ["mlp.N.post"])
-pattern = partial(each, ["attn.N.pattern"])
+norms = partial(edits, ("attn.N.in", "mlp.N.in", "final"))
+linears = partial(edits, ("attn.N.qkv", "attn.N.out", "mlp.N.pre", "mlp.N.out"))
+activation, pattern = partial(edits, ["mlp.N.post"]), partial(edits, ["attn.N.pattern"])
+scores = partial(edits, ["attn.N.scores"])
+mean, variance = (partial(function, axis=-1, keepdims=True) for function in (np.mean, np.var))
+swap = partial(np.swapaxes, axis1=-1, axis2=-2)
 
 
-def scaled(scale: Callable[[int, int, float, int], float]) -> Edits:
-    """q k^T multiplied by scale(D, K, right scale, layer)."""
-
-    def edit(at: Place) -> Array:
-        config, right = at.model.config, attention_scale(at.model.config, at.layer)
-        return at.x * (scale(config.n_embd, config.head_width, right, at.layer) / right)
-
-    return {"attn.N.scores": edit}
-
-
-def qkv(wrong: Callable[..., Any], parts: str = "qkv") -> Edits:
+def heads(wrong: Callable[..., Any], parts: str = "qkv") -> Edits:
     """q, k and v, or some of them, as parts of wrong(qkv [B, T, 3 D], bias [3 D], H) [3, B, H, T, K]."""
-
-    def edit(at: Place) -> Array:
-        heads = wrong(at["attn.N.qkv"], at["h.N.attn.c_attn.bias"], at.model.config.n_head)
-        result: Array = heads["qkv".index(at.name[-1])]
-        return result
-
-    return {f"attn.N.{part}": edit for part in parts}
+    kinds = (f"attn.N.{part}" for part in parts)
+    return dict.fromkeys(kinds, lambda at: wrong(*at.inputs())["qkv".index(at.name[-1])])
 
 
 def embedding(wrong: Callable[..., Any]) -> Edits:
     """The embedding of wrong(ids, positions, eos). Of a matrix, row -1 is the last."""
 
-    def edit(at: Place) -> Array:
-        ids, positions = wrong(at.ids, np.arange(at.ids.shape[1]), at.model.config.eos_token_id or 0)
-        wte, wpe = at["wte.weight"], at["wpe.weight"]
+    def edit(ids: Array, wte: Array, wpe: Array, eos: int | None) -> Array:
+        ids, positions = wrong(ids, np.arange(ids.shape[1]), eos or 0)
         return wte[ids % len(wte)] + wpe[np.minimum(positions, len(wpe) - 1)]
 
-    return {"embed": edit}
+    return edits(["embed"], edit)
 
 
 def padded(ids: Array, eos: int, fill: str) -> Array:
     """ids with one more at both ends: the one at the other end, the same again, 0 or eos."""
-    constants = {"0": 0, "eos": eos}
-    how: Any = {"constant_values": constants[fill]} if fill in constants else {"mode": fill}
-    return np.pad(ids, ((0, 0), (1, 1)), **how)
-
-
-def other_norm(
-    x: Array,
-    w: Array,
-    b: Array,
-    eps: float,
-    root: Any = np.sqrt,
-    axis: int = -1,
-    mean: int = 1,
-    lost: int = 0,
-) -> Array:
-    """A layer norm with other choices. `lost` is 1 for the unbiased variance."""
-    x = x - mean * x.mean(axis=axis, keepdims=True)
-    variance = np.divide((x * x).sum(axis=axis, keepdims=True), x.shape[axis] - lost)
-    return x / root(variance + eps) * w + b
-
-
-def gelu_like(x: Array, inner: float = math.sqrt(2 / math.pi), cubic: float = 0.044715) -> Array:
-    """gelu_new with other constants."""
-    return 0.5 * x * (1 + np.tanh(inner * (x + cubic * x * x * x)))
+    ends = {"wrap": (ids[:, -1:], ids[:, :1]), "edge": (ids[:, :1], ids[:, -1:])}
+    first, last = ends.get(fill) or [np.full_like(ids[:, :1], eos if fill == "eos" else 0)] * 2
+    return np.concatenate([first, ids, last], axis=1)
 
 
 def hide(scores: Array, k: int = 1, fill: float = -np.inf) -> Array:
     """Scores with `fill` where a token would see the k-th after it, or a later one."""
     return np.where(np.triu(np.ones(scores.shape[-2:], bool), k), fill, scores).astype(scores.dtype)
-
-
-def swap(x: Array) -> Array:
-    return x.swapaxes(-1, -2)
 
 
 def bfloat16(x: Array) -> Array:
@@ -164,41 +129,44 @@ def bfloat16(x: Array) -> Array:
     return np.ldexp(np.rint(mantissa * 256) / 256, exponent)
 
 
-def float16(x: Array) -> Array:
-    with np.errstate(over="ignore"):  # a number above 65,504 becomes inf
-        return x.astype(np.float16).astype(x.dtype)
-
-
-HALVES = {"bfloat16": bfloat16, "float16": float16}
+HALVES: dict[str, Callable[[Array], Array]] = {
+    "bfloat16": bfloat16,
+    "float16": lambda x: x.astype(np.float16).astype(x.dtype),
+}
 FUNCTIONS = {"gelu": "the exact gelu (erf)", "gelu_new": "gelu_new, the approximation with tanh"}
 FUNCTIONS |= {name: name for name in ("relu", "quick_gelu", "silu", "tanh")}
 EPSILONS = {f"epsilon {eps:g}": eps for eps in (1e-5, 1e-6, 1e-8, 1e-3)} | {"no epsilon, or one of 1e-12": 0}
-exact_gelu = ACTIVATIONS["gelu"].forward
 
 MISTAKES: list[tuple[str, Edits]] = [
     *((f"is {says}", activation(ACTIVATIONS[name].forward)) for name, says in FUNCTIONS.items()),
     ("has no activation function", activation(lambda x: x)),
     ("applies gelu_new twice", activation(lambda x: gelu_new(gelu_new(x)))),
-    ("applies the exact gelu twice", activation(lambda x: exact_gelu(exact_gelu(x)))),
+    ("applies the exact gelu twice", activation(lambda x: gelu(gelu(x)))),
     ("is gelu_new without the factor 0.5", activation(lambda x: 2 * gelu_new(x))),
-    ("is gelu_new without the square root of 2 / pi", activation(lambda x: gelu_like(x, inner=2 / math.pi))),
-    ("is gelu_new with 0.44715 for 0.044715", activation(lambda x: gelu_like(x, cubic=0.44715))),
-    *((f"has a layer norm with {says}", norms(lambda x, w, b, _, eps: layer_norm(x, w, b, eps), eps=eps))
+    ("is gelu_new without the square root of 2 / pi",
+     activation(lambda x: 0.5 * x * (1 + np.tanh(2 / math.pi * (x + 0.044715 * x * x * x))))),
+    ("is gelu_new with 0.44715 for 0.044715",
+     activation(lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.44715 * x * x * x))))),
+    *((f"has a layer norm with {says}", norms(lambda x, w, b, _, eps=eps: layer_norm(x, w, b, eps)))
       for says, eps in EPSILONS.items()),
     ("has a layer norm with epsilon outside the root",
-     norms(lambda x, w, b, eps: other_norm(x, w, b, 0, lambda variance: np.sqrt(variance) + eps))),
-    ("has a layer norm that divides by the variance, not by its root", norms(other_norm, root=np.positive)),
-    ("has a layer norm with the unbiased variance", norms(other_norm, lost=1)),
-    ("has a layer norm over the tokens, not over each vector", norms(other_norm, axis=-2)),
-    ("has a layer norm that does not subtract the mean", norms(other_norm, mean=0)),
+     norms(lambda x, w, b, eps: (x - mean(x)) / (np.sqrt(variance(x)) + eps) * w + b)),
+    ("has a layer norm that divides by the variance, not by its root",
+     norms(lambda x, w, b, eps: (x - mean(x)) / (variance(x) + eps) * w + b)),
+    ("has a layer norm with the unbiased variance",
+     norms(lambda x, w, b, eps: (x - mean(x)) / np.sqrt(variance(x, ddof=1) + eps) * w + b)),
+    ("has a layer norm over the tokens, not over each vector",
+     norms(lambda x, w, b, eps: (x - mean(x, axis=-2)) / np.sqrt(variance(x, axis=-2) + eps) * w + b)),
+    ("has a layer norm that does not subtract the mean",
+     norms(lambda x, w, b, eps: x / np.sqrt(mean(x * x) + eps) * w + b)),
     ("has a layer norm without its weight", norms(lambda x, w, b, eps: layer_norm(x, w / w, b, eps))),
     ("has a layer norm without its bias", norms(lambda x, w, b, eps: layer_norm(x, w, 0 * b, eps))),
     ("has a layer norm without weight and bias",
      norms(lambda x, w, b, eps: layer_norm(x, w / w, 0 * b, eps))),
     ("has no layer norm", norms(lambda x, w, b, eps: x)),
     ("has ln_1 and ln_2 swapped", {
-        "attn.N.in": lambda at: at.norm("resid_pre.N", "ln_2"),
-        "mlp.N.in": lambda at: at.norm("resid_mid.N", "ln_1"),
+        "attn.N.in": lambda at: at.norm(at["resid_pre.N"], "ln_2"),
+        "mlp.N.in": lambda at: at.norm(at["resid_mid.N"], "ln_1"),
     }),
     ("is post-norm: it normalises after the residual connection", {
         "attn.N.in": lambda at: at["resid_pre.N"],
@@ -207,35 +175,36 @@ MISTAKES: list[tuple[str, Edits]] = [
         "resid_post.N": lambda at: at.norm(at.x, "ln_2"),
     }),
     ("gives the MLP the input of attention, in parallel",
-     {"mlp.N.in": lambda at: at.norm("resid_pre.N", "ln_2")}),
+     {"mlp.N.in": lambda at: at.norm(at["resid_pre.N"], "ln_2")}),
     ("lacks the bias", linears(lambda x, w, b: x @ w)),
     ("has its weight transposed", linears(lambda x, w, b: x @ w.reshape(w.shape[::-1]).T + b)),
     *((f"has weights rounded to {name}", linears(lambda x, w, b, half=half: x @ half(w) + b))
       for name, half in HALVES.items()),
-    *((f"rounds keys and values to {name}", qkv(lambda x, b, H, half=half: half(split_heads(x, H)), "kv"))
+    *((f"rounds keys and values to {name}", heads(lambda x, b, H, half=half: half(split_heads(x, H)), "kv"))
       for name, half in HALVES.items()),
-    *((f"lacks the bias of the {name}", qkv(lambda x, b, H: split_heads(x - b, H), part))
-      for part, name in (("q", "queries"), ("k", "keys"), ("v", "values"))),
-    *((f"takes {', '.join(np.array(list('qkv'))[order])} for q, k, v",
-       qkv(lambda x, b, H, order=order: split_heads(x, H)[order]))
-      for order in map(list, list(permutations(range(3)))[1:])),
+    *((f"lacks the bias of the {name}", heads(lambda x, b, H: split_heads(x - b, H), name[0]))
+      for name in ("queries", "keys", "values")),
+    *((f"takes {', '.join(order)} for q, k, v",
+       heads(lambda x, b, H, order=order: split_heads(x, H)[["qkv".index(part) for part in order]]))
+      for order in list(permutations("qkv"))[1:]),
     ("takes q, k and v of one head after the other from qkv",
-     qkv(lambda x, b, H: x.reshape(*x.shape[:2], H, 3, -1).transpose(3, 0, 2, 1, 4))),
+     heads(lambda x, b, H: x.reshape(*x.shape[:2], H, 3, -1).transpose(3, 0, 2, 1, 4))),
     ("interleaves the heads",
-     qkv(lambda x, b, H: x.reshape(*x.shape[:2], 3, -1, H).transpose(2, 0, 4, 1, 3))),
+     heads(lambda x, b, H: x.reshape(*x.shape[:2], 3, -1, H).transpose(2, 0, 4, 1, 3))),
     ("reshapes to heads without a transpose",
-     qkv(lambda x, b, H: (heads := split_heads(x, H)).swapaxes(2, 3).reshape(heads.shape))),
+     heads(lambda x, b, H: (right := split_heads(x, H)).swapaxes(2, 3).reshape(right.shape))),
     ("joins the heads without a transpose",
      {"attn.N.heads": lambda at: at.x.reshape(at.x.swapaxes(1, 2).shape).swapaxes(1, 2)}),
     ("joins the heads without a transpose",
      {"attn.N.out": lambda at: linear(at["attn.N.heads"].reshape(at.x.shape), *at.inputs()[1:])}),
-    ("scales the scores by 1 / sqrt(n_embd)", scaled(lambda D, K, right, layer: D**-0.5)),
-    ("scales the scores by 1 / sqrt(n_embd / n_head)", scaled(lambda D, K, right, layer: K**-0.5)),
-    ("scales the scores by 1, not at all", scaled(lambda D, K, right, layer: 1.0)),
+    ("scales the scores by 1 / sqrt(n_embd)", scores(lambda q, k, D, *_: q @ swap(k) / math.sqrt(D))),
+    ("scales the scores by 1 / sqrt(n_embd / n_head)",
+     scores(lambda q, k, D, K, layer: q @ swap(k) / math.sqrt(K))),
+    ("scales the scores by 1, not at all", scores(lambda q, k, *_: q @ swap(k))),
     ("scales the scores by n_head / n_embd, without the square root",
-     scaled(lambda D, K, right, layer: 1 / K)),
+     scores(lambda q, k, D, K, layer: q @ swap(k) / K)),
     ("divides the scores by the layer's number, from 1",
-     scaled(lambda D, K, right, layer: right / (layer + 1))),
+     scores(lambda q, k, D, K, layer: q @ swap(k) / math.sqrt(K) / (layer + 1))),
     ("has no causal mask", pattern(softmax)),
     ("has a mask that is off by one: a token sees the next one", pattern(lambda x: softmax(hide(x, 2)))),
     ("has a mask that is off by one: a token does not see itself", pattern(lambda x: softmax(hide(x, 0)))),
