@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tiedgpt import GPT2, compare
-from tiedgpt.comparison.compare import forward
+from tiedgpt.comparison.compare import distance, forward
 from tiedgpt.comparison.conventions import shape_error
 from tiedgpt.comparison.mistakes import Place, kind_of
 from tiedgpt.errors import one_line, short_repr
@@ -124,38 +124,43 @@ def check_activations(
         raise Wrong("\n".join([*lines, *dict.fromkeys(said)]))
 
 
-def same(a: Array, b: Array, tolerance: float) -> Array:
-    """Where a is b up to rounding, or both are the same inf or nan."""
-    with np.errstate(invalid="ignore"):
-        return (np.abs(a - b) <= tolerance) | (a == b) | (np.isnan(a) & np.isnan(b))
-
-
 def check_numbers(name: str, result: Array, right: Array, mistakes: dict[str, Any]) -> None:
     """Compare an array with the right one; if it differs, with those of known mistakes."""
     tolerance = 1e-5 * np.abs(right).max()
-    far = ~same(result, right, tolerance)
+    far = distance(name, result, right) > tolerance
     if far.any():
         index = np.unravel_index(int(far.argmax()), far.shape)
-        named = (f"yours {says}" for says, wrong in mistakes.items() if same(result, wrong, tolerance).all())
-        says = next(named, NONE)
+        near = (says for says, wrong in mistakes.items() if distance(name, result, wrong).max() <= tolerance)
+        says = next((f"yours {says}" for says in near), NONE)
         raise Wrong(f"{place(name, map(int, index), result[index], right[index])}\n{says}")
 
 
-def gelu(mine: Mine) -> None:
-    def post(at: Place) -> Array:
-        pre = at["mlp.N.pre"][0]
-        return mine.call("gelu", pre.shape, pre)
+def whole(name: str, kinds: list[str], arguments: Callable[[Place], list[Any]], source: str = "") -> Check:
+    """The check of a function whose first argument is an activation and whose result has its shape."""
 
-    check_activations("gelu", read_only_model(), {"mlp.N.post": post})
+    def check(mine: Mine) -> None:
+        def compute(at: Place) -> Array:
+            x, *rest = arguments(at)
+            return mine.call(name, x[0].shape, x[0], *rest)
+
+        check_activations(name, dict.fromkeys(kinds, compute), source)
+
+    return check
 
 
-def norms(mine: Mine) -> None:
-    def norm(at: Place) -> Array:
-        x, *parameters = at.inputs()
-        return mine.call("layer_norm", x[0].shape, x[0], *parameters)
+def weights(at: Place) -> dict[str, Any]:
+    block: dict[str, Any] = at.model.tree["h"][at.layer]
+    return block
 
-    kinds = ("attn.N.in", "mlp.N.in", "final")
-    check_activations("layer_norm", read_only_model(), dict.fromkeys(kinds, norm))
+
+gelu = whole("gelu", ["mlp.N.post"], Place.inputs)
+norms = whole("layer_norm", ["attn.N.in", "mlp.N.in", "final"], lambda at: [*at.inputs(), EPS])
+all_heads = whole(
+    "attention", ["attn.N.out"], lambda at: [at["attn.N.in"], *weights(at)["attn"].values(), H], "attn.N.in"
+)
+the_block = whole(
+    "transformer_block", ["resid_post.N"], lambda at: [at["resid_pre.N"], weights(at), H, EPS], "resid_pre.N"
+)
 
 
 def softmax_and_loss(mine: Mine) -> None:
@@ -195,27 +200,6 @@ def one_head(mine: Mine) -> None:
         return np.stack([mine.call("head", (len(x), K), x, *part) for part in parts])
 
     check_activations("head", model, {"attn.N.heads": heads}, "attn.N.in")
-
-
-def all_heads(mine: Mine) -> None:
-    model = read_only_model()
-
-    def out(at: Place) -> Array:
-        x, attn = at["attn.N.in"][0], model.tree["h"][at.layer]["attn"]
-        return mine.call("attention", x.shape, x, attn["c_attn"], attn["c_proj"], TINY.n_head)
-
-    check_activations("attention", model, {"attn.N.out": out}, "attn.N.in")
-
-
-def the_block(mine: Mine) -> None:
-    model = read_only_model()
-
-    def post(at: Place) -> Array:
-        resid, block = at["resid_pre.N"][0], model.tree["h"][at.layer]
-        rest = block, TINY.n_head, TINY.layer_norm_epsilon
-        return mine.call("transformer_block", resid.shape, resid, *rest)
-
-    check_activations("transformer_block", model, {"resid_post.N": post}, "resid_pre.N")
 
 
 def the_switch(mine: Mine) -> None:

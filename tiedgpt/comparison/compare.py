@@ -25,11 +25,12 @@ from ..model import GPT2, Array
 from ..parameters import Parameters
 from ..run import Tape, activation_shapes
 from .conventions import is_parameter, our_activations, our_name, our_parameters, shape_error
-from .mistakes import HALVES, Edit, Edits, Place, trials_in
+from .mistakes import HALVES, Place, Trial, rounded, trials_in
 
 SLACK = 16.0
 SECONDS = 15.0  # for which mistakes are tried
 Progress = Callable[[int, int], Any]
+Edits = Mapping[str, Callable[[Place], Any]]  # of activations
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,9 @@ def compare(
     comparison = Comparison(model, np.atleast_2d(ids), others)
     rows = comparison.rows({}, {})
     diagnosis, note = comparison.diagnose(progress) if any(row.differs for row in rows) else ([], "")
-    for row in rows if not diagnosis else []:
+    for row in reversed([] if diagnosis else rows):
         if comparison.theirs[row.name].dtype == np.float64 and row.error > row.tolerance / 2**24:
-            note = note or f"{row.name} is float64 and has float32's rounding: something before it is float32"
+            note = f"{row.name} is float64 and has float32's rounding: something before it is float32"
     not_given = len(comparison.names) - len(rows)
     rows += comparison.gradient_rows(gradients, targets) if gradients else []
     if not rows:
@@ -108,10 +109,12 @@ def compare(
 
 
 def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, Any]:
-    """The arrays under their names."""
+    """Their arrays under their names."""
     torch = sys.modules.get("torch")  # imported already if theirs is torch's
     if torch is not None and isinstance(theirs, torch.nn.Module):
-        theirs = partial(record_module, torch, theirs, targets=targets)
+        if targets is not None:
+            raise ArgumentError("of a torch module, gradients are not recorded: give them in a dict")
+        theirs = partial(record_module, torch, theirs)
     if callable(theirs):
         try:
             theirs = theirs(ids.copy())
@@ -128,8 +131,8 @@ def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, 
     return theirs
 
 
-def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) -> dict[str, Any]:
-    """A torch module's activations under its modules' names; with targets, its parameters' gradients."""
+def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
+    """A torch module's activations under its modules' names."""
     taken: dict[str, Any] = {}
 
     def take(name: str, _: Any, args: tuple[Any, ...], rest: Any) -> None:
@@ -139,8 +142,7 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
         for key, value in zip((name, f"{name}:1"), values, strict=False):
             ours = our_name(key)
             # TransformerLens's module `embed` is not ours: it has no positions. Nor is wte the parameter.
-            named = ours and not is_parameter(ours) and key.split(".")[-1] != ours
-            if named and isinstance(value, torch.Tensor):
+            if ours not in ("", key.split(".")[-1]) and not is_parameter(ours) and torch.is_tensor(value):
                 taken[key] = value.clone()
 
     hooks, training = [], module.training
@@ -151,7 +153,7 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
             hooks.append(part.register_forward_pre_hook(partial(take, f"{name}:in"), with_kwargs=True))
             hooks.append(part.register_forward_hook(partial(take, name)))
         module.eval()
-        with torch.set_grad_enabled(targets is not None):
+        with torch.no_grad():
             # nanoGPT computes all logits only if it gets targets.
             module(*[batch] * (1 + ("targets" in signature(module.forward).parameters)))
     finally:
@@ -159,16 +161,8 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
         for hook in hooks:
             hook.remove()
     if not taken:
-        kind = type(module).__name__
-        raise ArgumentError(f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp")
-    if targets is not None:
-        logits = next((x for name, x in taken.items() if our_name(name) == "logits"), None)
-        if logits is None:
-            raise ArgumentError("the torch module has no lm_head: without logits there are no gradients")
-        goal = torch.as_tensor(targets, dtype=torch.long, device=device)
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), goal.flatten())
-        parameters = {name: p for name, p in module.named_parameters() if our_name(name)}
-        taken |= zip(parameters, torch.autograd.grad(loss, parameters.values()), strict=True)
+        expected = "has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp"
+        raise ArgumentError(f"{type(module).__name__} {expected}")
     return taken
 
 
@@ -245,8 +239,8 @@ class Comparison:
             given = {}
             wrong = [row for row in self.rows(given, {}) if row.differs]
         first, theirs = wrong[0], self.theirs[wrong[0].name]
-        for name, half in HALVES.items():
-            if np.array_equal(theirs, half(theirs)) and first.error <= np.abs(theirs).max() / 64:
+        for name, bits in HALVES.items():
+            if np.array_equal(theirs, rounded(theirs, bits)) and first.error <= np.abs(theirs).max() / 64:
                 return [f"{first.name}: yours is rounded to {name}"], "compare in float32"
         nan = np.isnan(theirs)
         where = "everywhere" if nan.all() else f"in {nan.sum()} of {nan.size} places"
@@ -256,30 +250,31 @@ class Comparison:
         start = next((i + 1 for i in reversed(range(end)) if self.names[i] in given), 0)
         window = self.names[start : end + 1]  # what comes before it is given
         trials = trials_in(window, self.names)
-        deadline, late = time.monotonic() + SECONDS, False
-        errors: dict[frozenset[Edit], float] = {}
+        deadline = time.monotonic() + SECONDS
+        errors: dict[Trial, float] = {}
         found: list[tuple[int, int, float, str, str]] = []
         for done, (trial, (stage, sentence)) in enumerate(trials.items()):
-            late = time.monotonic() > deadline
-            if late or (found and min(found)[:2] < (0, stage)):
+            if time.monotonic() > deadline or (found and min(found)[:2] < (0, stage)):
                 break
             if progress:
                 progress(done, len(trials))
             here = frozenset(edit for edit in trial if edit[0] in window)
+            edits = {name: partial(Place.evaluate, code=code) for name, code in trial}
             if here not in errors:
-                x = forward(self.narrow, self.ids, given, dict(trial))[first.name]
+                x = forward(self.narrow, self.ids, given, edits)[first.name]
                 errors[here] = distance(first.name, theirs, x).max()
             if errors[here] >= first.error / 4:  # not much nearer than without the mistake
                 continue
-            left = [row.name for row in self.rows(given, dict(trial)) if row.differs]
+            left = [row.name for row in self.rows(given, edits) if row.differs]
             if first.name not in left:
                 found.append((len(left), stage, errors[here], sentence, left[0] if left else ""))
 
         if not found:
-            tried = (
-                f"none of the {done} trials that {SECONDS:.0f} s sufficed for explains this, of {len(trials)}"
-            )
-            says.append(f"{first.name}: {tried if late else 'this is none of the known mistakes'}")
+            none = "this is none of the known mistakes"
+            if time.monotonic() > deadline:
+                tried = f"{done} trials that {SECONDS:.0f} s sufficed for"
+                none = f"none of the {tried} explains this, of {len(trials)}"
+            says.append(f"{first.name}: {none}")
             blocks = [name for name in window[:-1] if name.startswith("resid_post")]
             names = f"{blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else ", ".join(window[:-1])
             return says, f"to find where it begins, give {names}, too" if names else ""
