@@ -4,8 +4,7 @@ The reference is our model in float64. An activation agrees if its largest dista
 most SLACK times the largest distance of our own float32, or SLACK roundings if that is more. This holds for
 float64 arrays, too, because one np.sqrt(K) makes float64 arrays of float32 ones, with float32's rounding.
 
-To find a mistake, each activation is computed again from the other model's activations before it. So a
-mistake shows where it was made, not in all that follows.
+To find a mistake, each activation is computed again from the other model's activations before it.
 """
 
 import sys
@@ -67,18 +66,18 @@ class Report:
         width = max(len(row.name) for row in self.rows)
         lines = [f"{'':{width}}  largest error  tolerance  first wrong index"]
         for row in self.rows:
-            wrong = f"  {list(row.first_wrong)}" if row.first_wrong is not None else ""
-            lines.append(f"{row.name:{width}}  {row.error:13.1e}  {row.tolerance:9.1e}{wrong}")
+            at = "" if row.first_wrong is None else list(row.first_wrong)
+            lines.append(f"{row.name:{width}}  {row.error:13.1e}  {row.tolerance:9.1e}  {at}".rstrip())
         end = "all agree"
         if first := self.first:
             at = list(first.first_wrong or ())
             end = f"first difference: {first.name}{at} is {first.yours:.9g}, expected {first.expected:.9g}"
         count = f"({len(self.rows)} compared; {self.not_given} activations were not given)"
-        return "\n".join([*lines, "", f"{end} {count}", *self.diagnosis, *filter(None, [self.note])])
+        return "\n".join([*lines, "", f"{end} {count}", *self.diagnosis, self.note]).rstrip()
 
 
 def compare(
-    model: GPT2, theirs: Any, ids: Any, targets: Any = None, progress: Progress | None = None
+    model: GPT2, theirs: Any, ids: Any, targets: Any = None, progress: Progress = lambda done, total: None
 ) -> Report:
     """Compare another GPT-2 with `model` on `ids` [T] or [B, T].
 
@@ -161,8 +160,8 @@ def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
         for hook in hooks:
             hook.remove()
     if not taken:
-        expected = "has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp"
-        raise ArgumentError(f"{type(module).__name__} {expected}")
+        kind = type(module).__name__
+        raise ArgumentError(f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp")
     return taken
 
 
@@ -231,14 +230,12 @@ class Comparison:
         return [row_of(n, gradients[n], wide[n], narrow[n]) for n in reversed(wide) if n in gradients]
 
     @np.errstate(all="ignore")
-    def diagnose(self, progress: Progress | None) -> tuple[list[str], str]:
+    def diagnose(self, progress: Progress) -> tuple[list[str], str]:
         """The mistakes that explain the first difference, and a note on what to do next."""
-        given = self.theirs
-        if not (wrong := [row for row in self.rows(given, {}) if row.differs]):
-            # Each activation agrees with what we compute from theirs before it: small differences have grown.
-            given = {}
-            wrong = [row for row in self.rows(given, {}) if row.differs]
-        first, theirs = wrong[0], self.theirs[wrong[0].name]
+        # If each agrees with what we compute from theirs before it, small differences have grown.
+        given = self.theirs if any(row.differs for row in self.rows(self.theirs, {})) else {}
+        first = next(row for row in self.rows(given, {}) if row.differs)
+        theirs = self.theirs[first.name]
         for name, bits in HALVES.items():
             if np.array_equal(theirs, rounded(theirs, bits)) and first.error <= np.abs(theirs).max() / 64:
                 return [f"{first.name}: yours is rounded to {name}"], "compare in float32"
@@ -256,8 +253,7 @@ class Comparison:
         for done, (trial, (stage, sentence)) in enumerate(trials.items()):
             if time.monotonic() > deadline or (found and min(found)[:2] < (0, stage)):
                 break
-            if progress:
-                progress(done, len(trials))
+            progress(done, len(trials))
             here = frozenset(edit for edit in trial if edit[0] in window)
             edits = {name: partial(Place.evaluate, code=code) for name, code in trial}
             if here not in errors:
@@ -283,9 +279,9 @@ class Comparison:
         right = forward(self.narrow, self.ids, given, {})[first.name]
         numbers = distance(first.name, np.where(nan, right, theirs), right)
         # A mistake that explains nan alone, and no other number, is one of many.
-        sure = not nan.any() or numbers.max() > first.tolerance
-        for n, sentence in enumerate(dict.fromkeys(alike)):
-            how = "or" if n else "" if sure else "perhaps"
-            says.append(sentence.replace(": yours", f": {how} yours" if how else ": yours"))
+        how = "perhaps yours" if nan.any() and numbers.max() <= first.tolerance else "yours"
+        for sentence in dict.fromkeys(alike):
+            says.append(sentence.replace("yours", how, 1))
+            how = "or yours"
         note = f"{next_wrong} differs then, too: correct this first, and compare again" if next_wrong else ""
         return says, note

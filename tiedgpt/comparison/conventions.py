@@ -1,9 +1,9 @@
 """The names that other GPT-2s give to activations and parameters, and the way from their arrays to ours.
 
 N is a layer's number; an array under a name of llm.c has all layers, [L, ...]. A module's name means its
-output (`h.0.mlp`), with `:in` its input (`h.0.mlp:in`), with `:1` its second output. TransformerLens writes
-`.hook_out` and `.hook_in`. Prefixes such as `transformer.` may be there or not. Names after "-", and other
-hooks of TransformerLens, are accepted and not compared.
+output (`h.0.mlp`), with `:in` its input, with `:1` its second output. TransformerLens writes `.hook_out` and
+`.hook_in`. Prefixes such as `transformer.` may be there or not. Names after "-", and other hooks of
+TransformerLens, are accepted and not compared.
 """
 
 import re

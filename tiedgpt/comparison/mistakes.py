@@ -5,6 +5,7 @@ kind of activation that the mistake changes, the code that computes the wrong on
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -82,7 +83,7 @@ class Place:
 
 def kind_of(name: str) -> str:
     """ "attn.3.qkv" -> "attn.N.qkv" """
-    return ".".join("N" if step.isdigit() else step for step in name.split("."))
+    return re.sub(r"\.\d+", ".N", name)
 
 
 def layer_of(name: str) -> str:
@@ -126,7 +127,6 @@ MISTAKES: list[tuple[str, dict[str, str]]] = [
     *((f"is {says}", {POST: f"{name}(x)"}) for name, says in NAMES.items()),
     ("has no activation function", {POST: "x"}),
     ("applies gelu_new twice", {POST: "gelu_new(gelu_new(x))"}),
-    ("applies the exact gelu twice", {POST: "gelu(gelu(x))"}),
     ("is gelu_new without the factor 0.5", {POST: "2 * gelu_new(x)"}),
     ("is gelu_new without the square root of 2 / pi",
      {POST: "0.5 * x * (1 + np.tanh(2 / pi * (x + 0.044715 * x**3)))"}),
@@ -153,9 +153,6 @@ MISTAKES: list[tuple[str, dict[str, str]]] = [
     ("lacks the bias", linears("x @ w")),
     ("has its weight transposed", linears("x @ w.reshape(w.shape[::-1]).T + b")),
     *((f"has weights rounded to {half}", linears(f"x @ rounded(w, {bits}) + b"))
-      for half, bits in HALVES.items()),
-    *((f"rounds keys and values to {half}",
-       {"attn.N.k": f"rounded(right, {bits})", "attn.N.v": f"rounded(right, {bits})"})
       for half, bits in HALVES.items()),
     ("lacks the bias of the queries", {"attn.N.q": "split_heads(x - b, H)[0]"}),
     ("lacks the bias of the keys", {"attn.N.k": "split_heads(x - b, H)[1]"}),
