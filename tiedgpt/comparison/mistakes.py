@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import permutations
 from typing import Any
 
@@ -81,6 +81,7 @@ class Place:
         return wrong
 
 
+@cache
 def kind_of(name: str) -> str:
     """ "attn.3.qkv" -> "attn.N.qkv" """
     return re.sub(r"\.\d+", ".N", name)
