@@ -199,7 +199,9 @@ def test_each_planted_mistake_is_named(name, row):
     report = compare(model, tape, ids)
     assert report.diagnosis[-1] == f"{place}: yours {says}{where}", str(report)
     nan = np.isnan(tape[place])
-    assert report.diagnosis[:-1] == [f"{place}: yours is nan in {nan.sum()} of {nan.size} places"] * int(nan.any())
+    assert report.diagnosis[:-1] == [f"{place}: yours is nan in {nan.sum()} of {nan.size} places"] * int(
+        nan.any()
+    )
 
 
 @pytest.mark.slow
