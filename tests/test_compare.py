@@ -222,7 +222,7 @@ def test_each_planted_mistake_is_named_from_logits_alone(name, row):
 
 
 def test_nan_alone_accuses_nobody():
-    """Logits that are all nan may come from a mask by which the first token sees nothing, or from anything."""
+    """A mask that hides the first token from itself makes all logits nan; so do many other mistakes."""
     model, ids = MODELS["tiny"], some_ids(MODELS["tiny"], T=5)
     nan = np.full((2, 5, 211), np.nan)
     mask = "attn.0.pattern: perhaps yours has a mask that is off by one: a token does not see itself"
