@@ -10,6 +10,7 @@ To find a mistake, each activation is computed again from the other model's acti
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -144,21 +145,17 @@ def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
             if ours not in ("", key.split(".")[-1]) and not is_parameter(ours) and torch.is_tensor(value):
                 taken[key] = value.clone()
 
-    hooks, training = [], module.training
     device = next((parameter.device for parameter in module.parameters()), None)
     batch = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=device)
-    try:
+    with ExitStack() as undo, torch.no_grad():
+        undo.callback(module.train, module.training)
         for name, part in module.named_modules():
-            hooks.append(part.register_forward_pre_hook(partial(take, f"{name}:in"), with_kwargs=True))
-            hooks.append(part.register_forward_hook(partial(take, name)))
+            before = part.register_forward_pre_hook(partial(take, f"{name}:in"), with_kwargs=True)
+            undo.callback(before.remove)
+            undo.callback(part.register_forward_hook(partial(take, name)).remove)
         module.eval()
-        with torch.no_grad():
-            # nanoGPT computes all logits only if it gets targets.
-            module(*[batch] * (1 + ("targets" in signature(module.forward).parameters)))
-    finally:
-        module.train(training)
-        for hook in hooks:
-            hook.remove()
+        # nanoGPT computes all logits only if it gets targets.
+        module(*[batch] * (1 + ("targets" in signature(module.forward).parameters)))
     if not taken:
         kind = type(module).__name__
         raise ArgumentError(f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp")
