@@ -227,7 +227,14 @@ def test_nan_alone_accuses_nobody():
     nan = np.full((2, 5, 211), np.nan)
     mask = "attn.0.pattern: perhaps yours has a mask that is off by one: a token does not see itself"
     everywhere = "logits: yours is nan everywhere"
-    assert compare(model, nan, ids).diagnosis == [everywhere, f"{mask}, in every layer"]
+    report = compare(model, nan, ids)
+    assert report.diagnosis == [everywhere, f"{mask}, in every layer"]
+    assert report.note == "to find where it begins, give resid_post.0 to resid_post.2, too"
+    none = "logits: this is none of the known mistakes"
+    assert compare(model, np.full_like(nan, np.inf), ids).diagnosis == [
+        "logits: yours is inf everywhere",
+        none,
+    ]
     unknown = "mlp.1.pre: this is none of the known mistakes"
     tape = tape_of(model, ids)
     tape["mlp.1.pre"][1, 3, 5] = np.nan

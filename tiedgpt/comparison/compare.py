@@ -232,13 +232,15 @@ class Comparison:
         # If each agrees with what we compute from theirs before it, small differences have grown.
         given = self.theirs if any(row.differs for row in self.rows(self.theirs, {})) else {}
         first = next(row for row in self.rows(given, {}) if row.differs)
-        theirs = self.theirs[first.name]
+        theirs, right = self.theirs[first.name], forward(self.narrow, self.ids, given, {})[first.name]
+        far = distance(first.name, theirs, right)
+        bad = np.isinf(far)
+        where = "everywhere" if bad.all() else f"in {bad.sum()} of {bad.size} places"
+        kind = "nan" if np.isnan(theirs[bad]).any() else "inf"
+        says = [f"{first.name}: yours is {kind} {where}"] if bad.any() else []
         for name, bits in HALVES.items():
-            if np.array_equal(theirs, rounded(theirs, bits)) and first.error <= np.abs(theirs).max() / 64:
+            if np.array_equal(theirs, rounded(theirs, bits)) and far.max() <= np.abs(right).max() / 64:
                 return [f"{first.name}: yours is rounded to {name}"], "compare in float32"
-        nan = np.isnan(theirs)
-        where = "everywhere" if nan.all() else f"in {nan.sum()} of {nan.size} places"
-        says = [f"{first.name}: yours is nan {where}"] if nan.any() else []
 
         end = self.names.index(first.name)
         start = next((i + 1 for i in reversed(range(end)) if self.names[i] in given), 0)
@@ -262,23 +264,23 @@ class Comparison:
             if first.name not in left:
                 found.append((len(left), stage, errors[here], sentence, left[0] if left else ""))
 
+        blocks = [name for name in window[:-1] if name.startswith("resid_post")]
+        names = f"{blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else ", ".join(window[:-1])
+        to_give = f"to find where it begins, give {names}, too" if names else ""
         if not found:
             none = "this is none of the known mistakes"
             if time.monotonic() > deadline:
                 tried = f"{done} trials that {SECONDS:.0f} s sufficed for"
                 none = f"none of the {tried} explains this, of {len(trials)}"
-            says.append(f"{first.name}: {none}")
-            blocks = [name for name in window[:-1] if name.startswith("resid_post")]
-            names = f"{blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else ", ".join(window[:-1])
-            return says, f"to find where it begins, give {names}, too" if names else ""
+            return [*says, f"{first.name}: {none}"], to_give
         fewest, stage, nearest, _, next_wrong = min(found)
         alike = [trial[3] for trial in found if trial[:2] == (fewest, stage) and trial[2] <= 2 * nearest]
-        right = forward(self.narrow, self.ids, given, {})[first.name]
-        numbers = distance(first.name, np.where(nan, right, theirs), right)
-        # A mistake that explains nan alone, and no other number, is one of many.
-        how = "perhaps yours" if nan.any() and numbers.max() <= first.tolerance else "yours"
+        # A mistake that explains nan alone, and no number, is one of many.
+        unsure = bool(says) and far[~bad].max(initial=0) <= first.tolerance
+        how = "perhaps yours" if unsure else "yours"
         for sentence in dict.fromkeys(alike):
             says.append(sentence.replace("yours", how, 1))
             how = "or yours"
-        note = f"{next_wrong} differs then, too: correct this first, and compare again" if next_wrong else ""
-        return says, note
+        if next_wrong:
+            return says, f"{next_wrong} differs then, too: correct this first, and compare again"
+        return says, to_give if unsure else ""
