@@ -27,6 +27,7 @@ SOURCE = Path(__file__).with_name("other_gpt2.py").read_text(encoding="utf-8")
 MODELS = {
     "tiny": random_model(),
     "tiny untied": random_model(TINY.with_head("untied")),
+    "two layers": random_model(replace(TINY, n_layer=2)),
     "shakespeare": tiedgpt.load_model("shakespeare-tied"),
 }
 SLOW = pytest.mark.slow
@@ -223,13 +224,13 @@ def test_each_planted_mistake_is_named_from_logits_alone(name, row):
 
 def test_nan_alone_accuses_nobody():
     """A mask that hides the first token from itself makes all logits nan; so do many other mistakes."""
-    model, ids = MODELS["tiny"], some_ids(MODELS["tiny"], T=5)
+    model, ids = MODELS["two layers"], some_ids(MODELS["tiny"], T=5)
     nan = np.full((2, 5, 211), np.nan)
     mask = "attn.0.pattern: perhaps yours has a mask that is off by one: a token does not see itself"
     everywhere = "logits: yours is nan everywhere"
     report = compare(model, nan, ids)
     assert report.diagnosis == [everywhere, f"{mask}, in every layer"]
-    assert report.note == "to find where it begins, give resid_post.0 to resid_post.2, too"
+    assert report.note == "to find where it begins, give resid_post.0 to resid_post.1, too"
     none = "logits: this is none of the known mistakes"
     assert compare(model, np.full_like(nan, np.inf), ids).diagnosis == [
         "logits: yours is inf everywhere",
@@ -448,7 +449,7 @@ def test_no_parameter_of_the_random_model_is_neutral():
 @pytest.mark.parametrize("says", ["is relu", "lacks the residual connection", "has no causal mask"])
 def test_a_mistake_is_found_from_a_few_activations(says):
     """The mistake is named where it was made, even if only what follows was recorded."""
-    model = random_model(replace(TINY, n_layer=2))
+    model = MODELS["two layers"]
     ids = some_ids(model, B=1, T=9)
     tape = planted(model, ids, says)
     missing = ("attn.N.pattern", "mlp.N.post", "resid_mid.N")
@@ -479,12 +480,12 @@ def test_mistakes_that_cannot_be_told_apart_are_both_named():
 
 
 def test_the_time_is_bounded_and_the_note_says_what_to_give_next(monkeypatch):
-    model = random_model()
-    ids = some_ids(model)
+    model = MODELS["two layers"]
+    ids = some_ids(model, B=1, T=9)
     tape = tape_of(model, ids)
     tape = {name: x + np.float32(0.1) * x * x if name != "embed" else x for name, x in tape.items()}
     for names, note in (
-        (["logits"], "to find where it begins, give resid_post.0 to resid_post.2, too"),
+        (["logits"], "to find where it begins, give resid_post.0 to resid_post.1, too"),
         (["resid_post.0", "resid_post.1"], "to find where it begins, give embed, resid_pre.0, attn.0.in, "),
         (["embed", "attn.0.heads"],
          "to find where it begins, give resid_pre.0, attn.0.in, attn.0.qkv, attn.0.q, "),
@@ -493,10 +494,8 @@ def test_the_time_is_bounded_and_the_note_says_what_to_give_next(monkeypatch):
         assert report.diagnosis[0].endswith(": this is none of the known mistakes")
         assert report.note.startswith(note)
     monkeypatch.setattr(sys.modules[compare.__module__], "SECONDS", 0.0)
-    report = compare(model, {"logits": tape["logits"]}, ids)
-    assert re.fullmatch(
-        r"logits: none of the 0 trials that 0 s sufficed for explains this, of \d+", report.diagnosis[0]
-    )
+    [sentence] = compare(model, {"logits": tape["logits"]}, ids).diagnosis
+    assert re.fullmatch(r"logits: none of the 0 trials that 0 s sufficed for explains this, of \d+", sentence)
 
 
 @pytest.mark.parametrize("name", ["tiny", pytest.param("shakespeare", marks=SLOW)])
@@ -687,7 +686,8 @@ def test_a_row_agrees_up_to_sixteen_roundings():
 
 
 def test_a_function_cannot_change_our_ids():
-    model, ids = random_model(), some_ids(MODELS["tiny"])
+    model = MODELS["two layers"]
+    ids = some_ids(model, B=1, T=5)
 
     def zeros(theirs):
         theirs *= 0
