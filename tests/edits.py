@@ -50,22 +50,11 @@ RAW = [
 
 HOSTILE = [  # arguments of a command line
     *("", " ", "a\nb", "\x1b[31mred", "\x9b2J", "\0", "a\0b", "\ud800", "\udcff", "\u202eabc", "é" * 300),
-    *(
-        "-",
-        "--",
-        "-1",
-        "--head",
-        "--model=x",
-        "-n",
-        "--no-such",
-        "=",
-        "@file",
-        "%s %d %(prog)s {0}",
-        "x" * 100_000,
-    ),
+    *("-", "--", "-1", "--head", "--model=x", "-n", "--no-such", "=", "@file", "%s %d %(prog)s {0}"),
     *("nan", "inf", "-inf", "1e999", "1e-400", "9" * 5000, "0x10", "1_0", "٣", " 1 ", "1.5", "-0", "true"),
     *(".", "..", "/", "~", "~root", "/dev/null", "/dev/full", "/proc/self/mem", "a/b/c/d", "../../etc"),
     *("x" * 300, "/".join("abc" * 500), "owner/" + "n" * 5000, "gpt2", "gpt3", "owner/name", "a.safetensors"),
+    "x" * 100_000,
 ]
 
 
@@ -132,11 +121,8 @@ def _nudged(rng: random.Random, value: Any) -> Any:
             return rng.choice((value + 1, value - 1, value * 2, -value, float(value), str(value), [value]))
         case str() if not isinstance(value, Raw):
             at = rng.randrange(len(value) + 1)
-            return (
-                value[:at]
-                + rng.choice(("", " ", "\0", "\n", "x", "\ud800", "é", "Ġ"))
-                + value[at + rng.randrange(2) :]
-            )
+            new = rng.choice(("", " ", "\0", "\n", "x", "\ud800", "é", "Ġ"))
+            return value[:at] + new + value[at + rng.randrange(2) :]
         case _:
             return [value]
 

@@ -17,16 +17,7 @@ import pytest
 
 from tiedgpt.errors import ArgumentError
 
-pytest.importorskip("lm_eval", reason="lm_eval is not installed: the extra `eval`")
-pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
-pytest.importorskip("transformers", reason="transformers is not installed: the extra `parity`")
-pytestmark = pytest.mark.filterwarnings("ignore")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import lm_eval.models.huggingface
-
-    from tiedgpt.lm_eval import TiedGPT
-
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "weights" / "sonnets.txt").read_text(encoding="utf-8")
 LONG = TEXT[:1500]  # many more tokens than the context of 128
@@ -48,9 +39,17 @@ metric_list:
 @pytest.fixture(scope="module", params=["tied", "untied"])
 def models(request):
     """The same checkpoint in tiedgpt and in transformers."""
+    pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    pytest.importorskip("transformers", reason="transformers is not installed: the extra `parity`")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("lm_eval", reason="lm_eval is not installed: the extra `eval`")
+        from lm_eval.models.huggingface import HFLM
+
+        from tiedgpt.lm_eval import TiedGPT
     path = str(ROOT / "weights" / f"shakespeare-{request.param}")
     logging.disable(logging.WARNING)
-    hf = lm_eval.models.huggingface.HFLM(path, device="cpu", batch_size=1, dtype="float32")
+    hf = HFLM(path, device="cpu", batch_size=1, dtype="float32")
     yield TiedGPT(path, head=request.param), hf
     logging.disable(logging.NOTSET)
 
@@ -109,11 +108,10 @@ def test_a_setting_that_cannot_be(models):
     with pytest.raises(ArgumentError, match="max_gen_toks is 128; it must be less than the context of 128"):
         both(models[:1], "generate_until", ("ROMEO:", {"until": [], "max_gen_toks": 128}))
     with pytest.raises(TypeError, match="pretrianed"):
-        TiedGPT.create_from_arg_string("pretrianed=gpt2")
+        type(models[0]).create_from_arg_string("pretrianed=gpt2")
 
 
-@pytest.mark.slow
-def test_the_command(tmp_path):
+def test_the_command(models, tmp_path):
     """`python -m tiedgpt.lm_eval` and `lm_eval --model hf` give the same result on a task of our own."""
     lines = TEXT.splitlines()
     with (tmp_path / "sonnets.jsonl").open("w", encoding="utf-8") as file:

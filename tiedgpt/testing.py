@@ -50,8 +50,7 @@ def random_model(config: Config = TINY, seed: int = 0) -> GPT2:
 def assert_same_gpt2(theirs: Any, model: GPT2 | None = None, ids: Any = None, targets: Any = None) -> None:
     """Raise AssertionError with the report of `compare`, unless theirs is the same GPT-2 as `model`.
 
-    model: random_model() if None. ids: two random sequences if None, as long as the context, at most 64. With
-    targets, gradients are compared, too.
+    model: random_model() if None. ids: two random sequences if None, as long as the context, at most 64.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     model = random_model() if model is None else model
@@ -59,8 +58,7 @@ def assert_same_gpt2(theirs: Any, model: GPT2 | None = None, ids: Any = None, ta
         shape = (2, min(model.config.n_ctx, 64))
         ids = np.random.default_rng(0).integers(model.config.vocab_size, size=shape)
     report = compare(model, theirs, ids, targets)
-    if report.first:
-        raise AssertionError(f"not the same GPT-2\n\n{report}")
+    assert report.first is None, f"not the same GPT-2\n\n{report}"
 
 
 with suppress(ImportError):

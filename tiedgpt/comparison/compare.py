@@ -4,14 +4,13 @@ The reference is our model in float64. An activation agrees if its largest dista
 most SLACK times the largest distance of our own float32, or SLACK roundings if that is more. This holds for
 float64 arrays, too, because one np.sqrt(K) makes float64 arrays of float32 ones, with float32's rounding.
 
-To find a mistake, each activation is computed again from the other model's activations before it. So a
-mistake shows where it was made, not in all that follows.
+To find a mistake, each activation is computed again from the other model's activations before it.
 """
 
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -26,11 +25,12 @@ from ..model import GPT2, Array
 from ..parameters import Parameters
 from ..run import Tape, activation_shapes
 from .conventions import is_parameter, our_activations, our_name, our_parameters, shape_error
-from .mistakes import HALVES, Edit, Edits, Place, trials_in
+from .mistakes import HALVES, Place, Trial, rounded, trials_in
 
 SLACK = 16.0
 SECONDS = 15.0  # for which mistakes are tried
 Progress = Callable[[int, int], Any]
+Edits = Mapping[str, Callable[[Place], Any]]  # of activations
 
 
 @dataclass(frozen=True)
@@ -44,46 +44,48 @@ class Row:
     yours: float | None = None  # there
     expected: float | None = None
 
+    @property
+    def differs(self) -> bool:
+        return self.first_wrong is not None
+
 
 @dataclass(frozen=True)
 class Report:
     """What `compare` found. `str(report)` is a table in the order of the forward pass, then the diagnosis."""
 
     rows: list[Row]
-    diagnosis: list[
-        str
-    ]  # the mistake that explains the first difference; several if they cannot be told apart
+    diagnosis: list[str]  # what explains the first difference; several if they cannot be told apart
     note: str  # what to do next, or ""
     not_given: int  # activations of the model that were not compared
 
     @property
     def first(self) -> Row | None:
         """The first row that differs; None if the two are the same GPT-2."""
-        return next((row for row in self.rows if row.first_wrong is not None), None)
+        return next((row for row in self.rows if row.differs), None)
 
     def __str__(self) -> str:
         width = max(len(row.name) for row in self.rows)
         lines = [f"{'':{width}}  largest error  tolerance  first wrong index"]
         for row in self.rows:
-            wrong = f"  {list(row.first_wrong)}" if row.first_wrong is not None else ""
-            lines.append(f"{row.name:{width}}  {row.error:13.1e}  {row.tolerance:9.1e}{wrong}")
+            at = "" if row.first_wrong is None else list(row.first_wrong)
+            lines.append(f"{row.name:{width}}  {row.error:13.1e}  {row.tolerance:9.1e}  {at}".rstrip())
         end = "all agree"
         if first := self.first:
             at = list(first.first_wrong or ())
             end = f"first difference: {first.name}{at} is {first.yours:.9g}, expected {first.expected:.9g}"
         count = f"({len(self.rows)} compared; {self.not_given} activations were not given)"
-        return "\n".join([*lines, "", f"{end} {count}", *self.diagnosis, *filter(None, [self.note])])
+        return "\n".join([*lines, "", f"{end} {count}", *self.diagnosis, self.note]).rstrip()
 
 
 def compare(
-    model: GPT2, theirs: Any, ids: Any, targets: Any = None, progress: Progress | None = None
+    model: GPT2, theirs: Any, ids: Any, targets: Any = None, progress: Progress = lambda done, total: None
 ) -> Report:
     """Compare another GPT-2 with `model` on `ids` [T] or [B, T].
 
     theirs: a dict of arrays (NumPy's or torch's) under any names of conventions.py; or a function from ids to
     such a dict, or to logits; or a torch module: transformers', nanoGPT's or TransformerLens's GPT-2, whose
-    activations are recorded by hooks, without dropout. With `targets`, of the shape of ids, the gradients of
-    the mean loss are compared, too; a dict has them under names of parameters. `progress` is called before
+    activations are recorded by hooks, without dropout. With `targets`, of the shape of ids, gradients of the
+    mean loss are compared, too: arrays of the dict under names of parameters. `progress` is called before
     each trial of a mistake, with the number of those before it and of all. Raises ArgumentError.
     """
     ids = check_ids(ids, model.config)
@@ -95,14 +97,10 @@ def compare(
     others = {name: x for name, x in values.items() if not is_parameter(our_name(name))}
     comparison = Comparison(model, np.atleast_2d(ids), others)
     rows = comparison.rows({}, {})
-    diagnosis: list[str] = []
-    note = ""
-    if any(row.first_wrong is not None for row in rows):
-        diagnosis, note = comparison.diagnose(progress)
-    else:
-        wide = (row.name for row in rows if row.error > row.tolerance / 2**24)
-        if name := next((name for name in wide if comparison.theirs[name].dtype == np.float64), ""):
-            note = f"{name} is float64 and has float32's rounding: something before it is float32"
+    diagnosis, note = comparison.diagnose(progress) if any(row.differs for row in rows) else ([], "")
+    for row in reversed([] if diagnosis else rows):
+        if comparison.theirs[row.name].dtype == np.float64 and row.error > row.tolerance / 2**24:
+            note = f"{row.name} is float64 and has float32's rounding: something before it is float32"
     not_given = len(comparison.names) - len(rows)
     rows += comparison.gradient_rows(gradients, targets) if gradients else []
     if not rows:
@@ -111,10 +109,12 @@ def compare(
 
 
 def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, Any]:
-    """The arrays under their names."""
+    """Their arrays under their names."""
     torch = sys.modules.get("torch")  # imported already if theirs is torch's
     if torch is not None and isinstance(theirs, torch.nn.Module):
-        theirs = partial(record_module, torch, theirs, targets=targets)
+        if targets is not None:
+            raise ArgumentError("of a torch module, gradients are not recorded: give them in a dict")
+        theirs = partial(record_module, torch, theirs)
     if callable(theirs):
         try:
             theirs = theirs(ids.copy())
@@ -131,8 +131,8 @@ def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, 
     return theirs
 
 
-def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) -> dict[str, Any]:
-    """A torch module's activations under its modules' names; with targets, its parameters' gradients."""
+def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
+    """A torch module's activations under its modules' names."""
     taken: dict[str, Any] = {}
 
     def take(name: str, _: Any, args: tuple[Any, ...], rest: Any) -> None:
@@ -141,46 +141,29 @@ def record_module(torch: Any, module: Any, ids: Array, targets: Array | None) ->
         values = values if isinstance(values, tuple | list) else [values]
         for key, value in zip((name, f"{name}:1"), values, strict=False):
             ours = our_name(key)
-            # What ln_2 reads is resid_mid only if the block is right; if it is not, no hook sees resid_mid.
             # TransformerLens's module `embed` is not ours: it has no positions. Nor is wte the parameter.
-            named = ours and not is_parameter(ours) and key.split(".")[-1] not in (ours, "ln_2:in")
-            if named and isinstance(value, torch.Tensor):
+            if ours not in ("", key.split(".")[-1]) and not is_parameter(ours) and torch.is_tensor(value):
                 taken[key] = value.clone()
 
-    hooks, training, kind = [], module.training, type(module).__name__
     device = next((parameter.device for parameter in module.parameters()), None)
     batch = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=device)
-    try:
+    with ExitStack() as undo, torch.no_grad():
+        undo.callback(module.train, module.training)
         for name, part in module.named_modules():
-            hooks.append(part.register_forward_pre_hook(partial(take, f"{name}:in"), with_kwargs=True))
-            hooks.append(part.register_forward_hook(partial(take, name)))
+            before = part.register_forward_pre_hook(partial(take, f"{name}:in"), with_kwargs=True)
+            undo.callback(before.remove)
+            undo.callback(part.register_forward_hook(partial(take, name)).remove)
         module.eval()
-        with torch.set_grad_enabled(targets is not None):
-            # nanoGPT computes all logits only if it gets targets.
-            module(*[batch] * (1 + ("targets" in signature(module.forward).parameters)))
-    finally:
-        module.train(training)
-        for hook in hooks:
-            hook.remove()
+        # nanoGPT computes all logits only if it gets targets.
+        module(*[batch] * (1 + ("targets" in signature(module.forward).parameters)))
     if not taken:
+        kind = type(module).__name__
         raise ArgumentError(f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp")
-    if targets is None:
-        return taken
-    logits = next((x for name, x in taken.items() if our_name(name) == "logits"), None)
-    if logits is None:
-        raise ArgumentError(f"{kind} has no lm_head: without logits there are no gradients")
-    goal = torch.as_tensor(targets, dtype=torch.long, device=device)
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), goal.flatten())
-    parameters = {n: p for n, p in module.named_parameters() if our_name(n) and p.requires_grad}
-    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    return taken | {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
+    return taken
 
 
-class _Reached(Exception):
-    """The activation that is wanted was computed."""
-
-
-def forward(model: GPT2, ids: Array, given: Tape, edits: Edits, stop: str = "") -> Tape:
+@np.errstate(all="ignore")
+def forward(model: GPT2, ids: Array, given: Tape, edits: Edits) -> Tape:
     """Each activation as the model computes it, with edits, from the `given` activations before it."""
     computed: Tape = {}
     tape: Tape = {}
@@ -189,20 +172,17 @@ def forward(model: GPT2, ids: Array, given: Tape, edits: Edits, stop: str = "") 
         if name in edits:
             x = edits[name](Place(name, x, model, ids, tape))
         computed[name] = np.asarray(x, model.dtype)
-        if name == stop:
-            raise _Reached
         return given.get(name, x)
 
-    with np.errstate(all="ignore"), suppress(_Reached):
-        model(ids, tape=tape, edit={name: partial(replace, name) for name in activation_shapes(model.config)})
-        replace("logits", tape["logits"])
+    model(ids, tape=tape, edit={name: partial(replace, name) for name in activation_shapes(model.config)})
+    replace("logits", tape["logits"])
     return computed
 
 
+@np.errstate(invalid="ignore")
 def distance(name: str, a: Array, b: Array) -> Array:
     """|a - b| in float64; 0 where both are the same inf or nan, inf where one of them is nan."""
-    with np.errstate(invalid="ignore"):
-        far = np.abs(np.subtract(a, b, dtype=np.float64))
+    far = np.abs(np.subtract(a, b, dtype=np.float64))
     far[(a == b) | (np.isnan(a) & np.isnan(b))] = 0
     far[np.isnan(far)] = np.inf
     return np.tril(far) if name.endswith(".scores") else far  # those of later tokens may be masked
@@ -237,9 +217,6 @@ class Comparison:
         narrow, wide = (forward(model, self.ids, given, edits) for model in (self.narrow, self.wide))
         return [row_of(name, theirs, wide[name], narrow[name]) for name, theirs in self.theirs.items()]
 
-    def wrong(self, given: Tape, edits: Edits) -> list[Row]:
-        return [row for row in self.rows(given, edits) if row.first_wrong is not None]
-
     def gradient_rows(self, gradients: Parameters, targets: Any) -> list[Row]:
         wide, narrow = (loss_and_gradients(m, self.ids, targets)[1] for m in (self.wide, self.narrow))
         for name, array in gradients.items():
@@ -249,58 +226,61 @@ class Comparison:
                 raise shape_error(f"the gradient of {name}", array.shape, wide[name].shape)
         return [row_of(n, gradients[n], wide[n], narrow[n]) for n in reversed(wide) if n in gradients]
 
-    def diagnose(self, progress: Progress | None) -> tuple[list[str], str]:
+    @np.errstate(all="ignore")
+    def diagnose(self, progress: Progress) -> tuple[list[str], str]:
         """The mistakes that explain the first difference, and a note on what to do next."""
-        given = self.theirs
-        if not (wrong := self.wrong(given, {})):
-            # Each activation agrees with what we compute from theirs before it: small differences have grown.
-            given = {}
-            wrong = self.wrong(given, {})
-        first, theirs = wrong[0], self.theirs[wrong[0].name]
-        for name, half in HALVES.items():
-            if np.array_equal(theirs, half(theirs)) and first.error <= np.abs(theirs).max() / 64:
+        # If each agrees with what we compute from theirs before it, small differences have grown.
+        given = self.theirs if any(row.differs for row in self.rows(self.theirs, {})) else {}
+        first = next(row for row in self.rows(given, {}) if row.differs)
+        theirs, right = self.theirs[first.name], forward(self.narrow, self.ids, given, {})[first.name]
+        far = distance(first.name, theirs, right)
+        bad = np.isinf(far)
+        where = "everywhere" if bad.all() else f"in {bad.sum()} of {bad.size} places"
+        kind = "nan" if np.isnan(theirs[bad]).any() else "inf"
+        says = [f"{first.name}: yours is {kind} {where}"] if bad.any() else []
+        for name, bits in HALVES.items():
+            if np.array_equal(theirs, rounded(theirs, bits)) and far.max() <= np.abs(right).max() / 64:
                 return [f"{first.name}: yours is rounded to {name}"], "compare in float32"
 
         end = self.names.index(first.name)
         start = next((i + 1 for i in reversed(range(end)) if self.names[i] in given), 0)
         window = self.names[start : end + 1]  # what comes before it is given
         trials = trials_in(window, self.names)
-        deadline, late = time.monotonic() + SECONDS, False
-        errors: dict[frozenset[Edit], float] = {}
+        deadline = time.monotonic() + SECONDS
+        errors: dict[Trial, float] = {}
         found: list[tuple[int, int, float, str, str]] = []
         for done, (trial, (stage, sentence)) in enumerate(trials.items()):
-            if any(not left and before < stage for left, before, *_ in found):
+            if time.monotonic() > deadline or (found and min(found)[:2] < (0, stage)):
                 break
-            if late := time.monotonic() > deadline:
-                break
-            if progress:
-                progress(done, len(trials))
+            progress(done, len(trials))
             here = frozenset(edit for edit in trial if edit[0] in window)
-            edits = dict(trial)
+            edits = {name: partial(Place.evaluate, code=code) for name, code in trial}
             if here not in errors:
-                x = forward(self.narrow, self.ids, given, edits, stop=first.name)[first.name]
+                x = forward(self.narrow, self.ids, given, edits)[first.name]
                 errors[here] = distance(first.name, theirs, x).max()
-            if errors[here] > first.error / 4:  # not much nearer than without the mistake
+            if errors[here] >= first.error / 4:  # not much nearer than without the mistake
                 continue
-            left = self.wrong(given, edits)
-            if first.name not in [row.name for row in left]:
-                found.append((len(left), stage, errors[here], sentence, left[0].name if left else ""))
+            left = [row.name for row in self.rows(given, edits) if row.differs]
+            if first.name not in left:
+                found.append((len(left), stage, errors[here], sentence, left[0] if left else ""))
 
+        blocks = [name for name in window[:-1] if name.startswith("resid_post")]
+        names = f"{blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else ", ".join(window[:-1])
+        to_give = f"to find where it begins, give {names}, too" if names else ""
         if not found:
-            says = "this is none of the known mistakes"
-            if late:
+            none = "this is none of the known mistakes"
+            if time.monotonic() > deadline:
                 tried = f"{done} trials that {SECONDS:.0f} s sufficed for"
-                says = f"none of the {tried} explains this, of {len(trials)}"
-            return [f"{first.name}: {says}"], next_to_give(window[:-1])
+                none = f"none of the {tried} explains this, of {len(trials)}"
+            return [*says, f"{first.name}: {none}"], to_give
         fewest, stage, nearest, _, next_wrong = min(found)
         alike = [trial[3] for trial in found if trial[:2] == (fewest, stage) and trial[2] <= 2 * nearest]
-        sentence, *others = dict.fromkeys(alike)
-        note = f"{next_wrong} differs then, too: correct this first, and compare again" if next_wrong else ""
-        return [sentence, *(other.replace(": yours", ": or yours") for other in others)], note
-
-
-def next_to_give(missing: list[str]) -> str:
-    """The note that says which of the activations that are missing would tell where a mistake is."""
-    ends = [name for name in missing if name.startswith("resid_post")]
-    names = f"{ends[0]} to {ends[-1]}" if len(ends) > 1 else ", ".join(missing)
-    return f"to find where it begins, give {names}, too" if missing else ""
+        # A mistake that explains nan alone, and no number, is one of many.
+        unsure = bool(says) and far[~bad].max(initial=0) <= first.tolerance
+        how = "perhaps yours" if unsure else "yours"
+        for sentence in dict.fromkeys(alike):
+            says.append(sentence.replace("yours", how, 1))
+            how = "or yours"
+        if next_wrong:
+            return says, f"{next_wrong} differs then, too: correct this first, and compare again"
+        return says, to_give if unsure else ""

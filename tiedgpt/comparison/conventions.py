@@ -1,9 +1,9 @@
 """The names that other GPT-2s give to activations and parameters, and the way from their arrays to ours.
 
 N is a layer's number; an array under a name of llm.c has all layers, [L, ...]. A module's name means its
-output (`h.0.mlp`), with `:in` its input (`h.0.ln_2:in`), with `:1` its second output. TransformerLens writes
-`.hook_out` and `.hook_in`. Prefixes such as `transformer.` may be there or not. Names after "-", and other
-hooks of TransformerLens, are accepted and not compared.
+output (`h.0.mlp`), with `:in` its input, with `:1` its second output. TransformerLens writes `.hook_out` and
+`.hook_in`. Prefixes such as `transformer.` may be there or not. Names after "-", and other hooks of
+TransformerLens, are accepted and not compared.
 """
 
 import re
@@ -35,7 +35,7 @@ attn.N.scores
 attn.N.pattern  h.N.attn.attn_dropout:in h.N.attn:1  blocks.N.attn.hook_pattern  att
 attn.N.heads    h.N.attn.c_proj:in  blocks.N.attn.hook_z blocks.N.attn.o:in  atty
 attn.N.out      h.N.attn.c_proj h.N.attn  blocks.N.attn blocks.N.hook_attn_out  attproj
-resid_mid.N     h.N.ln_2:in  blocks.N.hook_resid_mid  residual2
+resid_mid.N     blocks.N.hook_resid_mid  residual2
 mlp.N.in        h.N.ln_2 h.N.mlp:in h.N.mlp.c_fc:in  blocks.N.ln2  ln2
 mlp.N.pre       h.N.mlp.c_fc  blocks.N.mlp.c_fc blocks.N.mlp.in blocks.N.mlp.hook_pre  fch
 mlp.N.post      h.N.mlp.act h.N.mlp.gelu h.N.mlp.c_proj:in  fch_gelu
@@ -51,7 +51,6 @@ logits          lm_head  unembed
 LLM_C = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb"
 # TransformerLens's embed.hook_out is not our `embed`: it has no positions.
 PREFIX = re.compile(r"^((transformer|module|_orig_mod)\.)+|_original_component\.|(?<!\bembed)\.hook_out$")
-
 
 ALIASES = {name: row.split()[0] for row in NAMES.strip().splitlines() for name in row.split()}
 PARAMETERS = [name.replace("h.0", "h.N") for name in parameter_shapes(Config(n_layer=1, tied=False))]
@@ -74,14 +73,6 @@ def our_name(name: Any) -> str:
 
 def is_parameter(ours: str) -> bool:
     return ours.endswith((".weight", ".bias"))
-
-
-def unknown(name: Any, what: str) -> ArgumentError:
-    """The error for a name that is not in the table. It lists the nearest names."""
-    layer = (re.findall(r"\d+", str(name)) or ["N"])[0]
-    known = [alias.replace(".N", f".{layer}") for alias in ALIASES]
-    near = get_close_matches(PREFIX.sub("", str(name)), known, n=3, cutoff=0)
-    return ArgumentError(f"{short_repr(name)} is no {what} of a GPT-2; the nearest are {', '.join(near)}")
 
 
 def as_floats(value: Any, name: str) -> Array:
@@ -114,7 +105,10 @@ def renamed(values: Mapping[Any, Any], what: str) -> Iterator[tuple[str, Any, Ar
     for name, value in values.items():
         ours = our_name(name)
         if not ours and ".hook_" not in f".{name}":  # TransformerLens has many more hooks
-            raise unknown(name, what)
+            layer = (re.findall(r"\d+", str(name)) or ["N"])[0]
+            known = [alias.replace(".N", f".{layer}") for alias in ALIASES]
+            near = ", ".join(get_close_matches(PREFIX.sub("", str(name)), known, n=3, cutoff=0))
+            raise ArgumentError(f"{short_repr(name)} is no {what} of a GPT-2; the nearest are {near}")
         if ours.strip("-"):
             array = as_floats(value, short_repr(name))
             layers: Iterable[Any] = enumerate(np.atleast_1d(array)) if ".N" in ours else [("", array)]
@@ -170,8 +164,6 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
     if tied := np.array_equal(arrays.get("lm_head.weight", arrays["wte.weight"]), arrays["wte.weight"]):
         arrays.pop("lm_head.weight", None)
     config = Config(V, len(arrays["wpe.weight"]), D, L, n_head, F, tied=tied, **fields)
-    if not any(name.endswith("bias") for name in arrays):
-        shapes = parameter_shapes(config).items()
-        arrays |= {name: np.zeros(shape, np.float32) for name, shape in shapes if name.endswith("bias")}
-    parameters = {name: np.asarray(array, dtype, order="C") for name, array in arrays.items()}
-    return GPT2(config, parameters)
+    biases = {name: np.zeros(shape) for name, shape in parameter_shapes(config).items() if "bias" in name}
+    arrays = arrays if any(name in biases for name in arrays) else arrays | biases
+    return GPT2(config, {name: np.asarray(x, dtype, order="C") for name, x in arrays.items()})
