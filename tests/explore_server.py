@@ -5,7 +5,17 @@ import json
 import threading
 from contextlib import closing, contextmanager
 
+from conftest import CONFIG, random_model
+
+from tiedgpt import Tokenizer
 from tiedgpt.explore.server import Server
+from tiedgpt.explore.views import Views
+
+
+def views_of(*models, names="ab", text=None, kind=Views):
+    """The views of random models whose tokens are bytes."""
+    models = models or (random_model(CONFIG),)
+    return kind([*zip(names, models, strict=False)], Tokenizer([]), text)
 
 
 @contextmanager
@@ -41,10 +51,14 @@ def request(server, method, path, body=None, **changes):
             return response.status, response.read(), response
 
 
+def lines(server, view, body=None, path=None, **changes):
+    """(status, the lines of the answer) of a request as the page sends it."""
+    body = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
+    status, text, _ = request(server, "POST", path or f"/{server.secret}/{view}", body, **changes)
+    return status, [json.loads(line) for line in text.splitlines()]
+
+
 def post(server, view, body=None, path=None, **changes):
     """(status, answer) of a request as the page sends it."""
-    if not isinstance(body, bytes):
-        body = json.dumps(body or {}).encode()
-    status, text, _ = request(server, "POST", path or f"/{server.secret}/{view}", body, **changes)
-    lines = [json.loads(line) for line in text.splitlines()]
-    return status, lines if view == "generate" else lines[-1]
+    status, found = lines(server, view, body, path, **changes)
+    return status, found[-1]

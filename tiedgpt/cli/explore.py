@@ -18,14 +18,13 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import open_checkpoint
 from ..checkpoints.files import StagedFiles
 from ..checkpoints.names import SHIPPED, find_model, weight_folders
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, Range
 from ..study.corpus import Corpus
 from ..tokenizer import Tokenizer
-from .common import add_command, add_shared, encode, find, load, number, vocabulary
+from .common import add_command, add_shared, encode, load, number, open_model, vocabulary
 from .terminal import note, read_text, source_name
 
 EXAMPLES = """\
@@ -42,17 +41,10 @@ def add_parser(commands: Any) -> None:
     add = parser.add_argument
     models = "one or two models with the same vocabulary (default: shakespeare-tied shakespeare-untied)"
     add("models", nargs="*", metavar="MODEL", help=models)
-    add(
-        "--corpus",
-        metavar="FILE",
-        help="a text in UTF-8 whose bigrams are shown beside the models; - for stdin",
-    )
-    add(
-        "--port",
-        type=number(Range(0, 65535)),
-        default=0,
-        help="the port on 127.0.0.1 (default: any free one)",
-    )
+    corpus = "a text in UTF-8 whose bigrams are shown beside the models; - for stdin"
+    add("--corpus", metavar="FILE", help=corpus)
+    port = "the port on 127.0.0.1 (default: any free one)"
+    add("--port", type=number(Range(0, 65535)), default=0, help=port)
     export = "write the page to one file that opens without a server, with four example prompts, and stop"
     add("--export", metavar="FILE", help=export)
     add("--no-browser", action="store_true", help="print the address only, and open no browser")
@@ -61,27 +53,22 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from ..explore.server import Server
-    from ..explore.views import Views, sides_of
+    from ..explore.views import Views
 
     names, export, port, browser = args.models or list(SHIPPED), args.export, args.port, not args.no_browser
     text, allow_special = args.corpus, args.allow_special
     if len(names) > 2:
         raise ArgumentError(f"expected one or two models, got {len(names)}")
-    paths = [find(name)[1] for name in names]
-    checkpoints = [open_checkpoint(path) for path in paths]
-    tokenizers = [read_tokenizer(path) for path in paths]
-    vocabularies = [
-        vocabulary(tokenizer, checkpoint)
-        for tokenizer, checkpoint in zip(tokenizers, checkpoints, strict=True)
-    ]
+    opened = [open_model(name) for name in names]
+    vocabularies = [vocabulary(tokenizer, checkpoint) for _, checkpoint, tokenizer in opened]
     if vocabularies[0] != vocabularies[-1]:
         raise ArgumentError(
             f"{names[0]} and {names[1]} have different vocabularies; explore shows both on the same tokens"
         )
-    V = checkpoints[0].config.vocab_size
-    corpus, corpus_name = read_corpus(text, allow_special, tokenizers[0], V)
-    loaded = [(name, load(checkpoint, None)) for name, checkpoint in zip(names, checkpoints, strict=True)]
-    views = Views(sides_of(loaded), tokenizers[0], corpus, corpus_name)
+    _, checkpoint, tokenizer = opened[0]
+    corpus = read_corpus(text, allow_special, tokenizer, checkpoint.config.vocab_size)
+    models = [(name, load(checkpoint, None)) for name, checkpoint, _ in opened]
+    views = Views(models, tokenizer, corpus)
     if export is not None:
         return write_export(views, Path(export))
     try:
@@ -90,9 +77,8 @@ def run(args: argparse.Namespace) -> None:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
         reason = "in use" if error.errno == errno.EADDRINUSE else "not allowed for this user"
-        raise ArgumentError(
-            f"port {port} is {reason}: choose another --port, or leave it out for any free one"
-        ) from error
+        advice = "choose another --port, or leave it out for any free one"
+        raise ArgumentError(f"port {port} is {reason}: {advice}") from error
     print(server.url, flush=True)
     note("the page is at this address, for this machine only; Ctrl-C stops the server")
     if browser and not open_browser(server.url_once):
@@ -115,17 +101,17 @@ def write_export(views: Any, path: Path) -> None:
 
 def read_corpus(
     file: str | None, allow_special: bool, tokenizer: Tokenizer, V: int
-) -> tuple[Corpus | None, str]:
-    """The text to compare with, and its name. The shipped models come with the counts of their own text."""
+) -> tuple[str, Corpus] | None:
+    """The text to compare with and its name. The shipped models come with the counts of their own text."""
     if file is not None:
         name = source_name(file)
         ids = encode(tokenizer, read_text(file), allow_special, name)
-        return Corpus.of(ids, V), Path(name).name
+        return Path(name).name, Corpus.of(ids, V)
     shipped = read_tokenizer(find_model(SHIPPED[0]))
     counts = [path for root in weight_folders() if (path := root / "shakespeare-bigrams.npz").is_file()]
     if tokenizer.merges == shipped.merges and shipped.vocab_size == V and counts:
-        return Corpus.read(counts[0]), "the text that the shakespeare models learned from"
-    return None, ""
+        return "the text that the shakespeare models learned from", Corpus.read(counts[0])
+    return None
 
 
 def open_browser(url: str) -> bool:

@@ -4,14 +4,14 @@ import json
 import re
 from collections.abc import Iterator
 from importlib.resources import files
-from itertools import product
 from typing import Any
 
 from ..study import toy
 from ..study.paths import paths_of
 from .server import MODULES
-from .views import Query, Views
+from .views import Query, Views, to_json
 
+SAMPLING = {"temperature": 1, "top_k": None, "top_p": 1}  # of the page at its start
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -20,12 +20,11 @@ def export(views: Views) -> str:
     recorded = {}
     for view, query in questions(views):
         found = getattr(views, view)(query, lambda *_, part=None: None)
-        recorded[f"{view} {spelled(sorted(query.items()))}"] = (
-            [found] if isinstance(found, dict) else [*found]
-        )
+        lines = [found] if isinstance(found, dict) else [*found]
+        recorded[f"{view} {spelled(sorted(query.items()))}"] = lines
     page = files(__package__) / "page"
     text, style, *modules = ((page / name).read_text("utf-8") for name in ("page.html", "page.css", *MODULES))
-    script = re.sub(r"^import\b[^;]*;$|^export ", "", "".join(modules), flags=re.M)
+    script = re.sub(r'^import\b[^"]*"[^"]*"$|^export ', "", "".join(modules), flags=re.M)
     for old, new in (
         ('<link rel="stylesheet" href="page.css">', f"<style>\n{style}</style>"),
         ('<script type="module" src="page.js"></script>\n', ""),
@@ -40,27 +39,25 @@ def export(views: Views) -> str:
 
 def questions(views: Views) -> Iterator[tuple[str, Query]]:
     """What the page asks for when it shows the example prompts, with each head and without each part."""
-    yield from (("start", {}), ("source", {}))
+    yield "start", {}
     yield "toy", {"W_E": [*map(list, toy.EMBEDDING)], "P": [*map(list, toy.TABLE)]}
-    yield "params", {"vocab": 50_000, "dim": 4096, "total": 7 * 10**9}
-    own, *others = ({"heads": list(heads)} for heads in product(*(side.models for side in views.sides)))
-    if views.corpus:
-        yield "solved", own
-    for heads in (own, *others):
-        yield "symmetry", heads
-    for text in views.prompts():
-        for heads in (own, *others):
-            query: Query = {**heads, "text": text}
-            yield from ((view, query) for view in ("next", "lens", "nearest"))
-            yield "generate", {**query, "n": 40, "seed": 1}
-            paths = [paths_of(model) for model in views.models(query)]
-            yield from (("path", {**query, "path": path}) for path in min(paths, key=len))
-            for side in range(len(views.sides)):
-                of_side = {**query, "side": side}
-                yield from (("attention", of_side), ("gradient", of_side))
-                parts = views.parts({**of_side, "removed": []}, lambda: None)["parts"] if heads is own else ()
-                removable = [[name] for name in parts if re.search(r"head|^mlp\.\d+$", name)]
-                yield from (("parts", {**of_side, "removed": removed}) for removed in ([], *removable))
+    yield "cost", {"vocab": 50_000, "dim": 4096, "total": 7 * 10**9}
+    for side, by_head in enumerate(views.by_head):
+        for number, (head, model) in enumerate(by_head.items()):  # the model's own head is the first
+            own: Query = {"side": side, "head": head}
+            yield "symmetry", own
+            if views.corpus and not number:
+                yield "solved", own
+            for text in views.prompts:
+                query = {**own, "text": text, "ids": None, "place": None}
+                yield "next", {**query, **SAMPLING}
+                yield "generate", {**query, **SAMPLING, "n": 40, "seed": 1}
+                views_of_text = ("lens", "nearest", "gradient", *["attention"] * (model.config.n_layer > 0))
+                yield from ((view, query) for view in views_of_text)
+                yield from (("path", {**query, "path": path}) for path in paths_of(model))
+                parts = views.parts(query, lambda: None)["parts"] if not number else ()
+                removed = [[name] for name in parts if re.search(r"head|^mlp\.\d+$", name)]
+                yield from (("parts", {**query, "token": None, "removed": names}) for names in ([], *removed))
 
 
 def spelled(document: Any) -> str:
@@ -70,5 +67,5 @@ def spelled(document: Any) -> str:
         x = float(f"{float(number):.5g}")
         return int(x) if x.is_integer() else x
 
-    shortened = json.loads(json.dumps(document, allow_nan=False), parse_float=short)
+    shortened = json.loads(to_json(document), parse_float=short)
     return json.dumps(shortened, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")

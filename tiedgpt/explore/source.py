@@ -28,9 +28,6 @@ def sources() -> dict[str, dict[str, Any]]:
     for function in SHOWN:
         lines, first = inspect.getsourcelines(function)
         file = function.__module__.replace(".", "/") + ".py"
-        found[function.__name__] = {
-            "file": file,
-            "line": first,
-            "text": textwrap.dedent("".join(lines)).rstrip(),
-        }
+        text = textwrap.dedent("".join(lines)).rstrip()
+        found[function.__name__] = {"file": file, "line": first, "text": text}
     return found

@@ -9,7 +9,7 @@ from ..model import GPT2
 from ..study.paths import Path
 
 MEASURED, SAMPLE = 1024, 512  # a vocabulary larger than the first is measured by a sample of its tokens
-PIECE = 64  # tokens at once
+PIECE, LOGITS = 128, 2**20  # tokens and logits at once, at most: other requests wait meanwhile
 
 
 def symmetry_of(path: Path, model: GPT2, tokens: np.ndarray, step: Callable[[], Any]) -> dict[str, float]:
@@ -19,7 +19,8 @@ def symmetry_of(path: Path, model: GPT2, tokens: np.ndarray, step: Callable[[], 
     random scores have sqrt(2).
     """
     rows, hits = [], 0
-    for piece in np.array_split(tokens, -(-tokens.size // PIECE)):  # short ones: other requests wait
+    size = min(PIECE, max(1, LOGITS // model.config.vocab_size))
+    for piece in np.array_split(tokens, -(-tokens.size // size)):
         logits = path(model, piece)  # [m, V]
         hits += int((logits.argmax(axis=1) == piece).sum())
         rows.append(logits[:, tokens].astype(np.float64))

@@ -1,7 +1,6 @@
-// Open the page with the secret that the reader pastes, and with what the old link shows.
+// Open the page at the address that the reader pastes, with what the old link shows.
 document.querySelector("form").addEventListener("submit", event => {
-	event.preventDefault();
-	const given = document.querySelector("#address").value.split("#")[0];
-	const secret = given.split("/").filter(Boolean).at(-1)?.trim();
-	if (secret) location.href = `/${encodeURIComponent(secret)}/${location.hash}`;
-});
+	event.preventDefault()
+	const secret = document.querySelector("input").value.split("#")[0].split("/").filter(Boolean).at(-1)
+	if (secret) location.href = `/${encodeURIComponent(secret.trim())}/${location.hash}`
+})
