@@ -13,7 +13,6 @@ from ..errors import ABOVE_0, FRACTION, ArgumentError, TiedGPTError, short_repr
 from . import common
 from .terminal import Progress, note
 
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 ABOUT = "many texts: JSON lines in, a row for each out."
 SCORE = """\
   tiedgpt documents score corpus.jsonl --out scores.jsonl
@@ -51,8 +50,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         add("--allow-special", **special, help="read <|endoftext|> as that token")
         if command == "score":
             add("--stride", type=common.positive_int, metavar="N", help="as of `tiedgpt score`")
-            only = "write the line's number and id in place of the record"
-            add("--scores-only", action="store_true", help=only)
+            add("--scores-only", action="store_true", help="write the line's number and id, not the record")
             continue
         new = "tokens of a sample, at most (default: %(default)s)"
         add("-n", "--max-new-tokens", type=common.positive_int, default=40, metavar="N", help=new)
@@ -70,7 +68,7 @@ def size(text: str) -> int:
     """The type of --shard-size: bytes, with an optional unit."""
     if not (found := re.fullmatch(r"([1-9][0-9]{0,11})([KMG]?)B?", text.upper())):
         raise argparse.ArgumentTypeError(f"expected a size such as 500kB or 2MB, got {short_repr(text)}")
-    return int(found[1]) * UNITS[found[2]]
+    return int(found[1]) * 1000 ** " KMG".index(found[2] or " ")
 
 
 def part(text: str) -> tuple[int, int]:
@@ -91,26 +89,21 @@ def run(args: argparse.Namespace) -> None:
     if out == "-" and (resume or any(engine)):
         raise ArgumentError("--resume, --workers, --dask and --part need a file; --out - is stdout")
     if any(engine) and not find_spec("distributed"):
-        instead = "without it, run the command with --part 0/2 and, at the same time, with --part 1/2"
-        raise ArgumentError(f"--workers and --dask need Dask: pip install 'tiedgpt[dask]'; {instead}")
+        raise ArgumentError("--workers and --dask need Dask: pip install 'tiedgpt[dask]', or use --part")
     files = shards.find_files(args.inputs)
     _, checkpoint, tokenizer = common.open_model(args.model)
     if args.head == "untied" and not checkpoint.has_own_unembedding:
         note("this checkpoint has no W_U of its own, so it is a copy of wte.T: the rows are the same")
     names = ("command", "field", "scores_only", "shard_size", *shards.ARGUMENTS[args.command])
-    settings = {
-        "model": str(checkpoint.path.absolute()),
-        **{name: getattr(args, name) for name in names},
-        **shards.identity(checkpoint, tokenizer),
-        "head": args.head or checkpoint.config.head,
-    }
+    settings = {"model": str(checkpoint.path.absolute()), "head": args.head or checkpoint.config.head}
+    settings |= {name: getattr(args, name) for name in names} | shards.identity(checkpoint, tokenizer)
     if args.command == "score":
         settings["stride"] = check_stride(args.stride, checkpoint.config)
     total = errors = 0
     if out == "-":
         for row in shards.stream_rows(settings, files):
             sys.stdout.buffer.write(row)
-            total, errors = total + 1, errors + shards.has_error(row)
+            total, errors = total + 1, errors + (not row.endswith(shards.NO_ERROR))
     else:
         output, (number, of) = shards.Output(out, note), part or (0, 1)
         with ExitStack() as stack:
@@ -137,9 +130,6 @@ def run(args: argparse.Namespace) -> None:
             except BaseException:
                 note("the parts that are done are kept; the same command with --resume continues")
                 raise
-    note(f"{total:,} row{'s' * (total != 1)} in {out}")
-    if errors:
-        message = f"{errors:,} of {total:,} row{'s have' if total != 1 else ' has'} an error"
-        if strict:
-            raise TiedGPTError(message)
-        note(message)
+    note(f"{total:,} rows in {out}, {errors:,} of them with an error")
+    if strict and errors:
+        raise TiedGPTError(f"{errors:,} of {total:,} rows have an error")

@@ -11,6 +11,7 @@ default_rng([seed, n, i]).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -32,7 +33,6 @@ CACHE_ROWS = 32  # samples in a batch
 LOOKAHEAD = 256  # documents that are held in memory
 
 Text = str | Sequence[int] | np.ndarray
-Ids = TypeVar("Ids")  # of one document, checked
 Result = TypeVar("Result")
 
 
@@ -52,11 +52,6 @@ def score_documents(
     """
     config, stride = model.config, check_stride(stride, model.config)
 
-    def check(ids: Any) -> np.ndarray:
-        ids = check_text(ids, config)
-        tokenizer.decode_bytes(ids.tolist())  # raises for an id that the tokenizer does not have
-        return ids
-
     def scores(documents: dict[int, np.ndarray]) -> Iterator[Score]:
         short = min(SHORT, config.n_ctx + 1)
         losses: dict[int, np.ndarray] = {}
@@ -69,7 +64,7 @@ def score_documents(
             of_document = losses[n] if n in losses else token_losses(model, ids, stride)
             yield score_of(of_document, tokenizer, predicted)
 
-    return results(tokenizer, texts, special, check, scores)
+    return results(tokenizer, texts, special, partial(check_text, config=config), scores)
 
 
 def generate_documents(
@@ -99,12 +94,12 @@ def generate_documents(
     if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
         raise ArgumentError(f"stop must be a list of texts that are not empty, got {short_repr(stop)}")
 
-    def samples(documents: dict[int, list[int]]) -> Iterator[list[TextSample]]:
+    def samples(documents: dict[int, np.ndarray]) -> Iterator[list[TextSample]]:
         lengths = {n: num_samples * min(len(ids) + new, config.n_ctx) for n, ids in documents.items()}
         done: dict[int, list[TextSample]] = {n: [] for n in documents}
         for batch in batches(lengths, CACHE_TOKENS, max(1, CACHE_ROWS // num_samples)):
             rows = [(n, i) for n in batch for i in range(num_samples)]
-            ids = [documents[n] for n, _ in rows]
+            ids = [documents[n].tolist() for n, _ in rows]
             streams = [np.random.default_rng([seed, first + n, i]) for n, i in rows]
             of_rows = [TextSample(tokenizer, list(stop), config.eos_token_ids) for _ in rows]
             for _ in push_steps(sample_steps(model, ids, new, sampling, streams), of_rows):
@@ -113,15 +108,15 @@ def generate_documents(
                 done[n].append(sample)
         yield from done.values()
 
-    return results(tokenizer, prompts, special, lambda ids: check_prompt(ids, config), samples)
+    return results(tokenizer, prompts, special, partial(check_prompt, config=config), samples)
 
 
 def results(
     tokenizer: Tokenizer,
     texts: Iterable[Text],
     special: str,
-    check: Callable[[Any], Ids],
-    work: Callable[[dict[int, Ids]], Iterator[Result]],
+    check: Callable[[Any], Any],
+    work: Callable[[dict[int, np.ndarray]], Iterator[Result]],
 ) -> Iterator[Result | TiedGPTError]:
     """The results of work({number: check(ids)}), for LOOKAHEAD texts at a time; an error in its place."""
     if isinstance(texts, (str, bytes)):
@@ -131,11 +126,13 @@ def results(
     def of_windows() -> Iterator[Result | TiedGPTError]:
         numbered = enumerate(texts)
         while window := list(islice(numbered, LOOKAHEAD)):
-            documents: dict[int, Ids] = {}
+            documents: dict[int, np.ndarray] = {}
             errors: dict[int, TiedGPTError] = {}
             for n, text in window:
                 try:
-                    documents[n] = check(tokenizer.encode(text, special) if isinstance(text, str) else text)
+                    ids = check(tokenizer.encode(text, special) if isinstance(text, str) else text)
+                    documents[n] = np.array(ids)
+                    tokenizer.decode_bytes(documents[n].tolist())  # raises for an id that it does not have
                 except TiedGPTError as error:
                     errors[n] = error
             worked = work(documents)

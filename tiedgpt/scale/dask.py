@@ -15,17 +15,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import dask
-from distributed import Client, KilledWorker, LocalCluster, as_completed
+from distributed import Client, KilledWorker, LocalCluster, as_completed, rpc
 from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
-from distributed.comm import connect as open_connection
 from distributed.security import Security
 
 from .. import __version__
 from ..errors import TiedGPTError
 from ..fast.threads import ctrl_c_for_this_process_only
-from .shards import Shard
+from .shards import Progress, Shard
 
 CONNECT = 10  # seconds until a scheduler must have answered
 
@@ -33,7 +31,7 @@ CONNECT = 10  # seconds until a scheduler must have answered
 @contextmanager
 def connect(workers: int | None, address: str | None) -> Iterator[Client]:
     """A client of `workers` new processes here, or of the scheduler at an address or in a file."""
-    with ExitStack() as stack, dask.config.set({"distributed.comm.timeouts.connect": f"{CONNECT}s"}):
+    with ExitStack() as stack:
         logging.disable()  # what matters is raised
         stack.callback(logging.disable, logging.NOTSET)
         if workers:
@@ -54,15 +52,12 @@ def connect(workers: int | None, address: str | None) -> Iterator[Client]:
 
 
 async def _try(address: str) -> None:
-    """Connect and shake hands. (A Client waits for a server of another kind without end.)"""
-    security = Security().get_connection_args("client")
-    connection = await asyncio.wait_for(open_connection(address, **security), CONNECT)
-    await connection.close()
+    """Ask who is there. (A Client waits for a server of another kind without end.)"""
+    async with rpc(address, connection_args=Security().get_connection_args("client")) as server:
+        await asyncio.wait_for(server.identity(), CONNECT)
 
 
-def do_shards(
-    client: Client, task: Callable[[Shard], Any], shards: list[Shard], progress: Callable[[int], Any]
-) -> None:
+def do_shards(client: Client, task: Callable[..., Any], shards: list[Shard], progress: Progress) -> None:
     """Call task(shard) for each shard on the workers, and progress(rows) after each.
 
     A shard that has killed its worker four times is tried once more when the others are done, alone. Raises
@@ -72,7 +67,7 @@ def do_shards(
     def do(some: list[Shard]) -> list[Shard]:
         """Do some shards at once. Returns those whose workers died."""
         killers, running = [], dict(zip(client.map(task, some, pure=False), some, strict=True))
-        for future in as_completed(list(running)):
+        for future in as_completed(list(running), loop=client.loop):
             shard = running.pop(future)
             try:
                 future.result()

@@ -18,7 +18,9 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
@@ -47,27 +49,20 @@ ARGUMENTS = {
 }
 # The fields that a row adds to its record, by command; "error" is the last.
 FIELDS = {"score": ("loss", "tokens", "bytes", "bits_per_byte", "error"), "generate": ("samples", "error")}
+NO_ERROR = b'"error": null}\n'  # the end of a row
 BLOCK = 1 << 20  # bytes to read at once
 MAX_LINE = 1 << 23  # bytes; a line of so many is a row with an error. Reading one takes 160 MB
-MAX_DEPTH = 500  # of nested lists and objects. Python's own limit depends on who calls the parser
 
+Progress = Callable[[int], Any]  # called with a number of rows that are done
 Settings = dict[str, Any]  # all that determines the rows, besides the lines
 
 
-# Records and rows
-
-
 def identity(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Settings:
-    """What a run and all its workers must share: versions, and the SHA-256 of a model's files.
-
-    Errors of JSON depend on the version of Python.
-    """
+    """What a run and all its workers must share: versions (JSON's errors are Python's), and the model."""
     texts = [checkpoint.config.to_json(), vocabulary_files(tokenizer)]
     total = hashlib.sha256(json.dumps(texts, sort_keys=True).encode())
     for path in sorted(checkpoint.states):
-        with open(path, "rb") as file:
-            while block := file.read(BLOCK):
-                total.update(block)
+        total.update(np.memmap(path, np.uint8, "r").data)
     versions = {"numpy": np.__version__, "regex": regex.__version__, "python": sys.version.split()[0]}
     return {"tiedgpt": __version__, **versions, "model_sha256": total.hexdigest()}
 
@@ -96,8 +91,6 @@ def read_record(line: bytes, settings: Settings, tokenizer: Tokenizer) -> Record
         if len(line) == MAX_LINE:
             raise TiedGPTError(f"the line has {MAX_LINE:,} bytes or more")
         line = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
-        if line.count(b"[") + line.count(b"{") > MAX_DEPTH and nesting(line) > MAX_DEPTH:
-            raise TiedGPTError(f"lists and objects are nested more than {MAX_DEPTH} deep")
         record = parse_json(line.decode())
         if not isinstance(record, dict):
             raise TiedGPTError(f"expected a JSON object, got {short_repr(record)}")
@@ -110,26 +103,14 @@ def read_record(line: bytes, settings: Settings, tokenizer: Tokenizer) -> Record
         if not isinstance(text, str):
             raise TiedGPTError(f"field {short_repr(field)} is not a text: {short_repr(text)}")
         if settings["special"] == "error" and (special := tokenizer.find_special(text)):
-            raise TiedGPTError(
-                f"the text has the special token {special}; --allow-special reads it as a token"
-            )
+            raise TiedGPTError(f"special token {special}: --allow-special reads it as that token")
         return known._replace(text=text)
     except TiedGPTError as error:
         return known._replace(error=str(error))
     except ValueError as error:
         return known._replace(error=f"not JSON: {error}")
-
-
-def nesting(line: bytes) -> int:
-    r"""How deeply lists and objects are nested in a JSON text.
-
-    >>> nesting(b'{"a": [1, "[[[\\"["]}')
-    2
-    """
-    text = np.frombuffer(line.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
-    in_string = np.logical_xor.accumulate(text == ord('"'))
-    steps = np.isin(text, [*b"[{"]).astype(np.int8) - np.isin(text, [*b"]}"])
-    return int(np.cumsum(np.where(in_string, 0, steps), dtype=np.int32).max())
+    except RecursionError:
+        return known._replace(error="lists and objects are nested too deep")
 
 
 def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[bytes]:
@@ -141,13 +122,11 @@ def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[by
     checkpoint, model, tokenizer = load(settings)
     command, scores_only = settings["command"], settings["scores_only"]
     names, arguments = FIELDS[command], {name: settings[name] for name in ARGUMENTS[command]}
-    records = [read_record(line, settings, tokenizer) for line in lines]
+    with ThreadPoolExecutor(1) as pool:  # a new thread has an empty stack, of which nested JSON takes much
+        records = pool.submit(lambda: [read_record(line, settings, tokenizer) for line in lines]).result()
     texts: Any = (record.text for record in records)  # for None, the result is an error
-    results: Iterator[Any]
-    if command == "score":
-        results = score_documents(model, tokenizer, texts, **arguments)
-    else:
-        results = generate_documents(model, tokenizer, texts, first=first - 1, **arguments)
+    do: Any = score_documents if command == "score" else partial(generate_documents, first=first - 1)
+    results = do(model, tokenizer, texts, **arguments)
     for number, (record, result) in enumerate(zip(records, results, strict=True), first):
         fields: dict[str, Any] = dict.fromkeys(names)
         if record.error or isinstance(result, TiedGPTError):
@@ -174,16 +153,11 @@ def add_fields(line: bytes, fields: dict[str, Any]) -> bytes:
     return record + (b"" if record == b"{" else b", ") + json.dumps(fields).encode()[1:] + b"\n"
 
 
-def has_error(row: bytes) -> bool:
-    return not row.endswith(b'"error": null}\n')
-
-
-Loaded = tuple[Checkpoint, GPT2, Tokenizer]
-_loaded: dict[str, Loaded] = {}  # the last model
+_loaded: dict[str, tuple[Checkpoint, GPT2, Tokenizer]] = {}  # the last model
 _lock = Lock()
 
 
-def load(settings: Settings) -> Loaded:
+def load(settings: Settings) -> tuple[Checkpoint, GPT2, Tokenizer]:
     """The model of the settings. Raises TiedGPTError if it is another one here, or if a version is."""
     checkpoint = open_checkpoint(Path(settings["model"]))
     key = repr((settings, checkpoint.states))
@@ -198,18 +172,14 @@ def load(settings: Settings) -> Loaded:
         return _loaded[key]
 
 
-# The input, its shards, the output
-
-
 def find_files(names: list[str]) -> list[str]:
     """The files of the names, in order: a file, a pipe, - for stdin, or a directory (its files by name)."""
     files = []
     for name in names:
-        found = [name]
-        if os.path.isdir(name):
-            found = sorted(os.path.join(name, file) for file in os.listdir(name) if file.endswith(SUFFIXES))
-            if not found:
-                raise ArgumentError(f"{name} holds no file that ends in {' or '.join(SUFFIXES)}")
+        inside = [name] if not os.path.isdir(name) else sorted(map(str, Path(name).iterdir()))
+        found = [file for file in inside if file == name or file.endswith(SUFFIXES)]
+        if not found:
+            raise ArgumentError(f"{name} holds no file that ends in {' or '.join(SUFFIXES)}")
         for file in found:
             mode = os.stat(sys.stdin.fileno() if file == "-" else file).st_mode
             if stat.S_ISDIR(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
@@ -271,9 +241,7 @@ class Shard(NamedTuple):
     sha256: str
 
 
-def do_shard(
-    directory: Path, settings: Settings, shard: Shard, progress: Callable[[int], Any] = lambda n: None
-) -> None:
+def do_shard(directory: Path, settings: Settings, shard: Shard, progress: Progress = lambda n: None) -> None:
     """Write the part of a shard, unless it is there, in this process or in a worker.
 
     progress(1) is called for each row. Raises TiedGPTError if the directory is that of another run now, which
@@ -322,21 +290,18 @@ class Output:
         """
         shutil.rmtree(self.done, ignore_errors=True)
         wait = (lambda: self.note(f"waiting for another process in {self.directory}")) if shared else None
-        lock = stack.enter_context(ExitStack())
-        lock.enter_context(lock_directory(self.directory, wait))
+        stack.enter_context(lock_directory(self.directory, wait))
         joined, plan = self.directory / JOINED, self.directory / PLAN
         if joined.exists() and self.path.exists() and joined.samefile(self.path):
             self._remove_parts()  # a process was killed before it did
         if os.path.lexists(self.path):
-            raise ArgumentError(
-                f"{self.path} exists and is never replaced; choose another --out (- is stdout)"
-            )
+            raise ArgumentError(f"{self.path} exists and is not replaced; choose another --out (- is stdout)")
         names, begun = [name for name in os.listdir(self.directory) if name[0] != "."], plan.exists()
         if names and not (begun and resume):
             found = "a run, which --resume continues" if begun else f"{names[0]}, but no run"
             raise ArgumentError(f"{self.directory} holds {found}; to begin a new one, remove it")
         if shared:
-            lock.close()
+            stack.close()
         shards: list[Shard] = []
         number = 1
         with StagedFiles(self.directory) as staged:
@@ -379,7 +344,7 @@ class Output:
                 with open(self.directory / shard.part, "rb") as part:
                     for row in part:
                         target.write(row)
-                        count, errors = count + 1, errors + has_error(row)
+                        count, errors = count + 1, errors + (not row.endswith(NO_ERROR))
                 if count != shard.lines:
                     wrong = f"{part.name} has {count} rows, expected {shard.lines}"
                     raise TiedGPTError(f"{wrong}; remove it to do it again")
