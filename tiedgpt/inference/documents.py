@@ -130,9 +130,9 @@ def results(
             errors: dict[int, TiedGPTError] = {}
             for n, text in window:
                 try:
-                    ids = check(tokenizer.encode(text, special) if isinstance(text, str) else text)
-                    documents[n] = np.array(ids)
-                    tokenizer.decode_bytes(documents[n].tolist())  # raises for an id that it does not have
+                    ids = np.array(check(tokenizer.encode(text, special) if isinstance(text, str) else text))
+                    tokenizer.decode_bytes(ids.tolist())  # raises for an id that it does not have
+                    documents[n] = ids
                 except TiedGPTError as error:
                     errors[n] = error
             worked = work(documents)

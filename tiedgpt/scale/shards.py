@@ -198,10 +198,9 @@ def open_input(file: str | Path) -> BinaryIO:
 
 
 def read_shards(file: str | Path, size: int, offset: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-    """The offset and the lines of each shard: whole lines that have `size` bytes or more.
+    """The offset, after decompression, and the lines of each shard: whole lines of `size` bytes or more.
 
-    Offsets count bytes after decompression, if the file is gzip. Of a line that has MAX_LINE bytes or more,
-    only the beginning is there. Raises TiedGPTError if the file cannot be read.
+    Of a line of MAX_LINE bytes or more, only the beginning is there. Raises TiedGPTError for a damaged file.
     """
     try:
         with ExitStack() as stack:
