@@ -71,13 +71,6 @@ def test_documents_are_padded_by_similar_ones_only(model, monkeypatch):
     assert sum(B * T for B, T in read) < 1.1 * sum(losses)
 
 
-def test_equal_calls_give_equal_bits():
-    model, sources = random_model(CONFIG), texts(50, 150)
-    assert list(score_documents(model, TOKENIZER, sources)) == list(
-        score_documents(model, TOKENIZER, iter(sources))
-    )
-
-
 WRONG = {
     "": "the text has 0 tokens",
     "a": "the text has 1 token;",

@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from conftest import CONFIG, assert_one_error_line, command, random_model
 
@@ -121,8 +120,6 @@ BAD = {
     b"not JSON": "not JSON",
     b'{"text": "abc"': "not JSON",
     b'{"text": "abc", "x": NaN}': "not JSON: NaN is not a JSON number",
-    b"[" * 100_000: "lists and objects are nested too deep",
-    b'{"text": "abc", "x": ' + b"[" * 99_000 + b"]" * 99_000 + b"}": "lists and objects are nested too deep",
     b"1" * 10_000: "not JSON",
     b'"abc"': "expected a JSON object, got 'abc'",
     b"null": "expected a JSON object, got None",
@@ -175,19 +172,19 @@ def test_a_line_with_an_error_is_a_row_with_the_error(score, tmp_path, monkeypat
         assert (tmp_path / "out").read_bytes().startswith(start.lstrip())
 
 
-@pytest.mark.parametrize("depth", [100, *range(900, 1000, 7), 5000])
+@pytest.mark.parametrize("depth", [100, *range(900, 1000, 9), 100_000])
 def test_nesting_does_not_depend_on_the_callers_stack(monkeypatch, depth):
     line = b'{"text": "abc", "x": ' + b"[" * depth + b"]" * depth + b"}"
-    monkeypatch.setattr(
-        shards, "load", lambda _: (SimpleNamespace(path=None, states=0), random_model(CONFIG), TOKENIZER)
-    )
-    monkeypatch.setattr(shards, "open_checkpoint", lambda _: SimpleNamespace(states=0))
+    checkpoint = SimpleNamespace(path=None, states=0)
+    monkeypatch.setattr(shards, "load", lambda _: (checkpoint, random_model(CONFIG), TOKENIZER))
+    monkeypatch.setattr(shards, "open_checkpoint", lambda _: checkpoint)
     settings = {"command": "score", "field": "text", "scores_only": True, "special": "error", "stride": 32}
 
     def deeper(calls: int) -> list[bytes]:
         return deeper(calls - 1) if calls else list(shards.make_rows(settings, [line], 1))
 
     assert deeper(0) == deeper(300)
+    assert depth in range(900, 1000) or (b"nested too deep" in deeper(0)[0]) == (depth == 100_000)
 
 
 def test_rows_are_the_records_with_their_scores(score, source, tmp_path, checkpoint, whole):
@@ -600,36 +597,21 @@ def test_the_bar_counts_rows_and_fits_80_columns(checkpoint, source, tmp_path, m
     assert max(map(len, bars)) <= 80
 
 
-def test_a_damaged_model_stops_the_run(score, tmp_path, checkpoint):
-    model = random_model(CONFIG)
-    model.parameters["wte.weight"][:] = np.nan
-    tiedgpt.save_model(model, TOKENIZER, tmp_path / "nan")
-    code, _, err = score(tmp_path / "out", "-m", str(tmp_path / "nan"))
-    assert code == 2
-    assert "checkpoint is damaged" in err
-    assert not (tmp_path / "out").exists()
-
-
 @linux
 def test_memory_does_not_grow_with_the_file(checkpoint, tmp_path):
     """A sparse file of 1 GB: three records, and lines of zeros between them."""
-    peaks, code = (
-        [],
-        (
-            "import resource, sys; from tiedgpt.cli import main; assert main(sys.argv[1:]) == 0; "
-            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
-        ),
-    )
+    code = "import resource, sys; from tiedgpt.cli import main; assert main(sys.argv[1:]) == 0; "
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    peaks = []
     for zeros in (0, 330_000_000):
-        (tmp_path / "out").unlink(missing_ok=True)
         with open(tmp_path / "in.jsonl", "wb") as file:
             for _ in range(3):
                 file.write(b'{"text": "abc"}\n')
                 file.seek(zeros, os.SEEK_CUR)
                 file.write(b"\n")
-        known = arguments(checkpoint, tmp_path / "out", "--shard-size", "1MB", file=file.name)
+        known = arguments(checkpoint, tmp_path / str(zeros), "--shard-size", "1MB", file=file.name)
         done = subprocess.run([sys.executable, "-c", code, *known], capture_output=True, timeout=100)
         assert done.returncode == 0, done.stderr
         peaks.append(int(done.stdout))
     assert peaks[1] - peaks[0] < 100
-    assert [row["error"] is None for row in read(tmp_path / "out")] == [True, False] * 3
+    assert [row["error"] is None for row in read(tmp_path / "330000000")] == [True, False] * 3
