@@ -88,6 +88,8 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError("--workers, --dask and --part exclude each other")
     if out == "-" and (resume or any(engine)):
         raise ArgumentError("--resume, --workers, --dask and --part need a file; --out - is stdout")
+    if out.endswith("/"):
+        raise ArgumentError(f"{out} is a directory; --out needs a file, or - for stdout")
     if any(engine) and not find_spec("distributed"):
         raise ArgumentError("--workers and --dask need Dask: pip install 'tiedgpt[dask]', or use --part")
     files = shards.find_files(args.inputs)

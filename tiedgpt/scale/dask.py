@@ -1,8 +1,7 @@
 """Shards on the workers of a Dask cluster: processes of this machine, or a scheduler that is running already.
 
 Dask starts a task again if its worker dies. A task carries what a shard is, not its text, so the files must
-be on storage that all workers see. What is done is what has a part, so the scheduler holds nothing that would
-be lost with it.
+be on storage that all workers see. The scheduler holds nothing that would be lost with it.
 """
 
 import asyncio

@@ -252,8 +252,7 @@ def do_shard(directory: Path, settings: Settings, shard: Shard, progress: Progre
             raise TiedGPTError(f"{directory} has the plan of another run now")
         if (directory / shard.part).exists():
             return
-        shards = read_shards(directory / shard.file, settings["shard_size"], shard.offset)
-        _, lines = next(shards, (0, []))
+        _, lines = next(read_shards(directory / shard.file, settings["shard_size"], shard.offset), (0, []))
         if hash_lines(lines) != shard.sha256:
             raise TiedGPTError(f"{shard.file} has changed since the run began; remove {directory}")
         target = staged.open(shard.part)
