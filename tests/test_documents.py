@@ -18,7 +18,6 @@ import tiedgpt
 from tiedgpt import Tokenizer, generate_documents, score, score_documents
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.inference import documents
-from tiedgpt.inference.evaluation import token_losses
 from tiedgpt.inference.generation import TextSample, sample_steps
 from tiedgpt.inference.sampling import Sampling
 
@@ -31,25 +30,18 @@ def texts(n: int, longest: int, seed: int = 0) -> list[str]:
     return ["".join(rng.choices("low er é", k=rng.randint(2, longest))) for _ in range(n)]
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 5e-5)])
-def test_batched_losses_are_those_of_single_documents(dtype, tolerance):
-    model = random_model(CONFIG, dtype=dtype)
-    ids = [np.array(TOKENIZER.encode(text)) for text in texts(40, 60)]
-    for losses, row in zip(documents.batch_losses(model, ids), ids, strict=True):
-        np.testing.assert_allclose(losses, token_losses(model, row, 100), atol=tolerance, rtol=0)
-
-
 @pytest.mark.parametrize("lookahead", [1, 7, 1000])
 @pytest.mark.parametrize("n_ctx", [31, 200])
-def test_scores_are_those_of_score_in_order(monkeypatch, n_ctx, lookahead):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 5e-5)])
+def test_scores_are_those_of_score_in_order(monkeypatch, n_ctx, lookahead, dtype, tolerance):
     monkeypatch.setattr(documents, "LOOKAHEAD", lookahead)
-    model = random_model(replace(CONFIG, n_ctx=n_ctx), dtype=np.float64)
+    model = random_model(replace(CONFIG, n_ctx=n_ctx), dtype=dtype)
     sources = texts(60, 50) + texts(5, 700, seed=1)
     random.Random(2).shuffle(sources)
     for source, result in zip(sources, score_documents(model, TOKENIZER, sources, 20), strict=True):
         expected = score(model, TOKENIZER, TOKENIZER.encode(source), 20)
         assert (result.tokens, result.bytes) == (expected.tokens, expected.bytes)
-        assert result.nll == pytest.approx(expected.nll, abs=1e-12)
+        assert result.nll == pytest.approx(expected.nll, abs=tolerance)
         if result.tokens >= min(documents.SHORT, n_ctx):
             assert result == expected, "a long document has the same bits"
 

@@ -372,30 +372,25 @@ def test_of_two_runs_to_one_output_one_is_refused(score, tmp_path, whole, monkey
         assert_one_error_line(score(tmp_path / "new"), "new.parts is in use by")
 
 
-KILLS = {  # the function at whose n-th call a process is killed, before or after it; whether it had begun
-    "in the plan": ("tiedgpt.scale.shards.hash_lines", 1, "after"),
-    "in a shard": ("tiedgpt.scale.shards.add_fields", 20, "after"),
-    "between a part's renames": ("os.replace", 3, "after"),
-    "before the join": ("tiedgpt.scale.shards.Output.finish", 1, "before"),
-    "before it has its name": ("tiedgpt.scale.shards.link_new", 1, "before"),
-    "after it has its name": ("tiedgpt.scale.shards.link_new", 1, "after"),
-    "before the removal": ("shutil.rmtree", -1, "before"),
+KILLS = {  # the function before whose n-th call a process is killed; a word in the arguments of those calls
+    "in the plan": ("tiedgpt.scale.shards.hash_lines", "", 2),
+    "in a shard": ("tiedgpt.scale.shards.add_fields", "", 21),
+    "between a part's renames": ("os.replace", "", 3),
+    "before the join": ("tiedgpt.scale.shards.Output.finish", "", 1),
+    "before it has its name": ("tiedgpt.scale.shards.link_new", "", 1),
+    "after it has its name": ("tiedgpt.scale.shards.Output._remove_parts", "", 1),
+    "before the removal": ("shutil.rmtree", ".done", 2),
 }
 KILL = """
-import os, pkgutil, signal, sys
-name, count, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+import os, pkgutil, sys
+name, word, count = sys.argv[1:4]
 place, _, function = name.rpartition(".")
-owner, original, calls = pkgutil.resolve_name(place), pkgutil.resolve_name(name), 0
+owner, original, calls = pkgutil.resolve_name(place), pkgutil.resolve_name(name), []
 def killed(*rest, **options):
-    global calls
-    calls += 1
-    hit = calls == count or (count < 0 and ".done" in str(rest[0]) and os.path.exists(rest[0]))
-    if hit and when == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    result = original(*rest, **options)
-    if hit:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return result
+    calls.extend([1] * (word in str(rest)))
+    if len(calls) == int(count):
+        os.kill(os.getpid(), 9)
+    return original(*rest, **options)
 setattr(owner, function, killed)
 from tiedgpt.cli import main
 sys.exit(main(sys.argv[4:]))
@@ -405,18 +400,14 @@ sys.exit(main(sys.argv[4:]))
 @linux
 @pytest.mark.parametrize("moment", KILLS)
 def test_a_killed_run_is_resumed_and_leaves_nothing(score, source, checkpoint, tmp_path, whole, moment):
-    name, count, when = KILLS[moment]
-    out = tmp_path / "out"
-    code = [sys.executable, "-c", KILL, name, str(count), when, *arguments(checkpoint, out, file=source)]
+    out, kill = tmp_path / "out", map(str, KILLS[moment])
+    code = [sys.executable, "-c", KILL, *kill, *arguments(checkpoint, out, file=source)]
     done = subprocess.run(code, capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    if moment in (
-        "after it has its name",
-        "before the removal",
-    ):  # it is complete; the next run, to whatever end, removes the rest
-        assert_one_error_line(score(out, "--resume"), "exists and is not replaced")
+    result = score(out, "--resume")
+    if moment in ("after it has its name", "before the removal"):  # it is complete; any run removes the rest
+        assert_one_error_line(result, "exists and is not replaced")
     else:
-        result = score(out, "--resume")
         assert result[0] == 0, result
     assert out.read_bytes() == whole
     assert os.listdir(tmp_path) == ["out"]
@@ -553,10 +544,8 @@ def test_a_damaged_part_or_plan_is_an_error(score, stopped):
         (["IN", "--out", "x", "--shard-size", "0"], "--shard-size: expected a size"),
         (["IN", "--out", "x", "--stride", "999"], "stride must be a whole number from 1 to"),
         (["IN", "--out", "-", "--resume"], "--out - is stdout"),
-        (
-            ["IN", "--out", "/dev/stdout"],
-            "/dev/stdout exists and is not replaced; choose another --out (- is stdout)",
-        ),
+        (["IN", "--out", "x/"], "x/ is a directory; --out needs a file, or - for stdout"),
+        (["IN", "--out", "/dev/stdout"], "/dev/stdout exists and is not replaced; choose another --out"),
         (["no-such-file", "--out", "x"], "no-such-file: No such file"),
         (["/dev/zero", "--out", "x"], "/dev/zero is a directory or a device; expected a file or a pipe"),
         (["EMPTY", "--out", "x"], "holds no file that ends in .jsonl"),
