@@ -1,11 +1,10 @@
-"""Measure many documents at once: batches, padded batches of transformers, samples, processes, memory.
+"""Measure many documents at once: batches, padded batches of transformers, samples, processes.
 
     python scripts/benchmark_documents.py batches [--large]    # score_documents / score one by one
     python scripts/benchmark_documents.py transformers         # 124M, beside padded batches of 32
     python scripts/benchmark_documents.py samples              # 124M, 20 tokens for each of many prompts
     python scripts/benchmark_documents.py rate [--large]       # tokens per second of a core, for costs
     python scripts/benchmark_documents.py workers              # two workers / one; the cost of a Dask task
-    python scripts/benchmark_documents.py memory               # 124M in four processes, copied and mapped
 
 Random weights stand for 124M: speed does not depend on their values. Lengths are log-normal around a median.
 The two sides of a row take turns; a figure is the best of the rounds. The 1-minute load average before each
@@ -182,43 +181,8 @@ def workers(_large: bool) -> None:
         print(f"without start and end: ratio {(one - start) / (two - start):.2f}")
 
 
-PROCESS = """
-import sys, tiedgpt
-model = tiedgpt.load_model(sys.argv[1], copy=sys.argv[2] == "copied")
-model(list(range(100)))
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-
-def memory(_large: bool) -> None:
-    """The memory of each of four processes that no other process shares, and of all together."""
-    model, _tokenizer = load(True)
-    with tempfile.TemporaryDirectory() as folder:
-        tiedgpt.save_model(model, None, folder)
-        del model
-        for how in ("copied", "mapped"):
-            command = [sys.executable, "-c", PROCESS, folder, how]
-            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(4)]
-            for process in processes:
-                assert process.stdout
-                process.stdout.readline()
-            sizes: dict[str, list[float]] = {"Private": [], "Pss": []}
-            for process in processes:
-                lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
-                for kind, found in sizes.items():
-                    start = f"{kind}:" if kind == "Pss" else kind  # Private_Clean and Private_Dirty
-                    found.append(sum(int(line.split()[1]) for line in lines if line.startswith(start)) / 1000)
-            for process in processes:
-                process.communicate()
-            private = ", ".join(f"{size:,.0f}" for size in sizes["Private"])
-            print(f"{how}: private {private} MB; all four together {sum(sizes['Pss']):,.0f} MB", flush=True)
-
-
 def main() -> None:
-    rows = {f.__name__: f for f in (batches, transformers, samples, rate, workers, memory)}
+    rows = {f.__name__: f for f in (batches, transformers, samples, rate, workers)}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

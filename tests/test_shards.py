@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from conftest import CONFIG, assert_one_error_line, command, random_model
 
@@ -26,7 +25,7 @@ from tiedgpt.checkpoints import files
 from tiedgpt.cli import common, documents
 from tiedgpt.errors import TiedGPTError
 from tiedgpt.fast import blas
-from tiedgpt.scale import rows, shards
+from tiedgpt.scale import shards
 
 TOKENIZER = Tokenizer([])
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's limits and files")
@@ -106,12 +105,13 @@ def test_shards_hold_every_byte_once_and_whole_lines(tmp_path, size, end, compre
         data = b"\n".join(lines) + (end if lines else b"")
         path = tmp_path / str(trial)
         path.write_bytes(gzip.compress(data) if compressed else data)
-        with shards.open_input(str(path)) as stream:
-            found = list(iter(lambda stream=stream: list(shards.read_shard(stream, size)), []))
-        pieces = [line for of_shard in found for line in of_shard]
+        found = list(shards.read_shards(path, size))
+        pieces = [line for _, of_shard in found for line in of_shard]
         assert b"".join(pieces) == data
         assert len(pieces) == data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
-        assert all(sum(map(len, of_shard)) >= size > sum(map(len, of_shard[:-1])) for of_shard in found[:-1])
+        for n, (offset, of_shard) in enumerate(found):
+            assert next(shards.read_shards(path, size, offset)) == (offset, of_shard)
+            assert sum(map(len, of_shard)) >= size > sum(map(len, of_shard[:-1])) or n == len(found) - 1
 
 
 BAD = {
@@ -120,8 +120,6 @@ BAD = {
     b"not JSON": "not JSON",
     b'{"text": "abc"': "not JSON",
     b'{"text": "abc", "x": NaN}': "not JSON: NaN is not a JSON number",
-    b"[" * 100_000: "nested more than 500 deep",
-    b'{"text": "abc", "x": ' + b"[" * 500 + b"]" * 500 + b"}": "nested more than 500 deep",
     b"1" * 10_000: "not JSON",
     b'"abc"': "expected a JSON object, got 'abc'",
     b"null": "expected a JSON object, got None",
@@ -131,19 +129,18 @@ BAD = {
     b'{"text": null}': "field 'text' is not a text: None",
     b'{"text": ""}': "the text has 0 tokens",
     b'{"text": "a"}': "the text has 1 token;",
-    b'{"text": "a<|endoftext|>b"}': "special token <|endoftext|>; --allow-special reads it as a token",
+    b'{"text": "a<|endoftext|>b"}': "special token <|endoftext|>: --allow-special reads it as that token",
     b'{"text": "a\\ud800b"}': "half of a surrogate pair",
-    b'{"text": "a\xffb"}': "not UTF-8: byte 0xff at position 11",
-    b'{"text": "abcdefghijklmnopqrstuvwxyz"}': "26 tokens, more than the limit of 20",
+    b'{"text": "a\xffb"}': "not JSON: 'utf-8' codec can't decode byte 0xff in position 11",
     b'{"text": "abc", "loss": 1}': "the record has a field loss already",
-    b"x" * 5000: "the line is longer than",
-    b'{"text": "' + b"y" * 5000 + b'"}': "the line is longer than",
+    b"x" * 5000: "the line has 4,000 bytes or more",
+    b'{"text": "' + b"y" * 5000 + b'"}': "the line has 4,000 bytes or more",
 }
 GOOD = (
     b' { "text" : "abc" , "id": 7, "x": 1.50 , "e": "\\u00e9" } \r',
     b'\xef\xbb\xbf{"text": "abc"}',
     b'{"text": "abc", "x": ' + b"[" * 499 + b"]" * 499 + b"}",
-    b'{"text": "abc", "x": "' + b'\\"[' * 501 + b'"}',
+    b'{"text": "abc", "x": "' + b'\\"[' * 999 + b'"}',
 )
 
 
@@ -152,12 +149,11 @@ def test_a_line_with_an_error_is_a_row_with_the_error(score, tmp_path, monkeypat
     monkeypatch.setattr(shards, "MAX_LINE", 4000)
     monkeypatch.setattr(shards, "BLOCK", 64)
     lines = [GOOD[0]] + [line for n, bad in enumerate(BAD) for line in (bad, GOOD[n % len(GOOD)])]
-    long = [line for line in BAD if len(line) > 4000]
     path = tmp_path / "in.jsonl"
     path.write_bytes(b"\n".join(lines))
-    code, out, err = score(tmp_path / "out", "--max-tokens", "20", *only, file=path)
+    code, out, err = score(tmp_path / "out", *only, file=path)
     assert (code, out) == (0, "")
-    assert f"{len(BAD) - bool(only)} of {len(lines)} rows have an error" in err
+    assert f"{len(lines)} rows in {tmp_path / 'out'}, {len(BAD) - bool(only)} of them with an error" in err
     found = [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
     losses = [row["loss"] for row in found[::2]]  # of one text, in different places of batches
     assert max(losses) - min(losses) < 5e-6
@@ -165,7 +161,7 @@ def test_a_line_with_an_error_is_a_row_with_the_error(score, tmp_path, monkeypat
         if only and b"loss" in line:
             assert row["error"] is None
             continue
-        assert ("longer than" if line in long else message) in row["error"], line[:99]
+        assert ("the line has" if len(line) > 4000 else message) in row["error"], line[:99]
         assert [row[name] for name in ("loss", "tokens", "bytes", "bits_per_byte")] == [None] * 4
         assert row["error"].isprintable()
     if only:
@@ -176,14 +172,19 @@ def test_a_line_with_an_error_is_a_row_with_the_error(score, tmp_path, monkeypat
         assert (tmp_path / "out").read_bytes().startswith(start.lstrip())
 
 
-@pytest.mark.parametrize("depth", [100, 600])
-def test_nesting_does_not_depend_on_the_callers_stack(depth):
+@pytest.mark.parametrize("depth", [100, *range(900, 1000, 9), 100_000])
+def test_nesting_does_not_depend_on_the_callers_stack(monkeypatch, depth):
     line = b'{"text": "abc", "x": ' + b"[" * depth + b"]" * depth + b"}"
+    checkpoint = SimpleNamespace(path=None, states=0)
+    monkeypatch.setattr(shards, "load", lambda _: (checkpoint, random_model(CONFIG), TOKENIZER))
+    monkeypatch.setattr(shards, "open_checkpoint", lambda _: checkpoint)
+    settings = {"command": "score", "field": "text", "scores_only": True, "special": "error", "stride": 32}
 
-    def deeper(calls: int) -> rows.Record:
-        return deeper(calls - 1) if calls else rows.read_record(line, "text", ())
+    def deeper(calls: int) -> list[bytes]:
+        return deeper(calls - 1) if calls else list(shards.make_rows(settings, [line], 1))
 
     assert deeper(0) == deeper(300)
+    assert depth in range(900, 1000) or (b"nested too deep" in deeper(0)[0]) == (depth == 100_000)
 
 
 def test_rows_are_the_records_with_their_scores(score, source, tmp_path, checkpoint, whole):
@@ -199,16 +200,15 @@ def test_rows_are_the_records_with_their_scores(score, source, tmp_path, checkpo
         assert (row["tokens"], row["bytes"], row["error"]) == (expected.tokens, expected.bytes, None)
 
 
-def test_strict_cut_and_special_tokens(score, tmp_path):
+def test_strict_and_special_tokens(score, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "abcdefgh"}\n{"text": "ab<|endoftext|>"}\n', encoding="utf-8")
     code, out, err = score(tmp_path / "out", "--strict", file=path)
     assert (code, out) == (2, "")
     assert "error: 1 of 2 rows have an error" in err
     assert len(read(tmp_path / "out")) == 2, "the output is complete all the same"
-    flags = ("--strict", "--max-tokens", "4", "--cut", "--allow-special")
-    assert score(tmp_path / "cut", *flags, file=path)[0] == 0
-    assert [row["tokens"] for row in read(tmp_path / "cut")] == [3, 2]
+    assert score(tmp_path / "special", "--strict", "--allow-special", file=path)[0] == 0
+    assert [row["tokens"] for row in read(tmp_path / "special")] == [7, 2]
 
 
 def test_many_inputs_are_one_and_lines_are_counted_through(run, source, tmp_path, checkpoint, whole):
@@ -271,27 +271,16 @@ def test_an_input_that_can_be_read_once(checkpoint, source, tmp_path, whole, fil
 
 
 @linux
-def test_an_interrupted_run_continues_with_the_copy_of_its_input(popen, source, tmp_path, whole):
-    (tmp_path / "other").write_text('{"text": "another input"}\n')
-    for flags, stdin in (("--part", "0/2"), source), (["--resume"], tmp_path / "other"):
-        with open(stdin) as file:
-            process = popen(tmp_path / "out", *flags, file="-", stdin=file)
-            _, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
+def test_an_interrupted_run_continues_with_the_copy_of_its_input(score, popen, source, tmp_path, whole):
+    with open(source) as file:
+        assert (
+            "of 8 shards left"
+            in popen(tmp_path / "out", "--part", "0/2", file="-", stdin=file).communicate()[1]
+        )
+    code, _, err = score(tmp_path / "out", "--resume", file="-")  # another stdin, which is empty
+    assert code == 0
     assert "the input is the copy that the interrupted run made in " in err
     assert (tmp_path / "out").read_bytes() == whole
-
-
-@linux
-def test_an_input_without_an_end_fills_no_disk(score, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards.shutil, "disk_usage", lambda path: SimpleNamespace(free=10**7))
-    os.mkfifo(tmp_path / "fifo")
-    yes = subprocess.Popen(["sh", "-c", f"yes > {tmp_path / 'fifo'}"], stderr=subprocess.DEVNULL)
-    code, _, err = score(tmp_path / "out", file=tmp_path / "fifo")
-    yes.wait(10)
-    assert code == 2
-    assert "takes more than half of the free disk at" in err
-    assert os.listdir(tmp_path) == ["fifo"]
 
 
 # Once, and never in place of another file
@@ -309,8 +298,8 @@ def stopped(score, tmp_path, monkeypatch) -> Path:
     def stop(_):
         raise KeyboardInterrupt
 
-    def stop_at_fifth(directory, key, number, progress):
-        do_shard(directory, key, number, stop if number == 4 else progress)
+    def stop_at_fifth(directory, settings, shard, progress):
+        do_shard(directory, settings, shard, stop if shard.part == "000004.jsonl" else progress)
 
     with monkeypatch.context() as patch:
         patch.setattr(shards, "do_shard", stop_at_fifth)
@@ -323,30 +312,19 @@ def stopped(score, tmp_path, monkeypatch) -> Path:
     return out
 
 
-def test_a_stopped_run_is_resumed(stopped, score, whole, monkeypatch):
-    assert_one_error_line(
-        score(stopped), "out.jsonl.parts exists: to continue the run that made it, add --resume"
-    )
+@pytest.mark.parametrize("removed", [(), (1,), (0, 2, 3), range(4)])
+def test_a_stopped_run_is_resumed(stopped, score, whole, monkeypatch, removed):
+    refused = "out.jsonl.parts holds a run, which --resume continues; to begin a new one, remove it"
+    assert_one_error_line(score(stopped), refused)
+    for n in removed:
+        (stopped.parent / "out.jsonl.parts" / f"{n:06}.jsonl").unlink()
     done, do_shard = [], shards.do_shard
-    monkeypatch.setattr(shards, "do_shard", lambda *rest: done.append(rest[2]) or do_shard(*rest))
+    monkeypatch.setattr(shards, "do_shard", lambda *rest: done.append(rest[2].part) or do_shard(*rest))
     assert score(stopped, "--resume")[0] == 0
-    assert done[0] == 4, "parts that are done are not done again"
+    assert done == [f"{n:06}.jsonl" for n in (*removed, *range(4, 8))], "done parts are not done again"
     assert stopped.read_bytes() == whole
     assert os.listdir(stopped.parent) == ["out.jsonl"]
-    assert_one_error_line(score(stopped, "--resume"), "exists; remove it or choose another --out")
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_any_parts_may_be_missing(score, tmp_path, whole, seed):
-    folder = f"{tmp_path / 'out'}/"
-    assert score(folder)[0] == 0
-    paths = sorted((tmp_path / "out").glob("*.jsonl"))
-    assert b"".join(path.read_bytes() for path in paths) == whole
-    for path in random.Random(seed).sample(paths, seed * len(paths) // 3):
-        path.unlink()
-    assert score(folder, "--resume")[0] == 0
-    assert sorted(os.listdir(tmp_path / "out")) == [*(path.name for path in paths), "plan.json"]
-    assert b"".join(path.read_bytes() for path in paths) == whole
+    assert_one_error_line(score(stopped, "--resume"), "exists and is not replaced; choose another --out")
 
 
 def test_the_parts_of_several_processes_at_once_are_the_whole(popen, score, tmp_path, whole):
@@ -387,37 +365,32 @@ def test_of_two_runs_to_one_output_one_is_refused(score, tmp_path, whole, monkey
         return find_files(names)
 
     monkeypatch.setattr(shards, "find_files", after_another)
-    assert_one_error_line(score(out, "-q"), f"{out} exists; remove it")
+    assert_one_error_line(score(out, "-q"), f"{out} exists and is not replaced")
     assert out.read_bytes() == whole
     assert os.listdir(tmp_path) == ["out"]
     with files.lock_directory(tmp_path / "new.parts"):
         assert_one_error_line(score(tmp_path / "new"), "new.parts is in use by")
 
 
-KILLS = {  # the function at whose n-th call a process is killed, before or after it; whether it had begun
-    "in the plan": ("tiedgpt.scale.shards.Output._make_plan", 1, "after"),
-    "in a shard": ("tiedgpt.scale.rows.add_fields", 20, "after"),
-    "between a part's renames": ("os.replace", 3, "after"),
-    "before the join": ("tiedgpt.scale.shards.Output.finish", 1, "before"),
-    "before it has its name": ("tiedgpt.scale.shards.link_new", 1, "before"),
-    "after it has its name": ("tiedgpt.scale.shards.link_new", 1, "after"),
-    "before the removal": ("shutil.rmtree", -1, "before"),
+KILLS = {  # the function before whose n-th call a process is killed; a word in the arguments of those calls
+    "in the plan": ("tiedgpt.scale.shards.hash_lines", "", 2),
+    "in a shard": ("tiedgpt.scale.shards.add_fields", "", 21),
+    "between a part's renames": ("os.replace", "", 3),
+    "before the join": ("tiedgpt.scale.shards.Output.finish", "", 1),
+    "before it has its name": ("tiedgpt.scale.shards.link_new", "", 1),
+    "after it has its name": ("tiedgpt.scale.shards.Output._remove_parts", "", 1),
+    "before the removal": ("shutil.rmtree", ".done", 2),
 }
 KILL = """
-import os, pkgutil, signal, sys
-name, count, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+import os, pkgutil, sys
+name, word, count = sys.argv[1:4]
 place, _, function = name.rpartition(".")
-owner, original, calls = pkgutil.resolve_name(place), pkgutil.resolve_name(name), 0
+owner, original, calls = pkgutil.resolve_name(place), pkgutil.resolve_name(name), []
 def killed(*rest, **options):
-    global calls
-    calls += 1
-    hit = calls == count or (count < 0 and ".done" in str(rest[0]) and os.path.exists(rest[0]))
-    if hit and when == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    result = original(*rest, **options)
-    if hit:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return result
+    calls.extend([1] * (word in str(rest)))
+    if len(calls) == int(count):
+        os.kill(os.getpid(), 9)
+    return original(*rest, **options)
 setattr(owner, function, killed)
 from tiedgpt.cli import main
 sys.exit(main(sys.argv[4:]))
@@ -427,35 +400,17 @@ sys.exit(main(sys.argv[4:]))
 @linux
 @pytest.mark.parametrize("moment", KILLS)
 def test_a_killed_run_is_resumed_and_leaves_nothing(score, source, checkpoint, tmp_path, whole, moment):
-    name, count, when = KILLS[moment]
-    out = tmp_path / "out"
-    code = [sys.executable, "-c", KILL, name, str(count), when, *arguments(checkpoint, out, file=source)]
+    out, kill = tmp_path / "out", map(str, KILLS[moment])
+    code = [sys.executable, "-c", KILL, *kill, *arguments(checkpoint, out, file=source)]
     done = subprocess.run(code, capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    if moment == "before the removal":  # it is complete; the next run, to whatever end, removes the rest
-        assert_one_error_line(score(out, "--resume"), "exists; remove it")
+    result = score(out, "--resume")
+    if moment in ("after it has its name", "before the removal"):  # it is complete; any run removes the rest
+        assert_one_error_line(result, "exists and is not replaced")
     else:
-        result = score(out, "--resume")
         assert result[0] == 0, result
     assert out.read_bytes() == whole
     assert os.listdir(tmp_path) == ["out"]
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_at_random_moments(popen, score, tmp_path):
-    source = write_lines(tmp_path / "in.jsonl", 3000)
-    assert score(tmp_path / "whole", file=source)[0] == 0
-    rng, kills, out = random.Random(0), 0, tmp_path / "out"
-    while not out.exists():
-        process = popen(out, "--resume", file=source)
-        try:
-            process.communicate(timeout=rng.uniform(0.2, 1))
-        except subprocess.TimeoutExpired:
-            process.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
-            process.communicate()
-            kills += 1
-    assert kills > 2
-    assert out.read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 @linux
@@ -489,14 +444,13 @@ def test_a_full_disk_is_an_error_and_what_was_done_is_kept(
         (["--head", "untied", "-q"], "begun with another head: 'tied'"),
         (["--allow-special"], "begun with another special"),
         (["--field", "prompt"], "begun with another field"),
-        (["--max-tokens", "5"], "begun with another max_tokens: None, not 5"),
         (["--scores-only"], "begun with another scores_only"),
         (["--shard-size", "2K"], "begun with another shard_size: 1000, not 2000"),
         (["-m", "shakespeare-tied"], "begun with another model"),
         ("version", "begun with another tiedgpt: "),
         ("command", "begun with another command: 'score'"),
         ("input", "begun with another input"),
-        ("time", "has changed since the run began"),
+        ("same size and time", "begun with another input_sha256"),
     ],
 )
 def test_resume_with_another_setting_is_an_error_that_names_it(
@@ -505,12 +459,18 @@ def test_resume_with_another_setting_is_an_error_that_names_it(
     file = Path(__file__) if flags == "input" else source
     known = list(arguments(checkpoint, stopped, "--resume", file=file))
     if flags == "version":
-        monkeypatch.setattr(rows, "__version__", "0.0.9")
+        monkeypatch.setattr(shards, "__version__", "0.0.9")
     elif flags == "command":
         known[1] = "generate"
-    elif flags == "time":
-        os.utime(source, ns=(0, 0))
-    assert_one_error_line(run(*known, *(flags if isinstance(flags, list) else [])), message)
+    elif flags == "same size and time":
+        status, data = source.stat(), source.read_bytes()
+        source.write_bytes(data.replace(b"d40", b"d04"))
+        os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
+    try:
+        assert_one_error_line(run(*known, *(flags if isinstance(flags, list) else [])), message)
+    finally:
+        if flags == "same size and time":
+            source.write_bytes(data)
     assert len(parts_of(stopped)) == 4
 
 
@@ -520,55 +480,52 @@ def test_a_file_that_changes_during_the_run_is_an_error(
 ):
     shutil.copy(source, copy := tmp_path / "copy.jsonl")
     shutil.copytree(checkpoint, tmp_path / "model")
-    path, add_fields = tmp_path / changed, rows.add_fields
+    path, add_fields, calls = tmp_path / changed, shards.add_fields, itertools.count()
 
     def change_in_the_fourth_shard(*rest):
-        if next(calls) == 30:
-            path.write_bytes(path.read_bytes())  # in place
+        if next(calls) % 60 == 30:
+            path.write_bytes(path.read_bytes().replace(b"d50", b"d05"))  # in place
         return add_fields(*rest)
 
-    monkeypatch.setattr(rows, "add_fields", change_in_the_fourth_shard)
+    monkeypatch.setattr(shards, "add_fields", change_in_the_fourth_shard)
     for out in (tmp_path / "out.jsonl", "-")[: 2 - (path == copy)]:  # "-" reads its input once
-        calls = itertools.count()
         code, _, err = score(out, "-m", str(tmp_path / "model"), file=copy)
         assert code == 2
-        assert f"{changed} has changed since the run began" in err
-    assert 2 <= len(parts_of(tmp_path / "out.jsonl")) <= 5
+        assert f"{Path(changed).parts[0]} has changed since the run began" in err
+    assert 2 <= len(parts_of(tmp_path / "out.jsonl")) <= 7
 
 
-def test_a_process_that_outlives_its_run_adds_nothing_to_another(score, stopped, source, tmp_path):
+def test_a_process_that_outlives_its_run_adds_nothing_to_another(stopped, tmp_path):
     """Neither when the directory has another plan at the start, nor when it gets one during a shard."""
     directory = tmp_path / "out.jsonl.parts"
-    key = shards.read_plan(directory).key
+    settings = json.loads((directory / "plan.json").read_text())
+    [shard] = [shards.Shard("000005.jsonl", str(tmp_path / "in"), 0, 1, 1, shards.hash_lines([b"{}"]))]
+    (tmp_path / "in").write_bytes(b"{}")
 
     def another_run(_):
-        if shards.read_plan(directory).key == key:
-            shutil.rmtree(directory)
-            monkey = shards.Output(str(stopped), print)
-            with pytest.raises(ZeroDivisionError), monkey.claim([str(source)], other, False, False):
-                _ = 1 / 0
+        shutil.rmtree(directory)
+        directory.mkdir()
+        (directory / "plan.json").write_text(json.dumps({**settings, "stride": 5}))
 
-    other = {**shards.read_plan(directory).settings, "scores_only": True}
     with pytest.raises(TiedGPTError, match=r"cannot write to .*out\.jsonl.parts: No such file"):
-        shards.do_shard(directory, key, 5, another_run)
+        shards.do_shard(directory, settings, shard, another_run)
     with pytest.raises(TiedGPTError, match=r"out\.jsonl\.parts has the plan of another run now"):
-        shards.do_shard(directory, key, 5)
+        shards.do_shard(directory, settings, shard)
     assert sorted(os.listdir(directory)) == ["plan.json"]
 
 
-def test_a_damaged_part_or_plan_is_an_error(score, tmp_path, stopped):
+def test_a_damaged_part_or_plan_is_an_error(score, stopped):
     part = parts_of(stopped)[1]
     part.write_bytes(part.read_bytes()[:-1].rpartition(b"\n")[0] + b"\n")
     code, _, err = score(stopped, "--resume")
     assert code == 2
-    assert "000001.jsonl has" in err
-    assert "remove it to do it again" in err
+    assert re.search("000001.jsonl has [0-9]+ rows, expected [0-9]+; remove it to do it again", err)
     part.unlink()
     plan = part.with_name("plan.json")
     raw = plan.read_bytes()
-    for damaged in (b"{", b"{}", b"[]", raw.replace(b'"shards"', b'"shard"')):
+    for damaged in (b"{", b"{}", b"[]", raw.replace(b'"stride"', b'"stripe"')):
         plan.write_bytes(damaged)
-        assert_one_error_line(score(stopped, "--resume"), "plan.json is damaged")
+        assert_one_error_line(score(stopped, "--resume"), "out.jsonl.parts")
     plan.write_bytes(raw)
     assert score(stopped, "--resume")[0] == 0
 
@@ -582,23 +539,19 @@ def test_a_damaged_part_or_plan_is_an_error(score, tmp_path, stopped):
         (["IN"], "the following arguments are required: --out"),
         (["--out", "x"], "the following arguments are required: IN"),
         (["IN", "--out", "x", "--head", "both"], "--head: invalid choice: 'both'"),
-        (["IN", "--out", "x", "--cut"], "--cut needs --max-tokens"),
-        (["IN", "--out", "x", "--max-tokens", "1"], "--max-tokens: expected a whole number of at least 2"),
         (["IN", "--out", "x", "--part", "2/2"], "--part: expected I/N"),
-        (
-            ["IN", "--out", "x", "--part", "0/2", "--workers", "2"],
-            "exclude each other",
-        ),
+        (["IN", "--out", "x", "--part", "0/2", "--workers", "2"], "exclude each other"),
         (["IN", "--out", "x", "--shard-size", "0"], "--shard-size: expected a size"),
         (["IN", "--out", "x", "--stride", "999"], "stride must be a whole number from 1 to"),
         (["IN", "--out", "-", "--resume"], "--out - is stdout"),
-        (["IN", "--out", "/dev/stdout"], "/dev/stdout is no file: to write to stdout or a pipe, use --out -"),
+        (["IN", "--out", "x/"], "x/ is a directory; --out needs a file, or - for stdout"),
+        (["IN", "--out", "/dev/stdout"], "/dev/stdout exists and is not replaced; choose another --out"),
         (["no-such-file", "--out", "x"], "no-such-file: No such file"),
         (["/dev/zero", "--out", "x"], "/dev/zero is a directory or a device; expected a file or a pipe"),
         (["EMPTY", "--out", "x"], "holds no file that ends in .jsonl"),
-        (["GZ", "--out", "x"], "a damaged gzip file"),
-        (["IN", "--out", "FULL/"], "FULL holds mine, but no run to continue"),
-        (["IN", "--out", "IN"], "exists; remove it or choose another --out"),
+        (["GZ", "--out", "x"], "GZ cannot be read: Compressed file ended before"),
+        (["IN", "--out", "FULL"], "FULL.parts holds mine, but no run; to begin a new one, remove it"),
+        (["IN", "--out", "IN"], "IN exists and is not replaced; choose another --out"),
         (["IN", "--out", "x", "--dask", "y", "-q"], "--workers and --dask need Dask: pip install"),
     ],
 )
@@ -606,8 +559,8 @@ def test_wrong_flags(run, checkpoint, source, tmp_path, monkeypatch, flags, mess
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(documents, "find_spec", lambda name: None)
     Path("EMPTY").mkdir()
-    Path("FULL").mkdir()
-    Path("FULL/mine").touch()
+    Path("FULL.parts").mkdir()
+    Path("FULL.parts/mine").touch()
     Path("IN").write_bytes(source.read_bytes())
     Path("GZ").write_bytes(gzip.compress(source.read_bytes())[:-20])
     before = sorted(os.listdir())
@@ -622,11 +575,6 @@ def test_sizes(text, size):
     assert documents.size(text) == size
 
 
-@pytest.mark.parametrize("name", ["score", "generate"])
-def test_a_page_of_help_has_at_most_20_flags(run, name):
-    assert len(re.findall(r"^  -", run("documents", name, "-h")[1], re.M)) <= 20
-
-
 @linux
 def test_the_bar_counts_rows_and_fits_80_columns(checkpoint, source, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(common.Progress, "DELAY", 0)
@@ -638,36 +586,21 @@ def test_the_bar_counts_rows_and_fits_80_columns(checkpoint, source, tmp_path, m
     assert max(map(len, bars)) <= 80
 
 
-def test_a_damaged_model_stops_the_run(score, tmp_path, checkpoint):
-    model = random_model(CONFIG)
-    model.parameters["wte.weight"][:] = np.nan
-    tiedgpt.save_model(model, TOKENIZER, tmp_path / "nan")
-    code, _, err = score(tmp_path / "out", "-m", str(tmp_path / "nan"))
-    assert code == 2
-    assert "checkpoint is damaged" in err
-    assert not (tmp_path / "out").exists()
-
-
 @linux
 def test_memory_does_not_grow_with_the_file(checkpoint, tmp_path):
     """A sparse file of 1 GB: three records, and lines of zeros between them."""
-    peaks, code = (
-        [],
-        (
-            "import resource, sys; from tiedgpt.cli import main; assert main(sys.argv[1:]) == 0; "
-            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
-        ),
-    )
+    code = "import resource, sys; from tiedgpt.cli import main; assert main(sys.argv[1:]) == 0; "
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    peaks = []
     for zeros in (0, 330_000_000):
-        (tmp_path / "out").unlink(missing_ok=True)
         with open(tmp_path / "in.jsonl", "wb") as file:
             for _ in range(3):
                 file.write(b'{"text": "abc"}\n')
                 file.seek(zeros, os.SEEK_CUR)
                 file.write(b"\n")
-        known = arguments(checkpoint, tmp_path / "out", "--shard-size", "1MB", file=file.name)
+        known = arguments(checkpoint, tmp_path / str(zeros), "--shard-size", "1MB", file=file.name)
         done = subprocess.run([sys.executable, "-c", code, *known], capture_output=True, timeout=100)
         assert done.returncode == 0, done.stderr
         peaks.append(int(done.stdout))
     assert peaks[1] - peaks[0] < 100
-    assert [row["error"] is None for row in read(tmp_path / "out")] == [True, False] * 3
+    assert [row["error"] is None for row in read(tmp_path / "330000000")] == [True, False] * 3

@@ -1,18 +1,18 @@
 """`tiedgpt documents score|generate`: many texts, from files of JSON lines to rows with results."""
 
 import argparse
-import os
 import re
 import sys
+from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 from ..checks import check_stride
-from ..errors import ABOVE_0, FRACTION, ArgumentError, Range, TiedGPTError, short_repr
+from ..errors import ABOVE_0, FRACTION, ArgumentError, TiedGPTError, short_repr
 from . import common
 from .terminal import Progress, note
 
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 ABOUT = "many texts: JSON lines in, a row for each out."
 SCORE = """\
   tiedgpt documents score corpus.jsonl --out scores.jsonl
@@ -31,12 +31,11 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         ("generate", "Continue", "prompt", GENERATE),
     ):
         parser = common.add_command(commands, f"documents {command}", run, f"{does} {ABOUT}", examples)
-        parser.set_defaults(command=command, scores_only=False, on_long="error")
+        parser.set_defaults(command=command, scores_only=False)
         add = parser.add_argument
         inputs = ".jsonl or .jsonl.gz files, directories of them, pipes, or - for stdin"
         add("inputs", nargs="+", metavar="IN", help=inputs)
-        out = "the file to write; with a slash at its end, a directory of parts; - for stdout"
-        add("--out", required=True, metavar="OUT", help=out)
+        add("--out", required=True, metavar="OUT", help="the file to write; - for stdout")
         common.add_shared(parser, "-m --model")
         add("--head", **common.ONE_HEAD)
         add("--field", default=field, metavar="NAME", help="the field with the text (default: %(default)s)")
@@ -49,34 +48,27 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         add("--part", type=part, metavar="I/N", help=one)
         special: Any = {"dest": "special", "action": "store_const", "const": "token", "default": "error"}
         add("--allow-special", **special, help="read <|endoftext|> as that token")
-        (add_score_options if command == "score" else add_generate_options)(add)
-
-
-def add_score_options(add: Any) -> None:
-    add("--stride", type=common.positive_int, metavar="N", help="as of `tiedgpt score`")
-    help = "a document of more tokens is an error"
-    add("--max-tokens", type=common.number(Range(2)), metavar="N", help=help)
-    help = "score the first --max-tokens tokens of a longer document"
-    add("--cut", dest="on_long", action="store_const", const="cut", help=help)
-    add("--scores-only", action="store_true", help="write the line's number and id in place of the record")
-
-
-def add_generate_options(add: Any) -> None:
-    new = "tokens of a sample, at most (default: %(default)s)"
-    add("-n", "--max-new-tokens", type=common.positive_int, default=40, metavar="N", help=new)
-    add("-t", "--temperature", type=common.number(ABOVE_0), default=1.0, metavar="T", help="(default: 1)")
-    add("-k", "--top-k", type=common.positive_int, metavar="K", help="with 1, the likeliest token always")
-    add("-p", "--top-p", type=common.number(FRACTION), metavar="P", help="as of `tiedgpt generate`")
-    add("-s", "--seed", type=common.count, default=0, metavar="S", help="(default: 0)")
-    add("--num-samples", type=common.positive_int, default=1, metavar="N", help="of a prompt (default: 1)")
-    add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT (may be repeated)")
+        if command == "score":
+            add("--stride", type=common.positive_int, metavar="N", help="as of `tiedgpt score`")
+            add("--scores-only", action="store_true", help="write the line's number and id, not the record")
+            continue
+        new = "tokens of a sample, at most (default: %(default)s)"
+        add("-n", "--max-new-tokens", type=common.positive_int, default=40, metavar="N", help=new)
+        add("-t", "--temperature", type=common.number(ABOVE_0), default=1.0, metavar="T", help="(default: 1)")
+        add("-k", "--top-k", type=common.positive_int, metavar="K", help="with 1, the likeliest token always")
+        add("-p", "--top-p", type=common.number(FRACTION), metavar="P", help="as of `tiedgpt generate`")
+        add("-s", "--seed", type=common.count, default=0, metavar="S", help="(default: 0)")
+        add(
+            "--num-samples", type=common.positive_int, default=1, metavar="N", help="of a prompt (default: 1)"
+        )
+        add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT (may be repeated)")
 
 
 def size(text: str) -> int:
     """The type of --shard-size: bytes, with an optional unit."""
     if not (found := re.fullmatch(r"([1-9][0-9]{0,11})([KMG]?)B?", text.upper())):
         raise argparse.ArgumentTypeError(f"expected a size such as 500kB or 2MB, got {short_repr(text)}")
-    return int(found[1]) * UNITS[found[2]]
+    return int(found[1]) * 1000 ** " KMG".index(found[2] or " ")
 
 
 def part(text: str) -> tuple[int, int]:
@@ -88,73 +80,58 @@ def part(text: str) -> tuple[int, int]:
 
 
 def run(args: argparse.Namespace) -> None:
-    from ..scale import rows, shards  # here, because the help needs none of it
+    from ..scale import shards  # here, because the help needs none of it
 
     out, part, engine, strict = args.out, args.part, (args.workers, args.dask), args.strict
     resume = args.resume or bool(part)
-    if args.on_long == "cut" and not args.max_tokens:
-        raise ArgumentError("--cut needs --max-tokens")
     if sum(map(bool, (part, *engine))) > 1:  # an argparse group would make usage lines of 74 columns
         raise ArgumentError("--workers, --dask and --part exclude each other")
     if out == "-" and (resume or any(engine)):
         raise ArgumentError("--resume, --workers, --dask and --part need a file; --out - is stdout")
-    if out != "-" and os.path.exists(out) and shards.is_stream(out):
-        raise ArgumentError(f"{out} is no file: to write to stdout or a pipe, use --out -")
+    if out.endswith("/"):
+        raise ArgumentError(f"{out} is a directory; --out needs a file, or - for stdout")
     if any(engine) and not find_spec("distributed"):
-        instead = "without it, run the command with --part 0/2 and, at the same time, with --part 1/2"
-        raise ArgumentError(f"--workers and --dask need Dask: pip install 'tiedgpt[dask]'; {instead}")
+        raise ArgumentError("--workers and --dask need Dask: pip install 'tiedgpt[dask]', or use --part")
     files = shards.find_files(args.inputs)
     _, checkpoint, tokenizer = common.open_model(args.model)
     if args.head == "untied" and not checkpoint.has_own_unembedding:
         note("this checkpoint has no W_U of its own, so it is a copy of wte.T: the rows are the same")
-    settings = {
-        "model": str(checkpoint.path.absolute()),
-        "head": args.head or checkpoint.config.head,
-        "input": ["-" if shards.is_stream(file) else os.path.abspath(file) for file in files],
-        **rows.identity(checkpoint, tokenizer),
-    }
-    names = ("command", "field", "scores_only", "shard_size", *rows.ARGUMENTS[args.command])
-    settings |= {name: getattr(args, name) for name in names}
+    names = ("command", "field", "scores_only", "shard_size", *shards.ARGUMENTS[args.command])
+    settings = {"model": str(checkpoint.path.absolute()), "head": args.head or checkpoint.config.head}
+    settings |= {name: getattr(args, name) for name in names} | shards.identity(checkpoint, tokenizer)
     if args.command == "score":
         settings["stride"] = check_stride(args.stride, checkpoint.config)
     total = errors = 0
     if out == "-":
         for row in shards.stream_rows(settings, files):
             sys.stdout.buffer.write(row)
-            total, errors = total + 1, errors + rows.has_error(row)
+            total, errors = total + 1, errors + (not row.endswith(shards.NO_ERROR))
     else:
         output, (number, of) = shards.Output(out, note), part or (0, 1)
-        with output.claim(files, settings, resume, bool(part)) as plan:
+        with ExitStack() as stack:
+            settings, planned = output.claim(stack, files, settings, resume, bool(part))
             try:
-                do_missing(output, plan, [s for s in output.missing(plan) if s.number % of == number], engine)
+                left = output.missing(planned[number::of])
+                with Progress(args.command, sum(shard.lines for shard in left), "row") as progress:
+                    do = partial(shards.do_shard, output.directory, settings)
+                    if left and any(engine):
+                        from ..scale import dask
+
+                        with dask.connect(*engine) as client:
+                            if not client.nthreads():
+                                note("the Dask scheduler has no workers yet; waiting for them")
+                            dask.do_shards(client, do, left, progress.add)
+                    else:
+                        for shard in left:
+                            do(shard, progress.add)
                 if part:
-                    left = f"{len(output.missing(plan)):,} of {len(plan.shards):,} shards left"
-                    note(f"part {number}/{of} is done, {left}; with none left, run --resume to join")
+                    count = f"{len(output.missing(planned)):,} of {len(planned):,} shards left"
+                    note(f"part {number}/{of} is done, {count}; with none left, run --resume to join")
                     return
-                total, errors = output.finish(plan)
+                total, errors = sum(shard.lines for shard in planned), output.finish(planned)
             except BaseException:
                 note("the parts that are done are kept; the same command with --resume continues")
                 raise
-    note(f"{total:,} row{'s' * (total != 1)} in {out}")
-    if errors:
-        message = f"{errors:,} of {total:,} row{'s have' if total != 1 else ' has'} an error"
-        if strict:
-            raise TiedGPTError(message)
-        note(message)
-
-
-def do_missing(output: Any, plan: Any, left: list[Any], engine: tuple[Any, Any]) -> None:
-    """Do the shards that are left, on the workers of an engine or in this process."""
-    from ..scale import shards
-
-    with Progress(plan.settings["command"], sum(shard.lines for shard in left), "row") as progress:
-        if not (left and any(engine)):
-            for shard in left:
-                shards.do_shard(output.directory, plan.key, shard.number, progress.add)
-            return
-        from ..scale import dask
-
-        with dask.connect(*engine) as client:
-            if not client.nthreads():
-                note("the Dask scheduler has no workers yet; waiting for them")
-            dask.do_shards(client, output.directory, plan.key, left, progress.add)
+    note(f"{total:,} rows in {out}, {errors:,} of them with an error")
+    if strict and errors:
+        raise TiedGPTError(f"{errors:,} of {total:,} rows have an error")

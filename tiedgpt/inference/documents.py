@@ -11,24 +11,26 @@ default_rng([seed, n, i]).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ..checks import as_array, check_count, check_prompt, check_seed, check_stride, check_text
+from ..checks import check_count, check_prompt, check_seed, check_stride, check_text
 from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..model import GPT2
 from ..ops import cross_entropy
 from ..tokenizer import Tokenizer
 from .evaluation import Score, measure_rows, predicted_places, score_of, token_losses
-from .generation import TextSample, kept_tokens, padded, push_steps, sample_steps
+from .generation import TextSample, padded, push_steps, sample_steps
 from .sampling import Sampling
 
 SHORT = 128  # tokens: from this length on, a batch is no faster than one document at a time
 BATCH_TOKENS = 384  # of short documents that are read together: 256 to 512 are fastest, small models and 124M
 CACHE_TOKENS = 4096  # in the cache of a batch of samples: 300 MB for GPT-2 124M
 CACHE_ROWS = 32  # samples in a batch
+LOOKAHEAD = 256  # documents that are held in memory
 
 Text = str | Sequence[int] | np.ndarray
 Result = TypeVar("Result")
@@ -40,41 +42,29 @@ def score_documents(
     texts: Iterable[Text],
     stride: int | None = None,
     *,
-    max_tokens: int | None = None,
-    on_long: str = "error",
     special: str = "error",
-    lookahead: int = 256,
 ) -> Iterator[Score | TiedGPTError]:
     """The score of each text (a str, or its token ids), or the error that it causes.
 
     Documents of at least SHORT tokens, or longer than the context, are scored as `score` does, with the same
-    bits. A document of more than `max_tokens` tokens is an error; with on_long="cut" its first `max_tokens`
-    are scored. `special` is Tokenizer.encode's. Up to `lookahead` documents are held in memory.
-
-    Raises ArgumentError at once for an argument that is not allowed, and TiedGPTError for a loss that is nan:
-    then the checkpoint is damaged, not the document.
+    bits. `special` is Tokenizer.encode's. Raises ArgumentError at once for an argument that is not allowed,
+    and TiedGPTError for a loss that is nan: then the checkpoint is damaged, not the document.
     """
-    stride = check_stride(stride, model.config)
-    limit = None if max_tokens is None else check_count("max_tokens", max_tokens, 2)
-
-    def read(ids: Any) -> np.ndarray:
-        if limit is not None and len(ids) > limit and on_long == "error":
-            raise ArgumentError(f"the text has {len(ids)} tokens, more than the limit of {limit}")
-        return check_text(ids[:limit], model.config)
+    config, stride = model.config, check_stride(stride, model.config)
 
     def scores(documents: dict[int, np.ndarray]) -> Iterator[Score]:
-        short = min(SHORT, model.config.n_ctx + 1)
+        short = min(SHORT, config.n_ctx + 1)
         losses: dict[int, np.ndarray] = {}
         lengths = {n: len(ids) - 1 for n, ids in documents.items() if len(ids) < short}
         for batch in batches(lengths, BATCH_TOKENS, BATCH_TOKENS):
             rows = batch_losses(model, [documents[n] for n in batch])
             losses.update(zip(batch, rows, strict=True))
         for n, ids in documents.items():
-            predicted = ids[predicted_places(len(ids), model.config.n_ctx, stride)]
+            predicted = ids[predicted_places(len(ids), config.n_ctx, stride)]
             of_document = losses[n] if n in losses else token_losses(model, ids, stride)
             yield score_of(of_document, tokenizer, predicted)
 
-    return results(tokenizer, texts, on_long, special, lookahead, read, scores)
+    return results(tokenizer, texts, special, partial(check_text, config=config), scores)
 
 
 def generate_documents(
@@ -90,28 +80,19 @@ def generate_documents(
     *,
     num_samples: int = 1,
     stop: Sequence[str] = (),
-    on_long: str = "error",
     special: str = "error",
     first: int = 0,
-    lookahead: int = 256,
 ) -> Iterator[list[TextSample] | TiedGPTError]:
     """`num_samples` samples that continue each prompt (a str, or its token ids), or the error that it causes.
 
-    The first prompt is document number `first`. A prompt longer than the context is an error. With
-    on_long="cut", the beginning of a prompt is dropped if the context has no room for the prompt and
-    `max_new_tokens` more tokens; at least n_ctx // 2 tokens are kept. Other arguments are those of `generate`
-    and score_documents. Raises ArgumentError at once for one that is not allowed.
+    The first prompt is document number `first`. A prompt longer than the context is an error. The other
+    arguments are those of `generate`. Raises ArgumentError at once for one that is not allowed.
     """
-    config = model.config
-    sampling = Sampling(temperature, top_k, top_p, greedy)
+    config, sampling = model.config, Sampling(temperature, top_k, top_p, greedy)
     seed, new = check_seed(seed), check_count("max_new_tokens", max_new_tokens)
     num_samples, first = check_count("num_samples", num_samples), check_count("first", first, 0)
     if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
         raise ArgumentError(f"stop must be a list of texts that are not empty, got {short_repr(stop)}")
-    kept = kept_tokens(config.n_ctx, new) if on_long == "cut" else 0  # 0: all
-
-    def read(ids: Any) -> np.ndarray:
-        return np.array(check_prompt(ids[-kept:], config))
 
     def samples(documents: dict[int, np.ndarray]) -> Iterator[list[TextSample]]:
         lengths = {n: num_samples * min(len(ids) + new, config.n_ctx) for n, ids in documents.items()}
@@ -127,51 +108,38 @@ def generate_documents(
                 done[n].append(sample)
         yield from done.values()
 
-    return results(tokenizer, prompts, on_long, special, lookahead, read, samples)
+    return results(tokenizer, prompts, special, partial(check_prompt, config=config), samples)
 
 
 def results(
     tokenizer: Tokenizer,
     texts: Iterable[Text],
-    on_long: str,
     special: str,
-    lookahead: int,
-    read: Callable[[Any], np.ndarray],
+    check: Callable[[Any], Any],
     work: Callable[[dict[int, np.ndarray]], Iterator[Result]],
 ) -> Iterator[Result | TiedGPTError]:
-    """The results of work({number: read(ids)}), for `lookahead` texts at a time; an error in its place."""
+    """The results of work({number: check(ids)}), for LOOKAHEAD texts at a time; an error in its place."""
     if isinstance(texts, (str, bytes)):
         raise ArgumentError("expected an iterable of texts, got one text: put it in a list")
-    if on_long not in ("error", "cut"):
-        raise ArgumentError(f'on_long must be "error" or "cut", got {short_repr(on_long)}')
     tokenizer.encode("", special)  # raises for a wrong `special`
-    lookahead = check_count("lookahead", lookahead)
 
-    def ids_of(text: Text) -> Any:
-        if isinstance(text, str):
-            return tokenizer.encode(text, special)
-        ids = as_array(text)
-        if ids.ndim != 1:
-            raise ArgumentError(f"a document must be a text or its ids [N], got {short_repr(text)}")
-        if ids.dtype.kind in "iu":
-            tokenizer.decode_bytes(ids.tolist())  # raises for an id that the tokenizer does not have
-        return ids
-
-    def read_and_work() -> Iterator[Result | TiedGPTError]:
+    def of_windows() -> Iterator[Result | TiedGPTError]:
         numbered = enumerate(texts)
-        while window := list(islice(numbered, lookahead)):
+        while window := list(islice(numbered, LOOKAHEAD)):
             documents: dict[int, np.ndarray] = {}
             errors: dict[int, TiedGPTError] = {}
             for n, text in window:
                 try:
-                    documents[n] = read(ids_of(text))
+                    ids = np.array(check(tokenizer.encode(text, special) if isinstance(text, str) else text))
+                    tokenizer.decode_bytes(ids.tolist())  # raises for an id that it does not have
+                    documents[n] = ids
                 except TiedGPTError as error:
                     errors[n] = error
             worked = work(documents)
             for n, _ in window:
                 yield errors[n] if n in errors else next(worked)
 
-    return read_and_work()
+    return of_windows()
 
 
 def batches(lengths: dict[int, int], tokens: int, rows: int) -> Iterator[list[int]]:

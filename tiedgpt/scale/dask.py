@@ -1,54 +1,43 @@
 """Shards on the workers of a Dask cluster: processes of this machine, or a scheduler that is running already.
 
-Dask starts a task again if its worker dies. A task carries the directory of parts and a shard's number; the
-worker reads the rest from the files, so they must be on storage that all workers see. What is done is what
-has a part, so the scheduler holds nothing that would be lost with it.
+Dask starts a task again if its worker dies. A task carries what a shard is, not its text, so the files must
+be on storage that all workers see. The scheduler holds nothing that would be lost with it.
 """
 
 import asyncio
 import json
 import logging
 import pickle
-from collections.abc import Iterator
-from concurrent import futures
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import dask
-from distributed import Client, KilledWorker, LocalCluster
+from distributed import Client, KilledWorker, LocalCluster, as_completed, rpc
 from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
-from distributed.comm import connect as open_connection
 from distributed.security import Security
 
 from .. import __version__
 from ..errors import TiedGPTError
 from ..fast.threads import ctrl_c_for_this_process_only
-from .shards import Progress, Shard, do_shard
+from .shards import Progress, Shard
 
 CONNECT = 10  # seconds until a scheduler must have answered
-AHEAD = 3  # tasks for each thread: enough that no worker waits, few to start again if the workers die
 
 
 @contextmanager
 def connect(workers: int | None, address: str | None) -> Iterator[Client]:
     """A client of `workers` new processes here, or of the scheduler at an address or in a file."""
-    for name in logging.root.manager.loggerDict:
-        if name.startswith(("distributed", "tornado", "asyncio")):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is raised
-    with ExitStack() as stack, dask.config.set({"distributed.comm.timeouts.connect": f"{CONNECT}s"}):
+    with ExitStack() as stack:
+        logging.disable()  # what matters is raised
+        stack.callback(logging.disable, logging.NOTSET)
         if workers:
+            options = {"host": "127.0.0.1", "dashboard_address": None, "memory_limit": 0}
             try:
                 with ctrl_c_for_this_process_only():
-                    cluster = LocalCluster(
-                        n_workers=workers,
-                        threads_per_worker=1,
-                        host="127.0.0.1",
-                        dashboard_address=None,
-                        memory_limit=0,
-                        silence_logs=logging.CRITICAL,
-                    )
+                    cluster = LocalCluster(None, workers, 1, silence_logs=logging.CRITICAL, **options)
             except (RuntimeError, OSError) as error:  # a worker was killed while it started
                 raise TiedGPTError(f"the workers cannot be started: {error}") from error
             address = stack.enter_context(cluster).scheduler_address
@@ -62,49 +51,36 @@ def connect(workers: int | None, address: str | None) -> Iterator[Client]:
 
 
 async def _try(address: str) -> None:
-    """Connect and shake hands. (A Client waits for a server of another kind without end.)"""
-    security = Security().get_connection_args("client")
-    connection = await asyncio.wait_for(open_connection(address, **security), CONNECT)
-    await connection.close()
+    """Ask who is there. (A Client waits for a server of another kind without end.)"""
+    async with rpc(address, connection_args=Security().get_connection_args("client")) as server:
+        await asyncio.wait_for(server.identity(), CONNECT)
 
 
-def do_shards(client: Client, directory: Path, key: str, shards: list[Shard], progress: Progress) -> None:
-    """Do the shards of the plan `key`; call progress(rows) after each.
+def do_shards(client: Client, task: Callable[..., Any], shards: list[Shard], progress: Progress) -> None:
+    """Call task(shard) for each shard on the workers, and progress(rows) after each.
 
     A shard that has killed its worker four times is tried once more when the others are done, alone. Raises
     TiedGPTError if that fails too, if the scheduler is lost, and for what a worker raises.
     """
-    left, killers = list(reversed(shards)), []  # killers: shards whose workers died
-    running: dict[futures.Future[Any], Shard] = {}
-    pool = client.get_executor(pure=False)
+
+    def do(some: list[Shard]) -> list[Shard]:
+        """Do some shards at once. Returns those whose workers died."""
+        killers, running = [], dict(zip(client.map(task, some, pure=False), some, strict=True))
+        for future in as_completed(list(running), loop=client.loop):
+            shard = running.pop(future)
+            try:
+                future.result()
+                progress(shard.lines)
+            except KilledWorker:
+                killers.append(shard)
+        return killers
+
     try:
-        for alone in (False, True):
-            while left or running:
-                window = 1 if alone else AHEAD * max(1, sum(client.nthreads().values()))
-                while left and len(running) < window:
-                    shard = left.pop()
-                    running[pool.submit(do_shard, directory, key, shard.number)] = shard
-                ended = futures.wait(running, 0.5, futures.FIRST_COMPLETED).done
-                if client.status != "running":
-                    raise CommClosedError
-                for future in ended:
-                    shard = running.pop(future)
-                    try:
-                        future.result()
-                        progress(shard.lines)
-                    except KilledWorker:
-                        killers.append(shard)
-            if not alone:
-                left, killers = killers, []
-    except (CommClosedError, ClosedClientError, futures.CancelledError) as error:
+        killers = [killer for shard in do(shards) for killer in do([shard])]
+    except (CommClosedError, ClosedClientError, CancelledError) as error:
         raise TiedGPTError("the connection to the Dask scheduler is lost") from error
     except (AttributeError, ImportError, pickle.PickleError) as error:  # another version, or none
         raise TiedGPTError(f"a worker cannot run tiedgpt {__version__}: {error}") from error
-    finally:
-        if client.status == "running":
-            pool.shutdown(wait=False)  # which cancels what runs
     if killers:
-        lines = ", ".join(
-            f"{shard.number} (line {shard.line} to {shard.line + shard.lines - 1})" for shard in killers
-        )
+        lines = ", ".join(f"{shard.part} (from line {shard.line})" for shard in killers)
         raise TiedGPTError(f"workers died at {len(killers)} shards: {lines}; the others are done")

@@ -1,10 +1,10 @@
 """Files of JSON lines, cut into shards. Each shard becomes one part of the output, and each part is written
 once, or again with the same bytes. So processes can be killed and started again at any time.
 
-    OUT.parts/          (or OUT itself, if it is given with a slash at its end)
-        .lock           locked while the plan is made, and until the end by a run that does all parts
+    OUT.parts/
+        .lock           locked while a run begins, and until its end if it does all parts
         .input-0        a copy of an input that can be read once
-        plan.json       the input files, the shards and the settings, written first
+        plan.json       the settings: all that determines the output, the input's SHA-256 included
         000000.jsonl    the part of shard 0: a row for each line
         joined          all parts; OUT becomes a second name of this file, and the directory is removed
 """
@@ -18,33 +18,168 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from io import BufferedReader
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 
-from ..checkpoints.files import StagedFiles, link_new, lock_directory
-from ..errors import ArgumentError, TiedGPTError
-from .rows import BLOCK, MAX_LINE, check_state, difference, has_error, open_job, state_of
+import numpy as np
+import regex
+
+from .. import __version__
+from ..checkpoints import open_checkpoint
+from ..checkpoints.files import StagedFiles, link_new, lock_directory, parse_json, read_json
+from ..checkpoints.huggingface import Checkpoint
+from ..checkpoints.vocabulary import read_tokenizer, vocabulary_files
+from ..errors import ArgumentError, TiedGPTError, short_repr
+from ..fast.blas import single_thread
+from ..inference.documents import generate_documents, score_documents
+from ..inference.evaluation import Score
+from ..model import GPT2
+from ..tokenizer import Tokenizer
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 COPY, PLAN, JOINED = ".input-", "plan.json", "joined"
-Settings = dict[str, Any]
+# The settings that are arguments of score_documents or generate_documents
+ARGUMENTS = {
+    "score": ["special", "stride"],
+    "generate": ["special", "max_new_tokens", "temperature", "top_k", "top_p", "seed", "num_samples", "stop"],
+}
+# The fields that a row adds to its record, by command; "error" is the last.
+FIELDS = {"score": ("loss", "tokens", "bytes", "bits_per_byte", "error"), "generate": ("samples", "error")}
+NO_ERROR = b'"error": null}\n'  # the end of a row
+BLOCK = 1 << 20  # bytes to read at once
+MAX_LINE = 1 << 23  # bytes; a line of so many is a row with an error. Reading one takes 160 MB
+
 Progress = Callable[[int], Any]  # called with a number of rows that are done
+Settings = dict[str, Any]  # all that determines the rows, besides the lines
 
 
-# The input
+def identity(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Settings:
+    """What a run and all its workers must share: versions (JSON's errors are Python's), and the model."""
+    texts = [checkpoint.config.to_json(), vocabulary_files(tokenizer)]
+    total = hashlib.sha256(json.dumps(texts, sort_keys=True).encode())
+    for path in sorted(checkpoint.states):
+        total.update(np.memmap(path, np.uint8, "r").data)
+    versions = {"numpy": np.__version__, "regex": regex.__version__, "python": sys.version.split()[0]}
+    return {"tiedgpt": __version__, **versions, "model_sha256": total.hexdigest()}
+
+
+def difference(found: Settings, wanted: Settings) -> str:
+    """The first value found that is not the one wanted, and both values; "" if there is none."""
+    for name in found | wanted:
+        if found.get(name) != wanted.get(name):
+            return f"{name}: {short_repr(found.get(name))}, not {short_repr(wanted.get(name))}"
+    return ""
+
+
+class Record(NamedTuple):
+    """One line of the input: its text, or the error that it has."""
+
+    line: bytes  # a JSON object; {} for a line that is none, or has a field of the row already
+    id: Any = None
+    text: str | None = None
+    error: str | None = None
+
+
+def read_record(line: bytes, settings: Settings, tokenizer: Tokenizer) -> Record:
+    field, added = settings["field"], () if settings["scores_only"] else FIELDS[settings["command"]]
+    known = Record(b"{}")
+    try:
+        if len(line) == MAX_LINE:
+            raise TiedGPTError(f"the line has {MAX_LINE:,} bytes or more")
+        line = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
+        record = parse_json(line.decode())
+        if not isinstance(record, dict):
+            raise TiedGPTError(f"expected a JSON object, got {short_repr(record)}")
+        if taken := [name for name in added if name in record]:
+            raise TiedGPTError(f"the record has a field {taken[0]} already: rename it")
+        text, number = record.get(field), record.get("id")
+        known = Record(line, number if isinstance(number, (str, int)) else None)
+        if field not in record:
+            raise TiedGPTError(f"the record has no field {short_repr(field)}")
+        if not isinstance(text, str):
+            raise TiedGPTError(f"field {short_repr(field)} is not a text: {short_repr(text)}")
+        if settings["special"] == "error" and (special := tokenizer.find_special(text)):
+            raise TiedGPTError(f"special token {special}: --allow-special reads it as that token")
+        return known._replace(text=text)
+    except TiedGPTError as error:
+        return known._replace(error=str(error))
+    except ValueError as error:
+        return known._replace(error=f"not JSON: {error}")
+    except RecursionError:
+        return known._replace(error="lists and objects are nested too deep")
+
+
+def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[bytes]:
+    """The row of each line; `first` is the number of the first line.
+
+    Raises TiedGPTError if the model cannot be loaded here as it was when the run began, or if its weights,
+    which are mapped, were changed meanwhile.
+    """
+    checkpoint, model, tokenizer = load(settings)
+    command, scores_only = settings["command"], settings["scores_only"]
+    names, arguments = FIELDS[command], {name: settings[name] for name in ARGUMENTS[command]}
+    with ThreadPoolExecutor(1) as pool:  # a new thread has an empty stack, of which nested JSON takes much
+        records = pool.submit(lambda: [read_record(line, settings, tokenizer) for line in lines]).result()
+    texts: Any = (record.text for record in records)  # for None, the result is an error
+    do: Any = score_documents if command == "score" else partial(generate_documents, first=first - 1)
+    results = do(model, tokenizer, texts, **arguments)
+    for number, (record, result) in enumerate(zip(records, results, strict=True), first):
+        fields: dict[str, Any] = dict.fromkeys(names)
+        if record.error or isinstance(result, TiedGPTError):
+            fields["error"] = record.error or str(result)
+        elif isinstance(result, Score):
+            fields |= {name: getattr(result, name) for name in names[1:-1]} | {"loss": result.nll}
+        else:
+            shown = ("ids", "text", "finish_reason")
+            fields["samples"] = [{name: getattr(sample, name) for name in shown} for sample in result]
+        if scores_only:
+            fields = {"line": number} | ({} if record.id is None else {"id": record.id}) | fields
+        yield add_fields(b"{}" if scores_only else record.line, fields)
+    if open_checkpoint(checkpoint.path).states != checkpoint.states:
+        raise TiedGPTError(f"{checkpoint.path} has changed since the run began")
+
+
+def add_fields(line: bytes, fields: dict[str, Any]) -> bytes:
+    """A JSON object with fields added at its end, otherwise unchanged.
+
+    >>> add_fields(b'{"text" : 1.50 }', {"loss": 2.0})
+    b'{"text" : 1.50, "loss": 2.0}\\n'
+    """
+    record = line.strip()[:-1].rstrip()  # without its last bracket
+    return record + (b"" if record == b"{" else b", ") + json.dumps(fields).encode()[1:] + b"\n"
+
+
+_loaded: dict[str, tuple[Checkpoint, GPT2, Tokenizer]] = {}  # the last model
+_lock = Lock()
+
+
+def load(settings: Settings) -> tuple[Checkpoint, GPT2, Tokenizer]:
+    """The model of the settings. Raises TiedGPTError if it is another one here, or if a version is."""
+    checkpoint = open_checkpoint(Path(settings["model"]))
+    key = repr((settings, checkpoint.states))
+    with _lock:  # so that two threads of one process share a model
+        if key not in _loaded:
+            tokenizer = read_tokenizer(checkpoint.path)
+            if another := difference(settings | identity(checkpoint, tokenizer), settings):
+                raise TiedGPTError(f"this worker has another {another}")
+            single_thread()
+            _loaded.clear()
+            _loaded[key] = checkpoint, checkpoint.load(settings["head"]), tokenizer
+        return _loaded[key]
 
 
 def find_files(names: list[str]) -> list[str]:
     """The files of the names, in order: a file, a pipe, - for stdin, or a directory (its files by name)."""
     files = []
     for name in names:
-        found = [name]
-        if os.path.isdir(name):
-            found = sorted(os.path.join(name, file) for file in os.listdir(name) if file.endswith(SUFFIXES))
-            if not found:
-                raise ArgumentError(f"{name} holds no file that ends in {' or '.join(SUFFIXES)}")
+        inside = [name] if not os.path.isdir(name) else sorted(map(str, Path(name).iterdir()))
+        found = [file for file in inside if file == name or file.endswith(SUFFIXES)]
+        if not found:
+            raise ArgumentError(f"{name} holds no file that ends in {' or '.join(SUFFIXES)}")
         for file in found:
             mode = os.stat(sys.stdin.fileno() if file == "-" else file).st_mode
             if stat.S_ISDIR(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
@@ -54,110 +189,85 @@ def find_files(names: list[str]) -> list[str]:
 
 
 def is_stream(file: str) -> bool:
-    """Whether a file is a pipe, or something that only this process has open: it can be read once."""
-    own = file == "-" or file.startswith(("/dev/std", "/dev/fd/", "/proc/"))
-    return own or not (os.path.isfile(file) or os.path.isdir(file))
+    """Whether a file can be read once. (/dev/stdin is a link to the file or pipe that it stands for.)"""
+    return file == "-" or not os.path.isfile(os.path.realpath(file))
 
 
-@contextmanager
-def open_input(file: str, name: str = "") -> Iterator[BufferedReader]:
-    """A file as a stream of bytes, decompressed if it is gzip. Raises TiedGPTError if it is damaged.
+def open_input(file: str | Path) -> BinaryIO:
+    return open(sys.stdin.fileno() if file == "-" else file, "rb", closefd=file != "-")
 
-    `name` is that of the input, if `file` is a copy of it.
+
+def read_shards(file: str | Path, size: int, offset: int = 0) -> Iterator[tuple[int, list[bytes]]]:
+    """The offset, after decompression, and the lines of each shard: whole lines of `size` bytes or more.
+
+    Of a line of MAX_LINE bytes or more, only the beginning is there. Raises TiedGPTError for a damaged file.
     """
     try:
         with ExitStack() as stack:
-            stream: Any = sys.stdin.buffer if file == "-" else stack.enter_context(open(file, "rb"))
+            stream: Any = stack.enter_context(open_input(file))
             if stream.peek(2)[:2] == b"\x1f\x8b":
                 stream = stack.enter_context(gzip.open(stream))
-            yield stream
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TiedGPTError(f"{name or file}: a damaged gzip file: {error}") from error
+            if offset:
+                stream.seek(offset)
+            start, lines = offset, []
+            while line := stream.readline(MAX_LINE):
+                lines.append(line)
+                offset += len(line)
+                while line and not line.endswith(b"\n"):
+                    line = stream.readline(BLOCK)
+                    offset += len(line)
+                if offset - start >= size:
+                    yield start, lines
+                    start, lines = offset, []
+            if lines:
+                yield start, lines
+    except (OSError, EOFError, zlib.error) as error:
+        raise TiedGPTError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def read_shard(stream: BinaryIO, size: int) -> Iterator[bytes | None]:
-    """Whole lines until they have `size` bytes or more; None for each that is longer than MAX_LINE."""
-    while size > 0 and (line := stream.readline(MAX_LINE)):
-        size -= len(line)
-        whole, end = True, line
-        while end and not end.endswith(b"\n"):
-            end = stream.readline(BLOCK)
-            size -= len(end)
-            whole = whole and not end
-        yield line if whole else None
-
-
-# The plan
+def hash_lines(lines: list[bytes]) -> str:
+    return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
 class Shard(NamedTuple):
     """Whole lines of an input file."""
 
-    number: int
-    input: int  # the number of its input file
-    line: int  # the number of its first line, counted from 1 through all input files
+    part: str  # the name of the file with their rows
+    file: str  # a path, from the directory of the parts if it is a copy
+    offset: int
+    line: int  # the number of the first one, counted from 1 through all input files
     lines: int
-    offset: int  # in bytes, after decompression
+    sha256: str
 
 
-class Plan(NamedTuple):
-    """What a run does. `settings` has all that determines the output, besides what the input files hold."""
-
-    settings: Settings
-    inputs: list[Any]  # the state of each input file
-    shards: list[Shard]
-    key: str = ""  # the SHA-256 of plan.json, by which a worker knows that it does what was asked for
-
-
-def read_plan(directory: Path) -> Plan:
-    data = (directory / PLAN).read_bytes()
-    try:
-        raw = json.loads(data)
-        shards = [Shard(*shard) for shard in raw["shards"]]
-        return Plan(raw["settings"], raw["inputs"], shards, hashlib.sha256(data).hexdigest())
-    except (ValueError, KeyError, TypeError) as error:
-        raise TiedGPTError(f"{directory / PLAN} is damaged: {error}; remove {directory}") from error
-
-
-# The output
-
-
-def part_path(directory: Path, number: int) -> Path:
-    return directory / f"{number:06}.jsonl"
-
-
-def do_shard(directory: Path, key: str, number: int, progress: Progress = lambda n: None) -> None:
+def do_shard(directory: Path, settings: Settings, shard: Shard, progress: Progress = lambda n: None) -> None:
     """Write the part of a shard, unless it is there, in this process or in a worker.
 
-    `key` is that of the plan: a worker may live on when the directory is that of another run. progress(1) is
-    called for each row.
+    progress(1) is called for each row. Raises TiedGPTError if the directory is that of another run now, which
+    a worker may live to see, and if the lines are not those that were planned.
     """
-    path = part_path(directory, number)
     with StagedFiles(directory) as staged:
-        plan = read_plan(directory)  # after staging: files that were staged in a removed directory are lost
-        if plan.key != key:
+        # After staging: files that were staged in a removed directory are lost.
+        if read_json(directory / PLAN) != settings:
             raise TiedGPTError(f"{directory} has the plan of another run now")
-        if path.exists():
+        if (directory / shard.part).exists():
             return
-        shard, job = plan.shards[number], open_job(plan.settings)
-        with open_input(plan.inputs[shard.input][0]) as stream:
-            stream.seek(shard.offset)
-            target = staged.open(path.name)
-            for row in job.rows(read_shard(stream, plan.settings["shard_size"]), shard.line):
-                target.write(row)
-                progress(1)
-        check_state(plan.inputs[shard.input])
+        _, lines = next(read_shards(directory / shard.file, settings["shard_size"], shard.offset), (0, []))
+        if hash_lines(lines) != shard.sha256:
+            raise TiedGPTError(f"{shard.file} has changed since the run began; remove {directory}")
+        target = staged.open(shard.part)
+        for row in make_rows(settings, lines, shard.line):
+            target.write(row)
+            progress(1)
 
 
 def stream_rows(settings: Settings, files: list[str]) -> Iterator[bytes]:
     """The rows that a run would write, without a directory of parts: each input is read once."""
-    job, line = open_job(settings), 1
+    number = 1
     for file in files:
-        with open_input(file) as stream:
-            while stream.peek(1):
-                for row in job.rows(read_shard(stream, settings["shard_size"]), line):
-                    yield row
-                    line += 1
+        for _, lines in read_shards(file, settings["shard_size"]):
+            yield from make_rows(settings, lines, number)
+            number += len(lines)
 
 
 class Output:
@@ -165,108 +275,84 @@ class Output:
 
     def __init__(self, out: str, note: Callable[[str], Any]) -> None:
         self.path, self.note = Path(os.path.abspath(out)), note
-        self.keeps_parts = out.endswith("/") or self.path.is_dir()
-        self.directory = self.path if self.keeps_parts else self.path.with_name(f"{self.path.name}.parts")
+        self.directory = self.path.with_name(f"{self.path.name}.parts")
         self.done = self.directory.with_name(f".{self.directory.name}.done")  # any process may remove it
 
-    @contextmanager
-    def claim(self, files: list[str], settings: Settings, resume: bool, shared: bool) -> Iterator[Plan]:
-        """Make the plan, or read the one that is there, and hold the directory; `shared`, with other parts.
+    def claim(
+        self, stack: ExitStack, files: list[str], settings: Settings, resume: bool, shared: bool
+    ) -> tuple[Settings, list[Shard]]:
+        """Claim OUT until the stack ends (`shared`: with processes that do other parts), and plan the run.
 
-        Raises ArgumentError if OUT exists, if there is a plan and `resume` is False, or another plan.
+        Returns the settings with the input's SHA-256, and the shards. Raises ArgumentError if OUT exists, if
+        there is a plan and `resume` is False, or another plan.
         """
         shutil.rmtree(self.done, ignore_errors=True)
         wait = (lambda: self.note(f"waiting for another process in {self.directory}")) if shared else None
-        with ExitStack() as stack:
-            stack.enter_context(lock_directory(self.directory, wait))
-            if os.path.lexists(self.path) and not (self.keeps_parts or self._is_joined()):
-                raise ArgumentError(f"{self.path} exists; remove it or choose another --out")
-            if not (self.directory / PLAN).exists():
-                self._make_plan(files, settings)
-            elif not resume:
-                to_continue = "to continue the run that made it, add --resume; otherwise remove it"
-                raise ArgumentError(f"{self.directory} exists: {to_continue}")
-            elif "-" in settings["input"]:
-                self.note(f"the input is the copy that the interrupted run made in {self.directory}")
-            plan = read_plan(self.directory)
-            if another := difference(plan.settings, settings):
+        stack.enter_context(lock_directory(self.directory, wait))
+        joined, plan = self.directory / JOINED, self.directory / PLAN
+        if joined.exists() and self.path.exists() and joined.samefile(self.path):
+            self._remove_parts()  # a process was killed before it did
+        if os.path.lexists(self.path):
+            raise ArgumentError(f"{self.path} exists and is not replaced; choose another --out (- is stdout)")
+        names, begun = [name for name in os.listdir(self.directory) if name[0] != "."], plan.exists()
+        if names and not (begun and resume):
+            found = "a run, which --resume continues" if begun else f"{names[0]}, but no run"
+            raise ArgumentError(f"{self.directory} holds {found}; to begin a new one, remove it")
+        if shared:
+            stack.close()
+        shards: list[Shard] = []
+        number = 1
+        with StagedFiles(self.directory) as staged:
+            for n, file in enumerate(files):
+                name = f"{COPY}{n}" if is_stream(file) else os.path.realpath(file)
+                if is_stream(file) and begun:
+                    self.note(f"the input is the copy that the interrupted run made in {self.directory}")
+                elif is_stream(file):
+                    self.note(f"{file} can be read once, so it is copied to {self.directory}")
+                    with open_input(file) as source:
+                        shutil.copyfileobj(source, copy := staged.open(name), BLOCK)
+                    copy.flush()
+                path = (self.directory if begun else staged.new) / name
+                for offset, lines in read_shards(path, settings["shard_size"]):
+                    part = f"{len(shards):06}.jsonl"
+                    shards.append(Shard(part, name, offset, number, len(lines), hash_lines(lines)))
+                    number += len(lines)
+            settings = settings | {"input_sha256": hash_lines([shard.sha256.encode() for shard in shards])}
+            if not plan.exists():
+                staged.open(PLAN).write(json.dumps(settings).encode())
+            elif another := difference(read_json(plan), settings):
                 what = f"{self.directory} was begun with another {another}"
                 raise ArgumentError(f"{what}; give the same, or remove {self.directory} to start anew")
-            for file in plan.inputs:
-                check_state(file)
-            if shared:
-                stack.close()
-            yield plan
+        return settings, shards
 
-    def _make_plan(self, files: list[str], settings: Settings) -> None:
-        """Cut the input files into shards of about settings["shard_size"] bytes. It reads all of them."""
-        if unknown := [name for name in os.listdir(self.directory) if not name.startswith(".")]:
-            raise ArgumentError(f"{self.directory} holds {unknown[0]}, but no run to continue")
-        plan, line = Plan(settings, [], []), 1
-        with StagedFiles(self.directory) as staged:
-            for number, file in enumerate(files):
-                path = final = Path(file)
-                if is_stream(file):
-                    path, final = staged.new / f"{COPY}{number}", self.directory / f"{COPY}{number}"
-                    self._copy(file, staged.open(path.name))
-                plan.inputs.append([os.path.abspath(final), *state_of(path)[1:]])
-                with open_input(str(path), file) as stream:
-                    while stream.peek(1):
-                        offset = stream.tell()
-                        lines = sum(1 for _ in read_shard(stream, settings["shard_size"]))
-                        plan.shards.append(Shard(len(plan.shards), number, line, lines, offset))
-                        line += lines
-            staged.open(PLAN).write(json.dumps(plan._asdict()).encode())
-
-    def _copy(self, file: str, target: BinaryIO) -> None:
-        """Copy a file that can be read once."""
-        self.note(f"{file} can be read once, so it is copied to {self.directory}")
-        left = shutil.disk_usage(self.directory).free // 2
-        with open(sys.stdin.fileno() if file == "-" else file, "rb", closefd=file != "-") as stream:
-            while block := stream.read(BLOCK):
-                target.write(block)
-                left -= len(block)
-                if left < 0:  # perhaps it has no end
-                    raise TiedGPTError(f"{file} takes more than half of the free disk at {self.directory}")
-        target.flush()
-
-    def missing(self, plan: Plan) -> list[Shard]:
+    def missing(self, shards: list[Shard]) -> list[Shard]:
         """The shards that have no part yet."""
-        names = set(os.listdir(self.directory))
-        return [shard for shard in plan.shards if part_path(self.directory, shard.number).name not in names]
+        return [shard for shard in shards if not (self.directory / shard.part).exists()]
 
-    def finish(self, plan: Plan) -> tuple[int, int]:
-        """Join all parts to OUT, unless they are kept. Returns the numbers of rows and of rows with an error.
+    def finish(self, shards: list[Shard]) -> int:
+        """Join all parts to OUT. Returns the number of rows with an error.
 
         Raises TiedGPTError for a damaged part, and if OUT was made by another process meanwhile.
         """
-        total = errors = 0
+        errors = 0
         with StagedFiles(self.directory) as staged:
-            joins = not (self.keeps_parts or self._is_joined())
-            write = staged.open(JOINED).write if joins else len
-            for shard in plan.shards:
-                path, before = part_path(self.directory, shard.number), total
-                with open(path, "rb") as part:
+            target = staged.open(JOINED)
+            for shard in shards:
+                count = 0
+                with open(self.directory / shard.part, "rb") as part:
                     for row in part:
-                        write(row)
-                        total, errors = total + 1, errors + has_error(row)
-                if total - before != shard.lines:
-                    wrong = f"{path} has {total - before} rows, expected {shard.lines}"
+                        target.write(row)
+                        count, errors = count + 1, errors + (not row.endswith(NO_ERROR))
+                if count != shard.lines:
+                    wrong = f"{part.name} has {count} rows, expected {shard.lines}"
                     raise TiedGPTError(f"{wrong}; remove it to do it again")
-        if self.keeps_parts:
-            for path in self.directory.glob(f"{COPY}*"):
-                path.unlink()
-            return total, errors
-        if joins:
-            try:
-                link_new(self.directory / JOINED, self.path)
-            except FileExistsError as error:
-                raise TiedGPTError(f"{self.path} exists now; move it away") from error
+        try:
+            link_new(self.directory / JOINED, self.path)
+        except FileExistsError as error:
+            raise TiedGPTError(f"{self.path} exists now; move it away") from error
+        self._remove_parts()
+        return errors
+
+    def _remove_parts(self) -> None:
         os.rename(self.directory, self.done)  # so that half a directory is never taken for a run to resume
         shutil.rmtree(self.done, ignore_errors=True)
-        return total, errors
-
-    def _is_joined(self) -> bool:
-        """Whether OUT is a second name of the joined parts: a process was killed before it removed them."""
-        joined = self.directory / JOINED
-        return joined.exists() and self.path.exists() and joined.samefile(self.path)
