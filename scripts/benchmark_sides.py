@@ -69,10 +69,14 @@ class Side:
     """
 
     modules: tuple[str, ...]  # Python modules that this side needs
+    decode_batch: Callable[..., Any]
 
     @classmethod
     def is_installed(cls) -> bool:
         return all(find_spec(module) for module in cls.modules)
+
+    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        return self.decode_batch(ids, n, 1)
 
     def peak_memory(self) -> float:  # MB, of this process so far
         unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes
@@ -351,9 +355,6 @@ class PyTorch(Limits):
 
         return functional.linear(self.model.hidden(ids, start, attend)[:, -1], head)
 
-    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode_batch(ids, n, 1)
-
     def decode_untied(self, ids: list[int], n: int) -> tuple[float, list[int]]:
         return self.decode_batch(ids, n, 1, self.untied)
 
@@ -412,9 +413,6 @@ class Transformers(Side):
 
     def load(self) -> float:
         return seconds(self.read)
-
-    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode_batch(ids, n, 1)
 
     def decode_untied(self, ids: list[int], n: int) -> tuple[float, list[int]]:
         tied, self.model.lm_head.weight = self.model.lm_head.weight, self.untied
@@ -534,9 +532,6 @@ class CTranslate2(Side):
 
     def load(self) -> float:
         return seconds(self.read)
-
-    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode_batch(ids, n, 1)
 
     def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
         times: dict[int, float] = {}
@@ -780,9 +775,6 @@ class OpenVINO(Side):
     def load(self) -> float:
         return seconds(lambda: self.read(".xml"))
 
-    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode_batch(ids, n, 1)
-
     def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
         self.request.reset_state()
         inputs = {"ids": self.np.array(prompts(ids, batch)), "rows": self.np.arange(batch, dtype="i4")}
@@ -820,9 +812,6 @@ class Checkout(Side):
 
     def load(self) -> float:
         return seconds(lambda: self.tiedgpt.load_model(self.directory))
-
-    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode_batch(ids, n, 1)
 
     def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
         rows: Any = prompts(ids, batch)

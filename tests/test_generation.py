@@ -8,7 +8,7 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, generate
 from tiedgpt.errors import ArgumentError
-from tiedgpt.inference.generation import TextSample, generate_text, random_streams, sample_steps
+from tiedgpt.inference.generation import TextSample, push_steps, random_streams, sample_steps
 from tiedgpt.inference.sampling import Sampling
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -21,19 +21,27 @@ def endless() -> GPT2:
 
 
 def step_by_step(model: GPT2, ids: list[int], n: int) -> list[int]:
-    """Greedy generation as it is defined: the likeliest token after all so far, no cache."""
-    ids = list(ids)
+    """Greedy generation as it is defined: the likeliest token after those read so far, no cache.
+
+    When n_ctx tokens have been read, half of them is kept.
+    """
+    ids, start, n_ctx = list(ids), 0, model.config.n_ctx
     for _ in range(n):
-        ids.append(int(model(ids)[-1].argmax()))
+        if len(ids) - start > n_ctx:
+            start = len(ids) - max(1, n_ctx // 2)
+        ids.append(int(model(ids[start:])[-1].argmax()))
     return ids[-n:]
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
-def test_greedy_is_the_argmax_of_every_step(head):
-    model = random_model(replace(SMALL.with_head(head), eos_token_id=None))
-    tokens = list(generate(model, PROMPT, max_new_tokens=20, greedy=True))
-    assert tokens == step_by_step(model, PROMPT, 20)
-    assert len(set(tokens)) > 3, "a model that repeats one token shows nothing"
+@pytest.mark.parametrize(("n_ctx", "length"), [(31, 1), (31, 5), (31, 30), (31, 31), (1, 1), (2, 2)])
+def test_greedy_is_the_argmax_of_every_step(head, n_ctx, length):
+    """Past the context too."""
+    model = random_model(replace(SMALL.with_head(head), n_ctx=n_ctx, eos_token_id=None))
+    prompt = [(7 * i) % 101 for i in range(length)]
+    tokens = list(generate(model, prompt, max_new_tokens=80, greedy=True))
+    assert tokens == step_by_step(model, prompt, 80)
+    assert len(set(tokens)) > 3 or n_ctx < 3, "a model that repeats one token shows nothing"
 
 
 def test_filters_on_a_distribution_checked_by_hand():
@@ -126,52 +134,16 @@ def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless)
 
 
 def test_sample_i_does_not_depend_on_the_number_of_samples(endless):
+    """Past the context too."""
+
     def samples(n):
-        return steps(endless, [PROMPT] * n, 24, Sampling(1.5), random_streams(5, n))
+        return steps(endless, [PROMPT] * n, 70, Sampling(1.5), random_streams(5, n))
 
     seven = samples(7)
     assert len({tuple(sample) for sample in seven}) == 7, "samples must differ from one another"
     for n in (1, 2, 5):
         assert samples(n) == seven[:n]
-    assert list(generate(endless, PROMPT, 24, temperature=1.5, seed=5)) == seven[0]
-
-
-# The sliding window
-
-
-def sliding(model: GPT2, ids: list[int], n: int) -> list[int]:
-    """Greedy generation with the documented window: when n_ctx tokens have been read, half is kept."""
-    ids, start = list(ids), 0
-    for _ in range(n):
-        if len(ids) - start > model.config.n_ctx:
-            start = len(ids) - model.config.n_ctx // 2
-        ids.append(int(model(ids[start:])[-1].argmax()))
-    return ids[-n:]
-
-
-@pytest.mark.parametrize("length", [1, 5, 30, 31])
-def test_past_the_context_the_window_slides(endless, length):
-    prompt = [(7 * i) % 101 for i in range(length)]
-    tokens = list(generate(endless, prompt, max_new_tokens=80, greedy=True))
-    assert tokens == sliding(endless, prompt, 80)
-
-
-def test_the_window_slides_for_a_batch_as_for_one(endless):
-    samples = np.array(steps(endless, [PROMPT] * 3, 70, Sampling(1.5), random_streams(0, 3)))
-    assert samples.shape == (3, 70)
-    assert list(generate(endless, PROMPT, 70, temperature=1.5, seed=0)) == samples[0].tolist()
-
-
-def test_a_context_of_one_token():
-    model = random_model(replace(SMALL, n_ctx=1, eos_token_id=None))
-    assert list(generate(model, [3], 5, greedy=True)) == sliding_one(model, 3, 5)
-
-
-def sliding_one(model: GPT2, token: int, n: int) -> list[int]:
-    tokens = [token]
-    for _ in range(n):
-        tokens.append(int(model(tokens[-1:])[-1].argmax()))
-    return tokens[1:]
+    assert list(generate(endless, PROMPT, 70, temperature=1.5, seed=5)) == seven[0]
 
 
 def test_no_step_is_computed_beyond_the_tokens_asked_for(endless, monkeypatch):
@@ -207,7 +179,7 @@ TOKENIZER = Tokenizer([])  # ids are bytes in the order of the alphabet
 EOT = TOKENIZER.eot_id
 
 
-def feed(tokens, stop=(), limit=True):
+def feed(tokens, stop=()):
     """(pieces shown, sample) after pushing tokens until it has ended."""
     sample = TextSample(TOKENIZER, list(stop), (EOT,))
     shown = []
@@ -215,9 +187,7 @@ def feed(tokens, stop=(), limit=True):
         shown.append(sample.push(token))
         if sample.finish_reason:
             return shown, sample
-    if limit:
-        shown.append(sample.finish("length"))
-    return shown, sample
+    return [*shown, sample.finish("length")], sample
 
 
 @pytest.mark.parametrize(
@@ -267,7 +237,8 @@ def test_each_sample_of_a_batch_ends_by_itself():
     model = random_model(replace(SMALL, vocab_size=257, n_ctx=64, eos_token_id=EOT))
     samples = [TextSample(TOKENIZER, ["e", "t", "a"], (EOT,)) for _ in range(40)]
     pieces = [""] * 40
-    for number, text in generate_text(model, [5, 6], samples, 30, Sampling(3.0), seed=0):
+    arguments = model, [[5, 6]] * 40, 30, Sampling(3.0)
+    for number, text in push_steps(sample_steps(*arguments, random_streams(0, 40)), samples):
         pieces[number] += text
     assert pieces == [sample.text for sample in samples]
     assert {sample.finish_reason for sample in samples} == {"length", "stop", "eos"}
@@ -277,7 +248,7 @@ def test_each_sample_of_a_batch_ends_by_itself():
         else:
             assert len(sample.ids) < 31
         assert not any(stop in sample.text for stop in "eta")
-    rows = steps(model, [[5, 6]] * 40, 30, Sampling(3.0), random_streams(0, 40))
+    rows = steps(*arguments, random_streams(0, 40))
     for sample, tokens in zip(samples, rows, strict=True):
         assert sample.ids == tokens[: len(sample.ids)]
 
