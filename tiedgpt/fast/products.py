@@ -73,7 +73,8 @@ def row_product(  # [R, in], [in, out] -> [R, out]
     threads.in_two_threads(
         partial(add_products, sums[0], range(middle)), partial(add_products, sums[1], range(middle, n))
     )
-    return np.add(*sums, out=sums[0])
+    sums[0] += sums[1]
+    return sums[0]
 
 
 def column_product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, in], [in, out] -> [R, out]
