@@ -44,24 +44,21 @@ def test_greedy_is_the_argmax_of_every_step(head, n_ctx, length):
     assert len(set(tokens)) > 3 or n_ctx < 3, "a model that repeats one token shows nothing"
 
 
-def test_filters_on_a_distribution_checked_by_hand():
-    logits = np.log(np.array([0.1, 0.4, 0.05, 0.3, 0.15], np.float32))
-    p = Sampling().probabilities(logits)
-    np.testing.assert_allclose(p, [0.1, 0.4, 0.05, 0.3, 0.15], rtol=1e-6)
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(), [0.1, 0.4, 0.05, 0.3, 0.15]),
+        (Sampling(top_k=2), [0, 4 / 7, 0, 3 / 7, 0]),
+        (Sampling(top_p=0.75), [0, 8 / 17, 0, 6 / 17, 3 / 17]),  # 0.4 + 0.3 is less, so 0.15 stays
+        (Sampling(top_k=3, top_p=0.5), [0, 4 / 7, 0, 3 / 7, 0]),
+        (Sampling(0.5), np.array([4, 64, 1, 36, 9]) / 114),  # the squares
+        (Sampling(0.5, top_p=0.6), [0, 16 / 25, 0, 9 / 25, 0]),  # temperature first
+    ],
+)
+def test_filters_on_a_distribution_checked_by_hand(sampling, expected):
+    p = sampling.probabilities(np.log(np.array([0.1, 0.4, 0.05, 0.3, 0.15], np.float32)))
+    np.testing.assert_allclose(p, expected, rtol=1e-6)
     assert p.dtype == np.float64
-    np.testing.assert_allclose(Sampling(top_k=2).probabilities(logits), [0, 4 / 7, 0, 3 / 7, 0], rtol=1e-6)
-    # 0.4 + 0.3 does not reach 0.75, so 0.15 stays; temperature first, then top_k, then top_p.
-    np.testing.assert_allclose(
-        Sampling(top_p=0.75).probabilities(logits), [0, 8 / 17, 0, 6 / 17, 3 / 17], rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        Sampling(top_k=3, top_p=0.5).probabilities(logits), [0, 4 / 7, 0, 3 / 7, 0], rtol=1e-6
-    )
-    squares = np.array([0.1, 0.4, 0.05, 0.3, 0.15]) ** 2
-    np.testing.assert_allclose(Sampling(0.5).probabilities(logits), squares / squares.sum(), rtol=1e-6)
-    np.testing.assert_allclose(
-        Sampling(0.5, top_p=0.6).probabilities(logits), [0, 16 / 25, 0, 9 / 25, 0], rtol=1e-6
-    )
 
 
 def test_the_likeliest_token_always_stays():
@@ -213,23 +210,22 @@ def test_stop_strings(text, stop, expected, reason):
     assert TOKENIZER.decode(sample.ids).startswith(expected)
 
 
-def test_text_is_shown_once_it_cannot_be_part_of_a_stop_string():
-    shown, _ = feed(TOKENIZER.encode("a nit not"), ["not"])
-    assert shown == ["a", " ", "", "ni", "t", " ", "", "", ""]
-    shown, _ = feed(TOKENIZER.encode("é!"))
-    assert shown == ["", "é", "!", ""]
-
-
-def test_end_of_text_shows_what_was_held_back():
-    shown, sample = feed([*TOKENIZER.encode("a no"), EOT], ["not"])
-    assert "".join(shown) == sample.text == "a no"
-    assert (sample.finish_reason, sample.ids) == ("eos", TOKENIZER.encode("a no"))
-
-
-def test_half_a_character_at_the_end_becomes_a_replacement():
-    shown, sample = feed(TOKENIZER.encode("é")[:1])
-    assert shown == ["", "\ufffd"]
-    assert sample.text == TOKENIZER.decode(sample.ids)
+@pytest.mark.parametrize(
+    ("tokens", "stop", "pieces", "reason"),
+    [
+        (TOKENIZER.encode("a nit not"), ["not"], ["a", " ", "", "ni", "t", " ", "", "", ""], "stop"),
+        (TOKENIZER.encode("é!"), [], ["", "é", "!", ""], "length"),
+        (TOKENIZER.encode("é")[:1], [], ["", "\ufffd"], "length"),
+        ([*TOKENIZER.encode("a no"), EOT], ["not"], ["a", " ", "", "", "no"], "eos"),
+        # A padded vocabulary has rows without a text; a random model may choose them.
+        ([*TOKENIZER.encode("a"), 300, *TOKENIZER.encode("b")], [], ["a", "\ufffd", "b", ""], "length"),
+    ],
+    ids=["part of a stop string", "character", "half a character", "end of text", "beyond the tokenizer"],
+)
+def test_text_is_shown_as_soon_as_it_is_certain(tokens, stop, pieces, reason):
+    shown, sample = feed(tokens, stop)
+    assert (shown, sample.text, sample.finish_reason) == (pieces, "".join(pieces), reason)
+    assert sample.ids == [token for token in tokens if token != EOT]
 
 
 def test_each_sample_of_a_batch_ends_by_itself():
@@ -251,13 +247,6 @@ def test_each_sample_of_a_batch_ends_by_itself():
     rows = steps(*arguments, random_streams(0, 40))
     for sample, tokens in zip(samples, rows, strict=True):
         assert sample.ids == tokens[: len(sample.ids)]
-
-
-def test_tokens_beyond_the_tokenizer_show_as_replacements():
-    """A padded vocabulary has rows without a text; a random model may choose them."""
-    shown, sample = feed([*TOKENIZER.encode("a"), 300, *TOKENIZER.encode("b")])
-    assert "".join(shown) == sample.text == "a\ufffdb"
-    assert sample.ids[1] == 300
 
 
 # Bad input

@@ -106,7 +106,7 @@ def test_an_interrupt_while_waiting_leaves_the_next_calls_right(monkeypatch):
 
     def interrupted():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        release.wait(5)
+        release.wait(0.5)
 
     with pytest.raises(KeyboardInterrupt):
         threads.in_two_threads(int, interrupted)

@@ -38,7 +38,7 @@ def step_time(rows: int) -> float:
         return 1.0
     if rows > most_rows():
         return 2.0 + 0.055 * rows
-    return 1.2 + 0.06 * rows
+    return 1.15 + 0.1 * rows
 
 
 def guess_count(rates: list[float], time: float, batch: int) -> int:
