@@ -49,7 +49,7 @@ def test_a_draft_changes_no_token(model, sampling, prompts, source):
 class RandomGuesses:
     """Guesses 0 to `most` tokens: the right ones up to a random place, then any."""
 
-    def __init__(self, answer: list[int], seed: int) -> None:
+    def __init__(self, answer: list[int], seed: list[int]) -> None:
         self.answer, self.rng = answer, np.random.default_rng(seed)
 
     def guess(self, text: list[int], most: int) -> list[int]:
@@ -66,8 +66,9 @@ def test_any_guesses_change_no_token(model, seed):
     sampling = Sampling(2.0)
     plain = steps(model, PROMPTS, 150, sampling, random_streams(seed, 4))
     draft = Draft("lookup", model)
-    answers = iter(prompt + row for prompt, row in zip(PROMPTS, plain, strict=True))
-    draft.guesser = lambda *_: RandomGuesses(next(answers), seed)
+    answers = [prompt + row for prompt, row in zip(PROMPTS, plain, strict=True)]
+    guessers = iter([RandomGuesses(answer, [seed, n]) for n, answer in enumerate(answers)])
+    draft.guesser = lambda *_: next(guessers)
     assert steps(model, PROMPTS, 150, sampling, random_streams(seed, 4), draft) == plain
     assert draft.drafted > draft.accepted > 100
 
