@@ -339,7 +339,12 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     decode = row("decode", "ms/token", "decode", ids[:PROMPT], NEW)
     untied = row("decode, untied", "ms/token", "decode_untied", ids[:PROMPT], NEW)
     at_end = row("decode, end of the context", "ms/token", "decode", ids[:-33], 32)
-    drafts = draft_rows(bench, ids[:PROMPT])
+    drafts = [
+        row("decode, lookup drafts", "ms/token", "decode_lookup", ids[:PROMPT], NEW),
+        row("  tokens per step of the model", "", "lookup_tokens_per_step"),
+        row("decode, first layers draft", "ms/token", "decode_layers", ids[:PROMPT], NEW),
+        row("  tokens per step of the model", "", "layers_tokens_per_step"),
+    ]
     batches = {n: row(f"step of {n} sequences", "ms", "decode_batch", ids[:PROMPT], 16, n) for n in BATCHES}
     no_cache = row("decode without a cache", "ms/token", "decode_without_cache", ids[:PROMPT], 16)
     prompts = {T: row(f"prompt of {T} tokens", "ms", "prompt", ids[:T]) for T in PROMPTS if len(ids) >= T}
@@ -348,12 +353,10 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     load = row("load", "s", "load")
     processes = process_rows(bench, notes)
     several = [decode, untied, at_end, *drafts, *batches.values(), no_cache, *prompts.values()]
-    others = [*several, logits, score, load, *processes]
+    several += [logits, score, load, *processes]
     if "beside" in bench.workers:
-        for other in others:
-            if "beside" not in other.turns:
-                other.turns.clear()
-    measure([product, bandwidth, *others], repeats, notes)
+        several = [one for one in several if "beside" in one.turns]
+    measure([product, bandwidth, *several], repeats, notes)
 
     memory = Row("peak memory", "MB")
     for side, worker in bench.workers.items():
@@ -379,16 +382,6 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     note_profile(ours, "a token", notes, "decode", ids[:PROMPT], NEW)
     note_profile(ours, f"a prompt of {len(ids) - 1}", notes, "prompt", ids[:-1])
     return [*rows, logits, score, load, *processes, memory]
-
-
-def draft_rows(bench: Bench, ids: list[int]) -> list[Row]:
-    """Rows of decoding in which drafted tokens are checked in one step of the model."""
-    return [
-        bench.row("decode, lookup drafts", "ms/token", "decode_lookup", ids, NEW),
-        bench.row("  tokens per step of the model", "", "lookup_tokens_per_step"),
-        bench.row("decode, first layers draft", "ms/token", "decode_layers", ids, NEW),
-        bench.row("  tokens per step of the model", "", "layers_tokens_per_step"),
-    ]
 
 
 def process_rows(bench: Bench, notes: list[str]) -> list[Row]:
