@@ -125,8 +125,7 @@ class TiedGPT(Limits):
         self.ones = partial(self.np.ones, dtype="f4")
         self.directory = directory
         model = self.tiedgpt.load_model(directory, head="tied")
-        without_end = replace(model.config, eos_token_id=None)
-        self.model = self.tiedgpt.GPT2(without_end, model.parameters)
+        self.model = self.tiedgpt.GPT2(replace(model.config, eos_token_id=None), model.parameters)
 
     def about(self) -> dict[str, str]:
         blas = self.np.show_config(mode="dicts")["Build Dependencies"]["blas"]
@@ -805,13 +804,21 @@ class Checkout(Side):
         with suppress(ImportError, AttributeError):  # older ones do this when they are imported
             import_module("tiedgpt.fast").tune()
         self.directory = directory
-        self.model = self.tiedgpt.load_model(directory, head="tied")
+        model = self.tiedgpt.load_model(directory, head="tied")
+        self.model = self.tiedgpt.GPT2(replace(model.config, eos_token_id=None), model.parameters)
 
     def about(self) -> dict[str, str]:
         return {"beside": os.environ["TIEDGPT_BESIDE"]}
 
     def load(self) -> float:
         return seconds(lambda: self.tiedgpt.load_model(self.directory))
+
+    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        tokens, times = [], []
+        for token in self.tiedgpt.generate(self.model, ids, n, greedy=True, draft=None):
+            tokens.append(token)
+            times.append(time.perf_counter())
+        return ms_per_step(times), tokens
 
     def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
         rows: Any = prompts(ids, batch)
