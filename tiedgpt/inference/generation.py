@@ -90,7 +90,7 @@ def sample_steps(
             sampling,
             stream,
             draft,
-            draft and draft.guesser(sampling, stream, B),
+            draft.guesser(sampling, stream, B) if draft else None,
             record and partial(record, number),
         )
         for number, (prompt, stream) in enumerate(zip(prompts, streams, strict=True))
