@@ -2,9 +2,8 @@
 
     python scripts/benchmark.py                             # a random 124M checkpoint, made and removed
     python scripts/benchmark.py --model DIR --json FILE     # your checkpoint; FILE gets every measurement
-    python scripts/benchmark.py --sizes --plot FILE         # also random 355M and 774M models; a picture
     python scripts/benchmark.py --markdown scripts/README.md    # also replace the table in that file
-    python scripts/benchmark.py --beside DIR                # beside another checkout of tiedgpt, and it alone
+    python scripts/benchmark.py --beside DIR                # only beside another checkout of tiedgpt
 
 Columns are the libraries that are installed, of these: `pip install torch transformers`, `pip install
 ctranslate2`, `pip install llama-cpp-python gguf`, `pip install openvino`. With all of them a run takes about
@@ -53,13 +52,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -79,10 +76,6 @@ GPT2_ARITHMETIC = {
     "scale_attn_by_inverse_layer_idx": False,
 }
 TEXT = "Alan Turing theorized that computers"
-SIZES = {
-    "355M": {"n_embd": 1024, "n_layer": 24, "n_head": 16},
-    "774M": {"n_embd": 1280, "n_layer": 36, "n_head": 20},
-}
 # The lines of a Markdown file between which --markdown writes
 BEGIN, END = "<!-- benchmark.py --markdown: begin -->", "<!-- benchmark.py --markdown: end -->"
 
@@ -346,7 +339,12 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     decode = row("decode", "ms/token", "decode", ids[:PROMPT], NEW)
     untied = row("decode, untied", "ms/token", "decode_untied", ids[:PROMPT], NEW)
     at_end = row("decode, end of the context", "ms/token", "decode", ids[:-33], 32)
-    drafts = draft_rows(bench, ids[:PROMPT])
+    drafts = [
+        row("decode, lookup drafts", "ms/token", "decode_lookup", ids[:PROMPT], NEW),
+        row("  tokens per step of the model", "", "lookup_tokens_per_step"),
+        row("decode, first layers draft", "ms/token", "decode_layers", ids[:PROMPT], NEW),
+        row("  tokens per step of the model", "", "layers_tokens_per_step"),
+    ]
     batches = {n: row(f"step of {n} sequences", "ms", "decode_batch", ids[:PROMPT], 16, n) for n in BATCHES}
     no_cache = row("decode without a cache", "ms/token", "decode_without_cache", ids[:PROMPT], 16)
     prompts = {T: row(f"prompt of {T} tokens", "ms", "prompt", ids[:T]) for T in PROMPTS if len(ids) >= T}
@@ -355,7 +353,10 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     load = row("load", "s", "load")
     processes = process_rows(bench, notes)
     several = [decode, untied, at_end, *drafts, *batches.values(), no_cache, *prompts.values()]
-    measure([product, bandwidth, *several, logits, score, load, *processes], repeats, notes)
+    several += [logits, score, load, *processes]
+    if "beside" in bench.workers:
+        several = [one for one in several if "beside" in one.turns]
+    measure([product, bandwidth, *several], repeats, notes)
 
     memory = Row("peak memory", "MB")
     for side, worker in bench.workers.items():
@@ -364,13 +365,8 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     measure([memory], 1, notes, warm_up=0)
 
     weights = ours.call("bytes_per_token")
-    share = derived(
-        "share of the bandwidth",
-        "%",
-        lambda ms, limit: weights / ms / limit / 1e4,
-        decode,
-        best(bandwidth, bench.workers),
-    )
+    fastest = best(bandwidth, bench.workers)
+    share = derived("share of the bandwidth", "%", lambda ms, top: weights / ms / top / 1e4, decode, fastest)
     rows = [product, bandwidth, decode, share]
     rows += [untied, derived("multiple of decode", "", operator.truediv, untied, decode)]
     rows += [at_end, derived("multiple of decode", "", operator.truediv, at_end, decode)]
@@ -379,29 +375,13 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
         rows += [batch, derived("multiple of decode", "", operator.truediv, batch, decode)]
     rows.append(no_cache)
     for T, prompt in prompts.items():
-        work = ours.call("operations", T)
-        share = derived(
-            "share of the matrix product",
-            "%",
-            lambda ms, limit, work=work: work / ms / limit / 1e4,
-            prompt,
-            best(product, bench.workers),
-        )
-        rows += [prompt, share]
+        work, fastest = ours.call("operations", T), best(product, bench.workers)
+        part = partial(lambda work, ms, top: work / ms / top / 1e4, work)
+        rows += [prompt, derived("share of the matrix product", "%", part, prompt, fastest)]
     compare_tokens(bench, decode, ids[:PROMPT], notes)
     note_profile(ours, "a token", notes, "decode", ids[:PROMPT], NEW)
     note_profile(ours, f"a prompt of {len(ids) - 1}", notes, "prompt", ids[:-1])
     return [*rows, logits, score, load, *processes, memory]
-
-
-def draft_rows(bench: Bench, ids: list[int]) -> list[Row]:
-    """Rows of decoding in which drafted tokens are checked in one step of the model."""
-    return [
-        bench.row("decode, lookup drafts", "ms/token", "decode_lookup", ids, NEW),
-        bench.row("  tokens per step of the model", "", "lookup_tokens_per_step"),
-        bench.row("decode, first layers draft", "ms/token", "decode_layers", ids, NEW),
-        bench.row("  tokens per step of the model", "", "layers_tokens_per_step"),
-    ]
 
 
 def process_rows(bench: Bench, notes: list[str]) -> list[Row]:
@@ -480,24 +460,6 @@ def training_steps(sides: Iterable[str], repeats: int, notes: list[str]) -> list
     return rows
 
 
-def larger(sides: Mapping[str, type[Any]], temporary: Path, repeats: int, notes: list[str]) -> list[Row]:
-    """Decode and prompt rows of larger models."""
-    rows = []
-    for name, sizes in SIZES.items():
-        with tempfile.TemporaryDirectory(dir=temporary) as directory:
-            run("-c", WRITE_RANDOM, f"{directory}/model", json.dumps(sizes))
-            bench = Bench(f"{directory}/model", sides, Path(directory), notes)
-            ids = list(range(1000, 1512))
-            both = [
-                bench.row(f"{name}: decode", "ms/token", "decode", ids[:PROMPT], 32),
-                bench.row(f"{name}: prompt of 512 tokens", "ms", "prompt", ids),
-            ]
-            measure(both, repeats, notes)
-            rows += both
-            bench.stop()
-    return rows
-
-
 # Output
 
 
@@ -508,31 +470,6 @@ def processor() -> str:
         return next(line.split(": ")[1] for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):  # not Linux, or not x86
         return platform.processor() or platform.machine()
-
-
-def picture(rows: list[Row], sides: list[str], title: str, path: Path) -> None:
-    """Draw a bar for each row and library: its time / tiedgpt's time. Needs matplotlib."""
-    from matplotlib.figure import Figure
-
-    rows = [row for row in rows if "ms" in row.unit or row.unit == "s"]
-    rows = [row for row in rows if len(row.runs) > 1]
-    drawing = Figure(figsize=(9, 0.5 + 0.45 * len(rows)), dpi=100, layout="constrained")
-    ax = drawing.subplots()
-    others = [side for side in sides if side != "tiedgpt"]
-    for number, side in enumerate(others):
-        at = [
-            (n + (number + 0.5) / len(others) * 0.8, 1 / ratio)
-            for n, row in enumerate(rows)
-            if (ratio := row.ratio(side))
-        ]
-        ax.barh([y for y, _ in at], [x for _, x in at], 0.8 / len(others), label=side)
-    ax.axvline(1, color="black", lw=1, label="tiedgpt")
-    ax.set_yticks([n + 0.4 for n in range(len(rows))], [row.name.strip() for row in rows])
-    ax.invert_yaxis()
-    ax.set_xlabel("times as long as tiedgpt takes")
-    ax.set_title(textwrap.fill(title, 110), fontsize=8)
-    ax.legend(frameon=False)
-    drawing.savefig(path)
 
 
 def markdown(described: str, notes: list[str], rows: list[Row], sides: list[str]) -> str:
@@ -590,31 +527,16 @@ def main() -> None:
     parser.add_argument(
         "--model", metavar="DIR", type=os.path.abspath, help="a checkpoint (default: a random 124M)"
     )
-    parser.add_argument("--sizes", action="store_true", help="also 355M and 774M; needs 4 GB more disk space")
     parser.add_argument("--json", metavar="FILE", type=output_file, help="also write every measurement there")
-    parser.add_argument(
-        "--plot", metavar="FILE", type=output_file, help="also draw the ratios; needs matplotlib"
-    )
-    parser.add_argument(
-        "--markdown",
-        metavar="FILE",
-        type=marked_file,
-        help="also replace the table between the markers there",
-    )
+    replaced = "also replace the table between the markers there"
+    parser.add_argument("--markdown", metavar="FILE", type=marked_file, help=replaced)
     parser.add_argument("--repeats", metavar="N", type=positive, default=5, help="rounds (default: 5)")
     parser.add_argument(
         "--threads", metavar="N", type=positive, default=os.cpu_count(), help="default: all cores"
     )
-    parser.add_argument(
-        "--beside",
-        metavar="DIR",
-        type=os.path.abspath,
-        help="measure only another checkout of tiedgpt beside",
-    )
+    beside = "measure only the rows that another checkout of tiedgpt has too, beside it"
+    parser.add_argument("--beside", metavar="DIR", type=os.path.abspath, help=beside)
     args = parser.parse_args()
-    if args.plot and not find_spec("matplotlib"):
-        parser.error("--plot needs matplotlib: pip install -e '.[plot]'")
-
     # The processes inherit this environment. The libraries read it when they are imported.
     notes = [f"{pin}={os.environ.pop(pin)} was set and has been unset" for pin in PINS if pin in os.environ]
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(args.threads)))
@@ -642,11 +564,8 @@ def main() -> None:
         bench.stop()
         if "llama.cpp" in names:
             rows += reduced(directory, Path(temporary), args.repeats, notes)
-        rows += training_steps(names, args.repeats, notes)
-        if args.sizes:
-            both = {name: SIDES[name] for name in names if name in ("tiedgpt", "transformers")}
-            rows += larger(both, Path(temporary), args.repeats, notes)
-
+        if not args.beside:
+            rows += training_steps(names, args.repeats, notes)
     notes.append(
         f"rounds: {args.repeats}; each figure is their median; an indented row (in Markdown, italics) is the "
         "median of each round's ratios, which can differ from the ratio of the medians shown"
@@ -675,8 +594,6 @@ def main() -> None:
         new = markdown(described, notes, rows, names)
         text = args.markdown.read_text(encoding="utf-8")
         args.markdown.write_text(replace_between_markers(text, new), encoding="utf-8")
-    if args.plot:
-        picture(rows, names, described, args.plot)
 
 
 if __name__ == "__main__":

@@ -69,10 +69,14 @@ class Side:
     """
 
     modules: tuple[str, ...]  # Python modules that this side needs
+    decode_batch: Callable[..., Any]
 
     @classmethod
     def is_installed(cls) -> bool:
         return all(find_spec(module) for module in cls.modules)
+
+    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        return self.decode_batch(ids, n, 1)
 
     def peak_memory(self) -> float:  # MB, of this process so far
         unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes
@@ -121,8 +125,7 @@ class TiedGPT(Limits):
         self.ones = partial(self.np.ones, dtype="f4")
         self.directory = directory
         model = self.tiedgpt.load_model(directory, head="tied")
-        without_end = replace(model.config, eos_token_id=None)
-        self.model = self.tiedgpt.GPT2(without_end, model.parameters)
+        self.model = self.tiedgpt.GPT2(replace(model.config, eos_token_id=None), model.parameters)
 
     def about(self) -> dict[str, str]:
         blas = self.np.show_config(mode="dicts")["Build Dependencies"]["blas"]
@@ -351,9 +354,6 @@ class PyTorch(Limits):
 
         return functional.linear(self.model.hidden(ids, start, attend)[:, -1], head)
 
-    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode_batch(ids, n, 1)
-
     def decode_untied(self, ids: list[int], n: int) -> tuple[float, list[int]]:
         return self.decode_batch(ids, n, 1, self.untied)
 
@@ -412,9 +412,6 @@ class Transformers(Side):
 
     def load(self) -> float:
         return seconds(self.read)
-
-    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode_batch(ids, n, 1)
 
     def decode_untied(self, ids: list[int], n: int) -> tuple[float, list[int]]:
         tied, self.model.lm_head.weight = self.model.lm_head.weight, self.untied
@@ -534,9 +531,6 @@ class CTranslate2(Side):
 
     def load(self) -> float:
         return seconds(self.read)
-
-    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode_batch(ids, n, 1)
 
     def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
         times: dict[int, float] = {}
@@ -780,9 +774,6 @@ class OpenVINO(Side):
     def load(self) -> float:
         return seconds(lambda: self.read(".xml"))
 
-    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode_batch(ids, n, 1)
-
     def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
         self.request.reset_state()
         inputs = {"ids": self.np.array(prompts(ids, batch)), "rows": self.np.arange(batch, dtype="i4")}
@@ -813,7 +804,8 @@ class Checkout(Side):
         with suppress(ImportError, AttributeError):  # older ones do this when they are imported
             import_module("tiedgpt.fast").tune()
         self.directory = directory
-        self.model = self.tiedgpt.load_model(directory, head="tied")
+        model = self.tiedgpt.load_model(directory, head="tied")
+        self.model = self.tiedgpt.GPT2(replace(model.config, eos_token_id=None), model.parameters)
 
     def about(self) -> dict[str, str]:
         return {"beside": os.environ["TIEDGPT_BESIDE"]}
@@ -822,7 +814,11 @@ class Checkout(Side):
         return seconds(lambda: self.tiedgpt.load_model(self.directory))
 
     def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode_batch(ids, n, 1)
+        tokens, times = [], []
+        for token in self.tiedgpt.generate(self.model, ids, n, greedy=True, draft=None):
+            tokens.append(token)
+            times.append(time.perf_counter())
+        return ms_per_step(times), tokens
 
     def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
         rows: Any = prompts(ids, batch)

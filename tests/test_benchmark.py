@@ -170,6 +170,7 @@ def test_make_goldens_without_torch():
     assert_one_line(done, "make_goldens.py: error: ", "torch", "pip install")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot send SIGINT to one process")
 @pytest.mark.parametrize("script", ["benchmark.py", "make_goldens.py"])
 def test_ctrl_c_is_one_line(script, tmp_path):
@@ -191,6 +192,7 @@ def test_ctrl_c_is_one_line(script, tmp_path):
         assert not list(tmp_path.iterdir())  # the temporary directory is gone
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot send SIGINT to one process")
 def test_train_shakespeare_ends_without_a_traceback(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(tiedgpt.__file__).parents[1]))

@@ -95,7 +95,7 @@ def read_a_prompt(model: GPT2, B: int, T: int = 10):
 def test_a_step_reads_every_weight_once_whatever_the_batch(loaded, B, in_grids, monkeypatch):
     if in_grids:  # as products of larger matrices are computed
         monkeypatch.setattr(products, "MIN_WEIGHT", 0)
-        monkeypatch.setattr(products, "MIN_INPUTS", 1)
+        monkeypatch.setattr(products, "MIN_SIZE", 1)
         monkeypatch.setattr(products, "most_rows", lambda: 32)
     model, operations = watched(loaded)
     cache = read_a_prompt(model, B)

@@ -11,7 +11,7 @@ from tiedgpt import GPT2, Tokenizer, generate
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.inference import drafts
 from tiedgpt.inference.drafts import MOST_GUESSES, RATES, Draft, LookupGuesser, guess_count
-from tiedgpt.inference.generation import TextSample, generate_text, random_streams
+from tiedgpt.inference.generation import TextSample, push_steps, random_streams, sample_steps
 from tiedgpt.inference.sampling import Sampling
 
 N_CTX = 64
@@ -49,7 +49,7 @@ def test_a_draft_changes_no_token(model, sampling, prompts, source):
 class RandomGuesses:
     """Guesses 0 to `most` tokens: the right ones up to a random place, then any."""
 
-    def __init__(self, answer: list[int], seed: int) -> None:
+    def __init__(self, answer: list[int], seed: list[int]) -> None:
         self.answer, self.rng = answer, np.random.default_rng(seed)
 
     def guess(self, text: list[int], most: int) -> list[int]:
@@ -66,8 +66,9 @@ def test_any_guesses_change_no_token(model, seed):
     sampling = Sampling(2.0)
     plain = steps(model, PROMPTS, 150, sampling, random_streams(seed, 4))
     draft = Draft("lookup", model)
-    answers = iter(prompt + row for prompt, row in zip(PROMPTS, plain, strict=True))
-    draft.guesser = lambda *_: RandomGuesses(next(answers), seed)
+    answers = [prompt + row for prompt, row in zip(PROMPTS, plain, strict=True)]
+    guessers = iter([RandomGuesses(answer, [seed, n]) for n, answer in enumerate(answers)])
+    draft.guesser = lambda *_: next(guessers)
     assert steps(model, PROMPTS, 150, sampling, random_streams(seed, 4), draft) == plain
     assert draft.drafted > draft.accepted > 100
 
@@ -93,7 +94,8 @@ def test_stops_and_the_end_of_text_end_a_sample_inside_checked_tokens(model, sto
         for draft in (None, Draft("lookup", model_)):
             samples = [TextSample(tokenizer, stops, model_.config.eos_token_ids) for _ in range(4)]
             pieces = [""] * 4
-            for i, text in generate_text(model_, PROMPT, samples, 150, Sampling(0.2), 3, draft):
+            steps_ = sample_steps(model_, [PROMPT] * 4, 150, Sampling(0.2), random_streams(3, 4), draft)
+            for i, text in push_steps(steps_, samples):
                 pieces[i] += text
             assert pieces == [sample.text for sample in samples]
             results.append([(sample.ids, sample.text, sample.finish_reason) for sample in samples])
@@ -140,7 +142,7 @@ def lookup_steps(prompt: list[int], answer: list[int]) -> tuple[int, int]:
     return steps, guesses
 
 
-@pytest.fixture(params=[32, 1], ids=["AVX-512", "other"])
+@pytest.fixture(params=[120, 1], ids=["AVX-512", "other"])
 def kernels(request, monkeypatch):
     """The time of a step as on this kind of machine."""
     monkeypatch.setattr(drafts, "most_rows", lambda: request.param)
@@ -183,6 +185,20 @@ def test_what_has_not_paid_is_not_guessed():
             guesser.learn([token])
         assert bool(guesser.guess(text, 15)) == guessed
     assert len(guesser.guess(text, 15)) == 15
+
+
+def test_a_draft_model_that_was_wrong_is_tried_again_later(model):
+    guesser = Draft(nearly(model, 1), model).guesser(Sampling(greedy=True), random_streams(7, 1)[0], 1)
+    guesser.time, guesser.rates = 0.0, [1.0]
+    for expected in (False, True):
+        for _ in range(100):
+            if guesser.guess(PROMPT, 15):
+                guesser.learn([SMALL.vocab_size])  # no guess is that
+            else:
+                guesser.learn([1])
+            if bool(guesser.guessed) == expected:
+                break
+        assert bool(guesser.guessed) == expected
 
 
 def test_each_guess_is_learned_for_the_match_that_it_follows():

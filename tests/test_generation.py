@@ -8,7 +8,7 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, generate
 from tiedgpt.errors import ArgumentError
-from tiedgpt.inference.generation import TextSample, generate_text, random_streams, sample_steps
+from tiedgpt.inference.generation import TextSample, push_steps, random_streams, sample_steps
 from tiedgpt.inference.sampling import Sampling
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -21,39 +21,44 @@ def endless() -> GPT2:
 
 
 def step_by_step(model: GPT2, ids: list[int], n: int) -> list[int]:
-    """Greedy generation as it is defined: the likeliest token after all so far, no cache."""
-    ids = list(ids)
+    """Greedy generation as it is defined: the likeliest token after those read so far, no cache.
+
+    When n_ctx tokens have been read, half of them is kept.
+    """
+    ids, start, n_ctx = list(ids), 0, model.config.n_ctx
     for _ in range(n):
-        ids.append(int(model(ids)[-1].argmax()))
+        if len(ids) - start > n_ctx:
+            start = len(ids) - max(1, n_ctx // 2)
+        ids.append(int(model(ids[start:])[-1].argmax()))
     return ids[-n:]
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
-def test_greedy_is_the_argmax_of_every_step(head):
-    model = random_model(replace(SMALL.with_head(head), eos_token_id=None))
-    tokens = list(generate(model, PROMPT, max_new_tokens=20, greedy=True))
-    assert tokens == step_by_step(model, PROMPT, 20)
-    assert len(set(tokens)) > 3, "a model that repeats one token shows nothing"
+@pytest.mark.parametrize(("n_ctx", "length"), [(31, 1), (31, 5), (31, 30), (31, 31), (1, 1), (2, 2)])
+def test_greedy_is_the_argmax_of_every_step(head, n_ctx, length):
+    """Past the context too."""
+    model = random_model(replace(SMALL.with_head(head), n_ctx=n_ctx, eos_token_id=None))
+    prompt = [(7 * i) % 101 for i in range(length)]
+    tokens = list(generate(model, prompt, max_new_tokens=80, greedy=True))
+    assert tokens == step_by_step(model, prompt, 80)
+    assert len(set(tokens)) > 3 or n_ctx < 3, "a model that repeats one token shows nothing"
 
 
-def test_filters_on_a_distribution_checked_by_hand():
-    logits = np.log(np.array([0.1, 0.4, 0.05, 0.3, 0.15], np.float32))
-    p = Sampling().probabilities(logits)
-    np.testing.assert_allclose(p, [0.1, 0.4, 0.05, 0.3, 0.15], rtol=1e-6)
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(), [0.1, 0.4, 0.05, 0.3, 0.15]),
+        (Sampling(top_k=2), [0, 4 / 7, 0, 3 / 7, 0]),
+        (Sampling(top_p=0.75), [0, 8 / 17, 0, 6 / 17, 3 / 17]),  # 0.4 + 0.3 is less, so 0.15 stays
+        (Sampling(top_k=3, top_p=0.5), [0, 4 / 7, 0, 3 / 7, 0]),
+        (Sampling(0.5), np.array([4, 64, 1, 36, 9]) / 114),  # the squares
+        (Sampling(0.5, top_p=0.6), [0, 16 / 25, 0, 9 / 25, 0]),  # temperature first
+    ],
+)
+def test_filters_on_a_distribution_checked_by_hand(sampling, expected):
+    p = sampling.probabilities(np.log(np.array([0.1, 0.4, 0.05, 0.3, 0.15], np.float32)))
+    np.testing.assert_allclose(p, expected, rtol=1e-6)
     assert p.dtype == np.float64
-    np.testing.assert_allclose(Sampling(top_k=2).probabilities(logits), [0, 4 / 7, 0, 3 / 7, 0], rtol=1e-6)
-    # 0.4 + 0.3 does not reach 0.75, so 0.15 stays; temperature first, then top_k, then top_p.
-    np.testing.assert_allclose(
-        Sampling(top_p=0.75).probabilities(logits), [0, 8 / 17, 0, 6 / 17, 3 / 17], rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        Sampling(top_k=3, top_p=0.5).probabilities(logits), [0, 4 / 7, 0, 3 / 7, 0], rtol=1e-6
-    )
-    squares = np.array([0.1, 0.4, 0.05, 0.3, 0.15]) ** 2
-    np.testing.assert_allclose(Sampling(0.5).probabilities(logits), squares / squares.sum(), rtol=1e-6)
-    np.testing.assert_allclose(
-        Sampling(0.5, top_p=0.6).probabilities(logits), [0, 16 / 25, 0, 9 / 25, 0], rtol=1e-6
-    )
 
 
 def test_the_likeliest_token_always_stays():
@@ -126,52 +131,16 @@ def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless)
 
 
 def test_sample_i_does_not_depend_on_the_number_of_samples(endless):
+    """Past the context too."""
+
     def samples(n):
-        return steps(endless, [PROMPT] * n, 24, Sampling(1.5), random_streams(5, n))
+        return steps(endless, [PROMPT] * n, 70, Sampling(1.5), random_streams(5, n))
 
     seven = samples(7)
     assert len({tuple(sample) for sample in seven}) == 7, "samples must differ from one another"
     for n in (1, 2, 5):
         assert samples(n) == seven[:n]
-    assert list(generate(endless, PROMPT, 24, temperature=1.5, seed=5)) == seven[0]
-
-
-# The sliding window
-
-
-def sliding(model: GPT2, ids: list[int], n: int) -> list[int]:
-    """Greedy generation with the documented window: when n_ctx tokens have been read, half is kept."""
-    ids, start = list(ids), 0
-    for _ in range(n):
-        if len(ids) - start > model.config.n_ctx:
-            start = len(ids) - model.config.n_ctx // 2
-        ids.append(int(model(ids[start:])[-1].argmax()))
-    return ids[-n:]
-
-
-@pytest.mark.parametrize("length", [1, 5, 30, 31])
-def test_past_the_context_the_window_slides(endless, length):
-    prompt = [(7 * i) % 101 for i in range(length)]
-    tokens = list(generate(endless, prompt, max_new_tokens=80, greedy=True))
-    assert tokens == sliding(endless, prompt, 80)
-
-
-def test_the_window_slides_for_a_batch_as_for_one(endless):
-    samples = np.array(steps(endless, [PROMPT] * 3, 70, Sampling(1.5), random_streams(0, 3)))
-    assert samples.shape == (3, 70)
-    assert list(generate(endless, PROMPT, 70, temperature=1.5, seed=0)) == samples[0].tolist()
-
-
-def test_a_context_of_one_token():
-    model = random_model(replace(SMALL, n_ctx=1, eos_token_id=None))
-    assert list(generate(model, [3], 5, greedy=True)) == sliding_one(model, 3, 5)
-
-
-def sliding_one(model: GPT2, token: int, n: int) -> list[int]:
-    tokens = [token]
-    for _ in range(n):
-        tokens.append(int(model(tokens[-1:])[-1].argmax()))
-    return tokens[1:]
+    assert list(generate(endless, PROMPT, 70, temperature=1.5, seed=5)) == seven[0]
 
 
 def test_no_step_is_computed_beyond_the_tokens_asked_for(endless, monkeypatch):
@@ -207,7 +176,7 @@ TOKENIZER = Tokenizer([])  # ids are bytes in the order of the alphabet
 EOT = TOKENIZER.eot_id
 
 
-def feed(tokens, stop=(), limit=True):
+def feed(tokens, stop=()):
     """(pieces shown, sample) after pushing tokens until it has ended."""
     sample = TextSample(TOKENIZER, list(stop), (EOT,))
     shown = []
@@ -215,9 +184,7 @@ def feed(tokens, stop=(), limit=True):
         shown.append(sample.push(token))
         if sample.finish_reason:
             return shown, sample
-    if limit:
-        shown.append(sample.finish("length"))
-    return shown, sample
+    return [*shown, sample.finish("length")], sample
 
 
 @pytest.mark.parametrize(
@@ -243,23 +210,22 @@ def test_stop_strings(text, stop, expected, reason):
     assert TOKENIZER.decode(sample.ids).startswith(expected)
 
 
-def test_text_is_shown_once_it_cannot_be_part_of_a_stop_string():
-    shown, _ = feed(TOKENIZER.encode("a nit not"), ["not"])
-    assert shown == ["a", " ", "", "ni", "t", " ", "", "", ""]
-    shown, _ = feed(TOKENIZER.encode("é!"))
-    assert shown == ["", "é", "!", ""]
-
-
-def test_end_of_text_shows_what_was_held_back():
-    shown, sample = feed([*TOKENIZER.encode("a no"), EOT], ["not"])
-    assert "".join(shown) == sample.text == "a no"
-    assert (sample.finish_reason, sample.ids) == ("eos", TOKENIZER.encode("a no"))
-
-
-def test_half_a_character_at_the_end_becomes_a_replacement():
-    shown, sample = feed(TOKENIZER.encode("é")[:1])
-    assert shown == ["", "\ufffd"]
-    assert sample.text == TOKENIZER.decode(sample.ids)
+@pytest.mark.parametrize(
+    ("tokens", "stop", "pieces", "reason"),
+    [
+        (TOKENIZER.encode("a nit not"), ["not"], ["a", " ", "", "ni", "t", " ", "", "", ""], "stop"),
+        (TOKENIZER.encode("é!"), [], ["", "é", "!", ""], "length"),
+        (TOKENIZER.encode("é")[:1], [], ["", "\ufffd"], "length"),
+        ([*TOKENIZER.encode("a no"), EOT], ["not"], ["a", " ", "", "", "no"], "eos"),
+        # A padded vocabulary has rows without a text; a random model may choose them.
+        ([*TOKENIZER.encode("a"), 300, *TOKENIZER.encode("b")], [], ["a", "\ufffd", "b", ""], "length"),
+    ],
+    ids=["part of a stop string", "character", "half a character", "end of text", "beyond the tokenizer"],
+)
+def test_text_is_shown_as_soon_as_it_is_certain(tokens, stop, pieces, reason):
+    shown, sample = feed(tokens, stop)
+    assert (shown, sample.text, sample.finish_reason) == (pieces, "".join(pieces), reason)
+    assert sample.ids == [token for token in tokens if token != EOT]
 
 
 def test_each_sample_of_a_batch_ends_by_itself():
@@ -267,7 +233,8 @@ def test_each_sample_of_a_batch_ends_by_itself():
     model = random_model(replace(SMALL, vocab_size=257, n_ctx=64, eos_token_id=EOT))
     samples = [TextSample(TOKENIZER, ["e", "t", "a"], (EOT,)) for _ in range(40)]
     pieces = [""] * 40
-    for number, text in generate_text(model, [5, 6], samples, 30, Sampling(3.0), seed=0):
+    arguments = model, [[5, 6]] * 40, 30, Sampling(3.0)
+    for number, text in push_steps(sample_steps(*arguments, random_streams(0, 40)), samples):
         pieces[number] += text
     assert pieces == [sample.text for sample in samples]
     assert {sample.finish_reason for sample in samples} == {"length", "stop", "eos"}
@@ -277,16 +244,9 @@ def test_each_sample_of_a_batch_ends_by_itself():
         else:
             assert len(sample.ids) < 31
         assert not any(stop in sample.text for stop in "eta")
-    rows = steps(model, [[5, 6]] * 40, 30, Sampling(3.0), random_streams(0, 40))
+    rows = steps(*arguments, random_streams(0, 40))
     for sample, tokens in zip(samples, rows, strict=True):
         assert sample.ids == tokens[: len(sample.ids)]
-
-
-def test_tokens_beyond_the_tokenizer_show_as_replacements():
-    """A padded vocabulary has rows without a text; a random model may choose them."""
-    shown, sample = feed([*TOKENIZER.encode("a"), 300, *TOKENIZER.encode("b")])
-    assert "".join(shown) == sample.text == "a\ufffdb"
-    assert sample.ids[1] == 300
 
 
 # Bad input

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from .checkpoints import load_model, load_tokenizer
 from .errors import ArgumentError
-from .inference.generation import TextSample, generate_text
+from .inference.generation import TextSample, push_steps, random_streams, sample_steps
 from .inference.sampling import Sampling
 from .model import Array, unembed
 from .ops import cross_entropy
@@ -101,7 +101,8 @@ class TiedGPT(TemplateLM):
             ids = self.tok_encode(context)[count - limit :] or [self.prefix_token_id]
             stop = [text for text in settings["until"] if text]
             sample = TextSample(self.tokenizer, stop, self.model.config.eos_token_ids)
-            for _ in generate_text(self.model, ids, [sample], count, sampling, seed=n):
+            steps = sample_steps(self.model, [ids], count, sampling, random_streams(n, 1))
+            for _ in push_steps(steps, [sample]):
                 pass
             results.append(sample.text)
         return results

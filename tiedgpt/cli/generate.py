@@ -21,7 +21,7 @@ from ..checks import check_prompt, check_seed
 from ..config import Config
 from ..errors import ABOVE_0, FRACTION, ArgumentError, Range, TiedGPTError, short_repr
 from ..inference.drafts import LOOKUP, Draft, check_draft_model
-from ..inference.generation import TextSample, generate_text, kept_tokens
+from ..inference.generation import TextSample, kept_tokens, push_steps, random_streams, sample_steps
 from ..inference.sampling import Sampling
 from ..model import GPT2
 from ..study.predictions import Prediction, predict, predicted_json
@@ -191,10 +191,12 @@ class Continuation:
         def record(index: int, logits: Any, token: int) -> None:
             self.predictions[index] += predict(logits, [token], options.logprobs or 0)
 
-        how = options.max_new_tokens, options.sampling, self.seed, self.draft
+        prompts, streams = [self.ids] * len(self.samples), random_streams(self.seed, len(self.samples))
+        how = options.max_new_tokens, options.sampling, streams, self.draft
         listed = None if options.logprobs is None else record
         with Progress("reading the prompt", len(self.ids), "token") as progress:
-            texts = generate_text(self.model, self.ids, self.samples, *how, progress.add, listed)
+            steps = sample_steps(self.model, prompts, *how, progress.add, listed)
+            texts = push_steps(steps, self.samples)
             first = next(texts)
         yield first
         yield from texts

@@ -7,8 +7,8 @@ first token that differs from its guess ends the step.
 """
 
 from bisect import bisect
+from collections.abc import Iterable
 from copy import deepcopy
-from typing import Protocol
 
 import numpy as np
 
@@ -29,16 +29,6 @@ LEAST_GAIN = 1.05  # guess only if that makes generation so many times faster
 RATE_UPDATE = 0.1  # weight of the newest guess in the rate of right guesses
 
 
-class Guesser(Protocol):
-    """Guesses the tokens of one sample."""
-
-    def guess(self, text: list[int], most: int) -> list[int]:
-        """Up to `most` tokens that may follow `text`; fewer if more would take longer than they save."""
-
-    def learn(self, tokens: list[int]) -> None:
-        """`tokens` followed the text of the last call of `guess`."""
-
-
 def step_time(rows: int) -> float:
     """The time of a step of several rows, in steps of one row.
 
@@ -48,7 +38,7 @@ def step_time(rows: int) -> float:
         return 1.0
     if rows > most_rows():
         return 2.0 + 0.055 * rows
-    return 1.3 + 0.125 * rows
+    return 1.15 + 0.1 * rows
 
 
 def guess_count(rates: list[float], time: float, batch: int) -> int:
@@ -65,20 +55,36 @@ def guess_count(rates: list[float], time: float, batch: int) -> int:
     return count
 
 
-class LookupGuesser:
+class Guesser:
+    """Guesses the tokens of one sample, and learns how often the guesses are right."""
+
+    def __init__(self, batch: int, rates: Iterable[float]) -> None:
+        self.batch = batch
+        self.rates = list(rates)  # of right guesses
+        self.guessed: list[int] = []
+        self.rate_indices: list[int] = []  # of each guess, in self.rates
+
+    def guess(self, text: list[int], most: int) -> list[int]:
+        """Up to `most` tokens that may follow `text`; fewer if more would take longer than they save."""
+        raise NotImplementedError
+
+    def learn(self, tokens: list[int]) -> None:
+        """`tokens` followed the text of the last call of `guess`."""
+        for index, guess, token in zip(self.rate_indices, self.guessed, tokens, strict=False):
+            self.rates[index] += RATE_UPDATE * ((guess == token) - self.rates[index])
+
+
+class LookupGuesser(Guesser):
     """Guess the tokens that followed the previous occurrence of the text's last 1, 2, 4 or 8 tokens.
 
     This is also called prompt lookup. If a guess is right, the next one follows a match that is one token
-    longer, and is more likely to be right.
+    longer, and is more likely to be right. One guess more than is returned is compared with the text too.
     """
 
     def __init__(self, batch: int) -> None:
-        self.batch = batch
+        super().__init__(batch, RATES)
         self.ends: dict[tuple[int, ...], int] = {}  # where each run of MATCHES tokens last ended
         self.indexed = 1
-        self.rates = list(RATES)
-        self.guessed: list[int] = []
-        self.rate_indices: list[int] = []  # of each guess, in self.rates
 
     def guess(self, text: list[int], most: int) -> list[int]:
         for end in range(self.indexed, len(text)):  # the end of the text itself is left for the next call
@@ -94,41 +100,34 @@ class LookupGuesser:
                 self.rate_indices = [
                     len(MATCHES) if m >= distance else bisect(MATCHES, m) - 1 for m in matches
                 ]
-                rates = [self.rates[index] for index in self.rate_indices[:most]]
-                count = guess_count(rates, 0, self.batch)
+                count = guess_count([self.rates[i] for i in self.rate_indices[:most]], 0, self.batch)
                 self.guessed = [followed[i % len(followed)] for i in range(count + 1)]
                 return self.guessed[:count]
         self.guessed = []
         return []
 
-    def learn(self, tokens: list[int]) -> None:
-        # The guess after the checked ones is compared, too, if they are right: `tokens` has one token more.
-        for index, guess, token in zip(self.rate_indices, self.guessed, tokens, strict=False):
-            self.rates[index] += RATE_UPDATE * ((guess == token) - self.rates[index])
 
-
-class ModelGuesser:
+class ModelGuesser(Guesser):
     """The tokens that a smaller model would choose, with the random numbers that the large one will use."""
 
     def __init__(
         self, model: GPT2, time: float, batch: int, sampling: Sampling, stream: np.random.Generator
     ) -> None:
-        self.model, self.time, self.batch = model, time, batch
-        self.sampling, self.stream = sampling, stream
+        super().__init__(batch, [0.7])
+        self.model, self.time, self.sampling, self.stream = model, time, sampling, stream
         self.cache = model.new_cache()
         self.start = 0  # index in the text of the first cached token
-        self.rate = 0.7  # of right guesses
-        self.guessed: list[int] = []
 
     def guess(self, text: list[int], most: int) -> list[int]:
-        count = guess_count([self.rate] * most, self.time, self.batch)
+        count = guess_count(self.rates * most, self.time, self.batch)
         n_ctx = self.model.config.n_ctx
         # The cache may end with wrong guesses. The text's last token is not in it.
         self.cache.length = min(self.cache.length, len(text) - 1 - self.start)
         if len(text) - self.start + count > n_ctx:
             self.start, self.cache.length = len(text) - n_ctx // 2, 0
         stream = deepcopy(self.stream)
-        self.guessed, unread = [], text[self.start + self.cache.length :]
+        self.guessed, self.rate_indices = [], [0] * count
+        unread = text[self.start + self.cache.length :]
         for _ in range(count):
             final = self.model.final(unread, self.cache)
             try:
@@ -139,10 +138,9 @@ class ModelGuesser:
         return self.guessed
 
     def learn(self, tokens: list[int]) -> None:
-        for guess, token in zip(self.guessed, tokens, strict=False):
-            self.rate += RATE_UPDATE * ((guess == token) - self.rate)
+        super().learn(tokens)
         if not self.guessed:  # raise the rate slowly, so that guessing is tried again
-            self.rate += RATE_UPDATE**2 * (1 - self.rate)
+            self.rates[0] += RATE_UPDATE**2 * (1 - self.rates[0])
 
 
 class Draft:

@@ -1,10 +1,11 @@
 """Sampling: read the prompt once, then choose one token after another.
 
 `sample_steps` yields the next token of each sample of a batch. `generate` yields the tokens of one sequence.
-`generate_text` yields text that can be printed at once.
+`push_steps` yields text that can be printed at once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -14,51 +15,46 @@ from ..checks import check_count, check_prompt, check_seed
 from ..model import GPT2, unembed
 from ..run import KVCache
 from ..tokenizer import Tokenizer
-from .drafts import MOST_GUESSES, Draft
+from .drafts import MOST_GUESSES, Draft, Guesser
 from .sampling import Sampling
 
 Record = Callable[[int, np.ndarray, int], Any]  # (number of a row, its logits [V], the chosen token)
 
 
+@dataclass
 class Row:
     """One sample of a batch: its tokens, and how the next ones are guessed and chosen."""
 
-    def __init__(
-        self,
-        prompt: list[int],
-        sampling: Sampling,
-        stream: np.random.Generator,
-        draft: Draft | None,
-        B: int,
-        record: Callable[[np.ndarray, int], Any] | None,
-    ) -> None:
-        self.tokens = list(prompt)
-        self.sampling = sampling
-        self.stream = stream
-        self.draft = draft
-        self.record = record
-        self.guesser = draft and draft.guesser(sampling, stream, B)
-        self.guesses: list[int] = []
+    tokens: list[int]
+    left: int  # tokens to choose
+    sampling: Sampling
+    stream: np.random.Generator
+    draft: Draft | None
+    guesser: Guesser | None
+    record: Callable[[np.ndarray, int], Any] | None
+    guesses: list[int] = field(default_factory=list)
 
-    def next_ids(self, most: int) -> list[int]:
-        """The ids to read next: the last token, which has not been read, and up to `most` guesses."""
-        self.guesses = self.guesser.guess(self.tokens, max(most, 0)) if self.guesser else []
+    def next_ids(self, room: int) -> list[int]:
+        """The ids to read next, at most `room`: the last token, which has not been read, and guesses."""
+        most = max(min(room, self.left, MOST_GUESSES + 1) - 1, 0)
+        self.guesses = self.guesser.guess(self.tokens, most) if self.guesser else []
         return [self.tokens[-1], *self.guesses]
 
-    def choose(self, logits: np.ndarray) -> list[int]:  # [1 + guesses, V] -> at least one id
-        """Choose the next tokens, up to the first one that was not guessed."""
+    def choose(self, logits: np.ndarray) -> list[int]:  # [1 + guesses, V] -> ids
+        """Choose the next tokens, up to the first one that was not guessed; none if none are left."""
         chosen: list[int] = []
-        for guess, position in zip([*self.guesses, None], logits, strict=False):
+        for guess, position in zip([*self.guesses, None] if self.left else [], logits, strict=False):
             chosen.append(self.sampling.choose(position, self.stream))
             if self.record:
                 self.record(position, chosen[-1])
             if chosen[-1] != guess:
                 break
-        if self.draft and self.guesser:
+        if chosen and self.draft and self.guesser:
             self.guesser.learn(chosen)
             self.draft.drafted += len(self.guesses)
             self.draft.accepted += len(chosen) - 1
         self.tokens += chosen
+        self.left -= len(chosen)
         return chosen
 
 
@@ -88,19 +84,24 @@ def sample_steps(
     """
     B, n_ctx = len(prompts), model.config.n_ctx
     rows = [
-        Row(prompt, sampling, stream, draft, B, record and partial(record, number))
+        Row(
+            list(prompt),
+            max_new_tokens,
+            sampling,
+            stream,
+            draft,
+            draft.guesser(sampling, stream, B) if draft else None,
+            record and partial(record, number),
+        )
         for number, (prompt, stream) in enumerate(zip(prompts, streams, strict=True))
     ]
-    left = [max_new_tokens] * B
     # The guesses of a row are read for all rows, also beyond the end of a complete one.
     capacity = max(map(len, prompts)) + max_new_tokens + (MOST_GUESSES if draft else 0)
     cache, logits = read_prompts(model, prompts, min(n_ctx, capacity), progress)
     while True:
-        pairs = zip(rows, logits, left, strict=True)
-        chosen = [row.choose(of_row) if n else [] for row, of_row, n in pairs]
-        left = [n - len(ids) for n, ids in zip(left, chosen, strict=True)]
+        chosen = [row.choose(of_row) for row, of_row in zip(rows, logits, strict=True)]
         yield chosen
-        if not any(left):
+        if not any(row.left for row in rows):
             return
         # A token is read just before the next one is chosen, so the last one is never read.
         unused = [logits.shape[1] - len(ids) for ids in chosen]  # wrong guesses and padding
@@ -108,8 +109,7 @@ def sample_steps(
         if np.any(cache.length == n_ctx):
             slide(model, cache, [row.tokens for row in rows])
         room = cache.capacity - int(np.max(cache.length))
-        most = [min(room, n, MOST_GUESSES + 1) - 1 for n in left]
-        ids = [row.next_ids(n) for row, n in zip(rows, most, strict=True)]
+        ids = [row.next_ids(room) for row in rows]
         logits = unembed(model.final(padded(ids), cache), model.W_U)
 
 
@@ -133,14 +133,12 @@ def read_prompts(
     model: GPT2, prompts: list[list[int]], capacity: int, progress: Callable[[int], Any] | None
 ) -> tuple[KVCache, np.ndarray]:  # logits [B, 1, V]
     """A cache with the prompts, and the logits of the token after each. Equal prompts are read once."""
-    B = len(prompts)
-    if all(prompt == prompts[0] for prompt in prompts):
-        cache = model.new_cache(1, capacity)
-        logits = next_logits(model, np.array(prompts[:1]), cache, progress).repeat(B, axis=0)
-        cache = cache if B == 1 else cache.repeat(B)
-    else:
-        cache = model.new_cache(B, capacity)
-        logits = next_logits(model, padded(prompts), cache, progress, np.array([*map(len, prompts)]))
+    read = prompts[:1] if all(prompt == prompts[0] for prompt in prompts) else prompts
+    cache = model.new_cache(len(read), capacity)
+    lengths = np.array([*map(len, read)]) if len(read) > 1 else None
+    logits = next_logits(model, padded(read), cache, progress, lengths)
+    if len(read) < len(prompts):
+        cache, logits = cache.repeat(len(prompts)), logits.repeat(len(prompts), axis=0)
     return cache, logits[:, None]
 
 
@@ -266,23 +264,6 @@ def _overlap(text: str, stop: str) -> int:
     (1, 0)
     """
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
-
-
-def generate_text(
-    model: GPT2,
-    prompt: list[int],
-    samples: list[TextSample],
-    max_new_tokens: int,
-    sampling: Sampling,
-    seed: int,
-    draft: Draft | None = None,
-    progress: Callable[[int], Any] | None = None,
-    record: Record | None = None,
-) -> Iterator[tuple[int, str]]:
-    """Add tokens to the samples until all have finished; yield (index of a sample, its new text)."""
-    prompts, streams = [prompt] * len(samples), random_streams(seed, len(samples))
-    steps = sample_steps(model, prompts, max_new_tokens, sampling, streams, draft, progress, record)
-    return push_steps(steps, samples)
 
 
 def push_steps(steps: Iterator[list[list[int]]], samples: list[TextSample]) -> Iterator[tuple[int, str]]:
