@@ -44,7 +44,8 @@ from tiedgpt.tokenizer import spelled_ids
 def pinned(server, files, monkeypatch):
     """The same small model as gpt2 on this hub, with pins of its files."""
     server.files |= {f"openai-community/gpt2/{file}": content for file, content in files.items()}
-    monkeypatch.setitem(hub.PINNED, "gpt2", ("f" * 40, version(files[WEIGHTS])))
+    monkeypatch.setitem(hub.COMMITS, "gpt2", "f" * 40)
+    monkeypatch.setitem(hub.PINNED, "gpt2", version(files[WEIGHTS]))
     monkeypatch.setattr(hub, "VOCAB", version(files["vocab.json"]))
     monkeypatch.setattr(hub, "MERGES", version(files["merges.txt"]))
 
@@ -190,10 +191,10 @@ def test_a_small_file_from_another_host_is_checked_against_the_hubs_hash(server,
 
 def test_the_pins_are_the_facts(shared):
     text = (shared / "FACTS.md").read_text()
-    for name, (commit, weights) in hub.PINNED.items():
+    for name, weights in hub.PINNED.items():
         (row,) = re.findall(rf"^\| {name}, .*$", text, re.MULTILINE)
         cells = row.split(" | ")
-        assert (names.MODELS[name][0], commit, weights.digest) == (cells[1], cells[2], cells[4].strip("| "))
+        assert (names.MODELS[name][0], hub.COMMITS[name], weights.digest) == (cells[1], cells[2], cells[4].strip("| "))
         assert cells[3].startswith(str(weights.size)) or (weights.size is None and "(" in cells[3])
     for file, pin in (("encoder.json", hub.VOCAB), ("vocab.bpe", hub.MERGES), *hub.OPENAI_124M.items()):
         assert pin.digest in text
