@@ -12,6 +12,7 @@ it. A name that is given twice and "__metadata__": null are refused, although th
 import json
 import mmap
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -33,14 +34,9 @@ MAX_HEADER = 1 << 22
 TOO_LONG = f"a header of {{}} bytes; expected at most {MAX_HEADER}"
 MAX_RANK = 64  # axes, NumPy's limit; multiplying the lengths of a million axes takes minutes
 # Every dtype of the format and its bits per value, to check sizes. Those in STORED can be read.
-DTYPE_BITS = {
-    "F4": 4,
-    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
-    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
-    **dict.fromkeys(("I32", "U32", "F32"), 32),
-    **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
-}
+DTYPES = "F4 F6_E2M3 F6_E3M2 BOOL U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ I16 U16 F16 BF16 "
+DTYPES += "I32 U32 F32 I64 U64 F64 C64"
+DTYPE_BITS = {dtype: int(re.findall(r"\d+", f"{dtype} 8")[0]) for dtype in DTYPES.split()}  # BOOL has 8
 VALUES_PER_READ = 1 << 17
 MADV_POPULATE_READ = 22  # Linux's number; Python has no name for it
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16, so its bits are read
