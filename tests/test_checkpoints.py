@@ -172,23 +172,14 @@ def without(tensors, name):
             lambda t: without(t, "h.1.ln_2.bias"),
             r"/model\.safetensors: tensor h\.1\.ln_2\.bias of the 2-layer GPT-2 .* is missing \(1 in all\)",
         ),
-        (
-            lambda t: {**t, "h.2.ln_1.bias": t["ln_f.bias"]},
-            r"tensor 'h\.2\.ln_1\.bias' is not a parameter of",
-        ),
+        (lambda t: {**t, "h.2.ln_1.bias": t["ln_f.bias"]}, r"tensor 'h\.2\.ln_1\.bias' is not a parameter"),
         (lambda t: {**t, "score.weight": t["ln_f.bias"]}, r"tensor 'score\.weight' is not a parameter of"),
         (
             lambda t: {**t, "wpe.weight": t["wpe.weight"].T},
             r"tensor 'wpe\.weight' has shape \[21, 31\]; config\.json makes it \[31, 21\]",
         ),
-        (
-            lambda t: {**t, "transformer.wte.weight": t["wte.weight"]},
-            r"'wte\.weight' is there twice, with and without",
-        ),
-        (
-            lambda t: {**t, "lm_head.weight": t["wpe.weight"]},
-            r"tensor 'lm_head\.weight' has shape \[31, 21\]",
-        ),
+        (lambda t: {**t, "transformer.wte.weight": t["wte.weight"]}, r"'wte\.weight' is there twice, with"),
+        (lambda t: {**t, "lm_head.weight": t["wpe.weight"]}, r"tensor 'lm_head\.weight' has shape \[31, 21"),
     ],
 )
 def test_tensors_that_are_not_the_configurations(tmp_path, model, change, message):
@@ -256,26 +247,14 @@ def test_directories_that_are_no_checkpoints(tmp_path, model):
     ("change", "message"),
     [
         (lambda m: None, '"weight_map" must map tensor names to files'),
-        (
-            lambda m: {**m, "wte.weight": "../a.safetensors"},
-            r"'\.\./a\.safetensors' is not the name of a file beside",
-        ),
+        (lambda m: {**m, "wte.weight": "../a.safetensors"}, r"'\.\./a\.safetensors' is not the name of a"),
         (lambda m: {**m, "wte.weight": 3}, "3 is not the name of a file"),
         (lambda m: {**m, "wte.weight": "b\0c"}, r"'b\\x00c' is not the name of a file"),
         (lambda m: {**m, "wte.weight": "fifo"}, r"fifo: is not a regular file"),
-        (
-            lambda m: {**m, "wte.weight": "x" * 10_000},
-            r"'x{50,60}\.\.\. is not the name of a file beside the",
-        ),
+        (lambda m: {**m, "wte.weight": "x" * 10_000}, r"'x{50,60}\.\.\. is not the name of a file beside"),
         (lambda m: {**m, "wte.weight": "c.safetensors"}, r"c\.safetensors: cannot be read"),
-        (
-            lambda m: {**m, "wte.weight": "b.safetensors"},
-            r"b\.safetensors: tensor 'wte\.weight' is in the index but not in",
-        ),
-        (
-            lambda m: without(m, "wte.weight"),
-            r"a\.safetensors: tensor 'wte\.weight' is in the file but not in the index",
-        ),
+        (lambda m: {**m, "wte.weight": "b.safetensors"}, r"b\.safetensors: tensor 'wte\.weight' is in the"),
+        (lambda m: without(m, "wte.weight"), r"a\.safetensors: tensor 'wte\.weight' is in the file but not"),
     ],
 )
 def test_a_lying_index(tmp_path, model, change, message):

@@ -170,10 +170,7 @@ def vocab_with(**changes: object) -> str:
         (vocab_with(lo=256.0), r"vocab\.json: token 'lo' has id 256\.0, expected an integer"),
         (vocab_with(lo=float("nan")), r"vocab\.json: token 'lo' has id nan, expected an integer"),
         (vocab_with(**{'"': True}), r"vocab\.json: token '\"' has id True, expected an integer"),
-        (
-            vocab_with(**{EOT: [258]}),
-            r"vocab\.json: token '<\|endoftext\|>' has id \[258\], expected an integer",
-        ),
+        (vocab_with(**{EOT: [258]}), r"vocab\.json: token '<\|endoftext\|>' has id \[258\], expected an"),
         (vocab_with(**{"Ġ": None}), r"vocab\.json: token 'Ġ' has no id, expected 220"),
         (vocab_with(**{"!": None}), r"vocab\.json: token '!' has no id, expected 0"),
         (vocab_with(low=None), r"vocab\.json: token 'low' has no id, expected 257"),
@@ -190,10 +187,7 @@ def vocab_with(**changes: object) -> str:
             json.dumps(spelled_ids([("l", "o"), ("lo", "w")], 1)),
             r"vocab\.json: the first byte has id 1, expected 0 to 0: only special tokens come before it",
         ),
-        (
-            json.dumps(spelled_ids([("l", "o"), ("lo", "w")], -1)),
-            r"vocab\.json: the first byte has id -1, expected 0 to 0",
-        ),
+        (json.dumps(spelled_ids([("l", "o"), ("lo", "w")], -1)), r"vocab\.json: the first byte has id -1,"),
     ],
 )
 def test_vocab_json_that_is_malformed_or_contradicts_the_merges(content, message, tmp_path):
@@ -362,30 +356,18 @@ def test_forms_of_tokenizer_json(changes, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"normalizer": {"type": "NFC"}},
-            r"normalizer is \{'type': 'NFC'\}, expected None, as in GPT-2",
-        ),
+        ({"normalizer": {"type": "NFC"}}, r"normalizer is \{'type': 'NFC'\}, expected None, as in GPT-2"),
         ({"model__type": "Unigram"}, r"model\.type is 'Unigram', expected 'BPE'"),
         ({"model__dropout": 0.1}, r"model\.dropout is 0\.1, expected None"),
-        (
-            {"model__continuing_subword_prefix": "##"},
-            r"model\.continuing_subword_prefix is '##', expected ''",
-        ),
+        ({"model__continuing_subword_prefix": "##"}, r"model\.continuing_subword_prefix is '##', expected"),
         ({"model__end_of_word_suffix": "</w>"}, r"model\.end_of_word_suffix is '</w>', expected ''"),
         ({"model__ignore_merges": True}, r"model\.ignore_merges is True, expected False"),
         ({"pre_tokenizer": None}, r"pre_tokenizer\.type is None, expected 'ByteLevel'"),
         ({"pre_tokenizer": KeyError}, r"pre_tokenizer\.type is None, expected 'ByteLevel'"),
         ({"pre_tokenizer": "ByteLevel"}, r"pre_tokenizer\.add_prefix_space is 'ByteLevel', expected False"),
         ({"pre_tokenizer__type": "Metaspace"}, r"pre_tokenizer\.type is 'Metaspace', expected 'ByteLevel'"),
-        (
-            {"pre_tokenizer__add_prefix_space": True},
-            r"pre_tokenizer\.add_prefix_space is True, expected False",
-        ),
-        (
-            {"pre_tokenizer__add_prefix_space": KeyError},
-            r"pre_tokenizer\.add_prefix_space is None, expected False",
-        ),
+        ({"pre_tokenizer__add_prefix_space": True}, r"pre_tokenizer\.add_prefix_space is True, expected"),
+        ({"pre_tokenizer__add_prefix_space": KeyError}, r"pre_tokenizer\.add_prefix_space is None, expected"),
         ({"pre_tokenizer__use_regex": False}, r"pre_tokenizer\.use_regex is False, expected True"),
         (
             {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, BYTE_LEVEL]}},
@@ -400,10 +382,7 @@ def test_forms_of_tokenizer_json(changes, tmp_path):
         ({"model__merges": KeyError}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
         ({"added_tokens": {"a": 1}}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
         ({"model__merges": ["l o", "low"]}, r", merge 2: expected two tokens, got 'low'"),
-        (
-            {"model__merges": ["l o", ["lo", "w", "x"]]},
-            r", merge 2: expected two tokens, got \['lo', 'w', 'x'\]",
-        ),
+        ({"model__merges": ["l o", ["lo", "w", "x"]]}, r", merge 2: expected two tokens, got \['lo', 'w',"),
         ({"model__merges": [["l", 1]]}, r", merge 1: expected two tokens, got \['l', 1\]"),
         ({"model__merges": [["l", []]]}, r", merge 1: expected two tokens, got \['l', \[\]\]"),
         (
@@ -416,10 +395,7 @@ def test_forms_of_tokenizer_json(changes, tmp_path):
         ({"added_tokens": [{"id": 261}]}, r"added token \{'id': 261\}: expected content"),
         ({"added_tokens": added(id=262)}, r"added token \{'id': 262, .* the id that vocab has for it"),
         ({"added_tokens": added(id="261")}, r"added token \{'id': '261', "),
-        (
-            {"added_tokens": added(content="low", id=256)},
-            r"'content': 'low'\}: expected content, the id that vocab has for it",
-        ),
+        ({"added_tokens": added(content="low", id=256)}, r"'content': 'low'\}: expected content, the id"),
         ({"added_tokens": added(lstrip=True)}, r"added token .*, and not lstrip, rstrip or single_word"),
         ({"added_tokens": added(rstrip=True)}, r"added token .*, and not lstrip, rstrip or single_word"),
         ({"added_tokens": added(single_word=True)}, r"added token .*, and not lstrip, rstrip or single_word"),

@@ -62,9 +62,7 @@ class Version:
 class Interrupted(Exception):
     """An attempt failed, but the next one may succeed."""
 
-    def __init__(self, reason: str, wait: float = 0.0) -> None:
-        super().__init__(reason)
-        self.wait = wait  # seconds, if the server asked for them
+    wait = 0.0  # seconds, if the server asked for them
 
 
 @dataclass
@@ -102,8 +100,8 @@ class Server:
                 failures = 0 if size > most else failures + 1
                 most = max(most, size)
                 if failures == ATTEMPTS:
-                    resume = "; the next download continues from here" if most else ""
-                    tried = f"{ATTEMPTS} attempts in a row brought no data{resume}"
+                    tried = f"{ATTEMPTS} attempts in a row brought no data"
+                    tried += "; the next download continues from here" if most else ""
                     raise CheckpointError(f"{self.label}/{file}: {error}; {tried}") from error
                 wait = min(error.wait, MAX_DELAY) or DELAY * 2**failures
                 self.note(f"{file}: {error}; trying again in {wait:g} s")
@@ -128,8 +126,8 @@ class Server:
             self._receive(file, response, start, target, version.size)
         if wrong := version.difference(target):
             target.unlink()
-            deleted = "the part is deleted, the next download starts over"
-            raise CheckpointError(f"{self.label}/{file}: {wrong}; {deleted}")
+            wrong += "; the part is deleted, the next download starts over"
+            raise CheckpointError(f"{self.label}/{file}: {wrong}")
         return target
 
     @contextmanager
@@ -190,9 +188,9 @@ class Server:
     def _check_status(self, file: str, response: "requests.Response") -> None:
         code = response.status_code
         if code in (408, 429) or code >= 500 or (code == 403 and not self._is_own(response)):
-            wait = response.headers.get("Retry-After", "")
-            seconds = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
-            raise Interrupted(f"the server answers {code}", seconds)
+            wait, error = response.headers.get("Retry-After", ""), Interrupted(f"the server answers {code}")
+            error.wait = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
+            raise error
         if code in (401, 403) and self.token is not None:
             raise CheckpointError(
                 f"{self.label}/{file}: no access ({code}): no such repository, or a private or gated one; "
@@ -260,7 +258,6 @@ def _find_part(file: str, folder: Path) -> Path | None:
 
 
 def megabytes(size: int) -> str:
-    """A number of bytes as text: 548.1 MB."""
     return f"{size / 1e6:,.1f} MB"
 
 

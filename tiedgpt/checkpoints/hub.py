@@ -1,12 +1,10 @@
 """Downloads: which files a model consists of, which server has them, and which folder they go to.
 
-    <weights>/gpt2/.lock                the lock of the process that downloads; another process waits for it
-    <weights>/gpt2/.save.*.tmp/         configuration and vocabulary, until they are read and all is complete
-    <weights>/gpt2/.*.part              the bytes of the weights received so far
-    <weights>/gpt2/model.safetensors    files get their names when all are verified (see StagedFiles)
-    <weights>/gpt2/.tokenizer/          the same without weights, for commands that need none
-
-fetching.py downloads one file and resumes it after interruptions.
+<weights>/gpt2/.lock                the lock of the process that downloads; another process waits for it
+<weights>/gpt2/.save.*.tmp/         configuration and vocabulary, until they are read and all is complete
+<weights>/gpt2/.*.part              the bytes of the weights received so far (see fetching.py)
+<weights>/gpt2/model.safetensors    files get their names when all are verified (see StagedFiles)
+<weights>/gpt2/.tokenizer/          the same without weights, for commands that need none
 """
 
 import os
@@ -103,8 +101,7 @@ def download(name: str, source: str = "hub", note: Note = str) -> Path:
     """Download a model, unless a complete one is on this machine; return its directory.
 
     name: a known name, an alias, or a hub repository owner/name. source: "hub", "openai" for the TensorFlow
-    files that OpenAI released, or "tokenizer" for the hub's files without the weights. A download that was
-    stopped continues where it ended. Raises CheckpointError.
+    files that OpenAI released, or "tokenizer" for the hub's files but the weights. Raises CheckpointError.
     """
     name = check_name(name)
     if name in SHIPPED:
@@ -181,9 +178,8 @@ def _on_hub(name: str, source: str, note: Note) -> RemoteModel:
 
 def _at_openai(name: str, note: Note) -> RemoteModel:
     if name not in OPENAI_MODELS:
-        raise CheckpointError(
-            f"OpenAI released {', '.join(OPENAI_MODELS)}, not {name}; download it from the hub"
-        )
+        released = ", ".join(OPENAI_MODELS)
+        raise CheckpointError(f"OpenAI released {released}, not {name}; download it from the hub")
     base = f"{OPENAI}/{OPENAI_MODELS[name]}"
     size = count_parameters(MODELS[name][1])["tied"]["bytes"]
     pins = {tensorflow.DATA: Version(size), "encoder.json": VOCAB, "vocab.bpe": MERGES}
@@ -202,13 +198,11 @@ def _folder_to_fill(name: str, source: str) -> Path:
     roots = weight_folders()
     for root, folder in zip(roots, folders_of(name, source), strict=False):
         existing = next(path for path in (root, *root.parents) if os.path.exists(path))
-        if os.environ.get("TIEDGPT_WEIGHTS") or (
-            package not in root.parents and os.access(existing, os.W_OK)
-        ):
+        can_write = package not in root.parents and os.access(existing, os.W_OK)
+        if can_write or os.environ.get("TIEDGPT_WEIGHTS"):
             return folder
-    raise CheckpointError(
-        f"cannot write to {' or '.join(map(str, roots))}: name a folder for weights in TIEDGPT_WEIGHTS"
-    )
+    places = " or ".join(map(str, roots))
+    raise CheckpointError(f"cannot write to {places}: name a folder for weights in TIEDGPT_WEIGHTS")
 
 
 def _download(remote: RemoteModel, folder: Path, note: Note) -> None:
@@ -222,9 +216,8 @@ def _download(remote: RemoteModel, folder: Path, note: Note) -> None:
         _remove_leftovers(folder, keep=PART_OF_WEIGHTS)
         with StagedFiles(folder, OTHER_FOLDER) as files:
             if not _fetch_small(server, files.new, remote.config):
-                raise CheckpointError(
-                    f"{server.label}: no such repository, or no {remote.config} in it (404)"
-                )
+                missing = f"no such repository, or no {remote.config} in it (404)"
+                raise CheckpointError(f"{server.label}: {missing}")
             with _errors_name_server(server, files.new):
                 remote.check_small_files(files.new)
             if re.fullmatch("[0-9a-f]{40}", server.commit):  # all other files are of the same commit
@@ -248,11 +241,8 @@ def _fetch_small(server: Server, folder: Path, *files: str) -> bool:
     return bool(parts)
 
 
-# Both download the small files to `new`, read them, then download the weights to parts in `folder`.
-# They return name -> part of the weights.
-
-
 def _fetch_from_openai(remote: RemoteModel, folder: Path, new: Path) -> dict[str, Path]:
+    """Download the small files to `new`, then the weights to parts in `folder`: name -> part."""
     server = remote.server
     small = (tensorflow.INDEX, "encoder.json", "vocab.bpe")  # their hashes are pinned
     if _fetch_small(server, new, *small) and (weights := server.fetch(folder, tensorflow.DATA)):
@@ -261,6 +251,7 @@ def _fetch_from_openai(remote: RemoteModel, folder: Path, new: Path) -> dict[str
 
 
 def _fetch_from_hub(remote: RemoteModel, folder: Path, new: Path) -> dict[str, Path]:
+    """As _fetch_from_openai. The small files are read before the weights are asked for."""
     server, label = remote.server, remote.server.label
     pairs = (("vocab.json", "merges.txt"), ("tokenizer.json",))
     has_tokenizer = any(_fetch_small(server, new, *files) for files in pairs)

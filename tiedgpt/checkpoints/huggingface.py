@@ -113,9 +113,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
     for tensor in found:
         name = tensor.name.removeprefix(PREFIX)
         if name in tensors:
-            raise CheckpointError(
-                f"{tensor.file}: tensor {short_repr(name)} is there twice, with and without {PREFIX}"
-            )
+            twice = f"tensor {short_repr(name)} is there twice, with and without {PREFIX}"
+            raise CheckpointError(f"{tensor.file}: {twice}")
         if not MASK_BUFFER.fullmatch(name):
             tensors[name] = tensor
     check_parameters(tensors, config, listing, "config.json")
@@ -130,9 +129,8 @@ def check_parameters(tensors: dict[str, Tensor], config: Config, listing: Path, 
     expected = parameter_shapes(config.with_head("untied"))  # a W_U is checked even if it is not used
     described = f"the {config.n_layer}-layer GPT-2 that {describing} describes"
     if missing := [name for name in expected if name not in tensors and name != HEAD]:
-        raise CheckpointError(
-            f"{listing}: tensor {missing[0]} of {described} is missing ({len(missing)} in all)"
-        )
+        missed = f"tensor {missing[0]} of {described} is missing ({len(missing)} in all)"
+        raise CheckpointError(f"{listing}: {missed}")
     for name, tensor in tensors.items():
         fault = ""
         if name not in expected:
@@ -147,7 +145,7 @@ def check_parameters(tensors: dict[str, Tensor], config: Config, listing: Path, 
 
 
 def read_config(model: Path) -> Config:
-    """The Config of a directory, or of a file's directory. Raises CheckpointError that names the file."""
+    """The Config of a directory, or of a file's directory. Raises CheckpointError."""
     directory = directory_of(model)
     path = directory / "config.json"
     if not path.is_file():
@@ -220,9 +218,8 @@ def read_weight_map(index: Path) -> dict[str, str]:
 
 def _find_sharded(index: Path) -> list[Tensor]:
     listed = {(file, name) for name, file in read_weight_map(index).items()}
-    shards = {
-        file: safetensors.read_header(index.parent / file) for file in sorted({file for file, _ in listed})
-    }
+    files = sorted({file for file, _ in listed})
+    shards = {file: safetensors.read_header(index.parent / file) for file in files}
     found = {(file, name) for file, tensors in shards.items() for name in tensors}
     for file, name in [*sorted(listed - found), *sorted(found - listed)]:
         place = "index but not in the file" if (file, name) in listed else "file but not in the index"

@@ -39,8 +39,8 @@ def known_config(name: str) -> Config | None:
 def find_model(source: str | Path) -> Path:
     """The directory or .safetensors file of a name, an alias, a hub repository or a path.
 
-    A known name always means that model (write ./gpt2 for a directory in the working directory). Any other
-    text is a path if that exists, else a hub repository owner/name. Raises CheckpointError if it is not here.
+    A known name always means that model (./gpt2 is a directory). Any other text is a path if that exists,
+    else a hub repository owner/name. Raises CheckpointError if it is not here.
     """
     text = str(source)
     known = ALIASES.get(text, text) in (*MODELS, *SHIPPED)

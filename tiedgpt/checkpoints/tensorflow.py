@@ -85,18 +85,16 @@ def read_hparams(directory: Path) -> Config:
     path = directory / HPARAMS
     hparams = read_json(path)
     names = {"n_vocab": "vocab_size"} | {name: name for name in ("n_ctx", "n_embd", "n_head", "n_layer")}
-    for name in names:
-        if name not in hparams:
-            raise CheckpointError(f"{path}: {name} is missing")
+    if missing := [name for name in names if name not in hparams]:
+        raise CheckpointError(f"{path}: {missing[0]} is missing")
     try:
         config = Config(**{ours: hparams[theirs] for theirs, ours in names.items()})
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
     if config.head_width != HEAD_WIDTH:  # the file has no checksum: a damaged n_head would load another model
-        raise CheckpointError(
-            f"{path}: n_embd {config.n_embd} with n_head {config.n_head} makes heads of width "
-            f"{config.head_width}, expected {HEAD_WIDTH} as in all of OpenAI's models: fetch the file again"
-        )
+        found = f"n_embd {config.n_embd} with n_head {config.n_head} makes heads of width {config.head_width}"
+        expected = f"expected {HEAD_WIDTH} as in all of OpenAI's models: fetch the file again"
+        raise CheckpointError(f"{path}: {found}, {expected}")
     last = config.vocab_size - 1  # <|endoftext|> is the last token of OpenAI's vocabulary
     return replace(config, bos_token_id=last, eos_token_id=last)
 
@@ -163,10 +161,9 @@ def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
     if len(table) > MAX_INDEX:
         raise CheckpointError(f"{path}: not the index of a GPT-2: more than {MAX_INDEX} bytes")
     if len(table) < FOOTER or not table.endswith(MAGIC):
-        raise CheckpointError(
-            f"{path}: truncated, or not an index: {len(table)} bytes that end with {table[-8:].hex()!r}; "
-            f"expected at least {FOOTER} that end with {MAGIC.hex()!r}"
-        )
+        found = f"{len(table)} bytes that end with {table[-8:].hex()!r}"
+        expected = f"expected at least {FOOTER} that end with {MAGIC.hex()!r}"
+        raise CheckpointError(f"{path}: truncated, or not an index: {found}; {expected}")
     footer = _Bytes(table[-FOOTER : -len(MAGIC)], f"{path}: footer")
     metaindex, index = footer.handle(), footer.handle()
     if any(footer.take(footer.left)):
