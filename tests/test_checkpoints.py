@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from conftest import SMALL, random_model
 import tiedgpt
 from tiedgpt import Config, Tokenizer
 from tiedgpt.checkpoints import safetensors
-from tiedgpt.checkpoints.vocabulary import vocabulary_files
 from tiedgpt.errors import ArgumentError, CheckpointError, TiedGPTWarning
 
 IDS = np.arange(11)
@@ -142,13 +140,6 @@ def test_untied_without_a_matrix_is_an_error_that_says_what_to_do(tmp_path, mode
 def test_an_unknown_head(tmp_path, model):
     with pytest.raises(ArgumentError, match='head must be "tied" or "untied", got \'both\''):
         tiedgpt.load_model(write(tmp_path, model.parameters), "both")
-
-
-def test_generation_config_says_what_ends_a_text(tmp_path, model):
-    """transformers looks there first."""
-    path = write(tmp_path, model.parameters)
-    (path / "generation_config.json").write_text('{"eos_token_id": [8, 9]}')
-    assert tiedgpt.load_model(path).config.eos_token_ids == (8, 9)
 
 
 def test_what_is_wrong_in_generation_config_is_said_of_that_file(tmp_path, model):
@@ -311,14 +302,6 @@ def test_a_configuration_of_numpy_scalars_can_be_saved(tmp_path):
     model = random_model(replace(SMALL, **numbers, eos_token_id=[np.int32(0), np.uint8(1)]))
     tiedgpt.save_model(model, None, tmp_path)
     assert_same(tiedgpt.load_model(tmp_path), model)
-
-
-def test_the_tokenizer_is_found_under_openais_names_too(tmp_path):
-    for name, text in vocabulary_files(Tokenizer([("a", "b")])).items():
-        (tmp_path / {"merges.txt": "vocab.bpe", "vocab.json": "encoder.json"}[name]).write_text(text)
-    (tmp_path / "config.json").write_text(json.dumps(SMALL.to_json()))
-    assert tiedgpt.load_tokenizer(tmp_path).encode("ab") == [256]
-    shutil.rmtree(tmp_path)
 
 
 def test_loading_prints_and_warns_nothing(tmp_path, model, capsys):

@@ -72,17 +72,6 @@ def test_an_interruption_while_directories_are_made_leaves_none(tmp_path, monkey
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failure_leaves_nothing(tmp_path):
-    def stop_half_way():
-        with StagedFiles(tmp_path / "a" / "b") as staged:
-            staged.open("x").write(b"half")
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        stop_half_way()
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize("renames", range(5))
 def test_ctrl_c_between_renames(tmp_path, monkeypatch, renames, exists):

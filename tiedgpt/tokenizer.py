@@ -127,8 +127,8 @@ class Tokenizer:
         special_tokens = {EOT: end} if special_tokens is None else special_tokens
         own_ids = len(special_tokens.keys() - ids.keys())  # special tokens that are not ordinary ones too
         if not 0 <= first_id <= own_ids:
-            expected = f"expected 0 to {own_ids}: only special tokens come before it"
-            raise TokenizerError(f"the first byte has id {short_repr(first_id)}, {expected}")
+            found = f"the first byte has id {short_repr(first_id)}, expected 0 to {own_ids}"
+            raise TokenizerError(f"{found}: only special tokens come before it")
         tokens = [b""] * first_id + [bytes([byte]) for byte in alphabet]  # id -> the bytes of the token
         try:
             pairs = [(ids[left], ids[right]) for left, right in merges]

@@ -62,7 +62,9 @@ class Version:
 class Interrupted(Exception):
     """An attempt failed, but the next one may succeed."""
 
-    wait = 0.0  # seconds, if the server asked for them
+    def __init__(self, reason: str, wait: float = 0.0) -> None:
+        super().__init__(reason)
+        self.wait = wait  # seconds, if the server asked for them
 
 
 @dataclass
@@ -188,9 +190,9 @@ class Server:
     def _check_status(self, file: str, response: "requests.Response") -> None:
         code = response.status_code
         if code in (408, 429) or code >= 500 or (code == 403 and not self._is_own(response)):
-            wait, error = response.headers.get("Retry-After", ""), Interrupted(f"the server answers {code}")
-            error.wait = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
-            raise error
+            wait = response.headers.get("Retry-After", "")
+            seconds = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
+            raise Interrupted(f"the server answers {code}", seconds)
         if code in (401, 403) and self.token is not None:
             raise CheckpointError(
                 f"{self.label}/{file}: no access ({code}): no such repository, or a private or gated one; "

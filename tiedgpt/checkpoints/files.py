@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,7 +38,7 @@ def named_errors(message: str, advice: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def reading(path: str | Path) -> Iterator[BinaryIO]:
+def reading(path: str | Path) -> Iterator[BufferedReader]:
     """A file, open for reading. Raises CheckpointError that names it, also for an OSError in the block."""
     if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for a writer
         raise CheckpointError(f"{path}: is not a regular file")
@@ -124,10 +125,10 @@ class StagedFiles:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        with self._undo:
-            if error:
-                raise error
-            self._publish()
+        if error is None:
+            with self._undo:
+                self._publish()
+        self._undo.__exit__(kind, error, trace)  # raises again what it does not replace
 
     def open(self, name: str) -> BinaryIO:
         """A new file that will be called `name`."""

@@ -133,7 +133,7 @@ def weight_folders() -> list[Path]:
     in_checkout = (package.parent / "pyproject.toml").is_file()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     own = (package.parent if in_checkout else package) / "weights"
-    folders = [*([named] if named else []), own, Path(cache) / "tiedgpt"]
+    folders: list[str | Path] = [*([named] if named else []), own, Path(cache) / "tiedgpt"]
     return [Path(os.path.expanduser(folder)) for folder in folders]
 
 
