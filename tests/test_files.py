@@ -336,7 +336,7 @@ def test_many_processes_that_lock_one_directory_take_turns(tmp_path):
         "import sys, os\nfrom pathlib import Path\nfrom tiedgpt.checkpoints.files import lock_directory\n"
         "from tiedgpt.errors import CheckpointError\n"
         "directory, held = Path(sys.argv[1]), 0\n"
-        "while held < 100:\n"
+        "while held < 40:\n"
         "    try:\n"
         "        with lock_directory(directory):\n"
         "            os.close(os.open(directory / 'inside', os.O_CREAT | os.O_EXCL))\n"

@@ -220,12 +220,6 @@ def test_the_crc_is_that_of_its_definition_at_every_kind_of_length():
             assert crc32c(data[:length]) == crc, length
 
 
-@pytest.mark.parametrize("start", range(9))
-def test_a_crc_of_bytes_that_start_anywhere(start):
-    data = np.random.default_rng(1).integers(0, 256, 100_003, np.uint8)
-    assert crc32c(data[start:]) == crc32c(data[start:].tobytes())
-
-
 def test_498_megabytes_take_less_than_three_seconds():
     """Measured on an eighth of them. It takes 0.02 s on an idle machine."""
     data = np.random.default_rng(0).integers(0, 2**63, 497_759_232 // 64, np.int64)
@@ -581,19 +575,6 @@ def test_every_flipped_bit_of_the_index_is_caught(tmp_path):
         assert "\n" not in str(caught.value), bit
 
 
-def test_every_flipped_bit_of_openais_index_is_caught(openai):
-    """Sampled over the one block of entries, all of what surrounds it."""
-    index = (openai / INDEX).read_bytes()
-    bits = random.Random(0).sample(range(8 * 5129), 60)
-    bits += random.Random(0).sample(range(8 * 5129, 8 * len(index)), 60)
-    for bit in bits:
-        flipped = bytearray(index)
-        flipped[bit // 8] ^= 1 << bit % 8
-        (openai / INDEX).write_bytes(flipped)
-        with pytest.raises(CheckpointError, match=r"model\.ckpt\.index: "):
-            open_tensorflow(openai)
-
-
 def test_every_flipped_bit_of_the_data_is_caught(tmp_path, tiny):
     write_bundle(tmp_path, tiny)
     checkpoint = open_tensorflow(tmp_path)
@@ -668,11 +649,11 @@ def many_axes(times: int) -> bytes:
 
 
 GROWING = [
-    (long_keys, 40_000, "00001: bytes after the last tensor"),
-    (longer_keys, 500_000, r"a key of 50+4 bytes after 0"),
-    (many_blocks, 25_000, "index: the header is missing"),
-    (many_axes, 200_000, "20+1 axes; expected at most"),
-    (lambda times: with_entry(EMPTY + field(9, 0, 0) * times), 300_000, "bytes after the last tensor"),
+    (long_keys, 10_000, "00001: bytes after the last tensor"),
+    (longer_keys, 100_000, r"a key of 50+4 bytes after 0"),
+    (many_blocks, 6_000, "index: the header is missing"),
+    (many_axes, 50_000, "20+1 axes; expected at most"),
+    (lambda times: with_entry(EMPTY + field(9, 0, 0) * times), 75_000, "bytes after the last tensor"),
     (lambda times: with_entry(EMPTY + b"\x48" + b"\x80" * times), 1_000_000, "wrong varint before 17: over"),
     (lambda times: with_header(b"\x80" * times), 1_000_000, f"header: {LONG}"),
 ]
@@ -680,13 +661,13 @@ GROWING = [
 
 @pytest.mark.parametrize(("make", "times", "message"), GROWING)
 def test_a_small_file_does_not_grow_large(tmp_path, make, times, message):
-    """The time for the largest file, and the memory for a tenth of it, because tracing is slow."""
+    """The time for a large file, and the memory for a tenth of it, because tracing is slow."""
     write(tmp_path, index := make(times), bytes(4), TINY)
     assert len(index) <= MAX_INDEX
     start = time.process_time()
     with pytest.raises(CheckpointError, match=message):
         open_tensorflow(tmp_path)
-    assert time.process_time() - start < 5  # of the processor
+    assert time.process_time() - start < 2  # of the processor
     write(tmp_path, make(times // 10), bytes(4), TINY)
     tracemalloc.start()
     with pytest.raises(CheckpointError, match=message):

@@ -221,6 +221,7 @@ def test_added_tokens_of_an_earlier_save_are_gone(tmp_path):
         assert_same_tokenizer(tiedgpt.load_tokenizer(tmp_path), tokenizer)
 
 
+@pytest.mark.slow
 def test_added_tokens_reach_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     tokenizer = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
@@ -411,6 +412,7 @@ def test_tokenizer_json_that_is_malformed_or_gives_other_ids(changes, message, t
         read_tokenizer_json(path)
 
 
+@pytest.mark.slow
 def test_transformers_tokenizer_json_of_gpt2(gpt2, tmp_path):
     transformers = pytest.importorskip("transformers")
     files = {"merges": tmp_path / "merges.txt", "vocab": tmp_path / "vocab.json"}

@@ -73,7 +73,7 @@ class Writer:
         for n in [*moments][:: 2 if points else 1]:
             self.attempt(f"full at {n}", "No space left on device", lambda n=n: self.count(n, full))
         largest = max(map(len, self.whole.values()))
-        for size in (0, 100, largest // 2, largest - 1):
+        for size in (100, largest - 1) if points else (0, 100, largest // 2, largest - 1):
             self.attempt(f"no file over {size}", "File too large", lambda size=size: limit(size))
         self.attempt("no permission", "Permission denied", become_nobody)
         for n in range(2 if points else 10):

@@ -76,14 +76,11 @@ class Config:
                 object.__setattr__(self, "n_inner", 4 * self.n_embd)
             accepted.check(_with_json_name(name), getattr(self, name), ConfigError)
         if self.n_embd % self.n_head:
-            raise ConfigError(
-                f"n_embd {self.n_embd} does not divide into n_head {self.n_head} heads of equal width"
-            )
+            heads = f"n_head {self.n_head} heads of equal width"
+            raise ConfigError(f"n_embd {self.n_embd} does not divide into {heads}")
         if not isinstance(self.activation_function, str) or self.activation_function not in ACTIVATIONS:
-            found = short_repr(self.activation_function)
-            raise ConfigError(
-                f"activation_function {found} is not supported; expected one of {', '.join(ACTIVATIONS)}"
-            )
+            found, expected = short_repr(self.activation_function), ", ".join(ACTIVATIONS)
+            raise ConfigError(f"activation_function {found} is not supported; expected one of {expected}")
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied"):
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -126,10 +123,8 @@ class Config:
             raise ConfigError('"model_type" is missing; expected "gpt2"')
         for name, allowed in NEUTRAL_VALUES.items():
             if name in data and data[name] not in allowed:
-                raise ConfigError(
-                    f"{name} is {short_repr(data[name])}, which is another model than GPT-2; "
-                    f"expected {short_repr(allowed[0])}"
-                )
+                found = f"{name} is {short_repr(data[name])}, which is another model than GPT-2"
+                raise ConfigError(f"{found}; expected {short_repr(allowed[0])}")
         for alias, name in ALIASES.items():
             if alias in data and data.get(name, data[alias]) != data[alias]:
                 values = short_repr(data[alias]), short_repr(data[name])

@@ -167,11 +167,9 @@ class Tokenizer:
         self._firsts = regex.compile(firsts, regex.DOTALL)
         self._ordinary_specials = (special_tokens.keys() & ids.keys()) - {EOT}
 
-        self.merges = merges
-        self.vocab_size = len(tokens)
+        self.merges, self.first_id = merges, first_id
+        self.vocab_size, self._tokens = len(tokens), tokens
         self.eot_id = special_tokens.get(EOT)
-        self.first_id = first_id
-        self._tokens = tokens
         self._byte_ids = [ids[alphabet[byte]] for byte in range(256)]
         self._cache = WordCache(self._word_ids)
 
