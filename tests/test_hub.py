@@ -447,7 +447,7 @@ NO_URLS += ["http://127.0.0.1:99999/x", "ftp://127.0.0.1/x"]
 
 
 MORE = ["http://\udce9/x", "http://127.0.0.1/\udce9", "127.0.0.1", "http://a b", "http://:80", "http:///x"]
-PLACES = [("HF_ENDPOINT", url) for url in (*NO_URLS, *MORE, "http://u:p@x?")]
+PLACES = [("HF_ENDPOINT", url) for url in (*NO_URLS, *MORE, "ftp://u:p@127.0.0.1/x")]
 PLACES += [(file, url) for file in ("config.json", WEIGHTS) for url in (*NO_URLS, "http://\xe9/x", "\xe9")]
 
 
