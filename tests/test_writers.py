@@ -15,12 +15,10 @@ import tiedgpt
 from tiedgpt import Tokenizer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and needs Linux's limits")
-WRITERS = ("save", "save over another", "convert", "download", "train, with a vocabulary", "documents")
 
 
-@pytest.mark.parametrize("points", [4, pytest.param(0, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", WRITERS)
-def test_what_is_written_is_whole_or_absent_and_can_be_written_again(tmp_path, points, name):
+@pytest.mark.parametrize("points", [3, pytest.param(0, marks=pytest.mark.slow)])
+def test_what_is_written_is_whole_or_absent_and_can_be_written_again(tmp_path, points):
     model = random_model(replace(SMALL, vocab_size=257))
     tiedgpt.save_model(model, Tokenizer([]), tmp_path / "tied")
     tiedgpt.save_model(model.untie("zeros"), Tokenizer([("a", "b")], {}), tmp_path / "untied")
@@ -31,6 +29,6 @@ def test_what_is_written_is_whole_or_absent_and_can_be_written_again(tmp_path, p
     server.files = {f"tiny/gpt2/{path.name}": path.read_bytes() for path in (tmp_path / "tied").iterdir()}
     with running(server):
         environment = {"HF_ENDPOINT": f"http://{server.host}", "NO_PROXY": "*", "OPENBLAS_NUM_THREADS": "1"}
-        command = [sys.executable, Path(__file__).with_name("writers.py"), tmp_path, str(points), name]
+        command = [sys.executable, Path(__file__).with_name("writers.py"), tmp_path, str(points)]
         done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

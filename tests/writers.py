@@ -1,6 +1,6 @@
 """Every writer of the project, killed or without room at any moment, without permission, and twice at once.
 
-    python tests/writers.py PLACE POINTS WRITER...
+    python tests/writers.py PLACE POINTS [WRITER...]
 
 Each try is a fork of this process, in an empty directory beside the models. After it, what has its final name
 is whole, and the same command again ends with the files of an uninterrupted run and nothing else. POINTS is
@@ -49,8 +49,7 @@ def main(place: str, points: str, *names: str) -> None:
             importlib.import_module(module.name)
     for module in ("tqdm", "requests", "tiedgpt.scale.rows", "tiedgpt.scale.shards"):
         importlib.import_module(module)
-    for name in names:
-        print(name, flush=True)
+    for name in names or WRITERS:
         Writer(name).attack(int(points))
 
 
