@@ -105,7 +105,7 @@ class Writer:
 
     def check_what_is_there(self, where: str) -> None:
         """Files with their final names are whole; those of a model are one model's."""
-        for out in (path.parent for path in Path().rglob("config.json") if "/." not in f"/{path}"):
+        for out in [path.parent for path in Path().rglob("config.json") if "/." not in f"/{path}"]:
             tiedgpt.load_model(out)
             tiedgpt.load_tokenizer(out)
         there = {name: content for name, content in files().items() if "/." not in f"/{name}"}
