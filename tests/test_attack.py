@@ -28,7 +28,11 @@ def test_an_attack_of_half_a_minute():
 
 
 PLANTED = [  # in a copy of the repository: file, text, its replacement
-    ("tiedgpt/checkpoints/safetensors.py", 'raise wrong(f"truncated: ', 'raise KeyError(f"truncated: '),
+    (
+        "tiedgpt/checkpoints/safetensors.py",
+        'CheckpointError(f"{path}: truncated',
+        'KeyError(f"{path}: truncated',
+    ),
     (
         "tiedgpt/checkpoints/files.py",
         '        raise CheckpointError(f"{path}: not JSON',

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from conftest import SMALL, random_model
 import tiedgpt
 from tiedgpt import Config, Tokenizer
 from tiedgpt.checkpoints import safetensors
-from tiedgpt.checkpoints.vocabulary import vocabulary_files
 from tiedgpt.errors import ArgumentError, CheckpointError, TiedGPTWarning
 
 IDS = np.arange(11)
@@ -144,13 +142,6 @@ def test_an_unknown_head(tmp_path, model):
         tiedgpt.load_model(write(tmp_path, model.parameters), "both")
 
 
-def test_generation_config_says_what_ends_a_text(tmp_path, model):
-    """transformers looks there first."""
-    path = write(tmp_path, model.parameters)
-    (path / "generation_config.json").write_text('{"eos_token_id": [8, 9]}')
-    assert tiedgpt.load_model(path).config.eos_token_ids == (8, 9)
-
-
 def test_what_is_wrong_in_generation_config_is_said_of_that_file(tmp_path, model):
     path = write(tmp_path, model.parameters)
     (path / "generation_config.json").write_text('{"eos_token_id": "end"}')
@@ -172,23 +163,14 @@ def without(tensors, name):
             lambda t: without(t, "h.1.ln_2.bias"),
             r"/model\.safetensors: tensor h\.1\.ln_2\.bias of the 2-layer GPT-2 .* is missing \(1 in all\)",
         ),
-        (
-            lambda t: {**t, "h.2.ln_1.bias": t["ln_f.bias"]},
-            r"tensor 'h\.2\.ln_1\.bias' is not a parameter of",
-        ),
+        (lambda t: {**t, "h.2.ln_1.bias": t["ln_f.bias"]}, r"tensor 'h\.2\.ln_1\.bias' is not a parameter"),
         (lambda t: {**t, "score.weight": t["ln_f.bias"]}, r"tensor 'score\.weight' is not a parameter of"),
         (
             lambda t: {**t, "wpe.weight": t["wpe.weight"].T},
             r"tensor 'wpe\.weight' has shape \[21, 31\]; config\.json makes it \[31, 21\]",
         ),
-        (
-            lambda t: {**t, "transformer.wte.weight": t["wte.weight"]},
-            r"'wte\.weight' is there twice, with and without",
-        ),
-        (
-            lambda t: {**t, "lm_head.weight": t["wpe.weight"]},
-            r"tensor 'lm_head\.weight' has shape \[31, 21\]",
-        ),
+        (lambda t: {**t, "transformer.wte.weight": t["wte.weight"]}, r"'wte\.weight' is there twice, with"),
+        (lambda t: {**t, "lm_head.weight": t["wpe.weight"]}, r"tensor 'lm_head\.weight' has shape \[31, 21"),
     ],
 )
 def test_tensors_that_are_not_the_configurations(tmp_path, model, change, message):
@@ -256,26 +238,14 @@ def test_directories_that_are_no_checkpoints(tmp_path, model):
     ("change", "message"),
     [
         (lambda m: None, '"weight_map" must map tensor names to files'),
-        (
-            lambda m: {**m, "wte.weight": "../a.safetensors"},
-            r"'\.\./a\.safetensors' is not the name of a file beside",
-        ),
+        (lambda m: {**m, "wte.weight": "../a.safetensors"}, r"'\.\./a\.safetensors' is not the name of a"),
         (lambda m: {**m, "wte.weight": 3}, "3 is not the name of a file"),
         (lambda m: {**m, "wte.weight": "b\0c"}, r"'b\\x00c' is not the name of a file"),
         (lambda m: {**m, "wte.weight": "fifo"}, r"fifo: is not a regular file"),
-        (
-            lambda m: {**m, "wte.weight": "x" * 10_000},
-            r"'x{50,60}\.\.\. is not the name of a file beside the",
-        ),
+        (lambda m: {**m, "wte.weight": "x" * 10_000}, r"'x{50,60}\.\.\. is not the name of a file beside"),
         (lambda m: {**m, "wte.weight": "c.safetensors"}, r"c\.safetensors: cannot be read"),
-        (
-            lambda m: {**m, "wte.weight": "b.safetensors"},
-            r"b\.safetensors: tensor 'wte\.weight' is in the index but not in",
-        ),
-        (
-            lambda m: without(m, "wte.weight"),
-            r"a\.safetensors: tensor 'wte\.weight' is in the file but not in the index",
-        ),
+        (lambda m: {**m, "wte.weight": "b.safetensors"}, r"b\.safetensors: tensor 'wte\.weight' is in the"),
+        (lambda m: without(m, "wte.weight"), r"a\.safetensors: tensor 'wte\.weight' is in the file but not"),
     ],
 )
 def test_a_lying_index(tmp_path, model, change, message):
@@ -332,14 +302,6 @@ def test_a_configuration_of_numpy_scalars_can_be_saved(tmp_path):
     model = random_model(replace(SMALL, **numbers, eos_token_id=[np.int32(0), np.uint8(1)]))
     tiedgpt.save_model(model, None, tmp_path)
     assert_same(tiedgpt.load_model(tmp_path), model)
-
-
-def test_the_tokenizer_is_found_under_openais_names_too(tmp_path):
-    for name, text in vocabulary_files(Tokenizer([("a", "b")])).items():
-        (tmp_path / {"merges.txt": "vocab.bpe", "vocab.json": "encoder.json"}[name]).write_text(text)
-    (tmp_path / "config.json").write_text(json.dumps(SMALL.to_json()))
-    assert tiedgpt.load_tokenizer(tmp_path).encode("ab") == [256]
-    shutil.rmtree(tmp_path)
 
 
 def test_loading_prints_and_warns_nothing(tmp_path, model, capsys):

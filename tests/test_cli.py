@@ -269,7 +269,7 @@ def test_list(run, checkpoint, no_models, monkeypatch):
     assert list(sizes) == ["gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2"]
     assert sizes["gpt2-xl"] == 1_557_611_200
     for other in document["not_here"]:  # within the header of the file
-        pinned = hub.PINNED[other["model"]][1].size
+        pinned = hub.PINNED[other["model"]].size
         assert pinned is None or 0 < pinned - other["bytes"] < 50_000
     text = output(run, "list", "-q")
     for part in (f"{model['parameters']:,}", f"\n  {weights / 'gpt2'}\n", "1,557,611,200", "download MODEL"):

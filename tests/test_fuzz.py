@@ -34,7 +34,7 @@ from tiedgpt.comparison.compare import compare
 from tiedgpt.tokenizer import EOT, WORDS, byte_alphabet
 from tiedgpt.training.loop import STATE, Settings, Trainer
 
-SEEDS = range(200)
+SEEDS = range(50)
 TINY = Config(vocab_size=7, n_ctx=5, n_embd=4, n_layer=1, n_head=2, n_inner=3, bos_token_id=6, eos_token_id=6)
 OPENAIS = replace(TINY, n_inner=16)  # OpenAI's format has no n_inner: it is 4 n_embd
 bundled = cache(lambda: bundle(random_model(OPENAIS)))

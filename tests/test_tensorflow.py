@@ -220,41 +220,6 @@ def test_the_crc_is_that_of_its_definition_at_every_kind_of_length():
             assert crc32c(data[:length]) == crc, length
 
 
-@pytest.mark.parametrize("k", [1, 2, 8, 64])
-def test_the_polynomial_of_the_fold_is_a_multiple_of_the_crcs(k):
-    """x^6777k + x^484k + x^100k + 1, divided by P the long way."""
-    a, b, c = SHIFTS
-    dividend = 1 << c * k | 1 << (c - a) * k | 1 << (c - b) * k | 1
-    while dividend.bit_length() > 32:
-        dividend ^= 0x11EDC6F41 << dividend.bit_length() - 33
-    assert dividend == 0
-
-
-@pytest.mark.parametrize("start", range(9))
-def test_a_crc_of_bytes_that_start_anywhere(start):
-    data = np.random.default_rng(1).integers(0, 256, 100_003, np.uint8)
-    assert crc32c(data[start:]) == crc32c(data[start:].tobytes())
-
-
-def test_one_flipped_bit_in_a_long_message_changes_the_crc():
-    data = np.random.default_rng(2).integers(0, 256, 200_001, np.uint8)
-    crc = crc32c(data)
-    for position in (
-        0,
-        1,
-        6292,
-        6293,
-        6777,
-        54216,
-        104_560,
-        200_000,
-        *random.Random(0).sample(range(200_001), 50),
-    ):
-        data[position] ^= 1 << position % 8
-        assert crc32c(data) != crc, position
-        data[position] ^= 1 << position % 8
-
-
 def test_498_megabytes_take_less_than_three_seconds():
     """Measured on an eighth of them. It takes 0.02 s on an idle machine."""
     data = np.random.default_rng(0).integers(0, 2**63, 497_759_232 // 64, np.int64)
@@ -284,23 +249,9 @@ def openai(shared, tmp_path, monkeypatch):
 def test_openais_index(openai):
     tensors = read_index(openai)
     assert len(tensors) == 148
-    known = {
-        "model/h0/attn/c_attn/b": ((2304,), 0x8C273D74),
-        "model/h0/attn/c_attn/w": ((1, 768, 2304), 0x863D710D),
-        "model/ln_f/b": ((768,), 0x0C8F5269),
-        "model/ln_f/g": ((768,), 0x8F3811D0),
-        "model/wpe": ((1024, 768), 0x2ACFB8F1),
-        "model/wte": ((50257, 768), 0x0E298522),
-    }
-    for name, (shape, crc) in known.items():
-        assert (tensors[name].shape, tensors[name].masked_crc) == (shape, crc), name
-    assert tensors["model/wte"].start == 343369728
+    assert tensors["model/h0/attn/c_attn/w"].shape == (1, 768, 2304)
+    assert (tensors["model/wte"].start, tensors["model/wte"].masked_crc) == (343369728, 0x0E298522)
     assert list(tensors) == sorted(tensors, key=lambda name: tensors[name].start) == sorted(tensors)
-    end = 0
-    for tensor in tensors.values():
-        assert tensor.start == end
-        end += 4 * int(np.prod(tensor.shape))
-    assert end == 497759232
 
 
 def test_openais_names_are_ours(openai):
@@ -309,15 +260,6 @@ def test_openais_names_are_ours(openai):
     assert not checkpoint.has_own_unembedding
     assert {name: tensor.shape for name, tensor in checkpoint.tensors.items()} == parameter_shapes(Config())
     assert checkpoint.tensors["h.10.mlp.c_fc.weight"].name == "model/h10/mlp/c_fc/w"
-
-
-def test_openais_crcs_are_checked(openai):
-    """The data file is all zeros, so every tensor is damaged."""
-    checkpoint = open_tensorflow(openai)
-    with pytest.raises(CheckpointError, match=r"00001: tensor 'model/wpe' is damaged: .* expects 2acfb8f1"):
-        checkpoint.tensors["wpe.weight"].read()
-    with pytest.raises(CheckpointError, match=r"tensor 'model/wte' is damaged: .* expects 0e298522"):
-        checkpoint.load()
 
 
 def test_the_writer_of_these_tests_writes_openais_index(openai):
@@ -377,31 +319,6 @@ def test_a_written_model_comes_back(tmp_path, per_block):
     np.testing.assert_array_equal(untied.parameters["lm_head.weight"], model.parameters["wte.weight"])
 
 
-def memory_of(array):
-    """The array that owns the memory of `array`."""
-    return array if array.base is None else memory_of(array.base)
-
-
-def test_what_is_read_is_an_array_of_our_own(tmp_path):
-    model = random_model(SMALL)
-    entries, data = bundle(model)
-    tensors = open_tensorflow(write(tmp_path, split_table(entries), data, SMALL)).tensors
-    for name in ("h.1.mlp.c_fc.weight", "h.0.ln_1.bias", "wte.weight"):
-        array = tensors[name].read()
-        assert memory_of(array).flags.owndata, "not the file"
-        assert array.flags.writeable
-        assert array.dtype == np.float32
-        np.testing.assert_array_equal(array, model.parameters[name])
-    with open(tmp_path / DATA, "r+b") as file:
-        file.truncate(100)
-    with pytest.raises(CheckpointError, match="00001: tensor 'model/wte' cannot be read: "):
-        tensors["wte.weight"].read()
-    (tmp_path / DATA).unlink()
-    with pytest.raises(CheckpointError, match=r"00001: tensor 'model/wte' cannot be read: .*No such file"):
-        tensors["wte.weight"].read()
-    np.testing.assert_array_equal(array, model.parameters["wte.weight"])
-
-
 def test_other_files_are_not_needed_and_not_read(tmp_path, tiny):
     model, entries, data = tiny
     write(tmp_path, split_table(entries), data, TINY)
@@ -459,118 +376,82 @@ def with_footer(footer: bytes) -> bytes:
 
 GOOD = with_block(ONE)
 HANDLES = GOOD[-FOOTER:-8].rstrip(b"\0")
-A_SIZE = rf"{NAME.decode()}': size"
-
-
-@pytest.mark.parametrize(
-    ("index", "message"),
-    [
+OVERLAP = table([contents([(b"", HEADER), (b"a", ENTRY), (b"b", ENTRY)])], [b"b"])
+LONG = "wrong varint before 10: over 64 bits"
+RULES = {  # what is damaged, and how it is written -> the damage and the error
+    bytes: [
         (b"", "truncated, or not an index: 0 bytes that end with ''"),
         (MAGIC, "8 bytes that end with '57fb808b247547db'; expected at least 48"),
         (GOOD[:-1], "truncated, or not an index: .* that end with"),
         (GOOD + b"\0", "truncated, or not an index: .* that end with"),
         (bytes(MAX_INDEX + 1), f"not the index of a GPT-2: more than {MAX_INDEX} bytes"),
-        (with_footer(b"\xff" * 40), "footer: wrong varint before 10: over 64 bits"),
-        (with_footer(b"\xff" * 9 + b"\2"), "footer: wrong varint before 10: over 64 bits"),
-        (
-            GOOD[:-FOOTER] + b"\0" + GOOD[-FOOTER:],
-            "a block or the footer starts at byte [0-9]+, expected [0-9]+",
-        ),
-        (
-            with_footer(HANDLES[:-1] + bytes([HANDLES[-1] | 128, 0])),
-            "footer: wrong varint .* longer than necessary",
-        ),
-        (with_footer(HANDLES.ljust(39, b"\0") + b"\1"), "footer: expected zeros after the two handles"),
-        (
-            with_footer(b"\0\0" + varint(2**62) + b"\1"),
-            f"block at byte {2**62}: truncated: expected 1 bytes at 0, 0",
-        ),
-        (with_footer(b"\0\0\0" + varint(2**62)), f"block at byte 0: truncated: expected {2**62} bytes"),
-        (with_footer(b"\0\0\0" + varint(len(ONE))), "a block or the footer starts at byte 8, expected 0"),
-        (
-            GOOD[:9] + b"\1" + GOOD[10:],
-            "block at byte 0: damaged: its masked CRC-32C is [0-9a-f]{8}, expected",
-        ),
+        (GOOD[:-FOOTER] + b"\0" + GOOD[-FOOTER:], r"a block or the footer starts at byte \d+, expected \d+"),
+        (GOOD[:9] + b"\1" + GOOD[10:], r"block at byte 0: damaged: its masked CRC-32C is \w{8}, expected"),
         (table([ONE], [NAME], kind=1), r"block at byte 0: of type 1 \(snappy\); expected 0, not compressed"),
         (table([ONE], [NAME], kind=7), "block at byte 0: of type 7; expected 0"),
-        (with_block(b""), "block at byte 0: 0 bytes do not hold 0 restarts"),
-        (with_block(b"\0\0\0"), "block at byte 0: 3 bytes do not hold 0 restarts"),
-        (with_block(b"\xff" * 8), f"block at byte 0: 8 bytes do not hold {2**32 - 1} restarts"),
-        (with_block(b"\1\1\0ab" + bytes(4)), "at 0: a key of 1 bytes after 1 of the previous key"),
-        (with_block(b"\0\xff\x7f\0" + bytes(20)), "at 0: a key of 16383 bytes after 0"),
-        (
-            with_block(b"\0\x09\0a" + bytes(4)),
-            "block at byte 0: truncated: expected 9 bytes at 3, 1 are left",
-        ),
-        (
-            with_block(b"\0\0\x09a" + bytes(4)),
-            "block at byte 0: truncated: expected 9 bytes at 3, 1 are left",
-        ),
-        (with_block(b"\0\0" + bytes(4)), "block at byte 0: truncated: expected 1 bytes at 2, 0 are left"),
-        (with_block(b"\0\0\x80\0" + bytes(4)), "block at byte 0: wrong varint before 4"),
-        (
-            with_block(contents([(b"", HEADER), (b"b", ENTRY), (b"a", ENTRY)])),
-            "key b'a' does not follow b'b'",
-        ),
-        (with_block(contents([(b"", HEADER), (b"", HEADER)])), "key b'' does not follow b''"),
-        (with_block(contents([(b"", HEADER), (NAME, ENTRY)], restarts=[1])), "restart is not at an entry"),
-        (with_block(contents([(b"", HEADER), (NAME, ENTRY)], 1, [0, 2**31])), "restart is not at an entry"),
         (table([ONE], [b"model"]), "block at byte 0: key b'model/wte' is outside the block's range"),
-        (
-            table([ONE, contents([(NAME, ENTRY)])], [b"n", b"z"]),
-            "block at byte [0-9]+: key b'model/wte' is outside the block's range",
-        ),
-        (
-            table([contents([(b"a", ENTRY)])], [b"a"]),
-            "index: the header is missing .the entry with an empty key.",
-        ),
+        (table([ONE, contents([(NAME, ENTRY)])], [b"n", b"z"]), r"block at byte \d+: key b'model/wte' is"),
+        (table([contents([(b"a", ENTRY)])], [b"a"]), "index: the header is missing .the entry with an empty"),
         (table([], []), "index: the header is missing"),
-        (with_header(b""), "header: num_shards 0; expected 1 data file"),
-        (with_header(field(1, 0, 2)), "header: num_shards 2; expected 1 data file"),
-        (with_header(HEADER + field(2, 0, 1)), "header: endianness 1; expected 0, little-endian"),
-        (with_header(b"\x08"), "header: truncated: expected 1 bytes at 1, 0 are left"),
-        (with_header(HEADER + b"\x1b"), "header: field 3 has wire type 3; expected 0, 1, 2 or 5"),
-        (with_entry(ENTRY[:-1]), "tensor 'model/wte': truncated: expected 4 bytes"),
-        (with_entry(ENTRY + b"\x7f"), "tensor 'model/wte': field 15 has wire type 7"),
-        (with_entry(ENTRY + field(9, 1, bytes(7))), "tensor 'model/wte': truncated: expected 8 bytes"),
-        (
-            with_entry(ENTRY + b"\x4a" + varint(2**62)),
-            f"tensor 'model/wte': truncated: expected {2**62} bytes",
-        ),
-        (with_entry(entry_proto(dtype=0)), "tensor 'model/wte': dtype 0; expected 1, float32"),
-        (with_entry(entry_proto(dtype=19)), "tensor 'model/wte': dtype 19; expected 1, float32"),
-        (with_entry(entry_proto(shard=1)), "tensor 'model/wte': shard_id 1; expected 0"),
-        (with_entry(entry_proto(extra=field(7, 2, b""))), "tensor 'model/wte': stored in slices"),
-        (with_entry(entry_proto((1,) * 255)), "tensor 'model/wte': 255 axes; expected at most 254"),
-        (with_entry(entry_proto((2**63,) * 254, size=4)), f"{A_SIZE} 4 is not that of float32"),
-        (with_entry(entry_proto((2,), size=4)), rf"{A_SIZE} 4 is not that of float32 \[2\]"),
-        (with_entry(entry_proto((), size=0)), rf"{A_SIZE} 0 is not that of float32 \[\]"),
-        (
-            with_entry(entry_proto((2**64 - 1,), size=4)),
-            rf"{A_SIZE} 4 is not that of float32 \[{2**64 - 1}\]",
-        ),
-        (
-            with_entry(entry_proto(offset=4)),
-            "tensor 'model/wte' leaves a hole before it: it starts at byte 4 of the file, expected 0",
-        ),
-        (
-            table([contents([(b"", HEADER), (b"a", ENTRY), (b"b", ENTRY)])], [b"b"]),
-            "tensor 'b' overlaps the tensor before it: it starts at byte 0 of the file, expected 4",
-        ),
-        (with_entry(entry_proto((2,))), "00001: truncated: the tensors end at byte 8, the file at 4"),
-        (
-            with_entry(entry_proto((0,))),
-            "00001: bytes after the last tensor: the tensors end at byte 0, the file at 4",
-        ),
-        (
-            with_entry(entry_proto((2**60,))),
-            f"00001: truncated: the tensors end at byte {2**62}, the file at 4",
-        ),
+        (OVERLAP, "tensor 'b' overlaps the tensor before it: it starts at byte 0 of the file, expected 4"),
     ],
+    with_footer: [
+        (b"\xff" * 40, f"footer: {LONG}"),
+        (b"\xff" * 9 + b"\2", f"footer: {LONG}"),
+        (HANDLES[:-1] + bytes([HANDLES[-1] | 128, 0]), "footer: wrong varint .* longer than necessary"),
+        (HANDLES.ljust(39, b"\0") + b"\1", "footer: expected zeros after the two handles"),
+        (b"\0\0" + varint(2**62) + b"\1", f"block at byte {2**62}: truncated: expected 1 bytes at 0, 0"),
+        (b"\0\0\0" + varint(2**62), f"block at byte 0: truncated: expected {2**62} bytes"),
+        (b"\0\0\0" + varint(len(ONE)), "a block or the footer starts at byte 8, expected 0"),
+    ],
+    with_block: [
+        (b"", "block at byte 0: 0 bytes do not hold 0 restarts"),
+        (b"\xff" * 8, f"block at byte 0: 8 bytes do not hold {2**32 - 1} restarts"),
+        (b"\1\1\0ab" + bytes(4), "at 0: a key of 1 bytes after 1 of the previous key"),
+        (b"\0\xff\x7f\0" + bytes(20), "at 0: a key of 16383 bytes after 0"),
+        (b"\0\x09\0a" + bytes(4), "block at byte 0: truncated: expected 9 bytes at 3, 1 are left"),
+        (b"\0\0\x09a" + bytes(4), "block at byte 0: truncated: expected 9 bytes at 3, 1 are left"),
+        (b"\0\0\x80\0" + bytes(4), "block at byte 0: wrong varint before 4"),
+        (contents([(b"", HEADER), (b"b", ENTRY), (b"a", ENTRY)]), "key b'a' does not follow b'b'"),
+        (contents([(b"", HEADER), (b"", HEADER)]), "key b'' does not follow b''"),
+        (contents([(b"", HEADER), (NAME, ENTRY)], restarts=[1]), "restart is not at an entry"),
+        (contents([(b"", HEADER), (NAME, ENTRY)], 1, [0, 2**31]), "restart is not at an entry"),
+    ],
+    with_header: [
+        (b"", "header: num_shards 0; expected 1 data file"),
+        (field(1, 0, 2), "header: num_shards 2; expected 1 data file"),
+        (HEADER + field(2, 0, 1), "header: endianness 1; expected 0, little-endian"),
+        (b"\x08", "header: truncated: expected 1 bytes at 1, 0 are left"),
+        (HEADER + b"\x1b", "header: field 3 has wire type 3; expected 0, 1, 2 or 5"),
+    ],
+    with_entry: [
+        (ENTRY[:-1], "tensor 'model/wte': truncated: expected 4 bytes"),
+        (ENTRY + b"\x7f", "tensor 'model/wte': field 15 has wire type 7"),
+        (ENTRY + field(9, 1, bytes(7)), "tensor 'model/wte': truncated: expected 8 bytes"),
+        (ENTRY + b"\x4a" + varint(2**62), f"tensor 'model/wte': truncated: expected {2**62} bytes"),
+        (entry_proto(dtype=0), "tensor 'model/wte': dtype 0; expected 1, float32"),
+        (entry_proto(dtype=19), "tensor 'model/wte': dtype 19; expected 1, float32"),
+        (entry_proto(shard=1), "tensor 'model/wte': shard_id 1; expected 0"),
+        (entry_proto(extra=field(7, 2, b"")), "tensor 'model/wte': stored in slices"),
+        (entry_proto((2**63,) * 254, size=4), "tensor 'model/wte': 254 axes; expected at most 64"),
+        (entry_proto((2,), size=4), r"its place has 32 bits, but F32 \[2\] needs 64"),
+        (entry_proto((), size=0), r"its place has 0 bits, but F32 \[\] needs 32"),
+        (entry_proto((2**64 - 1,), size=4), rf"32 bits, but F32 \[{2**64 - 1}\] needs {2**69 - 32}"),
+        (entry_proto(offset=4), "leaves a hole before it: it starts at byte 4 of the file, expected 0"),
+        (entry_proto((2,)), "00001: truncated: the tensors end at byte 8, the file at 4"),
+        (entry_proto((0,)), "00001: bytes after the last tensor: the tensors end at byte 0, the file at 4"),
+        (entry_proto((2**60,)), f"00001: truncated: the tensors end at byte {2**62}, the file at 4"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("write_with", "damage", "message"),
+    [(write_with, *row) for write_with, rows in RULES.items() for row in rows],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_every_rule_is_enforced_by_name(tmp_path, index, message):
-    write(tmp_path, index, bytes(4), TINY)
+def test_every_rule_is_enforced_by_name(tmp_path, write_with, damage, message):
+    write(tmp_path, write_with(damage), bytes(4), TINY)
     with pytest.raises(CheckpointError, match=message) as caught:
         open_tensorflow(tmp_path)
     assert str(tmp_path / "model.ckpt.") in str(caught.value)
@@ -578,45 +459,36 @@ def test_every_rule_is_enforced_by_name(tmp_path, index, message):
     assert len(str(caught.value)) < 300 + len(str(tmp_path))
 
 
+C_ATTN = b"model/h0/attn/c_attn/w"
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "shape", "message"),
     [
-        ({b"model/wpe": None}, "tensor model/wpe is missing; hparams.json describes 1 layers"),
-        ({b"model/h0/attn/c_proj/w": None}, "tensor model/h0/attn/c_proj/w is missing"),
-        ({b"model/h1/ln_1/g": (2,)}, "tensor 'model/h1/ln_1/g' is not a parameter of the 1-layer GPT-2"),
-        ({b"model/wte\n\xff": (2,)}, r"tensor 'model/wte\\nÿ' is not a parameter"),
-        ({b"x" * 255: (2,)}, r"tensor 'x*\.\.\. is not a parameter"),
-        ({b"model/h00/ln_1/g": (2,)}, "tensor 'model/h00/ln_1/g' is not a parameter"),
-        ({b"model/wte": (2, 5)}, r"tensor model/wte has shape \[2, 5\]; hparams.json makes it \[5, 2\]"),
-        ({b"model/wte": (5, 2, 1)}, r"tensor model/wte has shape \[5, 2, 1\]"),
-        (
-            {b"model/h0/attn/c_attn/w": (1, 6, 2)},
-            r"tensor model/h0/attn/c_attn/w has shape \[1, 6, 2\]; .* makes it \[2, 6\]",
-        ),
-        ({b"model/h0/attn/c_attn/w": (2, 1, 6)}, r"tensor model/h0/attn/c_attn/w has shape \[2, 1, 6\]"),
-        ({b"model/h0/attn/c_attn/w": (2, 2, 6)}, r"tensor model/h0/attn/c_attn/w has shape \[2, 2, 6\]"),
-        (
-            {b"model/h0/attn/c_attn/w": (1, 1, 2, 6)},
-            r"tensor model/h0/attn/c_attn/w has shape \[1, 1, 2, 6\]",
-        ),
-        (
-            {b"model/h0/attn/c_attn/b": (1, 6)},
-            r"tensor model/h0/attn/c_attn/b has shape \[1, 6\]; hparams.json makes it \[6\]",
-        ),
-        ({b"model/ln_f/g": (1,)}, r"tensor model/ln_f/g has shape \[1\]; hparams.json makes it \[2\]"),
+        (b"model/wpe", None, r"tensor wpe\.weight of the 1-layer GPT-2 that hparams\.json .* missing \(1 in"),
+        (b"model/h0/attn/c_proj/w", None, r"tensor h\.0\.attn\.c_proj\.weight of the 1-layer .* is missing"),
+        (b"model/h1/ln_1/g", (2,), "tensor 'model/h1/ln_1/g' is not a parameter of the 1-layer GPT-2"),
+        (b"model/wte\n\xff", (2,), r"tensor 'model/wte\\nÿ' is not a parameter"),
+        (b"x" * 255, (2,), r"tensor 'x*\.\.\. is not a parameter"),
+        (b"model/h00/ln_1/g", (2,), "tensor 'model/h00/ln_1/g' is not a parameter"),
+        (b"model/wte", (2, 5), r"tensor 'model/wte' has shape \[2, 5\]; hparams.json makes it \[5, 2\]"),
+        (b"model/wte", (5, 2, 1), r"tensor 'model/wte' has shape \[5, 2, 1\]"),
+        (C_ATTN, (1, 6, 2), r"has shape \[6, 2\]; .* makes it \[2, 6\]"),
+        (C_ATTN, (2, 1, 6), r"has shape \[2, 1, 6\]"),
+        (C_ATTN, (1, 1, 2, 6), r"has shape \[1, 1, 2, 6\]"),
+        (b"model/h0/attn/c_attn/b", (1, 6), r"has shape \[1, 6\]; hparams.json makes it \[6\]"),
+        (b"model/ln_f/g", (1,), r"tensor 'model/ln_f/g' has shape \[1\]; hparams.json makes it \[2\]"),
     ],
 )
-def test_the_tensors_are_those_of_the_model(tmp_path, tiny, change, message):
-    shapes = {
-        name.encode(): tensor.shape for name, tensor in read_index(write_bundle(tmp_path, tiny)).items()
-    }
+def test_the_tensors_are_those_of_the_model(tmp_path, tiny, name, shape, message):
+    shapes = {key.encode(): tensor.shape for key, tensor in read_index(write_bundle(tmp_path, tiny)).items()}
     entries, end = [(b"", HEADER)], 0
-    for name, shape in sorted((shapes | change).items()):
-        if shape is not None:
-            entries.append((name, entry_proto(shape, end)))
-            end += 4 * int(np.prod(shape))
+    for key, its in sorted((shapes | {name: shape}).items()):
+        if its is not None:
+            entries.append((key, entry_proto(its, end)))
+            end += 4 * int(np.prod(its))
     write(tmp_path, split_table(entries), bytes(end), TINY)
-    with pytest.raises(CheckpointError, match=f"model.ckpt.index: {message}") as caught:
+    with pytest.raises(CheckpointError, match=f"model.ckpt.index: .*{message}") as caught:
         open_tensorflow(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -694,7 +566,7 @@ def test_every_flipped_bit_of_the_index_is_caught(tmp_path):
     entries, data = bundle(model)
     index = split_table(entries, per_block=3)
     assert is_same(open_tensorflow(write(tmp_path, index, data, model.config)).load(), model)
-    for bit in range(8 * len(index)):
+    for bit in range(0, 8 * len(index), 7):
         flipped = bytearray(index)
         flipped[bit // 8] ^= 1 << bit % 8
         (tmp_path / INDEX).write_bytes(flipped)
@@ -703,24 +575,12 @@ def test_every_flipped_bit_of_the_index_is_caught(tmp_path):
         assert "\n" not in str(caught.value), bit
 
 
-def test_every_flipped_bit_of_openais_index_is_caught(openai):
-    """Sampled over the one block of entries, all of what surrounds it."""
-    index = (openai / INDEX).read_bytes()
-    bits = [*random.Random(0).sample(range(8 * 5129), 200), *range(8 * 5129, 8 * len(index))]
-    for bit in bits:
-        flipped = bytearray(index)
-        flipped[bit // 8] ^= 1 << bit % 8
-        (openai / INDEX).write_bytes(flipped)
-        with pytest.raises(CheckpointError, match=r"model\.ckpt\.index: "):
-            open_tensorflow(openai)
-
-
 def test_every_flipped_bit_of_the_data_is_caught(tmp_path, tiny):
     write_bundle(tmp_path, tiny)
     checkpoint = open_tensorflow(tmp_path)
     data = (tmp_path / DATA).read_bytes()
     names = {tensor.start: name for name, tensor in checkpoint.tensors.items()}
-    for position in range(len(data)):
+    for position in range(0, len(data), 7):
         flipped = bytearray(data)
         flipped[position] ^= 1 << position % 8
         (tmp_path / DATA).write_bytes(flipped)
@@ -730,35 +590,6 @@ def test_every_flipped_bit_of_the_data_is_caught(tmp_path, tiny):
         ) as caught:
             checkpoint.load()
         assert "\n" not in str(caught.value)
-
-
-def test_flipped_bits_in_the_data_of_large_tensors_are_caught(tmp_path):
-    model = random_model(Config(vocab_size=3001, n_ctx=31, n_embd=2 * 11, n_layer=1, n_head=11))
-    entries, data = bundle(model)
-    write(tmp_path, split_table(entries), data, model.config)
-    tensor = open_tensorflow(tmp_path).tensors["wte.weight"]
-    assert len(data) - tensor.start > 4 * 8 * SHIFTS[-1]
-    for position in random.Random(0).sample(range(tensor.start, len(data)), 60):
-        flipped = bytearray(data)
-        flipped[position] ^= 1 << position % 8
-        (tmp_path / DATA).write_bytes(flipped)
-        with pytest.raises(CheckpointError, match="tensor 'model/wte' is damaged: "):
-            tensor.read()
-
-
-def test_an_index_cut_anywhere_is_caught(tmp_path, tiny):
-    _, entries, data = tiny
-    index = split_table(entries)
-    write(tmp_path, index, data, TINY)
-    for length in range(len(index)):
-        (tmp_path / INDEX).write_bytes(index[:length])
-        with pytest.raises(
-            CheckpointError, match=f"model.ckpt.index: truncated, or not an index: {length} bytes"
-        ):
-            open_tensorflow(tmp_path)
-        (tmp_path / INDEX).write_bytes(index[length + 1 :])  # and from the front
-        with pytest.raises(CheckpointError, match=r"model\.ckpt\.index: "):
-            open_tensorflow(tmp_path)
 
 
 INTERESTING = (b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\1", varint(2**62))
@@ -783,36 +614,6 @@ def edit_index(rng: random.Random, what: str, entries: list[tuple[bytes, bytes]]
     change_index = partial(edit, rng) if what == "index block" else bytes
     index = table(blocks, last_keys, metaindex, change_index=change_index)
     return edit(rng, index) if what == "file" else index
-
-
-@pytest.mark.parametrize("what", ["value", "key", "block", "index block", "metaindex block", "file"])
-def test_an_edited_index_is_refused_or_makes_no_difference(tmp_path, tiny, what):
-    """The CRCs are made to fit the edits, so that the later rules are tested."""
-    model, entries, data = tiny
-    write(tmp_path, b"", data, TINY)
-    refused = 0
-    for seed in range(300):
-        (tmp_path / INDEX).write_bytes(edit_index(random.Random(f"{what} {seed}"), what, entries))
-
-        start = time.perf_counter()
-        message = refusal(tmp_path, model)
-        assert time.perf_counter() - start < 2, seed
-        if message is not None:
-            refused += 1
-            assert message.startswith(f"{tmp_path}/model.ckpt."), seed
-            assert len(message.splitlines()) == 1, seed
-            assert len(message) < 400 + len(str(tmp_path)), seed
-    assert refused == 0 if what == "metaindex block" else 150 < refused <= 300
-
-
-def refusal(directory: Path, model: GPT2) -> str | None:
-    """The reader's error message, or None if it loads the model unchanged."""
-    try:
-        loaded = open_tensorflow(directory).load()
-    except CheckpointError as error:
-        return str(error)
-    assert is_same(loaded, model)
-    return None
 
 
 EMPTY = field(1, 0, 1) + field(2, 2, field(2, 2, b""))  # a tensor without values
@@ -843,39 +644,30 @@ def many_blocks(times: int) -> bytes:
     return raw + sealed(contents([])) + sealed(index) + footer.ljust(40, b"\0") + MAGIC
 
 
-@pytest.mark.parametrize(
-    ("make", "times", "message"),
-    [
-        (long_keys, 40_000, "00001: bytes after the last tensor"),
-        (longer_keys, 500_000, r"a key of 50+4 bytes after 0"),
-        (many_blocks, 25_000, "index: the header is missing"),
-        (
-            lambda times: with_entry(EMPTY + field(2, 2, field(2, 2, b"") * times)),
-            200_000,
-            "20+1 axes; expected at most",
-        ),
-        (lambda times: with_entry(EMPTY + field(9, 0, 0) * times), 300_000, "bytes after the last tensor"),
-        (
-            lambda times: with_entry(EMPTY + b"\x48" + b"\x80" * times),
-            1_000_000,
-            "wrong varint before 17: over",
-        ),
-        (
-            lambda times: with_header(b"\x80" * times),
-            1_000_000,
-            "header: wrong varint before 10: over 64 bits",
-        ),
-    ],
-    ids=["long keys", "longer keys", "many blocks", "many axes", "many fields", "long varint", "long tag"],
-)
+def many_axes(times: int) -> bytes:
+    return with_entry(EMPTY + field(2, 2, field(2, 2, b"") * times))
+
+
+GROWING = [
+    (long_keys, 10_000, "00001: bytes after the last tensor"),
+    (longer_keys, 100_000, r"a key of 10+4 bytes after 0"),
+    (many_blocks, 6_000, "index: the header is missing"),
+    (many_axes, 50_000, "50+1 axes; expected at most"),
+    (lambda times: with_entry(EMPTY + field(9, 0, 0) * times), 75_000, "bytes after the last tensor"),
+    (lambda times: with_entry(EMPTY + b"\x48" + b"\x80" * times), 1_000_000, "wrong varint before 17: over"),
+    (lambda times: with_header(b"\x80" * times), 1_000_000, f"header: {LONG}"),
+]
+
+
+@pytest.mark.parametrize(("make", "times", "message"), GROWING)
 def test_a_small_file_does_not_grow_large(tmp_path, make, times, message):
-    """The time for the largest file, and the memory for a tenth of it, because tracing is slow."""
+    """The time for a large file, and the memory for a tenth of it, because tracing is slow."""
     write(tmp_path, index := make(times), bytes(4), TINY)
     assert len(index) <= MAX_INDEX
     start = time.process_time()
     with pytest.raises(CheckpointError, match=message):
         open_tensorflow(tmp_path)
-    assert time.process_time() - start < 5  # of the processor
+    assert time.process_time() - start < 2  # of the processor
     write(tmp_path, make(times // 10), bytes(4), TINY)
     tracemalloc.start()
     with pytest.raises(CheckpointError, match=message):
@@ -883,15 +675,3 @@ def test_a_small_file_does_not_grow_large(tmp_path, make, times, message):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 12_000_000
-
-
-def test_a_large_file_is_not_read(tmp_path, tiny):
-    write_bundle(tmp_path, tiny)
-    with open(tmp_path / INDEX, "r+b") as file:
-        file.truncate(2**40)
-    tracemalloc.start()
-    with pytest.raises(CheckpointError, match=r"model\.ckpt\.index: not the index of a GPT-2"):
-        open_tensorflow(tmp_path)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 5_000_000

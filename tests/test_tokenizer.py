@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from conftest import GPT2_MERGES, GPT2_VOCAB, SHARED, SMALL_MERGES
-from texts import EMOJI, assert_same_ids, known_characters, random_texts
+from texts import assert_same_ids, known_characters, random_texts
 
 from tiedgpt import tokenizer as module
 from tiedgpt.errors import ArgumentError, TokenizerError
@@ -107,21 +107,6 @@ def test_wikipedia_example():
     assert ids == [X, d, X, a, c]
 
 
-def test_repetition_ladder(gpt2):
-    """The rungs of tiktoken's own test: the leftmost of overlapping pairs is first."""
-    ladder = [[15], [405], [830], [2388], [20483], [10535], [24598], [8269], [10535, 830], [8269, 405]]
-    ladder += [
-        [8269, 830],
-        [8269, 2388],
-        [8269, 20483],
-        [8269, 10535],
-        [8269, 24598],
-        [25645],
-        [8269, 10535, 830],
-    ]
-    assert [gpt2.encode("0" * n) for n in range(1, 18)] == ladder
-
-
 def test_words_are_cut_as_gpt2_does():
     text = "It's  12 o'clock,\n\n \twe'll go!   "
     words = ["It", "'s", " ", " 12", " o", "'", "clock", ",", "\n\n ", "\t", "we", "'ll", " go", "!", "   "]
@@ -139,9 +124,10 @@ def test_merging_is_what_the_definition_says(seed):
 
 
 def test_tiktoken_gives_the_same_ids_for_random_texts(gpt2, tiktoken_gpt2):
-    assert_same_ids(random_texts(20_000, seed=1), gpt2.encode, tiktoken_gpt2.encode_ordinary)
+    assert_same_ids(random_texts(4_000, seed=1), gpt2.encode, tiktoken_gpt2.encode_ordinary)
 
 
+@pytest.mark.slow
 def test_tiktoken_gives_the_same_ids_for_every_character(gpt2, tiktoken_gpt2):
     assert len(known_characters()) > 95_000
     texts = [f"a{character}1 {character}{character} '{character}" for character in known_characters()]
@@ -169,7 +155,7 @@ def test_tiktoken_gives_the_same_ids_for_special_tokens(gpt2, tiktoken_gpt2):
 
 def test_text_comes_back(gpt2):
     tokenizers = (gpt2, Tokenizer([]), Tokenizer(SMALL_MERGES))
-    for text in ["", *random_texts(2_000, seed=6)]:
+    for text in ["", *random_texts(500, seed=6)]:
         for tokenizer in tokenizers:
             assert tokenizer.decode(tokenizer.encode(text)) == text
 
@@ -248,13 +234,6 @@ def test_a_stream_adds_up_to_decode(seed):
         assert "".join(streamed(tokenizer, ids)) == tokenizer.decode(ids)
 
 
-def test_a_stream_of_gpt2_adds_up_to_decode(gpt2):
-    rng = random.Random(0)
-    for _ in range(300):
-        ids = rng.choices(range(gpt2.vocab_size), k=50)
-        assert "".join(streamed(gpt2, ids)) == gpt2.decode(ids)
-
-
 # Special tokens
 
 
@@ -270,10 +249,6 @@ def test_special_text_is_an_error_unless_asked_for():
     as_text = tokenizer.encode(f"low{EOT}", special="text")
     assert as_text == Tokenizer(SMALL_MERGES, {}).encode(f"low{EOT}")
     assert tokenizer.decode(as_text) == tokenizer.decode([257, 261]) == f"low{EOT}"
-
-
-def test_text_that_is_nearly_special_is_text():
-    assert Tokenizer([]).decode(Tokenizer([]).encode("<|endoftext|")) == "<|endoftext|"
 
 
 def test_the_longest_special_token_is_read():
@@ -349,27 +324,7 @@ def lookups(tokenizer: Tokenizer, text: str) -> int:
         tokenizer._merge_ids = merge_ids
 
 
-RUNS = {
-    "one letter": "a",
-    "letters": "abcdefghijklmnopqrstuvwxyz",
-    "spaces": " ",
-    "digits": "0123456789",
-    "marks": "-=_*#",
-    "ideographs": "".join(map(chr, range(0x4E00, 0x9FA6))),
-    "emoji": "".join(map(chr, EMOJI)),
-}
-
-
-@pytest.mark.parametrize("run", RUNS)
-def test_long_words_take_time_in_proportion(gpt2, run):
-    text = "".join(random.Random(0).choices(RUNS[run], k=20_000))
-    half, whole = lookups(gpt2, text[:10_000]), lookups(gpt2, text)
-    assert whole < 2.1 * half
-    # The obvious loop asks as often for each of its thousands of merges.
-    assert whole < 8 * len(text.encode())
-
-
-def test_long_words_take_time_in_proportion_without_gpt2():
+def test_long_words_take_time_in_proportion():
     tokenizer = Tokenizer(
         [("a" * 2**n, "a" * 2**n) for n in range(10)] + random_merges(random.Random(0), "bcd", 300)
     )

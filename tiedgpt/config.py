@@ -9,7 +9,13 @@ from .activations import ACTIVATIONS
 from .errors import AT_LEAST_0, RATE, ArgumentError, ConfigError, Range, short_repr
 
 HEADS = ("tied", "untied")
-MAX_INT = {"n_layer": 1_000}  # GPT-2 has at most 48; a billion would fill the memory with tensor names
+SIZE = Range(1, 2**31 - 1)
+RANGES = {  # of the fields that are numbers
+    **dict.fromkeys(("vocab_size", "n_ctx", "n_embd", "n_head", "n_inner"), SIZE),
+    "n_layer": Range(0, 1_000),  # GPT-2 has at most 48; a billion would fill the memory with tensor names
+    **dict.fromkeys(("layer_norm_epsilon", "initializer_range"), AT_LEAST_0),
+    **dict.fromkeys(("embd_pdrop", "resid_pdrop", "attn_pdrop"), RATE),
+}
 
 # Fields with another name in transformers' config.json.
 JSON_NAMES = {"n_ctx": "n_positions", "tied": "tie_word_embeddings"}
@@ -65,31 +71,23 @@ class Config:
             object.__setattr__(self, f.name, _as_python(getattr(self, f.name)))
         if isinstance(self.eos_token_id, list | tuple):  # a list in config.json
             object.__setattr__(self, "eos_token_id", tuple(map(_as_python, self.eos_token_id)))
-        for name in ("vocab_size", "n_ctx", "n_embd", "n_head", "n_layer"):
-            _check_int(name, getattr(self, name), minimum=0 if name == "n_layer" else 1)
-        if self.n_inner is None:
-            object.__setattr__(self, "n_inner", 4 * self.n_embd)
-        _check_int("n_inner", self.n_inner, minimum=1)
+        for name, accepted in RANGES.items():
+            if name == "n_inner" and self.n_inner is None:
+                object.__setattr__(self, "n_inner", 4 * self.n_embd)
+            accepted.check(_with_json_name(name), getattr(self, name), ConfigError)
         if self.n_embd % self.n_head:
-            raise ConfigError(
-                f"n_embd {self.n_embd} does not divide into n_head {self.n_head} heads of equal width"
-            )
+            heads = f"n_head {self.n_head} heads of equal width"
+            raise ConfigError(f"n_embd {self.n_embd} does not divide into {heads}")
         if not isinstance(self.activation_function, str) or self.activation_function not in ACTIVATIONS:
-            found = short_repr(self.activation_function)
-            raise ConfigError(
-                f"activation_function {found} is not supported; expected one of {', '.join(ACTIVATIONS)}"
-            )
-        for name in ("layer_norm_epsilon", "initializer_range"):
-            AT_LEAST_0.check(name, getattr(self, name), ConfigError)
-        for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop"):
-            RATE.check(name, getattr(self, name), ConfigError)
+            found, expected = short_repr(self.activation_function), ", ".join(ACTIVATIONS)
+            raise ConfigError(f"activation_function {found} is not supported; expected one of {expected}")
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ConfigError(f"{_with_json_name(name)} must be true or false, got {short_repr(value)}")
         for token in (self.bos_token_id, *self.eos_token_ids):
             if token is not None:
-                _check_int("bos_token_id and eos_token_id", token, minimum=0)
+                Range(0, SIZE.high).check("bos_token_id and eos_token_id", token, ConfigError)
 
     @property
     def head_width(self) -> int:
@@ -115,10 +113,9 @@ class Config:
 
     @classmethod
     def from_json(cls, data: Any) -> "Config":
-        """A Config from the parsed config.json of a transformers checkpoint.
+        """A Config from the parsed config.json of a transformers checkpoint. Unknown fields are in `others`.
 
-        Unknown fields are kept in `others`. Raises ConfigError with the name of a field that is not a GPT-2's
-        or that asks for arithmetic which is not implemented here.
+        Raises ConfigError that names a field of another model, or of arithmetic that is not implemented here.
         """
         if not isinstance(data, dict):
             raise ConfigError(f"expected a JSON object, got {short_repr(data)}")
@@ -126,10 +123,8 @@ class Config:
             raise ConfigError('"model_type" is missing; expected "gpt2"')
         for name, allowed in NEUTRAL_VALUES.items():
             if name in data and data[name] not in allowed:
-                raise ConfigError(
-                    f"{name} is {short_repr(data[name])}, which is another model than GPT-2; "
-                    f"expected {short_repr(allowed[0])}"
-                )
+                found = f"{name} is {short_repr(data[name])}, which is another model than GPT-2"
+                raise ConfigError(f"{found}; expected {short_repr(allowed[0])}")
         for alias, name in ALIASES.items():
             if alias in data and data.get(name, data[alias]) != data[alias]:
                 values = short_repr(data[alias]), short_repr(data[name])
@@ -155,10 +150,6 @@ class Config:
 def _as_python(value: Any) -> Any:
     """A NumPy scalar as Python's number; any other value unchanged."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _check_int(name: str, value: Any, minimum: int) -> None:
-    Range(minimum, MAX_INT.get(name, 2**31 - 1)).check(_with_json_name(name), value, ConfigError)
 
 
 def _with_json_name(name: str) -> str:

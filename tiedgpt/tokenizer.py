@@ -119,10 +119,7 @@ class Tokenizer:
     """
 
     def __init__(
-        self,
-        merges: list[tuple[str, str]],
-        special_tokens: dict[str, int] | None = None,
-        first_id: int = 0,
+        self, merges: list[tuple[str, str]], special_tokens: dict[str, int] | None = None, first_id: int = 0
     ) -> None:
         alphabet = byte_alphabet()
         ids = spelled_ids(merges, first_id)
@@ -130,10 +127,8 @@ class Tokenizer:
         special_tokens = {EOT: end} if special_tokens is None else special_tokens
         own_ids = len(special_tokens.keys() - ids.keys())  # special tokens that are not ordinary ones too
         if not 0 <= first_id <= own_ids:
-            raise TokenizerError(
-                f"the first byte has id {short_repr(first_id)}, expected 0 to {own_ids}: "
-                "only special tokens come before it"
-            )
+            found = f"the first byte has id {short_repr(first_id)}, expected 0 to {own_ids}"
+            raise TokenizerError(f"{found}: only special tokens come before it")
         tokens = [b""] * first_id + [bytes([byte]) for byte in alphabet]  # id -> the bytes of the token
         try:
             pairs = [(ids[left], ids[right]) for left, right in merges]
@@ -172,11 +167,9 @@ class Tokenizer:
         self._firsts = regex.compile(firsts, regex.DOTALL)
         self._ordinary_specials = (special_tokens.keys() & ids.keys()) - {EOT}
 
-        self.merges = merges
-        self.vocab_size = len(tokens)
+        self.merges, self.first_id = merges, first_id
+        self.vocab_size, self._tokens = len(tokens), tokens
         self.eot_id = special_tokens.get(EOT)
-        self.first_id = first_id
-        self._tokens = tokens
         self._byte_ids = [ids[alphabet[byte]] for byte in range(256)]
         self._cache = WordCache(self._word_ids)
 
@@ -234,15 +227,13 @@ class Tokenizer:
         return list(chain.from_iterable(map(self._cache.__getitem__, WORDS.findall(text))))
 
     def _word_ids(self, word: str) -> list[int]:
-        return self._merge([self._byte_ids[byte] for byte in word.encode()])
-
-    def _merge(self, ids: list[int]) -> list[int]:
-        """The ids of the bytes of one word -> the ids of its tokens.
+        """The ids of the tokens of one word.
 
         The next merge is always the one learned first (the lowest id) of those that fit somewhere in the
         word, at the leftmost place where it fits: "aaa" is "aa", "a". A heap finds that place and a linked
         list joins the two tokens, in n log n steps for n bytes; a search of the whole word would take n * n.
         """
+        ids = [self._byte_ids[byte] for byte in word.encode()]
         merge_ids, end, gone = self._merge_ids, len(ids), -1
         # A token is identified by its position. An id that merges with nothing is appended; as ids[-1], it is
         # also the one before the first.
@@ -269,10 +260,8 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token. Raises TokenizerError for an id outside 0 to vocab_size - 1."""
         if not is_count(token_id) or token_id >= self.vocab_size:  # a list would accept -1 and True
-            last = self.vocab_size - 1
-            raise TokenizerError(
-                f"{short_repr(token_id)} is not a token id: expected an integer from 0 to {last}"
-            )
+            expected = f"expected an integer from 0 to {self.vocab_size - 1}"
+            raise TokenizerError(f"{short_repr(token_id)} is not a token id: {expected}")
         return self._tokens[token_id]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
@@ -296,12 +285,11 @@ def _fault(merges: list[tuple[str, str]]) -> TokenizerError:
     """The error for the first wrong merge. (Tokenizer checks all merges at once, which is faster.)"""
     known = set(byte_alphabet().values())
     for number, (left, right) in enumerate(merges, 1):
-        merge = f"merge {number}, {short_repr(f'{left} {right}')}"
-        for part in (left, right):
-            if part not in known:
-                return TokenizerError(f"{merge}: {short_repr(part)} is neither a byte nor an earlier merge")
-        if left + right in known:
-            return TokenizerError(f"{merge}: exists already")
+        unknown = [part for part in (left, right) if part not in known]
+        if unknown or left + right in known:
+            fault = f"{short_repr(unknown[0])} is neither a byte nor an earlier merge" if unknown else ""
+            merge = f"merge {number}, {short_repr(f'{left} {right}')}"
+            return TokenizerError(f"{merge}: {fault or 'exists already'}")
         known.add(left + right)
     raise AssertionError("no merge is wrong")
 
@@ -313,7 +301,5 @@ def utf8(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise TokenizerError(
-            f"character {error.start} of {name} is {text[error.start]!r}, half of a surrogate pair: "
-            "the input was not valid UTF-8"
-        ) from None
+        half = f"{text[error.start]!r}, half of a surrogate pair: the input was not valid UTF-8"
+        raise TokenizerError(f"character {error.start} of {name} is {half}") from None

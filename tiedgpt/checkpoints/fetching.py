@@ -75,40 +75,41 @@ class Server:
     label: str  # its short name in messages
     token: str | None  # "": no token is set; None: the server does not use tokens
     note: Callable[[str], Any]
+    pins: dict[str, Version]  # the files whose content is known in advance
     commit: str = ""  # the commit of the files, if the server named it
     was_reached: bool = False
 
-    def fetch(self, file: str, folder: Path, expected: Version) -> Path | None:
-        """Download a file to a part in `folder`; return the part, complete, verified and flushed to disk.
+    def fetch(self, folder: Path, *files: str) -> dict[str, Path]:
+        """Download files to parts in `folder`: name -> part, complete and verified. Raises CheckpointError.
 
-        None if the server has no such file. Raises CheckpointError.
+        Empty if the server lacks one of them.
         """
+        parts = {}
+        for file in files:
+            if not (part := self._fetch(file, folder)):
+                return {}
+            parts[file] = part
+        return parts
+
+    def _fetch(self, file: str, folder: Path) -> Path | None:
         most = failures = 0
         while True:
             try:
-                return self._attempt(file, folder, expected)
+                return self._attempt(file, folder)
             except Interrupted as error:
                 part = _find_part(file, folder)
                 size = part.stat().st_size if part else 0
                 failures = 0 if size > most else failures + 1
                 most = max(most, size)
                 if failures == ATTEMPTS:
-                    resume = "; the next download continues from here" if most else ""
-                    tried = f"{ATTEMPTS} attempts in a row brought no data{resume}"
+                    tried = f"{ATTEMPTS} attempts in a row brought no data"
+                    tried += "; the next download continues from here" if most else ""
                     raise CheckpointError(f"{self.label}/{file}: {error}; {tried}") from error
                 wait = min(error.wait, MAX_DELAY) or DELAY * 2**failures
                 self.note(f"{file}: {error}; trying again in {wait:g} s")
                 time.sleep(wait)
 
-    def has(self, file: str) -> bool:
-        """Whether the server has a file. The file itself is not downloaded."""
-        try:
-            with self._get(file) as response:
-                return response.ok
-        except Interrupted:
-            return False
-
-    def _attempt(self, file: str, folder: Path, expected: Version) -> Path | None:
+    def _attempt(self, file: str, folder: Path) -> Path | None:
         part = _find_part(file, folder)
         # Ask for the last byte again, because a request for no bytes of a complete part would be an error.
         start = max(part.stat().st_size - 1, 0) if part else 0
@@ -119,7 +120,7 @@ class Server:
                 part.unlink()
                 raise Interrupted("it changed on the server")
             self._check_status(file, response)
-            version, key = self._describe(file, response, expected)
+            version, key = self._describe(file, response)
             target = folder / f".{file}.{key}.part"
             if part and part != target:
                 part.unlink()
@@ -127,9 +128,8 @@ class Server:
             self._receive(file, response, start, target, version.size)
         if wrong := version.difference(target):
             target.unlink()
-            deleted = "the part is deleted, the next download starts over"
-            raise CheckpointError(f"{self.label}/{file}: {wrong}; {deleted}")
-        flush(target)
+            wrong += "; the part is deleted, the next download starts over"
+            raise CheckpointError(f"{self.label}/{file}: {wrong}")
         return target
 
     @contextmanager
@@ -161,27 +161,24 @@ class Server:
         import requests
         from requests import exceptions
 
-        text = str(error)  # holds the messages of three libraries, one inside the other
-        found = re.search(r"(?<=\] )[\w :-]+", text)  # of "[Errno 111] Connection refused"
-        reason = "no answer in time" if "timed out" in text else "the connection was cut"
-        reason = found[0].strip() if found else reason
-        if isinstance(error, exceptions.ProxyError):
-            reason += " by the proxy"
+        text = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
         connection = (requests.ConnectionError, requests.Timeout, exceptions.ChunkedEncodingError)
-        if not isinstance(error, (requests.RequestException, ValueError)):
-            # requests raises a plain OSError if there is no file of certificates.
-            reason = text
-            for variable in ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
-                if path := os.environ.get(variable):
-                    reason = f"{variable} names a certificate file that does not exist: {path}"
-        elif isinstance(error, exceptions.SSLError) and "CERTIFICATE" in text:
-            reason += "; the variable REQUESTS_CA_BUNDLE can name a file of certificates to trust"
-        elif isinstance(error, ValueError):
-            reason = f"a redirect or the proxy is not a valid http URL: {short_repr(text, 200)}"
+        if isinstance(error, ValueError):
+            reason = f"HF_ENDPOINT, a redirect or the proxy is not a valid http URL: {short_repr(text, 200)}"
         elif not isinstance(error, connection):
             reason = short_repr(text, 200)
+        else:  # the text holds the messages of three libraries, one inside the other
+            found = re.search(r"(?<=\] )[\w :-]+", text)  # of "[Errno 111] Connection refused"
+            reason = "no answer in time" if "timed out" in text else "the connection was cut"
+            reason = found[0].strip() if found else reason
+            if isinstance(error, exceptions.ProxyError):
+                reason += " by the proxy"
+        if "certificate" in text.lower():  # requests raises a plain OSError if there is no file of them
+            reason += "; the variable REQUESTS_CA_BUNDLE can name a file of certificates to trust"
         # Try again if the server answered before. If it never did, the address or the network is wrong.
-        elif self.was_reached or isinstance(error, requests.ReadTimeout) or "aborted" in text:
+        elif isinstance(error, connection) and (
+            self.was_reached or isinstance(error, requests.ReadTimeout) or "aborted" in text
+        ):
             return Interrupted(reason)
         return CheckpointError(f"{self.label}/{file} cannot be reached: {reason}")
 
@@ -204,8 +201,9 @@ class Server:
         if code not in (200, 206):
             raise CheckpointError(f"{self.label}/{file}: the server answers {code}")
 
-    def _describe(self, file: str, response: "requests.Response", expected: Version) -> tuple[Version, str]:
-        """The version that the server and `expected` describe, and a key that names this version."""
+    def _describe(self, file: str, response: "requests.Response") -> tuple[Version, str]:
+        """The version that the server and the pin describe, and a key that names this version."""
+        expected = self.pins.get(file, Version())
         # Only the hub's own headers count. The host to which it redirects has an ETag of another kind.
         answers = [answer.headers for answer in (*response.history, response) if self._is_own(answer)]
 
@@ -261,14 +259,7 @@ def _find_part(file: str, folder: Path) -> Path | None:
     return next((path for path in sorted(folder.iterdir()) if name.fullmatch(path.name)), None)
 
 
-def flush(path: Path) -> None:
-    """Write a file's data to the disk before its name says that it is complete."""
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
-
-
 def megabytes(size: int) -> str:
-    """A number of bytes as text: 548.1 MB."""
     return f"{size / 1e6:,.1f} MB"
 
 

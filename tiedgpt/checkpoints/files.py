@@ -3,15 +3,15 @@
 import json
 import math
 import os
-import secrets
 import shutil
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 from ..errors import CheckpointError, short_repr
@@ -28,21 +28,39 @@ def directory_of(model: Path) -> Path:
     return model if model.is_dir() else model.parent
 
 
+@contextmanager
+def named_errors(message: str, advice: str = "") -> Iterator[None]:
+    """Turn an OSError into a CheckpointError: the message, the reason, and what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{message}: {error.strerror or error}{advice}") from error
+
+
+@contextmanager
+def reading(path: str | Path) -> Iterator[BufferedReader]:
+    """A file, open for reading. Raises CheckpointError that names it, also for an OSError in the block."""
+    if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for a writer
+        raise CheckpointError(f"{path}: is not a regular file")
+    with named_errors(f"{path}: cannot be read"), open(path, "rb") as file:
+        yield file
+
+
 def file_state(path: str | Path) -> tuple[int, int]:
-    """What changes when a file does: its size, and the time of its last change."""
-    status = os.stat(path)
+    """What changes when a file does: its size, and the time of its last change. Raises CheckpointError."""
+    with named_errors(f"{path}: cannot be read"):
+        status = os.stat(path)
     return status.st_size, status.st_mtime_ns
 
 
 def read_text(path: Path) -> str:
     """A UTF-8 file's text. Raises CheckpointError that names the file and the line that is not UTF-8."""
-    try:
-        if (size := path.stat().st_size) > MAX_TEXT:
+    with reading(path) as file:
+        if (size := file_state(path)[0]) > MAX_TEXT:
             raise CheckpointError(f"{path}: {size} bytes; expected at most {MAX_TEXT} in a text of GPT-2")
-        data = path.read_bytes()
+        data = file.read()
+    try:
         return data.decode()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise CheckpointError(f"{path}, line {line}: not UTF-8") from error
@@ -50,11 +68,11 @@ def read_text(path: Path) -> str:
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
     """json.loads without NaN and Infinity, which are not JSON. Raises ValueError or RecursionError."""
-    return json.loads(text, parse_constant=_refuse_constant, **options)
 
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not a JSON number")
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
+    return json.loads(text, parse_constant=refuse, **options)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -76,13 +94,9 @@ class StagedFiles:
     directory beside `directory`, or inside it if it exists. At the end of the block they are flushed to disk.
     A new directory then appears by one rename. If the directory exists, one rename marks the save as complete
     and the files are moved one by one, while other saves wait. When the process is killed between two moves,
-    the next save to the directory or `finish_saves` moves the rest.
-
-    An exception in the block, Ctrl-C included, removes what was written. Raises CheckpointError when the
-    system refuses (disk full, no permission).
-
-    In a directory that everyone can write to, no other user can guess the staging directory's name or write
-    to it:
+    the next save to the directory or `finish_saves` moves the rest. An exception in the block, Ctrl-C
+    included, removes what was written. Raises CheckpointError when the system refuses (disk full, no
+    permission); `advice` is the end of the message. No other user can write to the staging directory:
 
         .NAME.save.RANDOM.tmp/   permissions 0700; called .save.RANDOM.tmp if it is inside NAME
             .lock                locked by the process that saves
@@ -90,90 +104,64 @@ class StagedFiles:
     """
 
     def __init__(self, directory: Path, advice: str = "") -> None:
-        self.directory = directory
-        self._advice = advice  # the end of the error when the system refuses
-        self._files: dict[str, BinaryIO] = {}
-        self._complete: dict[str, Path] = {}
-        self._made: list[Path] = []
-        self._staging: Path | None = None
+        self.directory, self._advice = directory, advice
+        self._files = ExitStack()
         self._lock: int | None = None
 
     def __enter__(self) -> "StagedFiles":
-        try:
-            with _named_errors(self.directory, self._advice):
-                if os.path.lexists(self.directory) and not self.directory.is_dir():
-                    raise CheckpointError(f"{self.directory} is a file; expected a directory to write to")
-                finish_saves(self.directory)
-                self._exists = self.directory.is_dir()
-                where, prefix = _staging_places(self.directory)[self._exists]
-                make_directory(where, self._made)
-                while not self._stage(where / f"{prefix}{secrets.token_hex(8)}.tmp"):
-                    pass
-        except BaseException:
-            self._remove()
-            raise
+        with ExitStack() as undo:
+            undo.enter_context(named_errors(f"cannot write to {self.directory}", self._advice))
+            if os.path.lexists(self.directory) and not self.directory.is_dir():
+                raise CheckpointError(f"{self.directory} is a file; expected a directory to write to")
+            finish_saves(self.directory)
+            self._existed = self.directory.is_dir()
+            where, prefix = _staging_places(self.directory)[self._existed]
+            _make_directory(where, undo)
+            undo.callback(finish_saves, self.directory)  # after Ctrl-C before mkdtemp returns
+            while not self._stage(where, prefix):
+                pass
+            undo.callback(self._remove)
+            self._undo = undo.pop_all()
         return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            with self._undo:
+                self._publish()
+        self._undo.__exit__(kind, error, trace)  # raises again what it does not replace
 
     def open(self, name: str) -> BinaryIO:
         """A new file that will be called `name`."""
         # "x" is O_CREAT | O_EXCL: the open fails if the name exists, as a symbolic link too.
-        self._files[name] = open(self.new / name, "xb")  # noqa: SIM115  # closed by __exit__
-        return self._files[name]
+        return self._files.enter_context(open(self.new / name, "xb"))
 
     @property
     def new(self) -> Path:
-        """The directory of the new files, for those that other code writes and flushes."""
-        assert self._staging
+        """The directory of the new files, for those that other code writes."""
         return self._staging / "new"
 
-    def add(self, path: Path, name: str) -> None:
-        """Add a complete file as `name` when the block ends. It keeps its own name too (see link_new)."""
-        self._complete[name] = path
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            with _named_errors(self.directory, self._advice):
-                if isinstance(error, OSError):
-                    raise error
-                if error is None:
-                    self._publish()
-        finally:
-            self._remove()
-
-    def _stage(self, staging: Path) -> bool:
+    def _stage(self, where: Path, prefix: str) -> bool:
         """Make the staging directory and lock it.
 
-        False if the name is taken, or if another process took the directory for abandoned before it was
-        locked, and removed it.
+        False if another process took it for abandoned before it was locked, and removed it.
         """
-        self._staging = staging  # before mkdir: Ctrl-C may come before mkdir returns
-        try:
-            os.mkdir(staging, 0o700)  # fails if the name exists, as a symbolic link too
-        except FileExistsError:
-            self._staging = None  # not ours to remove
-            return False
+        self._staging = Path(tempfile.mkdtemp(".tmp", prefix, where))
         with suppress(FileNotFoundError):
-            self._lock = os.open(staging / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            self._lock = os.open(self._staging / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             if try_lock(self._lock):
-                os.mkdir(staging / "new")
+                self.new.mkdir()
                 return True
         self._unlock()
         return False
 
     def _publish(self) -> None:
-        assert self._staging
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-        for name, path in self._complete.items():
-            link_new(path, self.new / name)
-        if not self._exists:
+        self._files.close()
+        for path in self.new.iterdir():
+            with open(path, "rb+") as file:
+                os.fsync(file.fileno())
+        if not self._existed:
             try:
                 os.rename(self.new, self.directory)
-                self._made = []  # keep the directories above it
                 return
             except OSError:
                 if not self.directory.is_dir():  # else another process has made it meanwhile
@@ -182,15 +170,12 @@ class StagedFiles:
         _finish_or_remove_files(self._staging, self.directory)
 
     def _remove(self) -> None:
-        for file in self._files.values():
-            with suppress(OSError):  # a full disk: the data is not needed any more
-                file.close()
-        if self._staging:
-            with suppress(OSError, CheckpointError):  # the files stay in `ready`; the next save moves them
-                _finish_or_remove_files(self._staging, self.directory)  # finish if Ctrl-C came between moves
-            self._unlock()
-            _remove_staging(self._staging)
-        remove_empty(self._made)
+        with suppress(OSError):  # a full disk: the data is not needed any more
+            self._files.close()
+        with suppress(OSError, CheckpointError):  # the files stay in `ready`; the next save moves them
+            _finish_or_remove_files(self._staging, self.directory)  # finish if Ctrl-C came between moves
+        self._unlock()
+        _remove_staging(self._staging)
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -230,7 +215,7 @@ def finish_saves(directory: Path) -> None:
                 _finish_save(where / name, directory)
     if (directory / MOVING).exists():  # of a process that was killed after it had moved the last file
         with suppress(CheckpointError, OSError), locked_file(directory / MOVING):
-            pass  # which removes it; a running process has it locked, and keeps it
+            pass  # this removes it, unless a running process has it locked
 
 
 def wait_for_saves(directory: Path) -> None:
@@ -287,54 +272,41 @@ def _staging_places(directory: Path) -> list[tuple[Path, str]]:
 
 def _is_own_directory(path: Path) -> bool:
     """Whether a path is a directory, not a link to one, that belongs to this user."""
-    try:
+    with suppress(FileNotFoundError):
         status = os.lstat(path)
-    except FileNotFoundError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and (sys.platform == "win32" or status.st_uid == os.geteuid())
+        return stat.S_ISDIR(status.st_mode) and (sys.platform == "win32" or status.st_uid == os.geteuid())
+    return False
 
 
-def make_directory(directory: Path, made: list[Path]) -> None:
-    """Make a directory and those above it that are missing; add each to `made`."""
+def _make_directory(directory: Path, undo: ExitStack) -> None:
+    """Make a directory and those above it that are missing. `undo` removes those that stay empty."""
     for path in reversed([directory, *directory.parents]):
         if not path.exists():
-            made.append(path)  # first: Ctrl-C may come before mkdir returns
+            undo.callback(_remove_empty, path)  # first: Ctrl-C may come before mkdir returns
             path.mkdir(exist_ok=True)  # two processes may make it at once
 
 
-def remove_empty(made: list[Path]) -> None:
-    for path in reversed(made):
-        with suppress(OSError):  # removed already, or in use
-            path.rmdir()
+def _remove_empty(directory: Path) -> None:
+    with suppress(OSError):  # removed already, or in use
+        directory.rmdir()
 
 
 @contextmanager
-def _named_errors(directory: Path, advice: str = "") -> Iterator[None]:
-    """Turn an OSError into a CheckpointError that names the directory."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(f"cannot write to {directory}: {error.strerror or error}{advice}") from error
-
-
-@contextmanager
-def lock_directory(directory: Path, waiting: Callable[[], Any] | None = None) -> Iterator[None]:
+def lock_directory(
+    directory: Path, waiting: Callable[[], Any] | None = None, advice: str = ""
+) -> Iterator[None]:
     """Let one process at a time into a directory; make it if it is missing, remove it if it stays empty.
 
     The operating system holds the lock and releases it when the process ends, even if it is killed. Saves
     that a killed process left unfinished are finished first. If the directory is locked, call `waiting` and
     wait, if it is given; otherwise raise CheckpointError with the other process's id.
     """
-    made: list[Path] = []
-    try:
-        with ExitStack() as stack:
-            with _named_errors(directory):
-                make_directory(directory, made)
-                stack.enter_context(locked_file(directory / LOCK, waiting=waiting))
-                finish_saves(directory)
-            yield
-    finally:
-        remove_empty(made)
+    with ExitStack() as stack:
+        with named_errors(f"cannot write to {directory}", advice):
+            _make_directory(directory, stack)
+            stack.enter_context(locked_file(directory / LOCK, waiting=waiting))
+            finish_saves(directory)
+        yield
 
 
 @contextmanager

@@ -1,12 +1,10 @@
 """Downloads: which files a model consists of, which server has them, and which folder they go to.
 
-    <weights>/gpt2/.lock                the lock of the process that downloads; another process waits for it
-    <weights>/gpt2/.save.*.tmp/         configuration and vocabulary, until they are read and all is complete
-    <weights>/gpt2/.*.part              the bytes of the weights received so far
-    <weights>/gpt2/model.safetensors    files get their names when all are verified (see StagedFiles)
-    <weights>/gpt2/.tokenizer/          the same without weights, for commands that need none
-
-fetching.py downloads one file and resumes it after interruptions.
+<weights>/gpt2/.lock                the lock of the process that downloads; another process waits for it
+<weights>/gpt2/.save.*.tmp/         configuration and vocabulary, until they are read and all is complete
+<weights>/gpt2/.*.part              the bytes of the weights received so far (see fetching.py)
+<weights>/gpt2/model.safetensors    files get their names when all are verified (see StagedFiles)
+<weights>/gpt2/.tokenizer/          the same without weights, for commands that need none
 """
 
 import os
@@ -17,9 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from ..errors import ArgumentError, CheckpointError, TiedGPTError, one_line, short_repr
+from ..errors import CheckpointError, TiedGPTError, one_line, short_repr
 from ..parameters import count_parameters
 from . import huggingface, tensorflow
 from .fetching import Server, Version, megabytes
@@ -28,40 +25,31 @@ from .files import (
     StagedFiles,
     directory_of,
     finish_saves,
+    link_new,
+    lock_directory,
     locked_file,
-    make_directory,
-    remove_empty,
+    named_errors,
     wait_for_saves,
 )
 from .names import MODELS, SHIPPED, check_name, find_model, folders_of, weight_folders
 from .vocabulary import read_tokenizer
 
-SOURCES = ("hub", "openai", "tokenizer")
 HUB = "https://huggingface.co"
 OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/models"
 
-# name -> (commit, its model.safetensors). Where the size is None, the server's is used.
-PINNED = {
-    "gpt2": (
-        "607a30d783dfa663caf39e06633721c8d4cfcd7e",
-        Version(548_105_171, "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707"),
-    ),
-    "gpt2-medium": (
-        "6dcaa7a952f72f9298047fd5137cd6e4f05f41da",
-        Version(1_519_984_962, "fc5a354a19255ad494f3d71549390baca1ccf61d1d822b9408971705c687c9cd"),
-    ),
-    "gpt2-large": (
-        "32b71b12589c2f8d625668d2335a01cac3249519",
-        Version(None, "5f47f3e12f91cd33b662ce7e433b6150ad5512b5884a2cee961b50e9c3bbebce"),
-    ),
-    "gpt2-xl": (
-        "15ea56dee5df4983c59b2538573817e1667135e2",
-        Version(None, "0f8b28eb05a8075f48b61b6f35332978c74fc7763fa9fb4051a1c30511736a6a"),
-    ),
-    "distilgpt2": (
-        "2290a62682d06624634c1f46a6ad5be0f47f38aa",
-        Version(352_824_413, "e1ff18884359fe8beb795a5f414feb85a6ce3d929ad019c0d958c039d2b94a1b"),
-    ),
+COMMITS = {
+    "gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e",
+    "gpt2-medium": "6dcaa7a952f72f9298047fd5137cd6e4f05f41da",
+    "gpt2-large": "32b71b12589c2f8d625668d2335a01cac3249519",
+    "gpt2-xl": "15ea56dee5df4983c59b2538573817e1667135e2",
+    "distilgpt2": "2290a62682d06624634c1f46a6ad5be0f47f38aa",
+}
+PINNED = {  # the model.safetensors of these commits; where the size is None, the server's is used
+    "gpt2": Version(548_105_171, "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707"),
+    "gpt2-medium": Version(1_519_984_962, "fc5a354a19255ad494f3d71549390baca1ccf61d1d822b9408971705c687c9cd"),
+    "gpt2-large": Version(None, "5f47f3e12f91cd33b662ce7e433b6150ad5512b5884a2cee961b50e9c3bbebce"),
+    "gpt2-xl": Version(None, "0f8b28eb05a8075f48b61b6f35332978c74fc7763fa9fb4051a1c30511736a6a"),
+    "distilgpt2": Version(352_824_413, "e1ff18884359fe8beb795a5f414feb85a6ce3d929ad019c0d958c039d2b94a1b"),
 }
 VOCAB = Version(1_042_301, "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783")
 MERGES = Version(456_318, "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5")
@@ -72,21 +60,18 @@ OPENAI_124M = {
     tensorflow.INDEX: Version(5215, "71916f763f9746f9b2a06b12d91996cf1084ae008d0424543d39391c5f2dc687"),
     tensorflow.DATA: Version(497_759_232, "2060c885360cc0cf41d7a6dbc4d24b5127aae20260c8b5ae521b5a6578407118"),
 }
+TOKENIZER_SETTINGS = ("tokenizer_config.json", "added_tokens.json")
 # The files that a repository may lack.
 OPTIONAL = {huggingface.WEIGHTS, huggingface.INDEX, "vocab.json", "merges.txt", "tokenizer.json"}
-OPTIONAL |= {"generation_config.json", "tokenizer_config.json", "added_tokens.json"}
+OPTIONAL |= {"generation_config.json", *TOKENIZER_SETTINGS}
 # The parts that a later download may continue.
 PART_OF_WEIGHTS = re.compile(rf"\.(.+\.safetensors|{re.escape(tensorflow.DATA)})\.[\w-]+\.part")
 
 OTHER_FOLDER = "; to download to another folder, name it in TIEDGPT_WEIGHTS"
-Note = Callable[[str], Any]  # called with each message for the user
+Note = Callable[[str], Any]  # called with each message for the user; `str` discards it
 
 
-def silent(_: str) -> None:
-    """Discard a note."""
-
-
-def find_or_download(source: str | Path, note: Note = silent, only_tokenizer: bool = False) -> Path:
+def find_or_download(source: str | Path, note: Note = str, only_tokenizer: bool = False) -> Path:
     """The path that `find_model` returns; a name that it does not find is downloaded, a Path is not.
 
     only_tokenizer: download the tokenizer without the weights. `find_model` does not find its directory.
@@ -112,15 +97,12 @@ def find_or_download(source: str | Path, note: Note = silent, only_tokenizer: bo
     return download(name, "tokenizer" if only_tokenizer else "hub", note)
 
 
-def download(name: str, source: str = "hub", note: Note = silent) -> Path:
+def download(name: str, source: str = "hub", note: Note = str) -> Path:
     """Download a model, unless a complete one is on this machine; return its directory.
 
     name: a known name, an alias, or a hub repository owner/name. source: "hub", "openai" for the TensorFlow
-    files that OpenAI released, or "tokenizer" for the hub's files without the weights. A download that was
-    stopped continues where it ended. Raises CheckpointError.
+    files that OpenAI released, or "tokenizer" for the hub's files but the weights. Raises CheckpointError.
     """
-    if source not in SOURCES:
-        raise ArgumentError(f"source must be one of {', '.join(SOURCES)}, got {short_repr(source)}")
     name = check_name(name)
     if name in SHIPPED:
         return find_model(name)
@@ -131,7 +113,7 @@ def download(name: str, source: str = "hub", note: Note = silent) -> Path:
         if not remote.fault_of(folder):
             for _, own in zip(weight_folders(), folders_of(name, source), strict=False):
                 _unless_in_use(own, _remove_leftovers)
-            verified = remote.pins and all(pin.digest for pin in remote.pins.values())
+            verified = remote.server.pins and all(pin.digest for pin in remote.server.pins.values())
             note(f"{name} is here already, complete{' and verified' if verified else ''}")
             return folder
     if _is_offline():
@@ -140,11 +122,8 @@ def download(name: str, source: str = "hub", note: Note = silent) -> Path:
     if os.path.exists(folder / remote.config) and (fault := remote.fault_of(folder)):
         raise CheckpointError(f"{fault}; to download {name}, move {folder} away")
     try:
-        _download(remote, folder, note)
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot write to {error.filename or folder}: {error.strerror or error}{OTHER_FOLDER}"
-        ) from error
+        with named_errors(f"cannot write to {folder}", OTHER_FOLDER):
+            _download(remote, folder, note)
     except KeyboardInterrupt:
         note("stopped; the same command continues from here")
         raise
@@ -157,13 +136,8 @@ class RemoteModel:
 
     name: str
     source: str
+    config: str  # the name of the configuration file
     server: Server
-    pins: dict[str, Version]  # the files whose content is known in advance
-
-    @property
-    def config(self) -> str:
-        """The name of the configuration file."""
-        return tensorflow.HPARAMS if self.source == "openai" else "config.json"
 
     def check_small_files(self, folder: Path) -> None:
         """Read the configuration and, if there is one, the tokenizer. Raises TiedGPTError."""
@@ -179,70 +153,39 @@ class RemoteModel:
                 tensorflow.open_tensorflow(folder)
             elif self.source == "hub":
                 huggingface.open_checkpoint(folder)
-            for file, pin in self.pins.items():
+            for file, pin in self.server.pins.items():
                 if wrong := pin.difference(folder / file):
                     return f"{folder / file}: {wrong}"
         except (TiedGPTError, OSError) as error:
             return str(error)
         return ""
 
-    def fetch(self, folder: Path, *files: str) -> dict[str, Path]:
-        """Download files to parts in `folder`: name -> part. Empty if the server lacks one of them."""
-        parts = {}
-        for file in files:
-            if not (part := self.server.fetch(file, folder, self.pins.get(file, Version()))):
-                return {}
-            parts[file] = part
-        return parts
-
-    def fetch_small(self, folder: Path, *files: str) -> bool:
-        """Download files to `folder` under their own names; whether the server has them all."""
-        parts = self.fetch(folder, *files)
-        for file, part in parts.items():
-            part.rename(folder / file)
-        return bool(parts)
-
 
 def _on_hub(name: str, source: str, note: Note) -> RemoteModel:
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     token = os.environ.get("HF_TOKEN", "").strip()
-    if not _is_url(endpoint):
-        shown = short_repr(endpoint.rpartition("@")[2])  # without a password
-        raise CheckpointError(f"HF_ENDPOINT must be an address like {HUB}, got {shown}")
     if not re.fullmatch("[!-~]*", token):
         raise CheckpointError("HF_TOKEN contains characters that no token has")
     repository, revision, pins = name, "main", {}
     if name in MODELS:
-        repository = MODELS[name][0]
-        revision, weights = PINNED[name]
+        repository, revision = MODELS[name][0], COMMITS[name]
         pins = {"vocab.json": VOCAB, "merges.txt": MERGES}
-        pins |= {} if source == "tokenizer" else {huggingface.WEIGHTS: weights}
-    label = f"{urlsplit(endpoint).netloc.rpartition('@')[2]}/{repository}"
-    server = Server(f"{endpoint}/{repository}/resolve/{revision}", label, token, note)
-    return RemoteModel(name, source, server, pins)
-
-
-def _is_url(text: str) -> bool:
-    try:
-        text.encode()  # raises for a byte that is not UTF-8
-        url = urlsplit(text)
-        host = (url.hostname or "").encode("idna")  # raises for an empty label or one that is too long
-        return bool(host) and url.port != 0 and bool(re.fullmatch(r"https?://[^\s?#]+", text))
-    except ValueError:
-        return False
+        pins |= {} if source == "tokenizer" else {huggingface.WEIGHTS: PINNED[name]}
+    label = f"{re.sub('.*(//|@)', '', endpoint)}/{repository}"  # without a password
+    server = Server(f"{endpoint}/{repository}/resolve/{revision}", label, token, note, pins)
+    return RemoteModel(name, source, "config.json", server)
 
 
 def _at_openai(name: str, note: Note) -> RemoteModel:
     if name not in OPENAI_MODELS:
-        raise CheckpointError(
-            f"OpenAI released {', '.join(OPENAI_MODELS)}, not {name}; download it from the hub"
-        )
+        released = ", ".join(OPENAI_MODELS)
+        raise CheckpointError(f"OpenAI released {released}, not {name}; download it from the hub")
     base = f"{OPENAI}/{OPENAI_MODELS[name]}"
     size = count_parameters(MODELS[name][1])["tied"]["bytes"]
     pins = {tensorflow.DATA: Version(size), "encoder.json": VOCAB, "vocab.bpe": MERGES}
-    if name == "gpt2":
-        pins |= OPENAI_124M
-    return RemoteModel(name, "openai", Server(base, base.partition("://")[2], None, note), pins)
+    pins |= OPENAI_124M if name == "gpt2" else {}
+    server = Server(base, base.partition("://")[2], None, note, pins)
+    return RemoteModel(name, "openai", tensorflow.HPARAMS, server)
 
 
 def _is_offline() -> bool:
@@ -255,90 +198,86 @@ def _folder_to_fill(name: str, source: str) -> Path:
     roots = weight_folders()
     for root, folder in zip(roots, folders_of(name, source), strict=False):
         existing = next(path for path in (root, *root.parents) if os.path.exists(path))
-        if os.environ.get("TIEDGPT_WEIGHTS") or (
-            package not in root.parents and os.access(existing, os.W_OK)
-        ):
+        can_write = package not in root.parents and os.access(existing, os.W_OK)
+        if can_write or os.environ.get("TIEDGPT_WEIGHTS"):
             return folder
-    raise CheckpointError(
-        f"cannot write to {' or '.join(map(str, roots))}: name a folder for weights in TIEDGPT_WEIGHTS"
-    )
+    places = " or ".join(map(str, roots))
+    raise CheckpointError(f"cannot write to {places}: name a folder for weights in TIEDGPT_WEIGHTS")
 
 
 def _download(remote: RemoteModel, folder: Path, note: Note) -> None:
+    server, pins = remote.server, remote.server.pins
     what = f"the tokenizer of {remote.name}" if remote.source == "tokenizer" else remote.name
-    made: list[Path] = []  # directories; removed again if they stay empty
     waiting = f"another process is downloading {what}: waiting for it"
-    try:
-        make_directory(folder, made)
-        with locked_file(folder / LOCK, waiting=lambda: note(waiting)):
-            finish_saves(folder)
-            if (folder / remote.config).exists():
-                note(f"the other process has completed {what}")
-                return
-            _remove_leftovers(folder, keep=PART_OF_WEIGHTS)
-            with StagedFiles(folder, OTHER_FOLDER) as files:
-                _fetch_config(remote, files.new)
-                size = sum(pin.size or 0 for pin in remote.pins.values())
-                size_known = f" ({megabytes(size)})" if size else ""
-                note(f"downloading {what}{size_known} from {remote.server.label} to {folder}")
-                for file, part in _fetch_files(remote, folder, files.new).items():
-                    files.add(part, file)
-                for file in OPTIONAL:  # left by an older version's download
-                    (folder / file).unlink(missing_ok=True)
-            _remove_leftovers(folder)
-    finally:
-        remove_empty(made)
+    with lock_directory(folder, lambda: note(waiting), OTHER_FOLDER):
+        if (folder / remote.config).exists():
+            note(f"the other process has completed {what}")
+            return
+        _remove_leftovers(folder, keep=PART_OF_WEIGHTS)
+        with StagedFiles(folder, OTHER_FOLDER) as files:
+            if not _fetch_small(server, files.new, remote.config):
+                missing = f"no such repository, or no {remote.config} in it (404)"
+                raise CheckpointError(f"{server.label}: {missing}")
+            with _errors_name_server(server, files.new):
+                remote.check_small_files(files.new)
+            if re.fullmatch("[0-9a-f]{40}", server.commit):  # all other files are of the same commit
+                server.base = re.sub("/main$", f"/{server.commit}", server.base)
+            size = sum(pin.size or 0 for pin in pins.values())
+            size_known = f" ({megabytes(size)})" if size else ""
+            note(f"downloading {what}{size_known} from {server.label} to {folder}")
+            fetch = _fetch_from_openai if remote.source == "openai" else _fetch_from_hub
+            for file, part in fetch(remote, folder, files.new).items():
+                link_new(part, files.new / file)
+            for file in OPTIONAL:  # left by an older version's download
+                (folder / file).unlink(missing_ok=True)
+        _remove_leftovers(folder)
 
 
-def _fetch_config(remote: RemoteModel, new: Path) -> None:
-    """Download the configuration to `new` and read it. All other files are fetched from the same commit."""
+def _fetch_small(server: Server, folder: Path, *files: str) -> bool:
+    """Download files to `folder` under their own names; whether the server has them all."""
+    parts = server.fetch(folder, *files)
+    for file, part in parts.items():
+        part.rename(folder / file)
+    return bool(parts)
+
+
+def _fetch_from_openai(remote: RemoteModel, folder: Path, new: Path) -> dict[str, Path]:
+    """Download the small files to `new`, then the weights to parts in `folder`: name -> part."""
     server = remote.server
-    if not remote.fetch_small(new, remote.config):
-        raise CheckpointError(f"{server.label}: no such repository, or no {remote.config} in it (404)")
-    with _errors_name_server(server, new):
-        remote.check_small_files(new)
-    if re.fullmatch("[0-9a-f]{40}", server.commit):
-        server.base = re.sub("/main$", f"/{server.commit}", server.base)
+    small = (tensorflow.INDEX, "encoder.json", "vocab.bpe")  # their hashes are pinned
+    if _fetch_small(server, new, *small) and (weights := server.fetch(folder, tensorflow.DATA)):
+        return weights
+    raise CheckpointError(f"{server.label}: some of the files that OpenAI released are not there")
 
 
-def _fetch_files(remote: RemoteModel, folder: Path, new: Path) -> dict[str, Path]:
-    """Download the small files to `new`, read them, then download the weights to parts in `folder`.
-
-    Returns name -> part of the weights.
-    """
-    label, get_small = remote.server.label, remote.fetch_small
-    if remote.source == "openai":
-        has_small = get_small(new, tensorflow.INDEX, "encoder.json", "vocab.bpe")  # their hashes are pinned
-        if has_small and (weights := remote.fetch(folder, tensorflow.DATA)):
-            return weights
-        raise CheckpointError(f"{label}: some of the files that OpenAI released are not there")
-
-    has_tokenizer = get_small(new, "vocab.json", "merges.txt") or get_small(new, "tokenizer.json")
+def _fetch_from_hub(remote: RemoteModel, folder: Path, new: Path) -> dict[str, Path]:
+    """As _fetch_from_openai. The small files are read before the weights are asked for."""
+    server, label = remote.server, remote.server.label
+    pairs = (("vocab.json", "merges.txt"), ("tokenizer.json",))
+    has_tokenizer = any(_fetch_small(server, new, *files) for files in pairs)
     if not has_tokenizer:
         missing = f"{label} has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
         if remote.source == "tokenizer":
             raise CheckpointError(missing)
-        remote.server.note(missing)
-    if not remote.pins:  # the repositories of the five known models do not need these files
-        get_small(new, "generation_config.json")
-        if has_tokenizer:
-            get_small(new, "tokenizer_config.json")
-            get_small(new, "added_tokens.json")
-    with _errors_name_server(remote.server, new):
+        server.note(missing)
+    if not server.pins:  # the repositories of the five known models do not need these files
+        for file in ("generation_config.json", *(TOKENIZER_SETTINGS if has_tokenizer else ())):
+            _fetch_small(server, new, file)
+    with _errors_name_server(server, new):
         remote.check_small_files(new)
 
     if remote.source == "tokenizer":
         return {}
-    if weights := remote.fetch(folder, huggingface.WEIGHTS):
+    if weights := server.fetch(folder, huggingface.WEIGHTS):
         return weights
-    if not get_small(new, huggingface.INDEX):
-        raise CheckpointError(f"{label}: {_why_no_weights(remote.server)}")
-    with _errors_name_server(remote.server, new):
+    if not _fetch_small(server, new, huggingface.INDEX):
+        raise CheckpointError(f"{label} has {huggingface.NO_WEIGHTS}")
+    with _errors_name_server(server, new):
         shards = sorted(set(huggingface.read_weight_map(new / huggingface.INDEX).values()))
     for file in shards:
         if not file.endswith(".safetensors"):
             raise CheckpointError(f"{label}: {short_repr(file)} is not the name of a .safetensors file")
-    if weights := remote.fetch(folder, *shards):
+    if weights := server.fetch(folder, *shards):
         return weights
     raise CheckpointError(f"{label}: some of the files that {huggingface.INDEX} names are not there")
 
@@ -365,13 +304,3 @@ def _unless_in_use(folder: Path, clean: Callable[[Path], Any]) -> None:
     """Call `clean(folder)`, unless another process holds the lock or the folder may not be written."""
     with suppress(OSError, CheckpointError), locked_file(folder / LOCK):
         clean(folder)
-
-
-def _why_no_weights(server: Server) -> str:
-    for file in huggingface.REFUSED:
-        if server.has(file):
-            return (
-                f"the only weights are in {file}, a pickle, which can run any code when it is opened, so it "
-                f"is never downloaded; have the model saved as {huggingface.WEIGHTS} (save_pretrained does)"
-            )
-    return f"there is neither {huggingface.WEIGHTS} nor {huggingface.INDEX}"

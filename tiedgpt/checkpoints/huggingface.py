@@ -6,13 +6,12 @@ has the names and shapes of `parameter_shapes`; they are checked before any valu
 """
 
 import json
-import mmap
 import os
 import re
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +32,22 @@ MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{,199}", re.ASCII)  # of a shard: without a directory
 HEAD = "lm_head.weight"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-REFUSED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+NO_WEIGHTS = (
+    f"neither {WEIGHTS} nor {INDEX} (pytorch_model.bin is a pickle, which can run any code when it is "
+    f"opened, so it is not read or downloaded; save the model as {WEIGHTS}, as save_pretrained does)"
+)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Checkpoint:
     """A checkpoint whose files were checked: its configuration and the places of its tensors."""
 
     path: Path
     config: Config  # with the head of config.json
     tensors: dict[str, Tensor]
-    states: dict[Path, Any] = field(init=False)  # of the files of the tensors, when they were checked
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "states", {tensor.file: _state(tensor.file) for tensor in self.tensors.values()}
-        )
+        self.states = {file: file_state(file) for file in {tensor.file for tensor in self.tensors.values()}}
 
     @property
     def has_own_unembedding(self) -> bool:
@@ -66,36 +65,28 @@ class Checkpoint:
         another `head`, CheckpointError if config.json says untied and there is no W_U, or if the files
         changed since they were checked.
         """
-        files = {} if copy or os.name == "nt" else self._map_files()  # Windows replaces no mapped file
-
-        def is_mapped(tensor: Tensor) -> bool:
-            return tensor.can_be_mapped and tensor.file in files
+        if head is None and not self.config.tied and not self.has_own_unembedding:
+            raise CheckpointError(
+                f'{self.path}: config.json says "tie_word_embeddings": false but there is no {HEAD}; '
+                'load it with head "tied", or "untied" to start from a copy of wte.T'
+            )
+        is_unused = head is None and self.config.tied and self.has_own_unembedding
+        head = self.config.head if head is None else head
+        copied = head == "untied" and not self.has_own_unembedding
+        config = self.config.with_head("tied" if copied else head)  # raises for an unknown head
+        can_map = not copy and os.name != "nt"  # Windows replaces no mapped file
+        mapped = {tensor for tensor in self.tensors.values() if can_map and tensor.can_be_mapped}
+        files = {file: safetensors.map_file(file, mapped) for file in {tensor.file for tensor in mapped}}
 
         def values(name: str) -> np.ndarray:
             tensor = self.tensors[name]
-            return tensor.view(files[tensor.file]) if is_mapped(tensor) else tensor.read()
+            return tensor.view(files[tensor.file]) if tensor in mapped else tensor.read()
 
-        if head is None:
-            if not self.config.tied and not self.has_own_unembedding:
-                raise CheckpointError(
-                    f'{self.path}: config.json says "tie_word_embeddings": false but there is no {HEAD}; '
-                    'load it with head "tied", or "untied" to start from a copy of wte.T'
-                )
-            if (
-                self.config.tied
-                and self.has_own_unembedding
-                and not np.array_equal(values(HEAD), values("wte.weight"))
-            ):
-                warnings.warn(
-                    f"{self.path}: config.json says tied, so {HEAD} is not used, but it differs from "
-                    'wte.weight; to use it, load with head "untied"',
-                    TiedGPTWarning,
-                    stacklevel=3,
-                )
-            head = self.config.head
+        if is_unused and not np.array_equal(values(HEAD), values("wte.weight")):
+            unused = f"config.json says tied, so {HEAD} is not used, but it differs from wte.weight"
+            message = f'{self.path}: {unused}; to use it, load with head "untied"'
+            warnings.warn(message, TiedGPTWarning, stacklevel=3)
 
-        copied = head == "untied" and not self.has_own_unembedding
-        config = self.config.with_head("tied" if copied else head)  # raises for an unknown head
         names, parameters = parameter_shapes(config), {}
         # Two threads: most of the time of reading is spent on new memory, which comes page by page.
         pool = ThreadPoolExecutor(2)
@@ -107,69 +98,54 @@ class Checkpoint:
         finally:
             pool.shutdown(cancel_futures=True)  # after Ctrl-C, tensors not begun are not read
         for tensor in self.tensors.values():
-            if not is_mapped(tensor) and _state(tensor.file) != self.states[tensor.file]:
+            if tensor not in mapped and file_state(tensor.file) != self.states[tensor.file]:
                 raise safetensors.replaced(tensor.file)
         model = GPT2(config, parameters)
         return model.untie("copy") if copied else model
 
-    def _map_files(self) -> dict[Path, mmap.mmap]:
-        """The files with tensors that can be mapped."""
-        tensors: dict[Path, list[Tensor]] = {}
-        for tensor in self.tensors.values():
-            if tensor.can_be_mapped:
-                tensors.setdefault(tensor.file, []).append(tensor)
-        return {file: safetensors.map_file(file, inside) for file, inside in tensors.items()}
-
-
-def _state(file: Path) -> tuple[int, int]:
-    """As file_state. Raises CheckpointError."""
-    try:
-        return file_state(file)
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
-
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Check a directory, or a .safetensors file with config.json beside it.
-
-    Raises CheckpointError for files that are missing, malformed, or not the model that config.json describes.
-    """
+    """Check a directory, or a .safetensors file with config.json beside it. Raises CheckpointError."""
     config = read_config(path)
     listing, found = _find_tensors(path)
 
     tensors: dict[str, Tensor] = {}
     for tensor in found:
         name = tensor.name.removeprefix(PREFIX)
-        if MASK_BUFFER.fullmatch(name):
-            continue
         if name in tensors:
-            raise CheckpointError(
-                f"{tensor.file}: tensor {short_repr(name)} is there twice, with and without {PREFIX}"
-            )
-        tensors[name] = tensor
+            twice = f"tensor {short_repr(name)} is there twice, with and without {PREFIX}"
+            raise CheckpointError(f"{tensor.file}: {twice}")
+        if not MASK_BUFFER.fullmatch(name):
+            tensors[name] = tensor
+    check_parameters(tensors, config, listing, "config.json")
+    return Checkpoint(path, config, tensors)
 
+
+def check_parameters(tensors: dict[str, Tensor], config: Config, listing: Path, describing: str) -> None:
+    """Check that the tensors are the parameters of a configuration, with a W_U or without.
+
+    listing, describing: the files of the tensors and of the configuration, for errors.
+    """
     expected = parameter_shapes(config.with_head("untied"))  # a W_U is checked even if it is not used
-    missing = [name for name in expected if name not in tensors and name != HEAD]
-    described = f"the {config.n_layer}-layer GPT-2 that config.json describes"
-    if missing:
-        raise CheckpointError(
-            f"{listing}: tensor {missing[0]} of {described} is missing ({len(missing)} in all)"
-        )
+    described = f"the {config.n_layer}-layer GPT-2 that {describing} describes"
+    if missing := [name for name in expected if name not in tensors and name != HEAD]:
+        missed = f"tensor {missing[0]} of {described} is missing ({len(missing)} in all)"
+        raise CheckpointError(f"{listing}: {missed}")
     for name, tensor in tensors.items():
         fault = ""
         if name not in expected:
             fault = f"is not a parameter of {described}"
         elif tensor.shape != expected[name]:
-            fault = f"has shape {short_repr(list(tensor.shape))}; config.json makes it {list(expected[name])}"
+            shape = short_repr(list(tensor.shape))
+            fault = f"has shape {shape}; {describing} makes it {list(expected[name])}"
         elif tensor.dtype not in safetensors.STORED:
             fault = f"is {tensor.dtype}; expected one of {', '.join(safetensors.STORED)}"
         if fault:
-            raise CheckpointError(f"{tensor.file}: tensor {short_repr(tensor.name)} {fault}")
-    return Checkpoint(path, config, tensors)
+            raise CheckpointError(f"{listing}: tensor {short_repr(tensor.name)} {fault}")
 
 
 def read_config(model: Path) -> Config:
-    """The Config of a directory, or of a file's directory. Raises CheckpointError that names the file."""
+    """The Config of a directory, or of a file's directory. Raises CheckpointError."""
     directory = directory_of(model)
     path = directory / "config.json"
     if not path.is_file():
@@ -190,8 +166,8 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
     """Write config.json, model.safetensors (float32) and, unless None, the tokenizer's files.
 
     transformers' from_pretrained reads the result with either head; a tied one has no lm_head.weight. The
-    files appear together or not at all (see StagedFiles). Raises ArgumentError for arguments of other types
-    and for a directory without a name, CheckpointError if the files cannot be written.
+    files appear together or not at all (see StagedFiles). Raises ArgumentError for other arguments,
+    CheckpointError if the files cannot be written.
     """
     if not isinstance(model, GPT2):
         raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
@@ -226,13 +202,7 @@ def _find_tensors(path: Path) -> tuple[Path, list[Tensor]]:
             return file, list(safetensors.read_header(file).values())
     if (path / INDEX).is_file():
         return path / INDEX, _find_sharded(path / INDEX)
-    for name in REFUSED:
-        if (path / name).is_file():
-            raise CheckpointError(
-                f"{path / name} is a pickle, which can run any code when it is opened, so it is not read; "
-                f"save the model as {WEIGHTS}, as save_pretrained does"
-            )
-    raise CheckpointError(f"{path} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}")
+    raise CheckpointError(f"{path} is not a checkpoint: it has {NO_WEIGHTS}")
 
 
 def read_weight_map(index: Path) -> dict[str, str]:
@@ -248,9 +218,8 @@ def read_weight_map(index: Path) -> dict[str, str]:
 
 def _find_sharded(index: Path) -> list[Tensor]:
     listed = {(file, name) for name, file in read_weight_map(index).items()}
-    shards = {
-        file: safetensors.read_header(index.parent / file) for file in sorted({file for file, _ in listed})
-    }
+    files = sorted({file for file, _ in listed})
+    shards = {file: safetensors.read_header(index.parent / file) for file in files}
     found = {(file, name) for file, tensors in shards.items() for name in tensors}
     for file, name in [*sorted(listed - found), *sorted(found - listed)]:
         place = "index but not in the file" if (file, name) in listed else "file but not in the index"

@@ -18,13 +18,7 @@ MODELS = {
     "gpt2-xl": ("openai-community/gpt2-xl", Config(n_embd=1600, n_layer=48, n_head=25)),
     "distilgpt2": ("distilbert/distilgpt2", Config(n_layer=6)),
 }
-ALIASES = {
-    "124M": "gpt2",
-    "355M": "gpt2-medium",
-    "774M": "gpt2-large",
-    "1558M": "gpt2-xl",
-    "82M": "distilgpt2",
-}
+ALIASES = dict(zip(("124M", "355M", "774M", "1558M", "82M"), MODELS, strict=True))
 SHIPPED = ("shakespeare-tied", "shakespeare-untied")  # small models that come with tiedgpt
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 # A folder holds a model if it has all files of one of these rows. The Hugging Face cache also has folders
@@ -36,11 +30,6 @@ FORMS = (
 )
 
 
-def _expand(path: str | Path) -> Path:
-    """Replace a leading `~` by the home directory. Unlike Path.expanduser, this never raises."""
-    return Path(os.path.expanduser(path))
-
-
 def known_config(name: str) -> Config | None:
     """The configuration of a known name or alias, without any file; None for another name."""
     name = ALIASES.get(name, name)
@@ -50,12 +39,12 @@ def known_config(name: str) -> Config | None:
 def find_model(source: str | Path) -> Path:
     """The directory or .safetensors file of a name, an alias, a hub repository or a path.
 
-    A known name always means that model (write ./gpt2 for a directory in the working directory). Any other
-    text is a path if that exists, else a hub repository owner/name. Raises CheckpointError if it is not here.
+    A known name always means that model (./gpt2 is a directory). Any other text is a path if that exists,
+    else a hub repository owner/name. Raises CheckpointError if it is not here.
     """
     text = str(source)
     known = ALIASES.get(text, text) in (*MODELS, *SHIPPED)
-    if text and not known and os.path.exists(path := _expand(source)):
+    if text and not known and os.path.exists(path := Path(os.path.expanduser(source))):
         return path
     name = check_name(text)
     if folder := _find_name(name):
@@ -108,7 +97,7 @@ def check_name(text: str) -> str:
         return name
     raise CheckpointError(
         f"no model {short_repr(text)}: "
-        + ("" if text and os.path.exists(_expand(text)) else "there is no such file or directory, and ")
+        + ("" if os.path.exists(os.path.expanduser(text)) else "there is no such file or directory, and ")
         + f"the names known are {', '.join([*MODELS, *SHIPPED])}"
         + nearest(name.lower().removesuffix("-small"), [*MODELS, *ALIASES, *SHIPPED])
     )
@@ -143,11 +132,9 @@ def weight_folders() -> list[Path]:
     package = Path(__file__).resolve().parents[1]
     in_checkout = (package.parent / "pyproject.toml").is_file()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return [
-        *([_expand(named)] if named else []),
-        (package.parent if in_checkout else package) / "weights",
-        _expand(cache) / "tiedgpt",
-    ]
+    own = (package.parent if in_checkout else package) / "weights"
+    folders: list[str | Path] = [*([named] if named else []), own, Path(cache) / "tiedgpt"]
+    return [Path(os.path.expanduser(folder)) for folder in folders]
 
 
 def _snapshots(repository: str) -> list[Path]:

@@ -5,15 +5,14 @@
                 and optionally "__metadata__": {string: string}; white space may surround it
     the rest    each tensor's values, row-major and little-endian; data_offsets count from here
 
-The checks are made in this order: length, JSON, each entry, then that the tensors fill the data without
-overlap, hole or remainder. White space before the header is accepted: the specification forbids it, but the
-format's own reader accepts it. A name that is given twice and "__metadata__": null are refused, although
-that reader accepts them.
+White space before the header is accepted: the specification forbids it, but the format's own reader accepts
+it. A name that is given twice and "__metadata__": null are refused, although that reader accepts them.
 """
 
 import json
 import mmap
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -27,7 +26,7 @@ import numpy as np
 
 from ..errors import CheckpointError, is_count, short_repr
 from ..fast.memory import CACHE_LINE, aligned
-from .files import parse_json
+from .files import parse_json, reading
 
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million; Python's
 # objects for a header of nothing but brackets take 25 times its size.
@@ -35,14 +34,9 @@ MAX_HEADER = 1 << 22
 TOO_LONG = f"a header of {{}} bytes; expected at most {MAX_HEADER}"
 MAX_RANK = 64  # axes, NumPy's limit; multiplying the lengths of a million axes takes minutes
 # Every dtype of the format and its bits per value, to check sizes. Those in STORED can be read.
-DTYPE_BITS = {
-    "F4": 4,
-    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
-    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
-    **dict.fromkeys(("I32", "U32", "F32"), 32),
-    **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
-}
+DTYPES = "F4 F6_E2M3 F6_E3M2 BOOL U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ I16 U16 F16 BF16 "
+DTYPES += "I32 U32 F32 I64 U64 F64 C64"
+DTYPE_BITS = {dtype: int(re.findall(r"\d+", f"{dtype} 8")[0]) for dtype in DTYPES.split()}  # BOOL has 8
 VALUES_PER_READ = 1 << 17
 MADV_POPULATE_READ = 22  # Linux's number; Python has no name for it
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16, so its bits are read
@@ -56,12 +50,8 @@ class Tensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    start: int  # the position of its first byte in the file
-
-    @property
-    def nbytes(self) -> int:
-        """The size of its data in the file."""
-        return prod(self.shape) * DTYPE_BITS[self.dtype] // 8
+    start: int  # the position of its first byte in the file, and of the byte after its last
+    end: int
 
     @property
     def can_be_mapped(self) -> bool:
@@ -72,52 +62,41 @@ class Tensor:
         """The values in the mapped file. Its pages are read from the disk now, if the system can do so."""
         start = self.start // mmap.PAGESIZE * mmap.PAGESIZE
         with suppress(AttributeError, OSError, ValueError):  # not on macOS or Linux before 5.14; no values
-            memory.madvise(MADV_POPULATE_READ, start, self.start + self.nbytes - start)
+            memory.madvise(MADV_POPULATE_READ, start, self.end - start)
         return np.ndarray(self.shape, np.float32, memory, self.start)
 
     def read(self) -> np.ndarray:
         """The values as a new float32 array."""
         out = aligned(self.shape, np.float32)
         flat, stored = out.reshape(-1), np.dtype(STORED[self.dtype])
-        try:
-            with open(self.file, "rb") as file:
-                file.seek(self.start)
-                for at in range(0, flat.size, VALUES_PER_READ):
-                    part = flat[at : at + VALUES_PER_READ]
-                    buffer = part if stored == part.dtype else np.empty(part.shape, stored)
-                    if file.readinto(buffer.data) != buffer.nbytes:
-                        raise OSError("the file is too short")
-                    if buffer is not part:
-                        part[...] = as_float32(buffer)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.file}: tensor {short_repr(self.name)} cannot be read: {error}"
-            ) from error
+        with reading(self.file) as file:
+            file.seek(self.start)
+            for at in range(0, flat.size, VALUES_PER_READ):
+                part = flat[at : at + VALUES_PER_READ]
+                buffer = part if stored == part.dtype else np.empty(part.shape, stored)
+                if file.readinto(buffer.data) != buffer.nbytes:
+                    raise OSError(f"it is too short for tensor {short_repr(self.name)}")
+                if self.dtype == "BF16":  # the upper half of a float32
+                    part[...] = (buffer.astype(np.uint32) << 16).view(np.float32)
+                elif buffer is not part:
+                    part[...] = buffer
         return out
 
 
-def as_float32(stored: np.ndarray) -> np.ndarray:
-    """The numbers of stored values. bfloat16 is the upper half of a float32."""
-    if stored.dtype == "<u2":
-        return (stored.astype(np.uint32) << 16).view(np.float32)
-    return stored
-
-
 def map_file(path: Path, tensors: Iterable[Tensor]) -> mmap.mmap:
-    """The bytes of the file, in which these tensors were found. A page that is written to is copied first.
+    """The bytes of a file. A page that is written to is copied first.
 
-    Raises CheckpointError if the file cannot be mapped or holds other tensors by now.
+    Raises CheckpointError if the file cannot be mapped, or does not hold those of `tensors` that are its own.
     """
-    try:
-        with open(path, "rb") as file:
-            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        with suppress(AttributeError, OSError):  # not Linux, or without huge pages
-            # Pages of 2 MB, if the file is not in the page cache yet: products of few rows find them faster.
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    except (OSError, ValueError) as error:  # ValueError: an empty file
-        raise CheckpointError(f"{path}: cannot be mapped: {error}") from error
+    with reading(path) as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise replaced(path)
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    with suppress(AttributeError, OSError):  # not Linux, or without huge pages
+        # Pages of 2 MB, if the file is not in the page cache yet: products of few rows find them faster.
+        memory.madvise(mmap.MADV_HUGEPAGE)
     found = read_header(path)
-    if any(found.get(tensor.name) != tensor for tensor in tensors):
+    if any(found.get(tensor.name) != tensor for tensor in tensors if tensor.file == path):
         raise replaced(path)
     return memory
 
@@ -134,44 +113,45 @@ def read_header(path: Path) -> dict[str, Tensor]:
 def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors by name, and the metadata. Raises CheckpointError if the file breaks a rule."""
 
-    def wrong(what: str) -> CheckpointError:
-        return CheckpointError(f"{path}: {what}")
-
-    if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for a writer
-        raise wrong("is not a regular file")
-    try:
-        with open(path, "rb") as file:
-            file_size = os.fstat(file.fileno()).st_size
-            prefix = file.read(8)
-            if len(prefix) < 8:
-                raise wrong(f"not a safetensors file: {file_size} bytes, shorter than the 8-byte length")
-            length = int.from_bytes(prefix, "little")
-            if length > MAX_HEADER:
-                raise wrong(f"not a GPT-2's safetensors file: {TOO_LONG.format(length)}")
-            if 8 + length > file_size:
-                raise wrong(f"truncated: the header ends at byte {8 + length}, the file at {file_size}")
-            raw = file.read(length)
-    except OSError as error:
-        raise wrong(f"cannot be read: {error.strerror}") from error
-    tensors, metadata = _parse_header(raw, path)
-    check_coverage(tensors.values(), path, path, 8 + length, file_size)
+    with reading(path) as file:
+        file_size = os.fstat(file.fileno()).st_size
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            shorter = f"{file_size} bytes, shorter than the 8-byte length"
+            raise CheckpointError(f"{path}: not a safetensors file: {shorter}")
+        length = int.from_bytes(prefix, "little")
+        if length > MAX_HEADER:
+            raise CheckpointError(f"{path}: not a GPT-2's safetensors file: {TOO_LONG.format(length)}")
+        if 8 + length > file_size:
+            ends = f"the header ends at byte {8 + length}, the file at {file_size}"
+            raise CheckpointError(f"{path}: truncated: {ends}")
+        tensors, metadata = _parse_header(file.read(length), path)
+    check_tensors(tensors.values(), path, path, 8 + length, file_size)
     return tensors, metadata
 
 
-def check_coverage(
+def check_tensors(
     tensors: Iterable[Tensor], listing: Path, file: Path, data_start: int, file_size: int
 ) -> None:
-    """Check that tensors fill the data of a file without overlap, hole or remainder.
+    """Check that tensors have the size of their shape, and fill a file without overlap, hole or remainder.
 
     Raises CheckpointError that names `listing`, which has the positions, or `file`, which has the data.
     """
     end = data_start
-    for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.nbytes)):
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.end)):
+        where, shape = f"{listing}: tensor {short_repr(tensor.name)}", list(tensor.shape)
+        if len(shape) > MAX_RANK:
+            raise CheckpointError(f"{where}: {len(shape)} axes; expected at most {MAX_RANK}")
+        needed, size = prod(shape) * DTYPE_BITS[tensor.dtype], 8 * (tensor.end - tensor.start)
+        if size != needed:
+            what = f"{tensor.dtype} {short_repr(shape)} needs {short_repr(needed)}"
+            raise CheckpointError(f"{where}: its place has {size} bits, but {what}")
         if tensor.start != end:
             fault = "overlaps the tensor before it" if tensor.start < end else "leaves a hole before it"
-            places = f"it starts at byte {tensor.start} of the file, expected {end}"
-            raise CheckpointError(f"{listing}: tensor {short_repr(tensor.name)} {fault}: {places}")
-        end += tensor.nbytes
+            raise CheckpointError(
+                f"{where} {fault}: it starts at byte {tensor.start} of the file, expected {end}"
+            )
+        end = tensor.end
     if end != file_size:
         fault = "truncated" if end > file_size else "bytes after the last tensor"
         raise CheckpointError(f"{file}: {fault}: the tensors end at byte {end}, the file at {file_size}")
@@ -231,18 +211,10 @@ def _parse_header(raw: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, 
             raise wrong(f"{where}: unknown dtype {short_repr(dtype)}")
         if not isinstance(shape, list) or not all(map(_is_u64, shape)):
             raise wrong(f"{where}: shape must be a list of whole numbers, got {short_repr(shape)}")
-        if len(shape) > MAX_RANK:
-            raise wrong(f"{where}: {len(shape)} axes; expected at most {MAX_RANK}")
         if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_u64, offsets)):
             raise wrong(f"{where}: data_offsets must be two positions, got {short_repr(offsets)}")
-        begin, end = offsets
-        bits = prod(shape) * DTYPE_BITS[dtype]
-        if 8 * (end - begin) != bits:
-            raise wrong(
-                f"{where}: data_offsets {short_repr(offsets)} are {end - begin} bytes, "
-                f"but {dtype} {short_repr(shape)} needs {short_repr(bits / 8 if bits % 8 else bits // 8)}"
-            )
-        tensors[name] = Tensor(path, name, dtype, tuple(shape), 8 + len(raw) + begin)
+        begin, end = (8 + len(raw) + offset for offset in offsets)
+        tensors[name] = Tensor(path, name, dtype, tuple(shape), begin, end)
     return tensors, metadata
 
 

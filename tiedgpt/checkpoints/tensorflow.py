@@ -23,10 +23,8 @@ The checks are stricter than TensorFlow's: blocks fill the index, and tensors th
 or remainder, and no varint is longer than necessary. So every flipped bit of either file is detected.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +35,13 @@ from ..errors import CheckpointError, ConfigError, short_repr
 from ..parameters import parameter_shapes
 from . import safetensors
 from .crc32c import crc32c, mask
-from .files import read_json
-from .huggingface import Checkpoint
+from .files import file_state, read_json, reading
+from .huggingface import Checkpoint, check_parameters
 
 HEAD_WIDTH = 64
 HPARAMS, INDEX, DATA = "hparams.json", "model.ckpt.index", "model.ckpt.data-00000-of-00001"
 MAX_INDEX = 1 << 20  # bytes; the index of the 1558M model has about 20,000
 MAX_KEY = 255  # bytes; sharing makes long keys short in the file, but not in memory
-MAX_RANK = 254  # TensorFlow's own limit
 
 FOOTER, TRAILER = 48, 5  # bytes at the end of the table, and of each block
 MAGIC = bytes.fromhex("57fb808b247547db")
@@ -72,23 +69,14 @@ class CheckedTensor(safetensors.Tensor):
 def open_tensorflow(directory: Path) -> Checkpoint:
     """Check a directory with the three files above; others in it are ignored. Raises CheckpointError."""
     config = read_hparams(directory)
-    found = read_index(directory)
+    ours = {tensorflow_name(name): name for name in parameter_shapes(config)}
     tensors: dict[str, safetensors.Tensor] = {}
-    for name, shape in parameter_shapes(config).items():
-        where = f"{directory / INDEX}: tensor {tensorflow_name(name)}"
-        tensor = found.pop(tensorflow_name(name), None)
-        if tensor is None:
-            raise CheckpointError(f"{where} is missing; {HPARAMS} describes {config.n_layer} layers")
+    for name, tensor in read_index(directory).items():
         # A block's matrix is stored as the kernel of a convolution of width 1: [1, in, out].
-        if tensor.shape != shape and not (len(shape) == 2 and tensor.shape == (1, *shape)):
-            shapes = f"{short_repr(list(tensor.shape))}; {HPARAMS} makes it {list(shape)}"
-            raise CheckpointError(f"{where} has shape {shapes}")
-        tensors[name] = replace(tensor, shape=shape)
-    for name in found:
-        described = f"the {config.n_layer}-layer GPT-2 that {HPARAMS} describes"
-        raise CheckpointError(
-            f"{directory / INDEX}: tensor {short_repr(name)} is not a parameter of {described}"
-        )
+        is_kernel = len(tensor.shape) == 3 and tensor.shape[0] == 1
+        shape = tensor.shape[1:] if is_kernel else tensor.shape
+        tensors[ours.get(name, name)] = replace(tensor, shape=shape)
+    check_parameters(tensors, config, directory / INDEX, HPARAMS)
     return Checkpoint(directory, config, tensors)
 
 
@@ -97,18 +85,16 @@ def read_hparams(directory: Path) -> Config:
     path = directory / HPARAMS
     hparams = read_json(path)
     names = {"n_vocab": "vocab_size"} | {name: name for name in ("n_ctx", "n_embd", "n_head", "n_layer")}
-    for name in names:
-        if name not in hparams:
-            raise CheckpointError(f"{path}: {name} is missing")
+    if missing := [name for name in names if name not in hparams]:
+        raise CheckpointError(f"{path}: {missing[0]} is missing")
     try:
         config = Config(**{ours: hparams[theirs] for theirs, ours in names.items()})
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
     if config.head_width != HEAD_WIDTH:  # the file has no checksum: a damaged n_head would load another model
-        raise CheckpointError(
-            f"{path}: n_embd {config.n_embd} with n_head {config.n_head} makes heads of width "
-            f"{config.head_width}, expected {HEAD_WIDTH} as in all of OpenAI's models: fetch the file again"
-        )
+        found = f"n_embd {config.n_embd} with n_head {config.n_head} makes heads of width {config.head_width}"
+        expected = f"expected {HEAD_WIDTH} as in all of OpenAI's models: fetch the file again"
+        raise CheckpointError(f"{path}: {found}, {expected}")
     last = config.vocab_size - 1  # <|endoftext|> is the last token of OpenAI's vocabulary
     return replace(config, bos_token_id=last, eos_token_id=last)
 
@@ -135,27 +121,18 @@ def read_index(directory: Path) -> dict[str, CheckedTensor]:
     key, value = next(entries, (None, b""))
     if key != b"":
         raise CheckpointError(f"{index}: the header is missing (the entry with an empty key)")
-    _check_header(_Bytes(value, f"{index}: header"))
+    header = _Bytes(value, f"{index}: header")  # BundleHeaderProto: num_shards = 1, endianness = 2
+    fields = _parse_message(header)
+    if (shards := _number(fields, 1)) != 1:
+        raise header.wrong(f"num_shards {shards}; expected 1 data file")
+    if (endianness := _number(fields, 2)) != 0:
+        raise header.wrong(f"endianness {endianness}; expected 0, little-endian")
     tensors = {}
     for key, value in entries:
         name = key.decode("latin-1")  # accepts any bytes; a name that is not a parameter's is refused later
         tensors[name] = _parse_entry(_Bytes(value, f"{index}: tensor {short_repr(name)}"), data, name)
-
-    try:
-        size = data.stat().st_size
-    except OSError as error:
-        raise CheckpointError(f"{data}: cannot be read: {error.strerror}") from error
-    safetensors.check_coverage(tensors.values(), index, data, 0, size)
+    safetensors.check_tensors(tensors.values(), index, data, 0, file_state(data)[0])
     return tensors
-
-
-def _check_header(message: "_Bytes") -> None:
-    """BundleHeaderProto: num_shards = 1, endianness = 2, version = 3."""
-    fields = _parse_message(message)
-    if (shards := _number(fields, 1)) != 1:
-        raise message.wrong(f"num_shards {shards}; expected 1 data file")
-    if (endianness := _number(fields, 2)) != 0:
-        raise message.wrong(f"endianness {endianness}; expected 0, little-endian")
 
 
 def _parse_entry(message: "_Bytes", file: Path, name: str) -> CheckedTensor:
@@ -172,30 +149,21 @@ def _parse_entry(message: "_Bytes", file: Path, name: str) -> CheckedTensor:
         raise message.wrong("stored in slices; expected one piece")
     shapes = [_parse_message(message.part(shape)) for shape in fields.get((2, LENGTH), [])]
     dims = [dim for shape in shapes for dim in shape.get((2, LENGTH), [])]
-    if len(dims) > MAX_RANK:
-        raise message.wrong(f"{len(dims)} axes; expected at most {MAX_RANK}")
     shape = tuple(_number(_parse_message(message.part(dim)), 1) for dim in dims)
-    if (size := _number(fields, 5)) != 4 * prod(shape):
-        raise message.wrong(f"size {size} is not that of float32 {short_repr(list(shape))}")
-    return CheckedTensor(file, name, "F32", shape, _number(fields, 4), _number(fields, 6, FIXED32))
+    start, crc = _number(fields, 4), _number(fields, 6, FIXED32)
+    return CheckedTensor(file, name, "F32", shape, start, start + _number(fields, 5), crc)
 
 
 def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
     """Every key and value of the data blocks, in order."""
-    if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for a writer
-        raise CheckpointError(f"{path}: is not a regular file")
-    try:
-        with open(path, "rb") as file:
-            table = file.read(MAX_INDEX + 1)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    with reading(path) as file:
+        table = file.read(MAX_INDEX + 1)
     if len(table) > MAX_INDEX:
         raise CheckpointError(f"{path}: not the index of a GPT-2: more than {MAX_INDEX} bytes")
     if len(table) < FOOTER or not table.endswith(MAGIC):
-        raise CheckpointError(
-            f"{path}: truncated, or not an index: {len(table)} bytes that end with {table[-8:].hex()!r}; "
-            f"expected at least {FOOTER} that end with {MAGIC.hex()!r}"
-        )
+        found = f"{len(table)} bytes that end with {table[-8:].hex()!r}"
+        expected = f"expected at least {FOOTER} that end with {MAGIC.hex()!r}"
+        raise CheckpointError(f"{path}: truncated, or not an index: {found}; {expected}")
     footer = _Bytes(table[-FOOTER : -len(MAGIC)], f"{path}: footer")
     metaindex, index = footer.handle(), footer.handle()
     if any(footer.take(footer.left)):

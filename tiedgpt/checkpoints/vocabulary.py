@@ -48,9 +48,8 @@ def read_tokenizer(model: Path) -> Tokenizer:
             return read_merges(directory / merges, *others)
     if (directory / "tokenizer.json").is_file():
         return read_tokenizer_json(directory / "tokenizer.json")
-    raise CheckpointError(
-        f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
-    )
+    expected = "expected merges.txt and vocab.json, or tokenizer.json"
+    raise CheckpointError(f"{directory} has no tokenizer: {expected}")
 
 
 def read_merges(
@@ -58,8 +57,7 @@ def read_merges(
 ) -> Tokenizer:
     """From merges.txt (OpenAI: vocab.bpe), vocab.json (encoder.json) and added_tokens.json.
 
-    vocab.json is checked against the merges. added_tokens.json has the ids of special tokens that are not in
-    vocab.json or are also ordinary tokens.
+    added_tokens.json has the ids of special tokens that are not in vocab.json or are also ordinary tokens.
     """
     lines = read_text(merges_path).replace("\r\n", "\n").rstrip("\n").split("\n")
     start = 1 if lines[0].startswith("#version") or lines == [""] else 0
@@ -99,10 +97,10 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
             ) == token_id and not any(token.get(flag) for flag in ("lstrip", "rstrip", "single_word")):
                 pass
             case _:
-                raise TokenizerError(
-                    f"{path}: added token {short_repr(token)}: expected content, the id that vocab has for "
-                    "it, and not lstrip, rstrip or single_word, which change ids"
+                expected = (
+                    "expected content, the id that vocab has for it, and not lstrip, rstrip or single_word"
                 )
+                raise TokenizerError(f"{path}: added token {short_repr(token)}: {expected}, which change ids")
     return _from_vocabulary(merges, vocab, f"{path}", {token["content"] for token in added})
 
 
@@ -124,14 +122,14 @@ def _from_vocabulary(
 ) -> Tokenizer:
     """The tokenizer of these merges, if its ids are those of `vocab`. `name` is for errors.
 
-    Tokens that are not made by the merges are special, and so are those in `added`.
+    Tokens that no merge makes are special, and so are those in `added`.
     """
     try:
         if vocab is None:
             return Tokenizer(merges)
-        if set(map(type, vocab.values())) - {int}:
-            token, found = next((token, short_repr(n)) for token, n in vocab.items() if type(n) is not int)
-            raise TokenizerError(f"token {short_repr(token)} has id {found}, expected an integer")
+        if wrong := [item for item in vocab.items() if type(item[1]) is not int]:
+            token, found = map(short_repr, wrong[0])
+            raise TokenizerError(f"token {token} has id {found}, expected an integer")
         ids = spelled_ids(merges, vocab.get("!", 0))
         if not ids.items() <= vocab.items():
             Tokenizer(merges)  # raises if the merges contradict themselves, which is the error to report
