@@ -41,7 +41,7 @@ PLANTED = [  # in a copy of the repository: file, text, its replacement
     ),
     ("tiedgpt/checkpoints/tensorflow.py", "if found != self.masked_crc:", "if False:"),
     ("tiedgpt/checkpoints/files.py", "    os.unlink(staging / LOCK)", "    pass"),
-    ("tiedgpt/errors.py", 'return character.encode("unicode_escape").decode()', "return character"),
+    ("tiedgpt/errors.py", 'else c.encode("unicode_escape").decode() for', "else c for"),
     ("scripts/attack.py", "TRY_SECONDS, PROCESS_SECONDS = 20,", "TRY_SECONDS, PROCESS_SECONDS = 1,"),
 ]
 

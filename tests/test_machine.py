@@ -141,15 +141,15 @@ def test_a_piece_waits_for_the_one_before(slow, monkeypatch):
     """Whichever dawdles: all keys that a token may see are there when it looks."""
     on_threads(monkeypatch, 4)
     gpt2 = random_model(LONG, dtype=np.float64)
-    write, dawdled = KVCache.write, []
+    extend, dawdled = KVCache.extend, []
 
-    def dawdle(self, layer, start, k, v):
-        if start == starts_of_pieces(4)[slow]:
+    def dawdle(self, layer, k, v):
+        if self.length == starts_of_pieces(4)[slow]:
             dawdled.append(layer)
             time.sleep(0.05)
-        return write(self, layer, start, k, v)
+        return extend(self, layer, k, v)
 
-    monkeypatch.setattr(KVCache, "write", dawdle)
+    monkeypatch.setattr(KVCache, "extend", dawdle)
     cache = gpt2.new_cache()
     cache.keys[...] = cache.values[...] = np.nan
     np.testing.assert_allclose(gpt2(IDS, cache), gpt2(IDS, tape={}), rtol=1e-10, atol=1e-10)
@@ -197,18 +197,18 @@ def test_an_error_in_one_piece_ends_the_others(fails, monkeypatch):
     """As does a Ctrl-C when the first of four pieces has been read."""
     on_threads(monkeypatch, 2)
     gpt2 = random_model(replace(LONG, n_layer=50))
-    write, layers, error = KVCache.write, [], KeyboardInterrupt if fails == "Ctrl-C" else MemoryError
+    extend, layers, error = KVCache.extend, [], KeyboardInterrupt if fails == "Ctrl-C" else MemoryError
 
     def fail(*_):
         raise error
 
-    def watched(self, layer, start, k, v):
+    def watched(self, layer, k, v):
         layers.append(layer)
-        if layer == 1 and fails != "Ctrl-C" and start == starts_of_pieces(4)[fails]:
+        if layer == 1 and fails != "Ctrl-C" and self.length == starts_of_pieces(4)[fails]:
             fail()
-        return write(self, layer, start, k, v)
+        return extend(self, layer, k, v)
 
-    monkeypatch.setattr(KVCache, "write", watched)
+    monkeypatch.setattr(KVCache, "extend", watched)
     cache, before = gpt2.new_cache(), threading.active_count()
     with pytest.raises(error):
         gpt2.final(IDS, cache, progress=fail if fails == "Ctrl-C" else None)

@@ -5,7 +5,7 @@ ACTIVATIONS maps the activation_function of a config.json to a function and its 
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ T_END = 2.0 / (2.0 + Z_END)  # t lies in [T_END, 1], which is mapped to Chebyshe
 TERMS = 23  # of the series
 
 
-@lru_cache
+@cache
 def series() -> np.ndarray:
     """The Chebyshev coefficients of P in `erfc`."""
 
@@ -74,26 +74,15 @@ def sigmoid(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
     return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 
-def silu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
-    """x sigmoid(x), also called swish."""
-    return x * sigmoid(x)
+def swish(x: np.ndarray, a: float) -> np.ndarray:  # [...] -> [...]
+    """x sigmoid(a x): silu for a = 1, and quick_gelu, another approximation of gelu, for a = 1.702."""
+    return x * sigmoid(a * x)
 
 
-def silu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """dout (x s)', with (x s)' = s + x s (1 - s) and s = sigmoid(x)."""
-    s = sigmoid(x)
-    return dout * (s + x * s * (1.0 - s))
-
-
-def quick_gelu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
-    """x sigmoid(1.702 x), another approximation of gelu."""
-    return x * sigmoid(1.702 * x)
-
-
-def quick_gelu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """dout (x s)', with (x s)' = s + 1.702 x s (1 - s) and s = sigmoid(1.702 x)."""
-    s = sigmoid(1.702 * x)
-    return dout * (s + 1.702 * x * s * (1.0 - s))
+def swish_backward(dout: np.ndarray, x: np.ndarray, a: float) -> np.ndarray:  # [...], [...] -> [...]
+    """dout (x s)', with (x s)' = s + a x s (1 - s) and s = sigmoid(a x)."""
+    s = sigmoid(a * x)
+    return dout * (s + a * x * s * (1.0 - s))
 
 
 def tanh_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
@@ -109,7 +98,7 @@ class Activation(NamedTuple):
 
 GELU_NEW = Activation(gelu_new, gelu_new_backward)
 GELU = Activation(gelu, gelu_backward)
-SILU = Activation(silu, silu_backward)
+SILU, QUICK_GELU = (Activation(partial(swish, a=a), partial(swish_backward, a=a)) for a in (1.0, 1.702))
 
 ACTIVATIONS = {
     "gelu_new": GELU_NEW,
@@ -119,7 +108,7 @@ ACTIVATIONS = {
     "gelu_python_tanh": GELU_NEW,
     "gelu": GELU,
     "gelu_python": GELU,
-    "quick_gelu": Activation(quick_gelu, quick_gelu_backward),
+    "quick_gelu": QUICK_GELU,
     "relu": Activation(relu, relu_backward),
     "silu": SILU,
     "swish": SILU,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .config import Config
-from .errors import ArgumentError, Range, short_repr
+from .errors import COUNT, ArgumentError, Range, short_repr
 from .parameters import Parameters, parameter_shapes
 from .run import KVCache, activation_shapes
 
@@ -99,16 +99,11 @@ def check_stride(stride: Any, config: Config) -> int:
     return int(stride)
 
 
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """value as an int, if it is a whole number of at least `least`."""
-    return int(Range(least).check(name, value))
-
-
 def check_seed(seed: Any) -> int:
     """seed as an int, if it is a whole number of at least 0; a new one if it is None."""
     if seed is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
-    return check_count("seed", seed, 0)
+    return int(COUNT.check("seed", seed))
 
 
 def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -> None:

@@ -41,19 +41,9 @@ class TiedGPTWarning(UserWarning):
     """The input can be used, but the user should know something about it."""
 
 
-def is_count(value: Any, least: float = 0) -> bool:
-    """Whether a value is an integer of at least `least`. True and 1.0 are not."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a real number, nan and inf included. True is not."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-
-
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an argument, a field or a flag accepts; never nan or inf. `str` describes them.
+    """The numbers that an argument, a field or a flag accepts; never nan, inf or True. `str` describes them.
 
     >>> print(Range(1), Range(1, 9), Range(0, 1, whole=False, without="high"), sep="; ")
     a whole number of at least 1; a whole number from 1 to 9; a number of at least 0 and below 1
@@ -73,7 +63,8 @@ class Range:
         return start + (end if self.high < math.inf else "")
 
     def __contains__(self, value: Any) -> bool:
-        if not (is_count(value, -math.inf) if self.whole else is_number(value)):
+        kinds = (int, np.integer) if self.whole else (int, float, np.integer, np.floating)
+        if isinstance(value, bool) or not isinstance(value, kinds):
             return False
         try:
             number = value if self.whole else float(value)
@@ -89,6 +80,7 @@ class Range:
         return int(value) if self.whole else float(value)
 
 
+COUNT = Range(0)
 FRACTION = Range(0, 1, whole=False, without="low")
 RATE = Range(0, 1, whole=False, without="high")
 AT_LEAST_0 = Range(0, whole=False)
@@ -107,11 +99,7 @@ def one_line(text: object) -> str:
     text = str(text)
     if len(text) > MAX_MESSAGE:  # a flag's value may be a whole file
         text = f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 2 :]}"
-    return "".join(c if c == " " or c.isprintable() else _escape(c) for c in text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return "".join(c if c == " " or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def short_repr(value: Any, limit: int = 60) -> str:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from .activations import ACTIVATIONS
-from .checks import check_cache, check_count, check_edits, check_ids, check_lengths, check_parameters
+from .checks import check_cache, check_edits, check_ids, check_lengths, check_parameters
 from .config import Config
-from .errors import ArgumentError, short_repr
+from .errors import COUNT, ArgumentError, short_repr
 from .fast.memory import aligned
 from .fast.products import product
 from .ops import layer_norm, linear, softmax
@@ -137,7 +137,7 @@ class GPT2:
         Weights are normal with standard deviation config.initializer_range, divided by sqrt(2 L) for the two
         projections of each block that write to the residual stream.
         """
-        rng = np.random.default_rng([check_count("seed", seed, 0), 0])
+        rng = np.random.default_rng([COUNT.check("seed", seed), 0])
         parameters = {}
         for name, shape in parameter_shapes(config).items():
             if len(shape) == 1:  # biases, and the gains of the layer norms
@@ -224,7 +224,7 @@ class GPT2:
         if init == "copy":
             lm_head[...] = self.W_E
         elif init == "random":  # stream 1, because `random` drew wte from stream 0 of the same seed
-            rng = np.random.default_rng([check_count("seed", seed, 0), 1])
+            rng = np.random.default_rng([COUNT.check("seed", seed), 1])
             std = np.float32(self.config.initializer_range)
             lm_head[...] = rng.standard_normal(lm_head.shape, np.float32) * std
         elif init == "zeros":

@@ -30,23 +30,19 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """
     D, F = config.n_embd, config.n_inner
     shapes: dict[str, Any] = {"wte.weight": (config.vocab_size, D), "wpe.weight": (config.n_ctx, D)}
-    for layer in range(config.n_layer):
-        block = {
-            "ln_1.weight": (D,),
-            "ln_1.bias": (D,),
-            "attn.c_attn.weight": (D, 3 * D),
-            "attn.c_attn.bias": (3 * D,),
-            "attn.c_proj.weight": (D, D),
-            "attn.c_proj.bias": (D,),
-            "ln_2.weight": (D,),
-            "ln_2.bias": (D,),
-            "mlp.c_fc.weight": (D, F),
-            "mlp.c_fc.bias": (F,),
-            "mlp.c_proj.weight": (F, D),
-            "mlp.c_proj.bias": (D,),
-        }
-        shapes |= {f"h.{layer}.{name}": shape for name, shape in block.items()}
-    shapes |= {"ln_f.weight": (D,), "ln_f.bias": (D,)}
+    block: dict[str, Any] = {
+        "ln_1": (D,),
+        "attn.c_attn": (D, 3 * D),
+        "attn.c_proj": (D, D),
+        "ln_2": (D,),
+        "mlp.c_fc": (D, F),
+        "mlp.c_proj": (F, D),
+    }
+    modules = {
+        f"h.{layer}.{name}": weight for layer in range(config.n_layer) for name, weight in block.items()
+    }
+    for name, weight in {**modules, "ln_f": (D,)}.items():
+        shapes |= {f"{name}.weight": weight, f"{name}.bias": weight[-1:]}
     if not config.tied:
         shapes["lm_head.weight"] = (config.vocab_size, D)
     return shapes
@@ -106,9 +102,13 @@ def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
         groups = {
             group: sum(size for name, size in sizes.items() if part in name) for group, part in GROUPS.items()
         }
-        total = sum(sizes.values())
-        counts[head] = {"groups": groups, "total": total, "bytes": 4 * total}
+        counts[head] = _count(groups)
     return counts
+
+
+def _count(groups: dict[str, int]) -> dict[str, Any]:
+    total = sum(groups.values())
+    return {"groups": groups, "total": total, "bytes": 4 * total}
 
 
 def count_matrices(vocab: int, dim: int, total: int | None = None) -> dict[str, Any]:
@@ -124,9 +124,7 @@ def count_matrices(vocab: int, dim: int, total: int | None = None) -> dict[str, 
     matrix = vocab * dim
     if total is not None and total < matrix:
         raise ArgumentError(f"total {total:,} is less than the token embedding alone, {matrix:,}")
-    counts: dict[str, Any] = {}
-    for head, head_size in (("tied", 0), ("untied", matrix)):
-        groups = {"token embedding": matrix, "output head": head_size}
-        counts[head] = {"groups": groups, "total": matrix + head_size, "bytes": 4 * (matrix + head_size)}
+    sizes = {"tied": 0, "untied": matrix}  # of the output head
+    counts = {head: _count({"token embedding": matrix, "output head": size}) for head, size in sizes.items()}
     saving = None if total is None else 100 * matrix / total
     return {**counts, "difference": matrix, "saving_percent": saving}

@@ -81,11 +81,12 @@ class KVCache:
         self.capacity = capacity
         self.length: int | np.ndarray = 0
 
-    def write(
-        self, layer: int, start: int | np.ndarray, k: np.ndarray, v: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:  # [B, H, T, K] twice -> [B, H, S, K] twice
-        """Store a layer's keys and values from position `start` on; return those from 0 to the new end."""
-        T = k.shape[2]
+    def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Add a layer's keys and values [B, H, T, K]; return those of all tokens so far [B, H, S, K].
+
+        The caller increases `length` after the last layer.
+        """
+        start, T = self.length, k.shape[2]
         if isinstance(start, np.ndarray):
             end = int(start.max()) + T
             rows, positions = np.arange(self.batch)[:, None], start[:, None] + np.arange(T)  # [B, 1], [B, T]
@@ -96,10 +97,6 @@ class KVCache:
             self.keys[layer, :, :, start:end] = k
             self.values[layer, :, :, start:end] = v
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
-
-    def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`write` after the tokens read so far. The caller increases `length` after the last layer."""
-        return self.write(layer, self.length, k, v)
 
     def copy_rows(self, rows: Any, other: "KVCache") -> None:
         """Copy the keys and values of `other` to the start of these rows. `length` does not change."""

@@ -21,7 +21,7 @@ from itertools import chain, count, pairwise
 
 import regex
 
-from .errors import ArgumentError, TokenizerError, is_count, short_repr
+from .errors import COUNT, ArgumentError, TokenizerError, short_repr
 
 EOT = "<|endoftext|>"  # separates the documents that GPT-2 was trained on
 
@@ -259,7 +259,7 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token. Raises TokenizerError for an id outside 0 to vocab_size - 1."""
-        if not is_count(token_id) or token_id >= self.vocab_size:  # a list would accept -1 and True
+        if token_id not in COUNT or token_id >= self.vocab_size:  # a list would accept -1 and True
             expected = f"expected an integer from 0 to {self.vocab_size - 1}"
             raise TokenizerError(f"{short_repr(token_id)} is not a token id: {expected}")
         return self._tokens[token_id]

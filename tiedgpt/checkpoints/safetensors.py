@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..errors import CheckpointError, is_count, short_repr
+from ..errors import COUNT, CheckpointError, short_repr
 from ..fast.memory import CACHE_LINE, aligned
 from .files import parse_json, reading
 
@@ -233,4 +233,4 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_u64(value: Any) -> bool:
-    return is_count(value) and value < 1 << 64
+    return value in COUNT and value < 1 << 64

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from queue import SimpleQueue
 from threading import Lock, Thread, main_thread
 from typing import Any
@@ -35,18 +35,12 @@ class _SecondThread:
         Thread(target=self._run, daemon=True).start()
 
     def start(self, function: Callable[[], Any]) -> Callable[[], BaseException | None]:
-        """Call `function` in the thread, with the caller's np.errstate. The result waits for its error.
+        """Call `function` in the thread. The result waits for its error.
 
         Each call has its own queue: after a Ctrl-C during the wait, the next call must not get this answer.
         """
-        errors = np.geterr()
-
-        def work() -> None:
-            with np.errstate(**errors):
-                function()
-
         done: SimpleQueue[BaseException | None] = SimpleQueue()
-        self.work.put((work, done))
+        self.work.put((_with_errstate(function), done))
         return done.get
 
     def _run(self) -> None:
@@ -58,6 +52,11 @@ class _SecondThread:
             except BaseException as error:
                 done.put(error)
             del function, done  # or the function's arrays would live until the next call
+
+
+def _with_errstate(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the np.errstate of here and now, which another thread does not inherit."""
+    return np.errstate(**np.geterr())(function)
 
 
 @cache
@@ -128,15 +127,9 @@ def thread_map(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
     if threads == 1:
         yield map
         return
-    errors = np.geterr()  # new threads do not inherit it
-
-    def work(function: Callable[..., Any], *args: Any) -> Any:
-        with np.errstate(**errors):
-            return function(*args)
-
     with blas.one_blas_thread(), ThreadPoolExecutor(threads) as pool:
         try:
-            yield lambda function, *iterables: pool.map(partial(work, function), *iterables)
+            yield lambda function, *iterables: pool.map(_with_errstate(function), *iterables)
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..checks import check_count, check_prompt, check_seed, check_stride, check_text
-from ..errors import ArgumentError, TiedGPTError, short_repr
+from ..checks import check_prompt, check_seed, check_stride, check_text
+from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
 from ..model import GPT2
 from ..ops import cross_entropy
 from ..tokenizer import Tokenizer
@@ -89,8 +89,8 @@ def generate_documents(
     arguments are those of `generate`. Raises ArgumentError at once for one that is not allowed.
     """
     config, sampling = model.config, Sampling(temperature, top_k, top_p, greedy)
-    seed, new = check_seed(seed), check_count("max_new_tokens", max_new_tokens)
-    num_samples, first = check_count("num_samples", num_samples), check_count("first", first, 0)
+    seed, new = check_seed(seed), Range(1).check("max_new_tokens", max_new_tokens)
+    num_samples, first = Range(1).check("num_samples", num_samples), COUNT.check("first", first)
     if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
         raise ArgumentError(f"stop must be a list of texts that are not empty, got {short_repr(stop)}")
 

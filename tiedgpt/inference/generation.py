@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_count, check_prompt, check_seed
+from ..checks import check_prompt, check_seed
+from ..errors import Range
 from ..model import GPT2, unembed
 from ..run import KVCache
 from ..tokenizer import Tokenizer
@@ -193,7 +194,7 @@ def generate(
     """
     sampling = Sampling(temperature, top_k, top_p, greedy)
     prompt = check_prompt(ids, model.config)
-    count, streams = check_count("max_new_tokens", max_new_tokens), random_streams(check_seed(seed), 1)
+    count, streams = Range(1).check("max_new_tokens", max_new_tokens), random_streams(check_seed(seed), 1)
     guesses = None if draft is None else Draft(draft, model)
     steps = sample_steps(model, [prompt], count, sampling, streams, guesses)
 

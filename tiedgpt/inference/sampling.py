@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ABOVE_0, FRACTION, ArgumentError, Range, TiedGPTError, is_number
+from ..errors import ABOVE_0, AT_LEAST_0, FRACTION, ArgumentError, Range, TiedGPTError
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Sampling:
     greedy: bool = False
 
     def __post_init__(self) -> None:
-        if is_number(self.temperature) and self.temperature == 0:
+        if self.temperature in AT_LEAST_0 and self.temperature not in ABOVE_0:
             greedy = "for the likeliest token every time, set greedy"
             raise ArgumentError(f"temperature must be {ABOVE_0}, got {self.temperature}; {greedy}")
         ABOVE_0.check("temperature", self.temperature)

@@ -22,13 +22,12 @@ from ..checkpoints.huggingface import write_model
 from ..checks import check_ids
 from ..errors import (
     AT_LEAST_0,
+    COUNT,
     RATE,
     ArgumentError,
     CheckpointError,
     Range,
     TiedGPTError,
-    is_count,
-    is_number,
     short_repr,
 )
 from ..fast.blas import one_blas_thread
@@ -215,7 +214,7 @@ class Trainer:
             state = json.loads(metadata["training"])
             settings, only, text, step = (state[name] for name in ("settings", "only", "text", "step"))
             loss, best_step = state["best"]
-            if not (is_count(step) and is_count(best_step) and is_number(loss)):
+            if not (step in COUNT and best_step in COUNT and loss in AT_LEAST_0):
                 raise ValueError(f"step {short_repr(step)}, best {short_repr(state['best'])}")
             settings = Settings(**settings)
             evaluations, losses = (list(state[name]) for name in ("evaluations", "losses"))
