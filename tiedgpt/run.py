@@ -5,6 +5,7 @@ of model.py are the same for logits, generation, training and study.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -114,28 +115,25 @@ class KVCache:
         return copies
 
 
+@dataclass
 class Run:
     """One forward pass through a model of `config`."""
 
-    def __init__(
-        self,
-        config: Config,
-        cache: KVCache | None = None,
-        tape: Tape | None = None,
-        rng: np.random.Generator | None = None,
-        edits: Edits | None = None,
-        unrecorded: tuple[str, ...] = (),
-    ) -> None:
-        if tape is not None and not isinstance(tape, dict):
-            raise ArgumentError(f"tape must be a dict, which gets the activations, got {short_repr(tape)}")
-        self.config = config
-        self.cache = cache
-        self.tape = tape
-        self.rng = rng  # for dropout; given in training only
-        self.edits = edits or {}
-        self.unrecorded = unrecorded  # activations that are not needed on the tape
-        self.layer = 0  # the number of the block that is running
-        self.start = 0 if cache is None else cache.length  # the first token's position; [B] if they differ
+    config: Config
+    cache: KVCache | None = None
+    tape: Tape | None = None
+    rng: np.random.Generator | None = None  # for dropout; given in training only
+    edits: Edits | None = None
+    unrecorded: tuple[str, ...] = ()  # activations that are not needed on the tape
+    layer: int = 0  # the number of the block that is running
+
+    def __post_init__(self) -> None:
+        if self.tape is not None and not isinstance(self.tape, dict):
+            raise ArgumentError(
+                f"tape must be a dict, which gets the activations, got {short_repr(self.tape)}"
+            )
+        # The first token's position; [B] if they differ.
+        self.start = 0 if self.cache is None else self.cache.length
 
     def positions(self, T: int) -> Any:
         """The positions of the tokens given, as an index into wpe."""

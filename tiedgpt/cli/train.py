@@ -263,7 +263,7 @@ def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signal
                     read = 0
                     in_training = "" if smooth is None else f"loss {smooth:.4f}, "
                     held_out = f"{loss:.4f} nats per token, {loss * bits:.3f} bits per byte"
-                    verdict = " (not the best)" * (not trainer.is_best)
+                    verdict = " (not the best)" * (saved is not None and saved[1] < trainer.step)
                     line = f"step {record['step']:>6,}: {in_training}held out {held_out}{verdict}"
                     bar.write(line, file=sys.stderr)
                 if signals:

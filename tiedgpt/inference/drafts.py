@@ -36,9 +36,7 @@ def step_time(rows: int) -> float:
     """
     if rows == 1:
         return 1.0
-    if rows > most_rows():
-        return 2.0 + 0.055 * rows
-    return 1.15 + 0.1 * rows
+    return 2.0 + 0.055 * rows if rows > most_rows() else 1.15 + 0.1 * rows
 
 
 def guess_count(rates: list[float], time: float, batch: int) -> int:

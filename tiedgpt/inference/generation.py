@@ -7,6 +7,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -197,15 +198,8 @@ def generate(
     count, streams = Range(1).check("max_new_tokens", max_new_tokens), random_streams(check_seed(seed), 1)
     guesses = None if draft is None else Draft(draft, model)
     steps = sample_steps(model, [prompt], count, sampling, streams, guesses)
-
-    def until_end_of_text() -> Iterator[int]:
-        for (tokens,) in steps:
-            for token in tokens:
-                if token in model.config.eos_token_ids:
-                    return
-                yield token
-
-    return until_end_of_text()
+    tokens = (token for (chosen,) in steps for token in chosen)
+    return takewhile(lambda token: token not in model.config.eos_token_ids, tokens)
 
 
 class TextSample:

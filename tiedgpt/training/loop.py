@@ -157,11 +157,6 @@ class Trainer:
                     record["val_loss"] = self.evaluate(progress)
                 yield record
 
-    @property
-    def is_best(self) -> bool:
-        """Whether the current step has the lowest held-out loss so far."""
-        return self.best is not None and self.best[1] == self.step
-
     def best_model(self) -> GPT2:
         """The model of the step with the lowest held-out loss so far. Further training changes its arrays."""
         best = unflatten(self._best_flat, self.shapes)

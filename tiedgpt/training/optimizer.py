@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from ..parameters import unflatten
 PARAMETERS_AT_A_TIME = 262_144  # updated together: they and their moments stay in the processor's cache
 
 
+@dataclass
 class AdamW:
     """Adam with decoupled weight decay [Kingma & Ba 2015; Loshchilov & Hutter 2019], as torch computes it.
 
@@ -20,22 +22,17 @@ class AdamW:
     then 0 in the rows of tokens that are not in the batch; the gradient of lm_head has no such rows.
     """
 
-    def __init__(
-        self,
-        flat: np.ndarray,
-        shapes: dict[str, tuple[int, ...]],
-        betas: tuple[float, float],
-        weight_decay: float,
-        eps: float = 1e-8,
-    ) -> None:
-        self.flat = flat
-        self.m = np.zeros_like(flat)  # moving average of the gradients
-        self.v = np.zeros_like(flat)  # moving average of their squares
-        self.steps = 0
-        self.betas = betas
-        self.eps = eps
-        self.weight_decay = weight_decay
-        self.decayed = [view for name, view in unflatten(flat, shapes).items() if len(shapes[name]) > 1]
+    flat: np.ndarray
+    shapes: dict[str, tuple[int, ...]]
+    betas: tuple[float, float]
+    weight_decay: float
+    eps: float = 1e-8
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.m = np.zeros_like(self.flat)  # moving average of the gradients
+        self.v = np.zeros_like(self.flat)  # moving average of their squares
+        self.decayed = [view for view in unflatten(self.flat, self.shapes).values() if view.ndim > 1]
 
     def step(
         self, gradient: np.ndarray, lr: float, scale: float = 1.0, each: Callable[..., Iterable[None]] = map
