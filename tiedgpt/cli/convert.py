@@ -20,7 +20,6 @@ from ..inference.generation import generate
 from ..model import GPT2
 from ..parameters import count_parameters
 from ..study.swap import losses
-from ..training import INITS
 from . import common
 from .terminal import note
 
@@ -41,7 +40,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         add("paths", nargs="*", metavar="SRC DST", help=paths)
         add("-m", "--model", metavar="SRC", help="the model, if SRC is not given")
         init = "untie: the values of W_U: a copy of wte.T, with the same logits (default), random, or zeros"
-        add("--init", choices=INITS, help=init)
+        add("--init", choices=["copy", "random", "zeros"], help=init)
         add("--seed", type=common.count, metavar="S", help="untie: the seed of --init random (default: 0)")
         add("--force", action="store_true", help="tie: drop a W_U that is not wte.T")
 

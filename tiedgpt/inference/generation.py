@@ -85,18 +85,11 @@ def sample_steps(
     n_ctx, each new token is predicted from the last n_ctx / 2 to n_ctx tokens.
     """
     B, n_ctx = len(prompts), model.config.n_ctx
-    rows = [
-        Row(
-            list(prompt),
-            max_new_tokens,
-            sampling,
-            stream,
-            draft,
-            draft.guesser(sampling, stream, B) if draft else None,
-            record and partial(record, number),
-        )
-        for number, (prompt, stream) in enumerate(zip(prompts, streams, strict=True))
-    ]
+    rows = []
+    for number, (prompt, stream) in enumerate(zip(prompts, streams, strict=True)):
+        guesser = draft.guesser(sampling, stream, B) if draft else None
+        record_row = record and partial(record, number)
+        rows.append(Row(list(prompt), max_new_tokens, sampling, stream, draft, guesser, record_row))
     # The guesses of a row are read for all rows, also beyond the end of a complete one.
     capacity = max(map(len, prompts)) + max_new_tokens + (MOST_GUESSES if draft else 0)
     cache, logits = read_prompts(model, prompts, min(n_ctx, capacity), progress)
