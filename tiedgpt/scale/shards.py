@@ -17,7 +17,7 @@ import shutil
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -44,7 +44,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 COPY, PLAN, JOINED = ".input-", "plan.json", "joined"
 # The settings that are arguments of score_documents or generate_documents
 ARGUMENTS = {
-    "score": ["special", "stride"],
+    "score": ["special", "stride", "max_tokens", "on_long"],
     "generate": ["special", "max_new_tokens", "temperature", "top_k", "top_p", "seed", "num_samples", "stop"],
 }
 # The fields that a row adds to its record, by command; "error" is the last.
@@ -270,6 +270,15 @@ def stream_rows(settings: Settings, files: list[str]) -> Iterator[bytes]:
             number += len(lines)
 
 
+def write_rows(rows: Iterable[bytes], target: BinaryIO) -> tuple[int, int]:
+    """Write rows. Returns how many they are, and how many of them have an error."""
+    total = errors = 0
+    for row in rows:
+        target.write(row)
+        total, errors = total + 1, errors + (not row.endswith(NO_ERROR))
+    return total, errors
+
+
 class Output:
     """OUT, and the directory of its parts. `note` is called with each message for the user."""
 
@@ -329,20 +338,18 @@ class Output:
         """The shards that have no part yet."""
         return [shard for shard in shards if not (self.directory / shard.part).exists()]
 
-    def finish(self, shards: list[Shard]) -> int:
-        """Join all parts to OUT. Returns the number of rows with an error.
+    def finish(self, shards: list[Shard]) -> tuple[int, int]:
+        """Join all parts to OUT. Returns the numbers of rows and of rows with an error.
 
         Raises TiedGPTError for a damaged part, and if OUT was made by another process meanwhile.
         """
-        errors = 0
+        total = errors = 0
         with StagedFiles(self.directory) as staged:
             target = staged.open(JOINED)
             for shard in shards:
-                count = 0
                 with open(self.directory / shard.part, "rb") as part:
-                    for row in part:
-                        target.write(row)
-                        count, errors = count + 1, errors + (not row.endswith(NO_ERROR))
+                    count, wrong_rows = write_rows(part, target)
+                total, errors = total + count, errors + wrong_rows
                 if count != shard.lines:
                     wrong = f"{part.name} has {count} rows, expected {shard.lines}"
                     raise TiedGPTError(f"{wrong}; remove it to do it again")
@@ -351,7 +358,7 @@ class Output:
         except FileExistsError as error:
             raise TiedGPTError(f"{self.path} exists now; move it away") from error
         self._remove_parts()
-        return errors
+        return total, errors
 
     def _remove_parts(self) -> None:
         os.rename(self.directory, self.done)  # so that half a directory is never taken for a run to resume
