@@ -130,6 +130,7 @@ BAD = {
     b'{"text": ""}': "the text has 0 tokens",
     b'{"text": "a"}': "the text has 1 token;",
     b'{"text": "a<|endoftext|>b"}': "special token <|endoftext|>: --allow-special reads it as that token",
+    b'{"text": "' + b"z" * 30 + b'"}': "the text has 30 tokens, more than the limit of 20",
     b'{"text": "a\\ud800b"}': "half of a surrogate pair",
     b'{"text": "a\xffb"}': "not JSON: 'utf-8' codec can't decode byte 0xff in position 11",
     b'{"text": "abc", "loss": 1}': "the record has a field loss already",
@@ -151,7 +152,7 @@ def test_a_line_with_an_error_is_a_row_with_the_error(score, tmp_path, monkeypat
     lines = [GOOD[0]] + [line for n, bad in enumerate(BAD) for line in (bad, GOOD[n % len(GOOD)])]
     path = tmp_path / "in.jsonl"
     path.write_bytes(b"\n".join(lines))
-    code, out, err = score(tmp_path / "out", *only, file=path)
+    code, out, err = score(tmp_path / "out", "--max-tokens", "20", *only, file=path)
     assert (code, out) == (0, "")
     assert f"{len(lines)} rows in {tmp_path / 'out'}, {len(BAD) - bool(only)} of them with an error" in err
     found = [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
@@ -179,6 +180,7 @@ def test_nesting_does_not_depend_on_the_callers_stack(monkeypatch, depth):
     monkeypatch.setattr(shards, "load", lambda _: (checkpoint, random_model(CONFIG), TOKENIZER))
     monkeypatch.setattr(shards, "open_checkpoint", lambda _: checkpoint)
     settings = {"command": "score", "field": "text", "scores_only": True, "special": "error", "stride": 32}
+    settings |= {"max_tokens": None, "on_long": "error"}
 
     def deeper(calls: int) -> list[bytes]:
         return deeper(calls - 1) if calls else list(shards.make_rows(settings, [line], 1))
@@ -200,15 +202,16 @@ def test_rows_are_the_records_with_their_scores(score, source, tmp_path, checkpo
         assert (row["tokens"], row["bytes"], row["error"]) == (expected.tokens, expected.bytes, None)
 
 
-def test_strict_and_special_tokens(score, tmp_path):
+def test_strict_cut_and_special_tokens(score, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "abcdefgh"}\n{"text": "ab<|endoftext|>"}\n', encoding="utf-8")
     code, out, err = score(tmp_path / "out", "--strict", file=path)
     assert (code, out) == (2, "")
     assert "error: 1 of 2 rows have an error" in err
     assert len(read(tmp_path / "out")) == 2, "the output is complete all the same"
-    assert score(tmp_path / "special", "--strict", "--allow-special", file=path)[0] == 0
-    assert [row["tokens"] for row in read(tmp_path / "special")] == [7, 2]
+    flags = ("--strict", "--max-tokens", "4", "--cut", "--allow-special")
+    assert score(tmp_path / "cut", *flags, file=path)[0] == 0
+    assert [row["tokens"] for row in read(tmp_path / "cut")] == [3, 2]
 
 
 def test_many_inputs_are_one_and_lines_are_counted_through(run, source, tmp_path, checkpoint, whole):
@@ -281,6 +284,18 @@ def test_an_interrupted_run_continues_with_the_copy_of_its_input(score, popen, s
     assert code == 0
     assert "the input is the copy that the interrupted run made in " in err
     assert (tmp_path / "out").read_bytes() == whole
+
+
+@linux
+def test_an_input_without_an_end_fills_no_disk(score, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards.shutil, "disk_usage", lambda path: SimpleNamespace(free=10**7))
+    os.mkfifo(tmp_path / "fifo")
+    yes = subprocess.Popen(["sh", "-c", f"yes > {tmp_path / 'fifo'}"], stderr=subprocess.DEVNULL)
+    code, _, err = score(tmp_path / "out", file=tmp_path / "fifo")
+    yes.wait(10)
+    assert code == 2
+    assert f"{tmp_path / 'fifo'} takes more than half of the free disk at" in err
+    assert os.listdir(tmp_path) == ["fifo"]
 
 
 # Once, and never in place of another file
@@ -440,6 +455,7 @@ def test_a_full_disk_is_an_error_and_what_was_done_is_kept(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--max-tokens", "5"], "begun with another max_tokens: None, not 5"),
         (["--stride", "5"], "begun with another stride: 32, not 5"),
         (["--head", "untied", "-q"], "begun with another head: 'tied'"),
         (["--allow-special"], "begun with another special"),
@@ -543,6 +559,8 @@ def test_a_damaged_part_or_plan_is_an_error(score, stopped):
         (["IN", "--out", "x", "--part", "0/2", "--workers", "2"], "exclude each other"),
         (["IN", "--out", "x", "--shard-size", "0"], "--shard-size: expected a size"),
         (["IN", "--out", "x", "--stride", "999"], "stride must be a whole number from 1 to"),
+        (["IN", "--out", "x", "--cut"], "--cut needs --max-tokens"),
+        (["IN", "--out", "x", "--max-tokens", "1"], "--max-tokens: expected a whole number of at least 2"),
         (["IN", "--out", "-", "--resume"], "--out - is stdout"),
         (["IN", "--out", "x/"], "x/ is a directory; --out needs a file, or - for stdout"),
         (["IN", "--out", "/dev/stdout"], "/dev/stdout exists and is not replaced; choose another --out"),

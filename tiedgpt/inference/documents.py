@@ -131,15 +131,12 @@ def results(
     texts: Iterable[Text],
     special: str,
     on_long: str,
-    keep: slice,
+    keep: slice,  # of a text's ids, with on_long="cut"
     lookahead: int,
     check: Callable[[Any], Any],
     work: Callable[[dict[int, np.ndarray]], Iterator[Result]],
 ) -> Iterator[Result | TiedGPTError]:
-    """The results of work({number: check(ids)}), for `lookahead` texts at a time; an error in its place.
-
-    With on_long="cut", `keep` is the part of the ids that is used.
-    """
+    """The results of work({number: check(ids)}), for `lookahead` texts at a time; an error in its place."""
     if isinstance(texts, (str, bytes)):
         raise ArgumentError("expected an iterable of texts, got one text: put it in a list")
     if on_long not in ("error", "cut"):
