@@ -6,7 +6,6 @@ import sys
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
 
 from ..checks import check_stride
 from ..errors import ABOVE_0, ArgumentError, Range, TiedGPTError, short_repr
@@ -31,7 +30,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         ("generate", "Continue", "prompt", GENERATE),
     ):
         parser = common.add_command(commands, f"documents {command}", run, f"{does} {ABOUT}", examples)
-        parser.set_defaults(command=command, scores_only=False, on_long="error")
+        parser.set_defaults(command=command, scores_only=False, on_long="error", special="error")
         add = parser.add_argument
         inputs = ".jsonl or .jsonl.gz files, directories of them, pipes, or - for stdin"
         add("inputs", nargs="+", metavar="IN", help=inputs)
@@ -44,16 +43,13 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         add("--shard-size", type=size, default=10**6, metavar="SIZE", help="input of a part (default: 1MB)")
         add("--workers", type=common.positive_int, metavar="N", help="processes here; needs Dask")
         add("--dask", metavar="ADDRESS", help="a Dask scheduler at tcp://... or in a scheduler file")
-        one = "do part I of N, from 0 to N - 1, for a job array; then --resume without --part joins them"
-        add("--part", type=part, metavar="I/N", help=one)
-        special: Any = {"dest": "special", "action": "store_const", "const": "token", "default": "error"}
-        add("--allow-special", **special, help="read <|endoftext|> as that token")
+        add("--part", type=part, metavar="I/N", help="do part I, from 0, of N; then --resume joins all parts")
+        allow = common.SHARED["--allow-special"]["help"]
+        add("--allow-special", dest="special", action="store_const", const="token", help=allow)
         if command == "score":
             add("--stride", type=common.positive_int, metavar="N", help="as of `tiedgpt score`")
-            long = "a document of more tokens is an error"
-            add("--max-tokens", type=common.number(Range(2)), metavar="N", help=long)
-            cut = "score the first --max-tokens tokens of a longer document"
-            add("--cut", dest="on_long", action="store_const", const="cut", help=cut)
+            add("--max-tokens", type=common.number(Range(2)), metavar="N", help="a longer text is an error")
+            add("--cut", dest="on_long", action="store_const", const="cut", help="score its first N tokens")
             add("--scores-only", action="store_true", help="write the line's number and id, not the record")
             continue
         common.add_shared(
