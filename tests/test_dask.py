@@ -33,14 +33,14 @@ if "distributed" in " ".join(sys.argv) + " ".join(sys.orig_argv) or "spawn" in "
     from tiedgpt.scale import shards
     original = shards.read_record
 
-    def read_record(line, *rest):
+    def read_record(line, *rest, **settings):
         if b"EXIT" in line:
             os._exit(1)
         if b"WAIT" in line and not os.path.exists("go"):
             open(f"waiting-{os.getpid()}", "w").close()
             while not os.path.exists("go"):
                 time.sleep(0.02)
-        return original(line, *rest)
+        return original(line, *rest, **settings)
 
     shards.read_record = read_record
 """

@@ -33,12 +33,12 @@ def texts(n: int, longest: int, seed: int = 0) -> list[str]:
 @pytest.mark.parametrize("lookahead", [1, 7, 1000])
 @pytest.mark.parametrize("n_ctx", [31, 200])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 5e-5)])
-def test_scores_are_those_of_score_in_order(monkeypatch, n_ctx, lookahead, dtype, tolerance):
-    monkeypatch.setattr(documents, "LOOKAHEAD", lookahead)
+def test_scores_are_those_of_score_in_order(n_ctx, lookahead, dtype, tolerance):
     model = random_model(replace(CONFIG, n_ctx=n_ctx), dtype=dtype)
     sources = texts(60, 50) + texts(5, 700, seed=1)
     random.Random(2).shuffle(sources)
-    for source, result in zip(sources, score_documents(model, TOKENIZER, sources, 20), strict=True):
+    results = score_documents(model, TOKENIZER, sources, 20, lookahead=lookahead)
+    for source, result in zip(sources, results, strict=True):
         expected = score(model, TOKENIZER, TOKENIZER.encode(source), 20)
         assert (result.tokens, result.bytes) == (expected.tokens, expected.bytes)
         assert result.nll == pytest.approx(expected.nll, abs=tolerance)
@@ -74,13 +74,14 @@ WRONG = {
     (1, 262): "262 is not a token id",
     (-1, 5): "token id -1 is outside the vocabulary",
     ((1, 2), (3, 4)): "must be one sequence of ids [N], got shape (2, 2)",
+    "low" * 80: "80 tokens, more than the limit of 70",
 }
 
 
 def test_an_error_of_a_document_stands_in_its_place():
     model = random_model(replace(CONFIG, vocab_size=264))  # two rows of wte have no token
     sources = [part for wrong in WRONG for part in ("lower", wrong)]
-    results = list(score_documents(model, TOKENIZER, sources))
+    results = list(score_documents(model, TOKENIZER, sources, max_tokens=70))
     assert len(results) == len(sources)
     for result, expected in zip(results[1::2], WRONG.values(), strict=True):
         assert isinstance(result, TiedGPTError)
@@ -88,20 +89,21 @@ def test_an_error_of_a_document_stands_in_its_place():
     assert len({result.nll for result in results[::2]}) == 1
 
 
-def test_ids_and_special_tokens():
+def test_ids_special_tokens_and_the_limit():
     model = random_model(CONFIG)
     ids = TOKENIZER.encode("lower<|endoftext|>low", special="token")
-    given = [ids, np.array(ids), "lower<|endoftext|>low"]
-    losses = [result.nll for result in score_documents(model, TOKENIZER, given, special="token")]
-    assert losses == pytest.approx([score(model, TOKENIZER, ids).nll] * 3, abs=5e-6)
+    given = [ids, np.array(ids), "lower<|endoftext|>low", [*ids, 3, 3, 3]]
+    how = {"max_tokens": len(ids), "on_long": "cut", "special": "token", "lookahead": 1}
+    losses = [result.nll for result in score_documents(model, TOKENIZER, given, **how)]
+    assert losses == pytest.approx([score(model, TOKENIZER, ids).nll] * 4, abs=5e-6)
     text = next(score_documents(model, TOKENIZER, ["low<|endoftext|>"], special="text"))
     assert text.tokens == len(TOKENIZER.encode("low<|endoftext|>", special="text")) - 1
 
 
-def test_documents_are_read_when_they_are_needed(monkeypatch):
-    monkeypatch.setattr(documents, "LOOKAHEAD", 10)
+def test_documents_are_read_when_they_are_needed():
     taken = []
-    results = score_documents(random_model(CONFIG), TOKENIZER, (taken.append(n) or "lower" for n in count()))
+    source = (taken.append(n) or "lower" for n in count())
+    results = score_documents(random_model(CONFIG), TOKENIZER, source, lookahead=10)
     assert not taken
     assert len(list(islice(results, 11))) == 11
     assert len(taken) == 20
@@ -130,7 +132,10 @@ BOTH = (score_documents, generate_documents)
     ("functions", "arguments", "message"),
     [
         (BOTH[:1], {"stride": 0}, "stride must be"),
+        (BOTH[:1], {"max_tokens": 1}, "max_tokens must be a whole number of at least 2"),
+        (BOTH, {"on_long": "drop"}, 'on_long must be "error" or "cut"'),
         (BOTH, {"special": "drop"}, "special must be"),
+        (BOTH, {"lookahead": 0}, "lookahead must be"),
         (BOTH[:1], {"texts": "one text"}, "expected an iterable of texts, got one text"),
         (BOTH[1:], {"num_samples": 0}, "num_samples"),
         (BOTH[1:], {"first": -1}, "first"),
@@ -173,11 +178,15 @@ def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
     assert reasons == {"length", "stop", "eos"} or num_samples < 40
 
 
-def test_errors_of_prompts():
+def test_errors_and_cuts_of_prompts():
     model = random_model(replace(CONFIG, n_ctx=31))
     results = list(generate_documents(model, TOKENIZER, ["lower", "", "er" * 40, [1, 300]], 10, greedy=True))
     assert [type(result).__name__ for result in results] == ["list", *["ArgumentError"] * 3]
     assert results[0][0].ids == list(tiedgpt.generate(model, TOKENIZER.encode("lower"), 10, greedy=True))
+    wrong = ["er" * 40, None, ((1, 2), (3, 4))]
+    cut, *errors = generate_documents(model, TOKENIZER, wrong, 10, greedy=True, on_long="cut")
+    assert cut[0].ids == list(tiedgpt.generate(model, TOKENIZER.encode("er" * 21), 10, greedy=True))
+    assert [type(error) for error in errors] == [ArgumentError] * 2
 
 
 def test_a_batch_of_samples_has_a_bounded_cache(monkeypatch):

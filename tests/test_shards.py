@@ -1,16 +1,13 @@
 """tiedgpt documents: a row for every line, each once, however often the run is stopped."""
 
-import functools
 import gzip
 import itertools
 import json
 import os
 import random
 import re
-import resource
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -130,6 +127,7 @@ BAD = {
     b'{"text": ""}': "the text has 0 tokens",
     b'{"text": "a"}': "the text has 1 token;",
     b'{"text": "a<|endoftext|>b"}': "special token <|endoftext|>: --allow-special reads it as that token",
+    b'{"text": "' + b"z" * 30 + b'"}': "the text has 30 tokens, more than the limit of 20",
     b'{"text": "a\\ud800b"}': "half of a surrogate pair",
     b'{"text": "a\xffb"}': "not JSON: 'utf-8' codec can't decode byte 0xff in position 11",
     b'{"text": "abc", "loss": 1}': "the record has a field loss already",
@@ -151,7 +149,7 @@ def test_a_line_with_an_error_is_a_row_with_the_error(score, tmp_path, monkeypat
     lines = [GOOD[0]] + [line for n, bad in enumerate(BAD) for line in (bad, GOOD[n % len(GOOD)])]
     path = tmp_path / "in.jsonl"
     path.write_bytes(b"\n".join(lines))
-    code, out, err = score(tmp_path / "out", *only, file=path)
+    code, out, err = score(tmp_path / "out", "--max-tokens", "20", *only, file=path)
     assert (code, out) == (0, "")
     assert f"{len(lines)} rows in {tmp_path / 'out'}, {len(BAD) - bool(only)} of them with an error" in err
     found = [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
@@ -179,6 +177,7 @@ def test_nesting_does_not_depend_on_the_callers_stack(monkeypatch, depth):
     monkeypatch.setattr(shards, "load", lambda _: (checkpoint, random_model(CONFIG), TOKENIZER))
     monkeypatch.setattr(shards, "open_checkpoint", lambda _: checkpoint)
     settings = {"command": "score", "field": "text", "scores_only": True, "special": "error", "stride": 32}
+    settings |= {"max_tokens": None, "on_long": "error"}
 
     def deeper(calls: int) -> list[bytes]:
         return deeper(calls - 1) if calls else list(shards.make_rows(settings, [line], 1))
@@ -200,15 +199,16 @@ def test_rows_are_the_records_with_their_scores(score, source, tmp_path, checkpo
         assert (row["tokens"], row["bytes"], row["error"]) == (expected.tokens, expected.bytes, None)
 
 
-def test_strict_and_special_tokens(score, tmp_path):
+def test_strict_cut_and_special_tokens(score, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "abcdefgh"}\n{"text": "ab<|endoftext|>"}\n', encoding="utf-8")
     code, out, err = score(tmp_path / "out", "--strict", file=path)
     assert (code, out) == (2, "")
     assert "error: 1 of 2 rows have an error" in err
     assert len(read(tmp_path / "out")) == 2, "the output is complete all the same"
-    assert score(tmp_path / "special", "--strict", "--allow-special", file=path)[0] == 0
-    assert [row["tokens"] for row in read(tmp_path / "special")] == [7, 2]
+    flags = ("--strict", "--max-tokens", "4", "--cut", "--allow-special")
+    assert score(tmp_path / "cut", *flags, file=path)[0] == 0
+    assert [row["tokens"] for row in read(tmp_path / "cut")] == [3, 2]
 
 
 def test_many_inputs_are_one_and_lines_are_counted_through(run, source, tmp_path, checkpoint, whole):
@@ -273,14 +273,24 @@ def test_an_input_that_can_be_read_once(checkpoint, source, tmp_path, whole, fil
 @linux
 def test_an_interrupted_run_continues_with_the_copy_of_its_input(score, popen, source, tmp_path, whole):
     with open(source) as file:
-        assert (
-            "of 8 shards left"
-            in popen(tmp_path / "out", "--part", "0/2", file="-", stdin=file).communicate()[1]
-        )
+        process = popen(tmp_path / "out", "--part", "0/2", file="-", stdin=file)
+        assert "of 8 shards left" in process.communicate(timeout=60)[1]
     code, _, err = score(tmp_path / "out", "--resume", file="-")  # another stdin, which is empty
     assert code == 0
     assert "the input is the copy that the interrupted run made in " in err
     assert (tmp_path / "out").read_bytes() == whole
+
+
+@linux
+def test_an_input_without_an_end_fills_no_disk(score, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards.shutil, "disk_usage", lambda path: SimpleNamespace(free=10**7))
+    os.mkfifo(tmp_path / "fifo")
+    yes = subprocess.Popen(["sh", "-c", f"yes > {tmp_path / 'fifo'}"], stderr=subprocess.DEVNULL)
+    code, _, err = score(tmp_path / "out", file=tmp_path / "fifo")
+    yes.wait(10)
+    assert code == 2
+    assert f"{tmp_path / 'fifo'} takes more than half of the free disk at" in err
+    assert os.listdir(tmp_path) == ["fifo"]
 
 
 # Once, and never in place of another file
@@ -372,74 +382,13 @@ def test_of_two_runs_to_one_output_one_is_refused(score, tmp_path, whole, monkey
         assert_one_error_line(score(tmp_path / "new"), "new.parts is in use by")
 
 
-KILLS = {  # the function before whose n-th call a process is killed; a word in the arguments of those calls
-    "in the plan": ("tiedgpt.scale.shards.hash_lines", "", 2),
-    "in a shard": ("tiedgpt.scale.shards.add_fields", "", 21),
-    "between a part's renames": ("os.replace", "", 3),
-    "before the join": ("tiedgpt.scale.shards.Output.finish", "", 1),
-    "before it has its name": ("tiedgpt.scale.shards.link_new", "", 1),
-    "after it has its name": ("tiedgpt.scale.shards.Output._remove_parts", "", 1),
-    "before the removal": ("shutil.rmtree", ".done", 2),
-}
-KILL = """
-import os, pkgutil, sys
-name, word, count = sys.argv[1:4]
-place, _, function = name.rpartition(".")
-owner, original, calls = pkgutil.resolve_name(place), pkgutil.resolve_name(name), []
-def killed(*rest, **options):
-    calls.extend([1] * (word in str(rest)))
-    if len(calls) == int(count):
-        os.kill(os.getpid(), 9)
-    return original(*rest, **options)
-setattr(owner, function, killed)
-from tiedgpt.cli import main
-sys.exit(main(sys.argv[4:]))
-"""
-
-
-@linux
-@pytest.mark.parametrize("moment", KILLS)
-def test_a_killed_run_is_resumed_and_leaves_nothing(score, source, checkpoint, tmp_path, whole, moment):
-    out, kill = tmp_path / "out", map(str, KILLS[moment])
-    code = [sys.executable, "-c", KILL, *kill, *arguments(checkpoint, out, file=source)]
-    done = subprocess.run(code, capture_output=True, text=True, timeout=60)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    result = score(out, "--resume")
-    if moment in ("after it has its name", "before the removal"):  # it is complete; any run removes the rest
-        assert_one_error_line(result, "exists and is not replaced")
-    else:
-        assert result[0] == 0, result
-    assert out.read_bytes() == whole
-    assert os.listdir(tmp_path) == ["out"]
-
-
-@linux
-@pytest.mark.parametrize(("limit", "parts"), [(100, 0), (40_000, 6)])
-def test_a_full_disk_is_an_error_and_what_was_done_is_kept(
-    popen, score, source, tmp_path, whole, limit, parts
-):
-    """A limit on the size of files has the same effect on the plan, or on the part of a long document."""
-    file, out = tmp_path / "in.jsonl", tmp_path / "out"
-    file.write_bytes(source.read_bytes() + json.dumps({"text": "abc", "x": "x" * 50_000}).encode())
-    set_limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit))
-    process = popen(out, file=file, preexec_fn=set_limit)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert re.search("error: cannot write to .*out.parts: File too large", err)
-    assert "Traceback" not in err
-    assert len(parts_of(out)) >= parts
-    assert (tmp_path / "out.parts").exists() == bool(parts)
-    assert not list(tmp_path.glob("out.parts/.save*"))
-    assert score(out, "--resume", file=file)[0] == 0
-    assert out.read_bytes().startswith(whole)
-
-
 # Another run
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--max-tokens", "5"], "begun with another max_tokens: None, not 5"),
         (["--stride", "5"], "begun with another stride: 32, not 5"),
         (["--head", "untied", "-q"], "begun with another head: 'tied'"),
         (["--allow-special"], "begun with another special"),
@@ -543,6 +492,8 @@ def test_a_damaged_part_or_plan_is_an_error(score, stopped):
         (["IN", "--out", "x", "--part", "0/2", "--workers", "2"], "exclude each other"),
         (["IN", "--out", "x", "--shard-size", "0"], "--shard-size: expected a size"),
         (["IN", "--out", "x", "--stride", "999"], "stride must be a whole number from 1 to"),
+        (["IN", "--out", "x", "--cut"], "--cut needs --max-tokens"),
+        (["IN", "--out", "x", "--max-tokens", "1"], "--max-tokens: expected a whole number of at least 2"),
         (["IN", "--out", "-", "--resume"], "--out - is stdout"),
         (["IN", "--out", "x/"], "x/ is a directory; --out needs a file, or - for stdout"),
         (["IN", "--out", "/dev/stdout"], "/dev/stdout exists and is not replaced; choose another --out"),
@@ -568,11 +519,9 @@ def test_wrong_flags(run, checkpoint, source, tmp_path, monkeypatch, flags, mess
     assert sorted(os.listdir()) == before
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("7", 7), ("20KB", 20_000), ("20kB", 20_000), ("3mb", 3_000_000), ("1G", 10**9)]
-)
-def test_sizes(text, size):
-    assert documents.size(text) == size
+def test_sizes():
+    sizes = [documents.size(text) for text in ("7", "20KB", "20kB", "3mb", "1G")]
+    assert sizes == [7, 20_000, 20_000, 3_000_000, 10**9]
 
 
 @linux

@@ -47,7 +47,7 @@ def main(place: str, points: str, *names: str) -> None:
     for module in pkgutil.walk_packages(tiedgpt.__path__, "tiedgpt."):
         if module.name.partition(".")[2].split(".")[0] in ("cli", "checkpoints", "training", "inference"):
             importlib.import_module(module.name)
-    for module in ("tqdm", "requests", "tiedgpt.scale.rows", "tiedgpt.scale.shards"):
+    for module in ("tqdm", "requests", "tiedgpt.scale.shards"):
         importlib.import_module(module)
     for name in names or WRITERS:
         Writer(name).attack(int(points))

@@ -13,13 +13,14 @@ from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.names import find_default
 from ..checkpoints.vocabulary import read_tokenizer
 from ..config import HEADS
-from ..errors import ArgumentError, Range, short_repr
+from ..errors import FRACTION, ArgumentError, Range, short_repr
 from ..model import GPT2
 from ..parameters import count_parameters
 from ..tokenizer import Tokenizer
 from .terminal import Progress, fill, note, spelled
 
 BOTH = "both"  # a value of --head
+MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 
 
 class Parser(argparse.ArgumentParser):
@@ -93,6 +94,31 @@ SHARED: dict[str, dict[str, Any]] = {
         "shakespeare-tied)"
     },
     "--head": {"choices": [*HEADS, BOTH], "help": f"{LOGITS}, or with each in turn {CHECKPOINTS}"},
+    "-n --max-new-tokens": {
+        "type": positive_int,
+        "default": 40,
+        "metavar": "N",
+        "help": "generate at most N tokens (default: 40)",
+    },
+    "-k --top-k": {"type": positive_int, "metavar": "K", "help": "sample from the K likeliest tokens"},
+    "-p --top-p": {
+        "type": number(FRACTION),
+        "metavar": "P",
+        "help": "sample from the smallest set of tokens whose probabilities add up to P",
+    },
+    "--num-samples": {
+        "type": number(Range(1, MAX_SAMPLES)),
+        "default": 1,
+        "metavar": "N",
+        "help": "continuations (default: 1)",
+    },
+    "--stop": {
+        "action": "append",
+        "type": text,
+        "default": [],
+        "metavar": "TEXT",
+        "help": "end before TEXT (may be repeated)",
+    },
     "--allow-special": {"action": "store_true", "help": "read <|endoftext|> as that token"},
     "--json": {"action": "store_true", "help": "print the result as one JSON document"},
 }

@@ -6,10 +6,9 @@ import sys
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
 
 from ..checks import check_stride
-from ..errors import ABOVE_0, FRACTION, ArgumentError, TiedGPTError, short_repr
+from ..errors import ABOVE_0, ArgumentError, Range, TiedGPTError, short_repr
 from . import common
 from .terminal import Progress, note
 
@@ -31,7 +30,7 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         ("generate", "Continue", "prompt", GENERATE),
     ):
         parser = common.add_command(commands, f"documents {command}", run, f"{does} {ABOUT}", examples)
-        parser.set_defaults(command=command, scores_only=False)
+        parser.set_defaults(command=command, scores_only=False, on_long="error", special="error")
         add = parser.add_argument
         inputs = ".jsonl or .jsonl.gz files, directories of them, pipes, or - for stdin"
         add("inputs", nargs="+", metavar="IN", help=inputs)
@@ -44,24 +43,20 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         add("--shard-size", type=size, default=10**6, metavar="SIZE", help="input of a part (default: 1MB)")
         add("--workers", type=common.positive_int, metavar="N", help="processes here; needs Dask")
         add("--dask", metavar="ADDRESS", help="a Dask scheduler at tcp://... or in a scheduler file")
-        one = "do part I of N, from 0 to N - 1, for a job array; then --resume without --part joins them"
-        add("--part", type=part, metavar="I/N", help=one)
-        special: Any = {"dest": "special", "action": "store_const", "const": "token", "default": "error"}
-        add("--allow-special", **special, help="read <|endoftext|> as that token")
+        add("--part", type=part, metavar="I/N", help="do part I, from 0, of N; then --resume joins all parts")
+        allow = common.SHARED["--allow-special"]["help"]
+        add("--allow-special", dest="special", action="store_const", const="token", help=allow)
         if command == "score":
             add("--stride", type=common.positive_int, metavar="N", help="as of `tiedgpt score`")
+            add("--max-tokens", type=common.number(Range(2)), metavar="N", help="a longer text is an error")
+            add("--cut", dest="on_long", action="store_const", const="cut", help="score its first N tokens")
             add("--scores-only", action="store_true", help="write the line's number and id, not the record")
             continue
-        new = "tokens of a sample, at most (default: %(default)s)"
-        add("-n", "--max-new-tokens", type=common.positive_int, default=40, metavar="N", help=new)
-        add("-t", "--temperature", type=common.number(ABOVE_0), default=1.0, metavar="T", help="(default: 1)")
-        add("-k", "--top-k", type=common.positive_int, metavar="K", help="with 1, the likeliest token always")
-        add("-p", "--top-p", type=common.number(FRACTION), metavar="P", help="as of `tiedgpt generate`")
-        add("-s", "--seed", type=common.count, default=0, metavar="S", help="(default: 0)")
-        add(
-            "--num-samples", type=common.positive_int, default=1, metavar="N", help="of a prompt (default: 1)"
+        common.add_shared(
+            parser, "-n --max-new-tokens", "-k --top-k", "-p --top-p", "--num-samples", "--stop"
         )
-        add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT (may be repeated)")
+        add("-t", "--temperature", type=common.number(ABOVE_0), default=1.0, metavar="T", help="(default: 1)")
+        add("-s", "--seed", type=common.count, default=0, metavar="S", help="(default: 0)")
 
 
 def size(text: str) -> int:
@@ -84,6 +79,8 @@ def run(args: argparse.Namespace) -> None:
 
     out, part, engine, strict = args.out, args.part, (args.workers, args.dask), args.strict
     resume = args.resume or bool(part)
+    if args.on_long == "cut" and not args.max_tokens:
+        raise ArgumentError("--cut needs --max-tokens")
     if sum(map(bool, (part, *engine))) > 1:  # an argparse group would make usage lines of 74 columns
         raise ArgumentError("--workers, --dask and --part exclude each other")
     if out == "-" and (resume or any(engine)):
@@ -101,11 +98,8 @@ def run(args: argparse.Namespace) -> None:
     settings |= {name: getattr(args, name) for name in names} | shards.identity(checkpoint, tokenizer)
     if args.command == "score":
         settings["stride"] = check_stride(args.stride, checkpoint.config)
-    total = errors = 0
     if out == "-":
-        for row in shards.stream_rows(settings, files):
-            sys.stdout.buffer.write(row)
-            total, errors = total + 1, errors + (not row.endswith(shards.NO_ERROR))
+        total, errors = shards.write_rows(shards.stream_rows(settings, files), sys.stdout.buffer)
     else:
         output, (number, of) = shards.Output(out, note), part or (0, 1)
         with ExitStack() as stack:
@@ -128,7 +122,7 @@ def run(args: argparse.Namespace) -> None:
                     count = f"{len(output.missing(planned)):,} of {len(planned):,} shards left"
                     note(f"part {number}/{of} is done, {count}; with none left, run --resume to join")
                     return
-                total, errors = sum(shard.lines for shard in planned), output.finish(planned)
+                total, errors = output.finish(planned)
             except BaseException:
                 note("the parts that are done are kept; the same command with --resume continues")
                 raise

@@ -19,7 +19,7 @@ from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
 from ..checks import check_prompt, check_seed
 from ..config import Config
-from ..errors import ABOVE_0, FRACTION, ArgumentError, Range, TiedGPTError, short_repr
+from ..errors import ABOVE_0, ArgumentError, TiedGPTError, short_repr
 from ..inference.drafts import LOOKUP, Draft, check_draft_model
 from ..inference.generation import TextSample, kept_tokens, push_steps, random_streams, sample_steps
 from ..inference.sampling import Sampling
@@ -28,8 +28,6 @@ from ..study.predictions import Prediction, predict, predicted_json
 from ..tokenizer import EOT, Tokenizer
 from . import common
 from .terminal import Progress, note, print_error, print_predictions, print_reports, printable, read_prompt
-
-MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 
 EXAMPLES = """\
   tiedgpt generate "Alan Turing theorized that computers would one day become"
@@ -44,15 +42,11 @@ EXAMPLES = """\
 def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "generate", run, __doc__, EXAMPLES)
     common.add_shared(parser, "prompt", "-m --model", "--head", "--allow-special", "--json")
-    add, positive, number = parser.add_argument, common.positive_int, common.number
-    most = "generate at most N tokens (default: 40)"
-    add("-n", "--max-new-tokens", type=positive, default=40, metavar="N", help=most)
+    common.add_shared(parser, "-n --max-new-tokens", "-k --top-k", "-p --top-p", "--num-samples", "--stop")
+    add = parser.add_argument
     divide = "divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)"
     greedy = "; for the likeliest token always, use --greedy"
-    add("-t", "--temperature", type=number(ABOVE_0, greedy), metavar="T", help=divide)
-    add("-k", "--top-k", type=positive, metavar="K", help="sample from the K likeliest tokens")
-    mass = "sample from the smallest set of tokens whose probabilities add up to P"
-    add("-p", "--top-p", type=number(FRACTION), metavar="P", help=mass)
+    add("-t", "--temperature", type=common.number(ABOVE_0, greedy), metavar="T", help=divide)
     add("--greedy", action="store_true", help="take the likeliest token every time")
     add(
         "-s",
@@ -61,10 +55,6 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
         metavar="S",
         help="the same S gives the same text (default: new)",
     )
-    samples = number(Range(1, MAX_SAMPLES))
-    add("--num-samples", type=samples, default=1, metavar="N", help="continuations (default: 1)")
-    stop = "end before TEXT (may be repeated)"
-    add("--stop", action="append", type=common.text, default=[], metavar="TEXT", help=stop)
     drop = "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
     add("--truncate", action="store_true", help=drop)
     logprobs = (

@@ -13,24 +13,24 @@ default_rng([seed, n, i]).
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from sys import maxsize
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ..checks import check_prompt, check_seed, check_stride, check_text
+from ..checks import as_array, check_prompt, check_seed, check_stride, check_text
 from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
 from ..model import GPT2
 from ..ops import cross_entropy
 from ..tokenizer import Tokenizer
 from .evaluation import Score, measure_rows, predicted_places, score_of, token_losses
-from .generation import TextSample, padded, push_steps, sample_steps
+from .generation import TextSample, kept_tokens, padded, push_steps, sample_steps
 from .sampling import Sampling
 
 SHORT = 128  # tokens: from this length on, a batch is no faster than one document at a time
 BATCH_TOKENS = 384  # of short documents that are read together: 256 to 512 are fastest, small models and 124M
 CACHE_TOKENS = 4096  # in the cache of a batch of samples: 300 MB for GPT-2 124M
 CACHE_ROWS = 32  # samples in a batch
-LOOKAHEAD = 256  # documents that are held in memory
 
 Text = str | Sequence[int] | np.ndarray
 Result = TypeVar("Result")
@@ -42,29 +42,40 @@ def score_documents(
     texts: Iterable[Text],
     stride: int | None = None,
     *,
+    max_tokens: int | None = None,
+    on_long: str = "error",
     special: str = "error",
+    lookahead: int = 256,
 ) -> Iterator[Score | TiedGPTError]:
     """The score of each text (a str, or its token ids), or the error that it causes.
 
     Documents of at least SHORT tokens, or longer than the context, are scored as `score` does, with the same
-    bits. `special` is Tokenizer.encode's. Raises ArgumentError at once for an argument that is not allowed,
-    and TiedGPTError for a loss that is nan: then the checkpoint is damaged, not the document.
+    bits. A document of more than `max_tokens` tokens is an error; with on_long="cut" its first `max_tokens`
+    are scored. `special` is Tokenizer.encode's. Up to `lookahead` documents are held in memory.
+
+    Raises ArgumentError at once for an argument that is not allowed, and TiedGPTError for a loss that is nan:
+    then the checkpoint is damaged, not the document.
     """
     config, stride = model.config, check_stride(stride, model.config)
+    limit = maxsize if max_tokens is None else Range(2).check("max_tokens", max_tokens)
+
+    def check(ids: np.ndarray) -> np.ndarray:
+        if ids.size > limit:
+            raise ArgumentError(f"the text has {ids.size} tokens, more than the limit of {limit}")
+        return check_text(ids, config)
 
     def scores(documents: dict[int, np.ndarray]) -> Iterator[Score]:
         short = min(SHORT, config.n_ctx + 1)
         losses: dict[int, np.ndarray] = {}
         lengths = {n: len(ids) - 1 for n, ids in documents.items() if len(ids) < short}
         for batch in batches(lengths, BATCH_TOKENS, BATCH_TOKENS):
-            rows = batch_losses(model, [documents[n] for n in batch])
-            losses.update(zip(batch, rows, strict=True))
+            losses.update(zip(batch, batch_losses(model, [documents[n] for n in batch]), strict=True))
         for n, ids in documents.items():
             predicted = ids[predicted_places(len(ids), config.n_ctx, stride)]
             of_document = losses[n] if n in losses else token_losses(model, ids, stride)
             yield score_of(of_document, tokenizer, predicted)
 
-    return results(tokenizer, texts, special, partial(check_text, config=config), scores)
+    return results(tokenizer, texts, special, on_long, slice(limit), lookahead, check, scores)
 
 
 def generate_documents(
@@ -80,13 +91,17 @@ def generate_documents(
     *,
     num_samples: int = 1,
     stop: Sequence[str] = (),
+    on_long: str = "error",
     special: str = "error",
     first: int = 0,
+    lookahead: int = 256,
 ) -> Iterator[list[TextSample] | TiedGPTError]:
     """`num_samples` samples that continue each prompt (a str, or its token ids), or the error that it causes.
 
-    The first prompt is document number `first`. A prompt longer than the context is an error. The other
-    arguments are those of `generate`. Raises ArgumentError at once for one that is not allowed.
+    The first prompt is document number `first`. A prompt longer than the context is an error. With
+    on_long="cut", the beginning of a prompt is dropped if the context has no room for the prompt and
+    `max_new_tokens` more tokens; at least n_ctx // 2 tokens are kept. The other arguments are those of
+    `generate` and score_documents. Raises ArgumentError at once for one that is not allowed.
     """
     config, sampling = model.config, Sampling(temperature, top_k, top_p, greedy)
     seed, new = check_seed(seed), Range(1).check("max_new_tokens", max_new_tokens)
@@ -96,41 +111,48 @@ def generate_documents(
 
     def samples(documents: dict[int, np.ndarray]) -> Iterator[list[TextSample]]:
         lengths = {n: num_samples * min(len(ids) + new, config.n_ctx) for n, ids in documents.items()}
-        done: dict[int, list[TextSample]] = {n: [] for n in documents}
+        new_sample = partial(TextSample, tokenizer, list(stop), config.eos_token_ids)
+        done = {n: [new_sample() for _ in range(num_samples)] for n in documents}
         for batch in batches(lengths, CACHE_TOKENS, max(1, CACHE_ROWS // num_samples)):
             rows = [(n, i) for n in batch for i in range(num_samples)]
             ids = [documents[n].tolist() for n, _ in rows]
             streams = [np.random.default_rng([seed, first + n, i]) for n, i in rows]
-            of_rows = [TextSample(tokenizer, list(stop), config.eos_token_ids) for _ in rows]
-            for _ in push_steps(sample_steps(model, ids, new, sampling, streams), of_rows):
+            steps = sample_steps(model, ids, new, sampling, streams)
+            for _ in push_steps(steps, [done[n][i] for n, i in rows]):
                 pass
-            for (n, _), sample in zip(rows, of_rows, strict=True):
-                done[n].append(sample)
         yield from done.values()
 
-    return results(tokenizer, prompts, special, partial(check_prompt, config=config), samples)
+    keep, check = slice(-kept_tokens(config.n_ctx, new), None), partial(check_prompt, config=config)
+    return results(tokenizer, prompts, special, on_long, keep, lookahead, check, samples)
 
 
 def results(
     tokenizer: Tokenizer,
     texts: Iterable[Text],
     special: str,
+    on_long: str,
+    keep: slice,  # of a text's ids, with on_long="cut"
+    lookahead: int,
     check: Callable[[Any], Any],
     work: Callable[[dict[int, np.ndarray]], Iterator[Result]],
 ) -> Iterator[Result | TiedGPTError]:
-    """The results of work({number: check(ids)}), for LOOKAHEAD texts at a time; an error in its place."""
+    """The results of work({number: check(ids)}), for `lookahead` texts at a time; an error in its place."""
     if isinstance(texts, (str, bytes)):
         raise ArgumentError("expected an iterable of texts, got one text: put it in a list")
+    if on_long not in ("error", "cut"):
+        raise ArgumentError(f'on_long must be "error" or "cut", got {short_repr(on_long)}')
     tokenizer.encode("", special)  # raises for a wrong `special`
+    Range(1).check("lookahead", lookahead)
 
     def of_windows() -> Iterator[Result | TiedGPTError]:
         numbered = enumerate(texts)
-        while window := list(islice(numbered, LOOKAHEAD)):
+        while window := list(islice(numbered, lookahead)):
             documents: dict[int, np.ndarray] = {}
             errors: dict[int, TiedGPTError] = {}
             for n, text in window:
                 try:
-                    ids = np.array(check(tokenizer.encode(text, special) if isinstance(text, str) else text))
+                    ids = as_array(tokenizer.encode(text, special) if isinstance(text, str) else text)
+                    ids = np.array(check(ids[keep] if on_long == "cut" and ids.ndim else ids))
                     tokenizer.decode_bytes(ids.tolist())  # raises for an id that it does not have
                     documents[n] = ids
                 except TiedGPTError as error:

@@ -17,10 +17,11 @@ import shutil
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
@@ -44,7 +45,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 COPY, PLAN, JOINED = ".input-", "plan.json", "joined"
 # The settings that are arguments of score_documents or generate_documents
 ARGUMENTS = {
-    "score": ["special", "stride"],
+    "score": ["special", "stride", "max_tokens", "on_long"],
     "generate": ["special", "max_new_tokens", "temperature", "top_k", "top_p", "seed", "num_samples", "stop"],
 }
 # The fields that a row adds to its record, by command; "error" is the last.
@@ -75,18 +76,13 @@ def difference(found: Settings, wanted: Settings) -> str:
     return ""
 
 
-class Record(NamedTuple):
-    """One line of the input: its text, or the error that it has."""
-
-    line: bytes  # a JSON object; {} for a line that is none, or has a field of the row already
-    id: Any = None
-    text: str | None = None
-    error: str | None = None
-
-
-def read_record(line: bytes, settings: Settings, tokenizer: Tokenizer) -> Record:
+def read_record(
+    line: bytes, number: int, settings: Settings, tokenizer: Tokenizer
+) -> tuple[bytes, str | None, str]:
+    """The JSON object that the row of a line begins with; the text, or None and its error."""
     field, added = settings["field"], () if settings["scores_only"] else FIELDS[settings["command"]]
-    known = Record(b"{}")
+    head = {"line": number} if settings["scores_only"] else {}
+    start = json.dumps(head).encode()
     try:
         if len(line) == MAX_LINE:
             raise TiedGPTError(f"the line has {MAX_LINE:,} bytes or more")
@@ -96,21 +92,24 @@ def read_record(line: bytes, settings: Settings, tokenizer: Tokenizer) -> Record
             raise TiedGPTError(f"expected a JSON object, got {short_repr(record)}")
         if taken := [name for name in added if name in record]:
             raise TiedGPTError(f"the record has a field {taken[0]} already: rename it")
-        text, number = record.get(field), record.get("id")
-        known = Record(line, number if isinstance(number, (str, int)) else None)
+        if not settings["scores_only"]:
+            start = line
+        elif isinstance(record.get("id"), (str, int)):
+            start = json.dumps(head | {"id": record["id"]}).encode()
+        text = record.get(field)
         if field not in record:
             raise TiedGPTError(f"the record has no field {short_repr(field)}")
         if not isinstance(text, str):
             raise TiedGPTError(f"field {short_repr(field)} is not a text: {short_repr(text)}")
         if settings["special"] == "error" and (special := tokenizer.find_special(text)):
             raise TiedGPTError(f"special token {special}: --allow-special reads it as that token")
-        return known._replace(text=text)
+        return start, text, ""
     except TiedGPTError as error:
-        return known._replace(error=str(error))
+        return start, None, str(error)
     except ValueError as error:
-        return known._replace(error=f"not JSON: {error}")
+        return start, None, f"not JSON: {error}"
     except RecursionError:
-        return known._replace(error="lists and objects are nested too deep")
+        return start, None, "lists and objects are nested too deep"
 
 
 def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[bytes]:
@@ -120,25 +119,23 @@ def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[by
     which are mapped, were changed meanwhile.
     """
     checkpoint, model, tokenizer = load(settings)
-    command, scores_only = settings["command"], settings["scores_only"]
-    names, arguments = FIELDS[command], {name: settings[name] for name in ARGUMENTS[command]}
+    command = settings["command"]
     with ThreadPoolExecutor(1) as pool:  # a new thread has an empty stack, of which nested JSON takes much
-        records = pool.submit(lambda: [read_record(line, settings, tokenizer) for line in lines]).result()
-    texts: Any = (record.text for record in records)  # for None, the result is an error
+        read = partial(read_record, settings=settings, tokenizer=tokenizer)
+        records = pool.submit(lambda: list(map(read, lines, count(first)))).result()
+    texts: Any = (text for _, text, _ in records)  # for None, the result is an error
     do: Any = score_documents if command == "score" else partial(generate_documents, first=first - 1)
-    results = do(model, tokenizer, texts, **arguments)
-    for number, (record, result) in enumerate(zip(records, results, strict=True), first):
-        fields: dict[str, Any] = dict.fromkeys(names)
-        if record.error or isinstance(result, TiedGPTError):
-            fields["error"] = record.error or str(result)
+    results = do(model, tokenizer, texts, **{name: settings[name] for name in ARGUMENTS[command]})
+    for (start, _, error), result in zip(records, results, strict=True):
+        fields: dict[str, Any] = dict.fromkeys(FIELDS[command])
+        if error or isinstance(result, TiedGPTError):
+            fields["error"] = error or str(result)
         elif isinstance(result, Score):
-            fields |= {name: getattr(result, name) for name in names[1:-1]} | {"loss": result.nll}
+            fields |= {name: getattr(result, name) for name in FIELDS[command][1:-1]} | {"loss": result.nll}
         else:
             shown = ("ids", "text", "finish_reason")
             fields["samples"] = [{name: getattr(sample, name) for name in shown} for sample in result]
-        if scores_only:
-            fields = {"line": number} | ({} if record.id is None else {"id": record.id}) | fields
-        yield add_fields(b"{}" if scores_only else record.line, fields)
+        yield add_fields(start, fields)
     if open_checkpoint(checkpoint.path).states != checkpoint.states:
         raise TiedGPTError(f"{checkpoint.path} has changed since the run began")
 
@@ -270,6 +267,15 @@ def stream_rows(settings: Settings, files: list[str]) -> Iterator[bytes]:
             number += len(lines)
 
 
+def write_rows(rows: Iterable[bytes], target: BinaryIO) -> tuple[int, int]:
+    """Write rows. Returns how many they are, and how many of them have an error."""
+    total = errors = 0
+    for row in rows:
+        target.write(row)
+        total, errors = total + 1, errors + (not row.endswith(NO_ERROR))
+    return total, errors
+
+
 class Output:
     """OUT, and the directory of its parts. `note` is called with each message for the user."""
 
@@ -305,14 +311,12 @@ class Output:
         with StagedFiles(self.directory) as staged:
             for n, file in enumerate(files):
                 name = f"{COPY}{n}" if is_stream(file) else os.path.realpath(file)
+                path = self.directory / name
                 if is_stream(file) and begun:
                     self.note(f"the input is the copy that the interrupted run made in {self.directory}")
                 elif is_stream(file):
-                    self.note(f"{file} can be read once, so it is copied to {self.directory}")
-                    with open_input(file) as source:
-                        shutil.copyfileobj(source, copy := staged.open(name), BLOCK)
-                    copy.flush()
-                path = (self.directory if begun else staged.new) / name
+                    self._copy(file, staged.open(name))
+                    path = staged.new / name
                 for offset, lines in read_shards(path, settings["shard_size"]):
                     part = f"{len(shards):06}.jsonl"
                     shards.append(Shard(part, name, offset, number, len(lines), hash_lines(lines)))
@@ -325,24 +329,33 @@ class Output:
                 raise ArgumentError(f"{what}; give the same, or remove {self.directory} to start anew")
         return settings, shards
 
+    def _copy(self, file: str, copy: BinaryIO) -> None:
+        """Copy a file that can be read once. Raises TiedGPTError if it may fill the disk, or has no end."""
+        self.note(f"{file} can be read once, so it is copied to {self.directory}")
+        most = shutil.disk_usage(copy.name).free // 2
+        with open_input(file) as source:
+            while block := source.read(BLOCK):
+                copy.write(block)
+                if copy.tell() > most:
+                    raise TiedGPTError(f"{file} takes more than half of the free disk at {self.directory}")
+        copy.flush()
+
     def missing(self, shards: list[Shard]) -> list[Shard]:
         """The shards that have no part yet."""
         return [shard for shard in shards if not (self.directory / shard.part).exists()]
 
-    def finish(self, shards: list[Shard]) -> int:
-        """Join all parts to OUT. Returns the number of rows with an error.
+    def finish(self, shards: list[Shard]) -> tuple[int, int]:
+        """Join all parts to OUT. Returns the numbers of rows and of rows with an error.
 
         Raises TiedGPTError for a damaged part, and if OUT was made by another process meanwhile.
         """
-        errors = 0
+        total = errors = 0
         with StagedFiles(self.directory) as staged:
             target = staged.open(JOINED)
             for shard in shards:
-                count = 0
                 with open(self.directory / shard.part, "rb") as part:
-                    for row in part:
-                        target.write(row)
-                        count, errors = count + 1, errors + (not row.endswith(NO_ERROR))
+                    count, wrong_rows = write_rows(part, target)
+                total, errors = total + count, errors + wrong_rows
                 if count != shard.lines:
                     wrong = f"{part.name} has {count} rows, expected {shard.lines}"
                     raise TiedGPTError(f"{wrong}; remove it to do it again")
@@ -351,7 +364,7 @@ class Output:
         except FileExistsError as error:
             raise TiedGPTError(f"{self.path} exists now; move it away") from error
         self._remove_parts()
-        return errors
+        return total, errors
 
     def _remove_parts(self) -> None:
         os.rename(self.directory, self.done)  # so that half a directory is never taken for a run to resume
