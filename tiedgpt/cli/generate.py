@@ -44,38 +44,30 @@ EXAMPLES = """\
 def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "generate", run, __doc__, EXAMPLES)
     common.add_shared(parser, "prompt", "-m --model", "--head", "--allow-special", "--json")
-    add, positive, number = parser.add_argument, common.positive_int, common.number
-    most = "generate at most N tokens (default: 40)"
-    add("-n", "--max-new-tokens", type=positive, default=40, metavar="N", help=most)
+    flag, positive, number = parser.flag, common.positive_int, common.number
+    flag("-n --max-new-tokens N", "generate at most N tokens (default: 40)", positive, default=40)
     divide = "divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)"
     greedy = "; for the likeliest token always, use --greedy"
-    add("-t", "--temperature", type=number(ABOVE_0, greedy), metavar="T", help=divide)
-    add("-k", "--top-k", type=positive, metavar="K", help="sample from the K likeliest tokens")
+    flag("-t --temperature T", divide, number(ABOVE_0, greedy))
+    flag("-k --top-k K", "sample from the K likeliest tokens", positive)
     mass = "sample from the smallest set of tokens whose probabilities add up to P"
-    add("-p", "--top-p", type=number(FRACTION), metavar="P", help=mass)
-    add("--greedy", action="store_true", help="take the likeliest token every time")
-    add(
-        "-s",
-        "--seed",
-        type=common.count,
-        metavar="S",
-        help="the same S gives the same text (default: new)",
+    flag("-p --top-p P", mass, number(FRACTION))
+    flag("--greedy", "take the likeliest token every time")
+    flag("-s --seed S", "the same S gives the same text (default: new)", common.count)
+    flag("--num-samples N", "continuations (default: 1)", number(Range(1, MAX_SAMPLES)), default=1)
+    flag("--stop TEXT", "end before TEXT (may be repeated)", common.text, action="append", default=[])
+    flag(
+        "--truncate", "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
     )
-    samples = number(Range(1, MAX_SAMPLES))
-    add("--num-samples", type=samples, default=1, metavar="N", help="continuations (default: 1)")
-    stop = "end before TEXT (may be repeated)"
-    add("--stop", action="append", type=common.text, default=[], metavar="TEXT", help=stop)
-    drop = "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
-    add("--truncate", action="store_true", help=drop)
     logprobs = (
         "also list the log probability of each token and of the K likeliest others, before -t, -k and -p"
     )
-    add("--logprobs", type=common.count, metavar="K", help=logprobs)
+    flag("--logprobs K", logprobs, common.count)
     guess = (
         "for speed, let the model check guesses in one pass: by lookup in the text so far, by MODEL "
         "(smaller, with the same vocabulary), or by none (default: lookup)"
     )
-    add("--draft", default=LOOKUP, metavar="MODEL", help=guess)
+    flag("--draft MODEL", guess, default=LOOKUP)
 
 
 @dataclass(frozen=True)
