@@ -101,17 +101,19 @@ def run(args: argparse.Namespace) -> None:
         cut = len(text) * 9 // 10
         parts = text[:cut], text[cut:]
         model, tokenizer, settings = (None, read_tokenizer(out), None) if resume else new(given, parts[0])
-        ids = [np.array(common.encode(tokenizer, part, allow_special), np.int64) for part in parts]
+        encoded = (common.encode(tokenizer, part, allow_special) for part in parts)
+        tokens, held_out = (np.array(ids, np.int64) for ids in encoded)
         if model and settings:
-            trainer = Trainer(model, *ids, settings, given.get("only"))
+            trainer = Trainer(model, tokens, held_out, settings, given.get("only"))
             trainer.flags = given
         else:
-            trainer = Trainer.resume(out, *ids, given.get("steps"))
+            trainer = Trainer.resume(out, tokens, held_out, given.get("steps"))
             check_same(trainer, given)
+        del model  # the trainer has a copy
         bits = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
         if tokenizer.vocab_size < given.get("vocab_size", 0):
-            learned = f"only {tokenizer.vocab_size} tokens can be learned from the text"
-            note(f"{learned}: the vocabulary has no more")
+            found = f"only {tokenizer.vocab_size} tokens can be learned from the text"
+            note(f"{found}: the vocabulary has no more")
         if trainer.step == trainer.settings.steps:
             note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
         start = time.monotonic()
@@ -169,12 +171,8 @@ def new(given: dict[str, Any], text: str) -> tuple[GPT2, Tokenizer, Settings]:
     """What a new training begins with. The tokenizer of a new model is learned from `text`."""
     settings: dict[str, Any] = {name: given[name] for name in SETTINGS if name in given}
     if "source" in given:
-        name, checkpoint, tokenizer = common.open_model(given["source"])
-        n_ctx = checkpoint.config.n_ctx
-        settings = {**FROM_CHECKPOINT, "context": min(256, n_ctx), **settings}
-        if settings["context"] > n_ctx:
-            more = f"the n_ctx of {name}, got {settings['context']}"
-            raise ArgumentError(f"--context must be at most {n_ctx}, {more}")
+        _, checkpoint, tokenizer = common.open_model(given["source"])
+        settings = {**FROM_CHECKPOINT, "context": min(256, checkpoint.config.n_ctx), **settings}
         model = common.load(checkpoint, given.get("head", "untied" if "only" in given else None))
     else:
         shape = {name: given.get(name, default) for name, default in SHAPE.items()}
@@ -223,7 +221,7 @@ def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signal
     """Run the trainer to its end or to a signal, with a progress bar; save at each evaluation."""
     from tqdm import tqdm
 
-    smooth, shown, read, saved = None, "", 0, trainer.best
+    shown, read, saved = "", 0, trainer.best
 
     def show_held_out(tokens: int) -> None:
         """Show progress: a large model takes minutes for the held-out text."""
@@ -242,9 +240,7 @@ def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signal
         try:
             for record in trainer.run(show_held_out):
                 if "loss" in record:
-                    loss = record["loss"]
-                    smooth = loss if smooth is None else 0.9 * smooth + 0.1 * loss
-                    shown = f"loss {smooth:.3f}, {record['tokens_per_s']:,.0f} tokens/s"
+                    shown = f"loss {record['loss']:.3f}, {record['tokens_per_s']:,.0f} tokens/s"
                     bar.update()
                 bar.set_postfix_str(shown, refresh=False)
                 if "val_loss" in record or signals:
@@ -252,7 +248,8 @@ def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signal
                     saved = trainer.best
                 if (loss := record.get("val_loss")) is not None:
                     read = 0
-                    in_training = "" if smooth is None else f"loss {smooth:.4f}, "
+                    mean = trainer.evaluations[-1].get("loss")  # of the steps since the last evaluation
+                    in_training = "" if mean is None else f"loss {mean:.4f}, "
                     held_out = f"{loss:.4f} nats per token, {loss * bits:.3f} bits per byte"
                     verdict = " (not the best)" * (not trainer.is_best)
                     line = f"step {record['step']:>6,}: {in_training}held out {held_out}{verdict}"
