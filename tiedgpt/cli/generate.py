@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..checkpoints import open_checkpoint
 from ..checkpoints.huggingface import Checkpoint
-from ..checkpoints.vocabulary import read_tokenizer
 from ..checks import check_prompt, check_seed
 from ..config import Config
 from ..errors import ABOVE_0, FRACTION, ArgumentError, Range, TiedGPTError, short_repr
@@ -117,12 +115,12 @@ def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Che
     """What --draft names: a checkpoint, "lookup", or None. Raises ArgumentError if it cannot guess."""
     if source in ("none", LOOKUP):
         return None if source == "none" else source
-    draft = open_checkpoint(path := common.find(source)[1])
+    _, draft, draft_tokenizer = common.open_model(source)
     named = f"--draft {short_repr(source)}"
     if draft.path == checkpoint.path:
         raise ArgumentError(f"{named} is the model itself; name a smaller one")
     check_draft_model(draft.config, checkpoint.config)
-    if common.vocabulary(read_tokenizer(path), draft) != common.vocabulary(tokenizer, checkpoint):
+    if common.vocabulary(draft_tokenizer, draft) != common.vocabulary(tokenizer, checkpoint):
         other = "its merges or special tokens are not those of the model"
         raise ArgumentError(f"{named} has another vocabulary: {other}")
     return draft
