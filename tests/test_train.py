@@ -826,14 +826,10 @@ def test_a_run_cannot_go_on_with_another_text_or_a_damaged_state(run, tmp_path):
         (None, ("--lr", "fast"), "--lr: expected a number above 0, got 'fast'"),
         (None, ("--dropout", "1.5"), "--dropout: expected a number of at least 0 and below 1, got"),
         (None, ("--only", "head"), "--only head needs --from: the rest of the model must be trained already"),
-        (
-            None,
-            (*FROM, "--context", "129"),
-            "--context must be at most 128, the n_ctx of shakespeare-tied, got",
-        ),
+        (None, (*FROM, "--context", "129"), "a context of 129 tokens is more than the model's 128"),
         (None, (*FROM, "--vocab-size", "300"), "--vocab-size cannot be given with --from: the checkpoint"),
         (None, (*FROM, "--n-layer", "1"), "--n-layer cannot be given with --from: the checkpoint"),
-        (None, ("--resume",), "--resume: there is no directory"),
+        (None, ("--resume",), "model holds no training to continue"),
     ],
 )
 def test_flags_refused_for_a_new_model(text, flags, message, run, tmp_path, corpus):
@@ -850,8 +846,8 @@ def test_occupied_directories_and_files_are_refused(run, tmp_path, unbroken):
     (tmp_path / "file").touch()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
-    for name, problem in {"file": "a file", "full": "not empty"}.items():
-        message = f"--out: {tmp_path / name} is {problem}; choose a new directory"
+    for name, problem in {"file": ": Not a directory", "full": " is not empty; choose a new"}.items():
+        message = f"{tmp_path / name}{problem}"
         assert_one_error_line(run(*SHORT, out=tmp_path / name), message)
     assert_one_error_line(run("--resume", out=tmp_path / "full"), "full holds no training to continue")
     before = contents(unbroken / "model")

@@ -35,12 +35,11 @@ EXAMPLES = """\
 def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "attribute", run, __doc__, EXAMPLES)
     common.add_shared(parser, "prompt", "-m --model", "--head", "--allow-special", "--json")
-    add = parser.add_argument
     token = 'the text of the next token, with its space: " Paris" (default: the likeliest)'
-    add("token", nargs="?", type=common.text, metavar="TOKEN", help=token)
-    add("--against", type=common.text, metavar="TOKEN", help="subtract the logit of this token")
+    parser.add_argument("token", nargs="?", type=common.text, metavar="TOKEN", help=token)
+    parser.flag("--against TOKEN", "subtract the logit of this token", common.text)
     ablate = "set attn.N.head.H, attn.N or mlp.N to 0, layers and heads from 0 (may be repeated)"
-    add("--ablate", action="append", default=[], metavar="PART", help=ablate)
+    parser.flag("--ablate PART", ablate, action="append", default=[])
 
 
 def run(args: argparse.Namespace) -> None:

@@ -26,6 +26,14 @@ MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 class Parser(argparse.ArgumentParser):
     """argparse, with errors as exceptions and its help written so that a full disk is an error too."""
 
+    def flag(self, usage: str, help: str, type: Any = None, **more: Any) -> None:
+        """Add a flag with a value, as "-n --max-new-tokens N", or a switch, as "--greedy"."""
+        *names, last = usage.split()
+        if last.startswith("-"):
+            self.add_argument(*names, last, action="store_true", help=help)
+        else:
+            self.add_argument(*names, metavar=last, type=type, help=help, **more)
+
     def print_help(self, file: Any = None) -> None:
         print(self.format_help(), end="", file=file)
 
@@ -44,7 +52,7 @@ def add_command(commands: dict[str, Parser], name: str, run: Any, about: str | N
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print no notes and no progress on stderr")
+    parser.flag("-q --quiet", "print no notes and no progress on stderr")
     parser.set_defaults(run=run, summary=about.partition("\n")[0])
     return parser
 

@@ -9,7 +9,6 @@ The exit code is 1 if anything differs.
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import open_checkpoint
-from ..comparison.compare import Report, compare
+from ..comparison.compare import compare
 from ..errors import ArgumentError
-from ..model import GPT2
 from . import common
+from .terminal import Progress
 
 EXAMPLES = """\
   tiedgpt compare --model shakespeare-tied mine.npz
@@ -44,7 +43,8 @@ def run(args: argparse.Namespace) -> None:
     if not arrays:
         raise ArgumentError(f"{file} has no activations beside `ids`")
     model = common.load(open_checkpoint(common.find(name)[1]), head)
-    report = compare_with_bar(model, arrays, ids, targets)
+    with Progress("trying known mistakes", 1, "mistake") as progress:
+        report = compare(model, arrays, ids, targets, lambda _, total: progress.add(1, total))
     if as_json:
         document = json.dumps({"same": report.first is None, **asdict(report)})
         # NaN and Infinity, which are not JSON, become null.
@@ -53,21 +53,6 @@ def run(args: argparse.Namespace) -> None:
         print(report)
     if report.first:
         raise SystemExit(1)
-
-
-def compare_with_bar(model: GPT2, arrays: dict[str, np.ndarray], ids: Any, targets: Any) -> Report:
-    """`compare`, with a progress bar on a terminal while it tries mistakes."""
-    from tqdm import tqdm
-
-    with tqdm(
-        desc="trying known mistakes", unit="", leave=False, delay=1.0, file=sys.stderr, disable=None
-    ) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        return compare(model, arrays, ids, targets, show)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:

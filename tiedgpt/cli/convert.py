@@ -35,14 +35,13 @@ EXAMPLES = """\
 def add_parser(commands: dict[str, common.Parser]) -> None:
     for name, head in (("untie", "untied"), ("tie", "tied")):
         parser = common.add_command(commands, name, partial(run, head), __doc__, EXAMPLES)
-        add = parser.add_argument
         paths = "the model (a name, a directory or a .safetensors file), and the new directory to write"
-        add("paths", nargs="*", metavar="SRC DST", help=paths)
-        add("-m", "--model", metavar="SRC", help="the model, if SRC is not given")
+        parser.add_argument("paths", nargs="*", metavar="SRC DST", help=paths)
+        parser.flag("-m --model SRC", "the model, if SRC is not given")
         init = "untie: the values of W_U: a copy of wte.T, with the same logits (default), random, or zeros"
-        add("--init", choices=["copy", "random", "zeros"], help=init)
-        add("--seed", type=common.count, metavar="S", help="untie: the seed of --init random (default: 0)")
-        add("--force", action="store_true", help="tie: drop a W_U that is not wte.T")
+        parser.add_argument("--init", choices=["copy", "random", "zeros"], help=init)
+        parser.flag("--seed S", "untie: the seed of --init random (default: 0)", common.count)
+        parser.flag("--force", "tie: drop a W_U that is not wte.T")
 
 
 def run(head: str, args: argparse.Namespace) -> None:

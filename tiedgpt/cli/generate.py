@@ -10,13 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..checkpoints import open_checkpoint
 from ..checkpoints.huggingface import Checkpoint
-from ..checkpoints.vocabulary import read_tokenizer
 from ..checks import check_prompt, check_seed
 from ..config import Config
 from ..errors import ABOVE_0, ArgumentError, TiedGPTError, short_repr
@@ -43,43 +41,24 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "generate", run, __doc__, EXAMPLES)
     common.add_shared(parser, "prompt", "-m --model", "--head", "--allow-special", "--json")
     common.add_shared(parser, "-n --max-new-tokens", "-k --top-k", "-p --top-p", "--num-samples", "--stop")
-    add = parser.add_argument
+    flag = parser.flag
     divide = "divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)"
     greedy = "; for the likeliest token always, use --greedy"
-    add("-t", "--temperature", type=common.number(ABOVE_0, greedy), metavar="T", help=divide)
-    add("--greedy", action="store_true", help="take the likeliest token every time")
-    add(
-        "-s",
-        "--seed",
-        type=common.count,
-        metavar="S",
-        help="the same S gives the same text (default: new)",
+    flag("-t --temperature T", divide, common.number(ABOVE_0, greedy))
+    flag("--greedy", "take the likeliest token every time")
+    flag("-s --seed S", "the same S gives the same text (default: new)", common.count)
+    flag(
+        "--truncate", "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
     )
-    drop = "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
-    add("--truncate", action="store_true", help=drop)
     logprobs = (
         "also list the log probability of each token and of the K likeliest others, before -t, -k and -p"
     )
-    add("--logprobs", type=common.count, metavar="K", help=logprobs)
+    flag("--logprobs K", logprobs, common.count)
     guess = (
         "for speed, let the model check guesses in one pass: by lookup in the text so far, by MODEL "
         "(smaller, with the same vocabulary), or by none (default: lookup)"
     )
-    add("--draft", default=LOOKUP, metavar="MODEL", help=guess)
-
-
-@dataclass(frozen=True)
-class Options:
-    """How each prompt is continued: the sampling, and flags."""
-
-    sampling: Sampling
-    seed: int | None
-    max_new_tokens: int
-    num_samples: int
-    stop: list[str]
-    logprobs: int | None
-    truncate: bool
-    allow_special: bool
+    flag("--draft MODEL", guess, default=LOOKUP)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -91,15 +70,16 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError("--stop needs a text that is not empty")
     temperature = 1.0 if args.temperature is None else args.temperature
     sampling = Sampling(temperature, args.top_k, args.top_p, args.greedy)
-    named = (field.name for field in fields(Options) if field.name != "sampling")
-    options = Options(sampling, **{name: getattr(args, name) for name in named})
-    head, as_json = args.head, args.json
+    head, as_json, seed, new = args.head, args.json, args.seed, args.max_new_tokens
+    how: dict[str, Any] = {"stop": args.stop, "num_samples": args.num_samples, "logprobs": args.logprobs}
+    how |= {"max_new_tokens": new, "sampling": sampling}
     interactive = args.prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     prompt = "" if interactive else read_prompt(args.prompt)
     name, checkpoint, tokenizer = common.open_model(args.model)
     draft = open_draft(args.draft, checkpoint, tokenizer)
     # Check the prompt before reading the weights.
-    encoded = partial(encode_prompt, checkpoint.config, tokenizer, options)
+    kept = kept_tokens(checkpoint.config.n_ctx, new)
+    encoded = partial(encode_prompt, checkpoint.config, tokenizer, kept, args.truncate, args.allow_special)
     ids = [] if interactive else encoded(prompt)
     start = time.perf_counter()
     models = common.load_heads(checkpoint, head)
@@ -108,8 +88,8 @@ def run(args: argparse.Namespace) -> None:
 
     def continuations(ids: list[int]) -> list[Continuation]:
         """One by each model, all with the same seed."""
-        seed = check_seed(options.seed)
-        return [Continuation(model, tokenizer, ids, options, seed, guesses) for model in models]
+        same = check_seed(seed)
+        return [Continuation(model, guesses, tokenizer, ids, same, **how) for model in models]
 
     def write(ids: list[int], before: str = "") -> None:
         for continuation in continuations(ids):
@@ -128,25 +108,26 @@ def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Che
     """What --draft names: a checkpoint, "lookup", or None. Raises ArgumentError if it cannot guess."""
     if source in ("none", LOOKUP):
         return None if source == "none" else source
-    draft = open_checkpoint(path := common.find(source)[1])
+    _, draft, draft_tokenizer = common.open_model(source)
     named = f"--draft {short_repr(source)}"
     if draft.path == checkpoint.path:
         raise ArgumentError(f"{named} is the model itself; name a smaller one")
     check_draft_model(draft.config, checkpoint.config)
-    if common.vocabulary(read_tokenizer(path), draft) != common.vocabulary(tokenizer, checkpoint):
+    if common.vocabulary(draft_tokenizer, draft) != common.vocabulary(tokenizer, checkpoint):
         other = "its merges or special tokens are not those of the model"
         raise ArgumentError(f"{named} has another vocabulary: {other}")
     return draft
 
 
-def encode_prompt(config: Config, tokenizer: Tokenizer, options: Options, prompt: str) -> list[int]:
-    """The prompt's ids, with --truncate the last of them. Raises ArgumentError for a bad prompt."""
+def encode_prompt(
+    config: Config, tokenizer: Tokenizer, kept: int, truncate: bool, allow_special: bool, prompt: str
+) -> list[int]:
+    """The prompt's ids, with --truncate the `kept` last ones. Raises ArgumentError for a bad prompt."""
     if not prompt:
         start = f' (to start from nothing: --allow-special "{EOT}")' if tokenizer.eot_id is not None else ""
         raise ArgumentError(f"the prompt is empty: GPT-2 needs at least one token to continue{start}")
-    ids = common.encode(tokenizer, prompt, options.allow_special)
-    kept = kept_tokens(config.n_ctx, options.max_new_tokens)
-    if options.truncate and len(ids) > kept:
+    ids = common.encode(tokenizer, prompt, allow_special)
+    if truncate and len(ids) > kept:
         note(f"--truncate drops the first {len(ids) - kept:,} of the prompt's {len(ids):,} tokens")
         ids = ids[-kept:]
     elif len(ids) > config.n_ctx:
@@ -162,28 +143,31 @@ class Continuation:
     """The samples by which one model continues a prompt."""
 
     model: GPT2
+    guesses: GPT2 | str | None
     tokenizer: Tokenizer
     ids: list[int]
-    options: Options
     seed: int
-    guesses: GPT2 | str | None
+    stop: list[str]
+    num_samples: int
+    logprobs: int | None
+    max_new_tokens: int
+    sampling: Sampling
 
     def __post_init__(self) -> None:
         self.draft = None if self.guesses is None else Draft(self.guesses, self.model)
-        ends = self.options.stop, self.model.config.eos_token_ids
-        self.samples = [TextSample(self.tokenizer, *ends) for _ in range(self.options.num_samples)]
+        ends = self.stop, self.model.config.eos_token_ids
+        self.samples = [TextSample(self.tokenizer, *ends) for _ in range(self.num_samples)]
         self.predictions: list[list[Prediction]] = [[] for _ in self.samples]  # with --logprobs
 
     def grow(self) -> Iterator[Any]:
         """Read the prompt; add a token to one sample after the other."""
-        options = self.options
 
         def record(index: int, logits: Any, token: int) -> None:
-            self.predictions[index] += predict(logits, [token], options.logprobs or 0)
+            self.predictions[index] += predict(logits, [token], self.logprobs or 0)
 
         prompts, streams = [self.ids] * len(self.samples), random_streams(self.seed, len(self.samples))
-        how = options.max_new_tokens, options.sampling, streams, self.draft
-        listed = None if options.logprobs is None else record
+        how = self.max_new_tokens, self.sampling, streams, self.draft
+        listed = None if self.logprobs is None else record
         with Progress("reading the prompt", len(self.ids), "token") as progress:
             steps = sample_steps(self.model, prompts, *how, progress.add, listed)
             texts = push_steps(steps, self.samples)
@@ -197,7 +181,7 @@ class Continuation:
         growth = self.grow()
         next(growth)
         first = time.perf_counter()
-        with Progress("generating", self.options.max_new_tokens * len(self.samples), "token") as progress:
+        with Progress("generating", self.max_new_tokens * len(self.samples), "token") as progress:
             for _ in growth:
                 progress.add(1)
         # The first token of each sample came with the prompt's logits.
@@ -206,7 +190,7 @@ class Continuation:
         samples: list[dict[str, Any]] = []
         for index, sample in enumerate(self.samples):
             samples.append({"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason})
-            if self.options.logprobs is not None:
+            if self.logprobs is not None:
                 listed = self.predictions[index][: len(sample.ids)]  # not that of the end-of-text token
                 samples[-1]["logprobs"] = [predicted_json(self.tokenizer, p, "logprob") for p in listed]
         draft = self.draft and {"drafted": self.draft.drafted, "accepted": self.draft.accepted}
@@ -230,7 +214,7 @@ class Continuation:
                 print(printable(sample.text[printed:]), end="", flush=True)
                 printed = len(sample.text)
             print()
-            if self.options.logprobs is not None:
+            if self.logprobs is not None:
                 print()
                 rows = zip(sample.ids, self.predictions[number - 1], strict=False)
                 print_predictions(self.tokenizer, "logprob", rows)

@@ -33,11 +33,9 @@ EXAMPLES = """\
 def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "next", run, __doc__, EXAMPLES)
     common.add_shared(parser, "prompt", "-m --model", "--head", "--allow-special", "--json")
-    add = parser.add_argument
     shown = "show the K likeliest tokens (default: %(default)s)"
-    add("-k", "--top-k", type=common.positive_int, default=10, metavar="K", help=shown)
-    paths = 'predict from parts of the model; PROMPT is one token, with its space: " New"'
-    add("--paths", action="store_true", help=paths)
+    parser.flag("-k --top-k K", shown, common.positive_int, default=10)
+    parser.flag("--paths", 'predict from parts of the model; PROMPT is one token, with its space: " New"')
 
 
 def run(args: argparse.Namespace) -> None:

@@ -27,10 +27,10 @@ def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "params", run, __doc__, EXAMPLES)
     model = "a known name, which needs no files, a directory or a .safetensors file (default: gpt2)"
     common.add_models(parser, model)
-    add, size = parser.add_argument, common.positive_int
-    add("--vocab", type=size, metavar="V", help="tokens in the vocabulary, as 50000 or 50e3")
-    add("--dim", type=size, metavar="D", help="width of the residual stream")
-    add("--total", type=size, metavar="N", help="parameters of the whole model, as 7e9")
+    size = common.positive_int
+    parser.flag("--vocab V", "tokens in the vocabulary, as 50000 or 50e3", size)
+    parser.flag("--dim D", "width of the residual stream", size)
+    parser.flag("--total N", "parameters of the whole model, as 7e9", size)
     common.add_shared(parser, "--json")
 
 

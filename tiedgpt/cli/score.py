@@ -42,17 +42,16 @@ EXAMPLES = """\
 def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "score", run, __doc__, EXAMPLES)
     common.add_shared(parser, "file", "-m --model", "--head", "--allow-special", "--json")
-    add = parser.add_argument
     stride = (
         "tokens from the start of one window to the next, at most the context; a smaller stride is slower "
         "and gives each token a longer context (default: half the context, 512 for gpt2)"
     )
-    add("--stride", type=common.positive_int, metavar="N", help=stride)
+    parser.flag("--stride N", stride, common.positive_int)
     tokens = (
         "also list each token with its surprisal (-log2 of its probability, in bits) and the likeliest other "
         "tokens; on a terminal, below 1 bit is green, from 5 bits yellow, from 10 bits red"
     )
-    add("--tokens", action="store_true", help=tokens)
+    parser.flag("--tokens", tokens)
 
 
 def run(args: argparse.Namespace) -> None:

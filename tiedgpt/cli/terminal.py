@@ -220,9 +220,9 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
 
-    def add(self, n: int) -> None:
-        """n more of the total are done."""
-        self._done += n
+    def add(self, n: int, total: int | None = None) -> None:
+        """n more of the total are done; `total` is for one that was not known at the start."""
+        self._done, self._total = self._done + n, total or self._total
         now = time.monotonic()
         if not sys.stderr.isatty():
             if now - self._noted >= self.INTERVAL:

@@ -19,9 +19,10 @@ EXAMPLES = """\
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "tokenize", run, __doc__, EXAMPLES)
-    add = parser.add_argument
-    add("text", nargs="*", type=common.text, metavar="TEXT", help="in quotes; - or nothing for stdin")
-    add("--decode", action="store_true", help="TEXT is token ids; print their text")
+    parser.add_argument(
+        "text", nargs="*", type=common.text, metavar="TEXT", help="in quotes; - or nothing for stdin"
+    )
+    parser.flag("--decode", "TEXT is token ids; print their text")
     common.add_shared(parser, "-m --model", "--allow-special", "--json")
 
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -53,38 +53,39 @@ EXAMPLES = """\
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
     parser = common.add_command(commands, "train", run, __doc__, EXAMPLES)
-    add = parser.add_argument
+    flag = parser.flag
 
-    def add_number(flag: str, metavar: str, help: str, least: int = 1, most: int = MAX_COUNT) -> None:
-        add(flag, type=common.number(Range(least, most)), metavar=metavar, help=help)
+    def at_least(least: int, most: int = MAX_COUNT) -> Any:
+        return common.number(Range(least, most))
 
-    add("corpus", **common.SHARED["file"] | {"metavar": "CORPUS"})
-    add("--out", metavar="DIR", type=Path, required=True, help="a new directory for the checkpoint")
-    resume = "continue the training in DIR, with the same result as without the stop"
-    add("--resume", action="store_true", help=resume)
-    add("--from", dest="source", metavar="MODEL", help="train this model (default: a new one)")
-    add("--only", choices=["head"], help="with --from, train W_U and keep all other parameters")
-    add_number("--n-layer", "L", "layers of a new model (default: 4)", least=0, most=1_000)
-    add_number("--n-head", "H", "attention heads of a new model (default: 4)")
-    add_number("--n-embd", "D", "width of a new model (default: 128)", most=MAX_COUNT // 4)  # n_inner is 4 D
+    parser.add_argument("corpus", **common.SHARED["file"] | {"metavar": "CORPUS"})
+    flag("--out DIR", "a new directory for the checkpoint", Path, required=True)
+    flag("--resume", "continue the training in DIR, with the same result as without the stop")
+    flag("--from MODEL", "train this model (default: a new one)", dest="source")
+    only = "with --from, train W_U and keep all other parameters"
+    parser.add_argument("--only", choices=["head"], help=only)
+    flag("--n-layer L", "layers of a new model (default: 4)", at_least(0, 1_000))
+    flag("--n-head H", "attention heads of a new model (default: 4)", at_least(1))
+    flag("--n-embd D", "width of a new model (default: 128)", at_least(1, MAX_COUNT // 4))  # n_inner is 4 D
     size = "tokens of a new model; 257: one for each byte and <|endoftext|> (default: 1024)"
-    add_number("--vocab-size", "V", size, least=256)
+    flag("--vocab-size V", size, at_least(256))
     context = "tokens in a sequence, and the context of a new model (default: 128; with --from, 256 or less)"
-    add_number("--context", "T", context, least=2)
+    flag("--context T", context, at_least(2))
     head = (
         "compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint does). W_U of a new "
         "model starts random, that of a tied checkpoint as a copy of wte.T"
     )
-    add("--head", choices=HEADS, help=head)
+    parser.add_argument("--head", choices=HEADS, help=head)
     steps = "steps in all, also with --resume (default: 2000; with --from, 200), for the learning rate too"
-    add_number("--steps", "N", steps)
-    add_number("--batch", "B", "sequences in a step (default: 32; with --from, 4)")
-    lr = "peak learning rate (default: 0.003; with --from, 0.0001)"
-    add("--lr", type=common.number(ABOVE_0), metavar="LR", help=lr)
+    flag("--steps N", steps, at_least(1))
+    flag("--batch B", "sequences in a step (default: 32; with --from, 4)", at_least(1))
+    flag("--lr LR", "peak learning rate (default: 0.003; with --from, 0.0001)", common.number(ABOVE_0))
     dropout = "dropout of embedding and layers' outputs (default: 0.1; with --from, as the checkpoint says)"
-    add("--dropout", type=common.number(RATE), metavar="P", help=dropout)
-    add_number("--seed", "S", "seed of weights, batches and dropout (default: 1)", least=0)
-    add_number("--eval-every", "N", "steps between evaluations, which also save (default: a tenth of all)")
+    flag("--dropout P", dropout, common.number(RATE))
+    flag("--seed S", "seed of weights, batches and dropout (default: 1)", at_least(0))
+    flag(
+        "--eval-every N", "steps between evaluations, which also save (default: a tenth of all)", at_least(1)
+    )
     common.add_shared(parser, "--allow-special", "--json")
 
 
@@ -94,25 +95,25 @@ def run(args: argparse.Namespace) -> None:
     given = {name: value for name in FLAGS if (value := getattr(args, name)) is not None}
     if not resume:
         check_flags(given)
-    if os.path.lexists(out) and not out.is_dir():
-        raise ArgumentError(f"--out: {out} is a file; choose a new directory")
-    if resume and not out.is_dir():
-        raise ArgumentError(f"--resume: there is no directory {out}")
-
-    def encode(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-        ids = [np.array(common.encode(tokenizer, part, allow_special), np.int64) for part in texts]
-        return ids[0], ids[1]
-
     with lock_directory(out):
         check_directory(out, resume)
         text = read_text(corpus)
         cut = len(text) * 9 // 10
-        texts = text[:cut], text[cut:]
-        trainer, tokenizer = resumed(given, encode, out) if resume else new(given, encode, texts[0])
+        parts = text[:cut], text[cut:]
+        model, tokenizer, settings = (None, read_tokenizer(out), None) if resume else new(given, parts[0])
+        encoded = (common.encode(tokenizer, part, allow_special) for part in parts)
+        tokens, held_out = (np.array(ids, np.int64) for ids in encoded)
+        if model and settings:
+            trainer = Trainer(model, tokens, held_out, settings, given.get("only"))
+            trainer.flags = given
+        else:
+            trainer = Trainer.resume(out, tokens, held_out, given.get("steps"))
+            check_same(trainer, given)
+        del model  # the trainer has a copy
         bits = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
         if tokenizer.vocab_size < given.get("vocab_size", 0):
-            learned = f"only {tokenizer.vocab_size} tokens can be learned from the text"
-            note(f"{learned}: the vocabulary has no more")
+            found = f"only {tokenizer.vocab_size} tokens can be learned from the text"
+            note(f"{found}: the vocabulary has no more")
         if trainer.step == trainer.settings.steps:
             note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
         start = time.monotonic()
@@ -155,13 +156,8 @@ def check_directory(out: Path, resume: bool) -> None:
         raise ArgumentError(f"--out: {out} is not empty; choose a new directory")
 
 
-Encode = Callable[[Tokenizer], tuple[np.ndarray, np.ndarray]]  # the text to train on, and the held-out text
-
-
-def resumed(given: dict[str, Any], encode: Encode, out: Path) -> tuple[Trainer, Tokenizer]:
-    """The trainer that was saved in a directory, and its tokenizer. Raises ArgumentError for other flags."""
-    tokenizer = read_tokenizer(out)
-    trainer = Trainer.resume(out, *encode(tokenizer), given.get("steps"))
+def check_same(trainer: Trainer, given: dict[str, Any]) -> None:
+    """Check that the flags with --resume are those of the training. Raises ArgumentError."""
     config = trainer.model.config
     was = {**asdict(trainer.settings), **{name: getattr(config, name) for name in SHAPE}}
     was |= {"head": config.head, "dropout": config.resid_pdrop, **trainer.flags}
@@ -169,19 +165,14 @@ def resumed(given: dict[str, Any], encode: Encode, out: Path) -> tuple[Trainer, 
         if name != "steps" and value != was.get(name):
             before = f"was {was[name]}" if name in was else "was not given"
             raise ArgumentError(f"{flag(name)} cannot change with --resume: it {before}, now it is {value}")
-    return trainer, tokenizer
 
 
-def new(given: dict[str, Any], encode: Encode, text: str) -> tuple[Trainer, Tokenizer]:
-    """The trainer that the flags describe, and its tokenizer; that of a new model is learned from `text`."""
-    settings = {name: given[name] for name in SETTINGS if name in given}
+def new(given: dict[str, Any], text: str) -> tuple[GPT2, Tokenizer, Settings]:
+    """What a new training begins with. The tokenizer of a new model is learned from `text`."""
+    settings: dict[str, Any] = {name: given[name] for name in SETTINGS if name in given}
     if "source" in given:
-        name, checkpoint, tokenizer = common.open_model(given["source"])
-        n_ctx = checkpoint.config.n_ctx
-        settings = {**FROM_CHECKPOINT, "context": min(256, n_ctx), **settings}
-        if settings["context"] > n_ctx:
-            more = f"the n_ctx of {name}, got {settings['context']}"
-            raise ArgumentError(f"--context must be at most {n_ctx}, {more}")
+        _, checkpoint, tokenizer = common.open_model(given["source"])
+        settings = {**FROM_CHECKPOINT, "context": min(256, checkpoint.config.n_ctx), **settings}
         model = common.load(checkpoint, given.get("head", "untied" if "only" in given else None))
     else:
         shape = {name: given.get(name, default) for name, default in SHAPE.items()}
@@ -196,9 +187,7 @@ def new(given: dict[str, Any], encode: Encode, text: str) -> tuple[Trainer, Toke
     if (p := given.get("dropout")) is not None:
         config = replace(model.config, embd_pdrop=p, resid_pdrop=p, attn_pdrop=0.0)
         model = GPT2(config, model.parameters)
-    trainer = Trainer(model, *encode(tokenizer), Settings(**settings), given.get("only"))
-    trainer.flags = given
-    return trainer, tokenizer
+    return model, tokenizer, Settings(**settings)
 
 
 @contextmanager
@@ -232,7 +221,7 @@ def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signal
     """Run the trainer to its end or to a signal, with a progress bar; save at each evaluation."""
     from tqdm import tqdm
 
-    smooth, shown, read, saved = None, "", 0, trainer.best
+    shown, read, saved = "", 0, trainer.best
 
     def show_held_out(tokens: int) -> None:
         """Show progress: a large model takes minutes for the held-out text."""
@@ -251,9 +240,7 @@ def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signal
         try:
             for record in trainer.run(show_held_out):
                 if "loss" in record:
-                    loss = record["loss"]
-                    smooth = loss if smooth is None else 0.9 * smooth + 0.1 * loss
-                    shown = f"loss {smooth:.3f}, {record['tokens_per_s']:,.0f} tokens/s"
+                    shown = f"loss {record['loss']:.3f}, {record['tokens_per_s']:,.0f} tokens/s"
                     bar.update()
                 bar.set_postfix_str(shown, refresh=False)
                 if "val_loss" in record or signals:
@@ -261,7 +248,8 @@ def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signal
                     saved = trainer.best
                 if (loss := record.get("val_loss")) is not None:
                     read = 0
-                    in_training = "" if smooth is None else f"loss {smooth:.4f}, "
+                    mean = trainer.evaluations[-1].get("loss")  # of the steps since the last evaluation
+                    in_training = "" if mean is None else f"loss {mean:.4f}, "
                     held_out = f"{loss:.4f} nats per token, {loss * bits:.3f} bits per byte"
                     verdict = " (not the best)" * (saved is not None and saved[1] < trainer.step)
                     line = f"step {record['step']:>6,}: {in_training}held out {held_out}{verdict}"
