@@ -7,7 +7,7 @@ TransformerLens, are accepted and not compared.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from itertools import permutations
 from typing import Any
@@ -53,26 +53,17 @@ LLM_C = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw
 PREFIX = re.compile(r"^((transformer|module|_orig_mod)\.)+|_original_component\.|(?<!\bembed)\.hook_out$")
 
 ALIASES = {name: row.split()[0] for row in NAMES.strip().splitlines() for name in row.split()}
+PARAMETER = (".weight", ".bias")  # how our name of one ends
 PARAMETERS = [name.replace("h.0", "h.N") for name in parameter_shapes(Config(n_layer=1, tied=False))]
 ALIASES |= {name: name for name in PARAMETERS} | dict(zip(LLM_C.split(), PARAMETERS, strict=False))
 
 
 def our_name(name: Any) -> str:
-    """Our name of what another GPT-2 calls `name`; "-" if it is not compared, "" if it is unknown.
-
-    >>> our_name("transformer.h.11.mlp")
-    'mlp.11.out'
-    """
+    """Our name of what another GPT-2 calls `name`; "-" if it is not compared, "" if it is unknown."""
     name = re.sub(r"\.hook_in$", ":in", PREFIX.sub("", str(name)))
-    number = re.search(r"(?<=\.)\d+(?=[.:]|$)", name)
-    if not number:
-        return ALIASES.get(name, "")
-    ours = ALIASES.get(f"{name[: number.start()]}N{name[number.end() :]}", "")
-    return ours.replace(".N", f".{number[0]}")
-
-
-def is_parameter(ours: str) -> bool:
-    return ours.endswith((".weight", ".bias"))
+    layer = re.search(r"(?<=\.)\d+(?=[.:]|$)", name)
+    ours = ALIASES.get(re.sub(layer.re, "N", name, count=1) if layer else name, "")
+    return ours.replace(".N", f".{layer[0]}") if layer else ours
 
 
 def as_floats(value: Any, name: str) -> Array:
@@ -111,8 +102,8 @@ def renamed(values: Mapping[Any, Any], what: str) -> Iterator[tuple[str, Any, Ar
             raise ArgumentError(f"{short_repr(name)} is no {what} of a GPT-2; the nearest are {near}")
         if ours.strip("-"):
             array = as_floats(value, short_repr(name))
-            layers: Iterable[Any] = enumerate(np.atleast_1d(array)) if ".N" in ours else [("", array)]
-            yield from ((ours.replace(".N", f".{number}"), name, part) for number, part in layers)
+            for layer, part in enumerate(array if ".N" in ours else [array]):
+                yield ours.replace(".N", f".{layer}"), name, part
 
 
 def our_activations(values: Mapping[Any, Any], tape: Parameters, config: Config) -> Parameters:
