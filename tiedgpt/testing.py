@@ -54,8 +54,8 @@ def assert_same_gpt2(theirs: Any, model: GPT2 | None = None, ids: Any = None, ta
     __tracebackhide__ = True  # pytest shows the line of the test
     model = random_model() if model is None else model
     if ids is None:
-        shape = (2, min(model.config.n_ctx, 64))
-        ids = np.random.default_rng(0).integers(model.config.vocab_size, size=shape)
+        config = model.config
+        ids = np.random.default_rng(0).integers(config.vocab_size, size=(2, min(config.n_ctx, 64)))
     report = compare(model, theirs, ids, targets)
     assert report.first is None, f"not the same GPT-2\n\n{report}"
 

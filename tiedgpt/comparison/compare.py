@@ -137,11 +137,8 @@ def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
         for key, value in zip((name, f"{name}:1"), values, strict=False):
             ours = our_name(key)
             # TransformerLens's module `embed` is not ours: it has no positions. Nor is wte the parameter.
-            if (
-                ours not in ("", key.split(".")[-1])
-                and not ours.endswith(PARAMETER)
-                and torch.is_tensor(value)
-            ):
+            known = ours not in ("", key.split(".")[-1]) and not ours.endswith(PARAMETER)
+            if known and torch.is_tensor(value):
                 taken[key] = value.clone()
 
     device = next((parameter.device for parameter in module.parameters()), None)
@@ -268,8 +265,7 @@ class Comparison:
         if not found:
             none = "this is none of the known mistakes"
             if time.monotonic() > deadline:
-                tried = f"{done} trials that {SECONDS:.0f} s sufficed for"
-                none = f"none of the {tried} explains this, of {len(trials)}"
+                none = f"none of the {done} trials that {SECONDS:.0f} s sufficed for explains this, of {len(trials)}"
             return [*says, f"{first.name}: {none}"], to_give
         fewest, stage, nearest, _, next_wrong = min(found)
         alike = [trial[3] for trial in found if trial[:2] == (fewest, stage) and trial[2] <= 2 * nearest]

@@ -15,22 +15,20 @@ import numpy as np
 
 from ..activations import ACTIVATIONS
 from ..model import GPT2, Array, merge_heads, split_heads
-from ..ops import layer_norm, linear, log_softmax, softmax
+from ..ops import layer_norm, log_softmax, softmax
 from ..run import Tape
 
-# What some kinds of activations are computed from: the activation, and the layer that has the parameters.
-INPUTS = {
-    "attn.N.in": ("resid_pre.N", "h.N.ln_1"),
-    "mlp.N.in": ("resid_mid.N", "h.N.ln_2"),
-    "final": ("resid_post.N", "ln_f"),
-    "attn.N.qkv": ("attn.N.in", "h.N.attn.c_attn"),
-    "attn.N.out": ("attn.N.heads", "h.N.attn.c_proj"),
-    "mlp.N.pre": ("mlp.N.in", "h.N.mlp.c_fc"),
-    "mlp.N.out": ("mlp.N.post", "h.N.mlp.c_proj"),
-    "mlp.N.post": ("mlp.N.pre", ""),
-    "attn.N.pattern": ("attn.N.scores", ""),
-    **dict.fromkeys(("attn.N.q", "attn.N.k", "attn.N.v"), ("attn.N.qkv", "h.N.attn.c_attn")),
+# Kinds of activations, and the layer that has the parameters from which they are computed.
+LAYERS = {
+    "attn.N.in": "h.N.ln_1",
+    **dict.fromkeys(("attn.N.qkv", "attn.N.q", "attn.N.k", "attn.N.v"), "h.N.attn.c_attn"),
+    "attn.N.out": "h.N.attn.c_proj",
+    "mlp.N.in": "h.N.ln_2",
+    "mlp.N.pre": "h.N.mlp.c_fc",
+    "mlp.N.out": "h.N.mlp.c_proj",
+    "final": "ln_f",
 }
+layer_of = partial(re.sub, r"\D", "")  # "attn.3.qkv" -> "3"; "" for an activation that is in no block
 
 
 @dataclass(frozen=True)
@@ -53,9 +51,10 @@ class Place:
         return self.model.parameters[name] if name in self.model.parameters else self.tape[name]
 
     def inputs(self) -> list[Array]:
-        """x; for a layer with parameters x, weight and bias. See INPUTS."""
-        source, layer = INPUTS[kind_of(self.name)]
-        x = merge_heads(self[source]) if source == "attn.N.heads" else self[source]
+        """x, the activation before this one (for q, k and v, it is qkv); weight and bias, if a layer has them."""
+        x = self["attn.N.qkv"] if self.name.endswith((".q", ".k", ".v")) else list(self.tape.values())[-1]
+        x = merge_heads(x) if kind_of(self.name) == "attn.N.out" else x
+        layer = LAYERS.get(kind_of(self.name))
         return [x, *(self[f"{layer}.{name}"] for name in ("weight", "bias") if layer)]
 
     def evaluate(self, code: str) -> Array:
@@ -66,11 +65,8 @@ class Place:
         names |= {"n": np.arange(self.ids.shape[1]), "part": "qkv".find(self.name[-1])}
         names |= {"eps": eps, "norm": partial(layer_norm, eps=eps), "eos": config.eos_token_id or 0}
         names |= {ln: (self[f"h.N.{ln}.weight"], self[f"h.N.{ln}.bias"]) for ln in ("ln_1", "ln_2")}
-        names |= zip("xwb", self.inputs() if kind_of(self.name) in INPUTS else (), strict=False)
+        names |= zip("xwb", self.inputs() if self.tape else (), strict=False)
         return eval(code, FUNCTIONS, names)
-
-
-layer_of = partial(re.sub, r"\D", "")  # "attn.3.qkv" -> "3"; "" for an activation that is in no block
 
 
 @cache
@@ -94,8 +90,8 @@ HALVES = {"bfloat16": 8, "float16": 11}
 # The functions in the code of a mistake. Place.evaluate has the other names.
 LAST = {"axis": -1, "keepdims": True}
 FUNCTIONS: dict[str, Any] = {name: activation.forward for name, activation in ACTIVATIONS.items()}
-FUNCTIONS |= {f.__name__: f for f in (hide, layer_norm, linear, log_softmax, rounded, softmax, split_heads)}
-FUNCTIONS |= {"np": np, "pi": np.pi, "mean": partial(np.mean, **LAST), "var": partial(np.var, **LAST)}
+FUNCTIONS |= {f.__name__: f for f in (hide, log_softmax, rounded, softmax, split_heads)}
+FUNCTIONS |= {"np": np, "mean": partial(np.mean, **LAST), "var": partial(np.var, **LAST)}
 FUNCTIONS |= {"sqrt": np.sqrt, "swap": partial(np.swapaxes, axis1=-1, axis2=-2)}
 
 
@@ -107,6 +103,7 @@ norms, heads = each("attn.N.in", "mlp.N.in", "final"), each("attn.N.q", "attn.N.
 linears = each("attn.N.qkv", "attn.N.out", "mlp.N.pre", "mlp.N.out")
 POST, SCORES, PATTERN = "mlp.N.post", "attn.N.scores", "attn.N.pattern"
 QK = 'at["attn.N.q"] @ swap(at["attn.N.k"])'
+TANH = "0.5 * x * (1 + np.tanh({} * (x + {} * x**3)))"
 NAMES = {"gelu": "the exact gelu (erf)", "gelu_new": "gelu_new, the approximation with tanh"}
 NAMES |= {name: name for name in ("relu", "quick_gelu", "silu", "tanh")}
 NORMS = {f"with epsilon {eps:g}": f"norm(x, w, b, eps={eps})" for eps in (1e-5, 1e-6, 1e-8, 1e-3)}
@@ -127,10 +124,8 @@ MISTAKES: list[tuple[str, dict[str, str]]] = [
     ("has no activation function", {POST: "x"}),
     ("applies gelu_new twice", {POST: "gelu_new(gelu_new(x))"}),
     ("is gelu_new without the factor 0.5", {POST: "2 * gelu_new(x)"}),
-    ("is gelu_new without the square root of 2 / pi",
-     {POST: "0.5 * x * (1 + np.tanh(2 / pi * (x + 0.044715 * x**3)))"}),
-    ("is gelu_new with 0.44715 for 0.044715",
-     {POST: "0.5 * x * (1 + np.tanh((2 / pi) ** 0.5 * (x + 0.44715 * x**3)))"}),
+    ("is gelu_new without the square root of 2 / pi", {POST: TANH.format("2 / np.pi", 0.044715)}),
+    ("is gelu_new with 0.44715 for 0.044715", {POST: TANH.format("(2 / np.pi) ** 0.5", 0.44715)}),
     *((f"has a layer norm {says}", norms(code)) for says, code in NORMS.items()),
     ("has no layer norm", norms("x")),
     ("has ln_1 and ln_2 swapped", {"attn.N.in": "norm(x, *ln_2)", "mlp.N.in": "norm(x, *ln_1)"}),
@@ -152,8 +147,7 @@ MISTAKES: list[tuple[str, dict[str, str]]] = [
     ("reshapes to heads without a transpose", heads("right.swapaxes(1, 2).reshape(right.shape)")),
     ("joins the heads without a transpose",
      {"attn.N.heads": "right.reshape(right.swapaxes(1, 2).shape).swapaxes(1, 2)"}),
-    ("joins the heads without a transpose",
-     {"attn.N.out": 'linear(at["attn.N.heads"].reshape(x.shape), w, b)'}),
+    ("joins the heads without a transpose", {"attn.N.out": 'at["attn.N.heads"].reshape(x.shape) @ w + b'}),
     ("scales the scores by 1 / sqrt(n_embd)", {SCORES: f"{QK} / D**0.5"}),
     ("scales the scores by 1 / sqrt(n_embd / n_head)", {SCORES: f"{QK} / K**0.5"}),
     ("scales the scores by 1, not at all", {SCORES: QK}),
@@ -168,11 +162,9 @@ MISTAKES: list[tuple[str, dict[str, str]]] = [
     ("hides the past, not the future", {PATTERN: "softmax(swap(hide(swap(x))))"}),
     ("applies the mask after the softmax", {PATTERN: "np.tril(softmax(x))"}),
     ("applies the softmax over the queries", {PATTERN: "swap(softmax(swap(hide(x))))"}),
-    ("lacks the residual connection",
-     {"resid_mid.N": 'at["attn.N.out"]', "resid_post.N": 'at["mlp.N.out"]'}),
+    ("lacks the residual connection", {"resid_mid.N": "x", "resid_post.N": "x"}),
     ("adds to the layer norm's output, not to its input",
-     {"resid_mid.N": 'at["attn.N.in"] + at["attn.N.out"]',
-      "resid_post.N": 'at["mlp.N.in"] + at["mlp.N.out"]'}),
+     {"resid_mid.N": 'at["attn.N.in"] + x', "resid_post.N": 'at["mlp.N.in"] + x'}),
     ("has no position embedding", {"embed": "wte[ids]"}),
     ("multiplies the token embedding by sqrt(n_embd)", {"embed": "wte[ids] * D**0.5 + wpe[n]"}),
     ("counts positions from 1", {"embed": "wte[ids] + wpe.take(n + 1, 0, mode='clip')"}),
