@@ -3,8 +3,7 @@
 from tiedgpt.testing import assert_same_gpt2, tiny_gpt2
 
 def test_my_gpt2(tiny_gpt2):  # once tied, once untied
-    mine = MyGPT2(tiny_gpt2.parameters)
-    assert_same_gpt2(mine, model=tiny_gpt2)
+    assert_same_gpt2(MyGPT2(tiny_gpt2.parameters), model=tiny_gpt2)
 """
 
 from contextlib import suppress

@@ -30,7 +30,6 @@ from .mistakes import HALVES, Place, Trial, rounded, trials_in
 SLACK = 16.0
 SECONDS = 15.0  # for which mistakes are tried
 Progress = Callable[[int, int], Any]
-Edits = Mapping[str, Callable[[Place], Any]]  # of activations
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,7 @@ def compare(
     gradients = our_parameters({name: x for name, x in values.items() if our_name(name).endswith(PARAMETER)})
     if gradients and targets is None:
         raise ArgumentError(f"{min(gradients)} is a parameter: to compare its gradient, give targets")
-    others = {name: x for name, x in values.items() if not our_name(name).endswith(PARAMETER)}
-    comparison = Comparison(model, np.atleast_2d(ids), others)
+    comparison = Comparison(model, np.atleast_2d(ids), values)
     rows = comparison.rows({}, {})
     diagnosis, note = comparison.diagnose(progress) if any(row.first_wrong for row in rows) else ([], "")
     for row in reversed([] if diagnosis else rows):
@@ -109,12 +107,13 @@ def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, 
     if torch is not None and isinstance(theirs, torch.nn.Module):
         if targets is not None:
             raise ArgumentError("of a torch module, gradients are not recorded: give them in a dict")
+        if not any(our_name(name) for name, _ in theirs.named_modules()):
+            kind = type(theirs).__name__
+            raise ArgumentError(f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp")
         theirs = partial(record_module, torch, theirs)
     if callable(theirs):
         try:
             theirs = theirs(ids.copy())
-        except ArgumentError:
-            raise
         except Exception as error:
             says = f"{type(error).__name__}: {error}"
             raise ArgumentError(f"the other model failed on these ids: {says}") from error
@@ -151,14 +150,11 @@ def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
         module.eval()
         # nanoGPT computes all logits only if it gets targets.
         module(*[batch] * (1 + ("targets" in signature(module.forward).parameters)))
-    if not taken:
-        kind = type(module).__name__
-        raise ArgumentError(f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp")
     return taken
 
 
 @np.errstate(all="ignore")
-def forward(model: GPT2, ids: Array, given: Tape, edits: Edits) -> Tape:
+def forward(model: GPT2, ids: Array, given: Tape, edits: Mapping[str, Callable[[Place], Any]]) -> Tape:
     """Each activation as the model computes it, with edits, from the `given` activations before it."""
     computed: Tape = {}
     tape: Tape = {}
@@ -207,7 +203,7 @@ class Comparison:
         self.names = list(ours)
         self.theirs = our_activations(activations, ours, model.config)
 
-    def rows(self, given: Tape, edits: Edits) -> list[Row]:
+    def rows(self, given: Tape, edits: Mapping[str, Any]) -> list[Row]:
         """Theirs against ours with edits, computed from what is given."""
         narrow, wide = (forward(model, self.ids, given, edits) for model in (self.narrow, self.wide))
         return [row_of(name, theirs, wide[name], narrow[name]) for name, theirs in self.theirs.items()]
@@ -265,7 +261,8 @@ class Comparison:
         if not found:
             none = "this is none of the known mistakes"
             if time.monotonic() > deadline:
-                none = f"none of the {done} trials that {SECONDS:.0f} s sufficed for explains this, of {len(trials)}"
+                tried = f"{done} trials that {SECONDS:.0f} s sufficed for"
+                none = f"none of the {tried} explains this, of {len(trials)}"
             return [*says, f"{first.name}: {none}"], to_give
         fewest, stage, nearest, _, next_wrong = min(found)
         alike = [trial[3] for trial in found if trial[:2] == (fewest, stage) and trial[2] <= 2 * nearest]

@@ -79,8 +79,7 @@ def as_floats(value: Any, name: str) -> Array:
         raise ArgumentError(f"{name} must be an array of floats: {error}") from error
     if array.dtype.kind not in "fiu" or array.ndim == 0:
         raise ArgumentError(f"{name} must be an array of floats, got {array.dtype} {array.shape}")
-    with np.errstate(over="ignore"):  # from integers and other floats
-        return array.astype(np.float64 if array.dtype == np.float64 else np.float32)
+    return array.astype(np.float64 if array.dtype == np.float64 else np.float32)
 
 
 def shape_error(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> ArgumentError:
@@ -100,7 +99,7 @@ def renamed(values: Mapping[Any, Any], what: str) -> Iterator[tuple[str, Any, Ar
             known = [alias.replace(".N", f".{layer}") for alias in ALIASES]
             near = ", ".join(get_close_matches(PREFIX.sub("", str(name)), known, n=3, cutoff=0))
             raise ArgumentError(f"{short_repr(name)} is no {what} of a GPT-2; the nearest are {near}")
-        if ours.strip("-"):
+        if ours.strip("-") and not (what == "activation" and ours.endswith(PARAMETER)):
             array = as_floats(value, short_repr(name))
             for layer, part in enumerate(array if ".N" in ours else [array]):
                 yield ours.replace(".N", f".{layer}"), name, part
@@ -116,12 +115,11 @@ def our_activations(values: Mapping[Any, Any], tape: Parameters, config: Config)
     for name, theirs, array in renamed(values, "activation"):
         if name not in tape:
             raise ArgumentError(f"{name} was given, but the model's layers are 0 to {config.n_layer - 1}")
-        shape = tape[name].shape
         by_token = name.endswith((".q", ".k", ".v", ".heads")) and name != theirs
-        layouts = [(B, T, H, D // H), (B, T, D)] if by_token else [shape]
+        layouts = [(B, T, H, D // H), (B, T, D)] if by_token else [tape[name].shape]
         if not any(array.shape in (layout, layout[B == 1 :]) for layout in layouts):
             raise shape_error(name, array.shape, layouts[0])
-        arrays[name] = array.reshape(B, T, H, -1).swapaxes(1, 2) if by_token else array.reshape(shape)
+        arrays[name] = array.reshape(layouts[0]).swapaxes(1, 2) if by_token else array.reshape(layouts[0])
     return {name: arrays[name] for name in tape if name in arrays}
 
 

@@ -51,7 +51,7 @@ class Place:
         return self.model.parameters[name] if name in self.model.parameters else self.tape[name]
 
     def inputs(self) -> list[Array]:
-        """x, the activation before this one (for q, k and v, it is qkv); weight and bias, if a layer has them."""
+        """x, the activation before (qkv for q, k and v); weight and bias, if its layer has parameters."""
         x = self["attn.N.qkv"] if self.name.endswith((".q", ".k", ".v")) else list(self.tape.values())[-1]
         x = merge_heads(x) if kind_of(self.name) == "attn.N.out" else x
         layer = LAYERS.get(kind_of(self.name))
@@ -88,38 +88,33 @@ def rounded(x: Array, bits: int) -> Array:
 
 HALVES = {"bfloat16": 8, "float16": 11}
 # The functions in the code of a mistake. Place.evaluate has the other names.
-LAST = {"axis": -1, "keepdims": True}
 FUNCTIONS: dict[str, Any] = {name: activation.forward for name, activation in ACTIVATIONS.items()}
 FUNCTIONS |= {f.__name__: f for f in (hide, log_softmax, rounded, softmax, split_heads)}
-FUNCTIONS |= {"np": np, "mean": partial(np.mean, **LAST), "var": partial(np.var, **LAST)}
-FUNCTIONS |= {"sqrt": np.sqrt, "swap": partial(np.swapaxes, axis1=-1, axis2=-2)}
+FUNCTIONS |= {"np": np} | {f.__name__: partial(f, axis=-1, keepdims=True) for f in (np.mean, np.var)}
 
-
-def each(*kinds: str) -> Callable[[str], dict[str, str]]:
-    return lambda code: dict.fromkeys(kinds, code)
-
-
-norms, heads = each("attn.N.in", "mlp.N.in", "final"), each("attn.N.q", "attn.N.k", "attn.N.v")
-linears = each("attn.N.qkv", "attn.N.out", "mlp.N.pre", "mlp.N.out")
+# From a code to the code for each of several kinds of activations.
+norms = partial(dict.fromkeys, ("attn.N.in", "mlp.N.in", "final"))
+heads = partial(dict.fromkeys, ("attn.N.q", "attn.N.k", "attn.N.v"))
+linears = partial(dict.fromkeys, ("attn.N.qkv", "attn.N.out", "mlp.N.pre", "mlp.N.out"))
 POST, SCORES, PATTERN = "mlp.N.post", "attn.N.scores", "attn.N.pattern"
-QK = 'at["attn.N.q"] @ swap(at["attn.N.k"])'
+QK = 'at["attn.N.q"] @ at["attn.N.k"].swapaxes(2, 3)'
 TANH = "0.5 * x * (1 + np.tanh({} * (x + {} * x**3)))"
 NAMES = {"gelu": "the exact gelu (erf)", "gelu_new": "gelu_new, the approximation with tanh"}
 NAMES |= {name: name for name in ("relu", "quick_gelu", "silu", "tanh")}
-NORMS = {f"with epsilon {eps:g}": f"norm(x, w, b, eps={eps})" for eps in (1e-5, 1e-6, 1e-8, 1e-3)}
-NORMS |= {
+NORMS = {
+    **{f"with epsilon {eps:g}": f"norm(x, w, b, eps={eps})" for eps in (1e-5, 1e-6, 1e-8, 1e-3)},
     "with no epsilon, or one of 1e-12": "norm(x, w, b, eps=0)",
-    "with epsilon outside the root": "(x - mean(x)) / (sqrt(var(x)) + eps) * w + b",
+    "with epsilon outside the root": "(x - mean(x)) / (np.sqrt(var(x)) + eps) * w + b",
     "that divides by the variance, not by its root": "(x - mean(x)) / (var(x) + eps) * w + b",
-    "with the unbiased variance": "(x - mean(x)) / sqrt(var(x, ddof=1) + eps) * w + b",
-    "over the tokens, not over each vector": "(x - mean(x, axis=-2)) / sqrt(var(x, axis=-2) + eps) * w + b",
-    "that does not subtract the mean": "x / sqrt(mean(x * x) + eps) * w + b",
+    "with the unbiased variance": "(x - mean(x)) / np.sqrt(var(x, ddof=1) + eps) * w + b",
+    "over the tokens, not over each vector": "(x - mean(x, axis=1)) / np.sqrt(var(x, axis=1) + eps) * w + b",
+    "that does not subtract the mean": "x / np.sqrt(mean(x * x) + eps) * w + b",
     "without its weight": "norm(x, 1, b)",
     "without its bias": "norm(x, w, 0)",
     "without weight and bias": "norm(x, 1, 0)",
 }
 
-MISTAKES: list[tuple[str, dict[str, str]]] = [
+MISTAKES: list[tuple[str, dict[str, Any]]] = [
     *((f"is {says}", {POST: f"{name}(x)"}) for name, says in NAMES.items()),
     ("has no activation function", {POST: "x"}),
     ("applies gelu_new twice", {POST: "gelu_new(gelu_new(x))"}),
@@ -159,9 +154,9 @@ MISTAKES: list[tuple[str, dict[str, str]]] = [
     ("has a mask of -1e9 that is off by one: a token does not see itself",
      {PATTERN: "softmax(hide(x, 0, -1e9))"}),
     ("puts 0 in place of -inf under the mask", {PATTERN: "softmax(hide(x, fill=0))"}),
-    ("hides the past, not the future", {PATTERN: "softmax(swap(hide(swap(x))))"}),
+    ("hides the past, not the future", {PATTERN: "softmax(hide(x.swapaxes(2, 3)).swapaxes(2, 3))"}),
     ("applies the mask after the softmax", {PATTERN: "np.tril(softmax(x))"}),
-    ("applies the softmax over the queries", {PATTERN: "swap(softmax(swap(hide(x))))"}),
+    ("applies the softmax over the queries", {PATTERN: "softmax(hide(x).swapaxes(2, 3)).swapaxes(2, 3)"}),
     ("lacks the residual connection", {"resid_mid.N": "x", "resid_post.N": "x"}),
     ("adds to the layer norm's output, not to its input",
      {"resid_mid.N": 'at["attn.N.in"] + x', "resid_post.N": 'at["mlp.N.in"] + x'}),
