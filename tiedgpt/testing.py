@@ -3,11 +3,9 @@
 from tiedgpt.testing import assert_same_gpt2, tiny_gpt2
 
 def test_my_gpt2(tiny_gpt2):  # once tied, once untied
-    mine = MyGPT2(tiny_gpt2.parameters)
-    assert_same_gpt2(mine, model=tiny_gpt2)
+    assert_same_gpt2(MyGPT2(tiny_gpt2.parameters), model=tiny_gpt2)
 """
 
-import math
 from contextlib import suppress
 from typing import Any
 
@@ -33,12 +31,12 @@ def random_model(config: Config = TINY, seed: int = 0) -> GPT2:
     rng = np.random.default_rng(seed)
     D, F = config.n_embd, config.n_inner or config.n_embd
     small = 0.02  # what is added to the residual stream: so small that epsilon matters
-    large = 12 / small / math.sqrt(D)  # of ln_f: the standard deviation of the logits is about 15
+    large = 12 / small / np.sqrt(D)  # of ln_f: the standard deviation of the logits is about 15
     scales = {  # of the first part that is in a name: mean and standard deviation
         "ln_f.weight": (1.3 * large, 0.4 * large), "ln_f.bias": (0, 0.4 * large),
         "c_proj.bias": (0, small / 2), "bias": (0, 0.4), "ln_": (1.3, 0.4),
-        "attn.c_proj": (0, small / math.sqrt(D)), "mlp.c_proj": (0, 3 * small / math.sqrt(F)),
-        "c_": (0, 1.5 / math.sqrt(D)), "w": (0, small),
+        "attn.c_proj": (0, small / np.sqrt(D)), "mlp.c_proj": (0, 3 * small / np.sqrt(F)),
+        "c_": (0, 1.5 / np.sqrt(D)), "w": (0, small),
     }  # fmt: skip
     parameters = {}
     for name, shape in parameter_shapes(config).items():
@@ -55,8 +53,8 @@ def assert_same_gpt2(theirs: Any, model: GPT2 | None = None, ids: Any = None, ta
     __tracebackhide__ = True  # pytest shows the line of the test
     model = random_model() if model is None else model
     if ids is None:
-        shape = (2, min(model.config.n_ctx, 64))
-        ids = np.random.default_rng(0).integers(model.config.vocab_size, size=shape)
+        config = model.config
+        ids = np.random.default_rng(0).integers(config.vocab_size, size=(2, min(config.n_ctx, 64)))
     report = compare(model, theirs, ids, targets)
     assert report.first is None, f"not the same GPT-2\n\n{report}"
 

@@ -24,13 +24,12 @@ from ..errors import ArgumentError, short_repr
 from ..model import GPT2, Array
 from ..parameters import Parameters
 from ..run import Tape, activation_shapes
-from .conventions import is_parameter, our_activations, our_name, our_parameters, shape_error
+from .conventions import PARAMETER, our_activations, our_name, our_parameters, shape_error
 from .mistakes import HALVES, Place, Trial, rounded, trials_in
 
 SLACK = 16.0
 SECONDS = 15.0  # for which mistakes are tried
 Progress = Callable[[int, int], Any]
-Edits = Mapping[str, Callable[[Place], Any]]  # of activations
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,6 @@ class Row:
     first_wrong: tuple[int, ...] | None = None  # the first index beyond the tolerance
     yours: float | None = None  # there
     expected: float | None = None
-
-    @property
-    def differs(self) -> bool:
-        return self.first_wrong is not None
 
 
 @dataclass(frozen=True)
@@ -61,13 +56,13 @@ class Report:
     @property
     def first(self) -> Row | None:
         """The first row that differs; None if the two are the same GPT-2."""
-        return next((row for row in self.rows if row.differs), None)
+        return next((row for row in self.rows if row.first_wrong), None)
 
     def __str__(self) -> str:
         width = max(len(row.name) for row in self.rows)
         lines = [f"{'':{width}}  largest error  tolerance  first wrong index"]
         for row in self.rows:
-            at = "" if row.first_wrong is None else list(row.first_wrong)
+            at = list(row.first_wrong or ()) or ""
             lines.append(f"{row.name:{width}}  {row.error:13.1e}  {row.tolerance:9.1e}  {at}".rstrip())
         end = "all agree"
         if first := self.first:
@@ -91,21 +86,19 @@ def compare(
     ids = check_ids(ids, model.config)
     targets = None if targets is None else np.atleast_2d(check_targets(targets, ids, model.config))
     values = read_theirs(theirs, ids, targets)
-    gradients = our_parameters({name: x for name, x in values.items() if is_parameter(our_name(name))})
+    gradients = our_parameters({name: x for name, x in values.items() if our_name(name).endswith(PARAMETER)})
     if gradients and targets is None:
         raise ArgumentError(f"{min(gradients)} is a parameter: to compare its gradient, give targets")
-    others = {name: x for name, x in values.items() if not is_parameter(our_name(name))}
-    comparison = Comparison(model, np.atleast_2d(ids), others)
+    comparison = Comparison(model, np.atleast_2d(ids), values)
     rows = comparison.rows({}, {})
-    diagnosis, note = comparison.diagnose(progress) if any(row.differs for row in rows) else ([], "")
+    diagnosis, note = comparison.diagnose(progress) if any(row.first_wrong for row in rows) else ([], "")
     for row in reversed([] if diagnosis else rows):
         if comparison.theirs[row.name].dtype == np.float64 and row.error > row.tolerance / 2**24:
             note = f"{row.name} is float64 and has float32's rounding: something before it is float32"
-    not_given = len(comparison.names) - len(rows)
     rows += comparison.gradient_rows(gradients, targets) if gradients else []
     if not rows:
         raise ArgumentError("there is nothing to compare: no activation of the model was given")
-    return Report(rows, diagnosis, note, not_given)
+    return Report(rows, diagnosis, note, len(comparison.names) - len(comparison.theirs))
 
 
 def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, Any]:
@@ -114,12 +107,13 @@ def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, 
     if torch is not None and isinstance(theirs, torch.nn.Module):
         if targets is not None:
             raise ArgumentError("of a torch module, gradients are not recorded: give them in a dict")
+        if not any(our_name(name) for name, _ in theirs.named_modules()):
+            kind = type(theirs).__name__
+            raise ArgumentError(f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp")
         theirs = partial(record_module, torch, theirs)
     if callable(theirs):
         try:
             theirs = theirs(ids.copy())
-        except ArgumentError:
-            raise
         except Exception as error:
             says = f"{type(error).__name__}: {error}"
             raise ArgumentError(f"the other model failed on these ids: {says}") from error
@@ -142,7 +136,8 @@ def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
         for key, value in zip((name, f"{name}:1"), values, strict=False):
             ours = our_name(key)
             # TransformerLens's module `embed` is not ours: it has no positions. Nor is wte the parameter.
-            if ours not in ("", key.split(".")[-1]) and not is_parameter(ours) and torch.is_tensor(value):
+            known = ours not in ("", key.split(".")[-1]) and not ours.endswith(PARAMETER)
+            if known and torch.is_tensor(value):
                 taken[key] = value.clone()
 
     device = next((parameter.device for parameter in module.parameters()), None)
@@ -150,20 +145,16 @@ def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
     with ExitStack() as undo, torch.no_grad():
         undo.callback(module.train, module.training)
         for name, part in module.named_modules():
-            before = part.register_forward_pre_hook(partial(take, f"{name}:in"), with_kwargs=True)
-            undo.callback(before.remove)
-            undo.callback(part.register_forward_hook(partial(take, name)).remove)
+            undo.enter_context(part.register_forward_pre_hook(partial(take, f"{name}:in"), with_kwargs=True))
+            undo.enter_context(part.register_forward_hook(partial(take, name)))
         module.eval()
         # nanoGPT computes all logits only if it gets targets.
         module(*[batch] * (1 + ("targets" in signature(module.forward).parameters)))
-    if not taken:
-        kind = type(module).__name__
-        raise ArgumentError(f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp")
     return taken
 
 
 @np.errstate(all="ignore")
-def forward(model: GPT2, ids: Array, given: Tape, edits: Edits) -> Tape:
+def forward(model: GPT2, ids: Array, given: Tape, edits: Mapping[str, Callable[[Place], Any]]) -> Tape:
     """Each activation as the model computes it, with edits, from the `given` activations before it."""
     computed: Tape = {}
     tape: Tape = {}
@@ -212,7 +203,7 @@ class Comparison:
         self.names = list(ours)
         self.theirs = our_activations(activations, ours, model.config)
 
-    def rows(self, given: Tape, edits: Edits) -> list[Row]:
+    def rows(self, given: Tape, edits: Mapping[str, Any]) -> list[Row]:
         """Theirs against ours with edits, computed from what is given."""
         narrow, wide = (forward(model, self.ids, given, edits) for model in (self.narrow, self.wide))
         return [row_of(name, theirs, wide[name], narrow[name]) for name, theirs in self.theirs.items()]
@@ -230,8 +221,8 @@ class Comparison:
     def diagnose(self, progress: Progress) -> tuple[list[str], str]:
         """The mistakes that explain the first difference, and a note on what to do next."""
         # If each agrees with what we compute from theirs before it, small differences have grown.
-        given = self.theirs if any(row.differs for row in self.rows(self.theirs, {})) else {}
-        first = next(row for row in self.rows(given, {}) if row.differs)
+        given = self.theirs if any(row.first_wrong for row in self.rows(self.theirs, {})) else {}
+        first = next(row for row in self.rows(given, {}) if row.first_wrong)
         theirs, right = self.theirs[first.name], forward(self.narrow, self.ids, given, {})[first.name]
         far = distance(first.name, theirs, right)
         bad = np.isinf(far)
@@ -260,7 +251,7 @@ class Comparison:
                 errors[here] = distance(first.name, theirs, x).max()
             if errors[here] >= first.error / 4:  # not much nearer than without the mistake
                 continue
-            left = [row.name for row in self.rows(given, edits) if row.differs]
+            left = [row.name for row in self.rows(given, edits) if row.first_wrong]
             if first.name not in left:
                 found.append((len(left), stage, errors[here], sentence, left[0] if left else ""))
 

@@ -7,7 +7,7 @@ TransformerLens, are accepted and not compared.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from itertools import permutations
 from typing import Any
@@ -53,26 +53,17 @@ LLM_C = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw
 PREFIX = re.compile(r"^((transformer|module|_orig_mod)\.)+|_original_component\.|(?<!\bembed)\.hook_out$")
 
 ALIASES = {name: row.split()[0] for row in NAMES.strip().splitlines() for name in row.split()}
+PARAMETER = (".weight", ".bias")  # how our name of one ends
 PARAMETERS = [name.replace("h.0", "h.N") for name in parameter_shapes(Config(n_layer=1, tied=False))]
 ALIASES |= {name: name for name in PARAMETERS} | dict(zip(LLM_C.split(), PARAMETERS, strict=False))
 
 
 def our_name(name: Any) -> str:
-    """Our name of what another GPT-2 calls `name`; "-" if it is not compared, "" if it is unknown.
-
-    >>> our_name("transformer.h.11.mlp")
-    'mlp.11.out'
-    """
+    """Our name of what another GPT-2 calls `name`; "-" if it is not compared, "" if it is unknown."""
     name = re.sub(r"\.hook_in$", ":in", PREFIX.sub("", str(name)))
-    number = re.search(r"(?<=\.)\d+(?=[.:]|$)", name)
-    if not number:
-        return ALIASES.get(name, "")
-    ours = ALIASES.get(f"{name[: number.start()]}N{name[number.end() :]}", "")
-    return ours.replace(".N", f".{number[0]}")
-
-
-def is_parameter(ours: str) -> bool:
-    return ours.endswith((".weight", ".bias"))
+    layer = re.search(r"(?<=\.)\d+(?=[.:]|$)", name)
+    ours = ALIASES.get(re.sub(layer.re, "N", name, count=1) if layer else name, "")
+    return ours.replace(".N", f".{layer[0]}") if layer else ours
 
 
 def as_floats(value: Any, name: str) -> Array:
@@ -88,8 +79,7 @@ def as_floats(value: Any, name: str) -> Array:
         raise ArgumentError(f"{name} must be an array of floats: {error}") from error
     if array.dtype.kind not in "fiu" or array.ndim == 0:
         raise ArgumentError(f"{name} must be an array of floats, got {array.dtype} {array.shape}")
-    with np.errstate(over="ignore"):  # from integers and other floats
-        return array.astype(np.float64 if array.dtype == np.float64 else np.float32)
+    return array.astype(np.float64 if array.dtype == np.float64 else np.float32)
 
 
 def shape_error(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> ArgumentError:
@@ -109,10 +99,10 @@ def renamed(values: Mapping[Any, Any], what: str) -> Iterator[tuple[str, Any, Ar
             known = [alias.replace(".N", f".{layer}") for alias in ALIASES]
             near = ", ".join(get_close_matches(PREFIX.sub("", str(name)), known, n=3, cutoff=0))
             raise ArgumentError(f"{short_repr(name)} is no {what} of a GPT-2; the nearest are {near}")
-        if ours.strip("-"):
+        if ours.strip("-") and not (what == "activation" and ours.endswith(PARAMETER)):
             array = as_floats(value, short_repr(name))
-            layers: Iterable[Any] = enumerate(np.atleast_1d(array)) if ".N" in ours else [("", array)]
-            yield from ((ours.replace(".N", f".{number}"), name, part) for number, part in layers)
+            for layer, part in enumerate(array if ".N" in ours else [array]):
+                yield ours.replace(".N", f".{layer}"), name, part
 
 
 def our_activations(values: Mapping[Any, Any], tape: Parameters, config: Config) -> Parameters:
@@ -125,12 +115,11 @@ def our_activations(values: Mapping[Any, Any], tape: Parameters, config: Config)
     for name, theirs, array in renamed(values, "activation"):
         if name not in tape:
             raise ArgumentError(f"{name} was given, but the model's layers are 0 to {config.n_layer - 1}")
-        shape = tape[name].shape
         by_token = name.endswith((".q", ".k", ".v", ".heads")) and name != theirs
-        layouts = [(B, T, H, D // H), (B, T, D)] if by_token else [shape]
+        layouts = [(B, T, H, D // H), (B, T, D)] if by_token else [tape[name].shape]
         if not any(array.shape in (layout, layout[B == 1 :]) for layout in layouts):
             raise shape_error(name, array.shape, layouts[0])
-        arrays[name] = array.reshape(B, T, H, -1).swapaxes(1, 2) if by_token else array.reshape(shape)
+        arrays[name] = array.reshape(layouts[0]).swapaxes(1, 2) if by_token else array.reshape(layouts[0])
     return {name: arrays[name] for name in tape if name in arrays}
 
 

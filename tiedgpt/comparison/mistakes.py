@@ -4,7 +4,6 @@ What is right is computed by model.py alone. MISTAKES has the end of the sentenc
 kind of activation that the mistake changes, the code that computes the wrong one. See Place.evaluate.
 """
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,22 +15,20 @@ import numpy as np
 
 from ..activations import ACTIVATIONS
 from ..model import GPT2, Array, merge_heads, split_heads
-from ..ops import layer_norm, linear, log_softmax, softmax
+from ..ops import layer_norm, log_softmax, softmax
 from ..run import Tape
 
-# What some kinds of activations are computed from: the activation, and the layer that has the parameters.
-INPUTS = {
-    "attn.N.in": ("resid_pre.N", "h.N.ln_1"),
-    "mlp.N.in": ("resid_mid.N", "h.N.ln_2"),
-    "final": ("resid_post.N", "ln_f"),
-    "attn.N.qkv": ("attn.N.in", "h.N.attn.c_attn"),
-    "attn.N.out": ("attn.N.heads", "h.N.attn.c_proj"),
-    "mlp.N.pre": ("mlp.N.in", "h.N.mlp.c_fc"),
-    "mlp.N.out": ("mlp.N.post", "h.N.mlp.c_proj"),
-    "mlp.N.post": ("mlp.N.pre", ""),
-    "attn.N.pattern": ("attn.N.scores", ""),
-    **dict.fromkeys(("attn.N.q", "attn.N.k", "attn.N.v"), ("attn.N.qkv", "h.N.attn.c_attn")),
+# Kinds of activations, and the layer that has the parameters from which they are computed.
+LAYERS = {
+    "attn.N.in": "h.N.ln_1",
+    **dict.fromkeys(("attn.N.qkv", "attn.N.q", "attn.N.k", "attn.N.v"), "h.N.attn.c_attn"),
+    "attn.N.out": "h.N.attn.c_proj",
+    "mlp.N.in": "h.N.ln_2",
+    "mlp.N.pre": "h.N.mlp.c_fc",
+    "mlp.N.out": "h.N.mlp.c_proj",
+    "final": "ln_f",
 }
+layer_of = partial(re.sub, r"\D", "")  # "attn.3.qkv" -> "3"; "" for an activation that is in no block
 
 
 @dataclass(frozen=True)
@@ -54,42 +51,28 @@ class Place:
         return self.model.parameters[name] if name in self.model.parameters else self.tape[name]
 
     def inputs(self) -> list[Array]:
-        """x; for a layer with parameters x, weight and bias. See INPUTS."""
-        source, layer = INPUTS[kind_of(self.name)]
-        x = merge_heads(self[source]) if source == "attn.N.heads" else self[source]
+        """x, the activation before (qkv for q, k and v); weight and bias, if its layer has parameters."""
+        x = self["attn.N.qkv"] if self.name.endswith((".q", ".k", ".v")) else list(self.tape.values())[-1]
+        x = merge_heads(x) if kind_of(self.name) == "attn.N.out" else x
+        layer = LAYERS.get(kind_of(self.name))
         return [x, *(self[f"{layer}.{name}"] for name in ("weight", "bias") if layer)]
 
     def evaluate(self, code: str) -> Array:
         """What a mistake's code computes here."""
-        config, T = self.model.config, self.ids.shape[1]
-        names: dict[str, Any] = {
-            "D": config.n_embd,
-            "H": config.n_head,
-            "K": config.head_width,
-            "n": np.arange(T),
-        }
-        names |= {"eos": config.eos_token_id or 0, "part": "qkv".find(self.name[-1]), "layer": self.layer}
-        names |= {"at": self, "wte": self["wte.weight"], "wpe": self["wpe.weight"]} | vars(self)
+        config, eps = self.model.config, self.model.config.layer_norm_epsilon
+        names = vars(self) | {"at": self, "wte": self["wte.weight"], "wpe": self["wpe.weight"]}
+        names |= {"D": config.n_embd, "H": config.n_head, "K": config.head_width}
+        names |= {"n": np.arange(self.ids.shape[1]), "part": "qkv".find(self.name[-1])}
+        names |= {"eps": eps, "norm": partial(layer_norm, eps=eps), "eos": config.eos_token_id or 0}
         names |= {ln: (self[f"h.N.{ln}.weight"], self[f"h.N.{ln}.bias"]) for ln in ("ln_1", "ln_2")}
-        names |= {
-            "eps": config.layer_norm_epsilon,
-            "norm": partial(layer_norm, eps=config.layer_norm_epsilon),
-        }
-        if kind_of(self.name) in INPUTS:
-            names |= zip("xwb", self.inputs(), strict=False)
-        wrong: Array = eval(code, FUNCTIONS, names)
-        return wrong
+        names |= zip("xwb", self.inputs() if self.tape else (), strict=False)
+        return eval(code, FUNCTIONS, names)
 
 
 @cache
 def kind_of(name: str) -> str:
     """ "attn.3.qkv" -> "attn.N.qkv" """
     return re.sub(r"\.\d+", ".N", name)
-
-
-def layer_of(name: str) -> str:
-    """ "attn.3.qkv" -> "3"; "" for an activation that is in no block"""
-    return "".join(filter(str.isdigit, name))
 
 
 def hide(scores: Array, k: int = 1, fill: float = -np.inf) -> Array:
@@ -105,46 +88,40 @@ def rounded(x: Array, bits: int) -> Array:
 
 HALVES = {"bfloat16": 8, "float16": 11}
 # The functions in the code of a mistake. Place.evaluate has the other names.
-LAST = {"axis": -1, "keepdims": True}
 FUNCTIONS: dict[str, Any] = {name: activation.forward for name, activation in ACTIVATIONS.items()}
-FUNCTIONS |= {f.__name__: f for f in (hide, layer_norm, linear, log_softmax, rounded, softmax, split_heads)}
-FUNCTIONS |= {"np": np, "pi": math.pi, "mean": partial(np.mean, **LAST), "var": partial(np.var, **LAST)}
-FUNCTIONS |= {"sqrt": np.sqrt, "swap": partial(np.swapaxes, axis1=-1, axis2=-2)}
+FUNCTIONS |= {f.__name__: f for f in (hide, log_softmax, rounded, softmax, split_heads)}
+FUNCTIONS |= {"np": np} | {f.__name__: partial(f, axis=-1, keepdims=True) for f in (np.mean, np.var)}
 
-
-def each(*kinds: str) -> Callable[[str], dict[str, str]]:
-    return lambda code: dict.fromkeys(kinds, code)
-
-
-norms, heads = each("attn.N.in", "mlp.N.in", "final"), each("attn.N.q", "attn.N.k", "attn.N.v")
-linears = each("attn.N.qkv", "attn.N.out", "mlp.N.pre", "mlp.N.out")
+# From a code to the code for each of several kinds of activations.
+norms = partial(dict.fromkeys, ("attn.N.in", "mlp.N.in", "final"))
+heads = partial(dict.fromkeys, ("attn.N.q", "attn.N.k", "attn.N.v"))
+linears = partial(dict.fromkeys, ("attn.N.qkv", "attn.N.out", "mlp.N.pre", "mlp.N.out"))
 POST, SCORES, PATTERN = "mlp.N.post", "attn.N.scores", "attn.N.pattern"
-QK = 'at["attn.N.q"] @ swap(at["attn.N.k"])'
+QK = 'at["attn.N.q"] @ at["attn.N.k"].swapaxes(2, 3)'
+TANH = "0.5 * x * (1 + np.tanh({} * (x + {} * x**3)))"
 NAMES = {"gelu": "the exact gelu (erf)", "gelu_new": "gelu_new, the approximation with tanh"}
 NAMES |= {name: name for name in ("relu", "quick_gelu", "silu", "tanh")}
-EPSILONS = {f"epsilon {eps:g}": eps for eps in (1e-5, 1e-6, 1e-8, 1e-3)} | {"no epsilon, or one of 1e-12": 0}
+NORMS = {
+    **{f"with epsilon {eps:g}": f"norm(x, w, b, eps={eps})" for eps in (1e-5, 1e-6, 1e-8, 1e-3)},
+    "with no epsilon, or one of 1e-12": "norm(x, w, b, eps=0)",
+    "with epsilon outside the root": "(x - mean(x)) / (np.sqrt(var(x)) + eps) * w + b",
+    "that divides by the variance, not by its root": "(x - mean(x)) / (var(x) + eps) * w + b",
+    "with the unbiased variance": "(x - mean(x)) / np.sqrt(var(x, ddof=1) + eps) * w + b",
+    "over the tokens, not over each vector": "(x - mean(x, axis=1)) / np.sqrt(var(x, axis=1) + eps) * w + b",
+    "that does not subtract the mean": "x / np.sqrt(mean(x * x) + eps) * w + b",
+    "without its weight": "norm(x, 1, b)",
+    "without its bias": "norm(x, w, 0)",
+    "without weight and bias": "norm(x, 1, 0)",
+}
 
-MISTAKES: list[tuple[str, dict[str, str]]] = [
+MISTAKES: list[tuple[str, dict[str, Any]]] = [
     *((f"is {says}", {POST: f"{name}(x)"}) for name, says in NAMES.items()),
     ("has no activation function", {POST: "x"}),
     ("applies gelu_new twice", {POST: "gelu_new(gelu_new(x))"}),
     ("is gelu_new without the factor 0.5", {POST: "2 * gelu_new(x)"}),
-    ("is gelu_new without the square root of 2 / pi",
-     {POST: "0.5 * x * (1 + np.tanh(2 / pi * (x + 0.044715 * x**3)))"}),
-    ("is gelu_new with 0.44715 for 0.044715",
-     {POST: "0.5 * x * (1 + np.tanh((2 / pi) ** 0.5 * (x + 0.44715 * x**3)))"}),
-    *((f"has a layer norm with {says}", norms(f"norm(x, w, b, eps={e})")) for says, e in EPSILONS.items()),
-    ("has a layer norm with epsilon outside the root", norms("(x - mean(x)) / (sqrt(var(x)) + eps) * w + b")),
-    ("has a layer norm that divides by the variance, not by its root",
-     norms("(x - mean(x)) / (var(x) + eps) * w + b")),
-    ("has a layer norm with the unbiased variance",
-     norms("(x - mean(x)) / sqrt(var(x, ddof=1) + eps) * w + b")),
-    ("has a layer norm over the tokens, not over each vector",
-     norms("(x - mean(x, axis=-2)) / sqrt(var(x, axis=-2) + eps) * w + b")),
-    ("has a layer norm that does not subtract the mean", norms("x / sqrt(mean(x * x) + eps) * w + b")),
-    ("has a layer norm without its weight", norms("norm(x, 1, b)")),
-    ("has a layer norm without its bias", norms("norm(x, w, 0)")),
-    ("has a layer norm without weight and bias", norms("norm(x, 1, 0)")),
+    ("is gelu_new without the square root of 2 / pi", {POST: TANH.format("2 / np.pi", 0.044715)}),
+    ("is gelu_new with 0.44715 for 0.044715", {POST: TANH.format("(2 / np.pi) ** 0.5", 0.44715)}),
+    *((f"has a layer norm {says}", norms(code)) for says, code in NORMS.items()),
     ("has no layer norm", norms("x")),
     ("has ln_1 and ln_2 swapped", {"attn.N.in": "norm(x, *ln_2)", "mlp.N.in": "norm(x, *ln_1)"}),
     ("is post-norm: it normalises after the residual connection",
@@ -155,9 +132,8 @@ MISTAKES: list[tuple[str, dict[str, str]]] = [
     ("has its weight transposed", linears("x @ w.reshape(w.shape[::-1]).T + b")),
     *((f"has weights rounded to {half}", linears(f"x @ rounded(w, {bits}) + b"))
       for half, bits in HALVES.items()),
-    ("lacks the bias of the queries", {"attn.N.q": "split_heads(x - b, H)[0]"}),
-    ("lacks the bias of the keys", {"attn.N.k": "split_heads(x - b, H)[1]"}),
-    ("lacks the bias of the values", {"attn.N.v": "split_heads(x - b, H)[2]"}),
+    *((f"lacks the bias of the {says}", {f"attn.N.{part}": "split_heads(x - b, H)[part]"})
+      for part, says in (("q", "queries"), ("k", "keys"), ("v", "values"))),
     *((f"takes {', '.join(order)} for q, k, v", heads(f"split_heads(x, H)['qkv'.index({order}[part])]"))
       for order in list(permutations("qkv"))[1:]),
     ("takes q, k and v of one head after the other from qkv",
@@ -166,27 +142,24 @@ MISTAKES: list[tuple[str, dict[str, str]]] = [
     ("reshapes to heads without a transpose", heads("right.swapaxes(1, 2).reshape(right.shape)")),
     ("joins the heads without a transpose",
      {"attn.N.heads": "right.reshape(right.swapaxes(1, 2).shape).swapaxes(1, 2)"}),
-    ("joins the heads without a transpose",
-     {"attn.N.out": 'linear(at["attn.N.heads"].reshape(x.shape), w, b)'}),
+    ("joins the heads without a transpose", {"attn.N.out": 'at["attn.N.heads"].reshape(x.shape) @ w + b'}),
     ("scales the scores by 1 / sqrt(n_embd)", {SCORES: f"{QK} / D**0.5"}),
     ("scales the scores by 1 / sqrt(n_embd / n_head)", {SCORES: f"{QK} / K**0.5"}),
     ("scales the scores by 1, not at all", {SCORES: QK}),
     ("scales the scores by n_head / n_embd, without the square root", {SCORES: f"{QK} / K"}),
-    ("divides the scores by the layer's number, from 1", {SCORES: f"{QK} / K**0.5 / (layer + 1)"}),
+    ("divides the scores by the layer's number, from 1", {SCORES: f"{QK} / K**0.5 / (at.layer + 1)"}),
     ("has no causal mask", {PATTERN: "softmax(x)"}),
     ("has a mask that is off by one: a token sees the next one", {PATTERN: "softmax(hide(x, 2))"}),
     ("has a mask that is off by one: a token does not see itself", {PATTERN: "softmax(hide(x, 0))"}),
     ("has a mask of -1e9 that is off by one: a token does not see itself",
      {PATTERN: "softmax(hide(x, 0, -1e9))"}),
     ("puts 0 in place of -inf under the mask", {PATTERN: "softmax(hide(x, fill=0))"}),
-    ("hides the past, not the future", {PATTERN: "softmax(swap(hide(swap(x))))"}),
+    ("hides the past, not the future", {PATTERN: "softmax(hide(x.swapaxes(2, 3)).swapaxes(2, 3))"}),
     ("applies the mask after the softmax", {PATTERN: "np.tril(softmax(x))"}),
-    ("applies the softmax over the queries", {PATTERN: "swap(softmax(swap(hide(x))))"}),
-    ("lacks the residual connection",
-     {"resid_mid.N": 'at["attn.N.out"]', "resid_post.N": 'at["mlp.N.out"]'}),
+    ("applies the softmax over the queries", {PATTERN: "softmax(hide(x).swapaxes(2, 3)).swapaxes(2, 3)"}),
+    ("lacks the residual connection", {"resid_mid.N": "x", "resid_post.N": "x"}),
     ("adds to the layer norm's output, not to its input",
-     {"resid_mid.N": 'at["attn.N.in"] + at["attn.N.out"]',
-      "resid_post.N": 'at["mlp.N.in"] + at["mlp.N.out"]'}),
+     {"resid_mid.N": 'at["attn.N.in"] + x', "resid_post.N": 'at["mlp.N.in"] + x'}),
     ("has no position embedding", {"embed": "wte[ids]"}),
     ("multiplies the token embedding by sqrt(n_embd)", {"embed": "wte[ids] * D**0.5 + wpe[n]"}),
     ("counts positions from 1", {"embed": "wte[ids] + wpe.take(n + 1, 0, mode='clip')"}),
