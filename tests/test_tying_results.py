@@ -72,12 +72,12 @@ def test_the_rates_are_the_best_of_the_pilot(published):
     for each in pilot():
         kind = each.text, each.layers, each.only, each.head
         of = published["pilot"].get(results.name_of(each), [])
-        losses.setdefault(kind, {})[each.lr, each.steps] = fmean(
-            [r.get("loss", math.inf) for r in of] or [9e9]
-        )
+        there = len(of) == len(grid.PILOT_SEEDS)  # while the grid is incomplete, not all are
+        mean = fmean(r.get("loss", math.inf) for r in of) if there else None
+        losses.setdefault(kind, {})[each.lr, each.steps] = mean
     for (text, layers, only, head), tried in losses.items():
         best = grid.TENTH[head] if text == "tenth" else (grid.RATES[text, layers, only, head][0], 1)
-        if max(tried.values()) < 9e9:
+        if None not in tried.values():
             assert min(tried, key=tried.get) == (best[0], 800 * best[1]), (text, layers, only, head)
     assert {length for _, length in grid.TENTH.values()} == {2}, "the page says that it is the longest"
 
