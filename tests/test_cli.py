@@ -24,17 +24,16 @@ import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
 from tiedgpt.checkpoints import hub, names
 from tiedgpt.cli import common
+from tiedgpt.cli.study import FIRST_ROWS, GROUPS, look_up
 from tiedgpt.cli.terminal import Progress
 from tiedgpt.errors import ABOVE_0, FRACTION, RATE, Range
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.direct_path import direct_path
-from tiedgpt.study.gradients import batch_gradients
-from tiedgpt.study.readings import FIRST_ROWS, GROUPS, look_up
+from tiedgpt.study.direct_path import direct_path, jsd_floor
+from tiedgpt.study.gradients import gradients
 from tiedgpt.study.similarity import embeddings
 from tiedgpt.study.solved import missing, solved_paths
 from tiedgpt.study.swap import losses
-from tiedgpt.study.symmetry import jsd_floor
 
 EOT = 256  # <|endoftext|> of a tokenizer of bytes alone
 
@@ -400,8 +399,7 @@ def test_study_json(run, checkpoint, untied, text_file):
         assert report["parameters"] == sum(array.size for array in model.parameters.values())
         counts = {"tokens": 1309, "frequent": 12, "self_prediction": 0.0}
         assert report["corpus"] == {**counts, "jsd_floor": pytest.approx(jsd_floor(text))}
-        ids = text.ids[None, -model.config.n_ctx - 1 :]
-        assert_alike(report["gradients"], batch_gradients(model, ids[:, :-1], ids[:, 1:]).whole())
+        assert_alike(report["gradients"], gradients(model, text.ids[-model.config.n_ctx - 1 :]).whole())
         assert_alike(report["direct_path"], direct_path(model, text))
         assert_alike(report["embeddings"], embeddings(model, text, tied_W_E))
         assert_alike(report["loss"], losses(model, text.ids))

@@ -186,15 +186,6 @@ def test_tied_is_exactly_symmetric(model):
         assert direct_path.asymmetry(tied.W_E, tied.W_U) == 0.0
 
 
-def test_asymmetry_of_known_matrices():
-    rng = np.random.default_rng(0)
-    W_E, W_U = rng.standard_normal((997, 41)), rng.standard_normal((41, 997))
-    assert direct_path.asymmetry(W_E, W_U) == pytest.approx(math.sqrt(2), rel=1e-2)
-    S = rng.standard_normal((41, 41))
-    assert direct_path.asymmetry(W_E, (S + S.T) @ W_E.T) < 1e-7
-    assert direct_path.asymmetry(W_E, (S - S.T) @ W_E.T) == pytest.approx(2)
-
-
 def test_self_prediction_is_that_of_the_whole_matrix(monkeypatch):
     monkeypatch.setattr(paths, "MAX_LOGITS", 7 * V)
     for model in (random_model(), random_model(UNTIED), random_model(SMALL, seed=2)):
@@ -207,13 +198,6 @@ def test_self_prediction_is_that_of_the_whole_matrix(monkeypatch):
         assert report["self_prediction_frequent"] == itself[1::2].mean()
         assert sum(done) == V
     assert direct_path.direct_path(model, Corpus.of([0, 1], V))["self_prediction_frequent"] is None
-
-
-def test_self_prediction_of_known_matrices():
-    W = np.random.default_rng(0).standard_normal((101, 21))
-    W /= np.linalg.norm(W, axis=1, keepdims=True)
-    assert direct_path.predicts_itself(with_matrices(W, W.T)).all(), "of unit length, each is its own nearest"
-    assert not direct_path.predicts_itself(with_matrices(W, np.roll(W, 1, axis=0).T)).any()
 
 
 def test_a_damaged_matrix_is_an_error(model):
@@ -287,30 +271,6 @@ def test_a_table_of_bigrams_is_a_perfect_bigram_model():
     best_ranks = 1 + (log_q[:, None] > log_q[:, :, None]).sum(axis=2)  # [13, 13]
     best_mrr = (np.exp(log_q) / best_ranks).sum(axis=1).mean()
     assert raw == pytest.approx({"top1": 1, "top5": 1, "mrr": best_mrr, "kl": 0}, abs=1e-12)
-
-
-def test_the_best_W_U_of_a_given_rank_has_the_optimal_kl():
-    """For a fixed W_E [V, d] the KL is convex in W_U, so that a search finds its optimum for this rank.
-
-    A W_U solved from the bigram table in one go, by least squares on its logarithms, comes near that.
-    """
-    text, log_q = dense_bigrams()
-    q = np.exp(log_q)
-    d = 6
-    W_E = np.linalg.svd(log_q)[0][:, :d]
-    solved = np.linalg.lstsq(W_E, log_q, rcond=None)[0]
-    W_U = solved.copy()
-    for _ in range(4000):
-        p = np.exp(W_E @ W_U)
-        p /= p.sum(axis=1, keepdims=True)
-        W_U -= 0.1 * W_E.T @ (p - q)  # the gradient of the summed KL
-    assert np.abs(W_E.T @ (p - q)).max() < 1e-4, "the search has arrived"
-    optimum = (q * (log_q - np.log(p))).sum(axis=1).mean()
-    found = bigrams.bigrams(with_matrices(W_E, W_U), text)
-    near = bigrams.bigrams(with_matrices(W_E, solved), text)
-    assert found["raw"]["kl"] == pytest.approx(optimum, rel=1e-3)
-    assert optimum <= near["raw"]["kl"] < 1.3 * optimum
-    assert near["raw"]["kl"] < 0.8 * near["unigram"]["kl"]
 
 
 def test_ties_and_tokens_with_few_successors():

@@ -1,4 +1,4 @@
-"""The floor of a symmetric A; the fits, chains, calibrated paths and measures of the tying experiment."""
+"""The floor of a symmetric A; the fits, chains and calibrated paths of the tying experiment."""
 
 import math
 import sys
@@ -10,21 +10,17 @@ import pytest
 from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
-from tiedgpt.backward import loss_and_gradients
-from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.ops import softmax
 from tiedgpt.study import paths
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.gradients import batch_gradients, gradients
-from tiedgpt.study.symmetry import jsd_floor
+from tiedgpt.study.direct_path import jsd_floor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
-from tying import calibrated, chains, fits, measures  # the scripts are not installed
+from tying import calibrated, chains, fits  # the scripts are not installed
 
 V = SMALL.vocab_size
-SYMMETRIC = ("signed", "diagonal", "tied")
 
 
 def random_pairs(n=9, seed=0, ids=400) -> np.ndarray:
@@ -106,17 +102,6 @@ def test_a_table_of_a_corpus_has_the_counts_of_its_pairs():
     assert 0.05 < jsd_floor(text) < math.log(2)
 
 
-def test_without_equal_counts_the_floor_is_lower_by_what_the_module_says():
-    pairs = np.random.default_rng(0).random((5, 5)) ** 3
-    M = pairs / pairs.sum()
-    m, c = M.sum(axis=1), M.sum(axis=0)
-    expected = floor_of(pairs) - (m * np.log(2 * m / (m + c))).sum()
-    assert excess_of(pairs, np.log(M + M.T)) == pytest.approx(expected)
-
-
-# The asymmetry of a text, A without its diagonal
-
-
 def with_table(A) -> GPT2:
     """A model of which A is the direct path."""
     n = len(A)
@@ -125,61 +110,32 @@ def with_table(A) -> GPT2:
     return GPT2(config, {**random_model(config, dtype=np.float64).parameters, **matrices})
 
 
-def test_the_asymmetry_of_a_text_is_that_of_a_model_that_has_learned_its_pairs(monkeypatch):
-    monkeypatch.setattr(measures, "PRIOR", 1e-9)
-    pairs = random_pairs() + 1
-    A = np.log(pairs)
-    model, every = with_table(A), np.arange(len(A))
-    asymmetry = measures.text_asymmetry(pairs)
-    assert measures.asymmetry_without_means(model, every) == pytest.approx(asymmetry, rel=1e-6)
-    rng = np.random.default_rng(0)
-    shifted = A + rng.standard_normal((len(A), 1)) + rng.standard_normal(len(A))  # of rows and of columns
-    assert measures.text_asymmetry(np.exp(shifted)) == pytest.approx(asymmetry, rel=1e-6)
-    assert measures.asymmetry_without_means(with_table(shifted), every) == pytest.approx(asymmetry, rel=1e-6)
-    assert measures.text_asymmetry(pairs + pairs.T) < 1e-8
-    sub = np.array([5, 0, 2])
-    assert measures.asymmetry_without_means(model, sub) == pytest.approx(
-        measures.text_asymmetry(pairs[np.ix_(sub, sub)]), rel=1e-6
-    )
-
-
-def test_the_asymmetry_of_a_tied_model_is_0_among_any_tokens(model):
-    tokens = np.array([4, 90, 17])
-    assert measures.asymmetry_without_means(model, tokens) == 0
-    assert measures.asymmetry_without_means(model.untie("random"), tokens) > 0.5
-    assert measures.asymmetry_without_means(model, tokens[:1]) is None
-
-
 # The fits
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("D", [2, 12])
 def test_no_symmetric_fit_is_below_the_floor_and_each_freedom_helps(D, seed):
     pairs = random_pairs(12, seed)
     floor = floor_of(pairs)
-    report = fits.fit_families(pairs, D, seed=seed, steps=400)
-    kls = {family: numbers["kl"] for family, numbers in report.items()}
+    kls = fits.fit_families(pairs, D, seed=seed, steps=600)
     assert list(kls) == list(fits.FAMILIES)
-    assert min(kls[family] for family in SYMMETRIC) > floor - 1e-5
+    assert min(kls["signed"], kls["tied"]) > floor - 1e-5
     assert kls["untied"] > -1e-5
-    assert kls["diagonal"] < kls["tied"]
     if D == 12:
-        assert kls["untied"] < 1e-3
+        assert kls["untied"] < 5e-3
         assert kls["signed"] == pytest.approx(floor, abs=0.02)
-        assert kls["diagonal"] == pytest.approx(floor, abs=0.02)
         assert kls["tied"] > floor + 0.02, "it is positive semi-definite"
 
 
 def test_a_tied_model_without_layers_is_not_bound_by_the_floor_because_of_ln_f():
     pairs = random_pairs(12, 1)
-    start = fits.first_parts("ln_f", 12, 12, np.random.default_rng(0))
-    parts, curve = fits.fit("ln_f", pairs / pairs.sum(), start, 400, np.float64)
+    parts, found = fits.fit("ln_f", pairs / pairs.sum(), 12, 600)
     config = Config(vocab_size=12, n_embd=12, n_head=1, n_layer=0, n_ctx=8)
-    norm = {f"ln_f.{name}": parts[name] for name in ("weight", "bias")}
+    norm = {"ln_f.weight": parts["gains"], "ln_f.bias": parts["bias"]}
     model = GPT2(config, {"wte.weight": parts["W_E"], "wpe.weight": np.zeros((8, 12)), **norm})
     kl = excess_of(pairs, model(np.arange(12)[:, None])[:, 0])
-    assert kl == pytest.approx(curve[-1])
+    assert kl == pytest.approx(found)
     assert kl < floor_of(pairs) / 2
     assert excess_of(pairs, paths.raw(model, np.arange(12))) > floor_of(pairs)
 
@@ -191,40 +147,16 @@ def test_the_excess_and_its_gradients_are_those_of_differences(family):
     M = pairs / pairs.sum()
     parts = fits.first_parts(family, 7, 3, rng)
     parts = {name: part + rng.standard_normal(part.shape) for name, part in parts.items()}
-    value, dA = fits.excess(M, fits.scores(family, parts))
-    assert value == pytest.approx(excess_of(pairs, fits.scores(family, parts)))
-    grad = fits.scores_backward(family, parts, dA)
-    assert grad.keys() == parts.keys()
+    value, grad = fits.excess_and_gradients(M, parts)
+    assert value == pytest.approx(excess_of(pairs, fits.scores(parts)))
     for name, part in parts.items():
         for place in np.ndindex(part.shape):
             values = []
             for step in (1e-5, -2e-5):
                 part[place] += step
-                values.append(fits.excess(M, fits.scores(family, parts))[0])
+                values.append(fits.excess_and_gradients(M, parts)[0])
             part[place] += 1e-5
-            assert grad[name][place] == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-8), (name, place)
-
-
-def test_the_parts_of_a_fit_have_its_excess():
-    pairs = random_pairs(7)
-    start = fits.first_parts("signed", 7, 3, np.random.default_rng(0))
-    parts, curve = fits.fit("signed", pairs / pairs.sum(), start, 50, np.float64)
-    assert excess_of(pairs, fits.scores("signed", parts)) == pytest.approx(curve[-1])
-    assert curve[0] == pytest.approx(excess_of(pairs, fits.scores("signed", start)))
-    assert all(np.diff(curve) < 0)
-
-
-def test_lbfgs_finds_the_minimum_of_a_long_valley():
-    x, curve = fits.lbfgs(
-        lambda x: (
-            100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2,
-            np.array([-400 * x[0] * (x[1] - x[0] ** 2) - 2 * (1 - x[0]), 200 * (x[1] - x[0] ** 2)]),
-        ),
-        np.array([-1.2, 1.0]),
-        100,
-    )
-    np.testing.assert_allclose(x, 1, atol=1e-3)
-    assert len(curve) < 60
+            assert grad[name][place] == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-7), (name, place)
 
 
 # Chains
@@ -242,7 +174,7 @@ def test_a_chain_has_the_chosen_jsd_and_all_have_one_entropy(size, jsd):
     assert (M[there] * np.log(2 * M[there] / (M + M.T)[there])).sum() == pytest.approx(jsd, abs=1e-9)
     by_row = [-(row[row > 0] * np.log(row[row > 0])).sum() for row in P]
     assert np.mean(by_row) == pytest.approx(math.log(size) / 2, abs=1e-9)
-    assert chains.entropy_rate(P) == pytest.approx(np.mean(by_row))
+    assert chains.entropy(P) == pytest.approx(np.sum(by_row))
 
 
 def test_chains_of_one_seed_have_the_same_pairs_in_one_order():
@@ -271,12 +203,6 @@ def test_a_long_sample_has_the_chains_pairs():
     every = np.arange(16)
     np.testing.assert_allclose(text.table(every, every) / text.pair_counts.sum(), P / 16, atol=0.003)
     assert chains.sample(P, 50, np.random.default_rng(1)).tolist() == ids[:50].tolist()
-
-
-@pytest.mark.parametrize(("size", "jsd"), [(16, -0.1), (16, 0.7), (15, 0.1)])
-def test_a_chain_that_does_not_exist_is_an_error(size, jsd):
-    with pytest.raises(ArgumentError, match=f"V of at least 16 and jsd in .* got V={size}, jsd={jsd}"):
-        chains.markov_chain(size, jsd, np.random.default_rng(0))
 
 
 # Calibrated paths
@@ -323,70 +249,13 @@ def test_a_path_that_has_the_pairs_at_another_scale_has_no_kl_left():
 
 @pytest.mark.parametrize("n_layer", [0, 2])
 def test_the_calibrated_paths_of_a_model_beside_the_unigram(n_layer):
-    text = some_corpus()
-    model = random_model(replace(SMALL, n_layer=n_layer))
-    done = []
-    found = calibrated.calibrated_paths(model, text, done.append)
-    known = {"raw-diagonal", "normed-diagonal"}
-    known |= {f"{path}+unigram" for path in (*paths.PATHS, *known)}
-    assert found.keys() == (known if n_layer else known - {"mlp0+unigram"})
-    assert sum(done) == len(found) - 2
+    text, model = some_corpus(), random_model(replace(SMALL, n_layer=n_layer))
+    found = calibrated.calibrated_paths(model, text)
+    assert found.keys() == {f"{path}+unigram" for path in paths.paths_of(model)}
     scores = bigrams(model, text, None, found)
-    for name in found:
-        if name.endswith("+unigram"):
-            assert scores[name]["kl"] < scores["unigram"]["kl"] + 0.05, (
-                "random paths add nothing, and cost little"
-            )
-            unseen = np.delete(found[name](model, text.frequent()), text.frequent(1), axis=1)
-            assert np.isneginf(unseen).all()
-    tokens = text.frequent()
-    expected = paths.normed(model, tokens)
-    for row, token in zip(expected, tokens, strict=True):
-        row[token] = np.delete(row, token).mean()
-    np.testing.assert_allclose(found["normed-diagonal"](model, tokens), expected, rtol=1e-5)
-
-
-# Training
-
-
-@pytest.mark.parametrize("head", ["tied", "untied"])
-def test_the_two_gradients_of_a_batch_add_up_to_those_of_training(head):
-    model = random_model(SMALL.with_head(head), dtype=np.float64)
-    ids = np.random.default_rng(0).integers(0, V, (3, 12))
-    _, grads = loss_and_gradients(model, ids[:, :-1], ids[:, 1:])
-    numbers = batch_gradients(model, ids[:, :-1], ids[:, 1:]).whole()
-    total = np.linalg.norm(grads["wte.weight"])
-    if head == "tied":
-        squares = numbers["embed"] ** 2 + numbers["head"] ** 2
-        assert total**2 == pytest.approx(squares + 2 * numbers["cosine"] * numbers["embed"] * numbers["head"])
-    else:
-        assert numbers["embed"] == pytest.approx(total)
-        assert numbers["head"] == pytest.approx(np.linalg.norm(grads["lm_head.weight"]))
-    one = batch_gradients(model, ids[:1, :-1], ids[:1, 1:]).whole()
-    assert one == pytest.approx(gradients(model, ids[0]).whole())
-    assert one["embed"] != pytest.approx(numbers["embed"], rel=1e-3)
-
-
-def test_negative_gains(model):
-    model.parameters["ln_f.weight"][:] = 1
-    model.parameters["ln_f.weight"][[2, 5, 6]] = [-1, -1e-9, 0]
-    assert measures.negative_gains(model) == {"count": 2, "share": 2 / 21}
-
-
-def test_the_effective_rank_is_that_of_the_singular_values():
-    rng = np.random.default_rng(0)
-    for shape in ((30, 11), (11, 30), (5, 5)):
-        W = rng.standard_normal(shape) * np.arange(1, shape[1] + 1)
-        s = np.linalg.svd(W, compute_uv=False)
-        p = s / s.sum()
-        assert measures.effective_rank(W) == pytest.approx(math.exp(-(p * np.log(p)).sum()), rel=1e-6)
-    assert measures.effective_rank(np.outer(np.arange(9.0), np.ones(4))) == pytest.approx(1, abs=1e-4)
-    assert measures.effective_rank(np.eye(6)) == pytest.approx(6)
-    assert measures.effective_rank(np.zeros((3, 2))) == 0
-
-
-def test_what_has_no_asymmetry_or_rank():
-    assert measures.text_asymmetry(np.zeros((3, 3))) is None
-    assert measures.text_asymmetry(np.array([[5]])) is None
-    with pytest.raises(TiedGPTError, match="not finite"):
-        measures.effective_rank(np.full((3, 2), np.nan))
+    for name, path in found.items():
+        assert scores[name]["kl"] < scores["unigram"]["kl"] + 0.05, (
+            "random paths add nothing, and cost little"
+        )
+        unseen = np.delete(path(model, text.frequent()), text.frequent(1), axis=1)
+        assert np.isneginf(unseen).all()

@@ -7,52 +7,24 @@ frequencies of the tokens, which other parts of the model can add. Here the logi
 
 with the scale of at least 0 and the weight that have the lowest mean KL. They are fitted to one half of the
 frequent tokens and used for the other half, so no token is scored by numbers that were fitted to it.
-
-Two more paths leave out A's diagonal. What is left if no token has a score for
-itself?
 """
-
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import numpy as np
 
 from tiedgpt import GPT2
+from tiedgpt.ops import softmax
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.paths import MAX_LOGITS, PATHS, Path, paths_of
+from tiedgpt.study.paths import Path, paths_of
 
-from .fits import lbfgs
-
-STEPS = 50  # of the fit, at most
+STEPS = 20  # of Newton's method, each of a length of at most 1
 
 
-def calibrated_paths(
-    model: GPT2, corpus: Corpus, progress: Callable[[int], Any] | None = None
-) -> dict[str, Path]:
-    """{"raw-diagonal", "normed-diagonal"}, and "NAME+unigram" for these and each path of the model.
+def calibrated_paths(model: GPT2, corpus: Corpus) -> dict[str, Path]:
+    """ "NAME+unigram" for each path of the model, as `others` of bigrams.bigrams.
 
-    Give them to bigrams.bigrams as `others`: it has "top1", "top5", "mrr" and "kl" of each beside those of
-    "unigram". The calibrated ones are for the frequent tokens, and give the logit -inf to tokens that are not
-    in the corpus. `progress` is called with 1 after each fit.
+    They are for the frequent tokens, and give the logit -inf to tokens that are not in the corpus.
     """
-    without: dict[str, Path] = {
-        f"{name}-diagonal": partial(off_diagonal, PATHS[name]) for name in ("raw", "normed")
-    }
-    calibrated = {}
-    for name, path in {**paths_of(model), **without}.items():
-        calibrated[f"{name}+unigram"] = calibrate(path, model, corpus)
-        if progress:
-            progress(1)
-    return {**without, **calibrated}
-
-
-def off_diagonal(path: Path, model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
-    """The path's scores, with each token's score for itself replaced by the mean of its other scores."""
-    A = path(model, tokens)
-    place = np.arange(len(A)), tokens
-    A[place] = (A.sum(axis=1) - A[place]) / max(1, A.shape[1] - 1)
-    return A
+    return {f"{name}+unigram": calibrate(path, model, corpus) for name, path in paths_of(model).items()}
 
 
 def calibrate(path: Path, model: GPT2, corpus: Corpus) -> Path:
@@ -61,12 +33,10 @@ def calibrate(path: Path, model: GPT2, corpus: Corpus) -> Path:
     log_u = np.log(corpus.counts[seen] / corpus.counts.sum()).astype(np.float32)
     in_second = np.zeros(model.config.vocab_size, bool)
     in_second[tokens[1::2]] = True
-    most = max(1, MAX_LOGITS // model.config.vocab_size)  # tokens to fit to: two numbers need no more
     fitted = []
     for half in (tokens[1::2], tokens[::2]):  # the first tokens are scored by what fits the second half
-        some = half[np.linspace(0, half.size - 1, min(half.size, most)).astype(int)]
-        table = corpus.table(some, seen)
-        fitted.append(fit(path(model, some)[:, seen], log_u, table / table.sum(axis=1, keepdims=True)))
+        table = corpus.table(half, seen)
+        fitted.append(fit(path(model, half)[:, seen], log_u, table / table.sum(axis=1, keepdims=True)))
     scale, weight = np.array(fitted, np.float32).T
 
     def calibrated(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
@@ -81,20 +51,21 @@ def calibrate(path: Path, model: GPT2, corpus: Corpus) -> Path:
 def fit(x: np.ndarray, log_u: np.ndarray, Q: np.ndarray) -> np.ndarray:  # [n, S], [S], [n, S] -> [2]
     """The scale and the weight with the lowest mean KL(Q || softmax(scale x + weight log_u)).
 
-    KL is convex in both, so this is the only minimum; if it has a scale below 0, the best scale is 0.
+    KL is convex in both, so Newton's method finds the only minimum; if that has a scale below 0, the
+    best scale is 0.
     """
-    spread = float(x.std()) or 1.0  # in units of which the scale is fitted
-    features = (x / np.float32(spread), log_u)
-    wanted = np.array([float((Q * feature).sum()) for feature in features]) / len(x)
-
-    def objective(at: np.ndarray) -> tuple[float, np.ndarray]:
-        logits = sum(np.float32(number) * feature for number, feature in zip(at, features, strict=True))
-        top = logits.max(axis=1, keepdims=True)
-        p = np.exp(logits - top)
-        sums = p.sum(axis=1, keepdims=True)
-        p /= sums
-        means = np.array([float((p * feature).sum()) for feature in features]) / len(x)
-        return float((top + np.log(sums)).mean(dtype=np.float64) - at @ wanted), means - wanted
-
-    scale, weight = lbfgs(objective, np.array([0.0, 1.0]), STEPS)[0]
+    spread = np.float32(x.std()) or np.float32(1)  # in units of which the scale is fitted
+    n, x = len(x), x / spread
+    wanted = np.array([(Q * x).sum(), (Q @ log_u).sum()], np.float64) / n
+    at = np.array([0.0, 1.0])
+    for _ in range(STEPS):
+        p = softmax(np.float32(at[0]) * x + np.float32(at[1]) * log_u)
+        px = p * x
+        means = np.stack([px.sum(axis=1), p @ log_u], axis=1).astype(np.float64)  # [n, 2]
+        both = float((px @ log_u).sum())
+        squares = np.array([[float((px * x).sum()), both], [both, float((p @ log_u**2).sum())]])
+        hessian = (squares - means.T @ means) / n
+        step = np.linalg.solve(hessian + 1e-9 * np.eye(2), means.mean(axis=0) - wanted)
+        at -= step / max(1.0, float(np.linalg.norm(step)))
+    scale, weight = at
     return np.array([scale / spread, weight]) if scale >= 0 else fit(np.zeros_like(x), log_u, Q)

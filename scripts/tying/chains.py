@@ -5,8 +5,8 @@ with the shares of pairs
 
     M = (1 + t) / 2 C + (1 - t) / 2 C^T        t in [0, 1]
 
-goes along C, and with probability (1 - t) / 2 against it. The JSD of M and M^T (tiedgpt/study/symmetry.py) is
-then exactly ln 2 - h, where h is the entropy of the coin (1 + t) / 2: 0 for t = 0, a reversible chain, and
+goes along C, and with probability (1 - t) / 2 against it. The JSD of M and M^T (tiedgpt/study/direct_path.py)
+is then exactly ln 2 - h, where h is the entropy of the coin (1 + t) / 2: 0 for t = 0, a reversible chain, and
 ln 2 for t = 1. The entropy of M is that of C plus h. So C is given a lower entropy where h is larger, to keep
 the sum. All chains of one size have the same entropy rate, ln(V) / 2, and all tokens are equally often. They
 differ in the JSD, and in how even C is.
@@ -17,21 +17,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tiedgpt.errors import ArgumentError
-
-MIN_V = 16  # a smaller chain has too few pairs to choose an entropy
-
 
 def markov_chain(V: int, jsd: float, rng: np.random.Generator) -> np.ndarray:  # -> [V, V]
-    """A transition matrix P[a, b] = p(b|a) with a JSD of `jsd` nats, from 0 to ln 2.
+    """A transition matrix P[a, b] = p(b|a) with a JSD of `jsd` nats, from 0 to ln 2; V at least 16.
 
     The pairs and their order by frequency depend on `rng` only, so generators of the same seed make chains
-    that differ in the JSD alone. Raises ArgumentError for another jsd and for fewer than MIN_V tokens.
+    that differ in the JSD alone.
     """
-    if not 0 <= jsd <= math.log(2) or V < MIN_V:
-        raise ArgumentError(f"expected V of at least {MIN_V} and jsd in [0, ln 2], got V={V}, jsd={jsd}")
     coin = math.log(2) - jsd
-    t = bisect(lambda t: -binary_entropy((1 + t) / 2), -coin)
+    t = bisect(lambda t: -entropy(np.array([1 + t, 1 - t]) / 2), -coin)
     allowed = tournament(V, rng)
     noise = rng.standard_normal((V, V))
 
@@ -39,7 +33,7 @@ def markov_chain(V: int, jsd: float, rng: np.random.Generator) -> np.ndarray:  #
         return balance(np.where(allowed, np.exp(unevenness * (noise - noise.max())), 0))
 
     wanted = math.log(V) / 2 - coin
-    unevenness = bisect(lambda x: -entropy_rate(circulation(x)), -wanted, high=20.0)
+    unevenness = bisect(lambda x: -entropy(circulation(x)) / V, -wanted, high=20.0)
     C = circulation(unevenness)
     return (1 + t) / 2 * C + (1 - t) / 2 * C.T
 
@@ -79,16 +73,9 @@ def bisect(increasing: Callable[[float], float], wanted: float, low: float = 0.0
     return (low + high) / 2
 
 
-def binary_entropy(p: float) -> float:
-    return -sum(q * math.log(q) for q in (p, 1 - p) if q > 0)
-
-
-def entropy_rate(chain: np.ndarray) -> float:  # [V, V]
-    """The entropy of the next token given the one before, in nats: no model has a lower loss.
-
-    For a chain of markov_chain, in which all tokens are equally often.
-    """
-    return float(-(chain * np.log(np.where(chain > 0, chain, 1))).sum() / len(chain))
+def entropy(p: np.ndarray) -> float:
+    """Of the probabilities in p, in nats."""
+    return -float((p * np.log(np.where(p > 0, p, 1))).sum())
 
 
 def sample(chain: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:  # [V, V] -> [n]

@@ -1,23 +1,19 @@
 """Do the jobs that are missing, several at a time, and append what each returns to runs.jsonl.
 
-A job whose line is in the file, with the same settings and texts, is not done again. So the file is all that
-is needed to continue after an interruption. A job is done by one thread, and its result does not depend on
-the other jobs, so the number of processes changes no number but those of the clock.
+A job whose line is in the file is not done again. A job's result does not depend on the other jobs.
 """
 
 import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
-from zipfile import ZipFile
 
 from tqdm import tqdm
 
@@ -29,17 +25,21 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """A call that returns a line, and the settings that determine its result."""
+    """A call that returns {"result": ..., "seconds": ...}, and what determines the result."""
 
+    run: Line  # as JSON
+    text: str  # the name of the text, "" if it needs none
     function: Callable[..., Line]
     arguments: tuple[Any, ...]
-    settings: Line  # as JSON
-    work: float = 1.0  # its time in seconds, roughly
-    file: Path | None = None  # another file that it writes
+    work: int = 60  # its time in seconds, roughly
 
     @property
     def key(self) -> str:
-        return json.dumps(self.settings, sort_keys=True)
+        return key_of(self.run, self.text)
+
+
+def key_of(run: Line, text: str) -> str:
+    return json.dumps([run, text], sort_keys=True)
 
 
 @contextmanager
@@ -61,25 +61,6 @@ def processes(workers: int) -> Iterator[Executor]:
 
 
 @contextmanager
-def dask(address: str) -> Iterator[Executor]:
-    """The workers of a Dask scheduler. They need tiedgpt, and must see the files of OUT."""
-    from tiedgpt.scale.dask import connect
-
-    with connect(None, address) as client, TemporaryDirectory() as directory:
-        here = Path(__file__).parent
-        package = Path(directory, "tying.zip")  # workers import it from here
-        with ZipFile(package, "w") as file:
-            for module in here.glob("*.py"):
-                file.write(module, f"{here.name}/{module.name}")
-        client.upload_file(str(package))
-        pool = client.get_executor(pure=False)
-        try:
-            yield pool
-        finally:
-            pool.shutdown(wait=False)  # cancels what is not done
-
-
-@contextmanager
 def ctrl_c_later() -> Iterator[None]:
     """Raise the KeyboardInterrupt of the block at its end: a half-started process would print a traceback."""
     noted = []
@@ -92,59 +73,43 @@ def ctrl_c_later() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def do_jobs(jobs: Iterable[Job], path: Path, pool: Callable[[], Any]) -> dict[str, Line]:
-    """Do the jobs that have no line in the file `path`; return the lines of all jobs by their keys.
-
-    `pool` makes the context of an Executor; it is not called if nothing is missing.
-    """
-
-    def milliseconds(job: Job) -> int:
-        return round(1000 * job.work)
-
-    jobs = list(jobs)
-    lines = read_lines(path)
-    done = {job.key for job in jobs if job.key in lines and (job.file is None or job.file.exists())}
-    left = sorted((job for job in jobs if job.key not in done), key=lambda job: -job.work)
-    if not left:
-        return lines
+def do_jobs(jobs: list[Job], path: Path, workers: int) -> None:
+    """Do the jobs in their order, and append a line for each to the file `path`."""
+    if not jobs:
+        return
     form = "{desc} {percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
-    with pool() as executor, tqdm(total=sum(map(milliseconds, left)), bar_format=form) as bar:
-        bar.set_description(f"{len(done)} of {len(jobs)} runs done")
+    with processes(workers) as executor, tqdm(total=sum(job.work for job in jobs), bar_format=form) as bar:
         with ctrl_c_later(), ctrl_c_for_this_process_only():
-            futures = {executor.submit(job.function, *job.arguments): job for job in left}
+            futures = {executor.submit(job.function, *job.arguments): job for job in jobs}
         try:
-            for future in as_completed(futures):
+            for number, future in enumerate(as_completed(futures), 1):
                 job = futures[future]
-                lines[job.key] = line = {"settings": job.settings, **future.result()}
-                with open(
-                    path, "a", encoding="utf-8"
-                ) as file:  # a line is complete if it ends in a line break
-                    file.write(json.dumps(line) + "\n")
-                done.add(job.key)
-                bar.update(milliseconds(job))
-                bar.set_description(f"{len(done)} of {len(jobs)} runs done")
+                line = json.dumps({"run": job.run, "text": job.text, **future.result()})
+                with open(path, "a", encoding="utf-8") as file:
+                    file.write(line + "\n")  # a line is complete if it ends in a line break
+                bar.update(job.work)
+                bar.set_description(f"{number} of {len(jobs)} runs")
         except BrokenProcessPool as error:
             raise TiedGPTError(
                 "the process of a run was killed, perhaps for lack of memory; the same command continues"
             ) from error
-    return lines
 
 
 def read_lines(path: Path) -> dict[str, Line]:
-    """The lines of runs.jsonl by key, the last of each. An incomplete last line is removed."""
+    """The results of runs.jsonl by key, the last of each. An incomplete last line is removed."""
     if not path.exists():
         return {}
     data = path.read_bytes()
     size = data.rfind(b"\n") + 1
     if size < len(data):
         os.truncate(path, size)
-    lines = {}
+    results = {}
     for number, text in enumerate(data[:size].splitlines(), 1):
         try:
             line = json.loads(text)
-            lines[json.dumps(line["settings"], sort_keys=True)] = line
+            results[key_of(line["run"], line["text"])] = dict(line["result"])
         except (ValueError, TypeError, KeyError) as error:
             raise TiedGPTError(
                 f"{path}, line {number}: expected a run of this script; remove the line to do its run again"
             ) from error
-    return lines
+    return results

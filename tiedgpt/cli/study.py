@@ -4,15 +4,21 @@ import argparse
 import json
 import shutil
 import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any
 
+import numpy as np
+
 from ..checkpoints import open_checkpoint
+from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
-from ..errors import ArgumentError, CheckpointError, TokenizerError, one_line
+from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
 from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
-from ..study.readings import FIRST_ROWS, GROUPS, Group, look_up
-from ..study.report import Subject, measure_all
+from ..study.paths import PATH_PARTS
+from ..study.report import measure
+from ..tokenizer import Tokenizer
 from . import common
 from .terminal import Progress, note, print_table, read_text, source_name
 
@@ -21,6 +27,17 @@ EXAMPLES = """\
   tiedgpt study shakespeare-tied shakespeare-untied --corpus shakespeare.txt
   tiedgpt study gpt2 --corpus story.txt --json
 """
+
+
+@dataclass
+class Subject:
+    """A model to study, not loaded yet, with its tokenizer and the corpus in its tokens, if there are any."""
+
+    name: str
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer | None
+    vocabulary: object  # equal for two models in which each id is the same token; None if that is not known
+    corpus: Corpus | None = None
 
 
 def add_parser(commands: dict[str, common.Parser]) -> None:
@@ -43,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         read_corpus(text, subjects, source_name(file), allow_special)
         corpus = {"file": file, "bytes": len(text.encode()), "min_count": MIN_COUNT}
-    reports = measure_all(subjects, lambda checkpoint: common.load(checkpoint, None), Progress, note)
+    reports = measure_all(subjects)
     if as_json:
         print(json.dumps({"corpus": corpus, "models": reports}))
     else:
@@ -95,6 +112,116 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
             note(f"{name} is too small for a loss: expected at least two tokens")
         elif subject.checkpoint.config.n_ctx < 2:
             note(f"{subject.name} has a context of one token: it has no loss")
+
+
+def measure_all(subjects: list[Subject]) -> list[dict[str, Any]]:
+    """Each model's numbers, with one model in memory at a time."""
+    reports: dict[int, dict[str, Any]] = {}
+    tied: list[tuple[object, np.ndarray]] = []  # they are studied first: the others are compared with them
+    for number, subject in sorted(enumerate(subjects), key=lambda item: not item[1].checkpoint.config.tied):
+        tied_W_E = next((W_E for known, W_E in tied if known and known == subject.vocabulary), None)
+        try:
+            model = common.load(subject.checkpoint, None)
+            numbers = measure(subject.name, model, subject.corpus, tied_W_E, Progress, note)
+        except TiedGPTError as error:
+            raise TiedGPTError(f"{subject.name}: {error}") from error
+        reports[number] = {"model": subject.name, **numbers}
+        if model.config.tied:
+            tied.append((subject.vocabulary, model.W_E))
+    return [reports[number] for number in range(len(subjects))]
+
+
+PERCENT, DECIMALS = (lambda x: f"{100 * x:.1f} %"), "{:.3f}".format
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of the report that answer one question."""
+
+    heading: str
+    rows: dict[str, str]  # a row's place in the JSON -> its label
+    reading: str  # what to see, whichever of the rows are printed
+    form: Callable[[float], str] = DECIMALS  # of numbers that are not counts
+
+    def cell(self, value: Any) -> str:
+        if value is None or isinstance(value, str):
+            return value or "-"
+        return f"{value:,}" if isinstance(value, int) else self.form(value)
+
+
+FIRST_ROWS = {
+    "head": "Output head",
+    "parameters": "Parameters",
+    "corpus.frequent": f"Frequent tokens: {MIN_COUNT} times or more",
+}
+GROUPS = (
+    Group(
+        "Is A = W_E W_U symmetric?",
+        {
+            "direct_path.asymmetry": "|A - A^T| / |A|",
+            "corpus.jsd_floor": "Nats that a symmetric A costs, at least",
+        },
+        '0: "York New" has the score of "New York"; 1.414: the two are unrelated.',
+    ),
+    Group(
+        "Does a token predict itself?",
+        {
+            "direct_path.self_prediction": "All tokens, by A",
+            "direct_path.self_prediction_frequent": "Frequent tokens, by A",
+            "corpus.self_prediction": "Frequent tokens, in the corpus",
+        },
+        "The share of tokens whose likeliest next token is the token itself.",
+        PERCENT,
+    ),
+    Group(
+        "Is the corpus's most common next token found, from one token?",
+        {
+            "bigrams.unigram.top1": "token counts, no model",
+            **{f"bigrams.{path}.top1": f"{path}: {PATH_PARTS[path]}" for path in ("normed", "mlp0", "model")},
+        },
+        "The share of frequent tokens whose likeliest next token is the corpus's.",
+        PERCENT,
+    ),
+    Group(
+        "What would a free head gain?",
+        {
+            "missing.scale": "scale: gained by one factor",
+            "missing.head": "head: gained by the best W_U",
+            "missing.rank": "rank: out of reach of any W_U",
+        },
+        "Parts of normed's KL divergence, in nats; the head is the price of a tie.",
+    ),
+    Group(
+        "Do the matrices agree on which tokens are similar?",
+        {
+            "embeddings.in_out": "W_E and W_U",
+            "embeddings.in_tied": "W_E and the tied model's W_E",
+            "embeddings.out_tied": "W_U and the tied model's W_E",
+        },
+        "Rank correlation of the cosines of all pairs of tokens; 1: the same order.",
+    ),
+    Group(
+        "Can W_E^T replace W_U?",
+        {
+            "loss.own": "Loss with the model's own head",
+            "loss.swapped": "Loss with x @ wte.T as the head",
+            "loss.uniform": "Loss of a uniform guess",
+        },
+        "Nats per token at the end of the corpus; training on it lowers the loss.",
+    ),
+)
+
+
+def look_up(report: dict[str, Any], path: str) -> Any:
+    """A value of a nested report by its dotted path; None if a key on the way is missing.
+
+    >>> look_up({"loss": {"own": 1.5}, "bigrams": None}, "loss.own")
+    1.5
+    """
+    value: Any = report
+    for key in path.split("."):
+        value = value.get(key) if value else None
+    return value
 
 
 LABEL_WIDTH = 35  # about; model names are broken to leave so much for the labels

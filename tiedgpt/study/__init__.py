@@ -2,8 +2,7 @@
 
     corpus.py        count which token follows which in a text
     paths.py         four ways from one token to logits, from W_E W_U alone to the whole model
-    direct_path.py   A = W_E W_U: is it symmetric, does a token predict itself?
-    symmetry.py      the least loss of a symmetric A on a text
+    direct_path.py   A = W_E W_U: is it symmetric, what does that cost, does a token predict itself?
     bigrams.py       compare each path with the bigram counts of a text
     solved.py        the output matrix that fits a corpus best: the price of the tie, and of the rank
     similarity.py    do two embeddings agree on which tokens are similar? rank correlation
@@ -13,7 +12,6 @@
     lens.py          the next token that each layer's residual stream predicts
     predictions.py   probability and rank of a token, after a prompt and at each place of a text
     report.py        all of these for one model
-    readings.py      what the numbers of a report are called, and what to see in them
     attribution.py   which heads, MLPs and biases a logit comes from; the model without some of them
 
 Letters as in model.py: V vocabulary, D width, W_E [V, D], W_U [D, V]; n tokens, P distinct pairs.

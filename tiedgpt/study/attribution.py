@@ -77,14 +77,15 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
     for name in names:
         if name not in known:
             near = ", ".join(get_close_matches(name, known, n=3, cutoff=0)) or "none, for it has no layers"
-            says = f"{short_repr(name)} is no part of this model that can be removed"
-            raise ArgumentError(f"{says}; the nearest are {near}")
+            raise ArgumentError(
+                f"{short_repr(name)} is no part of this model that can be removed; the nearest are {near}"
+            )
         activation, part = known[name]
         removed.setdefault(activation, []).append(part)
-    return {activation: partial(_set_to_zero, parts) for activation, parts in removed.items()}
 
+    def set_to_zero(parts: list[Any], x: np.ndarray) -> np.ndarray:  # [B, ...], an edit's copy
+        for part in parts:
+            x[:, part] = 0
+        return x
 
-def _set_to_zero(parts: list[Any], x: np.ndarray) -> np.ndarray:  # [B, ...], an edit's copy
-    for part in parts:
-        x[:, part] = 0
-    return x
+    return {activation: partial(set_to_zero, parts) for activation, parts in removed.items()}

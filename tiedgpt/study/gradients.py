@@ -59,27 +59,19 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
     ids = check_text(ids, model.config)
     if ids.size > model.config.n_ctx + 1:
         raise ArgumentError(f"{ids.size} tokens are more than the context of {model.config.n_ctx} and one")
-    return batch_gradients(model, ids[None, :-1], ids[None, 1:])
-
-
-def batch_gradients(model: GPT2, read: np.ndarray, targets: np.ndarray) -> Gradients:  # [B, T], [B, T]
-    """The gradients of the mean loss of a batch, whose tokens `read` are followed by `targets`."""
     run = Run(model.config, tape={}, unrecorded=("attn.N.scores",))
-    final = transformer(read, model.tree, run)
+    final = transformer(ids[None, :-1], model.tree, run)  # [1, T - 1, D]
     # Number the tokens that were read 0, 1, ..., so that the gradient of wte has rows for these only. The
     # blocks' gradients are not used, so those of all layers are written to the same arrays.
-    tokens, numbers = np.unique(read, return_inverse=True)
-    rows = final.reshape(-1, final.shape[-1])  # [B T, D]
-    loss, dfinal, d_head, head_lengths = head_backward(rows, model.W_U, targets.ravel(), tokens)
+    tokens, numbers = np.unique(ids[:-1], return_inverse=True)
+    loss, dfinal, d_head, head_lengths = head_backward(final[0], model.W_U, ids[1:], tokens)
     d_embed = np.zeros((tokens.size, model.config.n_embd), model.dtype)
     arrays: Parameters = {"wte.weight": d_embed}
     grad: Parameters = {}
     for name, array in model.tie().parameters.items():
         in_block = re.sub(r"h\.\d+", "h", name)
         grad[name] = arrays[in_block] = arrays[in_block] if in_block in arrays else np.empty_like(array)
-    transformer_backward(
-        dfinal.reshape(final.shape), numbers.reshape(read.shape), model.tree, run, nest(grad)
-    )
+    transformer_backward(dfinal[None], numbers[None], model.tree, run, nest(grad))
     return Gradients(loss, tokens, d_embed, d_head, head_lengths)
 
 

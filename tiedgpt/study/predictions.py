@@ -72,16 +72,11 @@ def surprisal(log_probability: float) -> float:
     return -log_probability / math.log(2)
 
 
-def in_unit(log_probability: float, unit: str) -> float:
-    """A log probability as it is ("logprob"), or as surprisal ("bits")."""
-    return surprisal(log_probability) if unit == "bits" else log_probability
-
-
 def predicted_json(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> dict[str, Any]:
-    """A token that came next and the likeliest others, in bits or log probabilities, for a report."""
+    """A token that came next and the likeliest others, with log probabilities ("logprob") or "bits"."""
 
     def report(token: int, log_p: float) -> dict[str, Any]:
-        return {**token_json(tokenizer, token), unit: in_unit(log_p, unit)}
+        return {**token_json(tokenizer, token), unit: surprisal(log_p) if unit == "bits" else log_p}
 
     others = [report(token, log_p) for token, log_p in prediction.alternatives]
     came = report(prediction.token, prediction.log_probability)

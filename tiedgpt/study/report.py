@@ -1,60 +1,22 @@
 """All measurements of a model as one report, which is what `tiedgpt study --json` prints of it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ..checkpoints.huggingface import Checkpoint
-from ..errors import TiedGPTError
 from ..model import GPT2
 from ..parameters import count_parameters
-from ..tokenizer import Tokenizer
 from .bigrams import bigrams
 from .corpus import MIN_TOKENS, Corpus
-from .direct_path import direct_path
-from .gradients import batch_gradients
+from .direct_path import direct_path, jsd_floor
+from .gradients import gradients
 from .paths import paths_of
 from .similarity import embeddings
 from .solved import STEPS, missing, solved_paths
 from .swap import losses, sample
-from .symmetry import jsd_floor
 
-Progress = Callable[[str, int, str], Any]
-Note = Callable[[str], Any]
 MAX_GRADIENT_TOKENS = 256
-
-
-@dataclass
-class Subject:
-    """A model to study, not loaded yet, with its tokenizer and the corpus in its tokens, if there are any."""
-
-    name: str
-    checkpoint: Checkpoint
-    tokenizer: Tokenizer | None
-    vocabulary: object  # equal for two models in which each id is the same token; None if that is not known
-    corpus: Corpus | None = None
-
-
-def measure_all(
-    subjects: Sequence[Subject], load: Callable[[Checkpoint], GPT2], progress: Progress, note: Note
-) -> list[dict[str, Any]]:
-    """Each model's numbers, in the order of the subjects, with one model in memory at a time."""
-    reports: dict[int, dict[str, Any]] = {}
-    tied: list[tuple[Subject, np.ndarray]] = []  # they are studied first: the others are compared with them
-    for number, subject in sorted(enumerate(subjects), key=lambda item: not item[1].checkpoint.config.tied):
-        name, known = subject.name, subject.vocabulary
-        tied_W_E = next((W_E for other, W_E in tied if known and other.vocabulary == known), None)
-        try:
-            model = load(subject.checkpoint)
-            numbers = measure(name, model, subject.corpus, tied_W_E, progress, note)
-        except TiedGPTError as error:
-            raise TiedGPTError(f"{name}: {error}") from error
-        reports[number] = {"model": name, **numbers}
-        if model.config.tied:
-            tied.append((subject, model.W_E))
-    return [reports[number] for number in range(len(subjects))]
 
 
 def measure(
@@ -62,8 +24,8 @@ def measure(
     model: GPT2,
     corpus: Corpus | None,
     tied_W_E: np.ndarray | None,
-    progress: Progress,
-    note: Note,
+    progress: Callable[[str, int, str], Any],
+    note: Callable[[str], Any],
 ) -> dict[str, Any]:
     """A model's numbers. None: undefined, or it needs a corpus or a tied model.
 
@@ -109,6 +71,6 @@ def measure(
     with progress(f"{name}: loss", end.size * (1 if config.tied else 2), "token") as bar:
         report["loss"] = losses(model, end, bar.add)
     if report["loss"]:
-        ids = corpus.ids[None, -min(MAX_GRADIENT_TOKENS, config.n_ctx) - 1 :]
-        report["gradients"] = batch_gradients(model, ids[:, :-1], ids[:, 1:]).whole()
+        ids = corpus.ids[-min(MAX_GRADIENT_TOKENS, config.n_ctx) - 1 :]
+        report["gradients"] = gradients(model, ids).whole()
     return report

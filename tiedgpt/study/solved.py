@@ -12,8 +12,8 @@ inputs and differ in the head only:
 So the KL of `normed` is the sum of three parts. normed - scaled: the scale of the logits. scaled - solved:
 the head; in a tied model, this is the price of the tie. solved: the rank, what no W [D, S] mends.
 
-KL is convex in W, so `solved` has no local minima. Both W are fitted to the pairs that measure them. So they
-are the best for this corpus, and say nothing about another text.
+KL is convex in W, so `solved` has no local minima. It is fitted to the pairs that measure it, so it says
+nothing about another text.
 """
 
 from functools import partial
@@ -47,7 +47,6 @@ def solved_paths(model: GPT2, corpus: Corpus, progress: Progress = None) -> dict
     solved = fit_softmax(X, Q, W, progress=progress)
     own = model.W_U[:, seen]
     own *= np.float32(best_factor(X @ own, Q))
-    heads = {"scaled": own, "least_squares": W, "solved": solved}
 
     def path(W: np.ndarray, model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [D, S], [n] -> [n, V]
         scores = final_norm(model, model.W_E[tokens]) @ W
@@ -55,7 +54,7 @@ def solved_paths(model: GPT2, corpus: Corpus, progress: Progress = None) -> dict
         logits[:, seen] = scores
         return logits
 
-    return {name: partial(path, W) for name, W in heads.items()}
+    return {"scaled": partial(path, own), "least_squares": partial(path, W), "solved": partial(path, solved)}
 
 
 def least_squares(X: np.ndarray, Y: np.ndarray) -> np.ndarray:  # [n, D], [n, S] -> [D, S]

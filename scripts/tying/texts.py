@@ -1,0 +1,122 @@
+"""What is measured without training: the text itself, two trained models side by side, the time of a step."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+
+from tiedgpt.fast.blas import single_thread
+from tiedgpt.study.corpus import Corpus
+from tiedgpt.study.direct_path import jsd_floor
+from tiedgpt.study.similarity import cosines, spearman
+from tiedgpt.training.loop import Settings, Trainer
+
+from .engine import Line
+from .fits import fit_families
+from .grid import Run
+from .job import data_path, finished, matrices_path, read_data, start
+
+STRENGTHS = (1, 2, 4, 8, 16, 32, 64)  # of the unigram in the smoothed bigrams, in tokens
+REMOVED = (0, 1, 2, 4)  # principal components that are removed from a matrix before it is compared
+TIMED_STEPS = 20
+TIMINGS = 8
+
+
+def measure_text(out: Path, text: str, small: Run) -> Line:
+    """What the text itself says: entropies, the floor of a symmetric table, the best fits of each family."""
+    single_thread()
+    data, corpus = read_data(data_path(out, text, small.vocab_size))
+    every = np.arange(small.vocab_size)
+    pairs = corpus.table(every, every).astype(np.float64)
+    shares = pairs / pairs.sum()
+    first = shares.sum(axis=1, keepdims=True)
+    logs = np.log(np.where(shares > 0, shares / np.where(first > 0, first, 1), 1))
+    bigram_entropy = float(-(shares * logs).sum())
+    counts = corpus.counts + 1.0  # so that every held-out token has a share
+    result = {
+        "tokens": data.tokens.size,
+        "held out": data.held_out.size,
+        "tokens that occur": int((corpus.counts > 0).sum()),
+        "frequent tokens": int(corpus.frequent().size),
+        "jsd": jsd_floor(corpus),
+        "self": corpus.self_prediction(),
+        "unigram excess": -sum(p * math.log(p) for p in shares.sum(axis=0) if p > 0) - bigram_entropy,
+        "unigram loss": float(-np.log(counts / counts.sum())[data.held_out].mean()),
+        "uniform loss": math.log(small.vocab_size),
+        "smoothed bigrams loss": smoothed_bigrams(data.tokens, data.held_out, small.vocab_size),
+    }
+    fits = fit_families(pairs, small.width)
+    return finished(result | {f"fit {family}": kl for family, kl in fits.items()})
+
+
+def smoothed_bigrams(tokens: np.ndarray, held_out: np.ndarray, V: int) -> float:
+    """The held-out loss of bigram counts with a multiple of the token counts added to each row.
+
+    The multiple is that of STRENGTHS which is best for the last tenth of `tokens` by the counts of the rest.
+    """
+
+    def loss(strength: float, counted: np.ndarray, scored: np.ndarray) -> float:
+        corpus, every = Corpus.of(counted, V), np.arange(V)
+        unigram = (corpus.counts + 1) / (corpus.counts + 1).sum()
+        table = corpus.table(every, every) + strength * unigram
+        p = table / table.sum(axis=1, keepdims=True)
+        return float(-np.log(p[scored[:-1], scored[1:]]).mean())
+
+    cut = len(tokens) * 9 // 10
+    best = min(STRENGTHS, key=lambda strength: loss(strength, tokens[:cut], tokens[cut:]))
+    return loss(best, tokens, held_out)
+
+
+def compare(out: Path, text: str, untied: Run, tied: Run) -> Line:
+    """How similar W_E and W_U of an untied run are to the matrix of a tied run with another seed.
+
+    The rank correlation of the cosines of all pairs of tokens of the text, with the mean and the first
+    principal components of each matrix removed. With the same seed both runs would start from the same W_E.
+    """
+    single_thread()
+    seen = read_data(data_path(out, text, untied.vocab_size))[1].frequent(1)
+    a, b = (np.load(matrices_path(out, run)) for run in (untied, tied))
+    matrices = {"in": a["W_E"], "out": a["W_U"].T, "tied": b["W_E"]}
+    result: dict[str, Any] = {}
+    for k in REMOVED:
+        of = {name: cosines(without_components(rows[seen], k)) for name, rows in matrices.items()}
+        for name in ("in", "out"):
+            result[f"{name} and tied, {k} removed"] = spearman(of[name], of["tied"])
+    return finished(result)
+
+
+def without_components(rows: np.ndarray, k: int) -> np.ndarray:  # [n, D] -> [n, D]
+    """The rows without their mean and their first k principal components; as they are for k = 0."""
+    if not k:
+        return rows
+    centred = rows - rows.mean(axis=0)
+    first = np.linalg.svd(centred, full_matrices=False)[2][:k]
+    return centred - centred @ first.T @ first
+
+
+def time_steps(small: Run, vocab_size: int) -> Line:
+    """The ratios of several timings: a training step untied over one tied, in CPU time."""
+    single_thread()
+    return finished({f"{n}": time_ratio(small, vocab_size) for n in range(TIMINGS)})
+
+
+def time_ratio(small: Run, vocab_size: int) -> float:
+    """The ratio of the times of two trainings that take turns, without their first steps."""
+    tokens = np.random.default_rng(0).integers(0, vocab_size, 10_000)
+    run = replace(small, layers=1, vocab_size=vocab_size, seed=1)
+    settings = Settings(TIMED_STEPS, run.batch, run.context, eval_every=TIMED_STEPS, threads=1)
+    models = start(run)[0], start(replace(run, head="untied"))[0]
+    trainings = [Trainer(model, tokens, tokens[: run.context], settings).run() for model in models]
+    seconds: list[list[float]] = [[], []]
+    for training in trainings:
+        next(training)  # the evaluation before the first step
+    for _ in range(TIMED_STEPS - 1):
+        for training, times in zip(trainings, seconds, strict=True):
+            begin = process_time()
+            next(training)
+            times.append(process_time() - begin)
+    tied, untied = (sum(times[5:]) for times in seconds)  # the clock may be too coarse for one step
+    return untied / tied

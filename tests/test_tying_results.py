@@ -1,0 +1,119 @@
+"""What scripts/tying_results has: the page, its tables, and the runs that both are made of."""
+
+import json
+import math
+import re
+import shlex
+import sys
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from tiedgpt import cli
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+import tying_experiment  # noqa: E402  # the scripts are not installed
+from tying import engine, grid, page, results  # noqa: E402
+from tying.grid import CHAIN, SMALL, pilot, sets  # noqa: E402
+
+RESULTS = SCRIPTS / "tying_results"
+
+
+@pytest.fixture(scope="module")
+def published() -> results.Found:
+    lines = engine.read_lines(RESULTS / "runs.jsonl")
+    return results.collect(lines, tying_experiment.PUBLISHED, SMALL, CHAIN, sets())
+
+
+@pytest.fixture(scope="module")
+def readme() -> str:
+    return (RESULTS / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_published_page_and_tables_are_made_of_the_published_runs(published, readme):
+    files = tying_experiment.files_of(published, whole=True)
+    assert files["README.md"].decode() == readme
+    assert files["tables.md"] == (RESULTS / "tables.md").read_bytes()
+    assert len(readme.splitlines()) <= 150
+    assert len(re.findall(r"^\| -", readme, re.M)) <= 8
+
+
+def test_numpy_finds_the_same_verdicts(published):
+    """From the lines of runs.jsonl alone."""
+    runs = [json.loads(line) for line in (RESULTS / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
+    losses = {}
+    for line in runs:
+        of = line["run"]
+        if "seed" in of and of.get("text", "whole") == "whole":
+            what = of.get("layers", 0), of.get("head", "tied"), of.get("only", ""), of["lr"], of["seed"]
+            losses.setdefault((what, of.get("steps", 800), of.get("width", 64)), line["result"]["loss"])
+    shown = page.Page(published)
+    seeds = len(published["places"]["one layer/tied"])
+    for only, name, rates in (("", "one layer", (0.008, 0.004)), ("MLP", "MLP", (0.004, 0.008))):
+        pairs = [
+            [losses.get(((1, head, only, rate, seed), 800, 64)) for seed in grid.SEEDS]
+            for head, rate in zip(("untied", "tied"), rates, strict=True)
+        ]
+        difference = np.array([a - b for a, b in zip(*pairs, strict=True) if a and b][:seeds])
+        test = shown.tests["places", f"{name}/untied - {name}/tied", "loss"]
+        assert test.mean == pytest.approx(difference.mean(), abs=1e-9)
+        assert test.sd == pytest.approx(difference.std(ddof=1))
+    ps = np.array(sorted(test.p for test in shown.tests.values()))
+    corrected = np.maximum.accumulate(np.minimum(1, ps * np.arange(len(ps), 0, -1)))
+    np.testing.assert_allclose(sorted(shown.corrected.values()), corrected)
+
+
+def test_the_rates_are_the_best_of_the_pilot(published):
+    losses: dict = {}
+    for each in pilot():
+        kind = each.text, each.layers, each.only, each.head
+        of = published["pilot"].get(results.name_of(each), [])
+        there = len(of) == len(grid.PILOT_SEEDS)  # while the grid is incomplete, not all are
+        mean = fmean(r.get("loss", math.inf) for r in of) if there else None
+        losses.setdefault(kind, {})[each.lr, each.steps] = mean
+    for (text, layers, only, head), tried in losses.items():
+        best = grid.TENTH[head] if text == "tenth" else (grid.RATES[text, layers, only, head][0], 1)
+        if None not in tried.values():
+            assert min(tried, key=tried.get) == (best[0], 800 * best[1]), (text, layers, only, head)
+    assert {length for _, length in grid.TENTH.values()} == {2}, "the page says that it is the longest"
+
+
+def test_the_readme_has_published_figures(published):
+    text = (SCRIPTS.parent / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("| small models") :].partition("\n\n")[0]
+    figures = re.findall(r"[+-]?\d\.\d{3} \[.*?\]", table)
+    assert len(figures) >= 5
+    shown = page.Page(published)
+    known = shown.render()
+    for each in figures:
+        assert each in known, each
+
+
+def test_the_readme_has_the_output_of_study(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    text = (SCRIPTS.parent / "README.md").read_text(encoding="utf-8")
+    command, shown = re.search(r"^\$ tiedgpt (study .*)\n((?:.*\n)*?)```", text, re.M).groups()
+    assert cli.main(shlex.split(command)) == 0
+    assert {*shown.splitlines()} - {"..."} <= {*capsys.readouterr().out.splitlines()}
+    assert shown.count("\n") > 1
+
+
+@pytest.mark.parametrize(
+    "line", sorted({*re.findall(r"^\$ (tiedgpt .*)$", page.PAGE.read_text(encoding="utf-8"), re.M)})
+)
+def test_the_commands_of_the_page(line, capsys):
+    line, _, comment = line.partition("#")
+    assert cli.main(shlex.split(line)[1:]) == 0
+    saved, share = re.search(r"tying saves (\S+), (\S+ %)", comment).groups()
+    out = capsys.readouterr().out
+    assert saved in out
+    assert share in out
+
+
+def test_the_links_of_the_page(readme):
+    for link in re.findall(r"\]\((?!http)([^)]*)\)", readme):
+        assert (RESULTS / link).exists(), link
