@@ -132,6 +132,7 @@ def found_in(out: Path, corpus: Path, claim: int | None = None) -> results.Found
 # The engine
 
 
+@pytest.mark.slow
 def test_an_interrupted_and_resumed_experiment_has_the_same_results(done, corpus, tmp_path, inline, capsys):
     out, lines = tmp_path / "out", (done / "runs.jsonl").read_text(encoding="utf-8").splitlines()
     inline.done = []
@@ -151,6 +152,7 @@ def test_an_interrupted_and_resumed_experiment_has_the_same_results(done, corpus
         assert matrices.read_bytes() == (done / "matrices" / matrices.name).read_bytes()
 
 
+@pytest.mark.slow
 def test_only_what_is_missing_is_done(copied, done, corpus, tmp_path, inline, capsys):
     tables = (copied / "tables.md").read_bytes()
     assert run(corpus, copied) == 0
@@ -173,6 +175,7 @@ def test_only_what_is_missing_is_done(copied, done, corpus, tmp_path, inline, ca
     assert not any(isinstance(args[0], Run) and args[0].text == "chain" for args in inline.done)
 
 
+@pytest.mark.slow
 def test_the_page_of_the_seeds_that_are_complete(copied, corpus, inline, tmp_path, monkeypatch, capsys):
     """The same runs with a line less: two seeds. --no-training does what needs no training."""
     lines = (copied / "runs.jsonl").read_text(encoding="utf-8").splitlines()
@@ -193,6 +196,7 @@ def test_the_page_of_the_seeds_that_are_complete(copied, corpus, inline, tmp_pat
     assert (copied / "chains.png").exists() == bool(find_spec("matplotlib"))
 
 
+@pytest.mark.slow
 def test_another_text_or_one_claim_has_tables_and_no_sentence_of_the_page(copied, done, corpus, inline):
     assert not (done / "README.md").exists()
     assert run(corpus, copied, "--claim", 9) == 0
@@ -282,6 +286,7 @@ def test_a_sublayer_that_is_off_stays_off(only, off, on):
         assert f".{off}." not in name or not array.any(), name
 
 
+@pytest.mark.slow
 def test_a_line_has_the_numbers_of_its_model(done, corpus):
     """A run is trained again here, by Trainer alone."""
     untied = replace(sets(TINY)["starts"]["untied"], seed=1)
@@ -321,6 +326,7 @@ def test_a_line_has_the_numbers_of_its_model(done, corpus):
     assert result["swapped, scaled, with counts"] < min(result["swapped, scaled"], counted + 0.02)
 
 
+@pytest.mark.slow
 def test_two_matrices_are_compared_as_study_compares_them(done, corpus):
     name = job.text_name(corpus.read_text(encoding="utf-8"))
     pairs = results.similarities(TINY, grid.SEEDS)
@@ -486,6 +492,7 @@ def test_no_figure_of_the_page_is_written_by_hand():
     assert not re.findall(r"\d+\.\d+", text)
 
 
+@pytest.mark.slow
 def test_the_picture_shows_the_results(done, corpus):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[plot]")
     found = found_in(done, corpus)
@@ -495,6 +502,7 @@ def test_the_picture_shows_the_results(done, corpus):
     np.testing.assert_allclose(line.get_ydata(), expected)
 
 
+@pytest.mark.slow
 def test_without_matplotlib_a_line_says_how_to_get_it(copied, corpus, monkeypatch, capsys):
     monkeypatch.setattr(tying_experiment, "PUBLISHED", job.text_name(corpus.read_text(encoding="utf-8")))
     monkeypatch.setattr(tying_experiment, "find_spec", lambda name: None)
