@@ -8,7 +8,7 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2
 from tiedgpt.backward import loss_and_gradients
-from tiedgpt.errors import ArgumentError
+from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.ops import log_softmax, softmax
 from tiedgpt.study import solved, toy
 from tiedgpt.study.bigrams import bigrams
@@ -55,6 +55,13 @@ def test_the_fit_does_not_depend_on_the_coordinates_or_the_start():
     turned = X @ np.diag([1e-3, 1.0, 30.0, 1e3])
     one, other = solved.fit_softmax(X, Q, W, 3000), solved.fit_softmax(turned, Q, -W, 3000)
     np.testing.assert_allclose(softmax(X @ one), softmax(turned @ other), atol=1e-4)
+
+
+def test_a_damaged_layer_norm_is_an_error():
+    model = GPT2.random(SMALL)
+    model.parameters["ln_f.bias"][0] = np.nan
+    with pytest.raises(TiedGPTError, match="not finite: the checkpoint is damaged"):
+        solved.solved_paths(model, corpus())
 
 
 def test_with_enough_dimensions_nothing_is_missed_and_with_0_all_is():

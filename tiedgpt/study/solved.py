@@ -20,6 +20,7 @@ from functools import partial
 
 import numpy as np
 
+from ..errors import TiedGPTError
 from ..model import GPT2
 from ..ops import softmax
 from .bigrams import Scores
@@ -41,6 +42,8 @@ def solved_paths(model: GPT2, corpus: Corpus, progress: Progress = None) -> dict
     if tokens.size * seen.size * model.config.n_embd > MAX_PRODUCTS:
         return {}
     X, Q = final_norm(model, model.W_E[tokens]), corpus.table(tokens, seen)
+    if not np.isfinite(X).all():
+        raise TiedGPTError("ln_f of the embeddings is not finite: the checkpoint is damaged")
     prior = PRIOR * corpus.counts[seen] / corpus.counts.sum()
     W = least_squares(X, centred_log(Q + prior.astype(np.float32)))
     Q /= np.maximum(Q.sum(axis=1, keepdims=True), 1)
