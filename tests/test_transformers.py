@@ -24,7 +24,6 @@ from tiedgpt.checkpoints.safetensors import read_header
 from tiedgpt.config import HEADS
 from tiedgpt.inference.evaluation import token_losses
 from tiedgpt.inference.sampling import Sampling
-from tiedgpt.ops import product as matrix_product
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: the extra `parity`")
@@ -374,9 +373,9 @@ def test_score_is_the_recipes(tmp_path: Path, tied: bool, stride: int) -> None:
 
 
 def rounding_of_products(product: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> float:
-    """The root mean square error of a product by a W_U = wte.T in float32: it rounds more than the others."""
+    """The root mean square error of a matrix product of the model's size in float32."""
     rng = np.random.default_rng(7)
-    x, W = rng.standard_normal((64, 768), np.float32), rng.standard_normal((3072, 768), np.float32).T
+    x, W = rng.standard_normal((64, 768), np.float32), rng.standard_normal((768, 3072), np.float32)
     return np.sqrt(np.square(product(x, W) - x.astype(np.float64) @ W.astype(np.float64)).mean())
 
 
@@ -385,9 +384,8 @@ def rounding_of_products(product: Callable[[np.ndarray, np.ndarray], np.ndarray]
 def test_full_size(head: str, tmp_path: Path) -> None:
     """As exact as transformers: at most 1.5 times its error, if both libraries' products are as exact.
 
-    They need not be: NumPy's OpenBLAS on AVX-512 rounds 1.4 times as much as torch does, and the products of
-    few rows by wte.T round 2 times as much. With torch's products in the place of NumPy's, the whole model's
-    errors were measured equal.
+    They need not be: NumPy's OpenBLAS on AVX-512 rounds 1.4 times as much as torch does. With torch's
+    products in the place of NumPy's, the whole model's errors were measured equal.
     """
     rng = np.random.default_rng(5)
     config = GPT2Config(tie_word_embeddings=head == "tied")
@@ -402,11 +400,11 @@ def test_full_size(head: str, tmp_path: Path) -> None:
     del referee
     model = tiedgpt.load_model(tmp_path)
 
-    by_ours = rounding_of_products(matrix_product)
+    by_numpy = rounding_of_products(lambda x, W: x @ W)
     by_torch = rounding_of_products(lambda x, W: (torch.from_numpy(x) @ torch.from_numpy(W)).numpy())
     rival, error = np.abs(float32 - expected).max(), np.abs(model(ids) - expected).max()
     assert 9 < np.abs(expected).max() < 11
-    assert error <= 1.5 * rival * max(1, by_ours / by_torch)
+    assert error <= 1.5 * rival * max(1, by_numpy / by_torch)
 
     second, first = np.sort(chosen_from, axis=-1)[:, -2:].T
     assert (first - second).min() > 1e-3  # each token is decided well above rounding
