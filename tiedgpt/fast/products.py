@@ -19,6 +19,7 @@ MOST_ROWS = 120
 INPUTS, OUTPUTS = 128, 64  # of a small matrix in row order
 ROWS_ALONE = 3  # so many rows are multiplied one by one
 MIN_SIZE = 32  # of either; smaller matrices take longer than packing
+COLUMN_ROWS = 32  # in column order: for more than 8 rows the kernel rounds 1.4 times as much as BLAS's
 MOST_OUTPUTS, MULTIPLICATIONS = 32, 800_000  # of a small matrix in column order, which has all inputs
 
 
@@ -35,7 +36,8 @@ def product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, in], [in
     """rows @ weight."""
     R = len(rows)
     if 1 < R <= most_rows() and weight.size >= MIN_WEIGHT:
-        if weight.flags.f_contiguous:  # column order: all inputs of an output are side by side, as in wte.T
+        # Column order: all inputs of an output are side by side, as in wte.T.
+        if weight.flags.f_contiguous and R <= COLUMN_ROWS:
             return column_product(rows, weight)
         inputs, outputs = map(math.gcd, weight.shape, (INPUTS, OUTPUTS))
         if weight.flags.c_contiguous and min(inputs, outputs) >= MIN_SIZE:
