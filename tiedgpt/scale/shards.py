@@ -52,6 +52,7 @@ ARGUMENTS = {
 FIELDS = {"score": ("loss", "tokens", "bytes", "bits_per_byte", "error"), "generate": ("samples", "error")}
 NO_ERROR = b'"error": null}\n'  # the end of a row
 BLOCK = 1 << 20  # bytes to read at once
+MAX_DEPTH = 500  # of nested lists and objects. Python's own limit depends on its version and settings
 MAX_LINE = 1 << 23  # bytes; a line of so many is a row with an error. Reading one takes 160 MB
 
 Progress = Callable[[int], Any]  # called with a number of rows that are done
@@ -88,6 +89,8 @@ def read_record(
             raise TiedGPTError(f"the line has {MAX_LINE:,} bytes or more")
         line = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
         record = parse_json(line.decode())
+        if nesting(record) > MAX_DEPTH:
+            raise RecursionError
         if not isinstance(record, dict):
             raise TiedGPTError(f"expected a JSON object, got {short_repr(record)}")
         if taken := [name for name in added if name in record]:
@@ -109,7 +112,20 @@ def read_record(
     except ValueError as error:
         return start, None, f"not JSON: {error}"
     except RecursionError:
-        return start, None, "lists and objects are nested too deep"
+        return start, None, f"lists and objects are nested more than {MAX_DEPTH} deep"
+
+
+def nesting(value: Any) -> int:
+    """How deeply lists and objects are nested in a parsed JSON text.
+
+    >>> nesting({"a": [1, []], "b": 2})
+    3
+    """
+    depth, level = 0, [value]
+    while level := [child for child in level if isinstance(child, (dict, list))]:
+        level = [item for child in level for item in (child.values() if isinstance(child, dict) else child)]
+        depth += 1
+    return depth
 
 
 def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[bytes]:
