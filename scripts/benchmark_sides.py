@@ -192,12 +192,15 @@ class TiedGPT(Limits):
     def untied(self) -> Any:
         return self.model.untie("copy")
 
+    def next_logits(self, ids: Any, cache: Any) -> Any:  # [B, T] -> [B, V]
+        return self.generation.unembed(self.model.final(ids, cache)[:, -1], self.model.W_U)
+
     def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
         """The steps of `generate`, for different prompts of one length."""
         rows = self.np.array(prompts(ids, batch))
         cache, times, first = self.model.new_cache(batch, len(ids) + n), [], []
         for _ in range(n):
-            rows = self.generation.next_logits(self.model, rows, cache).argmax(axis=1)[:, None]
+            rows = self.next_logits(rows, cache).argmax(axis=1)[:, None]
             first.append(int(rows[0, 0]))
             times.append(time.perf_counter())
         return ms_per_step(times), first
@@ -214,7 +217,7 @@ class TiedGPT(Limits):
         array = self.np.array([ids])
 
         def read() -> None:
-            self.generation.next_logits(self.model, array, self.model.new_cache(capacity=len(ids)))
+            self.next_logits(array, self.model.new_cache(capacity=len(ids)))
 
         return second_call_ms(read)
 

@@ -15,7 +15,7 @@ from tiedgpt import GPT2
 from tiedgpt.checkpoints import load_model, save_model
 from tiedgpt.fast import products
 from tiedgpt.fast import threads as fast_threads
-from tiedgpt.inference.generation import next_logits
+from tiedgpt.model import unembed
 from tiedgpt.prefill import PIECE_TOKENS, QUERY_TOKENS
 
 CONFIG = replace(
@@ -83,6 +83,10 @@ def matrix_bytes(model: GPT2) -> int:
     """Of each matrix that a token goes through, once; the embedding counts where it is the head."""
     blocks = (a for name, a in model.parameters.items() if name.startswith("h.") and a.ndim == 2)
     return sum(array.nbytes for array in blocks) + model.W_U.nbytes
+
+
+def next_logits(model: GPT2, ids: np.ndarray, cache) -> np.ndarray:  # [B, T] -> [B, V]
+    return unembed(model.final(ids, cache)[:, -1], model.W_U)
 
 
 def read_a_prompt(model: GPT2, B: int, T: int = 10):

@@ -103,20 +103,6 @@ def test_cached_equals_uncached(model, cuts):
     assert cache.length == 13
 
 
-@pytest.mark.parametrize("lengths", [None, [4]])
-def test_a_repeated_cache_serves_a_batch(model, lengths):
-    n = 6 if lengths is None else lengths[0]
-    cache = model.new_cache(batch=1)
-    model(IDS[:1, :6], cache, lengths=lengths)
-    batch = cache.repeat(5)
-    continued = model(IDS[:, 6:], cache=batch)
-    whole = model(np.concatenate([IDS[:1, :n].repeat(5, axis=0), IDS[:, 6:]], axis=1))
-    np.testing.assert_allclose(continued, whole[:, n:], rtol=1e-4, atol=1e-4)
-    assert cache.length == n, "the cache that was repeated must not change"
-    with pytest.raises(ArgumentError, match="only a cache of one sequence can be repeated; this one has 5"):
-        batch.repeat(5)
-
-
 def padded(prompts):
     """Prompts of unequal lengths as one array, and their lengths. The padding is a token that matters."""
     ids = np.full((len(prompts), max(map(len, prompts))), 7)

@@ -129,7 +129,8 @@ def test_an_interrupt_while_the_thread_count_is_set_leaves_it_as_it_was(monkeypa
         if len(counts) == {"entering": 2, "leaving": 3}[interrupted]:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(blas, "openblas", lambda: (lambda: counts[-1], set_count))
+    functions = {"get_num_threads": lambda: counts[-1], "set_num_threads": set_count}
+    monkeypatch.setattr(blas, "openblas", functions.get)
     with pytest.raises(KeyboardInterrupt), blas.one_blas_thread():
         assert blas.is_limited()
     assert counts[-1] == blas.blas_threads() == 2

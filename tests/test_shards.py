@@ -31,11 +31,11 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs L
 @pytest.fixture(autouse=True)
 def restored_threads():
     """Put back BLAS's thread count, which a run sets to 1 for its whole process."""
-    openblas = blas.openblas()
-    before = openblas and openblas[0]()
+    set_threads = blas.openblas("set_num_threads")
+    before = blas.blas_threads()
     yield
-    if openblas:
-        openblas[1](before)
+    if set_threads:
+        set_threads(before)
 
 
 def write_lines(path: Path, n: int) -> Path:

@@ -4,41 +4,28 @@ Each name is imported when it is first used, so that `import tiedgpt` is quick.
 """
 
 TYPE_CHECKING = False  # type checkers take it for typing.TYPE_CHECKING, which is slow to import
-if TYPE_CHECKING:
-    from .backward import loss_and_gradients
-    from .checkpoints import load_model, load_tokenizer, save_model
-    from .comparison.compare import compare
-    from .comparison.conventions import from_state_dict
-    from .config import Config
-    from .errors import TiedGPTError
-    from .inference.documents import generate_documents, score_documents
-    from .inference.evaluation import score
-    from .inference.generation import generate
-    from .model import GPT2
-    from .parameters import count_parameters
-    from .tokenizer import Tokenizer
+if TYPE_CHECKING:  # X as X exports X
+    from .backward import loss_and_gradients as loss_and_gradients
+    from .checkpoints import load_model as load_model
+    from .checkpoints import load_tokenizer as load_tokenizer
+    from .checkpoints import save_model as save_model
+    from .comparison.compare import compare as compare
+    from .comparison.conventions import from_state_dict as from_state_dict
+    from .config import Config as Config
+    from .errors import TiedGPTError as TiedGPTError
+    from .inference.documents import generate_documents as generate_documents
+    from .inference.documents import score_documents as score_documents
+    from .inference.evaluation import score as score
+    from .inference.generation import generate as generate
+    from .model import GPT2 as GPT2
+    from .parameters import count_parameters as count_parameters
+    from .tokenizer import Tokenizer as Tokenizer
 
 __version__ = "0.3.0"
 
-__all__ = [
-    "GPT2",
-    "Config",
-    "TiedGPTError",
-    "Tokenizer",
-    "compare",
-    "count_parameters",
-    "from_state_dict",
-    "generate",
-    "generate_documents",
-    "load_model",
-    "load_tokenizer",
-    "loss_and_gradients",
-    "save_model",
-    "score",
-    "score_documents",
-]
-
-_MODULES = {  # name -> the module it is imported from
+_MODULES = {  # a name -> the module it is imported from
+    **dict.fromkeys(("load_model", "load_tokenizer", "save_model"), "checkpoints"),
+    **dict.fromkeys(("generate_documents", "score_documents"), "inference.documents"),
     "GPT2": "model",
     "Config": "config",
     "TiedGPTError": "errors",
@@ -47,15 +34,10 @@ _MODULES = {  # name -> the module it is imported from
     "count_parameters": "parameters",
     "from_state_dict": "comparison.conventions",
     "generate": "inference.generation",
-    "generate_documents": "inference.documents",
-    "load_model": "checkpoints",
-    "load_tokenizer": "checkpoints",
     "loss_and_gradients": "backward",
-    "save_model": "checkpoints",
     "score": "inference.evaluation",
-    "score_documents": "inference.documents",
 }
-
+__all__ = list(_MODULES)
 
 if not TYPE_CHECKING:  # or every name would be one to a type checker
 
@@ -69,4 +51,4 @@ if not TYPE_CHECKING:  # or every name would be one to a type checker
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

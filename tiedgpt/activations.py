@@ -13,20 +13,17 @@ import numpy as np
 from .ops import gelu_new, gelu_new_backward
 
 Z_END = 8.0  # erfc(8) is 1e-29; larger z are treated as 8
-T_END = 2.0 / (2.0 + Z_END)  # t lies in [T_END, 1], which is mapped to Chebyshev's [-1, 1]
-TERMS = 23  # of the series
 
 
 @cache
-def series() -> np.ndarray:
-    """The Chebyshev coefficients of P in `erfc`."""
+def series() -> np.polynomial.Chebyshev:
+    """P in `erfc`, as a Chebyshev series."""
 
-    def P(u: np.ndarray) -> list[float]:  # u in [-1, 1]
-        ts = (0.5 * (u * (1.0 - T_END) + (1.0 + T_END))).tolist()
-        zs = [2.0 / t - 2.0 for t in ts]
-        return [math.log(math.erfc(z) / t) + z * z for t, z in zip(ts, zs, strict=True)]
+    def P(ts: np.ndarray) -> np.ndarray:
+        zs = (2.0 / ts - 2.0).tolist()
+        return np.array([math.log(math.erfc(z)) + z * z for z in zs]) - np.log(ts)
 
-    return np.polynomial.chebyshev.chebinterpolate(P, TERMS - 1)
+    return np.polynomial.Chebyshev.interpolate(P, deg=22, domain=[2.0 / (2.0 + Z_END), 1.0])
 
 
 def erfc(z: np.ndarray) -> np.ndarray:  # [...] -> [...]
@@ -38,8 +35,7 @@ def erfc(z: np.ndarray) -> np.ndarray:  # [...] -> [...]
     """
     z = np.minimum(z, Z_END)
     t = 2.0 / (2.0 + z)
-    u = (2.0 * t - (1.0 + T_END)) / (1.0 - T_END)
-    return (t * np.exp(np.polynomial.chebyshev.chebval(u, series()) - z * z)).astype(z.dtype)
+    return (t * np.exp(series()(t) - z * z)).astype(z.dtype)
 
 
 def normal_cdf(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
@@ -98,19 +94,12 @@ class Activation(NamedTuple):
 
 GELU_NEW = Activation(gelu_new, gelu_new_backward)
 GELU = Activation(gelu, gelu_backward)
-SILU, QUICK_GELU = (Activation(partial(swish, a=a), partial(swish_backward, a=a)) for a in (1.0, 1.702))
-
 ACTIVATIONS = {
     "gelu_new": GELU_NEW,
-    "gelu_accurate": GELU_NEW,
-    "gelu_fast": GELU_NEW,
-    "gelu_pytorch_tanh": GELU_NEW,
-    "gelu_python_tanh": GELU_NEW,
-    "gelu": GELU,
-    "gelu_python": GELU,
-    "quick_gelu": QUICK_GELU,
+    **dict.fromkeys(("gelu_accurate", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh"), GELU_NEW),
+    **dict.fromkeys(("gelu", "gelu_python"), GELU),
+    "quick_gelu": Activation(partial(swish, a=1.702), partial(swish_backward, a=1.702)),
     "relu": Activation(relu, relu_backward),
-    "silu": SILU,
-    "swish": SILU,
+    **dict.fromkeys(("silu", "swish"), Activation(partial(swish, a=1.0), partial(swish_backward, a=1.0))),
     "tanh": Activation(np.tanh, tanh_backward),
 }

@@ -50,11 +50,8 @@ def check_lengths(lengths: Any, batch: np.ndarray) -> np.ndarray | None:  # -> [
     if lengths is None:
         return None
     B, T = batch.shape
-    try:
-        array = np.asarray(lengths)
-    except ValueError:  # lists of unequal lengths
-        array = np.empty(())
-    if array.shape != (B,) or array.dtype.kind not in "iu" or array.min() < 1 or array.max() > T:
+    array = np.array(lengths, object)
+    if array.shape != (B,) or not all(n in Range(1, T) for n in array):
         expected = f"{B} whole numbers from 1 to {T}, one for each row of ids"
         raise ArgumentError(f"lengths must be {expected}, got {short_repr(lengths)}")
     return None if (array == T).all() else array.astype(np.int64)

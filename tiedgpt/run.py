@@ -100,19 +100,13 @@ class KVCache:
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
 
     def copy_rows(self, rows: Any, other: "KVCache") -> None:
-        """Copy the keys and values of `other` to the start of these rows. `length` does not change."""
+        """Copy the keys and values of `other` to the start of these rows. `length` does not change.
+
+        `other` has as many sequences as there are rows, or one, which is copied to each of them.
+        """
         n = int(np.max(other.length))
         self.keys[:, rows, :, :n] = other.keys[:, :, :, :n]
         self.values[:, rows, :, :n] = other.values[:, :, :, :n]
-
-    def repeat(self, batch: int) -> "KVCache":
-        """A cache for `batch` sequences that all begin with the tokens of this cache's one sequence."""
-        if self.batch != 1:
-            raise ArgumentError(f"only a cache of one sequence can be repeated; this one has {self.batch}")
-        copies = KVCache(self.config, batch, self.capacity, self.keys.dtype)
-        copies.copy_rows(slice(None), self)
-        copies.length = int(np.max(self.length))
-        return copies
 
 
 @dataclass
@@ -129,9 +123,8 @@ class Run:
 
     def __post_init__(self) -> None:
         if self.tape is not None and not isinstance(self.tape, dict):
-            raise ArgumentError(
-                f"tape must be a dict, which gets the activations, got {short_repr(self.tape)}"
-            )
+            expected = "a dict, which gets the activations"
+            raise ArgumentError(f"tape must be {expected}, got {short_repr(self.tape)}")
         # The first token's position; [B] if they differ.
         self.start = 0 if self.cache is None else self.cache.length
 

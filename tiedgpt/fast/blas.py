@@ -5,8 +5,8 @@ With another BLAS these functions do nothing, or say so by returning None.
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -20,41 +20,30 @@ _saved: dict[object, int] = {}
 
 
 @cache
-def _openblas_function(name: str) -> Any:
-    """A function of the OpenBLAS in NumPy's wheels, or None with another BLAS."""
+def openblas(function: str) -> Any:
+    """A function of the OpenBLAS in NumPy's wheels, such as "get_num_threads". None with another BLAS."""
     package = Path(np.__path__[0])
     for path in [*package.parent.glob("numpy.libs/*openblas*"), *package.glob(".dylibs/*openblas*")]:
-        try:
-            library: Any = ctypes.CDLL(str(path))
-        except OSError:
-            continue
-        for prefix in ("scipy_openblas", "openblas"):  # NumPy 2, NumPy 1
-            function = getattr(library, f"{prefix}_{name}64_", None)
-            if function is not None:
-                return function
+        with suppress(OSError):
+            library = ctypes.CDLL(str(path))
+            for prefix in ("scipy_openblas", "openblas"):  # NumPy 2, NumPy 1
+                if found := getattr(library, f"{prefix}_{function}64_", None):
+                    return found
     return None
-
-
-@cache
-def openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """The functions that get and set the thread count of NumPy's OpenBLAS. None with another BLAS."""
-    get = _openblas_function("get_num_threads")
-    return None if get is None else (get, _openblas_function("set_num_threads"))
 
 
 def single_thread() -> None:
     """Give BLAS one thread from now on, because the number of threads changes the rounding."""
-    if (blas := openblas()) is not None:
-        blas[1](1)
+    if set_threads := openblas("set_num_threads"):
+        set_threads(1)
 
 
 def blas_threads() -> int | None:
     """The thread count of NumPy's OpenBLAS outside of one_blas_thread. None with another BLAS."""
-    blas = openblas()
-    if blas is None:
+    if not (get_threads := openblas("get_num_threads")):
         return None
     with _lock:
-        return next(iter(_saved.values())) if _saved else blas[0]()
+        return next(iter(_saved.values())) if _saved else get_threads()
 
 
 @contextmanager
@@ -63,23 +52,22 @@ def one_blas_thread() -> Iterator[None]:
 
     Python threads that share work need this: with more BLAS threads, their products wait for each other.
     """
-    blas = openblas()
-    if blas is None:
+    get_threads, set_threads = openblas("get_num_threads"), openblas("set_num_threads")
+    if not get_threads:
         yield
         return
-    get, set_ = blas
     context = object()
 
     def end() -> None:
         with _lock:
             if len(_saved) == 1 and context in _saved:
-                set_(_saved[context])
+                set_threads(_saved[context])
             _saved.pop(context, None)
 
     try:
         with _lock:
-            _saved[context] = next(iter(_saved.values())) if _saved else get()
-            set_(1)
+            _saved[context] = next(iter(_saved.values())) if _saved else get_threads()
+            set_threads(1)
         yield
     finally:
         try:
@@ -92,8 +80,7 @@ def one_blas_thread() -> Iterator[None]:
 @cache
 def has_small_kernels() -> bool:
     """Whether this is an OpenBLAS that multiplies small matrices without packing them: x86 with AVX-512."""
-    name = _openblas_function("get_corename")
-    if name is None:
+    if not (name := openblas("get_corename")):
         return False
     name.restype = ctypes.c_char_p
     return name() in (b"SkylakeX", b"Cooperlake", b"Sapphirerapids")
@@ -108,8 +95,8 @@ def _after_fork() -> None:
     """In a forked process no other thread holds the lock or is inside one_blas_thread."""
     global _lock
     _lock = Lock()
-    if _saved and (blas := openblas()) is not None:
-        blas[1](next(iter(_saved.values())))
+    if _saved:
+        openblas("set_num_threads")(next(iter(_saved.values())))
     _saved.clear()
 
 

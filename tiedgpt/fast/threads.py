@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from queue import SimpleQueue
-from threading import Lock, Thread, main_thread
+from threading import Thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -26,26 +26,22 @@ MAX_THREADS = 4  # Python's own code runs on one core at a time
 LOGIT_ROWS = 256  # tokens whose logits a thread computes at once: two arrays of 51 MB for GPT-2
 
 
-class _SecondThread:
-    """A thread that waits for work. Handing it over takes some 20 microseconds, less than a pool takes."""
+def _with_errstate(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the np.errstate of here and now, which another thread does not inherit."""
+    return np.errstate(**np.geterr())(function)
 
-    def __init__(self) -> None:
-        self.free = Lock()
-        self.work: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[BaseException | None]]] = SimpleQueue()
-        Thread(target=self._run, daemon=True).start()
 
-    def start(self, function: Callable[[], Any]) -> Callable[[], BaseException | None]:
-        """Call `function` in the thread. The result waits for its error.
+@cache
+def _second_thread() -> SimpleQueue[Any]:
+    """The queue of a thread that calls functions: (function, queue that gets its error or None).
 
-        Each call has its own queue: after a Ctrl-C during the wait, the next call must not get this answer.
-        """
-        done: SimpleQueue[BaseException | None] = SimpleQueue()
-        self.work.put((_with_errstate(function), done))
-        return done.get
+    Handing work over takes some 20 microseconds, less than a pool takes.
+    """
+    queue: SimpleQueue[Any] = SimpleQueue()
 
-    def _run(self) -> None:
+    def work() -> None:
         while True:
-            function, done = self.work.get()
+            function, done = queue.get()
             try:
                 function()
                 done.put(None)
@@ -53,15 +49,8 @@ class _SecondThread:
                 done.put(error)
             del function, done  # or the function's arrays would live until the next call
 
-
-def _with_errstate(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with the np.errstate of here and now, which another thread does not inherit."""
-    return np.errstate(**np.geterr())(function)
-
-
-@cache
-def _second_thread() -> _SecondThread:
-    return _SecondThread()
+    Thread(target=work, daemon=True).start()
+    return queue
 
 
 if hasattr(os, "register_at_fork"):  # a forked process has only the thread that forked
@@ -69,27 +58,21 @@ if hasattr(os, "register_at_fork"):  # a forked process has only the thread that
 
 
 def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> None:
-    """Call both at the same time, with one BLAS thread for each.
-
-    One after the other if another call uses the second thread.
-    """
-    if not blas.is_limited() and reading_threads() > 1:
-        helper = _second_thread()
-        if helper.free.acquire(blocking=False):
-            try:
-                with blas.one_blas_thread():
-                    wait = helper.start(second)
-                    try:
-                        first()
-                    finally:
-                        error = wait()
-                if error is not None:
-                    raise error
-                return
-            finally:
-                helper.free.release()
-    first()
-    second()
+    """Call both at the same time, with one BLAS thread for each; in turn if BLAS has one thread already."""
+    if blas.is_limited() or reading_threads() == 1:
+        first()
+        second()
+        return
+    # For this call only: after a Ctrl-C during the wait, the next call must not get this answer.
+    done: SimpleQueue[BaseException | None] = SimpleQueue()
+    with blas.one_blas_thread():
+        _second_thread().put((_with_errstate(second), done))
+        try:
+            first()
+        finally:
+            error = done.get()
+    if error is not None:
+        raise error
 
 
 def reading_threads() -> int:
@@ -140,7 +123,7 @@ def training_threads(n_embd: int) -> int:
     One per core for a small model. In a wide model most of the work is matrix products: BLAS runs them on all
     cores, and one thread needs memory for one gradient only.
     """
-    if n_embd >= WIDE or blas.openblas() is None:
+    if n_embd >= WIDE or blas.blas_threads() is None:
         return 1
     return min(MAX_THREADS, cores())
 

@@ -128,13 +128,17 @@ def read_prompts(
     model: GPT2, prompts: list[list[int]], capacity: int, progress: Callable[[int], Any] | None
 ) -> tuple[KVCache, np.ndarray]:  # logits [B, 1, V]
     """A cache with the prompts, and the logits of the token after each. Equal prompts are read once."""
-    read = prompts[:1] if all(prompt == prompts[0] for prompt in prompts) else prompts
-    cache = model.new_cache(len(read), capacity)
-    lengths = np.array([*map(len, read)]) if len(read) > 1 else None
-    logits = next_logits(model, padded(read), cache, progress, lengths)
-    if len(read) < len(prompts):
-        cache, logits = cache.repeat(len(prompts)), logits.repeat(len(prompts), axis=0)
-    return cache, logits[:, None]
+    B, equal = len(prompts), all(prompt == prompts[0] for prompt in prompts)
+    ids, lengths = padded(prompts[:1] if equal else prompts), np.array([*map(len, prompts)])
+    cache = read = model.new_cache(len(ids), capacity)
+    final = model.final(ids, read, lengths=None if equal else lengths, progress=progress)
+    last = final[np.arange(len(ids)), lengths[: len(ids)] - 1]  # of each prompt
+    logits = unembed(last, model.W_U)[:, None]
+    if len(ids) < B:
+        cache, logits = model.new_cache(B, capacity), logits.repeat(B, axis=0)
+        cache.copy_rows(slice(None), read)
+        cache.length = read.length
+    return cache, logits
 
 
 def slide(model: GPT2, cache: KVCache, texts: list[list[int]]) -> None:
@@ -147,19 +151,6 @@ def slide(model: GPT2, cache: KVCache, texts: list[list[int]]) -> None:
         model.final([texts[row][-kept - 1 : -1] for row in rows], window)
         cache.copy_rows(rows, window)
     cache.length = kept if len(rows) == len(texts) else np.where(cache.length == n_ctx, kept, cache.length)
-
-
-def next_logits(  # [B, T] -> [B, V]
-    model: GPT2,
-    ids: np.ndarray,
-    cache: KVCache,
-    progress: Callable[[int], Any] | None = None,
-    lengths: np.ndarray | None = None,
-) -> np.ndarray:
-    """Read ids into the cache; return the logits of the token after the last one of each row."""
-    final = model.final(ids, cache, progress=progress, lengths=lengths)
-    last = final[:, -1] if lengths is None else final[np.arange(len(ids)), lengths - 1]
-    return unembed(last, model.W_U)
 
 
 def random_streams(seed: int, n: int) -> list[np.random.Generator]:
