@@ -703,12 +703,7 @@ SIGINT = "signal.raise_signal(signal.SIGINT)"
 )
 def test_ctrl_c_at_moments_that_python_reports_or_drops(tmp_path, imported, run, code):
     (tmp_path / "interrupted.py").write_text(
-        f"import signal, time\n{imported}\n"
-        f"def run(args):\n    {run}\n"
-        "def add_parser(commands):\n"
-        "    import argparse\n"
-        "    commands['params'] = argparse.ArgumentParser()\n"
-        "    commands['params'].set_defaults(run=run, quiet=False)\n"
+        f"import signal, time\n{imported}\ndef run(args):\n    {run}\ndef add_arguments(parser): pass\n"
     )
     program = (
         f"import sys, importlib; sys.path.insert(0, {str(tmp_path)!r}); import tiedgpt.cli\n"

@@ -638,7 +638,7 @@ def test_a_port_in_use(run, checkpoint):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = run("explore", "--port", str(port), "-q", checkpoint)
-        assert_one_error_line(result, f"port {port} is in use: choose another --port")
+        assert_one_error_line(result, f"port {port}: Address already in use; choose another --port")
 
 
 def test_models_that_cannot_be_shown_together(run, checkpoint):

@@ -11,10 +11,6 @@ import _signal as signal  # type: ignore[import-not-found]  # signal itself impo
 import os
 import sys
 
-TYPE_CHECKING = False  # as in __init__.py
-if TYPE_CHECKING:
-    from typing import Any
-
 
 def main() -> int:
     sys.excepthook, sys.unraisablehook = on_exception, on_ignored_exception
@@ -29,30 +25,30 @@ def main() -> int:
     return code
 
 
-def on_ctrl_c(handler: "Any") -> None:
+def on_ctrl_c(handler: object) -> None:
     """Set the handler of SIGINT, unless SIGINT is ignored, as in a script's `tiedgpt ... &`."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, handler)
 
 
-def exit_at_once(*_: "Any") -> None:
+def exit_at_once(*_: object) -> None:
     try:
         os.write(2, b"\n")
     finally:
         os._exit(130)
 
 
-def on_exception(kind: type[BaseException], error: BaseException, traceback: "Any") -> None:
+def on_exception(kind: type[BaseException], error: BaseException, _: object) -> None:
     """Exit without a traceback if the error is a Ctrl-C or was caused by one, as in an import."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, KeyboardInterrupt):
             exit_at_once()
         cause = cause.__cause__ or cause.__context__
-    sys.__excepthook__(kind, error, traceback)
+    sys.__excepthook__(kind, error, error.__traceback__)
 
 
-def on_ignored_exception(ignored: "Any") -> None:
+def on_ignored_exception(ignored: "sys.UnraisableHookArgs") -> None:
     """Exit after a Ctrl-C in a finalizer. Python ignores exceptions there, KeyboardInterrupt too."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
         exit_at_once()

@@ -65,10 +65,15 @@ exit codes:
 
 
 def parsers(*names: str) -> dict[str, Any]:
-    """The parsers of these commands."""
-    commands: dict[str, Any] = {}
-    for module in dict.fromkeys(MODULES.get(name, name.split()[0]) for name in names):
-        import_module(f".{module}", __name__).add_parser(commands)
+    """The parsers of these commands. Each is made from a module's docstring, `add_arguments` and `run`."""
+    from .common import Parser  # here, because --version needs none of it
+
+    commands = {}
+    for name in names:
+        module = import_module(f".{MODULES.get(name, name.split()[0])}", __name__)
+        page = getattr(module, "PAGES", {}).get(name, module.__doc__)
+        commands[name] = Parser(name, page, module.run)
+        module.add_arguments(commands[name])
     return commands
 
 

@@ -6,6 +6,11 @@ the logit, with the scale of ln_f held at its value. With --against, split the d
 
 With --ablate, set parts of the model to 0 instead, and show what changes. A part also acts through later
 layers, so removing it can change the logit by more or less than the part adds.
+
+examples:
+  tiedgpt attribute "The capital of France is" " Paris" --against " London"
+  tiedgpt attribute --model shakespeare-tied "ROMEO:"
+  tiedgpt attribute -m shakespeare-tied --ablate attn.3.head.2 "ROMEO:"
 """
 
 import argparse
@@ -20,26 +25,19 @@ from ..study.attribution import ablation, attribute
 from ..study.predictions import last_logits, predict, prediction_json
 from ..tokenizer import Tokenizer
 from . import common
-from .terminal import end_of, fill, print_reports, print_table, read_prompt, spelled
+from .terminal import end_of, fill, print_table, read_prompt, spelled
 
 LARGEST = 10  # parts that are listed by themselves
-FORMATS = {"logit": ".3f", "probability": ".2%", "rank": ","}
-
-EXAMPLES = """\
-  tiedgpt attribute "The capital of France is" " Paris" --against " London"
-  tiedgpt attribute --model shakespeare-tied "ROMEO:"
-  tiedgpt attribute -m shakespeare-tied --ablate attn.3.head.2 "ROMEO:"
-"""
+FORMATS = (("logit", ".3f"), ("probability", ".2%"), ("rank", ","))
 
 
-def add_parser(commands: dict[str, common.Parser]) -> None:
-    parser = common.add_command(commands, "attribute", run, __doc__, EXAMPLES)
-    common.add_shared(parser, "prompt", "-m --model", "--head", "--allow-special", "--json")
+def add_arguments(parser: common.Parser) -> None:
+    parser.add_shared("[PROMPT]", *common.ASKING)
     token = 'the text of the next token, with its space: " Paris" (default: the likeliest)'
-    parser.add_argument("token", nargs="?", type=common.text, metavar="TOKEN", help=token)
-    parser.flag("--against TOKEN", "subtract the logit of this token", common.text)
+    parser.add("[TOKEN]", token, common.text)
+    parser.add("--against TOKEN", "subtract the logit of this token", common.text)
     ablate = "set attn.N.head.H, attn.N or mlp.N to 0, layers and heads from 0 (may be repeated)"
-    parser.flag("--ablate PART", ablate, action="append", default=[])
+    parser.add("--ablate PART", ablate, action="append", default=[])
 
 
 def run(args: argparse.Namespace) -> None:
@@ -56,9 +54,7 @@ def run(args: argparse.Namespace) -> None:
     def report(model: GPT2) -> dict[str, Any]:
         logits = last_logits(model, ids)
         tokens: Any = [int(logits.argmax()), *given] if with_likeliest else given
-        document: dict[str, Any] = {"model": name, "head": model.config.head, "prompt": prompt}
-        document |= {"prompt_ids": ids, **figures(logits, tokens, tokenizer)}
-        document["parts"] = attribute(model, ids, *tokens)
+        document = {**figures(logits, tokens, tokenizer), "parts": attribute(model, ids, *tokens)}
         if edit:
             without = figures(last_logits(model, ids, edit), tokens, tokenizer)
             document["ablated"] = {"parts": ablated, **without}
@@ -69,7 +65,9 @@ def run(args: argparse.Namespace) -> None:
             print("\n" * (number > 0), end="")
             print_report(report, tokenizer)
 
-    print_reports([report(model) for model in common.load_heads(checkpoint, head)], as_json, show)
+    models = common.load_heads(checkpoint, head)
+    asked = {"model": name, "prompt": prompt, "prompt_ids": ids}
+    common.print_reports(asked, models, map(report, models), as_json, show)
 
 
 def figures(logits: np.ndarray, tokens: list[int], tokenizer: Tokenizer) -> dict[str, Any]:  # [V]
@@ -85,23 +83,19 @@ def print_report(report: dict[str, Any], tokenizer: Tokenizer) -> None:
     after = f"after {end_of(report['prompt'])}, by {one_line(report['model'])}, {report['head']}"
     print(fill(f"The logit of {what} {after}: {report['total']:.3f}"), end="\n\n")
     if ablated := report.get("ablated"):
-        rows: list[Any] = [f"Ablated (set to 0): {', '.join(ablated['parts'])}"]
-        rows.append(("", "model", "ablated", "change"))
-        for name, *pair in zip(names, report["tokens"], ablated["tokens"], strict=True):
-            for key, form in FORMATS.items():
-                rows.append(change(f"{key} of {name}", form, *(token[key] for token in pair)))
+        pairs = [*zip(names, report["tokens"], ablated["tokens"], strict=True)]
+        numbers = [
+            (f"{key} of {name}", form, x[key], y[key]) for name, x, y in pairs for key, form in FORMATS
+        ]
         if len(names) > 1:
-            rows.append(change("difference of logits", ".3f", report["total"], ablated["total"]))
-        print_table(rows)
+            numbers.append(("difference of logits", ".3f", report["total"], ablated["total"]))
+        rows = [(label, f"{x:{form}}", f"{y:{form}}", f"{y - x:+{form}}") for label, form, x, y in numbers]
+        caption = f"Ablated (set to 0): {', '.join(ablated['parts'])}"
+        print_table([caption, ("", "model", "ablated", "change"), *rows])
         return
-    parts = report["parts"]
-    largest = sorted(parts, key=lambda part: -abs(parts[part]))[:LARGEST]
-    shown = {part: parts[part] for part in largest}
-    if others := set(parts) - set(shown):
-        shown[f"other parts ({len(others)})"] = sum(parts[part] for part in others)
-    shown["all parts"] = sum(parts.values())
-    print_table([(part, f"{value:+.3f}") for part, value in shown.items()])
-
-
-def change(label: str, form: str, model: float, ablated: float) -> tuple[str, ...]:
-    return label, f"{model:{form}}", f"{ablated:{form}}", f"{ablated - model:+{form}}"
+    parts = sorted(report["parts"].items(), key=lambda part: -abs(part[1]))
+    shown, others = parts[:LARGEST], [value for _, value in parts[LARGEST:]]
+    if others:
+        shown.append((f"other parts ({len(others)})", sum(others)))
+    shown.append(("all parts", sum(report["parts"].values())))
+    print_table([(part, f"{value:+.3f}") for part, value in shown])

@@ -1,8 +1,9 @@
 """Helpers for several commands: flags and their types; finding, loading and encoding for a model."""
 
 import argparse
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,7 +13,6 @@ from ..checkpoints.hub import find_or_download
 from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.names import find_default
 from ..checkpoints.vocabulary import read_tokenizer
-from ..config import HEADS
 from ..errors import FRACTION, ArgumentError, Range, short_repr
 from ..model import GPT2
 from ..parameters import count_parameters
@@ -24,37 +24,47 @@ MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors as exceptions and its help written so that a full disk is an error too."""
+    """argparse, with errors as exceptions and its help written so that a full disk is an error too.
 
-    def flag(self, usage: str, help: str, type: Any = None, **more: Any) -> None:
-        """Add a flag with a value, as "-n --max-new-tokens N", or a switch, as "--greedy"."""
+    `page` is a docstring: what stands above the arguments, "examples:", and what stands below them.
+    """
+
+    def __init__(self, name: str, page: str | None, run: Callable[[argparse.Namespace], None]) -> None:
+        about, _, examples = (page or "").partition("\nexamples:\n")  # `python -OO` drops docstrings
+        paragraphs = (fill(part.replace("\n", " ")) for part in about.strip().split("\n\n"))
+        super().__init__(
+            prog=f"tiedgpt {name}",
+            description="\n\n".join(paragraphs),
+            epilog=f"examples:\n{examples}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.add("-q --quiet", "print no notes and no progress on stderr")
+        self.set_defaults(command=name, run=run, summary=about.partition("\n")[0])
+
+    def add(self, usage: str, help: str, type: Any = None, **more: Any) -> None:
+        """Add "[PROMPT]", "-n --max-new-tokens N", "--head {tied,untied}", or the switch "--json"."""
         *names, last = usage.split()
         if last.startswith("-"):
-            self.add_argument(*names, last, action="store_true", help=help)
+            names.append(last)
+            more["action"] = "store_true"
+        elif last.startswith("{"):
+            more["choices"] = last.strip("{}").split(",")
         else:
-            self.add_argument(*names, metavar=last, type=type, help=help, **more)
+            more |= {"metavar": last.strip("[]"), "type": type} | ({"nargs": "?"} if "[" in last else {})
+        self.add_argument(*names or [more.pop("dest", last.strip("[]").lower())], help=help, **more)
+
+    def add_shared(self, *arguments: str) -> None:
+        """Add arguments of SHARED."""
+        for argument in arguments:
+            help, type, more = SHARED[argument]
+            self.add(argument, help, type, **more)
 
     def print_help(self, file: Any = None) -> None:
         print(self.format_help(), end="", file=file)
 
     def error(self, message: str) -> NoReturn:
         raise ArgumentError(f"{message.removeprefix('argument ')} (try: {self.prog} -h)")
-
-
-def add_command(commands: dict[str, Parser], name: str, run: Any, about: str | None, examples: str) -> Parser:
-    """The parser of a command, added to `commands`. `tiedgpt -h` lists the first line of `about`."""
-    about = about or ""  # the docstring of a module, which `python -OO` drops
-    paragraphs = (fill(part.replace("\n", " ")) for part in about.strip().split("\n\n"))
-    parser = commands[name] = Parser(
-        prog=f"tiedgpt {name}",
-        description="\n\n".join(paragraphs),
-        epilog=f"examples:\n{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.flag("-q --quiet", "print no notes and no progress on stderr")
-    parser.set_defaults(run=run, summary=about.partition("\n")[0])
-    return parser
 
 
 def number(accepted: Range, hint: str = "") -> Callable[[str], Any]:
@@ -91,58 +101,35 @@ def text(argument: str) -> str:
 LOGITS = "compute logits with wte.T or with W_U"
 CHECKPOINTS = "(default: as the checkpoint says)"
 STDIN_TOO = "- or nothing for stdin"
-ONE_HEAD: dict[str, Any] = {"choices": HEADS, "help": f"{LOGITS} {CHECKPOINTS}"}
-# The arguments that several commands have, with what add_argument needs
-SHARED: dict[str, dict[str, Any]] = {
-    "prompt": {"nargs": "?", "metavar": "PROMPT", "type": text, "help": f"the text to continue; {STDIN_TOO}"},
-    "file": {"nargs": "?", "metavar": "FILE", "help": f"a text in UTF-8; {STDIN_TOO}"},
-    "-m --model": {
-        "help": "gpt2 or another name, a hub repository owner/name, a directory or a .safetensors file; a "
-        "name that is not on this machine is downloaded (default: gpt2 if it is on this machine, else "
-        "shakespeare-tied)"
-    },
-    "--head": {"choices": [*HEADS, BOTH], "help": f"{LOGITS}, or with each in turn {CHECKPOINTS}"},
-    "-n --max-new-tokens": {
-        "type": positive_int,
-        "default": 40,
-        "metavar": "N",
-        "help": "generate at most N tokens (default: 40)",
-    },
-    "-k --top-k": {"type": positive_int, "metavar": "K", "help": "sample from the K likeliest tokens"},
-    "-p --top-p": {
-        "type": number(FRACTION),
-        "metavar": "P",
-        "help": "sample from the smallest set of tokens whose probabilities add up to P",
-    },
-    "--num-samples": {
-        "type": number(Range(1, MAX_SAMPLES)),
-        "default": 1,
-        "metavar": "N",
-        "help": "continuations (default: 1)",
-    },
-    "--stop": {
-        "action": "append",
-        "type": text,
-        "default": [],
-        "metavar": "TEXT",
-        "help": "end before TEXT (may be repeated)",
-    },
-    "--allow-special": {"action": "store_true", "help": "read <|endoftext|> as that token"},
-    "--json": {"action": "store_true", "help": "print the result as one JSON document"},
+TOP_P = "sample from the smallest set of tokens whose probabilities add up to P"
+MODEL = (
+    "gpt2 or another name, a hub repository owner/name, a directory or a .safetensors file; a name that is "
+    "not on this machine is downloaded (default: gpt2 if it is on this machine, else shakespeare-tied)"
+)
+# The arguments that several commands have, as Parser.add takes them
+SHARED: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "[PROMPT]": (f"the text to continue; {STDIN_TOO}", text, {}),
+    "[FILE]": (f"a text in UTF-8; {STDIN_TOO}", None, {}),
+    "-m --model MODEL": (MODEL, None, {}),
+    "--head {tied,untied}": (f"{LOGITS} {CHECKPOINTS}", None, {}),
+    "--head {tied,untied,both}": (f"{LOGITS}, or with each in turn {CHECKPOINTS}", None, {}),
+    "-n --max-new-tokens N": ("generate at most N tokens (default: 40)", positive_int, {"default": 40}),
+    "-k --top-k K": ("sample from the K likeliest tokens", positive_int, {}),
+    "-p --top-p P": (TOP_P, number(FRACTION), {}),
+    "--num-samples N": ("continuations (default: 1)", number(Range(1, MAX_SAMPLES)), {"default": 1}),
+    "--stop TEXT": ("end before TEXT (may be repeated)", text, {"action": "append", "default": []}),
+    "--allow-special": ("read <|endoftext|> as that token", None, {}),
+    "--json": ("print the result as one JSON document", None, {}),
 }
+# Those of a command that asks a model about a text, and those of sampling
+ASKING = ("-m --model MODEL", "--head {tied,untied,both}", "--allow-special", "--json")
+SAMPLING = ("-n --max-new-tokens N", "-k --top-k K", "-p --top-p P", "--num-samples N", "--stop TEXT")
 
 
-def add_shared(parser: argparse.ArgumentParser, *arguments: str) -> None:
-    """Add arguments of SHARED."""
-    for argument in arguments:
-        parser.add_argument(*argument.split(), **SHARED[argument])
-
-
-def add_models(parser: argparse.ArgumentParser, help: str) -> None:
+def add_models(parser: Parser, help: str) -> None:
     """MODEL ... as arguments or with -m; `models` is the list of them, or None."""
-    add = parser.add_argument
-    add("models", nargs="*", action="extend", default=argparse.SUPPRESS, metavar="MODEL", help=help)
-    add("-m", "--model", action="append", dest="models", metavar="MODEL", help="the same")
+    parser.add("MODEL", help, nargs="*", action="extend", dest="models", default=argparse.SUPPRESS)
+    parser.add("-m --model MODEL", "the same", action="append", dest="models")
 
 
 def find(model: str | None, only_tokenizer: bool = False) -> tuple[str, Path]:
@@ -210,3 +197,19 @@ def load_heads(checkpoint: Checkpoint, head: str | None) -> list[GPT2]:
         return [load(checkpoint, head)]
     untied = load(checkpoint, "untied")
     return [untied.tie(), untied]
+
+
+def print_reports(
+    given: dict[str, Any], models: list[GPT2], found: Iterable[Any], as_json: bool, show: Callable[[Any], Any]
+) -> None:
+    """Print what was found by each model: with `show`, or as one JSON document. `given` is of all of them.
+
+    The document of both heads has each report under the name of its head.
+    """
+    reports = [
+        {**given, "head": model.config.head, **report} for model, report in zip(models, found, strict=True)
+    ]
+    if not as_json:
+        return show(reports)
+    both = {"model": given["model"], "head": BOTH, **{report["head"]: report for report in reports}}
+    print(json.dumps(both if len(reports) > 1 else reports[0]))

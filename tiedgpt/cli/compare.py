@@ -5,13 +5,16 @@ the same numbers. Save its activations, and the token ids that it read, with
 numpy.savez("mine.npz", ids=ids, **activations): under the names of tiedgpt's tape, or of transformers,
 nanoGPT, TransformerLens or llm.c. If there are `targets`, arrays under names of parameters are gradients.
 The exit code is 1 if anything differs.
+
+examples:
+  tiedgpt compare --model shakespeare-tied mine.npz
+  tiedgpt compare --model gpt2 --head untied directory/ --json
 """
 
 import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,17 +24,10 @@ from ..errors import ArgumentError
 from . import common
 from .terminal import Progress
 
-EXAMPLES = """\
-  tiedgpt compare --model shakespeare-tied mine.npz
-  tiedgpt compare --model gpt2 --head untied directory/ --json
-"""
 
-
-def add_parser(commands: Any) -> None:
-    parser = common.add_command(commands, "compare", run, __doc__, EXAMPLES)
-    parser.add_argument("file", metavar="FILE", help="an .npz, or a directory of .npy files")
-    parser.add_argument("--head", **common.ONE_HEAD)
-    common.add_shared(parser, "-m --model", "--json")
+def add_arguments(parser: common.Parser) -> None:
+    parser.add("FILE", "an .npz, or a directory of .npy files")
+    parser.add_shared("--head {tied,untied}", "-m --model MODEL", "--json")
 
 
 def run(args: argparse.Namespace) -> None:

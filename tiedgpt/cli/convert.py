@@ -5,10 +5,14 @@ checkpoint that transformers reads too.
 
 If W_U is not wte.T, the model without it predicts worse, mostly much worse. tie then says by how much, and
 needs --force.
+
+examples:
+  tiedgpt untie gpt2 my-untied-gpt2
+  tiedgpt untie gpt2 my-fresh-head --init random --seed 1
+  tiedgpt tie my-untied-gpt2 my-tied-gpt2
 """
 
 import argparse
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,26 +29,19 @@ from .terminal import note
 
 MEASURED = 64  # tokens for the loss with and without W_U
 
-EXAMPLES = """\
-  tiedgpt untie gpt2 my-untied-gpt2
-  tiedgpt untie gpt2 my-fresh-head --init random --seed 1
-  tiedgpt tie my-untied-gpt2 my-tied-gpt2
-"""
+
+def add_arguments(parser: common.Parser) -> None:
+    paths = "the model (a name, a directory or a .safetensors file), and the new directory to write"
+    parser.add_argument("paths", nargs="*", metavar="SRC DST", help=paths)
+    parser.add("-m --model SRC", "the model, if SRC is not given")
+    init = "untie: the values of W_U: a copy of wte.T, with the same logits (default), random, or zeros"
+    parser.add("--init {copy,random,zeros}", init)
+    parser.add("--seed S", "untie: the seed of --init random (default: 0)", common.count)
+    parser.add("--force", "tie: drop a W_U that is not wte.T")
 
 
-def add_parser(commands: dict[str, common.Parser]) -> None:
-    for name, head in (("untie", "untied"), ("tie", "tied")):
-        parser = common.add_command(commands, name, partial(run, head), __doc__, EXAMPLES)
-        paths = "the model (a name, a directory or a .safetensors file), and the new directory to write"
-        parser.add_argument("paths", nargs="*", metavar="SRC DST", help=paths)
-        parser.flag("-m --model SRC", "the model, if SRC is not given")
-        init = "untie: the values of W_U: a copy of wte.T, with the same logits (default), random, or zeros"
-        parser.add_argument("--init", choices=["copy", "random", "zeros"], help=init)
-        parser.flag("--seed S", "untie: the seed of --init random (default: 0)", common.count)
-        parser.flag("--force", "tie: drop a W_U that is not wte.T")
-
-
-def run(head: str, args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    head = "tied" if args.command == "tie" else "untied"
     paths = [path for path in (args.model, *args.paths) if path is not None]
     init, seed, force = args.init, args.seed, args.force
     if len(paths) != 2:

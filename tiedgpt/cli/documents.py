@@ -12,51 +12,50 @@ from ..errors import ABOVE_0, ArgumentError, Range, TiedGPTError, short_repr
 from . import common
 from .terminal import Progress, note
 
-ABOUT = "many texts: JSON lines in, a row for each out."
-SCORE = """\
+PAGES = {
+    "documents score": """Score many texts: JSON lines in, a row for each out.
+
+examples:
   tiedgpt documents score corpus.jsonl --out scores.jsonl
   tiedgpt documents score folder/ --out scores.jsonl --resume --workers 8
   zcat corpus.gz | tiedgpt documents score - --out - | jq .loss
-"""
-GENERATE = """\
+""",
+    "documents generate": """Continue many texts: JSON lines in, a row for each out.
+
+examples:
   tiedgpt documents generate prompts.jsonl --out samples.jsonl -n 20
   tiedgpt documents generate prompts.jsonl --out samples.jsonl --part 0/2
-"""
+""",
+}
 
 
-def add_parser(commands: dict[str, common.Parser]) -> None:
-    for command, does, field, examples in (
-        ("score", "Score", "text", SCORE),
-        ("generate", "Continue", "prompt", GENERATE),
-    ):
-        parser = common.add_command(commands, f"documents {command}", run, f"{does} {ABOUT}", examples)
-        parser.set_defaults(command=command, scores_only=False, on_long="error", special="error")
-        add = parser.add_argument
-        inputs = ".jsonl or .jsonl.gz files, directories of them, pipes, or - for stdin"
-        add("inputs", nargs="+", metavar="IN", help=inputs)
-        add("--out", required=True, metavar="OUT", help="the file to write; - for stdout")
-        common.add_shared(parser, "-m --model")
-        add("--head", **common.ONE_HEAD)
-        add("--field", default=field, metavar="NAME", help="the field with the text (default: %(default)s)")
-        add("--resume", action="store_true", help="continue an interrupted run; start one if there is none")
-        add("--strict", action="store_true", help="exit with code 2 if a row has an error")
-        add("--shard-size", type=size, default=10**6, metavar="SIZE", help="input of a part (default: 1MB)")
-        add("--workers", type=common.positive_int, metavar="N", help="processes here; needs Dask")
-        add("--dask", metavar="ADDRESS", help="a Dask scheduler at tcp://... or in a scheduler file")
-        add("--part", type=part, metavar="I/N", help="do part I, from 0, of N; then --resume joins all parts")
-        allow = common.SHARED["--allow-special"]["help"]
-        add("--allow-special", dest="special", action="store_const", const="token", help=allow)
-        if command == "score":
-            add("--stride", type=common.positive_int, metavar="N", help="as of `tiedgpt score`")
-            add("--max-tokens", type=common.number(Range(2)), metavar="N", help="a longer text is an error")
-            add("--cut", dest="on_long", action="store_const", const="cut", help="score its first N tokens")
-            add("--scores-only", action="store_true", help="write the line's number and id, not the record")
-            continue
-        common.add_shared(
-            parser, "-n --max-new-tokens", "-k --top-k", "-p --top-p", "--num-samples", "--stop"
-        )
-        add("-t", "--temperature", type=common.number(ABOVE_0), default=1.0, metavar="T", help="(default: 1)")
-        add("-s", "--seed", type=common.count, default=0, metavar="S", help="(default: 0)")
+def add_arguments(parser: common.Parser) -> None:
+    scoring = parser.get_default("command") == "documents score"
+    command, field = ("score", "text") if scoring else ("generate", "prompt")
+    parser.set_defaults(command=command, scores_only=False, on_long="error", special="error")
+    add = parser.add_argument
+    inputs = ".jsonl or .jsonl.gz files, directories of them, pipes, or - for stdin"
+    add("inputs", nargs="+", metavar="IN", help=inputs)
+    parser.add("--out OUT", "the file to write; - for stdout", required=True)
+    parser.add_shared("-m --model MODEL", "--head {tied,untied}")
+    parser.add("--field NAME", "the field with the text (default: %(default)s)", default=field)
+    parser.add("--resume", "continue an interrupted run; start one if there is none")
+    parser.add("--strict", "exit with code 2 if a row has an error")
+    parser.add("--shard-size SIZE", "input of a part (default: 1MB)", size, default=10**6)
+    parser.add("--workers N", "processes here; needs Dask", common.positive_int)
+    parser.add("--dask ADDRESS", "a Dask scheduler at tcp://... or in a scheduler file")
+    parser.add("--part I/N", "do part I, from 0, of N; then --resume joins all parts", part)
+    allow = common.SHARED["--allow-special"][0]
+    add("--allow-special", dest="special", action="store_const", const="token", help=allow)
+    if scoring:
+        parser.add("--stride N", "as of `tiedgpt score`", common.positive_int)
+        parser.add("--max-tokens N", "a longer text is an error", common.number(Range(2)))
+        add("--cut", dest="on_long", action="store_const", const="cut", help="score its first N tokens")
+        parser.add("--scores-only", "write the line's number and id, not the record")
+    else:
+        parser.add_shared(*common.SAMPLING)
+        parser.add("-t --temperature T", "(default: 1)", common.number(ABOVE_0), default=1.0)
+        parser.add("-s --seed S", "(default: 0)", common.count, default=0)
 
 
 def size(text: str) -> int:

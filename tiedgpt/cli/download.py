@@ -6,6 +6,12 @@ The directory is in $TIEDGPT_WEIGHTS, else in weights/ of a checkout, else in ~/
 that read a model download it themselves if its name is given and it is not on this machine (tokenize
 downloads only the vocabulary), so this command is needed only to choose the time or the source. params and
 list download nothing.
+
+examples:
+  tiedgpt download gpt2
+  tiedgpt download openai-community/gpt2
+  tiedgpt download 124M --source openai
+  TIEDGPT_WEIGHTS=/big/disk tiedgpt download gpt2-xl
 """
 
 import argparse
@@ -16,22 +22,14 @@ from ..errors import ArgumentError
 from . import common
 from .terminal import note, printable
 
-EXAMPLES = """\
-  tiedgpt download gpt2
-  tiedgpt download openai-community/gpt2
-  tiedgpt download 124M --source openai
-  TIEDGPT_WEIGHTS=/big/disk tiedgpt download gpt2-xl
-"""
 
-
-def add_parser(commands: dict[str, common.Parser]) -> None:
-    parser = common.add_command(commands, "download", run, __doc__, EXAMPLES)
+def add_arguments(parser: common.Parser) -> None:
     common.add_models(parser, f"{', '.join(MODELS)}, or a repository owner/name of the Hugging Face hub")
     source = (
         "hub: the files for transformers, from the Hugging Face hub (default); openai: the TensorFlow files "
         "that OpenAI released"
     )
-    parser.add_argument("--source", choices=("hub", "openai"), default="hub", help=source)
+    parser.add("--source {hub,openai}", source, default="hub")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -7,10 +7,16 @@ gradients, and what the second matrix costs. The source code that computes each 
 The page is served by this machine to this machine. Nothing is sent elsewhere. Ctrl-C stops it. For the page
 of another machine, start it there with --port 8080, run `ssh -L 8080:127.0.0.1:8080 MACHINE` here, and open
 the address that it printed.
+
+examples:
+  tiedgpt explore
+  tiedgpt explore gpt2
+  tiedgpt explore my-tied-model my-untied-model --corpus story.txt
+  tiedgpt explore --port 8080 --no-browser
+  tiedgpt explore --export page.html
 """
 
 import argparse
-import errno
 import os
 import sys
 import threading
@@ -24,31 +30,20 @@ from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, Range
 from ..study.corpus import Corpus
 from ..tokenizer import Tokenizer
-from .common import add_command, add_shared, encode, load, number, open_model, vocabulary
+from . import common
 from .terminal import note, read_text, source_name
 
-EXAMPLES = """\
-  tiedgpt explore
-  tiedgpt explore gpt2
-  tiedgpt explore my-tied-model my-untied-model --corpus story.txt
-  tiedgpt explore --port 8080 --no-browser
-  tiedgpt explore --export page.html
-"""
 
-
-def add_parser(commands: Any) -> None:
-    parser = add_command(commands, "explore", run, __doc__, EXAMPLES)
-    add = parser.add_argument
+def add_arguments(parser: common.Parser) -> None:
     models = "one or two models with the same vocabulary (default: shakespeare-tied shakespeare-untied)"
-    add("models", nargs="*", metavar="MODEL", help=models)
-    corpus = "a text in UTF-8 whose bigrams are shown beside the models; - for stdin"
-    add("--corpus", metavar="FILE", help=corpus)
+    parser.add("MODEL", models, nargs="*", dest="models")
+    parser.add("--corpus FILE", "a text in UTF-8 whose bigrams are shown beside the models; - for stdin")
     port = "the port on 127.0.0.1 (default: any free one)"
-    add("--port", type=number(Range(0, 65535)), default=0, help=port)
+    parser.add("--port PORT", port, common.number(Range(0, 65535)), default=0)
     export = "write the page to one file that opens without a server, with four example prompts, and stop"
-    add("--export", metavar="FILE", help=export)
-    add("--no-browser", action="store_true", help="print the address only, and open no browser")
-    add_shared(parser, "--allow-special")
+    parser.add("--export FILE", export)
+    parser.add("--no-browser", "print the address only, and open no browser")
+    parser.add_shared("--allow-special")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -59,26 +54,23 @@ def run(args: argparse.Namespace) -> None:
     text, allow_special = args.corpus, args.allow_special
     if len(names) > 2:
         raise ArgumentError(f"expected one or two models, got {len(names)}")
-    opened = [open_model(name) for name in names]
-    vocabularies = [vocabulary(tokenizer, checkpoint) for _, checkpoint, tokenizer in opened]
+    opened = [common.open_model(name) for name in names]
+    vocabularies = [common.vocabulary(tokenizer, checkpoint) for _, checkpoint, tokenizer in opened]
     if vocabularies[0] != vocabularies[-1]:
         raise ArgumentError(
             f"{names[0]} and {names[1]} have different vocabularies; explore shows both on the same tokens"
         )
     _, checkpoint, tokenizer = opened[0]
     corpus = read_corpus(text, allow_special, tokenizer, checkpoint.config.vocab_size)
-    models = [(name, load(checkpoint, None)) for name, checkpoint, _ in opened]
+    models = [(name, common.load(checkpoint, None)) for name, checkpoint, _ in opened]
     views = Views(models, tokenizer, corpus)
     if export is not None:
         return write_export(views, Path(export))
     try:
         server = Server(views, port)
     except OSError as error:
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-            raise
-        reason = "in use" if error.errno == errno.EADDRINUSE else "not allowed for this user"
         advice = "choose another --port, or leave it out for any free one"
-        raise ArgumentError(f"port {port} is {reason}: {advice}") from error
+        raise ArgumentError(f"port {port}: {error.strerror}; {advice}") from error
     print(server.url, flush=True)
     note("the page is at this address, for this machine only; Ctrl-C stops the server")
     if browser and not open_browser(server.url_once):
@@ -105,7 +97,7 @@ def read_corpus(
     """The text to compare with and its name. The shipped models come with the counts of their own text."""
     if file is not None:
         name = source_name(file)
-        ids = encode(tokenizer, read_text(file), allow_special, name)
+        ids = common.encode(tokenizer, read_text(file), allow_special, name)
         return Path(name).name, Corpus.of(ids, V)
     shipped = read_tokenizer(find_model(SHIPPED[0]))
     counts = [path for root in weight_folders() if (path := root / "shakespeare-bigrams.npz").is_file()]

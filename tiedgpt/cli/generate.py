@@ -2,6 +2,14 @@
 
 The prompt is PROMPT, or the text on stdin less one final newline. On a terminal, without PROMPT, each line or
 paste that you enter is continued.
+
+examples:
+  tiedgpt generate "Alan Turing theorized that computers would one day become"
+  tiedgpt generate --greedy --logprobs 3 "The capital of France is"
+  tiedgpt generate --head both --seed 1 "The capital of France is"
+  tiedgpt generate -t 0.8 -k 40 -s 1 --num-samples 3 "In a shocking finding,"
+  cat story.txt | tiedgpt generate --truncate --stop "." -n 100
+  tiedgpt generate --allow-special "<|endoftext|>"
 """
 
 import argparse
@@ -22,43 +30,31 @@ from ..inference.drafts import LOOKUP, Draft, check_draft_model
 from ..inference.generation import TextSample, kept_tokens, push_steps, random_streams, sample_steps
 from ..inference.sampling import Sampling
 from ..model import GPT2
-from ..study.predictions import Prediction, predict, predicted_json
+from ..study.predictions import predict, predicted_json
 from ..tokenizer import EOT, Tokenizer
 from . import common
-from .terminal import Progress, note, print_error, print_predictions, print_reports, printable, read_prompt
-
-EXAMPLES = """\
-  tiedgpt generate "Alan Turing theorized that computers would one day become"
-  tiedgpt generate --greedy --logprobs 3 "The capital of France is"
-  tiedgpt generate --head both --seed 1 "The capital of France is"
-  tiedgpt generate -t 0.8 -k 40 -s 1 --num-samples 3 "In a shocking finding,"
-  cat story.txt | tiedgpt generate --truncate --stop "." -n 100
-  tiedgpt generate --allow-special "<|endoftext|>"
-"""
+from .terminal import Progress, note, print_error, print_predictions, printable, read_prompt
 
 
-def add_parser(commands: dict[str, common.Parser]) -> None:
-    parser = common.add_command(commands, "generate", run, __doc__, EXAMPLES)
-    common.add_shared(parser, "prompt", "-m --model", "--head", "--allow-special", "--json")
-    common.add_shared(parser, "-n --max-new-tokens", "-k --top-k", "-p --top-p", "--num-samples", "--stop")
-    flag = parser.flag
+def add_arguments(parser: common.Parser) -> None:
+    parser.add_shared("[PROMPT]", *common.ASKING, *common.SAMPLING)
+    add = parser.add
     divide = "divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)"
     greedy = "; for the likeliest token always, use --greedy"
-    flag("-t --temperature T", divide, common.number(ABOVE_0, greedy))
-    flag("--greedy", "take the likeliest token every time")
-    flag("-s --seed S", "the same S gives the same text (default: new)", common.count)
-    flag(
-        "--truncate", "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
-    )
+    add("-t --temperature T", divide, common.number(ABOVE_0, greedy))
+    add("--greedy", "take the likeliest token every time")
+    add("-s --seed S", "the same S gives the same text (default: new)", common.count)
+    no_room = "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
+    add("--truncate", no_room)
     logprobs = (
         "also list the log probability of each token and of the K likeliest others, before -t, -k and -p"
     )
-    flag("--logprobs K", logprobs, common.count)
+    add("--logprobs K", logprobs, common.count)
     guess = (
         "for speed, let the model check guesses in one pass: by lookup in the text so far, by MODEL "
         "(smaller, with the same vocabulary), or by none (default: lookup)"
     )
-    flag("--draft MODEL", guess, default=LOOKUP)
+    add("--draft MODEL", guess, default=LOOKUP)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -99,7 +95,8 @@ def run(args: argparse.Namespace) -> None:
         prompt_loop(lambda typed, end: write(encoded(typed), end))
     elif as_json:
         given = {"model": name, "prompt": prompt, "prompt_ids": ids}
-        print_reports([{**given, **one.report(load_s)} for one in continuations(ids)], as_json, print)
+        found = (one.report(load_s) for one in continuations(ids))
+        common.print_reports(given, models, found, as_json, print)
     else:
         write(ids)
 
@@ -123,19 +120,19 @@ def encode_prompt(
     config: Config, tokenizer: Tokenizer, kept: int, truncate: bool, allow_special: bool, prompt: str
 ) -> list[int]:
     """The prompt's ids, with --truncate the `kept` last ones. Raises ArgumentError for a bad prompt."""
-    if not prompt:
-        start = f' (to start from nothing: --allow-special "{EOT}")' if tokenizer.eot_id is not None else ""
-        raise ArgumentError(f"the prompt is empty: GPT-2 needs at least one token to continue{start}")
     ids = common.encode(tokenizer, prompt, allow_special)
     if truncate and len(ids) > kept:
         note(f"--truncate drops the first {len(ids) - kept:,} of the prompt's {len(ids):,} tokens")
         ids = ids[-kept:]
-    elif len(ids) > config.n_ctx:
-        raise ArgumentError(
-            f"the prompt has {len(ids)} tokens, more than the model's context of {config.n_ctx}; "
-            f"to keep its last {kept}, add --truncate"
-        )
-    return check_prompt(ids, config)
+    hint = ""
+    if len(ids) > config.n_ctx:
+        hint = f"; to keep its last {kept}, add --truncate"
+    elif not ids and tokenizer.eot_id is not None:
+        hint = f' (to start from nothing: --allow-special "{EOT}")'
+    try:
+        return check_prompt(ids, config)
+    except ArgumentError as error:
+        raise ArgumentError(f"{error}{hint}") from error
 
 
 @dataclass
@@ -157,13 +154,14 @@ class Continuation:
         self.draft = None if self.guesses is None else Draft(self.guesses, self.model)
         ends = self.stop, self.model.config.eos_token_ids
         self.samples = [TextSample(self.tokenizer, *ends) for _ in range(self.num_samples)]
-        self.predictions: list[list[Prediction]] = [[] for _ in self.samples]  # with --logprobs
+        self.listed: list[list[dict[str, Any]]] = [[] for _ in self.samples]  # with --logprobs
 
-    def grow(self) -> Iterator[Any]:
-        """Read the prompt; add a token to one sample after the other."""
+    def grow(self) -> Iterator[tuple[int, str]]:
+        """Read the prompt; add a token to one sample after the other. Yields (index, its new text)."""
 
         def record(index: int, logits: Any, token: int) -> None:
-            self.predictions[index] += predict(logits, [token], self.logprobs or 0)
+            (prediction,) = predict(logits, [token], self.logprobs or 0)
+            self.listed[index].append(predicted_json(self.tokenizer, prediction, "logprob"))
 
         prompts, streams = [self.ids] * len(self.samples), random_streams(self.seed, len(self.samples))
         how = self.max_new_tokens, self.sampling, streams, self.draft
@@ -191,8 +189,9 @@ class Continuation:
         for index, sample in enumerate(self.samples):
             samples.append({"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason})
             if self.logprobs is not None:
-                listed = self.predictions[index][: len(sample.ids)]  # not that of the end-of-text token
-                samples[-1]["logprobs"] = [predicted_json(self.tokenizer, p, "logprob") for p in listed]
+                samples[-1]["logprobs"] = self.listed[index][
+                    : len(sample.ids)
+                ]  # without the end-of-text token
         draft = self.draft and {"drafted": self.draft.drafted, "accepted": self.draft.accepted}
         timing = {"load_s": load_s, "prefill_s": first - start, "decode_tokens_per_s": rate}
         head = self.model.config.head
@@ -201,22 +200,20 @@ class Continuation:
     def write(self, before: str, with_head: bool) -> None:
         """Print the samples one below the other while they grow, each after the text `before`."""
         growth = self.grow()
-        for number, sample in enumerate(self.samples, 1):
+        for number, sample in enumerate(self.samples):
             headings = [self.model.config.head] * with_head
-            headings += [f"{number} of {len(self.samples)}"] * (len(self.samples) > 1)
+            headings += [f"{number + 1} of {len(self.samples)}"] * (len(self.samples) > 1)
             if headings:
                 print(f"--- {', '.join(headings)} ---")
-            print(printable(before), end="", flush=True)
-            printed = 0
-            while printed < len(sample.text) or sample.finish_reason is None:
-                if printed == len(sample.text):
-                    next(growth)
-                print(printable(sample.text[printed:]), end="", flush=True)
-                printed = len(sample.text)
+            print(printable(before + sample.text), end="", flush=True)
+            while sample.finish_reason is None:
+                grown, new = next(growth)
+                if grown == number:
+                    print(printable(new), end="", flush=True)
             print()
             if self.logprobs is not None:
                 print()
-                rows = zip(sample.ids, self.predictions[number - 1], strict=False)
+                rows = zip(sample.ids, self.listed[number], strict=False)
                 print_predictions(self.tokenizer, "logprob", rows)
 
 

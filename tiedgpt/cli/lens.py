@@ -2,6 +2,11 @@
 
 Apply the final layer norm and the output matrix to the residual stream after the embedding and after each
 block, at each token of the prompt (the logit lens).
+
+examples:
+  tiedgpt lens "The capital of France is"
+  tiedgpt lens --model shakespeare-tied "ROMEO:"
+  tiedgpt lens --model shakespeare-untied --head both "ROMEO:"
 """
 
 import argparse
@@ -12,21 +17,15 @@ from ..model import GPT2
 from ..study.lens import lens
 from ..study.predictions import token_json
 from . import common
-from .terminal import fill, print_reports, print_table, read_prompt, spelled
+from .terminal import fill, print_table, read_prompt, spelled
 
-EXAMPLES = """\
-  tiedgpt lens "The capital of France is"
-  tiedgpt lens --model shakespeare-tied "ROMEO:"
-  tiedgpt lens --model shakespeare-untied --head both "ROMEO:"
-"""
 TITLE = """\
 The likeliest next token and its probability, after each token of the prompt (columns), as predicted from \
 the embedding and from the output of each block (rows)."""
 
 
-def add_parser(commands: dict[str, common.Parser]) -> None:
-    parser = common.add_command(commands, "lens", run, __doc__, EXAMPLES)
-    common.add_shared(parser, "prompt", "-m --model", "--head", "--allow-special", "--json")
+def add_arguments(parser: common.Parser) -> None:
+    parser.add_shared("[PROMPT]", *common.ASKING)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -34,17 +33,17 @@ def run(args: argparse.Namespace) -> None:
     name, checkpoint, tokenizer = common.open_model(args.model)
     ids = check_prompt(common.encode(tokenizer, prompt, args.allow_special), checkpoint.config)
 
-    def report(model: GPT2) -> dict[str, Any]:
-        given = {"model": name, "head": model.config.head, "prompt": prompt, "prompt_ids": ids}
-        layers = [
-            {"name": layer.name, "positions": [*map(likeliest, layer.tokens, layer.probabilities)]}
-            for layer in lens(model, ids)
-        ]
-        return {**given, "layers": layers}
-
     def likeliest(tokens: Any, probabilities: Any) -> list[dict[str, Any]]:
         rows = zip(tokens, probabilities, strict=True)
         return [{**token_json(tokenizer, token), "probability": float(p)} for token, p in rows]
+
+    def report(model: GPT2) -> dict[str, Any]:
+        return {
+            "layers": [
+                {"name": layer.name, "positions": [*map(likeliest, layer.tokens, layer.probabilities)]}
+                for layer in lens(model, ids)
+            ]
+        }
 
     def show(reports: list[dict[str, Any]]) -> None:
         """A row for each layer, a column for each token of the prompt: the likeliest next token."""
@@ -58,4 +57,6 @@ def run(args: argparse.Namespace) -> None:
                 rows.append((f"block {number - 1}" if number else "embedding", *cells))
             print_table(rows)
 
-    print_reports([report(model) for model in common.load_heads(checkpoint, head)], as_json, show)
+    models = common.load_heads(checkpoint, head)
+    given = {"model": name, "prompt": prompt, "prompt_ids": ids}
+    common.print_reports(given, models, map(report, models), as_json, show)

@@ -2,6 +2,10 @@
 
 Print their size on disk, and the known models that can be downloaded, with the size of the download.
 Downloads nothing.
+
+examples:
+  tiedgpt list
+  tiedgpt list --json
 """
 
 import argparse
@@ -16,15 +20,11 @@ from ..parameters import count_parameters
 from . import common
 from .terminal import fill, note, print_table
 
-EXAMPLES = """\
-  tiedgpt list
-  tiedgpt list --json
-"""
 HEADER = ("model", "head", "parameters", "size")
 
 
-def add_parser(commands: dict[str, common.Parser]) -> None:
-    common.add_shared(common.add_command(commands, "list", run, __doc__, EXAMPLES), "--json")
+def add_arguments(parser: common.Parser) -> None:
+    parser.add_shared("--json")
 
 
 def run(args: argparse.Namespace) -> None:

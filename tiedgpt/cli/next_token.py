@@ -5,6 +5,11 @@ it is not by the other.
 
 With --paths, PROMPT is one token, and four parts of the model (paths) predict what follows it: raw, W_E and
 W_U alone; normed, with the final layer norm; mlp0, with the first MLP too; model, the whole model.
+
+examples:
+  tiedgpt next "The capital of France is"
+  tiedgpt next --model shakespeare-untied --head both "ROMEO:"
+  tiedgpt next --model gpt2 --paths " New"
 """
 
 import argparse
@@ -21,21 +26,14 @@ from ..study.paths import PATH_PARTS, paths_of, top_k
 from ..study.predictions import Prediction, next_tokens, predict, prediction_json
 from ..tokenizer import Tokenizer
 from . import common
-from .terminal import end_of, fill, print_reports, print_table, read_prompt, spelled
-
-EXAMPLES = """\
-  tiedgpt next "The capital of France is"
-  tiedgpt next --model shakespeare-untied --head both "ROMEO:"
-  tiedgpt next --model gpt2 --paths " New"
-"""
+from .terminal import end_of, fill, print_table, read_prompt, spelled
 
 
-def add_parser(commands: dict[str, common.Parser]) -> None:
-    parser = common.add_command(commands, "next", run, __doc__, EXAMPLES)
-    common.add_shared(parser, "prompt", "-m --model", "--head", "--allow-special", "--json")
+def add_arguments(parser: common.Parser) -> None:
+    parser.add_shared("[PROMPT]", *common.ASKING)
     shown = "show the K likeliest tokens (default: %(default)s)"
-    parser.flag("-k --top-k K", shown, common.positive_int, default=10)
-    parser.flag("--paths", 'predict from parts of the model; PROMPT is one token, with its space: " New"')
+    parser.add("-k --top-k K", shown, common.positive_int, default=10)
+    parser.add("--paths", 'predict from parts of the model; PROMPT is one token, with its space: " New"')
 
 
 def run(args: argparse.Namespace) -> None:
@@ -61,12 +59,9 @@ def run(args: argparse.Namespace) -> None:
         found: list[Any] = [{"paths": following(model)} for model in models]
     else:
         found = [{"next": listed(predictions)} for predictions in next_tokens(models, ids, k)]
-    given = {"prompt": prompt, "prompt_ids": ids}
-    reports = [
-        {"model": name, "head": model.config.head, **given, **one}
-        for model, one in zip(models, found, strict=True)
-    ]
-    print_reports(reports, as_json, partial(show_paths if by_paths else show_next, tokenizer, k))
+    given = {"model": name, "prompt": prompt, "prompt_ids": ids}
+    show = partial(show_paths if by_paths else show_next, tokenizer, k)
+    common.print_reports(given, models, found, as_json, show)
 
 
 def show_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> None:

@@ -2,6 +2,11 @@
 
 Downloads nothing. With --vocab and --dim, count only the token embedding and the output head of a model of
 that size.
+
+examples:
+  tiedgpt params
+  tiedgpt params gpt2-xl
+  tiedgpt params --vocab 50000 --dim 4096 --total 7e9
 """
 
 import argparse
@@ -16,22 +21,14 @@ from ..parameters import count_matrices, count_parameters
 from . import common
 from .terminal import fill, print_table
 
-EXAMPLES = """\
-  tiedgpt params
-  tiedgpt params gpt2-xl
-  tiedgpt params --vocab 50000 --dim 4096 --total 7e9
-"""
 
-
-def add_parser(commands: dict[str, common.Parser]) -> None:
-    parser = common.add_command(commands, "params", run, __doc__, EXAMPLES)
+def add_arguments(parser: common.Parser) -> None:
     model = "a known name, which needs no files, a directory or a .safetensors file (default: gpt2)"
     common.add_models(parser, model)
-    size = common.positive_int
-    parser.flag("--vocab V", "tokens in the vocabulary, as 50000 or 50e3", size)
-    parser.flag("--dim D", "width of the residual stream", size)
-    parser.flag("--total N", "parameters of the whole model, as 7e9", size)
-    common.add_shared(parser, "--json")
+    parser.add("--vocab V", "tokens in the vocabulary, as 50000 or 50e3", common.positive_int)
+    parser.add("--dim D", "width of the residual stream", common.positive_int)
+    parser.add("--total N", "parameters of the whole model, as 7e9", common.positive_int)
+    parser.add_shared("--json")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -40,9 +37,8 @@ def run(args: argparse.Namespace) -> None:
     if len(models) > 1:
         raise ArgumentError(f"expected one MODEL, got {len(models)}")
     if models and not of_model:
-        raise ArgumentError(
-            "MODEL counts a model, --vocab and --dim count two matrices: give one or the other"
-        )
+        counted = "MODEL counts a model, --vocab and --dim count two matrices"
+        raise ArgumentError(f"{counted}: give one or the other")
     if of_model:
         (name,) = models or ["gpt2"]
         config = known_config(name) or read_config(find_model(name))

@@ -4,6 +4,13 @@ Print the loss per token, perplexity and bits per byte, by the sliding-window re
 documentation. Windows as long as the context start every --stride tokens. Each window predicts the tokens
 that no earlier window contains. The first token of the text is not predicted. If the stride is the whole
 context, the first token of each window is not predicted either.
+
+examples:
+  tiedgpt score story.txt
+  tiedgpt score --model gpt2 --stride 1024 --json story.txt
+  tiedgpt score --model shakespeare-tied --stride 127 story.txt
+  tiedgpt score --tokens --head both poem.txt
+  cat story.txt | tiedgpt score
 """
 
 import argparse
@@ -16,42 +23,33 @@ from ..checks import check_stride, check_text
 from ..errors import ArgumentError, TiedGPTError, one_line
 from ..inference.evaluation import predicted_places, score, score_of
 from ..model import GPT2
-from ..study.predictions import Prediction, predicted_json, token_predictions
+from ..study.predictions import predicted_json, token_predictions
 from . import common
-from .terminal import Progress, fill, print_predictions, print_reports, print_table, read_text, source_name
+from .terminal import Progress, fill, print_predictions, print_table, read_text, source_name
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
-FIGURES = {
-    "loss": ("nll", ".4f"),
-    "perplexity": ("perplexity", ",.2f"),
-    "bits per byte": ("bits_per_byte", ".4f"),
-}
+FIGURES = (
+    ("loss", "nll", ".4f"),
+    ("perplexity", "perplexity", ",.2f"),
+    ("bits per byte", "bits_per_byte", ".4f"),
+)
 HOW = """\
 The loss is in nats per token. Compare perplexity between models that share a tokenizer, and bits per byte \
 between any models, on the same text."""
 
-EXAMPLES = """\
-  tiedgpt score story.txt
-  tiedgpt score --model gpt2 --stride 1024 --json story.txt
-  tiedgpt score --model shakespeare-tied --stride 127 story.txt
-  tiedgpt score --tokens --head both poem.txt
-  cat story.txt | tiedgpt score
-"""
 
-
-def add_parser(commands: dict[str, common.Parser]) -> None:
-    parser = common.add_command(commands, "score", run, __doc__, EXAMPLES)
-    common.add_shared(parser, "file", "-m --model", "--head", "--allow-special", "--json")
+def add_arguments(parser: common.Parser) -> None:
+    parser.add_shared("[FILE]", *common.ASKING)
     stride = (
         "tokens from the start of one window to the next, at most the context; a smaller stride is slower "
         "and gives each token a longer context (default: half the context, 512 for gpt2)"
     )
-    parser.flag("--stride N", stride, common.positive_int)
+    parser.add("--stride N", stride, common.positive_int)
     tokens = (
         "also list each token with its surprisal (-log2 of its probability, in bits) and the likeliest other "
         "tokens; on a terminal, below 1 bit is green, from 5 bits yellow, from 10 bits red"
     )
-    parser.flag("--tokens", tokens)
+    parser.add("--tokens", tokens)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -70,40 +68,37 @@ def run(args: argparse.Namespace) -> None:
 
     models = common.load_heads(checkpoint, head)
     places = predicted_places(ids.size, config.n_ctx, stride).tolist()
-    predictions: dict[str, dict[int, Prediction]] = {}  # by each head and place, with --tokens
-    given = {"text_tokens": ids.size, "text_bytes": len(text.encode()), "file": file or "-"}
-    given |= {"context": config.n_ctx, "stride": stride}
 
     def report(model: GPT2) -> dict[str, Any]:
         if not each_token:
-            result = score(model, tokenizer, ids, stride, progress.add)
-            return {"model": name, "head": model.config.head, **asdict(result), **given}
+            return asdict(score(model, tokenizer, ids, stride, progress.add))
         listed = token_predictions(model, ids, stride, ALTERNATIVES, progress.add)
-        predictions[model.config.head] = by_place = dict(zip(places, listed, strict=True))
         result = score_of(-np.array([p.log_probability for p in listed]), tokenizer, ids[places])
-        rows = [{"place": place, **predicted_json(tokenizer, p, "bits")} for place, p in by_place.items()]
-        return {"model": name, "head": model.config.head, **asdict(result), **given, "predictions": rows}
+        pairs = zip(places, listed, strict=True)
+        rows = [{"place": place, **predicted_json(tokenizer, p, "bits")} for place, p in pairs]
+        return {**asdict(result), "predictions": rows}
 
     def show(reports: list[dict[str, Any]]) -> None:
-        for head, by_place in predictions.items():
-            print(f"--- {head} ---\n" * (len(reports) > 1), end="")
+        for report in reports if each_token else ():
+            print(f"--- {report['head']} ---\n" * (len(reports) > 1), end="")
+            by_place = {row["place"]: row for row in report["predictions"]}
             rows = ((token, by_place.get(place)) for place, token in enumerate(ids.tolist()))
             print_predictions(tokenizer, "bits", rows)
             print()
         print_scores(reports, source_name(file))
 
     with Progress("scoring", len(models) * ids.size, "token") as progress:
-        reports = [report(model) for model in models]
-    print_reports(reports, as_json, show)
+        found = [report(model) for model in models]
+    given = {"model": name, "file": file or "-", "text_tokens": ids.size, "text_bytes": len(text.encode())}
+    given |= {"context": config.n_ctx, "stride": stride}
+    common.print_reports(given, models, found, as_json, show)
 
 
 def print_scores(reports: list[dict[str, Any]], file: str) -> None:
     first, heads = reports[0], [report["head"] for report in reports]
     by = heads[0] if len(heads) == 1 else "both heads"
     print(one_line(f"{first['model']}, {by}, on {file}"), end="\n\n")
-    rows = [
-        (label, *(f"{report[key]:{form}}" for report in reports)) for label, (key, form) in FIGURES.items()
-    ]
+    rows = [(label, *(f"{report[key]:{form}}" for report in reports)) for label, key, form in FIGURES]
     print_table(rows if len(heads) == 1 else [("", *heads), *rows])
     tokens, nbytes = (f"{first[key]:,} of {first[f'text_{key}']:,} {key}" for key in ("tokens", "bytes"))
     windows = f"in windows of up to {first['context']:,} tokens, one every {first['stride']:,}"

@@ -1,4 +1,10 @@
-"""Measure what tying does to a model: one column for each model."""
+"""Measure what tying does to a model: one column for each model.
+
+examples:
+  tiedgpt study shakespeare-tied shakespeare-untied
+  tiedgpt study shakespeare-tied shakespeare-untied --corpus shakespeare.txt
+  tiedgpt study gpt2 --corpus story.txt --json
+"""
 
 import argparse
 import json
@@ -22,12 +28,6 @@ from ..tokenizer import Tokenizer
 from . import common
 from .terminal import Progress, note, print_table, read_text, source_name
 
-EXAMPLES = """\
-  tiedgpt study shakespeare-tied shakespeare-untied
-  tiedgpt study shakespeare-tied shakespeare-untied --corpus shakespeare.txt
-  tiedgpt study gpt2 --corpus story.txt --json
-"""
-
 
 @dataclass
 class Subject:
@@ -40,12 +40,11 @@ class Subject:
     corpus: Corpus | None = None
 
 
-def add_parser(commands: dict[str, common.Parser]) -> None:
-    parser = common.add_command(commands, "study", run, __doc__, EXAMPLES)
+def add_arguments(parser: common.Parser) -> None:
     common.add_models(parser, "a name, a directory or a .safetensors file")
     corpus = "a text in UTF-8 for the measurements that need one (bigrams, losses); - for stdin"
     parser.add_argument("--corpus", metavar="FILE", help=corpus)
-    common.add_shared(parser, "--allow-special", "--json")
+    parser.add_shared("--allow-special", "--json")
 
 
 def run(args: argparse.Namespace) -> None:

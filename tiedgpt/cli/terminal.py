@@ -1,13 +1,13 @@
 """What the commands print and read: notes, errors, tables, JSON, progress; texts from files and stdin."""
 
-import json
 import math
 import os
 import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +51,18 @@ def source_name(file: str | None) -> str:
     return "stdin" if file is None or file == STDIN else file
 
 
-def quoted(token: bytes) -> str:
-    """A token in quotes, with spaces and line ends visible; as bytes if it is not whole characters.
-
-    >>> print(quoted(b" world"), quoted(b"\\n"), quoted(b"\\xf0\\x9f"))
-    ' world' '\\n' b'\\xf0\\x9f'
-    """
-    try:
-        return repr(token.decode("utf-8"))
-    except UnicodeDecodeError:
-        return repr(token)
-
-
 def spelled(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
-    """A token of a model, quoted, cut to `limit` characters; its id if it only pads the vocabulary."""
-    text = quoted(tokenizer.token_bytes(token)) if token < tokenizer.vocab_size else f"[{token}]"
+    """A token in quotes, with spaces and line ends visible, cut to `limit` characters.
+
+    It is shown as bytes if it is not whole characters, and as its id if it only pads the vocabulary.
+    """
+    if token >= tokenizer.vocab_size:
+        return f"[{token}]"
+    data = tokenizer.token_bytes(token)
+    try:
+        text = repr(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        text = repr(data)
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
@@ -87,18 +84,6 @@ def note(text: object) -> None:
 def print_error(error: object) -> None:
     """Print one line on stderr that is an error."""
     sys.stderr.write(f"{ERROR}{one_line(error)}\n")
-
-
-def print_reports(reports: Sequence[dict[str, Any]], as_json: bool, show: Callable[[Any], Any]) -> None:
-    """Print the reports of one head or of both: with `show`, or as one JSON document.
-
-    The document of both heads has each report under the name of its head.
-    """
-    if not as_json:
-        return show(reports)
-    by_head = {report["head"]: report for report in reports}
-    both = {"model": reports[0]["model"], "head": "both", **by_head}
-    print(json.dumps(both if len(reports) > 1 else reports[0]))
 
 
 def print_table(lines: Sequence[str | tuple[str, ...]]) -> None:
@@ -129,7 +114,7 @@ def print_table(lines: Sequence[str | tuple[str, ...]]) -> None:
 
 
 def print_predictions(tokenizer: Tokenizer, unit: str, rows: Iterable[tuple[int, Any]]) -> None:
-    """A line for each token and its Prediction: bits or logprob, and the likeliest others as far as they fit.
+    """A line for each token and its predicted_json: bits or logprob, and the likeliest others that fit.
 
     A token that was not predicted (None) has "-". On a terminal, numbers and tokens have colours.
     """
@@ -138,14 +123,15 @@ def print_predictions(tokenizer: Tokenizer, unit: str, rows: Iterable[tuple[int,
     limit = min(14, max(6, space))  # columns of the token
     fitting = max(0, space - limit) // (OTHER + 2)  # alternatives
     print(f"{unit:>{width}}  {'token':{limit}}  {'likeliest others' if fitting else ''}".rstrip())
+    bits = 1.0 if unit == "bits" else -1 / math.log(2)  # in one unit
     for token, prediction in rows:
         cells = ["-".rjust(width), spelled(tokenizer, token, limit).ljust(limit)]
         if prediction is not None:
-            bits = -prediction.log_probability / math.log(2)
-            cells[0] = f"{bits if unit == 'bits' else prediction.log_probability:{width}.2f}"
-            cells = [painted(cell, bits) for cell in cells]
-            for other, log_p in prediction.alternatives[:fitting]:
-                cells.append(f"{spelled(tokenizer, other, OTHER - 5)} {math.exp(log_p):4.0%}".ljust(OTHER))
+            cells[0] = f"{prediction[unit]:{width}.2f}"
+            cells = [painted(cell, prediction[unit] * bits) for cell in cells]
+            for other in prediction["alternatives"][:fitting]:
+                share = f"{2 ** -(other[unit] * bits):4.0%}"
+                cells.append(f"{spelled(tokenizer, other['id'], OTHER - 5)} {share}".ljust(OTHER))
         print("  ".join(cells).rstrip())
 
 
@@ -198,7 +184,7 @@ def discard_unwritten(stream: Any) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-class Progress:
+class Progress(AbstractContextManager["Progress"]):
     """Show on stderr how far a long computation is: on a terminal a bar, in a file a line a minute.
 
     Nothing is shown before `DELAY` seconds on a terminal, or `INTERVAL` seconds in a file. tqdm has a delay
@@ -212,9 +198,6 @@ class Progress:
         self._done = 0
         self._start = self._noted = time.monotonic()
         self._bar: Any = None
-
-    def __enter__(self) -> "Progress":
-        return self
 
     def __exit__(self, *_: Any) -> None:
         if self._bar is not None:

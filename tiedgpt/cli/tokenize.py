@@ -1,29 +1,27 @@
-"""Show the tokens and ids of a text, or with --decode the text of ids."""
+"""Show the tokens and ids of a text, or with --decode the text of ids.
 
-import argparse
-import json
-import re
-
-from ..checkpoints.vocabulary import read_tokenizer
-from ..errors import ArgumentError, short_repr
-from . import common
-from .terminal import STDIN, printable, quoted, read_text
-
-EXAMPLES = """\
+examples:
   tiedgpt tokenize "Hello world"
   tiedgpt tokenize --json "naïve café"
   tiedgpt tokenize --model gpt2 --decode 15496 995
   cat story.txt | tiedgpt tokenize | wc -l
 """
 
+import argparse
+import json
+import re
+import sys
 
-def add_parser(commands: dict[str, common.Parser]) -> None:
-    parser = common.add_command(commands, "tokenize", run, __doc__, EXAMPLES)
-    parser.add_argument(
-        "text", nargs="*", type=common.text, metavar="TEXT", help="in quotes; - or nothing for stdin"
-    )
-    parser.flag("--decode", "TEXT is token ids; print their text")
-    common.add_shared(parser, "-m --model", "--allow-special", "--json")
+from ..checkpoints.vocabulary import read_tokenizer
+from ..errors import ArgumentError, short_repr
+from . import common
+from .terminal import STDIN, printable, read_text, spelled
+
+
+def add_arguments(parser: common.Parser) -> None:
+    parser.add("TEXT", f"in quotes; {common.STDIN_TOO}", common.text, nargs="*")
+    parser.add("--decode", "TEXT is token ids; print their text")
+    parser.add_shared("-m --model MODEL", "--allow-special", "--json")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -41,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
         print(printable(decoded))
     else:
         for token in ids:
-            print(f"{token:>6}  {quoted(tokenizer.token_bytes(token))}")
+            print(f"{token:>6}  {spelled(tokenizer, token, sys.maxsize)}")
 
 
 def parse_ids(text: str) -> list[int]:

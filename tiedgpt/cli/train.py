@@ -3,6 +3,14 @@
 Train a GPT-2 on a text, from scratch or from a checkpoint. The last tenth of the text is held out. DIR gets a
 checkpoint of the step with the lowest loss on it, the losses in log.jsonl, and the file that --resume
 continues from. Ctrl-C saves and stops.
+
+examples:
+  tiedgpt train story.txt --out my-model
+  tiedgpt train story.txt --out my-model --resume
+  tiedgpt train story.txt --out my-untied --head untied --n-layer 2 --n-embd 64 --steps 500
+  tiedgpt train story.txt --out my-gpt2 --from gpt2 --steps 100
+  tiedgpt train story.txt --out my-head --from gpt2 --only head
+  tiedgpt generate --model my-model "Once"
 """
 
 import argparse
@@ -14,7 +22,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +31,7 @@ import numpy as np
 
 from ..checkpoints.files import LOCK, lock_directory
 from ..checkpoints.vocabulary import read_tokenizer
-from ..config import HEADS, Config
+from ..config import Config
 from ..errors import ABOVE_0, RATE, ArgumentError, Range, TiedGPTError
 from ..inference.evaluation import bits_per_nat
 from ..model import GPT2
@@ -41,52 +49,40 @@ FROM_CHECKPOINT = {"steps": 200, "batch": 4, "lr": 1e-4}
 # What a training is. With --resume these flags may be repeated, and only steps may differ.
 FLAGS = (*SHAPE, *SETTINGS, "source", "only", "head", "dropout")
 
-EXAMPLES = """\
-  tiedgpt train story.txt --out my-model
-  tiedgpt train story.txt --out my-model --resume
-  tiedgpt train story.txt --out my-untied --head untied --n-layer 2 --n-embd 64 --steps 500
-  tiedgpt train story.txt --out my-gpt2 --from gpt2 --steps 100
-  tiedgpt train story.txt --out my-head --from gpt2 --only head
-  tiedgpt generate --model my-model "Once"
-"""
 
-
-def add_parser(commands: dict[str, common.Parser]) -> None:
-    parser = common.add_command(commands, "train", run, __doc__, EXAMPLES)
-    flag = parser.flag
+def add_arguments(parser: common.Parser) -> None:
+    add = parser.add
 
     def at_least(least: int, most: int = MAX_COUNT) -> Any:
         return common.number(Range(least, most))
 
-    parser.add_argument("corpus", **common.SHARED["file"] | {"metavar": "CORPUS"})
-    flag("--out DIR", "a new directory for the checkpoint", Path, required=True)
-    flag("--resume", "continue the training in DIR, with the same result as without the stop")
-    flag("--from MODEL", "train this model (default: a new one)", dest="source")
-    only = "with --from, train W_U and keep all other parameters"
-    parser.add_argument("--only", choices=["head"], help=only)
-    flag("--n-layer L", "layers of a new model (default: 4)", at_least(0, 1_000))
-    flag("--n-head H", "attention heads of a new model (default: 4)", at_least(1))
-    flag("--n-embd D", "width of a new model (default: 128)", at_least(1, MAX_COUNT // 4))  # n_inner is 4 D
+    add("[CORPUS]", f"a text in UTF-8; {common.STDIN_TOO}")
+    add("--out DIR", "a new directory for the checkpoint", Path, required=True)
+    add("--resume", "continue the training in DIR, with the same result as without the stop")
+    add("--from MODEL", "train this model (default: a new one)", dest="source")
+    add("--only {head}", "with --from, train W_U and keep all other parameters")
+    add("--n-layer L", "layers of a new model (default: 4)", at_least(0, 1_000))
+    add("--n-head H", "attention heads of a new model (default: 4)", at_least(1))
+    add("--n-embd D", "width of a new model (default: 128)", at_least(1, MAX_COUNT // 4))  # n_inner is 4 D
     size = "tokens of a new model; 257: one for each byte and <|endoftext|> (default: 1024)"
-    flag("--vocab-size V", size, at_least(256))
+    add("--vocab-size V", size, at_least(256))
     context = "tokens in a sequence, and the context of a new model (default: 128; with --from, 256 or less)"
-    flag("--context T", context, at_least(2))
+    add("--context T", context, at_least(2))
     head = (
         "compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint does). W_U of a new "
         "model starts random, that of a tied checkpoint as a copy of wte.T"
     )
-    parser.add_argument("--head", choices=HEADS, help=head)
+    add("--head {tied,untied}", head)
     steps = "steps in all, also with --resume (default: 2000; with --from, 200), for the learning rate too"
-    flag("--steps N", steps, at_least(1))
-    flag("--batch B", "sequences in a step (default: 32; with --from, 4)", at_least(1))
-    flag("--lr LR", "peak learning rate (default: 0.003; with --from, 0.0001)", common.number(ABOVE_0))
+    add("--steps N", steps, at_least(1))
+    add("--batch B", "sequences in a step (default: 32; with --from, 4)", at_least(1))
+    add("--lr LR", "peak learning rate (default: 0.003; with --from, 0.0001)", common.number(ABOVE_0))
     dropout = "dropout of embedding and layers' outputs (default: 0.1; with --from, as the checkpoint says)"
-    flag("--dropout P", dropout, common.number(RATE))
-    flag("--seed S", "seed of weights, batches and dropout (default: 1)", at_least(0))
-    flag(
-        "--eval-every N", "steps between evaluations, which also save (default: a tenth of all)", at_least(1)
-    )
-    common.add_shared(parser, "--allow-special", "--json")
+    add("--dropout P", dropout, common.number(RATE))
+    add("--seed S", "seed of weights, batches and dropout (default: 1)", at_least(0))
+    evaluations = "steps between evaluations, which also save (default: a tenth of all)"
+    add("--eval-every N", evaluations, at_least(1))
+    parser.add_shared("--allow-special", "--json")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -147,11 +143,9 @@ def check_flags(given: dict[str, Any]) -> None:
 
 def check_directory(out: Path, resume: bool) -> None:
     """Check that DIR is empty or, with --resume, holds a training. Raises ArgumentError."""
-    holds_training = (out / STATE).is_file()
-    if resume and not holds_training:
-        raise ArgumentError(f"--resume: {out} holds no training to continue")
-    if holds_training and not resume:
-        raise ArgumentError(f"{out} holds a training already: add --resume to continue it")
+    if (out / STATE).is_file() != resume:
+        holds = "no training to continue" if resume else "a training already: add --resume to continue it"
+        raise ArgumentError(f"{'--resume: ' * resume}{out} holds {holds}")
     if not resume and any(path.name != LOCK for path in out.iterdir()):
         raise ArgumentError(f"--out: {out} is not empty; choose a new directory")
 
@@ -169,52 +163,46 @@ def check_same(trainer: Trainer, given: dict[str, Any]) -> None:
 
 def new(given: dict[str, Any], text: str) -> tuple[GPT2, Tokenizer, Settings]:
     """What a new training begins with. The tokenizer of a new model is learned from `text`."""
-    settings: dict[str, Any] = {name: given[name] for name in SETTINGS if name in given}
+    chosen = {name: given[name] for name in SETTINGS if name in given}
     if "source" in given:
         _, checkpoint, tokenizer = common.open_model(given["source"])
-        settings = {**FROM_CHECKPOINT, "context": min(256, checkpoint.config.n_ctx), **settings}
+        context = min(256, checkpoint.config.n_ctx)
+        settings = Settings(**{**FROM_CHECKPOINT, "context": context, **chosen})
         model = common.load(checkpoint, given.get("head", "untied" if "only" in given else None))
     else:
+        settings = Settings(**chosen)
         shape = {name: given.get(name, default) for name, default in SHAPE.items()}
         tokenizer = learn_tokenizer(text, shape["vocab_size"])
-        shape |= {"vocab_size": tokenizer.vocab_size, "n_ctx": Settings(**settings).context}
-        end, seed = tokenizer.eot_id, Settings(**settings).seed
-        config = Config(**shape, attn_pdrop=0.0, bos_token_id=end, eos_token_id=end)
+        shape |= {"vocab_size": tokenizer.vocab_size, "n_ctx": settings.context}
+        config = Config(**shape, attn_pdrop=0.0, bos_token_id=tokenizer.eot_id, eos_token_id=tokenizer.eot_id)
         # Refuse a model that does not fit in memory now, not after a minute of drawing random numbers.
         np.empty(count_parameters(config)["tied"]["total"], np.float32)
-        model = GPT2.random(config, seed)
-        model = model.untie("random", seed) if given.get("head") == "untied" else model
+        model = GPT2.random(config, settings.seed)
+        model = model.untie("random", settings.seed) if given.get("head") == "untied" else model
     if (p := given.get("dropout")) is not None:
         config = replace(model.config, embd_pdrop=p, resid_pdrop=p, attn_pdrop=0.0)
         model = GPT2(config, model.parameters)
-    return model, tokenizer, Settings(**settings)
+    return model, tokenizer, settings
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[list[int]]:
     """A list to which the first Ctrl-C or SIGTERM is appended; the loop then stops. A second one ends it."""
     signals: list[int] = []
+    with ExitStack() as handlers:  # those from before; closing it restores them
 
-    def first(number: int, _: Any) -> None:
-        signals.append(number)
-        restore()
-        line = b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
-        with suppress(OSError):  # a full disk behind stderr
-            os.write(sys.stderr.fileno(), line)  # Python refuses a print in the middle of another
+        def first(number: int, _: Any) -> None:
+            signals.append(number)
+            handlers.close()
+            line = b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
+            with suppress(OSError):  # a full disk behind stderr
+                os.write(sys.stderr.fileno(), line)  # Python refuses a print in the middle of another
 
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    handlers: Any = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    # A script ignores Ctrl-C for a command with `&`.
-    before = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}
-    try:
-        for number in before:
-            signal.signal(number, first)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if (before := signal.getsignal(number)) != signal.SIG_IGN:  # as in a script's `... &`
+                handlers.callback(signal.signal, number, before)
+                signal.signal(number, first)
         yield signals
-    finally:
-        restore()
 
 
 def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signals: list[int]) -> None:
