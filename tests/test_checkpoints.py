@@ -239,10 +239,13 @@ def test_directories_that_are_no_checkpoints(tmp_path, model):
     [
         (lambda m: None, '"weight_map" must map tensor names to files'),
         (lambda m: {**m, "wte.weight": "../a.safetensors"}, r"'\.\./a\.safetensors' is not the name of a"),
-        (lambda m: {**m, "wte.weight": 3}, "3 is not the name of a file"),
-        (lambda m: {**m, "wte.weight": "b\0c"}, r"'b\\x00c' is not the name of a file"),
-        (lambda m: {**m, "wte.weight": "fifo"}, r"fifo: is not a regular file"),
-        (lambda m: {**m, "wte.weight": "x" * 10_000}, r"'x{50,60}\.\.\. is not the name of a file beside"),
+        (lambda m: {**m, "wte.weight": 3}, "3 is not the name of a .safetensors file"),
+        (lambda m: {**m, "wte.weight": "b\0c"}, r"'b\\x00c' is not the name of a"),
+        (lambda m: {**m, "wte.weight": "fifo.safetensors"}, r"fifo\.safetensors: is not a regular file"),
+        (
+            lambda m: {**m, "wte.weight": "x" * 10_000},
+            r"'x{50,60}\.\.\. is not the name of a .safetensors file beside",
+        ),
         (lambda m: {**m, "wte.weight": "c.safetensors"}, r"c\.safetensors: cannot be read"),
         (lambda m: {**m, "wte.weight": "b.safetensors"}, r"b\.safetensors: tensor 'wte\.weight' is in the"),
         (lambda m: without(m, "wte.weight"), r"a\.safetensors: tensor 'wte\.weight' is in the file but not"),
@@ -250,7 +253,7 @@ def test_directories_that_are_no_checkpoints(tmp_path, model):
 )
 def test_a_lying_index(tmp_path, model, change, message):
     index = shard(tmp_path, model) / "model.safetensors.index.json"
-    os.mkfifo(tmp_path / "fifo")  # opening it would wait for ever
+    os.mkfifo(tmp_path / "fifo.safetensors")  # opening it would wait for ever
     weight_map = json.loads(index.read_text())["weight_map"]
     index.write_text(json.dumps({"weight_map": change(weight_map)}))
     with pytest.raises(CheckpointError, match=message):

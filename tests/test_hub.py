@@ -102,14 +102,13 @@ LAYOUTS = {  # what is different from the usual files; None: the repository lack
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_of_a_repository(weights, server, files, notes, layout):
-    """The files of the repository are published, and files that a stopped download left are not used."""
+    """The files of the repository are published; they are not mixed with others that are there."""
     expected = {name: content for name, content in (files | LAYOUTS[layout]).items() if content is not None}
     server.files = {f"{NAME}/{file}": content for file, content in expected.items()}
-    if layout == "half a tokenizer":
-        del expected["vocab.json"]
     (weights / NAME).mkdir(parents=True)
-    for file in (WEIGHTS, INDEX, "merges.txt", "tokenizer.json", "added_tokens.json"):
-        (weights / NAME / file).write_bytes(b"old")
+    (weights / NAME / "added_tokens.json").write_bytes(b"old")
+    refuses(rf"has no config\.json; to download {NAME}, move {weights / NAME} away", hub.download, NAME)
+    (weights / NAME / "added_tokens.json").unlink()
     assert_whole(hub.download(NAME, note=notes.append), expected)
     if "a tokenizer" in layout or "no " in layout:
         assert notes[1].endswith("has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json")
@@ -148,7 +147,8 @@ def test_a_command_that_needs_the_tokenizer_alone(weights, server, pinned, files
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     assert tiedgpt.load_model("gpt2").config == CONFIG
-    assert_whole(weights / "gpt2", files)  # .tokenizer is removed
+    shutil.rmtree(folder)
+    assert_whole(weights / "gpt2", files)
     assert tiedgpt.load_tokenizer("gpt2").vocab_size == 257
 
 
@@ -352,8 +352,7 @@ def test_a_changed_file_is_not_joined_to_an_old_part(server, files, size, during
 def leave(folder: Path) -> list[Path]:
     """Files that a killed download, or one of an older version or another layout, leaves in a folder."""
     (folder / ".save.x1y2.tmp" / "new").mkdir(parents=True)
-    left = [".save.x1y2.tmp/new/vocab.json", ".vocab.json.0123.part"]
-    left += [".model-00001-of-00002.safetensors.4567.part"]
+    left = [".save.x1y2.tmp/new/vocab.json", ".model-00001-of-00002.safetensors.4567.part"]
     for path in left:
         (folder / path).write_bytes(b"left")
     (folder / ".save.x1y2.tmp" / ".lock").touch()
@@ -377,14 +376,13 @@ def test_what_a_killed_download_leaves_is_removed_by_the_next(weights, server, r
     if source != "tokenizer":
         assert BLOCK - 1 in [request.start for request in server.requests if request.file == big]
 
-    for locked in (folder, *([folder / ".tokenizer"] if source == "hub" else [])):
-        left = leave(locked)  # as a kill between the last rename and the removal of parts does
-        with hub.locked_file(locked / hub.LOCK):
-            hub.download(name, source)
-            assert all(path.exists() for path in left[1:])  # staged files have a lock of their own
-        (locked / ".lock").touch()
+    left = leave(folder)  # as a kill between the last rename and the removal of parts does
+    with hub.locked_file(folder / hub.LOCK):
         hub.download(name, source)
-        assert_whole(folder, files)
+        assert all(path.exists() for path in left[1:])  # staged files have a lock of their own
+    (folder / ".lock").touch()
+    hub.download(name, source)
+    assert_whole(folder, files)
 
 
 def test_parts_are_removed_when_the_model_is_complete_elsewhere(weights, tmp_path, server, files):
@@ -565,7 +563,8 @@ OUTSIDE = ["../x.safetensors", "/etc/x.safetensors", "a\\x.safetensors", ".x.saf
 OUTSIDE += [3, "x" * 300 + ".safetensors", ["x"]]
 LISTED = r"some of the files that model\.safetensors\.index\.json names are not there"
 INDEXES = [
-    ({"a": file}, f"{re.escape(short_repr(file))} is not the name of a file beside") for file in OUTSIDE
+    ({"a": file}, f"{re.escape(short_repr(file))} is not the name of a .safetensors file beside")
+    for file in OUTSIDE
 ]
 INDEXES += [({"a": "c.safetensors"}, LISTED), ({}, "must map"), ([], "must map")]
 INDEXES += [({"a": "config.json"}, r"'config\.json' is not the name of a \.safetensors file")]

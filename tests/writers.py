@@ -108,12 +108,12 @@ class Writer:
         for out in [path.parent for path in Path().rglob("config.json") if "/." not in f"/{path}"]:
             tiedgpt.load_model(out)
             tiedgpt.load_tokenizer(out)
-        there = {name: content for name, content in files().items() if "/." not in f"/{name}"}
+        there, before, whole = map(visible, (files(), self.before, self.whole))
         if self.name in ("save", "save over another", "convert"):
-            assert there in (self.before, self.whole), f"{where}: {sorted(there)}"
+            assert there in (before, whole), f"{where}: {sorted(there)}"
         if self.name in ("download", "documents"):
             final = {name: content for name, content in there.items() if "parts" not in name}
-            assert final.items() <= self.whole.items(), f"{where}: {sorted(there)}"
+            assert final.items() <= whole.items(), f"{where}: {sorted(there)}"
 
     def empty(self) -> None:
         """An empty directory of an own name, in which the command runs."""
@@ -195,6 +195,11 @@ def files() -> dict[str, bytes]:
     with suppress(OSError):
         os.chmod(".", 0o755)
     return {str(path): b"" if path.is_dir() else path.read_bytes() for path in Path().rglob("*")}
+
+
+def visible(found: dict[str, bytes]) -> dict[str, bytes]:
+    """The files that have their final names."""
+    return {name: content for name, content in found.items() if content and "/." not in f"/{name}"}
 
 
 if __name__ == "__main__":

@@ -14,15 +14,14 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..errors import CheckpointError, short_repr
-from .files import MAX_TEXT
+from .files import MAX_TEXT, link_new
 
 if TYPE_CHECKING:
     import requests  # imported where it is used, like tqdm: most commands need neither
@@ -79,23 +78,18 @@ class Server:
     commit: str = ""  # the commit of the files, if the server named it
     was_reached: bool = False
 
-    def fetch(self, folder: Path, *files: str) -> dict[str, Path]:
-        """Download files to parts in `folder`: name -> part, complete and verified. Raises CheckpointError.
+    def fetch(self, file: str, to: Path, parts: Path | None = None) -> bool:
+        """Download a file to the folder `to` and verify it; False if the server lacks it.
 
-        Empty if the server lacks one of them.
+        Its part is in the folder `parts`, by default in `to`, and stays there. Raises CheckpointError.
         """
-        parts = {}
-        for file in files:
-            if not (part := self._fetch(file, folder)):
-                return {}
-            parts[file] = part
-        return parts
-
-    def _fetch(self, file: str, folder: Path) -> Path | None:
+        folder = parts or to
         most = failures = 0
         while True:
             try:
-                return self._attempt(file, folder)
+                if part := self._attempt(file, folder):
+                    link_new(part, to / file)
+                return part is not None
             except Interrupted as error:
                 part = _find_part(file, folder)
                 size = part.stat().st_size if part else 0
@@ -132,29 +126,22 @@ class Server:
             raise CheckpointError(f"{self.label}/{file}: {wrong}")
         return target
 
-    @contextmanager
-    def _get(self, file: str, start: int = 0) -> Iterator["requests.Response"]:
-        """The server's response; read its body, from byte `start` of the file on, inside the block."""
+    def _get(self, file: str, start: int) -> "requests.Response":
+        """The server's response, whose body, from byte `start` of the file on, is not read yet."""
         import requests
 
-        def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
-            request.headers["Authorization"] = f"Bearer {self.token}"
-            return request  # requests removes the header when another host is asked
-
         headers = {"User-Agent": "tiedgpt", "Accept-Encoding": "identity"}
-        if start:
-            headers["Range"] = f"bytes={start}-"
-        url, auth = f"{self.base}/{file}", authorize if self.token else None
+        headers |= {"Range": f"bytes={start}-"} if start else {}
+        # requests removes the token when another host is asked. `auth` keeps it from using ~/.netrc instead.
+        headers |= {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        auth = (lambda request: request) if self.token else None
+        url = f"{self.base}/{file}"
         try:
             response = requests.get(url, headers=headers, auth=auth, stream=True, timeout=TIMEOUT)
         except (OSError, ValueError) as error:  # requests' own errors, and what it does not catch
             raise self._failure(file, error) from error
         self.was_reached = True
-        with response:
-            try:
-                yield response
-            except requests.RequestException as error:
-                raise self._failure(file, error) from error
+        return response
 
     def _failure(self, file: str, error: Exception) -> Exception:
         """The exception to raise for a failed request: Interrupted if another attempt may succeed."""
@@ -163,11 +150,10 @@ class Server:
 
         text = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
         connection = (requests.ConnectionError, requests.Timeout, exceptions.ChunkedEncodingError)
+        reason = short_repr(text, 200)
         if isinstance(error, ValueError):
-            reason = f"HF_ENDPOINT, a redirect or the proxy is not a valid http URL: {short_repr(text, 200)}"
-        elif not isinstance(error, connection):
-            reason = short_repr(text, 200)
-        else:  # the text holds the messages of three libraries, one inside the other
+            reason = f"HF_ENDPOINT, a redirect or the proxy is not a valid http URL: {reason}"
+        elif isinstance(error, connection):  # the text holds the messages of three libraries
             found = re.search(r"(?<=\] )[\w :-]+", text)  # of "[Errno 111] Connection refused"
             reason = "no answer in time" if "timed out" in text else "the connection was cut"
             reason = found[0].strip() if found else reason
@@ -230,6 +216,8 @@ class Server:
         self, file: str, response: "requests.Response", start: int, part: Path, size: int | None
     ) -> None:
         """Write the response's body to the part from byte `start` on, or from 0 if it is the whole file."""
+        import requests
+
         name, sent = f"{self.label}/{file}", response.headers.get("Content-Range", "")
         if response.status_code == 200:
             start = 0
@@ -244,11 +232,14 @@ class Server:
         most = MAX_TEXT if size is None else size  # the size is unknown for small files only
         with open(part, "rb+" if start else "wb") as out, progress_bar(file, size, start) as bar:
             out.seek(start)
-            for chunk in response.iter_content(BYTES_PER_READ):
-                out.write(chunk)
-                bar.update(len(chunk))
-                if out.tell() > most:
-                    return  # too long: the check of the size and the hash will fail
+            try:
+                for chunk in response.iter_content(BYTES_PER_READ):
+                    out.write(chunk)
+                    bar.update(len(chunk))
+                    if out.tell() > most:
+                        return  # too long: the check of the size and the hash will fail
+            except requests.RequestException as error:
+                raise self._failure(file, error) from error
             if size is not None and out.tell() < size:
                 raise Interrupted("the connection was cut")
 

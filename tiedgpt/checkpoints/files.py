@@ -1,7 +1,7 @@
 """Read text files; write files that appear complete or not at all; lock a directory."""
 
+import errno
 import json
-import math
 import os
 import shutil
 import stat
@@ -18,8 +18,8 @@ from ..errors import CheckpointError, short_repr
 
 MAX_TEXT = 1 << 25  # bytes; GPT-2's largest text file, tokenizer.json, has about 3 million
 LOCK = ".lock"  # a file that a process keeps locked while it uses the directory
-MOVING = ".moving"  # a file that a process keeps locked while it moves files there
-MAX_WAIT = 10  # seconds for another process to move its files
+READY = ".save.ready"  # a directory of complete files, until they are moved
+MAX_WAIT = 1  # seconds to try to move them
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 
 
@@ -91,36 +91,32 @@ class StagedFiles:
     """`with StagedFiles(directory) as files: files.open("config.json").write(...)`
 
     All files of the block appear in `directory` together, or none does. They are written to a staging
-    directory beside `directory`, or inside it if it exists. At the end of the block they are flushed to disk.
-    A new directory then appears by one rename. If the directory exists, one rename marks the save as complete
-    and the files are moved one by one, while other saves wait. When the process is killed between two moves,
-    the next save to the directory or `finish_saves` moves the rest. An exception in the block, Ctrl-C
-    included, removes what was written. Raises CheckpointError when the system refuses (disk full, no
-    permission); `advice` is the end of the message. No other user can write to the staging directory:
+    directory in it, and flushed to disk at the end of the block. One rename then marks the save as complete,
+    and the files are moved one by one. When the process is killed between two moves, `finish_saves`, or the
+    next save, moves the rest. An exception in the block, Ctrl-C included, removes what was written. Raises
+    CheckpointError when the system refuses (disk full, no permission); `advice` is the end of the message.
+    No other user can write to these directories:
 
-        .NAME.save.RANDOM.tmp/   permissions 0700; called .save.RANDOM.tmp if it is inside NAME
-            .lock                locked by the process that saves
-            new/                 the files, with ordinary permissions; renamed to `ready` when complete
+        .save.RANDOM.tmp/   of a process that saves
+            .lock           locked by it
+            new/            the files; renamed to .save.ready when complete
+        .save.ready/        complete files that are not moved yet
     """
 
     def __init__(self, directory: Path, advice: str = "") -> None:
         self.directory, self._advice = directory, advice
-        self._files = ExitStack()
-        self._lock: int | None = None
 
     def __enter__(self) -> "StagedFiles":
         with ExitStack() as undo:
             undo.enter_context(named_errors(f"cannot write to {self.directory}", self._advice))
             if os.path.lexists(self.directory) and not self.directory.is_dir():
                 raise CheckpointError(f"{self.directory} is a file; expected a directory to write to")
+            _make_directory(self.directory, undo)
             finish_saves(self.directory)
-            self._existed = self.directory.is_dir()
-            where, prefix = _staging_places(self.directory)[self._existed]
-            _make_directory(where, undo)
-            undo.callback(finish_saves, self.directory)  # after Ctrl-C before mkdtemp returns
-            while not self._stage(where, prefix):
-                pass
-            undo.callback(self._remove)
+            undo.callback(finish_saves, self.directory)  # after Ctrl-C between two moves, or in mkdtemp
+            while not self._stage(undo):
+                _make_directory(self.directory, undo)
+            self._files = undo.enter_context(ExitStack())
             self._undo = undo.pop_all()
         return self
 
@@ -135,23 +131,15 @@ class StagedFiles:
         # "x" is O_CREAT | O_EXCL: the open fails if the name exists, as a symbolic link too.
         return self._files.enter_context(open(self.new / name, "xb"))
 
-    @property
-    def new(self) -> Path:
-        """The directory of the new files, for those that other code writes."""
-        return self._staging / "new"
-
-    def _stage(self, where: Path, prefix: str) -> bool:
-        """Make the staging directory and lock it.
-
-        False if another process took it for abandoned before it was locked, and removed it.
-        """
-        self._staging = Path(tempfile.mkdtemp(".tmp", prefix, where))
-        with suppress(FileNotFoundError):
-            self._lock = os.open(self._staging / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            if try_lock(self._lock):
-                self.new.mkdir()
-                return True
-        self._unlock()
+    def _stage(self, undo: ExitStack) -> bool:
+        """Make and lock a staging directory; False if another process took it for abandoned before that."""
+        with suppress(FileNotFoundError, CheckpointError):
+            staging = Path(tempfile.mkdtemp(".tmp", ".save.", self.directory))
+            undo.callback(shutil.rmtree, staging, ignore_errors=True)
+            undo.enter_context(locked_file(staging / LOCK))
+            self.new = staging / "new"  # for files that other code writes
+            self.new.mkdir(0o700)
+            return True
         return False
 
     def _publish(self) -> None:
@@ -159,28 +147,15 @@ class StagedFiles:
         for path in self.new.iterdir():
             with open(path, "rb+") as file:
                 os.fsync(file.fileno())
-        if not self._existed:
+        while True:
             try:
-                os.rename(self.new, self.directory)
-                return
-            except OSError:
-                if not self.directory.is_dir():  # else another process has made it meanwhile
+                os.rename(self.new, self.directory / READY)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-        os.rename(self.new, self._staging / "ready")
-        _finish_or_remove_files(self._staging, self.directory)
-
-    def _remove(self) -> None:
-        with suppress(OSError):  # a full disk: the data is not needed any more
-            self._files.close()
-        with suppress(OSError, CheckpointError):  # the files stay in `ready`; the next save moves them
-            _finish_or_remove_files(self._staging, self.directory)  # finish if Ctrl-C came between moves
-        self._unlock()
-        _remove_staging(self._staging)
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+            finish_saves(self.directory)  # the files of another process
+        finish_saves(self.directory)
 
 
 def link_new(path: Path, new: Path) -> None:
@@ -202,72 +177,29 @@ def link_new(path: Path, new: Path) -> None:
 
 
 def finish_saves(directory: Path) -> None:
-    """Clean up after processes that were killed while they saved to `directory`.
+    """Move the files of a complete save into place, and remove what killed processes left of other saves.
 
-    A save whose files were all written is completed; any other is removed. Running saves are left alone.
+    Any process may do so, several at once too: whatever is in .save.ready belongs to the last complete save.
+    Raises CheckpointError if the files cannot be moved.
     """
-    for where, prefix in _staging_places(directory):
-        names: list[str] = []
-        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-            names = os.listdir(where)
-        for name in names:
-            if name.startswith(prefix) and name.endswith(".tmp") and _is_own_directory(where / name):
-                _finish_save(where / name, directory)
-    if (directory / MOVING).exists():  # of a process that was killed after it had moved the last file
-        with suppress(CheckpointError, OSError), locked_file(directory / MOVING):
-            pass  # this removes it, unless a running process has it locked
-
-
-def wait_for_saves(directory: Path) -> None:
-    """Before reading a directory: finish what killed processes left, and wait while others move files there.
-
-    Raises CheckpointError if a save cannot be finished, as in a directory that may not be written.
-    """
-    start = time.monotonic()
-    while True:
-        with suppress(OSError):
-            finish_saves(directory)
-        if not any(directory.glob(".save.*.tmp/ready")):
-            return
-        if time.monotonic() - start >= MAX_WAIT:
-            raise CheckpointError(f"{directory}: the last save to it is not complete; save it again")
-        time.sleep(0.01)
-
-
-def _finish_save(staging: Path, directory: Path) -> None:
-    with suppress(FileNotFoundError):  # killed before the lock was made, or after it was removed
-        lock = os.open(staging / LOCK, os.O_RDWR | NO_FOLLOW)
+    ready, end = directory / READY, time.monotonic() + MAX_WAIT
+    while os.path.lexists(ready):
         try:
-            if not try_lock(lock, without_locks=False):
-                return
-            _finish_or_remove_files(staging, directory)
-        finally:
-            os.close(lock)
-    _remove_staging(staging)
-
-
-def _finish_or_remove_files(staging: Path, directory: Path) -> None:
-    """Move the files of a complete save into place, or remove those of an incomplete one."""
-    if (ready := staging / "ready").exists():
-        with locked_file(directory / MOVING, MAX_WAIT):
+            if not _is_own_directory(ready):
+                raise PermissionError(errno.EPERM, "it is another user's")
             for path in sorted(ready.iterdir()):
                 os.replace(path, directory / path.name)
             ready.rmdir()
-    shutil.rmtree(staging / "new", ignore_errors=True)
-
-
-def _remove_staging(staging: Path) -> None:
-    """Remove a staging directory whose files were moved. The caller has closed its lock, as Windows needs."""
-    if not (staging / "ready").exists():
-        with suppress(OSError):
-            os.unlink(staging / LOCK)
-        with suppress(OSError):
-            staging.rmdir()
-
-
-def _staging_places(directory: Path) -> list[tuple[Path, str]]:
-    """Where staging directories are made, and how their names begin: beside the directory, and inside it."""
-    return [(directory.parent, f".{directory.name}.save."), (directory, ".save.")]
+        except OSError as error:  # also if another process has moved a file first
+            if time.monotonic() > end:
+                reason = f"cannot be moved there from {READY}: {error.strerror}"
+                raise CheckpointError(f"{directory}: the files of its last save {reason}") from error
+            time.sleep(0.001)
+    for staging in filter(_is_own_directory, directory.glob(".save.*.tmp")):
+        with suppress(OSError, CheckpointError):
+            with locked_file(staging / LOCK, without_locks=False):
+                shutil.rmtree(staging, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)  # Windows does not remove the open lock
 
 
 def _is_own_directory(path: Path) -> bool:
@@ -310,16 +242,18 @@ def lock_directory(
 
 
 @contextmanager
-def locked_file(path: Path, wait: float = 0, waiting: Callable[[], Any] | None = None) -> Iterator[None]:
+def locked_file(
+    path: Path, waiting: Callable[[], Any] | None = None, without_locks: bool = True
+) -> Iterator[None]:
     """Make and lock a file that holds this process's id; remove it at the end.
 
-    While another process has it locked, wait up to `wait` seconds; if `waiting` is given, call it and wait as
-    long as it takes.
+    If another process has it locked, call `waiting` and wait, if it is given; otherwise raise
+    CheckpointError. `without_locks`: whether to go on where the file system has no locks.
     """
-    start = time.monotonic()
+    is_waiting = False
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
-        locked = try_lock(lock)
+        locked = try_lock(lock, without_locks)
         links = os.fstat(lock).st_nlink
         os.lseek(lock, 0, os.SEEK_SET)
         if locked and links == 1:
@@ -328,17 +262,17 @@ def locked_file(path: Path, wait: float = 0, waiting: Callable[[], Any] | None =
         os.close(lock)
         if links > 1:
             raise CheckpointError(f"{path} is a link to another file; remove it")
-        if links and waiting:
-            waiting()
-            wait, waiting = math.inf, None
-        if links and time.monotonic() - start >= wait:
+        if not links:  # its process removed the file just now
+            continue
+        if not waiting:
             who = f"process {owner}" if owner.isdecimal() else "another process"
             raise CheckpointError(
                 f"{path.parent} is in use by {who}; wait until it ends, or choose another directory"
             )
-        if links:
-            time.sleep(0.01)
-        # No links: its process removed the file just now. Make another.
+        if not is_waiting:
+            waiting()
+        is_waiting = True
+        time.sleep(0.01)
     try:
         with suppress(OSError):  # a full disk
             os.write(lock, f"{os.getpid():<20}".encode())  # padded, so that it overwrites an older id

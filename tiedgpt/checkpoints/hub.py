@@ -9,28 +9,17 @@
 
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, TiedGPTError, one_line, short_repr
+from ..errors import CheckpointError, TiedGPTError, one_line
 from ..parameters import count_parameters
 from . import huggingface, tensorflow
 from .fetching import Server, Version, megabytes
-from .files import (
-    LOCK,
-    StagedFiles,
-    directory_of,
-    finish_saves,
-    link_new,
-    lock_directory,
-    locked_file,
-    named_errors,
-    wait_for_saves,
-)
+from .files import LOCK, StagedFiles, directory_of, finish_saves, lock_directory, locked_file, named_errors
 from .names import MODELS, SHIPPED, check_name, find_model, folders_of, weight_folders
 from .vocabulary import read_tokenizer
 
@@ -61,12 +50,6 @@ OPENAI_124M = {
     tensorflow.DATA: Version(497_759_232, "2060c885360cc0cf41d7a6dbc4d24b5127aae20260c8b5ae521b5a6578407118"),
 }
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "added_tokens.json")
-# The files that a repository may lack.
-OPTIONAL = {huggingface.WEIGHTS, huggingface.INDEX, "vocab.json", "merges.txt", "tokenizer.json"}
-OPTIONAL |= {"generation_config.json", *TOKENIZER_SETTINGS}
-# The parts that a later download may continue.
-PART_OF_WEIGHTS = re.compile(rf"\.(.+\.safetensors|{re.escape(tensorflow.DATA)})\.[\w-]+\.part")
-
 OTHER_FOLDER = "; to download to another folder, name it in TIEDGPT_WEIGHTS"
 Note = Callable[[str], Any]  # called with each message for the user; `str` discards it
 
@@ -81,7 +64,7 @@ def find_or_download(source: str | Path, note: Note = str, only_tokenizer: bool 
     except CheckpointError as error:
         missing = error
     else:
-        wait_for_saves(directory_of(path))
+        finish_saves(directory_of(path))
         return path
     name = check_name(str(source))
     if isinstance(source, Path) or name in SHIPPED:
@@ -108,18 +91,20 @@ def download(name: str, source: str = "hub", note: Note = str) -> Path:
         return find_model(name)
     remote = _at_openai(name, note) if source == "openai" else _on_hub(name, source, note)
     for folder in folders_of(name, source):
-        with suppress(OSError, CheckpointError):
+        with suppress(CheckpointError):
             finish_saves(folder)
         if not remote.fault_of(folder):
             for _, own in zip(weight_folders(), folders_of(name, source), strict=False):
-                _unless_in_use(own, _remove_leftovers)
-            verified = remote.server.pins and all(pin.digest for pin in remote.server.pins.values())
+                with suppress(OSError, CheckpointError), locked_file(own / LOCK):
+                    _remove_parts(own)
+            verified = remote.pins and all(pin.digest for pin in remote.pins.values())
             note(f"{name} is here already, complete{' and verified' if verified else ''}")
             return folder
     if _is_offline():
         raise CheckpointError(f"{name} cannot be downloaded: HF_HUB_OFFLINE is set")
     folder = _folder_to_fill(name, source)
-    if os.path.exists(folder / remote.config) and (fault := remote.fault_of(folder)):
+    # Files that are there would be mixed with the new ones.
+    if any(map(os.path.isfile, folder.glob("[!.]*"))) and (fault := remote.fault_of(folder)):
         raise CheckpointError(f"{fault}; to download {name}, move {folder} away")
     try:
         with named_errors(f"cannot write to {folder}", OTHER_FOLDER):
@@ -130,14 +115,13 @@ def download(name: str, source: str = "hub", note: Note = str) -> Path:
     return folder
 
 
-@dataclass(frozen=True)
-class RemoteModel:
+@dataclass(kw_only=True)
+class RemoteModel(Server):
     """A model on a server."""
 
     name: str
     source: str
     config: str  # the name of the configuration file
-    server: Server
 
     def check_small_files(self, folder: Path) -> None:
         """Read the configuration and, if there is one, the tokenizer. Raises TiedGPTError."""
@@ -153,7 +137,7 @@ class RemoteModel:
                 tensorflow.open_tensorflow(folder)
             elif self.source == "hub":
                 huggingface.open_checkpoint(folder)
-            for file, pin in self.server.pins.items():
+            for file, pin in self.pins.items():
                 if wrong := pin.difference(folder / file):
                     return f"{folder / file}: {wrong}"
         except (TiedGPTError, OSError) as error:
@@ -172,8 +156,8 @@ def _on_hub(name: str, source: str, note: Note) -> RemoteModel:
         pins = {"vocab.json": VOCAB, "merges.txt": MERGES}
         pins |= {} if source == "tokenizer" else {huggingface.WEIGHTS: PINNED[name]}
     label = f"{re.sub('.*(//|@)', '', endpoint)}/{repository}"  # without a password
-    server = Server(f"{endpoint}/{repository}/resolve/{revision}", label, token, note, pins)
-    return RemoteModel(name, source, "config.json", server)
+    base = f"{endpoint}/{repository}/resolve/{revision}"
+    return RemoteModel(base, label, token, note, pins, name=name, source=source, config="config.json")
 
 
 def _at_openai(name: str, note: Note) -> RemoteModel:
@@ -184,8 +168,8 @@ def _at_openai(name: str, note: Note) -> RemoteModel:
     size = count_parameters(MODELS[name][1])["tied"]["bytes"]
     pins = {tensorflow.DATA: Version(size), "encoder.json": VOCAB, "vocab.bpe": MERGES}
     pins |= OPENAI_124M if name == "gpt2" else {}
-    server = Server(base, base.partition("://")[2], None, note, pins)
-    return RemoteModel(name, "openai", tensorflow.HPARAMS, server)
+    label, config = base.partition("://")[2], tensorflow.HPARAMS
+    return RemoteModel(base, label, None, note, pins, name=name, source="openai", config=config)
 
 
 def _is_offline() -> bool:
@@ -206,101 +190,64 @@ def _folder_to_fill(name: str, source: str) -> Path:
 
 
 def _download(remote: RemoteModel, folder: Path, note: Note) -> None:
-    server, pins = remote.server, remote.server.pins
     what = f"the tokenizer of {remote.name}" if remote.source == "tokenizer" else remote.name
     waiting = f"another process is downloading {what}: waiting for it"
     with lock_directory(folder, lambda: note(waiting), OTHER_FOLDER):
         if (folder / remote.config).exists():
             note(f"the other process has completed {what}")
             return
-        _remove_leftovers(folder, keep=PART_OF_WEIGHTS)
         with StagedFiles(folder, OTHER_FOLDER) as files:
-            if not _fetch_small(server, files.new, remote.config):
-                missing = f"no such repository, or no {remote.config} in it (404)"
-                raise CheckpointError(f"{server.label}: {missing}")
-            with _errors_name_server(server, files.new):
-                remote.check_small_files(files.new)
-            if re.fullmatch("[0-9a-f]{40}", server.commit):  # all other files are of the same commit
-                server.base = re.sub("/main$", f"/{server.commit}", server.base)
-            size = sum(pin.size or 0 for pin in pins.values())
-            size_known = f" ({megabytes(size)})" if size else ""
-            note(f"downloading {what}{size_known} from {server.label} to {folder}")
-            fetch = _fetch_from_openai if remote.source == "openai" else _fetch_from_hub
-            for file, part in fetch(remote, folder, files.new).items():
-                link_new(part, files.new / file)
-            for file in OPTIONAL:  # left by an older version's download
-                (folder / file).unlink(missing_ok=True)
-        _remove_leftovers(folder)
+            new = files.new
+            try:
+                if not remote.fetch(remote.config, new):
+                    missing = f"no such repository, or no {remote.config} in it (404)"
+                    raise CheckpointError(f"{remote.label}: {missing}")
+                remote.check_small_files(new)
+                if re.fullmatch("[0-9a-f]{40}", remote.commit):  # all other files are of the same commit
+                    remote.base = re.sub("/main$", f"/{remote.commit}", remote.base)
+                size = sum(pin.size or 0 for pin in remote.pins.values())
+                size_known = f" ({megabytes(size)})" if size else ""
+                note(f"downloading {what}{size_known} from {remote.label} to {folder}")
+                (_fetch_from_openai if remote.source == "openai" else _fetch_from_hub)(remote, folder, new)
+            except TiedGPTError as error:  # its message then names the server, not the staging directory
+                there = str(error).replace(one_line(f"{new}{os.sep}"), f"{remote.label}/")
+                raise CheckpointError(there) from error
+            _remove_parts(new)
+        _remove_parts(folder)
 
 
-def _fetch_small(server: Server, folder: Path, *files: str) -> bool:
-    """Download files to `folder` under their own names; whether the server has them all."""
-    parts = server.fetch(folder, *files)
-    for file, part in parts.items():
-        part.rename(folder / file)
-    return bool(parts)
-
-
-def _fetch_from_openai(remote: RemoteModel, folder: Path, new: Path) -> dict[str, Path]:
-    """Download the small files to `new`, then the weights to parts in `folder`: name -> part."""
-    server = remote.server
+def _fetch_from_openai(remote: RemoteModel, folder: Path, new: Path) -> None:
+    """Download the small files to `new`, then the weights, by way of parts in `folder`."""
     small = (tensorflow.INDEX, "encoder.json", "vocab.bpe")  # their hashes are pinned
-    if _fetch_small(server, new, *small) and (weights := server.fetch(folder, tensorflow.DATA)):
-        return weights
-    raise CheckpointError(f"{server.label}: some of the files that OpenAI released are not there")
+    found = all(remote.fetch(file, new) for file in small)
+    if not (found and remote.fetch(tensorflow.DATA, new, parts=folder)):
+        raise CheckpointError(f"{remote.label}: some of the files that OpenAI released are not there")
 
 
-def _fetch_from_hub(remote: RemoteModel, folder: Path, new: Path) -> dict[str, Path]:
+def _fetch_from_hub(remote: RemoteModel, folder: Path, new: Path) -> None:
     """As _fetch_from_openai. The small files are read before the weights are asked for."""
-    server, label = remote.server, remote.server.label
     pairs = (("vocab.json", "merges.txt"), ("tokenizer.json",))
-    has_tokenizer = any(_fetch_small(server, new, *files) for files in pairs)
+    has_tokenizer = any(all(remote.fetch(file, new) for file in files) for files in pairs)
     if not has_tokenizer:
-        missing = f"{label} has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
+        missing = f"{remote.label} has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
         if remote.source == "tokenizer":
             raise CheckpointError(missing)
-        server.note(missing)
-    if not server.pins:  # the repositories of the five known models do not need these files
+        remote.note(missing)
+    if not remote.pins:  # the repositories of the five known models do not need these files
         for file in ("generation_config.json", *(TOKENIZER_SETTINGS if has_tokenizer else ())):
-            _fetch_small(server, new, file)
-    with _errors_name_server(server, new):
-        remote.check_small_files(new)
+            remote.fetch(file, new)
+    remote.check_small_files(new)
 
-    if remote.source == "tokenizer":
-        return {}
-    if weights := server.fetch(folder, huggingface.WEIGHTS):
-        return weights
-    if not _fetch_small(server, new, huggingface.INDEX):
-        raise CheckpointError(f"{label} has {huggingface.NO_WEIGHTS}")
-    with _errors_name_server(server, new):
-        shards = sorted(set(huggingface.read_weight_map(new / huggingface.INDEX).values()))
-    for file in shards:
-        if not file.endswith(".safetensors"):
-            raise CheckpointError(f"{label}: {short_repr(file)} is not the name of a .safetensors file")
-    if weights := server.fetch(folder, *shards):
-        return weights
-    raise CheckpointError(f"{label}: some of the files that {huggingface.INDEX} names are not there")
+    if remote.source == "tokenizer" or remote.fetch(huggingface.WEIGHTS, new, parts=folder):
+        return
+    if not remote.fetch(huggingface.INDEX, new):
+        raise CheckpointError(f"{remote.label} has {huggingface.NO_WEIGHTS}")
+    shards = sorted(set(huggingface.read_weight_map(new / huggingface.INDEX).values()))
+    if not all(remote.fetch(file, new, parts=folder) for file in shards):
+        missing = f"some of the files that {huggingface.INDEX} names are not there"
+        raise CheckpointError(f"{remote.label}: {missing}")
 
 
-@contextmanager
-def _errors_name_server(server: Server, folder: Path) -> Iterator[None]:
-    """While downloaded files are checked, an error names the server, not their temporary folder."""
-    try:
-        yield
-    except TiedGPTError as error:
-        raise CheckpointError(str(error).replace(one_line(folder), server.label)) from error
-
-
-def _remove_leftovers(folder: Path, keep: re.Pattern[str] | None = None) -> None:
-    """Remove the files that stopped downloads left in a folder. The caller holds the lock of the folder."""
-    for path in folder.glob(".*.part"):
-        if keep is None or not keep.fullmatch(path.name):
-            path.unlink()
-    if keep is None and os.path.isdir(tokenizer := folder / ".tokenizer"):
-        _unless_in_use(tokenizer, shutil.rmtree)  # a complete model has the same files
-
-
-def _unless_in_use(folder: Path, clean: Callable[[Path], Any]) -> None:
-    """Call `clean(folder)`, unless another process holds the lock or the folder may not be written."""
-    with suppress(OSError, CheckpointError), locked_file(folder / LOCK):
-        clean(folder)
+def _remove_parts(folder: Path) -> None:
+    for part in folder.glob(".*.part"):
+        part.unlink()

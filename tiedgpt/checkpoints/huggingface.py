@@ -29,7 +29,7 @@ from .vocabulary import ADDED, vocabulary_files
 
 PREFIX = "transformer."
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
-FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{,199}", re.ASCII)  # of a shard: without a directory
+SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII)  # the name of one: without a directory
 HEAD = "lm_head.weight"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 NO_WEIGHTS = (
@@ -97,9 +97,9 @@ class Checkpoint:
                     progress(array.nbytes)
         finally:
             pool.shutdown(cancel_futures=True)  # after Ctrl-C, tensors not begun are not read
-        for tensor in self.tensors.values():
-            if tensor not in mapped and file_state(tensor.file) != self.states[tensor.file]:
-                raise safetensors.replaced(tensor.file)
+        for file, state in self.states.items():
+            if file_state(file) != state:  # the parameters may be those of two files
+                raise safetensors.replaced(file)
         model = GPT2(config, parameters)
         return model.untie("copy") if copied else model
 
@@ -211,8 +211,9 @@ def read_weight_map(index: Path) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f'{index}: "weight_map" must map tensor names to files')
     for file in weight_map.values():
-        if not isinstance(file, str) or not FILE_NAME.fullmatch(file):
-            raise CheckpointError(f"{index}: {short_repr(file)} is not the name of a file beside the index")
+        if not isinstance(file, str) or not SHARD.fullmatch(file):
+            expected = "is not the name of a .safetensors file beside the index"
+            raise CheckpointError(f"{index}: {short_repr(file)} {expected}")
     return weight_map
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checkpoints import open_checkpoint, save_model
+from ..checkpoints.files import finish_saves
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError
 from ..inference.generation import generate
@@ -54,6 +55,7 @@ def run(args: argparse.Namespace) -> None:
     checkpoint = open_checkpoint(common.find(source)[1])
     if checkpoint.config.head == head:
         raise ArgumentError(f"{source} is {head} already")
+    finish_saves(destination)
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise ArgumentError(f"{destination} exists and is not empty; choose a new directory")
     try:
