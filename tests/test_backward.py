@@ -1,4 +1,4 @@
-"""Gradients against central differences in float64: of each op, of the whole model, and of a tied wte.
+"""Gradients against central differences in float64: of each activation, of the whole model, of a tied wte.
 
 tests/test_gradients.py compares the same gradients with torch's.
 """
@@ -9,20 +9,9 @@ from conftest import SMALL, random_model
 
 from tiedgpt import Config, backward
 from tiedgpt.activations import ACTIVATIONS
-from tiedgpt.backward import embed_backward, write_gradients, write_head_gradient
-from tiedgpt.ops import (
-    cross_entropy,
-    cross_entropy_backward,
-    layer_norm,
-    layer_norm_backward,
-    linear,
-    linear_backward,
-    softmax,
-    softmax_backward,
-)
+from tiedgpt.backward import write_gradients, write_head_gradient
+from tiedgpt.ops import softmax
 from tiedgpt.run import Run
-
-EPS = 1e-5  # a layer norm's
 
 
 def central_differences(f, x, h=1e-6):
@@ -38,73 +27,16 @@ def central_differences(f, x, h=1e-6):
     return gradient
 
 
-def close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
-
-
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_each_activations_derivative(name):
     activation = ACTIVATIONS[name]
-    x, dout = 3 * normal(7, 11), normal(7, 11, seed=1)
+    x, dout = np.random.default_rng(0).standard_normal((2, 7, 11)) * [[[3]], [[1]]]
     x += np.sign(x) * 1e-3  # away from 0, where relu has no derivative
     before = x.copy(), dout.copy()
     dx = activation.backward(dout, x)
-    close(dx, central_differences(lambda: (activation.forward(x) * dout).sum(), x))
+    expected = central_differences(lambda: (activation.forward(x) * dout).sum(), x)
+    np.testing.assert_allclose(dx, expected, rtol=1e-6, atol=1e-8)
     np.testing.assert_array_equal((x, dout), before)
-
-
-def test_softmax():
-    x, dout = normal(2, 3, 5), normal(2, 3, 5, seed=1)
-    dx = softmax_backward(dout, softmax(x))
-    close(dx, central_differences(lambda: (softmax(x) * dout).sum(), x))
-
-
-@pytest.mark.parametrize(
-    ("forward", "backward", "weight_shape"),
-    [
-        (
-            lambda x, w, b: layer_norm(x, w, b, EPS),
-            lambda d, x, w, g: layer_norm_backward(d, x, w, EPS, g),
-            (7,),
-        ),
-        (linear, linear_backward, (7, 7)),
-    ],
-)
-def test_layer_norm_and_linear(forward, backward, weight_shape):
-    x, dout = 2 + normal(2, 3, 7), normal(2, 3, 7, seed=1)
-    weight, bias = normal(*weight_shape, seed=2), normal(7, seed=3)
-    grad = {"weight": np.full(weight_shape, np.nan), "bias": np.full(7, np.nan)}
-    dx = backward(dout, x, weight, grad)
-
-    def loss():
-        return (forward(x, weight, bias) * dout).sum()
-
-    close(dx, central_differences(loss, x))
-    close(grad["weight"], central_differences(loss, weight))
-    close(grad["bias"], central_differences(loss, bias))
-
-
-def test_cross_entropy():
-    logits, dout, targets = 3 * normal(5, 7), normal(5, seed=1), np.array([0, 6, 3, 3, 1])
-    dlogits = cross_entropy_backward(dout, logits, targets)
-    close(dlogits, central_differences(lambda: (cross_entropy(logits, targets) * dout).sum(), logits))
-
-
-def test_a_token_that_comes_twice_gets_both_gradients():
-    ids, dresid = np.array([[4, 1, 4], [1, 4, 0]]), normal(2, 3, 5)
-    wte, wpe = normal(6, 5, seed=1), normal(4, 5, seed=2)
-    dwte, dwpe = np.full_like(wte, np.nan), np.full_like(wpe, np.nan)
-    embed_backward(dresid, ids, False, dwte, dwpe)
-
-    def loss():
-        return ((wte[ids] + wpe[:3]) * dresid).sum()
-
-    close(dwte, central_differences(loss, wte))
-    close(dwpe, central_differences(loss, wpe))
 
 
 def batch(B, T):

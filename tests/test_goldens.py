@@ -80,6 +80,7 @@ def test_the_cache_changes_nothing(golden: Golden, cuts: str) -> None:
     cache = golden.model.new_cache(batch=B, capacity=T)
     pieces = np.split(golden.ids, CUTS[cuts](T), axis=1)
     golden.assert_logits(np.concatenate([golden.model(piece, cache) for piece in pieces], axis=1))
+    assert cache.length == T
 
 
 def test_greedy_continuation(golden: Golden) -> None:

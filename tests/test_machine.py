@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -45,32 +45,31 @@ def blas_threads():
     set_(before)
 
 
-def on_threads(monkeypatch, n):
-    monkeypatch.setattr(threads, "reading_threads", lambda: n)
+@pytest.fixture
+def on_threads(monkeypatch):
+    """on_threads(n): as on a machine with n cores."""
+    return lambda n: monkeypatch.setattr(threads, "reading_threads", lambda: n)
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> GPT2:
+    return random_model(LONG, dtype=np.float64)
+
+
+def assert_close(logits, expected):
+    np.testing.assert_allclose(logits, expected, rtol=1e-10, atol=1e-10)
 
 
 # BLAS's threads
 
 
-def test_blas_has_one_thread_in_the_context_and_the_old_count_after_it(blas_threads):
-    inside = []
-
-    def fail():
-        with blas.one_blas_thread():
-            inside.append(blas_threads())
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
-    assert (inside, blas_threads()) == ([1], 2)
-
-
-def test_blas_threads_come_back_after_the_last_of_several_contexts(blas_threads):
-    """As when one program reads two texts at once."""
+def test_blas_has_one_thread_until_the_last_of_several_contexts_ends(blas_threads):
+    """As when one program reads two texts at once, and one of them is interrupted."""
     with ExitStack() as second:
-        with blas.one_blas_thread():
+        with suppress(KeyboardInterrupt), blas.one_blas_thread():
             second.enter_context(blas.one_blas_thread())
             assert threads.reading_threads() == 2, "as many as BLAS has when it is left alone"
+            raise KeyboardInterrupt
         assert blas_threads() == 1
     assert blas_threads() == 2
 
@@ -103,43 +102,39 @@ def starts_of_pieces(n):
 
 
 @pytest.mark.parametrize(("threads", "B"), [(1, 2), (2, 1), (3, 2), (4, 1)])
-def test_threads_change_no_more_than_rounding(threads, B, monkeypatch):
-    on_threads(monkeypatch, threads)
-    gpt2 = random_model(LONG, dtype=np.float64)
+def test_threads_change_no_more_than_rounding(threads, B, gpt2, on_threads):
+    on_threads(threads)
     ids = np.stack([IDS, IDS[::-1]])[:B]
     cache, pieces = gpt2.new_cache(B), []
     final = gpt2.final(ids, cache, progress=pieces.append)
-    np.testing.assert_allclose(final @ gpt2.W_U, gpt2(ids, tape={}), rtol=1e-10, atol=1e-10)
+    assert_close(final @ gpt2.W_U, gpt2(ids, tape={}))
     assert cache.length == sum(pieces) == T
     assert len(pieces) % threads == 0, "none has more than another"
     assert max(pieces) <= PIECE_TOKENS
     assert max(pieces) - min(pieces) < len(pieces)
 
 
-def test_pieces_continue_a_cache_that_is_not_empty(monkeypatch):
-    on_threads(monkeypatch, 2)
-    gpt2 = random_model(LONG, dtype=np.float64)
+def test_pieces_continue_a_cache_that_is_not_empty(gpt2, on_threads):
+    on_threads(2)
     cache = gpt2.new_cache()
     parts = [gpt2(IDS[a:b], cache) for a, b in ((0, 5), (5, T - 3), (T - 3, T))]
-    np.testing.assert_allclose(np.concatenate(parts), gpt2(IDS, tape={}), rtol=1e-10, atol=1e-10)
+    assert_close(np.concatenate(parts), gpt2(IDS, tape={}))
 
 
-def test_long_sequences_of_unequal_lengths_are_read_in_pieces(monkeypatch):
-    on_threads(monkeypatch, 2)
-    gpt2 = random_model(LONG, dtype=np.float64)
+def test_long_sequences_of_unequal_lengths_are_read_in_pieces(gpt2, on_threads):
+    on_threads(2)
     ids, cache = np.stack([IDS, IDS[::-1]]), gpt2.new_cache(2)
     gpt2(ids[:, :9], cache, lengths=[9, 2])
     logits = gpt2(ids[:, 9:], cache, lengths=[T - 9, T - 99])
-    np.testing.assert_allclose(logits[0], gpt2(IDS, tape={})[9:], rtol=1e-10, atol=1e-10)
+    assert_close(logits[0], gpt2(IDS, tape={})[9:])
     second = np.concatenate([ids[1, :2], ids[1, 9:-90]])
-    np.testing.assert_allclose(logits[1, : T - 99], gpt2(second, tape={})[2:], rtol=1e-10, atol=1e-10)
+    assert_close(logits[1, : T - 99], gpt2(second, tape={})[2:])
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
-def test_a_piece_waits_for_the_one_before(slow, monkeypatch):
+def test_a_piece_waits_for_the_one_before(slow, gpt2, on_threads, monkeypatch):
     """Whichever dawdles: all keys that a token may see are there when it looks."""
-    on_threads(monkeypatch, 4)
-    gpt2 = random_model(LONG, dtype=np.float64)
+    on_threads(4)
     extend, dawdled = KVCache.extend, []
 
     def dawdle(self, layer, k, v):
@@ -151,22 +146,21 @@ def test_a_piece_waits_for_the_one_before(slow, monkeypatch):
     monkeypatch.setattr(KVCache, "extend", dawdle)
     cache = gpt2.new_cache()
     cache.keys[...] = cache.values[...] = np.nan
-    np.testing.assert_allclose(gpt2(IDS, cache), gpt2(IDS, tape={}), rtol=1e-10, atol=1e-10)
+    assert_close(gpt2(IDS, cache), gpt2(IDS, tape={}))
     assert dawdled == [0, 1, 2]
 
 
-def test_few_tokens_are_not_shared(monkeypatch):
-    on_threads(monkeypatch, 2)
+def test_few_tokens_are_not_shared(gpt2, on_threads, monkeypatch):
+    on_threads(2)
     monkeypatch.setattr(prefill, "thread_map", lambda _: pytest.fail("threads for nothing"))
-    gpt2 = random_model(LONG)
     gpt2(IDS[: 2 * threads.MIN_TOKENS - 1])
     gpt2(np.tile(IDS[:1], (500, 1)))
     with pytest.raises(pytest.fail.Exception, match="threads for nothing"):
         gpt2(IDS[: 2 * threads.MIN_TOKENS])
 
 
-def test_threads_use_the_callers_errstate(monkeypatch):
-    on_threads(monkeypatch, 2)
+def test_threads_use_the_callers_errstate(on_threads):
+    on_threads(2)
     parameters = random_model(LONG).parameters
     large = {name: array * np.float32(1e30 if "c_fc" in name else 1) for name, array in parameters.items()}
     gpt2 = GPT2(LONG, large)
@@ -192,9 +186,9 @@ def test_after_the_main_thread_ended_one_thread_reads():
 
 
 @pytest.mark.parametrize("fails", [0, 1, 3, "Ctrl-C"])
-def test_an_error_in_one_piece_ends_the_others(fails, monkeypatch):
+def test_an_error_in_one_piece_ends_the_others(fails, on_threads, monkeypatch):
     """As does a Ctrl-C when the first of four pieces has been read."""
-    on_threads(monkeypatch, 2)
+    on_threads(2)
     gpt2 = random_model(replace(LONG, n_layer=50))
     extend, layers, error = KVCache.extend, [], KeyboardInterrupt if fails == "Ctrl-C" else MemoryError
 
@@ -217,11 +211,10 @@ def test_an_error_in_one_piece_ends_the_others(fails, monkeypatch):
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_losses_are_the_same_on_several_threads(threads, monkeypatch):
-    gpt2 = random_model(LONG, dtype=np.float64)
-    on_threads(monkeypatch, 1)
+def test_losses_are_the_same_on_several_threads(threads, gpt2, on_threads, monkeypatch):
+    on_threads(1)
     alone = token_losses(gpt2, IDS, 150)
-    on_threads(monkeypatch, threads)
+    on_threads(threads)
     unembed, sizes = evaluation.unembed, []
     monkeypatch.setattr(evaluation, "unembed", lambda x, W_U: sizes.append(len(x)) or unembed(x, W_U))
     np.testing.assert_allclose(token_losses(gpt2, IDS, 150), alone, rtol=1e-10)
