@@ -197,8 +197,10 @@ def no_range_and_cut(stop: int):
 
 
 def content_range(value: str | None):
-    """A false Content-Range header, or none."""
-    return lambda handler, request, content, headers: headers.update({"Content-Range": value})
+    """A false Content-Range header, or none; {size} is that of the file."""
+    return lambda handler, request, content, headers: headers.update(
+        {"Content-Range": value and value.format(size=len(content))}
+    )
 
 
 def altered(change):

@@ -41,6 +41,7 @@ PLANTED = [  # in a copy of the repository: file, text, its replacement
     ),
     ("tiedgpt/checkpoints/tensorflow.py", "if found != self.masked_crc:", "if False:"),
     ("tiedgpt/checkpoints/files.py", 'directory.glob(".save.*.tmp")', "()"),
+    ("tiedgpt/checkpoints/files.py", "undo.callback(shutil.rmtree,", "(lambda *a, **b: 0)("),
     ("tiedgpt/errors.py", 'else c.encode("unicode_escape").decode() for', "else c for"),
     ("scripts/attack.py", "TRY_SECONDS, PROCESS_SECONDS = 20,", "TRY_SECONDS, PROCESS_SECONDS = 1,"),
 ]
