@@ -4,13 +4,13 @@
     python scripts/attack.py --seed 2 --minutes 30
     python scripts/attack.py "files 1234"           repeat one try, as a failure prints it
 
-It needs `pip install -e ".[test]"`: it damages files as tests/test_fuzz.py does. The tries are:
+It needs `pip install -e ".[test]"`. The tries are:
 
-files          a file of a model, a vocabulary or a training is edited at random and read
+files          a file of a model, a vocabulary or a training is edited at random and read, as in test_fuzz.py
 command lines  a command gets flags and hostile texts at random
 signals        a command is killed, or gets Ctrl-C or SIGTERM, at a random moment, and then runs again
-two at once    two processes save to one directory, train in one, continue one run of `documents`, or download
-               one model
+two at once    two processes convert to one directory, train in one, continue one run of `documents`, or
+               download one model
 
 What breaks is counted as:
 
@@ -39,14 +39,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -62,13 +62,13 @@ from edits import HOSTILE
 from loopback_hub import LoopbackHub, running
 from test_fuzz import CASES, OPENAIS, write_model
 
-from tiedgpt import Config, TiedGPTError, Tokenizer, cli, load_model, load_tokenizer, save_model
+from tiedgpt import TiedGPTError, Tokenizer, cli, load_model, load_tokenizer, save_model
 from tiedgpt.checkpoints import tensorflow
 
-KINDS = ("files", "signals", "signals", "two at once", "files", "signals", "signals", "command lines")
+# kind -> tries in a round, and how many of them one process or thread does
+KINDS = {"files": (400, 200), "signals": (4, 1), "two at once": (1, 1), "command lines": (200, 200)}
 PROBLEMS = ("traceback", "hang", "wrong model", "leftover", "message")
 FILES_AT_LEAST = 20_000
-BATCH = 200  # tries of a worker process
 TRY_SECONDS, PROCESS_SECONDS = 20, 100
 WORKER_MEMORY = 1 << 29  # bytes that a worker may take beyond what it has when it begins
 CODES = (0, 1, 2, 129, 130, 141, 143)
@@ -77,7 +77,6 @@ NAME = "someone/tiny"
 TRAIN = "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 --batch 2 "
 DOCUMENTS = "../lines.jsonl -m ../bytes --out out/rows.jsonl --resume --shard-size 200"
 COMMANDS = {  # each runs in an empty directory beside the models
-    "save": "save out ../bytes ../bytes-untied ../bytes",
     "untie": "untie ../bytes out",
     "tie": "tie --force ../bytes-untied out",
     "train": TRAIN + "--steps 6 --eval-every 2",
@@ -95,14 +94,14 @@ COMMANDS = {  # each runs in an empty directory beside the models
     "attribute": "attribute -m ../bytes ab",
     "compare": "compare -m ../bytes ../mine.npz",
 }
-WRITERS = [*COMMANDS][:7]  # of files
+WRITERS = [*COMMANDS][:6]  # of files
 READERS = (  # of a directory with an edited file
     *("params -m {}", "tokenize -m {} lower", "generate -m {} -n 2 a", "score -m {} text", "untie {} untied"),
     *("train text --resume --out {}", "compare -m {0} {0}/mine.npz", "list"),
 )
 
-# A command, or save_model, in a process that sends itself a signal at its n-th import or operation on files.
-# The start of Python itself is left out: there, Ctrl-C ends any program with a traceback.
+# A command in a process that sends itself a signal at its n-th import or operation on files. The start of
+# Python itself is left out: there, Ctrl-C ends any program with a traceback.
 PROGRAM = """
 import os, signal, sys
 root, left, number = sys.argv.pop(1), int(sys.argv.pop(1)), int(sys.argv.pop(1))
@@ -116,18 +115,6 @@ sys.path.insert(0, root)
 from tiedgpt.__main__ import exit_at_once, main
 EVENTS = "import open rename mkdir remove rmdir listdir truncate socket.connect".split()
 signal.signal(signal.SIGINT, exit_at_once)
-if sys.argv[1] == "save":
-    from tiedgpt import load_model, load_tokenizer, save_model
-    models = [(load_model(path), load_tokenizer(path)) for path in sys.argv[3:]]
-    def main():
-        try:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            for model in models:
-                save_model(*model, sys.argv[2])
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            return 0
-        except KeyboardInterrupt:
-            return 130
 os.write(1, b"started\\n")
 sys.addaudithook(count)
 code = main()
@@ -135,14 +122,16 @@ os.write(1, b" %d\\n" % -left)
 sys.exit(code)
 """
 Problem = tuple[str, str]  # one of PROBLEMS, and what happened
+Start = Callable[..., subprocess.Popen[bytes]]
+Try = tuple[str, int, list[Problem]]  # its kind and its number
 
 
 # Tries in a worker process, with limits on its memory and on the time of each try
 
 
 def work(kind: str, seed: str, first: str, last: str, place: str) -> None:
-    """Print the number of each try when it begins, and its problems when it ends."""
-    out = os.fdopen(os.dup(1), "w")
+    """Print the problems of each try when it ends: a line of JSON."""
+    out = os.fdopen(os.dup(1), "w")  # a command may close or replace stdout
     attempt: Any = Files(Path(place)) if kind == "files" else CommandLines(Path(place))
     with suppress(ImportError, ValueError, OSError):  # on Windows and macOS there is no such limit
         import resource
@@ -150,7 +139,6 @@ def work(kind: str, seed: str, first: str, last: str, place: str) -> None:
         limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + WORKER_MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for number in range(int(first), int(last)):
-        print(number, file=out, flush=True)
         faulthandler.dump_traceback_later(TRY_SECONDS, exit=True)
         try:
             problems = list(attempt(random.Random(f"{kind} {seed} {number}"), number))
@@ -203,7 +191,7 @@ class CommandLines:
         self.given = {*Path().iterdir()}
 
     def __call__(self, rng: random.Random, number: int) -> Iterator[Problem]:
-        command = rng.choice([name for name in COMMANDS if name != "save"])
+        command = rng.choice([*COMMANDS])
         actions = cli.parsers(command)[command]._actions
         argv = command.split() if rng.randrange(20) else [rng.choice(HOSTILE)]
         for action in rng.sample(actions, rng.randrange(min(6, len(actions)))):
@@ -267,108 +255,98 @@ class Processes:
 
     def __init__(self, place: Path) -> None:
         # explore runs until it is stopped: its own tests attack it.
-        assert {*cli.COMMANDS} - {"explore"} == {*COMMANDS} - {"save"}, "a command that is not attacked"
+        assert {*cli.COMMANDS} - {"explore"} == {*COMMANDS}, "a command that is not attacked"
         write_models(place)
-        saved = [(files(path), load(path)) for path in (place / "bytes", place / "bytes-untied")]
-        self.place, self.hub_files = place, {f"{NAME}/{file}": data for file, data in saved[0][0].items()}
+        self.place, self.model = place, files(place / "bytes")
         self.length: dict[str, tuple[float, int]] = {}  # of a command: seconds, events
-        # What a writer may leave: the files, and the model that they are.
-        self.expected: dict[str, list[tuple[dict[str, bytes], Any]]] = {"save": saved, "download": saved[:1]}
+        self.expected: dict[str, list[dict[str, bytes]]] = {}  # the files that a writer may leave
         for name, command in [*COMMANDS.items(), ("train", COMMANDS["train"] + " --seed 2")]:
-            with self.directory() as (directory, server):
-                start = time.monotonic()
-                done = finish(self.start(command, directory, server))
+            with self.directory() as (directory, start):
+                began = time.monotonic()
+                done = finish(start(command))
                 assert done[0] == (name == "compare"), (name, done)  # 1: something differs
-                self.length.setdefault(name, (time.monotonic() - start, int(done[1].split()[-1])))
-                if name in WRITERS and name not in ("save", "download"):
-                    out = directory / "out"
-                    self.expected.setdefault(name, []).append((files(out), load(out)))
+                self.length.setdefault(name, (time.monotonic() - began, int(done[1].split()[-1])))
+                self.expected.setdefault(name, []).append(files(out_of(name, directory)))
 
     @contextmanager
-    def directory(self) -> Iterator[tuple[Path, LoopbackHub]]:
-        """An empty directory beside the models, and a hub with one of them."""
-        with tempfile.TemporaryDirectory(dir=self.place) as directory, running(LoopbackHub()) as server:
-            server.files = self.hub_files
-            yield Path(directory), server
+    def directory(self, pause: float = 0) -> Iterator[tuple[Path, Start]]:
+        """An empty directory beside the models, with a hub that has one of them; and how to start a command.
 
-    def start(self, command: str, directory: Path, server: Any, *moment: int) -> subprocess.Popen[bytes]:
-        """Start a command. moment: the event at which it sends itself a signal, and the signal."""
-        (directory / "tmp").mkdir(exist_ok=True)
-        hub = {"HF_ENDPOINT": f"http://{server.host}", "NO_PROXY": "127.0.0.1,localhost"}
-        home = str(directory)
-        folders = {"HOME": home, "TMPDIR": f"{home}/tmp", "TIEDGPT_WEIGHTS": f"{home}/weights"}
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(ROOT), *map(str, moment or (0, 0)), *command.split()],
-            cwd=directory,
-            env={"PATH": os.environ["PATH"], "OPENBLAS_NUM_THREADS": "1", **hub, **folders},
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        process.stdout.readline()  # "started"
-        return process
+        start(command, event, signal): at that event, the command sends itself the signal.
+        """
+        with tempfile.TemporaryDirectory(dir=self.place) as place, running(LoopbackHub()) as server:
+            server.files = {f"{NAME}/{file}": data for file, data in self.model.items()}
+            server.pause = pause
+            (Path(place) / "tmp").mkdir()
+            hub = {"HF_ENDPOINT": f"http://{server.host}", "NO_PROXY": "127.0.0.1,localhost"}
+            folders = {"HOME": place, "TMPDIR": f"{place}/tmp", "TIEDGPT_WEIGHTS": f"{place}/weights"}
+            env = {"PATH": os.environ["PATH"], "OPENBLAS_NUM_THREADS": "1", **hub, **folders}
 
-    def signals(self, rng: random.Random, number: int) -> Iterator[Problem]:
-        """Interrupt a command at a random moment, and run it again."""
-        name = (turns := [*COMMANDS, *WRITERS, *WRITERS])[number % len(turns)]
+            def start(command: str, event: int = 0, sent: int = 0) -> subprocess.Popen[bytes]:
+                argv = [sys.executable, "-c", PROGRAM, str(ROOT), str(event), str(sent), *command.split()]
+                pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+                process: Any = subprocess.Popen(argv, cwd=place, env=env, start_new_session=True, **pipes)
+                process.stdout.readline()  # "started"
+                return process
+
+            yield Path(place), start
+
+    def __call__(self, kind: str, rng: random.Random, number: int) -> Iterator[Problem]:
+        attack, turns = self.interrupt, [*COMMANDS, *WRITERS, *WRITERS]
+        if kind == "two at once":
+            attack, turns = self.two_at_once, WRITERS
+        name = turns[number % len(turns)]
+        with self.directory(rng.choice((0, 0.005))) as (directory, start):
+            yield from attack(name, rng, start)
+            if name in WRITERS:
+                yield from self.again(name, directory, start)
+
+    def interrupt(self, name: str, rng: random.Random, start: Start) -> Iterator[Problem]:
+        """Send a command a signal at a random moment."""
         codes: dict[int, tuple[int, ...]] = {signal.SIGINT: (0, 130, int(name == "compare"))}
         if name in WRITERS:
             codes[signal.SIGKILL] = (0, -signal.SIGKILL)
-        if name in WRITERS[1:]:
             codes[signal.SIGTERM] = (0, 143, -signal.SIGTERM)  # -SIGTERM: before anything is written
         sent, (seconds, events) = rng.choice([*codes]), self.length[name]
-        with self.directory() as (directory, server):
-            server.pause = rng.choice((0, 0.005))
-            at_event = rng.randrange(2)
-            moment = (rng.randrange(1, events), sent) if at_event else ()
-            process = self.start(COMMANDS[name], directory, server, *moment)
-            if not at_event:
-                time.sleep(rng.uniform(0, 1.2 * seconds))
-                process.send_signal(sent)
-            yield from judge(finish(process), codes[sent])
-            yield from self.again(name, directory, server)
+        if rng.randrange(2):
+            process = start(COMMANDS[name], rng.randrange(1, events), sent)
+        else:
+            process = start(COMMANDS[name])
+            time.sleep(rng.uniform(0, 1.2 * seconds))
+            process.send_signal(sent)
+        yield from judge(finish(process), codes[sent])
 
-    def two_at_once(self, rng: random.Random, number: int) -> Iterator[Problem]:
-        """Run a writer twice at once, sometimes kill one, and run it once more."""
-        name, kill = WRITERS[number % len(WRITERS)], rng.randrange(3) == 0
-        with self.directory() as (directory, server):
-            server.pause = rng.choice((0, 0.005))
-            one = self.start(COMMANDS[name], directory, server)
-            time.sleep(rng.choice((0, 0, rng.uniform(0, 0.5 * self.length[name][0]))))
-            two = self.start(COMMANDS[name] + " --seed 2" * (name == "train"), directory, server)
-            if kill:
-                time.sleep(rng.uniform(0, self.length[name][0]))
-                one.kill()
-            done = finish(one), finish(two)
-            refused = () if name in ("save", "download") else (2,)
-            yield from judge(done[0], (0, *refused, *[-signal.SIGKILL] * kill))
-            yield from judge(done[1], (0, *refused))
-            if not kill and 0 not in (done[0][0], done[1][0]):
-                yield "wrong model", f"neither process made it: {done}"
-            yield from self.again(name, directory, server)
+    def two_at_once(self, name: str, rng: random.Random, start: Start) -> Iterator[Problem]:
+        """Run a writer twice at once, and sometimes kill one."""
+        kill = rng.randrange(3) == 0
+        one = start(COMMANDS[name])
+        time.sleep(rng.choice((0, 0, rng.uniform(0, 0.5 * self.length[name][0]))))
+        two = start(COMMANDS[name] + " --seed 2" * (name == "train"))
+        if kill:
+            time.sleep(rng.uniform(0, self.length[name][0]))
+            one.kill()
+        done = finish(one), finish(two)
+        codes = (0,) if name == "download" else (0, 2)
+        yield from judge(done[0], (*codes, *[-signal.SIGKILL] * kill))
+        yield from judge(done[1], codes)
+        if not kill and 0 not in (done[0][0], done[1][0]):
+            yield "wrong model", f"neither process made it: {done}"
 
-    def again(self, name: str, directory: Path, server: Any) -> Iterator[Problem]:
-        """What a writer left is a whole model or none. The same command again completes it and cleans up."""
-        if name not in WRITERS:
-            return
-        out = directory / "weights" / NAME if name == "download" else directory / "out"
-        expected, models = zip(*self.expected[name], strict=True)
+    def again(self, name: str, directory: Path, start: Start) -> Iterator[Problem]:
+        """What a writer left is whole or absent. The same command again completes it and cleans up."""
+        out, expected = out_of(name, directory), self.expected[name]
         if (out / "config.json").exists():
-            model = load(out)
-            if (model[:1] != models[0][:1]) if name == "train" else (model not in models):
-                yield "wrong model", f"{name} left {[*files(out)]}: {model!r:.300}"
-        rows = out / "rows.jsonl"  # of documents
-        if rows.exists() and files(out) not in expected:
-            yield "wrong model", f"{name} left other rows: {[*files(out)]}"
-        if rows.exists() or (name in ("untie", "tie") and out.exists()):  # it would not be replaced
+            load_model(out), load_tokenizer(out)
+        complete = (out / "config.json").exists() or (out / "rows.jsonl").exists()
+        if complete and name != "train" and files(out) not in expected:
+            yield "wrong model", f"{name} left {[*files(out)]}"
+        if complete and name not in ("train", "download"):  # it would not be replaced
             shutil.rmtree(out)
-        done = finish(self.start(COMMANDS[name], directory, server))
+        done = finish(start(COMMANDS[name]))
         if name == "train" and done[0] == 2 and "add --resume" in done[2]:
-            done = finish(self.start("train ../text --out out --resume", directory, server))
+            done = finish(start("train ../text --out out --resume"))
         yield from judge(done, (0,))
-        if files(out) not in (expected[:1] if name == "save" else expected):
+        if files(out) not in expected:
             yield "wrong model", f"{name} again made other files: {[*files(out)]}"
         hidden = [path for path in directory.rglob("*") if path.name[0] == "." or path.parent.name == "tmp"]
         if hidden:
@@ -376,25 +354,19 @@ class Processes:
 
 
 def write_models(place: Path) -> None:
-    """Texts, and two small models whose tokens are bytes. All that can differ with one shape does."""
+    """Texts, and two small models whose tokens are bytes."""
     (place / "text").write_text(TEXT)
     documents = (json.dumps({"text": line, "prompt": line[:9]}) for line in TEXT.splitlines())
     (place / "lines.jsonl").write_text("\n".join(documents))
     np.savez(place / "mine.npz", ids=[1, 2], logits=np.zeros((1, 2, 257)))
-    sizes = {**vars(SMALL), "vocab_size": 257, "n_ctx": 16, "bos_token_id": 256, "eos_token_id": 256}
-    save_model(random_model(Config(**sizes)), Tokenizer([]), place / "bytes")
-    other = random_model(Config(**sizes | {"n_head": 7, "layer_norm_epsilon": 1e-3, "tied": False}), 1)
-    save_model(other, Tokenizer([], {"<|endoftext|>": 0}, first_id=1), place / "bytes-untied")
+    model = random_model(replace(SMALL, vocab_size=257, n_ctx=16, bos_token_id=256, eos_token_id=256))
+    save_model(model, Tokenizer([]), place / "bytes")
+    save_model(model.untie("random"), Tokenizer([]), place / "bytes-untied")
 
 
-def load(directory: Path) -> tuple[Any, ...]:
-    """The model in a directory, to compare: configuration, tokenizer, parameters; or why it does not load."""
-    try:
-        model, tokenizer = load_model(directory), load_tokenizer(directory)
-    except TiedGPTError as error:
-        return (str(error),)
-    parameters = {name: array.tobytes() for name, array in model.parameters.items()}
-    return model.config, tokenizer.special_tokens, tokenizer.merges, parameters
+def out_of(name: str, directory: Path) -> Path:
+    """Where a writer writes."""
+    return directory / "weights" / NAME if name == "download" else directory / "out"
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -405,77 +377,49 @@ def files(directory: Path) -> dict[str, bytes]:
 # The whole attack
 
 
-class Attack:
-    def __init__(self, seed: int, place: Path) -> None:
-        self.seed, self.place, self.processes = seed, place, Processes(place)
-        self.tries: Counter[str] = Counter()
-        self.problems: Counter[tuple[str, str]] = Counter()
-        self.lock = threading.Lock()
+def attempt(processes: Processes, seed: int, kind: str, first: int, count: int) -> Iterator[Try]:
+    """Try `count` times. Files and command lines: in a worker, and in another after a try that ended it."""
+    last = first + count
+    while first < last and kind in ("signals", "two at once"):
+        try:
+            problems = [*processes(kind, random.Random(f"{kind} {seed} {first}"), first)]
+        except TiedGPTError as error:
+            problems = [("wrong model", f"what was left is refused: {error}")]
+        yield kind, first, problems
+        first += 1
+    while first < last:
+        with tempfile.TemporaryDirectory(dir=processes.place) as place:
+            weights = {"HOME": place, "XDG_CACHE_HOME": place, "TIEDGPT_WEIGHTS": f"{place}/weights"}
+            worker = subprocess.run(
+                [sys.executable, __file__, "--worker", kind, *map(str, (seed, first, last)), place],
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **weights},
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+            )
+        for line in worker.stdout.decode().splitlines():
+            yield kind, first, json.loads(line)
+            first += 1
+        if first < last:
+            text = worker.stderr.decode(errors="replace")
+            what = "hang" if "Timeout (" in text else "traceback"
+            yield kind, first, [(what, f"the worker's exit code is {worker.returncode}: {text[-2000:]}")]
+            first += 1
 
-    def run(self, kind: str, first: int, count: int = 1) -> None:
-        """Try `count` times; count the problems, and print the first of them."""
-        if kind in ("signals", "two at once"):  # one try at a time
-            attempt = self.processes.signals if kind == "signals" else self.processes.two_at_once
-            tries: Any = [(first, [*attempt(random.Random(f"{kind} {self.seed} {first}"), first)])]
-        else:
-            tries = self.try_in_worker(kind, first, count)
-        for number, problems in tries:
-            with self.lock:
-                self.tries[kind] += 1
-                for problem, text in problems:
-                    self.problems[kind, problem] += 1
-                    text = re.sub(r"(.)\1{50,}", r"\1\1...", text)
-                    if self.problems[kind, problem] <= 10:
-                        print(f'"{kind} {number}" {problem}: {text}', file=sys.stderr, flush=True)
 
-    def try_in_worker(self, kind: str, first: int, count: int) -> Iterator[tuple[int, list[Problem]]]:
-        last = first + count
-        while first < last:  # again after a try that ended its worker
-            with tempfile.TemporaryDirectory(dir=self.place) as place:
-                weights = {"HOME": place, "XDG_CACHE_HOME": place, "TIEDGPT_WEIGHTS": f"{place}/weights"}
-                worker = subprocess.run(
-                    [sys.executable, __file__, "--worker", kind, *map(str, (self.seed, first, last)), place],
-                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **weights},
-                    start_new_session=True,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                )
-            lines = worker.stdout.decode().splitlines()
-            for number, problems in zip(lines[::2], lines[1::2], strict=False):
-                yield int(number), json.loads(problems)
-            first += len(lines) // 2
-            if first < last:
-                text = worker.stderr.decode(errors="replace")
-                what = "hang" if "Timeout (" in text else "traceback"
-                yield first, [(what, f"the worker's exit code is {worker.returncode}: {text[-2000:]}")]
-                first += 1
+def rounds(end: float, files_at_least: int) -> Iterator[list[tuple[str, int, int]]]:
+    """Kind, first number and count of tries of all kinds: one round, and more until the time is over.
 
-    def run_all(self, end: float, files_at_least: int) -> None:
-        """Tries of all kinds in turn, as many at a time as there are cores, until the time is over.
-
-        On a slow machine it takes longer: every kind has its turn.
-        """
-        numbers: Counter[str] = Counter()
-        kinds, lock = itertools.cycle(KINDS), threading.Lock()
-
-        def run(_: int) -> None:
-            while True:
-                with lock:
-                    over = time.monotonic() > end and {*numbers} == {*KINDS}
-                    if over and numbers["files"] >= files_at_least:
-                        return
-                    kind = "files" if over else next(kinds)
-                    count = BATCH if kind in ("files", "command lines") else 1
-                    first, numbers[kind] = numbers[kind], numbers[kind] + count
-                self.run(kind, first, count)
-
-        cores = os.cpu_count() or 1
-        with ThreadPoolExecutor(cores) as pool:
-            try:
-                list(pool.map(run, range(cores)))
-            finally:  # after Ctrl-C, no further try
-                end = files_at_least = 0
-                numbers.update(KINDS)
+    On a slow machine it takes longer, until there are as many files as there must be.
+    """
+    for turn in itertools.count():
+        if turn and time.monotonic() > end and turn * KINDS["files"][0] >= files_at_least:
+            return
+        yield [
+            (kind, first, size)
+            for kind, (tries, size) in KINDS.items()
+            for first in range(turn * tries, (turn + 1) * tries, size)
+        ]
 
 
 def main() -> int:
@@ -487,19 +431,26 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="half a minute, with fewer files")
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # of models whose W_U is not used
-    with tempfile.TemporaryDirectory(prefix="attack-") as place:
-        attack = Attack(args.seed, Path(place))
-        for text in args.tries:
-            kind, _, number = text.rpartition(" ")
-            attack.run(kind, int(number))
-        if not args.tries:
-            seconds = 30 if args.quick else 60 * args.minutes
-            attack.run_all(time.monotonic() + seconds, 0 if args.quick else FILES_AT_LEAST)
+    tries: Counter[str] = Counter()
+    problems: Counter[tuple[str, str]] = Counter()
+    with tempfile.TemporaryDirectory(prefix="attack-") as place, ThreadPoolExecutor(os.cpu_count()) as pool:
+        processes = Processes(Path(place))
+        seconds, files_at_least = (30, 0) if args.quick else (60 * args.minutes, FILES_AT_LEAST)
+        given = [(kind, int(number), 1) for kind, _, number in (text.rpartition(" ") for text in args.tries)]
+        for tasks in [given] if given else rounds(time.monotonic() + seconds, files_at_least):
+            done = pool.map(lambda task: [*attempt(processes, args.seed, *task)], tasks)
+            for kind, number, found in itertools.chain.from_iterable(done):
+                tries[kind] += 1
+                for problem, text in found:
+                    problems[kind, problem] += 1
+                    text = re.sub(r"(.)\1{50,}", r"\1\1...", text)
+                    if problems[kind, problem] <= 10:
+                        print(f'"{kind} {number}" {problem}: {text}', file=sys.stderr, flush=True)
     print(f"{'':<14}" + "".join(f"{title:>13}" for title in ("tries", *PROBLEMS)))
-    for kind in dict.fromkeys(KINDS):
-        numbers = attack.tries[kind], *(attack.problems[kind, problem] for problem in PROBLEMS)
+    for kind in KINDS:
+        numbers = tries[kind], *(problems[kind, problem] for problem in PROBLEMS)
         print(f"{kind:<14}" + "".join(f"{number:>13,}" for number in numbers))
-    return 1 if attack.problems else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -122,26 +122,29 @@ class Tokenizer:
         self, merges: list[tuple[str, str]], special_tokens: dict[str, int] | None = None, first_id: int = 0
     ) -> None:
         alphabet = byte_alphabet()
-        ids = spelled_ids(merges, first_id)
-        end = first_id + 256 + len(merges)
+        ids = spelled_ids([], first_id)
+        tokens = [bytes([byte]) for byte in alphabet]  # the bytes of each token, from `first_id` on
+        # (left id, right id) -> the id of the merged token. Ids are in the order of the merges, so the lowest
+        # id is the merge to apply first, and no separate rank is needed.
+        self._merge_ids: dict[tuple[int, int], int] = {}
+        for merged_id, (left, right) in enumerate(merges, first_id + 256):
+            if left not in ids or right not in ids or left + right in ids:
+                unknown = [short_repr(part) for part in (left, right) if part not in ids]
+                fault = (
+                    f"{unknown[0]} is neither a byte nor an earlier merge" if unknown else "exists already"
+                )
+                raise TokenizerError(f"merge {len(tokens) - 255}, {short_repr(f'{left} {right}')}: {fault}")
+            left_id, right_id = ids[left], ids[right]
+            self._merge_ids[left_id, right_id] = ids[left + right] = merged_id
+            tokens.append(tokens[left_id - first_id] + tokens[right_id - first_id])
+
+        end = first_id + len(tokens)
         special_tokens = {EOT: end} if special_tokens is None else special_tokens
         own_ids = len(special_tokens.keys() - ids.keys())  # special tokens that are not ordinary ones too
         if not 0 <= first_id <= own_ids:
             found = f"the first byte has id {short_repr(first_id)}, expected 0 to {own_ids}"
             raise TokenizerError(f"{found}: only special tokens come before it")
-        tokens = [b""] * first_id + [bytes([byte]) for byte in alphabet]  # id -> the bytes of the token
-        try:
-            pairs = [(ids[left], ids[right]) for left, right in merges]
-            for left_id, right_id in pairs:
-                tokens.append(tokens[left_id] + tokens[right_id])  # IndexError: of a later merge
-        except LookupError:
-            raise _fault(merges) from None
-        if len(ids) < 256 + len(merges):
-            raise _fault(merges)
-        # (left id, right id) -> the id of the merged token. Ids are in the order of the merges, so the lowest
-        # id is the merge to apply first, and no separate rank is needed.
-        self._merge_ids = dict(zip(pairs, count(first_id + 256), strict=False))
-
+        tokens = [b""] * first_id + tokens
         self.special_tokens = dict(sorted(special_tokens.items(), key=lambda item: item[1]))
         free_ids = chain(range(first_id), count(end))
         for text, token_id in self.special_tokens.items():
@@ -279,19 +282,6 @@ class Tokenizer:
     def stream(self) -> StreamDecoder:
         """A decoder for one id at a time; the texts it returns, joined, are decode's."""
         return StreamDecoder(self.token_bytes)
-
-
-def _fault(merges: list[tuple[str, str]]) -> TokenizerError:
-    """The error for the first wrong merge. (Tokenizer checks all merges at once, which is faster.)"""
-    known = set(byte_alphabet().values())
-    for number, (left, right) in enumerate(merges, 1):
-        unknown = [part for part in (left, right) if part not in known]
-        if unknown or left + right in known:
-            fault = f"{short_repr(unknown[0])} is neither a byte nor an earlier merge" if unknown else ""
-            merge = f"merge {number}, {short_repr(f'{left} {right}')}"
-            return TokenizerError(f"{merge}: {fault or 'exists already'}")
-        known.add(left + right)
-    raise AssertionError("no merge is wrong")
 
 
 def utf8(text: str, name: str) -> bytes:

@@ -11,19 +11,20 @@ The table has LevelDB's format: data blocks, a metaindex block, an index block, 
     block      `size` bytes of contents; a byte of type, 0 stored, 1 snappy; 4 bytes of CRC over all of these
     contents   entries; the positions of the entries with a whole key ("restarts"); how many: 4 bytes each
     entry      shared, unshared, length (varints); `unshared` bytes of key; `length` bytes of value. The key
-               is the first `shared` bytes of the previous key, then the unshared ones. Keys increase.
+               is the first `shared` bytes of the previous key, then the unshared ones.
 
 The index block has an entry for each data block: a key not below any key of the block -> the block's handle.
+The reader needs neither these keys nor the restarts, which are for programs that search for one key.
 The data blocks hold the table: "" -> BundleHeaderProto, name -> BundleEntryProto, both protocol buffers:
 
-    message    fields: a varint, number << 3 | wire type; then, by wire type, 0 a varint, 1 eight bytes,
-               2 a varint and as many bytes (text or another message), 5 four bytes. Zeros are left out.
+    message    fields: a varint, number << 3 | wire type; then, by wire type, 0 a varint, 2 a varint and as
+               many bytes (text or another message), 5 four bytes. Zeros are left out.
 
-The checks are stricter than TensorFlow's: blocks fill the index, and tensors the data, without overlap, hole
-or remainder, and no varint is longer than necessary. So every flipped bit of either file is detected.
+Every flipped bit of either file is detected. What no checksum covers is checked in another way: blocks fill
+the index, and tensors the data, without overlap, hole or remainder, and no varint is longer than necessary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,8 @@ MAX_KEY = 255  # bytes; sharing makes long keys short in the file, but not in me
 
 FOOTER, TRAILER = 48, 5  # bytes at the end of the table, and of each block
 MAGIC = bytes.fromhex("57fb808b247547db")
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types
-DT_FLOAT = 1
+VARINT, LENGTH, FIXED32 = 0, 2, 5  # wire types that TensorFlow uses here
+Fields = dict[tuple[int, int], list[Any]]  # of a message: number and wire type -> the values
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,11 @@ def read_hparams(directory: Path) -> Config:
     """The Config of hparams.json. Raises CheckpointError that names the file."""
     path = directory / HPARAMS
     hparams = read_json(path)
-    names = {"n_vocab": "vocab_size"} | {name: name for name in ("n_ctx", "n_embd", "n_head", "n_layer")}
-    if missing := [name for name in names if name not in hparams]:
-        raise CheckpointError(f"{path}: {missing[0]} is missing")
+    names = {name: name for name in ("n_ctx", "n_embd", "n_head", "n_layer")} | {"vocab_size": "n_vocab"}
     try:
-        config = Config(**{ours: hparams[theirs] for theirs, ours in names.items()})
+        config = Config(**{ours: hparams[theirs] for ours, theirs in names.items()})
+    except KeyError as error:
+        raise CheckpointError(f"{path}: {error.args[0]} is missing") from error
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
     if config.head_width != HEAD_WIDTH:  # the file has no checksum: a damaged n_head would load another model
@@ -121,12 +122,8 @@ def read_index(directory: Path) -> dict[str, CheckedTensor]:
     key, value = next(entries, (None, b""))
     if key != b"":
         raise CheckpointError(f"{index}: the header is missing (the entry with an empty key)")
-    header = _Bytes(value, f"{index}: header")  # BundleHeaderProto: num_shards = 1, endianness = 2
-    fields = _parse_message(header)
-    if (shards := _number(fields, 1)) != 1:
-        raise header.wrong(f"num_shards {shards}; expected 1 data file")
-    if (endianness := _number(fields, 2)) != 0:
-        raise header.wrong(f"endianness {endianness}; expected 0, little-endian")
+    # BundleHeaderProto
+    _fields(_Bytes(value, f"{index}: header"), {1: ("num_shards", 1), 2: ("endianness", 0)})
     tensors = {}
     for key, value in entries:
         name = key.decode("latin-1")  # accepts any bytes; a name that is not a parameter's is refused later
@@ -140,16 +137,11 @@ def _parse_entry(message: "_Bytes", file: Path, name: str) -> CheckedTensor:
 
     The shape is a message with a field 2 for each axis: a message {size = 1}.
     """
-    fields = _parse_message(message)
-    if (dtype := _number(fields, 1)) != DT_FLOAT:
-        raise message.wrong(f"dtype {dtype}; expected {DT_FLOAT}, float32")
-    if (shard := _number(fields, 3)) != 0:
-        raise message.wrong(f"shard_id {shard}; expected 0, the only data file")
+    fields = _fields(message, {1: ("dtype", 1), 3: ("shard_id", 0)})  # dtype 1 is float32
     if (7, LENGTH) in fields:
         raise message.wrong("stored in slices; expected one piece")
-    shapes = [_parse_message(message.part(shape)) for shape in fields.get((2, LENGTH), [])]
-    dims = [dim for shape in shapes for dim in shape.get((2, LENGTH), [])]
-    shape = tuple(_number(_parse_message(message.part(dim)), 1) for dim in dims)
+    dims = _fields(message.part(b"".join(fields.get((2, LENGTH), [])))).get((2, LENGTH), [])
+    shape = tuple(_number(_fields(message.part(dim)), 1) for dim in dims)
     start, crc = _number(fields, 4), _number(fields, 6, FIXED32)
     return CheckedTensor(file, name, "F32", shape, start, start + _number(fields, 5), crc)
 
@@ -169,25 +161,18 @@ def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
     if any(footer.take(footer.left)):
         raise footer.wrong("expected zeros after the two handles")
 
-    blocks = [
-        (last_key, _Bytes(value, f"{path}: index entry {short_repr(last_key)}").handle())
+    handles = [
+        _Bytes(value, f"{path}: index entry {short_repr(last_key)}").handle()
         for last_key, value in _read_entries(_read_block(path, table, index))
     ]
     end = 0
-    for offset, size in [*(handle for _, handle in blocks), metaindex, index, (len(table) - FOOTER, 0)]:
+    for offset, size in [*handles, metaindex, index, (len(table) - FOOTER, 0)]:
         if offset != end:
             raise CheckpointError(f"{path}: a block or the footer starts at byte {offset}, expected {end}")
         end = offset + size + TRAILER
-
     _read_block(path, table, metaindex)  # lists filters; TensorFlow has none, so only the checksum matters
-    previous = None
-    for last_key, handle in blocks:
-        block = _read_block(path, table, handle)
-        for key, value in _read_entries(block):
-            if key > last_key or (previous is not None and key <= previous):
-                raise block.wrong(f"key {short_repr(key)} is outside the block's range in the index block")
-            yield key, value
-        previous = last_key
+    for handle in handles:
+        yield from _read_entries(_read_block(path, table, handle))
 
 
 def _read_block(path: Path, table: bytes, handle: tuple[int, int]) -> "_Bytes":
@@ -204,41 +189,45 @@ def _read_block(path: Path, table: bytes, handle: tuple[int, int]) -> "_Bytes":
 
 
 def _read_entries(block: "_Bytes") -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of a block. Checks that the keys increase."""
+    """The keys and values of a block."""
     contents = block.take(block.left)
     restarts = int.from_bytes(contents[-4:], "little")
     end = len(contents) - 4 - 4 * restarts
     if end < 0:
         raise block.wrong(f"{len(contents)} bytes do not hold {restarts} restarts")
-    entries = block.part(contents[:end])
-    key, whole = None, {0}
+    entries, key = block.part(contents[:end]), b""
     while entries.left:
         start = entries.position
         shared, unshared, length = entries.varint(), entries.varint(), entries.varint()
-        if shared > len(key or b"") or shared + unshared > MAX_KEY:
+        if shared > len(key) or shared + unshared > MAX_KEY:
             raise block.wrong(f"at {start}: a key of {unshared} bytes after {shared} of the previous key")
-        previous, key = key, (key or b"")[:shared] + entries.take(unshared)
-        if previous is not None and key <= previous:
-            raise block.wrong(f"key {short_repr(key)} does not follow {short_repr(previous)}")
-        if shared == 0:
-            whole.add(start)
+        key = key[:shared] + entries.take(unshared)
         yield key, entries.take(length)
-    if not whole.issuperset(np.frombuffer(contents[end:-4], "<u4").tolist()):
-        raise block.wrong("a restart is not at an entry with a whole key")
 
 
-def _parse_message(message: "_Bytes") -> dict[tuple[int, int], list[Any]]:
-    """The fields by number and wire type. A field of an unexpected type is therefore unknown."""
-    fields: dict[tuple[int, int], list[Any]] = {}
+def _fields(message: "_Bytes", expected: dict[int, tuple[str, int]] | None = None) -> Fields:
+    """The fields of a message. A field of an unexpected wire type is therefore unknown.
+
+    `expected`: number -> name and value of a field that must have this value.
+    """
+    fields: Fields = {}
+    readers = {
+        VARINT: message.varint,
+        LENGTH: lambda: message.take(message.varint()),
+        FIXED32: message.fixed32,
+    }
     while message.left:
         number, wire_type = divmod(message.varint(), 8)
-        if wire_type not in READERS:
-            raise message.wrong(f"field {number} has wire type {wire_type}; expected 0, 1, 2 or 5")
-        fields.setdefault((number, wire_type), []).append(READERS[wire_type](message))
+        if wire_type not in readers:
+            raise message.wrong(f"field {number} has wire type {wire_type}; expected 0, 2 or 5")
+        fields.setdefault((number, wire_type), []).append(readers[wire_type]())
+    for number, (name, needed) in (expected or {}).items():
+        if (found := _number(fields, number)) != needed:
+            raise message.wrong(f"{name} is {found}; expected {needed}")
     return fields
 
 
-def _number(fields: dict[tuple[int, int], list[Any]], number: int, wire_type: int = VARINT) -> int:
+def _number(fields: Fields, number: int, wire_type: int = VARINT) -> int:
     """A field's value: 0 if it is left out, the last one if it is repeated."""
     return fields.get((number, wire_type), [0])[-1]
 
@@ -281,11 +270,3 @@ class _Bytes:
 
     def handle(self) -> tuple[int, int]:
         return self.varint(), self.varint()
-
-
-READERS: dict[int, Callable[[_Bytes], int | bytes]] = {  # wire type -> how to read its value
-    VARINT: _Bytes.varint,
-    FIXED64: lambda message: message.take(8),
-    LENGTH: lambda message: message.take(message.varint()),
-    FIXED32: _Bytes.fixed32,
-}
