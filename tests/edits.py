@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
@@ -30,13 +31,9 @@ def edit_bytes(rng: random.Random, raw: bytes, interesting: Sequence[bytes]) -> 
     return bytes(edited)
 
 
-class Pairs(list):
-    """A JSON object as a list of [name, value], in which a name may come twice."""
-
-
-class Raw(str):
-    """A value that is written as it stands, JSON or not."""
-
+# Marks in a value: text between the first two is written as it stands, JSON or not; the third is left out,
+# so that an object can have a name twice.
+RAW_BEGINS, RAW_ENDS, TWICE = "\ue000", "\ue001", "\ue002"
 
 RAW = [
     *("null", "true", "false", "[]", "{}", "[0]", '{"a":0}', "NaN", "Infinity", "-Infinity"),
@@ -60,56 +57,55 @@ HOSTILE = [  # arguments of a command line
 
 def edit_json(rng: random.Random, text: str) -> str:
     """A JSON text with some values or names replaced, left out, repeated or swapped; it may be none then."""
-    root = [json.loads(text, object_pairs_hook=lambda pairs: Pairs(map(list, pairs)))]
+    root: list[Any] = [json.loads(text)]
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         node, at = _place(rng, root)
-        other = rng.randrange(len(node))
+        other = rng.choice(_keys(node))
         match rng.randrange(7):
             case 0:
-                _set(node, at, _new_value(rng))
+                node[at] = _new_value(rng)
             case 1:
-                _set(node, at, _nudged(rng, _get(node, at)))
+                node[at] = _nudged(rng, node[at])
             case 2 if node is not root:
                 del node[at]
-            case 3 if node is not root:  # twice; in an object, with another value
-                node.insert(other, [node[at][0], _get(node, other)] if isinstance(node, Pairs) else node[at])
+            case 3 if isinstance(node, dict):  # twice, with another value
+                node[at + TWICE] = node[other]
+            case 3 if node is not root:
+                node.insert(other, node[at])
             case 4:
-                one, two = _get(node, at), _get(node, other)
-                _set(node, at, two)
-                _set(node, other, one)
+                node[at], node[other] = node[other], node[at]
             case 5:
-                _set(node, at, deepcopy(_get(*_place(rng, root))))
-            case 6 if isinstance(node, Pairs):
-                name = _nudged(rng, node[at][0]) if rng.randrange(2) else node[other][0]
-                node[at] = [name, node[at][1]]
-    return _dump(root[0])
+                others, there = _place(rng, root)
+                node[at] = deepcopy(others[there])
+            case 6 if isinstance(node, dict):
+                name = _nudged(rng, at) if rng.randrange(2) else other + TWICE
+                node[name] = node.pop(at)
+    edited = json.dumps(root[0]).replace(r"\ue002", "")
+    return re.sub(r'"\\ue000(.*?)\\ue001"', lambda raw: json.loads(f'"{raw[1]}"'), edited)
 
 
-def _place(rng: random.Random, root: list) -> tuple[list, int]:
+def _place(rng: random.Random, root: list[Any]) -> tuple[Any, Any]:
     """An array or object and a place in it, as likely near the root as in the largest of its branches."""
-    node = root
+    node: Any = root
     while True:
-        at = rng.randrange(len(node))
-        child = _get(node, at)
-        if not isinstance(child, list) or not child or (node is not root and rng.random() < 0.3):
+        at = rng.choice(_keys(node))
+        child = node[at]
+        if not isinstance(child, list | dict) or not child or (node is not root and rng.random() < 0.3):
             return node, at
         node = child
 
 
-def _get(node: list, at: int) -> Any:
-    return node[at][1] if isinstance(node, Pairs) else node[at]
+def _keys(node: Any) -> Sequence[Any]:
+    return [*node] if isinstance(node, dict) else range(len(node))
 
 
-def _set(node: list, at: int, value: Any) -> None:
-    node[at] = [node[at][0], value] if isinstance(node, Pairs) else value
-
-
-def _new_value(rng: random.Random) -> Raw:
-    if rng.randrange(8):
-        return Raw(rng.choice(RAW))
-    depth = rng.choice((2, 100, rng.randrange(200, 1000), 100_000))
-    opening, closing = rng.choice((("[", "]"), ('{"a":', "}")))
-    return Raw(opening * depth + "0" + closing * depth)
+def _new_value(rng: random.Random) -> str:
+    value = rng.choice(RAW)
+    if rng.randrange(8) == 0:
+        depth = rng.choice((2, 100, rng.randrange(200, 1000), 100_000))
+        opening, closing = rng.choice((("[", "]"), ('{"a":', "}")))
+        value = opening * depth + "0" + closing * depth
+    return RAW_BEGINS + value + RAW_ENDS
 
 
 def _nudged(rng: random.Random, value: Any) -> Any:
@@ -119,21 +115,9 @@ def _nudged(rng: random.Random, value: Any) -> Any:
             return not value
         case int() | float():
             return rng.choice((value + 1, value - 1, value * 2, -value, float(value), str(value), [value]))
-        case str() if not isinstance(value, Raw):
+        case str() if RAW_BEGINS not in value:
             at = rng.randrange(len(value) + 1)
             new = rng.choice(("", " ", "\0", "\n", "x", "\ud800", "é", "Ġ"))
             return value[:at] + new + value[at + rng.randrange(2) :]
         case _:
             return [value]
-
-
-def _dump(value: Any) -> str:
-    match value:
-        case Raw():
-            return value
-        case Pairs():
-            return "{" + ",".join(f"{json.dumps(name)}:{_dump(item)}" for name, item in value) + "}"
-        case list():
-            return "[" + ",".join(map(_dump, value)) + "]"
-        case _:
-            return json.dumps(value)

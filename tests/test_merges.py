@@ -1,14 +1,13 @@
 """Learning merges: by hand, against the definition, and against Hugging Face's trainer."""
 
 import random
-import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from conftest import SMALL
-from texts import assert_same_ids, random_texts
+from texts import assert_same_ids, lines_run, merged_everywhere, random_texts
 
 import tiedgpt
 from tiedgpt.errors import ArgumentError, TokenizerError
@@ -21,17 +20,6 @@ NO_LIMIT = 10**9
 @pytest.fixture
 def corpus(shared) -> str:
     return (shared / "corpus" / "tinyshakespeare.txt").read_text(encoding="utf-8")
-
-
-def merged_everywhere(word: list[int], pair: tuple[int, int], merged: int) -> list[int]:
-    """`word` with each `pair` in it merged, from left to right."""
-    out: list[int] = []
-    at = 0
-    while at < len(word):
-        fits = tuple(word[at : at + 2]) == pair
-        out.append(merged if fits else word[at])
-        at += 2 if fits else 1
-    return out
 
 
 def obvious_merges(text: str, limit: int) -> list[tuple[str, str]]:
@@ -106,27 +94,11 @@ def test_half_a_surrogate_pair_is_refused():
         learn_merges("ab\udcff", 1)
 
 
-def lines_run(text: str) -> int:
-    """How many lines of Python learning all merges of `text` runs."""
-    lines = Counter()
-
-    def trace(frame, event, arg):
-        lines[event] += 1
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        learn_merges(text, NO_LIMIT)
-    finally:
-        sys.settrace(before)
-    return lines["line"]
-
-
 @pytest.mark.parametrize("letters", ["a", "ab", "abcdefghijklmnopqrstuvwxyz"])
 def test_a_huge_word_takes_time_in_proportion(letters):
     text = "".join(random.Random(0).choices(letters, k=2_000))
-    assert lines_run(text) < 2.2 * lines_run(text[:1_000])
+    half = lines_run(learn_merges, text[:1_000], NO_LIMIT)
+    assert lines_run(learn_merges, text, NO_LIMIT) < 2.2 * half
 
 
 # Tokenizers

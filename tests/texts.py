@@ -1,6 +1,7 @@
-"""Random texts for comparing tokenizers, of characters that all of them know."""
+"""What tests of tokens share: random texts of characters that every tokenizer knows, and obvious merging."""
 
 import random
+import sys
 import unicodedata
 from collections.abc import Callable
 from functools import cache
@@ -47,3 +48,32 @@ def assert_same_ids(
 ) -> None:
     for text in texts:
         assert ours(text) == theirs(text), f"the first text with other ids: {text!r}"
+
+
+def merged_everywhere(word: list[int], pair: tuple[int, int], merged: int) -> list[int]:
+    """`word` with each `pair` in it merged, from left to right."""
+    out: list[int] = []
+    at = 0
+    while at < len(word):
+        fits = tuple(word[at : at + 2]) == pair
+        out.append(merged if fits else word[at])
+        at += 2 if fits else 1
+    return out
+
+
+def lines_run(function: Callable, *args: object) -> int:
+    """How many lines of Python a call runs."""
+    lines = 0
+
+    def trace(frame, event, arg):
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function(*args)
+    finally:
+        sys.settrace(before)
+    return lines

@@ -20,16 +20,7 @@ from ..checkpoints import open_checkpoint, safetensors
 from ..checkpoints.files import StagedFiles, finish_saves
 from ..checkpoints.huggingface import write_model
 from ..checks import check_ids
-from ..errors import (
-    AT_LEAST_0,
-    COUNT,
-    RATE,
-    ArgumentError,
-    CheckpointError,
-    Range,
-    TiedGPTError,
-    short_repr,
-)
+from ..errors import AT_LEAST_0, COUNT, RATE, ArgumentError, CheckpointError, Range, TiedGPTError, short_repr
 from ..fast.blas import one_blas_thread
 from ..fast.threads import cores, training_threads
 from ..inference.evaluation import token_losses
@@ -41,6 +32,7 @@ from .optimizer import AdamW, clip, learning_rate
 
 TOO_HIGH = "the learning rate is too high for this model"
 STATE = "training.safetensors"  # the file from which `resume` continues; other programs do not need it
+SAVED = ("only", "step", "best", "evaluations", "losses", "flags")  # attributes of a Trainer, in STATE
 LOG = "log.jsonl"  # the evaluations, for other programs: a line of JSON for each
 
 
@@ -105,10 +97,8 @@ class Trainer:
             raise ArgumentError(
                 f"a context of {settings.context} tokens is more than the model's {config.n_ctx}"
             )
-        for name, ids, context in (
-            ("text to train on", tokens, settings.context),
-            ("held-out text", held_out, 1),
-        ):
+        texts = {"text to train on": (tokens, settings.context), "held-out text": (held_out, 1)}
+        for name, (ids, context) in texts.items():
             if len(ids) < context + 1:
                 found, least = f"{len(ids)} token{'s' * (len(ids) != 1)}", f"at least {context + 1}"
                 raise ArgumentError(
@@ -136,7 +126,7 @@ class Trainer:
         self.step = 0
         self.evaluations: list[dict[str, float]] = []
         self.flags: dict[str, Any] = {}
-        self._losses: list[float] = []  # of the steps since the last evaluation
+        self.losses: list[float] = []  # of the steps since the last evaluation
         self.best: tuple[float, int] | None = None  # the lowest held-out loss and its step
         self._best_flat = self.flat.copy()  # the parameters of that step
 
@@ -171,23 +161,15 @@ class Trainer:
         if self.best is None or loss < self.best[0]:
             self.best = loss, self.step
             self._best_flat[:] = self.flat
-        mean = {"loss": sum(self._losses) / len(self._losses)} if self._losses else {}
+        mean = {"loss": sum(self.losses) / len(self.losses)} if self.losses else {}
         self.evaluations.append({"step": self.step, **mean, "val_loss": loss})
-        self._losses = []
+        self.losses = []
         return loss
 
     def save(self, directory: Path, tokenizer: Tokenizer | None = None) -> None:
         """Write a checkpoint of the best model, as save_model does, with STATE for `resume` and LOG."""
-        state = {
-            "settings": asdict(self.settings),
-            "only": self.only,
-            "text": [checksum(self.tokens), checksum(self.held_out)],
-            "step": self.step,
-            "best": self.best,
-            "evaluations": self.evaluations,
-            "losses": self._losses,
-            "flags": self.flags,
-        }
+        state = {name: getattr(self, name) for name in SAVED}
+        state |= {"settings": asdict(self.settings), "text": checksums(self.tokens, self.held_out)}
         with StagedFiles(directory) as files:
             write_model(files, self.best_model(), tokenizer)
             safetensors.write(files.open(STATE), self._vectors().items(), {"training": json.dumps(state)})
@@ -207,33 +189,32 @@ class Trainer:
         tensors, metadata = safetensors.read_with_metadata(path)
         try:
             state = json.loads(metadata["training"])
-            settings, only, text, step = (state[name] for name in ("settings", "only", "text", "step"))
-            loss, best_step = state["best"]
+            settings, text = Settings(**state["settings"]), state["text"]
+            step, (loss, best_step) = state["step"], state["best"]
             if not (step in COUNT and best_step in COUNT and loss in AT_LEAST_0):
                 raise ValueError(f"step {short_repr(step)}, best {short_repr(state['best'])}")
-            settings = Settings(**settings)
-            evaluations, losses = (list(state[name]) for name in ("evaluations", "losses"))
-            flags = dict(state["flags"])
+            found = {name: state[name] for name in SAVED} | {"best": (loss, best_step)}
+            found |= {"evaluations": [*state["evaluations"]], "losses": [*state["losses"]]}
+            found["flags"] = dict(state["flags"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} does not hold the state of a training: {error!r}") from error
 
         settings = settings if steps is None else replace(settings, steps=steps)
         if settings.steps < step:
             raise ArgumentError(f"{step} steps are done already; steps must be at least that, got {steps}")
-        if text != [checksum(tokens), checksum(held_out)]:
+        if text != checksums(tokens, held_out):
             raise ArgumentError(
                 f"{directory} was trained on another text: give the same text and the same held-out text"
             )
-        trainer = cls(open_checkpoint(directory).load(), tokens, held_out, settings, only)
+        trainer = cls(open_checkpoint(directory).load(), tokens, held_out, settings, state["only"])
         for name, vector in trainer._vectors().items():
             if name not in tensors or (tensors[name].dtype, tensors[name].shape) != ("F32", vector.shape):
                 raise CheckpointError(
                     f"{path}: expected a tensor {name} of {vector.size} float32 numbers, as the model has"
                 )
             vector[...] = tensors[name].read()
-        trainer.step = trainer.optimizer.steps = step
-        trainer.best = loss, best_step
-        trainer.evaluations, trainer._losses, trainer.flags = evaluations, losses, flags
+        vars(trainer).update(found)
+        trainer.optimizer.steps = step
         return trainer
 
     def _vectors(self) -> dict[str, np.ndarray]:
@@ -252,7 +233,7 @@ class Trainer:
         lr = learning_rate(self.step, s.steps, s.lr, min(s.warm_up, s.steps // 10))
         self.optimizer.step(gradient, lr, scale, pool.map)
         self.step += 1
-        self._losses.append(loss)
+        self.losses.append(loss)
         speed = s.tokens / (time.perf_counter() - start)
         return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, "tokens_per_s": speed}
 
@@ -287,6 +268,6 @@ class Trainer:
         return self.tokens[starts[:, None] + np.arange(s.context + 1)]
 
 
-def checksum(ids: np.ndarray) -> int:  # [N]
-    """A checksum of token ids, to recognise the same text."""
-    return zlib.crc32(ids.astype("<i8").tobytes())
+def checksums(*texts: np.ndarray) -> list[int]:  # [N] each
+    """A checksum of each text's token ids, to recognise the same texts."""
+    return [zlib.crc32(ids.astype("<i8").tobytes()) for ids in texts]
