@@ -24,7 +24,7 @@ import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
 from tiedgpt.checkpoints import hub, names
 from tiedgpt.cli import common
-from tiedgpt.cli.study import FIRST_ROWS, GROUPS, look_up
+from tiedgpt.cli.study import GROUPS, READING
 from tiedgpt.cli.terminal import Progress
 from tiedgpt.errors import ABOVE_0, FRACTION, RATE, Range
 from tiedgpt.study.bigrams import bigrams
@@ -421,14 +421,17 @@ def test_study_table(run, checkpoint, untied, text_file, monkeypatch):
     lines = output(run, "study", checkpoint, untied, "--corpus", text_file).splitlines()
     assert lines[0].split() == [checkpoint, untied]
     reports, _ = study(run, checkpoint, untied, "--corpus", text_file)
-    labels = [*FIRST_ROWS.items(), *(row for group in GROUPS for row in group.rows.items())]
+    labels = [(at, label) for group in GROUPS.values() for at, label in group.items() if at != READING]
     rows = [parts for parts in map(label_and_numbers, lines) if len(parts[1]) == 2]
     assert [label for label, _ in rows] == [label for _, label in labels], "every number has its row"
     assert len(lines) <= 40
     assert len(GROUPS) <= 8
+    assert all(f"  {group[READING]}" in lines for question, group in GROUPS.items() if question)
     for (place, _), (_, numbers) in zip(labels, rows, strict=True):
         for report, number in zip(reports, numbers, strict=True):
-            value = look_up(report, place)
+            value = report
+            for key in place.split("."):
+                value = value and value.get(key)
             if value is None or isinstance(value, str):
                 assert number == (value or "-"), place
             else:

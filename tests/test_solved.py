@@ -222,9 +222,7 @@ def test_nearest_by_hand():
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_end_of_a_lens_is_the_end_of_the_whole_one(monkeypatch, threads):
-    monkeypatch.setattr("tiedgpt.study.lens.MANY_LOGITS", 0)
-    monkeypatch.setattr("tiedgpt.study.paths.MAX_LOGITS", 4 * V)  # several products
-    monkeypatch.setattr("tiedgpt.study.lens.reading_threads", lambda: threads)
+    monkeypatch.setattr("tiedgpt.inference.evaluation.split_work", lambda *_: (threads, 4))  # four rows each
     model = GPT2.random(SMALL)
     ids = [3, 1, 4, 1, 5]
     for whole, end in zip(lens(model, ids, 3), lens(model, ids, 3, last=2), strict=True):

@@ -10,7 +10,6 @@ import argparse
 import json
 import shutil
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any
@@ -43,24 +42,23 @@ class Subject:
 def add_arguments(parser: common.Parser) -> None:
     common.add_models(parser, "a name, a directory or a .safetensors file")
     corpus = "a text in UTF-8 for the measurements that need one (bigrams, losses); - for stdin"
-    parser.add_argument("--corpus", metavar="FILE", help=corpus)
+    parser.add("--corpus FILE", corpus)
     parser.add_shared("--allow-special", "--json")
 
 
 def run(args: argparse.Namespace) -> None:
-    models, file, allow_special, as_json = args.models or [], args.corpus, args.allow_special, args.json
-    if not models:
+    if not args.models:
         raise ArgumentError("expected at least one MODEL (try: tiedgpt study -h)")
-    text = None if file is None else read_text(file)
-    subjects = open_subjects(models)
+    text = None if (file := args.corpus) is None else read_text(file)
+    subjects = open_subjects(args.models)
     corpus = None
     if text is None:
         note("no --corpus: only the measurements that need no text, for all tokens of the vocabulary")
     else:
-        read_corpus(text, subjects, source_name(file), allow_special)
+        read_corpus(text, subjects, source_name(file), args.allow_special)
         corpus = {"file": file, "bytes": len(text.encode()), "min_count": MIN_COUNT}
     reports = measure_all(subjects)
-    if as_json:
+    if args.json:
         print(json.dumps({"corpus": corpus, "models": reports}))
     else:
         print_reports(reports)
@@ -76,8 +74,8 @@ def open_subjects(names: list[str]) -> list[Subject]:
             tokenizer = read_tokenizer(path)
         except (CheckpointError, TokenizerError) as error:
             note(f"{error}; {name} is not measured on the corpus or compared with other models")
-        known = tokenizer and common.vocabulary(tokenizer, checkpoint)
-        subjects.append(Subject(name, checkpoint, tokenizer, known))
+        vocabulary = tokenizer and common.vocabulary(tokenizer, checkpoint)
+        subjects.append(Subject(name, checkpoint, tokenizer, vocabulary))
     for first, other in pairwise([subject for subject in subjects if subject.tokenizer]):
         if first.vocabulary != other.vocabulary:
             note(
@@ -90,11 +88,9 @@ def open_subjects(names: list[str]) -> list[Subject]:
 def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bool) -> None:
     """Give each subject that has a tokenizer the corpus in its tokens."""
     for subject in subjects:
-        if subject.tokenizer is None:
-            continue
-        same = [other for other in subjects if other.corpus and other.vocabulary == subject.vocabulary]
-        if same:
-            subject.corpus = same[0].corpus
+        same = (other.corpus for other in subjects if other.corpus and other.vocabulary == subject.vocabulary)
+        subject.corpus = next(same, None)
+        if subject.corpus or subject.tokenizer is None:
             continue
         ids = common.encode(subject.tokenizer, text, allow_special, name)
         try:
@@ -121,106 +117,73 @@ def measure_all(subjects: list[Subject]) -> list[dict[str, Any]]:
         tied_W_E = next((W_E for known, W_E in tied if known and known == subject.vocabulary), None)
         try:
             model = common.load(subject.checkpoint, None)
-            numbers = measure(subject.name, model, subject.corpus, tied_W_E, Progress, note)
+            reports[number] = measure(subject.name, model, subject.corpus, tied_W_E, Progress, note)
         except TiedGPTError as error:
             raise TiedGPTError(f"{subject.name}: {error}") from error
-        reports[number] = {"model": subject.name, **numbers}
         if model.config.tied:
             tied.append((subject.vocabulary, model.W_E))
     return [reports[number] for number in range(len(subjects))]
 
 
-PERCENT, DECIMALS = (lambda x: f"{100 * x:.1f} %"), "{:.3f}".format
-
-
-@dataclass(frozen=True)
-class Group:
-    """Rows of the report that answer one question."""
-
-    heading: str
-    rows: dict[str, str]  # a row's place in the JSON -> its label
-    reading: str  # what to see, whichever of the rows are printed
-    form: Callable[[float], str] = DECIMALS  # of numbers that are not counts
-
-    def cell(self, value: Any) -> str:
-        if value is None or isinstance(value, str):
-            return value or "-"
-        return f"{value:,}" if isinstance(value, int) else self.form(value)
-
-
-FIRST_ROWS = {
-    "head": "Output head",
-    "parameters": "Parameters",
-    "corpus.frequent": f"Frequent tokens: {MIN_COUNT} times or more",
+READING = ""  # in the place of a row: what to see, whichever of the rows are printed
+SHARES = ("self_prediction", "self_prediction_frequent", "top1")
+GROUPS = {  # the question that the rows answer -> a row's place in the JSON -> its label
+    "": {
+        "head": "Output head",
+        "parameters": "Parameters",
+        "corpus.frequent": f"Frequent tokens: {MIN_COUNT} times or more",
+    },
+    "Is A = W_E W_U symmetric?": {
+        "direct_path.asymmetry": "|A - A^T| / |A|",
+        "corpus.jsd_floor": "Nats that a symmetric A costs, at least",
+        READING: '0: "York New" has the score of "New York"; 1.414: the two are unrelated.',
+    },
+    "Does a token predict itself?": {
+        "direct_path.self_prediction": "All tokens, by A",
+        "direct_path.self_prediction_frequent": "Frequent tokens, by A",
+        "corpus.self_prediction": "Frequent tokens, in the corpus",
+        READING: "The share of tokens whose likeliest next token is the token itself.",
+    },
+    "Is the corpus's most common next token found, from one token?": {
+        "bigrams.unigram.top1": "token counts, no model",
+        **{f"bigrams.{path}.top1": f"{path}: {PATH_PARTS[path]}" for path in ("normed", "mlp0", "model")},
+        READING: "The share of frequent tokens whose likeliest next token is the corpus's.",
+    },
+    "What would a free head gain?": {
+        "missing.scale": "scale: gained by one factor",
+        "missing.head": "head: gained by the best W_U",
+        "missing.rank": "rank: out of reach of any W_U",
+        READING: "Parts of normed's KL divergence, in nats; the head is the price of a tie.",
+    },
+    "Do the matrices agree on which tokens are similar?": {
+        "embeddings.in_out": "W_E and W_U",
+        "embeddings.in_tied": "W_E and the tied model's W_E",
+        "embeddings.out_tied": "W_U and the tied model's W_E",
+        READING: "Rank correlation of the cosines of all pairs of tokens; 1: the same order.",
+    },
+    "Can W_E^T replace W_U?": {
+        "loss.own": "Loss with the model's own head",
+        "loss.swapped": "Loss with x @ wte.T as the head",
+        "loss.uniform": "Loss of a uniform guess",
+        READING: "Nats per token at the end of the corpus; training on it lowers the loss.",
+    },
 }
-GROUPS = (
-    Group(
-        "Is A = W_E W_U symmetric?",
-        {
-            "direct_path.asymmetry": "|A - A^T| / |A|",
-            "corpus.jsd_floor": "Nats that a symmetric A costs, at least",
-        },
-        '0: "York New" has the score of "New York"; 1.414: the two are unrelated.',
-    ),
-    Group(
-        "Does a token predict itself?",
-        {
-            "direct_path.self_prediction": "All tokens, by A",
-            "direct_path.self_prediction_frequent": "Frequent tokens, by A",
-            "corpus.self_prediction": "Frequent tokens, in the corpus",
-        },
-        "The share of tokens whose likeliest next token is the token itself.",
-        PERCENT,
-    ),
-    Group(
-        "Is the corpus's most common next token found, from one token?",
-        {
-            "bigrams.unigram.top1": "token counts, no model",
-            **{f"bigrams.{path}.top1": f"{path}: {PATH_PARTS[path]}" for path in ("normed", "mlp0", "model")},
-        },
-        "The share of frequent tokens whose likeliest next token is the corpus's.",
-        PERCENT,
-    ),
-    Group(
-        "What would a free head gain?",
-        {
-            "missing.scale": "scale: gained by one factor",
-            "missing.head": "head: gained by the best W_U",
-            "missing.rank": "rank: out of reach of any W_U",
-        },
-        "Parts of normed's KL divergence, in nats; the head is the price of a tie.",
-    ),
-    Group(
-        "Do the matrices agree on which tokens are similar?",
-        {
-            "embeddings.in_out": "W_E and W_U",
-            "embeddings.in_tied": "W_E and the tied model's W_E",
-            "embeddings.out_tied": "W_U and the tied model's W_E",
-        },
-        "Rank correlation of the cosines of all pairs of tokens; 1: the same order.",
-    ),
-    Group(
-        "Can W_E^T replace W_U?",
-        {
-            "loss.own": "Loss with the model's own head",
-            "loss.swapped": "Loss with x @ wte.T as the head",
-            "loss.uniform": "Loss of a uniform guess",
-        },
-        "Nats per token at the end of the corpus; training on it lowers the loss.",
-    ),
-)
 
 
-def look_up(report: dict[str, Any], path: str) -> Any:
-    """A value of a nested report by its dotted path; None if a key on the way is missing.
+def cell(report: dict[str, Any], place: str) -> str:
+    """A value of a nested report by its dotted place; "-" if it is None or a key on the way is missing.
 
-    >>> look_up({"loss": {"own": 1.5}, "bigrams": None}, "loss.own")
-    1.5
+    >>> cell({"loss": {"own": 1.5}, "bigrams": None}, "loss.own"), cell({"bigrams": None}, "bigrams.raw.top1")
+    ('1.500', '-')
     """
     value: Any = report
-    for key in path.split("."):
+    for key in place.split("."):
         value = value.get(key) if value else None
-    return value
+    if value is None or isinstance(value, str):
+        return value or "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{100 * value:.1f} %" if key in SHARES else f"{value:.3f}"
 
 
 LABEL_WIDTH = 35  # about; model names are broken to leave so much for the labels
@@ -232,12 +195,10 @@ def print_reports(reports: list[dict[str, Any]]) -> None:
     room = (shutil.get_terminal_size().columns - LABEL_WIDTH) // len(reports) - 2
     names = [textwrap.wrap(one_line(report["model"]), max(room, MIN_NAME_WIDTH)) for report in reports]
     lines: list[str | tuple[str, ...]] = [("", *parts) for parts in zip_longest(*names, fillvalue="")]
-    for group in (Group("", FIRST_ROWS, ""), *GROUPS):
-        rows = [
-            (f"  {label}", *(group.cell(look_up(report, place)) for report in reports))
-            for place, label in group.rows.items()
-        ]
+    for question, labels in GROUPS.items():
+        places = [place for place in labels if place != READING]
+        rows = [(f"  {labels[at]}", *(cell(report, at) for report in reports)) for at in places]
         if set(rows[0][1:]) != {"-"}:
             there = [row for row in rows if set(row[1:]) != {"-"}]
-            lines += ["", group.heading, *there, f"  {group.reading}"] if group.heading else there
+            lines += ["", question, *there, f"  {labels[READING]}"] if question else there
     print_table(lines)

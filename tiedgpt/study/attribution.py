@@ -14,6 +14,7 @@ so that the rest of the model runs without it.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import partial
@@ -71,9 +72,8 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
     known: dict[str, tuple[str, Any]] = {}  # name -> an activation [B, ...] and its part, on axis 1
     for layer in range(config.n_layer):
         known |= {f"{kind}.{layer}": (f"{kind}.{layer}.out", slice(None)) for kind in ("attn", "mlp")}
-        for head in range(config.n_head):
-            known[f"attn.{layer}.head.{head}"] = f"attn.{layer}.heads", head
-    removed: dict[str, list[Any]] = {}
+        known |= {f"attn.{layer}.head.{h}": (f"attn.{layer}.heads", h) for h in range(config.n_head)}
+    removed = defaultdict(list)
     for name in names:
         if name not in known:
             near = ", ".join(get_close_matches(name, known, n=3, cutoff=0)) or "none, for it has no layers"
@@ -81,7 +81,7 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
                 f"{short_repr(name)} is no part of this model that can be removed; the nearest are {near}"
             )
         activation, part = known[name]
-        removed.setdefault(activation, []).append(part)
+        removed[activation].append(part)
 
     def set_to_zero(parts: list[Any], x: np.ndarray) -> np.ndarray:  # [B, ...], an edit's copy
         for part in parts:

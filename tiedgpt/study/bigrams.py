@@ -43,12 +43,10 @@ def bigrams(
     report = {}
     for name, path in {**baseline, **paths_of(model), **(others or {})}.items():
         scores: list[Scores] = []
-        for piece in split_tokens(tokens, model.config.vocab_size):
+        for piece in split_tokens(tokens, model.config.vocab_size, progress):
             rows = zip(piece, path(model, piece), strict=True)
             scores += [score_row(log_probabilities(row), *corpus.row(token)) for token, row in rows]
             del rows  # and the logits, before the next ones are computed
-            if progress:
-                progress(piece.size)
         report[name] = {of: float(np.mean([score[of] for score in scores])) for of in scores[0]}
     return report
 

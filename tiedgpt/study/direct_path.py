@@ -5,10 +5,10 @@ of t's embedding, so a token predicts itself unless a longer embedding points in
 never builds A, because V x V takes 10 GB for GPT-2.
 
 What a symmetric A costs. M [V, V] has the share of each pair of neighbours in a text, M[a, b] that of a
-followed by b. A bigram model predicts p(b|a) = softmax(A[a])[b]. Its excess is its cross entropy less the
-text's own H(b|a): sum_ab M[a, b] log(M[b|a] / p(b|a)) nats per token, at least 0. Let every token be as often
-the first of a pair as the second, as in any text but for its two ends. Then over all symmetric A the least
-excess is the Jensen-Shannon divergence of M and M^T:
+followed by b. The excess of p(b|a) = softmax(A[a])[b] is its cross entropy less the text's own H(b|a):
+sum_ab M[a, b] log(M[b|a] / p(b|a)) nats per token, at least 0. Let every token be as often the first of a
+pair as the second, as in any text but for its two ends. Then over all symmetric A the least excess is the
+Jensen-Shannon divergence of M and M^T:
 
     JSD(M, M^T) = sum_ab M[a, b] log(M[a, b] / S[a, b]),    S = (M + M^T) / 2
 
@@ -17,10 +17,10 @@ derivative is 0 in every symmetric direction: with m the shares of the tokens, f
 
     m[a] p(b|a) + m[b] p(a|b) = M[a, b] + M[b, a]
 
-A = log S is symmetric. The rows of S add up to m, so its p(b|a) is S[a, b] / m[a], and this solves the
-equation. Its excess is the JSD. If S has zeros, no finite A reaches it, but some come as close as wanted. So
-the floor is 0 if M is symmetric, as in a reversible Markov chain, and ln 2 if no pair occurs in both orders.
-[Wolfer & Watanabe 2021] have projections onto the reversible chains in closed form.
+A = log S is symmetric. The rows of S add up to m, so its p(b|a) is S[a, b] / m[a], which solves the equation.
+Its excess is the JSD. If S has zeros, no finite A reaches it, but some come as close as wanted. So the floor
+is 0 if M is symmetric, as in a reversible Markov chain, and ln 2 if no pair occurs in both orders. [Wolfer &
+Watanabe 2021] have projections onto the reversible chains in closed form.
 
 A bias for each next token does not help: A[a, b] + c[b] predicts the same as the symmetric A[a, b] + c[a] +
 c[b]. And it is the floor of the path `raw`, not of a tied GPT-2 without layers: ln_f divides each embedding
@@ -86,12 +86,8 @@ def asymmetry(W_E: np.ndarray, W_U: np.ndarray) -> float:  # [V, D], [D, V] -> i
 def predicts_itself(model: GPT2, progress: Progress = None) -> np.ndarray:  # -> [V] bool
     """For each token t, whether argmax_j A[t, j] = t."""
     V = model.config.vocab_size
-    hits = []
-    for piece in split_tokens(np.arange(V), V):
-        hits.append(raw(model, piece).argmax(axis=1) == piece)
-        if progress:
-            progress(piece.size)
-    return np.concatenate(hits)
+    pieces = split_tokens(np.arange(V), V, progress)
+    return np.concatenate([raw(model, piece).argmax(axis=1) == piece for piece in pieces])
 
 
 def jsd_floor(corpus: Corpus) -> float:

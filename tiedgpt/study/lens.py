@@ -9,18 +9,16 @@ In a tied model the first row mostly predicts the current token again; the block
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..fast.threads import reading_threads, thread_map
+from ..inference.evaluation import measure_rows
 from ..model import GPT2
+from ..ops import softmax
 from ..run import Tape
-from .paths import final_logits, split_tokens, top_k_probabilities
+from .paths import check_logits, final_norm, top_k
 from .predictions import last_tape
-
-MANY_LOGITS = 2**20  # with fewer, starting threads takes longer than it saves
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,11 @@ def lens(model: GPT2, ids: Any, k: int = 5, last: int | None = None, tape: Tape 
     streams |= {name: resid for name, resid in tape.items() if name.startswith("resid_post.")}
     shown = slice(0 if last is None else -last, None)
     resid = np.concatenate([stream[0, shown] for stream in streams.values()])  # the head is read once for all
-    V = model.config.vocab_size
-    threads = reading_threads() if len(resid) * V >= MANY_LOGITS else 1
-    rows: list[tuple[np.ndarray, np.ndarray]] = []
-    for piece in split_tokens(resid, V):
-        logits = final_logits(model, piece)  # BLAS uses all cores for this product
-        with thread_map(threads) as map_:
-            rows += map_(partial(top_k_probabilities, k=k), logits)
-    by_layer = (np.split(np.array(column), len(streams)) for column in zip(*rows, strict=True))
+
+    def likeliest(logits: np.ndarray, _: Any) -> tuple[np.ndarray, np.ndarray]:  # [R, V] -> [R, k], [R, k]
+        tokens = np.stack([top_k(row, k) for row in check_logits(logits)])
+        return tokens, np.take_along_axis(softmax(logits, out=logits), tokens, axis=1)
+
+    pieces = measure_rows(model, final_norm(model, resid), resid, likeliest)
+    by_layer = (np.split(np.concatenate(column), len(streams)) for column in zip(*pieces, strict=True))
     return [Layer(*layer) for layer in zip(streams, *by_layer, strict=True)]

@@ -51,8 +51,7 @@ def whole_model(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
 
 def final_logits(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., V]
     """Apply ln_f and the output matrix to a residual stream."""
-    final = final_norm(model, resid)
-    return unembed(final, model.W_U)
+    return unembed(final_norm(model, resid), model.W_U)
 
 
 def final_norm(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., D]
@@ -75,24 +74,28 @@ def paths_of(model: GPT2) -> dict[str, Path]:
     return {name: path for name, path in PATHS.items() if name != "mlp0" or model.config.n_layer > 0}
 
 
-def split_tokens(tokens: np.ndarray, V: int) -> Iterator[np.ndarray]:  # [n, ...] -> several [m, ...]
-    """`tokens`, or their vectors, in pieces whose logits [m, V] are at most MAX_LOGITS numbers."""
+def split_tokens(tokens: np.ndarray, V: int, progress: Progress = None) -> Iterator[np.ndarray]:
+    """`tokens` [n] in pieces [m] whose logits [m, V] are at most MAX_LOGITS numbers.
+
+    `progress` is called with the size of a piece after what was done with it.
+    """
     step = max(1, MAX_LOGITS // V)
-    return (tokens[start : start + step] for start in range(0, len(tokens), step))
+    for start in range(0, tokens.size, step):
+        yield (piece := tokens[start : start + step])
+        if progress:
+            progress(piece.size)
 
 
-def highest(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [...]
-    """The highest logit. Raises TiedGPTError if a logit is nan or inf (a damaged checkpoint)."""
-    found = logits.max(axis=-1)
-    if not np.isfinite(found).all():
+def check_logits(logits: np.ndarray) -> np.ndarray:  # [..., V]
+    """The logits. Raises TiedGPTError if one is nan or inf (a damaged checkpoint)."""
+    if not np.isfinite(logits.max(axis=-1)).all():
         raise TiedGPTError("the model's logits are not finite numbers: its checkpoint is damaged")
-    return found
+    return logits
 
 
 def log_probabilities(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [..., V] float64
-    """log_softmax in float64. Raises what `highest` raises."""
-    highest(logits)
-    return log_softmax(logits.astype(np.float64))
+    """log_softmax in float64. Raises what `check_logits` raises."""
+    return log_softmax(check_logits(logits).astype(np.float64))
 
 
 def top_k(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
@@ -104,11 +107,3 @@ def top_k(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
     least = np.partition(scores, -k)[-k] if k < scores.size else -np.inf
     top = np.flatnonzero(scores >= least)
     return top[np.argsort(-scores[top], kind="stable")][:k]
-
-
-def top_k_probabilities(logits: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:  # [V] -> [k], [k]
-    """The k likeliest tokens, likeliest first, and their probabilities."""
-    shifted = logits - highest(logits)
-    tokens = top_k(shifted, k)
-    # The exponentials are float32, which takes a third of the time of float64.
-    return tokens, np.exp(shifted[tokens]) / np.exp(shifted).sum(dtype=np.float64)

@@ -27,7 +27,7 @@ def measure(
     progress: Callable[[str, int, str], Any],
     note: Callable[[str], Any],
 ) -> dict[str, Any]:
-    """A model's numbers. None: undefined, or it needs a corpus or a tied model.
+    """A model's numbers, and its name as "model". None: undefined, or it needs a corpus or a tied model.
 
     `progress(doing, total, unit)` is a context whose `add(n)` is called with what is done. `note` is called
     with what is left out. Both get texts that begin with `name`.
@@ -36,18 +36,13 @@ def measure(
     count = count_parameters(config)[config.head]
     with progress(f"{name}: direct path", config.vocab_size, "token") as bar:
         direct = direct_path(model, corpus, bar.add)
-    report: dict[str, Any] = {
-        "head": config.head,
-        "parameters": count["total"],
+    report: dict[str, Any] = {"model": name, "head": config.head, "parameters": count["total"]}
+    report |= {
         "bytes": count["bytes"],
-        "corpus": None,
         "direct_path": direct,
-        "bigrams": None,
-        "missing": None,
         "embeddings": embeddings(model, corpus, tied_W_E),
-        "loss": None,
-        "gradients": None,
     }
+    report |= dict.fromkeys(("corpus", "bigrams", "missing", "loss", "gradients"))
     if corpus is None:
         return report
     frequent = corpus.frequent().size

@@ -112,12 +112,9 @@ def best_factor(scores: np.ndarray, Q: np.ndarray) -> float:  # [n, S], [n, S]
     KL is convex in a. So its derivative, the mean score by softmax less that by Q, is bisected.
     """
     by_Q = float((Q * scores).sum())
-
-    def is_above(a: float) -> bool:
-        return float((softmax(np.float32(a) * scores) * scores).sum()) > by_Q
-
     low, high = 0.0, 2.0**20
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (low, middle) if is_above(middle) else (middle, high)
+        above = float((softmax(np.float32(middle) * scores) * scores).sum()) > by_Q
+        low, high = (low, middle) if above else (middle, high)
     return low
