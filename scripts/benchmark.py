@@ -8,7 +8,7 @@
 Columns are the libraries that are installed, of these: `pip install torch transformers`, `pip install
 ctranslate2`, `pip install llama-cpp-python gguf`, `pip install openvino`. With all of them a run takes about
 twenty minutes and needs 3 GB of temporary disk space. Random weights are enough, because speed does not
-depend on their values; the row that starts from text needs a checkpoint with a vocabulary. The rows:
+depend on their values. The rows:
 
     matrix product                 the machine's limits: the speed of a large product in NumPy and in torch
     matrix-vector product
@@ -22,6 +22,7 @@ depend on their values; the row that starts from text needs a checkpoint with a 
     decode, lookup drafts          tokens copied from earlier in the text and checked in one step. Greedy text
                                    of a random model repeats one token, the best case for lookup
     decode, first layers draft     tokens drafted by a model of the first quarter of the layers
+    decode, llama.cpp f16          with weights of half the bytes, which is not the same computation
     step of N sequences            one token for each of N sequences
     decode without a cache         as picoGPT does: the whole text is computed again for each token
     prompt of N tokens             from the prompt to the logits of the next token
@@ -30,7 +31,7 @@ depend on their values; the row that starts from text needs a checkpoint with a 
     score                          the loss of a text, by Hugging Face's recipe for perplexity
     load                           from files in the page cache
     import to first logits         in a new process, for a prompt of one token
-    --version, first token         whole processes; the second one from Enter to the first token's text
+    --version                      a whole process
     peak memory                    of a process that loads the model and generates 20 tokens
     training step                  forward, backward, clipping and AdamW, without dropout, for other models
 
@@ -43,7 +44,6 @@ round's figures and is the median of the results, so it can differ from the rati
 import argparse
 import json
 import multiprocessing
-import operator
 import os
 import platform
 import random
@@ -58,14 +58,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any
 
-from benchmark_sides import REDUCED, SIDES, TRAINING_SIDES, TRAININGS, Checkout, seconds
+from benchmark_sides import SIDES, TRAINING_SIDES, TRAININGS, Beside, Side, seconds
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
 PINS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # these choose OpenBLAS's kernels; most users set neither
-VOCABULARIES = ("merges.txt", "vocab.bpe", "tokenizer.json")
 PAUSE = 0.1  # seconds before each measurement, so that the other libraries' threads stop spinning
 PROMPT, NEW = 10, 64  # tokens, for decoding
 BATCHES = (2, 4, 8, 16, 32)  # sequences in a step
@@ -75,25 +75,13 @@ GPT2_ARITHMETIC = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
 }
-TEXT = "Alan Turing theorized that computers"
 # The lines of a Markdown file between which --markdown writes
 BEGIN, END = "<!-- benchmark.py --markdown: begin -->", "<!-- benchmark.py --markdown: end -->"
 
 WRITE_RANDOM = """
-import json, sys, tiedgpt
-config = tiedgpt.Config(**json.loads(sys.argv[2]))
-tiedgpt.save_model(tiedgpt.GPT2.random(config), None, sys.argv[1])
+import sys, tiedgpt
+tiedgpt.save_model(tiedgpt.GPT2.random(tiedgpt.Config()), None, sys.argv[1])
 """
-FIRST_TOKEN = """
-import sys, torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
-prompt = tokenizer(sys.argv[2], return_tensors="pt")
-print(tokenizer.decode(model.generate(**prompt, do_sample=False, max_new_tokens=1)[0, -1:]))
-"""
-
-
 FIRST_LOGITS = """
 import sys, time
 start = time.perf_counter()
@@ -129,7 +117,7 @@ def ignoring_ctrl_c() -> Iterator[None]:
 class Worker:
     """An object in its own process: `call` runs one of its methods there."""
 
-    def __init__(self, cls: type[Any], *args: Any) -> None:
+    def __init__(self, cls: Any, *args: Any) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.cls = cls
         self._ours, theirs = spawn.Pipe()
@@ -168,13 +156,6 @@ def _serve(connection: Any, cls: type[Any], args: Any) -> None:
             connection.send((answer, message))
 
 
-class Converter:
-    """`convert` of a side, for a Worker. A process passes its peak memory on to the processes it starts."""
-
-    def __init__(self, side: type[Any]) -> None:
-        self.convert = side.convert
-
-
 def run(*command: str, checkout: str | Path = ROOT) -> str:
     """Run Python with these arguments, from start to exit, and return what it prints. Raises Failure."""
     done = subprocess.run([sys.executable, *command], cwd=checkout, capture_output=True, text=True)
@@ -188,12 +169,23 @@ def run(*command: str, checkout: str | Path = ROOT) -> str:
 
 @dataclass
 class Row:
-    """A line of the table. `turns` measures each side once; `runs` has the results, one for each round."""
+    """A line of the table. `turns` measures each side once; `runs` has the results, one for each round.
+
+    A row that is computed from another, its `base`, has `of(side, round)` in place of turns.
+    """
 
     name: str
     unit: str
     turns: dict[str, Callable[[], float]] = field(default_factory=dict)
     runs: dict[str, list[float]] = field(default_factory=dict)
+    base: "Row | None" = None
+    of: Callable[[str, int], float] = lambda side, number: 0.0
+
+    def derive(self) -> None:
+        """Compute the figures of a row with a base in each round, for the sides that have all it needs."""
+        for side, runs in self.base.runs.items() if self.base else ():
+            with suppress(KeyError):
+                self.runs[side] = [self.of(side, number) for number in range(len(runs))]
 
     def figure(self, side: str) -> float | None:
         """The median of a side's rounds; None if it has none."""
@@ -253,20 +245,19 @@ def measure(rows: list[Row], repeats: int, notes: list[str], warm_up: int = 1) -
                     progress.update()
 
 
-def derived(name: str, unit: str, of: Callable[..., float], *rows: Row) -> Row:
-    """A row that is computed in each round from that round's figures in other rows."""
-    row = Row(f"  {name}", unit)
-    for side in rows[0].runs:
-        if all(side in other.runs for other in rows):
-            columns = [other.runs[side] for other in rows]
-            row.runs[side] = [of(*numbers) for numbers in zip(*columns, strict=True)]
-    return row
+def multiple(row: Row, decode: Row) -> Row:
+    return Row(
+        "  multiple of decode", "", base=row, of=lambda side, n: row.runs[side][n] / decode.runs[side][n]
+    )
 
 
-def best(row: Row, sides: Iterable[str]) -> Row:
-    """For every side, the highest figure of any side in each round."""
-    highest = [max(figures) for figures in zip(*row.runs.values(), strict=True)]
-    return Row(row.name, row.unit, runs=dict.fromkeys(sides, highest))
+def share(name: str, row: Row, work: float, limit: Row) -> Row:
+    """How near a row comes to a limit of the machine, which is the highest figure of any side in a round."""
+
+    def of(side: str, n: int) -> float:
+        return work / row.runs[side][n] / max(runs[n] for runs in limit.runs.values()) / 1e4
+
+    return Row(f"  share of the {name}", "%", base=row, of=of)
 
 
 class Bench:
@@ -276,7 +267,7 @@ class Bench:
     """
 
     def __init__(
-        self, directory: str, sides: Mapping[str, type[Any]], converted: Path, notes: list[str]
+        self, directory: str, sides: Mapping[str, type[Side]], converted: Path, notes: list[str]
     ) -> None:
         self.directory = directory
         self.about: dict[str, str] = {}  # what is measured: names and versions
@@ -286,9 +277,9 @@ class Bench:
             self.paths[name] = directory
             try:
                 if hasattr(side, "convert"):
-                    converter = Worker(Converter, side)
-                    out = converted / name.replace(" ", "-")
-                    self.paths[name] = converter.call("convert", directory, out)
+                    # In its own process, because a process passes its peak memory on to those it starts
+                    converter = Worker(partial(SimpleNamespace, convert=side.convert))
+                    self.paths[name] = converter.call("convert", directory, converted / name)
                     converter.stop()
                 worker = Worker(side, self.paths[name])
                 self.about |= worker.call("about")
@@ -302,7 +293,7 @@ class Bench:
         """A row of one method, for the sides that have it."""
         row = Row(name, unit)
         for side, worker in self.workers.items():
-            if hasattr(worker.cls, method):
+            if worker.cls.has(method):
                 row.turns[side] = partial(first, worker, method, *args)
         return row
 
@@ -333,75 +324,60 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     some = random.Random(0)
     ids = [some.randrange(config["vocab_size"]) for _ in range(config["n_ctx"])]
     text = [some.randrange(config["vocab_size"]) for _ in range(2 * config["n_ctx"])]
+    start = ids[:PROMPT]
 
     product = row("matrix product, 2048^3", "GFLOP/s", "matrix_product")
     bandwidth = row("matrix-vector product, 8192^2", "GB/s", "matrix_vector")
-    decode = row("decode", "ms/token", "decode", ids[:PROMPT], NEW)
-    untied = row("decode, untied", "ms/token", "decode_untied", ids[:PROMPT], NEW)
-    at_end = row("decode, end of the context", "ms/token", "decode", ids[:-33], 32)
-    drafts = [
-        row("decode, lookup drafts", "ms/token", "decode_lookup", ids[:PROMPT], NEW),
+    decode = row("decode", "ms/token", "decode", start, NEW)
+    weights = ours.call("bytes_per_token")
+    rows = [product, bandwidth, decode, share("bandwidth", decode, weights, bandwidth)]
+
+    def slower(row: Row) -> list[Row]:
+        return [row, multiple(row, decode)]
+
+    rows += slower(row("decode, untied", "ms/token", "decode_untied", start, NEW))
+    rows += slower(row("decode, end of the context", "ms/token", "decode", ids[:-33], 32))
+    rows += [
+        row("decode, lookup drafts", "ms/token", "decode_lookup", start, NEW),
         row("  tokens per step of the model", "", "lookup_tokens_per_step"),
-        row("decode, first layers draft", "ms/token", "decode_layers", ids[:PROMPT], NEW),
+        row("decode, first layers draft", "ms/token", "decode_layers", start, NEW),
         row("  tokens per step of the model", "", "layers_tokens_per_step"),
+        row("decode, llama.cpp f16", "ms/token", "decode_f16", start, NEW),
     ]
-    batches = {n: row(f"step of {n} sequences", "ms", "decode_batch", ids[:PROMPT], 16, n) for n in BATCHES}
-    no_cache = row("decode without a cache", "ms/token", "decode_without_cache", ids[:PROMPT], 16)
-    prompts = {T: row(f"prompt of {T} tokens", "ms", "prompt", ids[:T]) for T in PROMPTS if len(ids) >= T}
-    logits = row(f"all logits of {len(ids) - 1} tokens", "ms", "logits", ids[:-1])
-    score = row("score of a text", "tokens/s", "score", text)
-    load = row("load", "s", "load")
-    processes = process_rows(bench, notes)
-    several = [decode, untied, at_end, *drafts, *batches.values(), no_cache, *prompts.values()]
-    several += [logits, score, load, *processes]
+    for n in BATCHES:
+        rows += slower(row(f"step of {n} sequences", "ms", "decode_batch", start, 16, n))
+    rows.append(row("decode without a cache", "ms/token", "decode_without_cache", start, 16))
+    for T in PROMPTS:
+        if len(ids) >= T:
+            prompt = row(f"prompt of {T} tokens", "ms", "prompt", ids[:T])
+            rows += [prompt, share("matrix product", prompt, ours.call("operations", T), product)]
+    first = Row("import to first logits", "s")
+    for side, checkout in (("tiedgpt", ROOT), ("beside", os.environ.get("TIEDGPT_BESIDE"))):
+        if checkout:
+            first.turns[side] = partial(first_logits, bench.directory, checkout)
+    version = partial(seconds, partial(run, "-m", "tiedgpt", "--version"))
+    rows += [
+        row(f"all logits of {len(ids) - 1} tokens", "ms", "logits", ids[:-1]),
+        row("score of a text", "tokens/s", "score", text),
+        row("load", "s", "load"),
+        first,
+        Row("--version", "s", {"tiedgpt": version}),
+    ]
     if "beside" in bench.workers:
-        several = [one for one in several if "beside" in one.turns]
-    measure([product, bandwidth, *several], repeats, notes)
+        rows = [one for one in rows if one in (product, bandwidth) or one.base or "beside" in one.turns]
+    measure(rows, repeats, notes)
+    for one in rows:
+        one.derive()
 
     memory = Row("peak memory", "MB")
     for side, worker in bench.workers.items():
-        if hasattr(worker.cls, "load"):
-            memory.turns[side] = partial(peak_memory, worker.cls, bench.paths[side], ids[:PROMPT])
+        if worker.cls.has("load"):
+            memory.turns[side] = partial(peak_memory, worker.cls, bench.paths[side], start)
     measure([memory], 1, notes, warm_up=0)
-
-    weights = ours.call("bytes_per_token")
-    fastest = best(bandwidth, bench.workers)
-    share = derived("share of the bandwidth", "%", lambda ms, top: weights / ms / top / 1e4, decode, fastest)
-    rows = [product, bandwidth, decode, share]
-    rows += [untied, derived("multiple of decode", "", operator.truediv, untied, decode)]
-    rows += [at_end, derived("multiple of decode", "", operator.truediv, at_end, decode)]
-    rows += drafts
-    for batch in batches.values():
-        rows += [batch, derived("multiple of decode", "", operator.truediv, batch, decode)]
-    rows.append(no_cache)
-    for T, prompt in prompts.items():
-        work, fastest = ours.call("operations", T), best(product, bench.workers)
-        part = partial(lambda work, ms, top: work / ms / top / 1e4, work)
-        rows += [prompt, derived("share of the matrix product", "%", part, prompt, fastest)]
-    compare_tokens(bench, decode, ids[:PROMPT], notes)
-    note_profile(ours, "a token", notes, "decode", ids[:PROMPT], NEW)
+    compare_tokens(bench, decode, start, notes)
+    note_profile(ours, "a token", notes, "decode", start, NEW)
     note_profile(ours, f"a prompt of {len(ids) - 1}", notes, "prompt", ids[:-1])
-    return [*rows, logits, score, load, *processes, memory]
-
-
-def process_rows(bench: Bench, notes: list[str]) -> list[Row]:
-    """Rows of whole processes."""
-    command = partial(run, "-m", "tiedgpt")
-    rows = [Row("--version", "s", {"tiedgpt": lambda: seconds(partial(command, "--version"))})]
-    logits = Row("import to first logits", "s")
-    for side, checkout in (("tiedgpt", ROOT), ("beside", os.environ.get("TIEDGPT_BESIDE"))):
-        if checkout:
-            logits.turns[side] = partial(first_logits, bench.directory, checkout)
-    rows.append(logits)
-    if any((Path(bench.directory) / name).is_file() for name in VOCABULARIES):
-        generate = ("generate", "--greedy", "-n", "1", "--model", bench.directory, TEXT)
-        turns = {"tiedgpt": lambda: seconds(partial(command, *generate))}
-        if "transformers" in bench.workers:
-            turns["transformers"] = lambda: seconds(partial(run, "-c", FIRST_TOKEN, bench.directory, TEXT))
-        rows.append(Row("first token, from Enter", "s", turns))
-    else:
-        notes.append("no row for the first token: the checkpoint has no vocabulary")
-    return rows
+    return [*rows, memory]
 
 
 def first_logits(directory: str, checkout: str | Path) -> float:  # s
@@ -435,16 +411,6 @@ def note_profile(ours: Worker, what: str, notes: list[str], *call: Any) -> None:
         notes.append(f"tiedgpt's time for {what}: {shares}")
     except Failure as failure:
         notes.append(f"no profile of {what}: {failure}")
-
-
-def reduced(directory: str, temporary: Path, repeats: int, notes: list[str]) -> list[Row]:
-    """llama.cpp with weights of fewer bytes, which is not the same computation. In llama.cpp's column."""
-    bench = Bench(directory, REDUCED, temporary, notes)
-    turns = bench.row("", "", "decode", list(range(PROMPT)), NEW).turns
-    rows = [Row(f"decode, {side}", "ms/token", {"llama.cpp": turn}) for side, turn in turns.items()]
-    measure(rows, repeats, notes)
-    bench.stop()
-    return rows
 
 
 def training_steps(sides: Iterable[str], repeats: int, notes: list[str]) -> list[Row]:
@@ -481,23 +447,7 @@ def markdown(described: str, notes: list[str], rows: list[Row], sides: list[str]
 
 def replace_between_markers(text: str, new: str) -> str:
     """`text` with `new` between the two markers."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{new}\n{END}{after}"
-
-
-class Parser(argparse.ArgumentParser):
-    """Errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (try: {self.prog} -h)\n")
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1, for argparse."""
-    if text.isdecimal() and text.isascii() and int(text) >= 1:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return f"{text.partition(BEGIN)[0]}{BEGIN}\n{new}\n{END}{text.partition(END)[2]}"
 
 
 def output_file(text: str) -> Path:
@@ -521,31 +471,32 @@ def marked_file(text: str) -> Path:
 
 
 def main() -> None:
-    parser = Parser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument(
-        "--model", metavar="DIR", type=os.path.abspath, help="a checkpoint (default: a random 124M)"
-    )
-    parser.add_argument("--json", metavar="FILE", type=output_file, help="also write every measurement there")
-    replaced = "also replace the table between the markers there"
-    parser.add_argument("--markdown", metavar="FILE", type=marked_file, help=replaced)
-    parser.add_argument("--repeats", metavar="N", type=positive, default=5, help="rounds (default: 5)")
-    parser.add_argument(
-        "--threads", metavar="N", type=positive, default=os.cpu_count(), help="default: all cores"
-    )
+    sys.path.insert(0, str(ROOT))  # this checkout, even if another tiedgpt is installed
+    # Here, because each process of a Worker imports this file, and some of them another tiedgpt
+    from tiedgpt.cli.common import Parser, positive_int
+    from tiedgpt.errors import ArgumentError
+
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = Parser(description=__doc__, formatter_class=raw, allow_abbrev=False)
+    parser.flag("--model DIR", "a checkpoint (default: a random 124M)", os.path.abspath)
+    parser.flag("--json FILE", "also write every measurement there", output_file)
+    parser.flag("--markdown FILE", "also replace the table between the markers there", marked_file)
+    parser.flag("--repeats N", "rounds (default: 5)", positive_int, default=5)
+    parser.flag("--threads N", "default: all cores", positive_int, default=os.cpu_count())
     beside = "measure only the rows that another checkout of tiedgpt has too, beside it"
-    parser.add_argument("--beside", metavar="DIR", type=os.path.abspath, help=beside)
-    args = parser.parse_args()
+    parser.flag("--beside DIR", beside, os.path.abspath)
+    try:
+        args = parser.parse_args()
+    except ArgumentError as error:
+        raise Failure(error) from None
     # The processes inherit this environment. The libraries read it when they are imported.
     notes = [f"{pin}={os.environ.pop(pin)} was set and has been unset" for pin in PINS if pin in os.environ]
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(args.threads)))
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error")
-    sys.path.insert(0, str(ROOT))  # this checkout, even if another tiedgpt is installed
     sides = {name: side for name, side in SIDES.items() if side.is_installed()}
     if args.beside:
         os.environ["TIEDGPT_BESIDE"] = args.beside
-        sides = {"tiedgpt": SIDES["tiedgpt"], "beside": Checkout}
+        sides = {"tiedgpt": SIDES["tiedgpt"], "beside": Beside}
     if absent := [name for name in SIDES if name not in sides and not args.beside]:
         notes.append(f"not installed: {', '.join(absent)}")
     if hasattr(os, "getloadavg"):  # not on Windows
@@ -554,7 +505,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         directory = args.model or f"{temporary}/model"
         if args.model is None:
-            run("-c", WRITE_RANDOM, directory, "{}")
+            run("-c", WRITE_RANDOM, directory)
         bench = Bench(directory, sides, Path(temporary), notes)
         check_config(bench.workers["tiedgpt"].call("config"))
         about = {"processor": processor(), "threads": args.threads, "Python": platform.python_version()}
@@ -562,8 +513,6 @@ def main() -> None:
         names = list(bench.workers)
         rows = inference(bench, args.repeats, notes)
         bench.stop()
-        if "llama.cpp" in names:
-            rows += reduced(directory, Path(temporary), args.repeats, notes)
         if not args.beside:
             rows += training_steps(names, args.repeats, notes)
     notes.append(

@@ -2,7 +2,7 @@
 
 Each side runs in its own process and is constructed from the path of a checkpoint in transformers'
 layout. If a library cannot read that layout, `convert` first writes a file for it, in float32. All sides get
-the same weights and token ids. A side without a method has no figure in that method's row.
+the same weights and token ids.
 """
 
 import ctypes
@@ -12,14 +12,16 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 
 def seconds(function: Callable[[], Any]) -> float:
@@ -27,12 +29,6 @@ def seconds(function: Callable[[], Any]) -> float:
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
-
-
-def second_call_ms(function: Callable[[], Any]) -> float:
-    """Milliseconds of a second call. The first call allocates memory and wakes threads."""
-    function()
-    return 1e3 * seconds(function)
 
 
 def ms_per_step(times: list[float]) -> float:
@@ -52,31 +48,82 @@ def placeholder_vocabulary(directory: str) -> list[str]:
 
 
 class Side:
-    """A library. The methods that a side may have, in the order of the rows:
+    """A library. It has all rows of this class but those that it `lacks`, and may have these:
 
-    `decode(ids, n)`              -> milliseconds per token, and the n tokens
-    `decode_untied(ids, n)`       -> the same with a separate output matrix
-    `decode_lookup(ids, n)`       -> the same with drafted tokens, copied from earlier in the text
+    `decode_lookup(ids, n)`       -> as decode, with drafted tokens, copied from earlier in the text
+    `decode_layers(ids, n)`       -> as decode, drafted by a model of the first quarter of the layers
     `lookup_tokens_per_step()`    -> tokens per step of the model in the last call of decode_lookup
-    `decode_layers(ids, n)`       -> as decode_lookup, drafted by a model of the first quarter of the layers
-    `layers_tokens_per_step()`    -> tokens per step of the model in the last call of decode_layers
-    `decode_batch(ids, n, batch)` -> milliseconds per step of `batch` sequences, and the first one's tokens
-    `decode_without_cache(ids, n)`-> milliseconds per token when the whole text is computed again each time
-    `prompt(ids)`                 -> milliseconds from a prompt to the logits of the next token
-    `logits(ids)`                 -> milliseconds for the logits after every token
+    `layers_tokens_per_step()`    -> the same of decode_layers
+    `decode_f16(ids, n)`          -> as decode, with weights in half precision
+    `decode_without_cache(ids, n)`-> as decode, when the whole text is computed again each time
     `score(ids)`                  -> tokens per second when computing a text's loss in sliding windows
-    `load()`                      -> seconds to load the model; its file is in the page cache
+    `matrix_product()`, `matrix_vector()`: the machine's limits
     """
 
-    modules: tuple[str, ...]  # Python modules that this side needs
-    decode_batch: Callable[..., Any]
+    packages: tuple[str, ...]  # what pip installs for this side
+    lacks: tuple[str, ...] = ()
+    read: Callable[[], Any]  # the model from the files of `path`
+    steps: Callable[[list[list[int]], int], Iterator[int]]  # rows, n -> the first row's next n tokens
+    all_logits: Callable[[list[int]], Any]  # [T] -> [T, V]
+    untied: Any  # an object, its attribute, and the value that gives the model a separate output matrix
+    mode: Callable[[], Any] = nullcontext  # in which the library computes
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.model = self.read()
+
+    @classmethod
+    def has(cls, row: str) -> bool:
+        return hasattr(cls, row) and row not in cls.lacks
 
     @classmethod
     def is_installed(cls) -> bool:
-        return all(find_spec(module) for module in cls.modules)
+        with suppress(PackageNotFoundError):
+            return bool([version(package) for package in cls.packages])
+        return False
+
+    def about(self) -> dict[str, str]:
+        return {package: version(package) for package in self.packages}
+
+    def timed(self, tokens: Iterable[int]) -> tuple[float, list[int]]:
+        """Milliseconds per token, and the tokens."""
+        found, times = [], []
+        with self.mode():
+            for token in tokens:
+                found.append(token)
+                times.append(time.perf_counter())
+        return ms_per_step(times), found
+
+    def second_call_ms(self, function: Callable[[], Any]) -> float:
+        """Milliseconds of a second call. The first call allocates memory and wakes threads."""
+        with self.mode():
+            function()
+            return 1e3 * seconds(function)
+
+    def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
+        """Milliseconds per step of `batch` sequences, and the first one's n tokens."""
+        return self.timed(self.steps(prompts(ids, batch), n))
 
     def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        """Milliseconds per token, and the n tokens."""
         return self.decode_batch(ids, n, 1)
+
+    def decode_untied(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        """The same with a separate output matrix."""
+        with patch.object(*self.untied):
+            return self.decode(ids, n)
+
+    def prompt(self, ids: list[int]) -> float:
+        """Milliseconds from a prompt to the logits of the next token."""
+        return self.second_call_ms(lambda: next(self.steps([ids], 1)))
+
+    def logits(self, ids: list[int]) -> float:
+        """Milliseconds for the logits after every token."""
+        return self.second_call_ms(lambda: self.all_logits(ids))
+
+    def load(self) -> float:
+        """Seconds to load the model; its file is in the page cache."""
+        return seconds(self.read)
 
     def peak_memory(self) -> float:  # MB, of this process so far
         unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes
@@ -84,8 +131,8 @@ class Side:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
-class Limits(Side):
-    """The machine's limits, by a library's matrix products. `ones` makes one of the library's arrays."""
+class Arrays(Side):
+    """A library of arrays. `ones` makes one of them."""
 
     ones: Callable[..., Any]
 
@@ -96,6 +143,54 @@ class Limits(Side):
     def matrix_product(self, n: int = 2048) -> float:  # GFLOP/s
         a, b = self.ones((n, n)), self.ones((n, n))
         return 2 * n**3 / statistics.median(seconds(lambda: a @ b) for _ in range(5)) / 1e9
+
+    def decode_without_cache(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        """As picoGPT does: compute the logits of the whole text for each new token."""
+        text = list(ids)
+
+        def tokens() -> Iterator[int]:
+            for _ in range(n):
+                text.append(int(self.all_logits(text)[-1].argmax()))
+                yield text[-1]
+
+        return self.timed(tokens())
+
+
+class Checkout(Side):
+    """A checkout of tiedgpt, by the names that do not change."""
+
+    def __init__(self, path: str) -> None:
+        with suppress(ImportError, AttributeError):  # older ones do this when they are imported
+            import_module("tiedgpt.fast").tune()  # before NumPy is imported, as the command line does
+        self.tiedgpt = import_module("tiedgpt")
+        super().__init__(path)
+
+    def read(self) -> Any:
+        model = self.tiedgpt.load_model(self.path, head="tied")
+        return self.tiedgpt.GPT2(replace(model.config, eos_token_id=None), model.parameters)
+
+    def steps(self, rows: Any, n: int) -> Iterator[int]:
+        if len(rows) == 1:
+            yield from self.tiedgpt.generate(self.model, rows[0], n, greedy=True, draft=None)
+            return
+        cache = self.model.new_cache(len(rows), len(rows[0]) + n)
+        for _ in range(n):
+            rows = self.model(rows, cache)[:, -1].argmax(axis=1)[:, None]
+            yield int(rows[0, 0])
+
+
+class Beside(Checkout):
+    """The one in the folder $TIEDGPT_BESIDE."""
+
+    packages = ()
+    lacks = ("decode_untied", "logits")
+
+    def __init__(self, path: str) -> None:
+        sys.path.insert(0, os.environ["TIEDGPT_BESIDE"])
+        super().__init__(path)
+
+    def about(self) -> dict[str, str]:
+        return {"beside": os.environ["TIEDGPT_BESIDE"]}
 
 
 # For the profile: functions of tiedgpt, and what their time is spent on, apart from the calls of other
@@ -111,31 +206,61 @@ PROFILED = {
 }
 
 
-class TiedGPT(Limits):
-    modules = ("numpy",)
+class TiedGPT(Checkout, Arrays):
+    packages = ("NumPy",)
 
-    def __init__(self, directory: str) -> None:
-        import_module("tiedgpt.fast").tune()  # before NumPy is imported, as the command line does
-        self.tiedgpt, self.np = import_module("tiedgpt"), import_module("numpy")
-        self.generation, self.drafts = map(
-            import_module, ("tiedgpt.inference.generation", "tiedgpt.inference.drafts")
-        )
-        self.shapes = import_module("tiedgpt.parameters").parameter_shapes
-        self.losses = import_module("tiedgpt.inference.evaluation").token_losses
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.np, self.all_logits = import_module("numpy"), self.model
         self.ones = partial(self.np.ones, dtype="f4")
-        self.directory = directory
-        model = self.tiedgpt.load_model(directory, head="tied")
-        self.model = self.tiedgpt.GPT2(replace(model.config, eos_token_id=None), model.parameters)
 
     def about(self) -> dict[str, str]:
         blas = self.np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-        about = {"NumPy": self.np.__version__, "BLAS": f"{blas['name']} {blas['version']}"}
+        about = {**super().about(), "BLAS": f"{blas['name']} {blas['version']}"}
         # The OpenBLAS in NumPy's wheels reports which kernels it chose for this processor.
         for library in Path(self.np.__path__[0]).parent.glob("numpy.libs/*openblas64*"):
             corename = ctypes.CDLL(str(library)).scipy_openblas_get_corename64_
             corename.restype = ctypes.c_char_p
             about["BLAS"] += f" with kernels for {corename().decode()}"
         return about
+
+    @cached_property
+    def untied(self) -> Any:
+        return self, "model", self.model.untie("copy")
+
+    def decode_drafted(self, ids: list[int], n: int, source: Any) -> tuple[float, list[int]]:
+        generation = import_module("tiedgpt.inference.generation")
+        sampling, streams = generation.Sampling(greedy=True), generation.random_streams(0, 1)
+        draft = generation.Draft(source, self.model)
+        steps = generation.sample_steps(self.model, [ids], n, sampling, streams, draft)
+        decoded = self.timed(token for (chosen,) in steps for token in chosen)
+        self.tokens_per_step = n / (n - draft.accepted)
+        return decoded
+
+    def decode_lookup(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        return self.decode_drafted(ids, n, "lookup")
+
+    def decode_layers(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        return self.decode_drafted(ids, n, self.first_layers)
+
+    @cached_property
+    def first_layers(self) -> Any:
+        """The first quarter of the model's layers, as a model."""
+        config = replace(self.model.config, n_layer=self.model.config.n_layer // 4)
+        shapes = import_module("tiedgpt.parameters").parameter_shapes(config)
+        return self.tiedgpt.GPT2(config, {name: self.model.parameters[name] for name in shapes})
+
+    def lookup_tokens_per_step(self) -> float:
+        return self.tokens_per_step
+
+    layers_tokens_per_step = lookup_tokens_per_step
+
+    def score(self, ids: list[int]) -> float:
+        losses = import_module("tiedgpt.inference.evaluation").token_losses
+        stride = self.model.config.n_ctx // 2
+        return (len(ids) - 1) / seconds(lambda: losses(self.model, ids, stride))
+
+    # What benchmark.py needs to know about the model
 
     def config(self) -> dict[str, Any]:
         return asdict(self.model.config)
@@ -153,78 +278,8 @@ class TiedGPT(Limits):
         # Attention has two products, of which the causal mask leaves half.
         return 2 * (T * weights + config.vocab_size * D + L * T * T * D)
 
-    def load(self) -> float:
-        return seconds(lambda: self.tiedgpt.load_model(self.directory))
-
-    def decode(self, ids: list[int], n: int, model: Any = None, draft: Any = None) -> tuple[float, list[int]]:
-        model = model or self.model
-        tokens, times, steps = [], [], 0
-        sampling, streams = self.generation.Sampling(greedy=True), self.generation.random_streams(0, 1)
-        source = draft and self.drafts.Draft(draft, model)
-        for (chosen,) in self.generation.sample_steps(model, [ids], n, sampling, streams, source):
-            steps += 1
-            tokens += chosen
-            times += [time.perf_counter()] * len(chosen)
-        self.tokens_per_step = n / steps
-        return ms_per_step(times), tokens
-
-    def decode_lookup(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode(ids, n, draft="lookup")
-
-    def decode_layers(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode(ids, n, draft=self.first_layers)
-
-    def lookup_tokens_per_step(self) -> float:
-        return self.tokens_per_step
-
-    layers_tokens_per_step = lookup_tokens_per_step
-
-    @cached_property
-    def first_layers(self) -> Any:
-        """The first quarter of the model's layers, as a model."""
-        config = replace(self.model.config, n_layer=self.model.config.n_layer // 4)
-        return self.tiedgpt.GPT2(config, {n: self.model.parameters[n] for n in self.shapes(config)})
-
-    def decode_untied(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode(ids, n, self.untied)
-
-    @cached_property
-    def untied(self) -> Any:
-        return self.model.untie("copy")
-
-    def next_logits(self, ids: Any, cache: Any) -> Any:  # [B, T] -> [B, V]
-        return self.generation.unembed(self.model.final(ids, cache)[:, -1], self.model.W_U)
-
-    def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
-        """The steps of `generate`, for different prompts of one length."""
-        rows = self.np.array(prompts(ids, batch))
-        cache, times, first = self.model.new_cache(batch, len(ids) + n), [], []
-        for _ in range(n):
-            rows = self.next_logits(rows, cache).argmax(axis=1)[:, None]
-            first.append(int(rows[0, 0]))
-            times.append(time.perf_counter())
-        return ms_per_step(times), first
-
-    def decode_without_cache(self, ids: list[int], n: int) -> float:
-        """As picoGPT does: compute the logits of the whole text for each new token."""
-        ids, times = list(ids), []
-        for _ in range(n):
-            ids.append(int(self.model(ids)[-1].argmax()))
-            times.append(time.perf_counter())
-        return ms_per_step(times)
-
-    def prompt(self, ids: list[int]) -> float:
-        array = self.np.array([ids])
-
-        def read() -> None:
-            self.next_logits(array, self.model.new_cache(capacity=len(ids)))
-
-        return second_call_ms(read)
-
     def profile(self, method: str, *args: Any) -> dict[str, float]:
         """The parts of one method's time, in percent. The times of threads are added up."""
-        from unittest.mock import patch  # slow to import
-
         spent: list[tuple[str, float]] = []
         inner = threading.local()  # .seconds: the timed calls inside the current one
 
@@ -255,21 +310,16 @@ class TiedGPT(Limits):
             for part in PROFILED.values()
         }
 
-    def logits(self, ids: list[int]) -> float:
-        return second_call_ms(lambda: self.model(ids))
 
-    def score(self, ids: list[int]) -> float:
-        stride = self.model.config.n_ctx // 2
-        return (len(ids) - 1) / seconds(lambda: self.losses(self.model, ids, stride))
-
-
-def torch_gpt2(torch: Any, V: int, n_ctx: int, L: int, H: int, D: int, F: int) -> Any:
-    """GPT-2 as a plain torch module whose state_dict has the names of a checkpoint.
+def torch_gpt2(torch: Any, config: Any) -> Any:
+    """GPT-2 as a plain torch module whose state_dict has the names of a checkpoint, for tiedgpt's Config.
 
     `attend(layer, q, k, v)` computes attention. A caller with a KV cache passes its own.
     """
     nn, functional = torch.nn, torch.nn.functional
     Module: Any = nn.Module
+    D, H, F = config.n_embd, config.n_head, config.n_inner
+    LayerNorm = partial(nn.LayerNorm, D, eps=config.layer_norm_epsilon)
 
     def causal(layer: int, q: Any, k: Any, v: Any) -> Any:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -277,7 +327,7 @@ def torch_gpt2(torch: Any, V: int, n_ctx: int, L: int, H: int, D: int, F: int) -
     class Block(Module):
         def __init__(self) -> None:
             super().__init__()
-            self.ln_1, self.ln_2 = nn.LayerNorm(D), nn.LayerNorm(D)
+            self.ln_1, self.ln_2 = LayerNorm(), LayerNorm()
             self.attn = nn.ModuleDict({"c_attn": nn.Linear(D, 3 * D), "c_proj": nn.Linear(D, D)})
             self.mlp = nn.ModuleDict({"c_fc": nn.Linear(D, F), "c_proj": nn.Linear(F, D)})
 
@@ -293,9 +343,9 @@ def torch_gpt2(torch: Any, V: int, n_ctx: int, L: int, H: int, D: int, F: int) -
 
         def __init__(self) -> None:
             super().__init__()
-            self.wte, self.wpe = nn.Embedding(V, D), nn.Embedding(n_ctx, D)
-            self.h = nn.ModuleList(Block() for _ in range(L))
-            self.ln_f = nn.LayerNorm(D)
+            self.wte, self.wpe = nn.Embedding(config.vocab_size, D), nn.Embedding(config.n_ctx, D)
+            self.h = nn.ModuleList(Block() for _ in range(config.n_layer))
+            self.ln_f = LayerNorm()
 
         def hidden(self, ids: Any, start: int = 0, attend: Callable[..., Any] = causal) -> Any:
             x = self.wte(ids) + self.wpe.weight[start : start + ids.shape[1]]
@@ -309,14 +359,10 @@ def torch_gpt2(torch: Any, V: int, n_ctx: int, L: int, H: int, D: int, F: int) -
     return GPT2()
 
 
-def read_torch_gpt2(torch: Any, directory: str) -> Any:
+def read_torch_gpt2(torch: Any, path: str) -> Any:
     """The plain torch module with a checkpoint's weights."""
-    model = import_module("tiedgpt").load_model(directory, head="tied")
-    c = model.config
-    module = torch_gpt2(torch, c.vocab_size, c.n_ctx, c.n_layer, c.n_head, c.n_embd, c.n_inner)
-    for layer_norm in module.modules():
-        if isinstance(layer_norm, torch.nn.LayerNorm):
-            layer_norm.eps = c.layer_norm_epsilon
+    model = import_module("tiedgpt").load_model(path, head="tied")
+    module = torch_gpt2(torch, model.config)
     weights = {  # nn.Linear keeps a matrix as [out, in], GPT-2 as [in, out]
         name: torch.from_numpy(array.T if name.startswith("h.") and array.ndim == 2 else array)
         for name, array in model.parameters.items()
@@ -325,123 +371,88 @@ def read_torch_gpt2(torch: Any, directory: str) -> Any:
     return module.eval()
 
 
-class PyTorch(Limits):
+class PyTorch(Arrays):
     """A plain decoding loop in torch: scaled_dot_product_attention and a KV cache allocated in advance."""
 
-    modules = ("torch",)
+    packages = ("torch",)
+    lacks = ("load",)  # it gets tiedgpt's arrays
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, path: str) -> None:
         self.torch = import_module("torch")
-        self.ones = self.torch.ones
-        self.model = read_torch_gpt2(self.torch, directory)
+        self.ones, self.mode = self.torch.ones, self.torch.inference_mode
+        super().__init__(path)
+        self.head = self.model.wte.weight
 
-    def about(self) -> dict[str, str]:
-        return {"torch": str(self.torch.__version__)}
-
-    def new_cache(self, batch: int, capacity: int) -> list[Any]:
-        """Memory for the keys and values of each layer."""
-        shape = (2, batch, self.model.n_head, capacity, self.model.head_width)
-        return [self.torch.empty(shape) for _ in self.model.h]
-
-    def next_logits(self, ids: Any, start: int, cache: list[Any], head: Any) -> Any:  # [B, T] -> [B, V]
-        """The logits after `ids`, whose first position is `start`; their keys and values go to the cache."""
-        end = start + ids.shape[1]
-        functional = self.torch.nn.functional
-
-        def attend(layer: int, q: Any, k: Any, v: Any) -> Any:
-            keys, values = cache[layer]
-            keys[:, :, start:end], values[:, :, start:end] = k, v
-            return functional.scaled_dot_product_attention(
-                q, keys[:, :, :end], values[:, :, :end], is_causal=start == 0
-            )
-
-        return functional.linear(self.model.hidden(ids, start, attend)[:, -1], head)
-
-    def decode_untied(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        return self.decode_batch(ids, n, 1, self.untied)
+    def read(self) -> Any:
+        return read_torch_gpt2(self.torch, self.path)
 
     @cached_property
     def untied(self) -> Any:
-        return self.model.wte.weight.detach().clone()
+        return self, "head", self.head.detach().clone()
 
-    def decode_batch(self, ids: list[int], n: int, batch: int, head: Any = None) -> tuple[float, list[int]]:
-        rows, cache = self.torch.tensor(prompts(ids, batch)), self.new_cache(batch, len(ids) + n)
-        head = self.model.wte.weight if head is None else head
-        start, times, first = 0, [], []
-        with self.torch.inference_mode():
-            for _ in range(n):
-                logits = self.next_logits(rows, start, cache, head)
-                start += rows.shape[1]
-                rows = logits.argmax(dim=1, keepdim=True)
-                first.append(int(rows[0, 0]))
-                times.append(time.perf_counter())
-        return ms_per_step(times), first
+    def steps(self, rows: Any, n: int) -> Iterator[int]:
+        rows, functional = self.torch.tensor(rows), self.torch.nn.functional
+        shape = (2, len(rows), self.model.n_head, rows.shape[1] + n, self.model.head_width)
+        cache = [self.torch.empty(shape) for _ in self.model.h]  # the keys and values of each layer
+        start = 0
 
-    def decode_without_cache(self, ids: list[int], n: int) -> float:
-        ids, times = list(ids), []
-        with self.torch.inference_mode():
-            for _ in range(n):
-                ids.append(int(self.model(self.torch.tensor([ids]))[0, -1].argmax()))
-                times.append(time.perf_counter())
-        return ms_per_step(times)
+        def attend(layer: int, q: Any, k: Any, v: Any) -> Any:
+            keys, values = cache[layer][:, :, :, :end]
+            keys[:, :, start:], values[:, :, start:] = k, v
+            return functional.scaled_dot_product_attention(q, keys, values, is_causal=start == 0)
 
-    def prompt(self, ids: list[int]) -> float:
-        array, head = self.torch.tensor([ids]), self.model.wte.weight
-        with self.torch.inference_mode():
-            return second_call_ms(lambda: self.next_logits(array, 0, self.new_cache(1, len(ids)), head))
+        for _ in range(n):
+            end = start + rows.shape[1]
+            logits = functional.linear(self.model.hidden(rows, start, attend)[:, -1], self.head)
+            start, rows = end, logits.argmax(dim=1, keepdim=True)
+            yield int(rows[0, 0])
 
-    def logits(self, ids: list[int]) -> float:
-        array = self.torch.tensor([ids])
-        with self.torch.inference_mode():
-            return second_call_ms(lambda: self.model(array))
+    def all_logits(self, ids: list[int]) -> Any:
+        return self.model(self.torch.tensor([ids]))[0]
 
 
 class Transformers(Side):
-    modules = ("torch", "transformers")
+    packages = ("torch", "transformers")
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, path: str) -> None:
         self.torch, self.transformers = import_module("torch"), import_module("transformers")
-        self.directory = directory
-        self.model = self.read()
+        self.mode = self.torch.inference_mode
+        super().__init__(path)
         self.model.generation_config.eos_token_id = None
 
     def read(self) -> Any:
         return self.transformers.AutoModelForCausalLM.from_pretrained(
-            self.directory, dtype=self.torch.float32, tie_word_embeddings=True
+            self.path, dtype=self.torch.float32, tie_word_embeddings=True
         )
-
-    def about(self) -> dict[str, str]:
-        return {"torch": str(self.torch.__version__), "transformers": self.transformers.__version__}
-
-    def load(self) -> float:
-        return seconds(self.read)
-
-    def decode_untied(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        tied, self.model.lm_head.weight = self.model.lm_head.weight, self.untied
-        decoded = self.decode(ids, n)
-        self.model.lm_head.weight = tied
-        return decoded
 
     @cached_property
     def untied(self) -> Any:
-        return self.torch.nn.Parameter(self.model.lm_head.weight.detach().clone())
+        head = self.model.lm_head
+        return head, "weight", self.torch.nn.Parameter(head.weight.detach().clone())
 
     def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
-        rows, arrivals = self.torch.tensor(prompts(ids, batch)), note_times(self.transformers)
+        times: list[float] = []
+        StoppingCriteria: Any = self.transformers.StoppingCriteria
+
+        class NotingTimes(StoppingCriteria):
+            """Called after each step. Never stops."""
+
+            def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+                times.append(time.perf_counter())
+                return input_ids.new_zeros(len(input_ids), dtype=bool)
+
+        rows = self.torch.tensor(prompts(ids, batch))
         inputs = {"input_ids": rows, "attention_mask": self.torch.ones_like(rows)}
         settings = {"do_sample": False, "max_new_tokens": n, "min_new_tokens": n}
-        out = self.model.generate(**inputs, **settings, stopping_criteria=[arrivals])
-        return ms_per_step(arrivals.times), out[0, len(ids) :].tolist()
+        out = self.model.generate(**inputs, **settings, stopping_criteria=[NotingTimes()])
+        return ms_per_step(times), out[0, len(ids) :].tolist()
 
     def prompt(self, ids: list[int]) -> float:
         array = self.torch.tensor([ids])
-        with self.torch.inference_mode():
-            return second_call_ms(lambda: self.model(input_ids=array, use_cache=True, logits_to_keep=1))
+        return self.second_call_ms(lambda: self.model(input_ids=array, use_cache=True, logits_to_keep=1))
 
-    def logits(self, ids: list[int]) -> float:
-        array = self.torch.tensor([ids])
-        with self.torch.inference_mode():
-            return second_call_ms(lambda: self.model(input_ids=array, use_cache=False))
+    def all_logits(self, ids: list[int]) -> Any:
+        return self.model(input_ids=self.torch.tensor([ids]), use_cache=False).logits[0]
 
     def score(self, ids: list[int]) -> float:
         """The recipe of Hugging Face's documentation, "Perplexity of fixed-length models"."""
@@ -459,26 +470,13 @@ class Transformers(Side):
                 if end == len(ids):
                     break
 
-        with self.torch.inference_mode():
+        with self.mode():
             return (len(ids) - 1) / seconds(recipe)
 
 
-def note_times(transformers: Any) -> Any:
-    """A stopping criterion for transformers that never stops and notes the time of each step."""
-
-    class Noting(transformers.StoppingCriteria):
-        def __init__(self) -> None:
-            self.times: list[float] = []
-
-        def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-            self.times.append(time.perf_counter())
-            return input_ids.new_zeros(len(input_ids), dtype=bool)
-
-    return Noting()
-
-
 class CTranslate2(Side):
-    modules = ("ctranslate2",)
+    packages = ("CTranslate2",)
+    lacks = ("decode_untied",)
 
     @staticmethod
     def convert(directory: str, out: Path) -> str:
@@ -519,21 +517,16 @@ class CTranslate2(Side):
         spec.save(str(out))
         return str(out)
 
-    def __init__(self, directory: str) -> None:
-        self.ctranslate2, self.directory = import_module("ctranslate2"), directory
-        self.generator = self.read()
-
     def read(self) -> Any:
         threads = int(os.environ["OMP_NUM_THREADS"])
-        return self.ctranslate2.Generator(
-            self.directory, device="cpu", compute_type="float32", inter_threads=1, intra_threads=threads
+        return import_module("ctranslate2").Generator(
+            self.path, device="cpu", compute_type="float32", inter_threads=1, intra_threads=threads
         )
 
-    def about(self) -> dict[str, str]:
-        return {"CTranslate2": self.ctranslate2.__version__}
-
-    def load(self) -> float:
-        return seconds(self.read)
+    def generate(self, rows: list[list[int]], n: int, **more: Any) -> Any:
+        names = [[f"t{token}" for token in row] for row in rows]
+        lengths = {"max_length": n, "min_length": n, "include_prompt_in_result": False}
+        return self.model.generate_batch(names, sampling_topk=1, **lengths, **more)
 
     def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
         times: dict[int, float] = {}
@@ -542,101 +535,81 @@ class CTranslate2(Side):
             times[step.step] = time.perf_counter()
             return False
 
-        names = [[f"t{token}" for token in row] for row in prompts(ids, batch)]
-        results = self.generator.generate_batch(
-            names,
-            max_length=n,
-            min_length=n,
-            sampling_topk=1,
-            include_prompt_in_result=False,
-            callback=note,
-        )
+        results = self.generate(prompts(ids, batch), n, callback=note)
         return ms_per_step(sorted(times.values())), results[0].sequences_ids[0]
 
     def prompt(self, ids: list[int]) -> float:
-        names = [[f"t{token}" for token in ids]]
-        settings = {"max_length": 1, "sampling_topk": 1, "include_prompt_in_result": False}
-        return second_call_ms(lambda: self.generator.generate_batch(names, **settings))
+        return self.second_call_ms(lambda: self.generate([ids], 1))
 
-    def logits(self, ids: list[int]) -> float:
-        names = [[f"t{token}" for token in ids]]
-        return second_call_ms(lambda: self.generator.forward_batch(names))
+    def all_logits(self, ids: list[int]) -> Any:
+        return self.model.forward_batch([[f"t{token}" for token in ids]])
 
 
 class LlamaCpp(Side):
-    modules = ("llama_cpp", "gguf")
-    dtype = "F32"
+    packages = ("llama-cpp-python", "gguf")
+    lacks = ("decode_batch", "decode_untied", "logits")
 
-    @classmethod
-    def convert(cls, directory: str, out: Path) -> str:
-        """Write a GGUF file. It stores matrices as [out, in]."""
+    @staticmethod
+    def convert(directory: str, out: Path) -> str:
+        """Write two GGUF files, of float32 and of float16 matrices. GGUF stores matrices as [out, in]."""
         gguf, tiedgpt, np = (import_module(name) for name in ("gguf", "tiedgpt", "numpy"))
         model = tiedgpt.load_model(directory, head="tied")
-        config, p = model.config, model.parameters
-        file = f"{out}.gguf"
-        writer = gguf.GGUFWriter(file, "gpt2")
-        writer.add_context_length(config.n_ctx)
-        writer.add_embedding_length(config.n_embd)
-        writer.add_block_count(config.n_layer)
-        writer.add_feed_forward_length(config.n_inner)
-        writer.add_head_count(config.n_head)
-        writer.add_layer_norm_eps(config.layer_norm_epsilon)
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("gpt-2")
-        vocabulary = placeholder_vocabulary(directory)
-        writer.add_token_list(vocabulary)
-        writer.add_token_merges(["t 0"])
-        writer.add_bos_token_id(len(vocabulary) - 1)
-        writer.add_eos_token_id(len(vocabulary) - 1)
+        config, vocabulary = model.config, placeholder_vocabulary(directory)
         names = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm"}
         names |= {"ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output"}
         names |= {"ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
-        for name, array in p.items():
-            path, _, last = name.rpartition(".")  # "h.0.attn.c_attn", "weight"
-            block = ""
-            if path.startswith("h."):
-                _, number, path = path.split(".", 2)
-                block = f"blk.{number}."
-            matrix = np.ascontiguousarray(array.T if block else array)
-            kind = gguf.GGMLQuantizationType[cls.dtype if array.ndim == 2 and path != "wpe" else "F32"]
-            data = gguf.quants.quantize(matrix, kind)
-            writer.add_tensor(f"{block}{names[path]}.{last}", data, raw_dtype=kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        return file
+        for dtype in ("F32", "F16"):
+            writer = gguf.GGUFWriter(f"{out}-{dtype}.gguf", "gpt2")
+            writer.add_context_length(config.n_ctx)
+            writer.add_embedding_length(config.n_embd)
+            writer.add_block_count(config.n_layer)
+            writer.add_feed_forward_length(config.n_inner)
+            writer.add_head_count(config.n_head)
+            writer.add_layer_norm_eps(config.layer_norm_epsilon)
+            writer.add_tokenizer_model("gpt2")
+            writer.add_tokenizer_pre("gpt-2")
+            writer.add_token_list(vocabulary)
+            writer.add_token_merges(["t 0"])
+            writer.add_bos_token_id(len(vocabulary) - 1)
+            writer.add_eos_token_id(len(vocabulary) - 1)
+            for name, array in model.parameters.items():
+                path, _, last = name.rpartition(".")  # "h.0.attn.c_attn", "weight"
+                block = ""
+                if path.startswith("h."):
+                    _, number, path = path.split(".", 2)
+                    block = f"blk.{number}."
+                matrix = np.ascontiguousarray(array.T if block else array)
+                kind = gguf.GGMLQuantizationType[dtype if array.ndim == 2 and path != "wpe" else "F32"]
+                data = gguf.quants.quantize(matrix, kind)
+                writer.add_tensor(f"{block}{names[path]}.{last}", data, raw_dtype=kind)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+            writer.close()
+        return str(out)
 
-    def __init__(self, file: str) -> None:
-        self.np, self.llama_cpp, self.file = import_module("numpy"), import_module("llama_cpp"), file
-        self.model = self.read()
-        self.lookup_steps = self.lookup_tokens = 0
+    def read(self, dtype: str = "F32", **options: Any) -> Any:
+        llama_cpp, threads = import_module("llama_cpp"), int(os.environ["OMP_NUM_THREADS"])
+        options |= {"n_threads": threads, "n_threads_batch": threads, "n_batch": 1024, "verbose": False}
+        return llama_cpp.Llama(f"{self.path}-{dtype}.gguf", n_ctx=0, **options)  # 0 is the file's own
 
-    def read(self, **options: Any) -> Any:
-        threads = {name: int(os.environ["OMP_NUM_THREADS"]) for name in ("n_threads", "n_threads_batch")}
-        # n_ctx=0 is the file's own context
-        return self.llama_cpp.Llama(self.file, n_ctx=0, n_batch=1024, verbose=False, **threads, **options)
-
-    def about(self) -> dict[str, str]:
-        return {"llama-cpp-python": self.llama_cpp.__version__}
-
-    def load(self) -> float:
-        return seconds(self.read)
-
-    def next_logits(self, ids: list[int]) -> Any:
-        self.model.eval(ids)
-        pointer = self.llama_cpp.llama_get_logits_ith(self.model.ctx, -1)
-        return self.np.ctypeslib.as_array(pointer, shape=(self.model.n_vocab(),))
-
-    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+    def steps(self, rows: list[list[int]], n: int) -> Iterator[int]:
+        llama_cpp, (ids,) = import_module("llama_cpp"), rows
         self.model.reset()
-        tokens, times = [], []
-        read = ids
         for _ in range(n):
-            tokens.append(int(self.next_logits(read).argmax()))
-            times.append(time.perf_counter())
-            read = tokens[-1:]
-        return ms_per_step(times), tokens
+            self.model.eval(ids)
+            pointer = llama_cpp.llama_get_logits_ith(self.model.ctx, -1)
+            logits = import_module("numpy").ctypeslib.as_array(pointer, shape=(self.model.n_vocab(),))
+            ids = [int(logits.argmax())]
+            yield ids[0]
+
+    @cached_property
+    def f16(self) -> Any:
+        return self.read("F16")
+
+    def decode_f16(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        with patch.object(self, "model", self.f16):
+            return self.decode(ids, n)
 
     @cached_property
     def lookup_model(self) -> Any:
@@ -650,39 +623,13 @@ class LlamaCpp(Side):
 
     def decode_lookup(self, ids: list[int], n: int) -> tuple[float, list[int]]:
         self.lookup_model.reset()
-        tokens: list[int] = []
-        times: list[float] = []
-        for token in self.lookup_model.generate(ids, temp=0, repeat_penalty=1.0):
-            if not tokens:
-                self.lookup_steps = 1
-            tokens.append(token)
-            times.append(time.perf_counter())
-            if len(tokens) == n:
-                break
-        self.lookup_tokens = n
-        return ms_per_step(times), tokens
+        self.lookup_steps = 1
+        decoded = self.timed(islice(self.lookup_model.generate(ids, temp=0, repeat_penalty=1.0), n))
+        self.tokens_per_step = n / self.lookup_steps
+        return decoded
 
     def lookup_tokens_per_step(self) -> float:
-        return self.lookup_tokens / self.lookup_steps
-
-    def prompt(self, ids: list[int]) -> float:
-        def read() -> None:
-            self.model.reset()
-            self.next_logits(ids)
-
-        return second_call_ms(read)
-
-
-class LlamaCppF16(LlamaCpp):
-    """Weights in half precision: half the bytes of float32 per token."""
-
-    dtype = "F16"
-
-
-class LlamaCppQ8(LlamaCpp):
-    """Weights in 8 bits with one scale for 32 numbers: about a quarter of the bytes."""
-
-    dtype = "Q8_0"
+        return self.tokens_per_step
 
 
 class OpenVINO(Side):
@@ -692,7 +639,8 @@ class OpenVINO(Side):
     x-prompt.xml  reads a prompt with causal attention and returns the keys and values
     """
 
-    modules = ("openvino", "torch")
+    packages = ("OpenVINO", "torch")
+    lacks = ("decode_untied", "logits")
 
     @staticmethod
     def convert(directory: str, out: Path) -> str:
@@ -761,85 +709,35 @@ class OpenVINO(Side):
         openvino.save_model(step, f"{out}.xml", compress_to_fp16=False)
         return str(out)
 
-    def __init__(self, file: str) -> None:
-        self.np, self.openvino, self.file = import_module("numpy"), import_module("openvino"), file
-        self.request = self.read(".xml").create_infer_request()
+    def __init__(self, path: str) -> None:
+        self.np, self.openvino = import_module("numpy"), import_module("openvino")
+        super().__init__(path)
 
-    def read(self, suffix: str) -> Any:
+    def read(self, suffix: str = "") -> Any:
         threads = int(os.environ["OMP_NUM_THREADS"])
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
         settings |= {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
-        return self.openvino.Core().compile_model(f"{self.file}{suffix}", "CPU", settings)
+        model = self.openvino.Core().compile_model(f"{self.path}{suffix}.xml", "CPU", settings)
+        return model.create_infer_request()
 
-    def about(self) -> dict[str, str]:
-        return {"OpenVINO": self.openvino.__version__.split("-")[0]}
-
-    def load(self) -> float:
-        return seconds(lambda: self.read(".xml"))
-
-    def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
-        self.request.reset_state()
-        inputs = {"ids": self.np.array(prompts(ids, batch)), "rows": self.np.arange(batch, dtype="i4")}
-        times, first = [], []
+    def steps(self, rows: Any, n: int) -> Iterator[int]:
+        self.model.reset_state()
+        inputs = {"ids": self.np.array(rows), "rows": self.np.arange(len(rows), dtype="i4")}
         for _ in range(n):
-            logits = self.request.infer(inputs, share_inputs=True, share_outputs=True)[0]
+            logits = self.model.infer(inputs, share_inputs=True, share_outputs=True)[0]
             inputs["ids"] = logits.argmax(axis=1)[:, None]
-            first.append(int(inputs["ids"][0, 0]))
-            times.append(time.perf_counter())
-        return ms_per_step(times), first
+            yield int(inputs["ids"][0, 0])
 
     @cached_property
-    def prompt_request(self) -> Any:
-        return self.read("-prompt.xml").create_infer_request()
+    def prompt_model(self) -> Any:
+        return self.read("-prompt")
 
     def prompt(self, ids: list[int]) -> float:
-        array = [self.np.array([ids])]
-        infer = self.prompt_request.infer
-        return second_call_ms(lambda: infer(array, share_inputs=True, share_outputs=True))
+        array, infer = [self.np.array([ids])], self.prompt_model.infer
+        return self.second_call_ms(lambda: infer(array, share_inputs=True, share_outputs=True))
 
 
-class Checkout(Side):
-    """Another checkout of tiedgpt, in the folder $TIEDGPT_BESIDE, by the names that do not change."""
-
-    def __init__(self, directory: str) -> None:
-        sys.path.insert(0, os.environ["TIEDGPT_BESIDE"])
-        self.tiedgpt = import_module("tiedgpt")
-        with suppress(ImportError, AttributeError):  # older ones do this when they are imported
-            import_module("tiedgpt.fast").tune()
-        self.directory = directory
-        model = self.tiedgpt.load_model(directory, head="tied")
-        self.model = self.tiedgpt.GPT2(replace(model.config, eos_token_id=None), model.parameters)
-
-    def about(self) -> dict[str, str]:
-        return {"beside": os.environ["TIEDGPT_BESIDE"]}
-
-    def load(self) -> float:
-        return seconds(lambda: self.tiedgpt.load_model(self.directory))
-
-    def decode(self, ids: list[int], n: int) -> tuple[float, list[int]]:
-        tokens, times = [], []
-        for token in self.tiedgpt.generate(self.model, ids, n, greedy=True, draft=None):
-            tokens.append(token)
-            times.append(time.perf_counter())
-        return ms_per_step(times), tokens
-
-    def decode_batch(self, ids: list[int], n: int, batch: int) -> tuple[float, list[int]]:
-        rows: Any = prompts(ids, batch)
-        cache, times, first = self.model.new_cache(batch, len(ids) + n), [], []
-        for _ in range(n):
-            rows = self.model(rows, cache)[:, -1].argmax(axis=1)[:, None]
-            first.append(int(rows[0, 0]))
-            times.append(time.perf_counter())
-        return ms_per_step(times), first
-
-    def prompt(self, ids: list[int]) -> float:
-        final = getattr(self.model, "final", None) or self.model.hidden
-        return second_call_ms(
-            lambda: final([ids], self.model.new_cache(capacity=len(ids)))[:, -1] @ self.model.W_U
-        )
-
-
-SIDES: dict[str, type[Any]] = {
+SIDES: dict[str, type[Side]] = {
     "tiedgpt": TiedGPT,
     "transformers": Transformers,
     "PyTorch": PyTorch,
@@ -847,7 +745,6 @@ SIDES: dict[str, type[Any]] = {
     "llama.cpp": LlamaCpp,
     "OpenVINO": OpenVINO,
 }
-REDUCED: dict[str, type[Any]] = {"llama.cpp f16": LlamaCppF16, "llama.cpp q8_0": LlamaCppQ8}
 
 
 # Training
@@ -858,23 +755,23 @@ class Training:
     """The sizes of a model and of a batch, and the number of steps that are timed at a time."""
 
     name: str
-    V: int
-    L: int
-    H: int
-    D: int
-    n_ctx: int
+    sizes: dict[str, int]
     B: int
     T: int
     steps: int
 
+    def config(self) -> Any:
+        off = {"embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
+        return import_module("tiedgpt").Config(**self.sizes, **off, bos_token_id=None, eos_token_id=None)
 
+
+SMALL = {"n_layer": 4, "n_head": 4, "n_embd": 128}
 TRAININGS = (
     # nanoGPT's setting for a CPU, on bytes; the shipped models' size; GPT-2 124M on llm.c's batch
-    Training("d 128, V 257, 12 x 64", V=257, L=4, H=4, D=128, n_ctx=64, B=12, T=64, steps=40),
-    Training("d 128, V 1024, 32 x 128", V=1024, L=4, H=4, D=128, n_ctx=128, B=32, T=128, steps=20),
-    Training("124M, 4 x 64", V=50257, L=12, H=12, D=768, n_ctx=1024, B=4, T=64, steps=3),
+    Training("d 128, V 257, 12 x 64", SMALL | {"vocab_size": 257, "n_ctx": 64}, B=12, T=64, steps=40),
+    Training("d 128, V 1024, 32 x 128", SMALL | {"vocab_size": 1024, "n_ctx": 128}, B=32, T=128, steps=20),
+    Training("124M, 4 x 64", {}, B=4, T=64, steps=3),
 )
-NO_DROPOUT = {"embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
 WARM_UP = 3  # steps before the first that is timed
 
 
@@ -884,9 +781,8 @@ class TiedGPTTraining:
         np, tiedgpt = import_module("numpy"), import_module("tiedgpt")
         loop = import_module("tiedgpt.training.loop")
         t = self.training = training
-        sizes = {"vocab_size": t.V, "n_ctx": t.n_ctx, "n_layer": t.L, "n_head": t.H, "n_embd": t.D}
-        config = tiedgpt.Config(**sizes, **NO_DROPOUT, bos_token_id=None, eos_token_id=None)
-        tokens = np.random.default_rng(0).integers(0, t.V, 100 * t.B * t.T)
+        config = t.config()
+        tokens = np.random.default_rng(0).integers(0, config.vocab_size, 100 * t.B * t.T)
         # So many steps that the held-out text is never evaluated here.
         settings = loop.Settings(steps=10**9, batch=t.B, context=t.T)
         self.records = loop.Trainer(tiedgpt.GPT2.random(config), tokens, tokens[:2], settings).run()
@@ -902,7 +798,7 @@ class PyTorchTraining:
     """The plain torch module and torch's fused AdamW."""
 
     def __init__(self, training: Training) -> None:
-        self.torch, self.training = import_module("torch"), training
+        self.torch, self.training, self.config = import_module("torch"), training, training.config()
         self.model = self.new_model().train()
         parameters = list(self.model.parameters())
         groups = [
@@ -914,17 +810,16 @@ class PyTorchTraining:
             self.step()
 
     def new_model(self) -> Any:
-        t = self.training
-        return torch_gpt2(self.torch, t.V, t.n_ctx, t.L, t.H, t.D, 4 * t.D)
+        return torch_gpt2(self.torch, self.config)
 
     def logits(self, ids: Any) -> Any:
         return self.model(ids)
 
     def step(self) -> None:
-        t = self.training
-        ids = self.torch.randint(t.V, (t.B, t.T + 1))
+        V, t = self.config.vocab_size, self.training
+        ids = self.torch.randint(V, (t.B, t.T + 1))
         logits = self.logits(ids[:, :-1])
-        loss = self.torch.nn.functional.cross_entropy(logits.view(-1, t.V), ids[:, 1:].reshape(-1))
+        loss = self.torch.nn.functional.cross_entropy(logits.view(-1, V), ids[:, 1:].reshape(-1))
         loss.backward()
         self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
@@ -938,11 +833,8 @@ class TransformersTraining(PyTorchTraining):
     """transformers' GPT-2, trained in the same way."""
 
     def new_model(self) -> Any:
-        library, t = import_module("transformers"), self.training
-        sizes = {"vocab_size": t.V, "n_positions": t.n_ctx, "n_layer": t.L, "n_head": t.H, "n_embd": t.D}
-        tokens = {"bos_token_id": 0, "eos_token_id": 0}
-        config = library.GPT2Config(**sizes, **NO_DROPOUT, **tokens, use_cache=False)
-        return library.GPT2LMHeadModel(config)
+        library = import_module("transformers")
+        return library.GPT2LMHeadModel(library.GPT2Config(**self.config.to_json(), use_cache=False))
 
     def logits(self, ids: Any) -> Any:
         return self.model(ids).logits
