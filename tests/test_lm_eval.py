@@ -111,6 +111,7 @@ def test_a_setting_that_cannot_be(models):
         type(models[0]).create_from_arg_string("pretrianed=gpt2")
 
 
+@pytest.mark.parametrize("models", ["tied"], indirect=True)  # the model of the command
 def test_the_command(models, tmp_path):
     """`python -m tiedgpt.lm_eval` and `lm_eval --model hf` give the same result on a task of our own."""
     lines = TEXT.splitlines()
