@@ -4,24 +4,24 @@ import {each, facts, headOf, model, OF_TEXT, placed, S, set} from "./state.js"
 
 const WIDE = {
 	size: [800, 262],
-	...{
-		tokens: [0, 32, 96, 84],
-		W_E: [130, 32, 136, 84],
-		blocks: [300, 32, 126, 84],
-		times: [460, 32, 120, 84]
-	},
+	boxes: [
+		[0, 32, 96, 84],
+		[130, 32, 136, 84],
+		[300, 32, 126, 84],
+		[460, 32, 120, 84]
+	],
 	...{bars: [618, 20, 182], W_U: [450, 204, 140, 56], switch: [418, 146, 204], same: [308, 155]},
 	...{tied: "M418 163H198V120", untied: "M520 180V200", down: "M520 116V142"},
 	arrows: ["M98 74H126", "M268 74H296", "M428 74H456", "M582 74H612"]
 }
 const NARROW = {
 	size: [360, 520],
-	...{
-		tokens: [60, 1, 240, 33],
-		W_E: [95, 58, 170, 60],
-		blocks: [95, 142, 170, 52],
-		times: [95, 218, 170, 52]
-	},
+	boxes: [
+		[60, 1, 240, 33],
+		[95, 58, 170, 60],
+		[95, 142, 170, 52],
+		[95, 218, 170, 52]
+	],
 	...{bars: [90, 396, 260], W_U: [110, 344, 140, 46], switch: [78, 292, 204], same: [36, 328]},
 	...{tied: "M78 309H40V88H91", untied: "M180 326V340", down: "M180 270V288"},
 	arrows: ["M180 36V54", "M180 120V138", "M180 196V214", "M265 244H326V392"]
@@ -50,16 +50,17 @@ export function drawFlow() {
 	if (!facts.next) return
 	const isWide = !narrow.matches
 	const at = isWide ? WIDE : NARROW
+	const [tokens, W_E, blocks, times] = at.boxes
 	const m = model()
 	const now = S.copy ? "untied" : headOf()
 	const words = placed().map(t => plain(t.text).slice(0, 10))
 	const [V, D] = [whole(m.vocab_size), m.n_embd]
 	put(
 		$("#drawing"),
-		box(at.tokens, "", ...(isWide ? words.slice(-3) : [words.slice(-4).join("  ")])),
-		box(at.W_E, "in", "W_E", `${V} × ${D}`, ...(isWide ? ["a row per token"] : [])),
-		box(at.blocks, "", `${m.n_layer} blocks`, "attention, MLP"),
-		box(at.times, "", "× matrix", "= logits"),
+		box(tokens, "", ...(isWide ? words.slice(-3) : [words.slice(-4).join("  ")])),
+		box(W_E, "in", "W_E", `${V} × ${D}`, ...(isWide ? ["a row per token"] : [])),
+		box(blocks, "", `${m.n_layer} blocks`, "attention, MLP"),
+		box(times, "", "× matrix", "= logits"),
 		at.arrows.map(path => arrow(path, "plain")),
 		shape("path", {d: at.down, class: "arrow plain"}),
 		["tied", "untied"].map(kind => arrow(at[kind], kind === now ? kind : "other")),

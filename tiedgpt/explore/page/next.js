@@ -23,7 +23,6 @@ import {
 	each,
 	facts,
 	fail,
-	Gone,
 	headOf,
 	model,
 	OF_TEXT,
@@ -144,9 +143,7 @@ stoppable("#write", async signal => {
 	const write = async (s, i) => {
 		for await (const word of ask("generate", toWrite(i, 40), signal)) addWord(s, word, given)
 	}
-	await Promise.all(texts.map(write)).catch(error => {
-		if (error.name !== "AbortError" && !(error instanceof Gone)) fail(error)
-	})
+	await Promise.all(texts.map(write)).catch(fail)
 	for (const s of texts) {
 		if (s.note.textContent === "writing …") put(s.note, `${s.tokens.length} tokens; stopped`)
 		const cells = $$(".w", s.page)

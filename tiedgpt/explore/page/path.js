@@ -28,7 +28,6 @@ import {
 	each,
 	facts,
 	fail,
-	Gone,
 	headOf,
 	model,
 	named,
@@ -142,7 +141,7 @@ async function drawMeasured() {
 		const progress = part => put(box, note(`measuring … ${percent(part)}`))
 		measured[key] ??= await answers("symmetry", own, progress)
 	} catch (error) {
-		return error instanceof Gone || fail(error, $("#path .warn"))
+		return fail(error, $("#path .warn"))
 	}
 	if (key !== String(S.heads)) return
 	const found = measured[key]

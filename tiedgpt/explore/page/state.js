@@ -77,7 +77,7 @@ export function writeAddress() {
 
 const recorded = $("#recorded") && JSON.parse($("#recorded").textContent)
 const sorted = body => JSON.stringify(Object.entries(body).sort(([a], [b]) => (a < b ? -1 : 1)))
-export class Gone extends Error {}
+class Gone extends Error {}
 
 // The lines of an answer. An answer that is no stream has one line.
 export async function* ask(view, body = {}, signal = undefined) {
@@ -202,7 +202,9 @@ export function say(text) {
 		$("#live").textContent = text
 	}, 700)
 }
+// What was stopped, by its button or with the server, is no problem.
 export function fail(error, box = $("#problem")) {
+	if (error.name === "AbortError" || error instanceof Gone) return
 	put(box, error.message)
 	box.hidden = false
 	say(error.message)
