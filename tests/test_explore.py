@@ -12,6 +12,7 @@ import time
 import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -418,22 +419,6 @@ def test_the_address_in_the_browsers_command_line_works_once(views):
         assert [get(server, p)[0] for p in (path, "//", home)] == [404, 404, 200]
 
 
-HOSTS = {  # any port will do, through an SSH tunnel
-    200: ["127.0.0.1:1", "localhost:8080", "localhost", "[::1]:99"],
-    403: [
-        *("evil.example", "evil.example:PORT", "127.0.0.1.evil.example", "localhost.evil.example:PORT", ""),
-        *("evil.example@127.0.0.1", "127.0.0.1:x", "127.0.0.2:PORT"),
-    ],
-}
-
-
-@pytest.mark.parametrize(("status", "host"), [(s, host) for s, hosts in HOSTS.items() for host in hosts])
-def test_the_host_is_a_name_of_this_machine(server, status, host):
-    host = host.replace("PORT", str(server.server_port))
-    assert get(server, f"/{server.secret}/", Host=host)[0] == status
-    assert post(server, "next", {"text": TEXT}, Host=host, Origin=f"http://{host}")[0] == status
-
-
 def test_an_address_without_its_slash_and_an_old_one(server):
     status, _, response = get(server, f"/{server.secret}")
     assert (status, response.getheader("Location")) == (302, f"/{server.secret}/")
@@ -444,58 +429,63 @@ def test_an_address_without_its_slash_and_an_old_one(server):
     assert get(server, "/ask.js", Host="evil.example")[0] == 403
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/x/", "/SECRETx/", "/SECRET/../page.html", "/SECRET/x", "/SECRET/%2e%2e/"]
-)
-def test_other_paths_are_not_found(server, path):
-    path = path.replace("SECRET", server.secret)
-    assert get(server, path)[0] == 404
-    assert post(server, "", {}, path=path)[0] == 404
-
-
-OTHER_SITES = [
-    *({"Origin": origin} for origin in (None, "null", "http://evil.example", "http://127.0.0.1:1")),
-    *(
-        {"Origin": "https://127.0.0.1:PORT"},
-        {"Sec_Fetch_Site": "cross-site"},
-        {"Sec_Fetch_Site": "same-site"},
-    ),
+OWN_HOSTS = ["127.0.0.1:1", "localhost:8080", "localhost", "[::1]:99"]  # any port, through an SSH tunnel
+OTHER_HOSTS = [
+    "evil.example",
+    "evil.example:PORT",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example:PORT",
+    "",
+]
+OTHER_HOSTS += ["evil.example@127.0.0.1", "127.0.0.1:x", "127.0.0.2:PORT"]
+OTHER_SITES = [{"Origin": o} for o in (None, "null", "http://evil.example", "http://127.0.0.1:1")]
+OTHER_SITES += [
+    {"Origin": "https://127.0.0.1:PORT"},
+    *({"Sec_Fetch_Site": f"{s}-site"} for s in ("cross", "same")),
 ]
 OTHER_TYPES = [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
-REFUSED = [(403, changes) for changes in OTHER_SITES] + [(415, {"Content_Type": t}) for t in OTHER_TYPES]
+OTHER_PATHS = ["/", "/x/", "/SECRETx/", "/SECRET/../page.html", "/SECRET/x", "/SECRET/%2e%2e/"]
+NO_JSON = [b"", b"[]", b"{", b'{"x": NaN}', b"[" * 50_000, b"\xff"]
+OWN, OF_THE_PAGE = [{}], [json.dumps({"text": TEXT}).encode()]
+REQUESTS = [  # status, methods, paths below the secret, bodies, changes of the page's headers
+    *((200, "GET", [""], OF_THE_PAGE, [{"Host": h, "Origin": None}]) for h in OWN_HOSTS),
+    *((200, "POST", ["next"], OF_THE_PAGE, [{"Host": h, "Origin": f"http://{h}"}]) for h in OWN_HOSTS),
+    *((403, "GET", [""], OF_THE_PAGE, [{"Host": h, "Origin": None}]) for h in OTHER_HOSTS),
+    *((403, "POST", ["next"], OF_THE_PAGE, [{"Host": h, "Origin": f"http://{h}"}]) for h in OTHER_HOSTS),
+    (403, "POST", ["next", "quit"], OF_THE_PAGE, OTHER_SITES),
+    (404, "GET POST", OTHER_PATHS, OF_THE_PAGE, OWN),
+    (405, "PUT HEAD", [""], OF_THE_PAGE, OWN),
+    (405, "DELETE OPTIONS GET", ["next", "quit"], OF_THE_PAGE, OWN),
+    (405, "POST", ["page.js"], OF_THE_PAGE, OWN),
+    (415, "POST", ["next", "quit"], OF_THE_PAGE, [{"Content_Type": kind} for kind in OTHER_TYPES]),
+    (413, "POST", ["next"], [b"x" * (MAX_BODY + 1), b"x" * 1_000_000], OWN),
+    (413, "POST", ["next"], [b""], [{"Content_Length": "9" * 30}]),
+    (400, "POST", ["next"], NO_JSON, OWN),
+]
 
 
-@pytest.mark.parametrize(("status", "changes"), REFUSED)
-def test_requests_that_the_page_does_not_send_are_refused(server, status, changes):
-    changes = {n: v and v.replace("PORT", str(server.server_port)) for n, v in changes.items()}
-    for name in ("next", "quit"):
-        assert post(server, name, {"text": TEXT}, **changes)[0] == status
+@pytest.mark.parametrize(("status", "methods", "paths", "bodies", "headers"), REQUESTS)
+def test_what_is_answered_and_what_is_refused(server, status, methods, paths, bodies, headers):
+    def known(said):
+        return said and said.replace("PORT", str(server.server_port)).replace("SECRET", server.secret)
+
+    for method, path, body, changes in product(methods.split(), paths, bodies, headers):
+        path = known(path if path.startswith("/") else f"/SECRET/{path}")
+        changes = {name: known(value) for name, value in changes.items()}
+        found, said, _ = request(server, method, path, body, **changes)
+        assert found == status, (method, path, body, changes)
+        assert status != 400 or json.loads(said)["error"]["message"] == "expected a JSON object", body
     assert answer(server, "next", text="still here")["text"] == "still here"
 
 
-def test_other_methods_are_refused(server):
-    for asked in ("PUT ", "HEAD ", "DELETE next", "OPTIONS next", "GET next", "GET quit", "POST page.js"):
-        method, path = asked.split(" ")
-        assert request(server, method, f"/{server.secret}/{path}", "{}")[0] == 405, asked
-
-
-def test_bodies_that_are_refused(server):
-    for body, more in (
-        (b"x" * (MAX_BODY + 1), {}),
-        (b"x" * 1_000_000, {}),
-        (b"", {"Content_Length": "9" * 30}),
-    ):
-        assert post(server, "next", body, **more)[0] == 413
-    for body in (b"", b"[]", b"{", b'{"x": NaN}', b"[" * 50_000, b"\xff"):
-        status, found = post(server, "next", body)
-        assert (status, found["error"]["message"]) == (400, "expected a JSON object"), body
-    for length in ("-1", "1x", None):
-        with connect(server) as connection:
-            connection.putrequest("POST", f"/{server.secret}/next")
-            for name, value in headers(server, Content_Length=length).items():
-                connection.putheader(name, value)
-            connection.endheaders()
-            assert connection.getresponse().status == 411
+@pytest.mark.parametrize("length", ["-1", "1x", None])
+def test_a_body_has_a_length(server, length):
+    with connect(server) as connection:
+        connection.putrequest("POST", f"/{server.secret}/next")
+        for name, value in headers(server, Content_Length=length).items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        assert connection.getresponse().status == 411
 
 
 def test_too_many_connections(server, monkeypatch):
