@@ -59,7 +59,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from benchmark_sides import SIDES, TRAINING_SIDES, TRAININGS, Beside, Side, seconds
 from tqdm import tqdm
@@ -450,6 +450,13 @@ def replace_between_markers(text: str, new: str) -> str:
     return f"{text.partition(BEGIN)[0]}{BEGIN}\n{new}\n{END}{text.partition(END)[2]}"
 
 
+class Parser(argparse.ArgumentParser):
+    """Errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (try: {self.prog} -h)\n")
+
+
 def output_file(text: str) -> Path:
     """A path whose directory exists, for argparse."""
     path = Path(text)
@@ -473,22 +480,20 @@ def marked_file(text: str) -> Path:
 def main() -> None:
     sys.path.insert(0, str(ROOT))  # this checkout, even if another tiedgpt is installed
     # Here, because each process of a Worker imports this file, and some of them another tiedgpt
-    from tiedgpt.cli.common import Parser, positive_int
-    from tiedgpt.errors import ArgumentError
+    from tiedgpt.cli.common import positive_int
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(description=__doc__, formatter_class=raw, allow_abbrev=False)
-    parser.flag("--model DIR", "a checkpoint (default: a random 124M)", os.path.abspath)
-    parser.flag("--json FILE", "also write every measurement there", output_file)
-    parser.flag("--markdown FILE", "also replace the table between the markers there", marked_file)
-    parser.flag("--repeats N", "rounds (default: 5)", positive_int, default=5)
-    parser.flag("--threads N", "default: all cores", positive_int, default=os.cpu_count())
+    add = parser.add_argument
+    add("--model", metavar="DIR", type=os.path.abspath, help="a checkpoint (default: a random 124M)")
+    add("--json", metavar="FILE", type=output_file, help="also write every measurement there")
+    replaced = "also replace the table between the markers there"
+    add("--markdown", metavar="FILE", type=marked_file, help=replaced)
+    add("--repeats", metavar="N", type=positive_int, default=5, help="rounds (default: 5)")
+    add("--threads", metavar="N", type=positive_int, default=os.cpu_count(), help="default: all cores")
     beside = "measure only the rows that another checkout of tiedgpt has too, beside it"
-    parser.flag("--beside DIR", beside, os.path.abspath)
-    try:
-        args = parser.parse_args()
-    except ArgumentError as error:
-        raise Failure(error) from None
+    add("--beside", metavar="DIR", type=os.path.abspath, help=beside)
+    args = parser.parse_args()
     # The processes inherit this environment. The libraries read it when they are imported.
     notes = [f"{pin}={os.environ.pop(pin)} was set and has been unset" for pin in PINS if pin in os.environ]
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(args.threads)))
