@@ -387,33 +387,26 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     label = f"exercise {args.number}, {title[0].lower()}{title[1:]}"
     try:
-        return check(args.number, label, args.file)
+        code = compile(Path(args.file).read_bytes(), args.file, "exec")
     except (OSError, SyntaxError, ValueError) as error:  # a file that cannot be read, or is not Python
         at = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         says = getattr(error, "strerror", None) or getattr(error, "msg", None) or error
         print(one_line(f"{label}: {args.file}{at}: {says}"), file=sys.stderr)
         return 2
-
-
-def check(number: int, label: str, file: str) -> int:
-    code = compile(Path(file).read_bytes(), file, "exec")
     try:
         with np.errstate(all="ignore"):
-            CHECKS[number - 1](Mine(file, code))
+            CHECKS[args.number - 1](Mine(args.file, code))
     except Wrong as wrong:
         print(f"{label}: wrong", *map(one_line, str(wrong).split("\n")), sep="\n")
         return 1
     except BaseException as error:
-        lines = [
-            f"  line {frame.lineno}, in {frame.name}: {frame.line}"
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == file
-        ]
-        if not lines:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == args.file]
+        if not frames:
             raise  # not the reader's
         stopped = isinstance(error, KeyboardInterrupt)
         says = "stopped by Ctrl-C" if stopped else f"{type(error).__name__}: {error}"
-        print(*map(one_line, [f"{label}: {file}: {says}", *lines[-5:]]), sep="\n", file=sys.stderr)
+        lines = [f"  line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames[-5:]]
+        print(*map(one_line, [f"{label}: {args.file}: {says}", *lines]), sep="\n", file=sys.stderr)
         return 130 if stopped else 2
     print(f"{label}: right")
     return 0
