@@ -42,30 +42,24 @@ def assert_same(loaded: tiedgpt.GPT2, model: tiedgpt.GPT2) -> None:
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
 def test_a_saved_model_comes_back(tmp_path, head):
-    model = random_model(SMALL.with_head(head))
-    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "new" / "folder")
-    assert_same(tiedgpt.load_model(tmp_path / "new" / "folder"), model)
-    assert tiedgpt.load_tokenizer(tmp_path / "new" / "folder").encode("é") == Tokenizer([]).encode("é")
-    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == [
-        "config.json",
-        "merges.txt",
-        "model.safetensors",
-        "vocab.json",
-    ]
+    """From its directory, and from its file, with the configuration beside it."""
+    model, path = random_model(SMALL.with_head(head)), tmp_path / "new" / "folder"
+    tiedgpt.save_model(model, Tokenizer([]), path)
+    assert {file.name for file in path.iterdir()} == {
+        "config.json", "merges.txt", "model.safetensors", "vocab.json"
+    }  # fmt: skip
+    assert_same(tiedgpt.load_model(path), model)
+    assert_same(tiedgpt.load_model(str(path / "model.safetensors")), model)
+    assert tiedgpt.load_tokenizer(path).encode("é") == Tokenizer([]).encode("é")
 
 
-def test_a_single_file_loads_with_the_configuration_beside_it(tmp_path, model):
-    write(tmp_path, model.parameters)
-    assert_same(tiedgpt.load_model(str(tmp_path / "model.safetensors")), model)
-
-
-def test_transposed_views_and_float64_are_written_with_their_true_values(tmp_path, model):
+def test_transposed_views_float64_and_numpy_scalars_are_written_with_their_true_values(tmp_path, model):
     """wte.T in memory is wte's numbers in another order: the file must not show which it was."""
-    parameters = {
-        name: np.asfortranarray(array.astype(np.float64)) for name, array in model.parameters.items()
-    }
-    tiedgpt.save_model(tiedgpt.GPT2(SMALL, parameters), None, tmp_path)
-    assert_same(tiedgpt.load_model(tmp_path), model)
+    numbers = {name: np.int64(getattr(SMALL, name)) for name in ("vocab_size", "n_ctx", "n_embd", "n_inner")}
+    config = replace(SMALL, **numbers, eos_token_id=[np.int32(0), np.uint8(1)])
+    parameters = {name: np.asfortranarray(array.astype(float)) for name, array in model.parameters.items()}
+    tiedgpt.save_model(tiedgpt.GPT2(config, parameters), None, tmp_path)
+    assert_same(tiedgpt.load_model(tmp_path), tiedgpt.GPT2(config, model.parameters))
 
 
 @pytest.mark.parametrize("prefix", ["", "transformer."])
@@ -98,55 +92,31 @@ def test_shards(tmp_path, model):
 # The head
 
 
-def test_head_as_the_checkpoint_says_or_as_asked_for(tmp_path):
+@pytest.mark.parametrize("says", ["tied", "untied"])
+@pytest.mark.parametrize("holds", ["no W_U", "a copy of wte.T", "its own W_U"])
+def test_the_head_is_as_the_checkpoint_says_or_as_asked_for(tmp_path, model, says, holds):
+    """Many tied ones hold wte again as W_U. A W_U that differs is not used, as in transformers: a warning."""
     untied = random_model(SMALL.with_head("untied"))
-    path = write(tmp_path, untied.parameters, untied.config)
-    assert_same(tiedgpt.load_model(path), untied)
-    assert_same(tiedgpt.load_model(path, "untied"), untied)
+    if holds != "its own W_U":
+        untied = model.untie("copy")
+    path = write(tmp_path, (model if holds == "no W_U" else untied).parameters, SMALL.with_head(says))
+    loaded = tiedgpt.load_model(path, "untied")
+    assert_same(loaded, untied)
+    assert not np.shares_memory(loaded.W_U, loaded.W_E)
     assert_same(tiedgpt.load_model(path, "tied"), untied.tie())
-
-
-def test_untied_without_a_matrix_of_its_own_starts_as_a_copy(tmp_path, model):
-    path = write(tmp_path, model.parameters)
-    untied = tiedgpt.load_model(path, "untied")
-    assert not untied.config.tied
-    assert not np.shares_memory(untied.W_U, untied.W_E)
-    np.testing.assert_array_equal(untied(IDS), tiedgpt.load_model(path, "tied")(IDS))
-
-
-def test_tied_with_a_matrix_that_is_the_same_is_silent(tmp_path, model):
-    """Many checkpoints hold lm_head.weight although it is wte.weight again."""
-    path = write(tmp_path, {**model.parameters, "lm_head.weight": model.W_E})
-    assert tiedgpt.load_model(path).config.tied
-
-
-def test_tied_with_a_matrix_that_differs_warns_and_is_tied_as_in_transformers(tmp_path, model):
-    other = random_model(SMALL.with_head("untied"), seed=1).parameters["lm_head.weight"]
-    path = write(tmp_path, {**model.parameters, "lm_head.weight": other})
-    with pytest.warns(TiedGPTWarning, match=r"config\.json says tied, so lm_head\.weight is not used"):
-        loaded = tiedgpt.load_model(path)
-    assert_same(loaded, model)
-    np.testing.assert_array_equal(tiedgpt.load_model(path, "untied").W_U, other.T)
-
-
-def test_untied_without_a_matrix_is_an_error_that_says_what_to_do(tmp_path, model):
-    path = write(tmp_path, model.parameters, SMALL.with_head("untied"))
-    with pytest.raises(CheckpointError, match=r'no lm_head\.weight; load it with head "tied", or "untied"'):
-        tiedgpt.load_model(path)
-    assert_same(tiedgpt.load_model(path, "untied"), model.untie("copy"))
-    assert_same(tiedgpt.load_model(path, "tied"), model)
+    if (says, holds) == ("untied", "no W_U"):
+        with pytest.raises(CheckpointError, match=r'no lm_head\.weight; load it with head "tied", or "unt'):
+            tiedgpt.load_model(path)
+    elif (says, holds) == ("tied", "its own W_U"):
+        with pytest.warns(TiedGPTWarning, match=r"config\.json says tied, so lm_head\.weight is not used"):
+            assert_same(tiedgpt.load_model(path), untied.tie())
+    else:  # without a warning, which would be an error
+        assert_same(tiedgpt.load_model(path), untied if says == "untied" else untied.tie())
 
 
 def test_an_unknown_head(tmp_path, model):
     with pytest.raises(ArgumentError, match='head must be "tied" or "untied", got \'both\''):
         tiedgpt.load_model(write(tmp_path, model.parameters), "both")
-
-
-def test_what_is_wrong_in_generation_config_is_said_of_that_file(tmp_path, model):
-    path = write(tmp_path, model.parameters)
-    (path / "generation_config.json").write_text('{"eos_token_id": "end"}')
-    with pytest.raises(CheckpointError, match=r"/generation_config\.json: .*eos_token_id must be .*'end'"):
-        tiedgpt.load_model(path)
 
 
 # Wrong checkpoints
@@ -156,81 +126,69 @@ def without(tensors, name):
     return {key: array for key, array in tensors.items() if key != name}
 
 
+ABSENT = r"/model\.safetensors: tensor h\.1\.ln_2\.bias of the 2-layer GPT-2 .* is missing \(1 in all\)"
+SHAPE = r"tensor 'wpe\.weight' has shape \[21, 31\]; config\.json makes it \[31, 21\]"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda t: without(t, "h.1.ln_2.bias"),
-            r"/model\.safetensors: tensor h\.1\.ln_2\.bias of the 2-layer GPT-2 .* is missing \(1 in all\)",
-        ),
+        (lambda t: without(t, "h.1.ln_2.bias"), ABSENT),
         (lambda t: {**t, "h.2.ln_1.bias": t["ln_f.bias"]}, r"tensor 'h\.2\.ln_1\.bias' is not a parameter"),
         (lambda t: {**t, "score.weight": t["ln_f.bias"]}, r"tensor 'score\.weight' is not a parameter of"),
-        (
-            lambda t: {**t, "wpe.weight": t["wpe.weight"].T},
-            r"tensor 'wpe\.weight' has shape \[21, 31\]; config\.json makes it \[31, 21\]",
-        ),
+        (lambda t: {**t, "wpe.weight": t["wpe.weight"].T}, SHAPE),
         (lambda t: {**t, "transformer.wte.weight": t["wte.weight"]}, r"'wte\.weight' is there twice, with"),
         (lambda t: {**t, "lm_head.weight": t["wpe.weight"]}, r"tensor 'lm_head\.weight' has shape \[31, 21"),
     ],
 )
-def test_tensors_that_are_not_the_configurations(tmp_path, model, change, message):
+def test_tensors_that_are_not_the_configurations(tmp_path, model, monkeypatch, change, message):
+    """Nothing is read before all is checked."""
+    monkeypatch.setattr(safetensors.Tensor, "read", lambda *_: pytest.fail("read before the check was over"))
     path = write(tmp_path, change(dict(reversed(model.parameters.items()))))
     with pytest.raises(CheckpointError, match=message) as caught:
-        tiedgpt.load_model(path)
+        tiedgpt.load_model(path, copy=True)
     assert str(path) in str(caught.value)
 
 
-def test_a_dtype_that_is_not_read(tmp_path, model):
-    path = write(tmp_path, model.parameters)
-    content = (path / "model.safetensors").read_bytes()
-    (path / "model.safetensors").write_bytes(content.replace(b'"F32"', b'"I32"', 1))
-    with pytest.raises(CheckpointError, match=r"tensor 'wte\.weight' is I32; expected one of F32, F16, BF16"):
-        tiedgpt.load_model(path)
-
-
-def test_nothing_is_read_before_all_is_checked(tmp_path, model, monkeypatch):
-    monkeypatch.setattr(safetensors.Tensor, "read", lambda *_: pytest.fail("read before the check was over"))
-    with pytest.raises(CheckpointError, match=r"ln_f\.bias .* is missing"):
-        tiedgpt.load_model(write(tmp_path, without(model.parameters, "ln_f.bias")))
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ("{", r"config\.json: not JSON"),
-        ("[" * 100_000, r"config\.json: not JSON"),
-        ('{"model_type": "bert"}', r"config\.json: model_type is 'bert'"),
-        ('{"model_type": "gpt2", "n_embd": 20.5}', r"config\.json: n_embd must be a whole number"),
-    ],
+NO_WEIGHTS = (
+    r"neither model\.safetensors nor model\.safetensors\.index\.json \(pytorch_model\.bin is a pickle"
 )
-def test_a_bad_configuration_names_its_file(tmp_path, config, message):
-    (tmp_path / "config.json").write_text(config)
+WRONG = [  # a file's content, or its size, or None: there is none
+    ("config.json", b"{", r"config\.json: not JSON"),
+    ("config.json", b"[" * 100_000, r"config\.json: not JSON"),
+    ("config.json", b'{"model_type": "bert"}', r"config\.json: model_type is 'bert'"),
+    (
+        "config.json",
+        b'{"model_type": "gpt2", "n_embd": 20.5}',
+        r"config\.json: n_embd must be a whole number",
+    ),
+    ("config.json", 2**40, rf"config\.json: {2**40} bytes; expected at most \d+"),
+    ("config.json", None, r"is not a checkpoint: it has no config\.json"),
+    ("generation_config.json", b'{"eos_token_id": "end"}', r"/generation_config\.json: .*must be .*'end'"),
+    ("model.safetensors", None, NO_WEIGHTS),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "message"), WRONG)
+def test_a_file_that_is_wrong_is_named(tmp_path, model, file, content, message):
+    write(tmp_path, model.parameters)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")  # is never opened
+    if content is None:
+        (tmp_path / file).unlink()
+    elif content == 2**40:
+        os.truncate(tmp_path / file, content)  # it takes no room on the disk
+    else:
+        (tmp_path / file).write_bytes(content)
     with pytest.raises(CheckpointError, match=message):
         tiedgpt.load_model(tmp_path)
-
-
-def test_a_text_file_that_is_too_large_is_not_read(tmp_path):
-    with open(tmp_path / "config.json", "wb") as file:
-        file.truncate(2**40)
-    with pytest.raises(CheckpointError, match=rf"config\.json: {2**40} bytes; expected at most \d+"):
-        tiedgpt.load_model(tmp_path)
-
-
-def test_directories_that_are_no_checkpoints(tmp_path, model):
-    with pytest.raises(CheckpointError, match=r"is not a checkpoint: it has no config\.json"):
-        tiedgpt.load_model(tmp_path)
-    write(tmp_path, model.parameters)
-    with pytest.raises(
-        CheckpointError, match=r"no tokenizer: expected merges\.txt and vocab\.json, or tokenizer"
-    ):
+    with pytest.raises(CheckpointError, match=r"no tokenizer: expected merges\.txt and vocab\.json, or tok"):
         tiedgpt.load_tokenizer(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(
-        CheckpointError, match=r"neither model\.safetensors nor model\.safetensors\.index\.json"
-    ):
-        tiedgpt.load_model(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is a pickle, which can run any code"):
+
+
+def test_a_dtype_that_is_not_read(tmp_path, model):
+    path = write(tmp_path, model.parameters) / "model.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"F32"', b'"I32"', 1))
+    with pytest.raises(CheckpointError, match=r"tensor 'wte\.weight' is I32; expected one of F32, F16, BF16"):
         tiedgpt.load_model(tmp_path)
 
 
@@ -244,7 +202,7 @@ def test_directories_that_are_no_checkpoints(tmp_path, model):
         (lambda m: {**m, "wte.weight": "fifo.safetensors"}, r"fifo\.safetensors: is not a regular file"),
         (
             lambda m: {**m, "wte.weight": "x" * 10_000},
-            r"'x{50,60}\.\.\. is not the name of a .safetensors file beside",
+            r"'x{50,60}\.\.\. is not the name of a .safetensors file",
         ),
         (lambda m: {**m, "wte.weight": "c.safetensors"}, r"c\.safetensors: cannot be read"),
         (lambda m: {**m, "wte.weight": "b.safetensors"}, r"b\.safetensors: tensor 'wte\.weight' is in the"),
@@ -298,13 +256,6 @@ def test_arguments_that_cannot_be_saved(tmp_path, monkeypatch, model, arguments,
 def test_a_source_that_is_no_path(load, source):
     with pytest.raises(ArgumentError, match=r"^a model must be a name or a path, got "):
         load(source)
-
-
-def test_a_configuration_of_numpy_scalars_can_be_saved(tmp_path):
-    numbers = {name: np.int64(getattr(SMALL, name)) for name in ("vocab_size", "n_ctx", "n_embd", "n_inner")}
-    model = random_model(replace(SMALL, **numbers, eos_token_id=[np.int32(0), np.uint8(1)]))
-    tiedgpt.save_model(model, None, tmp_path)
-    assert_same(tiedgpt.load_model(tmp_path), model)
 
 
 def test_loading_prints_and_warns_nothing(tmp_path, model, capsys):
