@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -37,14 +38,10 @@ def test_the_numbers_of_one_product(rows, size, outputs, order):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 40, 90])
-def test_the_dtype_is_that_of_a_product(rows):
+def test_the_dtype_is_that_of_a_product_wherever_the_rows_lie(rows):
     x, weight = case(rows, 50, 400)
     assert product(x, weight.astype(np.float32)).dtype == np.float64
     assert product(x.astype(np.float32), weight).dtype == np.float64
-
-
-def test_rows_that_do_not_lie_side_by_side():
-    x, weight = case(6, 50, 400)
     np.testing.assert_allclose(product(x[::2, ::-1], weight), x[::2, ::-1] @ weight, rtol=1e-10, atol=1e-10)
 
 
@@ -74,20 +71,10 @@ def test_grids_are_used_where_they_were_measured(blas_threads, kernels, most, mo
 
 
 def test_several_threads_of_the_user():
-    cases = [case(2 + n, 300, 900) for n in range(6)]
-    found = [None] * 6
-
-    def run(n):
-        for _ in range(30):
-            found[n] = product(*cases[n])
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for (x, weight), out in zip(cases, found, strict=True):
-        np.testing.assert_allclose(out, x @ weight, rtol=1e-10, atol=1e-10)
+    cases = [case(2 + n, 300, 900) for n in range(6)] * 30
+    with ThreadPoolExecutor(6) as pool:
+        for (x, weight), out in zip(cases, pool.map(product, *zip(*cases, strict=True)), strict=True):
+            np.testing.assert_allclose(out, x @ weight, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -140,9 +127,7 @@ def test_an_interrupt_while_the_thread_count_is_set_leaves_it_as_it_was(monkeypa
 def test_the_callers_errstate_holds_in_both_threads():
     seen = []
     with np.errstate(over="raise"):
-        threads.in_two_threads(
-            lambda: seen.append(np.geterr()["over"]), lambda: seen.append(np.geterr()["over"])
-        )
+        threads.in_two_threads(*[lambda: seen.append(np.geterr()["over"])] * 2)
     assert seen == ["raise", "raise"]
 
 

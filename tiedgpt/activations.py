@@ -23,7 +23,7 @@ def series() -> np.polynomial.Chebyshev:
         zs = (2.0 / ts - 2.0).tolist()
         return np.array([math.log(math.erfc(z)) + z * z for z in zs]) - np.log(ts)
 
-    return np.polynomial.Chebyshev.interpolate(P, deg=22, domain=[2.0 / (2.0 + Z_END), 1.0])
+    return np.polynomial.Chebyshev.interpolate(P, deg=20, domain=[2.0 / (2.0 + Z_END), 1.0])
 
 
 def erfc(z: np.ndarray) -> np.ndarray:  # [...] -> [...]

@@ -47,13 +47,12 @@ class CachePiece(KVCache):
     """The part of a cache that one thread fills, while other threads fill the parts before and after it."""
 
     def __init__(self, cache: KVCache, offset: int, before: "CachePiece | None") -> None:
-        self.config, self.batch, self.capacity = cache.config, cache.batch, cache.capacity
         self.keys, self.values = cache.keys, cache.values  # all pieces share them
         self.offset = offset  # of the piece's first token in the ids
         self.length = cache.length + offset  # tokens before this piece
         self.before = before
         # Of each layer: set when its keys and values are complete up to this piece's end.
-        self.filled = [Event() for _ in range(cache.config.n_layer)]
+        self.filled = [Event() for _ in cache.keys]
         self.cancelled = False
 
     def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -75,10 +75,7 @@ class KVCache:
 
     def __init__(self, config: Config, batch: int, capacity: int, dtype: Any) -> None:
         shape = (config.n_layer, batch, config.n_head, capacity, config.head_width)
-        self.keys = aligned(shape, dtype)
-        self.values = aligned(shape, dtype)
-        self.config = config
-        self.batch = batch
+        self.keys, self.values = aligned(shape, dtype), aligned(shape, dtype)
         self.capacity = capacity
         self.length: int | np.ndarray = 0
 
@@ -90,7 +87,7 @@ class KVCache:
         start, T = self.length, k.shape[2]
         if isinstance(start, np.ndarray):
             end = int(start.max()) + T
-            rows, positions = np.arange(self.batch)[:, None], start[:, None] + np.arange(T)  # [B, 1], [B, T]
+            rows, positions = np.arange(len(k))[:, None], start[:, None] + np.arange(T)  # [B, 1], [B, T]
             self.keys[layer][rows, :, positions] = k.swapaxes(1, 2)  # [B, T, H, K]
             self.values[layer][rows, :, positions] = v.swapaxes(1, 2)
         else:
