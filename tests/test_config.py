@@ -127,17 +127,10 @@ def test_dropout_is_at_least_0_and_below_1(value):
 
 
 def test_numpy_scalars_become_numbers_of_python():
-    config = Config(
-        vocab_size=np.uint16(50257),
-        n_layer=np.int64(12),
-        n_inner=np.int32(3072),
-        layer_norm_epsilon=np.float64(1e-5),
-        attn_pdrop=np.float32(0.5),
-        tied=np.True_,
-        activation_function=np.str_("relu"),
-        bos_token_id=np.int64(5),
-        eos_token_id=[np.int64(3), np.int8(4)],
-    )
+    integers = {"vocab_size": np.uint16(50257), "n_layer": np.int64(12), "n_inner": np.int32(3072)}
+    tokens = {"bos_token_id": np.int64(5), "eos_token_id": [np.int64(3), np.int8(4)]}
+    floats = {"layer_norm_epsilon": np.float64(1e-5), "attn_pdrop": np.float32(0.5)}
+    config = Config(**integers, **tokens, **floats, tied=np.True_, activation_function=np.str_("relu"))
     assert config == Config(activation_function="relu", attn_pdrop=0.5, bos_token_id=5, eos_token_id=(3, 4))
     assert not any(isinstance(value, np.generic) for value in vars(config).values())
     assert [type(token) for token in config.eos_token_ids] == [int, int]

@@ -5,7 +5,6 @@ from conftest import SMALL
 
 from tiedgpt import Config, count_parameters
 from tiedgpt.checkpoints.names import known_config
-from tiedgpt.parameters import parameter_shapes
 
 
 @pytest.mark.parametrize(
@@ -33,8 +32,3 @@ def test_groups_cover_every_parameter_once(config):
     assert counts["untied"]["total"] - counts["tied"]["total"] == embedding
     assert counts["untied"]["groups"]["output head"] == embedding
     assert counts["tied"]["groups"]["output head"] == 0
-
-
-def test_the_head_is_in_the_table_only_when_untied():
-    tied, untied = parameter_shapes(SMALL), parameter_shapes(SMALL.with_head("untied"))
-    assert untied == {**tied, "lm_head.weight": (SMALL.vocab_size, SMALL.n_embd)}

@@ -18,9 +18,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from .checkpoints import load_model, load_tokenizer
-from .errors import ArgumentError
-from .inference.generation import TextSample, push_steps, random_streams, sample_steps
-from .inference.sampling import Sampling
+from .errors import ArgumentError, TiedGPTError
+from .inference.documents import generate_documents
 from .model import Array, unembed
 from .ops import cross_entropy
 
@@ -95,16 +94,15 @@ class TiedGPT(TemplateLM):
             count, limit = settings["max_gen_toks"], self.max_length
             if count >= limit:
                 raise ArgumentError(f"max_gen_toks is {count}; it must be less than the context of {limit}")
-            sampling = Sampling(greedy=True)
+            how: dict[str, Any] = {"greedy": True}
             if settings["do_sample"] and settings["temperature"]:
-                sampling = Sampling(settings["temperature"], settings.get("top_k"), settings.get("top_p"))
+                how = {name: settings.get(name) for name in ("temperature", "top_k", "top_p")}
             ids = self.tok_encode(context)[count - limit :] or [self.prefix_token_id]
-            stop = [text for text in settings["until"] if text]
-            sample = TextSample(self.tokenizer, stop, self.model.config.eos_token_ids)
-            steps = sample_steps(self.model, [ids], count, sampling, random_streams(n, 1))
-            for _ in push_steps(steps, [sample]):
-                pass
-            results.append(sample.text)
+            how |= {"seed": n, "stop": [text for text in settings["until"] if text]}
+            samples = next(generate_documents(self.model, self.tokenizer, [ids], count, **how))
+            if isinstance(samples, TiedGPTError):
+                raise samples
+            results.append(samples[0].text)
         return results
 
 

@@ -198,7 +198,7 @@ class GPT2:
         if cache is not None:
             check_cache(cache, batch, self.config, self.dtype)
         run = Run(self.config, cache, tape, edits=edit)
-        final = in_pieces(transformer, progress)(batch, self.tree, run)
+        final = in_pieces(transformer, batch, self.tree, run, progress)
         if cache is not None:
             cache.length = cache.length + (batch.shape[1] if lengths is None else lengths)
         return final.reshape(*ids.shape, -1)

@@ -72,41 +72,39 @@ class CachePiece(KVCache):
             filled.set()
 
 
-def in_pieces(forward: Forward, progress: Callable[[int], Any] | None = None) -> Forward:
-    """`forward`, in pieces if there are many tokens. With a tape or edits it is one call.
+def in_pieces(
+    forward: Forward, ids: np.ndarray, tree: dict[str, Any], run: Run, progress: Callable[[int], Any] | None
+) -> np.ndarray:  # [B, T] -> [B, T, D]
+    """forward(ids, tree, run), in pieces if there are many tokens. With a tape or edits it is one call.
 
     Many means more than PIECE_TOKENS in a sequence, or MIN_TOKENS for each thread in the whole batch.
     While threads read, BLAS uses one thread in the whole process. `progress` gets the length of each piece.
     """
+    B, T = ids.shape
+    threads, step = split_work(T, PIECE_TOKENS, B * T)
+    if step >= T or run.tape is not None or run.edits:
+        final = forward(ids, tree, run)
+        if progress:
+            progress(T)
+        return final
 
-    def forward_in_pieces(ids: np.ndarray, tree: dict[str, Any], run: Run) -> np.ndarray:
-        B, T = ids.shape
-        threads, step = split_work(T, PIECE_TOKENS, B * T)
-        if step >= T or run.tape is not None or run.edits:
-            final = forward(ids, tree, run)
-            if progress:
-                progress(T)
-            return final
+    cache = run.cache or KVCache(run.config, B, T, tree["wte"]["weight"].dtype)
+    pieces: list[CachePiece] = []
+    for start in range(0, T, step):
+        pieces.append(CachePiece(cache, start, pieces[-1] if pieces else None))
 
-        cache = run.cache or KVCache(run.config, B, T, tree["wte"]["weight"].dtype)
-        pieces: list[CachePiece] = []
-        for start in range(0, T, step):
-            pieces.append(CachePiece(cache, start, pieces[-1] if pieces else None))
+    def read(piece: CachePiece) -> np.ndarray:
+        return forward(ids[:, piece.offset : piece.offset + step], tree, Run(run.config, piece))
 
-        def read(piece: CachePiece) -> np.ndarray:
-            return forward(ids[:, piece.offset : piece.offset + step], tree, Run(run.config, piece))
-
-        finals = []
-        with thread_map(threads) as map_:
-            try:
-                for final in map_(read, pieces):
-                    finals.append(final)
-                    if progress:
-                        progress(final.shape[1])
-            except BaseException:  # Ctrl-C included
-                for piece in reversed(pieces):
-                    piece.cancel()
-                raise
-        return np.concatenate(finals, axis=1)
-
-    return forward_in_pieces
+    finals = []
+    with thread_map(threads) as map_:
+        try:
+            for final in map_(read, pieces):
+                finals.append(final)
+                if progress:
+                    progress(final.shape[1])
+        except BaseException:  # Ctrl-C included
+            for piece in reversed(pieces):
+                piece.cancel()
+            raise
+    return np.concatenate(finals, axis=1)
