@@ -16,7 +16,7 @@ Z_END = 8.0  # erfc(8) is 1e-29; larger z are treated as 8
 
 
 @cache
-def series() -> np.polynomial.Chebyshev:
+def series() -> "np.polynomial.Chebyshev":  # a string, because NumPy imports this module when it is used
     """P in `erfc`, as a Chebyshev series."""
 
     def P(ts: np.ndarray) -> np.ndarray:
