@@ -650,40 +650,32 @@ class OpenVINO(Side):
         L, H, K = len(model.h), model.n_head, model.head_width
         Module: Any = torch.nn.Module
 
-        class Prompt(Module):
-            def forward(self, ids: Any) -> Any:  # [B, T] -> [B, V]
+        class Cached(Module):
+            """Without `past`, a prompt; else a step, after the keys and values of the tokens before it."""
+
+            def forward(self, ids: Any, rows: Any = None, *past: Any) -> Any:  # [B, T] -> [B, V]
                 present: list[Any] = []
-
-                def attend(layer: int, q: Any, k: Any, v: Any) -> Any:
-                    present.extend((k, v))
-                    return attention(q, k, v, is_causal=True)
-
-                hidden = self.model.hidden(ids, 0, attend)[:, -1]
-                return torch.nn.functional.linear(hidden, self.model.wte.weight), *present
-
-        class Step(Module):
-            def forward(self, ids: Any, rows: Any, *past: Any) -> Any:  # [B, T] -> [B, V]
-                """`rows` selects sequences of the cache. OpenVINO needs it to fuse cache and attention."""
-                present = []
-                before = past[0].shape[2]
+                before = past[0].shape[2] if past else 0
                 positions = torch.arange(before + ids.shape[1])
-                allowed = positions <= positions[before:, None]
+                mask = {"attn_mask": positions <= positions[before:, None]} if past else {"is_causal": True}
 
                 def attend(layer: int, q: Any, *new: Any) -> Any:
-                    for old, one in zip(past[2 * layer : 2 * layer + 2], new, strict=True):
-                        present.append(torch.cat([old.index_select(0, rows), one], 2))
-                    return attention(q, *present[-2:], attn_mask=allowed)
+                    if past:  # `rows` selects sequences of the cache: so OpenVINO fuses cache and attention
+                        pairs = zip(past[2 * layer : 2 * layer + 2], new, strict=True)
+                        new = tuple(torch.cat([old.index_select(0, rows), one], 2) for old, one in pairs)
+                    present.extend(new)
+                    return attention(q, *new, **mask)
 
                 hidden = self.model.hidden(ids, before, attend)[:, -1]
                 return torch.nn.functional.linear(hidden, self.model.wte.weight), *present
 
-        prompt, step = Prompt(), Step()
-        prompt.model = step.model = model
+        cached = Cached()
+        cached.model = model
         ids, rows, past = (torch.zeros(*at, dtype=int) for at in ((1, 2), (1,), (1, H, 3, K)))
         example = (ids, rows.int(), *[past.float()] * 2 * L)
         with torch.no_grad():
-            prompt = openvino.convert_model(prompt, example_input=ids)
-            step = openvino.convert_model(step, example_input=example)
+            prompt = openvino.convert_model(cached, example_input=ids)
+            step = openvino.convert_model(cached, example_input=example)
         prompt.reshape([-1, -1])
         openvino.save_model(prompt, f"{out}-prompt.xml", compress_to_fp16=False)
 
