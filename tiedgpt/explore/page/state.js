@@ -90,7 +90,7 @@ export async function* ask(view, body = {}, signal = undefined) {
 	try {
 		const headers = {"Content-Type": "application/json"}
 		const response = await fetch(view, {method: "POST", headers, signal, body: JSON.stringify(body)})
-		document.body.classList.remove("gone")
+		if (response.ok) document.body.classList.remove("gone")
 		let rest = ""
 		for (const reader = response.body.pipeThrough(new TextDecoderStream()).getReader(); ; ) {
 			const {value, done} = await reader.read()
