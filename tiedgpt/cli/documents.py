@@ -3,10 +3,11 @@
 import argparse
 import re
 import sys
-from contextlib import ExitStack
+from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 
+from ..checkpoints.files import lock_directory
 from ..checks import check_stride
 from ..errors import ABOVE_0, ArgumentError, Range, TiedGPTError, short_repr
 from . import common
@@ -76,7 +77,7 @@ def part(text: str) -> tuple[int, int]:
 def run(args: argparse.Namespace) -> None:
     from ..scale import shards  # here, because the help needs none of it
 
-    out, part, engine, strict = args.out, args.part, (args.workers, args.dask), args.strict
+    out, part, engine = args.out, args.part, (args.workers, args.dask)
     resume = args.resume or bool(part)
     if args.on_long == "cut" and not args.max_tokens:
         raise ArgumentError("--cut needs --max-tokens")
@@ -92,17 +93,17 @@ def run(args: argparse.Namespace) -> None:
     _, checkpoint, tokenizer = common.open_model(args.model)
     if args.head == "untied" and not checkpoint.has_own_unembedding:
         note("this checkpoint has no W_U of its own, so it is a copy of wte.T: the rows are the same")
+    if args.command == "score":
+        args.stride = check_stride(args.stride, checkpoint.config)
     names = ("command", "field", "scores_only", "shard_size", *shards.ARGUMENTS[args.command])
     settings = {"model": str(checkpoint.path.absolute()), "head": args.head or checkpoint.config.head}
     settings |= {name: getattr(args, name) for name in names} | shards.identity(checkpoint, tokenizer)
-    if args.command == "score":
-        settings["stride"] = check_stride(args.stride, checkpoint.config)
     if out == "-":
-        total, errors = shards.write_rows(shards.stream_rows(settings, files), sys.stdout.buffer)
+        total, errors = shards.write_stream(settings, files, sys.stdout.buffer)
     else:
         output, (number, of) = shards.Output(out, note), part or (0, 1)
-        with ExitStack() as stack:
-            settings, planned = output.claim(stack, files, settings, resume, bool(part))
+        with nullcontext() if part else lock_directory(output.directory):
+            settings, planned = output.plan(files, settings, resume)
             try:
                 left = output.missing(planned[number::of])
                 with Progress(args.command, sum(shard.lines for shard in left), "row") as progress:
@@ -126,5 +127,5 @@ def run(args: argparse.Namespace) -> None:
                 note("the parts that are done are kept; the same command with --resume continues")
                 raise
     note(f"{total:,} rows in {out}, {errors:,} of them with an error")
-    if strict and errors:
+    if args.strict and errors:
         raise TiedGPTError(f"{errors:,} of {total:,} rows have an error")

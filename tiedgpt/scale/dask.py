@@ -22,7 +22,7 @@ from distributed.security import Security
 from .. import __version__
 from ..errors import TiedGPTError
 from ..fast.threads import ctrl_c_for_this_process_only
-from .shards import Progress, Shard
+from .shards import Shard
 
 CONNECT = 10  # seconds until a scheduler must have answered
 
@@ -56,7 +56,7 @@ async def _try(address: str) -> None:
         await asyncio.wait_for(server.identity(), CONNECT)
 
 
-def do_shards(client: Client, task: Callable[..., Any], shards: list[Shard], progress: Progress) -> None:
+def do_shards(client: Client, task: Callable[..., Any], shards: list[Shard], progress: Any) -> None:
     """Call task(shard) for each shard on the workers, and progress(rows) after each.
 
     A shard that has killed its worker four times is tried once more when the others are done, alone. Raises

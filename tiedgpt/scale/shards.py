@@ -2,11 +2,11 @@
 once, or again with the same bytes. So processes can be killed and started again at any time.
 
     OUT.parts/
-        .lock           locked while a run begins, and until its end if it does all parts
-        .input-0        a copy of an input that can be read once
-        plan.json       the settings: all that determines the output, the input's SHA-256 included
-        000000.jsonl    the part of shard 0: a row for each line
-        joined          all parts; OUT becomes a second name of this file, and the directory is removed
+        .lock               locked by a run that does all parts
+        .input-0            a copy of an input that can be read once
+        plan.json           the settings: all that determines the output, the input's SHA-256 included
+        000000-TAG.jsonl    the part of shard 0: a row for each line. TAG is a hash of the settings
+        joined              all parts; OUT becomes a second name of this file, and the directory is removed
 """
 
 import gzip
@@ -18,10 +18,9 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
-from itertools import count
+from io import BufferedReader
+from itertools import accumulate
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
@@ -31,7 +30,7 @@ import regex
 
 from .. import __version__
 from ..checkpoints import open_checkpoint
-from ..checkpoints.files import StagedFiles, link_new, lock_directory, parse_json, read_json
+from ..checkpoints.files import StagedFiles, link_new, parse_json, read_json
 from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer, vocabulary_files
 from ..errors import ArgumentError, TiedGPTError, short_repr
@@ -52,11 +51,12 @@ ARGUMENTS = {
 FIELDS = {"score": ("loss", "tokens", "bytes", "bits_per_byte", "error"), "generate": ("samples", "error")}
 NO_ERROR = b'"error": null}\n'  # the end of a row
 BLOCK = 1 << 20  # bytes to read at once
-MAX_DEPTH = 500  # of nested lists and objects. Python's own limit depends on its version and settings
+MAX_DEPTH = 500  # of nested lists and objects. Python's own limit depends on its version and the caller
 MAX_LINE = 1 << 23  # bytes; a line of so many is a row with an error. Reading one takes 160 MB
 
-Progress = Callable[[int], Any]  # called with a number of rows that are done
 Settings = dict[str, Any]  # all that determines the rows, besides the lines
+Record = tuple[bytes, str | None, str]  # the JSON object that a row begins with; the text, or None; the error
+Counts = tuple[int, int]  # of rows, and of those with an error
 
 
 def identity(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Settings:
@@ -77,28 +77,25 @@ def difference(found: Settings, wanted: Settings) -> str:
     return ""
 
 
-def read_record(
-    line: bytes, number: int, settings: Settings, tokenizer: Tokenizer
-) -> tuple[bytes, str | None, str]:
-    """The JSON object that the row of a line begins with; the text, or None and its error."""
-    field, added = settings["field"], () if settings["scores_only"] else FIELDS[settings["command"]]
-    head = {"line": number} if settings["scores_only"] else {}
-    start = json.dumps(head).encode()
+def read_record(line: bytes, number: int, settings: Settings, tokenizer: Tokenizer) -> Record:
+    """Read one line. An error of the line is in the result."""
+    field, only = settings["field"], settings["scores_only"]
+    start = json.dumps({"line": number} if only else {}).encode()
     try:
         if len(line) == MAX_LINE:
             raise TiedGPTError(f"the line has {MAX_LINE:,} bytes or more")
+        if nesting(line) > MAX_DEPTH:
+            raise TiedGPTError(f"lists and objects are nested more than {MAX_DEPTH} deep")
         line = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
         record = parse_json(line.decode())
-        if nesting(record) > MAX_DEPTH:
-            raise RecursionError
         if not isinstance(record, dict):
             raise TiedGPTError(f"expected a JSON object, got {short_repr(record)}")
-        if taken := [name for name in added if name in record]:
+        if taken := [name for name in FIELDS[settings["command"]] if name in record and not only]:
             raise TiedGPTError(f"the record has a field {taken[0]} already: rename it")
-        if not settings["scores_only"]:
+        if not only:
             start = line
         elif isinstance(record.get("id"), (str, int)):
-            start = json.dumps(head | {"id": record["id"]}).encode()
+            start = json.dumps({"line": number, "id": record["id"]}).encode()
         text = record.get(field)
         if field not in record:
             raise TiedGPTError(f"the record has no field {short_repr(field)}")
@@ -111,21 +108,16 @@ def read_record(
         return start, None, str(error)
     except ValueError as error:
         return start, None, f"not JSON: {error}"
-    except RecursionError:
-        return start, None, f"lists and objects are nested more than {MAX_DEPTH} deep"
 
 
-def nesting(value: Any) -> int:
-    """How deeply lists and objects are nested in a parsed JSON text.
+def nesting(line: bytes) -> int:
+    """How deeply lists and objects are nested in a JSON text.
 
-    >>> nesting({"a": [1, []], "b": 2})
+    >>> nesting(b'{"a": [1, []], "[[": 2}')
     3
     """
-    depth, level = 0, [value]
-    while level := [child for child in level if isinstance(child, (dict, list))]:
-        level = [item for child in level for item in (child.values() if isinstance(child, dict) else child)]
-        depth += 1
-    return depth
+    outside = b"".join(line.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])  # of strings
+    return max(accumulate((byte in b"[{") - (byte in b"]}") for byte in outside), default=0)
 
 
 def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[bytes]:
@@ -136,9 +128,7 @@ def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[by
     """
     checkpoint, model, tokenizer = load(settings)
     command = settings["command"]
-    with ThreadPoolExecutor(1) as pool:  # a new thread has an empty stack, of which nested JSON takes much
-        read = partial(read_record, settings=settings, tokenizer=tokenizer)
-        records = pool.submit(lambda: list(map(read, lines, count(first)))).result()
+    records = [read_record(line, n, settings, tokenizer) for n, line in enumerate(lines, first)]
     texts: Any = (text for _, text, _ in records)  # for None, the result is an error
     do: Any = score_documents if command == "score" else partial(generate_documents, first=first - 1)
     results = do(model, tokenizer, texts, **{name: settings[name] for name in ARGUMENTS[command]})
@@ -151,19 +141,10 @@ def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[by
         else:
             shown = ("ids", "text", "finish_reason")
             fields["samples"] = [{name: getattr(sample, name) for name in shown} for sample in result]
-        yield add_fields(start, fields)
+        start = start.strip()[:-1].rstrip()  # without its last bracket
+        yield start + (b"" if start == b"{" else b", ") + json.dumps(fields).encode()[1:] + b"\n"
     if open_checkpoint(checkpoint.path).states != checkpoint.states:
         raise TiedGPTError(f"{checkpoint.path} has changed since the run began")
-
-
-def add_fields(line: bytes, fields: dict[str, Any]) -> bytes:
-    """A JSON object with fields added at its end, otherwise unchanged.
-
-    >>> add_fields(b'{"text" : 1.50 }', {"loss": 2.0})
-    b'{"text" : 1.50, "loss": 2.0}\\n'
-    """
-    record = line.strip()[:-1].rstrip()  # without its last bracket
-    return record + (b"" if record == b"{" else b", ") + json.dumps(fields).encode()[1:] + b"\n"
 
 
 _loaded: dict[str, tuple[Checkpoint, GPT2, Tokenizer]] = {}  # the last model
@@ -186,27 +167,27 @@ def load(settings: Settings) -> tuple[Checkpoint, GPT2, Tokenizer]:
 
 
 def find_files(names: list[str]) -> list[str]:
-    """The files of the names, in order: a file, a pipe, - for stdin, or a directory (its files by name)."""
+    """The files of the names, in order: absolute paths; pipes, and - for stdin, as they are named.
+
+    The files of a directory are in the order of their names.
+    """
     files = []
     for name in names:
-        inside = [name] if not os.path.isdir(name) else sorted(map(str, Path(name).iterdir()))
-        found = [file for file in inside if file == name or file.endswith(SUFFIXES)]
+        found = [name]
+        if os.path.isdir(name):
+            found = sorted(str(path) for path in Path(name).iterdir() if path.name.endswith(SUFFIXES))
         if not found:
             raise ArgumentError(f"{name} holds no file that ends in {' or '.join(SUFFIXES)}")
         for file in found:
             mode = os.stat(sys.stdin.fileno() if file == "-" else file).st_mode
             if stat.S_ISDIR(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
                 raise ArgumentError(f"{file} is a directory or a device; expected a file or a pipe")
-        files += found
+            # /dev/stdin is a link to the file or pipe that it stands for.
+            files.append(os.path.realpath(file) if stat.S_ISREG(mode) and file != "-" else file)
     return files
 
 
-def is_stream(file: str) -> bool:
-    """Whether a file can be read once. (/dev/stdin is a link to the file or pipe that it stands for.)"""
-    return file == "-" or not os.path.isfile(os.path.realpath(file))
-
-
-def open_input(file: str | Path) -> BinaryIO:
+def open_input(file: str | Path) -> BufferedReader:
     return open(sys.stdin.fileno() if file == "-" else file, "rb", closefd=file != "-")
 
 
@@ -216,10 +197,8 @@ def read_shards(file: str | Path, size: int, offset: int = 0) -> Iterator[tuple[
     Of a line of MAX_LINE bytes or more, only the beginning is there. Raises TiedGPTError for a damaged file.
     """
     try:
-        with ExitStack() as stack:
-            stream: Any = stack.enter_context(open_input(file))
-            if stream.peek(2)[:2] == b"\x1f\x8b":
-                stream = stack.enter_context(gzip.open(stream))
+        with open_input(file) as packed:
+            stream: Any = gzip.GzipFile(fileobj=packed) if packed.peek(2)[:2] == b"\x1f\x8b" else packed
             if offset:
                 stream.seek(offset)
             start, lines = offset, []
@@ -253,7 +232,7 @@ class Shard(NamedTuple):
     sha256: str
 
 
-def do_shard(directory: Path, settings: Settings, shard: Shard, progress: Progress = lambda n: None) -> None:
+def do_shard(directory: Path, settings: Settings, shard: Shard, progress: Any = lambda rows: None) -> None:
     """Write the part of a shard, unless it is there, in this process or in a worker.
 
     progress(1) is called for each row. Raises TiedGPTError if the directory is that of another run now, which
@@ -274,17 +253,18 @@ def do_shard(directory: Path, settings: Settings, shard: Shard, progress: Progre
             progress(1)
 
 
-def stream_rows(settings: Settings, files: list[str]) -> Iterator[bytes]:
-    """The rows that a run would write, without a directory of parts: each input is read once."""
-    number = 1
+def write_stream(settings: Settings, files: list[str], target: BinaryIO) -> Counts:
+    """Write the rows of all inputs without a directory of parts: each input is read once."""
+    total = errors = 0
     for file in files:
         for _, lines in read_shards(file, settings["shard_size"]):
-            yield from make_rows(settings, lines, number)
-            number += len(lines)
+            rows, wrong = write_rows(make_rows(settings, lines, total + 1), target)
+            total, errors = total + rows, errors + wrong
+    return total, errors
 
 
-def write_rows(rows: Iterable[bytes], target: BinaryIO) -> tuple[int, int]:
-    """Write rows. Returns how many they are, and how many of them have an error."""
+def write_rows(rows: Iterable[bytes], target: BinaryIO) -> Counts:
+    """Write rows and count them."""
     total = errors = 0
     for row in rows:
         target.write(row)
@@ -300,42 +280,35 @@ class Output:
         self.directory = self.path.with_name(f"{self.path.name}.parts")
         self.done = self.directory.with_name(f".{self.directory.name}.done")  # any process may remove it
 
-    def claim(
-        self, stack: ExitStack, files: list[str], settings: Settings, resume: bool, shared: bool
-    ) -> tuple[Settings, list[Shard]]:
-        """Claim OUT until the stack ends (`shared`: with processes that do other parts), and plan the run.
+    def plan(self, files: list[str], settings: Settings, resume: bool) -> tuple[Settings, list[Shard]]:
+        """The settings with the input's SHA-256, which go to plan.json, and the shards.
 
-        Returns the settings with the input's SHA-256, and the shards. Raises ArgumentError if OUT exists, if
-        there is a plan and `resume` is False, or another plan.
+        Raises ArgumentError if OUT exists, if there is a plan and `resume` is False, or another plan.
         """
         shutil.rmtree(self.done, ignore_errors=True)
-        wait = (lambda: self.note(f"waiting for another process in {self.directory}")) if shared else None
-        stack.enter_context(lock_directory(self.directory, wait))
         joined, plan = self.directory / JOINED, self.directory / PLAN
         if joined.exists() and self.path.exists() and joined.samefile(self.path):
             self._remove_parts()  # a process was killed before it did
         if os.path.lexists(self.path):
             raise ArgumentError(f"{self.path} exists and is not replaced; choose another --out (- is stdout)")
-        names, begun = [name for name in os.listdir(self.directory) if name[0] != "."], plan.exists()
+        begun, names = plan.exists(), [path.name for path in self.directory.glob("[!.]*")]
         if names and not (begun and resume):
             found = "a run, which --resume continues" if begun else f"{names[0]}, but no run"
             raise ArgumentError(f"{self.directory} holds {found}; to begin a new one, remove it")
-        if shared:
-            stack.close()
         shards: list[Shard] = []
         number = 1
         with StagedFiles(self.directory) as staged:
             for n, file in enumerate(files):
-                name = f"{COPY}{n}" if is_stream(file) else os.path.realpath(file)
-                path = self.directory / name
-                if is_stream(file) and begun:
-                    self.note(f"the input is the copy that the interrupted run made in {self.directory}")
-                elif is_stream(file):
-                    self._copy(file, staged.open(name))
-                    path = staged.new / name
-                for offset, lines in read_shards(path, settings["shard_size"]):
-                    part = f"{len(shards):06}.jsonl"
-                    shards.append(Shard(part, name, offset, number, len(lines), hash_lines(lines)))
+                name, folder = file, self.directory
+                if file == "-" or not os.path.isfile(file):
+                    name = f"{COPY}{n}"
+                    if begun:
+                        self.note(f"the input is the copy that the interrupted run made in {folder}")
+                    else:
+                        self._copy(file, staged.open(name))
+                        folder = staged.new
+                for offset, lines in read_shards(folder / name, settings["shard_size"]):
+                    shards.append(Shard("", name, offset, number, len(lines), hash_lines(lines)))
                     number += len(lines)
             settings = settings | {"input_sha256": hash_lines([shard.sha256.encode() for shard in shards])}
             if not plan.exists():
@@ -343,7 +316,9 @@ class Output:
             elif another := difference(read_json(plan), settings):
                 what = f"{self.directory} was begun with another {another}"
                 raise ArgumentError(f"{what}; give the same, or remove {self.directory} to start anew")
-        return settings, shards
+        # A part of another run, begun here at the same moment, has another name.
+        tag = hash_lines([json.dumps(settings, sort_keys=True).encode()])[:16]
+        return settings, [shard._replace(part=f"{n:06}-{tag}.jsonl") for n, shard in enumerate(shards)]
 
     def _copy(self, file: str, copy: BinaryIO) -> None:
         """Copy a file that can be read once. Raises TiedGPTError if it may fill the disk, or has no end."""
@@ -360,21 +335,18 @@ class Output:
         """The shards that have no part yet."""
         return [shard for shard in shards if not (self.directory / shard.part).exists()]
 
-    def finish(self, shards: list[Shard]) -> tuple[int, int]:
-        """Join all parts to OUT. Returns the numbers of rows and of rows with an error.
-
-        Raises TiedGPTError for a damaged part, and if OUT was made by another process meanwhile.
-        """
+    def finish(self, shards: list[Shard]) -> Counts:
+        """Join all parts to OUT. Raises TiedGPTError for a damaged part, and if OUT is there by now."""
         total = errors = 0
         with StagedFiles(self.directory) as staged:
             target = staged.open(JOINED)
             for shard in shards:
                 with open(self.directory / shard.part, "rb") as part:
-                    count, wrong_rows = write_rows(part, target)
-                total, errors = total + count, errors + wrong_rows
-                if count != shard.lines:
-                    wrong = f"{part.name} has {count} rows, expected {shard.lines}"
-                    raise TiedGPTError(f"{wrong}; remove it to do it again")
+                    rows, wrong = write_rows(part, target)
+                if rows != shard.lines:
+                    damaged = f"{part.name} has {rows} rows, expected {shard.lines}"
+                    raise TiedGPTError(f"{damaged}; remove it to do it again")
+                total, errors = total + rows, errors + wrong
         try:
             link_new(self.directory / JOINED, self.path)
         except FileExistsError as error:
