@@ -139,7 +139,7 @@ a | score -m M => stdin: the text has 1 token; a score needs at least two
 ab\xffcd | score -m M - => stdin is not UTF-8 text: byte 0xff at position 2
 <|endoftext|> | score -m M => stdin: the text holds <|endoftext|>; to read it as that token, add --allow-
 ab | score -m M --stride 0 => --stride: expected a whole number of at least 1, got '0'
-ab | score -m M --stride 65 => --stride must be a whole number from 1 to the model's context of 64, got 65
+ab | score -m M --stride 65 => stride must be a whole number from 1 to the model's context of 64, got 65
 
 next -m M '' => the prompt is empty
 next -m M => the prompt is empty

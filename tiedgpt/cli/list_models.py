@@ -20,8 +20,6 @@ from ..parameters import count_parameters
 from . import common
 from .terminal import fill, note, print_table
 
-HEADER = ("model", "head", "parameters", "size")
-
 
 def add_arguments(parser: common.Parser) -> None:
     parser.add_shared("--json")
@@ -43,12 +41,10 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps({"here": here, "not_here": not_here}))
         return
     if here:
-        print_table(
-            [HEADER, *(line for model in here for line in (row(model), f"  {one_line(model['path'])}"))]
-        )
+        print_models(here)
     if not_here:
         print(fill("\nNot on this machine; `tiedgpt download MODEL` fetches one:\n"))
-        print_table([HEADER, *map(row, not_here)])
+        print_models(not_here)
 
 
 def download_size(config: Config) -> int:
@@ -61,6 +57,11 @@ def summary(name: str, config: Config, size: int) -> dict[str, Any]:
     return {"model": name, "head": config.head, "parameters": count, "bytes": size}
 
 
-def row(model: dict[str, Any]) -> tuple[str, ...]:
-    size = f"{model['bytes'] / 1e6:,.1f} MB"
-    return one_line(model["model"]), model["head"], f"{model['parameters']:,}", size
+def print_models(models: list[dict[str, Any]]) -> None:
+    lines: list[Any] = [("model", "head", "parameters", "size")]
+    for model in models:
+        size = f"{model['bytes'] / 1e6:,.1f} MB"
+        lines.append((one_line(model["model"]), model["head"], f"{model['parameters']:,}", size))
+        if "path" in model:
+            lines.append(f"  {one_line(model['path'])}")
+    print_table(lines)

@@ -50,13 +50,12 @@ def run(args: argparse.Namespace) -> None:
     def listed(predictions: list[Prediction]) -> list[dict[str, Any]]:
         return [prediction_json(tokenizer, prediction) for prediction in predictions]
 
-    def following(model: GPT2) -> dict[str, Any]:
-        """The likeliest tokens by each path."""
+    def by_each_path(model: GPT2) -> dict[str, Any]:
         logits = {path: of(model, np.array(ids))[0] for path, of in paths_of(model).items()}
-        return {path: listed(predict(row, top_k(row, k))) for path, row in logits.items()}
+        return {"paths": {path: listed(predict(row, top_k(row, k))) for path, row in logits.items()}}
 
     if by_paths:
-        found: list[Any] = [{"paths": following(model)} for model in models]
+        found = [by_each_path(model) for model in models]
     else:
         found = [{"next": listed(predictions)} for predictions in next_tokens(models, ids, k)]
     given = {"model": name, "prompt": prompt, "prompt_ids": ids}

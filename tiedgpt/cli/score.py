@@ -57,10 +57,7 @@ def run(args: argparse.Namespace) -> None:
     name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
     # Check the input before reading the weights.
-    try:
-        stride = check_stride(args.stride, config)
-    except ArgumentError as error:
-        raise ArgumentError(f"--{error}") from error
+    stride = check_stride(args.stride, config)
     try:
         ids = check_text(common.encode(tokenizer, text, args.allow_special), config)
     except TiedGPTError as error:

@@ -8,6 +8,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,13 +145,10 @@ def painted(text: str, bits: float) -> str:
 
 def fill(text: str, width: int | None = None) -> str:
     """text with its lines broken to fit the terminal, each part indented as its line is."""
-    width = width or shutil.get_terminal_size().columns
-    wrapper = textwrap.TextWrapper(max(width, 16), break_on_hyphens=False, break_long_words=False)
-    parts = []
-    for line in text.split("\n"):
-        wrapper.subsequent_indent = " " * (len(line) - len(line.lstrip()))
-        parts.append(wrapper.fill(line))
-    return "\n".join(parts)
+    width = max(width or shutil.get_terminal_size().columns, 16)
+    wrap = partial(textwrap.fill, width=width, break_on_hyphens=False, break_long_words=False)
+    lines = text.split("\n")
+    return "\n".join(wrap(line, subsequent_indent=" " * (len(line) - len(line.lstrip()))) for line in lines)
 
 
 class Messages:
