@@ -1,6 +1,7 @@
 """What the tests share: small random models with every size different, the command line, reference data."""
 
 import io
+import json
 import re
 import sys
 import tempfile
@@ -123,6 +124,25 @@ def checkpoint(tmp_path_factory):
     return str(path)
 
 
+@pytest.fixture(scope="session")
+def untied(tmp_path_factory):
+    """A small untied checkpoint of the same vocabulary."""
+    path = tmp_path_factory.mktemp("models") / "untied"
+    tiedgpt.save_model(random_model(CONFIG.with_head("untied"), seed=1), Tokenizer([]), path)
+    return str(path)
+
+
+@pytest.fixture
+def save(tmp_path):
+    """save(name, model, tokenizer) -> the path of the new checkpoint."""
+
+    def save(name, model, tokenizer=None) -> str:
+        tiedgpt.save_model(model, tokenizer or Tokenizer([]), tmp_path / name)
+        return str(tmp_path / name)
+
+    return save
+
+
 @pytest.fixture
 def run(capsys, monkeypatch):
     """run(*arguments, stdin=bytes) -> (exit code, stdout, stderr), in this process."""
@@ -139,6 +159,18 @@ def run(capsys, monkeypatch):
         return code, *capsys.readouterr()
 
     return run
+
+
+def output(run, *arguments, stdin=b"") -> str:
+    """What a command without notes prints on stdout."""
+    code, out, err = run(*arguments, stdin=stdin)
+    assert (code, err) == (0, "")
+    return out
+
+
+def answer(run, *arguments, stdin=b""):
+    """The JSON document of a command without notes."""
+    return json.loads(output(run, *arguments, "--json", stdin=stdin))
 
 
 def command(*arguments: str) -> list[str]:
