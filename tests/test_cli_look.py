@@ -1,29 +1,19 @@
 """The commands that look inside a model: next, lens, attribute, score --tokens, generate --logprobs."""
 
-import json
 import re
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import CONFIG, random_model
+from conftest import CONFIG, answer, output, random_model
 
 import tiedgpt
-from tiedgpt import Tokenizer
 from tiedgpt.study.attribution import ablation, attribute
 
 PROMPT = "abcdefgh"
 IDS = list(range(64, 72))
 TEXT = "To be, or not to be.\nThat is it. " * 3
-
-
-@pytest.fixture(scope="module")
-def untied(tmp_path_factory):
-    """An untied checkpoint whose tokens are bytes."""
-    path = tmp_path_factory.mktemp("models") / "untied"
-    tiedgpt.save_model(random_model(replace(CONFIG, tied=False)), Tokenizer([]), path)
-    return str(path)
 
 
 @pytest.fixture
@@ -37,10 +27,15 @@ def log_softmax(logits):
     return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
 
 
-def answer(run, *arguments):
-    code, out, err = run(*arguments, "--json")
-    assert (code, err) == (0, "")
-    return json.loads(out)
+def assert_predicted(one, log_p, token, k, unit):
+    """A token's report, of k alternatives, is that of the log probabilities [V] of all tokens."""
+    order = np.argsort(-log_p).tolist()
+    others = [other for other in order if other != token][:k]
+    assert (one["id"], one["rank"]) == (token, 1 + order.index(token))
+    assert [other["id"] for other in one["alternatives"]] == others
+    scale = -1 / np.log(2) if unit == "bits" else 1
+    listed = [one, *one["alternatives"]]
+    assert [row[unit] for row in listed] == pytest.approx(log_p[[token, *others]] * scale, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +62,7 @@ def test_both_heads_are_each_head(run, untied, text_file, command):
         if command != ["next", PROMPT]:  # that lists the tokens of both
             assert both[head] == alone
         assert both[head]["head"] == head
-    code, out, err = run(*command, "-m", untied, "--head", "both")
-    assert (code, err) == (0, "")
+    out = output(run, *command, "-m", untied, "--head", "both")
     assert re.search(r"\btied\b", out)
     assert re.search(r"\buntied\b", out)
 
@@ -84,8 +78,7 @@ def test_every_table_fits_the_terminal(run, untied, text_file, width, monkeypatc
         ("generate", PROMPT, "-n", "3", "--logprobs", "9"),
     ):
         for head in ("untied", "both"):
-            code, out, _ = run(*command, "-m", untied, "--head", head)
-            assert code == 0
+            out = output(run, *command, "-m", untied, "--head", head)
             listed = out.partition("\nloss ")[0].replace(untied, "MODEL").replace(text_file, "FILE")
             assert max(map(len, listed.splitlines())) <= width, (command, head)
 
@@ -94,42 +87,41 @@ def test_next(run, untied):
     document = answer(run, "next", "-m", untied, "-k", "3", PROMPT)
     logits = tiedgpt.load_model(untied)(IDS)[-1]
     assert document["prompt_ids"] == IDS
-    assert [row["id"] for row in document["next"]] == np.argsort(-logits)[:3].tolist()
-    for rank, row in enumerate(document["next"], 1):
-        assert row["rank"] == rank
+    expected = [(rank, token) for rank, token in enumerate(np.argsort(-logits)[:3].tolist(), 1)]
+    assert [(row["rank"], row["id"]) for row in document["next"]] == expected
+    for row in document["next"]:
         assert row["logit"] == pytest.approx(logits[row["id"]], rel=1e-4)
         assert row["probability"] == pytest.approx(np.exp(log_softmax(logits))[row["id"]], rel=1e-4)
-    out = run("next", "-m", untied, "-k", "3", PROMPT)[1].splitlines()
-    table = [line.split() for line in out if "%" in line]
-    first = document["next"][0]
-    assert table[0][-2:] == [f"{first['probability']:.2%}", f"{first['logit']:.2f}"]
-    assert len(table) == 3
-    both = ("next", "-m", untied, "-k", "3", "--head", "both", PROMPT)
-    heads = answer(run, *both)
+    out = output(run, "next", "-m", untied, "-k", "3", PROMPT).splitlines()
+    shown = [line.split()[-2:] for line in out if "%" in line]
+    assert shown == [[f"{row['probability']:.2%}", f"{row['logit']:.2f}"] for row in document["next"]]
+
+
+def test_next_by_both_heads(run, untied):
+    both = ("next", "-m", untied, "--head", "both", PROMPT)
+    heads = answer(run, *both, "-k", "3")
     tokens = [{row["id"] for row in heads[head]["next"] if row["rank"] <= 3} for head in ("tied", "untied")]
     assert tokens[0] != tokens[1]
-    two = run(*both)[1].splitlines()
-    assert len([line for line in two if " * " in line]) == len(tokens[0] ^ tokens[1])
-    assert two[-1] == "* among the 3 likeliest by one head only"
-    (header,) = (line.split() for line in two if " logit " in line)
-    assert header == ["tied", "logit", "rank", "untied", "logit", "rank"]
-    assert " * " not in run("next", "-m", untied, "-k", "257", "--head", "both", PROMPT)[1]
+    lines = output(run, *both, "-k", "3").splitlines()
+    assert len([line for line in lines if " * " in line]) == len(tokens[0] ^ tokens[1])
+    assert lines[-1] == "* among the 3 likeliest by one head only"
+    (header,) = (line for line in lines if " logit " in line)
+    assert " ".join(header.split()) == "tied logit rank untied logit rank"
+    assert " * " not in output(run, *both, "-k", "257")
 
 
 def test_next_by_paths(run, checkpoint, monkeypatch):
     arguments = ("next", "-m", checkpoint, "--paths", "a")
     document, model = answer(run, *arguments), tiedgpt.load_model(checkpoint)
-    (a,) = document["prompt_ids"]
-    paths = document["paths"]
+    (a,), paths = document["prompt_ids"], document["paths"]
     assert list(paths) == ["raw", "normed", "mlp0", "model"]
     for name, scores in (("raw", model.W_E @ model.W_E[a]), ("model", model([a])[0])):
         assert [row["id"] for row in paths[name]] == np.argsort(-scores)[:10].tolist()
         assert paths[name][0]["logit"] == pytest.approx(scores.max(), rel=1e-4)
     monkeypatch.setenv("COLUMNS", "90")
-    text = run(*arguments)[1].splitlines()
+    text, first = output(run, *arguments).splitlines(), paths["raw"][0]
     assert text[0] == "Likeliest next tokens after 'a', tied:"
     assert text[1].split() == ["raw", "normed", "mlp0", "model"]
-    first = paths["raw"][0]
     assert text[2].split()[:3] == ["1", repr(first["token"]), f"{first['logit']:.2f}"], "raw is a score"
     assert text[2].endswith(f"{paths['model'][0]['probability']:.1%}")
     assert text[12] == "", "ten rows"
@@ -141,29 +133,28 @@ def test_lens(run, untied, monkeypatch):
     document = answer(run, *arguments)
     assert (document["head"], document["prompt_ids"]) == ("untied", IDS)
     assert [layer["name"] for layer in document["layers"]] == ["resid_pre.0", "resid_post.0", "resid_post.1"]
-    logits = tiedgpt.load_model(untied)(IDS)
-    for row, position in zip(logits, document["layers"][-1]["positions"], strict=True):
-        assert [token["id"] for token in position] == np.argsort(-row)[:5].tolist()
+    last = document["layers"][-1]["positions"]
+    found = [[token["id"] for token in position] for position in last]
+    assert found == np.argsort(-tiedgpt.load_model(untied)(IDS))[:, :5].tolist()
     monkeypatch.setenv("COLUMNS", "1000")
-    title, _, *whole = run(*arguments)[1].splitlines()
+    title, _, *whole = output(run, *arguments).splitlines()
     assert title.startswith("The likeliest next token and its probability")
     assert whole[0].split()[0] == "'a'"
     assert [line[:9].strip() for line in whole[1:]] == ["embedding", "block 0", "block 1"]
-    assert whole[-1].split()[-1] == f"{document['layers'][-1]['positions'][-1][0]['probability']:.0%}"
+    assert whole[-1].split()[-1] == f"{last[-1][0]['probability']:.0%}"
     monkeypatch.setenv("COLUMNS", "50")
-    narrow = run(*arguments)[1].splitlines()
+    narrow = output(run, *arguments).splitlines()
     assert max(map(len, narrow)) <= 50
     pieces = [line.split() for line in narrow if line.startswith("   ")]
     assert len(pieces) > 1
     assert [token for piece in pieces for token in piece] == whole[0].split()
 
 
-def test_tokens_that_pad_the_vocabulary_have_no_text(run, tmp_path):
+def test_tokens_that_pad_the_vocabulary_have_no_text(run, save):
     model = random_model(replace(CONFIG, vocab_size=300))
     model.parameters["wte.weight"][299] = 40 * model.parameters["wte.weight"][65]
-    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "padded")
-    padded = str(tmp_path / "padded")
-    assert "[299] 100.0%" in run("next", "-m", padded, "--paths", "b")[1]
+    padded = save("padded", model)
+    assert "[299] 100.0%" in output(run, "next", "-m", padded, "--paths", "b")
     assert answer(run, "next", "-m", padded, "--paths", "b")["paths"]["raw"][0]["token"] is None
     assert run("lens", "-m", padded, "abc")[0] == 0
 
@@ -178,9 +169,9 @@ def test_attribute(run, untied, arguments):
     total = logits[tokens[0]] - sum(logits[token] for token in tokens[1:])
     assert document["total"] == pytest.approx(total, abs=1e-4)
     assert sum(document["parts"].values()) == pytest.approx(total, abs=1e-4)
-    assert document["parts"] == attribute(model, IDS, *tokens)
-    out = run("attribute", "-m", untied, PROMPT, *arguments)[1]
     parts = document["parts"]
+    assert parts == attribute(model, IDS, *tokens)
+    out = output(run, "attribute", "-m", untied, PROMPT, *arguments)
     rows = [line.rsplit(maxsplit=1) for line in out.splitlines()[-12:]]
     largest = sorted(parts, key=lambda part: -abs(parts[part]))[:10]
     assert rows[:10] == [[part, f"{parts[part]:+.3f}"] for part in largest]
@@ -191,15 +182,15 @@ def test_attribute(run, untied, arguments):
 
 def test_attribute_without_some_parts(run, untied):
     removed = ["attn.1.head.2", "mlp.0"]
-    flags = [word for part in removed for word in ("--ablate", part)]
-    document = answer(run, "attribute", "-m", untied, PROMPT, "a", "--against", "b", *flags)
-    model = tiedgpt.load_model(untied)
+    arguments = ("attribute", "-m", untied, PROMPT, "a", "--against", "b")
+    arguments += ("--ablate", removed[0], "--ablate", removed[1])
+    document, model = answer(run, *arguments), tiedgpt.load_model(untied)
     logits, without = model(IDS)[-1], model(IDS, edit=ablation(model.config, removed))[-1]
     assert document["ablated"]["parts"] == removed
     assert document["ablated"]["total"] == pytest.approx(without[64] - without[65], abs=1e-4)
     (a, _), (a_without, _) = document["tokens"], document["ablated"]["tokens"]
     assert (a["logit"], a_without["logit"]) == pytest.approx((logits[64], without[64]), abs=1e-4)
-    out = run("attribute", "-m", untied, PROMPT, "a", "--against", "b", *flags)[1]
+    out = output(run, *arguments)
     assert "Ablated (set to 0): attn.1.head.2, mlp.0\n" in out
     change = without[64] - without[65] - (logits[64] - logits[65])
     (row,) = re.findall(r"^difference of logits .*$", out, re.M)
@@ -208,30 +199,22 @@ def test_attribute_without_some_parts(run, untied):
 
 
 def test_score_tokens(run, untied, text_file):
-    document = answer(run, "score", "-m", untied, "--stride", "64", "--tokens", text_file)
-    plain = answer(run, "score", "-m", untied, "--stride", "64", text_file)
+    arguments = ("score", "-m", untied, "--stride", "64", text_file)
+    document, plain = answer(run, *arguments, "--tokens"), answer(run, *arguments)
     listed = document.pop("predictions")
-    assert document == {
-        name: pytest.approx(x, rel=1e-6) if name == "nll" else x for name, x in plain.items()
-    } | {name: pytest.approx(plain[name], rel=1e-6) for name in ("perplexity", "bits_per_byte")}
+    rounded = {name: pytest.approx(plain[name], rel=1e-6) for name in ("nll", "perplexity", "bits_per_byte")}
+    assert document == {**plain, **rounded}
     ids = tiedgpt.load_tokenizer(untied).encode(TEXT)
     assert [one["place"] for one in listed] == [*range(1, 64), *range(65, len(ids))]
     log_p = log_softmax(tiedgpt.load_model(untied)(ids[:9])[-1])
-    one = listed[8]
-    assert (one["id"], one["place"]) == (ids[9], 9)
-    assert one["bits"] == pytest.approx(-log_p[ids[9]] / np.log(2), rel=1e-4)
-    order = np.argsort(-log_p).tolist()
-    assert one["rank"] == 1 + order.index(ids[9])
-    assert [other["id"] for other in one["alternatives"]] == [t for t in order if t != ids[9]][:5]
-    assert one["alternatives"][0]["bits"] == pytest.approx(-log_p.max() / np.log(2), rel=1e-4)
-    code, out, err = run("score", "-m", untied, "--stride", "64", "--tokens", text_file)
-    assert (code, err) == (0, "")
-    title, first, *lines = out.splitlines()
+    assert_predicted(one := listed[8], log_p, ids[9], 5, "bits")
+    title, first, *lines = output(run, *arguments, "--tokens").splitlines()
     assert title.split() == ["bits", "token", "likeliest", "others"]
     assert first.split() == ["-", "'T'"]
     assert lines[8].split()[0] == f"{one['bits']:.2f}"
     assert lines[63].split()[0] == "-", "the first token of the second window"
-    assert out.endswith(run("score", "-m", untied, "--stride", "64", text_file)[1])
+    out = output(run, *arguments, "--tokens")
+    assert out.endswith(output(run, *arguments))
     assert "\x1b" not in out
 
 
@@ -254,37 +237,26 @@ def test_colours_on_a_terminal(run, untied, text_file, monkeypatch, environment,
 
 
 def test_generate_logprobs(run, untied):
-    flags = ("-m", untied, "-n", "6", "-s", "3", "--num-samples", "2", "-t", "0.7")
-    document = answer(run, "generate", PROMPT, *flags, "--logprobs", "2")
-    model = tiedgpt.load_model(untied)
-    assert [sample["ids"] for sample in document["samples"]] == [
-        sample["ids"] for sample in answer(run, "generate", PROMPT, *flags)["samples"]
-    ]
-    for sample in document["samples"]:
-        read = list(IDS)
-        assert [one["id"] for one in sample["logprobs"]] == sample["ids"]
-        for one in sample["logprobs"]:
-            log_p = log_softmax(model(read)[-1])
-            order = np.argsort(-log_p).tolist()
-            assert one["logprob"] == pytest.approx(log_p[one["id"]], rel=1e-3)
-            assert one["rank"] == 1 + order.index(one["id"])
-            others = [token for token in order if token != one["id"]][:2]
-            assert [other["id"] for other in one["alternatives"]] == others
-            read.append(one["id"])
-    out = run("generate", PROMPT, *flags, "--logprobs", "2")[1]
-    second = out.partition("--- 2 of 2 ---")[2]
+    arguments = ("generate", PROMPT, "-m", untied, "-n", "6", "-s", "3", "--num-samples", "2", "-t", "0.7")
+    samples, model = answer(run, *arguments, "--logprobs", "2")["samples"], tiedgpt.load_model(untied)
+    plain = answer(run, *arguments)["samples"]
+    assert [sample["ids"] for sample in samples] == [sample["ids"] for sample in plain]
+    for sample in samples:
+        for n, (token, one) in enumerate(zip(sample["ids"], sample["logprobs"], strict=True)):
+            log_p = log_softmax(model(IDS + sample["ids"][:n])[-1])
+            assert_predicted(one, log_p, token, 2, "logprob")
+    second = output(run, *arguments, "--logprobs", "2").partition("--- 2 of 2 ---")[2]
     values = [line.split()[0] for line in second.partition("others\n")[2].splitlines()]
-    assert values == [f"{one['logprob']:.2f}" for one in document["samples"][1]["logprobs"]]
+    assert values == [f"{one['logprob']:.2f}" for one in samples[1]["logprobs"]]
 
 
-def test_logprobs_end_with_the_sample(run, untied, tmp_path):
+def test_logprobs_end_with_the_sample(run, untied, save):
     """The end-of-text token is neither in ids nor in logprobs, and samples end at different steps."""
     model = tiedgpt.load_model(untied)
     first = int(model(IDS)[-1].argmax())
-    model = tiedgpt.GPT2(replace(model.config, eos_token_id=first), model.parameters)
-    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "ends")
-    flags = ("-m", str(tmp_path / "ends"), "-n", "20", "-s", "1", "--num-samples", "4", "--logprobs", "0")
-    samples = answer(run, "generate", PROMPT, *flags)["samples"]
+    ends = save("ends", tiedgpt.GPT2(replace(model.config, eos_token_id=first), model.parameters))
+    flags = ("-n", "90", "-s", "1", "--num-samples", "4", "--logprobs", "0")
+    samples = answer(run, "generate", PROMPT, "-m", ends, *flags)["samples"]
     assert len({len(sample["ids"]) for sample in samples}) > 1
     for sample in samples:
         assert [one["id"] for one in sample["logprobs"]] == sample["ids"]
