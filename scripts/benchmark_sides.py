@@ -217,9 +217,7 @@ class TiedGPT(Checkout, Arrays):
     def about(self) -> dict[str, str]:
         blas = self.np.show_config(mode="dicts")["Build Dependencies"]["blas"]
         about = {**super().about(), "BLAS": f"{blas['name']} {blas['version']}"}
-        # The OpenBLAS in NumPy's wheels reports which kernels it chose for this processor.
-        for library in Path(self.np.__path__[0]).parent.glob("numpy.libs/*openblas64*"):
-            corename = ctypes.CDLL(str(library)).scipy_openblas_get_corename64_
+        if corename := import_module("tiedgpt.fast.blas").openblas("get_corename"):
             corename.restype = ctypes.c_char_p
             about["BLAS"] += f" with kernels for {corename().decode()}"
         return about
