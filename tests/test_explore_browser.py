@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,15 +102,6 @@ def bars(page, side=0):
 
 def button(page, name, **options):
     return page.get_by_role("button", name=name, **options)
-
-
-def until(is_true):
-    """Wait for a condition, at most half a minute."""
-    for _ in range(600):
-        if is_true():
-            return
-        time.sleep(0.05)
-    raise AssertionError("the condition never came true")
 
 
 def wait_for_tokens(page, count):
@@ -214,12 +204,12 @@ def test_a_product_of_two_rows_is_the_same_in_either_order(open_page, server):
     first = model.W_E[encode("My")[0], 0], model.W_U[0, encode(" lord")[0]]
     numbers = " \u00d7 ".join(f"{x:.2f}" for x in first).replace("-", "\u2212")
     expect(page.locator("#product .untied p").first).to_contain_text(numbers)
-    for path, sign in (
-        ("with ln_f", "≠"),
-        ("with the first MLP", "≠"),
-        ("whole model", "≠"),
-        ("W_E, W_U", "="),
-    ):
+    for path, sign in {
+        "with ln_f": "≠",
+        "with the first MLP": "≠",
+        "whole model": "≠",
+        "W_E, W_U": "=",
+    }.items():
         button(page, path, exact=True).click()
         expect(page.locator("#mirror")).to_contain_text(re.compile(rf"shakespeare-tied: \S+ {sign}"))
     page.locator("#matrices table.heat").first.locator("td[data-i='1'][data-j='4']").hover()
@@ -446,7 +436,7 @@ def test_back_undoes_and_copy_link_copies(open_page, server):
     show(page, "lens")
     page.fill("#prompt", "JULIET:")
     wait_for_tokens(page, 2)
-    until(lambda: "JULIET" in page.evaluate("location.hash"))
+    expect(page).to_have_url(re.compile("JULIET"))
     page.click("#copy")
     expect(page.locator("#copy")).to_have_text("Copied")
     link = page.evaluate("navigator.clipboard.readText()")
@@ -454,9 +444,9 @@ def test_back_undoes_and_copy_link_copies(open_page, server):
     page.go_back()
     expect(page.locator("#prompt")).to_have_value(PROMPT)
     page.go_back()
-    until(lambda: page.evaluate("location.hash") == "")
+    expect(page).to_have_url(server.url)
     page.go_forward()
-    until(lambda: page.evaluate("document.activeElement.parentElement.id") == "lens")
+    expect(page.locator("#lens > :focus")).to_be_attached()
 
 
 def test_a_link_shows_the_same_even_after_a_restart_on_its_port(open_page):
@@ -472,7 +462,7 @@ def test_a_link_shows_the_same_even_after_a_restart_on_its_port(open_page):
         button(page, "head 1 of block 2").click()
         show(page, "toy")
         page.get_by_label("W_E, 2 numbers for each word: New, dim").first.fill("2.5")
-        until(lambda: "W=2.5" in page.evaluate("location.hash"))
+        expect(page).to_have_url(re.compile("W=2.5"))
         shown, address = bars(page, 1).all_inner_texts(), page.evaluate("location.href")
     with serving(shakespeare(), port) as server:
         page.goto("about:blank")
