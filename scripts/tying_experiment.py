@@ -34,7 +34,7 @@ from pathlib import Path
 
 from tying import engine, grid, page
 from tying.engine import Job
-from tying.grid import CHAIN, CLAIMS, SMALL, Run, pilot, sets
+from tying.grid import CLAIMS, Run, pilot, sets
 from tying.job import do_run, matrices_path, prepare, text_name
 from tying.results import VOCABULARIES, Found, collect, similarities, similarity_json
 from tying.texts import compare, measure_text, time_steps
@@ -46,23 +46,23 @@ from tiedgpt.cli.terminal import read_text
 PUBLISHED = "86c4e6aa9db7"  # the name of tinyshakespeare.txt
 
 
-def plan(text: str, out: Path, small: Run, chain: Run, claim: int | None) -> tuple[list[Job], list[Job]]:
+def plan(text: str, out: Path, claim: int | None) -> tuple[list[Job], list[Job]]:
     """The jobs of the grid, or of one claim, and those that read the matrices of trained models."""
-    kinds = [run for name in set_names(claim) for run in sets(small, chain)[name].values()]
+    kinds = [run for name in set_names(claim) for run in sets()[name].values()]
     runs = [replace(run, seed=seed) for seed in grid.SEEDS for run in kinds]
     if claim is None:
-        runs = [*(replace(run, seed=seed) for seed in grid.PILOT_SEEDS for run in pilot(small, chain)), *runs]
-    jobs = [Job({"measure": "text"}, text, measure_text, (out, text, small))]
+        runs = [*(replace(run, seed=seed) for seed in grid.PILOT_SEEDS for run in pilot()), *runs]
+    jobs = [Job({"measure": "text"}, text, measure_text, (out, text, grid.SMALL))]
     if claim in (None, 8):
         timed = [{"measure": "step time", "vocab_size": V} for V in VOCABULARIES]
-        jobs += [Job(of, "", time_steps, (small, of["vocab_size"])) for of in timed]
+        jobs += [Job(of, "", time_steps, (grid.SMALL, of["vocab_size"])) for of in timed]
     for run in dict.fromkeys(runs):
         studied = run.text == "whole" and run.seed not in grid.PILOT_SEEDS
         name = "" if run.text == "chain" else text
         jobs.append(Job(run.as_json, name, do_run, (run, out, text, studied), run.work))
     if claim not in (None, 7):
         return jobs, []
-    pairs = [pair for of in similarities(small, grid.SEEDS).values() for pair in of]
+    pairs = [pair for of in similarities(grid.SEEDS).values() for pair in of]
     return jobs, [Job(similarity_json(*pair), text, compare, (out, text, *pair), 1) for pair in pairs]
 
 
@@ -104,7 +104,7 @@ def files_of(found: Found, whole: bool) -> dict[str, bytes]:
     return {**files, "README.md": published.render().encode()}
 
 
-def main(arguments: list[str] | None = None, small: Run = SMALL, chain: Run = CHAIN) -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -122,10 +122,9 @@ def main(arguments: list[str] | None = None, small: Run = SMALL, chain: Run = CH
             parser.error("--workers must be at least 1")
         text, out, claim = read_text(args.corpus), args.out.absolute(), args.claim
         name = text_name(text)
-        prepare(text, small.vocab_size, out)
-        do_all(*plan(name, out, small, chain, claim), out, args.workers, not args.no_training)
-        lines = engine.read_lines(out / "runs.jsonl")
-        found = collect(lines, name, small, chain, set_names(claim))
+        prepare(text, grid.SMALL.vocab_size, out)
+        do_all(*plan(name, out, claim), out, args.workers, not args.no_training)
+        found = collect(engine.read_lines(out / "runs.jsonl"), name, set_names(claim))
         with StagedFiles(out) as staged:
             for file, data in files_of(found, claim is None and name == PUBLISHED).items():
                 staged.open(file).write(data)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(SCRIPTS))
 
 import tying_experiment  # noqa: E402  # the scripts are not installed
 from tying import engine, grid, page, results  # noqa: E402
-from tying.grid import CHAIN, SMALL, pilot, sets  # noqa: E402
+from tying.grid import pilot, sets  # noqa: E402
 
 RESULTS = SCRIPTS / "tying_results"
 
@@ -26,7 +26,7 @@ RESULTS = SCRIPTS / "tying_results"
 @pytest.fixture(scope="module")
 def published() -> results.Found:
     lines = engine.read_lines(RESULTS / "runs.jsonl")
-    return results.collect(lines, tying_experiment.PUBLISHED, SMALL, CHAIN, sets())
+    return results.collect(lines, tying_experiment.PUBLISHED, sets())
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_the_rates_are_the_best_of_the_pilot(published):
         mean = fmean(r.get("loss", math.inf) for r in of) if there else None
         losses.setdefault(kind, {})[each.lr, each.steps] = mean
     for (text, layers, only, head), tried in losses.items():
-        best = grid.TENTH[head] if text == "tenth" else (grid.RATES[text, layers, only, head][0], 1)
+        best = grid.TENTH[head] if text == "tenth" else (grid.RATES[text, layers, only][head], 1)
         if None not in tried.values():
             assert min(tried, key=tried.get) == (best[0], 800 * best[1]), (text, layers, only, head)
     assert {length for _, length in grid.TENTH.values()} == {2}, "the page says that it is the longest"

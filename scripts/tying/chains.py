@@ -66,7 +66,7 @@ def balance(table: np.ndarray) -> np.ndarray:  # [V, V] -> [V, V]
 
 
 def bisect(increasing: Callable[[float], float], wanted: float, low: float = 0.0, high: float = 1.0) -> float:
-    """The x in [low, high] for which increasing(x) = wanted."""
+    """The x in [low, high] for which increasing(x) = wanted, by bisection."""
     for _ in range(45):
         middle = (low + high) / 2
         low, high = (middle, high) if increasing(middle) < wanted else (low, middle)

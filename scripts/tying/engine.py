@@ -47,17 +47,14 @@ def processes(workers: int) -> Iterator[Executor]:
     """Processes of this machine. They end with the block, also in the middle of a job."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the new processes inherit it
     context = multiprocessing.get_context("spawn")  # a forked process would have this one's threads and locks
-    pool = ProcessPoolExecutor(workers, context)
-    before = set(multiprocessing.active_children())
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in set(multiprocessing.active_children()) - before:
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown()
+    with ProcessPoolExecutor(workers, context) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
 @contextmanager

@@ -9,7 +9,7 @@ that are used for nothing else, and RATES has the one with the lowest held-out l
 the pilot chooses the length of the training too. A test compares both with the pilot's runs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -61,34 +61,26 @@ PILOT_SEEDS = (101, 102)
 LOW_RATE = 0.002
 JSDS = (0.0, 0.15, 0.3, 0.45, 0.65)
 PLACES = {"no layers": (0, ""), "attention": (1, "attention"), "MLP": (1, "MLP"), "one layer": (1, "")}
-RATES: dict[tuple[str, int, str, str], tuple[float, Sequence[float]]] = {  # the best rate, and all tried
-    ("whole", 0, "", "tied"): (0.032, (0.002, 0.008, 0.016, 0.032, 0.064)),
-    ("whole", 0, "", "signs"): (0.008, (0.002, 0.004, 0.008, 0.016, 0.032)),
-    ("whole", 0, "", "untied"): (0.004, (0.002, 0.004, 0.008, 0.032)),
-    ("whole", 1, "", "tied"): (0.004, (0.002, 0.004, 0.008)),
-    ("whole", 1, "", "signs"): (0.008, (0.004, 0.008, 0.016)),
-    ("whole", 1, "", "untied"): (0.008, (0.004, 0.008, 0.016)),
-    ("whole", 1, "", "zeros"): (0.002, (0.001, 0.002, 0.004)),
-    ("whole", 1, "attention", "tied"): (0.004, (0.002, 0.004, 0.008)),
-    ("whole", 1, "attention", "signs"): (0.004, (0.002, 0.004, 0.008)),
-    ("whole", 1, "attention", "untied"): (0.008, (0.004, 0.008, 0.016)),
-    ("whole", 1, "MLP", "tied"): (0.008, (0.004, 0.008, 0.016)),
-    ("whole", 1, "MLP", "untied"): (0.004, (0.002, 0.004, 0.008)),
-    ("chain", 0, "", "tied"): (0.064, (0.032, 0.064, 0.128)),
-    ("chain", 0, "", "signs"): (0.016, (0.008, 0.016, 0.032)),
-    ("chain", 0, "", "untied"): (0.004, (0.002, 0.004, 0.008)),
-    ("chain", 1, "", "tied"): (0.008, (0.004, 0.008, 0.016)),
+RATES = {  # text, layers and `only`: the best rate of each head
+    ("whole", 0, ""): {"tied": 0.032, "signs": 0.008, "untied": 0.004},
+    ("whole", 1, ""): {"tied": 0.004, "signs": 0.008, "untied": 0.008, "zeros": 0.002},
+    ("whole", 1, "attention"): {"tied": 0.004, "signs": 0.004, "untied": 0.008},
+    ("whole", 1, "MLP"): {"tied": 0.008, "untied": 0.004},
+    ("chain", 0, ""): {"tied": 0.064, "signs": 0.016, "untied": 0.004},
+    ("chain", 1, ""): {"tied": 0.008},
+}
+TRIED = {  # without layers on the text. Of the others: half the best rate, this rate and twice as much
+    "tied": (0.002, 0.008, 0.016, 0.032, 0.064),
+    "signs": (0.002, 0.004, 0.008, 0.016, 0.032),
+    "untied": (0.002, 0.004, 0.008, 0.032),
 }
 LIKE = {(1, "copy"): (1, "untied"), (4, "untied"): (1, "untied")}  # they have no pilot
 TENTH = {"tied": (0.001, 2), "untied": (0.0005, 2)}  # the best rate, and the best length by the usual one
 TENTH_TRIED = {  # by rate, the lengths
-    "tied": {0.0005: (2,), 0.001: (1, 2), 0.002: (0.5, 1, 2), 0.004: (0.5, 1, 2), 0.008: (0.5, 1, 2)},
+    "tied": {0.0005: (2,), 0.001: (1, 2), **dict.fromkeys((0.002, 0.004, 0.008), (0.5, 1, 2))},
     "untied": {
-        0.00025: (2,),
-        0.0005: (1, 2),
-        0.001: (0.25, 0.5, 1, 2),
-        0.002: (0.25, 0.5, 1),
-        0.004: (0.25, 0.5, 1),
+        **{0.00025: (2,), 0.0005: (1, 2), 0.001: (0.25, 0.5, 1, 2)},
+        **dict.fromkeys((0.002, 0.004), (0.25, 0.5, 1)),
     },
 }
 CLAIMS: dict[int, tuple[str, ...]] = {  # the sets of each claim of the page; 1 and 8 train nothing
@@ -104,35 +96,32 @@ CLAIMS: dict[int, tuple[str, ...]] = {  # the sets of each claim of the page; 1 
 }
 
 
-def sets(small: Run = SMALL, chain: Run = CHAIN) -> dict[str, dict[str, Run]]:
-    """{set: {kind: run without a seed}} for the sizes of a model on the text and on a chain."""
-    one, twice = replace(small, layers=1), 2 * small.steps
+def sets() -> dict[str, dict[str, Run]]:
+    """{set: {kind: run without a seed}}."""
+    one, twice = replace(SMALL, layers=1), 2 * SMALL.steps
+    chains = [(0, jsd, head) for jsd in JSDS for head in ("tied", "signs", "untied")]
+    chains += [(1, jsd, "tied") for jsd in (JSDS[0], JSDS[-1])]
     found = {
         "chains": {
-            **{
-                f"0/{jsd:g}/{head}": replace(chain, jsd=jsd, head=head)
-                for jsd in JSDS
-                for head in ("tied", "signs", "untied")
-            },
-            **{f"1/{jsd:g}/tied": replace(chain, layers=1, jsd=jsd) for jsd in (JSDS[0], JSDS[-1])},
+            f"{n}/{jsd:g}/{head}": replace(CHAIN, layers=n, jsd=jsd, head=head) for n, jsd, head in chains
         },
         "places": {
-            f"{place}/{head}": replace(small, layers=layers, only=only, head=head)
+            f"{place}/{head}": replace(SMALL, layers=layers, only=only, head=head)
             for place, (layers, only) in PLACES.items()
             for head in ("tied", "signs", "untied")
             if (place, head) != ("MLP", "signs")
         },
-        "low rate": {head: replace(small, head=head, lr=LOW_RATE) for head in ("tied", "untied")},
+        "low rate": {head: replace(SMALL, head=head, lr=LOW_RATE) for head in ("tied", "untied")},
         "longer": {head: replace(one, head=head, steps=twice) for head in ("tied", "untied", "zeros")},
         "starts": {head: replace(one, head=head) for head in ("tied", "untied", "copy", "zeros")},
-        "depth": {str(n): replace(small, layers=n, head="untied") for n in (0, 1, 4)},
+        "depth": {str(n): replace(SMALL, layers=n, head="untied") for n in (0, 1, 4)},
         "matched": {
             "tied": one,
             "signs": replace(one, head="signs"),
             "untied": replace(one, head="untied", width=matched_width(one)),
         },
         "tenth": {
-            head: replace(one, head=head, text="tenth", lr=lr, steps=round(length * small.steps))
+            head: replace(one, head=head, text="tenth", lr=lr, steps=round(length * SMALL.steps))
             for head, (lr, length) in TENTH.items()
         },
     }
@@ -142,37 +131,29 @@ def sets(small: Run = SMALL, chain: Run = CHAIN) -> dict[str, dict[str, Run]]:
 def rated(run: Run) -> Run:
     """The run with the rate of its kind, if it has none."""
     layers, head = LIKE.get((run.layers, run.head), (run.layers, run.head))
-    return run if run.lr else replace(run, lr=RATES[run.text, layers, run.only, head][0])
+    return run if run.lr else replace(run, lr=RATES[run.text, layers, run.only][head])
 
 
-def pilot(small: Run = SMALL, chain: Run = CHAIN) -> Iterator[Run]:
+def pilot() -> Iterator[Run]:
     """Each kind of model at each rate, without a seed."""
-    middle = replace(chain, jsd=JSDS[len(JSDS) // 2])
-    for (text, layers, only, head), (_, tried) in RATES.items():
-        for lr in tried:
-            size = middle if text == "chain" else small
-            yield replace(size, layers=layers, only=only, head=head, lr=lr)
-    tenth = replace(small, layers=1, text="tenth")
+    for (text, layers, only), rates in RATES.items():
+        size = replace(CHAIN, jsd=JSDS[len(JSDS) // 2]) if text == "chain" else SMALL
+        for head, best in rates.items():
+            special = (text, layers) == ("whole", 0)
+            for lr in TRIED[head] if special else (best / 2, best, 2 * best):
+                yield replace(size, layers=layers, only=only, head=head, lr=lr)
+    tenth = replace(SMALL, layers=1, text="tenth")
     for head, by_rate in TENTH_TRIED.items():
         for lr, lengths in by_rate.items():
             for length in lengths:
-                yield replace(tenth, head=head, lr=lr, steps=round(length * small.steps))
+                yield replace(tenth, head=head, lr=lr, steps=round(length * SMALL.steps))
 
 
 def config(run: Run) -> tiedgpt.Config:
     """The configuration of a run's model, tied: `start` of job.py unties it."""
-    return tiedgpt.Config(
-        vocab_size=run.vocab_size,
-        n_ctx=run.context,
-        n_embd=run.width,
-        n_layer=run.layers,
-        n_head=run.heads,
-        embd_pdrop=0.0,
-        resid_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+    sizes: dict[str, Any] = {"n_ctx": run.context, "n_embd": run.width, "n_layer": run.layers}
+    sizes |= {"n_head": run.heads, "vocab_size": run.vocab_size, "bos_token_id": 0, "eos_token_id": 0}
+    return tiedgpt.Config(**sizes, embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0)
 
 
 def matched_width(tied: Run) -> int:

@@ -194,19 +194,16 @@ def swapped(model: tiedgpt.GPT2, data: Data, corpus: Corpus) -> dict[str, float]
     x = np.concatenate(measure_tokens(tied, some, stride, lambda logits, _: logits))
     Q = np.eye(model.config.vocab_size, dtype=np.float32)[some[1:]]
     log_u = np.log((corpus.counts + 1) / (corpus.counts + 1).sum()).astype(np.float32)
-    factors = {"swapped": (1.0, 0.0), "swapped, scaled": (best_factor(x, Q), 0.0)}
-    factors["swapped, scaled, with counts"] = tuple(fit(x, log_u, Q))
-    result = {}
-    for name, (scale, weight) in factors.items():
 
-        def losses(
-            logits: np.ndarray, targets: np.ndarray, a: float = scale, b: float = weight
-        ) -> np.ndarray:
-            return cross_entropy(np.float32(a) * logits + np.float32(b) * log_u, targets)
+    def loss(scale: float, weight: float) -> float:
+        def losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+            return cross_entropy(np.float32(scale) * logits + np.float32(weight) * log_u, targets)
 
         parts = measure_tokens(tied, data.held_out, stride, losses)
-        result[name] = float(np.concatenate(parts, dtype=np.float64).mean())
-    return result
+        return float(np.concatenate(parts, dtype=np.float64).mean())
+
+    found = {"swapped": loss(1, 0), "swapped, scaled": loss(best_factor(x, Q), 0)}
+    return {**found, "swapped, scaled, with counts": loss(*fit(x, log_u, Q))}
 
 
 def matrices_path(out: Path, run: Run) -> Path:

@@ -48,7 +48,7 @@ class Page:
         what, title, rest = match.groups()
         if what == "columns":
             self.columns = rest.split(", ")
-            return as_row([title, *self.columns]) + "\n" + as_row(["---"] * (1 + len(self.columns)))
+            return "\n".join(table_head([title, *self.columns]))
         names = [rest.replace("*", column) for column in self.columns]
         return as_row([title, *(f"{{{{{name}}}}}" if self.has(reference(name)) else "" for name in names)])
 
@@ -85,7 +85,7 @@ class Page:
 
     def verdicts(self) -> str:
         """A table of all tests."""
-        lines = ["## verdicts", "", as_row(["", "mean", "n", "p", "p, Holm", "verdict"]), as_row(["---"] * 6)]
+        lines = ["## verdicts", "", *table_head(["", "mean", "n", "p", "p, Holm", "verdict"])]
         words = {"-": "below 0", "+": "above 0", "0": NONE_FOUND}
         for name, of in self.tests.items():
             ps = [f"{p:.1g}" if p >= 1e-12 else "< 1e-12" for p in (of.p, self.corrected[name])]
@@ -105,6 +105,10 @@ def is_sum(name: Reference) -> bool:
 
 def as_row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def table_head(cells: list[str]) -> list[str]:
+    return [as_row(cells), as_row(["---"] * len(cells))]
 
 
 def show(of: Figure, form: str = ".3f", sign: str = "") -> str:
@@ -134,7 +138,7 @@ def tables(found: Found) -> str:
             measures = [m for m in measures if m in ("loss", "training loss", "excess", "negative gains")]
         if not measures:
             continue
-        lines += ["", f"## {name}", "", as_row(["", "n", *measures]), as_row(["---"] * (2 + len(measures)))]
+        lines += ["", f"## {name}", "", *table_head(["", "n", *measures])]
         for kind, of in kinds.items():
             rate = f", rate {rates[name][kind]:g}" if name in rates else ""
             cells = [table_cell([result.get(m, math.nan) for result in of]) for m in measures]

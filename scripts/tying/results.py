@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from . import grid
+from .chains import bisect
 from .engine import Line, key_of
 from .grid import Run, pilot, sets
 
@@ -58,11 +59,7 @@ def t_test(t: float, df: int) -> float:
 
 def t_quantile(df: int) -> float:
     """The t that |t| exceeds with a probability of 5 %, by bisection."""
-    low, high = 0.0, 20.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_test(middle, df) > 0.05 else (low, middle)
-    return low
+    return bisect(lambda t: -t_test(t, df), -0.05, high=20.0)
 
 
 def holm(ps: list[float]) -> list[float]:
@@ -78,7 +75,7 @@ def holm(ps: list[float]) -> list[float]:
     return corrected
 
 
-def similarities(small: Run, seeds: Iterable[int]) -> dict[str, list[tuple[Run, Run]]]:
+def similarities(seeds: Iterable[int]) -> dict[str, list[tuple[Run, Run]]]:
     """By name, the pairs of runs whose matrices are compared: an untied or a tied one, and a tied one.
 
     The seeds are paired without an overlap, so that no model is used twice for one name.
@@ -86,7 +83,7 @@ def similarities(small: Run, seeds: Iterable[int]) -> dict[str, list[tuple[Run, 
     seeds, found = list(seeds), {}
     pairs = list(zip(seeds[::2], seeds[1::2], strict=False))
     for place in ("no layers", "one layer"):
-        tied, untied = (sets(small)["places"][f"{place}/{head}"] for head in ("tied", "untied"))
+        tied, untied = (sets()["places"][f"{place}/{head}"] for head in ("tied", "untied"))
         both = [pair for a, b in pairs for pair in ((a, b), (b, a))]
         found[place] = [(replace(untied, seed=a), replace(tied, seed=b)) for a, b in both]
         found[f"{place}, two tied"] = [(replace(tied, seed=a), replace(tied, seed=b)) for a, b in pairs]
@@ -97,7 +94,7 @@ def similarity_json(one: Run, other: Run) -> Line:
     return {"compare": one.as_json, "with": other.as_json}
 
 
-def collect(lines: dict[str, Line], text: str, small: Run, chain: Run, names: Iterable[str]) -> Found:
+def collect(lines: dict[str, Line], text: str, names: Iterable[str]) -> Found:
     """The results of the named sets for the seeds that are complete, and of all else that is there."""
 
     def result(run: Line, of: str = text) -> Line:
@@ -106,7 +103,7 @@ def collect(lines: dict[str, Line], text: str, small: Run, chain: Run, names: It
     def of_run(run: Run, seed: int) -> Line:
         return result(replace(run, seed=seed).as_json, "" if run.text == "chain" else text)
 
-    chosen = {name: kinds for name, kinds in sets(small, chain).items() if name in names}
+    chosen = {name: kinds for name, kinds in sets().items() if name in names}
     runs = [run for kinds in chosen.values() for run in kinds.values()]
     seeds = [seed for seed in grid.SEEDS if all(of_run(run, seed) for run in runs)]
     found: Found = {
@@ -115,9 +112,9 @@ def collect(lines: dict[str, Line], text: str, small: Run, chain: Run, names: It
     }
     found["similarity"] = {
         kind: [result(similarity_json(*pair)) for pair in of if {run.seed for run in pair} <= set(seeds)]
-        for kind, of in similarities(small, grid.SEEDS).items()
+        for kind, of in similarities(grid.SEEDS).items()
     }
-    found["pilot"] = {name_of(r): [of_run(r, s) for s in grid.PILOT_SEEDS] for r in pilot(small, chain)}
+    found["pilot"] = {name_of(r): [of_run(r, s) for s in grid.PILOT_SEEDS] for r in pilot()}
     found["text"] = {"whole": [result({"measure": "text"})]}
     timed = {V: result({"measure": "step time", "vocab_size": V}, "") for V in VOCABULARIES}
     found["step time"] = {str(V): [{"ratio": x} for x in of.values()] for V, of in timed.items()}

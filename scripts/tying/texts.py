@@ -14,6 +14,7 @@ from tiedgpt.study.direct_path import jsd_floor
 from tiedgpt.study.similarity import cosines, spearman
 from tiedgpt.training.loop import Settings, Trainer
 
+from .chains import entropy
 from .engine import Line
 from .fits import fit_families
 from .grid import Run
@@ -32,9 +33,6 @@ def measure_text(out: Path, text: str, small: Run) -> Line:
     every = np.arange(small.vocab_size)
     pairs = corpus.table(every, every).astype(np.float64)
     shares = pairs / pairs.sum()
-    first = shares.sum(axis=1, keepdims=True)
-    logs = np.log(np.where(shares > 0, shares / np.where(first > 0, first, 1), 1))
-    bigram_entropy = float(-(shares * logs).sum())
     counts = corpus.counts + 1.0  # so that every held-out token has a share
     result = {
         "tokens": data.tokens.size,
@@ -43,7 +41,7 @@ def measure_text(out: Path, text: str, small: Run) -> Line:
         "frequent tokens": int(corpus.frequent().size),
         "jsd": jsd_floor(corpus),
         "self": corpus.self_prediction(),
-        "unigram excess": -sum(p * math.log(p) for p in shares.sum(axis=0) if p > 0) - bigram_entropy,
+        "unigram excess": entropy(shares.sum(axis=0)) - (entropy(shares) - entropy(shares.sum(axis=1))),
         "unigram loss": float(-np.log(counts / counts.sum())[data.held_out].mean()),
         "uniform loss": math.log(small.vocab_size),
         "smoothed bigrams loss": smoothed_bigrams(data.tokens, data.held_out, small.vocab_size),
@@ -110,13 +108,13 @@ def time_ratio(small: Run, vocab_size: int) -> float:
     settings = Settings(TIMED_STEPS, run.batch, run.context, eval_every=TIMED_STEPS, threads=1)
     models = start(run)[0], start(replace(run, head="untied"))[0]
     trainings = [Trainer(model, tokens, tokens[: run.context], settings).run() for model in models]
-    seconds: list[list[float]] = [[], []]
-    for training in trainings:
-        next(training)  # the evaluation before the first step
-    for _ in range(TIMED_STEPS - 1):
-        for training, times in zip(trainings, seconds, strict=True):
+    seconds = np.zeros(
+        (2, TIMED_STEPS)
+    )  # the first are of an evaluation; the clock may be too coarse for one
+    for step in range(TIMED_STEPS):
+        for model, training in enumerate(trainings):
             begin = process_time()
             next(training)
-            times.append(process_time() - begin)
-    tied, untied = (sum(times[5:]) for times in seconds)  # the clock may be too coarse for one step
-    return untied / tied
+            seconds[model, step] = process_time() - begin
+    tied, untied = seconds[:, 6:].sum(axis=1)
+    return float(untied / tied)
