@@ -59,13 +59,12 @@ class Processes:
         (folder / "sitecustomize.py").write_text(HOOKS)
         path = os.pathsep.join([str(folder), str(Path(__file__).resolve().parents[1])])
         failures = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
-        self.environment = {**os.environ, "PYTHONPATH": path, **failures}
+        self.options = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": path, **failures}}
+        self.options |= dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
 
     def start(self, *arguments: str) -> subprocess.Popen:
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
-        process = subprocess.Popen(arguments, cwd=self.folder, env=self.environment, text=True, **options)
-        self.started.append(process)
-        return process
+        self.started.append(subprocess.Popen(arguments, start_new_session=True, text=True, **self.options))
+        return self.started[-1]
 
     def cluster(self) -> str:
         """The scheduler file of a scheduler with two workers, which are started if there are none."""
@@ -73,11 +72,11 @@ class Processes:
         for program in (
             [] if file.exists() else ["scheduler --port 0", *["worker --no-nanny --nthreads 1"] * 2]
         ):
-            code = f"from distributed.cli.dask_{program.split()[0]} import main; main()"
-            known = ("--scheduler-file", str(file), "--host", "127.0.0.1", "--no-dashboard")
-            self.start(sys.executable, "-c", code, *program.split()[1:], *known)
-        wait_for(file.exists)
-        return str(file)
+            name, *flags = program.split()
+            code = f"from distributed.cli.dask_{name} import main; main()"
+            flags += ["--scheduler-file", str(file), "--host", "127.0.0.1", "--no-dashboard"]
+            self.start(sys.executable, "-c", code, *flags)
+        return str(wait_for(lambda: file.exists() and file))
 
     def waiting(self) -> list[int]:
         """The ids of the workers that have waited at a document."""
@@ -192,33 +191,37 @@ def test_a_worker_that_is_killed_and_a_document_that_kills_its_workers(here, tmp
     same_as_serial(tmp_path / "in.jsonl")  # in this process, which has no hook
 
 
-@pytest.mark.parametrize("what", ["driver", "Ctrl-C", "scheduler"])
+KILLS = {  # what is killed -> the run's flags, its code, its error
+    "driver": ("--workers 1", -signal.SIGKILL, ""),
+    "Ctrl-C": ("--workers 1", 130, "the same command with --resume continues"),
+    "scheduler": ("--dask scheduler.json", 2, "error: the connection to the Dask scheduler is lost"),
+    "one worker at its start": ("--workers 1", 2, "error: the workers cannot be started: "),
+    "workers at their start": ("--workers 2", 2, "error: the workers cannot be started: "),
+}
+
+
+@pytest.mark.parametrize("what", KILLS)
 def test_a_kill_changes_nothing_and_leaves_no_worker(here, tmp_path, same_as_serial, what):
-    process = here.score(*(["--dask", here.cluster()] if what == "scheduler" else ["--workers", "1"]))
-    [worker] = wait_for(here.waiting)
-    if what == "driver":
-        process.kill()
-    elif what == "Ctrl-C":
+    flags, code, message = KILLS[what]
+    if what == "scheduler":
+        here.cluster()
+    if "start" in what:
+        (tmp_path / "die").touch()
+    process, worker = here.score(*flags.split()), 0
+    if "start" not in what:
+        [worker] = wait_for(here.waiting)
+        assert list((tmp_path / "out.parts").glob("0*.jsonl"))
+    if what == "Ctrl-C":
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    elif worker:
+        (here.started[0] if what == "scheduler" else process).kill()
+    if what != "driver":
         (tmp_path / "go").touch()
-        assert "the same command with --resume continues" in check(process, 130)
-    else:
-        here.started[0].kill()
-        err = check(process, 2)
-        assert "error: the connection to the Dask scheduler is lost" in err
-        assert "the same command with --resume continues" in err
-        (tmp_path / "go").touch()
-    wait_for(lambda: not is_alive(worker))
-    assert list((tmp_path / "out.parts").glob("0*.jsonl"))
+    err = check(process, code)
+    assert message in err
+    assert what == "driver" or "the same command with --resume continues" in err
+    wait_for(lambda: not (worker and is_alive(worker)))
     same_as_serial(tmp_path / "in.jsonl")
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_workers_that_are_killed_while_they_start_are_one_line(here, tmp_path, count):
-    (tmp_path / "die").touch()
-    err = check(here.score("--workers", str(count)), 2)
-    assert "error: the workers cannot be started: " in err
-    assert "the same command with --resume continues" in err
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import count, islice
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from conftest import SMALL, SMALL_MERGES, random_model
 
 import tiedgpt
-from tiedgpt import Tokenizer, generate_documents, score, score_documents
+from tiedgpt import GPT2, Tokenizer, generate_documents, score, score_documents
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.inference import documents
 from tiedgpt.inference.generation import TextSample, sample_steps
@@ -46,21 +47,32 @@ def test_scores_are_those_of_score_in_order(n_ctx, lookahead, dtype, tolerance):
             assert result == expected, "a long document has the same bits"
 
 
-def test_documents_are_padded_by_similar_ones_only(model, monkeypatch):
-    """In batches of at most BATCH_TOKENS tokens, and no loss of padding is computed."""
-    model = random_model(CONFIG)
-    read, losses = [], []
-    final, cross_entropy = type(model).final, documents.cross_entropy
-    monkeypatch.setattr(
-        type(model), "final", lambda self, ids, **rest: read.append(ids.shape) or final(self, ids, **rest)
-    )
+@pytest.mark.parametrize(
+    ("name", "limit", "method", "work"),
+    [
+        ("BATCH_TOKENS", 100, "final", score_documents),
+        ("CACHE_TOKENS", 300, "new_cache", partial(generate_documents, max_new_tokens=5, greedy=True)),
+    ],
+)
+def test_batches_are_of_similar_documents_and_bounded(monkeypatch, name, limit, method, work):
+    """No loss of padding is computed, and there is little padding."""
+    model, sizes, losses = random_model(CONFIG), [], []
+    original, cross_entropy = getattr(GPT2, method), documents.cross_entropy
+
+    def recorded(self, *arguments, **rest):
+        sizes.append(arguments[0].shape if method == "final" else arguments)
+        return original(self, *arguments, **rest)
+
+    monkeypatch.setattr(GPT2, method, recorded)
     monkeypatch.setattr(documents, "cross_entropy", lambda x, y: losses.append(len(y)) or cross_entropy(x, y))
-    monkeypatch.setattr(documents, "BATCH_TOKENS", 100)
-    results = list(score_documents(model, TOKENIZER, texts(50, 60)))
-    assert sum(losses) == sum(result.tokens for result in results)
-    assert all(B * T <= 100 for B, T in read)
-    assert sum(B for B, _ in read) == 50
-    assert sum(B * T for B, T in read) < 1.1 * sum(losses)
+    monkeypatch.setattr(documents, name, limit)
+    results = list(work(model, TOKENIZER, texts(50, 60)))
+    assert sum(B for B, _ in sizes) == 50
+    assert max(B for B, _ in sizes) > 5
+    assert all(limit >= B * T for B, T in sizes)
+    if losses:
+        assert sum(losses) == sum(result.tokens for result in results)
+        assert sum(B * T for B, T in sizes) < 1.1 * sum(losses)
 
 
 WRONG = {
@@ -111,44 +123,40 @@ def test_documents_are_read_when_they_are_needed():
 
 def test_what_is_no_documents_fault_is_raised():
     model = random_model(CONFIG)
-    model.parameters["wte.weight"][5] = np.nan
-    with pytest.raises(TiedGPTError, match="damaged"):
-        list(score_documents(model, TOKENIZER, ["lower"]))
-    with pytest.raises(TiedGPTError, match="damaged"):
-        list(generate_documents(model, TOKENIZER, ["lower"]))
 
     def broken():
         yield "lower"
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        list(score_documents(random_model(CONFIG), TOKENIZER, broken()))
-
-
-BOTH = (score_documents, generate_documents)
+        list(score_documents(model, TOKENIZER, broken()))
+    model.parameters["wte.weight"][5] = np.nan
+    for function in (score_documents, generate_documents):
+        with pytest.raises(TiedGPTError, match="damaged"):
+            list(function(model, TOKENIZER, ["lower"]))
 
 
 @pytest.mark.parametrize(
-    ("functions", "arguments", "message"),
+    ("only", "arguments", "message"),
     [
-        (BOTH[:1], {"stride": 0}, "stride must be"),
-        (BOTH[:1], {"max_tokens": 1}, "max_tokens must be a whole number of at least 2"),
-        (BOTH, {"on_long": "drop"}, 'on_long must be "error" or "cut"'),
-        (BOTH, {"special": "drop"}, "special must be"),
-        (BOTH, {"lookahead": 0}, "lookahead must be"),
-        (BOTH[:1], {"texts": "one text"}, "expected an iterable of texts, got one text"),
-        (BOTH[1:], {"num_samples": 0}, "num_samples"),
-        (BOTH[1:], {"first": -1}, "first"),
-        (BOTH[1:], {"seed": -1}, "seed"),
-        (BOTH[1:], {"stop": "."}, "stop"),
-        (BOTH[1:], {"stop": [""]}, "stop"),
+        (score_documents, {"stride": 0}, "stride must be"),
+        (score_documents, {"max_tokens": 1}, "max_tokens must be a whole number of at least 2"),
+        (score_documents, {"texts": "one text"}, "expected an iterable of texts, got one text"),
+        (None, {"on_long": "drop"}, 'on_long must be "error" or "cut"'),
+        (None, {"special": "drop"}, "special must be"),
+        (None, {"lookahead": 0}, "lookahead must be"),
+        (generate_documents, {"num_samples": 0}, "num_samples"),
+        (generate_documents, {"first": -1}, "first"),
+        (generate_documents, {"seed": -1}, "seed"),
+        (generate_documents, {"stop": "."}, "stop"),
+        (generate_documents, {"stop": [""]}, "stop"),
     ],
 )
-def test_wrong_arguments_are_errors_at_once(functions, arguments, message):
-    for function in functions:
-        first = "texts" if function is score_documents else "prompts"
-        with pytest.raises(ArgumentError, match=message):
-            function(random_model(CONFIG), TOKENIZER, **({first: []} | arguments))
+def test_wrong_arguments_are_errors_at_once(only, arguments, message):
+    for function, first in ((score_documents, "texts"), (generate_documents, "prompts")):
+        if only in (function, None):
+            with pytest.raises(ArgumentError, match=message):
+                function(random_model(CONFIG), TOKENIZER, **({first: []} | arguments))
 
 
 @pytest.mark.parametrize("num_samples", [1, 3, 40])
@@ -189,31 +197,14 @@ def test_errors_and_cuts_of_prompts():
     assert [type(error) for error in errors] == [ArgumentError] * 2
 
 
-def test_a_batch_of_samples_has_a_bounded_cache(monkeypatch):
-    model = random_model(CONFIG)
-    sizes, new_cache = [], type(model).new_cache
-    monkeypatch.setattr(
-        type(model), "new_cache", lambda self, *size: sizes.append(size) or new_cache(self, *size)
-    )
-    monkeypatch.setattr(documents, "CACHE_TOKENS", 300)
-    list(generate_documents(model, TOKENIZER, texts(30, 90), 5, greedy=True))
-    assert sum(B for B, _ in sizes) == 30
-    assert all(B * T <= 300 or B == 1 for B, T in sizes)
-    assert max(B for B, _ in sizes) > 5
-
-
 README = (Path(tiedgpt.__file__).parent / "scale" / "README.md").read_text(encoding="utf-8")
 PANDAS, DATATROVE, OTHERS = re.findall(r"```python\n(.*?)```", README, re.S)
 SPARK = """
 import pandas as pd
 from pyspark.sql import SparkSession
 
-spark = (
-    SparkSession.builder.master("local[2]")
-    .config("spark.executorEnv.OPENBLAS_NUM_THREADS", "1")
-    .getOrCreate()
-)
-table = spark.createDataFrame(pd.DataFrame({"text": ["To be, or not to be", "x"] * 50}))
+spark = SparkSession.builder.master("local[2]").config("spark.executorEnv.OPENBLAS_NUM_THREADS", "1")
+table = spark.getOrCreate().createDataFrame(pd.DataFrame({"text": ["To be, or not to be", "x"] * 50}))
 found = table.mapInPandas(score, "text string, loss double").toPandas()
 """
 RAY = """
