@@ -66,16 +66,16 @@ class Writer:
         self.changes = Path("../changes").stat().st_size
 
     def attack(self, points: int) -> None:
-        moments = range(1, self.changes + 1, max(1, self.changes // points) if points else 1)
+        moments = range(1, self.changes + 1, -(-self.changes // points) if points else 1)
         for n in moments:
             self.attempt(f"killed at {n}", -signal.SIGKILL, lambda n=n: self.count(n, kill))
-        for n in [*moments][:: 2 if points else 1]:
+        for n in moments[:: 2 if points else 1]:
             self.attempt(f"full at {n}", "No space left on device", lambda n=n: self.count(n, full))
         largest = max(map(len, self.whole.values()))
-        for size in (100, largest - 1) if points else (0, 100, largest // 2, largest - 1):
+        for size in (largest - 1,) if points else (0, 100, largest // 2, largest - 1):
             self.attempt(f"no file over {size}", "File too large", lambda size=size: limit(size))
         self.attempt("no permission", "Permission denied", become_nobody)
-        for n in range(2 if points else 10):
+        for n in range(1 if points else 10):
             self.attempt(f"two at once, {n}", 0, other=True)
 
     def attempt(self, fault: str, end: int | str, prepare: Prepare = int, other: bool = False) -> None:
