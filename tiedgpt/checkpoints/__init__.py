@@ -4,7 +4,6 @@ import os.path
 from pathlib import Path
 
 from ..config import Config
-from ..errors import ArgumentError, short_repr
 from ..model import GPT2
 from ..tokenizer import Tokenizer
 from . import huggingface, tensorflow
@@ -34,7 +33,7 @@ def load_model(source: str | Path, head: str | None = None, copy: bool = False) 
     Raises CheckpointError for a source that cannot be found, downloaded or read, ArgumentError for another
     type of source and another `head`.
     """
-    return open_checkpoint(_find(source)).load(head, copy=copy)
+    return open_checkpoint(find_or_download(source)).load(head, copy=copy)
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
@@ -42,7 +41,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
     Raises what load_model raises, and TokenizerError for a vocabulary that contradicts itself.
     """
-    return read_tokenizer(_find(source, only_tokenizer=True))
+    return read_tokenizer(find_or_download(source, only_tokenizer=True))
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -53,12 +52,6 @@ def open_checkpoint(path: Path) -> Checkpoint:
 def read_config(path: Path) -> Config:
     """The Config of the checkpoint at a path. Raises CheckpointError."""
     return tensorflow.read_hparams(path) if _is_openais(path) else huggingface.read_config(path)
-
-
-def _find(source: str | Path, only_tokenizer: bool = False) -> Path:
-    if not isinstance(source, str | Path):
-        raise ArgumentError(f"a model must be a name or a path, got {short_repr(source)}")
-    return find_or_download(source, only_tokenizer=only_tokenizer)
 
 
 def _is_openais(path: Path) -> bool:

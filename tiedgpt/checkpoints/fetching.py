@@ -246,8 +246,8 @@ class Server:
 
 def _find_part(file: str, folder: Path) -> Path | None:
     """The part of a file that an earlier attempt left, of any version."""
-    name = re.compile(re.escape(f".{file}.") + r"[\w-]+\.part")
-    return next((path for path in sorted(folder.iterdir()) if name.fullmatch(path.name)), None)
+    name = rf"\.{re.escape(file)}\.[\w-]+\.part"
+    return next((path for path in sorted(folder.iterdir()) if re.fullmatch(name, path.name)), None)
 
 
 def megabytes(size: int) -> str:

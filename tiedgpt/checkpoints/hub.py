@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, TiedGPTError, one_line
+from ..errors import ArgumentError, CheckpointError, TiedGPTError, one_line, short_repr
 from ..parameters import count_parameters
 from . import huggingface, tensorflow
 from .fetching import Server, Version, megabytes
@@ -59,6 +59,8 @@ def find_or_download(source: str | Path, note: Note = str, only_tokenizer: bool 
 
     only_tokenizer: download the tokenizer without the weights. `find_model` does not find its directory.
     """
+    if not isinstance(source, str | Path):
+        raise ArgumentError(f"a model must be a name or a path, got {short_repr(source)}")
     try:
         path = find_model(source)
     except CheckpointError as error:
