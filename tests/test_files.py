@@ -209,7 +209,9 @@ def test_a_planted_staging_directory_is_not_used(tmp_path, monkeypatch, kind, na
     monkeypatch.setattr(files, "MAX_WAIT", 0.01)
     with ExitStack() as stack:
         if name == READY:
-            stack.enter_context(pytest.raises(CheckpointError, match=f"from {READY}: it is another user's"))
+            stack.enter_context(
+                pytest.raises(CheckpointError, match=f"from {READY}: it is not this user's directory")
+            )
         write(shared, b"new")
     assert {path: path.read_bytes() for path in victim.rglob("*") if path.is_file()} == before
     assert contents(shared) == {name: b""} | ({} if name == READY else every(b"new"))

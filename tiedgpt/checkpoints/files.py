@@ -186,7 +186,7 @@ def finish_saves(directory: Path) -> None:
     while os.path.lexists(ready):
         try:
             if not _is_own_directory(ready):
-                raise PermissionError(errno.EPERM, "it is another user's")
+                raise PermissionError(errno.EPERM, "it is not this user's directory")
             for path in sorted(ready.iterdir()):
                 os.replace(path, directory / path.name)
             ready.rmdir()
