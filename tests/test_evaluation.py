@@ -57,16 +57,17 @@ def test_batch_and_piece_sizes_do_not_change_losses(model, monkeypatch, batch, r
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
 
-def test_logits_are_computed_for_predicted_tokens_only_and_in_pieces(model, monkeypatch):
-    monkeypatch.setattr(threads, "reading_threads", lambda: 1)
-    rows = []
-    unembed = evaluation.unembed
-    monkeypatch.setattr(
-        evaluation, "unembed", lambda final, W_U: rows.append(len(final)) or unembed(final, W_U)
-    )
-    assert token_losses(model, some_ids(2000), C - 1).size == sum(rows) == 1999
+@pytest.mark.parametrize(("n", "pieces"), [(1, 4), (2, 4), (3, 6)])
+def test_logits_are_computed_for_predicted_tokens_only_in_pieces_on_n_threads(model, monkeypatch, n, pieces):
+    ids, rows, unembed = some_ids(2000), [], evaluation.unembed
+    expected = token_losses(model.astype(np.float64), ids, C - 1)
+    monkeypatch.setattr(threads, "reading_threads", lambda: n)
+    monkeypatch.setattr(evaluation, "unembed", lambda x, W_U: rows.append(len(x)) or unembed(x, W_U))
+    losses = token_losses(model, ids, C - 1)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    assert losses.size == sum(rows) == 1999
     assert max(rows) <= evaluation.LOGIT_ROWS
-    assert len(rows) == 4 + 4 + 1, "no more pieces than two batches of 33 windows and the last one need"
+    assert len(rows) == 2 * pieces + 1, "no more than two batches of 33 windows and the last window need"
 
 
 @pytest.mark.parametrize(("n", "stride"), [(2, 5), (C, C), (C + 1, C), (2000, 10), (2000, C)])

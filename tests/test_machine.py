@@ -14,8 +14,6 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, prefill
 from tiedgpt.fast import blas, threads
-from tiedgpt.inference import evaluation
-from tiedgpt.inference.evaluation import token_losses
 from tiedgpt.run import KVCache
 from tiedgpt.training import loop
 from tiedgpt.training.loop import Settings, Trainer
@@ -30,7 +28,6 @@ IDS = np.random.default_rng(0).integers(0, SMALL.vocab_size, T)
 def small_pieces(monkeypatch):
     monkeypatch.setattr(prefill, "PIECE_TOKENS", PIECE_TOKENS)
     monkeypatch.setattr(prefill, "QUERY_TOKENS", PIECE_TOKENS // 4)
-    monkeypatch.setattr(evaluation, "LOGIT_ROWS", PIECE_TOKENS // 2)
 
 
 @pytest.fixture
@@ -208,16 +205,3 @@ def test_an_error_in_one_piece_ends_the_others(fails, on_threads, monkeypatch):
     assert cache.length == 0
     assert threading.active_count() == before
     assert len(layers) < 3 * 50 or fails == 3
-
-
-@pytest.mark.parametrize("threads", [2, 3])
-def test_losses_are_the_same_on_several_threads(threads, gpt2, on_threads, monkeypatch):
-    on_threads(1)
-    alone = token_losses(gpt2, IDS, 150)
-    on_threads(threads)
-    unembed, sizes = evaluation.unembed, []
-    monkeypatch.setattr(evaluation, "unembed", lambda x, W_U: sizes.append(len(x)) or unembed(x, W_U))
-    np.testing.assert_allclose(token_losses(gpt2, IDS, 150), alone, rtol=1e-10)
-    assert sum(sizes) == T - 1
-    assert len(sizes) == threads * math.ceil((T - 1) / threads / evaluation.LOGIT_ROWS)
-    assert max(sizes) <= evaluation.LOGIT_ROWS
