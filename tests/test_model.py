@@ -192,6 +192,7 @@ NOT_EDITS = [
     (["mlp.0.out"], r"edit must map names of activations to functions, got \['mlp\.0\.out'\]"),
     ({"mlp.0.out": lambda x: x[0]}, r"the edit of mlp\.0\.out returned shape .*; expected"),
 ]
+DEEPER = random_model(replace(SMALL, n_layer=3))
 SEED = "seed must be a whole number of at least 0, got"
 REFUSED = [
     *((lambda model, ids=ids: model(ids), message) for ids, message in NOT_IDS),
@@ -213,7 +214,6 @@ REFUSED = [
     (lambda model: model.untie().untie(), r"untied already; .*model\.tie\(\)\.untie"),
     (lambda model: model.untie("ones"), 'init must be "copy", "random" or "zeros", got \'ones\''),
 ]
-DEEPER = random_model(replace(SMALL, n_layer=3))
 
 
 @pytest.mark.parametrize(("use", "message"), REFUSED)
