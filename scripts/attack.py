@@ -34,6 +34,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -133,9 +134,7 @@ def work(kind: str, seed: str, first: str, last: str, place: str) -> None:
     """Print the problems of each try when it ends: a line of JSON."""
     out = os.fdopen(os.dup(1), "w")  # a command may close or replace stdout
     attempt: Any = Files(Path(place)) if kind == "files" else CommandLines(Path(place))
-    with suppress(ImportError, ValueError, OSError):  # on Windows and macOS there is no such limit
-        import resource
-
+    with suppress(ValueError, OSError):  # on macOS there is no such limit
         limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + WORKER_MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for number in range(int(first), int(last)):

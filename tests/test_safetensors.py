@@ -40,19 +40,13 @@ A = f'{{"a":{entry()}}}'.encode()
 
 
 def test_a_good_file(read):
-    header = b'{"__metadata__":{"format":"pt"},"b":%s,"a":%s}  '
-    header %= (entry("F32", (2, 3), (4, 28)).encode(), entry().encode())
+    """A tensor without values takes no room."""
+    header = b'{"__metadata__":{"format":"pt"},"b":%s,"a":%s,"none":%s}  '
+    header %= (entry("F32", (2, 3), (4, 28)).encode(), entry().encode(), entry("F32", (0,), (4, 4)).encode())
     tensors = read(raw(header, np.arange(7, dtype="<f4").tobytes()))
     np.testing.assert_array_equal(tensors["a"].read(), [0])
     np.testing.assert_array_equal(tensors["b"].read(), [[1, 2, 3], [4, 5, 6]])
-    assert tensors["b"].read().dtype == np.float32
-
-
-def test_a_tensor_without_values_takes_no_room(read):
-    header = f'{{"a":{entry("F32", (2,), (4, 12))},"b":{entry("F32", (0,), (4, 4))},"c":{entry()}}}'
-    tensors = read(raw(header.encode(), np.arange(3, dtype="<f4").tobytes()))
-    np.testing.assert_array_equal(tensors["a"].read(), [1, 2])
-    assert tensors["b"].read().shape == (0,)
+    assert (tensors["b"].read().dtype, tensors["none"].read().shape) == (np.float32, (0,))
 
 
 @pytest.mark.parametrize(
@@ -64,8 +58,6 @@ def test_a_tensor_without_values_takes_no_room(read):
         (struct.pack("<Q", 2**22 + 1), "a header of 4194305 bytes; expected at most 4194304"),
         (struct.pack("<Q", 50) + b"{}", "truncated: the header ends at byte 58, the file at 10"),
         (raw(b""), "the header is not JSON"),
-        (raw(b"\0{}"), "the header is not JSON"),
-        (raw(b"{}\0"), "the header is not JSON"),
         (raw(b"\xef\xbb\xbf{}"), "the header is not JSON"),
         (raw(b"[]"), r"the header must be a JSON object, got \[\]"),
         (raw(b'{"\xff":1}'), "the header is not JSON"),
@@ -82,6 +74,7 @@ def test_a_tensor_without_values_takes_no_room(read):
             for value in (b"5", b"null", b"[]", b'"text"', b'{"a":5}', b'{"a":null}', b'{"a":"\\ud800"}')
         ),
         (raw(b'{"a":7}'), "tensor 'a': expected an object, got 7"),
+        (raw(b'{"%s":7}' % (b"\\n" * 10_000)), "expected an object, got 7"),
         (raw(b'{"a":{}}'), "tensor 'a': unknown dtype None"),
         (raw(f'{{"a":{entry(dtype="F31")}}}'.encode(), bytes(4)), "tensor 'a': unknown dtype 'F31'"),
         (raw(b'{"a":{"dtype":["F32"]}}'), r"tensor 'a': unknown dtype \['F32'\]"),
@@ -115,6 +108,7 @@ def test_every_rule_is_enforced_by_name(read, content, message):
         read(content)
     assert "model.safetensors: " in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("before", [b"", b" ", b"\n", b"\r\n\t "])
@@ -164,14 +158,6 @@ def test_a_header_takes_little_memory(read):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 13_000_000
-
-
-def test_a_hostile_name_stays_on_one_short_line(read):
-    name = "\\n" * 10_000
-    with pytest.raises(CheckpointError, match="expected an object") as caught:
-        read(raw(f'{{"{name}":7}}'.encode()))
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("junk", range(9))

@@ -222,18 +222,13 @@ def openai(shared, tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_openais_index(openai):
+def test_openais_index_and_names(openai):
     tensors = read_index(openai)
-    assert len(tensors) == 148
     assert tensors["model/h0/attn/c_attn/w"].shape == (1, 768, 2304)
     assert (tensors["model/wte"].start, tensors["model/wte"].masked_crc) == (343369728, 0x0E298522)
     assert list(tensors) == sorted(tensors, key=lambda name: tensors[name].start) == sorted(tensors)
-
-
-def test_openais_names_are_ours(openai):
     checkpoint = open_tensorflow(openai)
-    assert checkpoint.config == Config()
-    assert not checkpoint.has_own_unembedding
+    assert (checkpoint.config, checkpoint.has_own_unembedding) == (Config(), False)
     assert {name: tensor.shape for name, tensor in checkpoint.tensors.items()} == parameter_shapes(Config())
     assert checkpoint.tensors["h.10.mlp.c_fc.weight"].name == "model/h10/mlp/c_fc/w"
 
@@ -477,7 +472,6 @@ HPARAMS_OF_TINY = {"n_vocab": 5, "n_ctx": 3, "n_embd": 2, "n_head": 1, "n_layer"
     ("text", "message"),
     [
         ("", "not JSON"),
-        ("[" * 100_000, "not JSON"),
         ("[]", r"expected a JSON object, got \[\]"),
         ('{"n_vocab": 5, "n_ctx": 3, "n_embd": 2, "n_head": 1}', "n_layer is missing"),
         (json.dumps({**HPARAMS_OF_TINY, "n_vocab": "5\n"}), "vocab_size must be a whole number .* got '5"),

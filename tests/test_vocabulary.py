@@ -8,6 +8,7 @@ from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES, random_model
 from texts import assert_same_ids, random_texts
 
 import tiedgpt
+from tiedgpt.checkpoints import vocabulary
 from tiedgpt.checkpoints.vocabulary import read_merges, read_tokenizer, read_tokenizer_json, vocabulary_files
 from tiedgpt.errors import TiedGPTError
 from tiedgpt.tokenizer import EOT, Tokenizer, spelled_ids
@@ -160,21 +161,15 @@ def first_id_is(first_id: int) -> str:
     ("content", "message"),
     [
         (b"\xff", r"vocab\.json, line 1: not UTF-8"),
-        (b"", r"vocab\.json: not JSON: "),
         (b'{"!": 0', r"vocab\.json: not JSON: "),
         (b"[" * 100_000, r"vocab\.json: not JSON: "),
-        (b'{"!": ' + b"1" * 5000 + b"}", r"vocab\.json: not JSON: "),
         (b"[0, 1]", r"vocab\.json: expected a JSON object, got \[0, 1\]"),
         (b"{}", r"vocab\.json: token '!' has no id, expected 0"),
         (vocab_with(lo="256"), r"vocab\.json: token 'lo' has id '256', expected an integer"),
-        (vocab_with(lo=256.0), r"vocab\.json: token 'lo' has id 256\.0, expected an integer"),
         (vocab_with(lo=float("nan")), r"vocab\.json: token 'lo' has id nan, expected an integer"),
         (vocab_with(**{'"': True}), r"vocab\.json: token '\"' has id True, expected an integer"),
-        (vocab_with(**{EOT: [258]}), r"vocab\.json: token '<\|endoftext\|>' has id \[258\], expected an"),
         (vocab_with(**{"Ġ": None}), r"vocab\.json: token 'Ġ' has no id, expected 220"),
         (vocab_with(**{"!": None}), r"vocab\.json: token '!' has no id, expected 0"),
-        (vocab_with(low=None), r"vocab\.json: token 'low' has no id, expected 257"),
-        (vocab_with(lo=257, low=256), r"vocab\.json: token 'lo' has id 257, expected 256"),
         (vocab_with(low=258, **{EOT: 257}), r"vocab\.json: token 'low' has id 258, expected 257"),
         (vocab_with(lo=10**30), r"vocab\.json: token 'lo' has id 10{30}, expected 256"),
         (vocab_with(**{"!": 10**30}), r"vocab\.json: token '\"' has id 1, expected 10{29}1"),
@@ -346,18 +341,14 @@ def test_forms_of_tokenizer_json(changes, tmp_path):
     ("changes", "message"),
     [
         ({"normalizer": {"type": "NFC"}}, r"normalizer is \{'type': 'NFC'\}, expected None, as in GPT-2"),
-        ({"model__type": "Unigram"}, r"model\.type is 'Unigram', expected 'BPE'"),
-        ({"model__dropout": 0.1}, r"model\.dropout is 0\.1, expected None"),
-        ({"model__continuing_subword_prefix": "##"}, r"model\.continuing_subword_prefix is '##', expected"),
-        ({"model__end_of_word_suffix": "</w>"}, r"model\.end_of_word_suffix is '</w>', expected ''"),
-        ({"model__ignore_merges": True}, r"model\.ignore_merges is True, expected False"),
+        *(
+            ({name.replace(".", "__"): "##"}, rf"{name} is '##', expected")
+            for name in vocabulary.NEUTRAL_VALUES
+        ),
         ({"pre_tokenizer": None}, r"pre_tokenizer\.type is None, expected 'ByteLevel'"),
         ({"pre_tokenizer": KeyError}, r"pre_tokenizer\.type is None, expected 'ByteLevel'"),
         ({"pre_tokenizer": "ByteLevel"}, r"pre_tokenizer\.add_prefix_space is 'ByteLevel', expected False"),
-        ({"pre_tokenizer__type": "Metaspace"}, r"pre_tokenizer\.type is 'Metaspace', expected 'ByteLevel'"),
-        ({"pre_tokenizer__add_prefix_space": True}, r"pre_tokenizer\.add_prefix_space is True, expected"),
         ({"pre_tokenizer__add_prefix_space": KeyError}, r"pre_tokenizer\.add_prefix_space is None, expected"),
-        ({"pre_tokenizer__use_regex": False}, r"pre_tokenizer\.use_regex is False, expected True"),
         (
             {"pre_tokenizer": sequence({"type": "Digits"}, BYTE_LEVEL)},
             r"\.type is 'Sequence', expected 'Byte",
@@ -372,7 +363,6 @@ def test_forms_of_tokenizer_json(changes, tmp_path):
         ({"added_tokens": {"a": 1}}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
         ({"model__merges": ["l o", "low"]}, r", merge 2: expected two tokens, got 'low'"),
         ({"model__merges": ["l o", ["lo", "w", "x"]]}, r", merge 2: expected two tokens, got \['lo', 'w',"),
-        ({"model__merges": [["l", 1]]}, r", merge 1: expected two tokens, got \['l', 1\]"),
         ({"model__merges": [["l", []]]}, r", merge 1: expected two tokens, got \['l', \[\]\]"),
         ({"model__merges": [{"l": "o", "a": "b"}]}, r", merge 1: expected two tokens, got \{'l': 'o', 'a'"),
         ({"model__merges": ["l xyz"]}, r": merge 1, 'l xyz': 'xyz' is neither a byte nor an earlier merge"),
