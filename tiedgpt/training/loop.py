@@ -193,9 +193,9 @@ class Trainer:
             step, (loss, best_step) = state["step"], state["best"]
             if not (step in COUNT and best_step in COUNT and loss in AT_LEAST_0):
                 raise ValueError(f"step {short_repr(step)}, best {short_repr(state['best'])}")
-            found = {name: state[name] for name in SAVED} | {"best": (loss, best_step)}
-            found |= {"evaluations": [*state["evaluations"]], "losses": [*state["losses"]]}
-            found["flags"] = dict(state["flags"])
+            state |= {name: list(state[name]) for name in ("evaluations", "losses")}
+            state |= {"best": (loss, best_step), "flags": dict(state["flags"])}
+            saved = {name: state[name] for name in SAVED}
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} does not hold the state of a training: {error!r}") from error
 
@@ -213,7 +213,7 @@ class Trainer:
                     f"{path}: expected a tensor {name} of {vector.size} float32 numbers, as the model has"
                 )
             vector[...] = tensors[name].read()
-        vars(trainer).update(found)
+        vars(trainer).update(saved)
         trainer.optimizer.steps = step
         return trainer
 
