@@ -379,12 +379,11 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def attempt(processes: Processes, seed: int, kind: str, first: int, count: int) -> Iterator[Try]:
-    """Try `count` times. Files and command lines: in a worker, and in another after a try that ended it."""
-    last = first + count
+    """Try a signal or two at once; the others `count` times, in a worker, and after its end in another."""
     if kind in ("signals", "two at once"):
-        for number in range(first, last):
-            yield kind, number, [*processes(kind, random.Random(f"{kind} {seed} {number}"), number)]
+        yield kind, first, [*processes(kind, random.Random(f"{kind} {seed} {first}"), first)]
         return
+    last = first + count
     while first < last:
         with tempfile.TemporaryDirectory(dir=processes.place) as place:
             weights = {"HOME": place, "XDG_CACHE_HOME": place, "TIEDGPT_WEIGHTS": f"{place}/weights"}

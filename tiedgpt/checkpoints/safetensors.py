@@ -112,7 +112,6 @@ def read_header(path: Path) -> dict[str, Tensor]:
 
 def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors by name, and the metadata. Raises CheckpointError if the file breaks a rule."""
-
     with reading(path) as file:
         file_size = os.fstat(file.fileno()).st_size
         prefix = file.read(8)
@@ -165,7 +164,7 @@ def write(
     Raises CheckpointError for names and metadata that `read_header` would refuse.
 
     subtle: an array's values are written in the order of its indices, not of its memory. These differ for a
-    matrix stored column by column, as a loaded wte is; safetensors.numpy.save writes it wrongly.
+    transposed view, which safetensors.numpy.save writes wrongly.
     """
     tensors = list(tensors)
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}  # transformers needs "pt"
