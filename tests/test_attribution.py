@@ -6,20 +6,13 @@ import numpy as np
 import pytest
 from conftest import SMALL, random_model
 
-from tiedgpt import GPT2
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.inference.evaluation import predicted_places, token_losses
 from tiedgpt.inference.generation import generate, random_streams, sample_steps
 from tiedgpt.inference.sampling import Sampling
 from tiedgpt.run import activation_shapes
 from tiedgpt.study.attribution import ablation, attribute
-from tiedgpt.study.predictions import (
-    last_logits,
-    next_tokens,
-    predict,
-    surprisal,
-    token_predictions,
-)
+from tiedgpt.study.predictions import last_logits, next_tokens, predict, surprisal, token_predictions
 
 UNTIED = SMALL.with_head("untied")
 IDS = [5, 17, 3, 3, 88, 100, 42]
@@ -86,21 +79,13 @@ def test_what_cannot_be_attributed(model, ids, token, message):
 # Ablation
 
 
-def zeroed(model: GPT2, *changes) -> GPT2:
-    """The model with some parameters, or rows of them, set to 0."""
-    parameters = {name: array.copy() for name, array in model.parameters.items()}
-    for name, rows in changes:
-        parameters[name][rows] = 0
-    return GPT2(model.config, parameters)
-
-
 EVERY = slice(None)
 K = SMALL.head_width
-ABLATIONS = {
-    "attn.1.head.2": [("h.1.attn.c_proj.weight", slice(2 * K, 3 * K))],
-    "attn.0": [("h.0.attn.c_proj.weight", EVERY), ("h.0.attn.c_proj.bias", EVERY)],
-    "mlp.1": [("h.1.mlp.c_proj.weight", EVERY), ("h.1.mlp.c_proj.bias", EVERY)],
-    "attn.1.head.0": [("h.1.attn.c_proj.weight", slice(0, K))],
+ABLATIONS = {  # the part: a module, and the rows of its weight that are set to 0; its bias too if all are
+    "attn.1.head.2": ("h.1.attn.c_proj", slice(2 * K, 3 * K)),
+    "attn.0": ("h.0.attn.c_proj", EVERY),
+    "mlp.1": ("h.1.mlp.c_proj", EVERY),
+    "attn.1.head.0": ("h.1.attn.c_proj", slice(0, K)),
 }
 
 
@@ -108,33 +93,29 @@ ABLATIONS = {
     "names", [*([name] for name in ABLATIONS), ["attn.1.head.2", "attn.1.head.0", "mlp.1"]]
 )
 def test_an_ablated_model_is_one_whose_weights_are_zero_there(names):
-    model = random_model(dtype=np.float64)
+    model, zeroed = random_model(dtype=np.float64), random_model(dtype=np.float64)
+    for module, rows in (ABLATIONS[name] for name in names):
+        zeroed.parameters[f"{module}.weight"][rows] = 0
+        if rows is EVERY:
+            zeroed.parameters[f"{module}.bias"][:] = 0
     without = model(IDS, edit=ablation(SMALL, names))
-    expected = zeroed(model, *(change for name in names for change in ABLATIONS[name]))(IDS)
-    np.testing.assert_allclose(without, expected, rtol=1e-10)
+    np.testing.assert_allclose(without, zeroed(IDS), rtol=1e-10)
     assert np.abs(without - model(IDS)).max() > 1e-2
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("n_layer", "name", "message"),
     [
-        (
-            "attn.1.head.3",
-            r"'attn\.1\.head\.3' is no part of this model .*; the nearest are .*attn\.1\.head\.2",
-        ),
-        ("mlp.2", r"the nearest are mlp\.[01], mlp\.[01], "),
-        ("resid_mid.0", "the nearest are "),
-        ("", "the nearest are "),
+        (2, "attn.1.head.3", r"'attn\.1\.head\.3' is no part of .*; the nearest are .*attn\.1\.head\.2"),
+        (2, "mlp.2", r"the nearest are mlp\.[01], mlp\.[01], "),
+        (2, "resid_mid.0", "the nearest are "),
+        (2, "", "the nearest are "),
+        (0, "mlp.0", "the nearest are none, for it has no layers"),
     ],
 )
-def test_names_that_are_no_parts(name, message):
+def test_names_that_are_no_parts(n_layer, name, message):
     with pytest.raises(ArgumentError, match=message):
-        ablation(SMALL, ["mlp.0", name])
-
-
-def test_a_model_without_layers_has_no_parts_to_remove():
-    with pytest.raises(ArgumentError, match="the nearest are none, for it has no layers"):
-        ablation(replace(SMALL, n_layer=0), ["mlp.0"])
+        ablation(replace(SMALL, n_layer=n_layer), [*["mlp.0"] * (n_layer > 0), name])
 
 
 @pytest.mark.parametrize("name", [*activation_shapes(SMALL), *ABLATIONS])

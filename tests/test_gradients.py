@@ -44,22 +44,20 @@ def torch_loss(theirs, ids):
 
 def decayed(theirs, weight_decay):
     """The parameters for torch's AdamW: weight decay on the matrices."""
-    matrices, vectors = (
-        [p for p in theirs.parameters() if (p.ndim > 1) == matrix] for matrix in (True, False)
-    )
-    return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    kinds = {True: weight_decay, False: 0.0}
+    return [
+        {"params": [p for p in theirs.parameters() if (p.ndim > 1) == matrix], "weight_decay": decay}
+        for matrix, decay in kinds.items()
+    ]
 
 
 def batch(config, seed=1, B=4, T=20):
     return np.random.default_rng(seed).integers(0, config.vocab_size, (B, T + 1))
 
 
+ACTIVATIONS = ("gelu_new", "gelu", "relu", "quick_gelu", "silu", "tanh")
 CONFIGS = {
-    "gelu_new": SMALL,
-    **{
-        name: replace(SMALL, activation_function=name)
-        for name in ("gelu", "relu", "quick_gelu", "silu", "tanh")
-    },
+    **{name: replace(SMALL, activation_function=name) for name in ACTIVATIONS},
     "scaled by layer": replace(SMALL, scale_attn_by_inverse_layer_idx=True),
     "unscaled": replace(SMALL, scale_attn_weights=False),
 }
@@ -71,22 +69,17 @@ def assert_autograds(model, ids, tolerance):
     expected = torch_loss(theirs, ids)
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=tolerance / 10)
-    compared = set()
-    for name, parameter in theirs.named_parameters():
-        name = name.removeprefix("transformer.")
-        error = np.abs(gradients[name] - parameter.grad.numpy()).max() / parameter.grad.abs().max().item()
-        assert error < tolerance, name
-        compared.add(name)
-    assert compared == set(parameter_shapes(model.config))
+    grads = {name.removeprefix("transformer."): p.grad.numpy() for name, p in theirs.named_parameters()}
+    assert grads.keys() == parameter_shapes(model.config).keys()
+    for name, grad in grads.items():
+        assert np.abs(gradients[name] - grad).max() / np.abs(grad).max() < tolerance, name
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-4), (np.float64, 1e-9)])
 @pytest.mark.parametrize("head", ["tied", "untied"])
 @pytest.mark.parametrize("case", CONFIGS)
 def test_every_gradient_is_autograds(case, head, dtype, tolerance):
-    model = random_model(CONFIGS[case].with_head(head), dtype=dtype)
-    ids = batch(SMALL)
-    assert_autograds(model, ids, tolerance)
+    assert_autograds(random_model(CONFIGS[case].with_head(head), dtype=dtype), batch(SMALL), tolerance)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
 from tiedgpt.errors import ArgumentError, TiedGPTError
+from tiedgpt.parameters import parameter_shapes
 from tiedgpt.study import bigrams, direct_path, lens, paths, similarity, swap
 from tiedgpt.study.corpus import Corpus
 
@@ -62,19 +64,16 @@ def test_the_sparse_table_is_the_whole_one():
     assert 1 < text.frequent().size < V - 1, "some tokens are frequent and some are not"
 
 
-@pytest.mark.parametrize("ids", [[], [4]])
-def test_a_corpus_without_pairs(ids):
-    text = Corpus.of(ids, 5)
-    assert text.counts.sum() == len(ids)
-    assert [array.size for array in text.row(4)] == [0, 0]
-    assert text.frequent().size == 0
-    assert text.self_prediction() is None
-
-
-@pytest.mark.parametrize("token", [-1, V])
-def test_ids_of_another_vocabulary_are_refused(token):
-    with pytest.raises(ArgumentError, match=f"token id {token}, .* vocabulary of 101"):
-        Corpus.of([0, token, 1], V)
+def test_a_corpus_without_pairs_and_ids_of_another_vocabulary():
+    for ids in ([], [4]):
+        text = Corpus.of(ids, 5)
+        assert text.counts.sum() == len(ids)
+        assert [array.size for array in text.row(4)] == [0, 0]
+        assert text.frequent().size == 0
+        assert text.self_prediction() is None
+    for token in (-1, V):
+        with pytest.raises(ArgumentError, match=f"token id {token}, .* vocabulary of 101"):
+            Corpus.of([0, token, 1], V)
 
 
 def test_the_share_of_frequent_tokens_that_follow_themselves():
@@ -93,24 +92,16 @@ def test_an_average_over_too_few_frequent_tokens_is_not_reported():
     for frequent, reported in ((9, False), (10, True)):
         text = Corpus.of(np.arange(V).repeat(np.where(np.arange(V) < frequent, 100, 99)), V)
         assert text.frequent().size == frequent
-        numbers = (
-            text.self_prediction(),
-            bigrams.bigrams(model, text),
-            direct_path.direct_path(model, text)["self_prediction_frequent"],
-        )
-        assert [number is not None for number in numbers] == [reported] * 3
+        numbers = [direct_path.direct_path(model, text)["self_prediction_frequent"], text.self_prediction()]
+        assert [number is not None for number in [*numbers, bigrams.bigrams(model, text)]] == [reported] * 3
 
 
 # Paths
 
 
 def first_layers(model: GPT2, n_layer: int) -> GPT2:
-    kept = {
-        name: array
-        for name, array in model.parameters.items()
-        if not name.startswith("h.") or int(name.split(".")[1]) < n_layer
-    }
-    return GPT2(replace(model.config, n_layer=n_layer), kept)
+    config = replace(model.config, n_layer=n_layer)
+    return GPT2(config, {name: model.parameters[name] for name in parameter_shapes(config)})
 
 
 @pytest.mark.parametrize("config", [SMALL, UNTIED])
@@ -129,17 +120,10 @@ def test_each_path_is_a_smaller_model(config):
     }
     for name, path in paths.paths_of(model).items():
         np.testing.assert_allclose(path(model, TOKENS), expected[name], rtol=1e-12, atol=1e-12, err_msg=name)
-    assert np.abs(paths.whole_model(first_layers(model, 0), TOKENS) - expected["normed"]).max() > 0.1
-
-
-def test_every_path_keeps_the_dtype_and_no_layers_have_no_mlp0():
-    model = random_model(UNTIED)
-    for path in paths.paths_of(model).values():
-        logits = path(model, TOKENS)
-        assert (logits.shape, logits.dtype) == ((5, V), np.float32)
-    shallow = GPT2.random(replace(SMALL, n_layer=0))
+        assert path(random_model(config), TOKENS).dtype == np.float32, name
     assert list(paths.paths_of(model)) == ["raw", "normed", "mlp0", "model"]
-    assert list(paths.paths_of(shallow)) == ["raw", "normed", "model"]
+    assert list(paths.paths_of(no_layers)) == ["raw", "normed", "model"]
+    assert np.abs(paths.whole_model(first_layers(model, 0), TOKENS) - expected["normed"]).max() > 0.1
 
 
 def test_split_tokens(monkeypatch):
@@ -167,18 +151,18 @@ def test_top_k_are_the_highest():
 # Direct path
 
 
-def test_asymmetry_is_that_of_the_whole_matrix(monkeypatch):
+@pytest.mark.parametrize("nearly_tied", [False, True])
+def test_asymmetry_is_that_of_the_whole_matrix(monkeypatch, nearly_tied):
     monkeypatch.setattr(direct_path, "ROWS_AT_ONCE", 17)
     model = random_model(UNTIED)
+    if nearly_tied:  # rounding must not drown what is left
+        model.parameters["lm_head.weight"][:] = model.W_E
+        model.parameters["lm_head.weight"][5, 3] += 1e-6
     A = model.W_E.astype(np.float64) @ model.W_U.astype(np.float64)
     expected = np.linalg.norm(A - A.T) / np.linalg.norm(A)
-    assert direct_path.asymmetry(model.W_E, model.W_U) == pytest.approx(expected, rel=1e-12)
-    model.parameters["lm_head.weight"][:] = model.W_E  # nearly tied: rounding must not drown what is left
-    model.parameters["lm_head.weight"][5, 3] += 1e-6
-    A = model.W_E.astype(np.float64) @ model.W_U.astype(np.float64)
-    expected = np.linalg.norm(A - A.T) / np.linalg.norm(A)
-    assert 1e-9 < expected < 1e-7
-    assert direct_path.asymmetry(model.W_E, model.W_U) == pytest.approx(expected, rel=1e-6)
+    assert (1e-9 < expected < 1e-7) == nearly_tied
+    found = direct_path.asymmetry(model.W_E, model.W_U)
+    assert found == pytest.approx(expected, rel=1e-6 if nearly_tied else 1e-12)
 
 
 def test_tied_is_exactly_symmetric(model):
@@ -237,13 +221,9 @@ def test_bigrams_are_those_of_the_definitions(head, monkeypatch):
     assert sum(done) == 5 * text.frequent().size
     with np.errstate(divide="ignore"):
         unigram = np.log(np.bincount(ids, minlength=V))
+    known = {**paths.PATHS, "unigram": lambda _, tokens: [unigram] * tokens.size}
     for name, scores in report.items():
-        rows = [
-            brute_force(
-                unigram if name == "unigram" else paths.PATHS[name](model, np.array([t]))[0], table, t
-            )
-            for t in text.frequent()
-        ]
+        rows = [brute_force(known[name](model, np.array([t]))[0], table, t) for t in text.frequent()]
         assert list(scores) == ["top1", "top5", "mrr", "kl"]
         for measure, value in scores.items():
             expected = np.mean([row[measure] for row in rows])
@@ -299,11 +279,9 @@ def test_spearman_is_pearson_of_average_ranks():
 def test_cosines_of_every_pair():
     rows = np.random.default_rng(0).standard_normal((7, 5))
     rows[3] = 0
-    expected = [
-        0 if 3 in (i, j) else rows[i] @ rows[j] / np.linalg.norm(rows[i]) / np.linalg.norm(rows[j])
-        for i in range(7)
-        for j in range(i + 1, 7)
-    ]
+    norms = np.linalg.norm(rows, axis=1)
+    pairs = combinations(range(7), 2)
+    expected = [0 if 3 in (i, j) else rows[i] @ rows[j] / norms[i] / norms[j] for i, j in pairs]
     np.testing.assert_allclose(similarity.cosines(rows), expected, rtol=1e-12, atol=1e-15)
 
 
@@ -348,7 +326,13 @@ def test_each_layer_predicts_as_a_model_of_the_layers_up_to_it(config):
         np.testing.assert_allclose(layer.probabilities, np.take_along_axis(p, expected, axis=1), rtol=1e-9)
 
 
-def test_the_lens_on_no_layers_and_few_tokens():
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_end_of_a_lens_is_the_end_of_the_whole_one(model, monkeypatch, threads):
+    monkeypatch.setattr("tiedgpt.inference.evaluation.split_work", lambda *_: (threads, 4))  # four rows each
+    both = zip(lens.lens(model, TOKENS, 3), lens.lens(model, TOKENS, 3, last=2), strict=True)
+    for whole, end in both:
+        assert (whole.name, whole.tokens[-2:].tolist()) == (end.name, end.tokens.tolist())
+        np.testing.assert_allclose(whole.probabilities[-2:], end.probabilities, rtol=1e-5)
     (layer,) = lens.lens(GPT2.random(replace(SMALL, n_layer=0, vocab_size=3)), [0, 2], k=5)
     assert layer.tokens.shape == layer.probabilities.shape == (2, 3)
 
@@ -366,18 +350,16 @@ def test_losses_under_both_heads():
         p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         assert report[name] == pytest.approx(-np.log(p[np.arange(29), ids[1:]]).mean(), rel=1e-9)
     assert (report["tokens"], report["uniform"]) == (29, pytest.approx(math.log(V)))
-    assert swap.losses(model.tie(), ids) == {
-        **report,
-        "own": pytest.approx(report["swapped"]),
-        "swapped": None,
-    }
+    tied = {**report, "own": pytest.approx(report["swapped"]), "swapped": None}
+    assert swap.losses(model.tie(), ids) == tied
 
 
-def test_progress_of_the_losses(model):
+def test_progress_of_the_losses_and_what_has_none(model):
     ids, done = some_text(500), []
     swap.losses(model.untie(), ids, done.append)
     assert sum(done) == 2 * 500
     assert swap.losses(model, ids[:1]) is None
+    assert swap.losses(GPT2.random(replace(SMALL, n_ctx=1)), TOKENS) is None
 
 
 def test_the_sample_of_a_long_text_is_windows_of_its_end(monkeypatch):
@@ -395,4 +377,3 @@ def test_a_loss_that_is_not_finite_is_an_error(model):
     model.parameters["h.0.mlp.c_fc.bias"][0] = np.nan
     with pytest.raises(TiedGPTError, match=r"the loss is not a finite number: .* damaged"):
         swap.losses(model, TOKENS)
-    assert swap.losses(GPT2.random(replace(SMALL, n_ctx=1)), TOKENS) is None

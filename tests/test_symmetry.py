@@ -34,18 +34,19 @@ def random_pairs(n=9, seed=0, ids=400) -> np.ndarray:
 
 def excess_of(pairs, A) -> float:
     """The excess from its definition."""
-    M, p = pairs / pairs.sum(), softmax(A)
-    there = M > 0
-    return float(
-        (M * np.log(np.where(there, M / M.sum(axis=1, keepdims=True), 1) / np.where(there, p, 1))).sum()
-    )
+    M, there = pairs / pairs.sum(), pairs > 0
+    return float(M[there] @ np.log((M / M.sum(axis=1, keepdims=True))[there] / softmax(A)[there]))
+
+
+def corpus_of(pairs, counts) -> Corpus:
+    """A text with these counts, or shares, of pairs and of tokens."""
+    first, second = np.nonzero(pairs)
+    starts = np.searchsorted(first, np.arange(len(pairs) + 1))
+    return Corpus(np.empty(0), counts, starts, second, pairs[first, second])
 
 
 def floor_of(pairs) -> float:
-    """jsd_floor of a text with these counts, or shares, of pairs."""
-    first, second = np.nonzero(pairs)
-    starts = np.searchsorted(first, np.arange(len(pairs) + 1))
-    return jsd_floor(Corpus(np.empty(0), pairs.sum(axis=1), starts, second, pairs[first, second]))
+    return jsd_floor(corpus_of(pairs, pairs.sum(axis=1)))
 
 
 def some_corpus() -> Corpus:
@@ -100,14 +101,6 @@ def test_a_table_of_a_corpus_has_the_counts_of_its_pairs():
     every = np.arange(V)
     assert jsd_floor(text) == pytest.approx(floor_of(text.table(every, every).astype(float)), rel=1e-12)
     assert 0.05 < jsd_floor(text) < math.log(2)
-
-
-def with_table(A) -> GPT2:
-    """A model of which A is the direct path."""
-    n = len(A)
-    config = Config(vocab_size=n, n_embd=n, n_head=1, n_layer=0, n_ctx=8, tied=False)
-    matrices = {"wte.weight": np.eye(n), "lm_head.weight": A.T.copy()}
-    return GPT2(config, {**random_model(config, dtype=np.float64).parameters, **matrices})
 
 
 # The fits
@@ -169,9 +162,7 @@ def test_a_chain_has_the_chosen_jsd_and_all_have_one_entropy(size, jsd):
     np.testing.assert_allclose(P.sum(axis=0), 1, atol=1e-9)
     np.testing.assert_allclose(P.sum(axis=1), 1, atol=1e-9)
     assert P.min() >= 0
-    M = P / size
-    there = M > 1e-15
-    assert (M[there] * np.log(2 * M[there] / (M + M.T)[there])).sum() == pytest.approx(jsd, abs=1e-9)
+    assert floor_of(P) == pytest.approx(jsd, abs=1e-9)
     by_row = [-(row[row > 0] * np.log(row[row > 0])).sum() for row in P]
     assert np.mean(by_row) == pytest.approx(math.log(size) / 2, abs=1e-9)
     assert chains.entropy(P) == pytest.approx(np.sum(by_row))
@@ -228,9 +219,7 @@ def test_each_half_of_the_tokens_is_calibrated_by_the_other():
     rng = np.random.default_rng(0)
     for token in tokens[1::2]:
         table[token, seen] = rng.permutation(table[token, seen])
-    first, successors = np.nonzero(table)
-    starts = np.searchsorted(first, np.arange(V + 1))
-    shuffled = Corpus(text.ids, text.counts, starts, successors, table[first, successors].astype(int))
+    shuffled = corpus_of(table.astype(int), text.counts)
     after = calibrated.calibrate(paths.raw, model, shuffled)(model, tokens)
     np.testing.assert_array_equal(before[1::2], after[1::2])
     assert not np.allclose(before[::2], after[::2])
@@ -241,7 +230,9 @@ def test_a_path_that_has_the_pairs_at_another_scale_has_no_kl_left():
     seen = text.frequent(1)
     A = np.zeros((V, V))
     A[np.ix_(seen, seen)] = 7 * np.log(text.table(seen, seen) / text.counts[seen] + 1e-3)
-    model = with_table(A)
+    config = Config(vocab_size=V, n_embd=V, n_head=1, n_layer=0, n_ctx=8, tied=False)
+    others = random_model(config, dtype=np.float64).parameters
+    model = GPT2(config, {**others, "wte.weight": np.eye(V), "lm_head.weight": A.T.copy()})
     scores = bigrams(model, text, None, calibrated.calibrated_paths(model, text))
     assert scores["raw"]["kl"] > 1 > 0.05 > scores["raw+unigram"]["kl"]
     assert scores["raw+unigram"]["top1"] > 0.95 > scores["unigram"]["top1"]
@@ -254,8 +245,6 @@ def test_the_calibrated_paths_of_a_model_beside_the_unigram(n_layer):
     assert found.keys() == {f"{path}+unigram" for path in paths.paths_of(model)}
     scores = bigrams(model, text, None, found)
     for name, path in found.items():
-        assert scores[name]["kl"] < scores["unigram"]["kl"] + 0.05, (
-            "random paths add nothing, and cost little"
-        )
+        assert scores[name]["kl"] < scores["unigram"]["kl"] + 0.05, "random paths cost little"
         unseen = np.delete(path(model, text.frequent()), text.frequent(1), axis=1)
         assert np.isneginf(unseen).all()
