@@ -292,9 +292,7 @@ class Output:
         if os.path.lexists(self.path):
             raise ArgumentError(f"{self.path} exists and is not replaced; choose another --out (- is stdout)")
         names = [path.name for path in self.directory.glob("[!.]*")]
-        begun = (
-            plan.exists()
-        )  # asked after the names, because another process may begin the run at this moment
+        begun = plan.exists()  # asked after the names: another process may begin the run meanwhile
         if names and not (begun and resume):
             found = "a run, which --resume continues" if begun else f"{names[0]}, but no run"
             raise ArgumentError(f"{self.directory} holds {found}; to begin a new one, remove it")
