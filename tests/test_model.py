@@ -274,6 +274,8 @@ def test_an_edit_cannot_change_what_the_tape_recorded(model):
         x[...] = 0
         return x
 
-    model(IDS, tape=tape, edit={"resid_mid.0": zero_in_place})
-    assert tape["resid_pre.0"].any()
-    assert not tape["resid_mid.0"].any()
+    model(
+        IDS, tape=tape, edit={"resid_pre.1": zero_in_place}
+    )  # without the edit, the same array as resid_post.0
+    assert tape["resid_post.0"].any()
+    assert not tape["resid_pre.1"].any()
