@@ -156,10 +156,8 @@ def same_as_serial(score, tmp_path):  # noqa: F811
     return same_as_serial
 
 
-@pytest.mark.parametrize("flags", [["--workers", "2"], ["--dask"]])
-def test_two_workers_write_the_bytes_of_one_process(lasting, score, tmp_path, whole, flags):  # noqa: F811
-    flags = [*flags, lasting.cluster()] if flags == ["--dask"] else flags
-    assert "60 rows in" in check(score(tmp_path / "out", *flags))
+def test_two_workers_write_the_bytes_of_one_process(score, tmp_path, whole):  # noqa: F811
+    assert "60 rows in" in check(score(tmp_path / "out", "--workers", "2"))
     assert (tmp_path / "out").read_bytes() == whole
 
 

@@ -221,9 +221,7 @@ def test_generated_rows(run, checkpoint, source, tmp_path):
 @linux
 @pytest.mark.parametrize("out", ["out", "-"])
 @pytest.mark.parametrize("pack", [None, bytes, gzip.compress])  # None: not a pipe
-@pytest.mark.parametrize(
-    "name", ["-", "/dev/fd/{}"]
-)  # the second is /dev/stdin, and what a shell makes of <(...)
+@pytest.mark.parametrize("name", ["-", "/dev/fd/{}"])  # the second is what a shell makes of <(...)
 def test_an_input_that_can_be_read_once(
     checkpoint, source, tmp_path, whole, monkeypatch, capfd, name, pack, out
 ):
@@ -236,9 +234,8 @@ def test_an_input_that_can_be_read_once(
         assert cli.main([*arguments(checkpoint, out, file=name.format(stdin.fileno()))]) == 0
     rows, err = capfd.readouterr()
     assert (rows.encode() if out == "-" else Path(out).read_bytes()) == whole
-    assert ("can be read once, so it is copied to" in err) == (
-        out != "-" and (pack is not None or name == "-")
-    )
+    is_copied = out != "-" and (pack is not None or name == "-")
+    assert ("can be read once, so it is copied to" in err) == is_copied
     assert os.listdir() == ([] if out == "-" else [out])
 
 

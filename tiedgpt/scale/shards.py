@@ -18,6 +18,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from io import BufferedReader
 from itertools import accumulate
@@ -356,5 +357,6 @@ class Output:
         return total, errors
 
     def _remove_parts(self) -> None:
-        os.rename(self.directory, self.done)  # so that half a directory is never taken for a run to resume
+        with suppress(FileNotFoundError):  # another process was faster
+            os.rename(self.directory, self.done)  # so half a directory is never taken for a run to resume
         shutil.rmtree(self.done, ignore_errors=True)
