@@ -92,15 +92,12 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
             raise TokenizerError(f"{path}: expected model.vocab, model.merges and a list of added_tokens")
     for token in added:
         match token:
-            case {"content": str(text), "id": int(token_id)} if vocab.setdefault(
-                text, token_id
-            ) == token_id and not any(token.get(flag) for flag in ("lstrip", "rstrip", "single_word")):
-                pass
-            case _:
-                expected = (
-                    "expected content, the id that vocab has for it, and not lstrip, rstrip or single_word"
-                )
-                raise TokenizerError(f"{path}: added token {short_repr(token)}: {expected}, which change ids")
+            case {"content": str(text), "id": int(token_id)}:
+                is_plain = not any(token.get(flag) for flag in ("lstrip", "rstrip", "single_word"))
+                if is_plain and vocab.setdefault(text, token_id) == token_id:
+                    continue
+        expected = "expected content, the id that vocab has for it, and not lstrip, rstrip or single_word"
+        raise TokenizerError(f"{path}: added token {short_repr(token)}: {expected}, which change ids")
     return _from_vocabulary(merges, vocab, f"{path}", {token["content"] for token in added})
 
 
