@@ -53,8 +53,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -104,16 +104,6 @@ def one_line(text: Any) -> str:
 # Processes
 
 
-@contextmanager
-def ignoring_ctrl_c() -> Iterator[None]:
-    """Processes that start here ignore Ctrl-C. This process receives it and ends them."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 class Worker:
     """An object in its own process: `call` runs one of its methods there."""
 
@@ -122,8 +112,13 @@ class Worker:
         self.cls = cls
         self._ours, theirs = spawn.Pipe()
         self._process = spawn.Process(target=_serve, args=(theirs, cls, args), daemon=True)
-        with ignoring_ctrl_c():
+        before = signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # this process receives Ctrl-C and ends that one
+        try:
             self._process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
         theirs.close()  # so that recv raises EOFError when the process ends
 
     def call(self, method: str, *args: Any) -> Any:

@@ -6,7 +6,6 @@ the same weights and token ids.
 """
 
 import ctypes
-import json
 import os
 import statistics
 import sys
@@ -41,10 +40,9 @@ def prompts(ids: list[int], batch: int) -> list[list[int]]:
     return [[*ids[n:], *ids[:n]] for n in range(batch)]
 
 
-def placeholder_vocabulary(directory: str) -> list[str]:
+def placeholders(V: int) -> list[str]:
     """A name for each token. Some libraries require names; speed does not depend on them."""
-    config = json.loads((Path(directory) / "config.json").read_text(encoding="utf-8"))
-    return [f"t{n}" for n in range(config["vocab_size"])]
+    return [f"t{n}" for n in range(V)]
 
 
 class Side:
@@ -506,7 +504,7 @@ class CTranslate2(Side):
             norm(layer.ffn.layer_norm, f"h.{n}.ln_2")
             linear(layer.ffn.linear_0, f"h.{n}.mlp.c_fc")
             linear(layer.ffn.linear_1, f"h.{n}.mlp.c_proj")
-        vocabulary = placeholder_vocabulary(directory)
+        vocabulary = placeholders(config.vocab_size)
         spec.register_vocabulary(vocabulary)
         spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = vocabulary[-1]
         spec.validate()
@@ -552,7 +550,7 @@ class LlamaCpp(Side):
         """Write two GGUF files, of float32 and of float16 matrices. GGUF stores matrices as [out, in]."""
         gguf, tiedgpt, np = (import_module(name) for name in ("gguf", "tiedgpt", "numpy"))
         model = tiedgpt.load_model(directory, head="tied")
-        config, vocabulary = model.config, placeholder_vocabulary(directory)
+        config, vocabulary = model.config, placeholders(model.config.vocab_size)
         names = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm"}
         names |= {"ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output"}
         names |= {"ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
