@@ -112,9 +112,8 @@ class Worker:
         self.cls = cls
         self._ours, theirs = spawn.Pipe()
         self._process = spawn.Process(target=_serve, args=(theirs, cls, args), daemon=True)
-        before = signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # this process receives Ctrl-C and ends that one
+        # The new process ignores Ctrl-C; this one receives it, and ends that one.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             self._process.start()
         finally:
