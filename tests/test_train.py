@@ -150,6 +150,14 @@ def test_batches_come_from_all_over_the_text_and_are_never_the_same():
     assert len(starts) == 40 - TINY.context
 
 
+def test_held_out_loss_is_the_score_of_the_text():
+    one = trainer()
+    read = []
+    expected = tiedgpt.score(one.model, tiedgpt.Tokenizer([]), one.held_out, stride=SMALL.n_ctx - 1).nll
+    assert one.evaluate(read.append) == pytest.approx(expected, rel=1e-12)
+    assert sum(read) == len(one.held_out)
+
+
 def test_shares_and_micro_batches_have_dropout_of_their_own(monkeypatch):
     one, seeds = trainer(settings=replace(TINY, steps=3, threads=2, accumulate=2)), []
     generator = np.random.default_rng
