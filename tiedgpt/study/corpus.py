@@ -35,8 +35,7 @@ class Corpus:
     @classmethod
     def of(cls, ids: Any, vocab_size: int) -> "Corpus":
         """Count the tokens and the pairs of `ids` [N]. Raises ArgumentError for an id outside [0, V)."""
-        ids = as_array(ids).astype(np.int64)
-        V = vocab_size
+        ids, V = as_array(ids).astype(np.int64), vocab_size
         outside = ids[(ids < 0) | (ids >= V)]
         if outside.size:
             raise ArgumentError(
@@ -95,6 +94,5 @@ class Corpus:
         tokens = self.frequent()
         if tokens.size < MIN_TOKENS:
             return None
-        rows = ((token, *self.row(token)) for token in tokens)
-        hits = sum(token in successors[counts == counts.max(initial=0)] for token, successors, counts in rows)
-        return hits / tokens.size
+        most = [self.row(token)[1].max(initial=1) for token in tokens]
+        return float(np.mean([self.count(token, token) == n for token, n in zip(tokens, most, strict=True)]))

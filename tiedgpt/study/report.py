@@ -46,14 +46,10 @@ def measure(
     if corpus is None:
         return report
     frequent = corpus.frequent().size
-    enough = frequent >= MIN_TOKENS
-    report["corpus"] = {
-        "tokens": corpus.ids.size,
-        "frequent": frequent,
-        "self_prediction": corpus.self_prediction(),
-        "jsd_floor": jsd_floor(corpus) if enough else None,
-    }
-    if enough:
+    report["corpus"] = {"tokens": corpus.ids.size, "frequent": frequent}
+    report["corpus"] |= {"self_prediction": corpus.self_prediction(), "jsd_floor": None}
+    if frequent >= MIN_TOKENS:
+        report["corpus"]["jsd_floor"] = jsd_floor(corpus)
         with progress(f"{name}: the best W_U", STEPS, "step") as bar:
             solved = solved_paths(model, corpus, bar.add)
         if not solved:

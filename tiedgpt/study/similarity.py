@@ -25,14 +25,11 @@ def embeddings(
     tokens      how many tokens were compared in pairs
     """
     tokens = sampled_tokens(model.config.vocab_size, corpus)
-    cosines_in, cosines_out = cosines(model.W_E[tokens]), cosines(model.W_U.T[tokens])
-    cosines_tied = None if tied_W_E is None else cosines(tied_W_E[tokens])
-    return {
-        "in_out": spearman(cosines_in, cosines_out),
-        "in_tied": None if cosines_tied is None else spearman(cosines_in, cosines_tied),
-        "out_tied": None if cosines_tied is None else spearman(cosines_out, cosines_tied),
-        "tokens": tokens.size,
-    }
+    rows = {"in": model.W_E, "out": model.W_U.T, "tied": tied_W_E}
+    of = {name: cosines(W[tokens]) for name, W in rows.items() if W is not None}
+    pairs = (("in", "out"), ("in", "tied"), ("out", "tied"))
+    found = {f"{a}_{b}": spearman(of[a], of[b]) if b in of else None for a, b in pairs}
+    return {**found, "tokens": tokens.size}
 
 
 def sampled_tokens(vocab_size: int, corpus: Corpus | None = None) -> np.ndarray:  # -> [n]
