@@ -59,8 +59,7 @@ def test_with_enough_dimensions_nothing_is_missed_and_with_0_all_is():
     X, Q, W = problem(n=5, D=8)
     assert mean_kl(X, Q, solved.fit_softmax(X, Q, W, 3000)) < 1e-3
     assert mean_kl(X, Q, solved.least_squares(X, solved.centred_log(Q))) < 1e-12
-    uniform = solved.fit_softmax(0 * X, Q, W)
-    np.testing.assert_array_equal(X @ uniform, 0)
+    assert not solved.fit_softmax(0 * X, Q, W).any()
 
 
 @pytest.mark.parametrize("factor", [1e-3, 0.5, 1.0, 40.0])

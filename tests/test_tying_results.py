@@ -87,10 +87,8 @@ def test_the_readme_has_published_figures(published):
     table = text[text.index("| small models") :].partition("\n\n")[0]
     figures = re.findall(r"[+-]?\d\.\d{3} \[.*?\]", table)
     assert len(figures) >= 5
-    shown = page.Page(published)
-    known = shown.render()
-    for each in figures:
-        assert each in known, each
+    known = page.Page(published).render()
+    assert [each for each in figures if each not in known] == []
 
 
 def test_the_readme_has_the_output_of_study(capsys, monkeypatch):
@@ -103,15 +101,14 @@ def test_the_readme_has_the_output_of_study(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "line", sorted({*re.findall(r"^\$ (tiedgpt .*)$", page.PAGE.read_text(encoding="utf-8"), re.M)})
+    "line", re.findall(r"^\$ (tiedgpt .*)$", page.PAGE.read_text(encoding="utf-8"), re.M)
 )
 def test_the_commands_of_the_page(line, capsys):
     line, _, comment = line.partition("#")
     assert cli.main(shlex.split(line)[1:]) == 0
-    saved, share = re.search(r"tying saves (\S+), (\S+ %)", comment).groups()
     out = capsys.readouterr().out
-    assert saved in out
-    assert share in out
+    for figure in re.search(r"tying saves (\S+), (\S+ %)", comment).groups():
+        assert figure in out
 
 
 def test_the_links_of_the_page(readme):

@@ -66,9 +66,11 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
     tokens, numbers = np.unique(ids[:-1], return_inverse=True)
     loss, dfinal, d_head, head_lengths = head_backward(final[0], model.W_U, ids[1:], tokens)
     d_embed = np.zeros((tokens.size, model.config.n_embd), model.dtype)
-    shared: Parameters = {"wte.weight": d_embed}
-    parameters = model.tie().parameters.items()
-    grad = {name: shared.setdefault(re.sub(r"h\.\d+", "h", name), np.empty_like(x)) for name, x in parameters}
+    arrays: Parameters = {"wte.weight": d_embed}
+    grad: Parameters = {}
+    for name, array in model.tie().parameters.items():
+        in_block = re.sub(r"h\.\d+", "h", name)
+        grad[name] = arrays[in_block] = arrays[in_block] if in_block in arrays else np.empty_like(array)
     transformer_backward(dfinal[None], numbers[None], model.tree, run, nest(grad))
     return Gradients(loss, tokens, d_embed, d_head, head_lengths)
 
