@@ -642,7 +642,7 @@ def test_models_that_cannot_be_shown_together(run, checkpoint):
     [("none", "", False), ("terminal", "", False), ("terminal", "w3m", True), ("window", "", True)],
 )
 def test_opening_a_browser(monkeypatch, kind, chosen, opens):
-    from tiedgpt.cli import explore
+    from tiedgpt.explore import server as explore
 
     opened = threading.Event()
     monkeypatch.setenv("BROWSER", chosen)

@@ -141,10 +141,8 @@ def find(model: str | None, only_tokenizer: bool = False) -> tuple[str, Path]:
         return model, find_or_download(model, note, only_tokenizer)
     name, path = find_default()
     if name != "gpt2":
-        note(
-            f"gpt2 is not on this machine, so this is {name}, a small model that comes with tiedgpt; "
-            "for gpt2, fetch it with `tiedgpt download gpt2`"
-        )
+        small = f"gpt2 is not on this machine, so this is {name}, a small model that comes with tiedgpt"
+        note(f"{small}; for gpt2, fetch it with `tiedgpt download gpt2`")
     return name, path
 
 
@@ -186,8 +184,9 @@ def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
     with Progress("loading", size, unit="B") as progress:
         model = checkpoint.load(head, progress.add)
     if head == "untied" and not checkpoint.has_own_unembedding:
-        copied = "it starts as a copy of wte.T, and the logits are the same"
-        note(f"this checkpoint has no W_U of its own: {copied}")
+        note(
+            "this checkpoint has no W_U of its own: it starts as a copy of wte.T, and the logits are the same"
+        )
     return model
 
 
@@ -206,9 +205,8 @@ def print_reports(
 
     The document of both heads has each report under the name of its head.
     """
-    reports = [
-        {**given, "head": model.config.head, **report} for model, report in zip(models, found, strict=True)
-    ]
+    pairs = zip(models, found, strict=True)
+    reports = [{**given, "head": model.config.head, **report} for model, report in pairs]
     if not as_json:
         return show(reports)
     both = {"model": given["model"], "head": BOTH, **{report["head"]: report for report in reports}}

@@ -77,9 +77,7 @@ def check_loss(model: GPT2, source: str) -> None:
     """Raise ArgumentError if the model predicts otherwise without its W_U. Measured on text of its own."""
     if np.array_equal(model.W_U, model.W_E.T):
         return
-    bos = model.config.bos_token_id
-    first = 0 if bos is None or bos >= model.config.vocab_size else bos
-    text = [first, *generate(model, [first], MEASURED, seed=0)]
+    text = [0, *generate(model, [0], MEASURED, seed=0)]
     effect = ""
     if found := losses(model, np.array(text)):
         change = f"{found['own']:.2f} to {found['swapped']:.2f} nats per token"

@@ -17,12 +17,7 @@ examples:
 """
 
 import argparse
-import os
-import sys
-import threading
-import webbrowser
 from pathlib import Path
-from typing import Any
 
 from ..checkpoints.files import StagedFiles
 from ..checkpoints.names import SHIPPED, find_model, weight_folders
@@ -47,25 +42,28 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from ..explore.server import Server
+    from ..explore.export import export
+    from ..explore.server import Server, open_browser
     from ..explore.views import Views
 
-    names, export, port, browser = args.models or list(SHIPPED), args.export, args.port, not args.no_browser
+    names, file, port, browser = args.models or list(SHIPPED), args.export, args.port, not args.no_browser
     text, allow_special = args.corpus, args.allow_special
     if len(names) > 2:
         raise ArgumentError(f"expected one or two models, got {len(names)}")
     opened = [common.open_model(name) for name in names]
     vocabularies = [common.vocabulary(tokenizer, checkpoint) for _, checkpoint, tokenizer in opened]
     if vocabularies[0] != vocabularies[-1]:
-        raise ArgumentError(
-            f"{names[0]} and {names[1]} have different vocabularies; explore shows both on the same tokens"
-        )
+        differ = f"{names[0]} and {names[1]} have different vocabularies"
+        raise ArgumentError(f"{differ}; explore shows both on the same tokens")
     _, checkpoint, tokenizer = opened[0]
     corpus = read_corpus(text, allow_special, tokenizer, checkpoint.config.vocab_size)
     models = [(name, common.load(checkpoint, None)) for name, checkpoint, _ in opened]
     views = Views(models, tokenizer, corpus)
-    if export is not None:
-        return write_export(views, Path(export))
+    if file is not None:
+        page = export(views).encode()
+        with StagedFiles(Path(file).parent) as files:
+            files.open(Path(file).name).write(page)
+        return note(f"{file}: {len(page) / 1e6:.1f} MB; it opens from disk, and on any web server")
     try:
         server = Server(views, port)
     except OSError as error:
@@ -82,15 +80,6 @@ def run(args: argparse.Namespace) -> None:
             server.stopping = True
 
 
-def write_export(views: Any, path: Path) -> None:
-    from ..explore.export import export
-
-    page = export(views).encode()
-    with StagedFiles(path.parent) as files:
-        files.open(path.name).write(page)
-    note(f"{path}: {len(page) / 1e6:.1f} MB; it opens from disk, and on any web server")
-
-
 def read_corpus(
     file: str | None, allow_special: bool, tokenizer: Tokenizer, V: int
 ) -> tuple[str, Corpus] | None:
@@ -104,16 +93,3 @@ def read_corpus(
     if tokenizer.merges == shipped.merges and shipped.vocab_size == V and counts:
         return "the text that the shakespeare models learned from", Corpus.read(counts[0])
     return None
-
-
-def open_browser(url: str) -> bool:
-    """Open the page in $BROWSER or a browser with windows, in the background. False if there is none."""
-    try:
-        browser = webbrowser.get()
-    except webbrowser.Error:
-        return False
-    is_text = type(browser) is webbrowser.GenericBrowser and sys.platform != "win32"  # lynx, w3m, ...
-    if is_text and not os.environ.get("BROWSER"):  # the reader's own choice is never refused
-        return False
-    threading.Thread(target=browser.open, args=(url,), daemon=True).start()
-    return True

@@ -16,9 +16,10 @@ import argparse
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -59,16 +60,13 @@ def add_arguments(parser: common.Parser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     if args.greedy and (args.temperature, args.top_k, args.top_p) != (None, None, None):
-        raise ArgumentError(
-            "--greedy excludes --temperature, --top-k and --top-p: it takes the likeliest token every time"
-        )
+        why = "it takes the likeliest token every time"
+        raise ArgumentError(f"--greedy excludes --temperature, --top-k and --top-p: {why}")
     if "" in args.stop:
         raise ArgumentError("--stop needs a text that is not empty")
-    temperature = 1.0 if args.temperature is None else args.temperature
-    sampling = Sampling(temperature, args.top_k, args.top_p, args.greedy)
-    head, as_json, seed, new = args.head, args.json, args.seed, args.max_new_tokens
-    how: dict[str, Any] = {"stop": args.stop, "num_samples": args.num_samples, "logprobs": args.logprobs}
-    how |= {"max_new_tokens": new, "sampling": sampling}
+    sampling = Sampling(args.temperature or 1.0, args.top_k, args.top_p, args.greedy)
+    head, as_json, seed, new, stop = args.head, args.json, args.seed, args.max_new_tokens, args.stop
+    num_samples, logprobs = args.num_samples, args.logprobs
     interactive = args.prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     prompt = "" if interactive else read_prompt(args.prompt)
     name, checkpoint, tokenizer = common.open_model(args.model)
@@ -82,10 +80,13 @@ def run(args: argparse.Namespace) -> None:
     guesses = common.load(draft, None) if isinstance(draft, Checkpoint) else draft
     load_s = time.perf_counter() - start
 
-    def continuations(ids: list[int]) -> list[Continuation]:
+    def continuations(ids: list[int]) -> Iterator[Continuation]:
         """One by each model, all with the same seed."""
         same = check_seed(seed)
-        return [Continuation(model, guesses, tokenizer, ids, same, **how) for model in models]
+        for model in models:
+            draft = None if guesses is None else Draft(guesses, model)
+            samples = [TextSample(tokenizer, stop, model.config.eos_token_ids) for _ in range(num_samples)]
+            yield Continuation(model, tokenizer, draft, ids, same, new, sampling, samples, logprobs)
 
     def write(ids: list[int], before: str = "") -> None:
         for continuation in continuations(ids):
@@ -140,21 +141,15 @@ class Continuation:
     """The samples by which one model continues a prompt."""
 
     model: GPT2
-    guesses: GPT2 | str | None
     tokenizer: Tokenizer
-    ids: list[int]
+    draft: Draft | None
+    ids: list[int]  # the prompt
     seed: int
-    stop: list[str]
-    num_samples: int
-    logprobs: int | None
     max_new_tokens: int
     sampling: Sampling
-
-    def __post_init__(self) -> None:
-        self.draft = None if self.guesses is None else Draft(self.guesses, self.model)
-        ends = self.stop, self.model.config.eos_token_ids
-        self.samples = [TextSample(self.tokenizer, *ends) for _ in range(self.num_samples)]
-        self.listed: list[list[dict[str, Any]]] = [[] for _ in self.samples]  # with --logprobs
+    samples: list[TextSample]
+    logprobs: int | None
+    listed: dict[int, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
     def grow(self) -> Iterator[tuple[int, str]]:
         """Read the prompt; add a token to one sample after the other. Yields (index, its new text)."""
@@ -167,11 +162,7 @@ class Continuation:
         how = self.max_new_tokens, self.sampling, streams, self.draft
         listed = None if self.logprobs is None else record
         with Progress("reading the prompt", len(self.ids), "token") as progress:
-            steps = sample_steps(self.model, prompts, *how, progress.add, listed)
-            texts = push_steps(steps, self.samples)
-            first = next(texts)
-        yield first
-        yield from texts
+            yield from push_steps(sample_steps(self.model, prompts, *how, progress.add, listed), self.samples)
 
     def report(self, load_s: float) -> dict[str, Any]:
         """Generate all samples; return what --json prints of them."""
@@ -194,8 +185,7 @@ class Continuation:
                 ]  # without the end-of-text token
         draft = self.draft and {"drafted": self.draft.drafted, "accepted": self.draft.accepted}
         timing = {"load_s": load_s, "prefill_s": first - start, "decode_tokens_per_s": rate}
-        head = self.model.config.head
-        return {"head": head, "seed": self.seed, "samples": samples, "draft": draft, "timing": timing}
+        return {"seed": self.seed, "samples": samples, "draft": draft, "timing": timing}
 
     def write(self, before: str, with_head: bool) -> None:
         """Print the samples one below the other while they grow, each after the text `before`."""

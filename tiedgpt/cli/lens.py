@@ -14,14 +14,10 @@ from typing import Any
 
 from ..checks import check_prompt
 from ..model import GPT2
-from ..study.lens import lens
+from ..study.lens import Layer, lens
 from ..study.predictions import token_json
 from . import common
 from .terminal import fill, print_table, read_prompt, spelled
-
-TITLE = """\
-The likeliest next token and its probability, after each token of the prompt (columns), as predicted from \
-the embedding and from the output of each block (rows)."""
 
 
 def add_arguments(parser: common.Parser) -> None:
@@ -33,21 +29,20 @@ def run(args: argparse.Namespace) -> None:
     name, checkpoint, tokenizer = common.open_model(args.model)
     ids = check_prompt(common.encode(tokenizer, prompt, args.allow_special), checkpoint.config)
 
-    def likeliest(tokens: Any, probabilities: Any) -> list[dict[str, Any]]:
-        rows = zip(tokens, probabilities, strict=True)
-        return [{**token_json(tokenizer, token), "probability": float(p)} for token, p in rows]
+    def positions(layer: Layer) -> list[Any]:
+        """The likeliest tokens after each token of the prompt."""
+        rows = (zip(*row, strict=True) for row in zip(layer.tokens, layer.probabilities, strict=True))
+        return [
+            [{**token_json(tokenizer, token), "probability": float(p)} for token, p in row] for row in rows
+        ]
 
     def report(model: GPT2) -> dict[str, Any]:
-        return {
-            "layers": [
-                {"name": layer.name, "positions": [*map(likeliest, layer.tokens, layer.probabilities)]}
-                for layer in lens(model, ids)
-            ]
-        }
+        return {"layers": [{"name": at.name, "positions": positions(at)} for at in lens(model, ids)]}
 
     def show(reports: list[dict[str, Any]]) -> None:
         """A row for each layer, a column for each token of the prompt: the likeliest next token."""
-        print(fill(TITLE))
+        after = "The likeliest next token and its probability, after each token of the prompt (columns)"
+        print(fill(f"{after}, as predicted from the embedding and from the output of each block (rows)."))
         for report in reports:
             print(f"\n{report['head']}:" if len(reports) > 1 else "")
             rows = [("", *(spelled(tokenizer, token) for token in ids))]

@@ -61,15 +61,7 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(document))
         return
     print(fill(one_line(title)) + "\n")
-    print_counts(document["tied"], document["untied"], shares=of_model)
-    saved = document["difference"]
-    tied, untied = (short(document[head]["total"], ".4g") for head in ("tied", "untied"))
-    share = f", {percent(saved, whole)} of {what}" if whole else ""
-    print(fill(f"\nTied {tied}, untied {untied}: tying saves {short(saved)}{share}."))
-
-
-def print_counts(tied: dict[str, Any], untied: dict[str, Any], shares: bool) -> None:
-    """Print a row for each group and for the totals, with their shares of the untied total if `shares`."""
+    tied, untied, saved = document["tied"], document["untied"], document["difference"]
     rows = [("parameters", "tied", "untied", "difference", "of untied")]
     groups = [(group, n, untied["groups"][group]) for group, n in tied["groups"].items()]
     for label, n, m in [*groups, ("total", tied["total"], untied["total"])]:
@@ -77,7 +69,10 @@ def print_counts(tied: dict[str, Any], untied: dict[str, Any], shares: bool) -> 
         rows.append((label, f"{n:,}", f"{m:,}", difference, percent(m, untied["total"])))
     n, m = tied["bytes"] / 1e6, untied["bytes"] / 1e6
     rows.append(("float32 bytes", f"{n:,.1f} MB", f"{m:,.1f} MB", f"{m - n:+,.1f} MB", ""))
-    print_table(rows if shares else [row[:-1] for row in rows])
+    print_table(rows if of_model else [row[:-1] for row in rows])
+    totals = f"Tied {short(tied['total'], '.4g')}, untied {short(untied['total'], '.4g')}"
+    share = f", {percent(saved, whole)} of {what}" if whole else ""
+    print(fill(f"\n{totals}: tying saves {short(saved)}{share}."))
 
 
 def percent(part: int, whole: int) -> str:

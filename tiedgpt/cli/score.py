@@ -33,9 +33,6 @@ FIGURES = (
     ("perplexity", "perplexity", ",.2f"),
     ("bits per byte", "bits_per_byte", ".4f"),
 )
-HOW = """\
-The loss is in nats per token. Compare perplexity between models that share a tokenizer, and bits per byte \
-between any models, on the same text."""
 
 
 def add_arguments(parser: common.Parser) -> None:
@@ -99,4 +96,6 @@ def print_scores(reports: list[dict[str, Any]], file: str) -> None:
     print_table(rows if len(heads) == 1 else [("", *heads), *rows])
     tokens, nbytes = (f"{first[key]:,} of {first[f'text_{key}']:,} {key}" for key in ("tokens", "bytes"))
     windows = f"in windows of up to {first['context']:,} tokens, one every {first['stride']:,}"
-    print(fill(f"\nThe model predicted {tokens} ({nbytes}), {windows}. {HOW}"))
+    how = "Compare perplexity between models that share a tokenizer, and bits per byte between any models"
+    loss = f"The loss is in nats per token. {how}, on the same text."
+    print(fill(f"\nThe model predicted {tokens} ({nbytes}), {windows}. {loss}"))

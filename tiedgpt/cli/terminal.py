@@ -35,9 +35,8 @@ def read_text(file: str | None) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ArgumentError(
-            f"{source_name(file)} is not UTF-8 text: byte 0x{data[error.start]:02x} at position {error.start}"
-        ) from error
+        found = f"byte 0x{data[error.start]:02x} at position {error.start}"
+        raise ArgumentError(f"{source_name(file)} is not UTF-8 text: {found}") from error
 
 
 def read_prompt(prompt: str | None) -> str:
@@ -202,7 +201,7 @@ class Progress(AbstractContextManager["Progress"]):
             self._bar.close()
 
     def add(self, n: int, total: int | None = None) -> None:
-        """n more of the total are done; `total` is for one that was not known at the start."""
+        """n more are done; the bar ends with the last. `total` is for one that was not known at the start."""
         self._done, self._total = self._done + n, total or self._total
         now = time.monotonic()
         if not sys.stderr.isatty():
@@ -217,3 +216,5 @@ class Progress(AbstractContextManager["Progress"]):
 
             form: Any = {"unit": self._unit, "unit_scale": self._unit == "B", "initial": self._done}
             self._bar = tqdm(desc=self._doing, total=self._total, leave=False, file=sys.stderr, **form)
+        if self._done >= self._total:
+            self.__exit__()

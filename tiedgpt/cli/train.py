@@ -108,8 +108,9 @@ def run(args: argparse.Namespace) -> None:
         del model  # the trainer has a copy
         bits = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
         if tokenizer.vocab_size < given.get("vocab_size", 0):
-            found = f"only {tokenizer.vocab_size} tokens can be learned from the text"
-            note(f"{found}: the vocabulary has no more")
+            note(
+                f"only {tokenizer.vocab_size} tokens can be learned from the text: the vocabulary has no more"
+            )
         if trainer.step == trainer.settings.steps:
             note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
         start = time.monotonic()

@@ -14,12 +14,15 @@ while a text is being written. A request that its page has left or cancelled end
 """
 
 import io
+import os
 import re
 import secrets
 import select
 import socket
+import sys
 import threading
 import time
+import webbrowser
 from collections import deque
 from collections.abc import Callable, Container
 from contextlib import suppress
@@ -110,6 +113,19 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that breaks is no error of the server's."""
+
+
+def open_browser(url: str) -> bool:
+    """Open the page in $BROWSER or a browser with windows, in the background. False if there is none."""
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    is_text = type(browser) is webbrowser.GenericBrowser and sys.platform != "win32"  # lynx, w3m, ...
+    if is_text and not os.environ.get("BROWSER"):  # the reader's own choice is never refused
+        return False
+    threading.Thread(target=browser.open, args=(url,), daemon=True).start()
+    return True
 
 
 class Handler(BaseHTTPRequestHandler):
