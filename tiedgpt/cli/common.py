@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
         *names, last = usage.split()
         if last.startswith("-"):
             names.append(last)
-            more["action"] = "store_true"
+            more.setdefault("action", "store_true")
         elif last.startswith("{"):
             more["choices"] = last.strip("{}").split(",")
         else:

@@ -34,9 +34,8 @@ def add_arguments(parser: common.Parser) -> None:
     scoring = parser.get_default("command") == "documents score"
     command, field = ("score", "text") if scoring else ("generate", "prompt")
     parser.set_defaults(command=command, scores_only=False, on_long="error", special="error")
-    add = parser.add_argument
     inputs = ".jsonl or .jsonl.gz files, directories of them, pipes, or - for stdin"
-    add("inputs", nargs="+", metavar="IN", help=inputs)
+    parser.add("IN", inputs, nargs="+", dest="inputs")
     parser.add("--out OUT", "the file to write; - for stdout", required=True)
     parser.add_shared("-m --model MODEL", "--head {tied,untied}")
     parser.add("--field NAME", "the field with the text (default: %(default)s)", default=field)
@@ -47,11 +46,11 @@ def add_arguments(parser: common.Parser) -> None:
     parser.add("--dask ADDRESS", "a Dask scheduler at tcp://... or in a scheduler file")
     parser.add("--part I/N", "do part I, from 0, of N; then --resume joins all parts", part)
     allow = common.SHARED["--allow-special"][0]
-    add("--allow-special", dest="special", action="store_const", const="token", help=allow)
+    parser.add("--allow-special", allow, action="store_const", dest="special", const="token")
     if scoring:
         parser.add("--stride N", "as of `tiedgpt score`", common.positive_int)
         parser.add("--max-tokens N", "a longer text is an error", common.number(Range(2)))
-        add("--cut", dest="on_long", action="store_const", const="cut", help="score its first N tokens")
+        parser.add("--cut", "score its first N tokens", action="store_const", dest="on_long", const="cut")
         parser.add("--scores-only", "write the line's number and id, not the record")
     else:
         parser.add_shared(*common.SAMPLING)

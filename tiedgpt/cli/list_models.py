@@ -38,8 +38,7 @@ def run(args: argparse.Namespace) -> None:
     others = [(name, config) for name, (_, config) in MODELS.items() if name not in names]
     not_here = [summary(name, config, download_size(config)) for name, config in others]
     if as_json:
-        print(json.dumps({"here": here, "not_here": not_here}))
-        return
+        return print(json.dumps({"here": here, "not_here": not_here}))
     if here:
         print_models(here)
     if not_here:

@@ -58,25 +58,20 @@ def run(args: argparse.Namespace) -> None:
         title = f"vocabulary {vocab:,}, width {dim:,}"
         whole, what = total, f"a model of {short(total)}" if total else ""
     if as_json:
-        print(json.dumps(document))
-        return
+        return print(json.dumps(document))
     print(fill(one_line(title)) + "\n")
     tied, untied, saved = document["tied"], document["untied"], document["difference"]
     rows = [("parameters", "tied", "untied", "difference", "of untied")]
     groups = [(group, n, untied["groups"][group]) for group, n in tied["groups"].items()]
     for label, n, m in [*groups, ("total", tied["total"], untied["total"])]:
         difference = f"{m - n:+,}" if m != n else "0"
-        rows.append((label, f"{n:,}", f"{m:,}", difference, percent(m, untied["total"])))
+        rows.append((label, f"{n:,}", f"{m:,}", difference, f"{100 * m / untied['total']:.1f} %"))
     n, m = tied["bytes"] / 1e6, untied["bytes"] / 1e6
     rows.append(("float32 bytes", f"{n:,.1f} MB", f"{m:,.1f} MB", f"{m - n:+,.1f} MB", ""))
     print_table(rows if of_model else [row[:-1] for row in rows])
     totals = f"Tied {short(tied['total'], '.4g')}, untied {short(untied['total'], '.4g')}"
-    share = f", {percent(saved, whole)} of {what}" if whole else ""
+    share = f", {100 * saved / whole:.1f} % of {what}" if whole else ""
     print(fill(f"\n{totals}: tying saves {short(saved)}{share}."))
-
-
-def percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %"
 
 
 def short(n: int, form: str = ".1f") -> str:

@@ -78,10 +78,9 @@ def open_subjects(names: list[str]) -> list[Subject]:
         subjects.append(Subject(name, checkpoint, tokenizer, vocabulary))
     for first, other in pairwise([subject for subject in subjects if subject.tokenizer]):
         if first.vocabulary != other.vocabulary:
-            note(
-                f"{first.name} and {other.name} have different vocabularies: do not compare their losses and "
-                "other numbers per token; their embeddings are not compared"
-            )
+            differ = f"{first.name} and {other.name} have different vocabularies"
+            numbers = "do not compare their losses and other numbers per token"
+            note(f"{differ}: {numbers}; their embeddings are not compared")
     return subjects
 
 
@@ -99,10 +98,9 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
             note(f"{name} in the tokens of {subject.name}: {error}; measurements on the corpus are left out")
             continue
         if (frequent := corpus.frequent().size) < MIN_TOKENS:
-            note(
-                f"{name} is too small for the rows about frequent tokens: {frequent} of the tokens of "
-                f"{subject.name} occur {MIN_COUNT} times or more in it; expected at least {MIN_TOKENS}"
-            )
+            found = f"{frequent} of the tokens of {subject.name} occur {MIN_COUNT} times or more in it"
+            small = f"{name} is too small for the rows about frequent tokens"
+            note(f"{small}: {found}; expected at least {MIN_TOKENS}")
         if len(ids) < 2:
             note(f"{name} is too small for a loss: expected at least two tokens")
         elif subject.checkpoint.config.n_ctx < 2:

@@ -10,7 +10,6 @@ examples:
 import argparse
 import json
 import re
-import sys
 
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, short_repr
@@ -39,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
         print(printable(decoded))
     else:
         for token in ids:
-            print(f"{token:>6}  {spelled(tokenizer, token, sys.maxsize)}")
+            print(f"{token:>6}  {spelled(tokenizer, token, limit=10**6)}")
 
 
 def parse_ids(text: str) -> list[int]:

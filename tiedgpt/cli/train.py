@@ -51,37 +51,36 @@ FLAGS = (*SHAPE, *SETTINGS, "source", "only", "head", "dropout")
 
 
 def add_arguments(parser: common.Parser) -> None:
-    add = parser.add
-
-    def at_least(least: int, most: int = MAX_COUNT) -> Any:
-        return common.number(Range(least, most))
-
+    add, number = parser.add, common.number
+    positive = number(Range(1, MAX_COUNT))
     add("[CORPUS]", f"a text in UTF-8; {common.STDIN_TOO}")
     add("--out DIR", "a new directory for the checkpoint", Path, required=True)
     add("--resume", "continue the training in DIR, with the same result as without the stop")
     add("--from MODEL", "train this model (default: a new one)", dest="source")
     add("--only {head}", "with --from, train W_U and keep all other parameters")
-    add("--n-layer L", "layers of a new model (default: 4)", at_least(0, 1_000))
-    add("--n-head H", "attention heads of a new model (default: 4)", at_least(1))
-    add("--n-embd D", "width of a new model (default: 128)", at_least(1, MAX_COUNT // 4))  # n_inner is 4 D
+    add("--n-layer L", "layers of a new model (default: 4)", number(Range(0, 1_000)))
+    add("--n-head H", "attention heads of a new model (default: 4)", positive)
+    add(
+        "--n-embd D", "width of a new model (default: 128)", number(Range(1, MAX_COUNT // 4))
+    )  # n_inner is 4 D
     size = "tokens of a new model; 257: one for each byte and <|endoftext|> (default: 1024)"
-    add("--vocab-size V", size, at_least(256))
+    add("--vocab-size V", size, number(Range(256, MAX_COUNT)))
     context = "tokens in a sequence, and the context of a new model (default: 128; with --from, 256 or less)"
-    add("--context T", context, at_least(2))
+    add("--context T", context, number(Range(2, MAX_COUNT)))
     head = (
         "compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint does). W_U of a new "
         "model starts random, that of a tied checkpoint as a copy of wte.T"
     )
     add("--head {tied,untied}", head)
     steps = "steps in all, also with --resume (default: 2000; with --from, 200), for the learning rate too"
-    add("--steps N", steps, at_least(1))
-    add("--batch B", "sequences in a step (default: 32; with --from, 4)", at_least(1))
-    add("--lr LR", "peak learning rate (default: 0.003; with --from, 0.0001)", common.number(ABOVE_0))
+    add("--steps N", steps, positive)
+    add("--batch B", "sequences in a step (default: 32; with --from, 4)", positive)
+    add("--lr LR", "peak learning rate (default: 0.003; with --from, 0.0001)", number(ABOVE_0))
     dropout = "dropout of embedding and layers' outputs (default: 0.1; with --from, as the checkpoint says)"
-    add("--dropout P", dropout, common.number(RATE))
-    add("--seed S", "seed of weights, batches and dropout (default: 1)", at_least(0))
+    add("--dropout P", dropout, number(RATE))
+    add("--seed S", "seed of weights, batches and dropout (default: 1)", number(Range(0, MAX_COUNT)))
     evaluations = "steps between evaluations, which also save (default: a tenth of all)"
-    add("--eval-every N", evaluations, at_least(1))
+    add("--eval-every N", evaluations, positive)
     parser.add_shared("--allow-special", "--json")
 
 
@@ -260,8 +259,8 @@ def report(trainer: Trainer, bits: float, out: Path, as_json: bool, seconds: flo
     if as_json:
         document = {"model": str(out), "head": config.head, "parameters": count, "steps": trainer.step}
         document |= {"best_step": step, "val_loss": loss, "val_bits_per_byte": loss * bits}
-        print(json.dumps({**document, "seconds": round(seconds, 1), "evaluations": trainer.evaluations}))
-        return
+        document |= {"seconds": round(seconds, 1), "evaluations": trainer.evaluations}
+        return print(json.dumps(document))
     print(
         loss_curve(trainer.evaluations),
         printable(f"{out}: {config.head}, {count:,} parameters, {config.vocab_size:,} tokens"),
