@@ -508,13 +508,13 @@ def test_help_and_version(run, monkeypatch):
     assert page == run("tie", "-h")[1].partition("\n\n")[2], "one page"
 
 
-EIGHTEEN = {"7e9": 7 * 10**9, str(10**18): 10**18}
+LARGE = {"7e9": 7 * 10**9, str(10**18): 10**18}
 
 
 @pytest.mark.parametrize(
     ("numbers", "words", "accepted", "refused"),
     [
-        (Range(1), "a whole number of at least 1", EIGHTEEN, "0 -1 1.5 1e400 1e19"),
+        (Range(1), "a whole number of at least 1", LARGE, "0 -1 1.5 1e400 1e19"),
         (Range(0, 9), "a whole number from 0 to 9", {"0": 0, "3": 3, "9e0": 9}, "-1 10 0.5"),
         (ABOVE_0, "a number above 0", {"1": 1, "3e-4": 3e-4}, "0 -1"),
         (FRACTION, "a number above 0 and at most 1", {"1": 1, "0.5": 0.5}, "0 1.01 -1"),
