@@ -359,7 +359,7 @@ def test_prompts_that_cannot_be_read(open_page, server):
         expect(problem).to_contain_text(says)
     page.evaluate("""() => { const p = document.querySelector('#prompt'); p.value = 'a'.repeat(1e6);
         p.dispatchEvent(new Event('input', { bubbles: true })); }""")
-    expect(problem).to_contain_text("longer than 65,536 bytes")
+    expect(problem).to_contain_text("expected at most 65,536 bytes")
     page.fill("#prompt", "My lord \U0001f600")
     expect(page.locator("#bytes")).to_be_visible()
     page.fill("#prompt", "ROMEO:")

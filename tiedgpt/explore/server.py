@@ -19,7 +19,6 @@ import re
 import secrets
 import select
 import socket
-import sys
 import threading
 import time
 import webbrowser
@@ -96,11 +95,6 @@ class Server(ThreadingHTTPServer):
         self.origin = f"http://127.0.0.1:{self.server_port}"
         self.url, self.url_once = f"{self.origin}/{self.secret}/", f"{self.origin}/{self.ticket}/"
 
-    def stop(self) -> None:
-        """Refuse new work, and make `serve_forever` return. Streams end at their next token."""
-        self.stopping = True
-        threading.Thread(target=self.shutdown, daemon=True).start()  # it waits for serve_forever
-
     def process_request(self, request: Any, client_address: Any) -> None:
         if threading.active_count() <= CONNECTIONS:
             return super().process_request(request, client_address)
@@ -117,15 +111,13 @@ class Server(ThreadingHTTPServer):
 
 def open_browser(url: str) -> bool:
     """Open the page in $BROWSER or a browser with windows, in the background. False if there is none."""
-    try:
+    with suppress(webbrowser.Error):
         browser = webbrowser.get()
-    except webbrowser.Error:
-        return False
-    is_text = type(browser) is webbrowser.GenericBrowser and sys.platform != "win32"  # lynx, w3m, ...
-    if is_text and not os.environ.get("BROWSER"):  # the reader's own choice is never refused
-        return False
-    threading.Thread(target=browser.open, args=(url,), daemon=True).start()
-    return True
+        # lynx or w3m would take the terminal, but the reader's own choice is never refused.
+        if type(browser) is not webbrowser.GenericBrowser or os.environ.get("BROWSER"):
+            threading.Thread(target=browser.open, args=(url,), daemon=True).start()
+            return True
+    return False
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -140,8 +132,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.reader = Reader(self.connection)
-        self.rfile = io.BufferedReader(self.reader)
+        self.rfile = io.BufferedReader(reader := Reader(self.connection))
+        self.reader = reader
 
     def handle_one_request(self) -> None:
         self.reader.deadline = time.monotonic() + REQUEST
@@ -179,8 +171,7 @@ class Handler(BaseHTTPRequestHandler):
             status, message = error.args
         elif isinstance(error, TiedGPTError):
             status, message = HTTPStatus.BAD_REQUEST, str(error)
-        if status != HTTPStatus.BAD_REQUEST:  # what the client still sends is not read
-            self.close_connection = True
+        self.close_connection |= status != HTTPStatus.BAD_REQUEST  # what the client still sends is not read
         if status == HTTPStatus.NOT_FOUND and "text/html" in self.headers.get("Accept", ""):
             return self.send_file("ask.html", status)
         self.send_line({"error": {"kind": status.phrase.lower(), "message": message}}, status)
@@ -212,7 +203,6 @@ class Handler(BaseHTTPRequestHandler):
         body = (files(__package__) / "page" / name).read_bytes()
         self.send_head(status, TYPES[name.rpartition(".")[2]], Content_Length=str(len(body)))
         self.wfile.write(body)
-        self.wfile.flush()
 
     def host(self) -> str:
         """The Host that the browser sees. Raises Refusal for one that is no name of this machine."""
@@ -236,10 +226,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.send_file("ask.js")
         path = self.path_below_secret()
         if path is None:
-            self.send_head(
-                HTTPStatus.FOUND, "text/html", Location=f"/{self.server.secret}/", Content_Length="0"
-            )
-            return self.wfile.flush()
+            location = f"/{self.server.secret}/"
+            return self.send_head(HTTPStatus.FOUND, "text/html", Location=location, Content_Length="0")
         self.expect(path, PAGE if self.command == "GET" else ())
         self.send_file(PAGE[path])
 
@@ -256,8 +244,9 @@ class Handler(BaseHTTPRequestHandler):
         if name == "quit":
             self.close_connection = True
             self.send_line({})
-            self.server.stop()
-            return self.end_lines()
+            self.end_lines()  # now, because the process may end at once
+            self.server.stopping = True  # streams end at their next token
+            return threading.Thread(target=self.server.shutdown).start()  # it waits for serve_forever
         said = time.monotonic()
 
         def step(*_: Any, part: float | None = None) -> None:
@@ -308,14 +297,12 @@ class Handler(BaseHTTPRequestHandler):
         is_json = self.headers.get_content_type() == "application/json"
         require(is_json, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected application/json")
         length = self.headers.get("Content-Length", "")
-        require(
-            length.isascii() and length.isdigit(), HTTPStatus.LENGTH_REQUIRED, "expected a Content-Length"
-        )
+        known = length.isascii() and length.isdigit()
+        require(known, HTTPStatus.LENGTH_REQUIRED, "expected a Content-Length")
         size = int(length[:12])
         if MAX_BODY < size <= 64 * MAX_BODY:  # a client that is still writing would miss the answer
             self.rfile.read(size)
-        too_long = f"the request is longer than {MAX_BODY:,} bytes"
-        require(size <= MAX_BODY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, too_long)
+        require(size <= MAX_BODY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {MAX_BODY:,} bytes")
         query: Any = None
         with suppress(ValueError, RecursionError):
             query = parse_json(self.rfile.read(size))

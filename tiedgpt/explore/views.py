@@ -8,7 +8,7 @@ raises if this one is not wanted any more. `step(part=0.4)` tells the page how m
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import count
@@ -58,10 +58,7 @@ class Views:
     """One or two models with their names, their tokenizer, and the corpus that the page shows beside them."""
 
     def __init__(
-        self,
-        models: Sequence[tuple[str, GPT2]],
-        tokenizer: Tokenizer,
-        corpus: tuple[str, Corpus] | None = None,
+        self, models: list[tuple[str, GPT2]], tokenizer: Tokenizer, corpus: tuple[str, Corpus] | None = None
     ) -> None:
         self.names, self.models = zip(*models, strict=True)
         # Each model with the heads that it can use, its own first. A tied one has no W_U.
