@@ -9,6 +9,7 @@ import pytest
 from conftest import CONFIG, answer, output, random_model
 
 import tiedgpt
+from tiedgpt.cli import terminal
 from tiedgpt.study.attribution import ablation, attribute
 
 PROMPT = "abcdefgh"
@@ -270,3 +271,13 @@ def test_one_seed_for_both_heads(run, checkpoint):
     assert "no W_U of its own" in err
     _, tied, untied = re.split(r"--- (?:un)?tied ---\n", out)
     assert tied == untied
+
+
+def test_a_table_has_as_many_columns_as_the_terminal(monkeypatch, capsys):
+    for width, lines in (
+        (13, ["x  aaaa  bbbb", "", "x  cccc"]),
+        (12, ["x  aaaa", "", "x  bbbb", "", "x  cccc"]),
+    ):
+        monkeypatch.setenv("COLUMNS", str(width))
+        terminal.print_table([("x", "aaaa", "bbbb", "cccc")])
+        assert capsys.readouterr().out.splitlines() == lines

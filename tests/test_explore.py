@@ -321,6 +321,7 @@ def test_start(server):
     found = answer(server, "start")
     assert [model["name"] for model in found["models"]] == ["a", "b"]
     assert [model["heads"] for model in found["models"]] == [["tied"], ["untied", "tied"]]
+    assert found["prompts"] == [*server.views.prompts]
     root = Path(tiedgpt.__file__).parents[1]
     for name, function in found["sources"].items():
         whole = (root / function["file"]).read_text(encoding="utf-8").splitlines()[function["line"] - 1 :]
@@ -460,7 +461,7 @@ REQUESTS = [  # status, methods, paths below the secret, bodies, changes of the 
     (415, "POST", ["next", "quit"], OF_THE_PAGE, [{"Content_Type": kind} for kind in OTHER_TYPES]),
     (413, "POST", ["next"], [b"x" * (MAX_BODY + 1), b"x" * 1_000_000], OWN),
     (413, "POST", ["next"], [b""], [{"Content_Length": "9" * 30}]),
-    (400, "POST", ["next"], NO_JSON, OWN),
+    (400, "POST", ["next"], [*NO_JSON, b" " * MAX_BODY], OWN),
 ]
 
 

@@ -133,6 +133,7 @@ def test_the_toy_by_hand():
     np.testing.assert_allclose(ways["tied"].scores, W_E @ W_E.T)
     kls = [ways[name].kl for name in ("tied", "untied", "fitted", "mlp0")]
     assert kls == sorted(kls, reverse=True), "each has more freedom"
+    assert np.round(kls, 2).tolist() == [0.54, 0.31, 0.29, 0.26], "the first two are published"
 
 
 @pytest.mark.parametrize("W_E", [np.eye(3), toy.embedding_of(toy.TABLE, 2)])
@@ -179,6 +180,7 @@ def test_the_two_gradients_are_those_of_an_untied_copy(head):
     sizes = {"embed": np.linalg.norm(embed), "head": np.linalg.norm(head_)}
     cosine = (embed * head_).sum() / sizes["embed"] / sizes["head"]
     assert found.whole() == pytest.approx({**sizes, "cosine": cosine})
+    assert replace(found, d_embed=0 * found.d_embed).whole()["cosine"] == 0
 
 
 def test_gradients_refuse_what_has_no_loss():

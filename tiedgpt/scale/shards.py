@@ -156,12 +156,12 @@ def load(settings: Settings) -> tuple[Checkpoint, GPT2, Tokenizer]:
     """The model of the settings. Raises TiedGPTError if it is another one here, or if a version is."""
     checkpoint = open_checkpoint(Path(settings["model"]))
     key = repr((settings, checkpoint.states))
+    single_thread()  # each time: something else in a worker that lives on may have changed it
     with _lock:  # so that two threads of one process share a model
         if key not in _loaded:
             tokenizer = read_tokenizer(checkpoint.path)
             if another := difference(settings | identity(checkpoint, tokenizer), settings):
                 raise TiedGPTError(f"this worker has another {another}")
-            single_thread()
             _loaded.clear()
             _loaded[key] = checkpoint, checkpoint.load(settings["head"]), tokenizer
         return _loaded[key]
