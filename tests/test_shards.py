@@ -134,7 +134,7 @@ def test_a_line_with_an_error_is_a_row_with_the_error(score, tmp_path, monkeypat
     (path := tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))
     code, out, err = score(tmp_path / "out", "--max-tokens", "20", *only, file=path)
     assert (code, out) == (0, "")
-    assert f"{len(lines)} rows in {tmp_path / 'out'}, {len(BAD) - bool(only)} of them with an error" in err
+    assert f"{len(lines)} rows in {tmp_path / 'out'}, {len(BAD) - bool(only)} with an error" in err
     found = read(tmp_path / "out")
     losses = [row["loss"] for row in found[::2]]  # of one text, in different places of batches
     assert max(losses) - min(losses) < 5e-6
@@ -176,11 +176,14 @@ def test_strict_cut_and_special_tokens(score, tmp_path):
     path.write_text('{"text": "abcdefgh"}\n{"text": "ab<|endoftext|>"}\n', encoding="utf-8")
     code, out, err = score(tmp_path / "out", "--strict", file=path)
     assert (code, out) == (2, "")
+    assert "note: 2 rows in" in err
     assert "error: 1 of 2 rows have an error" in err
     assert len(read(tmp_path / "out")) == 2, "the output is complete all the same"
     flags = ("--strict", "--max-tokens", "4", "--cut", "--allow-special")
     assert score(tmp_path / "cut", *flags, file=path)[0] == 0
     assert [row["tokens"] for row in read(tmp_path / "cut")] == [3, 2]
+    path.write_text('{"text": "abcdefgh"}', encoding="utf-8")
+    assert "note: 1 row in" in score(tmp_path / "one", file=path)[2]
 
 
 def test_many_inputs_are_one_and_lines_are_counted_through(run, source, tmp_path, checkpoint, whole):

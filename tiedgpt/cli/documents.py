@@ -125,6 +125,6 @@ def run(args: argparse.Namespace) -> None:
             except BaseException:
                 note("the parts that are done are kept; the same command with --resume continues")
                 raise
-    note(f"{total:,} rows in {out}, {errors:,} of them with an error")
+    note(f"{total:,} row{'s' * (total != 1)} in {out}, {errors:,} with an error")
     if args.strict and errors:
         raise TiedGPTError(f"{errors:,} of {total:,} rows have an error")
