@@ -296,3 +296,25 @@ def test_many_processes_that_lock_one_directory_take_turns(tmp_path):
     (tmp_path / "a").mkdir()
     with start("take_turns", tmp_path / "a") as process:
         assert process.communicate() == (b"", b"")
+
+
+SAVES = """
+import sys
+from pathlib import Path
+from tiedgpt.checkpoints.files import StagedFiles
+for n in range(60):
+    with StagedFiles(Path(sys.argv[1])) as files:
+        for part in "ab":
+            files.open(f"{sys.argv[2]}-{n}{part}").write(part.encode())
+"""
+
+
+def test_processes_that_save_to_one_directory_at_once_lose_no_file(tmp_path):
+    """As Dask's workers do. None of them takes the staging directory of another for abandoned."""
+    started = [
+        subprocess.Popen([sys.executable, "-c", SAVES, str(tmp_path / "out"), str(process)])
+        for process in range(6)
+    ]
+    assert [process.wait(60) for process in started] == [0] * 6
+    expected = {f"{process}-{n}{part}": part for process in range(6) for n in range(60) for part in "ab"}
+    assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == expected

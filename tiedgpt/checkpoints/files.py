@@ -20,6 +20,7 @@ MAX_TEXT = 1 << 25  # bytes; GPT-2's largest text file, tokenizer.json, has abou
 LOCK = ".lock"  # a file that a process keeps locked while it uses the directory
 READY = ".save.ready"  # a directory of complete files, until they are moved
 MAX_WAIT = 1  # seconds to try to move them
+NOT_EMPTY = errno.EEXIST, errno.ENOTEMPTY  # the errors of a directory that is not empty
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 
 
@@ -152,7 +153,7 @@ class StagedFiles:
                 os.rename(self.new, self.directory / READY)
                 break
             except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                if error.errno not in NOT_EMPTY:
                     raise
             finish_saves(self.directory)  # the files of another process
         finish_saves(self.directory)
@@ -190,24 +191,30 @@ def finish_saves(directory: Path) -> None:
             for path in sorted(ready.iterdir()):
                 os.replace(path, directory / path.name)
             ready.rmdir()
-        except OSError as error:  # also if another process has moved a file first
-            if time.monotonic() > end:
+        except OSError as error:
+            if error.errno in (errno.ENOENT, *NOT_EMPTY):  # another process moves, or has saved again
+                end = time.monotonic() + MAX_WAIT
+            elif time.monotonic() > end:
                 reason = f"cannot be moved there from {READY}: {error.strerror}"
                 raise CheckpointError(f"{directory}: the files of its last save {reason}") from error
             time.sleep(0.001)
-    for staging in filter(_is_own_directory, directory.glob(".save.*.tmp")):
+    for staging in directory.glob(".save.*.tmp"):
         with suppress(OSError, CheckpointError):
-            with locked_file(staging / LOCK, without_locks=False):
-                shutil.rmtree(staging, ignore_errors=True)
-            shutil.rmtree(staging, ignore_errors=True)  # Windows does not remove the open lock
+            if _is_own_directory(staging):
+                with locked_file(staging / LOCK, without_locks=False):
+                    # Its process may live and lock it next: then that finds nothing, and makes another.
+                    abandoned = staging.with_suffix(".old.tmp")
+                    with suppress(PermissionError):  # Windows renames no directory with an open file
+                        os.rename(staging, abandoned)
+                    shutil.rmtree(abandoned if abandoned.exists() else staging, ignore_errors=True)
+                (staging / LOCK).unlink()  # on Windows, where it was open; no other process has it open
+                staging.rmdir()
 
 
 def _is_own_directory(path: Path) -> bool:
     """Whether a path is a directory, not a link to one, that belongs to this user."""
-    with suppress(FileNotFoundError):
-        status = os.lstat(path)
-        return stat.S_ISDIR(status.st_mode) and (sys.platform == "win32" or status.st_uid == os.geteuid())
-    return False
+    status = os.lstat(path)
+    return stat.S_ISDIR(status.st_mode) and (sys.platform == "win32" or status.st_uid == os.geteuid())
 
 
 def _make_directory(directory: Path, undo: ExitStack) -> None:
