@@ -625,6 +625,16 @@ def test_the_command_serves_until_its_end_even_if_the_model_is_deleted(checkpoin
             process.kill()
 
 
+def test_the_command_writes_the_page_to_a_file(run, checkpoint, tmp_path):
+    file = tmp_path / "new" / "page.html"
+    code, out, err = run("explore", checkpoint, "--export", str(file))
+    assert (code, out) == (0, "")
+    size = f"{file.stat().st_size / 1e6:.1f} MB"
+    assert err == f"tiedgpt: note: {file}: {size}; it opens from disk, and on any web server\n"
+    assert [path.name for path in file.parent.iterdir()] == ["page.html"]
+    assert file.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+
+
 def test_a_port_in_use(run, checkpoint):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -50,6 +50,8 @@ def run(args: argparse.Namespace) -> None:
     text, allow_special = args.corpus, args.allow_special
     if len(names) > 2:
         raise ArgumentError(f"expected one or two models, got {len(names)}")
+    if file is not None and Path(file).is_dir():
+        raise ArgumentError(f"--export: {file or repr(file)} is a directory; expected a file to write")
     opened = [common.open_model(name) for name in names]
     vocabularies = [common.vocabulary(tokenizer, checkpoint) for _, checkpoint, tokenizer in opened]
     if vocabularies[0] != vocabularies[-1]:
@@ -60,10 +62,9 @@ def run(args: argparse.Namespace) -> None:
     models = [(name, common.load(checkpoint, None)) for name, checkpoint, _ in opened]
     views = Views(models, tokenizer, corpus)
     if file is not None:
-        page = export(views).encode()
         with StagedFiles(Path(file).parent) as files:
-            files.open(Path(file).name).write(page)
-        return note(f"{file}: {len(page) / 1e6:.1f} MB; it opens from disk, and on any web server")
+            size = files.open(Path(file).name).write(export(views).encode())
+        return note(f"{file}: {size / 1e6:.1f} MB; it opens from disk, and on any web server")
     try:
         server = Server(views, port)
     except OSError as error:

@@ -180,9 +180,8 @@ class Continuation:
         for index, sample in enumerate(self.samples):
             samples.append({"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason})
             if self.logprobs is not None:
-                samples[-1]["logprobs"] = self.listed[index][
-                    : len(sample.ids)
-                ]  # without the end-of-text token
+                # without the end-of-text token
+                samples[-1]["logprobs"] = self.listed[index][: len(sample.ids)]
         draft = self.draft and {"drafted": self.draft.drafted, "accepted": self.draft.accepted}
         timing = {"load_s": load_s, "prefill_s": first - start, "decode_tokens_per_s": rate}
         return {"seed": self.seed, "samples": samples, "draft": draft, "timing": timing}

@@ -60,9 +60,8 @@ def add_arguments(parser: common.Parser) -> None:
     add("--only {head}", "with --from, train W_U and keep all other parameters")
     add("--n-layer L", "layers of a new model (default: 4)", number(Range(0, 1_000)))
     add("--n-head H", "attention heads of a new model (default: 4)", positive)
-    add(
-        "--n-embd D", "width of a new model (default: 128)", number(Range(1, MAX_COUNT // 4))
-    )  # n_inner is 4 D
+    width = number(Range(1, MAX_COUNT // 4))  # n_inner is 4 D
+    add("--n-embd D", "width of a new model (default: 128)", width)
     size = "tokens of a new model; 257: one for each byte and <|endoftext|> (default: 1024)"
     add("--vocab-size V", size, number(Range(256, MAX_COUNT)))
     context = "tokens in a sequence, and the context of a new model (default: 128; with --from, 256 or less)"
@@ -113,7 +112,7 @@ def run(args: argparse.Namespace) -> None:
         if trainer.step == trainer.settings.steps:
             note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
         start = time.monotonic()
-        with stop_on_signal() as signals:
+        with stop_on_signal(args.quiet) as signals:
             train(trainer, tokenizer, bits, out, signals)
         report(trainer, bits, out, as_json, time.monotonic() - start)
         if signals:
@@ -186,7 +185,7 @@ def new(given: dict[str, Any], text: str) -> tuple[GPT2, Tokenizer, Settings]:
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[list[int]]:
+def stop_on_signal(quiet: bool) -> Iterator[list[int]]:
     """A list to which the first Ctrl-C or SIGTERM is appended; the loop then stops. A second one ends it."""
     signals: list[int] = []
     with ExitStack() as handlers:  # those from before; closing it restores them
@@ -194,7 +193,7 @@ def stop_on_signal() -> Iterator[list[int]]:
         def first(number: int, _: Any) -> None:
             signals.append(number)
             handlers.close()
-            line = b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
+            line = b"" if quiet else b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
             with suppress(OSError):  # a full disk behind stderr
                 os.write(sys.stderr.fileno(), line)  # Python refuses a print in the middle of another
 
