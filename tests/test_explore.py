@@ -627,7 +627,7 @@ def test_the_command_serves_until_its_end_even_if_the_model_is_deleted(checkpoin
 
 def test_the_command_writes_the_page_to_a_file(run, checkpoint, tmp_path):
     file = tmp_path / "new" / "page.html"
-    code, out, err = run("explore", checkpoint, "--export", str(file))
+    code, out, err = run("explore", "-m", checkpoint, "--export", str(file))
     assert (code, out) == (0, "")
     size = f"{file.stat().st_size / 1e6:.1f} MB"
     assert err == f"tiedgpt: note: {file}: {size}; it opens from disk, and on any web server\n"
@@ -644,7 +644,9 @@ def test_a_port_in_use(run, checkpoint):
 
 def test_models_that_cannot_be_shown_together(run, checkpoint):
     assert_one_error_line(run("explore", "-q", checkpoint, "shakespeare-tied"), "different vocabularies")
-    assert_one_error_line(run("explore", "-q", "a", "b", "c"), "expected one or two models, got 3")
+    assert_one_error_line(
+        run("explore", "-q", "a", "-m", "b", "-m", "c"), "expected one or two models, got 3"
+    )
     assert_one_error_line(run("explore", "--port", "70000"), "a whole number from 0 to 65535")
 
 

@@ -31,7 +31,7 @@ from .terminal import note, read_text, source_name
 
 def add_arguments(parser: common.Parser) -> None:
     models = "one or two models with the same vocabulary (default: shakespeare-tied shakespeare-untied)"
-    parser.add("MODEL", models, nargs="*", dest="models")
+    common.add_models(parser, models)
     parser.add("--corpus FILE", "a text in UTF-8 whose bigrams are shown beside the models; - for stdin")
     port = "the port on 127.0.0.1 (default: any free one)"
     parser.add("--port PORT", port, common.number(Range(0, 65535)), default=0)
