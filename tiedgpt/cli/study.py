@@ -157,7 +157,7 @@ GROUPS = {  # the question that the rows answer -> a row's place in the JSON -> 
         "embeddings.in_out": "W_E and W_U",
         "embeddings.in_tied": "W_E and the tied model's W_E",
         "embeddings.out_tied": "W_U and the tied model's W_E",
-        READING: "Rank correlation of the cosines of all pairs of tokens; 1: the same order.",
+        READING: "Rank correlation of cosines of pairs of tokens (the text's, if any); 1: equal.",
     },
     "Can W_E^T replace W_U?": {
         "loss.own": "Loss with the model's own head",
