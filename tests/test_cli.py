@@ -133,7 +133,7 @@ a | score -m M => stdin: the text has 1 token; a score needs at least two
 ab | score -m M --stride 0 => --stride: expected a whole number of at least 1, got '0'
 ab | score -m M --stride 65 => stride must be a whole number from 1 to the model's context of 64, got 65
 
-explore M --export {.,..,''} => is a directory; expected a file to write
+explore M --export {.,..,'',/dev/null} => is a directory or a device; expected a file
 
 {next --paths,attribute a} -m M bc => 'bc' is 2 tokens, 'b' 'c'; expected one token
 next -m M --paths '' => '' is empty; expected one token, as ' ' is

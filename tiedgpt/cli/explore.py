@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> None:
     text, allow_special = args.corpus, args.allow_special
     if len(names) > 2:
         raise ArgumentError(f"expected one or two models, got {len(names)}")
-    if file is not None and Path(file).is_dir():
-        raise ArgumentError(f"--export: {file or repr(file)} is a directory; expected a file to write")
+    if file is not None and Path(file).exists() and not Path(file).is_file():
+        raise ArgumentError(f"--export: {file or repr(file)} is a directory or a device; expected a file")
     opened = [common.open_model(name) for name in names]
     vocabularies = [common.vocabulary(tokenizer, checkpoint) for _, checkpoint, tokenizer in opened]
     if vocabularies[0] != vocabularies[-1]:
