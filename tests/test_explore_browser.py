@@ -637,6 +637,7 @@ def test_the_exported_page_opens_from_disk_without_a_network(open_page, tmp_path
         expect(bars(page, 1).first.locator(".t")).to_have_text(token.replace(" ", "·").replace("\n", "⏎"))
         button(untied, "W_U", exact=True).click()
         # The panel may be drawn again between press and release of a mouse, and then no button is clicked.
+        button(page, "the MLP of block 3").scroll_into_view_if_needed()
         button(page, "the MLP of block 3").dispatch_event("click")
         expect(page.locator("#partsout")).to_contain_text("Without the MLP of block 3")
         button(page, "Put all parts back").click()
