@@ -244,8 +244,8 @@ class Handler(BaseHTTPRequestHandler):
         if name == "quit":
             self.close_connection = True
             self.send_line({})
-            self.end_lines()  # now, because the process may end at once
             self.server.stopping = True  # streams end at their next token
+            self.end_lines()  # now, because the process may end at once
             return threading.Thread(target=self.server.shutdown).start()  # it waits for serve_forever
         said = time.monotonic()
 
