@@ -202,7 +202,7 @@ def finish_saves(directory: Path) -> None:
         with suppress(OSError, CheckpointError):
             if _is_own_directory(staging):
                 with locked_file(staging / LOCK, without_locks=False):
-                    # Its process may live and lock it next: then that finds nothing, and makes another.
+                    # Its process may be about to lock it. It then finds no directory, and makes another.
                     abandoned = staging.with_suffix(".old.tmp")
                     with suppress(PermissionError):  # Windows renames no directory with an open file
                         os.rename(staging, abandoned)
