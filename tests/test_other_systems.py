@@ -14,7 +14,7 @@ import pytest
 import tiedgpt
 from tiedgpt import fast
 from tiedgpt.checkpoints import files, safetensors
-from tiedgpt.fast import threads
+from tiedgpt.fast import blas, threads
 
 MACOS = [(os, "sched_getaffinity"), (mmap, "MADV_HUGEPAGE")]
 WINDOWS = [(signal, "pthread_sigmask"), (signal, "SIGHUP"), (os, "geteuid"), (os, "fork"), (os, "O_NOFOLLOW")]
@@ -47,7 +47,9 @@ def system(request, monkeypatch):
         monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
         monkeypatch.setattr(files, "NO_FOLLOW", 0)
         monkeypatch.setattr(sys, "platform", "win32")
-    return request.param
+    blas.openblas.cache_clear()  # it keeps what it found, and what it did not find
+    yield request.param
+    blas.openblas.cache_clear()
 
 
 def test_the_commands_work(system, run, checkpoint, tmp_path):
