@@ -97,7 +97,8 @@ def test_an_error_of_a_document_stands_in_its_place():
     for result, expected in zip(results[1::2], WRONG.values(), strict=True):
         assert isinstance(result, TiedGPTError)
         assert expected in str(result)
-    assert len({result.nll for result in results[::2]}) == 1
+    losses = [result.nll for result in results[::2]]  # of one text, in different rows of a batch
+    assert max(losses) - min(losses) < 5e-6
 
 
 def test_ids_special_tokens_and_the_limit():
