@@ -447,6 +447,12 @@ def test_back_undoes_and_copy_link_copies(open_page, server):
     expect(page).to_have_url(server.url)
     page.go_forward()
     expect(page.locator("#lens > :focus")).to_be_attached()
+    page.evaluate("""async () => { dispatchEvent(new Event('pointerdown')); scrollTo(0, 0);
+        const current = () => document.querySelector('nav a[aria-current=true]').hash;
+        while (current() !== '#switch') await new Promise(requestAnimationFrame);
+        history.back(); }""")  # at once after scrolling
+    page.wait_for_timeout(300)
+    expect(page).to_have_url(server.url)
 
 
 def test_a_link_shows_the_same_even_after_a_restart_on_its_port(open_page):

@@ -8,9 +8,9 @@ import {
 	drawVisible,
 	facts,
 	fail,
+	moveTo,
 	readAddress,
 	redraw,
-	remember,
 	S,
 	visible,
 	writeAddress
@@ -26,14 +26,15 @@ import "./gradient.js"
 
 const sections = $$("main section")
 
-// --- going to a panel, and staying there while the panels above it fill
+// --- going to a panel, and staying there while those above it fill
 
 let pinned = null
-const goTo = () => pinned && document.getElementById(pinned).scrollIntoView()
-function open(panel) {
-	pinned = panel
+const goTo = () => pinned && $(`#${pinned}`).scrollIntoView()
+function open() {
+	pinned = S.panel
 	goTo()
-	$("h2", document.getElementById(panel)).focus({preventScroll: true})
+	markMenu()
+	$(`#${pinned} h2`).focus({preventScroll: true})
 }
 function follow() {
 	const header = $("header")
@@ -45,18 +46,16 @@ function markMenu() {
 	for (const link of $$("nav a")) link.ariaCurrent = link.hash === `#${S.panel}` ? "true" : null
 }
 function drawMenu() {
-	const link = ({id, dataset}) => el("li", el("a", {href: `#${id}`}, dataset.menu))
+	const link = ({id, dataset}) => {
+		const href = `#${id}`
+		const onclick = e => {
+			e.preventDefault()
+			moveTo(id, href)
+			open()
+		}
+		return el("li", el("a", {href, onclick}, dataset.menu))
+	}
 	put("nav ol", sections.map(link))
-	on("nav", "click", e => {
-		const link = e.target.closest("a")
-		if (!link) return
-		e.preventDefault()
-		S.panel = link.hash.slice(1)
-		remember(`menu ${S.panel}`)
-		writeAddress()
-		open(S.panel)
-		markMenu()
-	})
 }
 function watchPanels() {
 	const resized = new ResizeObserver(follow)
@@ -69,10 +68,10 @@ function watchPanels() {
 	const seen = entries => {
 		for (const {target, isIntersecting} of entries) visible[isIntersecting ? "add" : "delete"](target.id)
 		drawVisible()
+		if (pinned) return
 		const above = sections.filter(s => s.getBoundingClientRect().top < innerHeight / 2)
-		const at = pinned ?? above.at(-1)?.id ?? S.panel
-		if (at !== S.panel && !pinned) remember("scroll")
-		S.panel = at
+		const {id} = above.at(-1) ?? sections[0]
+		if (id !== S.panel) moveTo(id, "scroll")
 		markMenu()
 	}
 	const observer = new IntersectionObserver(seen, {rootMargin: "150px", threshold: [0, 0.2, 0.5]})
@@ -81,7 +80,7 @@ function watchPanels() {
 		readAddress()
 		costSliders()
 		redraw()
-		open(S.panel)
+		open()
 	})
 }
 
@@ -163,7 +162,7 @@ try {
 	costSliders()
 	watchPanels()
 	await redraw()
-	if (pinned) open(pinned)
+	if (pinned) open()
 	$("#loading").hidden = true
 	document.body.dataset.ready = "1"
 } catch (error) {

@@ -42,6 +42,7 @@ const READ = {
 export function readAddress() {
 	const [panel, ...rest] = location.hash.slice(1).split("?")
 	Object.assign(S, structuredClone(defaults))
+	waiting = null
 	if (known[panel]) S.panel = panel
 	for (const [name, said] of new URLSearchParams(rest.join("?"))) {
 		const value = name in S ? (READ[name] ?? Number)(said) : Number.NaN
@@ -56,7 +57,7 @@ export function readAddress() {
 let waiting = null
 let timer
 let last = {}
-export function remember(what) {
+function remember(what) {
 	if (waiting && waiting !== what) writeAddress()
 	clearTimeout(timer)
 	waiting = what
@@ -71,6 +72,13 @@ export function writeAddress() {
 		history[replaces ? "replaceState" : "pushState"](null, "", to)
 	last = {what: waiting, at: now}
 	waiting = null
+}
+// Another panel is named at once. What still waits is an entry of its own.
+export function moveTo(panel, what) {
+	writeAddress()
+	S.panel = panel
+	waiting = what
+	writeAddress()
 }
 
 // --- the server, or its recorded answers in a file that stands alone
@@ -182,7 +190,7 @@ function draw(name) {
 	return drawing[name]
 }
 async function drawOnce(name) {
-	const problem = name === "next" ? $("#problem") : $(".warn", document.getElementById(name))
+	const problem = name === "next" ? $("#problem") : $(`#${name} .warn`)
 	try {
 		const query = known[name].query()
 		const isEach = Array.isArray(query)
