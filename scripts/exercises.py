@@ -26,7 +26,6 @@ from tiedgpt.comparison.compare import distance, forward
 from tiedgpt.comparison.conventions import shape_error
 from tiedgpt.comparison.mistakes import Place, kind_of
 from tiedgpt.errors import one_line, short_repr
-from tiedgpt.inference.sampling import Sampling
 from tiedgpt.model import hide_future, linear, merge_heads
 from tiedgpt.ops import cross_entropy, layer_norm_backward, softmax
 from tiedgpt.run import BLOCK_SHAPES, activation_shapes
@@ -329,11 +328,12 @@ def tied_gradient(mine: Mine) -> None:
 
 
 def top_p(mine: Mine) -> None:
-    for p in (0.5, 0.9, 1.0, 0.01):
-        probabilities = softmax(RNG.standard_normal(29))
+    exact = np.array([0.0625, 0.5, 0.125, 0.0625, 0.25])  # has sums that are p, without rounding
+    cases = [(softmax(RNG.standard_normal(29)), p) for p in (0.5, 0.9, 1.0, 0.01)]
+    for probabilities, p in [*cases, (exact, 0.5), (exact, 0.75)]:
         order = np.argsort(-probabilities)
         rank = np.argsort(order)  # of each token
-        count = int(np.count_nonzero(Sampling(top_p=p).probabilities(np.log(probabilities))))
+        count = np.count_nonzero(np.cumsum(probabilities[order]) - probabilities[order] < p)
         keeps = {
             "drops the token with which the sum reaches p": rank < count - 1,
             "keeps a token too many": rank <= count,

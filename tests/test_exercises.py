@@ -118,6 +118,7 @@ MISTAKES = [  # exercise, text of the solution, its replacement, the sentence
      "lacks the gradient of the output matrix"),
     (10, "return kept / kept.sum()", "return kept", "yours does not divide by the sum"),
     (10, "before < p", "before + probabilities[order] <= p", "drops the token with which the sum reaches p"),
+    (10, "before < p", "before <= p", "yours keeps a token too many"),
     (10, "order = np.argsort(-probabilities)", "order = np.argsort(probabilities)", "none of the known"),
 ]  # fmt: skip
 
