@@ -217,11 +217,13 @@ def test_path(asked, views, path):
 def test_symmetry(asked, views):
     found, whole = asked.ask("symmetry"), direct_path(asked.model)
     assert (found["text"], found["measured"]) == (views.corpus.self_prediction(), CONFIG.vocab_size)
-    assert found["paths"]["raw"] == pytest.approx({name: whole[name] for name in found["paths"]["raw"]})
+    assert found["paths"]["raw"] == pytest.approx(
+        {name: whole[name] for name in found["paths"]["raw"]}, abs=1e-6
+    )
     for name, path in PATHS.items():
         A = path(asked.model, np.arange(CONFIG.vocab_size)).astype(float)
         expected = np.linalg.norm(A - A.T) / np.linalg.norm(A), np.mean(A.argmax(1) == np.arange(len(A)))
-        assert tuple(found["paths"][name].values()) == pytest.approx(expected)
+        assert tuple(found["paths"][name].values()) == pytest.approx(expected, abs=1e-6)
 
 
 def test_solved(server, models, views):
@@ -238,7 +240,7 @@ def test_a_large_vocabulary_is_measured_by_a_sample():
     side = views.symmetry({}, lambda part=None: said.append(part))
     assert side["measured"] == SAMPLE == np.unique(measured_tokens(model)).size
     assert peak_of(views, ["path"], text=TEXT, path="model") < 4 * 20_000**2 / 100
-    assert side["paths"]["raw"]["asymmetry"] == 0
+    assert side["paths"]["raw"]["asymmetry"] < 1e-6
     itself = predicts_itself(model)[measured_tokens(model)].mean()
     assert side["paths"]["raw"]["self_prediction"] == itself
     assert set(said) == {0, 0.25, 0.5, 0.75}
