@@ -31,9 +31,9 @@ from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import direct_path, jsd_floor
 from tiedgpt.study.gradients import gradients
+from tiedgpt.study.report import losses
 from tiedgpt.study.similarity import embeddings
 from tiedgpt.study.solved import missing, solved_paths
-from tiedgpt.study.swap import losses
 
 EOT = 256  # <|endoftext|> of a tokenizer of bytes alone
 

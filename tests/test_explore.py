@@ -32,7 +32,7 @@ from tiedgpt.explore.source import sources
 from tiedgpt.explore.symmetry import SAMPLE, measured_tokens
 from tiedgpt.explore.views import Views, to_json
 from tiedgpt.inference.sampling import Sampling
-from tiedgpt.study import attribution, bigrams, gradients, lens, predictions, similarity, solved, toy
+from tiedgpt.study import attribution, bigrams, gradients, predictions, similarity, solved, toy
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import direct_path, predicts_itself
 from tiedgpt.study.paths import PATHS, top_k
@@ -156,7 +156,7 @@ def test_generate_to_the_end_of_the_text(models):
 def test_lens(asked):
     found, last = asked.ask("lens"), views_module.LENS_TOKENS
     assert [token["id"] for token in found["tokens"]] == IDS[-last:]
-    for row, layer in zip(found["layers"], lens.lens(asked.model, IDS, 3), strict=True):
+    for row, layer in zip(found["layers"], predictions.lens(asked.model, IDS, 3), strict=True):
         assert [[t["id"] for t in cell] for cell in row] == layer.tokens[-last:].tolist()
         close([[t["probability"] for t in cell] for cell in row], layer.probabilities[-last:])
 

@@ -11,8 +11,9 @@ from conftest import SMALL, random_model
 from tiedgpt import GPT2, Config
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.parameters import parameter_shapes
-from tiedgpt.study import bigrams, direct_path, lens, paths, similarity, swap
+from tiedgpt.study import bigrams, direct_path, paths, predictions, similarity
 from tiedgpt.study.corpus import Corpus
+from tiedgpt.study.report import losses, sample
 
 V, D = SMALL.vocab_size, SMALL.n_embd
 UNTIED = SMALL.with_head("untied")
@@ -316,7 +317,7 @@ def test_the_tokens_compared_are_of_the_corpus_and_at_most_max_tokens():
 @pytest.mark.parametrize("config", [SMALL, UNTIED])
 def test_each_layer_predicts_as_a_model_of_the_layers_up_to_it(config):
     model = random_model(config, dtype=np.float64)
-    layers = lens.lens(model, TOKENS, k=4)
+    layers = predictions.lens(model, TOKENS, k=4)
     assert [layer.name for layer in layers] == ["resid_pre.0", "resid_post.0", "resid_post.1"]
     for n_layer, layer in enumerate(layers):
         logits = first_layers(model, n_layer)(TOKENS)
@@ -329,11 +330,11 @@ def test_each_layer_predicts_as_a_model_of_the_layers_up_to_it(config):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_end_of_a_lens_is_the_end_of_the_whole_one(model, monkeypatch, threads):
     monkeypatch.setattr("tiedgpt.inference.evaluation.split_work", lambda *_: (threads, 4))  # four rows each
-    both = zip(lens.lens(model, TOKENS, 3), lens.lens(model, TOKENS, 3, last=2), strict=True)
+    both = zip(predictions.lens(model, TOKENS, 3), predictions.lens(model, TOKENS, 3, last=2), strict=True)
     for whole, end in both:
         assert (whole.name, whole.tokens[-2:].tolist()) == (end.name, end.tokens.tolist())
         np.testing.assert_allclose(whole.probabilities[-2:], end.probabilities, rtol=1e-5)
-    (layer,) = lens.lens(GPT2.random(replace(SMALL, n_layer=0, vocab_size=3)), [0, 2], k=5)
+    (layer,) = predictions.lens(GPT2.random(replace(SMALL, n_layer=0, vocab_size=3)), [0, 2], k=5)
     assert layer.tokens.shape == layer.probabilities.shape == (2, 3)
 
 
@@ -343,7 +344,7 @@ def test_the_end_of_a_lens_is_the_end_of_the_whole_one(model, monkeypatch, threa
 def test_losses_under_both_heads():
     model = random_model(UNTIED, dtype=np.float64)
     ids = some_text(1000)[:30]
-    report = swap.losses(model, ids)
+    report = losses(model, ids)
     final = model.final(ids[:-1])
     for name, W_U in (("own", model.W_U), ("swapped", model.W_E.T)):
         logits = final @ W_U
@@ -351,22 +352,22 @@ def test_losses_under_both_heads():
         assert report[name] == pytest.approx(-np.log(p[np.arange(29), ids[1:]]).mean(), rel=1e-9)
     assert (report["tokens"], report["uniform"]) == (29, pytest.approx(math.log(V)))
     tied = {**report, "own": pytest.approx(report["swapped"]), "swapped": None}
-    assert swap.losses(model.tie(), ids) == tied
+    assert losses(model.tie(), ids) == tied
 
 
 def test_progress_of_the_losses_and_what_has_none(model):
     ids, done = some_text(500), []
-    swap.losses(model.untie(), ids, done.append)
+    losses(model.untie(), ids, done.append)
     assert sum(done) == 2 * 500
-    assert swap.losses(model, ids[:1]) is None
-    assert swap.losses(GPT2.random(replace(SMALL, n_ctx=1)), TOKENS) is None
+    assert losses(model, ids[:1]) is None
+    assert losses(GPT2.random(replace(SMALL, n_ctx=1)), TOKENS) is None
 
 
 def test_the_sample_of_a_long_text_is_windows_of_its_end(monkeypatch):
-    monkeypatch.setattr(swap, "MAX_TOKENS", 40)
-    assert swap.sample(np.arange(30), 8).tolist() == list(range(30))
-    assert swap.sample(np.arange(300), 8).tolist() == list(range(260, 300))
-    windows = swap.sample(np.arange(1000), 8).reshape(5, 8)
+    monkeypatch.setattr("tiedgpt.study.report.MAX_LOSS_TOKENS", 40)
+    assert sample(np.arange(30), 8).tolist() == list(range(30))
+    assert sample(np.arange(300), 8).tolist() == list(range(260, 300))
+    windows = sample(np.arange(1000), 8).reshape(5, 8)
     assert windows[0, 0] == 900
     assert windows[-1, -1] == 999
     assert (np.diff(windows) == 1).all(), "whole windows"
@@ -376,4 +377,4 @@ def test_the_sample_of_a_long_text_is_windows_of_its_end(monkeypatch):
 def test_a_loss_that_is_not_finite_is_an_error(model):
     model.parameters["h.0.mlp.c_fc.bias"][0] = np.nan
     with pytest.raises(TiedGPTError, match=r"the loss is not a finite number: .* damaged"):
-        swap.losses(model, TOKENS)
+        losses(model, TOKENS)

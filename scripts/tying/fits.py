@@ -8,7 +8,7 @@ p(b|a) = softmax(A[a])[b] is fitted to the shares M [V, V] of a text's pairs, by
     ln_f        A = ln_f(W_E) W_E^T        a tied GPT-2 without layers and positions
 
 A fit's cost is its excess: sum_ab M[a, b] log(M[b|a] / p(b|a)) nats per token, 0 for the text's own bigrams.
-For signed and tied it is at least the floor of tiedgpt/study/direct_path.py. The fits are not convex: a
+For signed and tied it is at least the floor of scripts/tying_results/floor.md. The fits are not convex: a
 result is the best that was found, and another `seed` shows how it depends on the start.
 
 The floor does not hold for ln_f. Let u_b be the mean of b's embedding, s_b its standard deviation, and n_b

@@ -24,7 +24,7 @@ from ..errors import ArgumentError, CheckpointError
 from ..inference.generation import generate
 from ..model import GPT2
 from ..parameters import count_parameters
-from ..study.swap import losses
+from ..study.report import losses
 from . import common
 from .terminal import note
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from ..checks import check_prompt
 from ..model import GPT2
-from ..study.lens import Layer, lens
-from ..study.predictions import token_json
+from ..study.predictions import Layer, lens, token_json
 from . import common
 from .terminal import fill, print_table, read_prompt, spelled
 

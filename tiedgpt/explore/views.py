@@ -27,7 +27,7 @@ from ..inference.sampling import Sampling
 from ..model import GPT2, unembed
 from ..parameters import count_matrices, count_parameters
 from ..run import Tape
-from ..study import attribution, bigrams, gradients, lens, paths, predictions, similarity, solved, toy
+from ..study import attribution, bigrams, gradients, paths, predictions, similarity, solved, toy
 from ..study.corpus import Corpus
 from ..tokenizer import Tokenizer
 from .source import sources
@@ -169,7 +169,7 @@ class Views:
     def lens(self, query: Query, step: Step) -> dict[str, Any]:
         """What each layer predicts after each of the last tokens."""
         ids, model = self.prompt(query), self.model(query)
-        layers = lens.lens(model, ids, 3, LENS_TOKENS, self.tape(model, ids, step))
+        layers = predictions.lens(model, ids, 3, LENS_TOKENS, self.tape(model, ids, step))
         rows = [zip(layer.tokens, layer.probabilities, strict=True) for layer in layers]
         cells = [[self.tokens(likeliest, probability=p) for likeliest, p in row] for row in rows]
         return {"tokens": self.tokens(ids[-LENS_TOKENS:]), "layers": cells}

@@ -6,11 +6,9 @@
     bigrams.py       compare each path with the bigram counts of a text
     solved.py        the output matrix that fits a corpus best: the price of the tie, and of the rank
     similarity.py    do two embeddings agree on which tokens are similar? rank correlation
-    swap.py          the loss of an untied model with its own head and with the tied head
     gradients.py     the two gradients of a tied embedding, apart
     toy.py           tying with three words, in matrices that fit on a page
-    lens.py          the next token that each layer's residual stream predicts
-    predictions.py   probability and rank of a token, after a prompt and at each place of a text
+    predictions.py   probability and rank of a token, after a prompt, in a text and by each layer
     report.py        all of these for one model
     attribution.py   which heads, MLPs and biases a logit comes from; the model without some of them
 

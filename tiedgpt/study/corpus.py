@@ -62,19 +62,12 @@ class Corpus:
         row = slice(self.starts[token], self.starts[token + 1])
         return self.successors[row], self.pair_counts[row]
 
-    def first_tokens(self) -> np.ndarray:  # -> [P]
-        """The first token of each pair, in the order of `successors`."""
-        return np.repeat(np.arange(self.counts.size), np.diff(self.starts))
-
     def table(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:  # [n], [m] -> [n, m] float32
         """How often each of `columns` follows each of `rows`."""
-        row, column = np.full((2, self.counts.size), -1)
-        row[rows], column[columns] = np.arange(rows.size), np.arange(columns.size)
-        first, second = row[self.first_tokens()], column[self.successors]
-        there = (first >= 0) & (second >= 0)
-        table = np.zeros((rows.size, columns.size), np.float32)
-        table[first[there], second[there]] = self.pair_counts[there]
-        return table
+        found = np.empty((rows.size, columns.size), np.float32)
+        for number, token in enumerate(rows):
+            found[number] = np.bincount(*self.row(token), self.counts.size)[columns]
+        return found
 
     def count(self, first: int, second: int) -> int:
         """How often `second` follows `first`."""
@@ -94,5 +87,4 @@ class Corpus:
         tokens = self.frequent()
         if tokens.size < MIN_TOKENS:
             return None
-        most = [self.row(token)[1].max(initial=1) for token in tokens]
-        return float(np.mean([self.count(token, token) == n for token, n in zip(tokens, most, strict=True)]))
+        return float(np.mean([self.count(t, t) == self.row(t)[1].max(initial=1) for t in tokens]))

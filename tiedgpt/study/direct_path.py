@@ -4,27 +4,13 @@ In a tied model W_U = W_E^T, so A = W_E W_E^T is symmetric for any weights. A[t,
 of t's embedding, so a token predicts itself unless a longer embedding points in a similar direction. The code
 never builds A, because V x V takes 10 GB for GPT-2.
 
-What a symmetric A costs. M [V, V] has the share of each pair of neighbours in a text, M[a, b] that of a
-followed by b. The excess of p(b|a) = softmax(A[a])[b] is its cross entropy less the text's own H(b|a):
-sum_ab M[a, b] log(M[b|a] / p(b|a)) nats per token, at least 0. Let every token be as often the first of a
-pair as the second, as in any text but for its two ends. Then over all symmetric A the least excess is the
-Jensen-Shannon divergence of M and M^T:
+What a symmetric A costs. M [V, V] has the share of each pair of neighbours in a text. For every symmetric A,
+softmax(A) has a cross entropy above the text's own by at least the Jensen-Shannon divergence of M and M^T:
 
     JSD(M, M^T) = sum_ab M[a, b] log(M[a, b] / S[a, b]),    S = (M + M^T) / 2
 
-Proof. The excess is convex in A, and the symmetric A are a linear space. So A is best if and only if the
-derivative is 0 in every symmetric direction: with m the shares of the tokens, for all a and b,
-
-    m[a] p(b|a) + m[b] p(a|b) = M[a, b] + M[b, a]
-
-A = log S is symmetric. The rows of S add up to m, so its p(b|a) is S[a, b] / m[a], which solves the equation.
-Its excess is the JSD. If S has zeros, no finite A reaches it, but some come as close as wanted. So the floor
-is 0 if M is symmetric, as in a reversible Markov chain, and ln 2 if no pair occurs in both orders. [Wolfer &
-Watanabe 2021] have projections onto the reversible chains in closed form.
-
-A bias for each next token does not help: A[a, b] + c[b] predicts the same as the symmetric A[a, b] + c[a] +
-c[b]. And it is the floor of the path `raw`, not of a tied GPT-2 without layers: ln_f divides each embedding
-by its own standard deviation and adds a bias, so ln_f(W_E) W_E^T is not symmetric.
+scripts/tying_results/floor.md has the proof. The bound holds for the path `raw`, not for a tied GPT-2 without
+layers: ln_f divides each embedding by its own standard deviation, so ln_f(W_E) W_E^T is not symmetric.
 """
 
 import math
@@ -58,7 +44,7 @@ def direct_path(
 
 
 def asymmetry(W_E: np.ndarray, W_U: np.ndarray) -> float:  # [V, D], [D, V] -> in [0, 2]
-    """|A - A^T|_F / |A|_F for A = W_E W_U: 0 if A is symmetric, about sqrt(2) if W_E and W_U are unrelated.
+    """|A - A^T|_F / |A|_F for A = W_E W_U: 0 for a symmetric A and for A = 0; sqrt(2) for unrelated matrices.
 
     Computed from D x D matrices, with tr(XY) = tr(YX). |A - A^T|^2 = 2 |A|^2 - 2 tr(A A) is a difference of
     two large numbers if A is nearly symmetric, and its rounding error would look like an asymmetry of 1e-8.
@@ -66,8 +52,6 @@ def asymmetry(W_E: np.ndarray, W_U: np.ndarray) -> float:  # [V, D], [D, V] -> i
 
         |A|^2 = tr((W_E^T W_E) (W_U W_U^T))
         |A - A^T|^2 = |W_E N^T - N W_E^T|^2 = 2 tr((W_E^T W_E) (N^T N)) - 2 tr((N^T W_E) (N^T W_E))
-
-    A = 0 counts as symmetric.
     """
     D = W_E.shape[1]
     products = np.zeros((2 * D, 2 * D))  # [W_E, N]^T [W_E, N], in float64; W_U^T = W_E + N
@@ -95,7 +79,7 @@ def jsd_floor(corpus: Corpus) -> float:
     V, counts = corpus.counts.size, corpus.pair_counts
     if not counts.size:
         return 0.0
-    first, second = corpus.first_tokens(), corpus.successors
+    first, second = np.repeat(np.arange(V), np.diff(corpus.starts)), corpus.successors
     keys, reversed_keys = first * V + second, second * V + first  # keys are sorted
     place = np.minimum(np.searchsorted(keys, reversed_keys), keys.size - 1)
     opposite = np.where(keys[place] == reversed_keys, counts[place], 0)  # M^T where M is not 0

@@ -2,6 +2,13 @@
 
 `predict` reads one row of logits. `next_tokens` applies it to the end of a prompt, `token_predictions` to
 each token of a text, `predict` itself to a token that is sampled.
+
+`lens` is the logit lens [nostalgebraist 2020]: the next token that each layer's residual stream predicts.
+Every block adds to the same residual stream, so ln_f and the head can be applied after any block:
+
+    ln_f(resid) W_U     for resid = resid_pre.0 (the embeddings), resid_post.0, ..., resid_post.{L-1}
+
+In a tied model the first row mostly predicts the current token again; the blocks turn this into the next one.
 """
 
 import math
@@ -13,12 +20,13 @@ from typing import Any
 import numpy as np
 
 from ..checks import check_prompt
-from ..inference.evaluation import measure_tokens
+from ..inference.evaluation import measure_rows, measure_tokens
 from ..inference.sampling import Sampling
 from ..model import GPT2, transformer, unembed
+from ..ops import softmax
 from ..run import Edits, Run, Tape
 from ..tokenizer import Tokenizer
-from .paths import Progress, log_probabilities, top_k
+from .paths import Progress, check_logits, final_norm, log_probabilities, top_k
 
 # What no reader of a prompt's tape needs. Most of a tape's memory is in these.
 UNREAD = tuple(f"attn.N.{name}" for name in ("in", "qkv", "q", "k", "v", "scores", "out"))
@@ -101,6 +109,38 @@ def last_tape(model: GPT2, ids: Any, n: int, progress: Progress = None) -> Tape:
         model.final(prompt[:-n], cache, progress=progress)
     transformer(prompt[None, -n:], model.tree, Run(model.config, cache, tape, unrecorded=UNREAD))
     return tape
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The predictions of one layer after each token of the prompt."""
+
+    name: str  # as on the tape: "resid_post.0"
+    tokens: np.ndarray  # [T, k], likeliest first
+    probabilities: np.ndarray  # [T, k]
+
+
+def lens(model: GPT2, ids: Any, k: int = 5, last: int | None = None, tape: Tape | None = None) -> list[Layer]:
+    """The k likeliest next tokens by each layer after each of `ids` [T], from the embeddings on.
+
+    With `last`, only after the last ones of `ids`. The last layer's predictions are the model's. `tape` has
+    the activations of these tokens if the model has read them already (`last_tape`). Raises ArgumentError for
+    ids that the model cannot read.
+    """
+    if tape is None:
+        tape = last_tape(model, ids, last or model.config.n_ctx)
+    streams = {"resid_pre.0": tape["embed"]}  # a model without layers records it as "embed" only
+    streams |= {name: resid for name, resid in tape.items() if name.startswith("resid_post.")}
+    shown = slice(0 if last is None else -last, None)
+    resid = np.concatenate([stream[0, shown] for stream in streams.values()])  # the head is read once for all
+
+    def likeliest(logits: np.ndarray, _: Any) -> tuple[np.ndarray, np.ndarray]:  # [R, V] -> [R, k], [R, k]
+        tokens = np.stack([top_k(row, k) for row in check_logits(logits)])
+        return tokens, np.take_along_axis(softmax(logits, out=logits), tokens, axis=1)
+
+    pieces = measure_rows(model, final_norm(model, resid), resid, likeliest)
+    by_layer = (np.split(np.concatenate(column), len(streams)) for column in zip(*pieces, strict=True))
+    return [Layer(*layer) for layer in zip(streams, *by_layer, strict=True)]
 
 
 def next_tokens(models: Sequence[GPT2], ids: Any, k: int) -> list[list[Prediction]]:

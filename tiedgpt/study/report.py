@@ -1,22 +1,25 @@
 """All measurements of a model as one report, which is what `tiedgpt study --json` prints of it."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ..errors import TiedGPTError
+from ..inference.evaluation import token_losses
 from ..model import GPT2
 from ..parameters import count_parameters
 from .bigrams import bigrams
 from .corpus import MIN_TOKENS, Corpus
 from .direct_path import direct_path, jsd_floor
 from .gradients import gradients
-from .paths import paths_of
+from .paths import Progress, paths_of
 from .similarity import embeddings
 from .solved import STEPS, missing, solved_paths
-from .swap import losses, sample
 
 MAX_GRADIENT_TOKENS = 256
+MAX_LOSS_TOKENS = 16_384
 
 
 def measure(
@@ -34,14 +37,11 @@ def measure(
     """
     config = model.config
     count = count_parameters(config)[config.head]
+    report: dict[str, Any] = {"model": name, "head": config.head}
+    report |= {"parameters": count["total"], "bytes": count["bytes"]}
     with progress(f"{name}: direct path", config.vocab_size, "token") as bar:
-        direct = direct_path(model, corpus, bar.add)
-    report: dict[str, Any] = {"model": name, "head": config.head, "parameters": count["total"]}
-    report |= {
-        "bytes": count["bytes"],
-        "direct_path": direct,
-        "embeddings": embeddings(model, corpus, tied_W_E),
-    }
+        report["direct_path"] = direct_path(model, corpus, bar.add)
+    report["embeddings"] = embeddings(model, corpus, tied_W_E)
     report |= dict.fromkeys(("corpus", "bigrams", "missing", "loss", "gradients"))
     if corpus is None:
         return report
@@ -65,3 +65,33 @@ def measure(
         ids = corpus.ids[-min(MAX_GRADIENT_TOKENS, config.n_ctx) - 1 :]
         report["gradients"] = gradients(model, ids).whole()
     return report
+
+
+def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
+    """At most MAX_LOSS_TOKENS from the end of a text, because scoring all of a long text can take hours.
+
+    If its last tenth, which `train` holds out, has more tokens, they are windows spread evenly over it.
+    """
+    end = ids[-max(MAX_LOSS_TOKENS, ids.size // 10) :]
+    if end.size <= MAX_LOSS_TOKENS:
+        return end
+    starts = np.linspace(0, end.size - n_ctx, max(1, MAX_LOSS_TOKENS // n_ctx)).astype(np.int64)
+    return end[starts[:, None] + np.arange(n_ctx)].ravel()
+
+
+def losses(model: GPT2, ids: np.ndarray, progress: Progress = None) -> dict[str, float | int | None] | None:
+    """{"own", "swapped", "uniform", "tokens"}: three losses in nats per token of `ids` [N], and their number.
+
+    "own" is the model's loss, "swapped" that of an untied model with the tied head (None for a tied model),
+    "uniform" that of a uniform guess. Windows as long as the context, without overlap. `progress` is called
+    with the number of tokens read, for each head. None for fewer than two tokens or a context of one.
+    """
+    n_ctx = model.config.n_ctx
+    if min(ids.size, n_ctx) < 2:
+        return None
+    own = token_losses(model, ids, n_ctx, progress)
+    if not np.isfinite(own).all():
+        raise TiedGPTError("the loss is not a finite number: the model's checkpoint is damaged")
+    swapped = None if model.config.tied else float(token_losses(model.tie(), ids, n_ctx, progress).mean())
+    uniform = math.log(model.config.vocab_size)
+    return {"own": float(own.mean()), "swapped": swapped, "uniform": uniform, "tokens": own.size}
