@@ -14,9 +14,8 @@ and, for the published text and without --claim, the verdicts in tables.md and
     README.md        the page: tying/page.md with the figures of the runs
     chains.png       its picture; needs `pip install -e .[plot]`
 
-With scripts/tying_results as OUT, it continues from the published runs and writes the page again. With
---no-training it does so with the seeds that are complete. The learning rates are those that the pilot chose
-for the published text. scripts/tying/ has the code, and grid.py what is trained.
+With scripts/tying_results as OUT, it continues from the published runs and writes the page again; with
+--no-training, from the seeds that are complete. The learning rates are the pilot's, for the published text.
 """
 
 from tiedgpt.__main__ import exit_at_once, on_ctrl_c
@@ -30,13 +29,14 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from io import BytesIO
+from itertools import zip_longest
 from pathlib import Path
 
 from tying import engine, grid, page
-from tying.engine import Job
-from tying.grid import CLAIMS, Run, pilot, sets
-from tying.job import do_run, matrices_path, prepare, text_name
-from tying.results import VOCABULARIES, Found, collect, similarities, similarity_json
+from tying.engine import Job, Line, Plan
+from tying.grid import Run
+from tying.job import do_run, prepare, text_name
+from tying.results import Found, collect
 from tying.texts import compare, measure_text, time_steps
 
 import tiedgpt
@@ -46,53 +46,67 @@ from tiedgpt.cli.terminal import read_text
 PUBLISHED = "86c4e6aa9db7"  # the name of tinyshakespeare.txt
 
 
-def plan(text: str, out: Path, claim: int | None) -> tuple[list[Job], list[Job]]:
-    """The jobs of the grid, or of one claim, and those that read the matrices of trained models."""
-    kinds = [run for name in set_names(claim) for run in sets()[name].values()]
-    runs = [replace(run, seed=seed) for seed in grid.SEEDS for run in kinds]
+def plan(text: str, out: Path, claim: int | None) -> Plan:
+    """What the grid needs, or one claim of the page."""
+
+    def training(run: Run, seed: int) -> Job:
+        run = replace(run, seed=seed)
+        return Job(run.as_json, "" if run.text == "chain" else text, do_run, (run, out, text), run.work)
+
+    def comparison(one: Run, other: Run, seeds: tuple[int, int]) -> Job:
+        pair = replace(one, seed=seeds[0]), replace(other, seed=seeds[1])
+        of = {"compare": pair[0].as_json, "with": pair[1].as_json}
+        return Job(of, text, compare, (*pair, out, text), one.work + other.work)
+
+    shown = claim and page.PAGE.read_text(encoding="utf-8").split("\n## ")[claim + 1]
+    found = {
+        name: {
+            kind: [training(run, seed) for seed in grid.SEEDS]
+            for kind, run in kinds.items()
+            if not shown or f" {kind} " in shown or f" {kind}:" in shown
+        }
+        for name, kinds in grid.sets().items()
+    }
+    if claim in (None, 7):
+        pairs = list(zip(grid.SEEDS[::2], grid.SEEDS[1::2], strict=False))  # no model is used twice
+        both = [pair for a, b in pairs for pair in ((a, b), (b, a))]
+        of = found["similarity"] = {}
+        for place in grid.COMPARED:
+            tied, untied = (grid.sets()["models"][f"{place}/{head}"] for head in ("tied", "untied"))
+            of[place] = [comparison(untied, tied, pair) for pair in both]
+            of[f"{place}, two tied"] = [comparison(tied, tied, pair) for pair in pairs]
     if claim is None:
-        runs = [*(replace(run, seed=seed) for seed in grid.PILOT_SEEDS for run in pilot()), *runs]
-    jobs = [Job({"measure": "text"}, text, measure_text, (out, text, grid.SMALL))]
+        kinds = {", ".join(f"{name} {x}" for name, x in run.as_json.items()): run for run in grid.pilot()}
+        found["pilot"] = {
+            kind: [training(run, seed) for seed in grid.PILOT_SEEDS] for kind, run in kinds.items()
+        }
+    found["text"] = {"whole": [Job({"measure": "text"}, text, measure_text, (out, text, grid.SMALL))]}
     if claim in (None, 8):
-        timed = [{"measure": "step time", "vocab_size": V} for V in VOCABULARIES]
-        jobs += [Job(of, "", time_steps, (grid.SMALL, of["vocab_size"])) for of in timed]
-    for run in dict.fromkeys(runs):
-        studied = run.text == "whole" and run.seed not in grid.PILOT_SEEDS
-        name = "" if run.text == "chain" else text
-        jobs.append(Job(run.as_json, name, do_run, (run, out, text, studied), run.work))
-    if claim not in (None, 7):
-        return jobs, []
-    pairs = [pair for of in similarities(grid.SEEDS).values() for pair in of]
-    return jobs, [Job(similarity_json(*pair), text, compare, (out, text, *pair), 1) for pair in pairs]
+        found["step time"] = {
+            str(V): [Job({"measure": "step time", "vocab_size": V}, "", time_steps, (grid.SMALL, V))]
+            for V in grid.VOCABULARIES
+        }
+    return found
 
 
-def set_names(claim: int | None) -> tuple[str, ...]:
-    return tuple(sets()) if claim is None else CLAIMS[claim]
-
-
-def do_all(jobs: list[Job], comparing: list[Job], out: Path, workers: int, train: bool) -> None:
-    """Do the jobs that have no line in runs.jsonl, and again the runs whose matrices are missing."""
-
-    def there(run: Run) -> bool:
-        return matrices_path(out, run).exists()
-
-    file = out / "runs.jsonl"
+def do_all(plan: Plan, file: Path, workers: int, train: bool) -> dict[str, Line]:
+    """Do the jobs that have no line in the file, the first seed of each first. Returns the lines."""
+    by_seed = zip_longest(*(jobs for kinds in plan.values() for jobs in kinds.values()))
+    jobs = {job.key: job for of_seed in by_seed for job in of_seed if job}
     lines = engine.read_lines(file)
-    comparing = [job for job in comparing if job.key not in lines]
-    again = {run for job in comparing for run in job.arguments[2:] if not there(run)}
-    missing = [job for job in jobs if job.key not in lines or job.arguments[0] in again]
-    missing = [job for job in missing if train or job.function is not do_run]
+    missing = [job for job in jobs.values() if job.key not in lines]
+    missing = [job for job in missing if train or job.function not in (do_run, compare)]
     minutes = sum(job.work for job in missing) / workers / 60
     print(f"{len(missing)} of {len(jobs)} runs are missing: about {minutes:.0f} minutes", file=sys.stderr)
     engine.do_jobs(missing, file, workers)
-    engine.do_jobs([job for job in comparing if all(map(there, job.arguments[2:]))], file, workers)
+    return engine.read_lines(file)
 
 
 def files_of(found: Found, whole: bool) -> dict[str, bytes]:
     """The tables; for the whole grid on the published text, also the page."""
     if not whole:
         return {"tables.md": page.tables(found).encode()}
-    if not found["similarity"]:
+    if not found.get("models") or not found.get("similarity"):
         raise tiedgpt.TiedGPTError("expected at least two complete seeds: run it without --no-training")
     published = page.Page(found)
     files = {"tables.md": f"{page.tables(found)}\n{published.verdicts()}\n".encode()}
@@ -110,10 +124,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("corpus", help="a text in UTF-8")
     parser.add_argument("out", metavar="OUT", type=Path, help="a directory, new or of an interrupted run")
-    parser.add_argument("--claim", type=int, choices=CLAIMS, help="only what one claim of the page needs")
-    parser.add_argument(
-        "--workers", type=int, default=2, metavar="N", help="do N runs at a time (default: 2)"
-    )
+    parser.add_argument("--claim", type=int, choices=range(1, 10), help="only what one claim needs")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="runs at a time (default: 2)")
     parser.add_argument("--no-training", action="store_true", help="write the page from the runs in OUT")
     try:
         on_ctrl_c(signal.default_int_handler)
@@ -123,8 +135,8 @@ def main(arguments: list[str] | None = None) -> int:
         text, out, claim = read_text(args.corpus), args.out.absolute(), args.claim
         name = text_name(text)
         prepare(text, grid.SMALL.vocab_size, out)
-        do_all(*plan(name, out, claim), out, args.workers, not args.no_training)
-        found = collect(engine.read_lines(out / "runs.jsonl"), name, set_names(claim))
+        jobs = plan(name, out, claim)
+        found = collect(jobs, do_all(jobs, out / "runs.jsonl", args.workers, not args.no_training))
         with StagedFiles(out) as staged:
             for file, data in files_of(found, claim is None and name == PUBLISHED).items():
                 staged.open(file).write(data)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import sys
 import tempfile
@@ -69,10 +68,9 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 @pytest.fixture(autouse=True)
-def no_waiting(monkeypatch):
-    """No test downloads a model, except in test_hub.py, which has its own hub. None waits for the disk."""
+def offline(monkeypatch):
+    """No test downloads a model, except in test_hub.py, which has its own hub."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 @pytest.fixture

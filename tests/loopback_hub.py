@@ -275,6 +275,7 @@ def weights(tmp_path, monkeypatch):
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "weights"))
     installed = tmp_path / "checkout" / "tiedgpt" / "checkpoints"
     monkeypatch.setattr(names, "__file__", str(installed / "names.py"))
+    monkeypatch.setattr(os, "fsync", lambda fd: None)  # it would take most of the time
     monkeypatch.setattr(fetching, "DELAY", 0.001)
     monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))
     monkeypatch.setattr(fetching, "BYTES_PER_READ", BLOCK)

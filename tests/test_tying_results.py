@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 
 from tiedgpt import cli
+from tiedgpt.parameters import count_parameters
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 import tying_experiment  # noqa: E402  # the scripts are not installed
 from tying import engine, grid, page, results  # noqa: E402
-from tying.grid import pilot, sets  # noqa: E402
 
 RESULTS = SCRIPTS / "tying_results"
 
 
 @pytest.fixture(scope="module")
 def published() -> results.Found:
-    lines = engine.read_lines(RESULTS / "runs.jsonl")
-    return results.collect(lines, tying_experiment.PUBLISHED, sets())
+    plan = tying_experiment.plan(tying_experiment.PUBLISHED, RESULTS, None)
+    return results.collect(plan, engine.read_lines(RESULTS / "runs.jsonl"))
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,21 @@ def test_the_published_page_and_tables_are_made_of_the_published_runs(published,
     assert len(re.findall(r"^\| -", readme, re.M)) <= 8
 
 
+def test_the_grid_has_its_seeds_and_controls_and_each_claim_its_part():
+    assert not {*grid.SEEDS} & {*grid.PILOT_SEEDS}
+    models = grid.sets()["models"]
+    assert all(run.lr for run in models.values())
+    assert models["one layer/copy"].lr == models["four layers/untied"].lr == models["one layer/untied"].lr
+    tied, untied = (count_parameters(grid.config(models[of])) for of in ("one layer/tied", "narrow/untied"))
+    assert tied["tied"]["total"] == pytest.approx(untied["untied"]["total"], rel=0.06)
+    plans = {claim: tying_experiment.plan("", RESULTS, claim) for claim in range(1, 10)}
+    assert {kind for plan in plans.values() for kind in plan["models"]} == {*models}
+    assert [*plans[9]["models"]] == [f"one layer/{head}" for head in ("untied", "copy", "zeros")]
+    assert len(plans[3]["chains"]) == 6
+    for number, name in ((7, "similarity"), (8, "step time")):
+        assert [claim for claim, plan in plans.items() if name in plan] == [number]
+
+
 def test_numpy_finds_the_same_verdicts(published):
     """From the lines of runs.jsonl alone."""
     runs = [json.loads(line) for line in (RESULTS / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -52,14 +67,14 @@ def test_numpy_finds_the_same_verdicts(published):
             what = of.get("layers", 0), of.get("head", "tied"), of.get("only", ""), of["lr"], of["seed"]
             losses.setdefault((what, of.get("steps", 800), of.get("width", 64)), line["result"]["loss"])
     shown = page.Page(published)
-    seeds = len(published["places"]["one layer/tied"])
+    seeds = len(published["models"]["one layer/tied"])
     for only, name, rates in (("", "one layer", (0.008, 0.004)), ("MLP", "MLP", (0.004, 0.008))):
         pairs = [
             [losses.get(((1, head, only, rate, seed), 800, 64)) for seed in grid.SEEDS]
             for head, rate in zip(("untied", "tied"), rates, strict=True)
         ]
         difference = np.array([a - b for a, b in zip(*pairs, strict=True) if a and b][:seeds])
-        test = shown.tests["places", f"{name}/untied - {name}/tied", "loss"]
+        test = shown.tests["models", f"{name}/untied - {name}/tied", "loss"]
         assert test.mean == pytest.approx(difference.mean(), abs=1e-9)
         assert test.sd == pytest.approx(difference.std(ddof=1))
     ps = np.array(sorted(test.p for test in shown.tests.values()))
@@ -69,17 +84,15 @@ def test_numpy_finds_the_same_verdicts(published):
 
 def test_the_rates_are_the_best_of_the_pilot(published):
     losses: dict = {}
-    for each in pilot():
-        kind = each.text, each.layers, each.only, each.head
-        of = published["pilot"].get(results.name_of(each), [])
-        there = len(of) == len(grid.PILOT_SEEDS)  # while the grid is incomplete, not all are
-        mean = fmean(r.get("loss", math.inf) for r in of) if there else None
-        losses.setdefault(kind, {})[each.lr, each.steps] = mean
+    for run, of in zip(grid.pilot(), published["pilot"].values(), strict=True):
+        assert len(of) == len(grid.PILOT_SEEDS)
+        kind = run.text, run.layers, run.only, run.head
+        losses.setdefault(kind, {})[run.steps, run.lr] = fmean(r.get("loss", math.inf) for r in of)
     for (text, layers, only, head), tried in losses.items():
-        best = grid.TENTH[head] if text == "tenth" else (grid.RATES[text, layers, only][head], 1)
-        if None not in tried.values():
-            assert min(tried, key=tried.get) == (best[0], 800 * best[1]), (text, layers, only, head)
-    assert {length for _, length in grid.TENTH.values()} == {2}, "the page says that it is the longest"
+        rate = grid.RATES[text, layers, only][head]
+        steps = grid.MODELS["tenth"][0]["steps"] if text == "tenth" else 800
+        assert min(tried, key=tried.get) == (steps, rate), (text, layers, only, head)
+        assert steps == max(steps for steps, _ in tried), "the page says that it is the longest"
 
 
 def test_the_readme_has_published_figures(published):

@@ -1,15 +1,12 @@
 """Markov chains whose asymmetry is chosen: texts on which the cost of a symmetric A is known.
 
 A circulation C [V, V] has the shares of pairs of a chain in which no pair occurs in both orders. The chain
-with the shares of pairs
 
     M = (1 + t) / 2 C + (1 - t) / 2 C^T        t in [0, 1]
 
-goes along C, and with probability (1 - t) / 2 against it. The JSD of M and M^T (tiedgpt/study/direct_path.py)
-is then exactly ln 2 - h, where h is the entropy of the coin (1 + t) / 2: 0 for t = 0, a reversible chain, and
-ln 2 for t = 1. The entropy of M is that of C plus h. So C is given a lower entropy where h is larger, to keep
-the sum. All chains of one size have the same entropy rate, ln(V) / 2, and all tokens are equally often. They
-differ in the JSD, and in how even C is.
+goes along C, and with probability (1 - t) / 2 against it. Its JSD is ln 2 less the entropy of this coin
+(scripts/tying_results/floor.md). All chains of one size have the same entropy rate, ln(V) / 2, and all tokens
+are equally often. They differ in the JSD, and in how even C is.
 """
 
 import math
@@ -43,7 +40,7 @@ def tournament(V: int, rng: np.random.Generator) -> np.ndarray:  # -> [V, V] boo
 
     On a circle of tokens, each leads to the (V - 1) // 2 after it. Then triangles are reversed at random,
     until no order of the tokens explains the pairs: a tied model with ln_f can learn those that follow a
-    circle (fits.py).
+    circle (scripts/tying_results/floor.md).
     """
     steps = (np.arange(V) - np.arange(V)[:, None]) % V
     allowed = (steps > 0) & (steps <= (V - 1) // 2)

@@ -18,6 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from tiedgpt import TiedGPTError
+from tiedgpt.fast.blas import single_thread
 from tiedgpt.fast.threads import ctrl_c_for_this_process_only
 
 Line = dict[str, Any]
@@ -25,7 +26,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """A call that returns {"result": ..., "seconds": ...}, and what determines the result."""
+    """A call that measures something, and what determines its result."""
 
     run: Line  # as JSON
     text: str  # the name of the text, "" if it needs none
@@ -38,8 +39,22 @@ class Job:
         return key_of(self.run, self.text)
 
 
+Plan = dict[str, dict[str, list[Job]]]  # set, kind, and a job for each seed
+
+
 def key_of(run: Line, text: str) -> str:
     return json.dumps([run, text], sort_keys=True)
+
+
+def measured(job: Job) -> Line:
+    """The line of a job, done with one thread: what was measured, with six significant digits."""
+    single_thread()
+    try:
+        result = job.function(*job.arguments)
+    except FloatingPointError:
+        result = {"diverged": 1}
+    rounded = {name: float(f"{x:.6g}") if isinstance(x, float) else x for name, x in result.items()}
+    return {"run": job.run, "text": job.text, "result": rounded}
 
 
 @contextmanager
@@ -77,14 +92,13 @@ def do_jobs(jobs: list[Job], path: Path, workers: int) -> None:
     form = "{desc} {percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
     with processes(workers) as executor, tqdm(total=sum(job.work for job in jobs), bar_format=form) as bar:
         with ctrl_c_later(), ctrl_c_for_this_process_only():
-            futures = {executor.submit(job.function, *job.arguments): job for job in jobs}
+            futures = {executor.submit(measured, job): job for job in jobs}
         try:
             for number, future in enumerate(as_completed(futures), 1):
-                job = futures[future]
-                line = json.dumps({"run": job.run, "text": job.text, **future.result()})
+                line = json.dumps(future.result())
                 with open(path, "a", encoding="utf-8") as file:
                     file.write(line + "\n")  # a line is complete if it ends in a line break
-                bar.update(job.work)
+                bar.update(futures[future].work)
                 bar.set_description(f"{number} of {len(jobs)} runs")
         except BrokenProcessPool as error:
             raise TiedGPTError(

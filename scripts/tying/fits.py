@@ -8,16 +8,8 @@ p(b|a) = softmax(A[a])[b] is fitted to the shares M [V, V] of a text's pairs, by
     ln_f        A = ln_f(W_E) W_E^T        a tied GPT-2 without layers and positions
 
 A fit's cost is its excess: sum_ab M[a, b] log(M[b|a] / p(b|a)) nats per token, 0 for the text's own bigrams.
-For signed and tied it is at least the floor of scripts/tying_results/floor.md. The fits are not convex: a
-result is the best that was found, and another `seed` shows how it depends on the start.
-
-The floor does not hold for ln_f. Let u_b be the mean of b's embedding, s_b its standard deviation, and n_b
-the embedding after both are removed. With the gains g and the bias of ln_f,
-
-    A[a, b] = s_b sum_i g_i n_a[i] n_b[i]  +  (g . n_a) u_b  +  bias . W_E[b]
-
-The first term is symmetric but for the factor s_b of each column. The second is a product w_a u_b. This form
-fits a cycle, such as tokens 0, 1, 2, 0, ..., whose JSD is ln 2.
+For signed and tied it is at least the floor of scripts/tying_results/floor.md, which does not hold for ln_f.
+The fits are not convex, so a result is the best that was found; it depends on the `seed` of its start.
 """
 
 import math
@@ -67,27 +59,20 @@ def first_parts(family: str, V: int, D: int, rng: np.random.Generator) -> Parame
     return parts
 
 
-def scores(parts: Parameters) -> np.ndarray:  # -> [V, V]
-    """A, from the parts that its family has."""
-    return left(parts) @ parts.get("W_U", parts["W_E"]).T
-
-
 def left(parts: Parameters) -> np.ndarray:  # -> [V, D]
+    """The left factor of A; the right one is W_U if there is one, or else W_E^T."""
     if "bias" in parts:
         return layer_norm(parts["W_E"], parts["gains"], parts["bias"], EPS)
     return parts["W_E"] * parts.get("gains", 1)
 
 
 def excess_and_gradients(M: np.ndarray, parts: Parameters) -> tuple[float, Parameters]:
-    """The excess of softmax(A) over the bigrams of M [V, V], and the gradient of each part.
-
-    The excess is sum_ab M[a, b] (log M[b|a] - log p(b|a)); dA[a, b] = m[a] p(b|a) - M[a, b].
-    """
+    """The excess of softmax(A) over the bigrams of M [V, V], and the gradient of each part."""
     m, there = M.sum(axis=1, keepdims=True), M > 0
-    p = softmax(scores(parts))
+    W_E, right = parts["W_E"], parts.get("W_U", parts["W_E"])
+    p = softmax(left(parts) @ right.T)
     excess = float(M[there] @ np.log(M[there] / (m * np.maximum(p, 1e-300))[there]))
     dA = m * p - M
-    W_E, right = parts["W_E"], parts.get("W_U", parts["W_E"])
     dleft, dright = dA @ right, dA.T @ left(parts)
     grad = {name: np.empty_like(part) for name, part in parts.items()}
     if "bias" in parts:

@@ -1,4 +1,4 @@
-"""One run: train a small model and measure it, with one thread."""
+"""One run: train a small model and measure it."""
 
 import math
 import warnings
@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
-from time import process_time
 
 import numpy as np
 
 import tiedgpt
 from tiedgpt.checkpoints.files import StagedFiles
-from tiedgpt.fast.blas import single_thread
 from tiedgpt.inference.evaluation import measure_tokens, token_losses
 from tiedgpt.ops import cross_entropy
 from tiedgpt.parameters import unflatten
@@ -27,7 +25,7 @@ from tiedgpt.training.merges import learn_tokenizer
 from .calibrated import calibrated_paths, fit
 from .chains import markov_chain, sample
 from .engine import Line
-from .grid import Run, config
+from .grid import PILOT_SEEDS, Run, config
 
 EARLY_TOKENS = 4097  # of the held-out text, for the loss after a tenth of the steps
 TRAIN_TOKENS = 16_385  # of the text to train on, for the training loss
@@ -64,12 +62,8 @@ def prepare(text: str, vocab_size: int, out: Path) -> None:
             "give a longer text"
         )
     tokens, held_out = (np.array(tokenizer.encode(part), np.int64) for part in (text[:cut], text[cut:]))
-    save_arrays(path, tokens=tokens, held_out=held_out)
-
-
-def save_arrays(path: Path, **arrays: np.ndarray) -> None:
     with StagedFiles(path.parent) as files:
-        np.savez(files.open(path.name), **arrays)  # type: ignore[arg-type]
+        np.savez(files.open(path.name), tokens=tokens, held_out=held_out)
 
 
 def data_path(out: Path, text: str, vocab_size: int) -> Path:
@@ -133,44 +127,42 @@ def loss_of(model: tiedgpt.GPT2, ids: np.ndarray) -> float:
     return float(token_losses(model, ids, model.config.n_ctx - 1).mean())
 
 
-def do_run(run: Run, out: Path, text: str, studied: bool) -> Line:
-    """Train and measure one model. If `studied`, also compare its paths with the bigrams."""
-    single_thread()
-    begin = process_time()
-    data = data_of(run, out, text)
+def trained(run: Run, data: Data) -> tuple[tiedgpt.GPT2, Line]:
+    """The model of a run, and its loss after a tenth of the steps.
+
+    Raises FloatingPointError if a loss or a gradient is not finite.
+    """
     model, fixed = start(run)
     settings = Settings(
         run.steps, run.batch, run.context, lr=run.lr, eval_every=run.steps, seed=run.seed, threads=1
     )
-    early = data.held_out[:EARLY_TOKENS]
+    early, result = data.held_out[:EARLY_TOKENS], Line()
     trainer = PartTrainer(model, data.tokens, early, settings)
     trainer.fixed = fixed
-    result: Line = {}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # overflow, if the rate is much too high
             for record in trainer.run():
                 if record["step"] == round(run.steps / 10):
                     result["early loss"] = loss_of(trainer.model, early)
-    except tiedgpt.TiedGPTError:  # a loss or gradient that is not finite
-        return finished({"diverged": 1}, begin)
-    model = trainer.model
+    except tiedgpt.TiedGPTError as error:
+        raise FloatingPointError from error
+    return trainer.model, result
+
+
+def do_run(run: Run, out: Path, text: str) -> Line:
+    """Train and measure one model, and compare its paths with the bigrams if it is for the page."""
+    data = data_of(run, out, text)
+    model, result = trained(run, data)
     result["loss"] = loss_of(model, data.held_out)
     result["training loss"] = loss_of(model, data.tokens[:TRAIN_TOKENS])
-    result["parameters"] = int(trainer.flat.size)
+    result["parameters"] = sum(array.size for array in model.parameters.values())
     result["negative gains"] = float((model.parameters["ln_f.weight"] < 0).mean())
     if run.text == "chain":
         result["excess"] = result["loss"] - data.best_loss
-    if studied:
+    if run.text == "whole" and run.seed not in PILOT_SEEDS:
         result |= study(model, data, read_data(data_path(out, text, run.vocab_size))[1])
-        save_arrays(matrices_path(out, run), W_E=model.W_E, W_U=model.W_U)
-    return finished(result, begin)
-
-
-def finished(result: Line, begin: float = 0.0) -> Line:
-    """A result with six significant digits, and the seconds since `begin`."""
-    rounded = {name: float(f"{x:.6g}") if isinstance(x, float) else x for name, x in result.items()}
-    return {"result": rounded, "seconds": round(process_time() - begin, 1)}
+    return result
 
 
 def study(model: tiedgpt.GPT2, data: Data, corpus: Corpus) -> Line:
@@ -204,8 +196,3 @@ def swapped(model: tiedgpt.GPT2, data: Data, corpus: Corpus) -> dict[str, float]
 
     found = {"swapped": loss(1, 0), "swapped, scaled": loss(best_factor(x, Q), 0)}
     return {**found, "swapped, scaled, with counts": loss(*fit(x, log_u, Q))}
-
-
-def matrices_path(out: Path, run: Run) -> Path:
-    """Where W_E and W_U of a studied run are, for comparisons of two runs."""
-    return out / "matrices" / (" ".join(map(str, run.as_json.values())) + ".npz")

@@ -2,13 +2,11 @@
 
 A name is in double braces, and its parts are separated by ": ":
 
-    {{places: one layer/untied: loss}}            set, kind, measure: 3.012 [2.998, 3.026]
-    {{places: a/untied - a/tied: loss}}           a sum has a sign, and words if it may be 0
-    {{places: a/tied: unigram.kl - mlp0+unigram.kl}}    so has a sum of measures
+    {{models: one layer/untied: loss}}            set, kind, measure: 3.012 [2.998, 3.026]
+    {{models: a/untied - a/tied: loss}}           a sum has a sign, and words if it may be 0
+    {{models: a/tied: unigram.kl - mlp0+unigram.kl}}    so has a sum of measures
     {{text: whole: jsd: mean}}                    the mean alone; d for whole numbers, .2f for two digits
-    {{places: a/untied - a/tied: loss? lower | higher | not different}}    words by the verdict
-    {{columns: layers: no layers, one layer}}     a table's head
-    {{row: tied: places: */tied: loss}}           a row, with the name of each column in the place of *
+    {{models: a/untied - a/tied: loss? lower | higher | not different}}    words by the verdict
     {{seeds}}                                     the number of seeds
 
 Every sum of the page is one of the tests that Holm's correction counts.
@@ -21,7 +19,9 @@ from typing import Any
 
 from tiedgpt import TiedGPTError
 
-from .grid import HEADS, JSDS, sets
+from . import grid
+from .engine import Line
+from .grid import HEADS, JSDS
 from .results import Figure, Found, figure, holm, terms, values
 
 PAGE = Path(__file__).with_name("page.md")
@@ -35,32 +35,18 @@ class Page:
 
     def __init__(self, found: Found, template: str | None = None) -> None:
         self.found = found
-        self.columns: list[str] = []
         template = PAGE.read_text(encoding="utf-8") if template is None else template
-        template = template.replace("{{seeds}}", str(len(found["places"]["one layer/tied"])))
-        self.text = re.sub(r"\{\{(columns|row): (.*?): (.*?)\}\}", self.table_row, template)
+        self.text = template.replace("{{seeds}}", str(len(next(iter(found["models"].values())))))
         names = dict.fromkeys(reference(name) for name in NAME.findall(self.text))
         self.tests = {name: self.figure(name) for name in names if is_sum(name)}
         corrected = holm([of.p for of in self.tests.values()])
         self.corrected = dict(zip(self.tests, corrected, strict=True))
 
-    def table_row(self, match: re.Match[str]) -> str:
-        what, title, rest = match.groups()
-        if what == "columns":
-            self.columns = rest.split(", ")
-            return "\n".join(table_head([title, *self.columns]))
-        names = [rest.replace("*", column) for column in self.columns]
-        return as_row([title, *(f"{{{{{name}}}}}" if self.has(reference(name)) else "" for name in names)])
-
-    def has(self, name: Reference) -> bool:
-        """Whether there are such kinds, not the same one twice, and they have such measures."""
-        kinds, measures = ([part for part, _ in terms(text)] for text in name[1:])
-        of = self.found.get(name[0], {})
-        there = all(kind in of and all(m in of[kind][0] for m in measures) for kind in kinds)
-        return there and len(set(kinds)) == len(kinds)
-
     def figure(self, name: Reference) -> Figure:
-        of = values(self.found, *name) if self.has(name) else [math.nan]
+        try:
+            of = values(self.found, *name)
+        except KeyError:
+            of = [math.nan]
         if not all(map(math.isfinite, of)):
             raise TiedGPTError(f"{': '.join(name)}: not measured with every seed")
         return figure(of)
@@ -127,27 +113,27 @@ def tables(found: Found) -> str:
     lines = [
         "# The tables",
         "",
-        "In a cell: the mean over n seeds, its 95 % interval and the standard deviation.",
+        "In a cell: the mean over n seeds, its 95 % interval, the standard deviation.",
     ]
     lines += ["Losses are in nats per held-out token. The heads:", ""]
     lines += [f"- {head}: {how}" for head, how in HEADS.items()]
-    rates = {name: {kind: run.lr for kind, run in kinds.items()} for name, kinds in sets().items()}
+    rates = {name: {kind: run.lr for kind, run in kinds.items()} for name, kinds in grid.sets().items()}
     for name, kinds in found.items():
-        measures = list(dict.fromkeys(m for of in kinds.values() for m in of[0] if not m.endswith("m loss")))
+        measures = list(dict.fromkeys(m for of in kinds.values() for m in of[0]))
         if name in (*rates, "pilot"):
             measures = [m for m in measures if m in ("loss", "training loss", "excess", "negative gains")]
-        if not measures:
-            continue
         lines += ["", f"## {name}", "", *table_head(["", "n", *measures])]
         for kind, of in kinds.items():
             rate = f", rate {rates[name][kind]:g}" if name in rates else ""
-            cells = [table_cell([result.get(m, math.nan) for result in of]) for m in measures]
-            lines.append(as_row([kind + rate, str(len(of)), *cells]))
+            lines.append(as_row([kind + rate, str(len(of)), *(table_cell(of, m) for m in measures)]))
     return "\n".join([*lines, ""])
 
 
-def table_cell(of: list[Any]) -> str:
-    if None in of or not all(map(math.isfinite, of)):
+def table_cell(results: list[Line], measure: str) -> str:
+    of: list[Any] = [math.nan if "diverged" in result else result.get(measure) for result in results]
+    if None in of:  # not measured for this kind, or undefined
+        return ""
+    if not all(map(math.isfinite, of)):
         return "diverged"
     f = figure(of)
     return show(f) + (f", sd {f.sd:.3f}" if f.sd else "")
@@ -169,9 +155,8 @@ def picture(found: Found) -> Any:
     drawing = Drawing(figsize=(9, 3.4), dpi=100, layout="constrained")
     ax = drawing.subplots()
     for name, (color, line, marker, label) in STYLES.items():
-        by_jsd = {jsd: name.replace("*", f"{jsd:g}") for jsd in JSDS}
-        jsds = [jsd for jsd, kind in by_jsd.items() if kind in found["chains"]]
-        of = [figure(values(found, "chains", by_jsd[jsd], "excess")) for jsd in jsds]
+        kinds = {jsd: kind for jsd in JSDS if (kind := name.replace("*", f"{jsd:g}")) in found["chains"]}
+        jsds, of = [*kinds], [figure(values(found, "chains", kind, "excess")) for kind in kinds.values()]
         ax.plot(jsds, [f.mean for f in of], line, color=color, marker=marker, ms=4, lw=1.3, label=label)
         ax.fill_between(jsds, [f.low for f in of], [f.high for f in of], color=color, alpha=0.15, lw=0)
     ax.plot(JSDS, JSDS, color="grey", lw=0.8, label="the best symmetric table: loss = JSD")

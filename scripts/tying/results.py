@@ -7,17 +7,15 @@ a verdict needs more than p < 0.05: Holm's correction keeps the probability of a
 
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import compress
 from statistics import fmean, stdev
 
 from . import grid
 from .chains import bisect
-from .engine import Line, key_of
-from .grid import Run, pilot, sets
+from .engine import Line, Plan
 
 Found = dict[str, dict[str, list[Line]]]  # set, kind, and the result of each seed
-VOCABULARIES = (1024, 16384)  # for the time of a step
 
 
 @dataclass(frozen=True)
@@ -75,67 +73,32 @@ def holm(ps: list[float]) -> list[float]:
     return corrected
 
 
-def similarities(seeds: Iterable[int]) -> dict[str, list[tuple[Run, Run]]]:
-    """By name, the pairs of runs whose matrices are compared: an untied or a tied one, and a tied one.
-
-    The seeds are paired without an overlap, so that no model is used twice for one name.
-    """
-    seeds, found = list(seeds), {}
-    pairs = list(zip(seeds[::2], seeds[1::2], strict=False))
-    for place in ("no layers", "one layer"):
-        tied, untied = (sets()["places"][f"{place}/{head}"] for head in ("tied", "untied"))
-        both = [pair for a, b in pairs for pair in ((a, b), (b, a))]
-        found[place] = [(replace(untied, seed=a), replace(tied, seed=b)) for a, b in both]
-        found[f"{place}, two tied"] = [(replace(tied, seed=a), replace(tied, seed=b)) for a, b in pairs]
+def collect(plan: Plan, lines: dict[str, Line]) -> Found:
+    """The results of the seeds for which each set is complete, and of all else that is there."""
+    seeds = zip(*(jobs for name in grid.sets() for jobs in plan.get(name, {}).values()), strict=True)
+    complete = [all(job.key in lines for job in jobs) for jobs in seeds]
+    found: Found = {}
+    for name, kinds in plan.items():
+        for kind, jobs in kinds.items():
+            chosen = compress(jobs, complete) if name in grid.sets() else jobs
+            if there := [lines[job.key] for job in chosen if job.key in lines]:
+                found.setdefault(name, {})[kind] = there
+    for timed in found.get("step time", {}).values():
+        timed[:] = [{"ratio": ratio} for ratio in timed[0].values()]
     return found
 
 
-def similarity_json(one: Run, other: Run) -> Line:
-    return {"compare": one.as_json, "with": other.as_json}
-
-
-def collect(lines: dict[str, Line], text: str, names: Iterable[str]) -> Found:
-    """The results of the named sets for the seeds that are complete, and of all else that is there."""
-
-    def result(run: Line, of: str = text) -> Line:
-        return lines.get(key_of(run, of), {})
-
-    def of_run(run: Run, seed: int) -> Line:
-        return result(replace(run, seed=seed).as_json, "" if run.text == "chain" else text)
-
-    chosen = {name: kinds for name, kinds in sets().items() if name in names}
-    runs = [run for kinds in chosen.values() for run in kinds.values()]
-    seeds = [seed for seed in grid.SEEDS if all(of_run(run, seed) for run in runs)]
-    found: Found = {
-        name: {kind: [of_run(run, seed) for seed in seeds] for kind, run in kinds.items()}
-        for name, kinds in chosen.items()
-    }
-    found["similarity"] = {
-        kind: [result(similarity_json(*pair)) for pair in of if {run.seed for run in pair} <= set(seeds)]
-        for kind, of in similarities(grid.SEEDS).items()
-    }
-    found["pilot"] = {name_of(r): [of_run(r, s) for s in grid.PILOT_SEEDS] for r in pilot()}
-    found["text"] = {"whole": [result({"measure": "text"})]}
-    timed = {V: result({"measure": "step time", "vocab_size": V}, "") for V in VOCABULARIES}
-    found["step time"] = {str(V): [{"ratio": x} for x in of.values()] for V, of in timed.items()}
-    losses = {k: x for k, x in found["text"]["whole"][0].items() if k in ("uniform loss", "unigram loss")}
-    return {
-        name: {kind: [{**r, **losses} for r in of if r] for kind, of in kinds.items() if any(of)}
-        for name, kinds in found.items()
-    }
-
-
-def name_of(run: Run) -> str:
-    """What was tried in the pilot: the fields that are not the default."""
-    return ", ".join(f"{name} {value}" for name, value in run.as_json.items())
-
-
 def values(found: Found, set_name: str, what: str, measure: str) -> list[float]:
-    """A measure of a kind by seed. Both may be sums such as "a - b" and "a - b - c + d"."""
+    """A measure of a kind by seed. Both may be sums such as "a - b" and "a - b - c + d".
+
+    What was measured of the text alone is a measure of every kind.
+    """
+    of_text = found.get("text", {"whole": [{}]})["whole"][0]
     totals: list[float] = []
     for kind, sign in terms(what):
         for name, other in terms(measure):
-            of = [sign * other * float(result.get(name, math.nan)) for result in found[set_name][kind]]
+            results = ({name: math.nan, **of_text, **result} for result in found[set_name][kind])
+            of = [sign * other * float(result[name]) for result in results]
             totals = [x + y for x, y in zip(totals, of, strict=True)] if totals else of
     return totals
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tiedgpt.fast.blas import single_thread
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import jsd_floor
 from tiedgpt.study.similarity import cosines, spearman
@@ -18,7 +17,7 @@ from .chains import entropy
 from .engine import Line
 from .fits import fit_families
 from .grid import Run
-from .job import data_path, finished, matrices_path, read_data, start
+from .job import data_path, read_data, start, trained
 
 STRENGTHS = (1, 2, 4, 8, 16, 32, 64)  # of the unigram in the smoothed bigrams, in tokens
 REMOVED = (0, 1, 2, 4)  # principal components that are removed from a matrix before it is compared
@@ -28,7 +27,6 @@ TIMINGS = 8
 
 def measure_text(out: Path, text: str, small: Run) -> Line:
     """What the text itself says: entropies, the floor of a symmetric table, the best fits of each family."""
-    single_thread()
     data, corpus = read_data(data_path(out, text, small.vocab_size))
     every = np.arange(small.vocab_size)
     pairs = corpus.table(every, every).astype(np.float64)
@@ -46,8 +44,7 @@ def measure_text(out: Path, text: str, small: Run) -> Line:
         "uniform loss": math.log(small.vocab_size),
         "smoothed bigrams loss": smoothed_bigrams(data.tokens, data.held_out, small.vocab_size),
     }
-    fits = fit_families(pairs, small.width)
-    return finished(result | {f"fit {family}": kl for family, kl in fits.items()})
+    return result | {f"fit {family}": kl for family, kl in fit_families(pairs, small.width).items()}
 
 
 def smoothed_bigrams(tokens: np.ndarray, held_out: np.ndarray, V: int) -> float:
@@ -68,22 +65,21 @@ def smoothed_bigrams(tokens: np.ndarray, held_out: np.ndarray, V: int) -> float:
     return loss(best, tokens, held_out)
 
 
-def compare(out: Path, text: str, untied: Run, tied: Run) -> Line:
+def compare(untied: Run, tied: Run, out: Path, text: str) -> Line:
     """How similar W_E and W_U of an untied run are to the matrix of a tied run with another seed.
 
     The rank correlation of the cosines of all pairs of tokens of the text, with the mean and the first
     principal components of each matrix removed. With the same seed both runs would start from the same W_E.
     """
-    single_thread()
-    seen = read_data(data_path(out, text, untied.vocab_size))[1].frequent(1)
-    a, b = (np.load(matrices_path(out, run)) for run in (untied, tied))
-    matrices = {"in": a["W_E"], "out": a["W_U"].T, "tied": b["W_E"]}
+    data, corpus = read_data(data_path(out, text, untied.vocab_size))
+    seen, (a, b) = corpus.frequent(1), (trained(run, data)[0] for run in (untied, tied))
+    matrices = {"in": a.W_E, "out": a.W_U.T, "tied": b.W_E}
     result: dict[str, Any] = {}
     for k in REMOVED:
         of = {name: cosines(without_components(rows[seen], k)) for name, rows in matrices.items()}
         for name in ("in", "out"):
             result[f"{name} and tied, {k} removed"] = spearman(of[name], of["tied"])
-    return finished(result)
+    return result
 
 
 def without_components(rows: np.ndarray, k: int) -> np.ndarray:  # [n, D] -> [n, D]
@@ -96,25 +92,25 @@ def without_components(rows: np.ndarray, k: int) -> np.ndarray:  # [n, D] -> [n,
 
 
 def time_steps(small: Run, vocab_size: int) -> Line:
-    """The ratios of several timings: a training step untied over one tied, in CPU time."""
-    single_thread()
-    return finished({f"{n}": time_ratio(small, vocab_size) for n in range(TIMINGS)})
+    """The ratios of several timings: a training step untied over one tied, in CPU time.
 
-
-def time_ratio(small: Run, vocab_size: int) -> float:
-    """The ratio of the times of two trainings that take turns, without their first steps."""
+    The two trainings take turns. Their first steps are not counted.
+    """
     tokens = np.random.default_rng(0).integers(0, vocab_size, 10_000)
     run = replace(small, layers=1, vocab_size=vocab_size, seed=1)
     settings = Settings(TIMED_STEPS, run.batch, run.context, eval_every=TIMED_STEPS, threads=1)
-    models = start(run)[0], start(replace(run, head="untied"))[0]
-    trainings = [Trainer(model, tokens, tokens[: run.context], settings).run() for model in models]
-    seconds = np.zeros(
-        (2, TIMED_STEPS)
-    )  # the first are of an evaluation; the clock may be too coarse for one
-    for step in range(TIMED_STEPS):
-        for model, training in enumerate(trainings):
-            begin = process_time()
-            next(training)
-            seconds[model, step] = process_time() - begin
-    tied, untied = seconds[:, 6:].sum(axis=1)
-    return float(untied / tied)
+    ratios = Line()
+    for timing in range(TIMINGS):
+        models = start(run)[0], start(replace(run, head="untied"))[0]
+        trainings = [Trainer(model, tokens, tokens[: run.context], settings).run() for model in models]
+        seconds = np.zeros((2, TIMED_STEPS))
+        for step in range(TIMED_STEPS):
+            for model, training in enumerate(trainings):
+                begin = process_time()
+                next(training)
+                seconds[model, step] = process_time() - begin
+        tied, untied = seconds[:, 6:].sum(
+            axis=1
+        )  # of many steps, because the clock may be too coarse for one
+        ratios[f"{timing}"] = float(untied / tied)
+    return ratios
