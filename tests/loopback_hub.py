@@ -1,6 +1,7 @@
 """For test_hub.py: a hub on the loopback interface that can fail in every way a network can."""
 
 import hashlib
+import itertools
 import os
 import re
 import socket
@@ -10,8 +11,9 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -47,13 +49,46 @@ class Request:
         return self.path.rpartition("/")[2]
 
 
+@dataclass
+class Fault:
+    """What is wrong with one response; without arguments, nothing."""
+
+    code: int = 0  # the status of a response without content; -1: the connection is closed without a response
+    # In place of the right headers; None: left out. {size}, {hash} and {path} are those of the file that was
+    # asked for, {elsewhere} is the address of the host to which the hub redirects.
+    headers: dict[str, str | None] = field(default_factory=dict)
+    no_range: bool = False  # the whole file is sent, whatever range was asked for
+    change: Callable[[bytes], bytes] = bytes  # other content is sent than the headers describe
+    chunked: bool = False  # without Content-Length
+    endless: bool = False
+    stop: int | None = None  # the connection is closed after this byte of the file
+    then: Callable[[BaseHTTPRequestHandler], object] = lambda _: None  # called before it is closed
+
+
+def reset(handler: BaseHTTPRequestHandler) -> None:
+    """Reset the connection, as a router does that has lost its state."""
+    time.sleep(0.05)  # until the client has received what was sent
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.connection.close()
+
+
+def stall(handler: BaseHTTPRequestHandler) -> None:
+    """Send nothing more, but leave the connection open."""
+    handler.server.closing.wait(5)
+
+
+def flip_bit(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
 class LoopbackHub(ThreadingHTTPServer):
     """A small huggingface.co: it redirects to another host name for weights, and can fail on request."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}  # "owner/name/file" -> content
-        self.faults: dict[str, list] = defaultdict(list)  # file -> one fault for each coming request
+        self.faults: dict[str, list[Fault]] = defaultdict(list)  # file -> one for each coming request
         self.requests: list[Request] = []
         self.served: dict[str, int] = defaultdict(int)  # file -> bytes of its content that were sent
         self.is_plain = False  # like any server of files, without the hub's headers
@@ -87,146 +122,54 @@ class Handler(BaseHTTPRequestHandler):
         is_openai = self.path.startswith("/openai/")
         content = self.server.files.get(name if is_openai else f"{name}/{file}")
         if content is None:
-            return self.answer(404)
+            return self.answer(404, {})
+        git = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        elsewhere = f"http://localhost:{self.server.server_port}/cdn"  # the same server under another name
         headers = {"X-Repo-Commit": COMMIT} if "/resolve/" in self.path else {}
         if self.server.is_plain:
             headers = {"ETag": '"5f-abc"'}
         elif file.endswith(".safetensors") and not on_cdn:
             digest = hashlib.sha256(content).hexdigest()
             headers |= {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{digest}"', "ETag": '"wrong"'}
-            return self.answer(302, **headers, Location=f"{elsewhere(self.server)}{self.path}")
+            return self.answer(302, headers | {"Location": f"{elsewhere}{self.path}"})
         elif on_cdn:
             headers = {"ETag": f'"{"0" * 40}"'}  # not the hash of a git blob
         else:
-            headers["ETag"] = f'W/"{git_hash(content)}"'
+            headers["ETag"] = f'W/"{git}"'
         faults = self.server.faults[file]
-        fault = faults.pop(0) if faults else None
-        if fault is None or not fault(self, request, content, headers):
-            self.send(request, content, headers)
-        return None
+        fault = faults.pop(0) if faults else Fault()
+        known = {"size": len(content), "hash": git, "path": self.path, "elsewhere": elsewhere}
+        wrong = {header: value and value.format(**known) for header, value in fault.headers.items()}
+        if fault.code > 0:
+            return self.answer(fault.code, wrong, b"sorry")
+        return fault.code or self.send(request, fault.change(content), headers, wrong, fault)
 
-    def answer(self, code: int, body: bytes = b"", **headers: str | None) -> None:
+    def answer(self, code: int, headers: dict[str, str | None], body: bytes = b"") -> None:
         self.send_response(code)
         for header, value in {"Content-Length": str(len(body)), "Connection": "close", **headers}.items():
             if value is not None:
-                self.send_header(header.replace("_", "-"), value)
+                self.send_header(header, value)
         self.end_headers()
         self.wfile.write(body)
 
-    def send(self, request: Request, content: bytes, headers: dict, stop: int | None = None) -> None:
-        """Send the content from request.start on, but nothing after byte `stop`, whatever the headers say."""
-        size = len(content)
-        if request.start >= size > 0:
-            return self.answer(416, **headers, **{"Content-Range": f"bytes */{size}"})
-        if request.start:
-            headers = {"Content-Range": f"bytes {request.start}-{size - 1}/{size}", **headers}
-        self.answer(206 if request.start else 200, **{"Content-Length": str(size - request.start), **headers})
-        rest = memoryview(content)[request.start : stop]
-        for at in range(0, len(rest), 1 << 14):
-            piece = rest[at : at + (1 << 14)]
-            self.wfile.write(piece)
+    def send(self, request: Request, content: bytes, headers: dict, wrong: dict, fault: Fault) -> None:
+        """Send the content from request.start on."""
+        size, start = len(content), 0 if fault.no_range else request.start
+        if start >= size > 0:
+            return self.answer(416, headers | {"Content-Range": f"bytes */{size}"})
+        headers = {"Content-Length": str(size - start), **headers}
+        headers |= {"Content-Range": f"bytes {start}-{size - 1}/{size}"} if start else {}
+        headers |= {"Content-Length": None, "Transfer-Encoding": "chunked"} if fault.chunked else {}
+        self.answer(206 if start else 200, headers | wrong)
+        rest = memoryview(content)[start : fault.stop]
+        for at in itertools.count(0, 1 << 14) if fault.endless else range(0, len(rest), 1 << 14):
+            piece = bytes(1 << 14) if fault.endless else rest[at : at + (1 << 14)]
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if fault.chunked else piece)
             self.server.served[request.file] += len(piece)
             if self.server.pause:
                 self.server.closing.wait(self.server.pause)
-        return None
-
-
-def elsewhere(server: LoopbackHub) -> str:
-    """The address to which the hub redirects: the same server under another name."""
-    return f"http://localhost:{server.server_port}/cdn"
-
-
-def git_hash(content: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
-# Faults: functions of a handler, a request, its content and its headers. True: they have sent the response.
-
-
-def cut(stop: int, then=lambda handler: None):
-    """Close the connection after byte `stop` of the file."""
-
-    def fault(handler, request, content, headers):
-        handler.send(request, content, headers, stop)
-        handler.wfile.flush()
-        then(handler)
-        return True
-
-    return fault
-
-
-def reset(stop: int):
-    """Reset the connection after byte `stop`, as a router does that has lost its state."""
-
-    def then(handler):
-        time.sleep(0.05)  # until the client has received what was sent
-        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        handler.connection.close()
-
-    return cut(stop, then)
-
-
-def stall(stop: int):
-    """Send nothing after byte `stop`, but leave the connection open."""
-    return cut(stop, lambda handler: handler.server.closing.wait(5))
-
-
-def drop(*_):
-    """Close the connection without a response."""
-    return True
-
-
-def status(code: int, **headers: str):
-    return lambda handler, *_: not handler.answer(code, b"sorry", **headers)
-
-
-def circle(handler, *_):
-    """Redirect to the address that was asked for."""
-    return not handler.answer(302, Location=handler.path)
-
-
-def no_range(handler, request, content, headers):
-    """Send the whole file, whatever range was asked for."""
-    request.start = 0
-
-
-def no_range_and_cut(stop: int):
-    return lambda handler, request, *rest: (
-        no_range(handler, request, *rest) or cut(stop)(handler, request, *rest)
-    )
-
-
-def content_range(value: str | None):
-    """A false Content-Range header, or none; {size} is that of the file."""
-    return lambda handler, request, content, headers: headers.update(
-        {"Content-Range": value and value.format(size=len(content))}
-    )
-
-
-def altered(change):
-    """Send other content than the headers describe."""
-    return lambda handler, request, content, headers: not handler.send(request, change(content), headers)
-
-
-def flip_bit(content: bytes) -> bytes:
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-
-
-def chunked(extra: bytes = b"", endless: bool = False, silent: bool = False, **more: str):
-    """No Content-Length. endless: a body without end; silent: no headers that describe the file."""
-
-    def fault(handler, request, content, headers):
-        headers = {} if silent else {**headers, **more}
-        handler.answer(200, **headers, **{"Content-Length": None, "Transfer-Encoding": "chunked"})
-        for piece in filter(None, (content[:1000], content[1000:] + extra)):
-            handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-        while endless:
-            handler.wfile.write(b"10000\r\n%s\r\n" % bytes(1 << 16))
-        handler.wfile.write(b"0\r\n\r\n")
-        return True
-
-    return fault
+        self.wfile.write(b"0\r\n\r\n" if fault.chunked else b"")
+        return fault.then(self)
 
 
 @contextmanager

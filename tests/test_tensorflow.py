@@ -181,12 +181,9 @@ PUBLISHED = {  # RFC 3720, B.4, and the catalogue's check value
 }
 
 
-def test_published_crcs():
-    assert {data: crc32c(data) for data in PUBLISHED} == PUBLISHED
-    assert {data: [*slow_crcs(data)][-1] for data in PUBLISHED} == PUBLISHED
-
-
-def test_the_crc_is_that_of_its_definition_at_every_kind_of_length():
+def test_the_crc_is_the_published_one_and_that_of_its_definition_at_every_kind_of_length():
+    for crc_of in (crc32c, lambda data: [*slow_crcs(data)][-1]):
+        assert {data: crc_of(data) for data in PUBLISHED} == PUBLISHED
     data = np.random.default_rng(0).bytes(30 * 6777 + 5)
     step, _, kept = SHIFTS
     edges = (kept, kept + step, 8 * kept, 8 * step, 8 * (kept + step), 16 * step)
@@ -437,11 +434,9 @@ C_ATTN = b"model/h0/attn/c_attn/w"
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        (b"model/wpe", None, r"tensor wpe\.weight of the 1-layer GPT-2 that hparams\.json .* missing \(1 in"),
         (b"model/h0/attn/c_proj/w", None, r"tensor h\.0\.attn\.c_proj\.weight of the 1-layer .* is missing"),
         (b"model/h1/ln_1/g", (2,), "tensor 'model/h1/ln_1/g' is not a parameter of the 1-layer GPT-2"),
         (b"model/wte\n\xff", (2,), r"tensor 'model/wte\\nÿ' is not a parameter"),
-        (b"x" * 255, (2,), r"tensor 'x*\.\.\. is not a parameter"),
         (b"model/h00/ln_1/g", (2,), "tensor 'model/h00/ln_1/g' is not a parameter"),
         (b"model/wte", (2, 5), r"tensor 'model/wte' has shape \[2, 5\]; hparams.json makes it \[5, 2\]"),
         (b"model/wte", (5, 2, 1), r"tensor 'model/wte' has shape \[5, 2, 1\]"),
@@ -465,53 +460,42 @@ def test_the_tensors_are_those_of_the_model(tmp_path, tiny, name, shape, message
     assert "\n" not in str(caught.value)
 
 
-HPARAMS_OF_TINY = {"n_vocab": 5, "n_ctx": 3, "n_embd": 2, "n_head": 1, "n_layer": 1}
+def hparams(**changes) -> str:
+    """hparams.json of TINY, with some values changed; None: left out."""
+    values = {"n_vocab": 5, "n_ctx": 3, "n_embd": 2, "n_head": 1, "n_layer": 1, **changes}
+    return json.dumps({name: value for name, value in values.items() if value is not None})
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "not JSON"),
-        ("[]", r"expected a JSON object, got \[\]"),
-        ('{"n_vocab": 5, "n_ctx": 3, "n_embd": 2, "n_head": 1}', "n_layer is missing"),
-        (json.dumps({**HPARAMS_OF_TINY, "n_vocab": "5\n"}), "vocab_size must be a whole number .* got '5"),
-        (json.dumps({**HPARAMS_OF_TINY, "n_layer": 10**9}), "n_layer must be a whole number"),
-        (json.dumps({**HPARAMS_OF_TINY, "n_head": 3}), "n_embd 2 does not divide into n_head 3"),
-    ],
-    ids=lambda value: value[:40],
-)
-def test_hparams_are_checked(tmp_path, tiny, text, message):
-    write_bundle(tmp_path, tiny)
-    (tmp_path / HPARAMS).write_text(text)
-    with pytest.raises(CheckpointError, match=f"hparams.json: .*{message}") as caught:
+FILES = (HPARAMS, INDEX, DATA)
+WRONG = [  # None: there is no such file; FIFO: opening it would wait for a writer
+    (HPARAMS, "", "not JSON"),
+    (HPARAMS, "[]", r"expected a JSON object, got \[\]"),
+    (HPARAMS, hparams(n_layer=None), "n_layer is missing"),
+    (HPARAMS, hparams(n_vocab="5\n"), "vocab_size must be a whole number .* got '5"),
+    (HPARAMS, hparams(n_layer=10**9), "n_layer must be a whole number"),
+    (HPARAMS, hparams(n_head=3), "n_embd 2 does not divide into n_head 3"),
+    # One flipped bit makes 16 of OpenAI's n_head 12: the tensors' shapes are the same, so they tell nothing.
+    (HPARAMS, hparams(n_head=2), "n_embd 2 with n_head 2 makes heads of width 1, expected 2 as in all of Op"),
+    *((file, None, "cannot be read: No such file") for file in FILES),
+    *((file, "FIFO", r"(is not a regular file|truncated: .* the file at 0)") for file in FILES),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "message"), WRONG)
+def test_each_of_the_three_files_is_needed_and_checked(tmp_path, tiny, file, content, message):
+    path = write_bundle(tmp_path, tiny) / file
+    path.unlink()
+    if content == "FIFO":
+        os.mkfifo(path)
+    elif content is not None:
+        path.write_text(content)
+    with pytest.raises(CheckpointError, match=f"{file}: .*{message}") as caught:
         open_tensorflow(tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_all_of_openais_models_have_heads_of_one_width():
-    assert {config.head_width for _, config in MODELS.values()} == {HEAD_WIDTH}
-
-
-@pytest.mark.parametrize("n_head", [1, 4, 8, 14, 13, 16, 24, 48, 768])
-def test_another_n_head_than_openais_is_refused(openai, n_head):
-    """One flipped bit of the file makes 16 of 12, with tensors of the same shapes."""
-    hparams = json.loads((openai / HPARAMS).read_text())
-    (openai / HPARAMS).write_text(json.dumps(hparams | {"n_head": n_head}))
-    with pytest.raises(
-        CheckpointError, match=r"hparams\.json: n_embd 768 .*n_head (14|13) heads|expected 64 as"
-    ):
-        open_tensorflow(openai)
-
-
-@pytest.mark.parametrize("name", [HPARAMS, INDEX, DATA])
-def test_each_of_the_three_files_is_needed_and_a_fifo_is_not_waited_for(tmp_path, tiny, name):
-    write_bundle(tmp_path, tiny)
-    (tmp_path / name).unlink()
-    with pytest.raises(CheckpointError, match=f"{name}: cannot be read: No such file"):
-        open_tensorflow(tmp_path)
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(CheckpointError, match=f"{name}: (is not a regular file|truncated: .* the file at 0)"):
-        read_index(tmp_path) if name != HPARAMS else tensorflow.read_hparams(tmp_path)
+    assert {config.head_width for _, config in MODELS.values()} == {HEAD_WIDTH} == {64}
 
 
 # Damage

@@ -20,7 +20,7 @@ from ..parameters import count_parameters
 from . import huggingface, tensorflow
 from .fetching import Server, Version, megabytes
 from .files import LOCK, StagedFiles, directory_of, finish_saves, lock_directory, locked_file, named_errors
-from .names import MODELS, SHIPPED, check_name, find_model, folders_of, weight_folders
+from .names import ALIASES, MODELS, SHIPPED, check_name, find_model, folders_of, weight_folders
 from .vocabulary import read_tokenizer
 
 HUB = "https://huggingface.co"
@@ -43,7 +43,7 @@ PINNED = {  # the model.safetensors of these commits; where the size is None, th
 VOCAB = Version(1_042_301, "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783")
 MERGES = Version(456_318, "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5")
 # Of OpenAI's larger models only the size is known here; model.ckpt.index has a checksum of each tensor.
-OPENAI_MODELS = {"gpt2": "124M", "gpt2-medium": "355M", "gpt2-large": "774M", "gpt2-xl": "1558M"}
+OPENAI_MODELS = {name: size for size, name in ALIASES.items() if name != "distilgpt2"}
 OPENAI_124M = {
     tensorflow.HPARAMS: Version(90, "d9d56e4121c427164e0c55c6f03c08e1daf9002b9b672825112d19097b680318"),
     tensorflow.INDEX: Version(5215, "71916f763f9746f9b2a06b12d91996cf1084ae008d0424543d39391c5f2dc687"),
@@ -75,8 +75,7 @@ def find_or_download(source: str | Path, note: Note = str, only_tokenizer: bool 
         for folder in folders_of(name, "tokenizer"):
             if os.path.isfile(folder / "config.json"):
                 return folder
-    if _is_offline():
-        raise CheckpointError(f"{missing}; HF_HUB_OFFLINE is set, so it is not downloaded")
+    _check_online(f"{missing}; HF_HUB_OFFLINE is set, so it is not downloaded")
     here = f" (for the directory here, write ./{source})" if os.path.isdir(source) else ""
     note(f"{name} is not on this machine{here}")
     return download(name, "tokenizer" if only_tokenizer else "hub", note)
@@ -102,8 +101,7 @@ def download(name: str, source: str = "hub", note: Note = str) -> Path:
             verified = remote.pins and all(pin.digest for pin in remote.pins.values())
             note(f"{name} is here already, complete{' and verified' if verified else ''}")
             return folder
-    if _is_offline():
-        raise CheckpointError(f"{name} cannot be downloaded: HF_HUB_OFFLINE is set")
+    _check_online(f"{name} cannot be downloaded: HF_HUB_OFFLINE is set")
     folder = _folder_to_fill(name, source)
     # Files that are there would be mixed with the new ones.
     if any(map(os.path.isfile, folder.glob("[!.]*"))) and (fault := remote.fault_of(folder)):
@@ -174,8 +172,9 @@ def _at_openai(name: str, note: Note) -> RemoteModel:
     return RemoteModel(base, label, None, note, pins, name=name, source="openai", config=config)
 
 
-def _is_offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+def _check_online(message: str) -> None:
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        raise CheckpointError(message)
 
 
 def _folder_to_fill(name: str, source: str) -> Path:
