@@ -252,7 +252,7 @@ LOCKS = """
 import os, sys, time
 from contextlib import suppress
 from pathlib import Path
-from tiedgpt.checkpoints.files import lock_directory
+from tiedgpt.checkpoints.files import StagedFiles, lock_directory
 from tiedgpt.errors import CheckpointError
 
 def hold(directory):
@@ -260,8 +260,8 @@ def hold(directory):
         print("held", flush=True)
         time.sleep(60)
 
-def take_turns(directory):
-    os.fork(), os.fork()  # four processes
+def in_four_processes(directory):
+    os.fork(), os.fork()
     for _ in range(30):
         try:
             with lock_directory(directory):
@@ -269,6 +269,10 @@ def take_turns(directory):
                 os.unlink(directory / "inside")
         except CheckpointError as error:
             assert "is in use by" in str(error), error
+    for n in range(40):
+        with StagedFiles(directory / "saved") as files:
+            for part in "ab":
+                files.open(f"{os.getpid()}-{n}{part}").write(part.encode())
     with suppress(ChildProcessError):
         while True:
             assert os.wait()[1] == 0
@@ -300,30 +304,17 @@ def test_a_directory_is_locked_for_one_process_and_free_when_that_is_killed(tmp_
 
 
 @posix
-def test_many_processes_that_lock_one_directory_take_turns(tmp_path):
-    """The lock file is removed each time; a process that opened the removed one must not think it has it."""
+def test_many_processes_that_lock_one_directory_take_turns_and_lose_no_file_that_they_save(tmp_path):
+    """The lock file is removed each time; a process that opened the removed one must not think it has it.
+
+    Dask's workers save at once. None of them takes the staging directory of another for abandoned.
+    """
     (tmp_path / "a").mkdir()
-    with start("take_turns", tmp_path / "a") as process:
+    with start("in_four_processes", tmp_path / "a") as process:
         assert process.communicate() == (b"", b"")
-
-
-SAVES = """
-import sys
-from pathlib import Path
-from tiedgpt.checkpoints.files import StagedFiles
-for n in range(60):
-    with StagedFiles(Path(sys.argv[1])) as files:
-        for part in "ab":
-            files.open(f"{sys.argv[2]}-{n}{part}").write(part.encode())
-"""
-
-
-def test_processes_that_save_to_one_directory_at_once_lose_no_file(tmp_path):
-    """As Dask's workers do. None of them takes the staging directory of another for abandoned."""
-    started = [
-        subprocess.Popen([sys.executable, "-c", SAVES, str(tmp_path / "out"), str(process)])
-        for process in range(6)
-    ]
-    assert [process.wait(60) for process in started] == [0] * 6
-    expected = {f"{process}-{n}{part}": part for process in range(6) for n in range(60) for part in "ab"}
-    assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == expected
+    saved = contents(tmp_path / "a" / "saved")
+    processes = {name.partition("-")[0] for name in saved}
+    assert len(processes) == 4
+    assert saved == {
+        f"{own}-{n}{part}": part.encode() for own in processes for n in range(40) for part in "ab"
+    }

@@ -28,7 +28,7 @@ from test_vocabulary import tokenizer_json
 import tiedgpt
 from tiedgpt import Config, TiedGPTError, Tokenizer
 from tiedgpt.checkpoints import tensorflow
-from tiedgpt.checkpoints.vocabulary import MERGES_AND_VOCAB, vocabulary_files
+from tiedgpt.checkpoints.vocabulary import vocabulary_files
 from tiedgpt.cli.compare import read_arrays
 from tiedgpt.comparison.compare import compare
 from tiedgpt.tokenizer import EOT, WORDS, byte_alphabet
@@ -199,19 +199,17 @@ def check_state(directory: Path) -> None:
 def check_tokenizer(directory: Path) -> None:
     """Ids, merges and texts are those of the file or files that are there."""
     tokenizer = tiedgpt.load_tokenizer(directory)
-    if not (directory / "tokenizer.json").exists():
-        [(merges_name, vocab_name)] = [row for row in MERGES_AND_VOCAB if (directory / row[0]).exists()]
-        text = (directory / merges_name).read_bytes().decode().replace("\r\n", "\n").rstrip("\n")
-        lines = text.split("\n")
+    files = {path.name: path.read_bytes().decode() for path in directory.iterdir()}
+    text = files.pop("merges.txt", files.pop("vocab.bpe", None))
+    if text is not None:
+        lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
         merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
         vocab = [*ALPHABET.values(), *map("".join, merges), EOT]
-        ids = {token: token_id for token_id, token in enumerate(vocab)}
-        if (directory / vocab_name).exists():
-            ids = json.loads((directory / vocab_name).read_text())
-        if (directory / "added_tokens.json").exists():
-            ids |= json.loads((directory / "added_tokens.json").read_text())
+        ids = {} if files else {token: token_id for token_id, token in enumerate(vocab)}
+        for name in sorted(files, reverse=True):  # added_tokens.json after vocab.json
+            ids |= json.loads(files[name])
     else:
-        file = json.loads((directory / "tokenizer.json").read_text())
+        file = json.loads(files["tokenizer.json"])
         merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in file["model"]["merges"]]
         added = {token["content"]: token["id"] for token in file.get("added_tokens") or []}
         ids = file["model"]["vocab"] | added

@@ -207,36 +207,26 @@ def test_498_megabytes_take_less_than_three_seconds():
 # OpenAI's own index
 
 
-@pytest.fixture
-def openai(shared, tmp_path, monkeypatch):
-    """The folder of 124M, with a sparse data file of the right size, all zeros."""
+def test_openais_index_and_names(shared, tmp_path, monkeypatch):
+    """Of 124M. The writer of these tests follows the real format: it writes the same index, byte for byte."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", HEAD_WIDTH)
-    source = shared / "gpt2" / "124M"
     for name in (HPARAMS, INDEX):
-        shutil.copy(source / name, tmp_path)
-    with open(tmp_path / DATA, "wb") as file:
-        file.truncate(497759232)
-    return tmp_path
-
-
-def test_openais_index_and_names(openai):
-    tensors = read_index(openai)
+        shutil.copy(shared / "gpt2" / "124M" / name, tmp_path)
+    (tmp_path / DATA).touch()
+    os.truncate(tmp_path / DATA, 497759232)  # it takes no room on the disk
+    tensors = read_index(tmp_path)
     assert tensors["model/h0/attn/c_attn/w"].shape == (1, 768, 2304)
     assert (tensors["model/wte"].start, tensors["model/wte"].masked_crc) == (343369728, 0x0E298522)
     assert list(tensors) == sorted(tensors, key=lambda name: tensors[name].start) == sorted(tensors)
-    checkpoint = open_tensorflow(openai)
+    checkpoint = open_tensorflow(tmp_path)
     assert (checkpoint.config, checkpoint.has_own_unembedding) == (Config(), False)
     assert {name: tensor.shape for name, tensor in checkpoint.tensors.items()} == parameter_shapes(Config())
     assert checkpoint.tensors["h.10.mlp.c_fc.weight"].name == "model/h10/mlp/c_fc/w"
-
-
-def test_the_writer_of_these_tests_writes_openais_index(openai):
-    """Byte for byte, from the tensors that the reader found: so the writer follows the real format."""
     entries = [(b"", HEADER)]
-    for name, tensor in read_index(openai).items():
+    for name, tensor in tensors.items():
         crc = tensor.masked_crc.to_bytes(4, "little")
         entries.append((name.encode(), entry_proto(tensor.shape, tensor.start, crc=crc)))
-    assert table([contents(entries, interval=16)], [b"n"]) == (openai / INDEX).read_bytes()
+    assert table([contents(entries, interval=16)], [b"n"]) == (tmp_path / INDEX).read_bytes()
 
 
 # What TensorFlow wrote
