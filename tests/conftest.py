@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import sys
 import tempfile
@@ -187,9 +188,12 @@ def assert_one_error_line(result: tuple[int, str, str], message: str) -> None:
 
 @pytest.fixture
 def no_models(tmp_path, monkeypatch):
-    for variable in ("TIEDGPT_WEIGHTS", "HF_HOME", "HF_HUB_CACHE"):
-        monkeypatch.delenv(variable, raising=False)
+    """A machine without models, where nothing is set up for the hub; its home. tiedgpt is in `checkout`."""
+    for variable in os.environ:
+        if re.match("HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_WEIGHTS|NETRC|.*_CA_BUNDLE", variable):
+            monkeypatch.delenv(variable)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(names, "__file__", str(tmp_path / "x" / "tiedgpt" / "checkpoints" / "names.py"))
+    package = tmp_path / "checkout" / "tiedgpt"
+    monkeypatch.setattr(names, "__file__", str(package / "checkpoints" / "names.py"))
     return tmp_path

@@ -22,7 +22,7 @@ from conftest import SMALL, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
-from tiedgpt.checkpoints import fetching, hub, names
+from tiedgpt.checkpoints import fetching, hub
 from tiedgpt.checkpoints.fetching import Version
 from tiedgpt.errors import CheckpointError
 
@@ -208,16 +208,12 @@ def only_loopback(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def weights(tmp_path, monkeypatch):
+def weights(no_models, tmp_path, monkeypatch):
     """An empty folder for weights, on a machine without any model; the client waits only a moment."""
     only_loopback(monkeypatch)
-    for variable in os.environ:
-        if re.match("HF_|HUGGINGFACE|XDG_|NETRC|.*_CA_BUNDLE", variable):
-            monkeypatch.delenv(variable)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable in ("HF_HUB_OFFLINE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable)
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "weights"))
-    installed = tmp_path / "checkout" / "tiedgpt" / "checkpoints"
-    monkeypatch.setattr(names, "__file__", str(installed / "names.py"))
     monkeypatch.setattr(os, "fsync", lambda fd: None)  # it would take most of the time
     monkeypatch.setattr(fetching, "DELAY", 0.001)
     monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))

@@ -1,7 +1,6 @@
 """Names: where on a machine a model is searched, and which models are found there."""
 
 import importlib.util
-import os
 import re
 import runpy
 from pathlib import Path
@@ -19,17 +18,12 @@ PLACES = (".cache/tiedgpt", "checkout/weights", "elsewhere")  # of models by nam
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def home(no_models, tmp_path, monkeypatch):
     """A machine without models: tiedgpt is a checkout, TIEDGPT_WEIGHTS names a folder."""
-    for variable in os.environ:
-        if re.match("HF_HOME|HF_HUB_CACHE|HUGGINGFACE|XDG_", variable):
-            monkeypatch.delenv(variable)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "elsewhere"))
     (tmp_path / "checkout").mkdir()
     (tmp_path / "checkout" / "pyproject.toml").touch()
-    package = tmp_path / "checkout" / "tiedgpt"
-    monkeypatch.setattr(names, "__file__", str(package / "checkpoints" / "names.py"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -331,8 +331,8 @@ def with_footer(footer: bytes) -> bytes:
 
 GOOD = with_block(ONE)
 HANDLES = GOOD[-tensorflow.FOOTER : -8].rstrip(b"\0")
-OVERLAP = table([contents([(b"", HEADER), (b"a", ENTRY), (b"b", ENTRY)])], [b"b"])
 TWICE = table([contents([(b"", HEADER), (b"b", ENTRY), (b"b", entry_proto(offset=4))])], [b"b"])
+LATE_FOOTER = GOOD[: -tensorflow.FOOTER] + b"\0" + GOOD[-tensorflow.FOOTER :]
 LONG = "wrong varint before 10: over 64 bits"
 RULES = {  # what is damaged, and how it is written -> the damage and the error
     bytes: [
@@ -340,24 +340,14 @@ RULES = {  # what is damaged, and how it is written -> the damage and the error
         (MAGIC, "8 bytes that end with '57fb808b247547db'; expected at least 48"),
         (GOOD[:-1], "truncated, or not an index: .* that end with"),
         (GOOD + b"\0", "truncated, or not an index: .* that end with"),
-        (
-            bytes(tensorflow.MAX_INDEX + 1),
-            f"not the index of a GPT-2: more than {tensorflow.MAX_INDEX} bytes",
-        ),
-        (
-            GOOD[: -tensorflow.FOOTER] + b"\0" + GOOD[-tensorflow.FOOTER :],
-            r"a block or the footer starts at byte \d+, expected \d+",
-        ),
+        (bytes(tensorflow.MAX_INDEX + 1), "not the index of a GPT-2: more than 1048576 bytes"),
+        (LATE_FOOTER, r"a block or the footer starts at byte \d+, expected \d+"),
         (GOOD[:9] + b"\1" + GOOD[10:], r"block at byte 0: damaged: its masked CRC-32C is \w{8}, expected"),
-        (
-            table([ONE], [NAME], kind=1),
-            r"block at byte \d+: of type 1 \(snappy\); expected 0, not compressed",
-        ),
+        (table([ONE], [NAME], kind=1), r"block at byte \d+: of type 1 \(snappy\); expected 0, not compr"),
         (table([ONE], [NAME], kind=7), r"block at byte \d+: of type 7; expected 0"),
         (table([contents([(b"a", ENTRY)])], [b"a"]), "index: the header is missing .the entry with an empty"),
         (table([], []), "index: the header is missing"),
         (TWICE, "tensor 'b' leaves a hole before it: it starts at byte 4 of the file, expected 0"),
-        (OVERLAP, "tensor 'b' overlaps the tensor before it: it starts at byte 0 of the file, expected 4"),
     ],
     with_footer: [
         (b"\xff" * 40, f"footer: {LONG}"),
@@ -394,12 +384,8 @@ RULES = {  # what is damaged, and how it is written -> the damage and the error
         (entry_proto(extra=field(7, 2, b"")), "tensor 'model/wte': stored in slices"),
         (entry_proto((2**63,) * 254, size=4), "tensor 'model/wte': 254 axes; expected at most 64"),
         (entry_proto((2,), size=4), r"its place has 32 bits, but F32 \[2\] needs 64"),
-        (entry_proto((), size=0), r"its place has 0 bits, but F32 \[\] needs 32"),
-        (entry_proto((2**64 - 1,), size=4), rf"32 bits, but F32 \[{2**64 - 1}\] needs {2**69 - 32}"),
         (entry_proto(offset=4), "leaves a hole before it: it starts at byte 4 of the file, expected 0"),
         (entry_proto((2,)), "00001: truncated: the tensors end at byte 8, the file at 4"),
-        (entry_proto((0,)), "00001: bytes after the last tensor: the tensors end at byte 0, the file at 4"),
-        (entry_proto((2**60,)), f"00001: truncated: the tensors end at byte {2**62}, the file at 4"),
     ],
 }
 
@@ -427,14 +413,12 @@ C_ATTN = b"model/h0/attn/c_attn/w"
         (b"model/h0/attn/c_proj/w", None, r"tensor h\.0\.attn\.c_proj\.weight of the 1-layer .* is missing"),
         (b"model/h1/ln_1/g", (2,), "tensor 'model/h1/ln_1/g' is not a parameter of the 1-layer GPT-2"),
         (b"model/wte\n\xff", (2,), r"tensor 'model/wte\\nÿ' is not a parameter"),
-        (b"model/h00/ln_1/g", (2,), "tensor 'model/h00/ln_1/g' is not a parameter"),
         (b"model/wte", (2, 5), r"tensor 'model/wte' has shape \[2, 5\]; hparams.json makes it \[5, 2\]"),
         (b"model/wte", (5, 2, 1), r"tensor 'model/wte' has shape \[5, 2, 1\]"),
         (C_ATTN, (1, 6, 2), r"has shape \[6, 2\]; .* makes it \[2, 6\]"),
         (C_ATTN, (2, 1, 6), r"has shape \[2, 1, 6\]"),
         (C_ATTN, (1, 1, 2, 6), r"has shape \[1, 1, 2, 6\]"),
         (b"model/h0/attn/c_attn/b", (1, 6), r"has shape \[1, 6\]; hparams.json makes it \[6\]"),
-        (b"model/ln_f/g", (1,), r"tensor 'model/ln_f/g' has shape \[1\]; hparams.json makes it \[2\]"),
     ],
 )
 def test_the_tensors_are_those_of_the_model(tmp_path, tiny, name, shape, message):
