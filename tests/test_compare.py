@@ -22,13 +22,17 @@ from tiedgpt.comparison.mistakes import MISTAKES, Place, kind_of
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
-SOURCE = Path(__file__).with_name("other_gpt2.py").read_text(encoding="utf-8")
+TESTS = Path(__file__).parent
+sys.path.insert(0, str(TESTS.parent / "scripts"))
+from benchmark_sides import torch_gpt2  # noqa: E402
+
+SOURCE = (TESTS / "other_gpt2.py").read_text(encoding="utf-8")
 MODELS = {
     "tiny": random_model(),
     "tiny untied": random_model(TINY.with_head("untied")),
-    "two layers": random_model(replace(TINY, n_layer=2)),
     "shakespeare": tiedgpt.load_model("shakespeare-tied"),
 }
+TWO_LAYERS = random_model(replace(TINY, n_layer=2, eos_token_id=50256))  # which is no token of this model
 SLOW = pytest.mark.slow
 
 
@@ -229,28 +233,6 @@ def test_each_planted_mistake_is_named_from_logits_alone(name, row):
     assert any(f"yours {says}" in sentence for sentence in report.diagnosis), str(report)
 
 
-def test_nan_alone_accuses_nobody():
-    """A mask that hides the first token from itself makes all logits nan; so do many other mistakes."""
-    model, ids = MODELS["two layers"], some_ids(MODELS["tiny"], T=5)
-    nan = np.full((2, 5, 211), np.nan)
-    mask = "attn.0.pattern: perhaps yours has a mask that is off by one: a token does not see itself"
-    everywhere = "logits: yours is nan everywhere"
-    report = compare(model, nan, ids)
-    assert report.diagnosis == [everywhere, f"{mask}, in every layer"]
-    assert report.note == "to find where it begins, give resid_post.0 to resid_post.1, too"
-    none = "logits: this is none of the known mistakes"
-    assert compare(model, np.full_like(nan, np.inf), ids).diagnosis == [
-        "logits: yours is inf everywhere",
-        none,
-    ]
-    unknown = "mlp.1.pre: this is none of the known mistakes"
-    tape = tape_of(model, ids)
-    tape["mlp.1.pre"][1, 3, 5] = np.nan
-    report = compare(model, tape, ids)
-    assert report.diagnosis == ["mlp.1.pre: yours is nan in 1 of 1000 places", unknown]
-    assert "first difference: mlp.1.pre[1, 3, 5] is nan, expected" in str(report)
-
-
 try:
     import torch
     from torch import nn
@@ -273,41 +255,18 @@ def torch_module(forward, **parts):
 
 def nano_gpt(model: GPT2):
     """Modules named as in nanoGPT, with dropout, and all logits only if there are targets."""
-    config = model.config
-    D, F, V = config.n_embd, config.n_inner, config.vocab_size
-
-    def attend(self, x):
-        q, k, v = (
-            part.unflatten(2, (config.n_head, -1)).transpose(1, 2) for part in self.c_attn(x).chunk(3, 2)
-        )
-        heads = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.c_proj(heads.transpose(1, 2).flatten(2))
-
-    def block(self, x):
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
 
     def gpt(self, ids, targets=None):
-        part = self.transformer
-        x = part["drop"](part["wte"](ids) + part["wpe"](torch.arange(ids.shape[1])))
-        for layer in part["h"]:
-            x = layer(x)
-        x = part["ln_f"](x)
+        x = self.dropout(self.transformer.hidden(ids))
         return self.lm_head(x if targets is not None else x[:, [-1]])
 
-    def new_block():
-        attn = torch_module(attend, c_attn=nn.Linear(D, 3 * D), c_proj=nn.Linear(D, D))
-        parts = {"c_fc": nn.Linear(D, F), "gelu": nn.GELU("tanh"), "c_proj": nn.Linear(F, D)}
-        mlp = torch_module(lambda self, x: self.c_proj(self.gelu(self.c_fc(x))), **parts)
-        return torch_module(block, ln_1=nn.LayerNorm(D), attn=attn, ln_2=nn.LayerNorm(D), mlp=mlp)
-
-    parts = {"wte": nn.Embedding(V, D), "wpe": nn.Embedding(config.n_ctx, D), "drop": nn.Dropout(0.5)}
-    parts |= {"h": nn.ModuleList(new_block() for _ in range(config.n_layer)), "ln_f": nn.LayerNorm(D)}
-    theirs = torch_module(gpt, transformer=nn.ModuleDict(parts), lm_head=nn.Linear(D, V, bias=False))
+    head = nn.Linear(model.config.n_embd, model.config.vocab_size, bias=False)
+    parts = {"transformer": torch_gpt2(torch, model.config), "dropout": nn.Dropout(0.5), "lm_head": head}
+    theirs = torch_module(gpt, **parts)
     state = state_dict(model, "transformer.", transposed=True)
     theirs.load_state_dict({name: torch.from_numpy(np.array(x)) for name, x in state.items()})
-    if config.tied:
-        theirs.lm_head.weight = theirs.transformer["wte"].weight
+    if model.config.tied:
+        head.weight = theirs.transformer.wte.weight
     return theirs
 
 
@@ -398,7 +357,10 @@ def test_a_module_is_left_as_it_was_and_half_precision_is_named():
     model, ids = MODELS["tiny"], some_ids(MODELS["tiny"])
     theirs = nano_gpt(model).bfloat16().train()
     report = compare(model, theirs, ids)
-    assert (report.diagnosis, report.note) == (["embed: yours is rounded to bfloat16"], "compare in float32")
+    assert (report.diagnosis, report.note) == (
+        ["resid_pre.0: yours is rounded to bfloat16"],
+        "compare in float32",
+    )
     assert theirs.training
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in theirs.modules())
     assert all(parameter.grad is None for parameter in theirs.parameters())
@@ -426,56 +388,103 @@ def test_no_parameter_of_the_random_model_is_neutral():
         assert np.abs(array - ("ln_" in name and name.endswith("weight"))).max() > 0.005, name
 
 
-@pytest.mark.parametrize("says", ["is relu", "lacks the residual connection", "has no causal mask"])
-def test_a_mistake_is_found_from_a_few_activations(says):
-    """The mistake is named where it was made, even if only what follows was recorded."""
-    model = MODELS["two layers"]
-    ids = some_ids(model, B=1, T=9)
-    tape = planted(model, ids, says)
+def changed(ids, *names):
+    """Activations with these names, or all: each is wrong but the embedding."""
+    tape = tape_of(TWO_LAYERS, ids)
+    wrong = {name: x + np.float32(0.1) * x * x if name != "embed" else x for name, x in tape.items()}
+    return {name: wrong[name] for name in names or wrong}
+
+
+def logits_of(says, ids):
+    return planted(TWO_LAYERS, ids, says)["logits"]
+
+
+def few_of(says, ids):
+    """What follows the place of the mistake."""
     missing = ("attn.N.pattern", "mlp.N.post", "resid_mid.N")
-    few = {name: x for name, x in tape.items() if kind_of(name) not in missing}
-    for given in ({"logits": tape["logits"]}, few):
-        seen: list[tuple[int, int]] = []
-        [sentence] = compare(model, given, ids, progress=lambda *at, seen=seen: seen.append(at)).diagnosis
-        assert f"yours {says}, " in sentence
-        assert [done for done, _ in seen] == list(range(len(seen)))
-        assert all(total >= len(seen) for _, total in seen)
+    return {n: x for n, x in planted(TWO_LAYERS, ids, says).items() if kind_of(n) not in missing}
 
 
-def test_one_mistake_at_a_time():
-    model = random_model()
-    report = compare(
-        model, other_gpt2(model, GELU, "np.maximum(x, 0)", 'p["mlp.c_fc.bias"]', "0"), some_ids(model)
-    )
-    assert report.diagnosis == ["mlp.0.pre: yours lacks the bias, in every layer"]
-    assert report.note == "mlp.0.post differs then, too: correct this first, and compare again"
+def one_nan(ids):
+    tape = tape_of(TWO_LAYERS, ids)
+    tape["mlp.1.pre"][0, 3, 5] = np.nan
+    return tape
 
 
-def test_mistakes_that_cannot_be_told_apart_are_both_named():
-    model = random_model()  # the second token is the last, so the mask that shows the next one hides nothing
-    report = compare(model, planted(model, some_ids(model, T=2), "has no causal mask"), some_ids(model, T=2))
-    at = "attn.0.pattern: {}has {}, in every layer"
-    one = "a mask that is off by one: a token sees the next one"
-    assert report.diagnosis == [at.format("yours ", "no causal mask"), at.format("or yours ", one)]
+def nearly(ids):
+    """Nearly a known mistake, but not up to rounding."""
+    tape = dict(planted(TWO_LAYERS, ids, "is the exact gelu (erf)"))
+    right = tape_of(TWO_LAYERS, ids)["mlp.0.post"]
+    return tape | {"mlp.0.post": tape["mlp.0.post"] + np.float32(0.1) * (tape["mlp.0.post"] - right)}
 
 
-def test_the_time_is_bounded_and_the_note_says_what_to_give_next(monkeypatch):
-    model = MODELS["two layers"]
-    ids = some_ids(model, B=1, T=9)
-    tape = tape_of(model, ids)
-    tape = {name: x + np.float32(0.1) * x * x if name != "embed" else x for name, x in tape.items()}
-    for names, note in (
-        (["logits"], "to find where it begins, give resid_post.0 to resid_post.1, too"),
-        (["resid_post.0", "resid_post.1"], "to find where it begins, give embed, resid_pre.0, attn.0.in, "),
-        (["embed", "attn.0.heads"],
-         "to find where it begins, give resid_pre.0, attn.0.in, attn.0.qkv, attn.0.q, "),
-    ):  # fmt: skip
-        report = compare(model, {name: tape[name] for name in names}, ids)
-        assert report.diagnosis[0].endswith(": this is none of the known mistakes")
-        assert report.note.startswith(note)
+def reversed_weights(ids):
+    name = "h.1.mlp.c_fc.weight"
+    parameters = TWO_LAYERS.parameters | {name: TWO_LAYERS.parameters[name][:, ::-1]}
+    return tape_of(GPT2(TWO_LAYERS.config, parameters), ids)
+
+
+def zeros_in_place(ids):
+    ids *= 0
+    return TWO_LAYERS(ids)
+
+
+BEGINS = "to find where it begins, give "
+BLOCKS = BEGINS + "resid_post.0 to resid_post.1, too"
+NONE, FUTURE = (
+    ": this is none of the known mistakes",
+    "has a mask that is off by one: a token sees the next one",
+)
+ITSELF = "perhaps yours has a mask that is off by one: a token does not see itself"
+DIAGNOSES = [  # T, what is given, the diagnosis, how the note begins
+    # A mask that hides the first token from itself makes all logits nan; so do many other mistakes.
+    (5, lambda ids: np.full((1, 5, 211), np.nan),
+     ["logits: yours is nan everywhere", f"attn.0.pattern: {ITSELF}{LAYERS}"], BLOCKS),
+    (5, lambda ids: np.full((1, 5, 211), np.inf),
+     ["logits: yours is inf everywhere", "logits" + NONE], BLOCKS),
+    (5, one_nan, ["mlp.1.pre: yours is nan in 1 of 500 places", "mlp.1.pre" + NONE], ""),
+    (5, zeros_in_place, ["logits" + NONE], BLOCKS),
+    (9, lambda ids: changed(ids, "resid_post.0", "resid_post.1"), ["resid_post.0" + NONE],
+     BEGINS + "embed, resid_pre.0, attn.0.in, "),
+    (9, lambda ids: changed(ids, "embed", "attn.0.heads"), ["attn.0.heads" + NONE],
+     BEGINS + "resid_pre.0, attn.0.in, attn.0.qkv, attn.0.q, "),
+    (9, lambda ids: {"embed": 2 * tape_of(TWO_LAYERS, ids)["embed"]}, ["embed" + NONE], ""),
+    (9, nearly, ["mlp.0.post" + NONE], ""),
+    (9, reversed_weights, ["mlp.1.pre" + NONE], ""),
+    # The mistake is named where it was made, even if only what follows was recorded.
+    *((9, partial(theirs, says), [f"{place}: yours {says}{where}"], "")
+      for theirs in (logits_of, few_of)
+      for place, says, where in (
+          ("mlp.0.post", "is relu", LAYERS), ("attn.0.pattern", "has no causal mask", LAYERS),
+          ("resid_mid.0", "lacks the residual connection", EVERYWHERE))),
+    (9, other_gpt2(TWO_LAYERS, GELU, "np.maximum(x, 0)", 'p["mlp.c_fc.bias"]', "0"),
+     ["mlp.0.pre: yours lacks the bias, in every layer"],
+     "mlp.0.post differs then, too: correct this first, and compare again"),
+    # The second token is the last, so a mask that shows the next one hides nothing.
+    (2, partial(few_of, "has no causal mask"),
+     [f"attn.0.pattern: yours has no causal mask{LAYERS}", f"attn.0.pattern: or yours {FUTURE}{LAYERS}"], ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("T", "theirs", "diagnosis", "note"), DIAGNOSES)
+def test_diagnosis(T, theirs, diagnosis, note):
+    ids, seen = some_ids(TWO_LAYERS, B=1, T=T), []
+    before, logits = ids.copy(), TWO_LAYERS(ids)
+    report = compare(TWO_LAYERS, theirs, ids, progress=lambda *at: seen.append(at))
+    assert report.diagnosis == diagnosis
+    assert report.note.startswith(note)
+    assert bool(report.note) == bool(note), report.note
+    assert f"first difference: {report.first.name}[" in str(report)
+    assert [done for done, _ in seen] == [*range(len(seen))]
+    assert all(total >= len(seen) for _, total in seen)
+    np.testing.assert_array_equal(ids, before)
+    np.testing.assert_array_equal(TWO_LAYERS(ids), logits)
+
+
+def test_the_time_is_bounded(monkeypatch):
     monkeypatch.setattr(sys.modules[compare.__module__], "SECONDS", 0.0)
-    [sentence] = compare(model, {"logits": tape["logits"]}, ids).diagnosis
-    assert re.fullmatch(r"logits: none of the 0 trials that 0 s sufficed for explains this, of \d+", sentence)
+    [sentence] = compare(TWO_LAYERS, changed(ids := some_ids(TWO_LAYERS), "logits"), ids).diagnosis
+    assert re.fullmatch(r"\S+: none of the 0 trials that 0 s sufficed for explains this, of \d+", sentence)
 
 
 @pytest.mark.parametrize("name", ["tiny", pytest.param("shakespeare", marks=SLOW)])
@@ -490,18 +499,11 @@ def test_a_random_difference_is_none_of_the_known(name):
         noise = size * np.random.default_rng(seed).standard_normal(tape[where].shape, np.float32)
         one = np.zeros_like(noise)
         one.flat[rng.integers(one.size)] = 1
-        for change in (noise, one, np.float32(size)):
+        changes = (noise, one, np.float32(size))
+        for change in changes if name == "shakespeare" else [changes[seed % 3]]:
             report = compare(model, tape | {where: tape[where] + change}, ids)
             assert report.first.name == where
             assert report.diagnosis == [f"{where}: this is none of the known mistakes"], str(change)
-    # nearly a known mistake, but not up to rounding
-    near = dict(planted(model, ids, "is the exact gelu (erf)"))
-    near["mlp.0.post"] = near["mlp.0.post"] + np.float32(0.1) * (near["mlp.0.post"] - tape["mlp.0.post"])
-    assert compare(model, near, ids).diagnosis[0] == "mlp.0.post: this is none of the known mistakes"
-    parameters = dict(model.parameters)
-    parameters["h.1.mlp.c_fc.weight"] = parameters["h.1.mlp.c_fc.weight"][:, ::-1]
-    report = compare(model, tape_of(GPT2(model.config, parameters), ids), ids)
-    assert report.diagnosis == ["mlp.1.pre: this is none of the known mistakes"]
 
 
 NAMES = """
@@ -653,20 +655,6 @@ def test_a_row_agrees_up_to_sixteen_roundings():
     assert row_of("embed", np.zeros(3), nothing, nothing).first_wrong == (0,)
 
 
-def test_comparing_changes_neither_our_ids_nor_our_model():
-    model = random_model(replace(TINY, n_layer=2))
-    ids = some_ids(model, B=1, T=5)
-
-    def zeros(theirs):
-        theirs *= 0
-        return model(theirs)
-
-    before, logits = ids.copy(), model(ids)
-    assert compare(model, zeros, ids).first.name == "logits"
-    np.testing.assert_array_equal(ids, before)
-    np.testing.assert_array_equal(model(ids), logits)
-
-
 def test_torch_is_not_imported():
     code = "import sys, tiedgpt.testing, tiedgpt.cli.compare; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -686,23 +674,23 @@ def test_the_command(run, tmp_path):
     }
     for name, arrays in files.items():
         np.savez(tmp_path / f"{name}.npz", **arrays)
-    (tmp_path / "folder").mkdir()
+    for folder in ("folder", "empty"):
+        (tmp_path / folder).mkdir()
     for name, array in files["wrong"].items():
         np.save(tmp_path / "folder" / f"{name}.npy", array)
     (tmp_path / "text.npz").write_text("not an archive")
-    (tmp_path / "empty").mkdir()
 
     def compared(file, *flags):
         return run("compare", "--model", "shakespeare-tied", str(tmp_path / file), *flags)
 
+    relu = "mlp.0.post: yours is relu, in every layer"
     code, out, _ = compared("right.npz")
     assert (code, out.splitlines()[-1][:9]) == (0, "all agree")
-    for file in ("wrong.npz", "folder"):
-        code, out, _ = compared(file)
-        assert (code, out.splitlines()[-1]) == (1, "mlp.0.post: yours is relu, in every layer")
-        code, out, _ = compared(file, "--json")
-        assert (json.loads(out)["same"], code) == (False, 1)
-        assert len(json.loads(out)["rows"]) == len(right)
+    code, out, _ = compared("wrong.npz")
+    assert (code, out.splitlines()[-1]) == (1, relu)
+    code, out, _ = compared("folder", "--json")
+    found = json.loads(out)
+    assert (code, found["same"], found["diagnosis"], len(found["rows"])) == (1, False, [relu], len(right))
     code, out, _ = compared("nan.npz", "--json")
     assert (parse_json(out)["rows"][0]["yours"], code) == (None, 1)
     for file, message in (

@@ -63,7 +63,8 @@ class Place:
         names = vars(self) | {"at": self, "wte": self["wte.weight"], "wpe": self["wpe.weight"]}
         names |= {"D": config.n_embd, "H": config.n_head, "K": config.head_width}
         names |= {"n": np.arange(self.ids.shape[1]), "part": "qkv".find(self.name[-1])}
-        names |= {"eps": eps, "norm": partial(layer_norm, eps=eps), "eos": config.eos_token_id or 0}
+        eos = min((*config.eos_token_ids, config.vocab_size - 1))  # from_state_dict may have none of this V
+        names |= {"eps": eps, "norm": partial(layer_norm, eps=eps), "eos": eos}
         names |= {ln: (self[f"h.N.{ln}.weight"], self[f"h.N.{ln}.bias"]) for ln in ("ln_1", "ln_2")}
         names |= zip("xwb", self.inputs() if self.tape else (), strict=False)
         return eval(code, FUNCTIONS, names)
