@@ -146,19 +146,6 @@ def hold(views, name):
 # What the page shows
 
 
-def test_the_numbers_are_the_models(open_page, server):
-    page = open_page(server)
-    model = server.views.by_head[0]["tied"]
-    ids = server.views.tokenizer.encode(PROMPT)
-    wait_for_tokens(page, len(ids))
-    first = bars(page).first
-    shown = server.views.tokenizer.token_text(int(model(ids)[-1].argmax())).replace(" ", "·")
-    assert first.locator(".t").inner_text() == shown
-    says = f"{100 * server.views.next({'text': PROMPT}, lambda *_: None)['rows'][0]['probability']:.1f} %"
-    assert first.locator(".p").inner_text() == says
-    assert first.get_attribute("aria-label") == f"{shown}, {says}"
-
-
 QUESTIONS = [  # what a student asks, where the answer is, its words
     ("what is the tie", "switch #flowsays", "The same W_E, transposed, scores each token: 131,072"),
     ("where in the code", "switch [data-turn=tied] span.tied", 'parameters["wte.weight"].T'),
@@ -204,74 +191,108 @@ def test_a_product_of_two_rows_is_the_same_in_either_order(open_page, server):
     first = model.W_E[encode("My")[0], 0], model.W_U[0, encode(" lord")[0]]
     numbers = " \u00d7 ".join(f"{x:.2f}" for x in first).replace("-", "\u2212")
     expect(page.locator("#product .untied p").first).to_contain_text(numbers)
-    for path, sign in {
-        "with ln_f": "≠",
-        "with the first MLP": "≠",
-        "whole model": "≠",
-        "W_E, W_U": "=",
-    }.items():
-        button(page, path, exact=True).click()
-        expect(page.locator("#mirror")).to_contain_text(re.compile(rf"shakespeare-tied: \S+ {sign}"))
     page.locator("#matrices table.heat").first.locator("td[data-i='1'][data-j='4']").hover()
     expect(page.locator("#matrices td.mirror").first).to_have_attribute("data-i", "4")
 
 
-def test_turning_the_switch_moves_the_arrow_and_marks_the_branch(open_page, server):
-    page = open_page(server)
-    for turn, code in (("untied: W_U", '"lm_head.weight"'), ("tied: W_E.T", '"wte.weight"')):
-        button(page, turn).click()
-        kind = turn.split(":")[0]
-        expect(page.locator("#flow")).to_have_class(kind)
-        assert page.locator(f"#flow .arrow.{kind}").count() == page.locator("#flow .arrow.other").count() == 1
-        page.wait_for_selector(f"#switch .code[data-turn={kind}]")
-        bold = "all => all.filter(s => getComputedStyle(s).fontWeight === '700').map(s => s.textContent)"
-        marked = page.locator("#switch .line span").evaluate_all(bold)
-        assert marked == [f"parameters[{code}].T"]
-        text = bars(page, int(kind == "untied")).first.locator(".t").inner_text()
-        assert page.locator("#flow text.end").first.text_content() == text
-    show(page, "parts")
-    button(page.locator("#parts .which"), "shakespeare-untied").click()
-    expect(page.locator("#partsbox .side")).to_have_class("side untied")
+TIED, UNTIED, TOY = "#bars .side >> nth=0", "#bars .side >> nth=1", "#toyout .side >> nth=1"
+FIRST_P = "#toyin [data-key=P01]"
+STORIES = {  # name: fragment of the address, steps
+    # A step: the name of a button, a selector that is clicked, or (a field, its text); then where something
+    # is shown, and what: words, a number of elements, whether it is visible, its value or CSS.
+    "the switch": ("", [
+        ("untied: W_U", "#flow.untied", 1),
+        ("", "#flow .arrow.untied", 1),
+        ("", "#flow .arrow.other", 1),
+        ("", ".code[data-turn=untied] .line span.untied", {"css": ("font-weight", "700")}),
+        ("", ".code[data-turn=untied] .line span.tied", {"css": ("font-weight", "400")}),
+        ("", "#switch .line span.untied", 'parameters["lm_head.weight"].T'),
+        ("tied: W_E.T", "#flow.tied", 1),
+        ("", "#flow .arrow.tied", 1),
+        ("", "#flow .arrow.other", 1),
+        ("", ".code[data-turn=tied] .line span.tied", {"css": ("font-weight", "700")}),
+        ("nav a[href='#parts']", "#partsbox .side.tied", 1),
+        ("#parts .which button >> nth=1", "#partsbox .side.untied", 1),
+    ]),
+    "the paths": ("#path", [
+        (path, "#mirror", re.compile(rf"shakespeare-tied: \S+ {sign}"))
+        for path, sign in (("with ln_f", "≠"), ("first MLP", "≠"), ("whole model", "≠"), ("W_E, W_U", "="))
+    ]),
+    "a text": ("", [
+        (("#prompt", "ROMEO:"), "#strip .tok", 2),
+        (f"{TIED} >> .row", "#strip .tok", 3),
+        ("#strip .tok", "#strip .tok:first-child[aria-pressed=true]", 1),
+        ("Draw one", "#strip .tok", 2),  # goes on from the chosen place
+        ("", "#seed", {"value": "2"}),
+        ("", "#bars .side.untied", 1),
+        (f"{UNTIED} >> text='W_E.T'", "#bars .side.untied", 0),
+        ("", f"{TIED} >> text='W_U'", 0),
+    ]),
+    "sliders": ("", [
+        ("", "#bars .ghost", 0),
+        ("", "#top_k", False),
+        ("#sampling summary", "#top_k", True),
+        (("#top_k", "3"), f"{TIED} >> .row:not(.out)", 3),
+        ("", "#bars .cut", "3 kept"),
+        ("", "#barsnote", True),
+        (("#top_k", "0"), "#bars .row.out", 0),
+        ("", "#sliders output >> nth=1", "off"),
+        (("#cvocab", "3"), "#costbox .readout", "tying saves 4.1M, 0.1 % of the untied model"),
+    ]),
+    "three words": ("#toy", [
+        ("", TOY, "0.31 nats"),
+        ("Solve for W_E", TOY, "0.00 nats"),
+        ("Start again", TOY, "0.31 nats"),
+        ("Use 3 dimensions", TOY, "0.00 nats"),
+        ((FIRST_P, "0"), "#toy .warn", "above 0"),
+        ((FIRST_P, "0.5"), "#toy .warn", False),
+    ]),
+    "what cannot be read": ("#path?ids=1_x&removed=y&side=9&W=1_2*3&top_k=x&path=y", [  # a damaged link
+        ("", "#problem", "ids must be"),
+        (("#prompt", ""), "#problem", "the prompt is empty"),
+        (("#prompt", "word " * 200), "#problem", "more than the model's context of 128"),
+        (("#prompt", "a" * 70_000), "#problem", "expected at most 65,536 bytes"),
+        (("#prompt", "My lord 😀"), "#bytes", True),
+        (("#prompt", "ROMEO:"), "#strip .tok", 2),
+        ("", "#problem", False),
+        ("", "#bytes", False),
+    ]),
+}  # fmt: skip
 
 
-def test_typing_choosing_going_back_and_another_head(open_page, server):
-    page = open_page(server)
-    page.fill("#prompt", "ROMEO:")
-    wait_for_tokens(page, 2)
-    token = bars(page).first.locator(".t").inner_text()
-    bars(page).first.click()
-    wait_for_tokens(page, 3)
-    assert page.locator("#strip .tok").last.inner_text() == token
-    page.locator("#strip .tok").first.click()
-    expect(page.locator("#strip .tok").first).to_have_attribute("aria-pressed", "true")
-    button(page, "Draw one").first.click()  # continues from the chosen place
-    wait_for_tokens(page, 2)
-    assert page.input_value("#seed") == "2"
-    before, sides = bars(page, 1).first.inner_text(), page.locator("#bars .side")
-    assert sides.nth(1).get_attribute("class") == "side untied"
-    button(sides.nth(1), "W_E.T").click()
-    expect(sides.nth(1)).to_have_class("side tied")
-    assert bars(page, 1).first.inner_text() != before
-    assert button(sides.first, "W_U").count() == 0
+def follow(page, steps):
+    for do, where, shown in steps:
+        if isinstance(do, tuple):
+            page.fill(*do)
+        elif do:
+            (page.locator(do) if do.startswith(("#", "nav")) else button(page, do)).first.click()
+        found = page.locator(where)
+        if isinstance(shown, bool):
+            expect(found).to_be_visible(visible=shown)
+        elif isinstance(shown, int):
+            expect(found).to_have_count(shown)
+        elif isinstance(shown, dict) and "css" in shown:
+            expect(found.first).to_have_css(*shown["css"])
+        elif isinstance(shown, dict):
+            expect(found).to_have_value(shown["value"])
+        else:
+            expect(found.first).to_contain_text(shown)
 
 
-def test_sliders(open_page, server):
-    page = open_page(server)
-    expect(page.locator("#bars .ghost")).to_have_count(0)
-    assert not page.locator("#top_k").is_visible()
-    page.click("#sampling summary")
-    page.fill("#top_k", "3")
-    expect(page.locator("#bars .side").first.locator(".row:not(.out)")).to_have_count(3)
-    expect(page.locator("#bars .cut").first).to_contain_text("3 kept")
-    expect(page.locator("#barsnote")).to_be_visible()
-    page.fill("#top_k", "0")
-    expect(page.locator("#bars .row.out")).to_have_count(0)
-    expect(page.locator("#sliders output").nth(1)).to_have_text("off")
-    show(page, "cost")
-    before = page.locator("#costbox .readout").inner_text()
-    page.locator("#cvocab").focus()
-    page.keyboard.press("End")
-    expect(page.locator("#costbox .readout")).not_to_have_text(before)
+@pytest.mark.parametrize("story", STORIES)
+def test_the_page_does(open_page, server, story):
+    fragment, steps = STORIES[story]
+    page = open_page(server, fragment)
+    page.allowed = ["400 (Bad Request)", "413"]
+    follow(page, steps)
+
+
+def test_a_bar_has_its_token_and_its_probability(student, server):
+    row = server.views.next({"text": PROMPT}, lambda *_: None)["rows"][0]
+    name = f"{row['text'].replace(' ', '·')}, {100 * row['probability']:.1f} %"
+    expect(bars(student).first).to_have_accessible_name(name)
+    expect(bars(student).first).to_have_text(name.replace(", ", ""))
+    expect(student.locator("#flow text.end").first).to_have_text(name.split(",")[0])
 
 
 def test_writing_streams_can_be_selected_and_gone_back_to(open_page, server):
@@ -290,26 +311,24 @@ def test_writing_streams_can_be_selected_and_gone_back_to(open_page, server):
     wait_for_tokens(page, len(ids) + 5)
 
 
-def test_stop_stops_and_so_does_a_server_that_goes_away(open_page):
+def test_stop_stops_the_text_or_the_server_and_the_page_stays(open_page):
     views = shakespeare()
     go_on = hold(views, "generate")
     with serving(views) as server:
         page = open_page(server)
         page.allowed = ["Failed to load", "ERR_"]
-        page.click("#write")
-        expect(page.locator("#written .w")).to_have_count(6)
-        button(page, "Stop", exact=True).click()
+        shown = bars(page).all_inner_texts()
+        follow(page, [("#write", "#written .w", 6), ("Stop", "#write", "Write 40 tokens")])
         page.wait_for_selector("body[data-written='3,3']")
-        expect(page.locator("#write")).to_have_text("Write 40 tokens")
         expect(page.locator("#written .note").first).to_have_text("3 tokens; stopped")
         go_on.set()
         write(page)
         go_on.clear()
-        page.click("#write")
-        expect(page.locator("#written .w")).to_have_count(6)
-    expect(page.locator("#write")).to_have_text("Write 40 tokens")
-    page.click("#write")
-    expect(page.locator("#stopped")).to_be_visible()
+        follow(page, [("#write", "#written .w", 6), ("#quit", "#stopped", True)])
+        follow(page, [("", "#write", "Write 40 tokens"), (("#prompt", "another"), "#stopped", True)])
+        expect(page.locator("main .figure").first).to_have_css("opacity", "0.45")
+        assert bars(page).all_inner_texts() == shown
+    follow(page, [("#write", "#write", "Write 40 tokens"), ("", "#stopped", True)])
 
 
 def test_solving_for_the_best_matrix_says_how_far_it_is_and_can_be_cancelled(open_page, monkeypatch):
@@ -330,42 +349,7 @@ def test_solving_for_the_best_matrix_says_how_far_it_is_and_can_be_cancelled(ope
         assert "at most the difference is due to the tie" in page.locator("#solvednote").inner_text()
 
 
-def test_the_three_words(open_page, server):
-    page = open_page(server)
-    show(page, "toy")
-    untied = page.locator("#toyout .side").nth(1)
-    for press, nats in ((None, 0.31), ("Solve for W_E", 0), ("Start again", 0.31), ("Use 3 dimensions", 0)):
-        if press:
-            button(page, press).click()
-        expect(untied).to_contain_text(f"{nats:.2f} nats")
-    field = page.get_by_label("The text: what follows each word: New, York")
-    page.allowed = ["400 (Bad Request)"]
-    field.fill("0")
-    expect(page.locator("#toy .warn")).to_contain_text("above 0")
-    field.fill("0.5")
-    expect(page.locator("#toy .warn")).to_be_hidden()
-
-
 # Prompts of every kind
-
-
-def test_prompts_that_cannot_be_read(open_page, server):
-    page = open_page(server, "#path?ids=1_x&removed=y&side=9&W=1_2*3&top_k=x&path=y")  # a damaged link
-    page.allowed = ["400 (Bad Request)", "413"]
-    problem = page.locator("#problem")
-    expect(problem).to_contain_text("ids must be")
-    for text, says in (("", "the prompt is empty"), ("word " * 200, "more than the model's context of 128")):
-        page.fill("#prompt", text)
-        expect(problem).to_contain_text(says)
-    page.evaluate("""() => { const p = document.querySelector('#prompt'); p.value = 'a'.repeat(1e6);
-        p.dispatchEvent(new Event('input', { bubbles: true })); }""")
-    expect(problem).to_contain_text("expected at most 65,536 bytes")
-    page.fill("#prompt", "My lord \U0001f600")
-    expect(page.locator("#bytes")).to_be_visible()
-    page.fill("#prompt", "ROMEO:")
-    wait_for_tokens(page, 2)
-    expect(problem).to_be_hidden()
-    expect(page.locator("#bytes")).to_be_hidden()
 
 
 def test_script_in_the_prompt_and_in_a_token_and_in_a_name(open_page):
@@ -390,14 +374,13 @@ def test_one_tied_model_is_one_column_without_orange(open_page):
     with serving(views_of()) as server:
         page = open_page(server)
         before = bars(page).all_inner_texts()
-        button(page, "untied: W_U").click()
-        expect(page.locator("#flowsays")).to_contain_text("a has no W_U. An untied copy of it")
+        follow(page, [("untied: W_U", "#flowsays", "a has no W_U. An untied copy of it")])
         assert bars(page).all_inner_texts() == before
         show(page)
-        assert page.locator("#bars .side, #matrices .side, #lensbox .side, #product .side").count() == 4
-        assert page.locator("main section:not(#toy) .side.untied, #flow .out").count() == 0
-        expect(page.locator("#matrices")).to_contain_text("--corpus FILE")
-        expect(page.locator("#solvedbox")).to_be_hidden()
+        sides = "#bars .side, #matrices .side, #lensbox .side, #product .side"
+        orange = "main section:not(#toy) .side.untied, #flow .out"
+        solved = ("", "#solvedbox", False)
+        follow(page, [("", sides, 4), ("", orange, 0), ("", "#matrices", "--corpus FILE"), solved])
 
 
 def test_an_earlier_token_moves_every_panel_of_the_text(open_page, server):
@@ -494,20 +477,6 @@ def test_fourteen_pages_of_which_one_is_closed_while_it_writes(open_page, server
     first.wait_for_selector("#written .w")
     first.close()
     write(others[0])
-
-
-def test_the_button_stops_the_server_and_the_page_stays(open_page):
-    with serving(views_of()) as server:
-        page = open_page(server)
-        page.allowed = ["Failed to load", "ERR_"]
-        shown = bars(page).all_inner_texts()
-        button(page, "Stop the server").click()
-        expect(page.locator("#stopped")).to_be_visible()
-        assert bars(page).all_inner_texts() == shown
-        page.fill("#prompt", "another")
-        page.wait_for_timeout(300)
-        assert page.locator("main .figure").first.evaluate("e => getComputedStyle(e).opacity") == "0.45"
-        expect(page.locator("#stopped")).to_be_visible()
 
 
 def test_a_busy_server_is_said(open_page, server, monkeypatch):
