@@ -73,18 +73,22 @@ def all_at_once(model: tiedgpt.GPT2, tokenizer: tiedgpt.Tokenizer, texts: list[n
     return list(tiedgpt.score_documents(model, tokenizer, texts))
 
 
-def batches(large: bool) -> None:
+def score_texts(large: bool, medians: tuple[int, ...], most: int, *sides: Callable[..., Any]) -> None:
     single_thread()
     model, tokenizer = load(large)
-    for median in (8, 16, 32, 64):
-        texts = documents(24 if large else 300, median, most=127)
-        compare(
-            f"median {median} tokens",
-            "documents/s",
-            len(texts),
-            partial(one_by_one, model, tokenizer, texts),
-            partial(all_at_once, model, tokenizer, texts),
-        )
+    for median in medians:
+        texts = documents(24 if large else 300, median, most=most)
+        tokens = sum(map(len, texts))
+        timed = (partial(side, model, tokenizer, texts) for side in sides)
+        compare(f"median {median} tokens", "tokens/s", tokens, *timed)
+
+
+def batches(large: bool) -> None:
+    score_texts(large, (8, 16, 32, 64), 127, one_by_one, all_at_once)
+
+
+def rate(large: bool) -> None:
+    score_texts(large, (32, 300, 1000), 1000, all_at_once)
 
 
 def transformers(_large: bool) -> None:
@@ -131,20 +135,6 @@ def samples(_large: bool) -> None:
         lambda: [list(tiedgpt.generate(model, ids, 20, seed=1)) for ids in prompts],
         lambda: list(tiedgpt.generate_documents(model, tokenizer, prompts, 20, seed=1)),
     )
-
-
-def rate(large: bool) -> None:
-    single_thread()
-    model, tokenizer = load(large)
-    for median in (32, 300, 1000):
-        texts = documents(8 if large and median > 32 else 32, median)
-        tokens = sum(len(ids) for ids in texts)
-        compare(
-            f"median {median} tokens",
-            "tokens/s",
-            tokens,
-            partial(all_at_once, model, tokenizer, texts),
-        )
 
 
 def workers(_large: bool) -> None:

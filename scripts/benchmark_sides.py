@@ -556,18 +556,14 @@ class LlamaCpp(Side):
         names |= {"ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
         for dtype in ("F32", "F16"):
             writer = gguf.GGUFWriter(f"{out}-{dtype}.gguf", "gpt2")
-            writer.add_context_length(config.n_ctx)
-            writer.add_embedding_length(config.n_embd)
-            writer.add_block_count(config.n_layer)
-            writer.add_feed_forward_length(config.n_inner)
-            writer.add_head_count(config.n_head)
-            writer.add_layer_norm_eps(config.layer_norm_epsilon)
-            writer.add_tokenizer_model("gpt2")
-            writer.add_tokenizer_pre("gpt-2")
-            writer.add_token_list(vocabulary)
-            writer.add_token_merges(["t 0"])
-            writer.add_bos_token_id(len(vocabulary) - 1)
-            writer.add_eos_token_id(len(vocabulary) - 1)
+            end = len(vocabulary) - 1
+            fields = {"context_length": config.n_ctx, "embedding_length": config.n_embd}
+            fields |= {"block_count": config.n_layer, "head_count": config.n_head}
+            fields |= {"feed_forward_length": config.n_inner, "layer_norm_eps": config.layer_norm_epsilon}
+            fields |= {"tokenizer_model": "gpt2", "tokenizer_pre": "gpt-2", "token_list": vocabulary}
+            fields |= {"token_merges": ["t 0"], "bos_token_id": end, "eos_token_id": end}
+            for field, value in fields.items():
+                getattr(writer, f"add_{field}")(value)
             for name, array in model.parameters.items():
                 path, _, last = name.rpartition(".")  # "h.0.attn.c_attn", "weight"
                 block = ""

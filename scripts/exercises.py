@@ -81,9 +81,7 @@ def read_only(value: Any) -> Any:
 
 def read_only_model(head: str = "tied") -> GPT2:
     model = random_model(TINY.with_head(head))
-    for array in model.parameters.values():
-        array.flags.writeable = False
-    return model
+    return GPT2(model.config, {name: read_only(array) for name, array in model.parameters.items()})
 
 
 def as_array(name: str, result: Any, shape: tuple[int, ...]) -> Array:
@@ -342,8 +340,8 @@ def top_p(mine: Mine) -> None:
         }
         kept = probabilities * (rank < count)
         known = {"does not divide by the sum": kept, "keeps all tokens": probabilities}
-        sums = {says: (probabilities * keep, (probabilities * keep).sum()) for says, keep in keeps.items()}
-        known |= {says: part / total for says, (part, total) in sums.items() if total}
+        parts = {says: probabilities * keep for says, keep in keeps.items()}
+        known |= {says: part / part.sum() for says, part in parts.items()}
         result = mine.array("top_p", probabilities.shape, probabilities, p)
         check_numbers(f"top_p(probabilities, {p})", result, kept / kept.sum(), known)
 

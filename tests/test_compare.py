@@ -518,9 +518,9 @@ attn.N.pattern  h.N.attn:1              -                        att
 attn.N.heads    h.N.attn.c_proj:in      blocks.N.attn.hook_z     atty
 attn.N.out      h.N.attn                -                        attproj
 resid_mid.N     -                       blocks.N.hook_resid_mid  residual2
-mlp.N.in        h.N.ln_2                -                        ln2
+mlp.N.in        h.N.ln_2                blocks.N.ln2.hook_out    ln2
 mlp.N.pre       h.N.mlp.c_fc            -                        fch
-mlp.N.post      h.N.mlp.act             -                        fch_gelu
+mlp.N.post      h.N.mlp.act             blocks.N.mlp.out.hook_in fch_gelu
 mlp.N.out       h.N.mlp                 -                        fcproj
 resid_post.N    h.N                     -                        residual3
 final           ln_f                    ln_final                 lnf
@@ -547,7 +547,8 @@ def test_names_of_every_convention(convention):
         if "N" in ours and convention == "llm.c":
             given[theirs] = np.stack(layers)
         else:
-            prefix = "transformer." if convention == "transformers" else ""
+            prefixes = {"transformers": "transformer.", "TransformerLens": "_original_component."}
+            prefix = prefixes.get(convention, "")
             given |= {prefix + theirs.replace("N", str(n)): array for n, array in enumerate(layers)}
     report = compare(model, given, ids)
     assert report.first is None, str(report)
