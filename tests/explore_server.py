@@ -51,14 +51,13 @@ def request(server, method, path, body=None, **changes):
             return response.status, response.read(), response
 
 
-def lines(server, view, body=None, path=None, **changes):
+def lines(server, view, fields=None):
     """(status, the lines of the answer) of a request as the page sends it."""
-    body = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
-    status, text, _ = request(server, "POST", path or f"/{server.secret}/{view}", body, **changes)
+    status, text, _ = request(server, "POST", f"/{server.secret}/{view}", json.dumps(fields or {}).encode())
     return status, [json.loads(line) for line in text.splitlines()]
 
 
-def post(server, view, body=None, path=None, **changes):
+def post(server, view, fields=None):
     """(status, answer) of a request as the page sends it."""
-    status, found = lines(server, view, body, path, **changes)
+    status, found = lines(server, view, fields)
     return status, found[-1]

@@ -64,20 +64,16 @@ def require(condition: object, status: HTTPStatus, message: str) -> None:
         raise Refusal(status, message)
 
 
-class Reader(io.RawIOBase):
+class Reader(socket.SocketIO):
     """The bytes of a connection, up to a time."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection, self.deadline = connection, 0.0
+    deadline = 0.0
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: Any) -> int | None:
         left = max(self.deadline - time.monotonic(), 0)
-        if not select.select([self.connection], [], [], left)[0]:
+        if not select.select([self], [], [], left)[0]:
             raise TimeoutError
-        return self.connection.recv_into(buffer)
+        return super().readinto(buffer)
 
 
 class Server(ThreadingHTTPServer):
@@ -132,8 +128,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.rfile = io.BufferedReader(reader := Reader(self.connection))
-        self.reader = reader
+        self.reader = Reader(self.connection, "r")
+        self.rfile = io.BufferedReader(self.reader)
 
     def handle_one_request(self) -> None:
         self.reader.deadline = time.monotonic() + REQUEST
