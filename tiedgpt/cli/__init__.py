@@ -21,7 +21,7 @@ COMMANDS = (
 )
 # The modules that have another name. Only that of the given command is imported, to save time.
 MODULES = {"list": "list_models", "next": "next_token", "untie": "convert", "tie": "convert"}
-# What other programs call a command -> ours
+# What other programs call a command or a flag -> ours
 OTHER_NAMES = {
     **dict.fromkeys(("run", "chat", "complete", "sample"), "generate"),
     **dict.fromkeys(("pull", "get", "fetch"), "download"),
@@ -31,6 +31,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("encode", "decode"), "tokenize"),
     "documents": "documents score or documents generate",
     **dict.fromkeys(("help", "version"), "-h"),
+    **dict.fromkeys(("--with", "--reference", "--checkpoint"), "--model"),
 }
 
 HELP = """\
@@ -106,7 +107,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     for argument in takewhile("--".__ne__, arguments):
         flag = argument.partition("=")[0]
         if flag.startswith("--") and " " not in flag and flag not in flags:
-            alike = f"--n-{flag[2:].removesuffix('s')}"  # --heads is --n-head, not --head
+            # --heads is --n-head, not --head
+            alike = OTHER_NAMES.get(flag, f"--n-{flag[2:].removesuffix('s')}")
             parser.error(f"unknown flag {flag}{nearest(alike if alike in flags else flag, flags)}")
     dashes = "--" in arguments  # after it there are no flags
     args, rest = parser.parse_known_args(arguments)

@@ -26,7 +26,6 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    as_json = args.json
     here = []
     for name, path in models_here().items():
         try:
@@ -37,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     names = {model["model"] for model in here}
     others = [(name, config) for name, (_, config) in MODELS.items() if name not in names]
     not_here = [summary(name, config, download_size(config)) for name, config in others]
-    if as_json:
+    if args.json:
         return print(json.dumps({"here": here, "not_here": not_here}))
     if here:
         print_models(here)

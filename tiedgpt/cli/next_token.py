@@ -37,15 +37,14 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    prompt, head, k, as_json = read_prompt(args.prompt), args.head, args.top_k, args.json
-    by_paths, allow_special = args.paths, args.allow_special
+    prompt, k = read_prompt(args.prompt), args.top_k
     name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
-    if by_paths:
-        ids = [common.single_token(tokenizer, config.vocab_size, prompt, allow_special)]
+    if args.paths:
+        ids = [common.single_token(tokenizer, config.vocab_size, prompt, args.allow_special)]
     else:
-        ids = check_prompt(common.encode(tokenizer, prompt, allow_special), config)
-    models = common.load_heads(checkpoint, head)
+        ids = check_prompt(common.encode(tokenizer, prompt, args.allow_special), config)
+    models = common.load_heads(checkpoint, args.head)
 
     def listed(predictions: list[Prediction]) -> list[dict[str, Any]]:
         return [prediction_json(tokenizer, prediction) for prediction in predictions]
@@ -54,13 +53,12 @@ def run(args: argparse.Namespace) -> None:
         logits = {path: of(model, np.array(ids))[0] for path, of in paths_of(model).items()}
         return {"paths": {path: listed(predict(row, top_k(row, k))) for path, row in logits.items()}}
 
-    if by_paths:
-        found = [by_each_path(model) for model in models]
+    if args.paths:
+        show, found = show_paths, [by_each_path(model) for model in models]
     else:
-        found = [{"next": listed(predictions)} for predictions in next_tokens(models, ids, k)]
-    given = {"model": name, "prompt": prompt, "prompt_ids": ids}
-    show = partial(show_paths if by_paths else show_next, tokenizer, k)
-    common.print_reports(given, models, found, as_json, show)
+        show, found = show_next, [{"next": listed(rows)} for rows in next_tokens(models, ids, k)]
+    asked = {"model": name, "prompt": prompt, "prompt_ids": ids}
+    common.print_reports(models, found, args.json, partial(show, tokenizer, k), **asked)
 
 
 def show_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> None:

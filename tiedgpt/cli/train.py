@@ -84,37 +84,33 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    corpus, out, resume, as_json = args.corpus, args.out, args.resume, args.json
-    allow_special = args.allow_special
-    given = {name: value for name in FLAGS if (value := getattr(args, name)) is not None}
-    if not resume:
+    out, given = args.out, {name: value for name in FLAGS if (value := getattr(args, name)) is not None}
+    if not args.resume:
         check_flags(given)
     with lock_directory(out):
-        check_directory(out, resume)
-        text = read_text(corpus)
+        check_directory(out, args.resume)
+        text = read_text(args.corpus)
         cut = len(text) * 9 // 10
         parts = text[:cut], text[cut:]
-        model, tokenizer, settings = (None, read_tokenizer(out), None) if resume else new(given, parts[0])
-        encoded = (common.encode(tokenizer, part, allow_special) for part in parts)
+        start, tokenizer = (None, read_tokenizer(out)) if args.resume else new(given, parts[0])
+        encoded = (common.encode(tokenizer, part, args.allow_special) for part in parts)
         tokens, held_out = (np.array(ids, np.int64) for ids in encoded)
-        if model and settings:
-            trainer = Trainer(model, tokens, held_out, settings, given.get("only"))
+        if start:
+            trainer = Trainer(start[0], tokens, held_out, start[1], given.get("only"))
             trainer.flags = given
         else:
             trainer = Trainer.resume(out, tokens, held_out, given.get("steps"))
             check_same(trainer, given)
-        del model  # the trainer has a copy
+        del start  # the trainer has a copy of the model
         bits = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
-        if tokenizer.vocab_size < given.get("vocab_size", 0):
-            note(
-                f"only {tokenizer.vocab_size} tokens can be learned from the text: the vocabulary has no more"
-            )
+        if (size := tokenizer.vocab_size) < given.get("vocab_size", 0):
+            note(f"only {size} tokens can be learned from the text: the vocabulary has no more")
         if trainer.step == trainer.settings.steps:
             note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
-        start = time.monotonic()
+        began = time.monotonic()
         with stop_on_signal(args.quiet) as signals:
             train(trainer, tokenizer, bits, out, signals)
-        report(trainer, bits, out, as_json, time.monotonic() - start)
+        report(trainer, bits, out, args.json, time.monotonic() - began)
         if signals:
             note(f"stopped after step {trainer.step}; continue with --resume")
             raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
@@ -160,7 +156,7 @@ def check_same(trainer: Trainer, given: dict[str, Any]) -> None:
             raise ArgumentError(f"{flag(name)} cannot change with --resume: it {before}, now it is {value}")
 
 
-def new(given: dict[str, Any], text: str) -> tuple[GPT2, Tokenizer, Settings]:
+def new(given: dict[str, Any], text: str) -> tuple[tuple[GPT2, Settings], Tokenizer]:
     """What a new training begins with. The tokenizer of a new model is learned from `text`."""
     chosen = {name: given[name] for name in SETTINGS if name in given}
     if "source" in given:
@@ -181,7 +177,7 @@ def new(given: dict[str, Any], text: str) -> tuple[GPT2, Tokenizer, Settings]:
     if (p := given.get("dropout")) is not None:
         config = replace(model.config, embd_pdrop=p, resid_pdrop=p, attn_pdrop=0.0)
         model = GPT2(config, model.parameters)
-    return model, tokenizer, settings
+    return (model, settings), tokenizer
 
 
 @contextmanager
@@ -213,7 +209,7 @@ def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signal
     def show_held_out(tokens: int) -> None:
         """Show progress: a large model takes minutes for the held-out text."""
         nonlocal read
-        read += tokens
+        read = read % len(trainer.held_out) + tokens
         bar.set_postfix_str(f"held out: {read / len(trainer.held_out):.0%}")
 
     total, first = trainer.settings.steps, trainer.step
@@ -234,7 +230,6 @@ def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signal
                     trainer.save(out, tokenizer)
                     saved = trainer.best
                 if (loss := record.get("val_loss")) is not None:
-                    read = 0
                     mean = trainer.evaluations[-1].get("loss")  # of the steps since the last evaluation
                     in_training = "" if mean is None else f"loss {mean:.4f}, "
                     held_out = f"{loss:.4f} nats per token, {loss * bits:.3f} bits per byte"
@@ -260,8 +255,9 @@ def report(trainer: Trainer, bits: float, out: Path, as_json: bool, seconds: flo
         document |= {"best_step": step, "val_loss": loss, "val_bits_per_byte": loss * bits}
         document |= {"seconds": round(seconds, 1), "evaluations": trainer.evaluations}
         return print(json.dumps(document))
+    curve = [loss_curve(trainer.evaluations)] if len(trainer.evaluations) > 1 else []
     print(
-        loss_curve(trainer.evaluations),
+        *curve,
         printable(f"{out}: {config.head}, {count:,} parameters, {config.vocab_size:,} tokens"),
         f"held out: {loss:.4f} nats per token, {loss * bits:.3f} bits per byte, after step {step:,}",
         sep="\n",
@@ -277,7 +273,7 @@ def loss_curve(evaluations: Sequence[dict[str, float]], height: int = 8) -> str:
     rows = [[" "] * width for _ in range(height)]
     for step, loss, mark in points:
         row = round((high - loss) / ((high - low) or 1) * (height - 1))
-        rows[row][round(step / (last or 1) * (width - 1))] = mark
+        rows[row][round(step / last * (width - 1))] = mark
     labels = [f"{high:.2f}", *[""] * (height - 2), f"{low:.2f}"]
     lines = [f"{label:>7} |{''.join(row).rstrip()}" for label, row in zip(labels, rows, strict=True)]
     axis = f"{'':8}+{'-' * width}\n{'':9}0{last:>{width - 1},}"

@@ -57,7 +57,7 @@ class Sampling:
 
     def choose(self, logits: np.ndarray, rng: np.random.Generator) -> int:  # [V] -> token id
         """Choose one token. Raises TiedGPTError for logits that are not finite (a damaged checkpoint)."""
-        if not np.isfinite(logits.max()):
+        if not np.isfinite((logits.min(), logits.max())).all():  # a nan is both
             raise TiedGPTError("the model's logits are not finite numbers: its checkpoint is damaged")
         if self.greedy:
             return int(logits.argmax())
