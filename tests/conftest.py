@@ -112,9 +112,8 @@ def gpt2() -> Tokenizer:
 
 # The command line
 
-# A small model whose tokens are bytes, and one slow enough to be interrupted.
+# A small model whose tokens are bytes.
 CONFIG = replace(SMALL, vocab_size=257, n_ctx=64, bos_token_id=None, eos_token_id=None)
-SLOW_CONFIG = replace(CONFIG, n_layer=6, n_embd=384, n_head=6, n_inner=1536, n_ctx=1024)
 
 
 @pytest.fixture(scope="session")

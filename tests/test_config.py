@@ -1,6 +1,7 @@
 """Config: config.json in and out, and the refusal of everything that is not the GPT-2 computed here."""
 
 import json
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -28,6 +29,8 @@ GPT2_JSON = {
     "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
     "vocab_size": 50257,
 }
+DROPOUT = ("embd_pdrop", "resid_pdrop", "attn_pdrop")
+NESTED = reduce(lambda value, _: [value], range(100_000), [])  # too deep to be shown
 
 
 def test_gpt2s_own_file_is_the_default():
@@ -56,18 +59,14 @@ def test_every_honoured_field_survives_a_round_trip(changes):
     assert Config.from_json(written) == config
 
 
-def test_n_positions_counts_not_n_ctx():
-    """Old files have both; transformers reads n_positions."""
-    assert Config.from_json({**GPT2_JSON, "n_positions": 64, "n_ctx": 1024}).n_ctx == 64
-
-
 def test_transformers_other_names_for_the_same_fields():
     """GPT2Config takes hidden_size for n_embd and so on; to pass it over would compute another model."""
     renamed = {"hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 3}
     config = Config.from_json({"model_type": "gpt2", **renamed, "max_position_embeddings": 64})
     assert (config.n_embd, config.n_head, config.n_layer, config.n_ctx) == (48, 4, 3, 64)
-    with pytest.raises(ConfigError, match="num_attention_heads is 4 but n_head, its other name, is 12"):
-        Config.from_json({**GPT2_JSON, "num_attention_heads": 4})
+    assert Config.from_json({**GPT2_JSON, "n_positions": 64}).n_ctx == 64, (
+        "not n_ctx, which old files have too"
+    )
 
 
 def test_unknown_fields_are_kept_but_not_those_of_the_file_alone():
@@ -82,6 +81,7 @@ def test_unknown_fields_are_kept_but_not_those_of_the_file_alone():
     ("changes", "message"),
     [
         ({"model_type": "llama"}, r"model_type is 'llama'.*expected 'gpt2'"),
+        ({"num_attention_heads": 4}, "num_attention_heads is 4 but n_head, its other name, is 12"),
         ({"add_cross_attention": True}, "add_cross_attention is True, which is another model"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
@@ -89,18 +89,15 @@ def test_unknown_fields_are_kept_but_not_those_of_the_file_alone():
         ({"activation_function": ["relu"]}, r"activation_function \['relu'\] is not supported"),
         ({"n_head": 7}, "n_embd 768 does not divide into n_head 7"),
         ({"n_layer": -1}, "n_layer must be a whole number from 0 to 1000, got -1"),
-        ({"n_layer": 10**9}, "n_layer must be a whole number from 0 to 1000"),
-        ({"n_layer": True}, "n_layer must be a whole number .*got True"),
+        ({"n_layer": NESTED}, "n_layer must be a whole number .*, got a list too long to show$"),
         ({"n_embd": 768.0}, r"n_embd must be a whole number .*got 768\.0"),
         ({"n_embd": None}, "n_embd must be a whole number .*got None"),
         ({"vocab_size": 0}, "vocab_size must be a whole number from 1"),
-        ({"vocab_size": 2**62}, "vocab_size must be a whole number"),
+        ({"vocab_size": 10**5000}, "vocab_size must be a whole number .*got a int too long to show"),
         ({"n_positions": "1024"}, r"n_ctx \(n_positions in config\.json\) must be a whole number .*got"),
         ({"n_inner": 0}, "n_inner must be a whole number from 1"),
         ({"layer_norm_epsilon": "tiny"}, "layer_norm_epsilon must be a number of at least 0, got 'tiny'"),
-        ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon must be a number of at least 0, got nan"),
-        ({"layer_norm_epsilon": 10**400}, "layer_norm_epsilon must be a number of at least 0, got 1000"),
-        ({"vocab_size": 10**5000}, "vocab_size must be a whole number .*got a int too long to show"),
+        *(({name: 1}, f"{name} must be a number of at least 0 and below 1, got 1") for name in DROPOUT),
         ({"tie_word_embeddings": "no"}, r"tie_word_embeddings in config\.json\) must be true or false, got"),
         ({"eos_token_id": "end"}, "eos_token_id must be a whole number"),
         ({"eos_token_id": [1, -2]}, "eos_token_id must be a whole number"),
@@ -112,18 +109,9 @@ def test_a_bad_field_is_refused_by_its_name_in_the_file(changes, message):
 
 
 def test_what_is_no_configuration_at_all():
-    with pytest.raises(ConfigError, match="expected a JSON object"):
-        Config.from_json([])
-    with pytest.raises(ConfigError, match='"model_type" is missing'):
-        Config.from_json({})
-
-
-@pytest.mark.parametrize("value", [1, 1.0, 1.5, 2, -0.1, float("nan"), "0.1", True, None])
-def test_dropout_is_at_least_0_and_below_1(value):
-    for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop"):
-        with pytest.raises(ConfigError, match=f"{name} must be a number of at least 0 and below 1, got "):
-            Config(**{name: value})
-        assert all(getattr(Config(**{name: allowed}), name) == allowed for allowed in (0, 0.0, 0.5, 0.999))
+    for data, message in (([], "expected a JSON object"), ({}, '"model_type" is missing')):
+        with pytest.raises(ConfigError, match=message):
+            Config.from_json(data)
 
 
 def test_numpy_scalars_become_numbers_of_python():
@@ -138,14 +126,6 @@ def test_numpy_scalars_become_numbers_of_python():
     for wrong in (np.float64(12), np.bool_(True), np.array(12), np.int64(-1), np.str_("12")):
         with pytest.raises(ConfigError, match="n_layer must be a whole number from 0 to 1000, got"):
             Config(n_layer=wrong)
-
-
-def test_a_value_that_is_nested_too_deep_to_be_shown_is_refused_all_the_same():
-    nested: list = []
-    for _ in range(100_000):
-        nested = [nested]
-    with pytest.raises(ConfigError, match=r"n_layer must be a whole number .*, got a list too long to show$"):
-        Config.from_json({**GPT2_JSON, "n_layer": nested})
 
 
 def test_head_names_the_switch():

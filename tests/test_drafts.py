@@ -15,7 +15,7 @@ from tiedgpt.inference.generation import TextSample, push_steps, random_streams,
 from tiedgpt.inference.sampling import Sampling
 
 N_CTX = 64
-SAMPLINGS = [Sampling(greedy=True), Sampling(0.3), Sampling(0.7, top_k=20, top_p=0.9), Sampling()]
+SAMPLINGS = [Sampling(greedy=True), Sampling(0.7, top_k=20, top_p=0.9), Sampling()]
 PROMPTS = [PROMPT, PROMPT[:1], [9, 8, 7] * 18, list(range(61))]
 
 
@@ -39,9 +39,9 @@ def test_a_draft_changes_no_token(model, sampling, prompts, source):
     """Past the context too."""
     draft = Draft(nearly(model, 1) if source == "model" else source, model)
     draft.time = 0.1  # as if the draft model were a tenth of the model's size
-    plain = steps(model, prompts, 150, sampling, random_streams(7, len(prompts)))
-    assert steps(model, prompts, 150, sampling, random_streams(7, len(prompts)), draft) == plain
-    assert [len(row) for row in plain] == [150] * len(prompts)
+    plain = steps(model, prompts, 90, sampling, random_streams(7, len(prompts)))
+    assert steps(model, prompts, 90, sampling, random_streams(7, len(prompts)), draft) == plain
+    assert [len(row) for row in plain] == [90] * len(prompts)
     if source == "model" or sampling.greedy:
         assert draft.drafted > draft.accepted > 0, "a draft that is always right or always wrong shows little"
 
@@ -61,7 +61,7 @@ class RandomGuesses:
         assert tokens
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_any_guesses_change_no_token(model, seed):
     sampling = Sampling(2.0)
     plain = steps(model, PROMPTS, 150, sampling, random_streams(seed, 4))
@@ -83,18 +83,17 @@ def test_a_draft_saves_steps(model, monkeypatch):
     assert len(reads) - without < 0.6 * without
 
 
-@pytest.mark.parametrize("stop", ["e", "lo", None])
-def test_stops_and_the_end_of_text_end_a_sample_inside_checked_tokens(model, stop):
+def test_stops_and_the_end_of_text_end_a_sample_inside_checked_tokens(model):
     tokens = list(generate(model, PROMPT, 60, greedy=True, draft=None))
     last_new = max(set(tokens), key=tokens.index)
     ended = GPT2(replace(model.config, eos_token_id=last_new), model.parameters)
     tokenizer = Tokenizer([])
-    for model_, stops in ((ended, []), (model, [stop] if stop else [])):
+    for model_, stops in ((ended, []), (model, []), (model, ["e"]), (model, ["lo"])):
         results = []
         for draft in (None, Draft("lookup", model_)):
             samples = [TextSample(tokenizer, stops, model_.config.eos_token_ids) for _ in range(4)]
             pieces = [""] * 4
-            steps_ = sample_steps(model_, [PROMPT] * 4, 150, Sampling(0.2), random_streams(3, 4), draft)
+            steps_ = sample_steps(model_, [PROMPT] * 4, 90, Sampling(0.2), random_streams(3, 4), draft)
             for i, text in push_steps(steps_, samples):
                 pieces[i] += text
             assert pieces == [sample.text for sample in samples]

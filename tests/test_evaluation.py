@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from conftest import SMALL, SMALL_MERGES, random_model
 
-import tiedgpt
 from tiedgpt import GPT2, Tokenizer
 from tiedgpt.config import HEADS
 from tiedgpt.errors import ArgumentError, TiedGPTError
@@ -39,10 +38,12 @@ def brute_force(model: GPT2, ids: np.ndarray, stride: int) -> list[float]:
 def test_each_token_is_predicted_as_by_brute_force(head, n, stride):
     model = random_model(SMALL.with_head(head), dtype=np.float64)
     ids = some_ids(n)
-    losses = token_losses(model, ids, stride)
+    read = []
+    losses = token_losses(model, ids, stride, read.append)
     np.testing.assert_allclose(losses, brute_force(model, ids, stride), rtol=1e-11)
     left_out = math.ceil(n / C) if stride == C else 1
     assert losses.size == n - left_out
+    assert (sum(read), min(read) > 0, len(read) > 1) == (n, True, n > C)
 
 
 @pytest.mark.parametrize("batch", [1, 2 * C, 10_000])
@@ -70,15 +71,6 @@ def test_logits_are_computed_for_predicted_tokens_only_in_pieces_on_n_threads(mo
     assert len(rows) == 2 * pieces + 1, "no more than two batches of 33 windows and the last window need"
 
 
-@pytest.mark.parametrize(("n", "stride"), [(2, 5), (C, C), (C + 1, C), (2000, 10), (2000, C)])
-def test_progress_adds_up_to_the_whole_text(model, n, stride):
-    steps = []
-    token_losses(model, some_ids(n), stride, steps.append)
-    assert sum(steps) == n
-    assert min(steps) > 0
-    assert len(steps) > 1 or n <= C
-
-
 STRIDE = r"^stride must be a whole number from 1 to .* context of 31, got"
 
 
@@ -101,12 +93,8 @@ def test_texts_that_cannot_be_scored(model, ids, stride, message):
         token_losses(model, ids, stride, progress=lambda _: pytest.fail("read for nothing"))
     with pytest.raises(ArgumentError, match=message):
         score(model, Tokenizer([]), ids, stride)
-
-
-def test_a_context_of_one_predicts_nothing():
-    model = GPT2.random(replace(SMALL, n_ctx=1))
     with pytest.raises(ArgumentError, match="context is 1 token"):
-        token_losses(model, [1, 2], 1)
+        token_losses(GPT2.random(replace(SMALL, n_ctx=1)), [1, 2], 1)
 
 
 TEXT = "low lower é<|endoftext|>low low"
@@ -140,9 +128,8 @@ def test_a_model_of_zeros_scores_as_guessing(n_ctx, stride, predicted):
 
 
 def test_the_default_stride_is_half_the_context(model):
-    tokenizer, ids = Tokenizer([], {}), some_ids(200)
-    assert tiedgpt.score(model, tokenizer, ids) == score(model, tokenizer, ids, C // 2)
-    assert score(model, tokenizer, ids) != score(model, tokenizer, ids, C)
+    default, half, whole = (score(model, Tokenizer([], {}), some_ids(200), n) for n in (None, C // 2, C))
+    assert default == half != whole
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e9])

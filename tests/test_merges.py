@@ -57,7 +57,7 @@ def test_the_example_of_the_paper():
 def test_merges_are_what_the_definition_says(seed):
     rng = random.Random(seed)
     letters = [*"aaabc", " ", "é", EOT][: rng.randrange(1, 9)]
-    texts = ["".join(rng.choices(letters, k=rng.randrange(300))), "".join(random_texts(60, seed))]
+    texts = ["".join(rng.choices(letters, k=rng.randrange(300))), "".join(random_texts(40, seed))]
     for text in texts:
         for limit in (NO_LIMIT, 10):
             merges = learn_merges(text, limit)
@@ -65,28 +65,18 @@ def test_merges_are_what_the_definition_says(seed):
             assert Tokenizer(merges).merges == merges  # which refuses two merges with one result
 
 
-def test_the_order_of_documents_does_not_matter():
-    documents = random_texts(500, seed=1)
-    merges = learn_merges(EOT.join(documents), NO_LIMIT)
-    assert len(merges) > 300
-    random.Random(0).shuffle(documents)
-    assert learn_merges(EOT.join(documents), NO_LIMIT) == merges
-
-
-@pytest.mark.parametrize("text", ["", "a", " ", "\n", "ab", "abc d", "a" * 2, "👍", "é", EOT, EOT * 100])
-def test_texts_without_a_pair_that_comes_twice(text):
-    assert learn_merges(text, NO_LIMIT) == []
-
-
-def test_repeated_tokens_are_merged_from_the_left():
-    """ "aaa" holds the pair twice, and one of the two becomes a token."""
-    assert learn_merges("aaa", NO_LIMIT) == [("a", "a")]
-    assert learn_merges(" " * 17, NO_LIMIT) == [("Ġ", "Ġ"), ("ĠĠ", "ĠĠ"), ("ĠĠĠĠ", "ĠĠĠĠ")]
-
-
-def test_no_merge_is_learned_from_end_of_text_or_across_it():
-    assert learn_merges(f"ab{EOT}" * 2, NO_LIMIT) == [("a", "b")]
-    assert learn_merges(f"!{EOT}?{EOT}" * 2, NO_LIMIT) == []  # "!<|" and "|>?" would be words, or "!?"
+@pytest.mark.parametrize(
+    ("text", "merges"),
+    [
+        *((text, []) for text in ("", "a", " ", "ab", "abc d", "aa", "👍", "é", EOT, EOT * 100)),
+        ("aaa", [("a", "a")]),  # it holds the pair twice, and one of the two becomes a token
+        (" " * 17, [("Ġ", "Ġ"), ("ĠĠ", "ĠĠ"), ("ĠĠĠĠ", "ĠĠĠĠ")]),
+        (f"ab{EOT}" * 2, [("a", "b")]),
+        (f"!{EOT}?{EOT}" * 2, []),  # "!<|" and "|>?" would be words, or "!?"
+    ],
+)
+def test_merges_of_texts_that_hardly_have_any(text, merges):
+    assert learn_merges(text, NO_LIMIT) == merges
 
 
 def test_half_a_surrogate_pair_is_refused():
@@ -106,7 +96,7 @@ def test_a_huge_word_takes_time_in_proportion(letters):
 
 def test_vocab_size_counts_every_token(corpus):
     for vocab_size in (257, 300, 1024):
-        tokenizer = learn_tokenizer(corpus, vocab_size)
+        tokenizer = learn_tokenizer(corpus[: vocab_size**2 * 2], vocab_size)
         assert (tokenizer.vocab_size, tokenizer.eot_id) == (vocab_size, vocab_size - 1)
     ids = tokenizer.encode(corpus)
     assert tokenizer.decode(ids) == corpus
@@ -119,12 +109,8 @@ def test_256_is_bytes_alone_and_a_text_with_few_merges_gives_few():
     assert tokenizer.decode(tokenizer.encode(f"low low{EOT}")) == f"low low{EOT}"
     tokenizer = learn_tokenizer("low low", 50_000)
     assert (tokenizer.vocab_size, tokenizer.merges) == (256 + 2 + 1, [("l", "o"), ("lo", "w")])
-
-
-@pytest.mark.parametrize("wrong", [255, 0, -1, 300.0, "300", None, True])
-def test_vocab_size_must_have_room_for_the_bytes(wrong):
-    with pytest.raises(ArgumentError, match=rf"a whole number of at least 256, got {wrong!r}$"):
-        learn_tokenizer("low low", wrong)
+    with pytest.raises(ArgumentError, match="vocab_size must be a whole number of at least 256, got 255"):
+        learn_tokenizer("low low", 255)
 
 
 @pytest.mark.parametrize("vocab_size", [256, 257, 700])
@@ -148,7 +134,7 @@ def test_transformers_reads_a_learned_vocabulary(vocab_size, tmp_path):
 def test_hugging_faces_trainer_learns_the_same_merges(corpus):
     tokenizers = pytest.importorskip("tokenizers")
     byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    for text, vocab_size in [(corpus, 8_000), (EOT.join(random_texts(2_000, seed=3)), 3_000)]:
+    for text, vocab_size in [(corpus[:200_000], 5_000), (EOT.join(random_texts(2_000, seed=3)), 3_000)]:
         theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
         theirs.pre_tokenizer = byte_level
         trainer = tokenizers.trainers.BpeTrainer(
