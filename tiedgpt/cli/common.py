@@ -98,6 +98,13 @@ def text(argument: str) -> str:
     return os.fsencode(argument).decode("utf-8", "surrogateescape")
 
 
+def some_text(argument: str) -> str:
+    """The argparse type of a text that is not empty."""
+    if not argument:
+        raise argparse.ArgumentTypeError("expected a text that is not empty")
+    return text(argument)
+
+
 LOGITS = "compute logits with wte.T or with W_U"
 CHECKPOINTS = "(default: as the checkpoint says)"
 STDIN_TOO = "- or nothing for stdin"
@@ -117,7 +124,7 @@ SHARED: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "-k --top-k K": ("sample from the K likeliest tokens", positive_int, {}),
     "-p --top-p P": (TOP_P, number(FRACTION), {}),
     "--num-samples N": ("continuations (default: 1)", number(Range(1, MAX_SAMPLES)), {"default": 1}),
-    "--stop TEXT": ("end before TEXT (may be repeated)", text, {"action": "append", "default": []}),
+    "--stop TEXT": ("end before TEXT (may be repeated)", some_text, {"action": "append", "default": []}),
     "--allow-special": ("read <|endoftext|> as that token", None, {}),
     "--json": ("print the result as one JSON document", None, {}),
 }

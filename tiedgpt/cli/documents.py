@@ -33,11 +33,11 @@ examples:
 def add_arguments(parser: common.Parser) -> None:
     scoring = parser.get_default("command") == "documents score"
     command, field = ("score", "text") if scoring else ("generate", "prompt")
-    parser.set_defaults(command=command, scores_only=False, on_long="error", special="error")
+    parser.set_defaults(command=command, scores_only=False, on_long="error")
     inputs = ".jsonl or .jsonl.gz files, directories of them, pipes, or - for stdin"
     parser.add("IN", inputs, nargs="+", dest="inputs")
     parser.add("--out OUT", "the file to write; - for stdout", required=True)
-    parser.add_shared("-m --model MODEL", "--head {tied,untied}")
+    parser.add_shared("-m --model MODEL", "--head {tied,untied}", "--allow-special")
     parser.add("--field NAME", "the field with the text (default: %(default)s)", default=field)
     parser.add("--resume", "continue an interrupted run; start one if there is none")
     parser.add("--strict", "exit with code 2 if a row has an error")
@@ -45,8 +45,6 @@ def add_arguments(parser: common.Parser) -> None:
     parser.add("--workers N", "processes here; needs Dask", common.positive_int)
     parser.add("--dask ADDRESS", "a Dask scheduler at tcp://... or in a scheduler file")
     parser.add("--part I/N", "do part I, from 0, of N; then --resume joins all parts", part)
-    allow = common.SHARED["--allow-special"][0]
-    parser.add("--allow-special", allow, action="store_const", dest="special", const="token")
     if scoring:
         parser.add("--stride N", "as of `tiedgpt score`", common.positive_int)
         parser.add("--max-tokens N", "a longer text is an error", common.number(Range(2)))
@@ -88,17 +86,20 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"{out} is a directory; --out needs a file, or - for stdout")
     if any(engine) and not find_spec("distributed"):
         raise ArgumentError("--workers and --dask need Dask: pip install 'tiedgpt[dask]', or use --part")
-    files = shards.find_files(args.inputs)
+    files = list(shards.find_files(args.inputs))
     _, checkpoint, tokenizer = common.open_model(args.model)
     if args.head == "untied" and not checkpoint.has_own_unembedding:
         note("this checkpoint has no W_U of its own, so it is a copy of wte.T: the rows are the same")
+    args.special = "token" if args.allow_special else "error"
     if args.command == "score":
         args.stride = check_stride(args.stride, checkpoint.config)
     names = ("command", "field", "scores_only", "shard_size", *shards.ARGUMENTS[args.command])
     settings = {"model": str(checkpoint.path.absolute()), "head": args.head or checkpoint.config.head}
     settings |= {name: getattr(args, name) for name in names} | shards.identity(checkpoint, tokenizer)
     if out == "-":
-        total, errors = shards.write_stream(settings, files, sys.stdout.buffer)
+        pieces = shards.read_all(files, args.shard_size)
+        rows = (row for shard, lines in pieces for row in shards.make_rows(settings, lines, shard.line))
+        total, errors = shards.write_rows(rows, sys.stdout.buffer)
     else:
         output, (number, of) = shards.Output(out, note), part or (0, 1)
         with nullcontext() if part else lock_directory(output.directory):

@@ -61,8 +61,6 @@ def run(args: argparse.Namespace) -> None:
     if args.greedy and (args.temperature, args.top_k, args.top_p) != (None, None, None):
         why = "it takes the likeliest token every time"
         raise ArgumentError(f"--greedy excludes --temperature, --top-k and --top-p: {why}")
-    if "" in args.stop:
-        raise ArgumentError("--stop needs a text that is not empty")
     sampling = Sampling(args.temperature or 1.0, args.top_k, args.top_p, args.greedy)
     interactive = args.prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not args.json
     prompt = "" if interactive else read_prompt(args.prompt)

@@ -37,7 +37,6 @@ from ..checkpoints.vocabulary import read_tokenizer, vocabulary_files
 from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..fast.blas import single_thread
 from ..inference.documents import generate_documents, score_documents
-from ..inference.evaluation import Score
 from ..model import GPT2
 from ..tokenizer import Tokenizer
 
@@ -97,10 +96,9 @@ def read_record(line: bytes, number: int, settings: Settings, tokenizer: Tokeniz
             start = line
         elif isinstance(record.get("id"), (str, int)):
             start = json.dumps({"line": number, "id": record["id"]}).encode()
-        text = record.get(field)
         if field not in record:
             raise TiedGPTError(f"the record has no field {short_repr(field)}")
-        if not isinstance(text, str):
+        if not isinstance(text := record[field], str):
             raise TiedGPTError(f"field {short_repr(field)} is not a text: {short_repr(text)}")
         if settings["special"] == "error" and (special := tokenizer.find_special(text)):
             raise TiedGPTError(f"special token {special}: --allow-special reads it as that token")
@@ -137,7 +135,7 @@ def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[by
         fields: dict[str, Any] = dict.fromkeys(FIELDS[command])
         if error or isinstance(result, TiedGPTError):
             fields["error"] = error or str(result)
-        elif isinstance(result, Score):
+        elif command == "score":
             fields |= {name: getattr(result, name) for name in FIELDS[command][1:-1]} | {"loss": result.nll}
         else:
             shown = ("ids", "text", "finish_reason")
@@ -167,25 +165,17 @@ def load(settings: Settings) -> tuple[Checkpoint, GPT2, Tokenizer]:
         return _loaded[key]
 
 
-def find_files(names: list[str]) -> list[str]:
-    """The files of the names, in order: absolute paths; pipes, and - for stdin, as they are named.
-
-    The files of a directory are in the order of their names.
-    """
-    files = []
+def find_files(names: list[str]) -> Iterator[str]:
+    """The files of the names: absolute paths, those of a directory by name; pipes and - as they are named."""
     for name in names:
-        found = [name]
-        if os.path.isdir(name):
-            found = sorted(str(path) for path in Path(name).iterdir() if path.name.endswith(SUFFIXES))
-        if not found:
-            raise ArgumentError(f"{name} holds no file that ends in {' or '.join(SUFFIXES)}")
-        for file in found:
+        found = sorted(str(path) for suffix in SUFFIXES for path in Path(name).glob(f"*{suffix}"))
+        for file in found or [name]:
             mode = os.stat(sys.stdin.fileno() if file == "-" else file).st_mode
             if stat.S_ISDIR(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-                raise ArgumentError(f"{file} is a directory or a device; expected a file or a pipe")
+                expected = f"a file, a pipe, or a directory of files that end in {' or '.join(SUFFIXES)}"
+                raise ArgumentError(f"{file} is a directory or a device; expected {expected}")
             # /dev/stdin is a link to the file or pipe that it stands for.
-            files.append(os.path.realpath(file) if stat.S_ISREG(mode) and file != "-" else file)
-    return files
+            yield os.path.realpath(file) if stat.S_ISREG(mode) and file != "-" else file
 
 
 def open_input(file: str | Path) -> BufferedReader:
@@ -202,14 +192,13 @@ def read_shards(file: str | Path, size: int, offset: int = 0) -> Iterator[tuple[
             stream: Any = gzip.GzipFile(fileobj=packed) if packed.peek(2)[:2] == b"\x1f\x8b" else packed
             if offset:
                 stream.seek(offset)
-            start, lines = offset, []
+            start, lines, ended = offset, [], True
             while line := stream.readline(MAX_LINE):
-                lines.append(line)
+                if ended:
+                    lines.append(line)
+                ended = line.endswith(b"\n")
                 offset += len(line)
-                while line and not line.endswith(b"\n"):
-                    line = stream.readline(BLOCK)
-                    offset += len(line)
-                if offset - start >= size:
+                if ended and offset - start >= size:
                     yield start, lines
                     start, lines = offset, []
             if lines:
@@ -233,11 +222,20 @@ class Shard(NamedTuple):
     sha256: str
 
 
+def read_all(files: list[str], size: int, copies: Path | str = "") -> Iterator[tuple[Shard, list[bytes]]]:
+    """The shards of all files, whose parts have no names yet, and their lines."""
+    number = 1
+    for file in files:
+        for offset, lines in read_shards(os.path.join(copies, file), size):
+            yield Shard("", file, offset, number, len(lines), hash_lines(lines)), lines
+            number += len(lines)
+
+
 def do_shard(directory: Path, settings: Settings, shard: Shard, progress: Any = lambda rows: None) -> None:
     """Write the part of a shard, unless it is there, in this process or in a worker.
 
-    progress(1) is called for each row. Raises TiedGPTError if the directory is that of another run now, which
-    a worker may live to see, and if the lines are not those that were planned.
+    Raises TiedGPTError if the directory is that of another run now, which a worker may live to see, and if
+    the lines are not those that were planned.
     """
     with StagedFiles(directory) as staged:
         # After staging: files that were staged in a removed directory are lost.
@@ -248,28 +246,16 @@ def do_shard(directory: Path, settings: Settings, shard: Shard, progress: Any = 
         _, lines = next(read_shards(directory / shard.file, settings["shard_size"], shard.offset), (0, []))
         if hash_lines(lines) != shard.sha256:
             raise TiedGPTError(f"{shard.file} has changed since the run began; remove {directory}")
-        target = staged.open(shard.part)
-        for row in make_rows(settings, lines, shard.line):
-            target.write(row)
-            progress(1)
+        write_rows(make_rows(settings, lines, shard.line), staged.open(shard.part), progress)
 
 
-def write_stream(settings: Settings, files: list[str], target: BinaryIO) -> Counts:
-    """Write the rows of all inputs without a directory of parts: each input is read once."""
-    total = errors = 0
-    for file in files:
-        for _, lines in read_shards(file, settings["shard_size"]):
-            rows, wrong = write_rows(make_rows(settings, lines, total + 1), target)
-            total, errors = total + rows, errors + wrong
-    return total, errors
-
-
-def write_rows(rows: Iterable[bytes], target: BinaryIO) -> Counts:
-    """Write rows and count them."""
+def write_rows(rows: Iterable[bytes], target: BinaryIO, progress: Any = lambda rows: None) -> Counts:
+    """Write rows and count them. progress(1) is called for each."""
     total = errors = 0
     for row in rows:
         target.write(row)
         total, errors = total + 1, errors + (not row.endswith(NO_ERROR))
+        progress(1)
     return total, errors
 
 
@@ -297,21 +283,15 @@ class Output:
         if names and not (begun and resume):
             found = "a run, which --resume continues" if begun else f"{names[0]}, but no run"
             raise ArgumentError(f"{self.directory} holds {found}; to begin a new one, remove it")
-        shards: list[Shard] = []
-        number = 1
         with StagedFiles(self.directory) as staged:
             for n, file in enumerate(files):
-                name, folder = file, self.directory
                 if file == "-" or not os.path.isfile(file):
-                    name = f"{COPY}{n}"
-                    if begun:
-                        self.note(f"the input is the copy that the interrupted run made in {folder}")
-                    else:
-                        self._copy(file, staged.open(name))
-                        folder = staged.new
-                for offset, lines in read_shards(folder / name, settings["shard_size"]):
-                    shards.append(Shard("", name, offset, number, len(lines), hash_lines(lines)))
-                    number += len(lines)
+                    self.note(f"{file} can be read once; when a run begins, it is copied to {self.directory}")
+                    files[n] = f"{COPY}{n}"
+                    if not begun:
+                        self._copy(file, staged.open(files[n]))
+            copies = self.directory if begun else staged.new
+            shards = [shard for shard, _ in read_all(files, settings["shard_size"], copies)]
             settings = settings | {"input_sha256": hash_lines([shard.sha256.encode() for shard in shards])}
             if not plan.exists():
                 staged.open(PLAN).write(json.dumps(settings).encode())
@@ -324,7 +304,6 @@ class Output:
 
     def _copy(self, file: str, copy: BinaryIO) -> None:
         """Copy a file that can be read once. Raises TiedGPTError if it may fill the disk, or has no end."""
-        self.note(f"{file} can be read once, so it is copied to {self.directory}")
         most = shutil.disk_usage(copy.name).free // 2
         with open_input(file) as source:
             while block := source.read(BLOCK):
@@ -339,22 +318,23 @@ class Output:
 
     def finish(self, shards: list[Shard]) -> Counts:
         """Join all parts to OUT. Raises TiedGPTError for a damaged part, and if OUT is there by now."""
-        total = errors = 0
         with StagedFiles(self.directory) as staged:
-            target = staged.open(JOINED)
-            for shard in shards:
-                with open(self.directory / shard.part, "rb") as part:
-                    rows, wrong = write_rows(part, target)
-                if rows != shard.lines:
-                    damaged = f"{part.name} has {rows} rows, expected {shard.lines}"
-                    raise TiedGPTError(f"{damaged}; remove it to do it again")
-                total, errors = total + rows, errors + wrong
+            counts = write_rows(self._rows(shards), staged.open(JOINED))
         try:
             link_new(self.directory / JOINED, self.path)
         except FileExistsError as error:
             raise TiedGPTError(f"{self.path} exists now; move it away") from error
         self._remove_parts()
-        return total, errors
+        return counts
+
+    def _rows(self, shards: list[Shard]) -> Iterator[bytes]:
+        for shard in shards:
+            with open(self.directory / shard.part, "rb") as part:
+                rows = part.readlines()
+            if len(rows) != shard.lines:
+                damaged = f"{part.name} has {len(rows)} rows instead of {shard.lines}"
+                raise TiedGPTError(f"{damaged}; remove it to do it again")
+            yield from rows
 
     def _remove_parts(self) -> None:
         with suppress(FileNotFoundError):  # another process was faster
