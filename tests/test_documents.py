@@ -138,10 +138,8 @@ def test_what_is_no_documents_fault_is_raised():
 
 def test_wrong_arguments_are_errors_at_once():
     of_generate = [("num_samples", 0), ("first", -1), ("seed", -1), ("stop", "."), ("stop", [""])]
-    for function, wrong in (
-        (score_documents, [("stride", 0), ("max_tokens", 1)]),
-        (generate_documents, of_generate),
-    ):
+    of_score = [("stride", 0), ("max_tokens", 1)]
+    for function, wrong in ((score_documents, of_score), (generate_documents, of_generate)):
         for name, value in [("on_long", "drop"), ("special", "drop"), ("lookahead", 0), *wrong]:
             with pytest.raises(ArgumentError, match=f"^{name} must be "):
                 function(random_model(CONFIG), TOKENIZER, [], **{name: value})
