@@ -69,7 +69,6 @@ def test_byte_alphabet_is_256_printable_characters_in_order():
 def test_published_ids(gpt2):
     assert gpt2.encode("hello world") == [31373, 995]
     assert gpt2.encode(f"hello world{EOT}", special="token") == [31373, 995, 50256]
-    assert 50256 not in gpt2.encode(f"hello world{EOT}", special="text")
     assert (gpt2.vocab_size, gpt2.eot_id, gpt2.special_tokens) == (50257, 50256, {EOT: 50256})
     assert len(gpt2.merges) == 50000
     assert gpt2.merges[:2] == [("Ġ", "t"), ("Ġ", "a")]
@@ -78,7 +77,7 @@ def test_published_ids(gpt2):
 def test_published_token_count_of_the_corpus(gpt2, corpus):
     """nanoGPT's data/shakespeare/readme.md: 301,966 tokens of training text and 36,059 of validation."""
     split = int(len(corpus) * 0.9)
-    assert (len(gpt2.encode(corpus[:split])), len(gpt2.encode(corpus[split:]))) == (301_966, 36_059)
+    assert [len(gpt2.encode(part)) for part in (corpus[:split], corpus[split:])] == [301_966, 36_059]
 
 
 def test_wikipedia_example():
@@ -112,8 +111,9 @@ def test_merging_is_what_the_definition_says(seed):
         assert tokenizer.encode(text) == obvious_bpe(one_byte_each, tokenizer._merge_ids), text
 
 
-def test_tiktoken_gives_the_same_ids_for_random_texts(gpt2, tiktoken_gpt2):
-    assert_same_ids(random_texts(4_000, seed=1), gpt2.encode, tiktoken_gpt2.encode_ordinary)
+def test_tiktoken_gives_the_same_ids(gpt2, tiktoken_gpt2, corpus):
+    texts = [*random_texts(2_000, seed=1), corpus, *corpus.splitlines(keepends=True)]
+    assert_same_ids(texts, gpt2.encode, tiktoken_gpt2.encode_ordinary)
 
 
 @pytest.mark.slow
@@ -121,10 +121,6 @@ def test_tiktoken_gives_the_same_ids_for_every_character(gpt2, tiktoken_gpt2):
     assert len(known_characters()) > 95_000
     texts = [f"a{character}1 {character}{character} '{character}" for character in known_characters()]
     assert_same_ids(texts, gpt2.encode, tiktoken_gpt2.encode_ordinary)
-
-
-def test_tiktoken_gives_the_same_ids_for_the_corpus(gpt2, tiktoken_gpt2, corpus):
-    assert_same_ids([corpus, *corpus.splitlines(keepends=True)], gpt2.encode, tiktoken_gpt2.encode_ordinary)
 
 
 def test_tiktoken_gives_the_same_ids_for_special_tokens(gpt2, tiktoken_gpt2):
@@ -143,21 +139,20 @@ def test_tiktoken_gives_the_same_ids_for_special_tokens(gpt2, tiktoken_gpt2):
 
 
 def test_text_comes_back(gpt2):
-    tokenizers = (gpt2, Tokenizer([]), Tokenizer(SMALL_MERGES))
-    for text in ["", *random_texts(500, seed=6)]:
-        for tokenizer in tokenizers:
+    for tokenizer in (gpt2, Tokenizer([]), Tokenizer(SMALL_MERGES)):
+        for text in ["", *random_texts(500, seed=6)]:
             assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_every_id_comes_back(gpt2):
-    """Each id has the bytes that its spelling in encoder.json says, and their text comes back."""
+    """Each id has the bytes that its spelling in encoder.json says, and the text of all comes back."""
     byte_of = {character: byte for byte, character in byte_alphabet().items()}
     for spelling, token_id in json.loads(GPT2_VOCAB.read_text(encoding="utf-8")).items():
         token = spelling.encode() if spelling == EOT else bytes(byte_of[character] for character in spelling)
         assert gpt2.token_bytes(token_id) == gpt2.decode_bytes([token_id]) == token
-        text = gpt2.decode([token_id])
-        assert gpt2.decode(gpt2.encode(text, special="token")) == text
-    assert gpt2.decode_bytes(range(50257)) == b"".join(map(gpt2.token_bytes, range(50257)))
+    text = gpt2.decode(range(50257))
+    assert text.encode() == gpt2.decode_bytes(range(50257)).decode(errors="replace").encode()
+    assert gpt2.decode(gpt2.encode(text, special="token")) == text
 
 
 def test_decode_takes_lists_and_arrays():
@@ -168,15 +163,11 @@ def test_decode_takes_lists_and_arrays():
     assert tokenizer.decode([]) == tokenizer.decode(np.array([], np.int64)) == ""
 
 
-def test_bytes_that_are_no_utf8_decode_to_the_replacement_character():
-    tokenizer = Tokenizer([])
-    e_acute = tokenizer.encode("é")
-    assert tokenizer.decode(e_acute[:1]) == "\ufffd"
-    assert tokenizer.decode([*e_acute[1:], *tokenizer.encode("x")]) == "\ufffdx"
-    assert tokenizer.decode_bytes(e_acute[:1]) == b"\xc3"
-
-
-def test_token_text_writes_half_characters_out(gpt2):
+def test_half_characters(gpt2):
+    """As text they are the replacement character; one token alone is shown with its bytes."""
+    e_acute = Tokenizer([]).encode("é")
+    assert Tokenizer([]).decode([*e_acute[1:], *Tokenizer([]).encode("x"), e_acute[0]]) == "\ufffdx\ufffd"
+    assert Tokenizer([]).decode_bytes(e_acute[:1]) == b"\xc3"
     texts = [gpt2.token_text(token_id) for token_id in gpt2.encode("né 👍!")]
     assert texts == ["n", "é", " \\xf0\\x9f\\x91", "\\x8d", "!"]
     assert gpt2.token_text(50256) == EOT
@@ -190,37 +181,6 @@ def test_what_is_no_id_is_refused(wrong):
         tokenizer.decode([0, wrong])
     with pytest.raises(TokenizerError, match=r"is not a token id"):
         tokenizer.token_text(wrong)
-    with pytest.raises(TokenizerError, match=r"is not a token id"):
-        tokenizer.stream().push(wrong)
-
-
-# Streams
-
-
-def streamed(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    stream = tokenizer.stream()
-    return [*(stream.push(token_id) for token_id in ids), stream.finish()]
-
-
-def test_a_stream_waits_for_whole_characters():
-    assert streamed(Tokenizer([]), Tokenizer([]).encode("a€b")) == ["a", "", "", "€", "b", ""]
-    assert streamed(Tokenizer([]), Tokenizer([]).encode("a€")[:-1]) == ["a", "", "", "\ufffd"]
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_a_stream_adds_up_to_decode(seed):
-    """For text whose characters are cut at random places, and for random ids, most of them no UTF-8."""
-    rng = random.Random(seed)
-    letters = list(byte_alphabet().values())
-    tokenizer = Tokenizer(random_merges(rng, "".join(letters), 3_000))
-    for text in random_texts(50, seed):
-        ids = tokenizer.encode(text)
-        pieces = streamed(tokenizer, ids)
-        assert "".join(pieces) == tokenizer.decode(ids) == text
-        assert "\ufffd" not in pieces
-    for _ in range(200):
-        ids = rng.choices(range(tokenizer.vocab_size), k=rng.randrange(30))
-        assert "".join(streamed(tokenizer, ids)) == tokenizer.decode(ids)
 
 
 # Special tokens
@@ -264,21 +224,15 @@ def test_special_tokens_are_found_as_one_pattern_of_all_would_find_them():
             assert sum(token_id >= 256 for token_id in ids) == len(spans)
 
 
-def test_special_must_be_one_of_three():
-    with pytest.raises(ArgumentError, match=r"special must be 'error', 'token' or 'text', got 'all'"):
-        Tokenizer([]).encode("", special="all")
-
-
 @pytest.mark.parametrize("special", ["error", "token", "text"])
-def test_surrogates_are_refused(special):
+def test_what_is_no_text_is_refused(special):
     with pytest.raises(TokenizerError, match=r"character 3 of the text is '\\udcff', .* was not valid UTF-8"):
         Tokenizer([]).encode("abc\udcff", special=special)
-
-
-@pytest.mark.parametrize("wrong", [None, 5, b"low", ["low"]])
-def test_what_is_no_text_is_refused(wrong):
-    with pytest.raises(TokenizerError, match=r"^the text must be a str, got "):
-        Tokenizer([]).encode(wrong)
+    for wrong in (None, 5, b"low", ["low"]):
+        with pytest.raises(TokenizerError, match=r"^the text must be a str, got "):
+            Tokenizer([]).encode(wrong, special=special)
+    with pytest.raises(ArgumentError, match=r"special must be 'error', 'token' or 'text', got 'all'"):
+        Tokenizer([]).encode("", special="all")
 
 
 # Time and memory
@@ -309,9 +263,10 @@ def test_the_cache_is_bounded_keeps_what_is_used_and_changes_no_id(monkeypatch):
     assert max(map(len, [*cache, *cache.older])) <= module.LONGEST_CACHED_WORD
 
 
-def test_a_tokenizer_can_be_sent_to_another_process(gpt2):
-    copy = pickle.loads(pickle.dumps(gpt2))
-    assert copy.encode("hello world") == gpt2.encode("hello world") == [31373, 995]
+def test_a_tokenizer_can_be_sent_to_another_process():
+    tokenizer = Tokenizer(SMALL_MERGES)
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    assert copy.encode("hello lower") == tokenizer.encode("hello lower")
     assert copy._cache.word_ids.__self__ is copy
 
 

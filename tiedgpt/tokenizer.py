@@ -14,7 +14,6 @@ pair first. An example with three merges (vocabulary files write the space as "�
 checkpoints/vocabulary.py reads vocabulary files; training/merges.py learns merges.
 """
 
-import codecs
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, pairwise
@@ -59,28 +58,6 @@ def spelled_ids(merges: list[tuple[str, str]], first_id: int) -> dict[str, int]:
     (0, 256, 257)
     """
     return dict(zip(chain(byte_alphabet().values(), map("".join, merges)), count(first_id), strict=False))
-
-
-class StreamDecoder:
-    """Decodes one id at a time. Bytes of an incomplete character are kept until the character is complete.
-
-    >>> tokenizer = Tokenizer([])
-    >>> stream = tokenizer.stream()
-    >>> [stream.push(token_id) for token_id in tokenizer.encode("né")], stream.finish()
-    (['n', '', 'é'], '')
-    """
-
-    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
-        self._token_bytes = token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def push(self, token_id: int) -> str:
-        """The text that this token completes."""
-        return self._decoder.decode(self._token_bytes(token_id))
-
-    def finish(self) -> str:
-        """U+FFFD if the last character is incomplete, else an empty text."""
-        return self._decoder.decode(b"", final=True)
 
 
 class WordCache(dict[str, list[int]]):
@@ -278,10 +255,6 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         r"""One token for display: bytes of an incomplete character are written as \xe2."""
         return self.token_bytes(token_id).decode(errors="backslashreplace")
-
-    def stream(self) -> StreamDecoder:
-        """A decoder for one id at a time; the texts it returns, joined, are decode's."""
-        return StreamDecoder(self.token_bytes)
 
 
 def utf8(text: str, name: str) -> bytes:

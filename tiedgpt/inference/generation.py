@@ -4,6 +4,7 @@
 `push_steps` yields text that can be printed at once.
 """
 
+import codecs
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -199,7 +200,7 @@ class TextSample:
         self.text = ""
         self.finish_reason: str | None = None  # "length", "stop" or "eos"
         self._tokenizer = tokenizer
-        self._stream = tokenizer.stream()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = stop
         self._eos_token_ids = eos_token_ids
         self._held = ""
@@ -210,12 +211,12 @@ class TextSample:
             return self.finish("eos")
         self.ids.append(token)
         if token >= self._tokenizer.vocab_size:  # a row that pads the vocabulary and has no text
-            return self._emit(self._stream.finish() + "\ufffd")
-        return self._emit(self._stream.push(token))
+            return self._emit(self._decoder.decode(b"", final=True) + "\ufffd")
+        return self._emit(self._decoder.decode(self._tokenizer.token_bytes(token)))
 
     def finish(self, reason: str) -> str:
         """End the sample for this reason; return the text that was held back."""
-        emitted = self._emit(self._stream.finish())
+        emitted = self._emit(self._decoder.decode(b"", final=True))
         if self.finish_reason is None:
             self.finish_reason = reason
             emitted += self._held
