@@ -1,6 +1,7 @@
 """Vocabulary files: every form is read, they are checked against each other, and written unchanged."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -122,30 +123,6 @@ def test_special_tokens_that_do_not_fit(special_tokens, first_id, message):
         Tokenizer([("l", "o")] if "lo" in special_tokens else [], special_tokens, first_id)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"#version: 0.2\nl o\nlow\n", r"merges\.txt, line 3: expected two tokens, got 'low'"),
-        (b"l o\nlo w x\n", r"merges\.txt, line 2: expected two tokens, got 'lo w x'"),
-        (b"l o\n\nlo w\n", r"merges\.txt, line 2: expected two tokens, got ''"),
-        (b"l o\nlo \n", r"merges\.txt, line 2: expected two tokens, got 'lo '"),
-        (b"l  o\n", r"merges\.txt, line 1: expected two tokens, got 'l  o'"),
-        (b"l\to\n", r"merges\.txt, line 1: expected two tokens, got 'l\\to'"),
-        (b"l o\n#version: 0.2 x\n", r"merges\.txt, line 2: expected two tokens"),
-        (b"#version: 0.2\nl o\nl \xff\n", r"merges\.txt, line 3: not UTF-8"),
-        (
-            b"l " + b"o" * 1000,
-            r"merges\.txt: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is neither a byte nor an e",
-        ),
-    ],
-)
-def test_malformed_merges(content, message, tmp_path):
-    path = tmp_path / "merges.txt"
-    path.write_bytes(content)
-    with pytest.raises(TiedGPTError, match=message):
-        read_merges(path)
-
-
 def vocab_with(**changes: object) -> str:
     """The vocab.json of bytes, "lo", "low" and <|endoftext|>, with some ids changed, or removed by None."""
     ids = spelled_ids([("l", "o"), ("lo", "w")], 0) | {EOT: 258} | changes
@@ -159,6 +136,18 @@ def first_id_is(first_id: int) -> str:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (b"#version: 0.2\nl o\nlow\n", r"merges\.txt, line 3: expected two tokens, got 'low'"),
+        (b"l o\nlo w x\n", r"merges\.txt, line 2: expected two tokens, got 'lo w x'"),
+        (b"l o\n\nlo w\n", r"merges\.txt, line 2: expected two tokens, got ''"),
+        (b"l o\nlo \n", r"merges\.txt, line 2: expected two tokens, got 'lo '"),
+        (b"l  o\n", r"merges\.txt, line 1: expected two tokens, got 'l  o'"),
+        (b"l\to\n", r"merges\.txt, line 1: expected two tokens, got 'l\\to'"),
+        (b"l o\n#version: 0.2 x\n", r"merges\.txt, line 2: expected two tokens"),
+        (b"#version: 0.2\nl o\nl \xff\n", r"merges\.txt, line 3: not UTF-8"),
+        (
+            b"l " + b"o" * 1000,
+            r"merges\.txt with .*: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is neither a byte",
+        ),
         (b"\xff", r"vocab\.json, line 1: not UTF-8"),
         (b'{"!": 0', r"vocab\.json: not JSON: "),
         (b"[" * 100_000, r"vocab\.json: not JSON: "),
@@ -181,15 +170,16 @@ def first_id_is(first_id: int) -> str:
         (first_id_is(-1), r"vocab\.json: the first byte has id -1,"),
     ],
 )
-def test_vocab_json_that_is_malformed_or_contradicts_the_merges(content, message, tmp_path):
-    merges_path, vocab_path = tmp_path / "merges.txt", tmp_path / "vocab.json"
-    merges_path.write_text("#version: 0.2\nl o\nlo w\n", encoding="utf-8")
-    vocab_path.write_bytes(content if isinstance(content, bytes) else content.encode())
+def test_files_that_are_malformed_or_contradict_each_other(content, message, tmp_path):
+    files = {"merges.txt": "#version: 0.2\nl o\nlo w\n", "vocab.json": vocab_with()}
+    wrong = re.match(r"\w+\\\.\w+", message)[0].replace("\\", "")
+    for name, text in {**files, wrong: content}.items():
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(TiedGPTError, match=message) as caught:
-        read_merges(merges_path, vocab_path)
+        read_tokenizer(tmp_path)
     assert "\n" not in str(caught.value)
-    vocab_path.write_text(vocab_with(), encoding="utf-8")
-    assert read_merges(merges_path, vocab_path).eot_id == 258
+    (tmp_path / wrong).write_text(files[wrong], encoding="utf-8")
+    assert read_tokenizer(tmp_path).eot_id == 258
 
 
 # Files beside them
@@ -212,26 +202,20 @@ def test_added_tokens_of_an_earlier_save_are_gone(tmp_path):
         assert_same_tokenizer(tiedgpt.load_tokenizer(tmp_path), tokenizer)
 
 
-@pytest.mark.slow
-def test_added_tokens_reach_transformers(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    tokenizer = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
-    tiedgpt.save_model(tiedgpt.GPT2.random(tiedgpt.Config(263, 8, 6, 1, 1)), tokenizer, tmp_path)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    text = f"low<|pad|>lower{EOT}"
-    assert theirs.encode(text, add_special_tokens=False) == tokenizer.encode(text, special="token")
-
-
-@pytest.mark.parametrize("token", ["!", "low"])
-def test_an_added_token_that_is_also_an_ordinary_one(token, tmp_path):
+@pytest.mark.parametrize(
+    ("token", "pieces"),
+    [
+        ("!", ["low", "!", " low", "er", "!", "!", EOT, "f", "low", "er", " low", "<", "p", ">"]),
+        ("low", ["low", "!", " ", "low", "er", "!!", EOT, "f", "low", "er", " ", "low", "<", "p", ">"]),
+        ("<p>", ["low", "!", " low", "er", "!!", EOT, "f", "low", "er", " low", "<p>"]),
+    ],
+)
+def test_an_added_token_that_may_also_be_an_ordinary_one(token, pieces, tmp_path):
     """It is always read as one token, before any merge; transformers does the same."""
-    text = f"low! lower!!{EOT}flower low"
-    pieces = {
-        "!": ["low", "!", " low", "er", "!", "!", EOT, "f", "low", "er", " low"],
-        "low": ["low", "!", " ", "low", "er", "!!", EOT, "f", "low", "er", " ", "low"],
-    }[token]
+    text = f"low! lower!!{EOT}flower low<p>"
     merges = [*SMALL_MERGES, ("!", "!")]
     ids = spelled_ids(merges, 0) | {EOT: 262}
+    ids.setdefault(token, 263)
     added = [{"id": ids[token], "content": token}, {"id": 262, "content": EOT}]
     file = tokenizer_json(model__vocab=ids, model__merges=list(map(" ".join, merges)), added_tokens=added)
     original, saved = tmp_path / "original", tmp_path / "saved"
@@ -244,13 +228,14 @@ def test_an_added_token_that_is_also_an_ordinary_one(token, tmp_path):
     assert [tokenizer.token_text(token_id) for token_id in expected] == pieces
     assert tokenizer.decode(expected) == text
     plain = Tokenizer(merges)
-    assert tokenizer.vocab_size == plain.vocab_size
+    assert tokenizer.vocab_size == len(ids)
     assert tokenizer.encode(text, special="text") == plain.encode(text, special="text")
     with pytest.raises(TiedGPTError, match=r"the text contains special token '<\|endoftext\|>' at character"):
         tokenizer.encode(text)
-    assert tokenizer.encode(text.replace(EOT, "")) == [n for n in expected if n != 262]
+    if token != "<p>":
+        assert tokenizer.encode(text.replace(EOT, "")) == [n for n in expected if n != 262]
 
-    tiedgpt.save_model(tiedgpt.GPT2.random(tiedgpt.Config(263, 8, 6, 1, 1)), tokenizer, saved)
+    tiedgpt.save_model(tiedgpt.GPT2.random(tiedgpt.Config(264, 8, 6, 1, 1)), tokenizer, saved)
     assert_same_tokenizer(read_tokenizer(saved), tokenizer)
     transformers = pytest.importorskip("transformers")
     for directory in (original, saved):
