@@ -252,7 +252,7 @@ def test_each_sample_of_a_batch_ends_by_itself():
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"ids": []}, "the prompt is empty: GPT-2 needs at least one token"),
         ({"ids": [[1, 2]]}, r"must be one sequence of ids \[T\], got shape \(1, 2\)"),
-        ({"ids": [0] * 32}, "the prompt has 32 tokens, more than the model's context of 31"),
+        ({"ids": [0] * 32}, "the input has 32 tokens, more than the model's context of 31"),
         ({"ids": [101]}, "token id 101 is outside the vocabulary of 101"),
         ({"ids": [0.5]}, "ids must be whole numbers"),
     ],

@@ -181,7 +181,7 @@ NOT_IDS = [
     ([0, V], "token id 101 is outside the vocabulary of 101"),
     ([2**70], "ids must be whole numbers"),
     ([[1, 2], [3]], r"ids must be \[T\] or \[B, T\]: "),
-    (np.zeros(N + 1, int), "32 tokens are more than the context of 31"),
+    (np.zeros(N + 1, int), "32 tokens, more than the model.s context of 31"),
 ]
 NOT_LENGTHS = [[1], [1, 2, 3], [0, 1], [1, 5], [1.0, 2.0], [[1], [2]], [[1], [1, 2]], "ab", 2]
 NOT_EDITS = [

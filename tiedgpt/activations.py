@@ -54,16 +54,6 @@ def gelu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...
     return dout * (normal_cdf(x) + x * phi)
 
 
-def relu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
-    """max(x, 0)."""
-    return np.maximum(x, 0)
-
-
-def relu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """dout where x > 0, else 0. At x = 0 the derivative does not exist; 0 is used, as in torch."""
-    return dout * (x > 0)
-
-
 def sigmoid(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
     """1 / (1 + exp(-x)), computed by tanh, which cannot overflow."""
     return 0.5 * (1.0 + np.tanh(0.5 * x))
@@ -80,12 +70,6 @@ def swish_backward(dout: np.ndarray, x: np.ndarray, a: float) -> np.ndarray:  # 
     return dout * (s + a * x * s * (1.0 - s))
 
 
-def tanh_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """dout tanh'(x), with tanh'(x) = 1 - tanh(x)^2."""
-    t = np.tanh(x)
-    return dout * (1.0 - t * t)
-
-
 class Activation(NamedTuple):
     forward: Callable[[np.ndarray], np.ndarray]  # x -> out
     backward: Callable[[np.ndarray, np.ndarray], np.ndarray]  # dout, x -> dx
@@ -93,12 +77,14 @@ class Activation(NamedTuple):
 
 GELU_NEW = Activation(gelu_new, gelu_new_backward)
 GELU = Activation(gelu, gelu_backward)
+SILU = Activation(partial(swish, a=1.0), partial(swish_backward, a=1.0))
 ACTIVATIONS = {
     "gelu_new": GELU_NEW,
     **dict.fromkeys(("gelu_accurate", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh"), GELU_NEW),
     **dict.fromkeys(("gelu", "gelu_python"), GELU),
     "quick_gelu": Activation(partial(swish, a=1.702), partial(swish_backward, a=1.702)),
-    "relu": Activation(relu, relu_backward),
-    **dict.fromkeys(("silu", "swish"), Activation(partial(swish, a=1.0), partial(swish_backward, a=1.0))),
-    "tanh": Activation(np.tanh, tanh_backward),
+    # At x = 0 the derivative of relu does not exist; 0 is used, as in torch.
+    "relu": Activation(lambda x: np.maximum(x, 0), lambda dout, x: dout * (x > 0)),
+    **dict.fromkeys(("silu", "swish"), SILU),
+    "tanh": Activation(np.tanh, lambda dout, x: dout * (1.0 - np.square(np.tanh(x)))),
 }

@@ -34,7 +34,8 @@ def check_ids(ids: Any, config: Config) -> np.ndarray:  # -> [T] or [B, T]
     if outside.size:  # NumPy would take a negative id from the end of wte
         raise ArgumentError(f"token id {outside[0]} is outside the vocabulary of {V} (0 to {V - 1})")
     if array.shape[-1] > config.n_ctx:
-        raise ArgumentError(f"{array.shape[-1]} tokens are more than the context of {config.n_ctx}")
+        longest = f"the model's context of {config.n_ctx}"
+        raise ArgumentError(f"the input has {array.shape[-1]} tokens, more than {longest}")
     return array
 
 
@@ -64,9 +65,6 @@ def check_prompt(ids: Any, config: Config) -> list[int]:
         raise ArgumentError("the prompt is empty: GPT-2 needs at least one token to continue")
     if array.ndim != 1:
         raise ArgumentError(f"the prompt must be one sequence of ids [T], got shape {array.shape}")
-    if array.size > config.n_ctx:
-        longest = f"the model's context of {config.n_ctx}"
-        raise ArgumentError(f"the prompt has {array.size} tokens, more than {longest}")
     return check_ids(array, config).tolist()
 
 
@@ -98,9 +96,7 @@ def check_stride(stride: Any, config: Config) -> int:
 
 def check_seed(seed: Any) -> int:
     """seed as an int, if it is a whole number of at least 0; a new one if it is None."""
-    if seed is None:
-        return int(np.random.SeedSequence().generate_state(1)[0])
-    return int(COUNT.check("seed", seed))
+    return COUNT.check("seed", np.random.SeedSequence().generate_state(1)[0] if seed is None else seed)
 
 
 def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -> None:
