@@ -69,9 +69,10 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch):
-    """No test downloads a model, except in test_hub.py, which has its own hub."""
+def no_waiting(monkeypatch):
+    """No test downloads a model, except in test_hub.py, which has its own hub. None waits for the disk."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 @pytest.fixture

@@ -214,7 +214,6 @@ def weights(no_models, tmp_path, monkeypatch):
     for variable in ("HF_HUB_OFFLINE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable)
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "weights"))
-    monkeypatch.setattr(os, "fsync", lambda fd: None)  # it would take most of the time
     monkeypatch.setattr(fetching, "DELAY", 0.001)
     monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))
     monkeypatch.setattr(fetching, "BYTES_PER_READ", BLOCK)

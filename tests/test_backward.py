@@ -10,21 +10,10 @@ from conftest import SMALL, random_model
 from tiedgpt import Config, backward
 from tiedgpt.activations import ACTIVATIONS
 from tiedgpt.backward import write_gradients, write_head_gradient
-from tiedgpt.ops import softmax
+from tiedgpt.ops import cross_entropy
 from tiedgpt.run import Run
 
-
-def central_differences(f, x, h=1e-6):
-    """The gradient of f() by x, where f reads the array x."""
-    gradient = np.empty_like(x)
-    for i in np.ndindex(x.shape):
-        before = x[i]
-        x[i] = before + h
-        above = f()
-        x[i] = before - h
-        gradient[i] = (above - f()) / (2 * h)
-        x[i] = before
-    return gradient
+STEP = 1e-6  # of central differences
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -33,16 +22,9 @@ def test_each_activations_derivative(name):
     x, dout = np.random.default_rng(0).standard_normal((2, 7, 11)) * [[[3]], [[1]]]
     x += np.sign(x) * 1e-3  # away from 0, where relu has no derivative
     before = x.copy(), dout.copy()
-    dx = activation.backward(dout, x)
-    expected = central_differences(lambda: (activation.forward(x) * dout).sum(), x)
-    np.testing.assert_allclose(dx, expected, rtol=1e-6, atol=1e-8)
+    slope = (activation.forward(x + STEP) - activation.forward(x - STEP)) / (2 * STEP)
+    np.testing.assert_allclose(activation.backward(dout, x), dout * slope, rtol=1e-6, atol=1e-8)
     np.testing.assert_array_equal((x, dout), before)
-
-
-def batch(B, T):
-    """Random ids [B, T] and the tokens after each."""
-    ids = np.random.default_rng(1).integers(0, SMALL.vocab_size, (B, T + 1))
-    return ids[:, :-1], ids[:, 1:]
 
 
 def gradients_of(model, ids, targets, seed=None):
@@ -62,38 +44,45 @@ CONFIGS = {
     "unscaled": Config(**TINY, n_layer=1, scale_attn_weights=False),
     "dropout": Config(**TINY, n_layer=2, embd_pdrop=0.2, resid_pdrop=0.3, attn_pdrop=0.4),
 }
+IDS, TARGETS = np.array([[3, 1, 3, 12], [7, 3, 3, 5]]), np.array([[1, 3, 12, 0], [3, 3, 5, 1]])
 
 
 @pytest.mark.parametrize("case", CONFIGS)
-def test_the_models_gradients(case):
+def test_the_models_gradients(case, monkeypatch):
+    """Of each parameter, in two random directions."""
+    monkeypatch.setattr(backward, "LOGIT_ROWS", 3)  # so that the logits come in pieces, the last one shorter
     model = random_model(CONFIGS[case], dtype=np.float64)
-    ids, targets = np.array([[3, 1, 3, 12], [7, 3, 3, 5]]), np.array([[1, 3, 12, 0], [3, 3, 5, 1]])
     seed = 5 if case == "dropout" else None
-    _, gradients = gradients_of(model, ids, targets, seed)
+    _, gradients = gradients_of(model, IDS, TARGETS, seed)
+    rng = np.random.default_rng(0)
     for name, parameter in model.parameters.items():
-        expected = central_differences(lambda: gradients_of(model, ids, targets, seed)[0], parameter)
-        np.testing.assert_allclose(gradients[name], expected, rtol=1e-5, atol=1e-8, err_msg=name)
+        before = parameter.copy()
+        for direction in rng.standard_normal((2, *parameter.shape)):
+            losses = []
+            for step in (STEP, -STEP):
+                parameter[...] = before + step * direction
+                losses.append(gradients_of(model, IDS, TARGETS, seed)[0])
+            parameter[...] = before
+            slope = (losses[0] - losses[1]) / (2 * STEP)
+            assert (gradients[name] * direction).sum() == pytest.approx(slope, rel=1e-5, abs=1e-8), name
 
 
-def test_the_loss_is_the_mean_cross_entropy_of_the_logits(monkeypatch):
-    monkeypatch.setattr(backward, "LOGIT_ROWS", 7)  # so that the logits come in pieces, the last one shorter
-    model = random_model(dtype=np.float64)
-    ids, targets = batch(2, 9)
-    loss, gradients = gradients_of(model, ids, targets)
-    expected = -np.log(softmax(model(ids).reshape(18, -1)))[np.arange(18), targets.reshape(-1)].mean()
-    assert loss == pytest.approx(expected, rel=1e-12)
-    monkeypatch.setattr(backward, "LOGIT_ROWS", 10_000)
-    whole_loss, whole = gradients_of(model, ids, targets)
-    assert loss == pytest.approx(whole_loss, rel=1e-12)
-    for name in whole:
-        np.testing.assert_allclose(gradients[name], whole[name], rtol=1e-9, atol=1e-12)
+def test_the_loss_is_the_mean_cross_entropy_and_twice_gives_the_same():
+    model = random_model(CONFIGS["tied"])
+    loss, gradients = gradients_of(model, IDS, TARGETS)
+    losses = cross_entropy(model(IDS).reshape(8, -1), TARGETS.reshape(8))
+    assert loss == pytest.approx(losses.mean(), rel=1e-6)
+    before = {name: (gradients[name].copy(), array.copy()) for name, array in model.parameters.items()}
+    assert write_gradients(model, IDS, TARGETS, 8, gradients) == loss
+    for name, kept in before.items():
+        np.testing.assert_array_equal((gradients[name], model.parameters[name]), kept)
 
 
 def test_the_two_gradients_of_a_tied_wte_add_up():
     """Untied, with W_U = wte.T, they are apart; their sum is the tied gradient to the last bit."""
     tied = random_model(dtype=np.float64)
     untied = tied.untie("copy")
-    ids, targets = batch(3, 19)
+    ids, targets = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 3, 19))
     tied_loss, together = gradients_of(tied, ids, targets)
     untied_loss, apart = gradients_of(untied, ids, targets)
     d_embed, d_head = apart["wte.weight"], apart["lm_head.weight"]
@@ -109,18 +98,10 @@ def test_the_two_gradients_of_a_tied_wte_add_up():
     assert unread.size
     assert not d_embed[unread].any()
     assert d_head[unread].all()
-
-
-def test_twice_gives_the_same():
-    model = random_model()
-    ids, targets = batch(2, 8)
-    first, gradients = gradients_of(model, ids, targets)
-    kept = {name: gradient.copy() for name, gradient in gradients.items()}
-    parameters = {name: array.copy() for name, array in model.parameters.items()}
-    assert write_gradients(model, ids, targets, 16, gradients) == first
-    for name in kept:
-        np.testing.assert_array_equal(gradients[name], kept[name])
-        np.testing.assert_array_equal(model.parameters[name], parameters[name])
+    # The output matrix's gradient can be had alone.
+    alone = np.full_like(untied.W_E, np.nan)
+    assert write_head_gradient(untied, ids, targets, targets.size, alone) == untied_loss
+    np.testing.assert_array_equal(alone, d_head)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -136,38 +117,24 @@ def test_gradients_have_the_parameters_dtype(dtype, monkeypatch):
             return out
 
         monkeypatch.setattr(backward, name, spy)
-    model = random_model(CONFIGS["dropout"], dtype=dtype)
-    gradients_of(model, np.array([[3, 1, 3, 12]]), np.array([[1, 3, 12, 0]]), seed=1)
+    gradients_of(random_model(CONFIGS["dropout"], dtype=dtype), IDS, TARGETS, seed=1)
     assert seen == {np.dtype(dtype)}
 
 
-def test_the_heads_gradient_alone_is_the_same():
-    model = random_model(dtype=np.float64).untie("random")
-    ids, targets = batch(2, 8)
-    loss, gradients = gradients_of(model, ids, targets)
-    alone = np.full_like(model.W_E, np.nan)
-    assert write_head_gradient(model, ids, targets, 16, alone) == loss
-    np.testing.assert_array_equal(alone, gradients["lm_head.weight"])
-
-
-def test_dropout_keeps_the_mean_and_the_right_share(monkeypatch):
+def test_dropout_keeps_the_mean_and_the_right_share():
     config = Config(**TINY, n_layer=1, embd_pdrop=0.5, resid_pdrop=0.25, attn_pdrop=0.0)
     model = random_model(config)
     ids = np.random.default_rng(1).integers(0, 13, (600, 7))
-    runs: list[Run] = []
-    monkeypatch.setattr(backward, "transformer_backward", lambda *arguments: runs.append(arguments[3]))
-    unused = {name: np.empty_like(array) for name, array in model.parameters.items()}
-    write_gradients(model, ids, ids, ids.size, unused)
-    assert not [name for name in runs[0].tape if name.endswith(".kept")]  # no rng, no dropout
-    rng = np.random.default_rng(1)
-    write_gradients(model, ids, ids, ids.size, unused, rng)
-    tape = runs[1].tape
-    kept = {name.removesuffix(".kept"): mask for name, mask in tape.items() if name.endswith(".kept")}
-    assert set(kept) == {"embed", "attn.0.out", "mlp.0.out"}
-    for name, p in (("embed", 0.5), ("attn.0.out", 0.25), ("mlp.0.out", 0.25)):
-        mask = kept[name]
-        assert mask.shape == tape[name].shape
+    undropped, run = (Run(config, tape={}, rng=rng) for rng in (None, np.random.default_rng(1)))
+    for each in (undropped, run):
+        backward.transformer(ids, model.tree, each)
+    assert not [name for name in undropped.tape if name.endswith(".kept")]
+    rates = {"embed": 0.5, "attn.0.out": 0.25, "mlp.0.out": 0.25}
+    assert {name for name in run.tape if name.endswith(".kept")} == {f"{name}.kept" for name in rates}
+    for name, p in rates.items():
+        mask = run.tape[f"{name}.kept"]
+        assert mask.shape == run.tape[name].shape
         assert set(np.unique(mask).tolist()) == {0.0, np.float32(1 / (1 - p))}
         assert mask.mean() == pytest.approx(1, abs=0.03)
-        assert not tape[name][mask == 0].any()
-        np.testing.assert_array_equal(runs[1].redo_dropout(name, np.ones_like(mask)), mask)
+        assert not run.tape[name][mask == 0].any()
+        np.testing.assert_array_equal(run.redo_dropout(name, np.ones_like(mask)), mask)
