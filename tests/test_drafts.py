@@ -101,24 +101,6 @@ def test_stops_and_the_end_of_text_end_a_sample_inside_checked_tokens(model):
         assert results[0] == results[1]
 
 
-def test_an_interruption_leaves_checked_tokens_only(model, monkeypatch):
-    plain = list(generate(model, PROMPT, 100, greedy=True, draft=None))
-    final, calls = GPT2.final, []
-
-    def interrupted(*args, **more):
-        calls.append(1)
-        if len(calls) == 20:
-            raise KeyboardInterrupt
-        return final(*args, **more)
-
-    monkeypatch.setattr(GPT2, "final", interrupted)
-    tokens = []
-    with pytest.raises(KeyboardInterrupt):
-        tokens.extend(generate(model, PROMPT, 100, greedy=True))
-    assert len(tokens) >= 19
-    assert tokens == plain[: len(tokens)]
-
-
 def test_the_lookup_guesses_what_followed_the_longest_equal_run():
     guesser = LookupGuesser(batch=1)
     guesser.rates = [1.0] * len(RATES)

@@ -84,33 +84,34 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    out, given = args.out, {name: value for name in FLAGS if (value := getattr(args, name)) is not None}
-    if not args.resume:
+    out, resume = args.out, args.resume
+    given = {name: value for name in FLAGS if (value := getattr(args, name)) is not None}
+    if not resume:
         check_flags(given)
     with lock_directory(out):
-        check_directory(out, args.resume)
+        check_directory(out, resume)
         text = read_text(args.corpus)
         cut = len(text) * 9 // 10
         parts = text[:cut], text[cut:]
-        start, tokenizer = (None, read_tokenizer(out)) if args.resume else new(given, parts[0])
+        model, tokenizer, settings = (None, read_tokenizer(out), None) if resume else new(given, parts[0])
         encoded = (common.encode(tokenizer, part, args.allow_special) for part in parts)
         tokens, held_out = (np.array(ids, np.int64) for ids in encoded)
-        if start:
-            trainer = Trainer(start[0], tokens, held_out, start[1], given.get("only"))
+        if model and settings:
+            trainer = Trainer(model, tokens, held_out, settings, given.get("only"))
             trainer.flags = given
         else:
             trainer = Trainer.resume(out, tokens, held_out, given.get("steps"))
             check_same(trainer, given)
-        del start  # the trainer has a copy of the model
+        del model  # the trainer has a copy
         bits = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
         if (size := tokenizer.vocab_size) < given.get("vocab_size", 0):
             note(f"only {size} tokens can be learned from the text: the vocabulary has no more")
         if trainer.step == trainer.settings.steps:
             note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
-        began = time.monotonic()
+        start = time.monotonic()
         with stop_on_signal(args.quiet) as signals:
             train(trainer, tokenizer, bits, out, signals)
-        report(trainer, bits, out, args.json, time.monotonic() - began)
+        report(trainer, bits, out, args.json, time.monotonic() - start)
         if signals:
             note(f"stopped after step {trainer.step}; continue with --resume")
             raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
@@ -156,7 +157,7 @@ def check_same(trainer: Trainer, given: dict[str, Any]) -> None:
             raise ArgumentError(f"{flag(name)} cannot change with --resume: it {before}, now it is {value}")
 
 
-def new(given: dict[str, Any], text: str) -> tuple[tuple[GPT2, Settings], Tokenizer]:
+def new(given: dict[str, Any], text: str) -> tuple[GPT2, Tokenizer, Settings]:
     """What a new training begins with. The tokenizer of a new model is learned from `text`."""
     chosen = {name: given[name] for name in SETTINGS if name in given}
     if "source" in given:
@@ -177,7 +178,7 @@ def new(given: dict[str, Any], text: str) -> tuple[tuple[GPT2, Settings], Tokeni
     if (p := given.get("dropout")) is not None:
         config = replace(model.config, embd_pdrop=p, resid_pdrop=p, attn_pdrop=0.0)
         model = GPT2(config, model.parameters)
-    return (model, settings), tokenizer
+    return model, tokenizer, settings
 
 
 @contextmanager
