@@ -33,7 +33,7 @@ def nearly(model: GPT2, seed: int) -> GPT2:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("prompts", [[PROMPT], [PROMPT] * 3, PROMPTS], ids=["one", "equal", "unequal"])
+@pytest.mark.parametrize("prompts", [[PROMPT], PROMPTS], ids=["one", "unequal"])
 @pytest.mark.parametrize("source", ["lookup", "model"])
 def test_a_draft_changes_no_token(model, sampling, prompts, source):
     """Past the context too."""

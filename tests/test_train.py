@@ -353,7 +353,7 @@ def test_stdout_stderr_and_files_of_a_run(start, tmp_path, unbroken):
     lowest = min(line["val_loss"] for line in log)
     assert re.match(rf"held out: {lowest:.4f} nats per token, \S+ bits per byte, after step 6$", second)
     losses = [loss for line in log for name, loss in line.items() if name != "step"]
-    assert curve[0].startswith(f"{max(losses):7.2f} |")
+    assert curve[0].startswith(f"{max(losses):7.2f} |o"), "the model without training is the worst"
     assert [line for line in curve if line.startswith(f"{min(losses):7.2f} |")]
     assert sum(line.count("o") for line in curve[:8]) == len(log), "a mark for each evaluation"
     assert curve[-2] == f"{'':9}o held out, . training: nats per token, by step"
