@@ -651,8 +651,11 @@ def test_ctrl_c_at_moments_that_python_reports_or_drops(tmp_path):
         assert (name, done.returncode, done.stderr) == (name, code, "\n" if code else "")
 
 
-def test_import_tiedgpt_loads_nothing_and_finds_everything():
-    """And its entry imports nothing before it handles Ctrl-C."""
+def test_importing_loads_nothing_that_is_not_needed_and_finds_everything():
+    """The entry imports nothing before it handles Ctrl-C.
+
+    A command loads no oracle, no slow import that only some commands need, and no module of another one.
+    """
     code = """if 1:
         import signal, sys
         handler, before = signal.getsignal(signal.SIGINT), set(sys.modules)
@@ -661,23 +664,19 @@ def test_import_tiedgpt_loads_nothing_and_finds_everything():
         assert not new, new
         public = {name for name in dir(tiedgpt) if name[0] != "_"}
         assert public == set(tiedgpt.__all__) == set(tiedgpt._MODULES)
+        import tiedgpt.cli
+        tiedgpt.cli.main("tokenize -m shakespeare-tied --json a".split())
+        others = "torch transformers tiktoken safetensors requests tqdm matplotlib"
+        ours = "tiedgpt.training tiedgpt.study tiedgpt.cli.generate"
+        assert not sys.modules.keys() & {*others.split(), *ours.split()}
         from tiedgpt import *
         assert GPT2 is tiedgpt.GPT2 and GPT2.__module__ == "tiedgpt.model"
         assert all(callable(getattr(tiedgpt, name)) for name in tiedgpt.__all__)
         assert not hasattr(tiedgpt, "nothing")
         assert signal.getsignal(signal.SIGINT) is handler
     """
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
-
-
-def test_importing_loads_nothing_that_is_not_needed():
-    """No oracle, no slow import that only some commands need, no module of another command."""
-    modules = (
-        "torch transformers tiktoken safetensors requests tqdm matplotlib tiedgpt.training tiedgpt.study"
-    )
-    code = "import sys, tiedgpt.cli; tiedgpt.cli.main('tokenize -m shakespeare-tied --json a'.split())\n"
-    code += f"assert not sys.modules.keys() & {{*'{modules} tiedgpt.cli.generate'.split()}}"
-    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 class Terminal(io.StringIO):
