@@ -136,14 +136,18 @@ def test_a_draft_changes_no_text_and_is_counted(run, checkpoint, save):
 
 
 def test_a_draft_model_that_does_not_fit(run, checkpoint, save):
-    short = save("short", random_model(replace(CONFIG, n_ctx=63)))
-    result = run("generate", "-m", checkpoint, "--draft", short, "abc")
-    assert_one_error_line(result, "a shorter context: 63 tokens; the model has 64")
-    other = save("other", random_model(CONFIG), Tokenizer([("a", "b")], {}))
-    result = run("generate", "-m", checkpoint, "--draft", other, "abc")
-    assert_one_error_line(
-        result, "another vocabulary: its merges or special tokens are not those of the model"
-    )
+    for name, change, tokenizer, problem in (
+        ("short", {"n_ctx": 63}, Tokenizer([]), "a shorter context: 63 tokens; the model has 64"),
+        ("large", {"vocab_size": 258}, Tokenizer([("a", "b")]), "another vocabulary: 258 tokens; the model"),
+        (
+            "other",
+            {},
+            Tokenizer([("a", "b")], {}),
+            "another vocabulary: its merges or special tokens are not",
+        ),
+    ):
+        draft = save(name, random_model(replace(CONFIG, **change)), tokenizer)
+        assert_one_error_line(run("generate", "-m", checkpoint, "--draft", draft, "abc"), problem)
 
 
 def test_several_samples_are_printed_one_below_the_other(run, checkpoint):
