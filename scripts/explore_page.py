@@ -28,7 +28,6 @@ import tiedgpt
 from tiedgpt.explore.views import LENS_TOKENS
 from tiedgpt.tokenizer import Tokenizer
 
-PICTURE = {"width": 1280, "height": 800}
 # Set the value of an input, and wait until a panel is drawn with the answer. Returns the milliseconds since
 # the input's event, and since the start of the panel's own request.
 CHANGE = """async ([selector, value, watched, view]) => {
@@ -73,18 +72,6 @@ def serving(*models: str) -> Iterator[str]:
         process.wait()
 
 
-@contextmanager
-def busy_cores() -> Iterator[None]:
-    """Another process that computes on every core."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
-
-
 def random_model(size: str, directory: str) -> str:
     """Write a random model of a known size, tied, with bytes as its tokens; the rest of V has no text."""
     from tiedgpt.checkpoints.names import known_config
@@ -112,7 +99,8 @@ def browser_page(url: str, **options: Any) -> Iterator[Any]:
 
 def take_picture(path: Path) -> None:
     """The top of the page with the shipped models: the drawing and its switch."""
-    with serving() as url, browser_page(url, viewport=PICTURE, color_scheme="light") as page:
+    size = {"width": 1280, "height": 800}
+    with serving() as url, browser_page(url, viewport=size, color_scheme="light") as page:
         page.wait_for_selector("#matrices td.on")
         page.wait_for_timeout(500)
         page.screenshot(path=path)
@@ -125,8 +113,9 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
         url = stack.enter_context(serving(*models))
         page = stack.enter_context(browser_page(url, viewport={"width": 1300, "height": 900}))
         page.wait_for_selector("#repair td", timeout=120_000)  # the four paths have been measured
-        if busy:
-            stack.enter_context(busy_cores())
+        for _ in range(os.cpu_count() or 1) if busy else ():
+            loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(loop.kill)
         began: list[Any] = []  # requests
         running: set[Any] = set()
         page.on("request", lambda request: began.append(request))

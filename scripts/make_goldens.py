@@ -22,15 +22,8 @@ from typing import Any
 # Functions import torch and transformers when they run, so that -h is quick and works without them.
 
 # Small sizes, all different, so that no two axes can be confused without an error.
-BASE = {
-    "vocab_size": 48,
-    "n_positions": 23,
-    "n_embd": 12,
-    "n_layer": 2,
-    "n_head": 3,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
+BASE: dict[str, Any] = {"vocab_size": 48, "n_positions": 23, "n_embd": 12, "n_layer": 2, "n_head": 3}
+BASE |= {"bos_token_id": None, "eos_token_id": None}
 
 # name -> the fields of its GPT2Config besides BASE. The default activation is gelu_new.
 CASES: dict[str, dict[str, Any]] = {
@@ -39,11 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
     "n_inner": {"n_inner": 29},
     "one_head": {"n_head": 1},
     "odd_vocabulary": {"vocab_size": 37},
-    "gelu": {"activation_function": "gelu"},
-    "relu": {"activation_function": "relu"},
-    "silu": {"activation_function": "silu"},
-    "tanh": {"activation_function": "tanh"},
-    "quick_gelu": {"activation_function": "quick_gelu"},
+    **{name: {"activation_function": name} for name in ("gelu", "relu", "silu", "tanh", "quick_gelu")},
     "layer_norm_epsilon": {"layer_norm_epsilon": 1e-3},
     "unscaled_attention": {"scale_attn_weights": False},
     "inverse_layer_idx": {"scale_attn_by_inverse_layer_idx": True, "n_layer": 3},

@@ -130,7 +130,7 @@ def test_the_command(models, tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     (file,) = out.rglob("results_*.json")
-    tasks = TaskManager(include_path=str(tmp_path))
+    tasks = TaskManager(include_path=str(tmp_path), include_defaults=False)
     theirs = simple_evaluate(models[1], tasks=["sonnets"], task_manager=tasks, bootstrap_iters=0)
     both = json.loads(file.read_text(encoding="utf-8")), theirs
     ours, hf = (found["results"]["sonnets"]["acc,none"] for found in both)
