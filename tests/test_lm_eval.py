@@ -127,7 +127,7 @@ def test_the_command(models, tmp_path):
     command = f"-m tiedgpt.lm_eval run --model tiedgpt --model_args pretrained={path} --device cpu "
     command += f"--tasks sonnets --include_path {tmp_path} --output_path {out}"
     command = [sys.executable, *command.split()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     (file,) = out.rglob("results_*.json")
     tasks = TaskManager(include_path=str(tmp_path), include_defaults=False)
