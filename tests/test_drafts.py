@@ -123,10 +123,11 @@ def lookup_steps(prompt: list[int], answer: list[int]) -> tuple[int, int]:
     return steps, guesses
 
 
-@pytest.fixture(params=[120, 1], ids=["AVX-512", "other"])
+@pytest.fixture(params=[True, False], ids=["AVX-512", "other"])
 def kernels(request, monkeypatch):
     """The time of a step as on this kind of machine."""
-    monkeypatch.setattr(drafts, "most_rows", lambda: request.param)
+    monkeypatch.setattr(drafts, "most_rows", lambda: 120)
+    monkeypatch.setattr(drafts, "has_small_kernels", lambda: request.param)
 
 
 DISTINCT = list(range(1000))

@@ -19,6 +19,7 @@ def grids(monkeypatch):
     monkeypatch.setattr(products, "MIN_SIZE", 1)
     monkeypatch.setattr(products, "most_rows", lambda: 120)
     monkeypatch.setattr(threads, "reading_threads", lambda: 2)
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: True)
 
 
 def case(rows, size, outputs, order="F", dtype=np.float64):
@@ -29,12 +30,16 @@ def case(rows, size, outputs, order="F", dtype=np.float64):
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 33, 70, 120, 121])
 @pytest.mark.parametrize(
-    ("size", "outputs"), [(5, 3), (96, 1), (768, 2304), (3072, 77), (9000, 24), (7, 1000)]
+    ("size", "outputs"), [(5, 3), (96, 1), (128, 64), (768, 2304), (3072, 77), (9000, 24), (7, 1000)]
 )
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_the_numbers_of_one_product(rows, size, outputs, order):
+@pytest.mark.parametrize("kernels", [True, False])
+def test_the_numbers_of_one_product(rows, size, outputs, order, kernels, monkeypatch):
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: kernels)
     x, weight = case(rows, size, outputs, order)
-    np.testing.assert_allclose(product(x, weight), x @ weight, rtol=1e-10, atol=1e-10)
+    found = product(x, weight)
+    np.testing.assert_allclose(found, x @ weight, rtol=1e-10, atol=1e-10)
+    np.testing.assert_array_equal(product(x, weight), found)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 40, 90])
@@ -61,7 +66,28 @@ def test_each_weight_is_read_once_in_matrices_that_are_not_packed(monkeypatch, r
 
 
 @pytest.mark.parametrize(
-    ("blas_threads", "kernels", "most"), [(2, True, 120), (2, False, 1), (16, True, 1), (None, True, 1)]
+    ("rows", "order", "matrices"), [(3, "C", 18), (3, "F", 120), (5, "C", 2), (5, "F", 40)]
+)
+def test_other_kernels_pack_the_rows_of_few_products(monkeypatch, rows, order, matrices):
+    """Up to three rows are multiplied one by one; more rows become a multiple of four."""
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
+    counts, matmul = [], np.matmul
+
+    def count(a, b, out):
+        if out.size:
+            counts.append(np.prod(out.shape[:-2]))
+            assert (1 if rows <= 3 else 8) in out.shape[-2:]
+        return matmul(a, b, out=out)
+
+    x, weight = case(rows, 768, 5120, order)
+    monkeypatch.setattr(np, "matmul", count)
+    product(x, weight)
+    assert sum(counts) == matrices
+
+
+@pytest.mark.parametrize(
+    ("blas_threads", "kernels", "most"),
+    [(2, True, 120), (2, False, 120), (4, True, 120), (4, False, 3), (16, True, 1), (None, True, 1)],
 )
 def test_grids_are_used_where_they_were_measured(blas_threads, kernels, most, monkeypatch):
     monkeypatch.undo()

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..config import Config
 from ..errors import ArgumentError, TiedGPTError, short_repr
+from ..fast.blas import has_small_kernels
 from ..fast.products import most_rows
 from ..model import GPT2, unembed
 from ..parameters import count_parameters
@@ -36,7 +37,7 @@ def step_time(rows: int) -> float:
     """
     if rows == 1:
         return 1.0
-    return 2.0 + 0.055 * rows if rows > most_rows() else 1.15 + 0.1 * rows
+    return 1.15 + 0.1 * rows if rows <= most_rows() and has_small_kernels() else 2.0 + 0.055 * rows
 
 
 def guess_count(rates: list[float], time: float, batch: int) -> int:
