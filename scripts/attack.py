@@ -1,7 +1,7 @@
 """Attack tiedgpt as a stranger or an accident would, and count what breaks.
 
     python scripts/attack.py                        about ten minutes
-    python scripts/attack.py --seed 2 --minutes 30
+    python scripts/attack.py --seed 2 --minutes 0   one round of tries of every kind
     python scripts/attack.py "files 1234"           repeat one try, as a failure prints it
 
 It needs `pip install -e ".[test]"`. The tries are:
@@ -404,34 +404,26 @@ def attempt(processes: Processes, seed: int, kind: str, first: int, count: int) 
             first += 1
 
 
-def rounds(end: float) -> Iterator[list[tuple[str, int, int]]]:
-    """Kind, first number and count of tries of all kinds: one round, and more until the time is over."""
-    for turn in itertools.count():
-        if turn and time.monotonic() > end:
-            return
-        yield [
-            (kind, first, size)
-            for kind, (tries, size) in KINDS.items()
-            for first in range(turn * tries, (turn + 1) * tries, size)
-        ]
-
-
 def main() -> int:
     about, raw = __doc__, argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=about, formatter_class=raw, allow_abbrev=False)
     parser.add_argument("tries", nargs="*", metavar="TRY", help='repeat these alone, as "files 1234"')
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="(default: 1)")
     parser.add_argument("--minutes", type=float, default=10, metavar="M", help="(default: 10)")
-    parser.add_argument("--quick", action="store_true", help="one round of each kind of try")
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # of models whose W_U is not used
     tries: Counter[str] = Counter()
     problems: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory(prefix="attack-") as place, ThreadPoolExecutor(os.cpu_count()) as pool:
         processes = Processes(Path(place))
-        end = time.monotonic() + (0 if args.quick else 60 * args.minutes)
+        end = time.monotonic() + 60 * args.minutes
         given = [(kind, int(number), 1) for kind, _, number in (text.rpartition(" ") for text in args.tries)]
-        for tasks in [given] if given else rounds(end):
+        for turn in itertools.count():
+            tasks = given or [
+                (kind, first, size)
+                for kind, (count, size) in KINDS.items()
+                for first in range(turn * count, (turn + 1) * count, size)
+            ]
             done = pool.map(lambda task: [*attempt(processes, args.seed, *task)], tasks)
             for kind, number, found in itertools.chain.from_iterable(done):
                 tries[kind] += 1
@@ -440,6 +432,8 @@ def main() -> int:
                     text = re.sub(r"(.)\1{50,}", r"\1\1...", text)
                     if problems[kind, problem] <= 10:
                         print(f'"{kind} {number}" {problem}: {text}', file=sys.stderr, flush=True)
+            if given or time.monotonic() > end:
+                break
     print(f"{'':<14}" + "".join(f"{title:>13}" for title in ("tries", *PROBLEMS)))
     for kind in KINDS:
         numbers = tries[kind], *(problems[kind, problem] for problem in PROBLEMS)

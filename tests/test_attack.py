@@ -20,7 +20,7 @@ def attack(script: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_an_attack_of_one_round():
-    done = attack(ROOT / "scripts" / "attack.py", "--quick", "--seed", "0")
+    done = attack(ROOT / "scripts" / "attack.py", "--minutes", "0", "--seed", "0")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     rows = [line.rsplit(maxsplit=6) for line in done.stdout.splitlines()[1:]]
     assert [row[0] for row in rows] == ["files", "signals", "two at once", "command lines"]
@@ -56,7 +56,7 @@ def test_an_attack_finds_a_fault_of_every_kind(tmp_path):
         content = (tmp_path / file).read_text()
         assert content.count(text) >= 1, text
         (tmp_path / file).write_text(content.replace(text, replacement))
-    done = attack(tmp_path / "scripts" / "attack.py", "--quick", "--seed", "2")
+    done = attack(tmp_path / "scripts" / "attack.py", "--minutes", "0", "--seed", "2")
     assert done.returncode == 1, done.stderr
     columns = zip(*(line.rsplit(maxsplit=5)[1:] for line in done.stdout.splitlines()[1:]), strict=True)
     assert all(any(number != "0" for number in column) for column in columns), done.stdout

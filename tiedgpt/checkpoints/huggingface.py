@@ -219,10 +219,10 @@ def read_weight_map(index: Path) -> dict[str, str]:
 
 def _find_sharded(index: Path) -> list[Tensor]:
     listed = {(file, name) for name, file in read_weight_map(index).items()}
-    files = sorted({file for file, _ in listed})
-    shards = {file: safetensors.read_header(index.parent / file) for file in files}
-    found = {(file, name) for file, tensors in shards.items() for name in tensors}
+    files = sorted({index.parent / file for file, _ in listed})
+    tensors = [tensor for file in files for tensor in safetensors.read_header(file).values()]
+    found = {(tensor.file.name, tensor.name) for tensor in tensors}
     for file, name in [*sorted(listed - found), *sorted(found - listed)]:
         place = "index but not in the file" if (file, name) in listed else "file but not in the index"
         raise CheckpointError(f"{index.parent / file}: tensor {short_repr(name)} is in the {place}")
-    return [tensor for tensors in shards.values() for tensor in tensors.values()]
+    return tensors
