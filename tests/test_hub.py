@@ -429,8 +429,6 @@ def test_a_lasting_fault_is_an_error_and_publishes_nothing(server, files, monkey
 
 NO_URLS = ["http://[::1/x", "//[x", "http://u:p@[/", "http://a..b/x", f"http://{'a' * 300}.example/x"]
 NO_URLS += ["http://127.0.0.1:99999/x", "ftp://127.0.0.1/x"]
-
-
 MORE = ["http://\udce9/x", "http://127.0.0.1/\udce9", "127.0.0.1", "http://a b", "http://:80", "http:///x"]
 PLACES = [("HF_ENDPOINT", url) for url in (*NO_URLS, *MORE, "ftp://u:p@127.0.0.1/x")]
 PLACES += [(file, url) for file in ("config.json", WEIGHTS) for url in (*NO_URLS, "http://\xe9/x", "\xe9")]
@@ -473,26 +471,28 @@ def test_a_server_that_stops_during_the_download_is_waited_for(server, notes):
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="makes a certificate with openssl")
-def test_certificates(monkeypatch, tmp_path, files):
+def test_certificates(server, files, monkeypatch, tmp_path):
     subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", tmp_path / "key"]
     command = ["openssl", "req", "-x509", *key, "-out", tmp_path / "certificate", *subject]
     subprocess.run(command, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
-    server = LoopbackHub()
     server.socket = context.wrap_socket(server.socket, server_side=True)
     server.is_plain = True
-    server.files = {f"{NAME}/{file}": content for file, content in files.items()}
-    with running(server):
-        monkeypatch.setenv("HF_ENDPOINT", f"https://{server.host}")
-        fail(r"certificate verify failed: self.signed certificate; .*REQUESTS_CA_BUNDLE can name")
-        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "missing"))
-        fail("be reached: .* invalid path: .*/missing'; the variable REQUESTS_CA_BUNDLE can name a file")
-        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "key"))
-        fail("config.json cannot be reached: no certificate or crl found")
-        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "certificate"))
-        assert_whole(hub.download(NAME), files)
+    monkeypatch.setenv("HF_ENDPOINT", f"https://{server.host}")
+    fail(r"certificate verify failed: self.signed certificate; .*REQUESTS_CA_BUNDLE can name")
+    for file, message in (
+        (
+            "missing",
+            "be reached: .* invalid path: .*/missing'; the variable REQUESTS_CA_BUNDLE can name a file",
+        ),
+        ("key", "config.json cannot be reached: no certificate or crl found"),
+    ):
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / file))
+        fail(message)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "certificate"))
+    assert_whole(hub.download(NAME), files)
 
 
 # Repositories that are not a GPT-2
