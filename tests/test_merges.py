@@ -19,7 +19,7 @@ NO_LIMIT = 10**9
 
 @pytest.fixture
 def corpus(shared) -> str:
-    return (shared / "corpus" / "tinyshakespeare.txt").read_text(encoding="utf-8")
+    return (shared / "corpus" / "tinyshakespeare.txt").read_text(encoding="utf-8")[:200_000]
 
 
 def obvious_merges(text: str, limit: int) -> list[tuple[str, str]]:
@@ -96,11 +96,11 @@ def test_a_huge_word_takes_time_in_proportion(letters):
 
 def test_vocab_size_counts_every_token(corpus):
     for vocab_size in (257, 300, 1024):
-        tokenizer = learn_tokenizer(corpus[: vocab_size**2 * 2], vocab_size)
+        tokenizer = learn_tokenizer(corpus, vocab_size)
         assert (tokenizer.vocab_size, tokenizer.eot_id) == (vocab_size, vocab_size - 1)
     ids = tokenizer.encode(corpus)
     assert tokenizer.decode(ids) == corpus
-    assert len(ids) == 459_913  # as a vocabulary that Hugging Face's trainer made of it gives
+    assert len(ids) == 77_857  # as a vocabulary that Hugging Face's trainer made of it gives
 
 
 def test_256_is_bytes_alone_and_a_text_with_few_merges_gives_few():
@@ -134,7 +134,7 @@ def test_transformers_reads_a_learned_vocabulary(vocab_size, tmp_path):
 def test_hugging_faces_trainer_learns_the_same_merges(corpus):
     tokenizers = pytest.importorskip("tokenizers")
     byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    for text, vocab_size in [(corpus[:200_000], 5_000), (EOT.join(random_texts(2_000, seed=3)), 3_000)]:
+    for text, vocab_size in [(corpus, 5_000), (EOT.join(random_texts(2_000, seed=3)), 3_000)]:
         theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
         theirs.pre_tokenizer = byte_level
         trainer = tokenizers.trainers.BpeTrainer(
