@@ -28,26 +28,28 @@ def case(rows, size, outputs, order="F", dtype=np.float64):
     return rng.standard_normal((rows, size)).astype(dtype), weight
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 33, 70, 120, 121])
 @pytest.mark.parametrize(
     ("size", "outputs"), [(5, 3), (96, 1), (128, 64), (768, 2304), (3072, 77), (9000, 24), (7, 1000)]
 )
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("kernels", [True, False])
-def test_the_numbers_of_one_product(rows, size, outputs, order, kernels, monkeypatch):
+def test_the_numbers_of_one_product(size, outputs, order, kernels, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: kernels)
-    x, weight = case(rows, size, outputs, order)
-    found = product(x, weight)
-    np.testing.assert_allclose(found, x @ weight, rtol=1e-10, atol=1e-10)
-    np.testing.assert_array_equal(product(x, weight), found)
+    x, weight = case(121, size, outputs, order)
+    expected = x @ weight
+    for n in (1, 2, 3, 4, 8, 33, 70, 120, 121):
+        found = product(x[:n], weight)
+        np.testing.assert_allclose(found, expected[:n], rtol=1e-10, atol=1e-10)
+        np.testing.assert_array_equal(product(x[:n], weight), found)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 40, 90])
-def test_the_dtype_is_that_of_a_product_wherever_the_rows_lie(rows):
-    x, weight = case(rows, 50, 400)
-    assert product(x, weight.astype(np.float32)).dtype == np.float64
-    assert product(x.astype(np.float32), weight).dtype == np.float64
-    np.testing.assert_allclose(product(x[::2, ::-1], weight), x[::2, ::-1] @ weight, rtol=1e-10, atol=1e-10)
+def test_the_dtype_is_that_of_a_product_wherever_the_rows_lie():
+    x, weight = case(180, 50, 400)
+    for n in (1, 2, 40, 90):
+        rows = x[: 2 * n : 2, ::-1]
+        assert product(rows, weight.astype(np.float32)).dtype == np.float64
+        assert product(rows.astype(np.float32), weight).dtype == np.float64
+        np.testing.assert_allclose(product(rows, weight), rows @ weight, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_grids_are_used_where_they_were_measured(blas_threads, kernels, most, mo
 
 
 def test_several_threads_of_the_user():
-    cases = [case(2 + n, 300, 900) for n in range(6)] * 30
+    cases = [case(2 + n, 300, 900) for n in range(6)] * 10
     with ThreadPoolExecutor(6) as pool:
         for (x, weight), out in zip(cases, pool.map(product, *zip(*cases, strict=True)), strict=True):
             np.testing.assert_allclose(out, x @ weight, rtol=1e-10, atol=1e-10)
