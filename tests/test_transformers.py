@@ -234,36 +234,26 @@ def test_greedy_ends_where_transformers_ends(tmp_path: Path, eos: Any) -> None:
 # Sampling: the distribution that is drawn from.
 
 
-def transformers_probabilities(
-    logits: np.ndarray, temperature: float, top_k: int | None, top_p: float | None
-) -> np.ndarray:  # [V] -> [V]
-    warpers = [TemperatureLogitsWarper(temperature)]
-    warpers += [TopKLogitsWarper(top_k)] if top_k is not None else []
-    warpers += [TopPLogitsWarper(top_p)] if top_p is not None else []
+def transformers_probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:  # [V] -> [V]
+    warpers = [TemperatureLogitsWarper(sampling.temperature)]
+    warpers += [TopKLogitsWarper(sampling.top_k)] if sampling.top_k is not None else []
+    warpers += [TopPLogitsWarper(sampling.top_p)] if sampling.top_p is not None else []
     scores = torch.from_numpy(logits)[None].double()
-    with third_party():
-        for warper in warpers:
-            scores = warper(None, scores)
-        return scores.softmax(-1)[0].numpy()
+    for warper in warpers:
+        scores = warper(None, scores)
+    return scores.softmax(-1)[0].numpy()
 
 
-def example_logits(kind: str, V: int = 1009) -> np.ndarray:  # -> [V]
-    rng = np.random.default_rng(4)
-    logits = rng.standard_normal(V).astype(np.float32)
-    if kind == "peaked":  # one token has almost everything
-        logits[rng.integers(V)] += 25
-    elif kind == "two peaks":
-        logits[rng.choice(V, 2, replace=False)] += [12, 11]
-    elif kind == "steep":
-        logits *= 10
-    elif kind == "as GPT-2's":  # far from zero, as the real model's are
-        logits = 3 * logits - 100
-    elif kind == "equal":  # many tokens have the same
-        logits = np.round(2 * logits)
-    return logits
-
-
-LOGITS = ["random", "peaked", "two peaks", "steep", "as GPT-2's", "equal"]
+NORMAL = np.random.default_rng(4).standard_normal(1009, np.float32)
+PEAK = np.float32(np.arange(1009) == 500)
+LOGITS = {
+    "random": NORMAL,
+    "peaked": NORMAL + 25 * PEAK,  # one token has almost everything
+    "two peaks": NORMAL + 12 * PEAK + 11 * np.roll(PEAK, 100),
+    "steep": 10 * NORMAL,
+    "as GPT-2's": 3 * NORMAL - 100,  # far from zero, as the real model's are
+    "equal": np.round(2 * NORMAL),  # many tokens have the same
+}
 TEMPERATURES = [0.01, 0.7, 1.0, 1.3, 5.0]
 TOP_KS = [None, 1, 2, 40, 1008, 1009, 5000]
 TOP_PS = [None, 1e-6, 0.1, 0.5, 0.9, 0.999, 1.0]
@@ -273,15 +263,14 @@ TOP_PS = [None, 1e-6, 0.1, 0.5, 0.9, 0.999, 1.0]
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_sampling_distribution(kind: str, temperature: float) -> None:
     """top_k keeps all that equal the last one kept. top_p keeps as many, but which is the sort's affair."""
-    logits = example_logits(kind)
+    logits = LOGITS[kind]
     for top_k, top_p in product(TOP_KS, TOP_PS):
-        expected = transformers_probabilities(logits, temperature, top_k, top_p)
-        p = Sampling(temperature, top_k, top_p).probabilities(logits)
+        sampling = Sampling(temperature, top_k, top_p)
+        p, expected = sampling.probabilities(logits), transformers_probabilities(logits, sampling)
         if kind == "equal" and top_p not in (None, 1.0):
             p, expected = np.sort(p), np.sort(expected)
-        message = f"top_k {top_k}, top_p {top_p}"
-        assert np.array_equal(p > 0, expected > 0), message
-        np.testing.assert_allclose(p, expected, rtol=1e-11, atol=0, err_msg=message)
+        assert np.array_equal(p > 0, expected > 0), sampling
+        np.testing.assert_allclose(p, expected, rtol=1e-11, atol=0, err_msg=f"{sampling}")
 
 
 # Scoring: the sliding-window recipe of transformers' documentation.
