@@ -20,6 +20,7 @@ from tiedgpt.checkpoints import names
 from tiedgpt.checkpoints.names import find_model
 from tiedgpt.checkpoints.vocabulary import read_merges
 from tiedgpt.errors import CheckpointError
+from tiedgpt.study.corpus import Corpus
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 GPT2_MERGES, GPT2_VOCAB = SHARED / "gpt2" / "124M" / "vocab.bpe", SHARED / "gpt2" / "124M" / "encoder.json"
@@ -95,6 +96,15 @@ def random_model(config: Config = SMALL, seed: int = 0, dtype: type = np.float32
         around = 1.0 if "ln_" in name and name.endswith(".weight") else 0.0
         parameters[name] = (around + 0.3 * rng.standard_normal(array.shape)).astype(dtype)
     return GPT2(config, parameters)
+
+
+def some_corpus() -> Corpus:
+    """A text of 70 of SMALL's tokens, some frequent and some not, each with a favourite successor."""
+    rng = np.random.default_rng(3)
+    ids = [0]
+    for favourite, other in zip(rng.random(12_000) < 0.6, rng.integers(0, 70, 12_000), strict=True):
+        ids.append((3 * ids[-1] + 1) % 70 if favourite else int(70 * (other / 70) ** 1.3))
+    return Corpus.of(ids, SMALL.vocab_size)
 
 
 @pytest.fixture

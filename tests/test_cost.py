@@ -25,7 +25,6 @@ MATRICES = 4 * CONFIG.n_layer + 1  # c_attn, c_proj, c_fc, c_proj; W_U
 
 class Operation(NamedTuple):
     name: str
-    shapes: tuple[tuple[int, ...], ...]  # of the arrays that went in
     weights: int  # bytes of parameters that a matrix product read
     out: tuple[int, ...]  # the shape of what came out
     dtype: np.dtype  # and its dtype
@@ -45,9 +44,8 @@ class Watched(np.ndarray):
             settings["out"] = tuple(np.asarray(array) for array in out)
         result = getattr(ufunc, method)(*plain, **settings)
         weights = sum(a.nbytes for a in inputs if is_weight(a)) if ufunc is np.matmul else 0
-        shapes = tuple(np.shape(array) for array in inputs)
         name = f"{ufunc.__name__}.{method}"
-        self.operations.append(Operation(name, shapes, weights, result.shape, result.dtype))
+        self.operations.append(Operation(name, weights, result.shape, result.dtype))
         if out is not None:
             return out[0]
         watched = np.asarray(result).view(Watched)

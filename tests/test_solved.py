@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model
+from conftest import SMALL, random_model, some_corpus
 
 from tiedgpt.backward import loss_and_gradients
 from tiedgpt.errors import ArgumentError, TiedGPTError
@@ -15,16 +15,6 @@ from tiedgpt.study.corpus import MIN_COUNT, Corpus
 from tiedgpt.study.gradients import gradients
 from tiedgpt.study.paths import final_norm
 from tiedgpt.study.similarity import nearest
-
-V = SMALL.vocab_size
-
-
-def corpus():
-    rng = np.random.default_rng(3)
-    ids = [0]
-    for favourite, other in zip(rng.random(12_000) < 0.6, rng.integers(0, 70, 12_000), strict=True):
-        ids.append((3 * ids[-1] + 1) % 70 if favourite else int(other))
-    return Corpus.of(ids, V)
 
 
 def problem(n=9, D=4, S=7, seed=0):
@@ -72,7 +62,7 @@ def test_the_best_factor_is_found(factor):
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
 def test_the_paths_and_what_normed_misses(head):
-    model, text = random_model(SMALL.with_head(head)), corpus()
+    model, text = random_model(SMALL.with_head(head)), some_corpus()
     steps = []
     paths = solved.solved_paths(model, text, steps.append)
     assert sum(steps) == solved.STEPS
@@ -100,16 +90,16 @@ def test_the_paths_and_what_normed_misses(head):
 
 
 def test_a_damaged_layer_norm_is_an_error_and_a_corpus_too_large_is_not_solved(model, monkeypatch):
-    assert solved.missing(bigrams(model, corpus())) is None
+    assert solved.missing(bigrams(model, some_corpus())) is None
     model.parameters["ln_f.bias"][0] = np.nan
     with pytest.raises(TiedGPTError, match="not finite: the checkpoint is damaged"):
-        solved.solved_paths(model, corpus())
+        solved.solved_paths(model, some_corpus())
     monkeypatch.setattr(solved, "MAX_PRODUCTS", 10)
-    assert solved.solved_paths(random_model(), corpus()) == {}
+    assert solved.solved_paths(random_model(), some_corpus()) == {}
 
 
 def test_the_counts_of_a_corpus_in_a_file(tmp_path):
-    text = corpus()
+    text = some_corpus()
     text.write(tmp_path / "counts.npz")
     again = Corpus.read(tmp_path / "counts.npz")
     for name in ("counts", "starts", "successors", "pair_counts"):
@@ -192,13 +182,7 @@ def test_gradients_refuse_what_has_no_loss():
     assert gradients(random_model(replace(SMALL, n_layer=0)), [1, 2, 3]).loss > 0
 
 
-def test_nearest_by_hand():
-    rows = np.random.default_rng(0).standard_normal((12, 5))
-    rows[7] = 0
-    units = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
-    cosines = units @ units[3]
-    cosines[3] = -2
-    tokens, found = nearest(rows, 3, 4)
-    assert tokens.tolist() == np.argsort(-cosines)[:4].tolist()
-    np.testing.assert_allclose(found, np.sort(cosines)[::-1][:4])
-    assert nearest(rows, 7, 2)[1].tolist() == [0, 0]
+def test_no_token_is_near_a_row_of_zeros():
+    rows = np.array([[1.0, 0.0], [0.0, 0.0], [-3.0, 4.0], [5.0, 0.0]])
+    assert [x.tolist() for x in nearest(rows, 0, 9)] == [[3, 1, 2], [1.0, 0.0, -0.6]]
+    assert nearest(rows, 1, 2)[1].tolist() == [0, 0]

@@ -2,12 +2,11 @@
 
 import math
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model
+from conftest import SMALL, random_model, some_corpus
 
 from tiedgpt import GPT2, Config
 from tiedgpt.ops import softmax
@@ -49,23 +48,14 @@ def floor_of(pairs) -> float:
     return jsd_floor(corpus_of(pairs, pairs.sum(axis=1)))
 
 
-def some_corpus() -> Corpus:
-    rng = np.random.default_rng(3)
-    ids = [0]
-    for favourite, other in zip(rng.random(12_000) < 0.6, rng.integers(0, 70, 12_000), strict=True):
-        ids.append((3 * ids[-1] + 1) % 70 if favourite else int(70 * (other / 70) ** 1.3))
-    return Corpus.of(ids, V)
-
-
 # The floor
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_floor_is_what_a_convex_fit_of_all_symmetric_matrices_finds(seed):
     pairs = random_pairs(6, seed) + 1
     M = pairs / pairs.sum()
     m = M.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(m[:, 0], M.sum(axis=0))
     A = np.zeros_like(M)
     for _ in range(2_000):
         dA = m * softmax(A) - M
@@ -93,12 +83,7 @@ def test_the_floor_of_known_tables_and_its_bounds():
     assert floor_of(pairs + pairs.T) == 0
     assert floor_of(np.roll(np.eye(7), 1, axis=1)) == pytest.approx(math.log(2))
     assert floor_of(np.zeros((3, 3))) == 0
-
-
-def test_a_table_of_a_corpus_has_the_counts_of_its_pairs():
-    text, rows, columns = some_corpus(), np.array([60, 3, 100, 0]), np.array([10, 3])
-    assert text.table(rows, columns).tolist() == [[text.count(a, b) for b in columns] for a in rows]
-    every = np.arange(V)
+    text, every = some_corpus(), np.arange(V)
     assert jsd_floor(text) == pytest.approx(floor_of(text.table(every, every).astype(float)), rel=1e-12)
     assert 0.05 < jsd_floor(text) < math.log(2)
 
@@ -106,8 +91,7 @@ def test_a_table_of_a_corpus_has_the_counts_of_its_pairs():
 # The fits
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("D", [2, 12])
+@pytest.mark.parametrize(("D", "seed"), [(2, 0), (12, 0), (12, 1)])
 def test_no_symmetric_fit_is_below_the_floor_and_each_freedom_helps(D, seed):
     pairs = random_pairs(12, seed)
     floor = floor_of(pairs)
@@ -155,12 +139,10 @@ def test_the_excess_and_its_gradients_are_those_of_differences(family):
 # Chains
 
 
-@pytest.mark.parametrize("jsd", [0, 0.05, 0.3, 0.6, math.log(2)])
-@pytest.mark.parametrize("size", [24, 33])
+@pytest.mark.parametrize(("size", "jsd"), [(24, 0), (33, 0.05), (24, 0.3), (33, 0.6), (24, math.log(2))])
 def test_a_chain_has_the_chosen_jsd_and_all_have_one_entropy(size, jsd):
     P = chains.markov_chain(size, jsd, np.random.default_rng(size))
-    np.testing.assert_allclose(P.sum(axis=0), 1, atol=1e-9)
-    np.testing.assert_allclose(P.sum(axis=1), 1, atol=1e-9)
+    np.testing.assert_allclose([P.sum(axis=0), P.sum(axis=1)], 1, atol=1e-9)
     assert P.min() >= 0
     assert floor_of(P) == pytest.approx(jsd, abs=1e-9)
     by_row = [-(row[row > 0] * np.log(row[row > 0])).sum() for row in P]
@@ -168,17 +150,15 @@ def test_a_chain_has_the_chosen_jsd_and_all_have_one_entropy(size, jsd):
     assert chains.entropy(P) == pytest.approx(np.sum(by_row))
 
 
-def test_chains_of_one_seed_have_the_same_pairs_in_one_order():
+def test_chains_of_one_seed_have_the_same_pairs_which_follow_no_circle():
+    """On a circle, the tokens that follow a token are in one order, so no three of them are in a triangle."""
     reversible, cyclic = (chains.markov_chain(17, jsd, np.random.default_rng(4)) for jsd in (0, math.log(2)))
     np.testing.assert_allclose(reversible, reversible.T)
-    assert ((cyclic > 1e-12) <= (reversible > 0)).all()
-    assert not ((cyclic > 1e-12) & (cyclic.T > 1e-12)).any()
-
-
-def test_the_pairs_of_a_chain_are_balanced_and_follow_no_circle():
-    """On a circle, the tokens that follow a token are in one order, so no three of them are in a triangle."""
-    for size in (24, 33):
-        allowed = chains.tournament(size, np.random.default_rng(0))
+    allowed = cyclic > 1e-12
+    assert (allowed <= (reversible > 0)).all()
+    for size in (17, 24):
+        allowed = chains.tournament(size, np.random.default_rng(4))
+        assert size != 17 or ((cyclic > 1e-12) <= allowed).all()
         assert not (allowed & allowed.T).any()
         assert {*allowed.sum(axis=0)} == {*allowed.sum(axis=1)} == {(size - 1) // 2}
         for row in allowed:
@@ -193,7 +173,6 @@ def test_a_long_sample_has_the_chains_pairs():
     assert jsd_floor(text) == pytest.approx(0.4, abs=0.01)
     every = np.arange(16)
     np.testing.assert_allclose(text.table(every, every) / text.pair_counts.sum(), P / 16, atol=0.003)
-    assert chains.sample(P, 50, np.random.default_rng(1)).tolist() == ids[:50].tolist()
 
 
 # Calibrated paths
@@ -227,24 +206,15 @@ def test_each_half_of_the_tokens_is_calibrated_by_the_other():
 
 def test_a_path_that_has_the_pairs_at_another_scale_has_no_kl_left():
     text = some_corpus()
-    seen = text.frequent(1)
-    A = np.zeros((V, V))
+    seen, A = text.frequent(1), np.zeros((V, V))
     A[np.ix_(seen, seen)] = 7 * np.log(text.table(seen, seen) / text.counts[seen] + 1e-3)
     config = Config(vocab_size=V, n_embd=V, n_head=1, n_layer=0, n_ctx=8, tied=False)
     others = random_model(config, dtype=np.float64).parameters
     model = GPT2(config, {**others, "wte.weight": np.eye(V), "lm_head.weight": A.T.copy()})
-    scores = bigrams(model, text, None, calibrated.calibrated_paths(model, text))
+    found = calibrated.calibrated_paths(model, text)
+    assert list(found) == ["raw+unigram", "normed+unigram", "model+unigram"]
+    scores = bigrams(model, text, None, found)
     assert scores["raw"]["kl"] > 1 > 0.05 > scores["raw+unigram"]["kl"]
     assert scores["raw+unigram"]["top1"] > 0.95 > scores["unigram"]["top1"]
-
-
-@pytest.mark.parametrize("n_layer", [0, 2])
-def test_the_calibrated_paths_of_a_model_beside_the_unigram(n_layer):
-    text, model = some_corpus(), random_model(replace(SMALL, n_layer=n_layer))
-    found = calibrated.calibrated_paths(model, text)
-    assert found.keys() == {f"{path}+unigram" for path in paths.paths_of(model)}
-    scores = bigrams(model, text, None, found)
-    for name, path in found.items():
-        assert scores[name]["kl"] < scores["unigram"]["kl"] + 0.05, "random paths cost little"
-        unseen = np.delete(path(model, text.frequent()), text.frequent(1), axis=1)
-        assert np.isneginf(unseen).all()
+    logits = found["raw+unigram"](model, text.frequent())
+    assert np.isneginf(np.delete(logits, seen, axis=1)).all(), "tokens that are not in the text"

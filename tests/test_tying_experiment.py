@@ -282,17 +282,13 @@ def test_models_of_one_seed_start_from_the_same_other_weights():
 
 @pytest.mark.parametrize(("only", "off", "on"), [("MLP", "attn", "mlp"), ("attention", "mlp", "attn")])
 def test_a_sublayer_that_is_off_stays_off(only, off, on):
-    model, fixed = job.start(replace(TINY, layers=1, only=only, seed=1))
     tokens = np.random.default_rng(0).integers(0, 280, 500)
-    settings = Settings(steps=3, batch=2, context=7, lr=1e-2, threads=1)
-    trainer = job.PartTrainer(model, tokens, tokens, settings)
-    trainer.fixed = fixed
-    list(trainer.run())
+    model, _ = job.trained(replace(TINY, layers=1, only=only, seed=1), job.Data(tokens, tokens))
     tape: dict = {}
-    trainer.model(tokens[:7], tape=tape)
+    model(tokens[:7], tape=tape)
     assert not tape[f"{off}.0.out"].any()
     assert tape[f"{on}.0.out"].any()
-    for name, array in trainer.model.parameters.items():
+    for name, array in model.parameters.items():
         assert f".{off}." not in name or not array.any(), name
 
 
@@ -318,8 +314,7 @@ def test_a_line_has_the_numbers_of_its_model(done, corpus):
         "raw.self": ((model.W_E @ model.W_U).argmax(axis=1) == np.arange(280))[counts.frequent()].mean(),
         "negative gains": 0,
     }
-    for measure, value in expected.items():
-        assert result[measure] == pytest.approx(value, rel=1e-5), measure
+    assert {measure: result[measure] for measure in expected} == pytest.approx(expected, rel=1e-5)
 
     def scaled_loss(factor, ids):  # a scale of the logits is one of ln_f
         ln_f = {name: np.float32(factor) * tied.parameters[name] for name in ("ln_f.weight", "ln_f.bias")}
