@@ -520,7 +520,7 @@ def test_no_scheduler_there(score, tmp_path, monkeypatch, address):
         ("/dev/null --out x", "/dev/null is a directory or a device; expected a file, a pipe, or a direct"),
         ("EMPTY --out x", "EMPTY is a directory or a device; expected a file, a pipe, or a directory of"),
         ("GZ --out x", "GZ cannot be read: Compressed file ended before"),
-        ("IN --out FULL", "FULL.parts holds mine, but no run; to begin a new one, remove it"),
+        ("IN --out FULL --resume", "FULL.parts holds mine, but no run; to begin a new one, remove it"),
         ("IN --out x --dask y -q", "--workers and --dask need Dask: pip install"),
     ],
 )
