@@ -175,7 +175,7 @@ def test_errors_and_cuts_of_prompts():
     results = list(generate_documents(model, TOKENIZER, ["lower", "", "er" * 40, [1, 300]], 10, greedy=True))
     assert [type(result).__name__ for result in results] == ["list", *["ArgumentError"] * 3]
     assert results[0][0].ids == list(tiedgpt.generate(model, TOKENIZER.encode("lower"), 10, greedy=True))
-    wrong = ["er" * 40, None, ((1, 2), (3, 4))]
+    wrong = ["low" + "er" * 40, None, ((1, 2), (3, 4))]
     cut, *errors = generate_documents(model, TOKENIZER, wrong, 10, greedy=True, on_long="cut")
     assert cut[0].ids == list(tiedgpt.generate(model, TOKENIZER.encode("er" * 21), 10, greedy=True))
     assert [type(error) for error in errors] == [ArgumentError] * 2
