@@ -437,11 +437,13 @@ NONE, FUTURE = (
     ": this is none of the known mistakes",
     "has a mask that is off by one: a token sees the next one",
 )
-ITSELF = "perhaps yours has a mask that is off by one: a token does not see itself"
+ITSELF = "has a mask that is off by one: a token does not see itself"
 DIAGNOSES = [  # T, what is given, the diagnosis, how the note begins
     # A mask that hides the first token from itself makes all logits nan; so do many other mistakes.
     (5, lambda ids: np.full((1, 5, 211), np.nan),
-     ["logits: yours is nan everywhere", f"attn.0.pattern: {ITSELF}{LAYERS}"], BLOCKS),
+     ["logits: yours is nan everywhere", f"attn.0.pattern: perhaps yours {ITSELF}{LAYERS}"], BLOCKS),
+    (5, lambda ids: planted(TWO_LAYERS, ids, ITSELF),  # here the numbers say so, too
+     ["attn.0.pattern: yours is nan in 15 of 75 places", f"attn.0.pattern: yours {ITSELF}{LAYERS}"], ""),
     (5, lambda ids: np.full((1, 5, 211), np.inf),
      ["logits: yours is inf everywhere", "logits" + NONE], BLOCKS),
     (5, one_nan, ["mlp.1.pre: yours is nan in 1 of 500 places", "mlp.1.pre" + NONE], ""),
