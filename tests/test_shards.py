@@ -257,7 +257,8 @@ def parts_of(out: Path) -> list[Path]:
 def stopped(score, tmp_path) -> Path:
     """An output of which every second part is done."""
     out = tmp_path / "out"
-    err = score(out, "--part", "0/2")[2]
+    done(score(out, "--part", "0/4"))
+    err = score(out, "--part", "0/2")[2]  # which continues it
     assert "part 0/2 is done, 4 of 8 shards left; with none left, run --resume to join" in err
     assert [path.name[:7] for path in parts_of(out)] == [f"{n:06}-" for n in (0, 2, 4, 6)]
     assert len(os.listdir(tmp_path / "out.parts")) == 5, "plan.json, and no temporary file"
