@@ -257,10 +257,10 @@ def parts_of(out: Path) -> list[Path]:
 def stopped(score, tmp_path) -> Path:
     """An output of which every second part is done."""
     out = tmp_path / "out"
-    done(score(out, "--part", "0/4"))
-    err = score(out, "--part", "0/2")[2]  # which continues it
-    assert "part 0/2 is done, 4 of 8 shards left; with none left, run --resume to join" in err
-    assert [path.name[:7] for path in parts_of(out)] == [f"{n:06}-" for n in (0, 2, 4, 6)]
+    done(score(out, "--part", "1/4"))
+    err = score(out, "--part", "1/2")[2]  # which continues it
+    assert "part 1/2 is done, 4 of 8 shards left; with none left, run --resume to join" in err
+    assert [path.name[:7] for path in parts_of(out)] == [f"{n:06}-" for n in (1, 3, 5, 7)]
     assert len(os.listdir(tmp_path / "out.parts")) == 5, "plan.json, and no temporary file"
     return out
 
@@ -275,7 +275,7 @@ def test_a_stopped_run_is_resumed(stopped, score, whole, monkeypatch, links):
     done, do_shard = [], shards.do_shard
     monkeypatch.setattr(shards, "do_shard", lambda *rest: done.append(rest[2].part[:6]) or do_shard(*rest))
     assert score(stopped, "--resume")[0] == 0
-    assert done == [f"{n:06}" for n in (1, 3, 4, 5, 7)], "done parts are not done again"
+    assert done == [f"{n:06}" for n in (0, 2, 4, 5, 6)], "done parts are not done again"
     assert stopped.read_bytes() == whole
     assert os.listdir(stopped.parent) == ["out"]
     assert_one_error_line(score(stopped, "--resume"), "exists and is not replaced; choose another --out")
@@ -352,7 +352,7 @@ def test_another_setting_or_input_and_a_damaged_file_are_refused(stopped, score,
     part.write_bytes(part.read_bytes()[:-1].rpartition(b"\n")[0] + b"\n")
     err = score(stopped, "--resume")[2]
     assert re.search(
-        "000002-[0-9a-f]+.jsonl has [0-9]+ rows instead of [0-9]+; remove it to do it again", err
+        "000003-[0-9a-f]+.jsonl has [0-9]+ rows instead of [0-9]+; remove it to do it again", err
     )
     part.unlink()
     done(score(stopped, "--resume"))
