@@ -89,7 +89,7 @@ def test_other_kernels_pack_the_rows_of_few_products(monkeypatch, rows, order, m
 
 @pytest.mark.parametrize(
     ("blas_threads", "kernels", "most"),
-    [(2, True, 120), (2, False, 120), (4, True, 120), (4, False, 3), (16, True, 1), (None, True, 1)],
+    [(2, True, 120), (2, False, 7), (4, True, 120), (4, False, 3), (16, True, 1), (None, True, 1)],
 )
 def test_grids_are_used_where_they_were_measured(blas_threads, kernels, most, monkeypatch):
     monkeypatch.undo()

@@ -4,7 +4,7 @@ For one row, BLAS reads the weights in place. For more rows it first copies ("pa
 blocks that suit its kernels. For hundreds of rows the copy pays; for fewer rows it takes longer than it
 saves. So np.matmul gets small matrices, which OpenBLAS with AVX-512 does not pack: products of fewer than a
 million multiplications. Other kernels pack: they get two and three rows one by one, for blocks that stay in
-the cache, and four and more at once. While the two threads wait they leave their core to others, unlike
+the cache, and four to seven at once. While the two threads wait they leave their core to others, unlike
 BLAS's threads, so this is also the faster way on a busy machine.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from . import blas, threads
 
 MIN_WEIGHT = 2**18  # elements: a smaller matrix is packed quickly
-MOST_ROWS = 120
+MOST_ROWS, OTHER_ROWS = 120, 7  # without packing, and for kernels that pack
 INPUTS, OUTPUTS = 128, 64  # of a small matrix in row order
 ROWS_ALONE = 3  # so many rows are multiplied one by one
 MIN_SIZE = 32  # of either; smaller matrices take longer than packing
@@ -34,7 +34,9 @@ def most_rows() -> int:
     n = blas.blas_threads()
     if n is None or n > threads.MAX_THREADS:
         return 1
-    return MOST_ROWS if n <= 2 or blas.has_small_kernels() else ROWS_ALONE
+    if blas.has_small_kernels():
+        return MOST_ROWS
+    return OTHER_ROWS if n <= 2 else ROWS_ALONE
 
 
 def product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, in], [in, out] -> [R, out]
