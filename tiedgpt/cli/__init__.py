@@ -107,8 +107,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     for argument in takewhile("--".__ne__, arguments):
         flag = argument.partition("=")[0]
         if flag.startswith("--") and " " not in flag and flag not in flags:
-            # --heads is --n-head, not --head
-            alike = OTHER_NAMES.get(flag, f"--n-{flag[2:].removesuffix('s')}")
+            alike = OTHER_NAMES.get(flag, f"--n-{flag[2:].removesuffix('s')}")  # --heads is --n-head
             parser.error(f"unknown flag {flag}{nearest(alike if alike in flags else flag, flags)}")
     dashes = "--" in arguments  # after it there are no flags
     args, rest = parser.parse_known_args(arguments)

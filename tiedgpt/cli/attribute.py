@@ -41,22 +41,23 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    prompt, special = read_prompt(args.prompt), args.allow_special
+    prompt, head, as_json, ablated = read_prompt(args.prompt), args.head, args.json, args.ablate
     texts = [text for text in (args.token, args.against) if text is not None]
+    with_likeliest, allow_special = args.token is None, args.allow_special
     name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
     # Check the input before reading the weights.
-    ids = check_prompt(common.encode(tokenizer, prompt, special), config)
-    given = [common.single_token(tokenizer, config.vocab_size, text, special) for text in texts]
-    edit = ablation(config, args.ablate)
+    ids = check_prompt(common.encode(tokenizer, prompt, allow_special), config)
+    given = [common.single_token(tokenizer, config.vocab_size, text, allow_special) for text in texts]
+    edit = ablation(config, ablated)
 
     def report(model: GPT2) -> dict[str, Any]:
         logits = last_logits(model, ids)
-        tokens: Any = [int(logits.argmax()), *given] if args.token is None else given
+        tokens: Any = [int(logits.argmax()), *given] if with_likeliest else given
         document = {**figures(logits, tokens, tokenizer), "parts": attribute(model, ids, *tokens)}
         if edit:
             without = figures(last_logits(model, ids, edit), tokens, tokenizer)
-            document["ablated"] = {"parts": args.ablate, **without}
+            document["ablated"] = {"parts": ablated, **without}
         return document
 
     def show(reports: list[dict[str, Any]]) -> None:
@@ -64,9 +65,9 @@ def run(args: argparse.Namespace) -> None:
             print("\n" * (number > 0), end="")
             print_report(report, tokenizer)
 
-    models = common.load_heads(checkpoint, args.head)
+    models = common.load_heads(checkpoint, head)
     asked = {"model": name, "prompt": prompt, "prompt_ids": ids}
-    common.print_reports(models, map(report, models), args.json, show, **asked)
+    common.print_reports(asked, models, map(report, models), as_json, show)
 
 
 def figures(logits: np.ndarray, tokens: list[int], tokenizer: Tokenizer) -> dict[str, Any]:  # [V]

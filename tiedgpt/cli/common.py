@@ -206,7 +206,7 @@ def load_heads(checkpoint: Checkpoint, head: str | None) -> list[GPT2]:
 
 
 def print_reports(
-    models: list[GPT2], found: Iterable[Any], as_json: bool, show: Callable[[Any], Any], **given: Any
+    given: dict[str, Any], models: list[GPT2], found: Iterable[Any], as_json: bool, show: Callable[[Any], Any]
 ) -> None:
     """Print what was found by each model: with `show`, or as one JSON document. `given` is of all of them.
 

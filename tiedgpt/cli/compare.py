@@ -31,16 +31,17 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    arrays = read_arrays(Path(args.file))
+    file, name, head, as_json = args.file, args.model, args.head, args.json
+    arrays = read_arrays(Path(file))
     ids, targets = arrays.pop("ids", None), arrays.pop("targets", None)
     if ids is None:
-        raise ArgumentError(f"{args.file} has no `ids`: add the token ids that the other model read")
+        raise ArgumentError(f"{file} has no `ids`: add the token ids that the other model read")
     if not arrays:
-        raise ArgumentError(f"{args.file} has no activations beside `ids`")
-    model = common.load(open_checkpoint(common.find(args.model)[1]), args.head)
+        raise ArgumentError(f"{file} has no activations beside `ids`")
+    model = common.load(open_checkpoint(common.find(name)[1]), head)
     with Progress("trying known mistakes", 1, "mistake") as progress:
         report = compare(model, arrays, ids, targets, lambda _, total: progress.add(1, total))
-    if args.json:
+    if as_json:
         document = json.dumps({"same": report.first is None, **asdict(report)})
         # NaN and Infinity, which are not JSON, become null.
         print(json.dumps(json.loads(document, parse_constant=lambda _: None)))

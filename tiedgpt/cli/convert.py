@@ -44,11 +44,12 @@ def add_arguments(parser: common.Parser) -> None:
 def run(args: argparse.Namespace) -> None:
     head = "tied" if args.command == "tie" else "untied"
     paths = [path for path in (args.model, *args.paths) if path is not None]
+    init, seed, force = args.init, args.seed, args.force
     if len(paths) != 2:
         raise ArgumentError(f"expected SRC and DST, got {' '.join(paths) or 'neither'}")
-    if head == "tied" and (args.init, args.seed) != (None, None):
+    if head == "tied" and (init, seed) != (None, None):
         raise ArgumentError("--init and --seed are for untie: a tied model has no W_U of its own")
-    if head == "untied" and args.force:
+    if head == "untied" and force:
         raise ArgumentError("--force is for tie: untie drops nothing")
     source, destination = paths[0], Path(paths[1])
     checkpoint = open_checkpoint(common.find(source)[1])
@@ -64,9 +65,9 @@ def run(args: argparse.Namespace) -> None:
         tokenizer = None
 
     model = common.load(checkpoint, None)
-    if head == "tied" and not args.force:
+    if head == "tied" and not force:
         check_loss(model, source)
-    model = model.tie() if head == "tied" else model.untie(args.init or "copy", args.seed or 0)
+    model = model.tie() if head == "tied" else model.untie(init or "copy", seed or 0)
     save_model(model, tokenizer, destination)
     size = count_parameters(model.config)[head]
     note(f"wrote {destination}: {head}, {size['total']:,} parameters, {size['bytes'] / 1e6:,.1f} MB")

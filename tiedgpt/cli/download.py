@@ -33,7 +33,7 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    models = args.models or []
+    models, source = args.models or [], args.source
     if len(models) != 1:
         raise ArgumentError(f"expected one MODEL, got {len(models)} (try: tiedgpt download -h)")
-    print(printable(str(hub.download(models[0], args.source, note))))
+    print(printable(str(hub.download(models[0], source, note))))

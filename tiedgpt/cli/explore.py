@@ -46,7 +46,8 @@ def run(args: argparse.Namespace) -> None:
     from ..explore.server import Server, open_browser
     from ..explore.views import Views
 
-    names, file = args.models or list(SHIPPED), args.export
+    names, file, port, browser = args.models or list(SHIPPED), args.export, args.port, not args.no_browser
+    text, allow_special = args.corpus, args.allow_special
     if len(names) > 2:
         raise ArgumentError(f"expected one or two models, got {len(names)}")
     if file is not None and Path(file).exists() and not Path(file).is_file():
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
         differ = f"{names[0]} and {names[1]} have different vocabularies"
         raise ArgumentError(f"{differ}; explore shows both on the same tokens")
     _, checkpoint, tokenizer = opened[0]
-    corpus = read_corpus(args.corpus, args.allow_special, tokenizer, checkpoint.config.vocab_size)
+    corpus = read_corpus(text, allow_special, tokenizer, checkpoint.config.vocab_size)
     models = [(name, common.load(checkpoint, None)) for name, checkpoint, _ in opened]
     views = Views(models, tokenizer, corpus)
     if file is not None:
@@ -65,13 +66,13 @@ def run(args: argparse.Namespace) -> None:
             size = files.open(Path(file).name).write(export(views).encode())
         return note(f"{file}: {size / 1e6:.1f} MB; it opens from disk, and on any web server")
     try:
-        server = Server(views, args.port)
+        server = Server(views, port)
     except OSError as error:
         advice = "choose another --port, or leave it out for any free one"
-        raise ArgumentError(f"port {args.port}: {error.strerror}; {advice}") from error
+        raise ArgumentError(f"port {port}: {error.strerror}; {advice}") from error
     print(server.url, flush=True)
     note("the page is at this address, for this machine only; Ctrl-C stops the server")
-    if not args.no_browser and not open_browser(server.url_once):
+    if browser and not open_browser(server.url_once):
         note("found no browser here: open the address above in one")
     with server:
         try:

@@ -16,9 +16,10 @@ import argparse
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -62,24 +63,28 @@ def run(args: argparse.Namespace) -> None:
         why = "it takes the likeliest token every time"
         raise ArgumentError(f"--greedy excludes --temperature, --top-k and --top-p: {why}")
     sampling = Sampling(args.temperature or 1.0, args.top_k, args.top_p, args.greedy)
-    interactive = args.prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not args.json
+    head, as_json, seed, new, stop = args.head, args.json, args.seed, args.max_new_tokens, args.stop
+    num_samples, logprobs = args.num_samples, args.logprobs
+    interactive = args.prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     prompt = "" if interactive else read_prompt(args.prompt)
     name, checkpoint, tokenizer = common.open_model(args.model)
     draft = open_draft(args.draft, checkpoint, tokenizer)
     # Check the prompt before reading the weights.
-    encoded = partial(encode_prompt, args, checkpoint.config, tokenizer)
+    kept = kept_tokens(checkpoint.config.n_ctx, new)
+    encoded = partial(encode_prompt, checkpoint.config, tokenizer, kept, args.truncate, args.allow_special)
     ids = [] if interactive else encoded(prompt)
     start = time.perf_counter()
-    models = common.load_heads(checkpoint, args.head)
+    models = common.load_heads(checkpoint, head)
     guesses = common.load(draft, None) if isinstance(draft, Checkpoint) else draft
     load_s = time.perf_counter() - start
 
     def continuations(ids: list[int]) -> Iterator[Continuation]:
         """One by each model, all with the same seed."""
-        seed = check_seed(args.seed)
+        same = check_seed(seed)
         for model in models:
             draft = None if guesses is None else Draft(guesses, model)
-            yield Continuation(args, sampling, seed, model, draft, tokenizer, ids)
+            samples = [TextSample(tokenizer, stop, model.config.eos_token_ids) for _ in range(num_samples)]
+            yield Continuation(model, tokenizer, draft, ids, same, new, sampling, samples, logprobs)
 
     def write(ids: list[int], before: str = "") -> None:
         for continuation in continuations(ids):
@@ -87,9 +92,10 @@ def run(args: argparse.Namespace) -> None:
 
     if interactive:
         prompt_loop(lambda typed, end: write(encoded(typed), end))
-    elif args.json:
+    elif as_json:
+        given = {"model": name, "prompt": prompt, "prompt_ids": ids}
         found = (one.report(load_s) for one in continuations(ids))
-        common.print_reports(models, found, args.json, print, model=name, prompt=prompt, prompt_ids=ids)
+        common.print_reports(given, models, found, as_json, print)
     else:
         write(ids)
 
@@ -109,11 +115,12 @@ def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Che
     return draft
 
 
-def encode_prompt(args: argparse.Namespace, config: Config, tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The prompt's ids, with --truncate the last ones. Raises ArgumentError for a bad prompt."""
-    ids = common.encode(tokenizer, prompt, args.allow_special)
-    kept = kept_tokens(config.n_ctx, args.max_new_tokens)
-    if args.truncate and len(ids) > kept:
+def encode_prompt(
+    config: Config, tokenizer: Tokenizer, kept: int, truncate: bool, allow_special: bool, prompt: str
+) -> list[int]:
+    """The prompt's ids, with --truncate the `kept` last ones. Raises ArgumentError for a bad prompt."""
+    ids = common.encode(tokenizer, prompt, allow_special)
+    if truncate and len(ids) > kept:
         note(f"--truncate drops the first {len(ids) - kept:,} of the prompt's {len(ids):,} tokens")
         ids = ids[-kept:]
     hint = ""
@@ -131,29 +138,27 @@ def encode_prompt(args: argparse.Namespace, config: Config, tokenizer: Tokenizer
 class Continuation:
     """The samples by which one model continues a prompt."""
 
-    args: argparse.Namespace
-    sampling: Sampling
-    seed: int
     model: GPT2
-    draft: Draft | None
     tokenizer: Tokenizer
+    draft: Draft | None
     ids: list[int]  # the prompt
-
-    def __post_init__(self) -> None:
-        stop, ends = self.args.stop, self.model.config.eos_token_ids
-        self.samples = [TextSample(self.tokenizer, stop, ends) for _ in range(self.args.num_samples)]
-        self.listed: list[list[dict[str, Any]]] = [[] for _ in self.samples]  # by --logprobs
+    seed: int
+    max_new_tokens: int
+    sampling: Sampling
+    samples: list[TextSample]
+    logprobs: int | None
+    listed: dict[int, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
     def grow(self) -> Iterator[tuple[int, str]]:
         """Read the prompt; add a token to one sample after the other. Yields (index, its new text)."""
 
         def record(index: int, logits: Any, token: int) -> None:
-            (prediction,) = predict(logits, [token], self.args.logprobs)
+            (prediction,) = predict(logits, [token], self.logprobs or 0)
             self.listed[index].append(predicted_json(self.tokenizer, prediction, "logprob"))
 
         prompts, streams = [self.ids] * len(self.samples), random_streams(self.seed, len(self.samples))
-        how = self.args.max_new_tokens, self.sampling, streams, self.draft
-        listed = None if self.args.logprobs is None else record
+        how = self.max_new_tokens, self.sampling, streams, self.draft
+        listed = None if self.logprobs is None else record
         with Progress("reading the prompt", len(self.ids), "token") as progress:
             yield from push_steps(sample_steps(self.model, prompts, *how, progress.add, listed), self.samples)
 
@@ -163,17 +168,17 @@ class Continuation:
         growth = self.grow()
         next(growth)
         first = time.perf_counter()
-        with Progress("generating", self.args.max_new_tokens * len(self.samples), "token") as progress:
+        with Progress("generating", self.max_new_tokens * len(self.samples), "token") as progress:
             for _ in growth:
                 progress.add(1)
         # The first token of each sample came with the prompt's logits.
         decoded = sum(max(0, len(sample.ids) - 1) for sample in self.samples)
         rate = decoded / (time.perf_counter() - first) if decoded else None
         samples: list[dict[str, Any]] = []
-        for sample, listed in zip(self.samples, self.listed, strict=True):
+        for index, sample in enumerate(self.samples):
             samples.append({"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason})
-            if self.args.logprobs is not None:
-                samples[-1]["logprobs"] = listed[: len(sample.ids)]  # without the end-of-text token
+            if self.logprobs is not None:  # without the end-of-text token
+                samples[-1]["logprobs"] = self.listed[index][: len(sample.ids)]
         draft = self.draft and {"drafted": self.draft.drafted, "accepted": self.draft.accepted}
         timing = {"load_s": load_s, "prefill_s": first - start, "decode_tokens_per_s": rate}
         return {"seed": self.seed, "samples": samples, "draft": draft, "timing": timing}
@@ -192,7 +197,7 @@ class Continuation:
                 if grown == number:
                     print(printable(new), end="", flush=True)
             print()
-            if self.args.logprobs is not None:
+            if self.logprobs is not None:
                 print()
                 rows = zip(sample.ids, self.listed[number], strict=False)
                 print_predictions(self.tokenizer, "logprob", rows)

@@ -24,7 +24,7 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    prompt = read_prompt(args.prompt)
+    prompt, head, as_json = read_prompt(args.prompt), args.head, args.json
     name, checkpoint, tokenizer = common.open_model(args.model)
     ids = check_prompt(common.encode(tokenizer, prompt, args.allow_special), checkpoint.config)
 
@@ -51,6 +51,6 @@ def run(args: argparse.Namespace) -> None:
                 rows.append((f"block {number - 1}" if number else "embedding", *cells))
             print_table(rows)
 
-    models = common.load_heads(checkpoint, args.head)
-    asked = {"model": name, "prompt": prompt, "prompt_ids": ids}
-    common.print_reports(models, map(report, models), args.json, show, **asked)
+    models = common.load_heads(checkpoint, head)
+    given = {"model": name, "prompt": prompt, "prompt_ids": ids}
+    common.print_reports(given, models, map(report, models), as_json, show)

@@ -37,14 +37,15 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    prompt, k = read_prompt(args.prompt), args.top_k
+    prompt, head, k, as_json = read_prompt(args.prompt), args.head, args.top_k, args.json
+    by_paths, allow_special = args.paths, args.allow_special
     name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
-    if args.paths:
-        ids = [common.single_token(tokenizer, config.vocab_size, prompt, args.allow_special)]
+    if by_paths:
+        ids = [common.single_token(tokenizer, config.vocab_size, prompt, allow_special)]
     else:
-        ids = check_prompt(common.encode(tokenizer, prompt, args.allow_special), config)
-    models = common.load_heads(checkpoint, args.head)
+        ids = check_prompt(common.encode(tokenizer, prompt, allow_special), config)
+    models = common.load_heads(checkpoint, head)
 
     def listed(predictions: list[Prediction]) -> list[dict[str, Any]]:
         return [prediction_json(tokenizer, prediction) for prediction in predictions]
@@ -53,12 +54,12 @@ def run(args: argparse.Namespace) -> None:
         logits = {path: of(model, np.array(ids))[0] for path, of in paths_of(model).items()}
         return {"paths": {path: listed(predict(row, top_k(row, k))) for path, row in logits.items()}}
 
-    if args.paths:
+    if by_paths:
         show, found = show_paths, [by_each_path(model) for model in models]
     else:
         show, found = show_next, [{"next": listed(rows)} for rows in next_tokens(models, ids, k)]
-    asked = {"model": name, "prompt": prompt, "prompt_ids": ids}
-    common.print_reports(models, found, args.json, partial(show, tokenizer, k), **asked)
+    given = {"model": name, "prompt": prompt, "prompt_ids": ids}
+    common.print_reports(given, models, found, as_json, partial(show, tokenizer, k))
 
 
 def show_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> None:

@@ -32,7 +32,7 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    models, vocab, dim, total = args.models or [], args.vocab, args.dim, args.total
+    models, vocab, dim, total, as_json = args.models or [], args.vocab, args.dim, args.total, args.json
     of_model = vocab is dim is total is None
     if len(models) > 1:
         raise ArgumentError(f"expected one MODEL, got {len(models)}")
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
         document = {"vocab": vocab, "dim": dim, "total": total, **count_matrices(vocab, dim, total)}
         title = f"vocabulary {vocab:,}, width {dim:,}"
         whole, what = total, f"a model of {short(total)}" if total else ""
-    if args.json:
+    if as_json:
         return print(json.dumps(document))
     print(fill(one_line(title)) + "\n")
     tied, untied, saved = document["tied"], document["untied"], document["difference"]

@@ -50,7 +50,7 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    text, source = read_text(args.file), source_name(args.file)
+    text, file, head, each_token, as_json = read_text(args.file), args.file, args.head, args.tokens, args.json
     name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
     # Check the input before reading the weights.
@@ -58,13 +58,13 @@ def run(args: argparse.Namespace) -> None:
     try:
         ids = check_text(common.encode(tokenizer, text, args.allow_special), config)
     except TiedGPTError as error:
-        raise ArgumentError(f"{source}: {error}") from error
+        raise ArgumentError(f"{source_name(file)}: {error}") from error
 
-    models = common.load_heads(checkpoint, args.head)
+    models = common.load_heads(checkpoint, head)
     places = predicted_places(ids.size, config.n_ctx, stride).tolist()
 
     def report(model: GPT2) -> dict[str, Any]:
-        if not args.tokens:
+        if not each_token:
             return asdict(score(model, tokenizer, ids, stride, progress.add))
         listed = token_predictions(model, ids, stride, ALTERNATIVES, progress.add)
         result = score_of(-np.array([p.log_probability for p in listed]), tokenizer, ids[places])
@@ -73,19 +73,19 @@ def run(args: argparse.Namespace) -> None:
         return {**asdict(result), "predictions": rows}
 
     def show(reports: list[dict[str, Any]]) -> None:
-        for report in reports if args.tokens else ():
+        for report in reports if each_token else ():
             print(f"--- {report['head']} ---\n" * (len(reports) > 1), end="")
             by_place = {row["place"]: row for row in report["predictions"]}
             rows = ((token, by_place.get(place)) for place, token in enumerate(ids.tolist()))
             print_predictions(tokenizer, "bits", rows)
             print()
-        print_scores(reports, source)
+        print_scores(reports, source_name(file))
 
     with Progress("scoring", len(models) * ids.size, "token") as progress:
         found = [report(model) for model in models]
-    measured = {"model": name, "file": args.file or "-", "text_tokens": ids.size}
-    measured |= {"text_bytes": len(text.encode()), "context": config.n_ctx, "stride": stride}
-    common.print_reports(models, found, args.json, show, **measured)
+    given = {"model": name, "file": file or "-", "text_tokens": ids.size, "text_bytes": len(text.encode())}
+    given |= {"context": config.n_ctx, "stride": stride}
+    common.print_reports(given, models, found, as_json, show)
 
 
 def print_scores(reports: list[dict[str, Any]], file: str) -> None:

@@ -24,17 +24,17 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    texts = args.text
-    if len(texts) > 1 and not args.decode:
+    texts, decode, allow_special, as_json = args.text, args.decode, args.allow_special, args.json
+    if len(texts) > 1 and not decode:
         raise ArgumentError(f"expected one TEXT, got {len(texts)}: put it in quotes")
     text = read_text(*texts or [None]) if texts in ([], [STDIN]) else " ".join(texts)
     tokenizer = read_tokenizer(common.find(args.model, only_tokenizer=True)[1])
-    ids = parse_ids(text) if args.decode else common.encode(tokenizer, text, args.allow_special)
+    ids = parse_ids(text) if decode else common.encode(tokenizer, text, allow_special)
     decoded = tokenizer.decode(ids)
-    if args.json:
+    if as_json:
         tokens = [tokenizer.token_text(token) for token in ids]
-        print(json.dumps({"ids": ids, "tokens": tokens, **({"text": decoded} if args.decode else {})}))
-    elif args.decode:
+        print(json.dumps({"ids": ids, "tokens": tokens, **({"text": decoded} if decode else {})}))
+    elif decode:
         print(printable(decoded))
     else:
         for token in ids:

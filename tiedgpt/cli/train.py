@@ -84,17 +84,18 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    out, resume = args.out, args.resume
+    corpus, out, resume, as_json = args.corpus, args.out, args.resume, args.json
+    allow_special, quiet = args.allow_special, args.quiet
     given = {name: value for name in FLAGS if (value := getattr(args, name)) is not None}
     if not resume:
         check_flags(given)
     with lock_directory(out):
         check_directory(out, resume)
-        text = read_text(args.corpus)
+        text = read_text(corpus)
         cut = len(text) * 9 // 10
         parts = text[:cut], text[cut:]
         model, tokenizer, settings = (None, read_tokenizer(out), None) if resume else new(given, parts[0])
-        encoded = (common.encode(tokenizer, part, args.allow_special) for part in parts)
+        encoded = (common.encode(tokenizer, part, allow_special) for part in parts)
         tokens, held_out = (np.array(ids, np.int64) for ids in encoded)
         if model and settings:
             trainer = Trainer(model, tokens, held_out, settings, given.get("only"))
@@ -109,9 +110,9 @@ def run(args: argparse.Namespace) -> None:
         if trainer.step == trainer.settings.steps:
             note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
         start = time.monotonic()
-        with stop_on_signal(args.quiet) as signals:
+        with stop_on_signal(quiet) as signals:
             train(trainer, tokenizer, bits, out, signals)
-        report(trainer, bits, out, args.json, time.monotonic() - start)
+        report(trainer, bits, out, as_json, time.monotonic() - start)
         if signals:
             note(f"stopped after step {trainer.step}; continue with --resume")
             raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
