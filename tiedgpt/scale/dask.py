@@ -45,13 +45,13 @@ def connect(workers: int | None, address: str | None) -> Iterator[Client]:
             if "://" not in str(address):
                 address = json.loads(Path(str(address)).read_text(encoding="utf-8"))["address"]
             asyncio.run(_try(str(address)))
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, MemoryError, asyncio.TimeoutError) as error:
             raise TiedGPTError(f"no Dask scheduler at {address}: {error or 'no answer'}") from error
         yield stack.enter_context(Client(address, set_as_default=False, timeout=CONNECT))
 
 
 async def _try(address: str) -> None:
-    """Ask who is there. (A Client waits for a server of another kind without end.)"""
+    """Ask who is there. (A Client waits without end for another kind of server; that may answer anything.)"""
     async with rpc(address, connection_args=Security().get_connection_args("client")) as server:
         await asyncio.wait_for(server.identity(), CONNECT)
 
