@@ -9,11 +9,13 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -349,11 +351,12 @@ def test_another_setting_or_input_and_a_damaged_file_are_refused(stopped, score,
     shutil.copystat(source, same)
     assert_one_error_line(score(stopped, "--resume", file=same), "begun with another input_sha256: ")
     assert len(parts_of(stopped)) == 4
-    part.write_bytes(part.read_bytes()[:-1].rpartition(b"\n")[0] + b"\n")
-    err = score(stopped, "--resume")[2]
-    assert re.search(
-        "000003-[0-9a-f]+.jsonl has [0-9]+ rows instead of [0-9]+; remove it to do it again", err
-    )
+    rows = part.read_bytes().splitlines(keepends=True)
+    for damaged in (rows[:-1], [*rows[:-1], rows[-1][:-1]]):  # a cut row must not be joined with the next
+        part.write_bytes(b"".join(damaged))
+        err = score(stopped, "--resume")[2]
+        less = f"{len(rows) - 1} rows, not {len(rows)}; remove it to do it again"
+        assert re.search(f"000003-[0-9a-f]+.jsonl has {less}", err)
     part.unlink()
     done(score(stopped, "--resume"))
     assert stopped.read_bytes() == whole
@@ -518,6 +521,7 @@ def test_no_scheduler_there(score, tmp_path, monkeypatch, address):
         ("IN --out x/", "x/ is a directory; --out needs a file, or - for stdout"),
         ("IN --out /dev/stdout", "/dev/stdout exists and is not replaced; choose another --out"),
         ("no-such-file --out x", "no-such-file: No such file"),
+        ("'' --out x", "No such file"),
         ("/dev/null --out x", "/dev/null is a directory or a device; expected a file, a pipe, or a direct"),
         ("EMPTY --out x", "EMPTY is a directory or a device; expected a file, a pipe, or a directory of"),
         ("GZ --out x", "GZ cannot be read: Compressed file ended before"),
@@ -534,7 +538,7 @@ def test_wrong_flags(run, checkpoint, source, tmp_path, monkeypatch, flags, mess
     Path("IN").write_bytes(source.read_bytes())
     Path("GZ").write_bytes(gzip.compress(source.read_bytes())[:-20])
     before = sorted(os.listdir())
-    assert_one_error_line(run("documents", "score", "-m", checkpoint, *flags.split()), message)
+    assert_one_error_line(run("documents", "score", "-m", checkpoint, *shlex.split(flags)), message)
     assert sorted(os.listdir()) == before
 
 
@@ -550,6 +554,19 @@ def test_the_bar_counts_rows_and_fits_80_columns(score, tmp_path, monkeypatch):
     bars = re.findall(r"\r(score: [^\r\n]*)", score(tmp_path / "out")[2])
     assert re.search(r"\d+/60 \[\d\d:\d\d<.*row/s\]", bars[-1])
     assert max(map(len, bars)) <= 80
+
+
+def test_parts_are_joined_row_by_row(tmp_path):
+    output = shards.Output(str(tmp_path / "out"), print)
+    output.directory.mkdir()
+    (output.directory / "part").write_bytes((b"x" * 999 + b"\n") * 10_000)
+    shard = shards.Shard("part", "", 0, 1, 10_000, "")
+    tracemalloc.start()
+    with open(os.devnull, "wb") as nowhere:
+        assert shards.write_rows(output._rows([shard]), nowhere) == (10_000, 10_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10**6
 
 
 @linux

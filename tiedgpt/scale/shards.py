@@ -49,8 +49,6 @@ ARGUMENTS = {
 }
 # The fields that a row adds to its record, by command; "error" is the last.
 FIELDS = {"score": ("loss", "tokens", "bytes", "bits_per_byte", "error"), "generate": ("samples", "error")}
-NO_ERROR = b'"error": null}\n'  # the end of a row
-BLOCK = 1 << 20  # bytes to read at once
 MAX_DEPTH = 500  # of nested lists and objects. Python's own limit depends on its version and the caller
 MAX_LINE = 1 << 23  # bytes; a line of so many is a row with an error. Reading one takes 160 MB
 
@@ -168,7 +166,8 @@ def load(settings: Settings) -> tuple[Checkpoint, GPT2, Tokenizer]:
 def find_files(names: list[str]) -> Iterator[str]:
     """The files of the names: absolute paths, those of a directory by name; pipes and - as they are named."""
     for name in names:
-        found = sorted(str(path) for suffix in SUFFIXES for path in Path(name).glob(f"*{suffix}"))
+        paths = Path(name).iterdir() if os.path.isdir(name) else ()
+        found = sorted(str(path) for path in paths if path.name.endswith(SUFFIXES))
         for file in found or [name]:
             mode = os.stat(sys.stdin.fileno() if file == "-" else file).st_mode
             if stat.S_ISDIR(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
@@ -250,11 +249,11 @@ def do_shard(directory: Path, settings: Settings, shard: Shard, progress: Any = 
 
 
 def write_rows(rows: Iterable[bytes], target: BinaryIO, progress: Any = lambda rows: None) -> Counts:
-    """Write rows and count them. progress(1) is called for each."""
+    """Write rows; count them, and those with an error. progress(1) is called for each."""
     total = errors = 0
     for row in rows:
         target.write(row)
-        total, errors = total + 1, errors + (not row.endswith(NO_ERROR))
+        total, errors = total + 1, errors + (not row.endswith(b'"error": null}\n'))
         progress(1)
     return total, errors
 
@@ -306,7 +305,7 @@ class Output:
         """Copy a file that can be read once. Raises TiedGPTError if it may fill the disk, or has no end."""
         most = shutil.disk_usage(copy.name).free // 2
         with open_input(file) as source:
-            while block := source.read(BLOCK):
+            while block := source.read(MAX_LINE):
                 copy.write(block)
                 if copy.tell() > most:
                     raise TiedGPTError(f"{file} takes more than half of the free disk at {self.directory}")
@@ -329,12 +328,15 @@ class Output:
 
     def _rows(self, shards: list[Shard]) -> Iterator[bytes]:
         for shard in shards:
+            rows = 0
             with open(self.directory / shard.part, "rb") as part:
-                rows = part.readlines()
-            if len(rows) != shard.lines:
-                damaged = f"{part.name} has {len(rows)} rows instead of {shard.lines}"
-                raise TiedGPTError(f"{damaged}; remove it to do it again")
-            yield from rows
+                for row in part:  # one at a time: a part may be much larger than its shard
+                    yield row
+                    rows += row.endswith(b"\n")
+            if rows != shard.lines:
+                raise TiedGPTError(
+                    f"{part.name} has {rows} rows, not {shard.lines}; remove it to do it again"
+                )
 
     def _remove_parts(self) -> None:
         with suppress(FileNotFoundError):  # another process was faster
