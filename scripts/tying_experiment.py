@@ -96,8 +96,8 @@ def do_all(plan: Plan, file: Path, workers: int, train: bool) -> dict[str, Line]
     lines = engine.read_lines(file)
     missing = [job for job in jobs.values() if job.key not in lines]
     missing = [job for job in missing if train or job.function not in (do_run, compare)]
-    minutes = sum(job.work for job in missing) / workers / 60
-    print(f"{len(missing)} of {len(jobs)} runs are missing: about {minutes:.0f} minutes", file=sys.stderr)
+    minutes = max(sum(work := [job.work for job in missing]) / workers, *work, 0) / 60
+    print(f"{len(missing)} of {len(jobs)} runs are missing: about {minutes:.1f} minutes", file=sys.stderr)
     engine.do_jobs(missing, file, workers)
     return engine.read_lines(file)
 

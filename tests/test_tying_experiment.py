@@ -158,7 +158,7 @@ def test_an_interrupted_experiment_goes_on_and_does_nothing_twice(done, corpus, 
     capsys.readouterr()
     assert run(corpus, out) == 0
     assert len(inline.done) == jobs
-    assert re.match(rf"0 of {jobs} runs are missing: about 0 minutes\n", capsys.readouterr().err)
+    assert re.match(rf"0 of {jobs} runs are missing: about 0.0 minutes\n", capsys.readouterr().err)
     assert (out / "tables.md").read_bytes() == tables
 
     text = tmp_path / "text"
