@@ -355,7 +355,7 @@ def test_another_setting_or_input_and_a_damaged_file_are_refused(stopped, score,
     for damaged in (rows[:-1], [*rows[:-1], rows[-1][:-1]]):  # a cut row must not be joined with the next
         part.write_bytes(b"".join(damaged))
         err = score(stopped, "--resume")[2]
-        less = f"{len(rows) - 1} rows, not {len(rows)}; remove it to do it again"
+        less = f"{len(rows) - 1} rows, not {len(rows)}: remove it and resume"
         assert re.search(f"000003-[0-9a-f]+.jsonl has {less}", err)
     part.unlink()
     done(score(stopped, "--resume"))

@@ -334,9 +334,7 @@ class Output:
                     yield row
                     rows += row.endswith(b"\n")
             if rows != shard.lines:
-                raise TiedGPTError(
-                    f"{part.name} has {rows} rows, not {shard.lines}; remove it to do it again"
-                )
+                raise TiedGPTError(f"{part.name} has {rows} rows, not {shard.lines}: remove it and resume")
 
     def _remove_parts(self) -> None:
         with suppress(FileNotFoundError):  # another process was faster
