@@ -112,6 +112,15 @@ CHANGES = [(change, False, copy) for change in (empty, move, replace) for copy i
 CHANGES += [(empty, True, True), (move, True, True), (replace, True, True), (replace, True, False)]
 
 
+def test_a_file_that_is_replaced_while_it_is_opened_is_an_error(saved, monkeypatch):
+    """The header is read before the state of the file is noted."""
+    model, file = saved
+    check = huggingface.check_parameters
+    monkeypatch.setattr(huggingface, "check_parameters", lambda *rest: check(*rest) or move(file, model))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: was replaced while"):
+        open_checkpoint(file)
+
+
 @pytest.mark.parametrize(("change", "meanwhile", "copy"), CHANGES)
 def test_a_file_that_is_replaced_before_it_is_loaded_or_meanwhile_is_an_error(saved, change, meanwhile, copy):
     """Otherwise the model could be a mixture of two, and nobody would notice."""

@@ -47,11 +47,11 @@ def reading(path: str | Path) -> Iterator[BufferedReader]:
         yield file
 
 
-def file_state(path: str | Path) -> tuple[int, int]:
-    """What changes when a file does: its size, and the time of its last change. Raises CheckpointError."""
+def file_state(path: str | Path) -> tuple[int, int, int]:
+    """What changes when a file does: size, time of the last change, and number. Raises CheckpointError."""
     with named_errors(f"{path}: cannot be read"):
         status = os.stat(path)
-    return status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def read_text(path: Path) -> str:
@@ -115,16 +115,8 @@ class StagedFiles:
             _make_directory(self.directory, undo)
             finish_saves(self.directory)
             undo.callback(finish_saves, self.directory)  # after Ctrl-C between two moves, or in mkdtemp
-            while True:
-                # Another process may take the new directory for abandoned before it is locked.
-                with suppress(FileNotFoundError, CheckpointError):
-                    _make_directory(self.directory, undo)
-                    staging = Path(tempfile.mkdtemp(".tmp", ".save.", self.directory))
-                    undo.callback(shutil.rmtree, staging, ignore_errors=True)
-                    undo.enter_context(locked_file(staging / LOCK))
-                    self.new = staging / "new"  # for files that other code writes
-                    self.new.mkdir(0o700)
-                    break
+            while not self._stage(undo):
+                _make_directory(self.directory, undo)
             self._files = undo.enter_context(ExitStack())
             self._undo = undo.pop_all()
         return self
@@ -140,18 +132,31 @@ class StagedFiles:
         # "x" is O_CREAT | O_EXCL: the open fails if the name exists, as a symbolic link too.
         return self._files.enter_context(open(self.new / name, "xb"))
 
+    def _stage(self, undo: ExitStack) -> bool:
+        """Make and lock a staging directory; False if another process took it for abandoned before that."""
+        with suppress(FileNotFoundError, CheckpointError):
+            staging = Path(tempfile.mkdtemp(".tmp", ".save.", self.directory))
+            undo.callback(shutil.rmtree, staging, ignore_errors=True)
+            undo.enter_context(locked_file(staging / LOCK))
+            self.new = staging / "new"  # for files that other code writes
+            self.new.mkdir(0o700)
+            return True
+        return False
+
     def _publish(self) -> None:
         self._files.close()
         for path in self.new.iterdir():
             with open(path, "rb+") as file:
                 os.fsync(file.fileno())
-        while self.new.exists():
+        while True:
             try:
                 os.rename(self.new, self.directory / READY)
+                break
             except OSError as error:
-                if error.errno not in NOT_EMPTY:  # of the files of another process
+                if error.errno not in NOT_EMPTY:
                     raise
-            finish_saves(self.directory)
+            finish_saves(self.directory)  # the files of another process
+        finish_saves(self.directory)
 
 
 def link_new(path: Path, new: Path) -> None:
@@ -252,6 +257,7 @@ def locked_file(
     If another process has it locked, call `waiting` and wait, if it is given; otherwise raise
     CheckpointError. `without_locks`: whether to go on where the file system has no locks.
     """
+    is_waiting = False
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
         locked = try_lock(lock, without_locks)
@@ -267,10 +273,12 @@ def locked_file(
             continue
         if not waiting:
             who = f"process {owner}" if owner.isdecimal() else "another process"
-            advice = "wait until it ends, or choose another directory"
-            raise CheckpointError(f"{path.parent} is in use by {who}; {advice}")
-        waiting()
-        waiting = int  # is called once
+            raise CheckpointError(
+                f"{path.parent} is in use by {who}; wait until it ends, or choose another directory"
+            )
+        if not is_waiting:
+            waiting()
+        is_waiting = True
         time.sleep(0.01)
     try:
         with suppress(OSError):  # a full disk

@@ -118,7 +118,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
         if not MASK_BUFFER.fullmatch(name):
             tensors[name] = tensor
     check_parameters(tensors, config, listing, "config.json")
-    return Checkpoint(path, config, tensors)
+    checkpoint = Checkpoint(path, config, tensors)
+    # Its states were taken after the headers were read: no file may have been replaced between.
+    if _find_tensors(path)[1] != found or read_config(path) != config:
+        raise safetensors.replaced(listing)
+    return checkpoint
 
 
 def check_parameters(tensors: dict[str, Tensor], config: Config, listing: Path, describing: str) -> None:
