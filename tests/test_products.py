@@ -68,10 +68,11 @@ def test_each_weight_is_read_once_in_matrices_that_are_not_packed(monkeypatch, r
 
 
 @pytest.mark.parametrize(
-    ("rows", "order", "matrices"), [(3, "C", 18), (3, "F", 120), (5, "C", 2), (5, "F", 40)]
+    ("rows", "order", "matrices"), [(3, "C", 18), (3, "F", 120), (7, "C", 2), (7, "F", 40)]
 )
 def test_other_kernels_pack_the_rows_of_few_products(monkeypatch, rows, order, matrices):
     """Up to three rows are multiplied one by one; more rows become a multiple of four."""
+    monkeypatch.setattr(products, "most_rows", lambda: products.OTHER_ROWS)
     monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
     counts, matmul = [], np.matmul
 

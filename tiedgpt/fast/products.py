@@ -28,8 +28,8 @@ OTHER_OUTPUTS = 128  # of a matrix in column order for other kernels
 def most_rows() -> int:
     """The most rows for which these products take less time than BLAS's own, as measured on two cores.
 
-    It is 1 if BLAS has more than MAX_THREADS threads, because two are used here. If the kernels pack, BLAS is
-    to be preferred from three threads on, but for rows that are multiplied one by one.
+    It is 1 if BLAS has more than MAX_THREADS threads, because two are used here. If the kernels pack and BLAS
+    has three or four threads, only rows that are multiplied one by one take less time here.
     """
     n = blas.blas_threads()
     if n is None or n > threads.MAX_THREADS:
@@ -44,14 +44,15 @@ def product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:  # [R, in], [in
     (R, size), end = rows.shape, weight.shape[1]
     packed = R > ROWS_ALONE and not blas.has_small_kernels()
     if 1 < R <= most_rows() and weight.size >= MIN_WEIGHT and not (packed and blas.is_limited()):
+        few = rows
         if packed and R % 4:  # one to three rows take the kernels as long as four
-            return product(np.concatenate([rows, np.zeros((-R % 4, size), rows.dtype)]), weight)[:R]
+            few = np.concatenate([rows, np.zeros((-R % 4, size), rows.dtype)])
         # Column order: all inputs of an output are side by side, as in wte.T.
         if weight.flags.f_contiguous and R <= COLUMN_ROWS:
-            return column_product(rows, weight)
+            return column_product(few, weight)[:R]
         inputs, outputs = map(math.gcd, weight.shape, (size // 2, end) if packed else (INPUTS, OUTPUTS))
         if weight.flags.c_contiguous and min(inputs, outputs) >= MIN_SIZE:
-            return row_product(rows, weight, inputs, outputs)
+            return row_product(few, weight, inputs, outputs)[:R]
     # OpenBLAS takes 2/3 of the time for 32 rows by a matrix in column order with both sides transposed.
     return (weight.T @ rows.T).T if R <= 64 and weight.flags.f_contiguous else rows @ weight
 
