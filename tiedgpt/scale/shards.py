@@ -285,7 +285,9 @@ class Output:
         with StagedFiles(self.directory) as staged:
             for n, file in enumerate(files):
                 if file == "-" or not os.path.isfile(file):
-                    self.note(f"{file} can be read once; when a run begins, it is copied to {self.directory}")
+                    self.note(
+                        f"{file} can be read once: its {'first ' * begun}copy in {self.directory} is read"
+                    )
                     files[n] = f"{COPY}{n}"
                     if not begun:
                         self._copy(file, staged.open(files[n]))
