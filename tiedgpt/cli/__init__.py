@@ -99,7 +99,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         raise SystemExit(0)
     if command not in COMMANDS:
         what = f"unknown flag {command}" if command.startswith("-") else f"no command {command!r}"
-        other = OTHER_NAMES.get(command)
+        other = None if command.startswith("-") else OTHER_NAMES.get(command)
         hint = f"; did you mean {other}?" if other else nearest(command, [*COMMANDS, "--version"])
         raise ArgumentError(f"{what}{hint} (try: tiedgpt -h)")
     parser = parsers(command)[command]
