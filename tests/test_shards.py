@@ -233,7 +233,7 @@ def test_an_input_that_is_read_once(checkpoint, source, tmp_path, whole, monkeyp
             rows, err = capfd.readouterr()
             is_copied = out != "-" and (pack is not None or name == "-")
             which = "first copy" if "--resume" in more else "copy"
-            assert (f"can be read once: its {which} in" in err) == is_copied
+            assert (f"is read from its {which} in" in err) == is_copied
     assert (rows.encode() if out == "-" else Path(out).read_bytes()) == whole
     assert os.listdir() == ([] if out == "-" else [out])
 

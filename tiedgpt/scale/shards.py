@@ -285,9 +285,7 @@ class Output:
         with StagedFiles(self.directory) as staged:
             for n, file in enumerate(files):
                 if file == "-" or not os.path.isfile(file):
-                    self.note(
-                        f"{file} can be read once: its {'first ' * begun}copy in {self.directory} is read"
-                    )
+                    self.note(f"{file} is read from its {'first ' * begun}copy in {self.directory}")
                     files[n] = f"{COPY}{n}"
                     if not begun:
                         self._copy(file, staged.open(files[n]))
