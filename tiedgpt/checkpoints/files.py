@@ -48,7 +48,7 @@ def reading(path: str | Path) -> Iterator[BufferedReader]:
 
 
 def file_state(path: str | Path) -> tuple[int, int, int]:
-    """What changes when a file does: size, time of the last change, and number. Raises CheckpointError."""
+    """What changes when a file does: size, time of the last change, inode. Raises CheckpointError."""
     with named_errors(f"{path}: cannot be read"):
         status = os.stat(path)
     return status.st_size, status.st_mtime_ns, status.st_ino
