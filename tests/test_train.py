@@ -73,7 +73,7 @@ def assert_same_parameters(model, expected):
 @pytest.mark.parametrize("stop", [1, 4])
 @pytest.mark.parametrize(
     ("changes", "only"),
-    [({"threads": 1}, None), ({"threads": 2}, None), ({"threads": 2, "accumulate": 3}, None), ({}, "head")],
+    [({"threads": 1}, None), ({"threads": 2}, None), ({}, "head")],
 )
 def test_a_resumed_run_has_the_same_numbers(changes, only, stop, tmp_path):
     """With dropout: every loss and every parameter of a run in two parts is an unbroken run's, to the bit."""
@@ -114,17 +114,11 @@ def gradient(settings, model, only=None):
 
 
 @pytest.mark.parametrize("only", [None, "head"])
-@pytest.mark.parametrize(
-    "parts",
-    [*({"threads": n} for n in (2, 3, 5)), *({"batch": 2, "accumulate": 3, "threads": n} for n in (1, 2))],
-)
-def test_the_parts_of_a_batch_add_up(parts, only, monkeypatch):
-    """Shares of threads, and batches whose gradients are accumulated."""
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_the_shares_of_threads_add_up(threads, only):
     model = random_model(replace(UNTIED, **STILL), dtype=np.float64)
-    rows = np.random.default_rng(3).integers(0, SMALL.vocab_size, (6, TINY.context + 1))
-    monkeypatch.setattr(Trainer, "_draw", lambda self, micro: rows[2 * micro :][: self.settings.batch])
-    loss, whole = gradient(replace(TINY, batch=6), model, only)
-    parts_loss, added = gradient(replace(TINY, **{"batch": 6} | parts), model, only)
+    loss, whole = gradient(replace(TINY, batch=6, threads=1), model, only)
+    parts_loss, added = gradient(replace(TINY, batch=6, threads=threads), model, only)
     assert parts_loss == pytest.approx(loss, rel=1e-13)
     np.testing.assert_allclose(added, whole, rtol=1e-9, atol=1e-14)
 
@@ -139,21 +133,21 @@ def test_a_text_of_one_window_is_read_whole():
 
 def test_batches_come_from_all_over_the_text_and_are_never_the_same():
     seen = []
-    one = trainer(settings=replace(TINY, steps=40, accumulate=2), size=40)
+    one = trainer(settings=replace(TINY, steps=80), size=40)
     draw = one._draw
-    one._draw = lambda micro: seen.append(draw(micro)) or seen[-1]
+    one._draw = lambda: seen.append(draw()) or seen[-1]
     train(one)
     assert len({rows.tobytes() for rows in seen}) == len(seen) == 80
     starts = {rows.tobytes() for batch in seen for rows in batch}
     assert len(starts) == 40 - TINY.context
 
 
-def test_shares_and_micro_batches_have_dropout_of_their_own(monkeypatch):
-    one, seeds = trainer(settings=replace(TINY, steps=3, threads=2, accumulate=2)), []
+def test_the_shares_of_threads_have_dropout_of_their_own(monkeypatch):
+    one, seeds = trainer(settings=replace(TINY, steps=3, threads=2)), []
     generator = np.random.default_rng
     monkeypatch.setattr(np.random, "default_rng", lambda seed: seeds.append(tuple(seed)) or generator(seed))
     train(one)
-    assert len(set(seeds)) == len(seeds) == 3 * 2 * (1 + 2)
+    assert len(set(seeds)) == len(seeds) == 3 * (1 + 2)
 
 
 def test_a_copy_of_the_model_is_trained():
@@ -181,7 +175,7 @@ def test_arguments_that_do_not_fit_each_other(config, settings, only, size, mess
 
 def test_settings_out_of_range():
     wrong = [(field.name, -1) for field in fields(Settings)]
-    wrong += [(name, 0) for name in ("steps", "batch", "context", "accumulate")]
+    wrong += [(name, 0) for name in ("steps", "batch", "context")]
     for name, value in [*wrong, ("steps", 2**31), ("lr", math.inf), ("beta2", 1.0)]:
         with pytest.raises(ArgumentError, match=f"^{name} must be a .*number .*, got {value}"):
             Settings(**{name: value})
@@ -328,10 +322,10 @@ def at_step(monkeypatch, step, do):
     """Do something before a step's batch is drawn."""
     draw = Trainer._draw
 
-    def interrupted(self, micro):
+    def interrupted(self):
         if self.step == step - 1:
             do()
-        return draw(self, micro)
+        return draw(self)
 
     monkeypatch.setattr(Trainer, "_draw", interrupted)
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from itertools import repeat
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,6 @@ class Settings:
     steps: int = 2000
     batch: int = 32  # sequences in a batch
     context: int = 128  # tokens in a sequence
-    accumulate: int = 1  # batches in a step; their gradients are added up
     lr: float = 3e-3  # the peak learning rate, after the warm-up
     warm_up: int = 100  # steps, at most a tenth of all steps
     weight_decay: float = 0.1
@@ -54,7 +52,7 @@ class Settings:
     threads: int = 0  # threads that share a batch; 0 means as many as training_threads gives
 
     def __post_init__(self) -> None:
-        counts = dict.fromkeys(("steps", "batch", "context", "accumulate"), 1)
+        counts = dict.fromkeys(("steps", "batch", "context"), 1)
         counts |= dict.fromkeys(("warm_up", "eval_every", "seed", "threads"), 0)
         ranges = {name: Range(least, MAX_COUNT) for name, least in counts.items()}
         ranges |= {**dict.fromkeys(("lr", "clip", "weight_decay"), AT_LEAST_0), "beta2": RATE}
@@ -64,7 +62,7 @@ class Settings:
     @property
     def tokens(self) -> int:
         """How many tokens a step predicts."""
-        return self.accumulate * self.batch * self.context
+        return self.batch * self.context
 
 
 class Trainer:
@@ -119,10 +117,8 @@ class Trainer:
             view[...] = model.parameters[name]
         self.model = GPT2(config, {**model.parameters, **trained})
         self.optimizer = AdamW(self.flat, self.shapes, (0.9, settings.beta2), settings.weight_decay)
-        # Row i is the gradient of thread i; the sum goes to row 0. With accumulate > 1, row 0 is the sum so
-        # far and the threads use the rows after it.
-        self._gradients = np.empty((threads + (settings.accumulate > 1), size), model.dtype)
-        self._rows = [unflatten(row, self.shapes) for row in self._gradients[-threads:]]
+        self._gradients = np.empty((threads, size), model.dtype)  # a row for each thread
+        self._rows = [unflatten(row, self.shapes) for row in self._gradients]
         self.step = 0
         self.evaluations: list[dict[str, float]] = []
         self.flags: dict[str, Any] = {}
@@ -238,34 +234,33 @@ class Trainer:
         return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, "tokens_per_s": speed}
 
     def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
-        """The loss and gradient [P] of a step. Each thread computes some of the sequences of each batch."""
-        s, threads = self.settings, len(self._rows)
-        loss, gradient = 0.0, self._gradients[0]
-        if s.accumulate > 1:
-            gradient[:] = 0
-        for micro in range(s.accumulate):
-            shares = np.array_split(self._draw(micro), threads)
-            loss += sum(pool.map(self._share_loss, repeat(micro), range(threads), shares))
-            for row in self._gradients[1:]:
-                gradient += row
+        """The loss and gradient [P] of a step. Each thread computes some of the batch's sequences."""
+        threads = len(self._rows)
+        loss = sum(pool.map(self._share_loss, range(threads), np.array_split(self._draw(), threads)))
+        gradient = self._gradients[0]
+        for row in self._gradients[1:]:
+            gradient += row
         return loss, gradient
 
-    def _share_loss(self, micro: int, share: int, windows: np.ndarray) -> float:
+    def _share_loss(self, share: int, windows: np.ndarray) -> float:
         """The part of the loss from `windows` [sequences, context + 1]. The gradient goes to _rows[share]."""
-        s = self.settings
-        rng = np.random.default_rng([s.seed, self.step, micro, 1 + share])
         ids, targets = windows[:, :-1], windows[:, 1:]
         gradients = self._rows[share]
         if self.only:
-            return write_head_gradient(self.model, ids, targets, s.tokens, gradients["lm_head.weight"])
-        return write_gradients(self.model, ids, targets, s.tokens, gradients, rng)
+            head = gradients["lm_head.weight"]
+            return write_head_gradient(self.model, ids, targets, self.settings.tokens, head)
+        rng = self._stream(1 + share)
+        return write_gradients(self.model, ids, targets, self.settings.tokens, gradients, rng)
 
-    def _draw(self, micro: int) -> np.ndarray:  # -> [batch, context + 1]
-        """The sequences of batch number `micro` of this step."""
+    def _draw(self) -> np.ndarray:  # -> [batch, context + 1]
+        """The sequences of this step."""
         s = self.settings
-        rng = np.random.default_rng([s.seed, self.step, micro, 0])
-        starts = rng.integers(0, len(self.tokens) - s.context, s.batch)
+        starts = self._stream(0).integers(0, len(self.tokens) - s.context, s.batch)
         return self.tokens[starts[:, None] + np.arange(s.context + 1)]
+
+    def _stream(self, number: int) -> np.random.Generator:
+        """A random stream of this step. The 0 has no meaning; without it, old runs would not repeat."""
+        return np.random.default_rng([self.settings.seed, self.step, 0, number])
 
 
 def checksums(*texts: np.ndarray) -> list[int]:  # [N] each
