@@ -50,7 +50,6 @@ xyz => no command 'xyz' (try: tiedgpt -h)
 --verson => unknown flag --verson; did you mean --version? (try: tiedgpt -h)
 -q list => unknown flag -q (try: tiedgpt -h)
 params --modl x => unknown flag --modl; did you mean --model? (try: tiedgpt params -h)
-train --heads 3 => unknown flag --heads; did you mean --n-head? (try: tiedgpt train -h)
 untie --sed=1 => unknown flag --sed; did you mean --seed? (try: tiedgpt untie -h)
 params -z => unknown flag -z (try: tiedgpt params -h)
 list x => unexpected argument x (try: tiedgpt list -h)
@@ -63,8 +62,6 @@ score '' => '' is not the name of a file
 
 {,score }x*1000000 => xxx ... xxx
 {,--,params --,params --vocab ,score -m M ,download owner/,untie M a }'\x1b\n\x9b\u202e' => \x1b\n\x9b\u202e
-score 'a\0b' => 'a\x00b' is not an argument: embedded null byte
-score '\ud800' => '\ud800' is not an argument: 'utf-8' codec can't encode
 generate -m M '\udcff' => not valid UTF-8
 generate -m {'/nonexistent/\udcff',x*300,'~nobody-of-this-name/x'} a => no model
 
@@ -149,7 +146,6 @@ train --out M --resume a => M holds no training to continue
 train --out new . => .: Is a directory
 
 explore M --export {.,..,'',/dev/null} => is a directory or a device; expected a file
-compare --with x => unknown flag --with; did you mean --model? (try: tiedgpt compare -h)
 
 {next --paths,attribute a} -m M bc => 'bc' is 2 tokens, 'b' 'c'; expected one token
 next -m M --paths '' => '' is empty; expected one token, as ' ' is

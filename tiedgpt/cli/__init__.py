@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from .. import __version__
-from ..errors import ArgumentError, TiedGPTError, nearest, short_repr
+from ..errors import ArgumentError, TiedGPTError, nearest
 from .terminal import Messages, discard_unwritten, fill, note, print_error
 
 COMMANDS = (
@@ -21,7 +21,7 @@ COMMANDS = (
 )
 # The modules that have another name. Only that of the given command is imported, to save time.
 MODULES = {"list": "list_models", "next": "next_token", "untie": "convert", "tie": "convert"}
-# What other programs call a command or a flag -> ours
+# What other programs call a command -> ours
 OTHER_NAMES = {
     **dict.fromkeys(("run", "chat", "complete", "sample"), "generate"),
     **dict.fromkeys(("pull", "get", "fetch"), "download"),
@@ -31,7 +31,6 @@ OTHER_NAMES = {
     **dict.fromkeys(("encode", "decode"), "tokenize"),
     "documents": "documents score or documents generate",
     **dict.fromkeys(("help", "version"), "-h"),
-    **dict.fromkeys(("--with", "--reference", "--checkpoint"), "--model"),
 }
 
 HELP = """\
@@ -80,12 +79,6 @@ def parsers(*names: str) -> dict[str, Any]:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The arguments of a command; `run` and `quiet` are among them. Raises ArgumentError, or SystemExit."""
-    for argument in argv:
-        try:
-            if b"\0" in os.fsencode(argument):
-                raise ValueError("embedded null byte")
-        except ValueError as error:  # or half a surrogate pair; a shell passes neither
-            raise ArgumentError(f"{short_repr(argument)} is not an argument: {error}") from error
     command, *arguments = argv or ["-h"]
     if f"{command} {' '.join(arguments[:1])}" in COMMANDS:  # documents score
         command, arguments = f"{command} {arguments[0]}", arguments[1:]
@@ -99,7 +92,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         raise SystemExit(0)
     if command not in COMMANDS:
         what = f"unknown flag {command}" if command.startswith("-") else f"no command {command!r}"
-        other = None if command.startswith("-") else OTHER_NAMES.get(command)
+        other = OTHER_NAMES.get(command)
         hint = f"; did you mean {other}?" if other else nearest(command, [*COMMANDS, "--version"])
         raise ArgumentError(f"{what}{hint} (try: tiedgpt -h)")
     parser = parsers(command)[command]
@@ -107,8 +100,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     for argument in takewhile("--".__ne__, arguments):
         flag = argument.partition("=")[0]
         if flag.startswith("--") and " " not in flag and flag not in flags:
-            alike = OTHER_NAMES.get(flag, f"--n-{flag[2:].removesuffix('s')}")  # --heads is --n-head
-            parser.error(f"unknown flag {flag}{nearest(alike if alike in flags else flag, flags)}")
+            parser.error(f"unknown flag {flag}{nearest(flag, flags)}")
     dashes = "--" in arguments  # after it there are no flags
     args, rest = parser.parse_known_args(arguments)
     if rest and not dashes:  # arguments with flags between them
