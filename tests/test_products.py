@@ -54,24 +54,22 @@ def test_the_dtype_is_that_of_a_product_wherever_the_rows_lie():
 
 @pytest.mark.parametrize(
     ("rows", "order", "outputs"),
-    [(4, "C", 2304), (32, "C", 2304), (120, "C", 2304), (4, "F", 5003), (32, "F", 5003)],
+    [(4, "C", 2304), (32, "C", 2304), (47, "C", 2304), (4, "F", 5003), (32, "F", 5003)],
 )
 def test_each_weight_is_read_once_in_matrices_that_are_not_packed(monkeypatch, rows, order, outputs):
     seen, matmul = [], np.matmul
     monkeypatch.setattr(np, "matmul", lambda a, b, out: seen.append((a, b)) or matmul(a, b, out=out))
     product(*case(rows, 768, outputs, order))
-    weights = [pair[order == "C"] for pair in seen]
+    weights = [weight for weight, _ in seen]
     assert sum(weight.size for weight in weights) == 768 * outputs
     sizes = [weight[0].size for weight in weights if weight.ndim > 2]
-    assert len(sizes) == (2 if order == "F" else 768 // products.INPUTS)
+    inputs = products.FEW_INPUTS if rows <= products.FEW_ROWS else products.INPUTS
+    assert len(sizes) == (2 if order == "F" else 768 // inputs)
     assert all(size * rows < 10**6 for size in sizes)
 
 
-@pytest.mark.parametrize(
-    ("rows", "order", "matrices"), [(3, "C", 18), (3, "F", 120), (7, "C", 2), (7, "F", 40)]
-)
-def test_other_kernels_pack_the_rows_of_few_products(monkeypatch, rows, order, matrices):
-    """Up to three rows are multiplied one by one; more rows become a multiple of four."""
+@pytest.mark.parametrize(("rows", "order", "blocks"), [(3, "C", 12), (7, "C", 12), (3, "F", 40)])
+def test_rows_are_multiplied_one_by_one_for_kernels_that_pack(monkeypatch, rows, order, blocks):
     monkeypatch.setattr(products, "most_rows", lambda: products.OTHER_ROWS)
     monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
     counts, matmul = [], np.matmul
@@ -79,18 +77,18 @@ def test_other_kernels_pack_the_rows_of_few_products(monkeypatch, rows, order, m
     def count(a, b, out):
         if out.size:
             counts.append(np.prod(out.shape[:-2]))
-            assert (1 if rows <= 3 else 8) in out.shape[-2:]
+            assert 1 in out.shape[-2:]
         return matmul(a, b, out=out)
 
     x, weight = case(rows, 768, 5120, order)
     monkeypatch.setattr(np, "matmul", count)
     product(x, weight)
-    assert sum(counts) == matrices
+    assert sum(counts) == blocks * rows
 
 
 @pytest.mark.parametrize(
     ("blas_threads", "kernels", "most"),
-    [(2, True, 120), (2, False, 7), (4, True, 120), (4, False, 3), (16, True, 1), (None, True, 1)],
+    [(2, True, 47), (2, False, 10), (4, True, 47), (4, False, 10), (16, True, 1), (None, True, 1)],
 )
 def test_grids_are_used_where_they_were_measured(blas_threads, kernels, most, monkeypatch):
     monkeypatch.undo()

@@ -21,7 +21,7 @@ import numpy as np
 from . import blas
 
 WIDE = 640  # from this n_embd on, training is faster when only BLAS uses threads
-MIN_TOKENS = 60  # per thread; two threads begin where products of few rows end (products.MOST_ROWS)
+MIN_TOKENS = 40  # per thread: with fewer, BLAS's own threads are faster on idle cores
 MAX_THREADS = 4  # Python's own code runs on one core at a time
 LOGIT_ROWS = 256  # tokens whose logits a thread computes at once: two arrays of 51 MB for GPT-2
 
