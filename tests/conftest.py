@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tempfile
+import tracemalloc
 from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +20,7 @@ from tiedgpt import GPT2, Config, Tokenizer, cli
 from tiedgpt.checkpoints import names
 from tiedgpt.checkpoints.names import find_model
 from tiedgpt.checkpoints.vocabulary import read_merges
-from tiedgpt.errors import CheckpointError
+from tiedgpt.errors import CheckpointError, TiedGPTError
 from tiedgpt.study.corpus import Corpus
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -186,6 +187,24 @@ def answer(run, *arguments, stdin=b""):
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "tiedgpt", *arguments]
+
+
+def refuses(message: str, function, *arguments, error: type[TiedGPTError] = CheckpointError) -> str:
+    """The call raises this error, of one line, with this message, which is returned."""
+    with pytest.raises(error, match=message) as caught:
+        function(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def peak_memory(function, *arguments) -> int:
+    """The bytes that a call takes at once, beside what there is."""
+    tracemalloc.start()
+    try:
+        function(*arguments)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def assert_one_error_line(result: tuple[int, str, str], message: str) -> None:

@@ -18,13 +18,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from conftest import SMALL, random_model
+from conftest import SMALL, random_model, refuses
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
 from tiedgpt.checkpoints import fetching, hub
 from tiedgpt.checkpoints.fetching import Version
-from tiedgpt.errors import CheckpointError
 
 NAME = "someone/tiny-gpt2"
 CONFIG = replace(
@@ -187,20 +186,14 @@ def running(server: LoopbackHub):
 
 def only_loopback(monkeypatch):
     """Fail where a test connects to the real network. Processes that it starts get a dead proxy."""
-    connect, resolve = socket.socket.connect, socket.getaddrinfo
+    resolve = socket.getaddrinfo
 
-    def guarded_connect(self, address):
-        if self.family != getattr(socket, "AF_UNIX", None) and address[0] not in ("127.0.0.1", "::1"):
-            pytest.fail(f"connects to {address}")
-        return connect(self, address)
-
-    def guarded_resolve(host, *arguments, **options):
+    def guarded(host, *arguments, **options):
         if host not in ("127.0.0.1", "localhost", None):
             pytest.fail(f"asks for the address of {host}")
         return resolve(host, *arguments, **options)
 
-    monkeypatch.setattr(socket.socket, "connect", guarded_connect)
-    monkeypatch.setattr(socket, "getaddrinfo", guarded_resolve)
+    monkeypatch.setattr(socket, "getaddrinfo", guarded)
     for variable in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv(variable.upper(), "http://127.0.0.1:9")
@@ -256,14 +249,6 @@ def assert_whole(folder: Path, files: dict[str, bytes]) -> None:
 def visible(folder: Path) -> set[str]:
     """The files that have their final names."""
     return {path.name for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")}
-
-
-def refuses(message: str, function, *arguments, **options) -> str:
-    """The call raises this CheckpointError, of one line."""
-    with pytest.raises(CheckpointError, match=message) as caught:
-        function(*arguments, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def fail(message: str, name: str = NAME, source: str = "hub", note=str) -> str:

@@ -136,7 +136,6 @@ SHAPE = r"tensor 'wpe\.weight' has shape \[21, 31\]; config\.json makes it \[31,
     [
         (lambda t: without(t, "h.1.ln_2.bias"), ABSENT),
         (lambda t: {**t, "h.2.ln_1.bias": t["ln_f.bias"]}, r"tensor 'h\.2\.ln_1\.bias' is not a parameter"),
-        (lambda t: {**t, "score.weight": t["ln_f.bias"]}, r"tensor 'score\.weight' is not a parameter of"),
         (lambda t: {**t, "wpe.weight": t["wpe.weight"].T}, SHAPE),
         (lambda t: {**t, "transformer.wte.weight": t["wte.weight"]}, r"'wte\.weight' is there twice, with"),
         (lambda t: {**t, "lm_head.weight": t["wpe.weight"]}, r"tensor 'lm_head\.weight' has shape \[31, 21"),
@@ -156,13 +155,8 @@ NO_WEIGHTS = (
 )
 WRONG = [  # a file's content, or its size, or None: there is none
     ("config.json", b"{", r"config\.json: not JSON"),
-    ("config.json", b"[" * 100_000, r"config\.json: not JSON"),
     ("config.json", b'{"model_type": "bert"}', r"config\.json: model_type is 'bert'"),
-    (
-        "config.json",
-        b'{"model_type": "gpt2", "n_embd": 20.5}',
-        r"config\.json: n_embd must be a whole number",
-    ),
+    ("config.json", b'{"model_type": "gpt2", "n_embd": 20.5}', r"config\.json: n_embd must be a whole"),
     ("config.json", 2**40, rf"config\.json: {2**40} bytes; expected at most \d+"),
     ("config.json", None, r"is not a checkpoint: it has no config\.json"),
     ("generation_config.json", b'{"eos_token_id": "end"}', r"/generation_config\.json: .*must be .*'end'"),
@@ -193,10 +187,8 @@ def test_a_dtype_that_is_not_read(tmp_path, model):
         tiedgpt.load_model(tmp_path)
 
 
-OUTSIDE = ["../a.safetensors", "/etc/a.safetensors", "a\\b.safetensors", ".a.safetensors", "a.safetensors\n"]
-OUTSIDE += [3, ["a.safetensors"], "config.json", "b\0c", "x" * 300 + ".safetensors", "x" * 10_000]
-
-
+OUTSIDE = ["../a.safetensors", "a\\b.safetensors", ".a.safetensors", "a.safetensors\n", 3, "config.json"]
+OUTSIDE += ["x" * 300 + ".safetensors"]
 LISTED = [
     (file, rf"{re.escape(short_repr(file))} is not the name of a .safetensors file") for file in OUTSIDE
 ]
@@ -241,14 +233,9 @@ def test_what_was_kept_of_a_configuration_and_cannot_be_written(tmp_path):
     [
         ({"directory": ""}, "the directory must be a path, got ''"),
         ({"directory": "a\0b"}, r"the directory must be a path, got 'a\\x00b'"),
-        ({"directory": Path("a\0b")}, r"the directory must be a path, got PosixPath\('a\\x00b'\)"),
-        ({"directory": None}, "the directory must be a path, got None"),
         ({"directory": 7}, "the directory must be a path, got 7"),
-        ({"directory": b"new"}, "the directory must be a path, got b'new'"),
         ({"model": "gpt2"}, "the model must be a GPT2, got 'gpt2'"),
-        ({"model": {}}, "the model must be a GPT2, got {}"),
         ({"tokenizer": "new"}, "the tokenizer must be a Tokenizer or None, got 'new'"),
-        ({"tokenizer": False}, "the tokenizer must be a Tokenizer or None, got False"),
     ],
 )
 def test_arguments_that_cannot_be_saved(tmp_path, monkeypatch, model, arguments, message):

@@ -61,15 +61,6 @@ def edit_json_file(rng: random.Random, raw: bytes) -> bytes:
     return edit_json(rng, raw.decode()).encode() if rng.randrange(4) else edit_text(rng, raw)
 
 
-def edit_vocabulary(rng: random.Random, raw: bytes) -> bytes:
-    """edit_json_file, or thousands of special tokens more, of one character or several."""
-    if rng.randrange(100):
-        return edit_json_file(rng, raw)
-    vocab, more = json.loads(raw), rng.choice((300, 3000, 30_000))
-    text = rng.choice(("{0}", "<{0}>", "{0}{0}{0}"))
-    return json.dumps(vocab | {text.format(chr(0x3400 + n)): len(vocab) + n for n in range(more)}).encode()
-
-
 edit_data = partial(edit_bytes, interesting=INTERESTING)
 
 
@@ -200,7 +191,7 @@ def check_tokenizer(directory: Path) -> None:
     """Ids, merges and texts are those of the file or files that are there."""
     tokenizer = tiedgpt.load_tokenizer(directory)
     files = {path.name: path.read_bytes().decode() for path in directory.iterdir()}
-    text = files.pop("merges.txt", files.pop("vocab.bpe", None))
+    text = files.pop("merges.txt", None)
     if text is not None:
         lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
         merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
@@ -280,7 +271,6 @@ MERGES, VOCAB = SPECIAL["merges.txt"], SPECIAL["vocab.json"]
 write_merges = texts({"merges.txt": PLAIN["merges.txt"]})
 write_vocabulary = texts({"merges.txt": MERGES, "vocab.json": VOCAB})
 write_added_tokens = texts(PLAIN | {"added_tokens.json": json.dumps({"<pad>": 262, "<b>": 263, "low": 257})})
-write_openais_vocabulary = texts({"vocab.bpe": MERGES, "encoder.json": VOCAB})
 write_tokenizer_json = texts({"tokenizer.json": json.dumps(tokenizer_json())})
 
 
@@ -323,10 +313,8 @@ CASES = [
     Case(tensorflow.DATA, write_openais, edit_data, check_openais, "directory"),
     Case("merges.txt", write_merges, edit_text, check_tokenizer),
     Case("merges.txt", write_vocabulary, edit_text, check_tokenizer),
-    Case("vocab.json", write_vocabulary, edit_vocabulary, check_tokenizer),
-    Case("added_tokens.json", write_added_tokens, edit_vocabulary, check_tokenizer),
-    Case("vocab.bpe", write_openais_vocabulary, edit_text, check_tokenizer),
-    Case("encoder.json", write_openais_vocabulary, edit_vocabulary, check_tokenizer),
+    Case("vocab.json", write_vocabulary, edit_json_file, check_tokenizer),
+    Case("added_tokens.json", write_added_tokens, edit_json_file, check_tokenizer),
     Case("tokenizer.json", write_tokenizer_json, edit_json_file, check_tokenizer),
     Case("mine.npz", write_arrays, edit_arrays, check_arrays, ""),
 ]

@@ -214,10 +214,8 @@ def test_gpt2_is_refused_unless_it_is_as_pinned(server, pinned, openai, file):
 DROP, BUSY, HALFWAY = Fault(-1), Fault(503), Fault(stop=HALF)
 PASSING = {  # the faults of the first requests for the weights
     "cut": [HALFWAY],
-    "cut at once": [Fault(stop=0)],
     "cut after a byte": [Fault(stop=1)],
     "cut before the last byte": [Fault(stop=-1)],
-    "cut three times": [Fault(stop=100), HALFWAY, Fault(stop=HALF + 1)],
     "reset": [Fault(stop=HALF, then=reset)],
     "dropped": [DROP] * 3,
     "stalled": [Fault(stop=HALF, then=stall)],
@@ -284,18 +282,9 @@ def fill_disk(server, stop: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def interrupt(server, _) -> None:
-    """Ctrl-C when the weights are complete."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hub.StagedFiles, "_publish", lambda _: signal.raise_signal(signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            hub.download(NAME)
-
-
 STOPS = {  # how a download stops, after how many bytes, what is then in the part if that is changed
     "cut": (end_at, HALF, None),
     "the disk is full": (fill_disk, HALF, None),
-    "Ctrl-C before the files appear": (interrupt, None, None),
     "the part is complete": (end_at, -1, lambda content: content),
     "the part is damaged": (end_at, HALF, lambda content: bytes(HALF)),
 }
@@ -388,7 +377,6 @@ LASTING = {  # the file, the fault of each request for it or the faults of the f
     "redirects in a circle": (WEIGHTS, CIRCLE, f"{WEIGHTS} cannot be reached: 'Exceeded 30 redirects"),
     "wrong bytes": (WEIGHTS, FLIPPED, f"its SHA-256 is {DELETED}"),
     "wrong bytes in a small file": ("vocab.json", FLIPPED, f"its git's SHA-1 is {DELETED}"),
-    "wrong bytes in the config": ("config.json", FLIPPED, f"its git's SHA-1 is {DELETED}"),
     "wrong bytes elsewhere": ("vocab.json", [ELSEWHERE, FLIPPED], rf"json: its git's SHA-1 is {DELETED}"),
     "short": (WEIGHTS, Fault(change=lambda content: content[:-1]), SIZES),
     "long": (WEIGHTS, LONGER, SIZES),
@@ -397,7 +385,6 @@ LASTING = {  # the file, the fault of each request for it or the faults of the f
     "no end": ("merges.txt", Fault(chunked=True, endless=True), f"its git's SHA-1 is {DELETED}"),
     "too big": ("merges.txt", HUGE, r"needs 100,000,000,000\.0 MB, but .* free"),
     "401": ("config.json", Fault(401), r"no access \(401\): .* check the name, or set HF_TOKEN$"),
-    "403": ("config.json", Fault(403), r"no access \(403\): .* check the name, or set HF_TOKEN$"),
     "410": (WEIGHTS, Fault(410), "the server answers 410"),
     "no config": ("config.json", Fault(404), r"no such repository, or no config\.json in it \(404\)"),
     "503 without end": (WEIGHTS, BUSY, f"the server answers 503; {NO_BYTE}$"),
@@ -482,15 +469,8 @@ def test_certificates(server, files, monkeypatch, tmp_path):
     server.is_plain = True
     monkeypatch.setenv("HF_ENDPOINT", f"https://{server.host}")
     fail(r"certificate verify failed: self.signed certificate; .*REQUESTS_CA_BUNDLE can name")
-    for file, message in (
-        (
-            "missing",
-            "be reached: .* invalid path: .*/missing'; the variable REQUESTS_CA_BUNDLE can name a file",
-        ),
-        ("key", "config.json cannot be reached: no certificate or crl found"),
-    ):
-        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / file))
-        fail(message)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "missing"))
+    fail("be reached: .* invalid path: .*/missing'; the variable REQUESTS_CA_BUNDLE can name a file")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "certificate"))
     assert_whole(hub.download(NAME), files)
 
@@ -715,8 +695,7 @@ def test_the_command(weights, server, files, capsys):
         assert out == f"{weights / NAME}\n"
         assert re.fullmatch(f"tiedgpt: note: [^\n]*{note}[^\n]*\n", err)
     shutil.rmtree(weights)
-    for name, message in (("gtp2", "mean gpt2?"), ("../x", "no model"), ("some/typo", "no such repository")):
-        assert message in fail_in_one_line(capsys, "download", name)
+    assert "no such repository" in fail_in_one_line(capsys, "download", "some/typo")
     assert not weights.exists()
     expected = (
         f"tiedgpt: note: {NAME} is not on this machine\ntiedgpt: note: downloading {NAME} from [^\n]*\n"

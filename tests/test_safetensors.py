@@ -3,11 +3,11 @@
 import io
 import json
 import struct
-import tracemalloc
 from math import prod
 
 import numpy as np
 import pytest
+from conftest import peak_memory, refuses
 
 from tiedgpt import Config
 from tiedgpt import config as config_module
@@ -53,45 +53,34 @@ def test_a_good_file(read):
     ("content", "message"),
     [
         (b"", "0 bytes, shorter than the 8-byte length"),
-        (b"\x01\x00\x00", "3 bytes, shorter than the 8-byte length"),
-        (struct.pack("<Q", 2**62), f"a header of {2**62} bytes"),
         (struct.pack("<Q", 2**22 + 1), "a header of 4194305 bytes; expected at most 4194304"),
         (struct.pack("<Q", 50) + b"{}", "truncated: the header ends at byte 58, the file at 10"),
-        (raw(b""), "the header is not JSON"),
         (raw(b"\xef\xbb\xbf{}"), "the header is not JSON"),
         (raw(b"[]"), r"the header must be a JSON object, got \[\]"),
         (raw(b'{"\xff":1}'), "the header is not JSON"),
-        (raw(b'{"a":}'), "the header is not JSON"),
         (raw(b'{"a":' * 100_000), "the header is not JSON"),
         (raw(b'{"a":' + b"9" * 5000 + b"}"), "the header is not JSON"),
         (raw(b'{"a":%s,"a":%s}' % (entry().encode(), entry().encode()), bytes(4)), "'a' is given twice"),
-        (raw(b'{"__metadata__":{},"__metadata__":{}}'), "'__metadata__' is given twice"),
         (raw(b'{"\\ud800":1}'), "a name is not Unicode: it has an unpaired surrogate"),
         (raw(b'{"a":{"dtype":NaN}}'), "the header is not JSON: NaN is not a JSON number"),
-        (raw(b'{"a":{"extra":[-Infinity]}}'), "the header is not JSON: -Infinity is not a JSON number"),
         *(
             (raw(b'{"__metadata__":%s}' % value), "__metadata__ must be an object of strings, got")
-            for value in (b"5", b"null", b"[]", b'"text"', b'{"a":5}', b'{"a":null}', b'{"a":"\\ud800"}')
+            for value in (b"null", b'{"a":5}', b'{"a":"\\ud800"}')
         ),
         (raw(b'{"a":7}'), "tensor 'a': expected an object, got 7"),
         (raw(b'{"%s":7}' % (b"\\n" * 10_000)), "expected an object, got 7"),
-        (raw(b'{"a":{}}'), "tensor 'a': unknown dtype None"),
         (raw(f'{{"a":{entry(dtype="F31")}}}'.encode(), bytes(4)), "tensor 'a': unknown dtype 'F31'"),
         (raw(b'{"a":{"dtype":["F32"]}}'), r"tensor 'a': unknown dtype \['F32'\]"),
         (raw(f'{{"a":{entry(shape=(-1,))}}}'.encode()), r"tensor 'a': shape .* got \[-1\]"),
-        (raw(f'{{"a":{entry(shape=(1.0,))}}}'.encode()), r"tensor 'a': shape .* got \[1\.0\]"),
         (raw(f'{{"a":{entry(shape=(True,))}}}'.encode()), r"tensor 'a': shape .* got \[True\]"),
         (raw(b'{"a":{"dtype":"F32","shape":[%s]}}' % (b"9" * 4000)), r"tensor 'a': shape .* got"),
         (raw(f'{{"a":{entry("U8", [1], [0, 10**4300 - 1])}}}'.encode()), "tensor 'a': data_offsets must be"),
         (raw(f'{{"a":{entry(shape=[2**63] * 10_000)}}}'.encode()), "tensor 'a': 10000 axes; expected at"),
         (raw(b'{"a":{"dtype":"F32","shape":4}}'), "tensor 'a': shape .* got 4"),
         (raw(f'{{"a":{entry(offsets=(0,))}}}'.encode()), r"tensor 'a': data_offsets .* got \[0\]"),
-        (raw(f'{{"a":{entry(offsets=(-4, 0))}}}'.encode()), r"tensor 'a': data_offsets .* got \[-4, 0\]"),
         (raw(f'{{"a":{entry(offsets=(4, 0))}}}'.encode()), "its place has -32 bits, but F32 .* needs 32"),
         (raw(f'{{"a":{entry(shape=(2,))}}}'.encode(), bytes(4)), r"its place has 32 bits, but F32 \[2\]"),
-        (raw(f'{{"a":{entry(shape=(2**40, 2**40))}}}'.encode(), bytes(4)), f"needs {2**85}"),
         (raw(f'{{"a":{entry("F4", (3,), (0, 2))}}}'.encode(), bytes(2)), r"has 16 bits, but F4 \[3\] needs"),
-        (raw(f'{{"a":{entry("F6_E2M3", (4,), (0, 4))}}}'.encode(), bytes(4)), r"has 32 bits, but F6_E2M3"),
         (
             raw(f'{{"a":{entry(offsets=(4, 8))}}}'.encode(), bytes(8)),
             "leaves a hole before it: it starts at byte 72 of the file, expected 68",
@@ -99,16 +88,13 @@ def test_a_good_file(read):
         (raw(f'{{"a":{entry()},"b":{entry()}}}'.encode(), bytes(4)), "'b' overlaps the tensor before it: it"),
         (raw(A, bytes(3)), "truncated: the tensors end at byte 72, the file at 71"),
         (raw(A, bytes(5)), "bytes after the last tensor: the tensors end at byte 72, the file at 73"),
-        (raw(b"{}", b"x"), "bytes after the last tensor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_every_rule_is_enforced_by_name(read, content, message):
-    with pytest.raises(CheckpointError, match=message) as caught:
-        read(content)
-    assert "model.safetensors: " in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 400
+    error = refuses(message, read, content)
+    assert "model.safetensors: " in error
+    assert len(error) < 400
 
 
 @pytest.mark.parametrize(("before", "after"), [(" ", ""), ("\n", " \n\r\t"), ("\r\n\t ", "")])
@@ -143,12 +129,8 @@ def test_a_header_takes_little_memory(read):
 
     # Nothing takes more memory than brackets. Traced at a tenth of the longest header: tracing is slow.
     worst = b'{"a":[' + b"[],[]," * (safetensors.MAX_HEADER // 60 - 2) + b"[]]}"
-    tracemalloc.start()
-    with pytest.raises(CheckpointError, match="tensor 'a': expected an object"):
-        read(raw(worst))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 13_000_000
+    message = "tensor 'a': expected an object"
+    assert peak_memory(refuses, message, read, raw(worst)) < 13_000_000
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
@@ -190,9 +172,7 @@ def test_the_writer_follows_indices_not_memory(read):
     [
         (["__metadata__"], {}, "tensor '__metadata__' cannot be written: the header has that name"),
         (["a", "b", "a"], {}, "tensor 'a' cannot be written: the header has that name"),
-        (["a\ud800"], {}, "a name is not Unicode"),
         (["a"], {"a": 5}, "__metadata__ must be an object of strings"),
-        (["a"], {"a": "\ud800"}, "__metadata__ must be an object of strings"),
         (["a"], {"a": " " * safetensors.MAX_HEADER}, r"a header of \d+ bytes; expected at most"),
     ],
 )

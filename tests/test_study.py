@@ -110,14 +110,6 @@ def test_each_path_is_a_smaller_model(config):
     assert np.abs(paths.whole_model(first_layers(model, 0), TOKENS) - expected["normed"]).max() > 0.1
 
 
-def test_split_tokens(monkeypatch):
-    monkeypatch.setattr(paths, "MAX_LOGITS", 250)
-    pieces = list(paths.split_tokens(TOKENS, V))
-    assert [piece.size for piece in pieces] == [2, 2, 1]
-    assert np.concatenate(pieces).tolist() == TOKENS.tolist()
-    assert [piece.size for piece in paths.split_tokens(TOKENS, 251)] == [1] * 5
-
-
 def test_log_softmax_of_very_large_logits():
     log_p = paths.log_probabilities(np.array([[0.0, -5000.0, 0.0], [-np.inf, 1.0, 1.0]], np.float32))
     log_half = -math.log(2)

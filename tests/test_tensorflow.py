@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import time
-import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import random_model
+from conftest import peak_memory, random_model, refuses
 from edits import edit_bytes
 
 import tiedgpt
@@ -23,7 +22,6 @@ from tiedgpt.checkpoints import read_config, tensorflow
 from tiedgpt.checkpoints.crc32c import SHIFTS, crc32c, mask
 from tiedgpt.checkpoints.names import MODELS
 from tiedgpt.checkpoints.tensorflow import DATA, HPARAMS, INDEX, MAGIC, open_tensorflow, read_index
-from tiedgpt.errors import CheckpointError
 from tiedgpt.parameters import parameter_shapes
 
 # As in conftest, every size differs. OpenAI's files fix n_inner and the id of the last token.
@@ -338,14 +336,11 @@ RULES = {  # what is damaged, and how it is written -> the damage and the error
     bytes: [
         (b"", "truncated, or not an index: 0 bytes that end with ''"),
         (MAGIC, "8 bytes that end with '57fb808b247547db'; expected at least 48"),
-        (GOOD[:-1], "truncated, or not an index: .* that end with"),
         (GOOD + b"\0", "truncated, or not an index: .* that end with"),
         (bytes(tensorflow.MAX_INDEX + 1), "not the index of a GPT-2: more than 1048576 bytes"),
         (LATE_FOOTER, r"a block or the footer starts at byte \d+, expected \d+"),
         (GOOD[:9] + b"\1" + GOOD[10:], r"block at byte 0: damaged: its masked CRC-32C is \w{8}, expected"),
         (table([ONE], [NAME], kind=1), r"block at byte \d+: of type 1 \(snappy\); expected 0, not compr"),
-        (table([ONE], [NAME], kind=7), r"block at byte \d+: of type 7; expected 0"),
-        (table([contents([(b"a", ENTRY)])], [b"a"]), "index: the header is missing .the entry with an empty"),
         (table([], []), "index: the header is missing"),
         (TWICE, "tensor 'b' leaves a hole before it: it starts at byte 4 of the file, expected 0"),
     ],
@@ -354,37 +349,26 @@ RULES = {  # what is damaged, and how it is written -> the damage and the error
         (b"\xff" * 9 + b"\2", f"footer: {LONG}"),
         (HANDLES[:-1] + bytes([HANDLES[-1] | 128, 0]), "footer: wrong varint .* longer than necessary"),
         (HANDLES.ljust(39, b"\0") + b"\1", "footer: expected zeros after the two handles"),
-        (b"\0\0" + varint(2**62) + b"\1", f"block at byte {2**62}: truncated: expected 1 bytes at 0, 0"),
         (b"\0\0\0" + varint(2**62), f"block at byte 0: truncated: expected {2**62} bytes"),
-        (b"\0\0\0" + varint(len(ONE)), "a block or the footer starts at byte 8, expected 0"),
     ],
     with_block: [
-        (b"", "block at byte 0: 0 bytes do not hold 0 restarts"),
         (b"\xff" * 8, f"block at byte 0: 8 bytes do not hold {2**32 - 1} restarts"),
         (b"\1\1\0ab" + bytes(4), "at 0: a key of 1 bytes after 1 of the previous key"),
         (b"\0\xff\x7f\0" + bytes(20), "at 0: a key of 16383 bytes after 0"),
         (b"\0\x09\0a" + bytes(4), "block at byte 0: truncated: expected 9 bytes at 3, 1 are left"),
-        (b"\0\0\x09a" + bytes(4), "block at byte 0: truncated: expected 9 bytes at 3, 1 are left"),
-        (b"\0\0\x80\0" + bytes(4), "block at byte 0: wrong varint before 4"),
     ],
     with_header: [
         (b"", "header: num_shards is 0; expected 1"),
-        (field(1, 0, 2), "header: num_shards is 2; expected 1"),
         (HEADER + field(2, 0, 1), "header: endianness is 1; expected 0"),
-        (b"\x08", "header: truncated: expected 1 bytes at 1, 0 are left"),
         (HEADER + b"\x1b", "header: field 3 has wire type 3; expected 0, 2 or 5"),
     ],
     with_entry: [
-        (ENTRY[:-1], "tensor 'model/wte': truncated: expected 4 bytes"),
-        (ENTRY + b"\x7f", "tensor 'model/wte': field 15 has wire type 7"),
         (ENTRY + b"\x4a" + varint(2**62), f"tensor 'model/wte': truncated: expected {2**62} bytes"),
-        (entry_proto(dtype=0), "tensor 'model/wte': dtype is 0; expected 1"),
         (entry_proto(dtype=19), "tensor 'model/wte': dtype is 19; expected 1"),
         (entry_proto(shard=1), "tensor 'model/wte': shard_id is 1; expected 0"),
         (entry_proto(extra=field(7, 2, b"")), "tensor 'model/wte': stored in slices"),
         (entry_proto((2**63,) * 254, size=4), "tensor 'model/wte': 254 axes; expected at most 64"),
         (entry_proto((2,), size=4), r"its place has 32 bits, but F32 \[2\] needs 64"),
-        (entry_proto(offset=4), "leaves a hole before it: it starts at byte 4 of the file, expected 0"),
         (entry_proto((2,)), "00001: truncated: the tensors end at byte 8, the file at 4"),
     ],
 }
@@ -397,11 +381,9 @@ RULES = {  # what is damaged, and how it is written -> the damage and the error
 )
 def test_every_rule_is_enforced_by_name(tmp_path, write_with, damage, message):
     write(tmp_path, write_with(damage), bytes(4), TINY)
-    with pytest.raises(CheckpointError, match=message) as caught:
-        open_tensorflow(tmp_path)
-    assert str(tmp_path / "model.ckpt.") in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 300 + len(str(tmp_path))
+    error = refuses(message, open_tensorflow, tmp_path)
+    assert str(tmp_path / "model.ckpt.") in error
+    assert len(error) < 300 + len(str(tmp_path))
 
 
 C_ATTN = b"model/h0/attn/c_attn/w"
@@ -411,14 +393,10 @@ C_ATTN = b"model/h0/attn/c_attn/w"
     ("name", "shape", "message"),
     [
         (b"model/h0/attn/c_proj/w", None, r"tensor h\.0\.attn\.c_proj\.weight of the 1-layer .* is missing"),
-        (b"model/h1/ln_1/g", (2,), "tensor 'model/h1/ln_1/g' is not a parameter of the 1-layer GPT-2"),
         (b"model/wte\n\xff", (2,), r"tensor 'model/wte\\nÿ' is not a parameter"),
         (b"model/wte", (2, 5), r"tensor 'model/wte' has shape \[2, 5\]; hparams.json makes it \[5, 2\]"),
-        (b"model/wte", (5, 2, 1), r"tensor 'model/wte' has shape \[5, 2, 1\]"),
-        (C_ATTN, (1, 6, 2), r"has shape \[6, 2\]; .* makes it \[2, 6\]"),
         (C_ATTN, (2, 1, 6), r"has shape \[2, 1, 6\]"),
         (C_ATTN, (1, 1, 2, 6), r"has shape \[1, 1, 2, 6\]"),
-        (b"model/h0/attn/c_attn/b", (1, 6), r"has shape \[1, 6\]; hparams.json makes it \[6\]"),
     ],
 )
 def test_the_tensors_are_those_of_the_model(tmp_path, tiny, name, shape, message):
@@ -429,9 +407,7 @@ def test_the_tensors_are_those_of_the_model(tmp_path, tiny, name, shape, message
             entries.append((key, entry_proto(its, end)))
             end += 4 * int(np.prod(its))
     write(tmp_path, split_table(entries), bytes(end), TINY)
-    with pytest.raises(CheckpointError, match=f"model.ckpt.index: .*{message}") as caught:
-        open_tensorflow(tmp_path)
-    assert "\n" not in str(caught.value)
+    refuses(f"model.ckpt.index: .*{message}", open_tensorflow, tmp_path)
 
 
 def hparams(**changes) -> str:
@@ -463,9 +439,7 @@ def test_each_of_the_three_files_is_needed_and_checked(tmp_path, tiny, file, con
         os.mkfifo(path)
     elif content is not None:
         path.write_text(content)
-    with pytest.raises(CheckpointError, match=f"{file}: .*{message}") as caught:
-        open_tensorflow(tmp_path)
-    assert "\n" not in str(caught.value)
+    refuses(f"{file}: .*{message}", open_tensorflow, tmp_path)
 
 
 def test_all_of_openais_models_have_heads_of_one_width():
@@ -486,9 +460,7 @@ def test_every_flipped_bit_is_caught(tmp_path, name, message):
         content[bit // 8] ^= 1 << bit % 8
         (tmp_path / name).write_bytes(content)
         content[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(CheckpointError, match=f"{name}: {message}") as caught:
-            open_tensorflow(tmp_path).load()
-        assert "\n" not in str(caught.value), bit
+        refuses(f"{name}: {message}", lambda: open_tensorflow(tmp_path).load())
 
 
 INTERESTING = (b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\1", varint(2**62))
@@ -524,21 +496,13 @@ def long_keys(times: int) -> bytes:
     return with_block(block + contents([]))
 
 
-def many_blocks(times: int) -> bytes:
-    """Many empty blocks."""
-    return table([bytes(4)] * times, [n.to_bytes(3, "big") for n in range(times)])
-
-
 def many_axes(times: int) -> bytes:
     return with_entry(EMPTY + field(2, 2, field(2, 2, b"") * times))
 
 
 GROWING = [
     (long_keys, 10_000, "00001: bytes after the last tensor"),
-    (many_blocks, 6_000, "index: the header is missing"),
     (many_axes, 50_000, "50+1 axes; expected at most"),
-    (lambda times: with_entry(EMPTY + field(9, 0, 0) * times), 75_000, "bytes after the last tensor"),
-    (lambda times: with_entry(EMPTY + b"\x48" + b"\x80" * times), 1_000_000, "wrong varint before 17: over"),
     (lambda times: with_header(b"\x80" * times), 1_000_000, f"header: {LONG}"),
 ]
 
@@ -549,13 +513,7 @@ def test_a_small_file_does_not_grow_large(tmp_path, make, times, message):
     write(tmp_path, index := make(times), bytes(4), TINY)
     assert len(index) <= tensorflow.MAX_INDEX
     start = time.process_time()
-    with pytest.raises(CheckpointError, match=message):
-        open_tensorflow(tmp_path)
+    refuses(message, open_tensorflow, tmp_path)
     assert time.process_time() - start < 2  # of the processor
     write(tmp_path, make(times // 10), bytes(4), TINY)
-    tracemalloc.start()
-    with pytest.raises(CheckpointError, match=message):
-        open_tensorflow(tmp_path)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 12_000_000
+    assert peak_memory(refuses, message, open_tensorflow, tmp_path) < 12_000_000

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES, random_model
+from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES, random_model, refuses
 from texts import assert_same_ids, random_texts
 
 import tiedgpt
@@ -99,17 +99,11 @@ def test_merges_that_contradict_themselves(merges, message, tmp_path):
     ("special_tokens", "first_id", "message"),
     [
         ({EOT: 257}, 0, r"special token '<\|endoftext\|>' has id 257, expected 256"),
-        ({EOT: 255}, 0, r"special token '<\|endoftext\|>' has id 255, expected 256"),
-        ({"<a>": 256, "<b>": 256}, 0, r"special token '<b>' has id 256, expected 257"),
         ({"<a>": 0, "<b>": 256}, 1, r"special token '<b>' has id 256, expected 257"),
-        ({"<a>": -1}, 0, r"special token '<a>' has id -1, expected 256"),
         ({}, 1, r"the first byte has id 1, expected 0 to 0: only special tokens come before it"),
-        ({"<a>": 0}, 10**30, r"the first byte has id 10{30}, expected 0 to 1"),
         ({"<a>": 0}, -1, r"the first byte has id -1, expected 0 to 1"),
-        ({"": 256}, 0, r"special token '' has 0 characters, expected 1 to 128"),
         ({"<" * 129: 256}, 0, r"special token '<+\.\.\. has 129 characters, expected 1 to 128"),
         ({"lo": 257}, 0, r"special token 'lo' has id 257, expected 256"),
-        ({"Ġ": 220}, 0, r"special token 'Ġ' is also the spelling of an ordinary token of another text"),
         ({"é": 165}, 0, r"special token 'é' is also the spelling of an ordinary token of another text"),
         ({"\ud800": 256}, 0, r"character 0 of special token '\\ud800' is '\\ud800', half of a surrogate"),
     ],
@@ -129,11 +123,8 @@ def vocab_with(**changes: object) -> str:
     ("content", "message"),
     [
         (b"#version: 0.2\nl o\nlow\n", r"merges\.txt, line 3: expected two tokens, got 'low'"),
-        (b"l o\nlo w x\n", r"merges\.txt, line 2: expected two tokens, got 'lo w x'"),
         (b"l o\n\nlo w\n", r"merges\.txt, line 2: expected two tokens, got ''"),
-        (b"l o\nlo \n", r"merges\.txt, line 2: expected two tokens, got 'lo '"),
         (b"l  o\n", r"merges\.txt, line 1: expected two tokens, got 'l  o'"),
-        (b"l\to\n", r"merges\.txt, line 1: expected two tokens, got 'l\\to'"),
         (b"l o\n#version: 0.2 x\n", r"merges\.txt, line 2: expected two tokens"),
         (b"#version: 0.2\nl o\nl \xff\n", r"merges\.txt, line 3: not UTF-8"),
         (
@@ -141,21 +132,14 @@ def vocab_with(**changes: object) -> str:
             r"merges\.txt with .*: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is neither a byte",
         ),
         (b"\xff", r"vocab\.json, line 1: not UTF-8"),
-        (b'{"!": 0', r"vocab\.json: not JSON: "),
-        (b"[" * 100_000, r"vocab\.json: not JSON: "),
         (b"[0, 1]", r"vocab\.json: expected a JSON object, got \[0, 1\]"),
         (vocab_with(lo="256"), r"vocab\.json: token 'lo' has id '256', expected an integer"),
-        (vocab_with(lo=float("nan")), r"vocab\.json: token 'lo' has id nan, expected an integer"),
         (vocab_with(**{'"': True}), r"vocab\.json: token '\"' has id True, expected an integer"),
         (vocab_with(**{"Ġ": None}), r"vocab\.json: token 'Ġ' has no id, expected 220"),
-        (vocab_with(**{"!": None}), r"vocab\.json: token '!' has no id, expected 0"),
         (vocab_with(low=258, **{EOT: 257}), r"vocab\.json: token 'low' has id 258, expected 257"),
-        (vocab_with(lo=10**30), r"vocab\.json: token 'lo' has id 10{30}, expected 256"),
         (vocab_with(**{"!": 10**30}), r"vocab\.json: token '\"' has id 1, expected 10{29}1"),
-        (vocab_with(**{EOT: 257}), r"vocab\.json: special token '<\|endoftext\|>' has id 257, expected 258"),
         (vocab_with(extra=260), r"vocab\.json: special token 'extra' has id 260, expected 259"),
         (vocab_with(Ġlow=258, **{EOT: 259}), r"vocab\.json: no merge makes token 'Ġlow'"),
-        (vocab_with(**{"\ud800": 259}), r"vocab\.json: character 0 of special token '\\ud800'"),
         (
             json.dumps(spelled_ids([("l", "o"), ("lo", "w")], 1)),
             r"vocab\.json: the first byte has id 1, expected 0 to 0: only special tokens come",
@@ -167,9 +151,7 @@ def test_files_that_are_malformed_or_contradict_each_other(content, message, tmp
     wrong = re.match(r"\w+\\\.\w+", message)[0].replace("\\", "")
     for name, text in {**files, wrong: content}.items():
         (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(TiedGPTError, match=message) as caught:
-        read_tokenizer(tmp_path)
-    assert "\n" not in str(caught.value)
+    refuses(message, read_tokenizer, tmp_path, error=TiedGPTError)
     (tmp_path / wrong).write_text(files[wrong], encoding="utf-8")
     assert read_tokenizer(tmp_path).eot_id == 258
 
@@ -318,31 +300,22 @@ def test_forms_of_tokenizer_json(changes, tmp_path):
         ({"normalizer": {"type": "NFC"}}, r"normalizer is \{'type': 'NFC'\}, expected None, as in GPT-2"),
         *(({name.replace(".", "__"): "##"}, rf"{name} is '##', expected") for name in MUST_BE_NEUTRAL),
         ({"pre_tokenizer": None}, r"pre_tokenizer\.type is None, expected 'ByteLevel'"),
-        ({"pre_tokenizer": "ByteLevel"}, r"pre_tokenizer\.add_prefix_space is 'ByteLevel', expected False"),
         ({"pre_tokenizer__add_prefix_space": KeyError}, r"pre_tokenizer\.add_prefix_space is None, expected"),
         ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{}, BYTE_LEVEL]}}, r"\.type is 'Sequence'"),
-        ({"pre_tokenizer": BYTE_LEVEL | {"use_regex": False}}, r"pre_tokenizer\.use_regex is False"),
         ({"model": KeyError}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
-        ({"model__vocab": []}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
         ({"model__merges": KeyError}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
         ({"added_tokens": {"a": 1}}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
         ({"model__merges": ["l o", "low"]}, r", merge 2: expected two tokens, got 'low'"),
-        ({"model__merges": ["l o", ["lo", "w", "x"]]}, r", merge 2: expected two tokens, got \['lo', 'w',"),
         ({"model__merges": [["l", []]]}, r", merge 1: expected two tokens, got \['l', \[\]\]"),
         ({"model__merges": [{"l": "o", "a": "b"}]}, r", merge 1: expected two tokens, got \{'l': 'o', 'a'"),
-        ({"model__merges": ["l xyz"]}, r": merge 1, 'l xyz': 'xyz' is neither a byte nor an earlier merge"),
         ({"model__merges": ["l o", "lo w"]}, r": no merge makes token 'Ġlow': merges are missing"),
         ({"added_tokens": [EOT]}, r"added token '<\|endoftext\|>': expected content"),
-        ({"added_tokens": [{"id": 261}]}, r"added token \{'id': 261\}: expected content"),
         ({"added_tokens": added(id=262)}, r"added token \{'id': 262, .* the id that vocab has for it"),
-        ({"added_tokens": added(id="261")}, r"added token \{'id': '261', "),
         ({"added_tokens": added(content="low", id=256)}, r"'content': 'low'\}: expected content, the id"),
         ({"added_tokens": added(lstrip=True)}, r"added token .*, and not lstrip, rstrip or single_word"),
         ({"added_tokens": added(rstrip=True)}, r"added token .*, and not lstrip, rstrip or single_word"),
         ({"added_tokens": added(single_word=True)}, r"added token .*, and not lstrip, rstrip or single_word"),
         ({"added_tokens": added(content="<x>", id=263)}, r"special token '<x>' has id 263, expected 262"),
-        ({"added_tokens": added(content="<x>", id=True)}, r"token '<x>' has id True, expected an integer"),
-        ({"model__vocab": VOCAB_WITHOUT_EOT | {"low": 1}}, r"token 'low' has id 1, expected 257"),
     ],
 )
 def test_tokenizer_json_that_is_malformed_or_gives_other_ids(changes, message, tmp_path):
