@@ -469,6 +469,13 @@ def test_a_link_shows_the_same_even_after_a_restart_on_its_port(open_page):
         expect(button(page, "head 1 of block 2")).to_have_attribute("aria-pressed", "true")
 
 
+@pytest.mark.parametrize("fragment", ["#constructor", "#next?constructor=1&seed=7"])
+def test_a_fragment_that_names_what_every_object_has(open_page, server, fragment):
+    page = open_page(server, fragment)
+    assert bars(page).count() == 14
+    assert page.input_value("#seed") == ("7" if "seed" in fragment else "1")
+
+
 def test_fourteen_pages_of_which_one_is_closed_while_it_writes(open_page, server):
     first, *others = [open_page(server) for _ in range(14)]
     for page in others:

@@ -109,6 +109,16 @@ def test_a_directory_that_cannot_be_written(tmp_path, model):
 # Several processes
 
 
+@posix
+def test_the_working_directory_was_removed(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    (tmp_path / "a").rmdir()
+    for writer in (StagedFiles, lock_directory):
+        with pytest.raises(CheckpointError, match=r"cannot write to \.: "), writer(Path()):
+            pass
+
+
 def test_the_staging_directory_of_a_running_save_is_left_alone(tmp_path):
     with StagedFiles(tmp_path / "a") as staged:
         for name in every(b""):

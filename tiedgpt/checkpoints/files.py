@@ -219,6 +219,7 @@ def _is_own_directory(path: Path) -> bool:
 
 def _make_directory(directory: Path, undo: ExitStack) -> None:
     """Make a directory and those above it that are missing. `undo` removes those that stay empty."""
+    directory = directory.absolute()  # an error if the working directory was removed
     for path in reversed([directory, *directory.parents]):
         if not path.exists():
             undo.callback(_remove_empty, path)  # first: Ctrl-C may come before mkdir returns

@@ -43,9 +43,9 @@ export function readAddress() {
 	const [panel, ...rest] = location.hash.slice(1).split("?")
 	Object.assign(S, structuredClone(defaults))
 	waiting = null
-	if (known[panel]) S.panel = panel
+	if (Object.hasOwn(known, panel)) S.panel = panel
 	for (const [name, said] of new URLSearchParams(rest.join("?"))) {
-		const value = name in S ? (READ[name] ?? Number)(said) : Number.NaN
+		const value = Object.hasOwn(S, name) ? (READ[name] ?? Number)(said) : Number.NaN
 		if (!Number.isNaN(value)) S[name] = value
 	}
 	if (!model()) S.side = 0
