@@ -122,6 +122,11 @@ def gpt2() -> Tokenizer:
     return read_merges(GPT2_MERGES, GPT2_VOCAB)
 
 
+@pytest.fixture
+def corpus(shared) -> str:
+    return (shared / "corpus" / "tinyshakespeare.txt").read_text(encoding="utf-8")
+
+
 # The command line
 
 # A small model whose tokens are bytes.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmark_sides import torch_gpt2  # of scripts/
 from conftest import SMALL, assert_one_error_line
 
 import tiedgpt
@@ -22,9 +23,6 @@ from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
 TESTS = Path(__file__).parent
-sys.path.insert(0, str(TESTS.parent / "scripts"))
-from benchmark_sides import torch_gpt2  # noqa: E402
-
 SOURCE = (TESTS / "other_gpt2.py").read_text(encoding="utf-8")
 MODELS = {
     "tiny": random_model(),

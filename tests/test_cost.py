@@ -3,13 +3,12 @@
 The parameters are arrays of a class that records each NumPy operation on them and on the results.
 """
 
-import tracemalloc
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model
+from conftest import SMALL, peak_memory, random_model
 
 from tiedgpt import GPT2
 from tiedgpt.checkpoints import load_model, save_model
@@ -138,21 +137,9 @@ def test_a_step_takes_few_operations(loaded):
     assert len(operations) <= CONFIG.n_layer * block + layer_norm + 2  # embed; unembed
 
 
-def traced_peak(function) -> int:
-    """Bytes of memory that a call needs beside what there is."""
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        function()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
-
-
 def test_a_step_copies_no_weights_and_no_cache(loaded):
     cache = read_a_prompt(loaded, 1, T=500)
-    peak = traced_peak(lambda: next_logits(loaded, np.ones((1, 1), int), cache))
+    peak = peak_memory(lambda: next_logits(loaded, np.ones((1, 1), int), cache))
     logits, rows = 4 * CONFIG.vocab_size, 4 * (8 * CONFIG.n_inner + 3 * CONFIG.n_head * 500)
     assert peak < 1.5 * logits + rows
     assert cache.keys[0].nbytes > 2 * peak
@@ -161,7 +148,7 @@ def test_a_step_copies_no_weights_and_no_cache(loaded):
 
 def test_a_prompt_needs_the_memory_of_a_piece_for_each_thread(loaded, threads):
     cache = loaded.new_cache()
-    peak = traced_peak(lambda: next_logits(loaded, np.ones((1, 2 * PIECE_TOKENS), int), cache))
+    peak = peak_memory(lambda: next_logits(loaded, np.ones((1, 2 * PIECE_TOKENS), int), cache))
     scores = 4 * CONFIG.n_head * QUERY_TOKENS * 2 * PIECE_TOKENS
     activations = 4 * PIECE_TOKENS * (CONFIG.n_inner * 3 + CONFIG.n_embd * 6)
     assert peak < threads * (1.2 * scores + activations)

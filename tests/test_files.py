@@ -9,11 +9,12 @@ import stat
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import refuses
 
 import tiedgpt
 from tiedgpt.checkpoints import files
@@ -44,17 +45,13 @@ def every(text: bytes) -> dict[str, bytes]:
 @pytest.mark.parametrize("made", ["a", "b"])
 def test_an_interruption_while_directories_are_made_leaves_none(tmp_path, monkeypatch, made):
     """SIGTERM, too, is an exception, and may come as soon as a directory is there."""
-    mkdir = os.mkdir
 
-    def interrupted(path, *mode):
-        mkdir(path, *mode)
-        if (Path(path).name == "a") == (made == "a"):
+    def interrupted(path, **_):
+        os.mkdir(path)
+        if path.name == made:
             raise SystemExit(143)
 
-    monkeypatch.setattr(os, "mkdir", interrupted)
-    monkeypatch.setattr(
-        Path, "mkdir", lambda path, *_, **__: os.mkdir(path)
-    )  # which Python 3.10 does not call
+    monkeypatch.setattr(Path, "mkdir", interrupted)
     with pytest.raises(SystemExit), StagedFiles(tmp_path / "a" / "b"):
         pass
     assert not list(tmp_path.iterdir())
@@ -89,10 +86,7 @@ def test_files_that_cannot_all_be_moved_are_kept_for_the_next_save(tmp_path, mon
     monkeypatch.setattr(files, "MAX_WAIT", 0.01)
     (tmp_path / "a" / "two" / "x").mkdir(parents=True)
     for save in (write, write, lambda *_: tiedgpt.load_model(tmp_path / "a")):
-        with pytest.raises(
-            CheckpointError, match=r"/a: the files of its last save cannot .*: Is a directory"
-        ):
-            save(tmp_path / "a", b"new")
+        refuses("/a: the files of its last save cannot .*: Is a directory", save, tmp_path / "a", b"new")
     (tmp_path / "a" / "two" / "x").rmdir()
     (tmp_path / "a" / "two").rmdir()
     finish_saves(tmp_path / "a")
@@ -102,8 +96,7 @@ def test_files_that_cannot_all_be_moved_are_kept_for_the_next_save(tmp_path, mon
 def test_a_directory_that_cannot_be_written(tmp_path, model):
     (tmp_path / "file").write_text("in the way")
     for directory, message in (("file", "is a file; expected a directory"), ("file/b", "Not a directory")):
-        with pytest.raises(CheckpointError, match=message):
-            tiedgpt.save_model(model, None, tmp_path / directory)
+        refuses(message, tiedgpt.save_model, model, None, tmp_path / directory)
 
 
 # Several processes
@@ -226,11 +219,9 @@ def test_a_planted_staging_directory_is_not_used(tmp_path, monkeypatch, kind, na
     guessed = iter(["00", "01"])
     monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: guessed)
     monkeypatch.setattr(files, "MAX_WAIT", 0.01)
-    with ExitStack() as stack:
-        if name == READY:
-            stack.enter_context(
-                pytest.raises(CheckpointError, match=f"from {READY}: it is not this user's directory")
-            )
+    if name == READY:
+        refuses(f"from {READY}: it is not this user's directory", write, shared, b"new")
+    else:
         write(shared, b"new")
     assert {path: path.read_bytes() for path in victim.rglob("*") if path.is_file()} == before
     assert contents(shared) == {name: b""} | ({} if name == READY else every(b"new"))

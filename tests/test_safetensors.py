@@ -161,9 +161,10 @@ def test_the_writer_follows_indices_not_memory(read):
     a, file = np.arange(6, dtype=np.float32).reshape(2, 3), io.BytesIO()
     arrays = {"plain": a, "transposed": a.T, "strided": a[:, ::2], "wide": a.astype(float)}
     safetensors.write(file, arrays.items())
-    for name, tensor in read(file.getvalue()).items():
+    tensors = read(file.getvalue())
+    assert tensors["plain"].start % 64 == 0
+    for name, tensor in tensors.items():
         np.testing.assert_array_equal(tensor.read(), arrays.pop(name))
-        assert tensor.start % 4 == 0
     assert not arrays
 
 
@@ -181,11 +182,3 @@ def test_nothing_is_written_that_would_not_be_read(names, metadata, message):
     with pytest.raises(CheckpointError, match=message):
         safetensors.write(file, [(name, np.zeros(1)) for name in names], metadata)
     assert file.getvalue() == b""
-
-
-def test_a_written_file_in_bytes():
-    file = io.BytesIO()
-    safetensors.write(file, [("a", np.float32([1.0]))])
-    header = b'{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
-    header += b" " * (-(8 + len(header)) % 64)  # the data starts at a cache line
-    assert file.getvalue() == raw(header, b"\x00\x00\x80\x3f")

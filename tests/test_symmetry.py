@@ -1,12 +1,11 @@
 """The floor of a symmetric A; the fits, chains and calibrated paths of the tying experiment."""
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import SMALL, random_model, some_corpus
+from tying import calibrated, chains, fits  # of scripts/
 
 from tiedgpt import GPT2, Config
 from tiedgpt.ops import softmax
@@ -14,10 +13,6 @@ from tiedgpt.study import paths
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import jsd_floor
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
-
-from tying import calibrated, chains, fits  # the scripts are not installed
 
 V = SMALL.vocab_size
 

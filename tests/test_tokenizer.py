@@ -16,11 +16,6 @@ from tiedgpt.errors import ArgumentError, TokenizerError
 from tiedgpt.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet
 
 
-@pytest.fixture
-def corpus(shared) -> str:
-    return (shared / "corpus" / "tinyshakespeare.txt").read_text(encoding="utf-8")
-
-
 @pytest.fixture(scope="module")
 def tiktoken_gpt2(gpt2: Tokenizer):
     """tiktoken's GPT-2 from the same two files; tiktoken.get_encoding would download them."""
@@ -198,12 +193,6 @@ def test_special_text_is_an_error_unless_asked_for():
     as_text = tokenizer.encode(f"low{EOT}", special="text")
     assert as_text == Tokenizer(SMALL_MERGES, {}).encode(f"low{EOT}")
     assert tokenizer.decode(as_text) == tokenizer.decode([257, 261]) == f"low{EOT}"
-
-
-def test_the_longest_special_token_is_read():
-    tokenizer = Tokenizer([], {"<a>": 256, "<a><b>": 257, "[x]*": 258, "(?i)": 259})
-    text = "<a><b><a>[x]*(?i)<A>"
-    assert tokenizer.encode(text, special="token") == [257, 256, 258, 259, *tokenizer.encode("<A>")]
 
 
 def test_special_tokens_are_found_as_one_pattern_of_all_would_find_them():

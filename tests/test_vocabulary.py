@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES, random_model, refuses
-from texts import assert_same_ids, random_texts
+from texts import assert_same_ids, byte_level_bpe, random_texts
 
 import tiedgpt
 from tiedgpt.checkpoints.vocabulary import read_merges, read_tokenizer, read_tokenizer_json, vocabulary_files
@@ -345,14 +345,7 @@ def test_transformers_tokenizer_json_of_gpt2(gpt2, tmp_path):
 def test_tokenizers_that_hugging_face_trained(tmp_path):
     """Special tokens first, as its trainer puts them: tokenizer.json and the two files give its ids."""
     tokenizers = pytest.importorskip("tokenizers")
-    theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
-    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=700,
-        special_tokens=[EOT, "<pad>"],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    theirs, trainer = byte_level_bpe(tokenizers, 700, special_tokens=[EOT, "<pad>"])
     texts = random_texts(500, seed=8)
     theirs.train_from_iterator(texts, trainer)
     theirs.save(str(tmp_path / "tokenizer.json"))

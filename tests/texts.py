@@ -50,6 +50,15 @@ def assert_same_ids(
         assert ours(text) == theirs(text), f"the first text with other ids: {text!r}"
 
 
+def byte_level_bpe(tokenizers, vocab_size: int, **options) -> tuple:
+    """A tokenizer of Hugging Face's library that knows nothing yet, and its trainer."""
+    byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = byte_level
+    options |= {"initial_alphabet": byte_level.alphabet(), "show_progress": False}
+    return tokenizer, tokenizers.trainers.BpeTrainer(vocab_size=vocab_size, **options)
+
+
 def merged_everywhere(word: list[int], pair: tuple[int, int], merged: int) -> list[int]:
     """`word` with each `pair` in it merged, from left to right."""
     out: list[int] = []
