@@ -21,6 +21,7 @@ depend on their values. The rows:
     decode, end of the context     for the last 32 positions
     decode, lookup drafts          tokens copied from earlier in the text and checked in one step. Greedy text
                                    of a random model repeats one token, the best case for lookup
+    decode, first layers draft     tokens drafted by a model of the first quarter of the layers
     decode, llama.cpp f16          with weights of half the bytes, which is not the same computation
     step of N sequences            one token for each of N sequences
     decode without a cache         as picoGPT does: the whole text is computed again for each token
@@ -333,6 +334,8 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     rows += [
         row("decode, lookup drafts", "ms/token", "decode_lookup", start, NEW),
         row("  tokens per step of the model", "", "lookup_tokens_per_step"),
+        row("decode, first layers draft", "ms/token", "decode_layers", start, NEW),
+        row("  tokens per step of the model", "", "layers_tokens_per_step"),
         row("decode, llama.cpp f16", "ms/token", "decode_f16", start, NEW),
     ]
     for n in BATCHES:

@@ -49,7 +49,9 @@ class Side:
     """A library. It has all rows of this class but those that it `lacks`, and may have these:
 
     `decode_lookup(ids, n)`       -> as decode, with drafted tokens, copied from earlier in the text
+    `decode_layers(ids, n)`       -> as decode, drafted by a model of the first quarter of the layers
     `lookup_tokens_per_step()`    -> tokens per step of the model in the last call of decode_lookup
+    `layers_tokens_per_step()`    -> the same of decode_layers
     `decode_f16(ids, n)`          -> as decode, with weights in half precision
     `decode_without_cache(ids, n)`-> as decode, when the whole text is computed again each time
     `score(ids)`                  -> tokens per second when computing a text's loss in sliding windows
@@ -222,17 +224,32 @@ class TiedGPT(Checkout, Arrays):
     def untied(self) -> Any:
         return self, "model", self.model.untie("copy")
 
-    def decode_lookup(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+    def decode_drafted(self, ids: list[int], n: int, source: Any) -> tuple[float, list[int]]:
         generation = import_module("tiedgpt.inference.generation")
         sampling, streams = generation.Sampling(greedy=True), generation.random_streams(0, 1)
-        draft = generation.Draft()
+        draft = generation.Draft(source, self.model)
         steps = generation.sample_steps(self.model, [ids], n, sampling, streams, draft)
         decoded = self.timed(token for (chosen,) in steps for token in chosen)
         self.tokens_per_step = n / (n - draft.accepted)
         return decoded
 
+    def decode_lookup(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        return self.decode_drafted(ids, n, "lookup")
+
+    def decode_layers(self, ids: list[int], n: int) -> tuple[float, list[int]]:
+        return self.decode_drafted(ids, n, self.first_layers)
+
+    @cached_property
+    def first_layers(self) -> Any:
+        """The first quarter of the model's layers, as a model."""
+        config = replace(self.model.config, n_layer=self.model.config.n_layer // 4)
+        shapes = import_module("tiedgpt.parameters").parameter_shapes(config)
+        return self.tiedgpt.GPT2(config, {name: self.model.parameters[name] for name in shapes})
+
     def lookup_tokens_per_step(self) -> float:
         return self.tokens_per_step
+
+    layers_tokens_per_step = lookup_tokens_per_step
 
     def score(self, ids: list[int]) -> float:
         losses = import_module("tiedgpt.inference.evaluation").token_losses

@@ -112,7 +112,7 @@ generate -m M --stop '' a => --stop: expected a text that is not empty
 generate -m M --greedy {--top-k 5,-t 1} a => --greedy excludes --temperature, --top-k and --top-p
 generate -m M --head neither a => --head: invalid choice: 'neither'
 generate -m M one two => unexpected argument two
-generate -m M --draft M a => --draft: invalid choice: 'M'
+generate -m M --draft M a => is the model itself; name a smaller one
 
 score -m M no-such-file => no-such-file: No such file or directory
 score -m M . => .: Is a directory

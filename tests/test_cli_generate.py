@@ -117,20 +117,37 @@ def test_generate_json(run, checkpoint):
     assert len(past["samples"][0]["ids"]) == 150, "past the context it goes on"
 
 
-def test_a_draft_changes_no_text_and_is_counted(run, checkpoint):
+def test_a_draft_changes_no_text_and_is_counted(run, checkpoint, save):
+    small = save("small", random_model(replace(CONFIG, n_layer=0, n_embd=2, n_head=1)))
     flags = ("--seed", "1", "-t", "0.1", "-n", "90", "--num-samples", "2", "--logprobs", "1", "abc")
 
     def document(*draft):
         return answer(run, "generate", "-m", checkpoint, *flags, *draft)
 
-    plain, looked_up = document("--draft", "none"), document()
+    plain, looked_up, by_model = document("--draft", "none"), document(), document("--draft", small)
     assert document("--draft", "lookup")["draft"] == looked_up["draft"]
-    texts = [[sample["text"] for sample in one["samples"]] for one in (plain, looked_up)]
-    assert texts[0] == texts[1]
-    for sample in looked_up["samples"]:
+    texts = [[sample["text"] for sample in one["samples"]] for one in (plain, looked_up, by_model)]
+    assert texts[0] == texts[1] == texts[2]
+    for sample in by_model["samples"]:
         assert [token["id"] for token in sample["logprobs"]] == sample["ids"]
     assert plain["draft"] is None
     assert looked_up["draft"]["drafted"] >= looked_up["draft"]["accepted"] > 0
+    assert by_model["draft"]["drafted"] >= max(1, by_model["draft"]["accepted"])
+
+
+def test_a_draft_model_that_does_not_fit(run, checkpoint, save):
+    for name, change, tokenizer, problem in (
+        ("short", {"n_ctx": 63}, Tokenizer([]), "a shorter context: 63 tokens; the model has 64"),
+        ("large", {"vocab_size": 258}, Tokenizer([("a", "b")]), "another vocabulary: 258 tokens; the model"),
+        (
+            "other",
+            {},
+            Tokenizer([("a", "b")], {}),
+            "another vocabulary: its merges or special tokens are not",
+        ),
+    ):
+        draft = save(name, random_model(replace(CONFIG, **change)), tokenizer)
+        assert_one_error_line(run("generate", "-m", checkpoint, "--draft", draft, "abc"), problem)
 
 
 def test_several_samples_are_printed_one_below_the_other(run, checkpoint):

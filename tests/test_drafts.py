@@ -8,9 +8,9 @@ from conftest import SMALL, random_model
 from test_generation import PROMPT, steps
 
 from tiedgpt import GPT2, Tokenizer, generate
-from tiedgpt.errors import ArgumentError
-from tiedgpt.inference import drafts, generation
-from tiedgpt.inference.drafts import MOST_GUESSES, RATES, Draft, Guesser, guess_count
+from tiedgpt.errors import ArgumentError, TiedGPTError
+from tiedgpt.inference import drafts
+from tiedgpt.inference.drafts import MOST_GUESSES, RATES, Draft, LookupGuesser, guess_count
 from tiedgpt.inference.generation import TextSample, push_steps, random_streams, sample_steps
 from tiedgpt.inference.sampling import Sampling
 
@@ -25,15 +25,24 @@ def model() -> GPT2:
     return random_model(replace(SMALL, n_ctx=N_CTX, eos_token_id=None)).astype(np.float64)
 
 
+def nearly(model: GPT2, seed: int) -> GPT2:
+    """A model that predicts nearly the same."""
+    rng = np.random.default_rng(seed)
+    noisy = {name: a + 0.01 * rng.standard_normal(a.shape) for name, a in model.parameters.items()}
+    return GPT2(model.config, noisy)
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("prompts", [[PROMPT], PROMPTS], ids=["one", "unequal"])
-def test_a_draft_changes_no_token(model, sampling, prompts):
+@pytest.mark.parametrize("source", ["lookup", "model"])
+def test_a_draft_changes_no_token(model, sampling, prompts, source):
     """Past the context too."""
-    draft = Draft()
+    draft = Draft(nearly(model, 1) if source == "model" else source, model)
+    draft.time = 0.1  # as if the draft model were a tenth of the model's size
     plain = steps(model, prompts, 90, sampling, random_streams(7, len(prompts)))
     assert steps(model, prompts, 90, sampling, random_streams(7, len(prompts)), draft) == plain
     assert [len(row) for row in plain] == [90] * len(prompts)
-    if sampling.greedy:
+    if source == "model" or sampling.greedy:
         assert draft.drafted > draft.accepted > 0, "a draft that is always right or always wrong shows little"
 
 
@@ -42,7 +51,6 @@ class RandomGuesses:
 
     def __init__(self, answer: list[int], seed: list[int]) -> None:
         self.answer, self.rng = answer, np.random.default_rng(seed)
-        self.right = 0
 
     def guess(self, text: list[int], most: int) -> list[int]:
         assert 0 <= most <= MOST_GUESSES
@@ -50,19 +58,19 @@ class RandomGuesses:
         return [*right, *self.rng.integers(0, SMALL.vocab_size, self.rng.integers(0, 5)).tolist()][:most]
 
     def learn(self, tokens: list[int]) -> None:
-        self.right += len(tokens) - 1
+        assert tokens
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_any_guesses_change_no_token(model, seed, monkeypatch):
+def test_any_guesses_change_no_token(model, seed):
     sampling = Sampling(2.0)
     plain = steps(model, PROMPTS, 150, sampling, random_streams(seed, 4))
+    draft = Draft("lookup", model)
     answers = [prompt + row for prompt, row in zip(PROMPTS, plain, strict=True)]
-    guessers = [RandomGuesses(answer, [seed, n]) for n, answer in enumerate(answers)]
-    left = iter(guessers)
-    monkeypatch.setattr(generation, "Guesser", lambda *_: next(left))
-    assert steps(model, PROMPTS, 150, sampling, random_streams(seed, 4), Draft()) == plain
-    assert sum(guesser.right for guesser in guessers) > 100
+    guessers = iter([RandomGuesses(answer, [seed, n]) for n, answer in enumerate(answers)])
+    draft.guesser = lambda *_: next(guessers)
+    assert steps(model, PROMPTS, 150, sampling, random_streams(seed, 4), draft) == plain
+    assert draft.drafted > draft.accepted > 100
 
 
 def test_a_draft_saves_steps(model, monkeypatch):
@@ -82,7 +90,7 @@ def test_stops_and_the_end_of_text_end_a_sample_inside_checked_tokens(model):
     tokenizer = Tokenizer([])
     for model_, stops in ((ended, []), (model, []), (model, ["e"]), (model, ["lo"])):
         results = []
-        for draft in (None, Draft()):
+        for draft in (None, Draft("lookup", model_)):
             samples = [TextSample(tokenizer, stops, model_.config.eos_token_ids) for _ in range(4)]
             pieces = [""] * 4
             steps_ = sample_steps(model_, [PROMPT] * 4, 90, Sampling(0.2), random_streams(3, 4), draft)
@@ -94,18 +102,18 @@ def test_stops_and_the_end_of_text_end_a_sample_inside_checked_tokens(model):
 
 
 def test_the_lookup_guesses_what_followed_the_longest_equal_run():
-    guesser = Guesser(1, Draft())
+    guesser = LookupGuesser(batch=1)
     guesser.rates = [1.0] * len(RATES)
     assert guesser.guess([1, 2, 3], 5) == []
     text = [1, 2, 3, 4, 9, 3, 4, 8, 7, 1, 2, 3, 4]
     assert guesser.guess(text, 3) == [9, 3, 4]  # 3, 4 alone was followed by 8
     assert guesser.guess([*text, 5, 3, 4], 2) == [5, 3]
-    assert Guesser(1, Draft()).guess([5] * 9, 15)[:2] == [5, 5]  # a loop goes on
+    assert LookupGuesser(1).guess([5] * 9, 15)[:2] == [5, 5]  # a loop goes on
 
 
 def lookup_steps(prompt: list[int], answer: list[int]) -> tuple[int, int]:
     """Steps of a model that writes `answer`, and guesses."""
-    guesser, text, steps, guesses = Guesser(1, Draft()), list(prompt), 0, 0
+    guesser, text, steps, guesses = LookupGuesser(batch=1), list(prompt), 0, 0
     while left := answer[len(text) - len(prompt) :]:
         guess = guesser.guess(text, min(MOST_GUESSES, len(left) - 1))
         right = next((i for i, (a, b) in enumerate(zip(guess, left, strict=False)) if a != b), len(guess))
@@ -151,7 +159,7 @@ def test_little_is_guessed_in_a_random_text(kernels, size):
 
 def test_what_has_not_paid_is_not_guessed():
     text = [1, 2] * 20
-    guesser = Guesser(1, Draft())
+    guesser = LookupGuesser(batch=1)
     assert guesser.guess(text, 15)
     for token, guessed in ((1, True), (50, False), (1, True)):
         for _ in range(100):  # compared though not checked, so that it comes back
@@ -161,8 +169,22 @@ def test_what_has_not_paid_is_not_guessed():
     assert len(guesser.guess(text, 15)) == 15
 
 
+def test_a_draft_model_that_was_wrong_is_tried_again_later(model):
+    guesser = Draft(nearly(model, 1), model).guesser(Sampling(greedy=True), random_streams(7, 1)[0], 1)
+    guesser.time, guesser.rates = 0.0, [1.0]
+    for expected in (False, True):
+        for _ in range(100):
+            if guesser.guess(PROMPT, 15):
+                guesser.learn([SMALL.vocab_size])  # no guess is that
+            else:
+                guesser.learn([1])
+            if bool(guesser.guessed) == expected:
+                break
+        assert bool(guesser.guessed) == expected
+
+
 def test_each_guess_is_learned_for_the_match_that_it_follows():
-    guesser = Guesser(1, Draft())
+    guesser = LookupGuesser(batch=1)
     guesser.rates = [1.0] * len(RATES)
     text = [*range(30), 99, 3, 4]
     assert guesser.guess(text, 9) == list(range(5, 14))  # after 2 to 10 equal tokens
@@ -176,16 +198,40 @@ def test_each_guess_is_learned_for_the_match_that_it_follows():
 
 def test_guess_count():
     most = MOST_GUESSES
-    assert guess_count([0.0] * most, 1) == guess_count([], 1) == 0
-    assert guess_count([1.0] * most, 1) == most
-    assert guess_count([1.0] * 3, 1) == 3
-    assert guess_count([1.0], 8) == 1  # for each of 8 samples
-    assert guess_count([0.5, *[1.0] * 14], 1) == most  # the first guess pays with those after it only
-    assert guess_count([*[1.0] * 4, 0.0, 1.0], 1) == 4
-    counts = [guess_count([p] * most, 1) for p in np.linspace(0, 1, 50)]
+    assert guess_count([0.0] * most, 0, 1) == guess_count([], 0, 1) == 0
+    assert guess_count([1.0] * most, 0, 1) == most
+    assert guess_count([1.0] * 3, 0, 1) == 3
+    assert guess_count([1.0], 0, 8) == 1  # for each of 8 samples
+    assert guess_count([1.0] * most, 1.0, 1) == 0  # a draft model as slow as the model
+    assert guess_count([0.5, *[1.0] * 14], 0, 1) == most  # the first guess pays with those after it only
+    assert guess_count([*[1.0] * 4, 0.0, 1.0], 0, 1) == 4
+    counts = [guess_count([p] * most, 0, 1) for p in np.linspace(0, 1, 50)]
     assert counts == sorted(counts)
 
 
-def test_another_draft_is_refused_at_once(model):
-    with pytest.raises(ArgumentError, match="draft must be \"lookup\" or None, got 'look'"):
-        generate(model, PROMPT, draft="look")
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("look", "draft must be \"lookup\", a model or None, got 'look'"),
+        (3, "got 3"),
+        ("itself", "the draft model is the model itself"),
+        ({"vocab_size": 102}, "another vocabulary: 102 tokens; the model has 101"),
+        ({"n_ctx": 63}, "a shorter context: 63 tokens; the model has 64"),
+    ],
+)
+def test_a_draft_that_cannot_guess(model, source, message):
+    if source == "itself":
+        source = model
+    elif isinstance(source, dict):
+        source = GPT2.random(replace(model.config, **source))
+    with pytest.raises(ArgumentError, match=message):
+        generate(model, PROMPT, draft=source)
+
+
+def test_a_damaged_draft_model_is_named(model):
+    damaged = nearly(model, 1)
+    damaged.parameters["ln_f.bias"][:] = np.nan
+    draft = Draft(damaged, model)
+    draft.time = 0.0
+    with np.errstate(invalid="ignore"), pytest.raises(TiedGPTError, match=r"^the draft model: .* not finite"):
+        steps(model, [PROMPT], 9, Sampling(greedy=True), random_streams(7, 1), draft)

@@ -23,10 +23,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ..checkpoints.huggingface import Checkpoint
 from ..checks import check_prompt, check_seed
 from ..config import Config
-from ..errors import ABOVE_0, ArgumentError, TiedGPTError
-from ..inference.drafts import LOOKUP, Draft
+from ..errors import ABOVE_0, ArgumentError, TiedGPTError, short_repr
+from ..inference.drafts import LOOKUP, Draft, check_draft_model
 from ..inference.generation import TextSample, kept_tokens, push_steps, random_streams, sample_steps
 from ..inference.sampling import Sampling
 from ..model import GPT2
@@ -50,8 +51,11 @@ def add_arguments(parser: common.Parser) -> None:
         "also list the log probability of each token and of the K likeliest others, before -t, -k and -p"
     )
     add("--logprobs K", logprobs, common.count)
-    guess = "for speed, look up guesses in the text so far, and check several in one pass (default: lookup)"
-    add("--draft {lookup,none}", guess, default=LOOKUP)
+    guess = (
+        "for speed, let the model check guesses in one pass: by lookup in the text so far, by MODEL "
+        "(smaller, with the same vocabulary), or by none (default: lookup)"
+    )
+    add("--draft MODEL", guess, default=LOOKUP)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -60,23 +64,25 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"--greedy excludes --temperature, --top-k and --top-p: {why}")
     sampling = Sampling(args.temperature or 1.0, args.top_k, args.top_p, args.greedy)
     head, as_json, seed, new, stop = args.head, args.json, args.seed, args.max_new_tokens, args.stop
-    num_samples, logprobs, guesses = args.num_samples, args.logprobs, args.draft == LOOKUP
+    num_samples, logprobs = args.num_samples, args.logprobs
     interactive = args.prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     prompt = "" if interactive else read_prompt(args.prompt)
     name, checkpoint, tokenizer = common.open_model(args.model)
+    draft = open_draft(args.draft, checkpoint, tokenizer)
     # Check the prompt before reading the weights.
     kept = kept_tokens(checkpoint.config.n_ctx, new)
     encoded = partial(encode_prompt, checkpoint.config, tokenizer, kept, args.truncate, args.allow_special)
     ids = [] if interactive else encoded(prompt)
     start = time.perf_counter()
     models = common.load_heads(checkpoint, head)
+    guesses = common.load(draft, None) if isinstance(draft, Checkpoint) else draft
     load_s = time.perf_counter() - start
 
     def continuations(ids: list[int]) -> Iterator[Continuation]:
         """One by each model, all with the same seed."""
         same = check_seed(seed)
         for model in models:
-            draft = Draft() if guesses else None
+            draft = None if guesses is None else Draft(guesses, model)
             samples = [TextSample(tokenizer, stop, model.config.eos_token_ids) for _ in range(num_samples)]
             yield Continuation(model, tokenizer, draft, ids, same, new, sampling, samples, logprobs)
 
@@ -92,6 +98,21 @@ def run(args: argparse.Namespace) -> None:
         common.print_reports(given, models, found, as_json, print)
     else:
         write(ids)
+
+
+def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint | str | None:
+    """What --draft names: a checkpoint, "lookup", or None. Raises ArgumentError if it cannot guess."""
+    if source in ("none", LOOKUP):
+        return None if source == "none" else source
+    _, draft, draft_tokenizer = common.open_model(source)
+    named = f"--draft {short_repr(source)}"
+    if draft.path == checkpoint.path:
+        raise ArgumentError(f"{named} is the model itself; name a smaller one")
+    check_draft_model(draft.config, checkpoint.config)
+    if common.vocabulary(draft_tokenizer, draft) != common.vocabulary(tokenizer, checkpoint):
+        other = "its merges or special tokens are not those of the model"
+        raise ArgumentError(f"{named} has another vocabulary: {other}")
+    return draft
 
 
 def encode_prompt(

@@ -7,10 +7,18 @@ first token that differs from its guess ends the step.
 """
 
 from bisect import bisect
-from dataclasses import dataclass
+from collections.abc import Iterable
+from copy import deepcopy
 
+import numpy as np
+
+from ..config import Config
+from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..fast.blas import has_small_kernels
 from ..fast.products import most_rows
+from ..model import GPT2, unembed
+from ..parameters import count_parameters
+from .sampling import Sampling
 
 LOOKUP = "lookup"
 MOST_GUESSES = 15  # in a step
@@ -32,47 +40,52 @@ def step_time(rows: int) -> float:
     return 1.15 + 0.1 * rows if rows <= most_rows() and has_small_kernels() else 2.0 + 0.055 * rows
 
 
-def guess_count(rates: list[float], batch: int) -> int:
+def guess_count(rates: list[float], time: float, batch: int) -> int:
     """The number of guesses that gives the most tokens per time, 0 to len(rates).
 
-    rates: the probability that each guess is right if those before it are.
+    rates: the probability that each guess is right if those before it are. time: of making a guess, in steps.
     """
     best, count, tokens, all_right = LEAST_GAIN / step_time(batch), 0, 1.0, 1.0
     for k, rate in enumerate(rates, 1):
         all_right *= rate
         tokens += all_right
-        if (speed := tokens / step_time(batch * (1 + k))) > best:
+        if (speed := tokens / (step_time(batch * (1 + k)) + k * time * batch)) > best:
             best, count = speed, k
     return count
 
 
-@dataclass
-class Draft:
-    """How many tokens were guessed for all samples, and how many of the guesses were right."""
-
-    drafted: int = 0
-    accepted: int = 0
-
-
 class Guesser:
-    """Guess the tokens that followed the previous occurrence of the text's last 1, 2, 4 or 8 tokens.
+    """Guesses the tokens of one sample, and learns how often the guesses are right."""
 
-    This is also called prompt lookup. A guesser has one sample, and learns how often its guesses are right.
-    If a guess is right, the next one follows a match that is one token longer, and is more likely to be
-    right. One guess more than is returned is compared with the text too.
-    """
-
-    def __init__(self, batch: int, draft: Draft) -> None:
-        self.batch = batch  # samples that are read together
-        self.draft = draft
-        self.rates = list(RATES)  # of right guesses
+    def __init__(self, batch: int, rates: Iterable[float]) -> None:
+        self.batch = batch
+        self.rates = list(rates)  # of right guesses
         self.guessed: list[int] = []
         self.rate_indices: list[int] = []  # of each guess, in self.rates
+
+    def guess(self, text: list[int], most: int) -> list[int]:
+        """Up to `most` tokens that may follow `text`; fewer if more would take longer than they save."""
+        raise NotImplementedError
+
+    def learn(self, tokens: list[int]) -> None:
+        """`tokens` followed the text of the last call of `guess`."""
+        for index, guess, token in zip(self.rate_indices, self.guessed, tokens, strict=False):
+            self.rates[index] += RATE_UPDATE * ((guess == token) - self.rates[index])
+
+
+class LookupGuesser(Guesser):
+    """Guess the tokens that followed the previous occurrence of the text's last 1, 2, 4 or 8 tokens.
+
+    This is also called prompt lookup. If a guess is right, the next one follows a match that is one token
+    longer, and is more likely to be right. One guess more than is returned is compared with the text too.
+    """
+
+    def __init__(self, batch: int) -> None:
+        super().__init__(batch, RATES)
         self.ends: dict[tuple[int, ...], int] = {}  # where each run of MATCHES tokens last ended
         self.indexed = 1
 
     def guess(self, text: list[int], most: int) -> list[int]:
-        """Up to `most` tokens that may follow `text`; fewer if more would take longer than they save."""
         for end in range(self.indexed, len(text)):  # the end of the text itself is left for the next call
             for n in MATCHES[: bisect(MATCHES, end)]:
                 self.ends[tuple(text[end - n : end])] = end
@@ -86,15 +99,84 @@ class Guesser:
                 self.rate_indices = [
                     len(MATCHES) if m >= distance else bisect(MATCHES, m) - 1 for m in matches
                 ]
-                count = guess_count([self.rates[i] for i in self.rate_indices[:most]], self.batch)
+                count = guess_count([self.rates[i] for i in self.rate_indices[:most]], 0, self.batch)
                 self.guessed = [followed[i % len(followed)] for i in range(count + 1)]
                 return self.guessed[:count]
         self.guessed = []
         return []
 
+
+class ModelGuesser(Guesser):
+    """The tokens that a smaller model would choose, with the random numbers that the large one will use."""
+
+    def __init__(
+        self, model: GPT2, time: float, batch: int, sampling: Sampling, stream: np.random.Generator
+    ) -> None:
+        super().__init__(batch, [0.7])
+        self.model, self.time, self.sampling, self.stream = model, time, sampling, stream
+        self.cache = model.new_cache()
+        self.start = 0  # index in the text of the first cached token
+
+    def guess(self, text: list[int], most: int) -> list[int]:
+        count = guess_count(self.rates * most, self.time, self.batch)
+        n_ctx = self.model.config.n_ctx
+        # The cache may end with wrong guesses. The text's last token is not in it.
+        self.cache.length = min(self.cache.length, len(text) - 1 - self.start)
+        if len(text) - self.start + count > n_ctx:
+            self.start, self.cache.length = len(text) - n_ctx // 2, 0
+        stream = deepcopy(self.stream)
+        self.guessed, self.rate_indices = [], [0] * count
+        unread = text[self.start + self.cache.length :]
+        for _ in range(count):
+            final = self.model.final(unread, self.cache)
+            try:
+                unread = [self.sampling.choose(unembed(final[-1], self.model.W_U), stream)]
+            except TiedGPTError as error:
+                raise TiedGPTError(f"the draft model: {error}") from error
+            self.guessed += unread
+        return self.guessed
+
     def learn(self, tokens: list[int]) -> None:
-        """`tokens` followed the text of the last call of `guess`."""
-        for index, guess, token in zip(self.rate_indices, self.guessed, tokens, strict=False):
-            self.rates[index] += RATE_UPDATE * ((guess == token) - self.rates[index])
-        self.draft.drafted += max(len(self.guessed) - 1, 0)
-        self.draft.accepted += len(tokens) - 1
+        super().learn(tokens)
+        if not self.guessed:  # raise the rate slowly, so that guessing is tried again
+            self.rates[0] += RATE_UPDATE**2 * (1 - self.rates[0])
+
+
+class Draft:
+    """Where guesses come from: "lookup" in the text so far, or a smaller model. Counts the guesses.
+
+    Raises ArgumentError for another source, and for a model that cannot guess for `model`: the model itself,
+    or one with another vocabulary or a shorter context.
+    """
+
+    def __init__(self, source: "str | GPT2", model: GPT2) -> None:
+        self.source = source
+        self.drafted = self.accepted = 0
+        self.time = 0.0  # of a guess, in steps of the model
+        if isinstance(source, GPT2):
+            if source is model:
+                raise ArgumentError("the draft model is the model itself; it must be a smaller one")
+            check_draft_model(source.config, model.config)
+            small, large = (count_parameters(m.config)["tied"]["total"] for m in (source, model))
+            self.time = small / large  # most of the time of a token is reading weights
+        elif source != LOOKUP:
+            raise ArgumentError(f'draft must be "{LOOKUP}", a model or None, got {short_repr(source)}')
+
+    def guesser(self, sampling: Sampling, stream: np.random.Generator, batch: int) -> Guesser:
+        """A guesser for one sample of a batch, which is chosen by `sampling` and `stream`."""
+        if isinstance(self.source, GPT2):
+            return ModelGuesser(self.source, self.time, batch, sampling, stream)
+        return LookupGuesser(batch)
+
+
+def check_draft_model(draft: Config, model: Config) -> None:
+    """Raises ArgumentError if a model of this configuration cannot guess for the model."""
+    if draft.vocab_size != model.vocab_size:
+        raise ArgumentError(
+            f"the draft model has another vocabulary: {draft.vocab_size:,} tokens; "
+            f"the model has {model.vocab_size:,}"
+        )
+    if draft.n_ctx < model.n_ctx:
+        raise ArgumentError(
+            f"the draft model has a shorter context: {draft.n_ctx:,} tokens; the model has {model.n_ctx:,}"
+        )

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from ..checks import check_prompt, check_seed
-from ..errors import ArgumentError, Range, short_repr
+from ..errors import Range
 from ..model import GPT2, unembed
 from ..run import KVCache
 from ..tokenizer import Tokenizer
-from .drafts import LOOKUP, MOST_GUESSES, Draft, Guesser
+from .drafts import MOST_GUESSES, Draft, Guesser
 from .sampling import Sampling
 
 Record = Callable[[int, np.ndarray, int], Any]  # (number of a row, its logits [V], the chosen token)
@@ -32,6 +32,7 @@ class Row:
     left: int  # tokens to choose
     sampling: Sampling
     stream: np.random.Generator
+    draft: Draft | None
     guesser: Guesser | None
     record: Callable[[np.ndarray, int], Any] | None
     guesses: list[int] = field(default_factory=list)
@@ -51,8 +52,10 @@ class Row:
                 self.record(position, chosen[-1])
             if chosen[-1] != guess:
                 break
-        if chosen and self.guesser:
+        if chosen and self.draft and self.guesser:
             self.guesser.learn(chosen)
+            self.draft.drafted += len(self.guesses)
+            self.draft.accepted += len(chosen) - 1
         self.tokens += chosen
         self.left -= len(chosen)
         return chosen
@@ -85,9 +88,9 @@ def sample_steps(
     B, n_ctx = len(prompts), model.config.n_ctx
     rows = []
     for number, (prompt, stream) in enumerate(zip(prompts, streams, strict=True)):
-        guesser = Guesser(B, draft) if draft else None
+        guesser = draft.guesser(sampling, stream, B) if draft else None
         record_row = record and partial(record, number)
-        rows.append(Row(list(prompt), max_new_tokens, sampling, stream, guesser, record_row))
+        rows.append(Row(list(prompt), max_new_tokens, sampling, stream, draft, guesser, record_row))
     # The guesses of a row are read for all rows, also beyond the end of a complete one.
     capacity = max(map(len, prompts)) + max_new_tokens + (MOST_GUESSES if draft else 0)
     cache, logits = read_prompts(model, prompts, min(n_ctx, capacity), progress)
@@ -165,21 +168,21 @@ def generate(
     top_p: float | None = None,
     seed: int | None = None,
     greedy: bool = False,
-    draft: str | None = LOOKUP,
+    draft: GPT2 | str | None = "lookup",
 ) -> Iterator[int]:
     """The tokens that follow `ids` [T], one at a time, until max_new_tokens or the end-of-text token.
 
-    The end-of-text token (config.eos_token_ids) is not returned. `draft` is for speed: with "lookup", tokens
-    are guessed and checked (drafts.py), which changes them by rounding only. The other arguments are those of
-    Sampling; seed None draws a new seed. Raises ArgumentError at once, before the first token, for a value
-    that is not allowed, an id outside the vocabulary, and a prompt that is empty or longer than the context.
+    The end-of-text token (config.eos_token_ids) is not returned. `draft` is for speed: "lookup" or a smaller
+    model guesses tokens, and the model checks them (drafts.py). It changes tokens by rounding only. The other
+    arguments are those of Sampling; seed None draws a new seed. Raises ArgumentError at once, before the
+    first token, for a value that is not allowed, an id outside the vocabulary, and a prompt that is empty or
+    longer than the context.
     """
     sampling = Sampling(temperature, top_k, top_p, greedy)
     prompt = check_prompt(ids, model.config)
     count, streams = Range(1).check("max_new_tokens", max_new_tokens), random_streams(check_seed(seed), 1)
-    if draft not in (LOOKUP, None):
-        raise ArgumentError(f'draft must be "{LOOKUP}" or None, got {short_repr(draft)}')
-    steps = sample_steps(model, [prompt], count, sampling, streams, Draft() if draft else None)
+    guesses = None if draft is None else Draft(draft, model)
+    steps = sample_steps(model, [prompt], count, sampling, streams, guesses)
     tokens = (token for (chosen,) in steps for token in chosen)
     return takewhile(lambda token: token not in model.config.eos_token_ids, tokens)
 
