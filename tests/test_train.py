@@ -18,6 +18,7 @@ from test_cli_generate import CTRL_C, Terminal
 import tiedgpt
 from tiedgpt import cli
 from tiedgpt.checkpoints import safetensors
+from tiedgpt.cli.train import loss_curve
 from tiedgpt.errors import ArgumentError, CheckpointError, TiedGPTError
 from tiedgpt.fast import blas, threads
 from tiedgpt.ops import cross_entropy
@@ -341,10 +342,16 @@ def test_stdout_stderr_and_files_of_a_run(start, tmp_path, unbroken):
     assert [line["step"] for line in log] == [0, 2, 4, 6]
     for line, shown in zip(log, err.splitlines(), strict=True):
         assert re.match(rf"step +{line['step']}: .*held out {line['val_loss']:.4f} nats per", shown)
-    first, second = out.splitlines()
+    *curve, first, second = out.splitlines()
     assert first == f"{tmp_path / 'model'}: tied, 3,112 parameters, 270 tokens"
     lowest = min(line["val_loss"] for line in log)
     assert re.match(rf"held out: {lowest:.4f} nats per token, \S+ bits per byte, after step 6$", second)
+    losses = [loss for line in log for name, loss in line.items() if name != "step"]
+    assert curve[0].startswith(f"{max(losses):7.2f} |o"), "the model without training is the worst"
+    assert [line for line in curve if line.startswith(f"{min(losses):7.2f} |")]
+    assert sum(line.count("o") for line in curve[:8]) == len(log), "a mark for each evaluation"
+    assert curve[-2] == f"{'':9}o held out, . training: nats per token, by step"
+    assert loss_curve([{"step": n, "val_loss": 2.0} for n in range(3)]).count("2.00 |") == 2
 
 
 def test_the_log_has_the_mean_loss_of_the_steps_between_evaluations():
@@ -456,6 +463,7 @@ def test_a_signal_saves_and_the_run_goes_on(
     assert ended == code
     assert f"tiedgpt: note: stopped after step {step}; continue with --resume\n" in err
     assert out.endswith(f"after step {step // 2 * 2}\n")
+    assert (out.count("\n") > 2) == (step == 4), "a curve has two evaluations or more"
     assert steps(tmp_path / "model") == [0, 2, 4][: step // 2 + 1]
     assert saved_step(tmp_path / "model") == step
     assert signal.getsignal(signal.SIGINT) is before
@@ -569,7 +577,7 @@ def test_resume_reads_a_directory_even_if_its_name_is_a_models(start, tmp_path, 
     assert start(*SHORT, out="gpt2")[0] == 0
     code, out, err = start("--resume", "--steps", "8", out="gpt2")
     assert code == 0, err
-    assert "gpt2: tied, 3,112 parameters" in out
+    assert "\ngpt2: tied, 3,112 parameters" in out
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,12 @@ examples:
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -256,5 +257,26 @@ def report(trainer: Trainer, bits: float, out: Path, as_json: bool, seconds: flo
         document |= {"best_step": step, "val_loss": loss, "val_bits_per_byte": loss * bits}
         document |= {"seconds": round(seconds, 1), "evaluations": trainer.evaluations}
         return print(json.dumps(document))
-    print(printable(f"{out}: {config.head}, {count:,} parameters, {config.vocab_size:,} tokens"))
-    print(f"held out: {loss:.4f} nats per token, {loss * bits:.3f} bits per byte, after step {step:,}")
+    curve = [loss_curve(trainer.evaluations)] if len(trainer.evaluations) > 1 else []
+    print(
+        *curve,
+        printable(f"{out}: {config.head}, {count:,} parameters, {config.vocab_size:,} tokens"),
+        f"held out: {loss:.4f} nats per token, {loss * bits:.3f} bits per byte, after step {step:,}",
+        sep="\n",
+    )
+
+
+def loss_curve(evaluations: Sequence[dict[str, float]], height: int = 8) -> str:
+    """The losses against the steps, as text: o held out, . in training."""
+    marks = {"loss": ".", "val_loss": "o"}
+    points = [(e["step"], e[name], mark) for name, mark in marks.items() for e in evaluations if name in e]
+    high, low = (of(loss for _, loss, _ in points) for of in (max, min))
+    last, width = evaluations[-1]["step"], min(60, max(20, shutil.get_terminal_size().columns - 10))
+    rows = [[" "] * width for _ in range(height)]
+    for step, loss, mark in points:
+        row = round((high - loss) / ((high - low) or 1) * (height - 1))
+        rows[row][round(step / last * (width - 1))] = mark
+    labels = [f"{high:.2f}", *[""] * (height - 2), f"{low:.2f}"]
+    lines = [f"{label:>7} |{''.join(row).rstrip()}" for label, row in zip(labels, rows, strict=True)]
+    axis = f"{'':8}+{'-' * width}\n{'':9}0{last:>{width - 1},}"
+    return "\n".join([*lines, axis, f"{'':9}o held out, . training: nats per token, by step", ""])
