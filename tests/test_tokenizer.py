@@ -236,15 +236,20 @@ def test_long_words_take_time_in_proportion():
         assert lines_run(tokenizer.encode, text) < min(2.1 * half, 60 * len(text))
 
 
-def test_the_cache_is_bounded_and_changes_no_id(monkeypatch):
+def test_the_cache_is_bounded_keeps_what_is_used_and_changes_no_id(monkeypatch):
     monkeypatch.setattr(module, "MAX_CACHED_WORDS", 5)
     tokenizer = Tokenizer(SMALL_MERGES)
+    merged = []
+    word_ids = tokenizer._cache.word_ids
+    tokenizer._cache.word_ids = lambda word: merged.append(word) or word_ids(word)
     text = "".join(f" low {letter}" for letter in "abcdefghijklmnopqrstuvwxyz") + " lower slow lo rerer" * 2
     expected = [token for word in WORDS.findall(text) for token in Tokenizer(SMALL_MERGES).encode(word)]
     assert tokenizer.encode(text) == expected
+    assert merged.count(" low") == 1, "used all the time, it is never forgotten"
     tokenizer.encode("low" * 100)
-    assert 0 < len(tokenizer._cache) <= 5
-    assert max(map(len, tokenizer._cache)) <= module.LONGEST_CACHED_WORD
+    cache = tokenizer._cache
+    assert 0 < len(cache) <= len(cache.older) == 5
+    assert max(map(len, [*cache, *cache.older])) <= module.LONGEST_CACHED_WORD
 
 
 def test_a_tokenizer_can_be_sent_to_another_process():

@@ -31,7 +31,7 @@ EOT = "<|endoftext|>"  # separates the documents that GPT-2 was trained on
 WORDS = regex.compile(r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""")
 
 LONGEST_CACHED_WORD = 32  # characters; longer words are rarely seen twice
-MAX_CACHED_WORDS = 131_072  # so many English words take 24 MB
+MAX_CACHED_WORDS = 65_536  # in each of the cache's two dicts; so many English words take 12 MB
 MAX_SPECIAL_LENGTH = 128  # characters; finding special tokens tries each of their lengths, in the worst case
 
 
@@ -61,15 +61,20 @@ def spelled_ids(merges: list[tuple[str, str]], first_id: int) -> dict[str, int]:
 
 
 class WordCache(dict[str, list[int]]):
-    """Word -> its ids, computed when the word is first looked up. When it is full it is emptied."""
+    """Word -> its ids, computed when the word is first looked up.
+
+    When `self` is full it becomes `older`, and the last `older` is dropped. Words in use are copied back.
+    """
 
     def __init__(self, word_ids: Callable[[str], list[int]]) -> None:
         self.word_ids = word_ids
+        self.older: dict[str, list[int]] = {}
 
     def __missing__(self, word: str) -> list[int]:
-        ids = self.word_ids(word)
+        ids = self.older.get(word) or self.word_ids(word)
         if len(word) <= LONGEST_CACHED_WORD:
             if len(self) >= MAX_CACHED_WORDS:
+                self.older = dict(self)
                 self.clear()
             self[word] = ids
         return ids
