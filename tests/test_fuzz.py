@@ -21,7 +21,7 @@ import pytest
 from conftest import SMALL_MERGES, random_model
 from edits import edit_bytes, edit_json
 from test_checkpoints import shard
-from test_tensorflow import INTERESTING, bundle, edit_index, is_same, split_table, write
+from test_tensorflow import INTERESTING, bundle, edit_index, heads_of_width_2, is_same, split_table, write  # noqa: F401
 from test_tokenizer import obvious_bpe
 from test_vocabulary import tokenizer_json
 
@@ -40,12 +40,6 @@ OPENAIS = replace(TINY, n_inner=16)  # OpenAI's format has no n_inner: it is 4 n
 bundled = cache(lambda: bundle(random_model(OPENAIS)))
 IDS = np.arange(40) % TINY.vocab_size  # a text to train on
 ALPHABET = byte_alphabet()
-
-
-@pytest.fixture(autouse=True)
-def heads_of_width_2(monkeypatch):
-    """As the small model here has them; OpenAI's own are 64 wide."""
-    monkeypatch.setattr(tensorflow, "HEAD_WIDTH", OPENAIS.head_width)
 
 
 # Edits

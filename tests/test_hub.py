@@ -339,21 +339,17 @@ def leave(folder: Path) -> list[Path]:
     return [folder / path for path in (".save.x1y2.tmp", *left[1:])]
 
 
-@pytest.mark.parametrize("source", ["hub", "openai", "tokenizer"])
+@pytest.mark.parametrize("source", ["hub", "openai"])
 def test_what_a_killed_download_leaves_is_removed_by_the_next(weights, server, request, source):
     """Only a part of the weights is continued. While another process has the lock, nothing is removed."""
     files = request.getfixturevalue("openai" if source == "openai" else "files")
     name, big = ("gpt2", tensorflow.DATA) if source == "openai" else (NAME, WEIGHTS)
     folder = names.folders_of(name, source)[0]
     leave(folder)
-    if source == "tokenizer":
-        files = {file: content for file, content in files.items() if file != WEIGHTS}
-    else:
-        end_at(server, BLOCK, name, source, big)
+    end_at(server, BLOCK, name, source, big)
     hub.download(name, source)
     assert_whole(folder, files)
-    if source != "tokenizer":
-        assert BLOCK - 1 in [request.start for request in server.requests if request.file == big]
+    assert BLOCK - 1 in [request.start for request in server.requests if request.file == big]
 
     left = leave(folder)  # as a kill between the last rename and the removal of parts does
     with hub.locked_file(folder / hub.LOCK):

@@ -279,12 +279,9 @@ def added(**changes: object) -> list[dict]:
         {},
         {"model__merges": [list(pair) for pair in SMALL_MERGES]},
         {"model__type": KeyError},  # GPT-2's own file
-        {"model__continuing_subword_prefix": "", "model__end_of_word_suffix": ""},
         {"model__ignore_merges": False},
-        {"pre_tokenizer": BYTE_LEVEL},
         {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTE_LEVEL]}},
         {"added_tokens": KeyError},
-        {"added_tokens": None},
         {"model__vocab": VOCAB_WITHOUT_EOT},  # only added_tokens has it
     ],
 )
