@@ -671,12 +671,3 @@ def test_the_page_asks_no_other_machine():
         forbidden = r"https?:|innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|@import"
         forbidden += r"|\son\w+=\"|\sstyle=|<style|<script>"  # these by the policy
         assert not re.search(forbidden, text)
-
-
-def test_only_the_command_line_knows_the_page():
-    package = Path(tiedgpt.__file__).parent
-    texts = {file: file.read_text(encoding="utf-8") for file in package.rglob("*.py")}
-    assert {
-        file.parent.name for file, text in texts.items() if re.search(r"(from|import) \S*explore", text)
-    } == {"cli"}
-    assert not [file for file, text in texts.items() if file.parent.name == "explore" and "..cli" in text]

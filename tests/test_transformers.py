@@ -6,7 +6,7 @@ test_goldens.py compares with what transformers computed before.
 
 import runpy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
