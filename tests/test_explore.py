@@ -31,6 +31,7 @@ from tiedgpt.explore.source import sources
 from tiedgpt.explore.symmetry import SAMPLE, measured_tokens
 from tiedgpt.explore.views import Views, to_json
 from tiedgpt.inference.sampling import Sampling
+from tiedgpt.ops import softmax
 from tiedgpt.study import attribution, bigrams, gradients, predictions, similarity, solved, toy
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import direct_path, predicts_itself
@@ -93,13 +94,13 @@ def test_next(asked):
     assert [token["id"] for token in found["tokens"]] == IDS
     assert found["text"] == TEXT
     logits = predictions.last_logits(asked.model, IDS)
-    expected = predictions.draw(logits, Sampling(**SAMPLING), views_module.LISTED)
-    assert [row["id"] for row in found["rows"]] == [p.token for p in expected.predictions]
-    for name in ("probability", "logit"):
-        close([row[name] for row in found["rows"]], [getattr(p, name) for p in expected.predictions])
-    close([row["drawn"] for row in found["rows"]], expected.probabilities)
-    assert found["kept"] == expected.kept
-    close(found["kept_probability"], expected.kept_probability)
+    probabilities, drawn = softmax(logits), Sampling(**SAMPLING).probabilities(logits)
+    likeliest = np.argsort(-logits)[: views_module.LISTED]
+    assert [row["id"] for row in found["rows"]] == likeliest.tolist()
+    for name, of_all in (("probability", probabilities), ("logit", logits), ("drawn", drawn)):
+        close([row[name] for row in found["rows"]], of_all[likeliest])
+    assert 0 < found["kept"] == sum(drawn > 0) < len(drawn)
+    close(found["kept_probability"], probabilities[drawn > 0].sum())
 
 
 @pytest.mark.parametrize("view", ["next", "path", "nearest", "lens", "parts", "attention", "gradient"])
@@ -116,15 +117,6 @@ def test_every_view_of_a_text_reads_it_up_to_the_chosen_token(server, view):
 def test_an_id_that_only_pads_the_vocabulary_has_no_text():
     found = view(views_of(random_model(replace(CONFIG, vocab_size=300))), "next", ids=[*IDS, 299])
     assert (found["text"], found["tokens"][-1]["text"]) == (TEXT, "[299]")
-
-
-def test_a_draw_is_what_sampling_keeps():
-    logits = np.log(np.array([0.5, 0.25, 0.2, 0.05]))
-    found = predictions.draw(logits, Sampling(top_k=2), 3)
-    assert [p.token for p in found.predictions] == [0, 1, 2]
-    close(found.probabilities, [2 / 3, 1 / 3, 0])
-    assert found.kept == 2
-    close(found.kept_probability, 0.75)
 
 
 @pytest.mark.parametrize("ids", [None, [3, 200, 256]])

@@ -84,11 +84,13 @@ class Views:
     def next(self, query: Query, step: Step) -> dict[str, Any]:
         """The likeliest next tokens, and what sampling makes of them."""
         whole, ids, sampling = self.text(query), self.prompt(query), sampling_of(query)
-        drawn = predictions.draw(self.logits(self.model(query), ids, step), sampling, LISTED)
-        pairs = zip(drawn.predictions, drawn.probabilities, strict=True)
+        logits = self.logits(self.model(query), ids, step)
+        drawn = sampling.probabilities(logits)
         text = self.tokenizer.decode([t for t in whole if t < self.tokenizer.vocab_size])
-        rows = [{**self.predicted(prediction), "drawn": p} for prediction, p in pairs]
-        kept = {"kept": drawn.kept, "kept_probability": drawn.kept_probability}
+        likeliest = predictions.predict(logits, paths.top_k(logits, LISTED))
+        rows = [{**self.predicted(prediction), "drawn": drawn[prediction.token]} for prediction in likeliest]
+        by_model = np.exp(paths.log_probabilities(logits))
+        kept = {"kept": np.count_nonzero(drawn), "kept_probability": by_model[drawn > 0].sum()}
         return {"text": text, "tokens": self.tokens(whole), "place": len(ids) - 1, "rows": rows, **kept}
 
     def generate(self, query: Query, step: Step) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,6 @@ import numpy as np
 
 from ..checks import check_prompt
 from ..inference.evaluation import measure_rows, measure_tokens
-from ..inference.sampling import Sampling
 from ..model import GPT2, transformer, unembed
 from ..ops import softmax
 from ..run import Edits, Run, Tape
@@ -152,25 +151,6 @@ def next_tokens(models: Sequence[GPT2], ids: Any, k: int) -> list[list[Predictio
     by_rank = zip(*(top_k(logits, k).tolist() for logits in rows), strict=True)
     tokens = dict.fromkeys(chain.from_iterable(by_rank))
     return [predict(logits, tokens) for logits in rows]
-
-
-@dataclass(frozen=True)
-class Draw:
-    """What sampling makes of a prediction."""
-
-    predictions: list[Prediction]  # of the k likeliest tokens
-    probabilities: list[float]  # to draw each of them; 0 if it is dropped
-    kept: int  # tokens that can be drawn
-    kept_probability: float  # of all these together, by the model
-
-
-def draw(logits: np.ndarray, sampling: Sampling, k: int) -> Draw:  # [V]
-    """The k likeliest tokens, and what temperature, top_k and top_p leave of them."""
-    drawn = sampling.probabilities(logits)
-    tokens = top_k(logits, k)
-    kept = drawn > 0
-    mass = float(np.exp(log_probabilities(logits)[kept]).sum())
-    return Draw(predict(logits, tokens), drawn[tokens].tolist(), int(kept.sum()), mass)
 
 
 def token_predictions(
