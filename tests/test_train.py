@@ -548,15 +548,19 @@ def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
 # a run that goes on
 
 
-def test_a_run_that_is_done(start, tmp_path):
-    assert start(*SHORT)[0] == 0
-    before = contents(tmp_path / "model")
-    code, out, err = start("--resume")
+def test_a_run_that_is_done(start, tmp_path, monkeypatch):
+    """In a directory with a model's name: to load by that name would be to look for GPT-2, or to train it."""
+    monkeypatch.chdir(tmp_path)
+    assert start(*SHORT, out="gpt2")[0] == 0
+    before = contents(tmp_path / "gpt2")
+    code, out, err = start("--resume", out="gpt2")
     assert (code, err) == (0, "tiedgpt: note: all 6 steps are done; give a larger --steps to train more\n")
     assert out.endswith("after step 6\n")
-    assert contents(tmp_path / "model") == before
-    assert start("--resume", "--steps", "8")[0] == 0
-    assert steps(tmp_path / "model") == [0, 2, 4, 6, 8]
+    assert contents(tmp_path / "gpt2") == before
+    code, out, err = start("--resume", "--steps", "8", out="gpt2")
+    assert code == 0, err
+    assert "\ngpt2: tied, 3,112 parameters" in out
+    assert steps(tmp_path / "gpt2") == [0, 2, 4, 6, 8]
 
 
 def test_resume_takes_the_same_flags_again(start, tmp_path, unbroken):
@@ -569,15 +573,6 @@ def test_resume_takes_the_same_flags_again(start, tmp_path, unbroken):
     assert (
         start(*again, out=tmp_path / "other")[0] == start(*again, "--resume", out=tmp_path / "other")[0] == 0
     )
-
-
-def test_resume_reads_a_directory_even_if_its_name_is_a_models(start, tmp_path, monkeypatch):
-    """To load by that name would be to look for GPT-2, or to go on from its weights."""
-    monkeypatch.chdir(tmp_path)
-    assert start(*SHORT, out="gpt2")[0] == 0
-    code, out, err = start("--resume", "--steps", "8", out="gpt2")
-    assert code == 0, err
-    assert "\ngpt2: tied, 3,112 parameters" in out
 
 
 @pytest.mark.parametrize(
