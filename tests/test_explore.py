@@ -620,20 +620,21 @@ def test_models_that_cannot_be_shown_together(run, checkpoint):
 
 @pytest.mark.parametrize(
     ("kind", "chosen", "opens"),
-    [("none", "", False), ("terminal", "", False), ("terminal", "w3m", True), ("window", "", True)],
+    [
+        (None, "", False),
+        (webbrowser.GenericBrowser, "", False),  # in the terminal
+        (webbrowser.GenericBrowser, "w3m", True),
+        (webbrowser.BackgroundBrowser, "", True),
+    ],
 )
 def test_opening_a_browser(monkeypatch, kind, chosen, opens):
     opened = threading.Event()
     monkeypatch.setenv("BROWSER", chosen)
-    kinds = {
-        "terminal": webbrowser.GenericBrowser,
-        "window": webbrowser.BackgroundBrowser,
-    }
 
     def get():
-        if kind == "none":
+        if kind is None:
             raise webbrowser.Error("no browser")
-        browser = kinds[kind]("w3m")
+        browser = kind("w3m")
         browser.open = lambda url: opened.set() or url == "http://x/"
         return browser
 

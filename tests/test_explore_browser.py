@@ -120,29 +120,6 @@ def show(page, *panels):
         page.wait_for_selector(PANELS[panel])
 
 
-def hold(views, name):
-    """Make a view wait at its beginning, or after three of several answers, until .set()."""
-    whole, go_on = getattr(views, name), threading.Event()
-
-    def wait(step):
-        while not go_on.wait(0.01):
-            step()
-
-    def held(query, step):
-        step(part=0.25)
-        wait(step)
-        return whole(query, step)
-
-    def held_lines(query, step):
-        for n, line in enumerate(whole(query, step)):
-            if n == 3:
-                wait(step)
-            yield line
-
-    setattr(views, name, held_lines if name == "generate" else held)
-    return go_on
-
-
 # What the page shows
 
 
@@ -312,8 +289,16 @@ def test_writing_streams_can_be_selected_and_gone_back_to(open_page, server):
 
 
 def test_stop_stops_the_text_or_the_server_and_the_page_stays(open_page):
-    views = shakespeare()
-    go_on = hold(views, "generate")
+    views, go_on = shakespeare(), threading.Event()
+    generate = views.generate
+
+    def held(query, step):  # after three tokens
+        for n, line in enumerate(generate(query, step)):
+            while n == 3 and not go_on.wait(0.01):
+                step()
+            yield line
+
+    views.generate = held
     with serving(views) as server:
         page = open_page(server)
         page.allowed = ["Failed to load", "ERR_"]
@@ -335,8 +320,16 @@ def test_solving_for_the_best_matrix_says_how_far_it_is_and_can_be_cancelled(ope
     monkeypatch.setattr("tiedgpt.explore.server.PROGRESS", 0)
     corpus = Corpus.of([(7 * n + n // 11) % 40 + 60 for n in range(6000)], CONFIG.vocab_size)
     models = random_model(CONFIG), random_model(replace(CONFIG, tied=False))
-    views = views_of(*models, text=("a text", corpus))
-    go_on = hold(views, "solved")
+    views, go_on = views_of(*models, text=("a text", corpus)), threading.Event()
+    solved = views.solved
+
+    def held(query, step):
+        step(part=0.25)
+        while not go_on.wait(0.01):
+            step()
+        return solved(query, step)
+
+    views.solved = held
     with serving(views) as server:
         page = open_page(server, "#path")
         page.click("#solve")

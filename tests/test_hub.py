@@ -7,12 +7,9 @@ After each fault the right file is there under its final name, or no file is.
 import json
 import os
 import re
-import select
 import shutil
-import signal
 import socket
 import ssl
-import struct
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from conftest import SMALL, random_model
 from loopback_hub import *
+from test_cli_generate import CTRL_C, Terminal
 from test_names import BAD_NAMES, CACHE, snapshot
 from test_tensorflow import bundle, split_table, write
 
@@ -720,29 +718,13 @@ def test_two_at_once(weights, server, files):
 
 def test_ctrl_c_on_a_terminal_and_again(weights, server, files):
     """The bar shows speed and time left. Ctrl-C leaves the part, from which the next download continues."""
-    pty = pytest.importorskip("pty")
-    fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
     server.pause = 0.1
-    controller, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    with start("download", NAME, stderr=terminal, text=False) as process:
-        os.close(terminal)
-        shown = b""
-        while not re.search(rb"model.safetensors: +\d+%\|.*B/s\]", shown):
-            assert select.select([controller], [], [], 20)[0], shown
-            shown += os.read(controller, 4096)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
-        while select.select([controller], [], [], 0)[0]:
-            try:
-                shown += os.read(controller, 4096)
-            except OSError:  # Linux's way to say that the other end is closed
-                break
-        assert process.stdout.read() == b""
-    os.close(controller)
-    assert re.search(rb"\[\d\d:\d\d<\d\d:\d\d, +[\d.]+[kM]B/s\]", shown)
-    assert b"tiedgpt: note: stopped; the same command continues from here" in shown
-    assert b"Traceback" not in shown
+    with Terminal("download", NAME) as terminal:
+        shown = terminal.type("", "kB/s]") + terminal.type(CTRL_C)
+        assert terminal.process.wait(timeout=20) == 130
+    assert re.search(r"model.safetensors: +\d+%\|.*\[\d\d:\d\d<\d\d:\d\d, +[\d.]+kB/s\]", shown)
+    assert "tiedgpt: note: stopped; the same command continues from here" in shown
+    assert "Traceback" not in shown
     assert visible(weights) == set()
     server.pause, received = 0, part(weights / NAME).stat().st_size
     assert received > 0
