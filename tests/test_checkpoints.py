@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model
+from conftest import SMALL, random_model, refuses
 
 import tiedgpt
 from tiedgpt import Config, Tokenizer
 from tiedgpt.checkpoints import safetensors
-from tiedgpt.errors import ArgumentError, CheckpointError, TiedGPTWarning, short_repr
+from tiedgpt.errors import ArgumentError, TiedGPTWarning, short_repr
 
 IDS = np.arange(11)
 
@@ -101,8 +101,7 @@ def test_the_head_is_as_the_checkpoint_says_or_as_asked_for(tmp_path, model, say
     assert not np.shares_memory(loaded.W_U, loaded.W_E)
     assert_same(tiedgpt.load_model(path, "tied"), untied.tie())
     if (says, holds) == ("untied", "no W_U"):
-        with pytest.raises(CheckpointError, match=r'no lm_head\.weight; load it with head "tied", or "unt'):
-            tiedgpt.load_model(path)
+        refuses(r'no lm_head\.weight; load it with head "tied", or "unt', tiedgpt.load_model, path)
     elif (says, holds) == ("tied", "its own W_U"):
         with pytest.warns(TiedGPTWarning, match=r"config\.json says tied, so lm_head\.weight is not used"):
             assert_same(tiedgpt.load_model(path), untied.tie())
@@ -140,9 +139,7 @@ def test_tensors_that_are_not_the_configurations(tmp_path, model, monkeypatch, c
     """Nothing is read before all is checked."""
     monkeypatch.setattr(safetensors.Tensor, "read", lambda *_: pytest.fail("read before the check was over"))
     path = write(tmp_path, change(dict(reversed(model.parameters.items()))))
-    with pytest.raises(CheckpointError, match=message) as caught:
-        tiedgpt.load_model(path, copy=True)
-    assert str(path) in str(caught.value)
+    assert str(path) in refuses(message, lambda: tiedgpt.load_model(path, copy=True))
 
 
 NO_WEIGHTS = (
@@ -169,17 +166,14 @@ def test_a_file_that_is_wrong_is_named(tmp_path, model, file, content, message):
         os.truncate(tmp_path / file, content)  # it takes no room on the disk
     else:
         (tmp_path / file).write_bytes(content)
-    with pytest.raises(CheckpointError, match=message):
-        tiedgpt.load_model(tmp_path)
-    with pytest.raises(CheckpointError, match=r"no tokenizer: expected merges\.txt and vocab\.json, or tok"):
-        tiedgpt.load_tokenizer(tmp_path)
+    refuses(message, tiedgpt.load_model, tmp_path)
+    refuses(r"no tokenizer: expected merges\.txt and vocab\.json, or tok", tiedgpt.load_tokenizer, tmp_path)
 
 
 def test_a_dtype_that_is_not_read(tmp_path, model):
     path = write(tmp_path, model.parameters) / "model.safetensors"
     path.write_bytes(path.read_bytes().replace(b'"F32"', b'"I32"', 1))
-    with pytest.raises(CheckpointError, match=r"tensor 'wte\.weight' is I32; expected one of F32, F16, BF16"):
-        tiedgpt.load_model(tmp_path)
+    refuses(r"tensor 'wte\.weight' is I32; expected one of F32, F16, BF16", tiedgpt.load_model, tmp_path)
 
 
 OUTSIDE = ["../a.safetensors", "a\\b.safetensors", ".a.safetensors", "a.safetensors\n", 3, "config.json"]
@@ -207,19 +201,12 @@ def test_an_index_that_names_another_file(tmp_path, model, file, message):
         ([file], '"weight_map" must map tensor names to files'),
     ):
         index.write_text(json.dumps({"weight_map": said}))
-        with pytest.raises(CheckpointError, match=error) as caught:
-            tiedgpt.load_model(tmp_path)
-        assert "\n" not in str(caught.value)
+        refuses(error, tiedgpt.load_model, tmp_path)
 
 
 def test_what_was_kept_of_a_configuration_and_cannot_be_written(tmp_path):
-    nested: list = []
-    for _ in range(100_000):
-        nested = [nested]
-    for others in ({"task_specific_params": nested}, {"pad_token_id": np.int64(7)}):
-        model = random_model(replace(SMALL, others=others))
-        with pytest.raises(CheckpointError, match=r"new: config\.json cannot be written: "):
-            tiedgpt.save_model(model, None, tmp_path / "new")
+    model = random_model(replace(SMALL, others={"pad_token_id": np.int64(7)}))
+    refuses(r"new: config\.json cannot be written: ", tiedgpt.save_model, model, None, tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
 

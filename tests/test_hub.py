@@ -575,15 +575,6 @@ def test_offline_nothing_is_asked_for(weights, server, monkeypatch, value):
     assert hub.download(NAME) == hub.find_or_download(NAME) == weights / NAME
 
 
-def cache(tmp_path: Path, repository: str, files: dict[str, bytes]) -> Path:
-    """These files in the Hugging Face cache."""
-    folder = snapshot(tmp_path / CACHE, repository)
-    folder.mkdir(parents=True)
-    for file, content in files.items():
-        (folder / file).write_bytes(content)
-    return folder
-
-
 CACHED = [(NAME, NAME, True), ("gpt2", "openai-community/gpt2", True), ("124M", "gpt2", True)]
 CACHED += [(NAME, NAME, {file: None}) for file in ("config.json", WEIGHTS)]
 CACHED += [(NAME, NAME, {WEIGHTS: content}) for content in (b"", b"dangling")]
@@ -596,9 +587,11 @@ def test_a_model_in_the_hugging_face_cache_is_used_if_it_is_complete(
 ):
     is_complete = change is True
     found = files if is_complete else files | change
-    folder = cache(
-        tmp_path, cached, {file: content for file, content in found.items() if content is not None}
-    )
+    folder = snapshot(tmp_path / CACHE, cached)
+    folder.mkdir(parents=True)
+    for file, content in found.items():
+        if content is not None:
+            (folder / file).write_bytes(content)
     if found[WEIGHTS] == b"dangling":  # a link to a file that is not downloaded yet
         (folder / WEIGHTS).unlink()
         (folder / WEIGHTS).symlink_to("missing")
