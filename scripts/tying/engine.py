@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -59,10 +60,10 @@ def measured(job: Job) -> Line:
 
 @contextmanager
 def processes(workers: int) -> Iterator[Executor]:
-    """Processes of this machine. They end with the block, also in the middle of a job."""
+    """Processes of this machine. They end with the block or this process, also in the middle of a job."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the new processes inherit it
     context = multiprocessing.get_context("spawn")  # a forked process would have this one's threads and locks
-    with ProcessPoolExecutor(workers, context) as pool:
+    with ProcessPoolExecutor(workers, context, start_new_thread, (end_with_parent, ())) as pool:
         try:
             yield pool
         except BaseException:
@@ -72,17 +73,26 @@ def processes(workers: int) -> Iterator[Executor]:
             raise
 
 
+def end_with_parent() -> None:
+    """In a thread: wait until the process that started this one ends or is killed, and end this one."""
+    if parent := multiprocessing.parent_process():
+        parent.join()
+    os._exit(1)
+
+
 @contextmanager
-def ctrl_c_later() -> Iterator[None]:
-    """Raise the KeyboardInterrupt of the block at its end: a half-started process would print a traceback."""
-    noted = []
-    before = signal.signal(signal.SIGINT, lambda *_: noted.append(True))
+def signals_later() -> Iterator[None]:
+    """Handle Ctrl-C and SIGTERM at the end of the block: a half-started process would print a traceback."""
+    noted: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, _: noted.append(number)) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if noted:
-        raise KeyboardInterrupt
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    for first in noted[:1]:
+        signal.raise_signal(first)
 
 
 def do_jobs(jobs: list[Job], path: Path, workers: int) -> None:
@@ -91,7 +101,7 @@ def do_jobs(jobs: list[Job], path: Path, workers: int) -> None:
         return
     form = "{desc} {percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
     with processes(workers) as executor, tqdm(total=sum(job.work for job in jobs), bar_format=form) as bar:
-        with ctrl_c_later(), ctrl_c_for_this_process_only():
+        with signals_later(), ctrl_c_for_this_process_only():
             futures = {executor.submit(measured, job): job for job in jobs}
         try:
             for number, future in enumerate(as_completed(futures), 1):

@@ -31,6 +31,7 @@ EARLY_TOKENS = 4097  # of the held-out text, for the loss after a tenth of the s
 TRAIN_TOKENS = 16_385  # of the text to train on, for the training loss
 FITTED_TOKENS = 4097  # of the text to train on, to fit the scale of a swapped head
 CHAIN_TOKENS = 200_000  # to train on; a tenth as many are held out
+SCORES = ("unigram.kl", "normed+unigram.kl", "normed+unigram.top1", "mlp0+unigram.kl", "model+unigram.kl")
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,6 @@ def do_run(run: Run, out: Path, text: str) -> Line:
     model, result = trained(run, data)
     result["loss"] = loss_of(model, data.held_out)
     result["training loss"] = loss_of(model, data.tokens[:TRAIN_TOKENS])
-    result["parameters"] = sum(array.size for array in model.parameters.values())
     result["negative gains"] = float((model.parameters["ln_f.weight"] < 0).mean())
     if run.text == "chain":
         result["excess"] = result["loss"] - data.best_loss
@@ -167,12 +167,13 @@ def do_run(run: Run, out: Path, text: str) -> Line:
 
 def study(model: tiedgpt.GPT2, data: Data, corpus: Corpus) -> Line:
     """How each path compares with the bigrams, and how often it predicts the token itself."""
-    scores = bigrams(model, corpus, others=calibrated_paths(model, corpus)) or {}
-    calibrated = [path for path in scores if path.endswith("unigram")]
-    result: Line = {f"{path}.{name}": scores[path][name] for path in calibrated for name in ("kl", "top1")}
+    paths = bigrams(model, corpus, others=calibrated_paths(model, corpus)) or {}
+    scores = {f"{path}.{name}": score for path, of in paths.items() for name, score in of.items()}
+    result: Line = {name: scores[name] for name in SCORES if name in scores}
     frequent = corpus.frequent()
     for name, path in paths_of(model).items():
-        result[f"{name}.self"] = float((path(model, frequent).argmax(axis=1) == frequent).mean())
+        if name in ("raw", "mlp0"):
+            result[f"{name}.self"] = float((path(model, frequent).argmax(axis=1) == frequent).mean())
     return result if model.config.tied else {**result, **swapped(model, data, corpus)}
 
 

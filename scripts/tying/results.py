@@ -8,10 +8,8 @@ a verdict needs more than p < 0.05: Holm's correction keeps the probability of a
 import math
 import re
 from dataclasses import dataclass
-from itertools import compress
 from statistics import fmean, stdev
 
-from . import grid
 from .chains import bisect
 from .engine import Line, Plan
 
@@ -37,7 +35,7 @@ def figure(values: list[float]) -> Figure:
     (2.0, 1.0, -0.4841, 4.4841, 0.0742)
     """
     n, mean = len(values), fmean(values)
-    sd = stdev(values) if n > 1 else 0.0
+    sd = stdev(values) if n > 1 and math.isfinite(mean) else 0.0
     if not sd:
         return Figure(mean, mean, mean, 0.0, 1.0, n)
     half = t_quantile(n - 1) * sd / math.sqrt(n)
@@ -74,18 +72,11 @@ def holm(ps: list[float]) -> list[float]:
 
 
 def collect(plan: Plan, lines: dict[str, Line]) -> Found:
-    """The results of the seeds for which each set is complete, and of all else that is there."""
-    seeds = zip(*(jobs for name in grid.sets() for jobs in plan.get(name, {}).values()), strict=True)
-    complete = [all(job.key in lines for job in jobs) for jobs in seeds]
-    found: Found = {}
-    for name, kinds in plan.items():
-        for kind, jobs in kinds.items():
-            chosen = compress(jobs, complete) if name in grid.sets() else jobs
-            if there := [lines[job.key] for job in chosen if job.key in lines]:
-                found.setdefault(name, {})[kind] = there
-    for timed in found.get("step time", {}).values():
-        timed[:] = [{"ratio": ratio} for ratio in timed[0].values()]
-    return found
+    """The results of a plan's jobs, which have been done."""
+    return {
+        name: {kind: [lines[job.key] for job in jobs] for kind, jobs in kinds.items()}
+        for name, kinds in plan.items()
+    }
 
 
 def values(found: Found, set_name: str, what: str, measure: str) -> list[float]:
