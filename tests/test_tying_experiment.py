@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 import tiedgpt
+from tiedgpt.checkpoints.files import lock_directory
 from tiedgpt.inference.evaluation import token_losses
 from tiedgpt.study.similarity import embeddings
 from tiedgpt.training.loop import Settings, Trainer
@@ -41,11 +42,16 @@ TINY_SETS = {
     "models": {f"no layers/{head}": replace(TINY, head=head) for head in ("tied", "untied")},
 }
 PUBLISHED, PROCESSES = page.PAGE.read_text(encoding="utf-8"), engine.processes
-TEMPLATE = """a mean over {{seeds}} seeds: {{models: no layers/untied - no layers/tied: loss}}
+TEMPLATE = """a mean over {{models: no layers/tied: loss: n}} seeds
 
 ## How to read
 
-## 1. Only {{models: no layers/untied: loss}} and {{step time: 300: ratio: mean}}
+## Claim 1: untied is nearer
+
+| untied | {{models: no layers/untied: normed+unigram.kl}} |
+
+- Verdict: {{models: no layers/untied: loss - unigram loss? better | worse | not}}
+- Varied: {{step time: 300: ratio: .2f}}
 """
 
 
@@ -77,12 +83,13 @@ def inline(tmp_path_factory):
     template.write_text(TEMPLATE, encoding="utf-8")
     smaller = {
         engine: {"processes": lambda workers: nullcontext(executor)},
-        grid: {"SMALL": TINY, "SEEDS": (1, 2, 3), "sets": lambda: TINY_SETS, "VOCABULARIES": (300,)},
+        grid: {"SMALL": TINY, "SEEDS": (1, 2, 3), "sets": lambda: TINY_SETS},
         job: {"CHAIN_TOKENS": 2000, "FITTED_TOKENS": 400},
-        texts: {"TIMED_STEPS": 8, "TIMINGS": 2, "fit_families": partial(fits.fit_families, steps=20)},
-        page: {"PAGE": template},
+        texts: {"TIMED_STEPS": 8, "fit_families": partial(fits.fit_families, steps=20)},
+        page: {"PAGE": template, "PICTURES": {"chains.png": page.chains_picture}},
     }
     smaller[grid] |= {"COMPARED": ("no layers",), "pilot": lambda: [TINY], "PILOT_SEEDS": (101,)}
+    smaller[grid] |= {"VOCABULARIES": (300,), "TIMINGS": 2}
     with pytest.MonkeyPatch.context() as patch:
         for module, values in smaller.items():
             for name, value in values.items():
@@ -154,7 +161,7 @@ def test_an_interrupted_experiment_goes_on_and_does_nothing_twice(done, corpus, 
     assert run(corpus, out) == 0
     assert results_in(out) == results_in(done)
     jobs, tables = len(inline.done), (out / "tables.md").read_bytes()
-    assert jobs == len({job.key for job in inline.done}) == 3 * 3 + 3 + 1 + 1 + 1
+    assert jobs == len({job.key for job in inline.done}) == 3 * 3 + 3 + 1 + 1 + 2
     capsys.readouterr()
     assert run(corpus, out) == 0
     assert len(inline.done) == jobs
@@ -165,27 +172,16 @@ def test_an_interrupted_experiment_goes_on_and_does_nothing_twice(done, corpus, 
     text.write_text(corpus.read_text(encoding="utf-8") + " The end.", encoding="utf-8")
     assert run(text, out) == 0
     again = [job.run for job in inline.done[jobs:]]
-    assert len(again) == jobs - 3 - 1, "neither the chains nor the times depend on the text"
+    assert len(again) == jobs - 3 - 2, "neither the chains nor the times depend on the text"
     assert not any(of.get("text") == "chain" or of.get("measure") == "step time" for of in again)
 
 
-def test_the_page_of_the_seeds_that_are_complete(copied, corpus, inline, tmp_path, monkeypatch, capsys):
-    """The same runs with a line less: two seeds. --no-training does what needs no training."""
-    lines = (copied / "runs.jsonl").read_text(encoding="utf-8").splitlines()
-    number = next(n for n, line in enumerate(lines) if '"seed": 3' in line and '"chain"' in line)
-    del lines[number]
-    (copied / "runs.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
+def test_the_published_text_has_a_page(copied, corpus, inline, monkeypatch, capsys):
     assert not (copied / "README.md").exists(), "it is not the published text"
     monkeypatch.setattr(tying_experiment, "PUBLISHED", name_of(corpus))
-    assert run(corpus, tmp_path / "new", "--no-training") == 2
-    assert "expected at least two complete seeds" in capsys.readouterr().err
-    assert {job.function for job in inline.done} == {texts.measure_text, texts.time_steps}
-    inline.done = []
-    for arguments, seeds, runs in ((["--no-training"], 2, 0), ([], 3, 1)):
-        assert run(corpus, copied, *arguments) == 0
-        assert len(inline.done) == runs
-        assert f"a mean over {seeds} seeds: " in (copied / "README.md").read_text(encoding="utf-8")
-    assert "## verdicts" in (copied / "tables.md").read_text(encoding="utf-8")
+    assert run(corpus, copied) == 0
+    assert not inline.done
+    assert "a mean over 3 seeds\n" in (copied / "README.md").read_text(encoding="utf-8")
     assert (copied / "chains.png").exists() == bool(find_spec("matplotlib"))
     monkeypatch.setattr(tying_experiment, "find_spec", lambda name: None)
     assert run(corpus, copied) == 0
@@ -193,19 +189,42 @@ def test_the_page_of_the_seeds_that_are_complete(copied, corpus, inline, tmp_pat
     assert (copied / "chains.png").exists() == bool(find_spec("matplotlib")), "an earlier picture stays"
 
 
-def test_one_claim_has_its_tables_and_no_sentence_of_the_page(copied, corpus, inline, monkeypatch):
+def test_one_claim_shows_its_figures_and_no_sentence_of_the_page(copied, corpus, inline, monkeypatch, capsys):
+    """It prints them: the files of a whole grid stay as they are."""
     found = found_in(copied, corpus)
     monkeypatch.setattr(tying_experiment, "PUBLISHED", name_of(corpus))
+    before = {path.name: path.read_bytes() for path in copied.iterdir() if path.is_file()}
     assert run(corpus, copied, "--claim", 1) == 0
     assert not inline.done, "a claim needs a part of the grid"
-    assert not (copied / "README.md").exists()
-    text = (copied / "tables.md").read_text(encoding="utf-8")
-    of = results.figure(results.values(found, "models", "no layers/untied", "loss"))
-    assert (
-        f"| no layers/untied, rate 0.01 | 3 | {of.mean:.3f} [{of.low:.3f}, {of.high:.3f}], sd {of.sd:.3f} |"
-        in text
+    assert {path.name: path.read_bytes() for path in copied.iterdir() if path.is_file()} == before
+    shown, err = capsys.readouterr()
+    assert err.startswith("0 of 6 runs are missing"), "three trainings, two timings and the text"
+    kl, difference = (
+        results.figure(results.values(found, "models", "no layers/untied", measure))
+        for measure in ("normed+unigram.kl", "loss - unigram loss")
     )
-    assert not re.search("shakespeare|verdict|found|no layers/tied, rate|chain", text)
+    assert shown.startswith(f"# Claim 1: untied is nearer\n\n| untied | {page.show(kl)} |\n\n## figures\n")
+    assert f": loss - unigram loss | {page.with_sd(difference, '+')} | 3 | {difference.p:.1g} | " in shown
+    assert f"| models: no layers/untied: normed+unigram.kl | {page.with_sd(kl)} | 3 |  |  |  |" in shown
+    assert not re.search("shakespeare|Verdict|no layers/tied|chain", shown)
+
+
+def test_two_runs_into_one_directory_are_refused(copied, corpus, capsys):
+    with lock_directory(copied):
+        assert run(corpus, copied) == 2
+    assert "is in use by process" in capsys.readouterr().err
+
+
+def test_the_time_is_said_first_and_depends_on_the_text(corpus, tmp_path, monkeypatch, capsys):
+    def not_prepared(*_):
+        raise tiedgpt.TiedGPTError("stop")
+
+    monkeypatch.setattr(tying_experiment, "prepare", not_prepared)
+    for repeats in (1, 1000):
+        (tmp_path / "text").write_text(corpus.read_text(encoding="utf-8") * repeats, encoding="utf-8")
+        assert run(tmp_path / "text", tmp_path / "out") == 2
+    minutes = re.findall(r"about (\S+) minutes", capsys.readouterr().err)
+    assert float(minutes[1]) > 1.5 * float(minutes[0]) > 0
 
 
 WRONG_LINE = "runs.jsonl, line 2: expected a run of this script"
@@ -226,16 +245,24 @@ def test_what_cannot_be_done_is_one_line(corpus, tmp_path, capsys, text, line, m
     good = '{"run": {}, "text": "", "result": {}}'
     (tmp_path / "runs.jsonl").write_text(f"{good}\n{line}\n" if line else "", encoding="utf-8")
     assert run(file, tmp_path) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert message in err
+    *first, last = capsys.readouterr().err.splitlines()
+    assert all("runs are missing" in line for line in first)
+    assert message in last
 
 
-@pytest.mark.parametrize("importing", [True, False])
-def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path, importing):
+@pytest.mark.parametrize(
+    ("number", "shown", "code"),
+    [
+        (signal.SIGINT, "importing", 130),
+        (signal.SIGINT, "run", 130),
+        (signal.SIGTERM, "\r1 of", 143),
+        (signal.SIGKILL, "\r1 of", -signal.SIGKILL),
+    ],
+)
+def test_a_signal_ends_it_and_its_workers(tmp_path, number, shown, code):
     """While modules are imported, and while models are trained in processes."""
-    (tmp_path / "numpy.py").write_text("print('run', flush=True); import time; time.sleep(60)")
-    path = [str(SCRIPTS.parent), *([str(tmp_path)] if importing else [])]
+    (tmp_path / "numpy.py").write_text("print('importing', flush=True); import time; time.sleep(60)")
+    path = [str(SCRIPTS.parent), *([str(tmp_path)] if shown == "importing" else [])]
     text = tmp_path / "text"
     text.write_text(" ".join(str(n * n) for n in range(8000)), encoding="utf-8")  # enough for 512 tokens
     process = subprocess.Popen(
@@ -246,15 +273,18 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path, importing):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
     )
     out = b""
-    while b"run" not in out:
+    while shown.encode() not in out:
         byte = process.stdout.read(1)
         assert byte, out
         out += byte
-    os.killpg(process.pid, signal.SIGINT)  # as the terminal does: the workers get it too
-    out += process.communicate(timeout=60)[0]
-    assert process.returncode == 130
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as the terminal does: the workers get it too
+    else:
+        process.send_signal(number)
+    out += process.communicate(timeout=60)[0]  # until the workers, which have its stdout, have ended
+    assert process.returncode == code
     assert b"Traceback" not in out
-    assert (b"the same command continues" in out) == (not importing)
+    assert (b"the same command continues" in out) == (shown == "run")
 
 
 def test_running_jobs_end_with_the_block():
@@ -312,7 +342,6 @@ def test_a_line_has_the_numbers_of_its_model(done, corpus):
         "early loss": early,
         "training loss": token_losses(model, data.tokens[: job.TRAIN_TOKENS], 6).mean(),
         "swapped": token_losses(tied, data.held_out, 6).mean(),
-        "parameters": sum(array.size for array in model.parameters.values()),
         "raw.self": ((model.W_E @ model.W_U).argmax(axis=1) == np.arange(280))[counts.frequent()].mean(),
         "negative gains": 0,
     }
@@ -364,10 +393,14 @@ def test_a_run_that_diverges_is_a_line(done, corpus):
     ]
     assert "diverged" not in lines[0]["result"]
     assert lines[1]["result"] == {"diverged": 1}
-    cells = [
-        page.table_cell([{"loss": 1.0}, *other], "loss") for other in ([], [{"diverged": 1}], [{"x": 1.0}])
+    kinds = {"good": [{"loss": 1.0}], "bad": [{"loss": 1.0}, lines[1]["result"]], "other": [{"x": 1.0}]}
+    shown = page.tables({"kinds": kinds}).splitlines()[-3:]
+    other = "not measured with every seed"
+    assert shown == [
+        "| good | 1 | 1.000 |  |  |",
+        f"| bad | 2 | {other} | {other} |  |",
+        "| other | 1 |  |  | 1.000 |",
     ]
-    assert cells == ["1.000", "diverged", ""]
 
 
 def test_smoothed_bigrams_are_those_of_the_best_strength():
@@ -379,11 +412,10 @@ def test_smoothed_bigrams_are_those_of_the_best_strength():
 
 
 def test_the_time_of_a_step_is_untied_over_tied(monkeypatch):
-    """With a clock that gives 2 s to each step of the first model, the tied one, and 3 s to the second."""
+    """By a clock that gives 2 s to each step of the first model, the tied one, and 3 s to the second."""
     times = iter(itertools.accumulate(itertools.cycle([0.0, 2.0, 0.0, 3.0])))
     monkeypatch.setattr(texts, "process_time", lambda: next(times))
-    monkeypatch.setattr(texts, "TIMINGS", 2)
-    assert texts.time_steps(TINY, 300) == {"0": 1.5, "1": 1.5}
+    assert texts.time_steps(TINY, 300) == {"ratio": 1.5}
 
 
 # The statistics
@@ -431,7 +463,7 @@ def test_names_of_the_template():
         "text": {"whole": [{"n": 12345, "loss": 9.5}]},
     }
     shown = {
-        "{{seeds}}": "4",
+        "{{models: 0/tied: x: n}}": "4",
         "{{models: 0/tied: x}}": "2.000 [0.701, 3.299]",
         "{{models: 0/tied: x: mean}}": "2.000",
         "{{text: whole: n: d}}": "12,345",
@@ -444,9 +476,7 @@ def test_names_of_the_template():
     }
     for name, expected in shown.items():
         assert page.Page(found, name).render() == expected
-    for name in ("{{models: 2/tied: x}}", "{{models: 0/tied: y}}", "{{t: 0/tied: x}}"):
-        with pytest.raises(tiedgpt.TiedGPTError, match=": not measured with every seed"):
-            page.Page(found, name).render()
+    assert page.Page(found, "{{models: 0/tied: y}}").render() == "not measured with every seed"
 
 
 def test_a_verdict_needs_holms_correction_and_turns_with_its_sign():
@@ -472,7 +502,7 @@ def test_no_figure_of_the_page_is_written_by_hand():
 def test_the_picture_shows_the_results(done, corpus):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[plot]")
     found = found_in(done, corpus)
-    line = page.picture(found).axes[0].lines[3]
+    line = page.chains_picture(found).axes[0].lines[3]
     assert line.get_label() == "one layer, tied"
     assert line.get_ydata() == pytest.approx([fmean(r["excess"] for r in found["chains"]["1/0.65/tied"])])
 
