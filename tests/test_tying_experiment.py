@@ -83,13 +83,17 @@ def inline(tmp_path_factory):
     template.write_text(TEMPLATE, encoding="utf-8")
     smaller = {
         engine: {"processes": lambda workers: nullcontext(executor)},
-        grid: {"SMALL": TINY, "SEEDS": (1, 2, 3), "sets": lambda: TINY_SETS},
+        grid: {"SMALL": TINY, "SEEDS": (1, 2, 3), "sets": lambda: TINY_SETS, "VOCABULARIES": (300,)},
         job: {"CHAIN_TOKENS": 2000, "FITTED_TOKENS": 400},
         texts: {"TIMED_STEPS": 8, "fit_families": partial(fits.fit_families, steps=20)},
         page: {"PAGE": template, "PICTURES": {"chains.png": page.chains_picture}},
     }
-    smaller[grid] |= {"COMPARED": ("no layers",), "pilot": lambda: [TINY], "PILOT_SEEDS": (101,)}
-    smaller[grid] |= {"VOCABULARIES": (300,), "TIMINGS": 2}
+    smaller[grid] |= {
+        "COMPARED": ("no layers",),
+        "pilot": lambda: [TINY],
+        "PILOT_SEEDS": (101,),
+        "TIMINGS": 2,
+    }
     with pytest.MonkeyPatch.context() as patch:
         for module, values in smaller.items():
             for name, value in values.items():
@@ -216,13 +220,11 @@ def test_two_runs_into_one_directory_are_refused(copied, corpus, capsys):
 
 
 def test_the_time_is_said_first_and_depends_on_the_text(corpus, tmp_path, monkeypatch, capsys):
-    def not_prepared(*_):
-        raise tiedgpt.TiedGPTError("stop")
-
-    monkeypatch.setattr(tying_experiment, "prepare", not_prepared)
+    monkeypatch.setattr(tying_experiment, "prepare", lambda *_: sys.exit())
     for repeats in (1, 1000):
         (tmp_path / "text").write_text(corpus.read_text(encoding="utf-8") * repeats, encoding="utf-8")
-        assert run(tmp_path / "text", tmp_path / "out") == 2
+        with pytest.raises(SystemExit):
+            run(tmp_path / "text", tmp_path / "out")
     minutes = re.findall(r"about (\S+) minutes", capsys.readouterr().err)
     assert float(minutes[1]) > 1.5 * float(minutes[0]) > 0
 
@@ -250,15 +252,10 @@ def test_what_cannot_be_done_is_one_line(corpus, tmp_path, capsys, text, line, m
     assert message in last
 
 
-@pytest.mark.parametrize(
-    ("number", "shown", "code"),
-    [
-        (signal.SIGINT, "importing", 130),
-        (signal.SIGINT, "run", 130),
-        (signal.SIGTERM, "\r1 of", 143),
-        (signal.SIGKILL, "\r1 of", -signal.SIGKILL),
-    ],
-)
+STOPS = [(signal.SIGINT, "importing", 130), (signal.SIGINT, "run", 130), (signal.SIGTERM, "\r1 of", 143)]
+
+
+@pytest.mark.parametrize(("number", "shown", "code"), [*STOPS, (signal.SIGKILL, "\r1 of", -signal.SIGKILL)])
 def test_a_signal_ends_it_and_its_workers(tmp_path, number, shown, code):
     """While modules are imported, and while models are trained in processes."""
     (tmp_path / "numpy.py").write_text("print('importing', flush=True); import time; time.sleep(60)")
@@ -277,10 +274,8 @@ def test_a_signal_ends_it_and_its_workers(tmp_path, number, shown, code):
         byte = process.stdout.read(1)
         assert byte, out
         out += byte
-    if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # as the terminal does: the workers get it too
-    else:
-        process.send_signal(number)
+    send = os.killpg if number == signal.SIGINT else os.kill  # the terminal sends it to the workers too
+    send(process.pid, number)
     out += process.communicate(timeout=60)[0]  # until the workers, which have its stdout, have ended
     assert process.returncode == code
     assert b"Traceback" not in out

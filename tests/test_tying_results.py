@@ -13,6 +13,7 @@ import pytest
 
 from tiedgpt import cli
 from tiedgpt.parameters import count_parameters
+from tiedgpt.study.corpus import MIN_COUNT
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
@@ -40,6 +41,23 @@ def test_the_published_page_and_tables_are_made_of_the_published_runs(published,
     assert files["tables.md"] == (RESULTS / "tables.md").read_bytes()
     assert len(readme.splitlines()) <= 150
     assert len(re.findall(r"^\| -", readme, re.M)) <= 8
+    of = grid.SMALL
+    sizes = f"width {of.width}, {of.vocab_size} tokens, context {of.context}, {of.steps} steps of {of.batch} "
+    for named in (
+        sizes,
+        f"rank {of.width}",
+        f"{MIN_COUNT} times or more",
+        *(f"{V:,}" for V in grid.VOCABULARIES),
+    ):
+        assert named in readme
+    assert {grid.MODELS[kind][0]["steps"] for kind in ("longer", "tenth")} == {2 * of.steps} == {1600}
+
+
+def test_the_picture_of_the_tenth_shows_untied_minus_tied(published):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[plot]")
+    untied, tied = (published["models"][f"tenth/{head}"] for head in ("untied", "tied"))
+    shown = page.tenth_picture(published).axes[0].lines[0]
+    assert [*shown.get_ydata()] == [a["loss"] - b["loss"] for a, b in zip(untied, tied, strict=True)]
 
 
 def test_the_grid_has_its_seeds_and_controls_and_each_claim_its_part():

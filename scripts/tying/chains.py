@@ -4,9 +4,9 @@ A circulation C [V, V] has the shares of pairs of a chain in which no pair occur
 
     M = (1 + t) / 2 C + (1 - t) / 2 C^T        t in [0, 1]
 
-goes along C, and with probability (1 - t) / 2 against it. Its JSD is ln 2 less the entropy of this coin
-(scripts/tying_results/floor.md). All chains of one size have the same entropy rate, ln(V) / 2, and all tokens
-are equally often. They differ in the JSD, and in how even C is.
+has the pairs of C with probability (1 + t) / 2, else the reversed pairs. Its JSD is ln 2 minus the entropy of
+these two probabilities (scripts/tying_results/floor.md). All chains of one size have the same entropy rate,
+ln(V) / 2, and all tokens are equally often. They differ in the JSD, and in how even C is.
 """
 
 import math

@@ -16,7 +16,7 @@ from tiedgpt.inference.evaluation import measure_tokens, token_losses
 from tiedgpt.ops import cross_entropy
 from tiedgpt.parameters import unflatten
 from tiedgpt.study.bigrams import bigrams
-from tiedgpt.study.corpus import Corpus
+from tiedgpt.study.corpus import MIN_TOKENS, Corpus
 from tiedgpt.study.paths import paths_of
 from tiedgpt.study.solved import best_factor
 from tiedgpt.training.loop import Settings, Trainer
@@ -167,13 +167,14 @@ def do_run(run: Run, out: Path, text: str) -> Line:
 
 def study(model: tiedgpt.GPT2, data: Data, corpus: Corpus) -> Line:
     """How each path compares with the bigrams, and how often it predicts the token itself."""
-    paths = bigrams(model, corpus, others=calibrated_paths(model, corpus)) or {}
-    scores = {f"{path}.{name}": score for path, of in paths.items() for name, score in of.items()}
-    result: Line = {name: scores[name] for name in SCORES if name in scores}
-    frequent = corpus.frequent()
-    for name, path in paths_of(model).items():
-        if name in ("raw", "mlp0"):
-            result[f"{name}.self"] = float((path(model, frequent).argmax(axis=1) == frequent).mean())
+    frequent, result = corpus.frequent(), Line()
+    if frequent.size >= MIN_TOKENS:
+        paths = bigrams(model, corpus, others=calibrated_paths(model, corpus)) or {}
+        scores = {f"{path}.{name}": score for path, of in paths.items() for name, score in of.items()}
+        result |= {name: scores[name] for name in SCORES if name in scores}
+        for name, path in paths_of(model).items():
+            if name in ("raw", "mlp0"):
+                result[f"{name}.self"] = float((path(model, frequent).argmax(axis=1) == frequent).mean())
     return result if model.config.tied else {**result, **swapped(model, data, corpus)}
 
 

@@ -82,7 +82,7 @@ def claim(found: Found, number: int) -> str:
     page = Page(found, section(number))
     title, *lines = page.render().splitlines()
     table = [line for line in lines if line.startswith("|")]
-    return "\n".join([f"# {title}", "", *table, "", page.listing()])
+    return "\n\n".join(filter(None, [f"# {title}", "\n".join(table), page.listing()]))
 
 
 def reference(name: str) -> Reference:
@@ -121,17 +121,11 @@ def with_sd(of: Figure, sign: str = "") -> str:
 
 def tables(found: Found) -> str:
     """Every set and the pilot as tables of means, intervals and standard deviations, for any text."""
-    lines = [
-        "# The tables",
-        "",
-        "In a cell: the mean over n seeds, its 95 % interval, the standard deviation.",
-    ]
-    lines += ["Losses are in nats per held-out token. The heads:", ""]
-    lines += [f"- {head}: {how}" for head, how in HEADS.items()]
+    lines = ["# The tables", "", "In a cell: mean over n seeds, 95 % interval, standard deviation (sd)."]
+    lines += ["Losses are in nats per token. The heads:", "", *(f"- {x}: {how}" for x, how in HEADS.items())]
     rates = {name: {kind: run.lr for kind, run in kinds.items()} for name, kinds in grid.sets().items()}
     for name, kinds in found.items():
-        results = [result for of in kinds.values() for result in of]
-        measures = list(dict.fromkeys(measure for result in results for measure in result))
+        measures = list(dict.fromkeys(m for of in kinds.values() for result in of for m in result))
         lines += ["", f"## {name}", "", *table_head(["", "n", *measures])]
         for kind, of in kinds.items():
             rate = f", rate {rates[name][kind]:g}" if name in rates else ""
@@ -152,8 +146,7 @@ STYLES = {
 
 def chains_picture(found: Found) -> Any:
     """What the tie costs on a Markov chain, by its asymmetry."""
-    xlabel = "JSD of the chain's pairs and their reverse, nats (0: reversible)"
-    drawing, ax = panel(xlabel, "loss above the chain's own, nats")
+    drawing, ax = panel("JSD of pairs and reversed pairs, nats", "loss above the chain's own, nats")
     for name, (color, line, marker, label) in STYLES.items():
         kinds = {jsd: kind for jsd in JSDS if (kind := name.replace("*", f"{jsd:g}")) in found["chains"]}
         jsds, of = [*kinds], [figure(values(found, "chains", kind, "excess")) for kind in kinds.values()]
@@ -170,7 +163,6 @@ def tenth_picture(found: Found) -> Any:
     x, y = (values(found, "models", "tenth/untied - tenth/tied", m) for m in ("training loss", "loss"))
     ax.plot(x, y, "o", color="#0072B2")
     ax.axhline(0, color="grey", lw=0.8)
-    ax.axvline(0, color="grey", lw=0.8)
     return drawing
 
 

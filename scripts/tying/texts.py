@@ -37,12 +37,13 @@ def measure_text(out: Path, text: str, small: Run) -> Line:
         "tokens that occur": int((corpus.counts > 0).sum()),
         "frequent tokens": int(corpus.frequent().size),
         "jsd": jsd_floor(corpus),
-        "self": corpus.self_prediction(),
         "unigram excess": entropy(shares.sum(axis=0)) - (entropy(shares) - entropy(shares.sum(axis=1))),
         "unigram loss": float(-np.log(counts / counts.sum())[data.held_out].mean()),
         "uniform loss": math.log(small.vocab_size),
         "smoothed bigrams loss": smoothed_bigrams(data.tokens, data.held_out, small.vocab_size),
     }
+    if (share := corpus.self_prediction()) is not None:
+        result["self"] = share
     return result | {f"fit {family}": kl for family, kl in fit_families(pairs, small.width).items()}
 
 
