@@ -7,11 +7,10 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import CONFIG, random_model
+from conftest import CONFIG, random_model, refuses
 
 import tiedgpt
 from tiedgpt.checkpoints import huggingface, open_checkpoint, safetensors
-from tiedgpt.errors import CheckpointError
 from tiedgpt.training.loop import Settings, Trainer
 
 IDS = list(range(50))
@@ -95,44 +94,35 @@ def test_a_file_may_be_replaced_while_it_is_mapped(saved):
     np.testing.assert_array_equal(tiedgpt.load_model(file).W_E, model.W_E)
 
 
-def empty(file, _):
-    file.write_bytes(b"")
-
-
-def move(file, _):
-    move_data(file, 64)
-
-
-def replace(file, model):
-    tiedgpt.save_model(random_model(model.config.with_head("untied"), seed=1), None, file.parent)
-
-
-CHANGES = [(change, False, copy) for change in (empty, move, replace) for copy in (False, True)]
-# Only `replace` while it is mapped: a mapped file that is changed in place ends the process.
-CHANGES += [(empty, True, True), (move, True, True), (replace, True, True), (replace, True, False)]
+UNTIED = random_model(CONFIG.with_head("untied"), seed=1)
+CHANGE = {
+    "emptied": lambda file: file.write_bytes(b""),
+    "moved": lambda file: move_data(file, 64),
+    "replaced": lambda file: tiedgpt.save_model(UNTIED, None, file.parent),
+}
+CHANGES = [(kind, False, copy) for kind in CHANGE for copy in (False, True)]
+# Only "replaced" while it is mapped: a mapped file that is changed in place ends the process.
+CHANGES += [*((kind, True, True) for kind in CHANGE), ("replaced", True, False)]
 
 
 def test_a_file_that_is_replaced_while_it_is_opened_is_an_error(saved, monkeypatch):
     """The header is read before the state of the file is noted."""
-    model, file = saved
+    _, file = saved
     check = huggingface.check_parameters
-    monkeypatch.setattr(huggingface, "check_parameters", lambda *rest: check(*rest) or move(file, model))
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: was replaced while"):
-        open_checkpoint(file)
+    monkeypatch.setattr(huggingface, "check_parameters", lambda *rest: check(*rest) or move_data(file, 64))
+    refuses(r"model\.safetensors: was replaced while", open_checkpoint, file)
 
 
-@pytest.mark.parametrize(("change", "meanwhile", "copy"), CHANGES)
-def test_a_file_that_is_replaced_before_it_is_loaded_or_meanwhile_is_an_error(saved, change, meanwhile, copy):
+@pytest.mark.parametrize(("kind", "meanwhile", "copy"), CHANGES)
+def test_a_file_that_is_replaced_before_it_is_loaded_or_meanwhile_is_an_error(saved, kind, meanwhile, copy):
     """Otherwise the model could be a mixture of two, and nobody would notice."""
-    model, file = saved
+    _, file = saved
     checkpoint = open_checkpoint(file)
-    changes = [lambda: change(file, model)]
+    changes = [lambda: CHANGE[kind](file)]
     if not meanwhile:
         changes.pop()()
-    with pytest.raises(
-        CheckpointError, match=r"model\.safetensors: (was replaced while|cannot be read: it is too)"
-    ):
-        checkpoint.load(progress=lambda _: changes and changes.pop()(), copy=copy)
+    message = r"model\.safetensors: (was replaced while|cannot be read: it is too)"
+    refuses(message, lambda: checkpoint.load(progress=lambda _: changes and changes.pop()(), copy=copy))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
