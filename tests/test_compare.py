@@ -245,15 +245,6 @@ if torch is not None:
     torch.set_num_threads(1)
 
 
-def torch_module(forward, **parts):
-    """A module with these parts, whose `forward` gets it first."""
-    module = nn.Module()
-    for name, part in parts.items():
-        module.add_module(name, part)
-    module.forward = partial(forward, module)
-    return module
-
-
 def nano_gpt(model: GPT2):
     """Modules named as in nanoGPT, with dropout, and all logits only if there are targets."""
 
@@ -263,7 +254,10 @@ def nano_gpt(model: GPT2):
 
     head = nn.Linear(model.config.n_embd, model.config.vocab_size, bias=False)
     parts = {"transformer": torch_gpt2(torch, model.config), "dropout": nn.Dropout(0.5), "lm_head": head}
-    theirs = torch_module(gpt, **parts)
+    theirs = nn.Module()
+    for name, part in parts.items():
+        theirs.add_module(name, part)
+    theirs.forward = partial(gpt, theirs)
     state = state_dict(model, "transformer.", transposed=True)
     theirs.load_state_dict({name: torch.from_numpy(np.array(x)) for name, x in state.items()})
     if model.config.tied:
