@@ -265,16 +265,7 @@ def nano_gpt(model: GPT2):
     return theirs
 
 
-ONLINE = """top, total, heads = np.full((H, T), -np.inf, x.dtype), np.zeros((H, T), x.dtype), 0 * q
-    for s in reversed(range(S)):
-        seen = np.where(later[:, s], -np.inf, scores[:, :, s])
-        new = np.maximum(top, seen)
-        old, now = (np.exp(np.where(z > -np.inf, z - new, -np.inf)) for z in (top, seen))
-        total, heads, top = total * old + now, heads * old[..., None] + now[..., None] * v[:, s, None], new
-    heads = heads / total[..., None]"""
 MASKED = "k.transpose(0, 2, 1) / np.sqrt(K)", "k.transpose(0, 2, 1) / np.sqrt(K) + (1 - np.tri(T)) * -1e10"
-WIDE_NORM = ("    mean = x.mean", "    x = x.astype(np.float64)\n    mean = x.mean",
-             "return n * weight + bias", "return (n * weight + bias).astype(weight.dtype)")  # fmt: skip
 PURE = "np.sqrt(2 / np.pi)", "0.7978845608028654", "np.sqrt(K)", "float(np.sqrt(K))"
 
 
@@ -290,10 +281,7 @@ RIGHT = {
     "float32 with float64 scalars": other_gpt2,
     "float32": lambda model: other_gpt2(model, *PURE),
     "float64": lambda model: other_gpt2(model, dtype="float64"),
-    "layer norms in float64": lambda model: other_gpt2(model, *PURE, *WIDE_NORM),
     "scores after an additive mask": lambda model: other_gpt2(model, *MASKED),
-    "no BLAS": lambda model: other_gpt2(model, *PURE, "x @ weight", "np.einsum('ti,io->to', x, weight)"),
-    "one key at a time": lambda model: other_gpt2(model, *PURE, "heads = pattern @ v", ONLINE),
     "one token at a time": lambda model: other_gpt2(model, *PURE, cached=True),
     "lists": lambda model: lambda ids: {n: x.tolist() for n, x in other_gpt2(model, *PURE)(ids).items()},
     "float64 logits": lambda model: lambda ids: other_gpt2(model, *PURE)(ids)["logits"] * np.float64(1),

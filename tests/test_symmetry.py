@@ -112,25 +112,6 @@ def test_a_tied_model_without_layers_is_not_bound_by_the_floor_because_of_ln_f()
     assert excess_of(pairs, paths.raw(model, np.arange(12))) > floor_of(pairs)
 
 
-@pytest.mark.parametrize("family", fits.FAMILIES)
-def test_the_excess_and_its_gradients_are_those_of_differences(family):
-    rng = np.random.default_rng(0)
-    pairs = random_pairs(7)
-    M = pairs / pairs.sum()
-    parts = fits.first_parts(family, 7, 3, rng)
-    parts = {name: part + rng.standard_normal(part.shape) for name, part in parts.items()}
-    value, grad = fits.excess_and_gradients(M, parts)
-    assert value == pytest.approx(excess_of(pairs, fits.left(parts) @ parts.get("W_U", parts["W_E"]).T))
-    for name, part in parts.items():
-        for place in np.ndindex(part.shape):
-            values = []
-            for step in (1e-5, -2e-5):
-                part[place] += step
-                values.append(fits.excess_and_gradients(M, parts)[0])
-            part[place] += 1e-5
-            assert grad[name][place] == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-7), (name, place)
-
-
 # Chains
 
 
