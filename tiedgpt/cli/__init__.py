@@ -135,7 +135,8 @@ def main(argv: list[str] | None = None, started: Callable[[], Any] = lambda: Non
         discard_unwritten(sys.stdout)
         return 141
     except OSError as error:  # a full disk, a directory that may not be read, ...
-        print_error(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error)
+        name = "''" if error.filename == "" else error.filename
+        print_error(f"{name}: {error.strerror}" if name else error.strerror or error)
         discard_unwritten(sys.stdout)
     except KeyboardInterrupt:
         messages.quiet = False

@@ -25,7 +25,6 @@ examples:
 
 examples:
   tiedgpt documents generate prompts.jsonl --out samples.jsonl -n 20
-  tiedgpt documents generate prompts.jsonl --out samples.jsonl --part 0/2
 """,
 }
 
@@ -82,8 +81,8 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError("--workers, --dask and --part exclude each other")
     if out == "-" and (resume or any(engine)):
         raise ArgumentError("--resume, --workers, --dask and --part need a file; --out - is stdout")
-    if out.endswith("/"):
-        raise ArgumentError(f"{out} is a directory; --out needs a file, or - for stdout")
+    if out[-1:] in ("", "/"):
+        raise ArgumentError(f"--out needs a file, or - for stdout; got {short_repr(out)}")
     if any(engine) and not find_spec("distributed"):
         raise ArgumentError("--workers and --dask need Dask: pip install 'tiedgpt[dask]', or use --part")
     files = list(shards.find_files(args.inputs))

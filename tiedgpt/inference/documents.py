@@ -153,7 +153,7 @@ def results(
                 try:
                     ids = as_array(tokenizer.encode(text, special) if isinstance(text, str) else text)
                     ids = np.array(check(ids[keep] if on_long == "cut" and ids.ndim else ids))
-                    tokenizer.decode_bytes(ids.tolist())  # raises for an id that it does not have
+                    tokenizer.decode_bytes(np.unique(ids).tolist())  # raises for an id that it does not have
                     documents[n] = ids
                 except TiedGPTError as error:
                     errors[n] = error

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from io import BufferedReader
-from itertools import accumulate
+from itertools import accumulate, tee
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
@@ -50,11 +50,10 @@ ARGUMENTS = {
 # The fields that a row adds to its record, by command; "error" is the last.
 FIELDS = {"score": ("loss", "tokens", "bytes", "bits_per_byte", "error"), "generate": ("samples", "error")}
 MAX_DEPTH = 500  # of nested lists and objects. Python's own limit depends on its version and the caller
-MAX_LINE = 1 << 23  # bytes; a line of so many is a row with an error. Reading one takes 160 MB
+MAX_LINE = 1 << 19  # bytes; a line of so many is a row with an error. Reading one takes up to 90 MB
 
 Settings = dict[str, Any]  # all that determines the rows, besides the lines
 Record = tuple[bytes, str | None, str]  # the JSON object that a row begins with; the text, or None; the error
-Counts = tuple[int, int]  # of rows, and of those with an error
 
 
 def identity(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Settings:
@@ -113,8 +112,8 @@ def nesting(line: bytes) -> int:
     >>> nesting(b'{"a": [1, []], "[[": 2}')
     3
     """
-    outside = b"".join(line.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])  # of strings
-    return max(accumulate((byte in b"[{") - (byte in b"]}") for byte in outside), default=0)
+    found = regex.finditer(rb'"[^"]*"?|[][{}]', line.replace(rb"\\", b"").replace(rb"\"", b""))
+    return max(accumulate((part[0] in b"[{") - (part[0] in b"]}") for part in found), default=0)
 
 
 def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[bytes]:
@@ -125,8 +124,8 @@ def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[by
     """
     checkpoint, model, tokenizer = load(settings)
     command = settings["command"]
-    records = [read_record(line, n, settings, tokenizer) for n, line in enumerate(lines, first)]
-    texts: Any = (text for _, text, _ in records)  # for None, the result is an error
+    records, ahead = tee(read_record(line, n, settings, tokenizer) for n, line in enumerate(lines, first))
+    texts: Any = (text for _, text, _ in ahead)  # for None, the result is an error
     do: Any = score_documents if command == "score" else partial(generate_documents, first=first - 1)
     results = do(model, tokenizer, texts, **{name: settings[name] for name in ARGUMENTS[command]})
     for (start, _, error), result in zip(records, results, strict=True):
@@ -166,13 +165,12 @@ def load(settings: Settings) -> tuple[Checkpoint, GPT2, Tokenizer]:
 def find_files(names: list[str]) -> Iterator[str]:
     """The files of the names: absolute paths, those of a directory by name; pipes and - as they are named."""
     for name in names:
-        paths = Path(name).iterdir() if os.path.isdir(name) else ()
+        paths = Path(name).iterdir() if name != "-" and os.path.isdir(name) else ()
         found = sorted(str(path) for path in paths if path.name.endswith(SUFFIXES))
         for file in found or [name]:
             mode = os.stat(sys.stdin.fileno() if file == "-" else file).st_mode
             if stat.S_ISDIR(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-                expected = f"a file, a pipe, or a directory of files that end in {' or '.join(SUFFIXES)}"
-                raise ArgumentError(f"{file} is a directory or a device; expected {expected}")
+                raise ArgumentError(f"{file} is no file, pipe, or directory of .jsonl or .jsonl.gz files")
             # /dev/stdin is a link to the file or pipe that it stands for.
             yield os.path.realpath(file) if stat.S_ISREG(mode) and file != "-" else file
 
@@ -207,7 +205,10 @@ def read_shards(file: str | Path, size: int, offset: int = 0) -> Iterator[tuple[
 
 
 def hash_lines(lines: list[bytes]) -> str:
-    return hashlib.sha256(b"".join(lines)).hexdigest()
+    total = hashlib.sha256()
+    for line in lines:  # joining them would take 80 bytes for each
+        total.update(line)
+    return total.hexdigest()
 
 
 class Shard(NamedTuple):
@@ -248,7 +249,7 @@ def do_shard(directory: Path, settings: Settings, shard: Shard, progress: Any = 
         write_rows(make_rows(settings, lines, shard.line), staged.open(shard.part), progress)
 
 
-def write_rows(rows: Iterable[bytes], target: BinaryIO, progress: Any = lambda rows: None) -> Counts:
+def write_rows(rows: Iterable[bytes], target: BinaryIO, progress: Any = lambda rows: None) -> tuple[int, int]:
     """Write rows; count them, and those with an error. progress(1) is called for each."""
     total = errors = 0
     for row in rows:
@@ -305,7 +306,7 @@ class Output:
         """Copy a file that can be read once. Raises TiedGPTError if it may fill the disk, or has no end."""
         most = shutil.disk_usage(copy.name).free // 2
         with open_input(file) as source:
-            while block := source.read(MAX_LINE):
+            while block := source.read1():
                 copy.write(block)
                 if copy.tell() > most:
                     raise TiedGPTError(f"{file} takes more than half of the free disk at {self.directory}")
@@ -315,7 +316,7 @@ class Output:
         """The shards that have no part yet."""
         return [shard for shard in shards if not (self.directory / shard.part).exists()]
 
-    def finish(self, shards: list[Shard]) -> Counts:
+    def finish(self, shards: list[Shard]) -> tuple[int, int]:
         """Join all parts to OUT. Raises TiedGPTError for a damaged part, and if OUT is there by now."""
         with StagedFiles(self.directory) as staged:
             counts = write_rows(self._rows(shards), staged.open(JOINED))
