@@ -302,6 +302,7 @@ RULES = {  # what is damaged, and how it is written -> the damage and the error
         (b"\1\1\0ab" + bytes(4), "at 0: a key of 1 bytes after 1 of the previous key"),
         (b"\0\xff\x7f\0" + bytes(20), "at 0: a key of 16383 bytes after 0"),
         (b"\0\x09\0a" + bytes(4), "block at byte 0: truncated: expected 9 bytes at 3, 1 are left"),
+        (b"\0\0\x80\0" + bytes(4), "block at byte 0: wrong varint before 4"),
     ],
     with_header: [
         (b"", "header: num_shards is 0; expected 1"),
