@@ -379,6 +379,7 @@ LASTING = {  # the file, the fault of each request for it or the faults of the f
     "no end": ("merges.txt", Fault(chunked=True, endless=True), f"its git's SHA-1 is {DELETED}"),
     "too big": ("merges.txt", HUGE, r"needs 100,000,000,000\.0 MB, but .* free"),
     "401": ("config.json", Fault(401), r"no access \(401\): .* check the name, or set HF_TOKEN$"),
+    "403": ("config.json", Fault(403), r"no access \(403\): .* check the name, or set HF_TOKEN$"),
     "410": (WEIGHTS, Fault(410), "the server answers 410"),
     "no config": ("config.json", Fault(404), r"no such repository, or no config\.json in it \(404\)"),
     "503 without end": (WEIGHTS, BUSY, f"the server answers 503; {NO_BYTE}$"),
