@@ -83,9 +83,6 @@ def whole(tmp_path_factory, checkpoint, source) -> bytes:
     return out.read_bytes()
 
 
-# Lines and rows
-
-
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_shards_hold_every_byte_once_and_whole_lines(tmp_path, end, pack):
@@ -129,17 +126,15 @@ GOOD = (
 )
 
 
-def deeper(calls: int, function) -> object:
-    return deeper(calls - 1, function) if calls else function()
-
-
-@pytest.mark.parametrize(("flags", "calls"), [((), 0), (["--scores-only"], 300)])
-def test_a_line_with_an_error_is_a_row_with_the_error(score, tmp_path, monkeypatch, flags, calls):
-    """The errors do not depend on the caller's stack, though Python limits its depth."""
+@pytest.mark.parametrize(("flags", "stack"), [((), 1000), (["--scores-only"], 700)])
+def test_a_line_with_an_error_is_a_row_with_the_error(score, tmp_path, monkeypatch, request, flags, stack):
+    """The errors do not depend on what Python's limit leaves of the stack."""
+    request.addfinalizer(partial(sys.setrecursionlimit, sys.getrecursionlimit()))
+    sys.setrecursionlimit(stack)
     monkeypatch.setattr(shards, "MAX_LINE", 5000)
     lines = [GOOD[0]] + [line for n, bad in enumerate(BAD) for line in (bad, GOOD[n % len(GOOD)])]
     (path := tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))
-    code, out, err = deeper(calls, lambda: score(tmp_path / "out", "--max-tokens", "20", *flags, file=path))
+    code, out, err = score(tmp_path / "out", "--max-tokens", "20", *flags, file=path)
     assert (code, out) == (0, "")
     assert f"{len(lines)} rows in {tmp_path / 'out'}, {len(BAD) - bool(flags)} with an error" in err
     found = read(tmp_path / "out")
@@ -188,14 +183,13 @@ def test_many_inputs_are_one_and_lines_are_counted_through(run, source, tmp_path
     known = ("documents", "score", *inputs, "-m", checkpoint, "--scores-only")
     done(run(*known, "--out", str(tmp_path / "out")))
     assert run(*known, "--out", "-")[:2] == (0, (tmp_path / "out").read_text())
-    rows, model = read(tmp_path / "out"), tiedgpt.load_model(checkpoint)
-    assert [row["line"] for row in rows] == list(range(1, 76))
-    for record, row in zip(map(json.loads, lines + lines[45:]), rows, strict=True):
-        expected = tiedgpt.score(model, TOKENIZER, TOKENIZER.encode(record["text"]))
-        assert row["loss"] == pytest.approx(expected.nll, abs=5e-6)
-        assert row["bits_per_byte"] == pytest.approx(expected.bits_per_byte, abs=1e-5)
-        found = [row[name] for name in ("id", "tokens", "bytes", "error")]
-        assert found == [record["id"], expected.tokens, expected.bytes, None]
+    rows, records = read(tmp_path / "out"), [json.loads(line) for line in lines + lines[45:]]
+    model, texts = tiedgpt.load_model(checkpoint), [record["text"] for record in records]
+    scores = tiedgpt.score_documents(model, TOKENIZER, texts)
+    for number, (record, row, score) in enumerate(zip(records, rows, scores, strict=True), 1):
+        numbers = {name: getattr(score, name) for name in ("tokens", "bytes", "bits_per_byte")}
+        expected = {"line": number, "id": record["id"], "loss": score.nll, **numbers}
+        assert row == pytest.approx(expected | {"error": None}, abs=5e-6)
 
 
 def test_generated_rows(run, checkpoint, source, tmp_path):
@@ -243,15 +237,11 @@ def test_an_input_that_is_read_once(checkpoint, source, tmp_path, whole, monkeyp
 @linux
 def test_an_input_without_an_end_fills_no_disk(score, tmp_path, monkeypatch):
     monkeypatch.setattr(shards.shutil, "disk_usage", lambda path: SimpleNamespace(free=10**7))
-    os.mkfifo(tmp_path / "fifo")
-    with subprocess.Popen(f"yes > {tmp_path / 'fifo'}", shell=True, stderr=subprocess.DEVNULL):
-        code, _, err = score(tmp_path / "out", file=tmp_path / "fifo")
-    assert code == 2
-    assert f"{tmp_path / 'fifo'} takes more than half of the free disk at" in err
-    assert os.listdir(tmp_path) == ["fifo"]
-
-
-# Runs that are stopped, or meet another
+    with subprocess.Popen("yes", stdout=subprocess.PIPE) as endless:
+        ended = score(tmp_path / "out", file=(file := f"/dev/fd/{endless.stdout.fileno()}"))
+        endless.kill()
+    assert f"{file} takes more than half of the free disk at" in ended[2]
+    assert (ended[0], os.listdir(tmp_path)) == (2, [])
 
 
 def parts_of(out: Path) -> list[Path]:
@@ -379,7 +369,7 @@ def test_a_process_that_lives_on_does_each_job_as_a_new_one(score, checkpoint, u
 
 
 def test_threads_share_one_model_and_another_version_is_refused(monkeypatch, checkpoint):
-    loads, opened = [], shards.open_checkpoint(Path(checkpoint))
+    opened, loads = shards.open_checkpoint(Path(checkpoint)), []
     load = type(opened).load
     monkeypatch.setattr(type(opened), "load", lambda *rest: loads.append(rest) or load(*rest))
     settings = shards.identity(opened, TOKENIZER) | {"model": checkpoint, "head": "tied", "some": "run"}
@@ -388,8 +378,6 @@ def test_threads_share_one_model_and_another_version_is_refused(monkeypatch, che
     message = r"this worker has another tiedgpt: '.*', not '0\.0\.9'"
     refuses(message, shards.load, settings | {"tiedgpt": "0.0.9"}, error=TiedGPTError)
 
-
-# Dask
 
 HOOKS = """  # Workers import this at their start, and look for files in their working directory.
 import os, signal, sys, time
@@ -502,9 +490,6 @@ def test_no_scheduler_there(score, tmp_path, monkeypatch, address):
         code, _, err = score(tmp_path / "out", "--dask", address := address.format(server.host))
     assert code == 2
     assert f"error: no Dask scheduler at {address}: " in err
-
-
-# The command
 
 
 @pytest.mark.parametrize(
