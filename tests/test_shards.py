@@ -457,6 +457,8 @@ def test_kills_change_no_row_and_leave_no_worker(score, source, checkpoint, tmp_
             Path("die").unlink(missing_ok=True)
         servers = programs if "--dask" in flags else ()
         scheduler, *_ = [start(sys.executable, *DASK.format(server).split()) for server in servers] or [None]
+        if servers:
+            wait_until(Path("s.json").exists, 60)
         known = command(*arguments(checkpoint, "out", "--resume", *flags.split(), file="in"))
         run = start(*known, stderr=subprocess.PIPE)
         worker = a_worker_waits() if kill else None
