@@ -280,6 +280,9 @@ def test_both_heads_of_a_model_read_a_prompt_once(models, monkeypatch):
         for name in ("next", "lens", "parts", "attention"):
             view(views, name, head=head)
     assert len(calls) == 1
+    for n in range(10):  # results are kept for the last prompts only
+        view(views, "next", ids=[n])
+    assert [len(results) for results in views._results.values()] == [4, 12, 0, 0]
 
 
 def test_toy(server):
@@ -648,11 +651,22 @@ def test_the_shipped_counts_and_a_given_corpus(tmp_path):
     assert (corpus.ids.tolist(), name) == (IDS, "text.txt")
 
 
-def test_the_page_asks_no_other_machine():
+def test_the_page_is_small_and_asks_no_other_machine():
     files = sorted(PAGE_FOLDER.iterdir())
     assert {file.name for file in files} == {*PAGE.values(), "ask.html", "ask.js"}
+    assert sum(file.stat().st_size for file in files) <= 75_000
     for file in files:
         text = file.read_text(encoding="utf-8")
         forbidden = r"https?:|innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|@import"
         forbidden += r"|\son\w+=\"|\sstyle=|<style|<script>"  # these by the policy
         assert not re.search(forbidden, text)
+        assert max(map(len, text.expandtabs(2).splitlines())) <= 110, file
+
+
+def test_only_the_command_line_knows_the_page():
+    package = Path(tiedgpt.__file__).parent
+    texts = {file: file.read_text(encoding="utf-8") for file in package.rglob("*.py")}
+    assert {
+        file.parent.name for file, text in texts.items() if re.search(r"(from|import) \S*explore", text)
+    } == {"cli"}
+    assert not [file for file, text in texts.items() if file.parent.name == "explore" and "..cli" in text]

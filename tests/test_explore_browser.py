@@ -47,7 +47,7 @@ PANELS = {  # what each has when it is drawn
 @pytest.fixture(scope="module")
 def chromium():
     with sync_playwright() as playwright:
-        arguments = ["--no-sandbox"]
+        arguments = ["--no-sandbox", "--host-resolver-rules=MAP evil.example 127.0.0.1"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
         yield browser
         browser.close()
@@ -501,6 +501,32 @@ def test_bars_move_while_typing_faster_than_the_model(open_page):
         assert page.evaluate("window.drawn") >= 3
         expect(page.locator("#live")).to_contain_text("Likeliest next token: shakespeare-tied:")
         assert page.locator("[aria-live=polite]").count() == 1
+
+
+# Security, in a browser
+
+
+POST = """async ([url, mode, type]) => { try { const r = await fetch(url, { method: 'POST', mode,
+    body: '{"text": "a"}', headers: { 'Content-Type': type } }); return r.type + r.status; }
+    catch (error) { return 'refused'; } }"""
+
+
+def test_a_rebound_name_and_another_site_get_nothing(chromium, server):
+    """A page of evil.example, whose name now has this machine's address, even if it knew the secret."""
+    page = chromium.new_page()
+    url = f"http://evil.example:{server.server_port}/{server.secret}/"
+    assert page.goto(url).status == 403
+    assert page.evaluate(POST, [url + "next", "cors", "application/json"]) == "basic403"
+    page.route("http://other.example/", lambda route: route.fulfill(body="<p>hello"))
+    page.goto("http://other.example/")
+    for asked in ("no-cors text/plain", "cors application/json", "no-cors application/json"):
+        assert page.evaluate(POST, [server.url + "quit", *asked.split()]) in ("refused", "opaque0")
+    frame = "url => { const f = document.createElement('iframe'); f.src = url; document.body.append(f); }"
+    page.evaluate(frame, server.url)
+    page.wait_for_timeout(300)
+    assert page.frames[-1].locator("#prompt").count() == 0  # the page lets no site frame it
+    page.close()
+    assert not server.stopping
 
 
 # For everybody
