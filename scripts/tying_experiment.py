@@ -39,6 +39,7 @@ from tying.texts import compare, measure_text, time_steps
 import tiedgpt
 from tiedgpt.checkpoints.files import StagedFiles, lock_directory
 from tiedgpt.cli import handle_termination
+from tiedgpt.cli.common import positive_int
 from tiedgpt.cli.terminal import read_text
 
 PUBLISHED = "86c4e6aa9db7"  # the name of tinyshakespeare.txt
@@ -119,12 +120,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("corpus", help="a text in UTF-8")
     parser.add_argument("out", metavar="OUT", type=Path, help="a directory, new or of an interrupted run")
     parser.add_argument("--claim", type=int, choices=range(1, 10), help="only what one claim needs; print it")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="runs at a time (default: 2)")
+    parser.add_argument("--workers", type=positive_int, default=2, help="runs at a time (default: 2)")
     try:
         on_ctrl_c(signal.default_int_handler)
         args = parser.parse_args(arguments)
-        if args.workers < 1:
-            parser.error("--workers must be at least 1")
         text, out, claim = read_text(args.corpus), args.out.absolute(), args.claim
         handle_termination()
         with lock_directory(out):

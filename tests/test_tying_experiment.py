@@ -229,6 +229,7 @@ def test_the_time_is_said_first_and_depends_on_the_text(corpus, tmp_path, monkey
     assert float(minutes[1]) > 1.5 * float(minutes[0]) > 0
 
 
+RUN = '{"run": {}, "text": "", "result": {"loss": 1.0}}'
 WRONG_LINE = "runs.jsonl, line 2: expected a run of this script"
 
 
@@ -236,6 +237,8 @@ WRONG_LINE = "runs.jsonl, line 2: expected a run of this script"
     ("text", "line", "message"),
     [
         *((..., line, WRONG_LINE) for line in ('{"run"', "[]", "what?", '{"run": 3}')),
+        *((..., RUN.replace("1.0", other), WRONG_LINE) for other in ("2.0", "[]", '"abc"')),
+        (..., RUN.replace('"loss": 1.0', "").replace('""', '"a"'), WRONG_LINE),
         (None, "", "No such file"),
         ("too short", "", "give a longer text"),
     ],
@@ -244,8 +247,7 @@ def test_what_cannot_be_done_is_one_line(corpus, tmp_path, capsys, text, line, m
     file = corpus if text is ... else tmp_path / "text"
     if isinstance(text, str):
         file.write_text(text, encoding="utf-8")
-    good = '{"run": {}, "text": "", "result": {}}'
-    (tmp_path / "runs.jsonl").write_text(f"{good}\n{line}\n" if line else "", encoding="utf-8")
+    (tmp_path / "runs.jsonl").write_text(f"{RUN}\n{line}\n" if line else "", encoding="utf-8")
     assert run(file, tmp_path) == 2
     *first, last = capsys.readouterr().err.splitlines()
     assert all("runs are missing" in line for line in first)

@@ -117,7 +117,7 @@ def do_jobs(jobs: list[Job], path: Path, workers: int) -> None:
 
 
 def read_lines(path: Path) -> dict[str, Line]:
-    """The results of runs.jsonl by key, the last of each. An incomplete last line is removed."""
+    """The results of runs.jsonl by key. An incomplete last line is removed."""
     if not path.exists():
         return {}
     data = path.read_bytes()
@@ -128,8 +128,10 @@ def read_lines(path: Path) -> dict[str, Line]:
     for number, text in enumerate(data[:size].splitlines(), 1):
         try:
             line = json.loads(text)
-            results[key_of(line["run"], line["text"])] = dict(line["result"])
-        except (ValueError, TypeError, KeyError) as error:
+            result = {name: float(x) for name, x in line["result"].items()}
+            if not result or results.setdefault(key_of(line["run"], line["text"]), result) != result:
+                raise ValueError("no result, or two of one run")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise TiedGPTError(
                 f"{path}, line {number}: expected a run of this script; remove the line to do its run again"
             ) from error

@@ -58,10 +58,8 @@ def prepare(text: str, vocab_size: int, out: Path) -> None:
     cut = len(text) * 9 // 10
     tokenizer = learn_tokenizer(text[:cut], vocab_size)
     if tokenizer.vocab_size < vocab_size:
-        raise tiedgpt.TiedGPTError(
-            f"the text has merges for {tokenizer.vocab_size} tokens only; expected {vocab_size}: "
-            "give a longer text"
-        )
+        found = f"the text has merges for {tokenizer.vocab_size} tokens only"
+        raise tiedgpt.TiedGPTError(f"{found}; expected {vocab_size}: give a longer text")
     tokens, held_out = (np.array(tokenizer.encode(part), np.int64) for part in (text[:cut], text[cut:]))
     with StagedFiles(path.parent) as files:
         np.savez(files.open(path.name), tokens=tokens, held_out=held_out)
