@@ -11,8 +11,9 @@ command then continues with the runs that are missing. It writes to OUT:
     README.md        for the published text: the page, and its pictures (`pip install -e .[plot]`)
 
 With scripts/tying_results as OUT, nothing is missing, and it writes the page again. --claim writes only
-runs.jsonl, and prints the table and the figures of one claim. The learning rates are the pilot's, for the
-published text. Paths are compared with bigrams if at least 10 tokens occur 100 times.
+runs.jsonl, and prints the table and the figures of one claim; Holm's correction then counts the tests of that
+claim alone. The learning rates are the pilot's, for the published text. Paths are compared with bigrams if at
+least 10 tokens occur 100 times.
 """
 
 from tiedgpt.__main__ import exit_at_once, on_ctrl_c
