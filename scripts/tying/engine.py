@@ -124,7 +124,7 @@ def read_lines(path: Path) -> dict[str, Line]:
     size = data.rfind(b"\n") + 1
     if size < len(data):
         os.truncate(path, size)
-    results = {}
+    results: dict[str, Line] = {}
     for number, text in enumerate(data[:size].splitlines(), 1):
         try:
             line = json.loads(text)
