@@ -50,7 +50,7 @@ ARGUMENTS = {
 # The fields that a row adds to its record, by command; "error" is the last.
 FIELDS = {"score": ("loss", "tokens", "bytes", "bits_per_byte", "error"), "generate": ("samples", "error")}
 MAX_DEPTH = 500  # of nested lists and objects. Python's own limit depends on its version and the caller
-MAX_LINE = 1 << 23  # bytes; a line of so many is a row with an error. One long word takes 100 times as much
+MAX_LINE = 1 << 23  # bytes; a line of so many is a row with an error. A text takes up to 100 times its size
 
 Settings = dict[str, Any]  # all that determines the rows, besides the lines
 Record = tuple[bytes, str | None, str]  # the JSON object that a row begins with; the text, or None; the error
