@@ -254,6 +254,15 @@ def test_what_cannot_be_done_is_one_line(corpus, tmp_path, capsys, text, line, m
     assert message in last
 
 
+@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:99], lambda data: b"x" + data[1:]])
+def test_damaged_tokens_are_an_error_that_names_the_file(corpus, tmp_path, damage):
+    job.prepare(text := corpus.read_text(encoding="utf-8"), 270, tmp_path)
+    path = job.data_path(tmp_path, job.text_name(text), 270)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(tiedgpt.TiedGPTError, match=f"{path.name} is damaged: remove it"):
+        job.read_data(path)
+
+
 STOPS = [(signal.SIGINT, "importing", 130), (signal.SIGINT, "run", 130), (signal.SIGTERM, "\r1 of", 143)]
 
 

@@ -67,7 +67,6 @@ def processes(workers: int) -> Iterator[Executor]:
         try:
             yield pool
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
@@ -111,9 +110,8 @@ def do_jobs(jobs: list[Job], path: Path, workers: int) -> None:
                 bar.update(futures[future].work)
                 bar.set_description(f"{number} of {len(jobs)} runs")
         except BrokenProcessPool as error:
-            raise TiedGPTError(
-                "the process of a run was killed, perhaps for lack of memory; the same command continues"
-            ) from error
+            message = "the process of a run was killed, perhaps by lack of memory; the same command continues"
+            raise TiedGPTError(message) from error
 
 
 def read_lines(path: Path) -> dict[str, Line]:
@@ -132,7 +130,6 @@ def read_lines(path: Path) -> dict[str, Line]:
             if not result or results.setdefault(key_of(line["run"], line["text"]), result) != result:
                 raise ValueError("no result, or two of one run")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise TiedGPTError(
-                f"{path}, line {number}: expected a run of this script; remove the line to do its run again"
-            ) from error
+            message = f"{path}, line {number}: expected a run of this script"
+            raise TiedGPTError(f"{message}; remove the line to do its run again") from error
     return results

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
 import tiedgpt
-from tiedgpt.checkpoints.files import StagedFiles
+from tiedgpt.checkpoints.files import StagedFiles, reading
 from tiedgpt.inference.evaluation import measure_tokens, token_losses
 from tiedgpt.ops import cross_entropy
 from tiedgpt.parameters import unflatten
@@ -48,10 +49,7 @@ def text_name(text: str) -> str:
 
 
 def prepare(text: str, vocab_size: int, out: Path) -> None:
-    """Learn a vocabulary and write a text as tokens, unless that was done.
-
-    The last tenth is held out, and the vocabulary is learned from the rest.
-    """
+    """Write a text as tokens, unless that was done. Its last tenth is held out, and gives no merges."""
     path = data_path(out, text_name(text), vocab_size)
     if path.exists():
         return
@@ -71,8 +69,11 @@ def data_path(out: Path, text: str, vocab_size: int) -> Path:
 
 @cache
 def read_data(path: Path) -> tuple[Data, Corpus]:
-    file = np.load(path)
-    data = Data(file["tokens"], file["held_out"])
+    try:
+        with reading(path) as opened, np.load(opened) as file:
+            data = Data(file["tokens"], file["held_out"])
+    except (OSError, EOFError, ValueError, LookupError, BadZipFile) as error:
+        raise tiedgpt.TiedGPTError(f"{path} is damaged: remove it to make it again") from error
     return data, Corpus.of(data.tokens, int(path.stem.rpartition("-")[2]))
 
 
