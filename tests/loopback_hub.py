@@ -186,14 +186,20 @@ def running(server: LoopbackHub):
 
 def only_loopback(monkeypatch):
     """Fail where a test connects to the real network. Processes that it starts get a dead proxy."""
-    resolve = socket.getaddrinfo
+    connect, resolve = socket.socket.connect, socket.getaddrinfo
 
-    def guarded(host, *arguments, **options):
+    def guarded_connect(self, address):
+        if self.family != getattr(socket, "AF_UNIX", None) and address[0] not in ("127.0.0.1", "::1"):
+            pytest.fail(f"connects to {address}")
+        return connect(self, address)
+
+    def guarded_resolve(host, *arguments, **options):
         if host not in ("127.0.0.1", "localhost", None):
             pytest.fail(f"asks for the address of {host}")
         return resolve(host, *arguments, **options)
 
-    monkeypatch.setattr(socket, "getaddrinfo", guarded)
+    monkeypatch.setattr(socket.socket, "connect", guarded_connect)
+    monkeypatch.setattr(socket, "getaddrinfo", guarded_resolve)
     for variable in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv(variable.upper(), "http://127.0.0.1:9")

@@ -4,6 +4,7 @@ writers.py kills every writer at any moment and fills its disk; here are the int
 """
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from conftest import refuses
 
 import tiedgpt
 from tiedgpt.checkpoints import files
-from tiedgpt.checkpoints.files import LOCK, READY, StagedFiles, finish_saves, lock_directory
+from tiedgpt.checkpoints.files import LOCK, READY, StagedFiles, finish_saves, lock_directory, try_lock
 from tiedgpt.errors import CheckpointError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX's files and signals")
@@ -98,9 +99,6 @@ def test_a_directory_that_cannot_be_written(tmp_path, model):
         refuses(message, tiedgpt.save_model, model, None, tmp_path / directory)
 
 
-# Several processes
-
-
 @posix
 def test_the_working_directory_was_removed(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
@@ -111,6 +109,9 @@ def test_the_working_directory_was_removed(tmp_path, monkeypatch):
             pass
 
 
+# Several processes
+
+
 def test_the_staging_directory_of_a_running_save_is_left_alone(tmp_path):
     with StagedFiles(tmp_path / "a") as staged:
         for name in every(b""):
@@ -119,6 +120,40 @@ def test_the_staging_directory_of_a_running_save_is_left_alone(tmp_path):
         write(tmp_path / "a", b"second")
         assert {name: text for name, text in contents(tmp_path / "a").items() if text} == every(b"second")
     assert contents(tmp_path / "a") == every(b"first")
+
+
+@pytest.mark.parametrize("moves", range(4))
+def test_a_save_meets_the_files_of_another(tmp_path, monkeypatch, moves):
+    """It moves those that a killed process left; another that saves while it moves its own moves the rest."""
+    name, other = ("replace", tmp_path / "a") if moves else ("rename", tmp_path / "a" / READY)
+    rename, calls = getattr(os, name), []
+
+    def call(source, target):
+        calls.append(target)
+        if len(calls) == max(moves, 1):
+            write(other, b"second", ["one", "four"])
+        rename(source, target)
+
+    monkeypatch.setattr(os, name, call)
+    write(tmp_path / "a", b"first")
+    one = b"second" if moves else b"first"  # that of the later save
+    assert contents(tmp_path / "a") == every(b"first") | {"one": one, "four": b"second"}
+
+
+def test_a_staging_directory_that_was_removed_before_it_was_locked(tmp_path, monkeypatch):
+    """Another process may take it for abandoned; then a second one is made."""
+    staging = []
+
+    def removed_once(fd, *options):
+        if not staging:
+            staging.extend((tmp_path / "a").iterdir())
+            shutil.rmtree(tmp_path / "a")
+        return try_lock(fd, *options)
+
+    monkeypatch.setattr(files, "try_lock", removed_once)
+    write(tmp_path / "a", b"new")
+    assert len(staging) == 1
+    assert contents(tmp_path / "a") == every(b"new")
 
 
 @pytest.mark.parametrize(("has_locks", "is_windows"), [(True, False), (True, True), (False, False)])

@@ -110,7 +110,7 @@ def do_jobs(jobs: list[Job], path: Path, workers: int) -> None:
                 bar.update(futures[future].work)
                 bar.set_description(f"{number} of {len(jobs)} runs")
         except BrokenProcessPool as error:
-            message = "the process of a run was killed, perhaps by lack of memory; the same command continues"
+            message = "a process was killed, perhaps for lack of memory; the same command continues"
             raise TiedGPTError(message) from error
 
 
