@@ -212,8 +212,10 @@ def test_gpt2_is_refused_unless_it_is_as_pinned(server, pinned, openai, file):
 DROP, BUSY, HALFWAY = Fault(-1), Fault(503), Fault(stop=HALF)
 PASSING = {  # the faults of the first requests for the weights
     "cut": [HALFWAY],
+    "cut at once": [Fault(stop=0)],
     "cut after a byte": [Fault(stop=1)],
     "cut before the last byte": [Fault(stop=-1)],
+    "cut three times": [Fault(stop=100), HALFWAY, Fault(stop=HALF + 1)],
     "reset": [Fault(stop=HALF, then=reset)],
     "dropped": [DROP] * 3,
     "stalled": [Fault(stop=HALF, then=stall)],
