@@ -100,7 +100,11 @@ def test_an_ablated_model_is_one_whose_weights_are_zero_there(names):
 @pytest.mark.parametrize(
     ("n_layer", "name", "message"),
     [
-        (2, "attn.1.head.3", r"'attn\.1\.head\.3' is no part of .*; the nearest are .*attn\.1\.head\.2"),
+        (
+            2,
+            "attn.1.head.3",
+            r"'attn\.1\.head\.3' is no part that can be removed; the nearest are .*attn\.1\.head\.2",
+        ),
         (2, "mlp.2", r"the nearest are mlp\.[01], mlp\.[01], "),
         (2, "resid_mid.0", "the nearest are "),
         (2, "", "the nearest are "),

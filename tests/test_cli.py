@@ -69,13 +69,13 @@ params gpt2 -m gpt2-xl => expected one MODEL, got 2
 params gpt2-small => ; did you mean gpt2?
 params --model gtp2 => did you mean gpt2?
 params --vocab 50000 => both --vocab and --dim are needed
-params --vocab 5 --dim 5 --model gpt2 => give one or the other
+params --vocab 5 --dim 5 --model gpt2 => give MODEL, to count a model, or --vocab and --dim, to count two
 params --vocab 1.5 --dim 5 => --vocab: expected a whole number of at least 1, got '1.5'
 params --vocab 50 --dim 4 --total 199 => total 199 is less than the token embedding alone, 200
 
 tokenize -m M one two => expected one TEXT, got 2: put it in quotes
 tokenize -m M --decode {5 x,-- --x,} => --decode expects token ids, whole numbers, got '
-tokenize -m M --decode {257,-- -1} => is not a token id
+tokenize -m M --decode {257,-- -1} => is no token id from 0 to 256
 
 untie M => expected SRC and DST, got M
 untie => expected SRC and DST, got neither
@@ -99,8 +99,8 @@ generate -m M a*65 => to keep its last 32, add --truncate
 generate -m M -n 9 a*65 => to keep its last 55, add --truncate
 {generate,next,lens,attribute,tokenize} -m M '<|endoftext|>' => the text holds <|endoftext|>; to read it as t
 <|endoftext|> | score -m M => stdin: the text holds <|endoftext|>; to read it as that token, add --allow-spec
-ab\xffcd | {generate,next,score,tokenize} -m M => stdin is not UTF-8 text: byte 0xff at position 2
-\xff | study M --corpus - => stdin is not UTF-8 text: byte 0xff at position 0
+ab\xffcd | {generate,next,score,tokenize} -m M => stdin: byte 2 is not UTF-8 text
+\xff | study M --corpus - => stdin: byte 0 is not UTF-8 text
 
 generate -m M -t 0 a => -t/--temperature: expected a number above 0, got '0'; for the likeliest token alw
 generate -m M -p 1.5 a => -p/--top-p: expected a number above 0 and at most 1, got '1.5'
@@ -116,7 +116,7 @@ generate -m M --draft M a => is the model itself; name a smaller one
 
 score -m M no-such-file => no-such-file: No such file or directory
 score -m M . => .: Is a directory
-a | score -m M => stdin: the text has 1 token; a score needs at least two
+a | score -m M => stdin: a score needs at least two tokens, got 1
 ab | score -m M --stride 0 => --stride: expected a whole number of at least 1, got '0'
 ab | score -m M --stride 65 => stride must be a whole number from 1 to the model's context of 64, got 65
 
@@ -134,10 +134,10 @@ TRAIN --only head => --only head needs --from: the rest of the model must be tra
 TRAIN --from M --only head --head tied => --only head is for an untied model: a tied one has no W_U of its own
 TRAIN --from M --only head --dropout 0 => --dropout has no effect with --only head
 TRAIN --from M --{n-layer 1,vocab-size 300} => cannot be given with --from: the checkpoint decides it
-a*700 | TRAIN --from M --context 65 => a context of 65 tokens is more than the model's 64
-TRAIN => the text to train on has 0 tokens; expected at least 129, a context and the token after it
-ab cd ef g | TRAIN --context 8 => the held-out text has 1 token; expected at least 2
-caf\xe9 | TRAIN => stdin is not UTF-8 text: byte 0xe9 at position 3
+a*700 | TRAIN --from M --context 65 => context 65 is more than the model's context 64
+TRAIN => the text to train on must have at least 129 tokens, a context and the token after it, got 0
+ab cd ef g | TRAIN --context 8 => the held-out text must have at least 2 tokens, a
+caf\xe9 | TRAIN => stdin: byte 3 is not UTF-8 text
 <|endoftext|>To be or not | TRAIN => the text holds <|endoftext|>; to read it as that token, add
 TRAIN --resume => --resume: new holds no training to continue
 train --out M/config.json a => M/config.json: Not a directory
@@ -150,7 +150,7 @@ explore M --export {.,..,'',/dev/null} => is a directory or a device; expected a
 {next --paths,attribute a} -m M bc => 'bc' is 2 tokens, 'b' 'c'; expected one token
 next -m M --paths '' => '' is empty; expected one token, as ' ' is
 attribute -m M a b --against cd => 'cd' is 2 tokens, 'c' 'd'; expected one token
-attribute -m M a --ablate {attn.0.head.9,'x\ny'} => is no part of this model that can be removed; the
+attribute -m M a --ablate {attn.0.head.9,'x\ny'} => is no part that can be removed; the
 attribute -m M a --ablate 'x\ny' => 'x\ny' is
 """
 
@@ -428,7 +428,7 @@ def test_study_of_other_vocabularies(run, checkpoint, save, text_file):
     (less, other), err = study(run, small, checkpoint, "--corpus", text_file)
     assert (less["loss"], less["bigrams"]) == (None, None)
     assert other["loss"]["own"] > 0
-    assert f"{text_file} in the tokens of {small}: the corpus holds token id" in err
+    assert f"{text_file} in the tokens of {small}: token id " in err
     error = "'z' has id 89, and the model has tokens 0 to 69"
     assert_one_error_line(run("next", "-m", small, "--paths", "z"), error)
 

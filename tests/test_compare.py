@@ -577,8 +577,8 @@ BAD = [
     ({"embed": np.array(1.0)}, r"'embed' must be an array of floats, got float64 \(\)"),
     ({"embed": [[1.0], [1.0, 2.0]]}, "'embed' must be an array of floats: "),
     ({"hook_embed": np.zeros(3)}, "nothing to compare"),
-    ({}, r"expected a dict of arrays, logits, a torch module or a function, got \{\}"),
-    ("mine.npz", "expected a dict of arrays, .* got 'mine.npz'"),
+    ({}, r"expected arrays, a torch module or a function, got \{\}"),
+    ("mine.npz", "expected arrays, .* got 'mine.npz'"),
     ({"wte.weight": np.zeros((211, 48))}, "wte.weight is a parameter: to compare its gradient, give targets"),
     (lambda ids: ids / 0 + [][0], "the other model failed on these ids: IndexError: list index"),
 ]  # fmt: skip
@@ -667,7 +667,7 @@ def test_the_command(run, tmp_path):
     assert (parse_json(out)["rows"][0]["yours"], code) == (None, 1)
     for file, message in (
         ("pickle.npz", "Object arrays cannot be loaded when allow_pickle=False"),
-        ("text.npz", "expected an .npz archive or a directory of .npy files"),
+        ("text.npz", "neither an .npz nor a directory of .npy"),
         ("empty", "there are no arrays in it"),
         ("none.npz", "No such file or directory"),
         ("only ids.npz", "has no activations beside `ids`"),

@@ -215,8 +215,8 @@ def test_guess_count():
         ("look", "draft must be \"lookup\", a model or None, got 'look'"),
         (3, "got 3"),
         ("itself", "the draft model is the model itself"),
-        ({"vocab_size": 102}, "another vocabulary: 102 tokens; the model has 101"),
-        ({"n_ctx": 63}, "a shorter context: 63 tokens; the model has 64"),
+        ({"vocab_size": 102}, "another vocabulary: 102 tokens, the model 101"),
+        ({"n_ctx": 63}, "a shorter context: 63 tokens, the model 64"),
     ],
 )
 def test_a_draft_that_cannot_guess(model, source, message):

@@ -27,9 +27,7 @@ from tiedgpt.errors import ArgumentError
 from tiedgpt.explore import server as server_module
 from tiedgpt.explore import views as views_module
 from tiedgpt.explore.server import MAX_BODY, PAGE, VIEWS
-from tiedgpt.explore.source import sources
-from tiedgpt.explore.symmetry import SAMPLE, measured_tokens
-from tiedgpt.explore.views import Views, to_json
+from tiedgpt.explore.views import SAMPLE, Views, measured_tokens, sources, to_json
 from tiedgpt.inference.sampling import Sampling
 from tiedgpt.ops import softmax
 from tiedgpt.study import attribution, bigrams, gradients, predictions, similarity, solved, toy
@@ -354,7 +352,7 @@ WRONG = [
     ("generate", {"n": 1, "seed": -1}, "seed must be"),
     ("path", {"path": "x"}, "path must be one of raw, normed, mlp0, model, got 'x'"),
     ("toy", {"W_E": [[1, 2]] * 3, "P": [[-1] * 3] * 3, "solve_W_E": 1}, "every number of P must be above 0"),
-    ("parts", {"removed": ["attn.9"]}, "no part of this model"),
+    ("parts", {"removed": ["attn.9"]}, "no part that can be removed"),
     ("parts", {"removed": "x"}, "removed must be a list"),
     ("parts", {"token": 257}, "257 is outside the vocabulary"),
     ("gradient", {"text": "a"}, "needs at least two"),
@@ -602,7 +600,7 @@ def test_a_port_in_use(run, checkpoint):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = run("explore", "--port", str(port), "-q", checkpoint)
-        assert_one_error_line(result, f"port {port}: Address already in use; choose another --port")
+        assert_one_error_line(result, f"port {port}: Address already in use; leave --port out")
 
 
 def test_models_that_cannot_be_shown_together(run, checkpoint):

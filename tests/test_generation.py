@@ -239,7 +239,7 @@ def test_each_sample_of_a_batch_ends_by_itself():
     [
         (
             {"temperature": 0},
-            "temperature must be a number above 0, got 0; for the likeliest token every time, set greedy",
+            "temperature must be a number above 0, got 0; for the likeliest token, set greedy",
         ),
         ({"temperature": -1.0}, r"temperature must be a number above 0, got -1\.0$"),
         ({"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),

@@ -380,8 +380,8 @@ LASTING = {  # the file, the fault of each request for it or the faults of the f
     "neither size nor hash": ("merges.txt", UNKNOWN, "expected one number of bytes, got none"),
     "no end": ("merges.txt", Fault(chunked=True, endless=True), f"its git's SHA-1 is {DELETED}"),
     "too big": ("merges.txt", HUGE, r"needs 100,000,000,000\.0 MB, but .* free"),
-    "401": ("config.json", Fault(401), r"no access \(401\): .* check the name, or set HF_TOKEN$"),
-    "403": ("config.json", Fault(403), r"no access \(403\): .* check the name, or set HF_TOKEN$"),
+    "401": ("config.json", Fault(401), r"the server answers 401: .* check the name, or set HF_TOKEN$"),
+    "403": ("config.json", Fault(403), r"the server answers 403: .* check the name, or set HF_TOKEN$"),
     "410": (WEIGHTS, Fault(410), "the server answers 410"),
     "no config": ("config.json", Fault(404), r"no such repository, or no config\.json in it \(404\)"),
     "503 without end": (WEIGHTS, BUSY, f"the server answers 503; {NO_BYTE}$"),
@@ -491,8 +491,8 @@ REFUSED = [
     ({WEIGHTS: None, INDEX: b"{}"}, '"weight_map" must map tensor names to files'),
 ]
 for shard, message in (
-    ("../x.safetensors", "'../x.safetensors' is not the name of a .safetensors file beside"),
-    ("c.safetensors", r"some of the files that model\.safetensors\.index\.json names are not there"),
+    ("../x.safetensors", "'../x.safetensors' is not the name of a file beside"),
+    ("c.safetensors", r"lacks some of the files that model\.safetensors\.index\.json names"),
 ):
     REFUSED.append(({WEIGHTS: None, INDEX: json.dumps({"weight_map": {"a": shard}}).encode()}, message))
 
@@ -556,7 +556,7 @@ def test_the_token_goes_to_the_hub_and_to_no_other_host(weights, server, files, 
 def test_a_token_that_is_refused_or_is_none_is_not_shown(server, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     server.faults["config.json"] = [Fault(401)]
-    assert "secret" not in fail(r"no access \(401\): .* check the name and HF_TOKEN$")
+    assert "secret" not in fail(r"the server answers 401: .* check the name, and HF_TOKEN$")
     monkeypatch.setenv("HF_TOKEN", "hf_sec\nret")
     fail("^HF_TOKEN contains characters that no token has$")
 

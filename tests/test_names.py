@@ -111,9 +111,7 @@ BAD_NAMES = ["gtp2", "GPT2", "../secret", "a/../b", "a/..", "missing/dir/deep", 
 
 @pytest.mark.parametrize("name", ["gpt2", "someone/model", *BAD_NAMES])
 def test_unknown_names_are_errors(home, name):
-    message = (
-        f"{name} is not on this machine: looked for .*cache/tiedgpt/{name}.* put the files of .*{name} in"
-    )
+    message = f"{name} is not on this machine: looked for .*cache/tiedgpt/{name}.* put its files there"
     if name in BAD_NAMES:
         guess = r"; did you mean gpt2\?" if "/" not in name and name else ""
         message = f"^no model {re.escape(repr(name))}: .*names known are gpt2, .*{guess}$"

@@ -55,7 +55,9 @@ def test_a_corpus_without_pairs_and_ids_of_another_vocabulary():
         assert text.frequent().size == 0
         assert text.self_prediction() is None
     for token in (-1, V):
-        with pytest.raises(ArgumentError, match=f"token id {token}, .* vocabulary of 101"):
+        with pytest.raises(
+            ArgumentError, match=f"token id {token} of the corpus is outside the vocabulary of 101"
+        ):
             Corpus.of([0, token, 1], V)
 
 

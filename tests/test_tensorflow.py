@@ -288,7 +288,7 @@ RULES = {  # what is damaged, and how it is written -> the damage and the error
         (GOOD[:9] + b"\1" + GOOD[10:], r"block at byte 0: damaged: its masked CRC-32C is \w{8}, expected"),
         (table([ONE], [NAME], kind=1), r"block at byte \d+: of type 1 \(snappy\); expected 0, not compr"),
         (table([], []), "index: the header is missing"),
-        (TWICE, "tensor 'b' leaves a hole before it: it starts at byte 4 of the file, expected 0"),
+        (TWICE, "tensor 'b' leaves a hole before it: it starts at byte 4, expected 0"),
     ],
     with_footer: [
         (b"\xff" * 40, f"footer: {LONG}"),
@@ -339,7 +339,7 @@ C_ATTN = b"model/h0/attn/c_attn/w"
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        (b"model/h0/attn/c_proj/w", None, r"tensor h\.0\.attn\.c_proj\.weight of the 1-layer .* is missing"),
+        (b"model/h0/attn/c_proj/w", None, r"h\.0\.attn\.c_proj\.weight of the 1-layer .* is missing"),
         (b"model/wte\n\xff", (2,), r"tensor 'model/wte\\nÿ' is not a parameter"),
         (b"model/wte", (2, 5), r"tensor 'model/wte' has shape \[2, 5\]; hparams.json makes it \[5, 2\]"),
         (C_ATTN, (2, 1, 6), r"has shape \[2, 1, 6\]"),

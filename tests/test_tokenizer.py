@@ -172,9 +172,9 @@ def test_half_characters(gpt2):
 def test_what_is_no_id_is_refused(wrong):
     tokenizer = Tokenizer(SMALL_MERGES)
     assert tokenizer.vocab_size == 262
-    with pytest.raises(TokenizerError, match=r"is not a token id: expected an integer from 0 to 261"):
+    with pytest.raises(TokenizerError, match=r"is no token id from 0 to 261"):
         tokenizer.decode([0, wrong])
-    with pytest.raises(TokenizerError, match=r"is not a token id"):
+    with pytest.raises(TokenizerError, match=r"is no token id"):
         tokenizer.token_text(wrong)
 
 
@@ -185,7 +185,7 @@ def test_special_text_is_an_error_unless_asked_for():
     tokenizer = Tokenizer(SMALL_MERGES)
     with pytest.raises(
         TokenizerError,
-        match=r"'<\|endoftext\|>' at character 4, .* not be able to end the document; "
+        match=r"'<\|endoftext\|>' at character 4, which ends the document; "
         r"special='token' reads it as that token, special='text' as ordinary characters",
     ):
         tokenizer.encode(f"low {EOT}")

@@ -163,8 +163,8 @@ def test_a_copy_of_the_model_is_trained():
     [
         (SMALL, {}, "head", 400, "a tied model has no separate head to train: untie it first"),
         (UNTIED, {}, "body", 400, "only must be \"head\" or None, got 'body'"),
-        (SMALL, {"context": 32}, None, 400, "a context of 32 tokens is more than the model's 31"),
-        (SMALL, {}, None, 11, r"the text to train on has 11 tokens; expected at least 12, a context"),
+        (SMALL, {"context": 32}, None, 400, "context 32 is more than the model's context 31"),
+        (SMALL, {}, None, 11, r"the text to train on must have at least 12 tokens, .*, got 11"),
         (replace(SMALL, vocab_size=50), {}, None, 400, "token id .* is outside the vocabulary of 50"),
     ],
 )
@@ -187,7 +187,9 @@ def test_a_gradient_that_is_no_number_stops_before_the_step(bad, monkeypatch):
     train(one, 2)
     before = one.flat.copy()
     monkeypatch.setattr(loop, "clip", lambda gradient, limit: (bad, 1.0))
-    with pytest.raises(TiedGPTError, match=f"loss of step 3 is .* norm {bad}: the learning rate is too high"):
+    with pytest.raises(
+        TiedGPTError, match=f"step 3 has loss .*, norm of the gradient {bad}: the learning rate is too high"
+    ):
         train(one)
     np.testing.assert_array_equal(one.flat, before)
     assert one.step == 2
@@ -413,7 +415,7 @@ def test_what_the_output_matrix_starts_as(source, start, tmp_path, unbroken):
     assert code == 0
     model = tiedgpt.load_model(tmp_path / "model")
     assert model.config.head == "untied"
-    assert ("it starts as a copy of wte.T" in err) == (source == "tied")
+    assert ("it is a copy of wte.T" in err) == (source == "tied")
     if source == "scratch":
         assert model.W_U.std() == pytest.approx(0.02, rel=0.05)
         assert abs(np.corrcoef(model.W_U.T.ravel(), model.W_E.ravel())[0, 1]) < 0.1
@@ -521,7 +523,7 @@ def test_what_an_error_in_mid_training_leaves(fault, start, tmp_path, monkeypatc
     code, out, err = start(*SHORT, *(fault.split() if "--lr" in fault else ()))
     assert (code, out) == (2, "")
     kept = rf"; {re.escape(str(model))} holds the model of step 0"
-    message = rf"(the loss of step 2 is .* too high for this model|the disk is full){kept}"
+    message = rf"(step 2 has loss .* too high for this model|the disk is full){kept}"
     if fault == "no memory":
         message = "not enough memory for a batch of 3 sequences of 8 tokens; use a smaller --batch"
     assert re.fullmatch(f"tiedgpt: error: {message}", err.splitlines()[-1])

@@ -79,9 +79,9 @@ def test_forms_of_merges_txt(text, merges, tmp_path):
 @pytest.mark.parametrize(
     ("merges", "message"),
     [
-        ([("l", "o"), ("lo", "wer")], r"merge 2, 'lo wer': 'wer' is neither a byte nor an earlier merge"),
-        ([("lo", "w"), ("l", "o")], r"merge 1, 'lo w': 'lo' is neither a byte nor an earlier merge"),
-        ([("l", " ")], r"merge 1, 'l  ': ' ' is neither a byte nor an earlier merge"),
+        ([("l", "o"), ("lo", "wer")], r"merge 2, 'lo wer': 'wer' is neither byte nor earlier merge"),
+        ([("lo", "w"), ("l", "o")], r"merge 1, 'lo w': 'lo' is neither byte nor earlier merge"),
+        ([("l", " ")], r"merge 1, 'l  ': ' ' is neither byte nor earlier merge"),
         ([("l", "o"), ("l", "o")], r"merge 2, 'l o': exists already"),
         ([("a", "b"), ("b", "c"), ("a", "bc"), ("ab", "c")], r"merge 4, 'ab c': exists already"),
     ],
@@ -129,7 +129,7 @@ def vocab_with(**changes: object) -> str:
         (b"#version: 0.2\nl o\nl \xff\n", r"merges\.txt, line 3: not UTF-8"),
         (
             b"l " + b"o" * 1000,
-            r"merges\.txt with .*: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is neither a byte",
+            r"merges\.txt with .*: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is neither byte",
         ),
         (b"\xff", r"vocab\.json, line 1: not UTF-8"),
         (b"[0, 1]", r"vocab\.json: expected a JSON object, got \[0, 1\]"),

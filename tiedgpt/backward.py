@@ -12,18 +12,13 @@ it, and a tied wte, which is both the token embedding and the output matrix.
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 from .activations import ACTIVATIONS
 from .checks import check_ids, check_targets
 from .fast.threads import LOGIT_ROWS
 from .model import GPT2, Array, attention_scale, merge_heads, split_heads, transformer
-from .ops import (
-    cross_entropy,
-    cross_entropy_backward,
-    layer_norm_backward,
-    linear_backward,
-    softmax_backward,
-)
+from .ops import cross_entropy, cross_entropy_backward, layer_norm_backward, linear_backward, softmax_backward
 from .parameters import Parameters, nest
 from .run import Run
 
@@ -43,12 +38,7 @@ def loss_and_gradients(model: GPT2, ids: Any, targets: Any) -> tuple[float, Para
 
 
 def write_gradients(
-    model: GPT2,
-    ids: Array,
-    targets: Array,
-    total: int,
-    gradients: Parameters,
-    rng: np.random.Generator | None = None,
+    model: GPT2, ids: Array, targets: Array, total: int, gradients: Parameters, rng: Generator | None = None
 ) -> float:
     """As loss_and_gradients, for a part of a batch of `total` tokens: the parts add up to the batch.
 

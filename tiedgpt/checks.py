@@ -33,9 +33,8 @@ def check_ids(ids: Any, config: Config) -> np.ndarray:  # -> [T] or [B, T]
     outside = array[(array < 0) | (array >= V)]
     if outside.size:  # NumPy would take a negative id from the end of wte
         raise ArgumentError(f"token id {outside[0]} is outside the vocabulary of {V} (0 to {V - 1})")
-    if array.shape[-1] > config.n_ctx:
-        longest = f"the model's context of {config.n_ctx}"
-        raise ArgumentError(f"the input has {array.shape[-1]} tokens, more than {longest}")
+    if (T := array.shape[-1]) > config.n_ctx:
+        raise ArgumentError(f"the input has {T} tokens, more than the model's context of {config.n_ctx}")
     return array
 
 
@@ -53,8 +52,7 @@ def check_lengths(lengths: Any, batch: np.ndarray) -> np.ndarray | None:  # -> [
     B, T = batch.shape
     array = np.array(lengths, object)
     if array.shape != (B,) or not all(n in Range(1, T) for n in array):
-        expected = f"{B} whole numbers from 1 to {T}, one for each row of ids"
-        raise ArgumentError(f"lengths must be {expected}, got {short_repr(lengths)}")
+        raise ArgumentError(f"lengths must be {B} whole numbers from 1 to {T}, got {short_repr(lengths)}")
     return None if (array == T).all() else array.astype(np.int64)
 
 
@@ -74,10 +72,7 @@ def check_text(ids: Any, config: Config) -> np.ndarray:  # -> [N]
     if array.ndim != 1:
         raise ArgumentError(f"the text must be one sequence of ids [N], got shape {array.shape}")
     if array.size < 2:
-        raise ArgumentError(
-            f"the text has {array.size} token{'s' * (array.size != 1)}; a score needs at least two, "
-            "because nothing predicts the first"
-        )
+        raise ArgumentError(f"a score needs at least two tokens, got {array.size}: none predicts the first")
     if config.n_ctx < 2:
         raise ArgumentError("the model's context is 1 token, so it predicts no token from another")
     check_ids(array[:, None], config)  # one token per row: any length fits into the context
@@ -108,13 +103,9 @@ def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -
         raise ArgumentError("the cache was made for another model: make one with this model's new_cache")
     if len(batch) != B:
         raise ArgumentError(f"ids are {len(batch)} sequences, the cache holds {B}")
-    T = batch.shape[1]
-    longest = int(np.max(cache.length))
-    if longest + T > min(cache.capacity, config.n_ctx):
-        raise ArgumentError(
-            f"{T} tokens after {longest} in the cache exceed its capacity of {cache.capacity} "
-            f"or the context of {config.n_ctx}"
-        )
+    T, longest, room = batch.shape[1], int(np.max(cache.length)), min(cache.capacity, config.n_ctx)
+    if longest + T > room:
+        raise ArgumentError(f"{T} tokens after {longest} in the cache are more than its capacity of {room}")
 
 
 def check_edits(edits: Any, config: Config) -> Any:

@@ -76,8 +76,7 @@ class Config:
                 object.__setattr__(self, "n_inner", 4 * self.n_embd)
             accepted.check(_with_json_name(name), getattr(self, name), ConfigError)
         if self.n_embd % self.n_head:
-            heads = f"n_head {self.n_head} heads of equal width"
-            raise ConfigError(f"n_embd {self.n_embd} does not divide into {heads}")
+            raise ConfigError(f"n_embd {self.n_embd} does not divide into n_head {self.n_head} equal heads")
         if not isinstance(self.activation_function, str) or self.activation_function not in ACTIVATIONS:
             found, expected = short_repr(self.activation_function), ", ".join(ACTIVATIONS)
             raise ConfigError(f"activation_function {found} is not supported; expected one of {expected}")

@@ -11,7 +11,6 @@ needs besides weights: the KV cache, a tape that records activations, edits of t
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from .fast.products import product
 from .ops import layer_norm, linear, softmax
 from .parameters import Parameters, count_parameters, nest, parameter_shapes
 from .prefill import in_pieces, in_query_blocks
-from .run import Edits, KVCache, Run, Tape
+from .run import Edits, KVCache, Progress, Run, Tape
 
 Array = np.ndarray
 
@@ -185,7 +184,7 @@ class GPT2:
         tape: Tape | None = None,
         lengths: Any = None,
         edit: Edits | None = None,
-        progress: Callable[[int], Any] | None = None,
+        progress: Progress = None,
     ) -> Array:
         """The input of the output matrix: [T] -> [T, D], [B, T] -> [B, T, D]. Otherwise as __call__.
 

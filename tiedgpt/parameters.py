@@ -38,9 +38,8 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
         "mlp.c_fc": (D, F),
         "mlp.c_proj": (F, D),
     }
-    modules = {
-        f"h.{layer}.{name}": weight for layer in range(config.n_layer) for name, weight in block.items()
-    }
+    layers = range(config.n_layer)
+    modules = {f"h.{layer}.{name}": weight for layer in layers for name, weight in block.items()}
     for name, weight in {**modules, "ln_f": (D,)}.items():
         shapes |= {f"{name}.weight": weight, f"{name}.bias": weight[-1:]}
     if not config.tied:
@@ -98,11 +97,9 @@ def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
     """
     counts = {}
     for head in HEADS:
-        sizes = {name: prod(shape) for name, shape in parameter_shapes(config.with_head(head)).items()}
-        groups = {
-            group: sum(size for name, size in sizes.items() if part in name) for group, part in GROUPS.items()
-        }
-        counts[head] = _count(groups)
+        shapes = parameter_shapes(config.with_head(head)).items()
+        of_group = {group: [prod(s) for name, s in shapes if part in name] for group, part in GROUPS.items()}
+        counts[head] = _count({group: sum(sizes) for group, sizes in of_group.items()})
     return counts
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .fast.threads import split_work, thread_map
-from .run import KVCache, Run
+from .run import KVCache, Progress, Run
 
 PIECE_TOKENS = 512  # the most tokens of each sequence in a piece
 QUERY_TOKENS = 128  # the most queries of a sequence in a block
@@ -73,12 +73,12 @@ class CachePiece(KVCache):
 
 
 def in_pieces(
-    forward: Forward, ids: np.ndarray, tree: dict[str, Any], run: Run, progress: Callable[[int], Any] | None
+    forward: Forward, ids: np.ndarray, tree: dict[str, Any], run: Run, progress: Progress
 ) -> np.ndarray:  # [B, T] -> [B, T, D]
     """forward(ids, tree, run), in pieces if there are many tokens. With a tape or edits it is one call.
 
     Many means more than PIECE_TOKENS in a sequence, or MIN_TOKENS for each thread in the whole batch.
-    While threads read, BLAS uses one thread in the whole process. `progress` gets the length of each piece.
+    `progress` gets the length of each piece.
     """
     B, T = ids.shape
     threads, step = split_work(T, PIECE_TOKENS, B * T)

@@ -107,9 +107,7 @@ class Tokenizer:
         for merged_id, (left, right) in enumerate(merges, first_id + 256):
             if left not in ids or right not in ids or left + right in ids:
                 unknown = [short_repr(part) for part in (left, right) if part not in ids]
-                fault = (
-                    f"{unknown[0]} is neither a byte nor an earlier merge" if unknown else "exists already"
-                )
+                fault = f"{unknown[0]} is neither byte nor earlier merge" if unknown else "exists already"
                 raise TokenizerError(f"merge {len(tokens) - 255}, {short_repr(f'{left} {right}')}: {fault}")
             left_id, right_id = ids[left], ids[right]
             self._merge_ids[left_id, right_id] = ids[left + right] = merged_id
@@ -170,11 +168,9 @@ class Tokenizer:
             raise ArgumentError(f"special must be 'error', 'token' or 'text', got {short_repr(special)}")
         utf8(text, "the text")
         if special == "error" and (token := self.find_special(text)) is not None:
-            raise TokenizerError(
-                f"the text contains special token {short_repr(token)} at character {text.index(token)}, and "
-                "text from outside must not be able to end the document; special='token' reads it as that "
-                "token, special='text' as ordinary characters"
-            )
+            found = f"the text contains special token {short_repr(token)} at character {text.index(token)}"
+            how = "special='token' reads it as that token, special='text' as ordinary characters"
+            raise TokenizerError(f"{found}, which ends the document; {how}")
         ids: list[int] = []
         done = 0
         for start, end in self._special_spans(text) if special != "text" else ():
@@ -240,8 +236,7 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token. Raises TokenizerError for an id outside 0 to vocab_size - 1."""
         if token_id not in COUNT or token_id >= self.vocab_size:  # a list would accept -1 and True
-            expected = f"expected an integer from 0 to {self.vocab_size - 1}"
-            raise TokenizerError(f"{short_repr(token_id)} is not a token id: {expected}")
+            raise TokenizerError(f"{short_repr(token_id)} is no token id from 0 to {self.vocab_size - 1}")
         return self._tokens[token_id]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:

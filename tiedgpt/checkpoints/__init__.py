@@ -27,8 +27,7 @@ def load_model(source: str | Path, head: str | None = None, copy: bool = False) 
     A mapped file may be replaced by another (as save_model does, and most programs), and the model keeps the
     old weights. A file that is changed in place changes the model; one that is truncated ends the process
     with SIGBUS. Float16, bfloat16, TensorFlow's files, and floats that do not start at a multiple of 4 bytes
-    are read, and so are all files on Windows, where no mapped file can be replaced. The file of OpenAI's
-    gpt2 on the hub is one whose floats start at an odd byte.
+    (as in gpt2's file) are read, and so are all files on Windows, where no mapped file can be replaced.
 
     Raises CheckpointError for a source that cannot be found, downloaded or read, ArgumentError for another
     type of source and another `head`.

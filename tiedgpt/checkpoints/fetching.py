@@ -59,11 +59,7 @@ class Version:
 
 
 class Interrupted(Exception):
-    """An attempt failed, but the next one may succeed."""
-
-    def __init__(self, reason: str, wait: float = 0.0) -> None:
-        super().__init__(reason)
-        self.wait = wait  # seconds, if the server asked for them
+    """An attempt failed, but the next one may succeed: the reason, and how many seconds to wait, if known."""
 
 
 @dataclass
@@ -91,6 +87,7 @@ class Server:
                     link_new(part, to / file)
                 return part is not None
             except Interrupted as error:
+                reason, wait = (*error.args, 0.0)[:2]
                 part = _find_part(file, folder)
                 size = part.stat().st_size if part else 0
                 failures = 0 if size > most else failures + 1
@@ -98,9 +95,9 @@ class Server:
                 if failures == ATTEMPTS:
                     tried = f"{ATTEMPTS} attempts in a row brought no data"
                     tried += "; the next download continues from here" if most else ""
-                    raise CheckpointError(f"{self.label}/{file}: {error}; {tried}") from error
-                wait = min(error.wait, MAX_DELAY) or DELAY * 2**failures
-                self.note(f"{file}: {error}; trying again in {wait:g} s")
+                    raise CheckpointError(f"{self.label}/{file}: {reason}; {tried}") from error
+                wait = min(wait, MAX_DELAY) or DELAY * 2**failures
+                self.note(f"{file}: {reason}; trying again in {wait:g} s")
                 time.sleep(wait)
 
     def _attempt(self, file: str, folder: Path) -> Path | None:
@@ -151,6 +148,7 @@ class Server:
         text = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
         connection = (requests.ConnectionError, requests.Timeout, exceptions.ChunkedEncodingError)
         reason = short_repr(text, 200)
+        answered = self.was_reached or isinstance(error, requests.ReadTimeout) or "aborted" in text
         if isinstance(error, ValueError):
             reason = f"HF_ENDPOINT, a redirect or the proxy is not a valid http URL: {reason}"
         elif isinstance(error, connection):  # the text holds the messages of three libraries
@@ -162,9 +160,7 @@ class Server:
         if "certificate" in text.lower():  # requests raises a plain OSError if there is no file of them
             reason += "; the variable REQUESTS_CA_BUNDLE can name a file of certificates to trust"
         # Try again if the server answered before. If it never did, the address or the network is wrong.
-        elif isinstance(error, connection) and (
-            self.was_reached or isinstance(error, requests.ReadTimeout) or "aborted" in text
-        ):
+        elif answered and isinstance(error, connection):
             return Interrupted(reason)
         return CheckpointError(f"{self.label}/{file} cannot be reached: {reason}")
 
@@ -179,13 +175,12 @@ class Server:
             wait = response.headers.get("Retry-After", "")
             seconds = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
             raise Interrupted(f"the server answers {code}", seconds)
+        why = ""
         if code in (401, 403) and self.token is not None:
-            raise CheckpointError(
-                f"{self.label}/{file}: no access ({code}): no such repository, or a private or gated one; "
-                f"check the name{' and HF_TOKEN' if self.token else ', or set HF_TOKEN'}"
-            )
+            why = ": no such repository, or a private or gated one; check the name, "
+            why += "and HF_TOKEN" if self.token else "or set HF_TOKEN"
         if code not in (200, 206):
-            raise CheckpointError(f"{self.label}/{file}: the server answers {code}")
+            raise CheckpointError(f"{self.label}/{file}: the server answers {code}{why}")
 
     def _describe(self, file: str, response: "requests.Response") -> tuple[Version, str]:
         """The version that the server and the pin describe, and a key that names this version."""
@@ -225,10 +220,8 @@ class Server:
             raise CheckpointError(f"{name}: asked for bytes {start}-, the server sends {short_repr(sent)}")
         needed, free = (size or 0) - start, shutil.disk_usage(part.parent).free
         if needed > free:
-            raise CheckpointError(
-                f"{name} needs {megabytes(needed)}, but {part.parent} has {megabytes(free)} free; make room, "
-                "or name another folder in TIEDGPT_WEIGHTS"
-            )
+            space = f"needs {megabytes(needed)}, but {part.parent} has {megabytes(free)} free"
+            raise CheckpointError(f"{name} {space}; make room, or name another folder in TIEDGPT_WEIGHTS")
         most = MAX_TEXT if size is None else size  # the size is unknown for small files only
         with open(part, "rb+" if start else "wb") as out, progress_bar(file, size, start) as bar:
             out.seek(start)

@@ -195,8 +195,7 @@ def finish_saves(directory: Path) -> None:
             if error.errno in (errno.ENOENT, *NOT_EMPTY):  # another process moves, or has saved again
                 end = time.monotonic() + MAX_WAIT
             elif time.monotonic() > end:
-                reason = f"cannot be moved there from {READY}: {error.strerror}"
-                raise CheckpointError(f"{directory}: the files of its last save {reason}") from error
+                raise CheckpointError(f"{ready}: cannot be moved to {directory}: {error.strerror}") from error
             time.sleep(0.001)
     for staging in directory.glob(".save.*.tmp"):
         with suppress(OSError, CheckpointError):
@@ -253,10 +252,9 @@ def lock_directory(
 def locked_file(
     path: Path, waiting: Callable[[], Any] | None = None, without_locks: bool = True
 ) -> Iterator[None]:
-    """Make and lock a file that holds this process's id; remove it at the end.
+    """Make and lock a file that holds this process's id; remove it at the end. Waits as lock_directory does.
 
-    If another process has it locked, call `waiting` and wait, if it is given; otherwise raise
-    CheckpointError. `without_locks`: whether to go on where the file system has no locks.
+    without_locks: whether to go on where the file system has no locks.
     """
     is_waiting = False
     while True:
@@ -274,9 +272,7 @@ def locked_file(
             continue
         if not waiting:
             who = f"process {owner}" if owner.isdecimal() else "another process"
-            raise CheckpointError(
-                f"{path.parent} is in use by {who}; wait until it ends, or choose another directory"
-            )
+            raise CheckpointError(f"{path.parent} is in use by {who}; wait until it ends, or choose another")
         if not is_waiting:
             waiting()
         is_waiting = True
@@ -292,10 +288,7 @@ def locked_file(
 
 
 def try_lock(fd: int, without_locks: bool = True) -> bool:
-    """Lock an open file for this process, if no other has it locked; the lock ends with the process.
-
-    `without_locks` is what to return on a file system that has no locks.
-    """
+    """Lock an open file, if no other process has it locked. `without_locks`: the result without any locks."""
     try:
         if sys.platform == "win32":
             import msvcrt

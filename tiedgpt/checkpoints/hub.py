@@ -117,8 +117,6 @@ def download(name: str, source: str = "hub", note: Note = str) -> Path:
 
 @dataclass(kw_only=True)
 class RemoteModel(Server):
-    """A model on a server."""
-
     name: str
     source: str
     config: str  # the name of the configuration file
@@ -245,8 +243,7 @@ def _fetch_from_hub(remote: RemoteModel, folder: Path, new: Path) -> None:
         raise CheckpointError(f"{remote.label} has {huggingface.NO_WEIGHTS}")
     shards = sorted(set(huggingface.read_weight_map(new / huggingface.INDEX).values()))
     if not all(remote.fetch(file, new, parts=folder) for file in shards):
-        missing = f"some of the files that {huggingface.INDEX} names are not there"
-        raise CheckpointError(f"{remote.label}: {missing}")
+        raise CheckpointError(f"{remote.label} lacks some of the files that {huggingface.INDEX} names")
 
 
 def _remove_parts(folder: Path) -> None:

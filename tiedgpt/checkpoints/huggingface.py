@@ -9,11 +9,9 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +19,7 @@ from ..config import Config
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, short_repr
 from ..model import GPT2
 from ..parameters import parameter_shapes
+from ..run import Progress
 from ..tokenizer import Tokenizer
 from . import safetensors
 from .files import StagedFiles, directory_of, file_state, read_json
@@ -32,10 +31,8 @@ MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII)  # the name of one: without a directory
 HEAD = "lm_head.weight"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-NO_WEIGHTS = (
-    f"neither {WEIGHTS} nor {INDEX} (pytorch_model.bin is a pickle, which can run any code when it is "
-    f"opened, so it is not read or downloaded; save the model as {WEIGHTS}, as save_pretrained does)"
-)
+PICKLE = f"pytorch_model.bin is a pickle, which can run any code, so it is not read; save it as {WEIGHTS}"
+NO_WEIGHTS = f"neither {WEIGHTS} nor {INDEX} ({PICKLE}, as save_pretrained does)"
 
 
 @dataclass
@@ -54,22 +51,17 @@ class Checkpoint:
         """Whether the files contain a W_U, used or not."""
         return HEAD in self.tensors
 
-    def load(
-        self, head: str | None = None, progress: Callable[[int], Any] | None = None, copy: bool = False
-    ) -> GPT2:
-        """The model, in float32. `head` is "tied", "untied", or None for that of config.json.
+    def load(self, head: str | None = None, progress: Progress = None, copy: bool = False) -> GPT2:
+        """The model, in float32, as `load_model` loads it.
 
-        The parameters are views of the mapped files, or copies: see `load_model`. With head="untied" and no
-        W_U in the files, W_U starts as a copy of wte.T. A tied model does not use the W_U of the files.
         `progress` is called with the number of bytes of each tensor that is there. Raises ArgumentError for
         another `head`, CheckpointError if config.json says untied and there is no W_U, or if the files
         changed since they were checked.
         """
         if head is None and not self.config.tied and not self.has_own_unembedding:
-            raise CheckpointError(
-                f'{self.path}: config.json says "tie_word_embeddings": false but there is no {HEAD}; '
-                'load it with head "tied", or "untied" to start from a copy of wte.T'
-            )
+            found = f'config.json says "tie_word_embeddings": false but there is no {HEAD}'
+            expected = 'load it with head "tied", or "untied" to start from a copy of wte.T'
+            raise CheckpointError(f"{self.path}: {found}; {expected}")
         is_unused = head is None and self.config.tied and self.has_own_unembedding
         head = self.config.head if head is None else head
         copied = head == "untied" and not self.has_own_unembedding
@@ -113,8 +105,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     for tensor in found:
         name = tensor.name.removeprefix(PREFIX)
         if name in tensors:
-            twice = f"tensor {short_repr(name)} is there twice, with and without {PREFIX}"
-            raise CheckpointError(f"{tensor.file}: {twice}")
+            raise CheckpointError(f"{tensor.file}: {short_repr(name)} is there with and without {PREFIX}")
         if not MASK_BUFFER.fullmatch(name):
             tensors[name] = tensor
     check_parameters(tensors, config, listing, "config.json")
@@ -126,15 +117,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def check_parameters(tensors: dict[str, Tensor], config: Config, listing: Path, describing: str) -> None:
-    """Check that the tensors are the parameters of a configuration, with a W_U or without.
-
-    listing, describing: the files of the tensors and of the configuration, for errors.
-    """
+    """Check that the tensors of `listing` are the parameters of a configuration, with a W_U or without."""
     expected = parameter_shapes(config.with_head("untied"))  # a W_U is checked even if it is not used
     described = f"the {config.n_layer}-layer GPT-2 that {describing} describes"
     if missing := [name for name in expected if name not in tensors and name != HEAD]:
-        missed = f"tensor {missing[0]} of {described} is missing ({len(missing)} in all)"
-        raise CheckpointError(f"{listing}: {missed}")
+        raise CheckpointError(f"{listing}: {missing[0]} of {described} is missing ({len(missing)} in all)")
     for name, tensor in tensors.items():
         fault = ""
         if name not in expected:
@@ -216,8 +203,7 @@ def read_weight_map(index: Path) -> dict[str, str]:
         raise CheckpointError(f'{index}: "weight_map" must map tensor names to files')
     for file in weight_map.values():
         if not isinstance(file, str) or not SHARD.fullmatch(file):
-            expected = "is not the name of a .safetensors file beside the index"
-            raise CheckpointError(f"{index}: {short_repr(file)} {expected}")
+            raise CheckpointError(f"{index}: {short_repr(file)} is not the name of a file beside the index")
     return weight_map
 
 

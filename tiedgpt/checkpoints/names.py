@@ -51,20 +51,15 @@ def find_model(source: str | Path) -> Path:
         return folder
     if name in SHIPPED:
         raise CheckpointError(f"{name} comes with tiedgpt but is missing from it: install tiedgpt again")
-    repository = MODELS[name][0] if name in MODELS else name
     places = ", ".join(str(root / name) for root in weight_folders())
-    raise CheckpointError(
-        f"{name} is not on this machine: looked for {places} and in the Hugging Face cache; download it with "
-        f"`tiedgpt download {name}`, put the files of {repository} in one of these, or give the path of a "
-        "checkpoint" + (f" (for the directory here, write ./{text})" if Path(text).is_dir() else "")
-    )
+    looked = f"{name} is not on this machine: looked for {places} and in the Hugging Face cache"
+    here = f" (for the directory here, write ./{text})" if Path(text).is_dir() else ""
+    how = f"download it with `tiedgpt download {name}`, put its files there, or give a path{here}"
+    raise CheckpointError(f"{looked}; {how}")
 
 
 def models_here() -> dict[str, Path]:
-    """The models on this machine: name -> directory, each directory once and under its first name.
-
-    The known names come first, then the shipped models, then repositories owner/name in alphabetical order.
-    """
+    """The models on this machine: name -> directory, each directory once and under its first name."""
     repositories = set()
     for root in weight_folders():
         repositories |= {Path(path).as_posix() for path in glob.glob("*/*", root_dir=root)}
@@ -95,12 +90,11 @@ def check_name(text: str) -> str:
     name = ALIASES.get(text, text)
     if name in MODELS or name in SHIPPED or REPOSITORY.fullmatch(name):
         return name
-    raise CheckpointError(
-        f"no model {short_repr(text)}: "
-        + ("" if os.path.exists(os.path.expanduser(text)) else "there is no such file or directory, and ")
-        + f"the names known are {', '.join([*MODELS, *SHIPPED])}"
-        + nearest(name.lower().removesuffix("-small"), [*MODELS, *ALIASES, *SHIPPED])
-    )
+    exists = os.path.exists(os.path.expanduser(text))
+    known = f"the names known are {', '.join([*MODELS, *SHIPPED])}"
+    known += nearest(name.lower().removesuffix("-small"), [*MODELS, *ALIASES, *SHIPPED])
+    no_file = "" if exists else "there is no such file or directory, and "
+    raise CheckpointError(f"no model {short_repr(text)}: {no_file}{known}")
 
 
 def folders_of(name: str, source: str = "hub") -> list[Path]:
@@ -149,11 +143,7 @@ def _snapshots(repository: str) -> list[Path]:
 
 def _hugging_face_cache() -> Path:
     """The cache folder of the library huggingface_hub, from the same variables in the same order."""
-
-    def expanded(variable: str, default: str) -> str:
-        return os.path.expandvars(os.path.expanduser(os.environ.get(variable, default)))
-
-    user_cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
-    home = expanded("HF_HOME", os.path.join(user_cache, "huggingface"))
-    older = os.environ.get("HUGGINGFACE_HUB_CACHE", os.path.join(home, "hub"))
-    return Path(expanded("HF_HUB_CACHE", older))
+    get = os.environ.get
+    home = get("HF_HOME", os.path.join(get("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
+    older = get("HUGGINGFACE_HUB_CACHE", os.path.join(home, "hub"))
+    return Path(os.path.expandvars(os.path.expanduser(get("HF_HUB_CACHE", older))))

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..errors import COUNT, CheckpointError, short_repr
+from ..errors import CheckpointError, Range, short_repr
 from ..fast.memory import CACHE_LINE, aligned
 from .files import parse_json, reading
 
@@ -38,6 +38,7 @@ DTYPES = "F4 F6_E2M3 F6_E3M2 BOOL U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E
 DTYPES += "I32 U32 F32 I64 U64 F64 C64"
 DTYPE_BITS = {dtype: int(re.findall(r"\d+", f"{dtype} 8")[0]) for dtype in DTYPES.split()}  # BOOL has 8
 VALUES_PER_READ = 1 << 17
+U64 = Range(0, 2**64 - 1)
 MADV_POPULATE_READ = 22  # Linux's number; Python has no name for it
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16, so its bits are read
 
@@ -116,14 +117,12 @@ def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         file_size = os.fstat(file.fileno()).st_size
         prefix = file.read(8)
         if len(prefix) < 8:
-            shorter = f"{file_size} bytes, shorter than the 8-byte length"
-            raise CheckpointError(f"{path}: not a safetensors file: {shorter}")
+            raise CheckpointError(f"{path}: not a safetensors file: {file_size} bytes, expected 8 or more")
         length = int.from_bytes(prefix, "little")
         if length > MAX_HEADER:
             raise CheckpointError(f"{path}: not a GPT-2's safetensors file: {TOO_LONG.format(length)}")
         if 8 + length > file_size:
-            ends = f"the header ends at byte {8 + length}, the file at {file_size}"
-            raise CheckpointError(f"{path}: truncated: {ends}")
+            raise CheckpointError(f"{path}: truncated: {file_size} bytes, the header ends at {8 + length}")
         tensors, metadata = _parse_header(file.read(length), path)
     check_tensors(tensors.values(), path, path, 8 + length, file_size)
     return tensors, metadata
@@ -147,9 +146,7 @@ def check_tensors(
             raise CheckpointError(f"{where}: its place has {size} bits, but {what}")
         if tensor.start != end:
             fault = "overlaps the tensor before it" if tensor.start < end else "leaves a hole before it"
-            raise CheckpointError(
-                f"{where} {fault}: it starts at byte {tensor.start} of the file, expected {end}"
-            )
+            raise CheckpointError(f"{where} {fault}: it starts at byte {tensor.start}, expected {end}")
         end = tensor.end
     if end != file_size:
         fault = "truncated" if end > file_size else "bytes after the last tensor"
@@ -208,9 +205,9 @@ def _parse_header(raw: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, 
         dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
         if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
             raise wrong(f"{where}: unknown dtype {short_repr(dtype)}")
-        if not isinstance(shape, list) or not all(map(_is_u64, shape)):
+        if not isinstance(shape, list) or not all(n in U64 for n in shape):
             raise wrong(f"{where}: shape must be a list of whole numbers, got {short_repr(shape)}")
-        if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_u64, offsets)):
+        if not isinstance(offsets, list) or len(offsets) != 2 or not all(n in U64 for n in offsets):
             raise wrong(f"{where}: data_offsets must be two positions, got {short_repr(offsets)}")
         begin, end = (8 + len(raw) + offset for offset in offsets)
         tensors[name] = Tensor(path, name, dtype, tuple(shape), begin, end)
@@ -229,7 +226,3 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
-
-
-def _is_u64(value: Any) -> bool:
-    return value in COUNT and value < 1 << 64

@@ -147,7 +147,6 @@ def _parse_entry(message: "_Bytes", file: Path, name: str) -> CheckedTensor:
 
 
 def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Every key and value of the data blocks, in order."""
     with reading(path) as file:
         table = file.read(MAX_INDEX + 1)
     if len(table) > MAX_INDEX:
@@ -161,10 +160,8 @@ def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
     if any(footer.take(footer.left)):
         raise footer.wrong("expected zeros after the two handles")
 
-    handles = [
-        _Bytes(value, f"{path}: index entry {short_repr(last_key)}").handle()
-        for last_key, value in _read_entries(_read_block(path, table, index))
-    ]
+    entries = _read_entries(_read_block(path, table, index))
+    handles = [_Bytes(value, f"{path}: index entry {short_repr(key)}").handle() for key, value in entries]
     end = 0
     for offset, size in [*handles, metaindex, index, (len(table) - FOOTER, 0)]:
         if offset != end:
@@ -189,7 +186,6 @@ def _read_block(path: Path, table: bytes, handle: tuple[int, int]) -> "_Bytes":
 
 
 def _read_entries(block: "_Bytes") -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of a block."""
     contents = block.take(block.left)
     restarts = int.from_bytes(contents[-4:], "little")
     end = len(contents) - 4 - 4 * restarts
@@ -211,11 +207,8 @@ def _fields(message: "_Bytes", expected: dict[int, tuple[str, int]] | None = Non
     `expected`: number -> name and value of a field that must have this value.
     """
     fields: Fields = {}
-    readers = {
-        VARINT: message.varint,
-        LENGTH: lambda: message.take(message.varint()),
-        FIXED32: message.fixed32,
-    }
+    take = message.take
+    readers = {VARINT: message.varint, LENGTH: lambda: take(message.varint()), FIXED32: message.fixed32}
     while message.left:
         number, wire_type = divmod(message.varint(), 8)
         if wire_type not in readers:

@@ -48,8 +48,7 @@ def read_tokenizer(model: Path) -> Tokenizer:
             return read_merges(directory / merges, *others)
     if (directory / "tokenizer.json").is_file():
         return read_tokenizer_json(directory / "tokenizer.json")
-    expected = "expected merges.txt and vocab.json, or tokenizer.json"
-    raise CheckpointError(f"{directory} has no tokenizer: {expected}")
+    raise CheckpointError(f"{directory} has no tokenizer: no merges.txt with vocab.json, no tokenizer.json")
 
 
 def read_merges(
@@ -71,7 +70,6 @@ def read_merges(
 
 
 def read_tokenizer_json(path: Path) -> Tokenizer:
-    """From Hugging Face's tokenizer.json."""
     file = read_json(path)
     model, added = file.get("model"), file.get("added_tokens") or []
     pre_tokenizer = file.get("pre_tokenizer")

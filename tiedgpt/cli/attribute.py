@@ -83,10 +83,9 @@ def print_report(report: dict[str, Any], tokenizer: Tokenizer) -> None:
     after = f"after {end_of(report['prompt'])}, by {one_line(report['model'])}, {report['head']}"
     print(fill(f"The logit of {what} {after}: {report['total']:.3f}"), end="\n\n")
     if ablated := report.get("ablated"):
-        pairs = [*zip(names, report["tokens"], ablated["tokens"], strict=True)]
-        numbers = [
-            (f"{key} of {name}", form, x[key], y[key]) for name, x, y in pairs for key, form in FORMATS
-        ]
+        numbers = []
+        for name, x, y in zip(names, report["tokens"], ablated["tokens"], strict=True):
+            numbers += [(f"{key} of {name}", form, x[key], y[key]) for key, form in FORMATS]
         if len(names) > 1:
             numbers.append(("difference of logits", ".3f", report["total"], ablated["total"]))
         rows = [(label, f"{x:{form}}", f"{y:{form}}", f"{y - x:+{form}}") for label, form, x, y in numbers]

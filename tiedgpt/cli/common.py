@@ -32,13 +32,9 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, name: str, page: str | None, run: Callable[[argparse.Namespace], None]) -> None:
         about, _, examples = (page or "").partition("\nexamples:\n")  # `python -OO` drops docstrings
         paragraphs = (fill(part.replace("\n", " ")) for part in about.strip().split("\n\n"))
-        super().__init__(
-            prog=f"tiedgpt {name}",
-            description="\n\n".join(paragraphs),
-            epilog=f"examples:\n{examples}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+        form: Any = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        epilog = f"examples:\n{examples}"
+        super().__init__(f"tiedgpt {name}", description="\n\n".join(paragraphs), epilog=epilog, **form)
         self.add("-q --quiet", "print no notes and no progress on stderr")
         self.set_defaults(command=name, run=run, summary=about.partition("\n")[0])
 
@@ -55,7 +51,6 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(*names or [more.pop("dest", last.strip("[]").lower())], help=help, **more)
 
     def add_shared(self, *arguments: str) -> None:
-        """Add arguments of SHARED."""
         for argument in arguments:
             help, type, more = SHARED[argument]
             self.add(argument, help, type, **more)
@@ -140,10 +135,7 @@ def add_models(parser: Parser, help: str) -> None:
 
 
 def find(model: str | None, only_tokenizer: bool = False) -> tuple[str, Path]:
-    """The model's name and path; without a name, the default model, with a note if that is not gpt2.
-
-    Downloads a name that is not on this machine. only_tokenizer: the weights are not needed.
-    """
+    """The model's name and path, downloaded if it is not here; without a name, the default, with a note."""
     if model is not None:
         return model, find_or_download(model, note, only_tokenizer)
     name, path = find_default()
@@ -191,9 +183,7 @@ def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
     with Progress("loading", size, unit="B") as progress:
         model = checkpoint.load(head, progress.add)
     if head == "untied" and not checkpoint.has_own_unembedding:
-        note(
-            "this checkpoint has no W_U of its own: it starts as a copy of wte.T, and the logits are the same"
-        )
+        note("this checkpoint has no W_U of its own: it is a copy of wte.T, and the logits are the same")
     return model
 
 
@@ -208,10 +198,7 @@ def load_heads(checkpoint: Checkpoint, head: str | None) -> list[GPT2]:
 def print_reports(
     given: dict[str, Any], models: list[GPT2], found: Iterable[Any], as_json: bool, show: Callable[[Any], Any]
 ) -> None:
-    """Print what was found by each model: with `show`, or as one JSON document. `given` is of all of them.
-
-    The document of both heads has each report under the name of its head.
-    """
+    """Print what was found by each model: with `show`, or as one JSON document. `given` is of all of them."""
     pairs = zip(models, found, strict=True)
     reports = [{**given, "head": model.config.head, **report} for model, report in pairs]
     if not as_json:

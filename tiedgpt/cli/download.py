@@ -3,13 +3,11 @@
 Print the model's directory. An interrupted download continues where it stopped.
 
 The directory is in $TIEDGPT_WEIGHTS, else in weights/ of a checkout, else in ~/.cache/tiedgpt. The commands
-that read a model download it themselves if its name is given and it is not on this machine (tokenize
-downloads only the vocabulary), so this command is needed only to choose the time or the source. params and
-list download nothing.
+that read a model download it themselves if it is not on this machine, so this command is needed only to
+choose the time or the source. params and list download nothing.
 
 examples:
   tiedgpt download gpt2
-  tiedgpt download openai-community/gpt2
   tiedgpt download 124M --source openai
   TIEDGPT_WEIGHTS=/big/disk tiedgpt download gpt2-xl
 """
@@ -25,10 +23,7 @@ from .terminal import note, printable
 
 def add_arguments(parser: common.Parser) -> None:
     common.add_models(parser, f"{', '.join(MODELS)}, or a repository owner/name of the Hugging Face hub")
-    source = (
-        "hub: the files for transformers, from the Hugging Face hub (default); openai: the TensorFlow files "
-        "that OpenAI released"
-    )
+    source = "hub: the Hugging Face hub's files for transformers (default); openai: OpenAI's TensorFlow files"
     parser.add("--source {hub,openai}", source, default="hub")
 
 

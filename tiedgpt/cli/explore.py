@@ -10,7 +10,6 @@ the address that it printed.
 
 examples:
   tiedgpt explore
-  tiedgpt explore gpt2
   tiedgpt explore my-tied-model my-untied-model --corpus story.txt
   tiedgpt explore --port 8080 --no-browser
   tiedgpt explore --export page.html
@@ -55,8 +54,7 @@ def run(args: argparse.Namespace) -> None:
     opened = [common.open_model(name) for name in names]
     vocabularies = [common.vocabulary(tokenizer, checkpoint) for _, checkpoint, tokenizer in opened]
     if vocabularies[0] != vocabularies[-1]:
-        differ = f"{names[0]} and {names[1]} have different vocabularies"
-        raise ArgumentError(f"{differ}; explore shows both on the same tokens")
+        raise ArgumentError(f"{names[0]} and {names[1]} have different vocabularies; explore needs the same")
     _, checkpoint, tokenizer = opened[0]
     corpus = read_corpus(text, allow_special, tokenizer, checkpoint.config.vocab_size)
     models = [(name, common.load(checkpoint, None)) for name, checkpoint, _ in opened]
@@ -68,8 +66,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         server = Server(views, port)
     except OSError as error:
-        advice = "choose another --port, or leave it out for any free one"
-        raise ArgumentError(f"port {port}: {error.strerror}; {advice}") from error
+        raise ArgumentError(f"port {port}: {error.strerror}; leave --port out for any free one") from error
     print(server.url, flush=True)
     note("the page is at this address, for this machine only; Ctrl-C stops the server")
     if browser and not open_browser(server.url_once):

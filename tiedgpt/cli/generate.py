@@ -27,7 +27,7 @@ from ..checkpoints.huggingface import Checkpoint
 from ..checks import check_prompt, check_seed
 from ..config import Config
 from ..errors import ABOVE_0, ArgumentError, TiedGPTError, short_repr
-from ..inference.drafts import LOOKUP, Draft, check_draft_model
+from ..inference.drafts import LOOKUP, Draft
 from ..inference.generation import TextSample, kept_tokens, push_steps, random_streams, sample_steps
 from ..inference.sampling import Sampling
 from ..model import GPT2
@@ -47,21 +47,15 @@ def add_arguments(parser: common.Parser) -> None:
     add("-s --seed S", "the same S gives the same text (default: new)", common.count)
     no_room = "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
     add("--truncate", no_room)
-    logprobs = (
-        "also list the log probability of each token and of the K likeliest others, before -t, -k and -p"
-    )
-    add("--logprobs K", logprobs, common.count)
-    guess = (
-        "for speed, let the model check guesses in one pass: by lookup in the text so far, by MODEL "
-        "(smaller, with the same vocabulary), or by none (default: lookup)"
-    )
+    listed = "also list log probabilities, before -t, -k and -p: each token's and the K likeliest others'"
+    add("--logprobs K", listed, common.count)
+    guess = "for speed, let the model check guesses: by lookup in the text (default), a smaller MODEL or none"
     add("--draft MODEL", guess, default=LOOKUP)
 
 
 def run(args: argparse.Namespace) -> None:
     if args.greedy and (args.temperature, args.top_k, args.top_p) != (None, None, None):
-        why = "it takes the likeliest token every time"
-        raise ArgumentError(f"--greedy excludes --temperature, --top-k and --top-p: {why}")
+        raise ArgumentError("--greedy excludes --temperature, --top-k and --top-p: it draws nothing")
     sampling = Sampling(args.temperature or 1.0, args.top_k, args.top_p, args.greedy)
     head, as_json, seed, new, stop = args.head, args.json, args.seed, args.max_new_tokens, args.stop
     num_samples, logprobs = args.num_samples, args.logprobs
@@ -108,10 +102,9 @@ def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Che
     named = f"--draft {short_repr(source)}"
     if draft.path == checkpoint.path:
         raise ArgumentError(f"{named} is the model itself; name a smaller one")
-    check_draft_model(draft.config, checkpoint.config)
+
     if common.vocabulary(draft_tokenizer, draft) != common.vocabulary(tokenizer, checkpoint):
-        other = "its merges or special tokens are not those of the model"
-        raise ArgumentError(f"{named} has another vocabulary: {other}")
+        raise ArgumentError(f"{named} has another vocabulary: other merges or special tokens")
     return draft
 
 
@@ -204,10 +197,7 @@ class Continuation:
 
 
 def prompt_loop(answer: Callable[[str, str], None]) -> None:
-    """Answer each prompt that is typed. Ctrl-C stops an answer, and Ctrl-D leaves the loop.
-
-    `answer` also gets the last line of the prompt, to print it before its continuation.
-    """
+    """Answer each prompt that is typed, with its last line before the answer, until Ctrl-D."""
     with suppress(ImportError):  # input() then has line editing and a history
         import readline
 

@@ -5,7 +5,6 @@ block, at each token of the prompt (the logit lens).
 
 examples:
   tiedgpt lens "The capital of France is"
-  tiedgpt lens --model shakespeare-tied "ROMEO:"
   tiedgpt lens --model shakespeare-untied --head both "ROMEO:"
 """
 
@@ -29,7 +28,6 @@ def run(args: argparse.Namespace) -> None:
     ids = check_prompt(common.encode(tokenizer, prompt, args.allow_special), checkpoint.config)
 
     def positions(layer: Layer) -> list[Any]:
-        """The likeliest tokens after each token of the prompt."""
         rows = (zip(*row, strict=True) for row in zip(layer.tokens, layer.probabilities, strict=True))
         return [
             [{**token_json(tokenizer, token), "probability": float(p)} for token, p in row] for row in rows

@@ -35,7 +35,9 @@ def run(args: argparse.Namespace) -> None:
             note(f"{name} is left out: {error}")
     names = {model["model"] for model in here}
     others = [(name, config) for name, (_, config) in MODELS.items() if name not in names]
-    not_here = [summary(name, config, download_size(config)) for name, config in others]
+    # The hub's weights also hold a causal mask for each layer.
+    sizes = [count_parameters(c)["tied"]["bytes"] + 4 * c.n_layer * c.n_ctx**2 for _, c in others]
+    not_here = [summary(*other, size) for other, size in zip(others, sizes, strict=True)]
     if args.json:
         return print(json.dumps({"here": here, "not_here": not_here}))
     if here:
@@ -43,11 +45,6 @@ def run(args: argparse.Namespace) -> None:
     if not_here:
         print(fill("\nNot on this machine; `tiedgpt download MODEL` fetches one:\n"))
         print_models(not_here)
-
-
-def download_size(config: Config) -> int:
-    """Bytes of the hub's weights: besides the parameters, they hold a causal mask for each layer."""
-    return count_parameters(config)[config.head]["bytes"] + 4 * config.n_layer * config.n_ctx**2
 
 
 def summary(name: str, config: Config, size: int) -> dict[str, Any]:

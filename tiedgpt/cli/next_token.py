@@ -79,7 +79,6 @@ def show_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> No
 
 
 def show_paths(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> None:
-    """A column for each path."""
     for report in reports:
         print(f"Likeliest next tokens after {end_of(report['prompt'])}, {report['head']}:")
         columns = [["", *map(str, range(1, k + 1))]]

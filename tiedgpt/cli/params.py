@@ -37,8 +37,7 @@ def run(args: argparse.Namespace) -> None:
     if len(models) > 1:
         raise ArgumentError(f"expected one MODEL, got {len(models)}")
     if models and not of_model:
-        counted = "MODEL counts a model, --vocab and --dim count two matrices"
-        raise ArgumentError(f"{counted}: give one or the other")
+        raise ArgumentError("give MODEL, to count a model, or --vocab and --dim, to count two matrices")
     if of_model:
         (name,) = models or ["gpt2"]
         config = known_config(name) or read_config(find_model(name))
@@ -46,10 +45,8 @@ def run(args: argparse.Namespace) -> None:
         counts = count_parameters(config)
         difference = counts["untied"]["total"] - counts["tied"]["total"]
         document: dict[str, Any] = {"model": name, "config": fields, **counts, "difference": difference}
-        title = (
-            f"{name}: {config.head}; vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, "
-            f"width {config.n_embd:,}, {config.n_layer} layers, {config.n_head} heads"
-        )
+        title = f"{name}: {config.head}; vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, "
+        title += f"width {config.n_embd:,}, {config.n_layer} layers, {config.n_head} heads"
         whole, what = counts["untied"]["total"], "the untied model"
     elif vocab is None or dim is None:
         raise ArgumentError("to count without a model, both --vocab and --dim are needed")

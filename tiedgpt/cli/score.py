@@ -5,10 +5,12 @@ documentation. Windows as long as the context start every --stride tokens. Each 
 that no earlier window contains. The first token of the text is not predicted. If the stride is the whole
 context, the first token of each window is not predicted either.
 
+The surprisal of a token is -log2 of its probability, in bits. On a terminal, less than 1 bit is green, 5 bits
+or more are yellow, 10 or more are red.
+
 examples:
   tiedgpt score story.txt
   tiedgpt score --model gpt2 --stride 1024 --json story.txt
-  tiedgpt score --model shakespeare-tied --stride 127 story.txt
   tiedgpt score --tokens --head both poem.txt
   cat story.txt | tiedgpt score
 """
@@ -37,16 +39,9 @@ FIGURES = (
 
 def add_arguments(parser: common.Parser) -> None:
     parser.add_shared("[FILE]", *common.ASKING)
-    stride = (
-        "tokens from the start of one window to the next, at most the context; a smaller stride is slower "
-        "and gives each token a longer context (default: half the context, 512 for gpt2)"
-    )
+    stride = "tokens from one window to the next; fewer give longer contexts (default: half the context)"
     parser.add("--stride N", stride, common.positive_int)
-    tokens = (
-        "also list each token with its surprisal (-log2 of its probability, in bits) and the likeliest other "
-        "tokens; on a terminal, below 1 bit is green, from 5 bits yellow, from 10 bits red"
-    )
-    parser.add("--tokens", tokens)
+    parser.add("--tokens", "also list each token with its surprisal and the likeliest other tokens")
 
 
 def run(args: argparse.Namespace) -> None:

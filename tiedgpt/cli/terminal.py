@@ -23,10 +23,7 @@ CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr
 
 
 def read_text(file: str | None) -> str:
-    """A file as text, line ends unchanged; stdin if `file` is "-", or None and stdin is no terminal.
-
-    Raises ArgumentError if it is not UTF-8.
-    """
+    """A file as text, line ends unchanged; stdin if `file` is "-", or None and stdin is no terminal."""
     if file is None and sys.stdin.isatty():
         raise ArgumentError("there is no text: give one, or pipe one in")
     if file == "":  # Path("") is the working directory
@@ -35,8 +32,7 @@ def read_text(file: str | None) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        found = f"byte 0x{data[error.start]:02x} at position {error.start}"
-        raise ArgumentError(f"{source_name(file)} is not UTF-8 text: {found}") from error
+        raise ArgumentError(f"{source_name(file)}: byte {error.start} is not UTF-8 text") from error
 
 
 def read_prompt(prompt: str | None) -> str:
@@ -47,7 +43,6 @@ def read_prompt(prompt: str | None) -> str:
 
 
 def source_name(file: str | None) -> str:
-    """The name of an input file in messages."""
     return "stdin" if file is None or file == STDIN else file
 
 
@@ -82,15 +77,13 @@ def note(text: object) -> None:
 
 
 def print_error(error: object) -> None:
-    """Print one line on stderr that is an error."""
     sys.stderr.write(f"{ERROR}{one_line(error)}\n")
 
 
 def print_table(lines: Sequence[str | tuple[str, ...]]) -> None:
     """Print rows of cells in columns, the first flush left, the others flush right; a str is a caption.
 
-    If the terminal is too narrow for all columns, the others follow below, with the first one and the
-    captions again.
+    Columns that do not fit the terminal follow below, with the first one and the captions again.
     """
     terminal = shutil.get_terminal_size().columns
     rows = [line for line in lines if not isinstance(line, str)]
@@ -182,11 +175,7 @@ def discard_unwritten(stream: Any) -> None:
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Show on stderr how far a long computation is: on a terminal a bar, in a file a line a minute.
-
-    Nothing is shown before `DELAY` seconds on a terminal, or `INTERVAL` seconds in a file. tqdm has a delay
-    too, but importing tqdm takes longer than most commands wait.
-    """
+    """Show on stderr how far a long computation is: on a terminal a bar, in a file a line a minute."""
 
     DELAY, INTERVAL = 1.0, 60.0
 
@@ -212,7 +201,7 @@ class Progress(AbstractContextManager["Progress"]):
         elif self._bar is not None:
             self._bar.update(n)
         elif now - self._start > self.DELAY:
-            from tqdm import tqdm
+            from tqdm import tqdm  # importing it takes longer than most commands wait
 
             form: Any = {"unit": self._unit, "unit_scale": self._unit == "B", "initial": self._done}
             self._bar = tqdm(desc=self._doing, total=self._total, leave=False, file=sys.stderr, **form)

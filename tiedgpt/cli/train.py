@@ -2,7 +2,8 @@
 
 Train a GPT-2 on a text, from scratch or from a checkpoint. The last tenth of the text is held out. DIR gets a
 checkpoint of the step with the lowest loss on it, the losses in log.jsonl, and the file that --resume
-continues from. Ctrl-C saves and stops.
+continues from. Ctrl-C saves and stops. With --head untied, W_U of a new model starts random, and W_U of a
+tied checkpoint as a copy of wte.T.
 
 examples:
   tiedgpt train story.txt --out my-model
@@ -10,7 +11,6 @@ examples:
   tiedgpt train story.txt --out my-untied --head untied --n-layer 2 --n-embd 64 --steps 500
   tiedgpt train story.txt --out my-gpt2 --from gpt2 --steps 100
   tiedgpt train story.txt --out my-head --from gpt2 --only head
-  tiedgpt generate --model my-model "Once"
 """
 
 import argparse
@@ -37,8 +37,7 @@ from ..inference.evaluation import bits_per_nat
 from ..model import GPT2
 from ..parameters import count_parameters
 from ..tokenizer import Tokenizer
-from ..training import MAX_COUNT
-from ..training.loop import STATE, Settings, Trainer
+from ..training.loop import MAX_COUNT, STATE, Settings, Trainer
 from ..training.merges import learn_tokenizer
 from . import common
 from .terminal import note, printable, read_text
@@ -66,10 +65,7 @@ def add_arguments(parser: common.Parser) -> None:
     add("--vocab-size V", size, number(Range(256, MAX_COUNT)))
     context = "tokens in a sequence, and the context of a new model (default: 128; with --from, 256 or less)"
     add("--context T", context, number(Range(2, MAX_COUNT)))
-    head = (
-        "compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint does). W_U of a new "
-        "model starts random, that of a tied checkpoint as a copy of wte.T"
-    )
+    head = "compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint does)"
     add("--head {tied,untied}", head)
     steps = "steps in all, also with --resume (default: 2000; with --from, 200), for the learning rate too"
     add("--steps N", steps, positive)

@@ -34,8 +34,6 @@ Progress = Callable[[int, int], Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One activation or gradient, compared."""
-
     name: str
     error: float  # the largest distance from our float64
     tolerance: float
@@ -102,7 +100,6 @@ def compare(
 
 
 def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, Any]:
-    """Their arrays under their names."""
     torch = sys.modules.get("torch")  # imported already if theirs is torch's
     if torch is not None and isinstance(theirs, torch.nn.Module):
         if targets is not None:
@@ -120,8 +117,7 @@ def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, 
     if hasattr(theirs, "shape"):
         theirs = {"logits": theirs}
     if not isinstance(theirs, Mapping) or not theirs:
-        expected = "a dict of arrays, logits, a torch module or a function"
-        raise ArgumentError(f"expected {expected}, got {short_repr(theirs)}")
+        raise ArgumentError(f"expected arrays, a torch module or a function, got {short_repr(theirs)}")
     return theirs
 
 

@@ -58,7 +58,6 @@ class Place:
         return [x, *(self[f"{layer}.{name}"] for name in ("weight", "bias") if layer)]
 
     def evaluate(self, code: str) -> Array:
-        """What a mistake's code computes here."""
         config, eps = self.model.config, self.model.config.layer_norm_epsilon
         names = vars(self) | {"at": self, "wte": self["wte.weight"], "wpe": self["wpe.weight"]}
         names |= {"D": config.n_embd, "H": config.n_head, "K": config.head_width}

@@ -117,8 +117,6 @@ def open_browser(url: str) -> bool:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
     server: Server
     protocol_version = "HTTP/1.1"  # connections stay open, which saves most of the time of a small request
     timeout = TIMEOUT
@@ -147,7 +145,6 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(self.send_view)
 
     def answer(self, send: Callable[[], None]) -> None:
-        """Send an answer, or the error that it raised."""
         self.streaming = False
         try:
             if self.server.stopping:  # close the connection, as the end of the process will

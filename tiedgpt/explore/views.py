@@ -7,7 +7,9 @@ raises if this one is not wanted any more. `step(part=0.4)` tells the page how m
 """
 
 import base64
+import inspect
 import json
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..backward import embed_backward
 from ..checkpoints.names import MODELS
 from ..checks import check_ids, check_prompt
 from ..errors import ArgumentError, Range, short_repr
@@ -24,19 +27,19 @@ from ..fast.blas import one_blas_thread
 from ..fast.products import most_rows
 from ..inference.generation import random_streams, sample_steps
 from ..inference.sampling import Sampling
-from ..model import GPT2, unembed
+from ..model import GPT2, attend, mlp, unembed, unembedding
 from ..parameters import count_matrices, count_parameters
 from ..run import Tape
 from ..study import attribution, bigrams, gradients, paths, predictions, similarity, solved, toy
 from ..study.corpus import Corpus
 from ..tokenizer import Tokenizer
-from .source import sources
-from .symmetry import measured_tokens, symmetry_of
 
 LISTED, COMPARED = 14, 8  # likeliest tokens: of the bars, and of an ablation's
 LENS_TOKENS, MATRIX_TOKENS, ATTENTION_TOKENS = 8, 7, 32  # of a prompt, the most that a picture shows
 GRADIENT_TOKENS, GRADIENT_ROWS, ABSENT = 64, 10, 4  # read; rows for them, and for other tokens
 NEAREST = 8
+MEASURED, SAMPLE = 1024, 512  # a vocabulary larger than the first is measured by a sample of its tokens
+PIECE, LOGITS = 128, 2**20  # tokens and logits that `symmetry` computes at once, at most
 WRITTEN = {"n": Range(1, 200), "seed": Range(0, 2**32)}
 SIZES = {"vocab": Range(1, 10**7), "dim": Range(1, 10**6), "total": Range(1, 10**15)}
 CACHED = {"tape": 4, "logits": 32, "symmetry": 32, "solved": 8}  # results kept
@@ -71,7 +74,6 @@ class Views:
     # The views
 
     def start(self, query: Query, step: Step) -> dict[str, Any]:
-        """What the page needs once."""
         models = []
         for name, model, by_head in zip(self.names, self.models, self.by_head, strict=True):
             size = count_parameters(model.config)[model.config.head]["total"]
@@ -160,7 +162,6 @@ class Views:
         return {"token": self.token(token), "W_E": W_E, "W_U": W_U}
 
     def toy(self, query: Query, step: Step) -> dict[str, Any]:
-        """The three words: the scores and predictions of each way to solve for them."""
         W_E, P = small(query, "W_E"), small(query, "P")
         ways = toy.solve(W_E, P)  # raises for numbers that have no solution
         if query.get("solve_W_E"):
@@ -231,10 +232,10 @@ class Views:
             untied = tied + (matrix := count_matrices(vocab, dim)["difference"])
             return {"tied": tied, "untied": untied, "saved_percent": 100 * matrix / untied}
 
-        models = [
-            {"name": name, **row(config.vocab_size, config.n_embd, count_parameters(config)["tied"]["total"])}
-            for name, (_, config) in MODELS.items()
-        ]
+        models = []
+        for name, (_, c) in MODELS.items():
+            sizes = row(c.vocab_size, c.n_embd, count_parameters(c)["tied"]["total"])
+            models.append({"name": name, **sizes})
         return {**row(vocab, dim, max(total, vocab * dim)), "models": models}
 
     # What several views do
@@ -279,7 +280,6 @@ class Views:
         return {**self.token(prediction.token), **numbers}
 
     def logits(self, model: GPT2, ids: list[int], step: Step) -> np.ndarray:  # -> [V]
-        """The logits after a prompt."""
         final = self.tape(model, ids, step)["final"][0, -1]
         return self.once("logits", (*matrices(model), *ids), lambda: unembed(final, model.W_U))
 
@@ -315,10 +315,7 @@ def matrices(model: GPT2) -> tuple[int, int]:
 
 
 def threads_for(ids: list[int]) -> AbstractContextManager[None]:
-    """One BLAS thread for a prompt of many tokens: two wait for each other when the cores are busy.
-
-    128 tokens of GPT-2 then took 2.1 s with two threads and 0.5 s with one.
-    """
+    """One BLAS thread for a prompt of many tokens: two wait for each other when the cores are busy."""
     return one_blas_thread() if len(ids) > most_rows() else nullcontext()
 
 
@@ -332,8 +329,49 @@ def sampling_of(query: Query) -> Sampling:
 
 
 def small(query: Query, name: str) -> np.ndarray:
-    """A small matrix of a request."""
     matrix = toy.as_matrix(name, query.get(name))
     if max(matrix.shape) > 8 or abs(matrix).max() > 100:
         raise ArgumentError(f"{name} must have at most 8 rows and columns, of numbers from -100 to 100")
     return matrix
+
+
+def symmetry_of(
+    path: paths.Path, model: GPT2, tokens: np.ndarray, step: Callable[[], Any]
+) -> dict[str, float]:
+    """|A - A^T| / |A| of a path's scores A of `tokens` [n], and the share that score themselves highest."""
+    rows, hits = [], 0
+    size = min(PIECE, max(1, LOGITS // model.config.vocab_size))
+    for piece in np.array_split(tokens, -(-tokens.size // size)):
+        logits = path(model, piece)  # [m, V]
+        hits += int((logits.argmax(axis=1) == piece).sum())
+        rows.append(logits[:, tokens].astype(np.float64))
+        step()
+    A = np.concatenate(rows)
+    norm = np.linalg.norm(A)
+    asymmetry = np.linalg.norm(A - A.T) / norm if norm else 0.0
+    return {"asymmetry": float(asymmetry), "self_prediction": hits / tokens.size}
+
+
+def measured_tokens(model: GPT2) -> np.ndarray:  # -> [n]
+    """All tokens, or SAMPLE of a large vocabulary, always the same."""
+    V = model.config.vocab_size
+    sample = np.random.default_rng(0).permutation(V)[: V if V <= MEASURED else SAMPLE]
+    return np.sort(sample)
+
+
+SHOWN = (  # the functions whose source code stands beside the pictures
+    *(unembedding, unembed, paths.raw, symmetry_of, paths.mlp0, mlp, similarity.nearest, solved.fit_softmax),
+    *(Sampling.probabilities, toy.solve, paths.final_logits, attribution.attribute, attend),
+    *(gradients.head_backward, embed_backward, count_matrices),
+)
+
+
+def sources() -> dict[str, dict[str, Any]]:
+    """For the name of each function, {"file", "line", "text"}; `line` is the number of its first line."""
+    found = {}
+    for function in SHOWN:
+        lines, first = inspect.getsourcelines(function)
+        file = function.__module__.replace(".", "/") + ".py"
+        text = textwrap.dedent("".join(lines)).rstrip()
+        found[function.__name__] = {"file": file, "line": first, "text": text}
+    return found

@@ -4,8 +4,6 @@ For one row, BLAS reads the weights in place. For more rows it first copies ("pa
 blocks that suit its kernels. For hundreds of rows the copy pays; for fewer rows it takes longer than it
 saves. So np.matmul gets small matrices, which OpenBLAS with AVX-512 does not pack: products of fewer than a
 million multiplications. Other kernels pack: they get the rows one by one, for blocks that stay in the cache.
-While the two threads wait they leave their core to others, unlike BLAS's threads, so this is also the faster
-way on a busy machine.
 """
 
 import math
@@ -27,12 +25,9 @@ OTHER_OUTPUTS = 128  # of a matrix in column order for other kernels
 
 
 def most_rows() -> int:
-    """The most rows for which these products take less time than BLAS's own, as measured on two cores.
-
-    It is 1 if BLAS has more than MAX_THREADS threads, because two are used here.
-    """
+    """The most rows for which these products take less time than BLAS's own, as measured on two cores."""
     n = blas.blas_threads()
-    if n is None or n > threads.MAX_THREADS:
+    if n is None or n > threads.MAX_THREADS:  # only two are used here
         return 1
     return MOST_ROWS if blas.has_small_kernels() else OTHER_ROWS
 
@@ -76,10 +71,8 @@ def row_product(  # [R, in], [in, out] -> [R, out]
             elif len(numbers) > 1:
                 term = np.empty_like(out)
 
-    middle = n // 2
-    threads.in_two_threads(
-        partial(add_products, sums[0], range(middle)), partial(add_products, sums[1], range(middle, n))
-    )
+    halves = range(n // 2), range(n // 2, n)
+    threads.in_two_threads(*(partial(add_products, *half) for half in zip(sums, halves, strict=True)))
     sums[0] += sums[1]
     return sums[0].reshape(end, R).T if small else sums[0].reshape(R, end)
 

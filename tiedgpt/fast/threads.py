@@ -33,10 +33,7 @@ def _with_errstate(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _second_thread() -> SimpleQueue[Any]:
-    """The queue of a thread that calls functions: (function, queue that gets its error or None).
-
-    Handing work over takes some 20 microseconds, less than a pool takes.
-    """
+    """The queue of a thread, faster than a pool, that calls functions: (function, queue for its error)."""
     queue: SimpleQueue[Any] = SimpleQueue()
 
     def work() -> None:
@@ -78,9 +75,8 @@ def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> None:
 def reading_threads() -> int:
     """How many Python threads share a text: BLAS's usual thread count, or 1 if that exceeds MAX_THREADS.
 
-    With more cores, MAX_THREADS threads would leave too many idle. On two cores, sharing takes a fifth less
-    time; the limit of four was not measured. With a BLAS other than OpenBLAS it is 1, because its threads
-    cannot be limited from here.
+    With more cores, MAX_THREADS threads would leave too many idle. With a BLAS other than OpenBLAS it is 1,
+    because its threads cannot be limited from here.
     """
     n = blas.blas_threads()
     if n is None or not main_thread().is_alive():  # after the main thread has ended, no thread can start

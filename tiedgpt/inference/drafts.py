@@ -12,7 +12,6 @@ from copy import deepcopy
 
 import numpy as np
 
-from ..config import Config
 from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..fast.blas import has_small_kernels
 from ..fast.products import most_rows
@@ -31,10 +30,7 @@ RATE_UPDATE = 0.1  # weight of the newest guess in the rate of right guesses
 
 
 def step_time(rows: int) -> float:
-    """The time of a step of several rows, in steps of one row.
-
-    Measured with GPT-2 124M and the shipped models on two cores, and rounded up: a guess must pay for itself.
-    """
+    """The time of a step of several rows, in steps of one row, as measured on two cores and rounded up."""
     if rows == 1:
         return 1.0
     return 1.15 + 0.1 * rows if rows <= most_rows() and has_small_kernels() else 2.0 + 0.055 * rows
@@ -96,9 +92,8 @@ class LookupGuesser(Guesser):
                 # A match as long as the distance to its first occurrence is a loop, which has its own rate.
                 distance = len(text) - start
                 matches = range(n, n + most + 1)
-                self.rate_indices = [
-                    len(MATCHES) if m >= distance else bisect(MATCHES, m) - 1 for m in matches
-                ]
+                of_match = (len(MATCHES) if m >= distance else bisect(MATCHES, m) - 1 for m in matches)
+                self.rate_indices = list(of_match)
                 count = guess_count([self.rates[i] for i in self.rate_indices[:most]], 0, self.batch)
                 self.guessed = [followed[i % len(followed)] for i in range(count + 1)]
                 return self.guessed[:count]
@@ -156,8 +151,14 @@ class Draft:
         if isinstance(source, GPT2):
             if source is model:
                 raise ArgumentError("the draft model is the model itself; it must be a smaller one")
-            check_draft_model(source.config, model.config)
-            small, large = (count_parameters(m.config)["tied"]["total"] for m in (source, model))
+            draft, of_model = source.config, model.config
+            if draft.vocab_size != of_model.vocab_size:
+                sizes = f"{draft.vocab_size:,} tokens, the model {of_model.vocab_size:,}"
+                raise ArgumentError(f"the draft model has another vocabulary: {sizes}")
+            if draft.n_ctx < of_model.n_ctx:
+                sizes = f"{draft.n_ctx:,} tokens, the model {of_model.n_ctx:,}"
+                raise ArgumentError(f"the draft model has a shorter context: {sizes}")
+            small, large = (count_parameters(config)["tied"]["total"] for config in (draft, of_model))
             self.time = small / large  # most of the time of a token is reading weights
         elif source != LOOKUP:
             raise ArgumentError(f'draft must be "{LOOKUP}", a model or None, got {short_repr(source)}')
@@ -167,16 +168,3 @@ class Draft:
         if isinstance(self.source, GPT2):
             return ModelGuesser(self.source, self.time, batch, sampling, stream)
         return LookupGuesser(batch)
-
-
-def check_draft_model(draft: Config, model: Config) -> None:
-    """Raises ArgumentError if a model of this configuration cannot guess for the model."""
-    if draft.vocab_size != model.vocab_size:
-        raise ArgumentError(
-            f"the draft model has another vocabulary: {draft.vocab_size:,} tokens; "
-            f"the model has {model.vocab_size:,}"
-        )
-    if draft.n_ctx < model.n_ctx:
-        raise ArgumentError(
-            f"the draft model has a shorter context: {draft.n_ctx:,} tokens; the model has {model.n_ctx:,}"
-        )

@@ -1,8 +1,4 @@
-"""Sampling: read the prompt once, then choose one token after another.
-
-`sample_steps` yields the next token of each sample of a batch. `generate` yields the tokens of one sequence.
-`push_steps` yields text that can be printed at once.
-"""
+"""Sampling: read the prompt once, then choose one token after another."""
 
 import codecs
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +12,7 @@ import numpy as np
 from ..checks import check_prompt, check_seed
 from ..errors import Range
 from ..model import GPT2, unembed
-from ..run import KVCache
+from ..run import KVCache, Progress
 from ..tokenizer import Tokenizer
 from .drafts import MOST_GUESSES, Draft, Guesser
 from .sampling import Sampling
@@ -68,7 +64,7 @@ def sample_steps(
     sampling: Sampling,
     streams: list[np.random.Generator],
     draft: Draft | None = None,
-    progress: Callable[[int], Any] | None = None,
+    progress: Progress = None,
     record: Record | None = None,
 ) -> Iterator[list[list[int]]]:
     """Yield the next tokens of each prompt [B][T], until each has max_new_tokens.
@@ -110,10 +106,7 @@ def sample_steps(
 
 
 def kept_tokens(n_ctx: int, max_new_tokens: int) -> int:
-    """How many tokens of a long prompt to keep: room for the new ones, but at least half the context.
-
-    Half the context is also kept when the window slides.
-    """
+    """How many tokens of a long prompt to keep: room for the new ones, but at least half the context."""
     return max(n_ctx - max_new_tokens, n_ctx // 2, 1)
 
 
@@ -126,7 +119,7 @@ def padded(rows: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:  # [B][T] 
 
 
 def read_prompts(
-    model: GPT2, prompts: list[list[int]], capacity: int, progress: Callable[[int], Any] | None
+    model: GPT2, prompts: list[list[int]], capacity: int, progress: Progress
 ) -> tuple[KVCache, np.ndarray]:  # logits [B, 1, V]
     """A cache with the prompts, and the logits of the token after each. Equal prompts are read once."""
     B, equal = len(prompts), all(prompt == prompts[0] for prompt in prompts)

@@ -23,8 +23,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.temperature in AT_LEAST_0 and self.temperature not in ABOVE_0:
-            greedy = "for the likeliest token every time, set greedy"
-            raise ArgumentError(f"temperature must be {ABOVE_0}, got {self.temperature}; {greedy}")
+            raise ArgumentError(f"temperature must be {ABOVE_0}, got 0; for the likeliest token, set greedy")
         ABOVE_0.check("temperature", self.temperature)
         if self.top_k is not None:
             Range(1).check("top_k", self.top_k)

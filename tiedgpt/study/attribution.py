@@ -77,9 +77,7 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
     for name in names:
         if name not in known:
             near = ", ".join(get_close_matches(name, known, n=3, cutoff=0)) or "none, for it has no layers"
-            raise ArgumentError(
-                f"{short_repr(name)} is no part of this model that can be removed; the nearest are {near}"
-            )
+            raise ArgumentError(f"{short_repr(name)} is no part that can be removed; the nearest are {near}")
         activation, part = known[name]
         removed[activation].append(part)
 

@@ -20,8 +20,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..model import GPT2
+from ..run import Progress
 from .corpus import MIN_TOKENS, Corpus
-from .paths import Path, Progress, log_probabilities, paths_of, split_tokens, top_k
+from .paths import Path, log_probabilities, paths_of, split_tokens, top_k
 
 Scores = dict[str, float]
 

@@ -36,11 +36,8 @@ class Corpus:
     def of(cls, ids: Any, vocab_size: int) -> "Corpus":
         """Count the tokens and the pairs of `ids` [N]. Raises ArgumentError for an id outside [0, V)."""
         ids, V = as_array(ids).astype(np.int64), vocab_size
-        outside = ids[(ids < 0) | (ids >= V)]
-        if outside.size:
-            raise ArgumentError(
-                f"the corpus holds token id {outside[0]}, which is outside the model's vocabulary of {V}"
-            )
+        if (outside := ids[(ids < 0) | (ids >= V)]).size:
+            raise ArgumentError(f"token id {outside[0]} of the corpus is outside the vocabulary of {V}")
         pairs, pair_counts = np.unique(ids[:-1] * V + ids[1:], return_counts=True)  # sorted by first token
         first, successors = np.divmod(pairs, V)
         starts = np.searchsorted(first, np.arange(V + 1))

@@ -19,8 +19,9 @@ import numpy as np
 
 from ..errors import TiedGPTError
 from ..model import GPT2
+from ..run import Progress
 from .corpus import MIN_TOKENS, Corpus
-from .paths import Progress, raw, split_tokens
+from .paths import raw, split_tokens
 
 ROWS_AT_ONCE = 4096  # rows of W_E and W_U^T converted to float64 at a time
 

@@ -19,10 +19,9 @@ import numpy as np
 from ..errors import TiedGPTError
 from ..model import GPT2, mlp, unembed
 from ..ops import layer_norm, log_softmax
-from ..run import Run
+from ..run import Progress, Run
 
 MAX_LOGITS = 2**23  # computed at once: 32 MB in float32
-Progress = Callable[[int], object] | None  # called with what was done since the last call
 
 
 def raw(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
@@ -55,7 +54,6 @@ def final_logits(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [
 
 
 def final_norm(model: GPT2, resid: np.ndarray) -> np.ndarray:  # [..., D] -> [..., D]
-    """Apply ln_f to a residual stream."""
     return layer_norm(resid, **model.tree["ln_f"], eps=model.config.layer_norm_epsilon)
 
 
@@ -75,10 +73,7 @@ def paths_of(model: GPT2) -> dict[str, Path]:
 
 
 def split_tokens(tokens: np.ndarray, V: int, progress: Progress = None) -> Iterator[np.ndarray]:
-    """`tokens` [n] in pieces [m] whose logits [m, V] are at most MAX_LOGITS numbers.
-
-    `progress` is called with the size of a piece after what was done with it.
-    """
+    """`tokens` [n] in pieces [m] whose logits [m, V] are at most MAX_LOGITS numbers."""
     step = max(1, MAX_LOGITS // V)
     for start in range(0, tokens.size, step):
         yield (piece := tokens[start : start + step])

@@ -1,8 +1,5 @@
 """How a model predicts a token: its probability and rank, and the likeliest other tokens.
 
-`predict` reads one row of logits. `next_tokens` applies it to the end of a prompt, `token_predictions` to
-each token of a text, `predict` itself to a token that is sampled.
-
 `lens` is the logit lens [nostalgebraist 2020]: the next token that each layer's residual stream predicts.
 Every block adds to the same residual stream, so ln_f and the head can be applied after any block:
 
@@ -23,9 +20,9 @@ from ..checks import check_prompt
 from ..inference.evaluation import measure_rows, measure_tokens
 from ..model import GPT2, transformer, unembed
 from ..ops import softmax
-from ..run import Edits, Run, Tape
+from ..run import Edits, Progress, Run, Tape
 from ..tokenizer import Tokenizer
-from .paths import Progress, check_logits, final_norm, log_probabilities, top_k
+from .paths import check_logits, final_norm, log_probabilities, top_k
 
 # What no reader of a prompt's tape needs. Most of a tape's memory is in these.
 UNREAD = tuple(f"attn.N.{name}" for name in ("in", "qkv", "q", "k", "v", "scores", "out"))
@@ -48,10 +45,7 @@ class Prediction:
 
 
 def predict(logits: np.ndarray, tokens: Iterable[int], k: int = 0) -> list[Prediction]:  # [V]
-    """How `logits` predict each of `tokens`, with k alternatives each.
-
-    Raises TiedGPTError if the logits are not finite (a damaged checkpoint).
-    """
+    """How `logits` predict each of `tokens`, with k alternatives each. Raises what `check_logits` raises."""
     log_p = log_probabilities(logits)
     likeliest = [(token, float(log_p[token])) for token in (top_k(log_p, k + 1).tolist() if k else ())]
     predictions = []
@@ -120,11 +114,10 @@ class Layer:
 
 
 def lens(model: GPT2, ids: Any, k: int = 5, last: int | None = None, tape: Tape | None = None) -> list[Layer]:
-    """The k likeliest next tokens by each layer after each of `ids` [T], from the embeddings on.
+    """The k likeliest next tokens by each layer after each of `ids` [T], or only after the `last` ones.
 
-    With `last`, only after the last ones of `ids`. The last layer's predictions are the model's. `tape` has
-    the activations of these tokens if the model has read them already (`last_tape`). Raises ArgumentError for
-    ids that the model cannot read.
+    `tape` has the activations of these tokens if the model has read them already (`last_tape`). Raises
+    ArgumentError for ids that the model cannot read.
     """
     if tape is None:
         tape = last_tape(model, ids, last or model.config.n_ctx)
@@ -156,10 +149,7 @@ def next_tokens(models: Sequence[GPT2], ids: Any, k: int) -> list[list[Predictio
 def token_predictions(
     model: GPT2, ids: Any, stride: int, k: int, progress: Progress = None
 ) -> list[Prediction]:
-    """The prediction of each token of a text [N] that evaluation.token_losses scores, with k alternatives.
-
-    `evaluation.predicted_places` has their places in the text. Raises what token_losses raises.
-    """
+    """The prediction of each token of a text [N] at evaluation.predicted_places, with k alternatives."""
 
     def measure(logits: np.ndarray, targets: np.ndarray) -> list[Prediction]:
         return [predict(row, [target], k)[0] for row, target in zip(logits, targets, strict=True)]

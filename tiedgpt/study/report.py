@@ -10,11 +10,12 @@ from ..errors import TiedGPTError
 from ..inference.evaluation import token_losses
 from ..model import GPT2
 from ..parameters import count_parameters
+from ..run import Progress
 from .bigrams import bigrams
 from .corpus import MIN_TOKENS, Corpus
 from .direct_path import direct_path, jsd_floor
 from .gradients import gradients
-from .paths import Progress, paths_of
+from .paths import paths_of
 from .similarity import embeddings
 from .solved import STEPS, missing, solved_paths
 
@@ -46,10 +47,10 @@ def measure(
     if corpus is None:
         return report
     frequent = corpus.frequent().size
-    report["corpus"] = {"tokens": corpus.ids.size, "frequent": frequent}
-    report["corpus"] |= {"self_prediction": corpus.self_prediction(), "jsd_floor": None}
+    floor = jsd_floor(corpus) if frequent >= MIN_TOKENS else None
+    report["corpus"] = {"tokens": corpus.ids.size, "frequent": frequent, "jsd_floor": floor}
+    report["corpus"]["self_prediction"] = corpus.self_prediction()
     if frequent >= MIN_TOKENS:
-        report["corpus"]["jsd_floor"] = jsd_floor(corpus)
         with progress(f"{name}: the best W_U", STEPS, "step") as bar:
             solved = solved_paths(model, corpus, bar.add)
         if not solved:
@@ -68,10 +69,7 @@ def measure(
 
 
 def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
-    """At most MAX_LOSS_TOKENS from the end of a text, because scoring all of a long text can take hours.
-
-    If its last tenth, which `train` holds out, has more tokens, they are windows spread evenly over it.
-    """
+    """At most MAX_LOSS_TOKENS from the end of a text: windows spread over its last tenth if that has more."""
     end = ids[-max(MAX_LOSS_TOKENS, ids.size // 10) :]
     if end.size <= MAX_LOSS_TOKENS:
         return end

@@ -33,10 +33,7 @@ def embeddings(
 
 
 def sampled_tokens(vocab_size: int, corpus: Corpus | None = None) -> np.ndarray:  # -> [n]
-    """The tokens to compare in pairs: those of the corpus, if there is one; a sample of MAX_TOKENS of many.
-
-    A token that never occurred in training still has nearly its random start and would only add noise.
-    """
+    """The tokens to compare in pairs: those of the corpus, if there is one; a sample of them if many."""
     tokens = np.arange(vocab_size) if corpus is None else corpus.frequent(1)
     if tokens.size <= MAX_TOKENS:
         return tokens

@@ -23,9 +23,10 @@ import numpy as np
 from ..errors import TiedGPTError
 from ..model import GPT2
 from ..ops import softmax
+from ..run import Progress
 from .bigrams import Scores
 from .corpus import Corpus
-from .paths import Path, Progress, final_norm
+from .paths import Path, final_norm
 
 STEPS = 300  # the KL of the shipped models is then 0.02 nats above that after 1,000
 MAX_PRODUCTS = 2**35  # of a step: n D S. A larger fit would take more than half an hour

@@ -1,3 +1,1 @@
 """Train a GPT-2, and learn the vocabulary of its tokenizer."""
-
-MAX_COUNT = 2**31 - 1  # the largest number of steps, sequences, ...

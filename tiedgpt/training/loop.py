@@ -4,7 +4,7 @@ import json
 import math
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -25,10 +25,11 @@ from ..fast.threads import cores, training_threads
 from ..inference.evaluation import token_losses
 from ..model import GPT2
 from ..parameters import parameter_shapes, unflatten
+from ..run import Progress
 from ..tokenizer import Tokenizer
-from . import MAX_COUNT
 from .optimizer import AdamW, clip, learning_rate
 
+MAX_COUNT = 2**31 - 1  # the largest number of steps, sequences, ...
 TOO_HIGH = "the learning rate is too high for this model"
 STATE = "training.safetensors"  # the file from which `resume` continues; other programs do not need it
 SAVED = ("only", "step", "best", "evaluations", "losses", "flags")  # attributes of a Trainer, in STATE
@@ -59,11 +60,6 @@ class Settings:
         for name, range_ in ranges.items():  # as Python's numbers: a NumPy integer cannot be written as JSON
             object.__setattr__(self, name, range_.check(name, getattr(self, name)))
 
-    @property
-    def tokens(self) -> int:
-        """How many tokens a step predicts."""
-        return self.batch * self.context
-
 
 class Trainer:
     """Trains a copy of a model; the model given is not changed.
@@ -92,22 +88,19 @@ class Trainer:
         if only and config.tied:
             raise ArgumentError("a tied model has no separate head to train: untie it first")
         if settings.context > config.n_ctx:
-            raise ArgumentError(
-                f"a context of {settings.context} tokens is more than the model's {config.n_ctx}"
-            )
+            raise ArgumentError(f"context {settings.context} is more than the model's context {config.n_ctx}")
         texts = {"text to train on": (tokens, settings.context), "held-out text": (held_out, 1)}
         for name, (ids, context) in texts.items():
-            if len(ids) < context + 1:
-                found, least = f"{len(ids)} token{'s' * (len(ids) != 1)}", f"at least {context + 1}"
-                raise ArgumentError(
-                    f"the {name} has {found}; expected {least}, a context and the token after it"
-                )
+            if len(ids) <= context:
+                least = f"at least {context + 1} tokens, a context and the token after it"
+                raise ArgumentError(f"the {name} must have {least}, got {len(ids)}")
             check_ids(ids[:, None], config)
         threads = min(settings.threads or training_threads(config.n_embd), settings.batch)
         eval_every = settings.eval_every or max(1, settings.steps // 10)
         self.settings = replace(settings, threads=threads, eval_every=eval_every)
         self.only = only
         self.tokens, self.held_out = tokens, held_out
+        self.total = settings.batch * settings.context  # tokens that a step predicts
         shapes = parameter_shapes(config)
         self.shapes = {"lm_head.weight": shapes["lm_head.weight"]} if only else shapes
         size = sum(prod(shape) for shape in self.shapes.values())
@@ -126,7 +119,7 @@ class Trainer:
         self.best: tuple[float, int] | None = None  # the lowest held-out loss and its step
         self._best_flat = self.flat.copy()  # the parameters of that step
 
-    def run(self, progress: Callable[[int], Any] | None = None) -> Iterator[dict[str, Any]]:
+    def run(self, progress: Progress = None) -> Iterator[dict[str, Any]]:
         """Train; yield a record after each step.
 
         {"step", "loss", "lr", "grad_norm", "tokens_per_s"}, where loss is the mean over the step's batch in
@@ -148,7 +141,7 @@ class Trainer:
         best = unflatten(self._best_flat, self.shapes)
         return GPT2(self.model.config, {**self.model.parameters, **best})
 
-    def evaluate(self, progress: Callable[[int], Any] | None = None) -> float:
+    def evaluate(self, progress: Progress = None) -> float:
         """The held-out loss in nats per token; each token but the first is predicted once."""
         stride = max(1, self.model.config.n_ctx - 1)  # a stride of n_ctx would skip each window's first token
         loss = float(token_losses(self.model, self.held_out, stride, progress).mean())
@@ -199,15 +192,11 @@ class Trainer:
         if settings.steps < step:
             raise ArgumentError(f"{step} steps are done already; steps must be at least that, got {steps}")
         if text != checksums(tokens, held_out):
-            raise ArgumentError(
-                f"{directory} was trained on another text: give the same text and the same held-out text"
-            )
+            raise ArgumentError(f"{directory} was trained on another text: give the same two texts again")
         trainer = cls(open_checkpoint(directory).load(), tokens, held_out, settings, state["only"])
         for name, vector in trainer._vectors().items():
             if name not in tensors or (tensors[name].dtype, tensors[name].shape) != ("F32", vector.shape):
-                raise CheckpointError(
-                    f"{path}: expected a tensor {name} of {vector.size} float32 numbers, as the model has"
-                )
+                raise CheckpointError(f"{path}: expected a tensor {name} of {vector.size} float32 numbers")
             vector[...] = tensors[name].read()
         vars(trainer).update(saved)
         trainer.optimizer.steps = step
@@ -224,13 +213,13 @@ class Trainer:
             loss, gradient = self._loss_and_gradient(pool)
             norm, scale = clip(gradient, s.clip)
         if not math.isfinite(loss) or not math.isfinite(norm):
-            numbers = f"is {loss:.4g} and its gradient's norm {norm:.4g}"
-            raise TiedGPTError(f"the loss of step {self.step + 1} {numbers}: {TOO_HIGH}")
+            numbers = f"loss {loss:.4g}, norm of the gradient {norm:.4g}"
+            raise TiedGPTError(f"step {self.step + 1} has {numbers}: {TOO_HIGH}")
         lr = learning_rate(self.step, s.steps, s.lr, min(s.warm_up, s.steps // 10))
         self.optimizer.step(gradient, lr, scale, pool.map)
         self.step += 1
         self.losses.append(loss)
-        speed = s.tokens / (time.perf_counter() - start)
+        speed = self.total / (time.perf_counter() - start)
         return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, "tokens_per_s": speed}
 
     def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
@@ -248,12 +237,10 @@ class Trainer:
         gradients = self._rows[share]
         if self.only:
             head = gradients["lm_head.weight"]
-            return write_head_gradient(self.model, ids, targets, self.settings.tokens, head)
-        rng = self._stream(1 + share)
-        return write_gradients(self.model, ids, targets, self.settings.tokens, gradients, rng)
+            return write_head_gradient(self.model, ids, targets, self.total, head)
+        return write_gradients(self.model, ids, targets, self.total, gradients, self._stream(1 + share))
 
     def _draw(self) -> np.ndarray:  # -> [batch, context + 1]
-        """The sequences of this step."""
         s = self.settings
         starts = self._stream(0).integers(0, len(self.tokens) - s.context, s.batch)
         return self.tokens[starts[:, None] + np.arange(s.context + 1)]

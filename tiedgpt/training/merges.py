@@ -36,8 +36,6 @@ def learn_merges(text: str, limit: int) -> list[tuple[str, str]]:
 
     "<|endoftext|>" in the text separates documents. No merge is learned from it, and no word crosses it.
     Raises TokenizerError for text that is not valid UTF-8.
-
-    A merge visits only the places of its pair, so the time hardly depends on the number of merges.
     """
     utf8(text, "the text")
     words = Counter(word[0] for document in text.split(EOT) for word in WORDS.finditer(document))

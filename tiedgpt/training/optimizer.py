@@ -37,10 +37,7 @@ class AdamW:
     def step(
         self, gradient: np.ndarray, lr: float, scale: float = 1.0, each: Callable[..., Iterable[None]] = map
     ) -> None:
-        """Update the parameters by AdamW's rule for the gradient `scale * gradient` [P].
-
-        `each` is Python's `map`, or the `map` of a thread pool to use several threads.
-        """
+        """Update the parameters by AdamW's rule for the gradient `scale * gradient` [P]. `each` is a map."""
         self.steps += 1
         for matrix in self.decayed:
             matrix *= 1 - lr * self.weight_decay
@@ -50,9 +47,8 @@ class AdamW:
 
         def update(start: int) -> None:
             """In place, because memory traffic takes most of the time; `x` is the only new array."""
-            w, m, v, g = (
-                a[start : start + PARAMETERS_AT_A_TIME] for a in (self.flat, self.m, self.v, gradient)
-            )
+            part = slice(start, start + PARAMETERS_AT_A_TIME)
+            w, m, v, g = (array[part] for array in (self.flat, self.m, self.v, gradient))
             # m = beta1 m + (1 - beta1) scale g
             x = g * ((1 - beta1) * scale)
             m *= beta1
