@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -45,45 +46,41 @@ def test_greedy_is_the_argmax_of_every_step(head, n_ctx, length):
     assert len(set(tokens)) > 3 or n_ctx < 3, "a model that repeats one token shows nothing"
 
 
+P, EVEN = np.array([0.1, 0.4, 0.05, 0.3, 0.15]), np.full(8, 1 / 8)
+
+
 @pytest.mark.parametrize(
-    ("sampling", "expected"),
+    ("sampling", "given", "expected"),
     [
-        (Sampling(), [0.1, 0.4, 0.05, 0.3, 0.15]),
-        (Sampling(top_k=2), [0, 4 / 7, 0, 3 / 7, 0]),
-        (Sampling(top_p=0.75), [0, 8 / 17, 0, 6 / 17, 3 / 17]),  # 0.4 + 0.3 is less, so 0.15 stays
-        (Sampling(top_k=3, top_p=0.5), [0, 4 / 7, 0, 3 / 7, 0]),
-        (Sampling(0.5), np.array([4, 64, 1, 36, 9]) / 114),  # the squares
-        (Sampling(0.5, top_p=0.6), [0, 16 / 25, 0, 9 / 25, 0]),  # temperature first
+        (Sampling(), P, P),
+        (Sampling(top_k=2), P, [0, 4 / 7, 0, 3 / 7, 0]),
+        (Sampling(top_p=0.75), P, [0, 8 / 17, 0, 6 / 17, 3 / 17]),  # 0.4 + 0.3 is less, so 0.15 stays
+        (Sampling(top_k=3, top_p=0.5), P, [0, 4 / 7, 0, 3 / 7, 0]),
+        (Sampling(0.5), P, np.array([4, 64, 1, 36, 9]) / 114),  # the squares
+        (Sampling(0.5, top_p=0.6), P, [0, 16 / 25, 0, 9 / 25, 0]),  # temperature first
+        *((Sampling(*one), P, [0, 1, 0, 0, 0]) for one in ((1, None, 1e-9), (1, 1), (1e-300,))),
+        (Sampling(top_k=3), EVEN, EVEN),  # all that tie with the last one stay, as in transformers
+        (Sampling(top_p=0.5), EVEN, [1 / 4] * 4 + [0] * 4),  # still the fewest
+        (Sampling(top_k=100, top_p=1.0), EVEN, EVEN),
     ],
 )
-def test_filters_on_a_distribution_checked_by_hand(sampling, expected):
-    p = sampling.probabilities(np.log(np.array([0.1, 0.4, 0.05, 0.3, 0.15], np.float32)))
-    np.testing.assert_allclose(p, expected, rtol=1e-6)
-    assert p.dtype == np.float64
+def test_filters_on_distributions_checked_by_hand(sampling, given, expected):
+    for dtype, rtol in ((np.float32, 1e-6), (np.float64, 1e-14)):
+        p = sampling.probabilities(np.log(given).astype(dtype))
+        np.testing.assert_allclose(p, expected, rtol=rtol)
+        assert p.dtype == np.float64
 
 
-def test_the_likeliest_token_always_stays():
-    logits = np.array([1.0, 3.0, 2.0])
-    for sampling in (Sampling(top_p=1e-9), Sampling(top_k=1), Sampling(temperature=1e-300)):
-        np.testing.assert_array_equal(sampling.probabilities(logits), [0, 1, 0])
-
-
-def test_equal_tokens():
-    """top_k keeps all that tie with the last one, as transformers does; top_p still keeps the fewest."""
-    even = np.zeros(8)
-    np.testing.assert_allclose(Sampling(top_k=3).probabilities(even), np.full(8, 1 / 8))
-    np.testing.assert_allclose(Sampling(top_p=0.5).probabilities(even), [1 / 4] * 4 + [0] * 4)
+def test_of_equal_tokens_top_p_keeps_one_at_least():
     for V in range(1, 200):  # 1 / V, summed and divided, may come out a little below 1 / V
         assert np.count_nonzero(Sampling(top_p=1e-300).probabilities(np.zeros(V))) == 1
-    np.testing.assert_allclose(Sampling(top_k=100, top_p=1.0).probabilities(even), np.full(8, 1 / 8))
 
 
 def test_draws_follow_the_distribution():
     """Chi-squared over 20,000 draws; the 0.9999 quantile of 4 degrees of freedom is 23.5."""
-    p = np.array([0.1, 0.4, 0.05, 0.3, 0.15])
     rng = np.random.default_rng(0)
-    draws = np.bincount([Sampling().choose(np.log(p), rng) for _ in range(20_000)], minlength=5)
-    assert (((draws - 20_000 * p) ** 2) / (20_000 * p)).sum() < 23.5
+    draws = np.bincount([Sampling().choose(np.log(P), rng) for _ in range(20_000)], minlength=5)
+    assert (((draws - 20_000 * P) ** 2) / (20_000 * P)).sum() < 23.5
 
 
 def test_no_draw_falls_on_a_dropped_token_or_off_the_end():
@@ -98,7 +95,7 @@ def test_without_a_seed_each_call_draws_another(endless):
 
 
 def steps(model, prompts, n, sampling, streams, draft=None):
-    """The tokens of each row of sample_steps, as lists."""
+    """The tokens of each row of sample_steps."""
     rows = [[] for _ in prompts]
     for chosen in sample_steps(model, prompts, n, sampling, streams, draft):
         for row, tokens in zip(rows, chosen, strict=True):
@@ -107,9 +104,8 @@ def steps(model, prompts, n, sampling, streams, draft=None):
 
 
 def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless):
-    """Past the context too, where each row's window slides at another step."""
     model = endless.astype(np.float64)
-    prompts = [PROMPT, PROMPT[:1], list(range(31)), [9] * 17]
+    prompts = [PROMPT, PROMPT[:1], list(range(31)), [9] * 17]  # each row's window slides at another step
     together = steps(model, prompts, 70, Sampling(1.5), random_streams(3, 4))
     for prompt, tokens, stream in zip(prompts, together, random_streams(3, 4), strict=True):
         assert steps(model, [prompt], 70, Sampling(1.5), [stream]) == [tokens]
@@ -117,32 +113,20 @@ def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless)
 
 def test_sample_i_does_not_depend_on_the_number_of_samples(endless):
     """Past the context too."""
-
-    def samples(n):
-        return steps(endless, [PROMPT] * n, 70, Sampling(1.5), random_streams(5, n))
-
-    seven = samples(7)
+    one, two, five, seven = (
+        steps(endless, [PROMPT] * n, 70, Sampling(1.5), random_streams(5, n)) for n in (1, 2, 5, 7)
+    )
     assert len({tuple(sample) for sample in seven}) == 7, "samples must differ from one another"
-    for n in (1, 2, 5):
-        assert samples(n) == seven[:n]
+    assert (one, two, five) == (seven[:1], seven[:2], seven[:5])
     assert list(generate(endless, PROMPT, 70, temperature=1.5, seed=5)) == seven[0]
 
 
-def test_no_step_is_computed_beyond_the_tokens_asked_for(endless, monkeypatch):
+def test_no_step_is_computed_beyond_the_tokens_asked_for(endless):
     """n tokens need passes for the prompt and n - 1 tokens; an unused generator computes no more."""
-    read = []
-    final = GPT2.final
-
-    def watched(self, ids, *rest, **named):
-        read.append(np.shape(ids))
-        return final(self, ids, *rest, **named)
-
-    monkeypatch.setattr(GPT2, "final", watched)
-    list(generate(endless, PROMPT, 4, greedy=True))
-    assert read == [(1, 5), (1, 1), (1, 1), (1, 1)]
-    read.clear()
-    next(generate(endless, PROMPT, 4, greedy=True))
-    assert read == [(1, 5)]
+    with mock.patch.object(GPT2, "final", autospec=True, side_effect=GPT2.final) as final:
+        list(generate(endless, PROMPT, 4, greedy=True))
+        next(generate(endless, PROMPT, 4, greedy=True))
+    assert [np.shape(call.args[1]) for call in final.call_args_list] == [(1, 5), *[(1, 1)] * 3, (1, 5)]
 
 
 # Ends
@@ -237,10 +221,7 @@ def test_each_sample_of_a_batch_ends_by_itself():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"temperature": 0},
-            "temperature must be a number above 0, got 0; for the likeliest token, set greedy",
-        ),
+        ({"temperature": 0}, "^temperature must be .* above 0, got 0; for the likeliest token, set greedy$"),
         ({"temperature": -1.0}, r"temperature must be a number above 0, got -1\.0$"),
         ({"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
         ({"top_p": 0.0}, r"top_p must be a number above 0 and at most 1, got 0\.0"),

@@ -87,9 +87,8 @@ def test_generated_texts(models):
     assert ours == theirs
     assert any(ours)
     sampled = {**settings, "do_sample": True, "temperature": 0.9, "top_k": 20}
-    requests = [SimpleNamespace(args=("ROMEO:", sampled))] * 3
-    texts = models[0].generate_until(requests, disable_tqdm=True)
-    assert texts == models[0].generate_until(requests, disable_tqdm=True)
+    texts, again = both([models[0]] * 2, "generate_until", *[("ROMEO:", sampled)] * 3)
+    assert texts == again
     assert len(set(texts)) > 1
 
 
@@ -98,8 +97,7 @@ def test_a_common_beginning_is_read_once(models, monkeypatch):
     read, final = [], model.model.final
     monkeypatch.setattr(model.model, "final", lambda ids, cache: read.append(len(ids)) or final(ids, cache))
     model.cached = []
-    choices = [SimpleNamespace(args=(LONG[:200], f" {word}")) for word in ("love", "hate", "the")]
-    model.loglikelihood(choices, disable_tqdm=True)
+    both([model], "loglikelihood", *((LONG[:200], f" {word}") for word in ("love", "hate", "the")))
     assert read[0] > 50
     assert max(read[1:]) < 9
 
@@ -132,7 +130,6 @@ def test_the_command(models, tmp_path):
     (file,) = out.rglob("results_*.json")
     tasks = TaskManager(include_path=str(tmp_path), include_defaults=False)
     theirs = simple_evaluate(models[1], tasks=["sonnets"], task_manager=tasks, bootstrap_iters=0)
-    both = json.loads(file.read_text(encoding="utf-8")), theirs
-    ours, hf = (found["results"]["sonnets"]["acc,none"] for found in both)
-    assert ours == hf
-    assert 0 < ours < 1
+    found = json.loads(file.read_text(encoding="utf-8")), theirs
+    ours, hf = (results["results"]["sonnets"]["acc,none"] for results in found)
+    assert 0 < ours == hf < 1

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import signal
+from copy import deepcopy
 from dataclasses import fields, replace
 
 import numpy as np
@@ -34,14 +35,14 @@ TEXT = "\ufeff" + "".join(
 )
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
     """One BLAS thread: on a busy machine, two that wait for each other are very slow.
 
     And one reading thread, because the held-out loss depends in its last bits on how many share the text.
     """
-    monkeypatch.setattr(threads, "reading_threads", lambda: 1)
-    with blas.one_blas_thread():
+    with blas.one_blas_thread(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "reading_threads", lambda: 1)
         yield
 
 
@@ -71,14 +72,11 @@ def assert_same_parameters(model, expected):
 
 
 @pytest.mark.parametrize("stop", [1, 4])
-@pytest.mark.parametrize(
-    ("changes", "only"),
-    [({"threads": 1}, None), ({"threads": 2}, None), ({}, "head")],
-)
-def test_a_resumed_run_has_the_same_numbers(changes, only, stop, tmp_path):
+@pytest.mark.parametrize(("threads", "only"), [(1, None), (2, None), (1, "head")])
+def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
     """With dropout: every loss and every parameter of a run in two parts is an unbroken run's, to the bit."""
     tiedgpt.save_model(random_model(UNTIED), None, tmp_path / "start")
-    settings, model = replace(TINY, **changes), tiedgpt.load_model(tmp_path / "start")
+    settings, model = replace(TINY, threads=threads), tiedgpt.load_model(tmp_path / "start")
     unbroken = trainer(model, settings, only)
     expected = train(unbroken)
     assert len({record["loss"] for record in expected[1:]}) == 6
@@ -96,15 +94,13 @@ def test_a_resumed_run_has_the_same_numbers(changes, only, stop, tmp_path):
 
 
 def test_resume_with_more_steps(tmp_path):
-    """The settings may be NumPy's numbers."""
-    first = trainer(settings=replace(TINY, steps=np.int64(6), lr=np.float32(0.5)))
+    first = trainer(settings=replace(TINY, steps=np.int64(6), lr=np.float32(0.5)))  # NumPy's numbers
     train(first)
     first.save(tmp_path)
     second = Trainer.resume(tmp_path, first.tokens, first.held_out, steps=9)
     assert second.settings == replace(first.settings, steps=9)
-    records = train(second)
-    assert [record["step"] for record in records] == [7, 8, 9]
-    assert records[0]["lr"] == learning_rate(6, 9, 0.5, 0)
+    rates = {record["step"]: record["lr"] for record in train(second)}
+    assert rates == {step: learning_rate(step - 1, 9, 0.5, 0) for step in (7, 8, 9)}
 
 
 def gradient(settings, model, only=None):
@@ -124,9 +120,8 @@ def test_the_shares_of_threads_add_up(threads, only):
 
 
 def test_a_text_of_one_window_is_read_whole():
-    """Its first token is only read and its last one only predicted."""
     model = random_model(replace(SMALL, **STILL), dtype=np.float64)
-    one = trainer(model, size=TINY.context + 1)
+    one = trainer(model, size=TINY.context + 1)  # the first is only read and the last only predicted
     expected = cross_entropy(model(one.tokens[:-1]), one.tokens[1:]).mean()
     assert train(one, 1)[1]["loss"] == pytest.approx(expected, rel=1e-12)
 
@@ -296,12 +291,10 @@ def start(run, corpus, tmp_path):
 
 
 def steps(path):
-    """The steps in a log."""
     return [json.loads(line)["step"] for line in (path / LOG).read_text().splitlines()]
 
 
 def contents(directory):
-    """What the files of a directory hold."""
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
@@ -314,9 +307,7 @@ def saved_step(directory):
 def unbroken(tmp_path_factory, corpus):
     """A directory with what a run of SHORT leaves."""
     path = tmp_path_factory.mktemp("unbroken") / "model"
-    with blas.one_blas_thread(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threads, "reading_threads", lambda: 1)  # as in one_thread
-        assert cli.main(["train", corpus, "--out", str(path), *SHORT]) == 0
+    assert cli.main(["train", corpus, "--out", str(path), *SHORT]) == 0
     return path
 
 
@@ -358,12 +349,9 @@ def test_stdout_stderr_and_files_of_a_run(start, tmp_path, unbroken):
 
 def test_the_log_has_the_mean_loss_of_the_steps_between_evaluations():
     run = trainer(settings=replace(TINY, eval_every=2))
-    losses = {record["step"]: record.get("loss") for record in train(run)}
-    assert [line["step"] for line in run.evaluations] == [0, 2, 4, 6]
-    assert "loss" not in run.evaluations[0]
-    for line in run.evaluations[1:]:
-        step = line["step"]
-        assert line["loss"] == pytest.approx((losses[step - 1] + losses[step]) / 2)
+    losses = [record.get("loss") for record in train(run)]
+    means = {step: pytest.approx((losses[step - 1] + losses[step]) / 2) for step in (2, 4, 6)}
+    assert {line["step"]: line.get("loss") for line in run.evaluations} == {0: None, **means}
 
 
 @pytest.mark.parametrize(("steps", "every"), [(6, 1), (40, 4), (100, 10)])
@@ -375,9 +363,8 @@ def test_json_of_a_text_from_stdin_and_what_score_says_of_its_end(start, run, tm
     """The text is read to the byte: CRs, a BOM and NULs included."""
     code, out, _ = start(*SHORT, "--json", "--head", "untied", corpus="-", stdin=TEXT.encode())
     report = json.loads(out)
-    assert code == 0
-    best = {"best_step": 6, "head": "untied", "parameters": 3112 + 8 * 270, "steps": 6}
-    assert report.items() >= {**best, "model": str(tmp_path / "model")}.items()
+    known = {"model": str(tmp_path / "model"), "head": "untied", "parameters": 3112 + 8 * 270, "steps": 6}
+    assert (code, report) == (0, {**report, **known, "best_step": 6})
     rest = TEXT[len(TEXT) * 9 // 10 :].encode()
     expected = json.loads(run("score", "-m", report["model"], "--stride", "7", "--json", stdin=rest)[1])
     assert report["val_loss"] == pytest.approx(expected["nll"], rel=1e-6)
@@ -407,14 +394,12 @@ def test_vocabularies_of_hardly_more_than_bytes_and_of_all_that_a_text_gives(ask
 @pytest.mark.parametrize("source", ["scratch", "tied", "untied"])
 def test_what_the_output_matrix_starts_as(source, start, tmp_path, unbroken):
     begin = tiedgpt.load_model(unbroken)
-    if source == "untied":
-        begin = begin.untie("random", seed=5)
+    begin = begin.untie("random", seed=5) if source == "untied" else begin
     tiedgpt.save_model(begin, tiedgpt.load_tokenizer(unbroken), tmp_path / "start")
     flags = FLAGS if source == "scratch" else ("--from", tmp_path / "start")
     code, _, err = start(*flags, "--head", "untied", *START)
-    assert code == 0
     model = tiedgpt.load_model(tmp_path / "model")
-    assert model.config.head == "untied"
+    assert (code, model.config.head) == (0, "untied")
     assert ("it is a copy of wte.T" in err) == (source == "tied")
     if source == "scratch":
         assert model.W_U.std() == pytest.approx(0.02, rel=0.05)
@@ -436,21 +421,15 @@ def test_dropout_and_context(start, tmp_path, unbroken):
 
 
 def test_the_best_model_is_kept_when_later_ones_are_worse(start, tmp_path, monkeypatch):
-    seen = []
-
-    def losses(model, *_):
-        seen.append({name: array.copy() for name, array in model.parameters.items()})
-        return np.array([3.0, 2.0, 4.0, 5.0])[[len(seen) - 1]]
-
-    monkeypatch.setattr(loop, "token_losses", losses)
+    seen, losses = [], iter(np.array([[3.0], [2.0], [4.0], [5.0]]))
+    monkeypatch.setattr(loop, "token_losses", lambda model, *_: seen.append(deepcopy(model)) or next(losses))
     code, out, err = start(*SHORT)
     assert code == 0
     assert out.endswith("after step 2\n")
     assert [line.endswith("(not the best)") for line in err.splitlines()] == [False, False, True, True]
-    for name, array in tiedgpt.load_model(tmp_path / "model").parameters.items():
-        np.testing.assert_array_equal(array, seen[1][name], err_msg=name)
+    assert_same_parameters(tiedgpt.load_model(tmp_path / "model"), seen[1])
     last = safetensors.read_header(tmp_path / "model" / STATE)["parameters"].read()
-    np.testing.assert_array_equal(last, np.concatenate([array.ravel() for array in seen[3].values()]))
+    np.testing.assert_array_equal(last, np.concatenate([*map(np.ravel, seen[3].parameters.values())]))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -476,11 +455,7 @@ def test_a_signal_saves_and_the_run_goes_on(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_second_signal_ends_it_at_once(number, code, start, interruptible, tmp_path, monkeypatch):
-    def twice():
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), number)
-
-    at_step(monkeypatch, 4, twice)
+    at_step(monkeypatch, 4, lambda: [os.kill(os.getpid(), one) for one in (signal.SIGTERM, number)])
     assert start(*SHORT, "-q") == (code, "", "\n" if number == signal.SIGINT else "")
     assert saved_step(tmp_path / "model") == 2
     assert len(contents(tmp_path / "model")) == 6
@@ -506,27 +481,29 @@ def test_two_trainings_in_one_directory(start, tmp_path, unbroken, monkeypatch):
     assert contents(tmp_path / "model") == contents(unbroken)
 
 
-@pytest.mark.parametrize("fault", ["--lr 1e9", "--lr 1e300", "no room", "no memory"])
-def test_what_an_error_in_mid_training_leaves(fault, start, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        *((f"--lr {lr}", "step 2 has loss .* too high for this model") for lr in ("1e9", "1e300")),
+        ("no room", "the disk is full"),
+        ("no memory", "not enough memory for a batch of 3 sequences of 8 tokens; use a smaller --batch"),
+    ],
+)
+def test_what_an_error_in_mid_training_leaves(fault, message, start, tmp_path, monkeypatch):
     """The model of the last save."""
-    model, save = tmp_path / "model", Trainer.save
+    model = tmp_path / "model"
 
-    def full(self, *args):
-        if self.step:
-            raise CheckpointError("the disk is full")
-        save(self, *args)
+    def full(*args):
+        raise CheckpointError("the disk is full")
 
     if fault == "no room":
-        monkeypatch.setattr(Trainer, "save", full)
+        at_step(monkeypatch, 2, lambda: monkeypatch.setattr(Trainer, "save", full))
     if fault == "no memory":
         at_step(monkeypatch, 2, lambda: np.empty((1 << 50, 8)))
     code, out, err = start(*SHORT, *(fault.split() if "--lr" in fault else ()))
     assert (code, out) == (2, "")
-    kept = rf"; {re.escape(str(model))} holds the model of step 0"
-    message = rf"(step 2 has loss .* too high for this model|the disk is full){kept}"
-    if fault == "no memory":
-        message = "not enough memory for a batch of 3 sequences of 8 tokens; use a smaller --batch"
-    assert re.fullmatch(f"tiedgpt: error: {message}", err.splitlines()[-1])
+    kept = "" if fault == "no memory" else rf"; {re.escape(str(model))} holds the model of step 0"
+    assert re.fullmatch(f"tiedgpt: error: {message}{kept}", err.splitlines()[-1])
     assert steps(model) == [0]
     assert all(np.isfinite(array).all() for array in tiedgpt.load_model(model).parameters.values())
 
@@ -559,22 +536,17 @@ def test_a_run_that_is_done(start, tmp_path, monkeypatch):
     assert (code, err) == (0, "tiedgpt: note: all 6 steps are done; give a larger --steps to train more\n")
     assert out.endswith("after step 6\n")
     assert contents(tmp_path / "gpt2") == before
-    code, out, err = start("--resume", "--steps", "8", out="gpt2")
-    assert code == 0, err
-    assert "\ngpt2: tied, 3,112 parameters" in out
+    assert "\ngpt2: tied, 3,112 parameters" in start("--resume", "--steps", "8", out="gpt2")[1]
     assert steps(tmp_path / "gpt2") == [0, 2, 4, 6, 8]
 
 
 def test_resume_takes_the_same_flags_again(start, tmp_path, unbroken):
-    """Given or by default."""
     assert start(*SHORT, "--steps", "4")[0] == 0
     defaults = ("--lr", "0.003", "--dropout", "0.1", "--head", "tied", "--seed", "1")
     assert start(*SHORT, *defaults, "--resume")[0] == 0
     assert steps(tmp_path / "model") == [0, 2, 4, 6]
-    again = ("--from", unbroken, *START)
-    assert (
-        start(*again, out=tmp_path / "other")[0] == start(*again, "--resume", out=tmp_path / "other")[0] == 0
-    )
+    for flags in ((), ("--resume",)):
+        assert start("--from", unbroken, *START, *flags, out=tmp_path / "other")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -600,12 +572,8 @@ def test_what_would_change_a_run_is_refused(flags, message, start, unbroken):
 
 def test_a_run_cannot_go_on_with_another_text_or_a_damaged_state(start, tmp_path):
     assert start(*SHORT)[0] == 0
-    other = TEXT.replace("often", "often ").encode()
-    assert_one_error_line(
-        start("--resume", corpus="-", stdin=other), "was trained on another text: give the same"
-    )
+    other = start("--resume", corpus="-", stdin=TEXT.replace("often", "often ").encode())
+    assert_one_error_line(other, "was trained on another text: give the same")
     state = tmp_path / "model" / STATE
     state.write_bytes(state.read_bytes()[:-100])
     assert_one_error_line(start("--resume"), f"{state}: truncated")
-    state.unlink()
-    assert_one_error_line(start("--resume"), "model holds no training to continue")
