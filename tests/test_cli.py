@@ -35,9 +35,6 @@ from tiedgpt.study.report import losses
 from tiedgpt.study.similarity import embeddings
 from tiedgpt.study.solved import missing, solved_paths
 
-EOT = 256  # <|endoftext|> of a tokenizer of bytes alone
-
-
 # What is refused, each in one line: [STDIN |] words => what the line holds. {a,b}: with a, and with b. M is a
 # model, a*65 a text, TRAIN a training of the text on stdin.
 
@@ -197,22 +194,16 @@ def test_flags_may_stand_between_arguments(run, checkpoint, tmp_path):
 
 def test_params(run, checkpoint, no_models, monkeypatch):
     out = output(run, "params")  # it needs no weights
-    figures = (
-        "124,439,808",
-        "163,037,184",
-        "+38,597,376",
-        "+154.4 MB",
-        "saves 38.6M, 23.7 % of the untied model",
-    )
-    assert [figure for figure in figures if figure not in out] == []
+    saved = "saves 38.6M, 23.7 % of the untied model"
+    for figure in ("124,439,808", "163,037,184", "+38,597,376", "+154.4 MB", saved):
+        assert figure in out
     document = answer(run, "params", "--model", "1558M")
     assert (document["model"], document["config"]["n_layer"]) == ("1558M", 48)
     assert document["tied"]["total"] == sum(document["tied"]["groups"].values()) == 1_557_611_200
     assert document["untied"]["bytes"] == 4 * document["untied"]["total"] == 4 * 1_638_022_400
     assert document["difference"] == 80_411_200
-    parameters = tiedgpt.load_model(checkpoint).parameters
     total = answer(run, "params", "--model", checkpoint)["tied"]["total"]
-    assert total == sum(array.size for array in parameters.values())
+    assert total == sum(array.size for array in tiedgpt.load_model(checkpoint).parameters.values())
     wide = output(run, "params", "-m", "gpt2-xl")
     assert "Tied 1.558B, untied 1.638B: tying saves 80.4M, 4.9 % of the untied model." in wide
     assert re.search(r"^total .* 100\.0 %$", wide, re.M)
@@ -224,13 +215,13 @@ def test_params(run, checkpoint, no_models, monkeypatch):
 
 
 def test_the_calculator_gives_the_figures_people_quote(run):
-    for total, percent in (("1e9", "20.5 %"), ("7e9", "2.9 %"), ("70e9", "0.3 %")):
-        out = output(run, "params", "--vocab", "50000", "--dim", "4096", "--total", total)
-        saves = f"tying saves 204.8M, {percent} of a model of {total.replace('e9', 'B')}."
+    for n, percent in ((1, "20.5 %"), (7, "2.9 %"), (70, "0.3 %")):
+        out = output(run, "params", "--vocab", "50000", "--dim", "4096", "--total", f"{n}e9")
+        saves = f"tying saves 204.8M, {percent} of a model of {n}B."
         assert f"Tied 204.8M, untied 409.6M: {saves}" in " ".join(out.split())
     document = answer(run, "params", "--vocab", "50e3", "--dim", "4096")
-    totals = (document["tied"]["total"], document["untied"]["total"], document["saving_percent"])
-    assert totals == (204_800_000, 409_600_000, None)
+    assert (document["tied"]["total"], document["untied"]["total"]) == (204_800_000, 409_600_000)
+    assert document["saving_percent"] is None
 
 
 def test_list(run, checkpoint, no_models, monkeypatch):
@@ -240,13 +231,13 @@ def test_list(run, checkpoint, no_models, monkeypatch):
     (weights / "gpt2-xl" / "config.json").write_text("{}")
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(weights))
     code, out, err = run("list", "--json")
-    document, (model,) = json.loads(out), json.loads(out)["here"]
+    document = json.loads(out)
     assert (code, err.count("\n")) == (0, 1)
     assert err.startswith("tiedgpt: note: gpt2-xl is left out: ")
     total = sum(array.size for array in tiedgpt.load_model(checkpoint).parameters.values())
     size = sum(path.stat().st_size for path in Path(checkpoint).iterdir())
     known = {"model": "gpt2", "head": "tied", "path": str(weights / "gpt2")}
-    assert model == {**known, "parameters": total, "bytes": size}
+    assert document["here"] == [{**known, "parameters": total, "bytes": size}]
     sizes = {model["model"]: model["parameters"] for model in document["not_here"]}
     assert list(sizes) == ["gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2"]
     assert sizes["gpt2-xl"] == 1_557_611_200
@@ -271,7 +262,7 @@ def test_tokenize(run, checkpoint):
     for text in ([" ".join(map(str, ids))], [str(ids)], map(str, ids)):
         assert output(run, "tokenize", "--model", checkpoint, "--decode", *text) == " é\n"
     special = answer(run, "tokenize", "--model", checkpoint, "--allow-special", "<|endoftext|>")
-    assert special["ids"] == [EOT]
+    assert special["ids"] == [tokenizer.eot_id]
 
 
 def test_untie_and_tie(run, checkpoint, tmp_path):
@@ -281,13 +272,10 @@ def test_untie_and_tie(run, checkpoint, tmp_path):
     assert err.startswith(f"tiedgpt: note: wrote {untied}: untied, ")
     assert_one_error_line(run("untie", untied, str(tmp_path / "x")), "is untied already")
     assert run("tie", "--quiet", tied, "--model", untied) == (0, "", "")
-    assert_one_error_line(run("tie", "--quiet", untied, tied), "exists and is not empty")
     original, copy, back = (tiedgpt.load_model(path) for path in (checkpoint, untied, tied))
     np.testing.assert_array_equal(copy.W_U, original.W_E.T)
-    assert not copy.config.tied
-    assert back.config == original.config
-    for name, array in original.parameters.items():
-        np.testing.assert_array_equal(back.parameters[name], array)
+    assert (copy.config.tied, back.config) == (False, original.config)
+    np.testing.assert_equal(back.parameters, dict(original.parameters))
     assert tiedgpt.load_tokenizer(tied).encode("ab") == tiedgpt.load_tokenizer(checkpoint).encode("ab")
 
 
@@ -326,7 +314,7 @@ def text_file(tmp_path):
 
 
 def study(run, *arguments, stdin=b""):
-    """-> the reports of the models, the notes"""
+    """The reports of the models, and the notes."""
     code, out, err = run("study", *arguments, "--json", stdin=stdin)
     assert code == 0, err
     return json.loads(out)["models"], err
@@ -363,7 +351,6 @@ def test_study_json(run, checkpoint, untied, text_file):
 
 
 def test_study_table(run, checkpoint, untied, text_file, monkeypatch):
-    """Every number has its row."""
     monkeypatch.setenv("COLUMNS", "400")
     lines = output(run, "study", checkpoint, untied, "--corpus", text_file).splitlines()
     assert lines[0].split() == [checkpoint, untied]
@@ -397,28 +384,27 @@ def test_study_fits_narrow_terminals(run, checkpoint, untied, text_file, monkeyp
     assert len(numbers[0]) >= 4 * 9
     header = run("study", checkpoint, untied)[1].partition("  Output head")[0].splitlines()
     end = re.match(" +[^ ]+", header[0]).end()
-    columns = [[line[:end].strip() for line in header], [line[end:].strip() for line in header]]
-    assert ["".join(parts) for parts in columns] == [checkpoint, untied], "names are wrapped"
+    for name, column in ((checkpoint, slice(end)), (untied, slice(end, None))):
+        assert "".join(line[column].strip() for line in header) == name, "names are wrapped"
 
 
 def test_study_without_a_corpus(run, checkpoint, untied):
     code, out, err = run("study", checkpoint, untied)
     assert (code, err.count("\n")) == (0, 1)
     assert err.startswith("tiedgpt: note: no --corpus: only the measurements that need no text")
-    there = ("symmetric?", "All tokens, by A", "W_U and the tied model's W_E")
-    assert [text for text in there if text not in out] == []
+    for text in ("symmetric?", "All tokens, by A", "W_U and the tied model's W_E"):
+        assert text in out
     assert not re.search("requent|mlp0|Nats|normed|Loss|corpus", out)
     assert run("study", checkpoint, "-m", untied)[1] == out
     document = json.loads(run("study", checkpoint, "--json")[1])
-    assert document["corpus"] is None
-    assert [document["models"][0][key] for key in ("corpus", "bigrams", "loss")] == [None] * 3
+    (report,) = document["models"]
+    assert document["corpus"] is report["corpus"] is report["bigrams"] is report["loss"] is None
 
 
 def test_study_of_other_vocabularies(run, checkpoint, save, text_file):
     model = random_model(replace(CONFIG.with_head("untied"), vocab_size=258))
-    (ours, theirs), err = study(
-        run, checkpoint, save("other", model, Tokenizer([("a", "b")])), "--corpus", text_file
-    )
+    other = save("other", model, Tokenizer([("a", "b")]))
+    (ours, theirs), err = study(run, checkpoint, other, "--corpus", text_file)
     assert "have different vocabularies: do not compare their losses and other numbers per token" in err
     assert err.count("\n") == 1
     assert (ours["corpus"]["tokens"], theirs["corpus"]["tokens"]) == (1309, 1189)
@@ -458,8 +444,7 @@ def test_study_of_little_text(run, checkpoint, save, text_file):
     assert report["bigrams"] is None
     assert report["loss"]["tokens"] == 97, "98 follow a token, but one is the first of the second window"
     code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"")
-    assert (code, "Loss" in out) == (0, False)
-    assert "stdin is too small for a loss" in err
+    assert (code, "Loss" in out, "stdin is too small for a loss" in err) == (0, False, True)
     code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"abc" * 1000)
     assert re.search("3 of the tokens of .* occur 100 times or more in it; expected at least 10", err)
     assert (code, "by A" in out, "mlp0" in out) == (0, True, False)
@@ -483,9 +468,7 @@ def test_a_damaged_model_is_one_line(run, checkpoint, save, text_file):
     assert_one_error_line(result, f"{damaged}: the model's")
     os.truncate(f"{damaged}/model.safetensors", 5000)
     assert_one_error_line(run("generate", "-m", damaged, "a"), "model.safetensors: truncated")
-    assert_one_error_line(
-        run("next", "-m", __file__, "a"), "test_cli.py is not a checkpoint: expected a direct"
-    )
+    assert_one_error_line(run("next", "-m", __file__, "a"), "py is not a checkpoint: expected a direct")
 
 
 def test_help_and_version(run, monkeypatch):
@@ -500,12 +483,12 @@ def test_help_and_version(run, monkeypatch):
         assert 2 <= len(re.findall(r"^  -", out, re.M)) <= 20, name
         for example in out.partition("\nexamples:\n")[2].splitlines():
             assert cli.parse(shlex.split(example.rpartition("tiedgpt ")[2].partition(" | ")[0]))
-        with monkeypatch.context() as patch:
-            patch.setenv("COLUMNS", "60")
-            narrow = run(*name.split(), "-h")[1].partition("\nexamples:\n")[0]
-        assert max(map(len, narrow.splitlines())) <= 60
     page = run("untie", "-h")[1].partition("\n\n")[2]
     assert page == run("tie", "-h")[1].partition("\n\n")[2], "one page"
+    monkeypatch.setenv("COLUMNS", "60")
+    for name in cli.COMMANDS:
+        narrow = run(*name.split(), "-h")[1].partition("\nexamples:\n")[0]
+        assert max(map(len, narrow.splitlines())) <= 60
 
 
 LARGE = {"7e9": 7 * 10**9, str(10**18): 10**18}
@@ -539,9 +522,9 @@ HOSTILE = "a\nb\x1b[31m\x9b\u202e"
 
 def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
     """Whatever a file, a token, a model or a directory is called."""
-    folder, vocabulary = tmp_path / HOSTILE, Tokenizer([], {f"<{HOSTILE}>": 256})
+    folder = tmp_path / HOSTILE
     model = str(folder / "model")
-    tiedgpt.save_model(random_model(CONFIG), vocabulary, model)
+    tiedgpt.save_model(random_model(CONFIG), Tokenizer([], {f"<{HOSTILE}>": 256}), model)
     tiedgpt.save_model(random_model(CONFIG), None, folder / "bare")
     shutil.copytree(model, folder / "gpt2")
     shutil.copytree(model, folder / "gpt2-xl")
@@ -549,10 +532,10 @@ def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(folder))
     monkeypatch.setattr("tiedgpt.cli.terminal.sys.stdout.isatty", lambda: True)
     for code, *arguments in (
-        (0, "params", "--model", model),
-        (2, "tokenize", "--model", model, f"<{HOSTILE}>"),
-        (2, "tokenize", "--model", str(folder / "bare"), "a"),
-        (0, "tokenize", "--model", model, "--allow-special", f"<{HOSTILE}>{HOSTILE}"),
+        (0, "params", "-m", model),
+        (2, "tokenize", "-m", model, f"<{HOSTILE}>"),
+        (2, "tokenize", "-m", str(folder / "bare"), "a"),
+        (0, "tokenize", "-m", model, "--allow-special", f"<{HOSTILE}>{HOSTILE}"),
         (0, "list"),
         (0, "untie", str(folder / "bare"), str(folder / "new")),
         (2, "untie", model, f"{model}/config.json/{HOSTILE}"),
@@ -560,11 +543,12 @@ def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
         result, out, err = run(*arguments)
         assert result == code, (arguments, err)
         assert all(line.isprintable() for line in out.splitlines()), (arguments, out)
-        assert err.endswith("\n") or (code, err) == (0, ""), arguments
-        for line in err.split("\n")[:-1]:
+        *lines, end = err.split("\n")
+        assert end == "", arguments
+        for line in lines:
             assert re.match("tiedgpt: (note|error): ", line), (arguments, err)
             assert line.isprintable(), (arguments, err)
-        assert err.count("tiedgpt: error: ") == (1 if code else 0)
+        assert err.count("tiedgpt: error: ") == (code == 2)
     for kind in (TiedGPTError, *TiedGPTError.__subclasses__()):
         assert str(kind(HOSTILE)).isprintable()
     text = "a\x1b[2Jb\x07\tc\n\x9b\x7f\u2028é"
@@ -622,25 +606,21 @@ def run(args):
     {run}
 def add_arguments(parser): pass
 """
-SIGINT, RAISES = "signal.raise_signal(signal.SIGINT)", "default_int_handler"
+SIGINT = "signal.raise_signal(signal.SIGINT)"
 MOMENTS = {
-    "imports": (f"try: {SIGINT}\nexcept BaseException: pass\nraise ImportError", "pass", RAISES, 130),
-    "imports_later": (
-        "",
-        f"try: {SIGINT}\n    except BaseException as e: raise ImportError from e",
-        RAISES,
-        130,
-    ),
-    "second_time": ("", f"try: {SIGINT}\n    finally: {SIGINT}", RAISES, 130),
-    "finalizes": ("", f"type('F', (), {{'__del__': lambda _: {SIGINT}}})(); time.sleep(60)", RAISES, 130),
-    "exits": ("import atexit", f"atexit.register(lambda: {SIGINT})", RAISES, 0),
-    "ignores": (SIGINT, SIGINT, "SIG_IGN", 0),  # as in a script's `tiedgpt ... &`
+    "imports": (f"try: {SIGINT}\nexcept BaseException: pass\nraise ImportError", "pass", 130),
+    "imports_later": ("", f"try: {SIGINT}\n    except BaseException as e: raise ImportError from e", 130),
+    "second_time": ("", f"try: {SIGINT}\n    finally: {SIGINT}", 130),
+    "finalizes": ("", f"type('F', (), {{'__del__': lambda _: {SIGINT}}})(); time.sleep(60)", 130),
+    "exits": ("import atexit", f"atexit.register(lambda: {SIGINT})", 0),
+    "ignores": (SIGINT, SIGINT, 0),  # as in a script's `tiedgpt ... &`
 }
 
 
 def test_ctrl_c_at_moments_that_python_reports_or_drops(tmp_path):
     commands = []
-    for name, (imported, run, handler, _) in MOMENTS.items():
+    for name, (imported, run, _) in MOMENTS.items():
+        handler = "SIG_IGN" if name == "ignores" else "default_int_handler"
         (tmp_path / f"{name}.py").write_text(MODULE.format(imported=imported, run=run))
         program = INTERRUPTIBLE.format(folder=str(tmp_path), module=name, handler=handler)
         commands.append([sys.executable, "-c", program, "params"])
@@ -685,13 +665,12 @@ class Terminal(io.StringIO):
     ("stream", "delay", "interval", "expected"),
     [
         (Terminal, 0, 3600, r".*loading a\\nb:  50%.*"),
-        (Terminal, 3600, 0, ""),
+        (Terminal, 3600, 0, ""),  # a bar only if it takes long
         (io.StringIO, 0, 3600, ""),
         (io.StringIO, 3600, 0, "tiedgpt: note: loading a\\\\nb: 50% after 0 min\n"),
     ],
 )
 def test_progress_is_a_bar_or_a_line_a_minute_in_a_file(monkeypatch, stream, delay, interval, expected):
-    """On a terminal only if it takes long."""
     monkeypatch.setattr(sys, "stderr", stream())
     monkeypatch.setattr(Progress, "DELAY", delay)
     monkeypatch.setattr(Progress, "INTERVAL", interval)
