@@ -491,7 +491,7 @@ REFUSED = [
     ({WEIGHTS: None, INDEX: b"{}"}, '"weight_map" must map tensor names to files'),
 ]
 for shard, message in (
-    ("../x.safetensors", "'../x.safetensors' is not the name of a file beside"),
+    ("../x.safetensors", "'../x.safetensors' is not the name of a .safetensors file"),
     ("c.safetensors", r"lacks some of the files that model\.safetensors\.index\.json names"),
 ):
     REFUSED.append(({WEIGHTS: None, INDEX: json.dumps({"weight_map": {"a": shard}}).encode()}, message))

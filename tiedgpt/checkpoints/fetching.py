@@ -59,7 +59,7 @@ class Version:
 
 
 class Interrupted(Exception):
-    """An attempt failed, but the next one may succeed: the reason, and how many seconds to wait, if known."""
+    """Interrupted(reason, seconds to wait, 0 if unknown): an attempt failed, the next one may succeed."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Server:
                     link_new(part, to / file)
                 return part is not None
             except Interrupted as error:
-                reason, wait = (*error.args, 0.0)[:2]
+                reason, wait = error.args
                 part = _find_part(file, folder)
                 size = part.stat().st_size if part else 0
                 failures = 0 if size > most else failures + 1
@@ -109,13 +109,13 @@ class Server:
                 return None
             if part and response.status_code == 416:  # the file is shorter than the part
                 part.unlink()
-                raise Interrupted("it changed on the server")
+                raise Interrupted("it changed on the server", 0)
             self._check_status(file, response)
             version, key = self._describe(file, response)
             target = folder / f".{file}.{key}.part"
             if part and part != target:
                 part.unlink()
-                raise Interrupted("it changed on the server")
+                raise Interrupted("it changed on the server", 0)
             self._receive(file, response, start, target, version.size)
         if wrong := version.difference(target):
             target.unlink()
@@ -161,7 +161,7 @@ class Server:
             reason += "; the variable REQUESTS_CA_BUNDLE can name a file of certificates to trust"
         # Try again if the server answered before. If it never did, the address or the network is wrong.
         elif answered and isinstance(error, connection):
-            return Interrupted(reason)
+            return Interrupted(reason, 0)
         return CheckpointError(f"{self.label}/{file} cannot be reached: {reason}")
 
     def _is_own(self, response: "requests.Response") -> bool:
@@ -234,7 +234,7 @@ class Server:
             except requests.RequestException as error:
                 raise self._failure(file, error) from error
             if size is not None and out.tell() < size:
-                raise Interrupted("the connection was cut")
+                raise Interrupted("the connection was cut", 0)
 
 
 def _find_part(file: str, folder: Path) -> Path | None:

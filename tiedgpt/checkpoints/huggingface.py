@@ -203,7 +203,7 @@ def read_weight_map(index: Path) -> dict[str, str]:
         raise CheckpointError(f'{index}: "weight_map" must map tensor names to files')
     for file in weight_map.values():
         if not isinstance(file, str) or not SHARD.fullmatch(file):
-            raise CheckpointError(f"{index}: {short_repr(file)} is not the name of a file beside the index")
+            raise CheckpointError(f"{index}: {short_repr(file)} is not the name of a .safetensors file")
     return weight_map
 
 

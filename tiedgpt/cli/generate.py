@@ -102,7 +102,6 @@ def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Che
     named = f"--draft {short_repr(source)}"
     if draft.path == checkpoint.path:
         raise ArgumentError(f"{named} is the model itself; name a smaller one")
-
     if common.vocabulary(draft_tokenizer, draft) != common.vocabulary(tokenizer, checkpoint):
         raise ArgumentError(f"{named} has another vocabulary: other merges or special tokens")
     return draft
