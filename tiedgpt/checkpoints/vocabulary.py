@@ -48,7 +48,8 @@ def read_tokenizer(model: Path) -> Tokenizer:
             return read_merges(directory / merges, *others)
     if (directory / "tokenizer.json").is_file():
         return read_tokenizer_json(directory / "tokenizer.json")
-    raise CheckpointError(f"{directory} has no tokenizer: no merges.txt with vocab.json, no tokenizer.json")
+    expected = "expected merges.txt and vocab.json, or tokenizer.json"
+    raise CheckpointError(f"{directory} has no tokenizer: {expected}")
 
 
 def read_merges(
