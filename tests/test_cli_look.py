@@ -75,11 +75,11 @@ def test_next(run, untied):
     document = answer(run, "next", "-m", untied, "-k", "3", PROMPT)
     logits = tiedgpt.load_model(untied)(IDS)[-1]
     assert document["prompt_ids"] == IDS
-    expected = [(rank, token) for rank, token in enumerate(np.argsort(-logits)[:3].tolist(), 1)]
+    expected = [*enumerate(np.argsort(-logits)[:3].tolist(), 1)]
     assert [(row["rank"], row["id"]) for row in document["next"]] == expected
     for row in document["next"]:
-        assert row["logit"] == pytest.approx(logits[row["id"]], rel=1e-4)
-        assert row["probability"] == pytest.approx(np.exp(log_softmax(logits))[row["id"]], rel=1e-4)
+        numbers = logits[row["id"]], np.exp(log_softmax(logits))[row["id"]]
+        assert (row["logit"], row["probability"]) == pytest.approx(numbers, rel=1e-4)
     out = output(run, "next", "-m", untied, "-k", "3", PROMPT).splitlines()
     shown = [line.split()[-2:] for line in out if "%" in line]
     assert shown == [[f"{row['probability']:.2%}", f"{row['logit']:.2f}"] for row in document["next"]]
@@ -89,9 +89,8 @@ def test_next_by_both_heads(run, untied):
     both = ("next", "-m", untied, "--head", "both", PROMPT)
     heads = answer(run, *both, "-k", "3")
     tokens = [{row["id"] for row in heads[head]["next"] if row["rank"] <= 3} for head in ("tied", "untied")]
-    assert tokens[0] != tokens[1]
     lines = output(run, *both, "-k", "3").splitlines()
-    assert len([line for line in lines if " * " in line]) == len(tokens[0] ^ tokens[1])
+    assert len([line for line in lines if " * " in line]) == len(tokens[0] ^ tokens[1]) > 0
     assert lines[-1] == "* among the 3 likeliest by one head only"
     (header,) = (line for line in lines if " logit " in line)
     assert " ".join(header.split()) == "tied logit rank untied logit rank"
@@ -109,7 +108,7 @@ def test_next_by_paths(run, checkpoint, monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
     text, first = output(run, *arguments).splitlines(), paths["raw"][0]
     assert text[0] == "Likeliest next tokens after 'a', tied:"
-    assert text[1].split() == ["raw", "normed", "mlp0", "model"]
+    assert text[1].split() == [*paths]
     assert text[2].split()[:3] == ["1", repr(first["token"]), f"{first['logit']:.2f}"], "raw is a score"
     assert text[2].endswith(f"{paths['model'][0]['probability']:.1%}")
     assert text[12] == "", "ten rows"
@@ -125,11 +124,11 @@ def test_lens(run, untied, monkeypatch):
     found = [[token["id"] for token in position] for position in last]
     assert found == np.argsort(-tiedgpt.load_model(untied)(IDS))[:, :5].tolist()
     monkeypatch.setenv("COLUMNS", "1000")
-    title, _, *whole = output(run, *arguments).splitlines()
+    title, _, tokens, *rows = output(run, *arguments).splitlines()
     assert title.startswith("The likeliest next token and its probability")
-    assert whole[0].split()[0] == "'a'"
-    assert [line[:9].strip() for line in whole[1:]] == ["embedding", "block 0", "block 1"]
-    assert whole[-1].split()[-1] == f"{last[-1][0]['probability']:.0%}"
+    assert tokens.split() == [*map(repr, PROMPT)]
+    assert [row[:9].strip() for row in rows] == ["embedding", "block 0", "block 1"]
+    assert rows[-1].split()[-1] == f"{last[-1][0]['probability']:.0%}"
 
 
 def test_tokens_that_pad_the_vocabulary_have_no_text(run, save):
@@ -144,14 +143,12 @@ def test_tokens_that_pad_the_vocabulary_have_no_text(run, save):
 @pytest.mark.parametrize("arguments", [(), ("a", "--against", "b"), ("a",)])
 def test_attribute(run, untied, arguments):
     document = answer(run, "attribute", "-m", untied, PROMPT, *arguments)
-    model = tiedgpt.load_model(untied)
+    model, parts = tiedgpt.load_model(untied), document["parts"]
     logits = model(IDS)[-1]
     tokens = [64, 65][: 1 + ("--against" in arguments)] if arguments else [int(logits.argmax())]
     assert [token["id"] for token in document["tokens"]] == tokens
     total = logits[tokens[0]] - sum(logits[token] for token in tokens[1:])
-    assert document["total"] == pytest.approx(total, abs=1e-4)
-    assert sum(document["parts"].values()) == pytest.approx(total, abs=1e-4)
-    parts = document["parts"]
+    assert [document["total"], sum(parts.values())] == pytest.approx([total, total], abs=1e-4)
     assert parts == attribute(model, IDS, *tokens)
     out = output(run, "attribute", "-m", untied, PROMPT, *arguments)
     rows = [line.rsplit(maxsplit=1) for line in out.splitlines()[-12:]]
@@ -190,12 +187,12 @@ def test_score_tokens(run, untied, text_file):
     assert [one["place"] for one in listed] == [*range(1, 64), *range(65, len(ids))]
     log_p = log_softmax(tiedgpt.load_model(untied)(ids[:9])[-1])
     assert_predicted(one := listed[8], log_p, ids[9], 5, "bits")
-    title, first, *lines = output(run, *arguments, "--tokens").splitlines()
+    out = output(run, *arguments, "--tokens")
+    title, first, *lines = out.splitlines()
     assert title.split() == ["bits", "token", "likeliest", "others"]
     assert first.split() == ["-", "'T'"]
     assert lines[8].split()[0] == f"{one['bits']:.2f}"
     assert lines[63].split()[0] == "-", "the first token of the second window"
-    out = output(run, *arguments, "--tokens")
     assert out.endswith(output(run, *arguments))
     assert "\x1b" not in out
 
@@ -248,17 +245,13 @@ def test_logprobs_end_with_the_sample(run, untied, save):
 def test_one_seed_for_both_heads(run, checkpoint):
     """A copied head gives the same text, from a new seed too."""
     code, out, err = run("generate", PROMPT, "-m", checkpoint, "--head", "both", "-n", "9")
-    assert code == 0
-    assert "no W_U of its own" in err
+    assert (code, "no W_U of its own" in err) == (0, True)
     _, tied, untied = re.split(r"--- (?:un)?tied ---\n", out)
     assert tied == untied
 
 
 def test_a_table_has_as_many_columns_as_the_terminal(monkeypatch, capsys):
-    for width, lines in (
-        (13, ["x  aaaa  bbbb", "", "x  cccc"]),
-        (12, ["x  aaaa", "", "x  bbbb", "", "x  cccc"]),
-    ):
+    for width, lines in ((13, "x  aaaa  bbbb\n\nx  cccc\n"), (12, "x  aaaa\n\nx  bbbb\n\nx  cccc\n")):
         monkeypatch.setenv("COLUMNS", str(width))
         terminal.print_table([("x", "aaaa", "bbbb", "cccc")])
-        assert capsys.readouterr().out.splitlines() == lines
+        assert capsys.readouterr().out == lines
