@@ -656,22 +656,18 @@ def test_importing_loads_nothing_that_is_not_needed_and_finds_everything():
     assert done.returncode == 0, done.stderr
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
 @pytest.mark.parametrize(
-    ("stream", "delay", "interval", "expected"),
+    ("terminal", "delay", "interval", "expected"),
     [
-        (Terminal, 0, 3600, r".*loading a\\nb:  50%.*"),
-        (Terminal, 3600, 0, ""),  # a bar only if it takes long
-        (io.StringIO, 0, 3600, ""),
-        (io.StringIO, 3600, 0, "tiedgpt: note: loading a\\\\nb: 50% after 0 min\n"),
+        (True, 0, 3600, r".*loading a\\nb:  50%.*"),
+        (True, 3600, 0, ""),  # a bar only if it takes long
+        (False, 0, 3600, ""),
+        (False, 3600, 0, "tiedgpt: note: loading a\\\\nb: 50% after 0 min\n"),
     ],
 )
-def test_progress_is_a_bar_or_a_line_a_minute_in_a_file(monkeypatch, stream, delay, interval, expected):
-    monkeypatch.setattr(sys, "stderr", stream())
+def test_progress_is_a_bar_or_a_line_a_minute_in_a_file(monkeypatch, terminal, delay, interval, expected):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     monkeypatch.setattr(Progress, "DELAY", delay)
     monkeypatch.setattr(Progress, "INTERVAL", interval)
     with Progress("loading a\nb", 10, "B") as progress:

@@ -10,6 +10,7 @@ from conftest import CONFIG, answer, output, random_model
 
 import tiedgpt
 from tiedgpt.cli import terminal
+from tiedgpt.ops import log_softmax
 from tiedgpt.study.attribution import ablation, attribute
 
 PROMPT = "abcdefgh"
@@ -21,11 +22,6 @@ TEXT = "To be, or not to be.\nThat is it. " * 3
 def text_file(tmp_path):
     (tmp_path / "text.txt").write_bytes(TEXT.encode())
     return str(tmp_path / "text.txt")
-
-
-def log_softmax(logits):
-    logits = logits.astype(np.float64)
-    return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
 
 
 def assert_predicted(one, log_p, token, k, unit):

@@ -89,7 +89,6 @@ GELU = "0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))"
 ERF = "x * (1 + np.vectorize(__import__('math').erf)(x / 2**0.5)) / 2"
 QKV = "    q, k, v = (part"
 SPLIT = "part.reshape(T, H, K).transpose(1, 0, 2) for part in parts"
-EXP = "e / e.sum(axis=-1, keepdims=True)"
 NORM = "    n = (x - mean) / np.sqrt(variance + 1e-5)\n    return n * weight + bias"
 HALF = "x.astype(np.float16).astype(x.dtype)"
 PLANTED = [  # where the mistake is, what it is, how far it goes; the changes of other_gpt2.py's text
@@ -235,12 +234,11 @@ def test_each_planted_mistake_is_named_from_logits_alone(name, row, monkeypatch)
 try:
     import torch
     from torch import nn
+
+    torch.set_num_threads(1)
 except ImportError:
     torch = None  # type: ignore[assignment]
 needs_torch = pytest.mark.skipif(torch is None, reason="torch is not installed: pip install torch==2.13.0")
-
-if torch is not None:
-    torch.set_num_threads(1)
 
 
 def nano_gpt(model: GPT2):
@@ -626,19 +624,18 @@ def test_the_command(run, tmp_path):
     model = MODELS["shakespeare"]
     ids = np.array(tiedgpt.load_tokenizer("shakespeare-tied").encode("ROMEO: But soft"))
     right, wrong = tape_of(model, ids), planted(model, ids[None], "is relu")
-    files = {
-        "right": {"ids": ids, **right},
-        "wrong": {"ids": ids, **wrong},
-        "nan": {"ids": ids, "embed": right["embed"] * np.nan},
-        "no ids": wrong,
-        "only ids": {"ids": ids},
-        "pickle": {"embed": np.array([{}], dtype=object)},
-    }
-    for name, arrays in files.items():
+    for name, arrays in (
+        ("right", {"ids": ids, **right}),
+        ("wrong", {"ids": ids, **wrong}),
+        ("nan", {"ids": ids, "embed": right["embed"] * np.nan}),
+        ("no ids", wrong),
+        ("only ids", {"ids": ids}),
+        ("pickle", {"embed": np.array([{}], dtype=object)}),
+    ):
         np.savez(tmp_path / f"{name}.npz", **arrays)
     for folder in ("folder", "empty"):
         (tmp_path / folder).mkdir()
-    for name, array in files["wrong"].items():
+    for name, array in (wrong | {"ids": ids}).items():
         np.save(tmp_path / "folder" / f"{name}.npy", array)
     (tmp_path / "text.npz").write_text("not an archive")
 

@@ -217,12 +217,9 @@ def test_guess_count():
     ],
 )
 def test_a_draft_that_cannot_guess(model, source, message):
-    if source == "itself":
-        source = model
-    elif isinstance(source, dict):
-        source = GPT2.random(replace(model.config, **source))
+    draft = GPT2.random(replace(model.config, **source)) if isinstance(source, dict) else source
     with pytest.raises(ArgumentError, match=message):
-        generate(model, PROMPT, draft=source)
+        generate(model, PROMPT, draft=model if source == "itself" else draft)
 
 
 def test_a_damaged_draft_model_is_named(model):

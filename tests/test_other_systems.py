@@ -54,8 +54,9 @@ def system(request, monkeypatch):
 
 def test_the_commands_work(system, run, checkpoint, tmp_path):
     """Without maps of files, locks, masks of signals and so on, where the system has none."""
-    text = tmp_path / "text.txt"
+    text, lines = tmp_path / "text.txt", tmp_path / "in.jsonl"
     text.write_text("To be, or not to be. " * 60)
+    lines.write_text(json.dumps({"id": "a", "text": "To be"}) + "\n")
     model = str(tmp_path / "model")
     shape = ("--n-layer", "1", "--n-head", "1", "--n-embd", "8", "--context", "8", "--vocab-size", "260")
     for arguments in (
@@ -65,15 +66,11 @@ def test_the_commands_work(system, run, checkpoint, tmp_path):
         ("score", "-m", model, str(text)),
         ("untie", model, str(tmp_path / "untied")),
         ("params", model),
+        ("documents", "score", str(lines), "-m", model, "--out", str(tmp_path / "out.jsonl")),
     ):
         code, _, err = run(*arguments)
         assert code == 0, (arguments, err)
-    lines = tmp_path / "in.jsonl"
-    lines.write_text(json.dumps({"id": "a", "text": "To be"}) + "\n")
-    assert run("documents", "score", str(lines), "-m", model, "--out", str(tmp_path / "out.jsonl"))[0] == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "in.jsonl", "model", "out.jsonl", "text.txt", "untied"
-    ]  # fmt: skip
+    assert {*os.listdir(tmp_path)} == {"in.jsonl", "model", "out.jsonl", "text.txt", "untied"}
 
 
 def test_its_own_way(system, monkeypatch, tmp_path, checkpoint):

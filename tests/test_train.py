@@ -181,9 +181,8 @@ def test_a_gradient_that_is_no_number_stops_before_the_step(bad, monkeypatch):
     train(one, 2)
     before = one.flat.copy()
     monkeypatch.setattr(loop, "clip", lambda gradient, limit: (bad, 1.0))
-    with pytest.raises(
-        TiedGPTError, match=f"step 3 has loss .*, norm of the gradient {bad}: the learning rate is too high"
-    ):
+    message = f"step 3 has loss .*, norm of the gradient {bad}: the learning rate is too high"
+    with pytest.raises(TiedGPTError, match=message):
         train(one)
     np.testing.assert_array_equal(one.flat, before)
     assert one.step == 2
