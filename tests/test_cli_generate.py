@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -217,14 +217,10 @@ class Terminal(AbstractContextManager):
             "fcntl.ioctl(0, termios.TIOCSWINSZ, bytes([40, 0, 100, 0, 0, 0, 0, 0])); "
             "os.execv(sys.argv[1], sys.argv[1:])"
         )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", start, *command(*arguments)],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            env={**os.environ, "TERM": term},
-        )
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), slave)
+        started = [sys.executable, "-c", start, *command(*arguments)]
+        environment = {**os.environ, "TERM": term}
+        self.process = subprocess.Popen(started, **streams, start_new_session=True, env=environment)
         os.close(slave)
         self.text = ""  # all that was printed
 
@@ -241,10 +237,9 @@ class Terminal(AbstractContextManager):
             if not select.select([self.master], [], [], 2.0)[0]:
                 os.write(self.master, keys.encode())
                 continue
-            try:
+            chunk = b""
+            with suppress(OSError):  # on Linux: the other side is closed
                 chunk = os.read(self.master, 4096)
-            except OSError:  # on Linux: the other side is closed
-                chunk = b""
             if not chunk:
                 assert until is None, shown
                 break

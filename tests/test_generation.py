@@ -38,10 +38,9 @@ def step_by_step(model: GPT2, ids: list[int], n: int) -> list[int]:
 @pytest.mark.parametrize("head", ["tied", "untied"])
 @pytest.mark.parametrize(("n_ctx", "length"), [(31, 1), (31, 5), (31, 30), (31, 31), (1, 1), (2, 2)])
 def test_greedy_is_the_argmax_of_every_step(head, n_ctx, length):
-    """Past the context too."""
     model = random_model(replace(SMALL.with_head(head), n_ctx=n_ctx, eos_token_id=None))
     prompt = [(7 * i) % 101 for i in range(length)]
-    tokens = list(generate(model, prompt, max_new_tokens=80, greedy=True))
+    tokens = list(generate(model, prompt, max_new_tokens=80, greedy=True))  # past the context too
     assert tokens == step_by_step(model, prompt, 80)
     assert len(set(tokens)) > 3 or n_ctx < 3, "a model that repeats one token shows nothing"
 
