@@ -540,8 +540,7 @@ def test_from_state_dict(head):
 BAD = [
     ({"attn.9.qkv": np.zeros(3)}, "attn.9.qkv was given, but the model's layers are 0 to 2"),
     ({"mlp.1.past": np.zeros(3)}, "'mlp.1.past' is no activation of a GPT-2; the nearest are mlp.1.post"),
-    ({"mlp.0.pre": np.zeros((2, 100, 21))},
-     r"expected \(2, 21, 100\); its transpose by axes \(0, 2, 1\) would"),
+    ({"mlp.0.pre": np.zeros((2, 100, 21))}, r"\(2, 21, 100\); its transpose by axes \(0, 2, 1\) would"),
     ({"mlp.0.pre": np.zeros((2, 21, 99))}, r"mlp.0.pre has shape \(2, 21, 99\); expected \(2, 21, 100\)$"),
     ({"embed": np.array(["a"])}, "'embed' must be an array of floats, got <U1"),
     ({"embed": np.ma.masked_equal([[1.0, 2.0]], 2)}, "'embed' is a masked array: give one without a mask"),
