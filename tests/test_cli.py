@@ -189,9 +189,6 @@ def test_flags_may_stand_between_arguments(run, checkpoint, tmp_path):
     assert run("tokenize", "--decode", "65", "-m", checkpoint, "66")[1] == "bc\n"
 
 
-# params, list
-
-
 def test_params(run, checkpoint, no_models, monkeypatch):
     out = output(run, "params")  # it needs no weights
     saved = "saves 38.6M, 23.7 % of the untied model"
@@ -249,9 +246,6 @@ def test_list(run, checkpoint, no_models, monkeypatch):
         assert part in text
 
 
-# tokenize, untie, tie
-
-
 def test_tokenize(run, checkpoint):
     tokenizer = tiedgpt.load_tokenizer(checkpoint)
     ids = tokenizer.encode(" é")
@@ -297,9 +291,6 @@ def test_untie_starts_the_matrix_as_asked(run, checkpoint, tmp_path):
     for words, how in (("zeros", ["zeros"]), ("random --seed 1", ["random", 1]), ("random", ["random", 0])):
         assert run("untie", checkpoint, str(tmp_path / words), "--init", *words.split())[0] == 0
         np.testing.assert_array_equal(tiedgpt.load_model(tmp_path / words).W_U, model.untie(*how).W_U)
-
-
-# study
 
 
 @pytest.fixture
@@ -449,9 +440,6 @@ def test_study_of_little_text(run, checkpoint, save, text_file):
     (report,), err = study(run, save("one", random_model(replace(CONFIG, n_ctx=1))), "--corpus", text_file)
     assert report["loss"] is None
     assert "has a context of one token: it has no loss" in err
-
-
-# All commands
 
 
 def test_a_damaged_model_is_one_line(run, checkpoint, save, text_file):

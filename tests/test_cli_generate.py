@@ -18,8 +18,6 @@ from conftest import CONFIG, answer, assert_one_error_line, command, output, ran
 import tiedgpt
 from tiedgpt import Tokenizer, cli
 
-# generate
-
 
 def test_generate_prints_the_continuation_alone(run, checkpoint):
     out = output(run, "generate", "--model", checkpoint, "--seed", "1", "-n", "9", "Hello")
@@ -32,26 +30,20 @@ def test_generate_prints_the_continuation_alone(run, checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "stdin", "text"),
-    [
-        (["b"], b"a", "b"),
-        (["-"], b"a\r\n", "a"),
-        ([], b"a\n\n", "a\n"),
-        (["-"], b"-", "-"),
-        (["é"], b"", "é"),
-    ],
+    ("given", "stdin", "text"),
+    [("b", b"a", "b"), ("-", b"a\r\n", "a"), ("", b"a\n\n", "a\n"), ("-", b"-", "-"), ("é", b"", "é")],
 )
-def test_a_text_is_the_argument_or_stdin(run, checkpoint, tmp_path, monkeypatch, arguments, stdin, text):
+def test_a_text_is_the_argument_or_stdin(run, checkpoint, tmp_path, monkeypatch, given, stdin, text):
     """By one rule: a prompt is PROMPT, a file's text that of FILE; "-" or nothing is stdin, never a text."""
     monkeypatch.chdir(tmp_path)
     Path("b").write_text("bb")
     Path("é").write_text("bé")
+    arguments, is_stdin = ("-m", checkpoint, *given.split()), given in ("", "-")
     for name in ("generate", "next", "lens", "attribute"):
-        assert answer(run, name, "-m", checkpoint, *arguments, stdin=stdin)["prompt"] == text
-    is_stdin = arguments in ([], ["-"])
-    ids = answer(run, "tokenize", "-m", checkpoint, *arguments, stdin=stdin)["ids"]
+        assert answer(run, name, *arguments, stdin=stdin)["prompt"] == text
+    ids = answer(run, "tokenize", *arguments, stdin=stdin)["ids"]
     assert ids == tiedgpt.load_tokenizer(checkpoint).encode(stdin.decode() if is_stdin else text)
-    scored = answer(run, "score", "-m", checkpoint, *arguments, stdin=stdin + b"b")
+    scored = answer(run, "score", *arguments, stdin=stdin + b"b")
     whole = stdin + b"b" if is_stdin else Path(text).read_bytes()
     assert (scored["text_bytes"], scored["file"]) == (len(whole), "-" if is_stdin else text)
 
@@ -191,9 +183,6 @@ def test_without_model_it_is_gpt2_or_else_the_shipped_one(run, checkpoint, no_mo
     assert answer(run, "generate", "-n", "1", "a")["model"] == "gpt2"
 
 
-# generate, as a process
-
-
 @pytest.mark.parametrize(("ended_by", "code", "error"), [("pipe", 141, b""), ("Ctrl-C", 130, b"\n")])
 def test_text_streams_and_ends_quietly(checkpoint, ended_by, code, error):
     """The first characters come before the last token. A pipe is closed as by `| head -1`."""
@@ -297,8 +286,6 @@ def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
         assert terminal.process.wait(timeout=60) == 0
         assert "To leave" not in terminal.text
 
-
-# score
 
 WORDS = "Tying saves 38.6M of them, é!\r\n" * 9
 

@@ -128,9 +128,6 @@ def test_no_step_is_computed_beyond_the_tokens_asked_for(endless):
     assert [np.shape(call.args[1]) for call in final.call_args_list] == [(1, 5), *[(1, 1)] * 3, (1, 5)]
 
 
-# Ends
-
-
 def test_end_of_text_ends_generation_and_is_not_yielded(endless):
     tokens = list(generate(endless, PROMPT, 20, greedy=True))
     end = tokens[6]
@@ -212,9 +209,6 @@ def test_each_sample_of_a_batch_ends_by_itself():
     rows = steps(*arguments, random_streams(0, 40))
     for sample, tokens in zip(samples, rows, strict=True):
         assert sample.ids == tokens[: len(sample.ids)]
-
-
-# Bad input
 
 
 @pytest.mark.parametrize(

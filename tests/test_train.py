@@ -67,9 +67,6 @@ def assert_same_parameters(model, expected):
     np.testing.assert_equal(dict(model.parameters), dict(expected.parameters))
 
 
-# the trainer
-
-
 @pytest.mark.parametrize("stop", [1, 4])
 @pytest.mark.parametrize(("threads", "only"), [(1, None), (2, None), (1, "head")])
 def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
@@ -218,9 +215,6 @@ def test_a_damaged_state_is_refused(change, message, tmp_path):
         Trainer.resume(tmp_path, one.tokens, one.held_out)
 
 
-# its parts
-
-
 def test_the_learning_rate_schedule():
     rates = [learning_rate(step, 100, 2.0, 10) for step in range(101)]
     assert rates[:11] == pytest.approx(2 / 11 * np.arange(1, 12))
@@ -251,8 +245,6 @@ def test_adamw_is_its_definition():
         w = w * (1 - 0.01 * decay) - 0.01 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.95**t)) + 1e-8)
         np.testing.assert_allclose(flat, w, rtol=1e-12)
 
-
-# the command
 
 SHAPE = ("--n-layer", "1", "--n-head", "2", "--n-embd", "8", "--context", "8", "--vocab-size", "270")
 FLAGS = (*SHAPE, "--batch", "3")
@@ -413,9 +405,6 @@ def test_dropout_and_context(start, tmp_path, unbroken):
     assert tiedgpt.load_model(tmp_path / "other").config.n_ctx == 8
 
 
-# runs that end early
-
-
 def test_the_best_model_is_kept_when_later_ones_are_worse(start, tmp_path, monkeypatch):
     seen, losses = [], iter(np.array([[3.0], [2.0], [4.0], [5.0]]))
     monkeypatch.setattr(loop, "token_losses", lambda model, *_: seen.append(deepcopy(model)) or next(losses))
@@ -430,9 +419,8 @@ def test_the_best_model_is_kept_when_later_ones_are_worse(start, tmp_path, monke
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("step", [1, 4])  # after 4 there is a look at held-out text
-def test_a_signal_saves_and_the_run_goes_on(
-    number, code, step, start, interruptible, tmp_path, monkeypatch, unbroken
-):
+@pytest.mark.usefixtures("interruptible")
+def test_a_signal_saves_and_the_run_goes_on(number, code, step, start, tmp_path, monkeypatch, unbroken):
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
         at_step(patch, step, lambda: os.kill(os.getpid(), number))
@@ -518,9 +506,6 @@ def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
     assert any(line.startswith("step      0: held out 5.") for line in lines), lines
     assert any(line.startswith("tiedgpt: note: stopping after this step; again to stop") for line in lines)
     assert any(line.startswith("tiedgpt: note: stopped after step") for line in lines), lines
-
-
-# a run that goes on
 
 
 def test_a_run_that_is_done(start, tmp_path, monkeypatch):
