@@ -502,28 +502,26 @@ def test_a_number_in_a_range(numbers, words, accepted, refused):
     assert type(numbers.check("n", np.int8(1) if numbers.whole else np.float32(0.5))) in (int, float)
 
 
-HOSTILE = "a\nb\x1b[31m\x9b\u202e"
-
-
 def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
     """Whatever a file, a token, a model or a directory is called."""
-    folder = tmp_path / HOSTILE
+    hostile = "a\nb\x1b[31m\x9b\u202e"
+    folder = tmp_path / hostile
     model = str(folder / "model")
-    tiedgpt.save_model(random_model(CONFIG), Tokenizer([], {f"<{HOSTILE}>": 256}), model)
+    tiedgpt.save_model(random_model(CONFIG), Tokenizer([], {f"<{hostile}>": 256}), model)
     tiedgpt.save_model(random_model(CONFIG), None, folder / "bare")
     shutil.copytree(model, folder / "gpt2")
     shutil.copytree(model, folder / "gpt2-xl")
-    (folder / "gpt2-xl" / "config.json").write_text(json.dumps({"model_type": HOSTILE}))
+    (folder / "gpt2-xl" / "config.json").write_text(json.dumps({"model_type": hostile}))
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(folder))
     monkeypatch.setattr("tiedgpt.cli.terminal.sys.stdout.isatty", lambda: True)
     for code, *arguments in (
         (0, "params", "-m", model),
-        (2, "tokenize", "-m", model, f"<{HOSTILE}>"),
+        (2, "tokenize", "-m", model, f"<{hostile}>"),
         (2, "tokenize", "-m", str(folder / "bare"), "a"),
-        (0, "tokenize", "-m", model, "--allow-special", f"<{HOSTILE}>{HOSTILE}"),
+        (0, "tokenize", "-m", model, "--allow-special", f"<{hostile}>{hostile}"),
         (0, "list"),
         (0, "untie", str(folder / "bare"), str(folder / "new")),
-        (2, "untie", model, f"{model}/config.json/{HOSTILE}"),
+        (2, "untie", model, f"{model}/config.json/{hostile}"),
     ):
         result, out, err = run(*arguments)
         assert result == code, (arguments, err)
@@ -535,7 +533,7 @@ def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
             assert line.isprintable(), (arguments, err)
         assert err.count("tiedgpt: error: ") == (code == 2)
     for kind in (TiedGPTError, *TiedGPTError.__subclasses__()):
-        assert str(kind(HOSTILE)).isprintable()
+        assert str(kind(hostile)).isprintable()
     text = "a\x1b[2Jb\x07\tc\n\x9b\x7f\u2028é"
     assert cli.terminal.printable(text) == "a\ufffd[2Jb\ufffd\tc\n\ufffd\ufffd\u2028é"
 

@@ -235,7 +235,7 @@ def test_logprobs_end_with_the_sample(run, untied, save):
     assert len({len(sample["ids"]) for sample in samples}) > 1
     for sample in samples:
         assert [one["id"] for one in sample["logprobs"]] == sample["ids"]
-        assert all(one["alternatives"] == [] for one in sample["logprobs"])
+        assert not any(one["alternatives"] for one in sample["logprobs"])
 
 
 def test_one_seed_for_both_heads(run, checkpoint):

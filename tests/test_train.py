@@ -558,3 +558,5 @@ def test_a_run_cannot_go_on_with_another_text_or_a_damaged_state(start, tmp_path
     state = tmp_path / "model" / STATE
     state.write_bytes(state.read_bytes()[:-100])
     assert_one_error_line(start("--resume"), f"{state}: truncated")
+    state.unlink()
+    assert_one_error_line(start("--resume"), "model holds no training to continue")
