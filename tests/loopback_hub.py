@@ -240,9 +240,6 @@ def notes():
     return []
 
 
-# What tests do and check
-
-
 def version(content: bytes) -> Version:
     return Version(len(content), hashlib.sha256(content).hexdigest())
 

@@ -37,9 +37,6 @@ def assert_same(loaded: tiedgpt.GPT2, model: tiedgpt.GPT2) -> None:
     np.testing.assert_allclose(loaded(IDS), model(IDS), rtol=1e-3, atol=1e-4)
 
 
-# What is read
-
-
 @pytest.mark.parametrize("head", ["tied", "untied"])
 def test_a_saved_model_comes_back(tmp_path, head):
     """From its directory, and from its file, with the configuration beside it."""
@@ -85,9 +82,6 @@ def shard(directory: Path, model: tiedgpt.GPT2) -> Path:
     return directory
 
 
-# The head
-
-
 @pytest.mark.parametrize("says", ["tied", "untied"])
 @pytest.mark.parametrize("holds", ["no W_U", "a copy of wte.T", "its own W_U"])
 def test_the_head_is_as_the_checkpoint_says_or_as_asked_for(tmp_path, model, says, holds):
@@ -112,9 +106,6 @@ def test_the_head_is_as_the_checkpoint_says_or_as_asked_for(tmp_path, model, say
 def test_an_unknown_head(tmp_path, model):
     with pytest.raises(ArgumentError, match='head must be "tied" or "untied", got \'both\''):
         tiedgpt.load_model(write(tmp_path, model.parameters), "both")
-
-
-# Wrong checkpoints
 
 
 def without(tensors, name):

@@ -42,9 +42,6 @@ IDS = np.arange(40) % TINY.vocab_size  # a text to train on
 ALPHABET = byte_alphabet()
 
 
-# Edits
-
-
 def edit_text(rng: random.Random, raw: bytes) -> bytes:
     syntax = [b" ", b"\n", b"\r\n", b'"', b"[", b"{", b"}", b",", b":", b"9" * 30, b"-", b"e", b"#"]
     hostile = [b"\0", b"\xff", b"\\ud800", b"\x1b[31m", b"\xc2\x9b", "\u202e".encode(), b"\xef\xbb\xbf"]
@@ -107,9 +104,6 @@ def edit_safetensors(rng: random.Random, raw: bytes) -> bytes:
 def split_safetensors(raw: bytes) -> tuple[bytes, bytes]:
     end = 8 + int.from_bytes(raw[:8], "little")
     return raw[8:end], raw[end:]
-
-
-# Checks of what was read
 
 
 def check_weights(directory: Path) -> None:
@@ -220,9 +214,6 @@ def check_arrays(directory: Path) -> None:
     arrays = read_arrays(directory / "mine.npz")
     ids, targets = arrays.pop("ids", IDS[:5]), arrays.pop("targets", None)
     str(compare(tiedgpt.load_model(directory), arrays, ids, targets))
-
-
-# The cases
 
 
 def write_model(directory: Path) -> None:

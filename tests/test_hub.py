@@ -28,8 +28,6 @@ from tiedgpt.checkpoints import fetching, hub, names, tensorflow
 from tiedgpt.checkpoints.vocabulary import vocabulary_files
 from tiedgpt.tokenizer import spelled_ids
 
-# Models with pins
-
 
 @pytest.fixture
 def pinned(server, files, monkeypatch):
@@ -59,9 +57,6 @@ def openai(server, monkeypatch, tmp_path):
     for file in hub.OPENAI_124M:
         monkeypatch.setitem(hub.OPENAI_124M, file, version(files[file]))
     return files
-
-
-# Downloads without a fault
 
 
 NO_VOCABULARY = {"vocab.json": None, "merges.txt": None}
@@ -152,9 +147,6 @@ def test_a_plain_server_of_files(server, files):
     assert server.served[WEIGHTS] == len(files[WEIGHTS]) + 1 + (7 + 1) + 1
 
 
-# gpt2, whose files are known in advance
-
-
 def test_the_pins_are_the_facts(shared):
     text = (shared / "FACTS.md").read_text()
     for name, weights in hub.PINNED.items():
@@ -207,8 +199,6 @@ def test_gpt2_is_refused_unless_it_is_as_pinned(server, pinned, openai, file):
             fail(f"^{prefix}{message}", "gpt2", source)
 
 
-# Interruptions
-
 DROP, BUSY, HALFWAY = Fault(-1), Fault(503), Fault(stop=HALF)
 PASSING = {  # the faults of the first requests for the weights
     "cut": [HALFWAY],
@@ -260,9 +250,6 @@ def test_how_long_the_client_waits_and_how_often_it_tries(weights, server, files
     assert notes[-1] == f"{WEIGHTS}: the server answers 503; trying again in 0.032 s"
     server.faults.clear()
     assert_whole(hub.download(NAME), files)
-
-
-# Downloads that were stopped
 
 
 def end_at(server, stop: int, name: str = NAME, source: str = "hub", file: str = WEIGHTS) -> None:
@@ -358,8 +345,6 @@ def test_what_a_killed_download_leaves_is_removed_by_the_next(weights, server, r
     hub.download(name, source)
     assert_whole(folder, files)
 
-
-# Faults that do not pass
 
 SIZES, DELETED = r"expected one number of bytes, got \d+ and \d+", ".*, expected .*; the part is deleted"
 NO_BYTE = "6 attempts in a row brought no data"
@@ -472,8 +457,6 @@ def test_certificates(server, files, monkeypatch, tmp_path):
     assert_whole(hub.download(NAME), files)
 
 
-# Repositories that are not a GPT-2
-
 SMALL_JUNK = [  # what is different from the usual files
     ({"merges.txt": b"junk\n"}, r"merges\.txt, line 1: expected two tokens, got 'junk'"),
     ({"vocab.json": b"[]"}, r"vocab\.json: expected a JSON object"),
@@ -514,9 +497,6 @@ def test_what_is_no_gpt2_is_refused_before_its_weights_are_asked_for(weights, se
     refuses(rf"^{weights}.*; to download {NAME}, move .* away", hub.download, NAME)
 
 
-# Names
-
-
 @pytest.mark.parametrize("name", [*BAD_NAMES, "/etc/passwd", "a\\..\\b/c", "a/b/c", "a/b?x", "a/b\n"])
 def test_a_text_that_is_no_name_is_not_asked_for(weights, server, name):
     guess = r"; did you mean gpt2\?" if name in ("gtp2", "GPT2") else ""
@@ -535,9 +515,6 @@ def test_what_is_never_downloaded(server, pinned, capsys):
         refuses("shakespeare-tied comes with tiedgpt but is missing", function, "shakespeare-tied")
     assert "gpt2 is not on this machine" in fail_in_one_line(capsys, "tokenize", "a")
     assert server.requests == []
-
-
-# The token
 
 
 def test_the_token_goes_to_the_hub_and_to_no_other_host(weights, server, files, monkeypatch, tmp_path):
@@ -559,9 +536,6 @@ def test_a_token_that_is_refused_or_is_none_is_not_shown(server, monkeypatch):
     assert "secret" not in fail(r"the server answers 401: .* check the name, and HF_TOKEN$")
     monkeypatch.setenv("HF_TOKEN", "hf_sec\nret")
     fail("^HF_TOKEN contains characters that no token has$")
-
-
-# Offline, and models that are on this machine
 
 
 @pytest.mark.parametrize("value", ["1", "true", "ON", "yes"])
@@ -616,9 +590,6 @@ def test_a_directory_with_a_models_name_is_mentioned(tmp_path, server, pinned, n
     assert re.match(r"downloading gpt2 \(1\.\d MB\) from \S+/openai-community/gpt2 to \S+/gpt2$", notes[1])
 
 
-# The folder to download to
-
-
 def test_the_first_folder_that_is_named_or_can_be_written(tmp_path, server, monkeypatch):
     monkeypatch.delenv("TIEDGPT_WEIGHTS")
     checkout, cache = tmp_path / "checkout", tmp_path / ".cache" / "tiedgpt"
@@ -648,9 +619,6 @@ def test_a_disk_that_is_too_small_is_an_error_before_the_download(weights, serve
     assert list(weights.parent.glob("weights/*")) == []
 
 
-# OpenAI's files
-
-
 def test_openais_files(weights, server, openai, notes, monkeypatch, request):
     """They have a folder for themselves; if the hub's files are here too, the name means those."""
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
@@ -672,9 +640,6 @@ def test_openais_larger_models_are_known_by_their_size(server, openai):
     fail(r"00000-of-00001: expected one number of bytes, got \d+ and 1419292672", "gpt2-medium", "openai")
     for name in ("distilgpt2", NAME):
         fail(f"OpenAI released gpt2, .*, not {name}; download it from the hub", name, "openai")
-
-
-# Processes
 
 
 def test_the_command(weights, server, files, capsys):

@@ -57,9 +57,6 @@ def assert_close(logits, expected):
     np.testing.assert_allclose(logits, expected, rtol=1e-10, atol=1e-10)
 
 
-# BLAS's threads
-
-
 def test_blas_has_one_thread_until_the_last_of_several_contexts_ends(blas_threads):
     """As when one program reads two texts at once, and one of them is interrupted."""
     with ExitStack() as second:
@@ -88,9 +85,6 @@ def test_blas_has_one_thread_while_threads_share_a_batch(blas_threads, monkeypat
         settings = Settings(steps=2, batch=2, context=8, warm_up=0, threads=n)
         list(Trainer(random_model(), IDS % 7, IDS[:40], settings).run())
         assert (seen, blas_threads()) == ({left}, 2)
-
-
-# A text that threads share
 
 
 def starts_of_pieces(n):

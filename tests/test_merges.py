@@ -86,9 +86,6 @@ def test_a_huge_word_takes_time_in_proportion(letters):
     assert lines_run(learn_merges, text, NO_LIMIT) < 2.2 * half
 
 
-# Tokenizers
-
-
 def test_vocab_size_counts_every_token(corpus):
     text = corpus[:200_000]
     for vocab_size in (257, 300, 1024):

@@ -162,9 +162,6 @@ def is_same(loaded: GPT2, model: GPT2) -> bool:
     )
 
 
-# CRC-32C
-
-
 PUBLISHED = {  # RFC 3720, B.4, and the catalogue's check value
     b"": 0,
     b"123456789": 0xE3069283,
@@ -198,9 +195,6 @@ def test_498_megabytes_take_less_than_three_seconds():
     assert min(times) < 3 / 8
 
 
-# OpenAI's own index
-
-
 def test_openais_index_and_names(shared, tmp_path, monkeypatch):
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", HEAD_WIDTH)
     for name in (HPARAMS, INDEX):
@@ -216,8 +210,6 @@ def test_openais_index_and_names(shared, tmp_path, monkeypatch):
     assert {name: tensor.shape for name, tensor in checkpoint.tensors.items()} == parameter_shapes(Config())
     assert checkpoint.tensors["h.10.mlp.c_fc.weight"].name == "model/h10/mlp/c_fc/w"
 
-
-# What TensorFlow wrote
 
 # TensorFlow 2.21 (tf.raw_ops.SaveV2) wrote goldens/tensorflow for TINY's tensors with the numbers 0, 1, 2 ...
 # in this order.
@@ -249,8 +241,6 @@ def test_openais_files_are_found_and_loaded_like_any_others(tmp_path, tiny, monk
         assert is_same(tiedgpt.load_model(source), tiny[0])
     assert read_config(tmp_path / "gpt2") == TINY
 
-
-# Each rule, by name
 
 NAME = b"model/wte"
 ENTRY = entry_proto()
@@ -391,9 +381,6 @@ def test_each_of_the_three_files_is_needed_and_checked(tmp_path, tiny, file, con
 
 def test_all_of_openais_models_have_heads_of_one_width():
     assert {config.head_width for _, config in MODELS.values()} == {HEAD_WIDTH} == {64}
-
-
-# Damage
 
 
 @pytest.mark.parametrize(("name", "message"), [(INDEX, ""), (DATA, "tensor 'model/.*' is damaged: ")])

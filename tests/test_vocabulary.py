@@ -156,9 +156,6 @@ def test_files_that_are_malformed_or_contradict_each_other(content, message, tmp
     assert read_tokenizer(tmp_path).eot_id == 258
 
 
-# Files beside them
-
-
 def test_added_tokens_json_holds_more_special_tokens(tmp_path):
     """As transformers 4 saves a fine-tune that added a token: vocab.json does not know it."""
     tokenizer = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
@@ -225,9 +222,6 @@ def test_a_prefix_space_would_give_other_ids(tmp_path):
         TiedGPTError, match=r"tokenizer_config\.json: add_prefix_space is true, expected false"
     ):
         read_tokenizer(tmp_path)
-
-
-# tokenizer.json
 
 
 def tokenizer_json(**changes: object) -> dict:
