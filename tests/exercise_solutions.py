@@ -28,8 +28,7 @@ def average(q, k, v):
     T, S, K = *q.shape[:-1], k.shape[0], q.shape[-1]
     scores = q @ k.T / np.sqrt(K)
     scores = np.where(np.triu(np.ones((T, S)), 1 + S - T), -np.inf, scores)
-    pattern = softmax(scores)
-    return pattern @ v
+    return softmax(scores) @ v
 
 
 def head(x, W_q, b_q, W_k, b_k, W_v, b_v):
@@ -41,11 +40,7 @@ def split(x, n_head):
 
 
 def attention(x, c_attn, c_proj, n_head):
-    qkv = x @ c_attn["weight"] + c_attn["bias"]
-    q, k, v = np.split(qkv, 3, axis=-1)
-    heads = map(average, split(q, n_head), split(k, n_head), split(v, n_head))
-    joined = np.concatenate(list(heads), axis=-1)
-    return joined @ c_proj["weight"] + c_proj["bias"]
+    return cached_attention(x, c_attn, c_proj, n_head, {})
 
 
 def transformer_block(resid, block, n_head, eps):
@@ -73,12 +68,9 @@ def cached_attention(x, c_attn, c_proj, n_head, cache):
 def merge(ids, pair, new_id):
     out, n = [], 0
     while n < len(ids):
-        if tuple(ids[n : n + 2]) == pair:
-            out.append(new_id)
-            n += 2
-        else:
-            out.append(ids[n])
-            n += 1
+        found = tuple(ids[n : n + 2]) == pair
+        out.append(new_id if found else ids[n])
+        n += 2 if found else 1
     return out
 
 
@@ -100,7 +92,6 @@ def tied_gradient(ids, dresid, final, dlogits):
 def top_p(probabilities, p):
     order = np.argsort(-probabilities)
     before = np.cumsum(probabilities[order]) - probabilities[order]
-    kept = np.zeros_like(probabilities)
-    chosen = order[before < p]
-    kept[chosen] = probabilities[chosen]
+    kept = probabilities.copy()
+    kept[order[before >= p]] = 0
     return kept / kept.sum()
