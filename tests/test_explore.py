@@ -12,6 +12,7 @@ import webbrowser
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from explore_server import connect, headers, lines, post, request, serving, view
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, count_parameters
+from tiedgpt.cli.explore import read_corpus
 from tiedgpt.errors import ArgumentError
 from tiedgpt.explore import server as server_module
 from tiedgpt.explore import views as views_module
@@ -32,7 +34,7 @@ from tiedgpt.inference.sampling import Sampling
 from tiedgpt.ops import softmax
 from tiedgpt.study import attribution, bigrams, gradients, predictions, similarity, solved, toy
 from tiedgpt.study.corpus import Corpus
-from tiedgpt.study.direct_path import direct_path, predicts_itself
+from tiedgpt.study.direct_path import predicts_itself
 from tiedgpt.study.paths import PATHS, top_k
 
 TEXT = "To be, or not to be"
@@ -74,17 +76,12 @@ def view(views, name, **fields):
     return json.loads(to_json(getattr(views, name)({"text": TEXT, **fields}, lambda *_, part=None: None)))
 
 
-# Views
-
-
 @pytest.fixture(params=[(0, "tied"), (1, "untied"), (1, "tied")], ids=str)
 def asked(request, server, models):
     """A model with one of its heads, and what the server answers about it."""
     side, head = request.param
     model = models[side] if models[side].config.head == head else models[side].tie()
-    return SimpleNamespace(
-        model=model, ask=lambda view, **more: answer(server, view, side=side, head=head, **more)
-    )
+    return SimpleNamespace(model=model, ask=partial(answer, server, side=side, head=head))
 
 
 def test_next(asked):
@@ -170,22 +167,14 @@ def test_parts(asked):
     assert "after" not in plain
 
 
-def patterns(found, T):
-    return np.frombuffer(base64.b64decode(found["patterns"]), "<u2").reshape(2, 3, T, T) / 65535
-
-
-def test_attention(asked):
-    found, tape = patterns(asked.ask("attention"), len(IDS)), {}
-    asked.model(IDS, tape=tape)
-    for layer in range(2):
-        assert abs(found[layer] - tape[f"attn.{layer}.pattern"][0]).max() <= 0.51 / 65535
-
-
-def test_the_last_tokens_of_a_long_prompt(server):
-    ids = [*range(60)]
-    found = answer(server, "attention", ids=ids)
-    assert [token["id"] for token in found["tokens"]] == ids[-views_module.ATTENTION_TOKENS :]
-    assert patterns(found, 32).shape == (2, 3, 32, 32)
+@pytest.mark.parametrize("ids", [IDS, [*range(60)]])
+def test_attention_of_the_last_tokens(asked, ids):
+    found, tape, last = asked.ask("attention", ids=ids), {}, slice(-views_module.ATTENTION_TOKENS, None)
+    assert [token["id"] for token in found["tokens"]] == ids[last]
+    asked.model(ids, tape=tape)
+    expected = np.stack([tape[f"attn.{layer}.pattern"][0, :, last, last] for layer in range(2)])
+    patterns = np.frombuffer(base64.b64decode(found["patterns"]), "<u2").reshape(expected.shape)
+    assert abs(patterns / 65535 - expected).max() <= 0.51 / 65535
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -204,23 +193,20 @@ def test_path(asked, views, path):
 
 
 def test_symmetry(asked, views):
-    found, whole = asked.ask("symmetry"), direct_path(asked.model)
+    found = asked.ask("symmetry")
     assert (found["text"], found["measured"]) == (views.corpus.self_prediction(), CONFIG.vocab_size)
-    assert found["paths"]["raw"] == pytest.approx(
-        {name: whole[name] for name in found["paths"]["raw"]}, abs=1e-6
-    )
     for name, path in PATHS.items():
         A = path(asked.model, np.arange(CONFIG.vocab_size)).astype(float)
         expected = np.linalg.norm(A - A.T) / np.linalg.norm(A), np.mean(A.argmax(1) == np.arange(len(A)))
-        assert tuple(found["paths"][name].values()) == pytest.approx(expected, abs=1e-6)
+        numbers = found["paths"][name]
+        assert (numbers["asymmetry"], numbers["self_prediction"]) == pytest.approx(expected, abs=1e-6)
 
 
 def test_solved(server, models, views):
     for side, model in enumerate(models):
         scores = bigrams.bigrams(model, views.corpus, None, solved.solved_paths(model, views.corpus))
-        assert answer(server, "solved", side=side)["missing"] == pytest.approx(
-            solved.missing(scores), rel=1e-3
-        )
+        expected = pytest.approx(solved.missing(scores), rel=1e-3)
+        assert answer(server, "solved", side=side)["missing"] == expected
 
 
 def test_a_large_vocabulary_is_measured_by_a_sample():
@@ -336,8 +322,6 @@ def test_a_model_without_layers():
             view(views, name)
 
 
-# Requests with wrong fields
-
 WRONG = [
     ("next", {"text": ""}, "the prompt is empty"),
     ("next", {"text": "a" * 65}, "65 tokens, more than the model's context of 64"),
@@ -370,9 +354,6 @@ def test_wrong_fields_are_one_line_and_the_server_lives_on(server, view, fields,
     assert answer(server, "next")["text"] == TEXT
 
 
-# Refusals
-
-
 def get(server, path, **changes):
     return request(server, "GET", path, Content_Type=None, Origin=None, **changes)
 
@@ -382,13 +363,8 @@ def test_the_page_and_its_headers(server):
         status, body, response = get(server, f"/{server.secret}/{path}")
         assert (status, body) == (200, (PAGE_FOLDER / file).read_bytes())
         policy = response.getheader("Content-Security-Policy")
-        for rule in (
-            "default-src 'none'",
-            "script-src 'self'",
-            "connect-src 'self'",
-            "frame-ancestors 'none'",
-        ):
-            assert rule in policy.split("; ")
+        rules = {"default-src 'none'", "script-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"}
+        assert rules <= {*policy.split("; ")}
         assert "unsafe" not in policy
         names = ("X-Content-Type-Options", "Cache-Control", "Referrer-Policy")
         assert [response.getheader(name) for name in names] == ["nosniff", "no-store", "same-origin"]
@@ -486,9 +462,6 @@ def test_a_bug_is_a_message_and_the_server_lives_on(server, views, monkeypatch):
     assert answer(server, "next")["text"] == TEXT
 
 
-# Requests at the same time
-
-
 class Held(Views):
     """Its view `lens` waits, and `generate` never ends."""
 
@@ -514,29 +487,25 @@ class Held(Views):
 
 @pytest.fixture
 def held(models):
-    with serving(views_of(models[0], kind=Held)) as server:
-        yield server
+    """A server, and what posts to it in another thread."""
+    with ThreadPoolExecutor() as pool, serving(views_of(models[0], kind=Held)) as server:
+        yield server, partial(pool.submit, post, server)
         server.views.go_on.set()
 
 
-@pytest.fixture
-def pool():
-    with ThreadPoolExecutor() as pool:
-        yield pool
-
-
 @pytest.mark.parametrize("name", ["lens", "generate"])
-def test_a_request_whose_page_has_gone_ends_and_other_views_go_on(pool, held, name):
-    with connect(held) as connection:
-        connection.request("POST", f"/{held.secret}/{name}", "{}", headers(held))
-        assert held.views.begun.acquire(timeout=30)
-        assert post(held, "next", {"text": TEXT})[0] == 200  # meanwhile
-        other_tab = pool.submit(post, held, "lens")
-        assert held.views.begun.acquire(timeout=30)
+def test_a_request_whose_page_has_gone_ends_and_other_views_go_on(held, name):
+    server, post_later = held
+    with connect(server) as connection:
+        connection.request("POST", f"/{server.secret}/{name}", "{}", headers(server))
+        assert server.views.begun.acquire(timeout=30)
+        assert post(server, "next", {"text": TEXT})[0] == 200  # meanwhile
+        other_tab = post_later("lens")
+        assert server.views.begun.acquire(timeout=30)
         if name == "generate":
             assert connection.getresponse().readline()
-    assert held.views.ended.acquire(timeout=30)
-    held.views.go_on.set()
+    assert server.views.ended.acquire(timeout=30)
+    server.views.go_on.set()
     assert other_tab.result(30) == (200, {"done": True})
 
 
@@ -553,81 +522,68 @@ def test_a_long_computation_says_how_far_it_is(server, views, monkeypatch):
     assert lines(server, "symmetry", {"text": TEXT}) == (200, expected)
 
 
-def test_quit_ends_streams_and_refuses_new_work(pool, held):
-    waiting = pool.submit(post, held, "lens")
-    assert held.views.begun.acquire(timeout=30)
-    assert post(held, "quit") == (200, {})
+def test_quit_ends_streams_and_refuses_new_work(held):
+    server, post_later = held
+    waiting = post_later("lens")
+    assert server.views.begun.acquire(timeout=30)
+    assert post(server, "quit") == (200, {})
     status, found = waiting.result(30)
     assert (status, found["error"]["message"]) == (503, "the server is stopping")
 
 
-# The command
-
-
 @pytest.mark.parametrize("end", ["quit", "Ctrl-C"])
-def test_the_command_serves_until_its_end_even_if_the_model_is_deleted(checkpoint, tmp_path, end):
+def test_the_command_serves_until_its_end_even_if_the_model_is_deleted(checkpoint, tmp_path, request, end):
     copy = shutil.copytree(checkpoint, tmp_path / "model")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command("explore", "--no-browser", str(copy)), **pipes) as process:
-        try:
-            origin, secret = process.stdout.readline().strip().rstrip("/").rsplit("/", 1)
-            port = int(origin.removeprefix("http://127.0.0.1:"))
-            server = SimpleNamespace(server_port=port, secret=secret, origin=origin)
-            shutil.rmtree(copy)
-            assert answer(server, "next")["text"] == TEXT
-            if end == "quit":
-                assert post(server, "quit")[0] == 200
-            else:
-                process.send_signal(subprocess.signal.SIGINT)
-            _, err = process.communicate(timeout=30)
-            assert process.returncode == (0 if end == "quit" else 130)
-            assert "Traceback" not in err
-        finally:
-            process.kill()
+    process = subprocess.Popen(command("explore", "--no-browser", str(copy)), **pipes)
+    request.addfinalizer(process.kill)
+    origin, secret = process.stdout.readline().strip().rstrip("/").rsplit("/", 1)
+    port = int(origin.removeprefix("http://127.0.0.1:"))
+    server = SimpleNamespace(server_port=port, secret=secret, origin=origin)
+    shutil.rmtree(copy)
+    assert answer(server, "next")["text"] == TEXT
+    if end == "quit":
+        assert post(server, "quit")[0] == 200
+    else:
+        process.send_signal(subprocess.signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == (0 if end == "quit" else 130)
+    assert "Traceback" not in err
 
 
 def test_the_command_writes_the_page_to_a_file(run, checkpoint, tmp_path):
     file = tmp_path / "new" / "page.html"
-    code, out, err = run("explore", "-m", checkpoint, "--export", str(file))
-    assert (code, out) == (0, "")
-    size = f"{file.stat().st_size / 1e6:.1f} MB"
-    assert err == f"tiedgpt: note: {file}: {size}; it opens from disk, and on any web server\n"
-    assert [path.name for path in file.parent.iterdir()] == ["page.html"]
+    result, size = run("explore", "-m", checkpoint, "--export", str(file)), file.stat().st_size / 1e6
+    note = f"tiedgpt: note: {file}: {size:.1f} MB; it opens from disk, and on any web server\n"
+    assert result == (0, "", note)
+    assert [*file.parent.iterdir()] == [file]
     assert file.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
 
 
-def test_a_port_in_use(run, checkpoint):
+def test_ports_and_models_that_cannot_be_served(run, checkpoint):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        result = run("explore", "--port", str(port), "-q", checkpoint)
-        assert_one_error_line(result, f"port {port}: Address already in use; leave --port out")
-
-
-def test_models_that_cannot_be_shown_together(run, checkpoint):
-    assert_one_error_line(run("explore", "-q", checkpoint, "shakespeare-tied"), "different vocabularies")
-    assert_one_error_line(
-        run("explore", "-q", "a", "-m", "b", "-m", "c"), "expected one or two models, got 3"
-    )
-    assert_one_error_line(run("explore", "--port", "70000"), "a whole number from 0 to 65535")
+        port = f"{taken.getsockname()[1]}"
+        for arguments, message in (
+            (["--port", port, checkpoint], f"port {port}: Address already in use; leave --port out"),
+            (["--port", "70000"], "a whole number from 0 to 65535"),
+            ([checkpoint, "shakespeare-tied"], "different vocabularies"),
+            (["a", "-m", "b", "-m", "c"], "expected one or two models, got 3"),
+        ):
+            assert_one_error_line(run("explore", "-q", *arguments), message)
 
 
 @pytest.mark.parametrize(
     ("kind", "chosen", "opens"),
-    [
-        (None, "", False),
-        (webbrowser.GenericBrowser, "", False),  # in the terminal
-        (webbrowser.GenericBrowser, "w3m", True),
-        (webbrowser.BackgroundBrowser, "", True),
-    ],
+    [(None, "", False), ("Generic", "", False), ("Generic", "w3m", True), ("Background", "", True)],
 )
-def test_opening_a_browser(monkeypatch, kind, chosen, opens):
+def test_a_browser_is_opened_unless_it_takes_the_terminal_unasked(monkeypatch, kind, chosen, opens):
     opened = threading.Event()
     monkeypatch.setenv("BROWSER", chosen)
 
     def get():
         if kind is None:
             raise webbrowser.Error("no browser")
-        browser = kind("w3m")
+        browser = getattr(webbrowser, f"{kind}Browser")("w3m")
         browser.open = lambda url: opened.set() or url == "http://x/"
         return browser
 
@@ -637,8 +593,6 @@ def test_opening_a_browser(monkeypatch, kind, chosen, opens):
 
 
 def test_the_shipped_counts_and_a_given_corpus(tmp_path):
-    from tiedgpt.cli.explore import read_corpus
-
     shipped = tiedgpt.load_tokenizer("shakespeare-tied")
     name, corpus = read_corpus(None, False, shipped, 1024)
     assert corpus.count(shipped.encode("My")[0], shipped.encode(" lord")[0]) > 50
@@ -664,7 +618,6 @@ def test_the_page_is_small_and_asks_no_other_machine():
 def test_only_the_command_line_knows_the_page():
     package = Path(tiedgpt.__file__).parent
     texts = {file: file.read_text(encoding="utf-8") for file in package.rglob("*.py")}
-    assert {
-        file.parent.name for file, text in texts.items() if re.search(r"(from|import) \S*explore", text)
-    } == {"cli"}
+    knows = {file.parent.name for file, text in texts.items() if re.search(r"(from|import) \S*explore", text)}
+    assert knows == {"cli"}
     assert not [file for file, text in texts.items() if file.parent.name == "explore" and "..cli" in text]
