@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,6 +23,9 @@ PIECE_TOKENS = 128
 T = 2 * PIECE_TOKENS + 3  # enough for four threads
 LONG = replace(SMALL, n_ctx=T, n_layer=3)
 IDS = np.random.default_rng(0).integers(0, SMALL.vocab_size, T)
+MODEL = random_model(LONG, dtype=np.float64)
+STARTS = range(0, T, math.ceil(T / 4))  # of four equal pieces
+assert_close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10)
 
 
 @pytest.fixture(autouse=True)
@@ -46,15 +50,6 @@ def blas_threads():
 def on_threads(monkeypatch):
     """on_threads(n): as on a machine with n cores."""
     return lambda n: monkeypatch.setattr(threads, "reading_threads", lambda: n)
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> GPT2:
-    return random_model(LONG, dtype=np.float64)
-
-
-def assert_close(logits, expected):
-    np.testing.assert_allclose(logits, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_blas_has_one_thread_until_the_last_of_several_contexts_ends(blas_threads):
@@ -87,67 +82,62 @@ def test_blas_has_one_thread_while_threads_share_a_batch(blas_threads, monkeypat
         assert (seen, blas_threads()) == ({left}, 2)
 
 
-def starts_of_pieces(n):
-    """The starts of n equal pieces of IDS."""
-    return [at * math.ceil(T / n) for at in range(n)]
-
-
 @pytest.mark.parametrize(("threads", "B"), [(1, 2), (2, 1), (3, 2), (4, 1)])
-def test_threads_change_no_more_than_rounding(threads, B, gpt2, on_threads):
+def test_threads_change_no_more_than_rounding(threads, B, on_threads):
     on_threads(threads)
     ids = np.stack([IDS, IDS[::-1]])[:B]
-    cache, pieces = gpt2.new_cache(B), []
-    final = gpt2.final(ids, cache, progress=pieces.append)
-    assert_close(final @ gpt2.W_U, gpt2(ids, tape={}))
+    cache, pieces = MODEL.new_cache(B), []
+    final = MODEL.final(ids, cache, progress=pieces.append)
+    assert_close(final @ MODEL.W_U, MODEL(ids, tape={}))
     assert cache.length == sum(pieces) == T
     assert len(pieces) % threads == 0, "none has more than another"
     assert max(pieces) <= PIECE_TOKENS
     assert max(pieces) - min(pieces) < len(pieces)
 
 
-def test_pieces_continue_a_cache_that_is_not_empty(gpt2, on_threads):
+def test_pieces_continue_a_cache_that_is_not_empty(on_threads):
     on_threads(2)
-    cache = gpt2.new_cache()
-    parts = [gpt2(IDS[a:b], cache) for a, b in ((0, 5), (5, T - 3), (T - 3, T))]
-    assert_close(np.concatenate(parts), gpt2(IDS, tape={}))
+    cache = MODEL.new_cache()
+    parts = [MODEL(IDS[a:b], cache) for a, b in ((0, 5), (5, T - 3), (T - 3, T))]
+    assert_close(np.concatenate(parts), MODEL(IDS, tape={}))
 
 
-def test_long_sequences_of_unequal_lengths_are_read_in_pieces(gpt2, on_threads):
+def test_long_sequences_of_unequal_lengths_are_read_in_pieces(on_threads):
     on_threads(2)
-    ids, cache = np.stack([IDS, IDS[::-1]]), gpt2.new_cache(2)
-    gpt2(ids[:, :9], cache, lengths=[9, 2])
-    logits = gpt2(ids[:, 9:], cache, lengths=[T - 9, T - 99])
-    assert_close(logits[0], gpt2(IDS, tape={})[9:])
+    ids, cache = np.stack([IDS, IDS[::-1]]), MODEL.new_cache(2)
+    MODEL(ids[:, :9], cache, lengths=[9, 2])
+    logits = MODEL(ids[:, 9:], cache, lengths=[T - 9, T - 99])
+    assert_close(logits[0], MODEL(IDS, tape={})[9:])
     second = np.concatenate([ids[1, :2], ids[1, 9:-90]])
-    assert_close(logits[1, : T - 99], gpt2(second, tape={})[2:])
+    assert_close(logits[1, : T - 99], MODEL(second, tape={})[2:])
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
-def test_a_piece_waits_for_the_one_before(slow, gpt2, on_threads, monkeypatch):
+def test_a_piece_waits_for_the_one_before(slow, on_threads, monkeypatch):
     """Whichever dawdles: all keys that a token may see are there when it looks."""
     on_threads(4)
     extend, dawdled = KVCache.extend, []
 
     def dawdle(self, layer, k, v):
-        if self.length == starts_of_pieces(4)[slow]:
+        if self.length == STARTS[slow]:
             dawdled.append(layer)
             time.sleep(0.05)
         return extend(self, layer, k, v)
 
     monkeypatch.setattr(KVCache, "extend", dawdle)
-    cache = gpt2.new_cache()
+    cache = MODEL.new_cache()
     cache.keys[...] = cache.values[...] = np.nan
-    assert_close(gpt2(IDS, cache), gpt2(IDS, tape={}))
+    assert_close(MODEL(IDS, cache), MODEL(IDS, tape={}))
     assert dawdled == [0, 1, 2]
 
 
-def test_few_tokens_are_not_shared(gpt2, on_threads, monkeypatch):
+def test_few_tokens_are_not_shared(on_threads, monkeypatch):
     on_threads(2)
     monkeypatch.setattr(prefill, "thread_map", lambda _: pytest.fail("threads for nothing"))
-    gpt2(IDS[: 2 * threads.MIN_TOKENS - 1])
-    gpt2(np.tile(IDS[:1], (500, 1)))
+    MODEL(IDS[: 2 * threads.MIN_TOKENS - 1])
+    MODEL(np.tile(IDS[:1], (500, 1)))
     with pytest.raises(pytest.fail.Exception, match="threads for nothing"):
-        gpt2(IDS[: 2 * threads.MIN_TOKENS])
+        MODEL(IDS[: 2 * threads.MIN_TOKENS])
 
 
 def test_threads_use_the_callers_errstate(on_threads):
@@ -188,7 +178,7 @@ def test_an_error_in_one_piece_ends_the_others(fails, on_threads, monkeypatch):
 
     def watched(self, layer, k, v):
         layers.append(layer)
-        if layer == 1 and fails != "Ctrl-C" and self.length == starts_of_pieces(4)[fails]:
+        if layer == 1 and fails != "Ctrl-C" and self.length == STARTS[fails]:
             fail()
         return extend(self, layer, k, v)
 
