@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES, random_model, refuses
@@ -32,13 +31,8 @@ def test_special_tokens_before_and_after(special_tokens, first_id, eot_id, tmp_p
     for text, token_id in tokenizer.special_tokens.items():
         assert tokenizer.encode(f"!{text}", special="token") == [first_id, token_id]
         assert tokenizer.decode([token_id]) == text
-    save(tokenizer, tmp_path)
+    tiedgpt.save_model(random_model(), tokenizer, tmp_path)
     assert_same_tokenizer(read_merges(tmp_path / "merges.txt", tmp_path / "vocab.json"), tokenizer)
-
-
-def save(tokenizer: Tokenizer, directory: Path) -> None:
-    for name, text in vocabulary_files(tokenizer).items():
-        (directory / name).write_text(text, encoding="utf-8", newline="")
 
 
 def assert_same_tokenizer(read: Tokenizer, tokenizer: Tokenizer) -> None:
@@ -87,12 +81,10 @@ def test_forms_of_merges_txt(text, merges, tmp_path):
     ],
 )
 def test_merges_that_contradict_themselves(merges, message, tmp_path):
-    with pytest.raises(TiedGPTError, match=f"^{message}$"):
-        Tokenizer(merges)
+    refuses(f"^{message}$", Tokenizer, merges, error=TiedGPTError)
     if merges[0][1] != " ":  # which is two spaces to merges.txt, another error
         (tmp_path / "merges.txt").write_text("".join(f"{left} {right}\n" for left, right in merges))
-        with pytest.raises(TiedGPTError, match=rf"merges\.txt: {message}"):
-            read_merges(tmp_path / "merges.txt")
+        refuses(rf"merges\.txt: {message}", read_merges, tmp_path / "merges.txt", error=TiedGPTError)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +101,8 @@ def test_merges_that_contradict_themselves(merges, message, tmp_path):
     ],
 )
 def test_special_tokens_that_do_not_fit(special_tokens, first_id, message):
-    with pytest.raises(TiedGPTError, match=message):
-        Tokenizer([("l", "o")] if "lo" in special_tokens else [], special_tokens, first_id)
+    merges = [("l", "o")] if "lo" in special_tokens else []
+    refuses(message, Tokenizer, merges, special_tokens, first_id, error=TiedGPTError)
 
 
 def vocab_with(**changes: object) -> str:
@@ -158,18 +150,13 @@ def test_files_that_are_malformed_or_contradict_each_other(content, message, tmp
 
 def test_added_tokens_json_holds_more_special_tokens(tmp_path):
     """As transformers 4 saves a fine-tune that added a token: vocab.json does not know it."""
-    tokenizer = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
-    save(Tokenizer(SMALL_MERGES), tmp_path)
-    (tmp_path / "added_tokens.json").write_text('{"<|pad|>": 262}')
-    assert_same_tokenizer(read_tokenizer(tmp_path), tokenizer)
-    assert "added_tokens.json" in vocabulary_files(tokenizer)
-    assert "added_tokens.json" not in vocabulary_files(Tokenizer(SMALL_MERGES))
-
-
-def test_added_tokens_of_an_earlier_save_are_gone(tmp_path):
-    for tokenizer in (Tokenizer([], {"<pad>": 256}), Tokenizer([])):
+    added, plain = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262}), Tokenizer(SMALL_MERGES)
+    for tokenizer in (added, plain):  # those of an earlier save are gone
         tiedgpt.save_model(random_model(), tokenizer, tmp_path)
         assert_same_tokenizer(tiedgpt.load_tokenizer(tmp_path), tokenizer)
+    (tmp_path / "added_tokens.json").write_text('{"<|pad|>": 262}')
+    assert_same_tokenizer(read_tokenizer(tmp_path), added)
+    assert vocabulary_files(added).keys() - vocabulary_files(plain) == {"added_tokens.json"}
 
 
 @pytest.mark.parametrize(
@@ -200,8 +187,8 @@ def test_an_added_token_that_may_also_be_an_ordinary_one(token, pieces, tmp_path
     plain = Tokenizer(merges)
     assert tokenizer.vocab_size == len(ids)
     assert tokenizer.encode(text, special="text") == plain.encode(text, special="text")
-    with pytest.raises(TiedGPTError, match=r"the text contains special token '<\|endoftext\|>' at character"):
-        tokenizer.encode(text)
+    message = r"the text contains special token '<\|endoftext\|>' at character"
+    refuses(message, tokenizer.encode, text, error=TiedGPTError)
     if token != "<p>":
         assert tokenizer.encode(text.replace(EOT, "")) == [n for n in expected if n != 262]
 
@@ -214,14 +201,12 @@ def test_an_added_token_that_may_also_be_an_ordinary_one(token, pieces, tmp_path
 
 
 def test_a_prefix_space_would_give_other_ids(tmp_path):
-    save(Tokenizer(SMALL_MERGES), tmp_path)
+    tiedgpt.save_model(random_model(), Tokenizer(SMALL_MERGES), tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": false}')
     assert_same_tokenizer(read_tokenizer(tmp_path), Tokenizer(SMALL_MERGES))
     (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
-    with pytest.raises(
-        TiedGPTError, match=r"tokenizer_config\.json: add_prefix_space is true, expected false"
-    ):
-        read_tokenizer(tmp_path)
+    message = r"tokenizer_config\.json: add_prefix_space is true, expected false"
+    refuses(message, read_tokenizer, tmp_path, error=TiedGPTError)
 
 
 def tokenizer_json(**changes: object) -> dict:
@@ -242,13 +227,11 @@ def tokenizer_json(**changes: object) -> dict:
         },
     }
     for name, value in changes.items():
-        *path, last = name.split("__")
-        place = file
-        for key in path:
-            place = place[key]
-        place[last] = value
+        section, _, key = name.rpartition("__")
+        place = file[section] if section else file
+        place[key] = value
         if value is KeyError:
-            del place[last]
+            del place[key]
     return file
 
 
@@ -311,8 +294,7 @@ def test_forms_of_tokenizer_json(changes, tmp_path):
 def test_tokenizer_json_that_is_malformed_or_gives_other_ids(changes, message, tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(tokenizer_json(**changes)), encoding="utf-8")
-    with pytest.raises(TiedGPTError, match=rf"tokenizer\.json.*{message}"):
-        read_tokenizer_json(path)
+    refuses(rf"tokenizer\.json.*{message}", read_tokenizer_json, path, error=TiedGPTError)
 
 
 @pytest.mark.slow
