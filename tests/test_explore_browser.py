@@ -6,6 +6,7 @@ import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import CONFIG, random_model
@@ -46,11 +47,9 @@ PANELS = {  # what each has when it is drawn
 
 @pytest.fixture(scope="module")
 def chromium():
+    arguments = {"args": ["--no-sandbox", "--host-resolver-rules=MAP evil.example 127.0.0.1"]}
     with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--host-resolver-rules=MAP evil.example 127.0.0.1"]
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
-        yield browser
-        browser.close()
+        yield playwright.chromium.launch(executable_path=shutil.which("chromium"), **arguments)
 
 
 def shakespeare():
@@ -82,11 +81,9 @@ def open_page(chromium):
         page.set_default_timeout(20_000)
         page.on("pageerror", lambda error: problems.append((page, str(error))))
         page.on("console", lambda m: problems.append((page, m.text)) if m.type == "error" else None)
-        own = ("file:", "data:") if isinstance(server, Path) else (server.origin, "data:")
+        own = (server.origin, "data:")
         page.on("request", lambda r: None if r.url.startswith(own) else problems.append((page, r.url)))
-        if isinstance(server, Path):
-            context.set_offline(True)
-        page.goto(f"file://{server}" if isinstance(server, Path) else server.url + fragment)
+        page.goto(server.url + fragment)
         page.wait_for_selector("body[data-ready]")
         return page
 
@@ -104,13 +101,9 @@ def button(page, name, **options):
     return page.get_by_role("button", name=name, **options)
 
 
-def wait_for_tokens(page, count):
-    expect(page.locator("#strip .tok")).to_have_count(count)
-
-
-def write(page, tokens="40,40"):
+def write(page):
     page.click("#write")
-    page.wait_for_selector(f"body[data-written='{tokens}']")
+    page.wait_for_selector("body[data-written='40,40']")
 
 
 def show(page, *panels):
@@ -118,9 +111,6 @@ def show(page, *panels):
     for panel in panels or PANELS:
         page.locator(f"nav a[href='#{panel}']").click()
         page.wait_for_selector(PANELS[panel])
-
-
-# What the page shows
 
 
 QUESTIONS = [  # what a student asks, where the answer is, its words
@@ -144,8 +134,7 @@ QUESTIONS = [  # what a student asks, where the answer is, its words
 def student(chromium, server):
     page = chromium.new_page(viewport={"width": 1280, "height": 800})
     page.goto(server.url)
-    yield page
-    page.close()
+    return page
 
 
 @pytest.mark.parametrize(("question", "where", "words"), QUESTIONS)
@@ -181,13 +170,13 @@ STORIES = {  # name: fragment of the address, steps
         ("untied: W_U", "#flow.untied", 1),
         ("", "#flow .arrow.untied", 1),
         ("", "#flow .arrow.other", 1),
-        ("", ".code[data-turn=untied] .line span.untied", {"css": ("font-weight", "700")}),
-        ("", ".code[data-turn=untied] .line span.tied", {"css": ("font-weight", "400")}),
+        ("", ".code[data-turn=untied] .line span.untied", ("font-weight", "700")),
+        ("", ".code[data-turn=untied] .line span.tied", ("font-weight", "400")),
         ("", "#switch .line span.untied", 'parameters["lm_head.weight"].T'),
         ("tied: W_E.T", "#flow.tied", 1),
         ("", "#flow .arrow.tied", 1),
         ("", "#flow .arrow.other", 1),
-        ("", ".code[data-turn=tied] .line span.tied", {"css": ("font-weight", "700")}),
+        ("", ".code[data-turn=tied] .line span.tied", ("font-weight", "700")),
         ("nav a[href='#parts']", "#partsbox .side.tied", 1),
         ("#parts .which button >> nth=1", "#partsbox .side.untied", 1),
     ]),
@@ -234,6 +223,11 @@ STORIES = {  # name: fragment of the address, steps
         ("", "#problem", False),
         ("", "#bytes", False),
     ]),
+    "names that every object has": ("#constructor?constructor=1&seed=7", [
+        ("", f"{TIED} >> .row", 14),
+        ("", "#seed", {"value": "7"}),
+        ("", "#problem", False),
+    ]),
 }  # fmt: skip
 
 
@@ -248,8 +242,8 @@ def follow(page, steps):
             expect(found).to_be_visible(visible=shown)
         elif isinstance(shown, int):
             expect(found).to_have_count(shown)
-        elif isinstance(shown, dict) and "css" in shown:
-            expect(found.first).to_have_css(*shown["css"])
+        elif isinstance(shown, tuple):
+            expect(found.first).to_have_css(*shown)
         elif isinstance(shown, dict):
             expect(found).to_have_value(shown["value"])
         else:
@@ -284,8 +278,7 @@ def test_writing_streams_can_be_selected_and_gone_back_to(open_page, server):
         getSelection().selectAllChildren(document.querySelector('#written .page'));
         const text = String(getSelection()); getSelection().removeAllRanges(); return text; }""")
     assert selected.rstrip() == (PROMPT + text).rstrip()
-    page.locator("#written .w").nth(5).click()
-    wait_for_tokens(page, len(ids) + 5)
+    follow(page, [("#written .w >> nth=5", "#strip .tok", len(ids) + 5)])
 
 
 def test_stop_stops_the_text_or_the_server_and_the_page_stays(open_page):
@@ -332,17 +325,11 @@ def test_solving_for_the_best_matrix_says_how_far_it_is_and_can_be_cancelled(ope
     views.solved = held
     with serving(views) as server:
         page = open_page(server, "#path")
-        page.click("#solve")
-        expect(page.locator("#solve")).to_have_text("Cancel (25 % done)")
-        page.click("#solve")
-        expect(page.locator("#solved")).to_have_text("Cancelled.")
+        cancelled = re.compile(r"^Cancelled\.$")
+        follow(page, [("#solve", "#solve", "Cancel (25 % done)"), ("#solve", "#solved", cancelled)])
         go_on.set()
-        page.click("#solve")
-        expect(page.locator("#solved tbody tr")).to_have_count(3)
-        assert "at most the difference is due to the tie" in page.locator("#solvednote").inner_text()
-
-
-# Prompts of every kind
+        note = "at most the difference is due to the tie"
+        follow(page, [("#solve", "#solved tbody tr", 3), ("", "#solvednote", note)])
 
 
 def test_script_in_the_prompt_and_in_a_token_and_in_a_name(open_page):
@@ -390,9 +377,6 @@ def test_an_earlier_token_moves_every_panel_of_the_text(open_page, server):
         expect(page.locator(box)).not_to_have_text(texts[panel], use_inner_text=True)
 
 
-# The address, tabs, the end
-
-
 def test_the_menu_lands_on_the_panel_the_first_time(open_page, server):
     for panel in PANELS:
         page = open_page(server)
@@ -410,11 +394,9 @@ def test_the_menu_lands_on_the_panel_the_first_time(open_page, server):
 def test_back_undoes_and_copy_link_copies(open_page, server):
     page = open_page(server, permissions=["clipboard-read", "clipboard-write"])
     show(page, "lens")
-    page.fill("#prompt", "JULIET:")
-    wait_for_tokens(page, 2)
+    follow(page, [(("#prompt", "JULIET:"), "#strip .tok", 2)])
     expect(page).to_have_url(re.compile("JULIET"))
-    page.click("#copy")
-    expect(page.locator("#copy")).to_have_text("Copied")
+    follow(page, [("#copy", "#copy", "Copied")])
     link = page.evaluate("navigator.clipboard.readText()")
     assert link.startswith(f"{server.url}#lens?text=JULIET")
     page.go_back()
@@ -462,12 +444,6 @@ def test_a_link_shows_the_same_even_after_a_restart_on_its_port(open_page):
         expect(button(page, "head 1 of block 2")).to_have_attribute("aria-pressed", "true")
 
 
-def test_a_fragment_that_names_what_every_object_has(open_page, server):
-    page = open_page(server, "#constructor?constructor=1&seed=7")
-    assert bars(page).count() == 14
-    assert page.input_value("#seed") == "7"
-
-
 def test_fourteen_pages_of_which_one_is_closed_while_it_writes(open_page, server):
     first, *others = [open_page(server) for _ in range(14)]
     for page in others:
@@ -485,8 +461,7 @@ def test_a_busy_server_is_said(open_page, server, monkeypatch):
     page.wait_for_selector("#repair td")
     monkeypatch.setattr("tiedgpt.explore.server.CONNECTIONS", 0)
     page.wait_for_timeout(400)
-    page.fill("#prompt", "ROMEO:\n")
-    expect(page.locator("#problem")).to_contain_text("Close other pages of it")
+    follow(page, [(("#prompt", "ROMEO:\n"), "#problem", "Close other pages of it")])
 
 
 def test_bars_move_while_typing_faster_than_the_model(open_page):
@@ -504,9 +479,6 @@ def test_bars_move_while_typing_faster_than_the_model(open_page):
         assert drawn >= 3
         expect(page.locator("#live")).to_contain_text("Likeliest next token: shakespeare-tied:")
         assert page.locator("[aria-live=polite]").count() == 1
-
-
-# Security, in a browser
 
 
 POST = """async ([url, mode, type]) => { try { const r = await fetch(url, { method: 'POST', mode,
@@ -532,9 +504,6 @@ def test_a_rebound_name_and_another_site_get_nothing(chromium, server):
     assert not server.stopping
 
 
-# For everybody
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1300, 390])
 def test_axe_finds_nothing_and_nothing_is_cut(open_page, server, scheme, width):
@@ -556,9 +525,6 @@ def test_axe_finds_nothing_and_nothing_is_cut(open_page, server, scheme, width):
         "all => all.filter(e => Math.min(e.offsetWidth, e.offsetHeight) < 24).map(e => e.outerHTML)"
     )
     assert small == []
-    if folder := os.environ.get("EXPLORE_PICTURES"):
-        page.evaluate("scrollTo(0, 0)")
-        page.screenshot(path=f"{folder}/{scheme}-{width}.png", full_page=True)
 
 
 def test_the_keyboard_reaches_everything(open_page, server):
@@ -581,14 +547,11 @@ def test_the_keyboard_reaches_everything(open_page, server):
     wanted += " cvocab ctotal quit draw0 strip bars turn paths"
     assert set(wanted.split()) <= reached
     assert rows == 2  # one stop for all bars of a model
-    cell = page.locator("#matrices td[data-i='2'][data-j='3']").first
-    cell.focus()
-    page.keyboard.press("ArrowDown")
+    page.locator("#matrices td[data-i='2'][data-j='3']").first.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     on = page.locator("#matrices td.on").first
     assert (on.get_attribute("data-i"), on.get_attribute("data-j")) == ("3", "4")
-    page.locator("#heads button").first.focus()
-    page.keyboard.press("ArrowDown")
+    page.locator("#heads button").first.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page.locator("#attnbox h3")).to_have_text("block 1, head 0")
     assert page.evaluate("document.activeElement.dataset.key") == "head1.0"  # the focus stays
@@ -599,7 +562,7 @@ def test_the_exported_page_opens_from_disk_without_a_network(open_page, tmp_path
     text = export(views)
     assert len(text.encode()) <= 1_500_000
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
-    page = open_page(tmp_path / "page.html")
+    page = open_page(SimpleNamespace(origin="file:", url=f"file://{tmp_path}/page.html"), offline=True)
     untied = page.locator("#bars .side").nth(1)
     for example in page.locator("#examples button").all():
         example.click()
@@ -618,8 +581,6 @@ def test_the_exported_page_opens_from_disk_without_a_network(open_page, tmp_path
         button(page, "the MLP of block 3").dispatch_event("click")
         expect(page.locator("#partsout")).to_contain_text("Without the MLP of block 3")
         button(page, "Put all parts back").click()
-        button(page, "with the first MLP").click()
-        expect(page.locator("#mirror")).to_contain_text("≠")
+        follow(page, [("with the first MLP", "#mirror", "≠")])
         write(page)
-    page.click("#solve")
-    expect(page.locator("#solved")).to_contain_text("3.37")
+    follow(page, [("#solve", "#solved", "3.37")])
