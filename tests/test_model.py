@@ -19,15 +19,17 @@ K = D // H
 IDS = np.random.default_rng(7).integers(0, V, (5, 13))  # B = 5, T = 13
 
 
-def test_the_tape_names_every_activation_and_shape(model):
-    tape = {}
-    logits = model(IDS, tape=tape)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_tape_names_every_activation_and_shape(dtype):
+    model, tape = random_model(dtype=dtype), {}
+    cache = model.new_cache(batch=5)
+    logits = model(IDS, cache, tape)
+    assert {array.dtype for array in (*tape.values(), cache.keys, cache.values)} == {np.dtype(dtype)}
     sizes = {"B": 5, "T": 13, "S": 13, "D": D, "3D": 3 * D, "H": H, "K": K, "F": F, "V": V}
     shapes = {**activation_shapes(model.config), "logits": "B T V"}
     assert len(shapes) == 2 + 16 * L + 1
-    for name, letters in shapes.items():
-        assert tape[name].shape == tuple(sizes[letter] for letter in letters.split()), name
-    assert tape.keys() == shapes.keys()
+    expected = {name: tuple(map(sizes.get, letters.split())) for name, letters in shapes.items()}
+    assert {name: array.shape for name, array in tape.items()} == expected
     np.testing.assert_array_equal(tape["logits"], logits)
     assert model.final(IDS).shape == (5, 13, D)
     # Of one sequence, the logits have no batch axis; the tape always has it.
@@ -44,15 +46,11 @@ def test_the_tape_adds_up(model):
     wte, wpe = model.parameters["wte.weight"], model.parameters["wpe.weight"]
     np.testing.assert_array_equal(tape["resid_pre.0"], wte[IDS] + wpe[:13])
     for layer in range(L):
-        np.testing.assert_array_equal(
-            tape[f"resid_mid.{layer}"], tape[f"resid_pre.{layer}"] + tape[f"attn.{layer}.out"]
-        )
-        np.testing.assert_array_equal(
-            tape[f"resid_post.{layer}"], tape[f"resid_mid.{layer}"] + tape[f"mlp.{layer}.out"]
-        )
-        qkv, q, k, v, scores, pattern, heads = (
-            tape[f"attn.{layer}.{name}"] for name in ("qkv", "q", "k", "v", "scores", "pattern", "heads")
-        )
+        pre, mid, post = (tape[f"resid_{name}.{layer}"] for name in ("pre", "mid", "post"))
+        np.testing.assert_array_equal(mid, pre + tape[f"attn.{layer}.out"])
+        np.testing.assert_array_equal(post, mid + tape[f"mlp.{layer}.out"])
+        names = ("qkv", "q", "k", "v", "scores", "pattern", "heads")
+        qkv, q, k, v, scores, pattern, heads = (tape[f"attn.{layer}.{name}"] for name in names)
         np.testing.assert_array_equal(np.concatenate([merge_heads(x) for x in (q, k, v)], axis=-1), qkv)
         np.testing.assert_allclose(scores, q @ k.swapaxes(-1, -2) / math.sqrt(K), rtol=1e-12)
         np.testing.assert_allclose(softmax(hide_future(scores.copy(), 0)), pattern, rtol=1e-12)
@@ -60,16 +58,6 @@ def test_the_tape_adds_up(model):
         np.testing.assert_allclose(pattern.sum(-1), 1.0)
         assert not np.triu(pattern, k=1).any(), "a token looks into the future"
     np.testing.assert_allclose(tape["logits"], tape["final"] @ model.W_U, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("head", ["tied", "untied"])
-def test_dtype_in_is_dtype_out_everywhere(dtype, head):
-    model = random_model(SMALL.with_head(head), dtype=dtype)
-    tape = {}
-    cache = model.new_cache(batch=5)
-    model(IDS, cache=cache, tape=tape)
-    assert {array.dtype for array in (*tape.values(), cache.keys, cache.values)} == {np.dtype(dtype)}
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
@@ -94,9 +82,6 @@ def test_sequences_of_unequal_lengths_have_the_logits_of_each_alone(head, dtype,
             expected = model(ids[row, :n], alone[row])
             np.testing.assert_allclose(logits[row, :n], expected, atol=tolerance, rtol=0)
     assert cache.length.tolist() == [cache.length for cache in alone]
-
-
-# The switch
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
@@ -137,8 +122,8 @@ def test_untie_at_random_and_by_zeros(model):
 
 
 def test_a_model_describes_itself(model):
-    assert repr(model).startswith("GPT2(tied, 11,")
-    assert "n_layer=2, n_head=3, n_embd=21, n_ctx=31, vocab_size=101, float32)" in repr(model)
+    sizes = "n_layer=2, n_head=3, n_embd=21, n_ctx=31, vocab_size=101, float32"
+    assert repr(model) == f"GPT2(tied, 11,278 parameters, {sizes})"
 
 
 def test_random_is_gpt2s_initialisation():
@@ -152,9 +137,6 @@ def test_random_is_gpt2s_initialisation():
             std = 0.02 / 4 if name.endswith("c_proj.weight") else 0.02  # 4 = sqrt(2 L)
             assert array.std() == pytest.approx(std, rel=0.05), name
     np.testing.assert_array_equal(GPT2.random(model.config, seed=3).W_E, model.W_E)
-
-
-# Bad input
 
 
 NOT_IDS = [
@@ -181,16 +163,11 @@ NOT_EDITS = [
     ({"mlp.0.out": lambda x: x[0]}, r"the edit of mlp\.0\.out returned shape .*; expected"),
 ]
 DEEPER = random_model(replace(SMALL, n_layer=3))
+LENGTHS = "lengths must be 2 whole numbers from 1 to 4, got "
 SEED = "seed must be a whole number of at least 0, got"
 REFUSED = [
     *((lambda model, ids=ids: model(ids), message) for ids, message in NOT_IDS),
-    *(
-        (
-            lambda model, n=n: model(IDS[:2, :4], lengths=n),
-            "lengths must be 2 whole numbers from 1 to 4, got ",
-        )
-        for n in NOT_LENGTHS
-    ),
+    *((lambda model, n=n: model(IDS[:2, :4], lengths=n), LENGTHS) for n in NOT_LENGTHS),
     *((lambda model, edit=edit: model(IDS, edit=edit), message) for edit, message in NOT_EDITS),
     (lambda model: model(IDS[0], cache=True), "cache must come from this model's new_cache, got True"),
     (lambda model: model(IDS[0], tape=[]), r"tape must be a dict, to be filled, got \[\]"),
@@ -237,9 +214,6 @@ def test_parameters_must_be_those_of_the_configuration(model, changes, message):
 def test_the_order_of_parameters_is_the_tables(model):
     shuffled = dict(reversed(model.parameters.items()))
     assert list(GPT2(SMALL, shuffled).parameters) == list(parameter_shapes(SMALL))
-
-
-# Edits
 
 
 @pytest.mark.parametrize("name", activation_shapes(SMALL))
