@@ -70,9 +70,6 @@ def test_what_cannot_be_attributed(model, ids, token, message):
             attribute(model, ids, 1, against=token)
 
 
-# Ablation
-
-
 EVERY = slice(None)
 K = SMALL.head_width
 ABLATIONS = {  # the part: a module, and the rows of its weight that are set to 0; its bias too if all are
@@ -98,20 +95,17 @@ def test_an_ablated_model_is_one_whose_weights_are_zero_there(names):
 
 
 @pytest.mark.parametrize(
-    ("n_layer", "name", "message"),
+    ("n_layer", "name", "nearest"),
     [
-        (
-            2,
-            "attn.1.head.3",
-            r"'attn\.1\.head\.3' is no part that can be removed; the nearest are .*attn\.1\.head\.2",
-        ),
-        (2, "mlp.2", r"the nearest are mlp\.[01], mlp\.[01], "),
-        (2, "resid_mid.0", "the nearest are "),
-        (2, "", "the nearest are "),
-        (0, "mlp.0", "the nearest are none, for it has no layers"),
+        (2, "attn.1.head.3", r".*attn\.1\.head\.2"),
+        (2, "mlp.2", r"mlp\.[01], mlp\.[01], "),
+        (2, "resid_mid.0", ""),
+        (2, "", ""),
+        (0, "mlp.0", "none, for it has no layers"),
     ],
 )
-def test_names_that_are_no_parts(n_layer, name, message):
+def test_names_that_are_no_parts(n_layer, name, nearest):
+    message = f"^{name!r} is no part that can be removed; the nearest are {nearest}"
     with pytest.raises(ArgumentError, match=message):
         ablation(replace(SMALL, n_layer=n_layer), [*["mlp.0"] * (n_layer > 0), name])
 
@@ -123,15 +117,10 @@ def test_edits_hold_while_a_cache_grows(name):
     edit = ablation(SMALL, [name]) if name in ABLATIONS else {name: np.tanh}
     expected = model(IDS, edit=edit)
     assert np.abs(expected - model(IDS)).max() > 1e-3
-    for steps in ([1] * len(IDS), [3, 1, 1, 2]):
-        cache, start, rows = model.new_cache(), 0, []
-        for step in steps:
-            rows.append(model(IDS[start : start + step], cache, edit=edit))
-            start += step
+    for cuts in (range(1, len(IDS)), [3, 4, 5]):
+        cache = model.new_cache()
+        rows = [model(piece, cache, edit=edit) for piece in np.split(IDS, cuts)]
         np.testing.assert_allclose(np.concatenate(rows), expected, rtol=1e-9, atol=1e-9)
-
-
-# Predictions
 
 
 def test_a_prediction_is_that_of_the_definitions():

@@ -108,9 +108,6 @@ def test_the_counts_of_a_corpus_in_a_file(tmp_path):
     assert again.frequent(MIN_COUNT).tolist() == text.frequent(MIN_COUNT).tolist()
 
 
-# Three words
-
-
 def test_the_toy_by_hand():
     W_E, P, ways = np.array(toy.EMBEDDING), np.array(toy.TABLE), toy.solve()
     for name, way in ways.items():
@@ -146,9 +143,6 @@ def test_with_three_dimensions_or_a_solved_embedding_the_untied_toy_fits(W_E):
 def test_matrices_that_the_toy_refuses(W_E, P, message):
     with pytest.raises(ArgumentError, match=message):
         toy.solve(W_E, P)
-
-
-# The two gradients, nearest tokens
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
