@@ -70,7 +70,7 @@ def test_prefix_and_mask_buffers(tmp_path, model, prefix):
 
 def shard(directory: Path, model: tiedgpt.GPT2) -> Path:
     """model in two files and an index."""
-    write(directory, {})
+    write(directory, {}, model.config)
     (directory / "model.safetensors").unlink()
     items = list(model.parameters.items())
     weight_map = {}

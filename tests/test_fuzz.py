@@ -21,7 +21,7 @@ import pytest
 from conftest import SMALL_MERGES, random_model
 from edits import edit_bytes, edit_json
 from test_checkpoints import shard
-from test_tensorflow import INTERESTING, bundle, edit_index, heads_of_width_2, is_same, split_table, write  # noqa: F401
+from test_tensorflow import INTERESTING, bundle, edit_index, heads_of_width_2, is_same, write_bundle  # noqa: F401
 from test_tokenizer import obvious_bpe
 from test_vocabulary import tokenizer_json
 
@@ -231,12 +231,10 @@ def write_generation_config(directory: Path) -> None:
 
 def write_shards(directory: Path) -> None:
     shard(directory, random_model(TINY))
-    (directory / "config.json").write_text(json.dumps(TINY.to_json()))
 
 
 def write_openais(directory: Path) -> None:
-    entries, data = bundled()
-    write(directory, split_table(entries), data, OPENAIS)
+    write_bundle(directory, random_model(OPENAIS))
 
 
 def write_training(directory: Path) -> None:

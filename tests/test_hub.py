@@ -20,7 +20,7 @@ from conftest import SMALL, random_model
 from loopback_hub import *
 from test_cli_generate import CTRL_C, Terminal
 from test_names import BAD_NAMES, CACHE, snapshot
-from test_tensorflow import bundle, split_table, write
+from test_tensorflow import write_bundle
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
@@ -44,8 +44,7 @@ def openai(server, monkeypatch, tmp_path):
     """A small model in OpenAI's format, with pins of its files."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)
     config = replace(SMALL, vocab_size=257, n_inner=4 * SMALL.n_embd, bos_token_id=256, eos_token_id=256)
-    entries, data = bundle(random_model(config))
-    folder = write(tmp_path / "openai", split_table(entries), data, config)
+    folder = write_bundle(tmp_path / "openai", random_model(config))
     vocabulary = vocabulary_files(Tokenizer([]))
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     files["encoder.json"] = vocabulary["vocab.json"].encode()
