@@ -13,7 +13,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ import pytest
 from conftest import SMALL_MERGES, random_model
 from edits import edit_bytes, edit_json
 from test_checkpoints import shard
-from test_tensorflow import INTERESTING, bundle, edit_index, heads_of_width_2, is_same, write_bundle  # noqa: F401
+from test_tensorflow import bundle, heads_of_width_2, in_blocks, is_same, table, varint, write_bundle  # noqa: F401
 from test_tokenizer import obvious_bpe
 from test_vocabulary import tokenizer_json
 
@@ -37,7 +37,8 @@ from tiedgpt.training.loop import STATE, Settings, Trainer
 SEEDS = range(50)
 TINY = Config(vocab_size=7, n_ctx=5, n_embd=4, n_layer=1, n_head=2, n_inner=3, bos_token_id=6, eos_token_id=6)
 OPENAIS = replace(TINY, n_inner=16)  # OpenAI's format has no n_inner: it is 4 n_embd
-bundled = cache(lambda: bundle(random_model(OPENAIS)))
+ENTRIES, _ = bundle(random_model(OPENAIS))
+INTERESTING = (b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\1", varint(2**62))
 IDS = np.arange(40) % TINY.vocab_size  # a text to train on
 ALPHABET = byte_alphabet()
 
@@ -58,7 +59,7 @@ edit_data = partial(edit_bytes, interesting=INTERESTING)
 def edit_arrays(rng: random.Random, raw: bytes) -> bytes:
     """The archive, or the beginning of a file in it behind a checksum that is right."""
     if rng.randrange(3) == 0:
-        return edit_bytes(rng, raw, INTERESTING)
+        return edit_data(rng, raw)
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = rng.choice(["ids.npy", "targets.npy", *members])
@@ -72,8 +73,19 @@ def edit_arrays(rng: random.Random, raw: bytes) -> bytes:
 
 
 def edit_table(rng: random.Random, raw: bytes) -> bytes:
+    """One of the parts behind checksums that are right, or the whole file."""
     what = rng.choice(("value", "key", "block", "index block", "metaindex block", "file"))
-    return edit_index(rng, what, bundled()[0])
+
+    def edit(part: str, content: bytes) -> bytes:
+        return edit_data(rng, content) if part == what else content
+
+    entries = [*ENTRIES]
+    at = rng.randrange(len(entries))
+    entries[at] = edit("key", entries[at][0]), edit("value", entries[at][1])
+    blocks = in_blocks(entries)
+    last_key = rng.choice([*blocks])
+    blocks[last_key] = edit("block", blocks[last_key])
+    return edit("file", table(blocks, edit=edit))
 
 
 def edit_safetensors(rng: random.Random, raw: bytes) -> bytes:
@@ -229,14 +241,6 @@ def write_generation_config(directory: Path) -> None:
     (directory / "generation_config.json").write_text(text)
 
 
-def write_shards(directory: Path) -> None:
-    shard(directory, random_model(TINY))
-
-
-def write_openais(directory: Path) -> None:
-    write_bundle(directory, random_model(OPENAIS))
-
-
 def write_training(directory: Path) -> None:
     trainer = Trainer(random_model(TINY), IDS, IDS[:9], Settings(steps=2, batch=2, context=4, threads=1))
     for _ in trainer.run():
@@ -251,6 +255,8 @@ def texts(files: dict[str, str]) -> Callable[[Path], None]:
 PLAIN = vocabulary_files(Tokenizer(SMALL_MERGES))
 SPECIAL = vocabulary_files(Tokenizer(SMALL_MERGES, {EOT: 0, "<pad>": 262}, first_id=1))
 MERGES, VOCAB = SPECIAL["merges.txt"], SPECIAL["vocab.json"]
+write_shards = partial(shard, model=random_model(TINY))
+write_openais = partial(write_bundle, model=random_model(OPENAIS))
 write_merges = texts({"merges.txt": PLAIN["merges.txt"]})
 write_vocabulary = texts({"merges.txt": MERGES, "vocab.json": VOCAB})
 write_added_tokens = texts(PLAIN | {"added_tokens.json": json.dumps({"<pad>": 262, "<b>": 263, "low": 257})})
