@@ -123,12 +123,10 @@ def test_a_draft_changes_no_text_and_is_counted(run, checkpoint, save):
     assert by_model["draft"]["drafted"] >= max(1, by_model["draft"]["accepted"])
 
 
-def test_a_draft_model_that_does_not_fit(run, checkpoint, save):
-    short = save("short", random_model(replace(CONFIG, n_ctx=63)))
+def test_a_draft_model_of_another_vocabulary(run, checkpoint, save):
     other = save("other", random_model(CONFIG), Tokenizer([("a", "b")], {}))
-    problem = "another vocabulary: other merges or special tokens"
-    for draft, message in ((short, "a shorter context: 63 tokens, the model 64"), (other, problem)):
-        assert_one_error_line(run("generate", "-m", checkpoint, "--draft", draft, "abc"), message)
+    result = run("generate", "-m", checkpoint, "--draft", other, "abc")
+    assert_one_error_line(result, "another vocabulary: other merges or special tokens")
 
 
 def test_several_samples_are_printed_one_below_the_other(run, checkpoint):

@@ -362,25 +362,6 @@ def few_of(says, ids):
     return {n: x for n, x in planted(TWO_LAYERS, ids, says).items() if kind_of(n) not in missing}
 
 
-def one_nan(ids):
-    tape = tape_of(TWO_LAYERS, ids)
-    tape["mlp.1.pre"][0, 3, 5] = np.nan
-    return tape
-
-
-def nearly(ids):
-    """Nearly a known mistake, but not up to rounding."""
-    tape = planted(TWO_LAYERS, ids, "is the exact gelu (erf)")
-    tape["mlp.0.post"] += np.float32(0.1) * (tape["mlp.0.post"] - tape_of(TWO_LAYERS, ids)["mlp.0.post"])
-    return tape
-
-
-def reversed_weights(ids):
-    name = "h.1.mlp.c_fc.weight"
-    parameters = TWO_LAYERS.parameters | {name: TWO_LAYERS.parameters[name][:, ::-1]}
-    return tape_of(GPT2(TWO_LAYERS.config, parameters), ids)
-
-
 BEGINS = "to find where it begins, give "
 BLOCKS = BEGINS + "resid_post.0 to resid_post.1, too"
 NONE = ": this is none of the known mistakes"
@@ -392,15 +373,18 @@ DIAGNOSES = [  # T, what is given, the diagnosis, how the note begins
      ["attn.0.pattern: yours is nan in 15 of 75 places", f"attn.0.pattern: yours {ITSELF}{LAYERS}"], ""),
     (5, lambda ids: np.full((1, 5, 211), np.inf),
      ["logits: yours is inf everywhere", "logits" + NONE], BLOCKS),
-    (5, one_nan, ["mlp.1.pre: yours is nan in 1 of 500 places", "mlp.1.pre" + NONE], ""),
+    (5, other_gpt2(TWO_LAYERS, "post = g", "pre[3, 5] += [0, np.nan][layer]\n    post = g"),
+     ["mlp.1.pre: yours is nan in 1 of 500 places", "mlp.1.pre" + NONE], ""),
     (5, lambda ids: TWO_LAYERS(np.multiply(ids, 0, out=ids)), ["logits" + NONE], BLOCKS),
     (9, lambda ids: changed(ids, "resid_post.0", "resid_post.1"), ["resid_post.0" + NONE],
      BEGINS + "embed, resid_pre.0, attn.0.in, "),
     (9, lambda ids: changed(ids, "embed", "attn.0.heads"), ["attn.0.heads" + NONE],
      BEGINS + "resid_pre.0, attn.0.in, attn.0.qkv, attn.0.q, "),
     (9, lambda ids: {"embed": 2 * tape_of(TWO_LAYERS, ids)["embed"]}, ["embed" + NONE], ""),
-    (9, nearly, ["mlp.0.post" + NONE], ""),
-    (9, reversed_weights, ["mlp.1.pre" + NONE], ""),
+    # Nearly the exact gelu, but not up to rounding
+    (9, other_gpt2(TWO_LAYERS, GELU, f"1.1 * {ERF} - 0.1 * {GELU}"), ["mlp.0.post" + NONE], ""),
+    (9, other_gpt2(TWO_LAYERS, 'p["mlp.c_fc.weight"]', 'p["mlp.c_fc.weight"][:, ::-1]'),
+     ["mlp.0.pre" + NONE], ""),
     # The mistake is named where it was made, even if only what follows was recorded.
     *((9, partial(theirs, says), [f"{place}: yours {says}{where}"], "")
       for theirs in (logits_of, few_of)

@@ -39,9 +39,6 @@ def every(text: bytes) -> dict[str, bytes]:
     return dict.fromkeys(("one", "two", "three"), text)
 
 
-# Interruptions
-
-
 @pytest.mark.parametrize("made", ["a", "b"])
 def test_an_interruption_while_directories_are_made_leaves_none(tmp_path, monkeypatch, made):
     """SIGTERM, too, is an exception, and may come as soon as a directory is there."""
@@ -107,9 +104,6 @@ def test_the_working_directory_was_removed(tmp_path, monkeypatch):
     for writer in (StagedFiles, lock_directory):
         with pytest.raises(CheckpointError, match=r"cannot write to \.: "), writer(Path()):
             pass
-
-
-# Several processes
 
 
 def test_the_staging_directory_of_a_running_save_is_left_alone(tmp_path):
@@ -180,9 +174,6 @@ def test_what_a_killed_save_left_is_removed_unless_there_are_no_locks(
     assert contents(tmp_path / "a") == every(b"newer") | ({} if has_locks else {".save.0.tmp": b""})
 
 
-# Directories that everyone can write to
-
-
 @posix
 def test_the_staging_directory_is_private_and_the_files_are_not(tmp_path):
     mask = os.umask(0o027)
@@ -247,8 +238,6 @@ def test_a_link_is_not_followed(tmp_path, link):
     assert contents(tmp_path / "a") == {}
 
 
-# Locks
-
 LOCKS = """
 import os, sys, time
 from contextlib import suppress
@@ -306,11 +295,7 @@ def test_a_directory_is_locked_for_one_process_and_free_when_that_is_killed(tmp_
 
 @posix
 def test_many_processes_that_lock_one_directory_take_turns_and_lose_no_file_that_they_save(tmp_path):
-    """The lock file is removed each time; a process that opened the removed one must not think it has it.
-
-    Dask's workers save at once. Each of them may remove a staging directory that another has not locked yet,
-    and may find another's complete files. No file is lost.
-    """
+    """A process that opened a lock file which was then removed must not think that it has the lock."""
     (tmp_path / "a").mkdir()
     with start("in_four_processes", tmp_path / "a") as process:
         assert process.communicate() == (b"", b"")

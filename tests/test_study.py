@@ -26,9 +26,6 @@ def table_of(ids, vocab_size) -> np.ndarray:
     return table
 
 
-# Corpus
-
-
 def test_the_sparse_table_is_the_whole_one():
     text = some_corpus()
     table, every, some = table_of(text.ids, V), np.arange(V), np.array([60, 3, 100, 0])
@@ -81,9 +78,6 @@ def test_an_average_over_too_few_frequent_tokens_is_not_reported():
         assert [number is not None for number in [*numbers, bigrams.bigrams(model, text)]] == [reported] * 3
 
 
-# Paths
-
-
 def first_layers(model: GPT2, n_layer: int, **changed) -> GPT2:
     config = replace(model.config, n_layer=n_layer)
     return GPT2(
@@ -118,9 +112,6 @@ def test_log_softmax_of_very_large_logits():
     np.testing.assert_allclose(log_p, [[log_half, -5000 + log_half, log_half], [-np.inf, log_half, log_half]])
     with pytest.raises(TiedGPTError, match="not finite numbers: its checkpoint is damaged"):
         paths.log_probabilities(np.array([1.0, np.nan]))
-
-
-# Direct path
 
 
 @pytest.mark.parametrize("nearly_tied", [False, True])
@@ -160,9 +151,6 @@ def test_a_damaged_matrix_is_an_error(model):
     model.parameters["wte.weight"][7, 2] = np.nan
     with pytest.raises(TiedGPTError, match="holds a number that is not finite: the checkpoint is damaged"):
         direct_path.direct_path(model)
-
-
-# Bigrams
 
 
 def brute_force(logits, table, token):
@@ -209,9 +197,6 @@ def test_ties_and_tokens_with_few_successors():
     assert bigrams.overlap(log_p, np.array([0, 3]), np.array([50, 50]), 1) == 1, "either is the commonest"
 
 
-# Similarity
-
-
 def test_spearman_is_pearson_of_average_ranks():
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 9, 60), rng.standard_normal(60)
@@ -250,9 +235,6 @@ def test_the_tokens_compared_are_of_the_corpus_and_at_most_max_tokens():
     assert (drawn.size, drawn.tolist()) == (2048, similarity.sampled_tokens(50257).tolist())
 
 
-# Lens
-
-
 @pytest.mark.parametrize("config", [SMALL, UNTIED])
 def test_each_layer_predicts_as_a_model_of_the_layers_up_to_it(config):
     model = random_model(config, dtype=np.float64)
@@ -275,9 +257,6 @@ def test_the_end_of_a_lens_is_the_end_of_the_whole_one(model, monkeypatch, threa
         np.testing.assert_allclose(whole.probabilities[-2:], end.probabilities, rtol=1e-5)
     (layer,) = predictions.lens(GPT2.random(replace(SMALL, n_layer=0, vocab_size=3)), [0, 2], k=5)
     assert layer.tokens.shape == layer.probabilities.shape == (2, 3)
-
-
-# Swapped heads
 
 
 def test_losses_under_both_heads():
