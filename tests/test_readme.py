@@ -1,4 +1,4 @@
-"""The README matches the code: its quotations, line counts, examples, output and links."""
+"""The README and scripts/lecture.md match the code: quotations, line counts, examples, output; all links."""
 
 import os
 import re
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tiedgpt import cli, count_parameters
@@ -16,6 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.S)
 QUOTED = [block for block in PYTHON if block.startswith("def ")]
+NUMBER = re.compile(r"-?\d+\.\d*")
+PAGES = ["README.md", "scripts/README.md", "scripts/lecture.md", "scripts/exercises.md"]
+PAGES += ["scripts/tying_results/README.md", "scripts/tying_results/floor.md"]
 
 
 def test_code_is_quoted_from_model_py_in_its_order():
@@ -59,11 +63,32 @@ def test_what_tying_saves(name):
     assert f"{100 * (untied - tied) / untied:.1f}" == share
 
 
-def test_every_link_leads_to_a_file():
-    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file_and_a_title(page):
+    links = re.findall(r"\]\((?!http)([^)#]*)#?(.*?)\)", (ROOT / page).read_text(encoding="utf-8"))
     assert links
-    for link in links:
-        assert (ROOT / link).exists(), link
+    for path, anchor in links:
+        target = (ROOT / page).parent / path
+        assert target.exists(), path
+        titles = re.findall(r"^##? (.*)", target.read_text(encoding="utf-8"), re.M) if anchor else [""]
+        anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+        assert anchor in anchors, path
+
+
+def test_the_code_prints_what_the_lecture_shows(capsys):
+    text = (ROOT / "scripts" / "lecture.md").read_text(encoding="utf-8")
+    assert text.count("\n") <= 200
+    blocks, names = re.findall(r"```python\n(.*?)```", text, flags=re.S), {}
+    assert len(blocks) == 13
+    with np.printoptions():  # which the lecture changes
+        for block in blocks:
+            shown = [line[1:].removeprefix(" ") for line in block.splitlines() if line.startswith("#")]
+            exec(block, names)
+            printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+            assert [NUMBER.sub("0", line) for line in printed] == [NUMBER.sub("0", line) for line in shown]
+            for x, y in zip(*(NUMBER.findall("\n".join(lines)) for lines in (printed, shown)), strict=True):
+                last_digit = 10.0 ** -len(y.partition(".")[2])
+                assert abs(float(x) - float(y)) < 1.01 * last_digit, block
 
 
 @pytest.mark.parametrize("command", re.findall(r"^\$ (?:cat \S+ \| )?(tiedgpt .*?)(?: +#.*)?$", README, re.M))

@@ -21,6 +21,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tying_experiment
+from tying import engine, fits, grid, job, page, results, texts
+from tying.grid import Run
 
 import tiedgpt
 from tiedgpt.checkpoints.files import lock_directory
@@ -28,13 +31,6 @@ from tiedgpt.inference.evaluation import token_losses
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.similarity import embeddings
 from tiedgpt.training.loop import Settings, Trainer
-
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-import tying_experiment  # noqa: E402  # the scripts are not installed
-from tying import engine, fits, grid, job, page, results, texts  # noqa: E402
-from tying.grid import Run  # noqa: E402
 
 TINY = Run(vocab_size=280, width=6, context=7, batch=3, steps=20, lr=0.01)
 TINY_SETS = {
@@ -258,11 +254,12 @@ STOPS = [(signal.SIGINT, "importing", 130), (signal.SIGINT, "run", 130), (signal
 def test_a_signal_ends_it_and_its_workers(tmp_path, number, shown, code):
     """While modules are imported, and while models are trained in processes."""
     (tmp_path / "numpy.py").write_text("print('importing', flush=True); import time; time.sleep(60)")
-    path = [str(SCRIPTS.parent), *([str(tmp_path)] if shown == "importing" else [])]
+    script = Path(tying_experiment.__file__)
+    path = [str(script.parents[1]), *([str(tmp_path)] if shown == "importing" else [])]
     text = tmp_path / "text"
     text.write_text(" ".join(str(n * n) for n in range(8000)), encoding="utf-8")  # enough for 512 tokens
     process = subprocess.Popen(
-        [sys.executable, str(SCRIPTS / "tying_experiment.py"), str(text), str(tmp_path / "out")],
+        [sys.executable, str(script), str(text), str(tmp_path / "out")],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,

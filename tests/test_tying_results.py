@@ -4,24 +4,20 @@ import json
 import math
 import re
 import shlex
-import sys
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 import pytest
+import tying_experiment
+from tying import engine, grid, page, results
 
 from tiedgpt import cli
 from tiedgpt.parameters import count_parameters
 from tiedgpt.study.corpus import MIN_COUNT
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-import tying_experiment  # noqa: E402  # the scripts are not installed
-from tying import engine, grid, page, results  # noqa: E402
-
-RESULTS = SCRIPTS / "tying_results"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, README = ROOT / "scripts" / "tying_results", (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +26,11 @@ def published() -> results.Found:
     return results.collect(plan, engine.read_lines(RESULTS / "runs.jsonl"))
 
 
-@pytest.fixture(scope="module")
-def readme() -> str:
-    return (RESULTS / "README.md").read_text(encoding="utf-8")
-
-
-def test_the_published_page_and_tables_are_made_of_the_published_runs(published, readme):
+def test_the_published_page_and_tables_are_made_of_the_published_runs(published):
     files = tying_experiment.files_of(published, published=True)
-    assert files["README.md"].decode() == readme
-    assert files["tables.md"] == (RESULTS / "tables.md").read_bytes()
+    for name in ("README.md", "tables.md"):
+        assert files[name] == (RESULTS / name).read_bytes()
+    readme = files["README.md"].decode()
     assert len(readme.splitlines()) <= 150
     assert len(re.findall(r"^\| -", readme, re.M)) <= 8
     shown = [readme, files["tables.md"].decode(), *(page.claim(published, claim) for claim in range(1, 10))]
@@ -114,8 +106,7 @@ def test_the_rates_are_the_best_of_the_pilot(published):
 
 
 def test_the_readme_has_published_figures(published):
-    text = (SCRIPTS.parent / "README.md").read_text(encoding="utf-8")
-    table = text[text.index("| small models") :].partition("\n\n")[0]
+    table = README[README.index("| small models") :].partition("\n\n")[0]
     figures = re.findall(r"[+-]?\d\.\d{3} \[.*?\]", table)
     assert len(figures) >= 5
     known = page.Page(published).render()
@@ -124,8 +115,7 @@ def test_the_readme_has_published_figures(published):
 
 def test_the_readme_has_the_output_of_study(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    text = (SCRIPTS.parent / "README.md").read_text(encoding="utf-8")
-    command, shown = re.search(r"^\$ tiedgpt (study .*)\n((?:.*\n)*?)```", text, re.M).groups()
+    command, shown = re.search(r"^\$ tiedgpt (study .*)\n((?:.*\n)*?)```", README, re.M).groups()
     assert cli.main(shlex.split(command)) == 0
     assert {*shown.splitlines()} - {"..."} <= {*capsys.readouterr().out.splitlines()}
     assert shown.count("\n") > 1
@@ -140,8 +130,3 @@ def test_the_commands_of_the_page(line, capsys):
     out = capsys.readouterr().out
     for figure in re.search(r"tying saves (\S+), (\S+ %)", comment).groups():
         assert figure in out
-
-
-def test_the_links_of_the_page(readme):
-    for link in re.findall(r"\]\((?!http)([^)]*)\)", readme):
-        assert (RESULTS / link).exists(), link
