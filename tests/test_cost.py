@@ -3,8 +3,8 @@
 The parameters are arrays of a class that records each NumPy operation on them and on the results.
 """
 
+from collections import namedtuple
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -22,11 +22,8 @@ CONFIG = replace(
 MATRICES = 4 * CONFIG.n_layer + 1  # c_attn, c_proj, c_fc, c_proj; W_U
 
 
-class Operation(NamedTuple):
-    name: str
-    weights: int  # bytes of parameters that a matrix product read
-    out: tuple[int, ...]  # the shape of what came out
-    dtype: np.dtype  # and its dtype
+# weights: bytes of parameters that a matrix product read; out: the shape of what came out, and its dtype
+Operation = namedtuple("Operation", "name weights out dtype")
 
 
 class Watched(np.ndarray):
@@ -60,11 +57,9 @@ def is_weight(array: np.ndarray) -> bool:
 def watched(model: GPT2) -> tuple[GPT2, list[Operation]]:
     """The model with watched parameters, and the list of the operations on them."""
     operations: list[Operation] = []
-    parameters = {}
-    for name, array in model.parameters.items():
-        parameters[name] = array.view(Watched)
-        parameters[name].operations = operations
-        parameters[name].flags.writeable = False
+    parameters = {name: array.view(Watched) for name, array in model.parameters.items()}
+    for array in parameters.values():
+        array.operations, array.flags.writeable = operations, False
     return GPT2(model.config, parameters), operations
 
 

@@ -12,6 +12,7 @@ import pytest
 from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
+from tiedgpt.activations import ACTIVATIONS
 from tiedgpt.backward import write_gradients
 from tiedgpt.parameters import parameter_shapes, unflatten
 from tiedgpt.training.loop import Settings, Trainer
@@ -79,14 +80,9 @@ def assert_steps_are_torchs(model, steps, tolerance, B=4, T=20):
         np.testing.assert_allclose(ours, parameter.detach(), rtol=1e-7, atol=1e-9, err_msg=name)
 
 
-CASES = {
-    **{
-        name: {"activation_function": name}
-        for name in ("gelu_new", "gelu", "relu", "quick_gelu", "silu", "tanh")
-    },
-    "scaled by layer": {"scale_attn_by_inverse_layer_idx": True},
-    "unscaled": {"scale_attn_weights": False},
-}
+CASES = {name: {"activation_function": name} for name in ACTIVATIONS}
+CASES["scaled by layer"] = {"scale_attn_by_inverse_layer_idx": True}
+CASES["unscaled"] = {"scale_attn_weights": False}
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-4), (np.float64, 1e-11)])
