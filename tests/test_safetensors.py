@@ -19,8 +19,9 @@ def raw(header: bytes, data: bytes = b"") -> bytes:
     return struct.pack("<Q", len(header)) + header + data
 
 
-def entry(dtype="F32", shape=(1,), offsets=(0, 4)) -> str:
-    return json.dumps({"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)})
+def one(dtype="F32", shape=(1,), offsets=(0, 4), name="a") -> bytes:
+    """The header of one tensor."""
+    return json.dumps({name: {"dtype": dtype, "shape": shape, "data_offsets": offsets}}).encode()
 
 
 @pytest.fixture
@@ -35,9 +36,6 @@ def read(tmp_path):
     return read
 
 
-A = f'{{"a":{entry()}}}'.encode()
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -49,7 +47,7 @@ A = f'{{"a":{entry()}}}'.encode()
         (raw(b'{"\xff":1}'), "the header is not JSON"),
         (raw(b'{"a":' * 100_000), "the header is not JSON"),
         (raw(b'{"a":' + b"9" * 5000 + b"}"), "the header is not JSON"),
-        (raw(b'{"a":%s,"a":%s}' % (entry().encode(), entry().encode()), bytes(4)), "'a' is given twice"),
+        (raw(one()[:-1] + b"," + one()[1:], bytes(4)), "'a' is given twice"),
         (raw(b'{"\\ud800":1}'), "a name is not Unicode: it has an unpaired surrogate"),
         (raw(b'{"a":{"dtype":NaN}}'), "the header is not JSON: NaN is not a JSON number"),
         (raw(b'{"__metadata__":null}'), "__metadata__ must be an object of strings, got None"),
@@ -57,25 +55,22 @@ A = f'{{"a":{entry()}}}'.encode()
         (raw(b'{"__metadata__":{"a":"\\ud800"}}'), "__metadata__ must be an object of strings, got {'a'"),
         (raw(b'{"a":7}'), "tensor 'a': expected an object, got 7"),
         (raw(b'{"%s":7}' % (b"\\n" * 10_000)), "expected an object, got 7"),
-        (raw(f'{{"a":{entry(dtype="F31")}}}'.encode(), bytes(4)), "tensor 'a': unknown dtype 'F31'"),
+        (raw(one(dtype="F31"), bytes(4)), "tensor 'a': unknown dtype 'F31'"),
         (raw(b'{"a":{"dtype":["F32"]}}'), r"tensor 'a': unknown dtype \['F32'\]"),
-        (raw(f'{{"a":{entry(shape=(-1,))}}}'.encode()), r"tensor 'a': shape .* got \[-1\]"),
-        (raw(f'{{"a":{entry(shape=(True,))}}}'.encode()), r"tensor 'a': shape .* got \[True\]"),
+        (raw(one(shape=(-1,))), r"tensor 'a': shape .* got \[-1\]"),
+        (raw(one(shape=(True,))), r"tensor 'a': shape .* got \[True\]"),
         (raw(b'{"a":{"dtype":"F32","shape":[%s]}}' % (b"9" * 4000)), r"tensor 'a': shape .* got"),
-        (raw(f'{{"a":{entry("U8", [1], [0, 10**4300 - 1])}}}'.encode()), "tensor 'a': data_offsets must be"),
-        (raw(f'{{"a":{entry(shape=[2**63] * 10_000)}}}'.encode()), "tensor 'a': 10000 axes; expected at"),
+        (raw(one("U8", [1], [0, 10**4300 - 1])), "tensor 'a': data_offsets must be"),
+        (raw(one(shape=[2**63] * 10_000)), "tensor 'a': 10000 axes; expected at"),
         (raw(b'{"a":{"dtype":"F32","shape":4}}'), "tensor 'a': shape .* got 4"),
-        (raw(f'{{"a":{entry(offsets=(0,))}}}'.encode()), r"tensor 'a': data_offsets .* got \[0\]"),
-        (raw(f'{{"a":{entry(offsets=(4, 0))}}}'.encode()), "its place has -32 bits, but F32 .* needs 32"),
-        (raw(f'{{"a":{entry(shape=(2,))}}}'.encode(), bytes(4)), r"its place has 32 bits, but F32 \[2\]"),
-        (raw(f'{{"a":{entry("F4", (3,), (0, 2))}}}'.encode(), bytes(2)), r"has 16 bits, but F4 \[3\] needs"),
-        (
-            raw(f'{{"a":{entry(offsets=(4, 8))}}}'.encode(), bytes(8)),
-            "leaves a hole before it: it starts at byte 72, expected 68",
-        ),
-        (raw(f'{{"a":{entry()},"b":{entry()}}}'.encode(), bytes(4)), "'b' overlaps the tensor before it: it"),
-        (raw(A, bytes(3)), "truncated: the tensors end at byte 72, the file at 71"),
-        (raw(A, bytes(5)), "bytes after the last tensor: the tensors end at byte 72, the file at 73"),
+        (raw(one(offsets=(0,))), r"tensor 'a': data_offsets .* got \[0\]"),
+        (raw(one(offsets=(4, 0))), "its place has -32 bits, but F32 .* needs 32"),
+        (raw(one(shape=(2,)), bytes(4)), r"its place has 32 bits, but F32 \[2\]"),
+        (raw(one("F4", (3,), (0, 2)), bytes(2)), r"has 16 bits, but F4 \[3\] needs"),
+        (raw(one(offsets=(4, 8)), bytes(8)), "leaves a hole before it: it starts at byte 73, expected 69"),
+        (raw(one()[:-1] + b"," + one(name="b")[1:], bytes(4)), "'b' overlaps the tensor before it: it"),
+        (raw(one(), bytes(3)), "truncated: the tensors end at byte 73, the file at 72"),
+        (raw(one(), bytes(5)), "bytes after the last tensor: the tensors end at byte 73, the file at 74"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -122,8 +117,7 @@ def test_a_header_takes_little_memory(read):
 
     # Nothing takes more memory than brackets. Traced at a tenth of the longest header: tracing is slow.
     worst = b'{"a":[' + b"[],[]," * (safetensors.MAX_HEADER // 60 - 2) + b"[]]}"
-    message = "tensor 'a': expected an object"
-    assert peak_memory(refuses, message, read, raw(worst)) < 13_000_000
+    assert peak_memory(refuses, "tensor 'a': expected an object", read, raw(worst)) < 13_000_000
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
@@ -134,7 +128,7 @@ def test_values_in_row_order_at_a_cache_line(read, dtype, shape, monkeypatch):
     values = np.random.default_rng(0).integers(-128, 128, shape).astype(np.float32)  # exact in all three
     upper_half = (values.view(np.uint32) >> 16).astype("<u2")
     stored = {"F32": values, "F16": values.astype("<f2"), "BF16": upper_half}[dtype]
-    header = f'{{"a":{entry(dtype, shape, (0, stored.nbytes))}}}'.encode()
+    header = one(dtype, shape, (0, stored.nbytes))
     for spaces in range(9):
         array = read(raw(header + b" " * spaces, stored.tobytes()))["a"].read()
         np.testing.assert_array_equal(array, values)
@@ -143,7 +137,7 @@ def test_values_in_row_order_at_a_cache_line(read, dtype, shape, monkeypatch):
 
 
 def test_a_file_that_shrank_since_it_was_checked(read, tmp_path):
-    tensor = read(raw(A, np.float32(1).tobytes()))["a"]
+    tensor = read(raw(one(), np.float32(1).tobytes()))["a"]
     (tmp_path / "model.safetensors").write_bytes(b"")
     refuses("model.safetensors: cannot be read: it is too short for tensor 'a'", tensor.read)
 
