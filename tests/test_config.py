@@ -9,12 +9,12 @@ import pytest
 from tiedgpt import Config
 from tiedgpt.errors import ArgumentError, ConfigError
 
+DROPOUT = ("embd_pdrop", "resid_pdrop", "attn_pdrop")
 GPT2_JSON = {
+    **dict.fromkeys(DROPOUT, 0.1),
     "activation_function": "gelu_new",
     "architectures": ["GPT2LMHeadModel"],
-    "attn_pdrop": 0.1,
     "bos_token_id": 50256,
-    "embd_pdrop": 0.1,
     "eos_token_id": 50256,
     "initializer_range": 0.02,
     "layer_norm_epsilon": 1e-05,
@@ -24,12 +24,10 @@ GPT2_JSON = {
     "n_head": 12,
     "n_layer": 12,
     "n_positions": 1024,
-    "resid_pdrop": 0.1,
     "summary_type": "cls_index",
     "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
     "vocab_size": 50257,
 }
-DROPOUT = ("embd_pdrop", "resid_pdrop", "attn_pdrop")
 NESTED = reduce(lambda value, _: [value], range(100_000), [])  # too deep to be shown
 
 

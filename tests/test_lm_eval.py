@@ -7,7 +7,6 @@ import json
 import logging
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -41,12 +40,11 @@ def models(request):
     """The same checkpoint in tiedgpt and in transformers."""
     pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     pytest.importorskip("transformers", reason="transformers is not installed: the extra `parity`")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pytest.importorskip("lm_eval", reason="lm_eval is not installed: the extra `eval`")
-        from lm_eval.models.huggingface import HFLM
+    pytest.importorskip("lm_eval", reason="lm_eval is not installed: the extra `eval`")
+    from lm_eval.models.huggingface import HFLM
 
-        from tiedgpt.lm_eval import TiedGPT
+    from tiedgpt.lm_eval import TiedGPT
+
     path = str(ROOT / "weights" / f"shakespeare-{request.param}")
     logging.disable(logging.WARNING)
     hf = HFLM(path, device="cpu", batch_size=1, dtype="float32")

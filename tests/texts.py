@@ -5,6 +5,7 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from functools import cache
+from trace import Trace
 
 # Whether a character is a letter depends on the Unicode version, and regex, tiktoken and Python each bring
 # their own. Characters of Unicode 3.2 are in all of them, and every Python has that table; the two blocks of
@@ -72,17 +73,7 @@ def merged_everywhere(word: list[int], pair: tuple[int, int], merged: int) -> li
 
 def lines_run(function: Callable, *args: object) -> int:
     """How many lines of Python a call runs."""
-    lines = 0
-
-    def trace(frame, event, arg):
-        nonlocal lines
-        lines += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        function(*args)
-    finally:
-        sys.settrace(before)
-    return lines
+    before, counter = sys.gettrace(), Trace(trace=False)
+    counter.runfunc(function, *args)
+    sys.settrace(before)
+    return sum(counter.results().counts.values())
