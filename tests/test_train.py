@@ -139,14 +139,6 @@ def test_the_shares_of_threads_have_dropout_of_their_own(monkeypatch):
     assert len(set(seeds)) == len(seeds) == 3 * (1 + 2)
 
 
-def test_a_copy_of_the_model_is_trained():
-    one = trainer(model := random_model())
-    train(one)
-    assert_same_parameters(model, random_model())
-    for name, array in model.parameters.items():
-        assert not np.array_equal(one.model.parameters[name], array), f"{name} was not trained"
-
-
 @pytest.mark.parametrize(
     ("config", "only", "message"),
     [
