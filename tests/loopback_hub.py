@@ -224,6 +224,8 @@ def server(files, monkeypatch):
     with running(LoopbackHub()) as server:
         server.files = {f"{NAME}/{file}": content for file, content in files.items()}
         monkeypatch.setenv("HF_ENDPOINT", f"http://{server.host}")
+        monkeypatch.setattr(hub, "VOCAB", version(files["vocab.json"]))
+        monkeypatch.setattr(hub, "MERGES", version(files["merges.txt"]))
         yield server
 
 

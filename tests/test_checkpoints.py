@@ -108,8 +108,9 @@ def test_an_unknown_head(tmp_path, model):
     refuses(message, tiedgpt.load_model, path, "both", error=ArgumentError)
 
 
-def without(tensors, name):
-    return {key: array for key, array in tensors.items() if key != name}
+def changed(entries, changes):
+    """None removes an entry."""
+    return {name: value for name, value in {**entries, **changes}.items() if value is not None}
 
 
 SHAPE = r"tensor 'wpe\.weight' has shape \[21, 31\]; config\.json makes it \[31, 21\]"
@@ -118,26 +119,22 @@ SHAPE = r"tensor 'wpe\.weight' has shape \[21, 31\]; config\.json makes it \[31,
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda t: without(t, "h.1.ln_2.bias"),
-            r"h\.1\.ln_2\.bias of the 2-layer .* is missing \(1 in all\)",
-        ),
-        (lambda t: {**t, "h.2.ln_1.bias": t["ln_f.bias"]}, r"tensor 'h\.2\.ln_1\.bias' is not a parameter"),
-        (lambda t: {**t, "wpe.weight": t["wpe.weight"].T}, SHAPE),
-        (lambda t: {**t, "transformer.wte.weight": t["wte.weight"]}, r"'wte\.weight' is there with and"),
-        (lambda t: {**t, "lm_head.weight": t["wpe.weight"]}, r"tensor 'lm_head\.weight' has shape \[31, 21"),
+        (lambda t: {"h.1.ln_2.bias": None}, r"h\.1\.ln_2\.bias of the 2-layer .* is missing \(1 in all\)"),
+        (lambda t: {"h.2.ln_1.bias": t["ln_f.bias"]}, r"tensor 'h\.2\.ln_1\.bias' is not a parameter"),
+        (lambda t: {"wpe.weight": t["wpe.weight"].T}, SHAPE),
+        (lambda t: {"transformer.wte.weight": t["wte.weight"]}, r"'wte\.weight' is there with and"),
+        (lambda t: {"lm_head.weight": t["wpe.weight"]}, r"tensor 'lm_head\.weight' has shape \[31, 21"),
     ],
 )
 def test_tensors_that_are_not_the_configurations(tmp_path, model, monkeypatch, change, message):
     """Nothing is read before all is checked."""
     monkeypatch.setattr(safetensors.Tensor, "read", lambda *_: pytest.fail("read before the check was over"))
-    path = write(tmp_path, change(dict(reversed(model.parameters.items())))) / "model.safetensors"
+    tensors = dict(reversed(model.parameters.items()))
+    path = write(tmp_path, changed(tensors, change(tensors))) / "model.safetensors"
     assert f"{path}: " in refuses(message, lambda: tiedgpt.load_model(tmp_path, copy=True))
 
 
-NO_WEIGHTS = (
-    r"neither model\.safetensors nor model\.safetensors\.index\.json \(pytorch_model\.bin is a pickle"
-)
+NO_WEIGHTS = r"neither model\.safetensors nor model\.safetensors\.index\.json \(pytorch_model\.bin is"
 WRONG = [  # a file's content, or its size, or None: there is none
     ("config.json", b"{", r"config\.json: not JSON"),
     ("config.json", b'{"model_type": "bert"}', r"config\.json: model_type is 'bert'"),
@@ -187,12 +184,8 @@ def test_an_index_that_names_another_file(tmp_path, model, file, message):
     """None: it names no file for the tensor."""
     index = shard(tmp_path, model) / "model.safetensors.index.json"
     os.mkfifo(tmp_path / "fifo.safetensors")  # opening it would wait for ever
-    weight_map = json.loads(index.read_text())["weight_map"]
-    others = without(weight_map, "wte.weight")
-    for said, error in (
-        (others if file is None else {**weight_map, "wte.weight": file}, message),
-        ([file], '"weight_map" must map tensor names to files'),
-    ):
+    weight_map = changed(json.loads(index.read_text())["weight_map"], {"wte.weight": file})
+    for said, error in ((weight_map, message), ([file], '"weight_map" must map tensor names to files')):
         index.write_text(json.dumps({"weight_map": said}))
         refuses(error, tiedgpt.load_model, tmp_path)
 

@@ -21,11 +21,11 @@ from loopback_hub import *
 from test_cli_generate import CTRL_C, Terminal
 from test_names import CACHE, snapshot
 from test_tensorflow import write_bundle
+from test_vocabulary import tokenizer_json
 
 import tiedgpt
-from tiedgpt import Tokenizer, cli
+from tiedgpt import cli
 from tiedgpt.checkpoints import fetching, hub, names, tensorflow
-from tiedgpt.checkpoints.vocabulary import vocabulary_files
 from tiedgpt.tokenizer import spelled_ids
 
 
@@ -35,34 +35,25 @@ def pinned(server, files, monkeypatch):
     server.files |= {f"openai-community/gpt2/{file}": content for file, content in files.items()}
     monkeypatch.setitem(hub.COMMITS, "gpt2", "f" * 40)
     monkeypatch.setitem(hub.PINNED, "gpt2", version(files[WEIGHTS]))
-    monkeypatch.setattr(hub, "VOCAB", version(files["vocab.json"]))
-    monkeypatch.setattr(hub, "MERGES", version(files["merges.txt"]))
 
 
 @pytest.fixture
-def openai(server, monkeypatch, tmp_path):
+def openai(server, files, monkeypatch, tmp_path):
     """A small model in OpenAI's format, with pins of its files."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)
     config = replace(SMALL, vocab_size=257, n_inner=4 * SMALL.n_embd, bos_token_id=256, eos_token_id=256)
     folder = write_bundle(tmp_path / "openai", random_model(config))
-    vocabulary = vocabulary_files(Tokenizer([]))
-    files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    files["encoder.json"] = vocabulary["vocab.json"].encode()
-    files["vocab.bpe"] = vocabulary["merges.txt"].encode()
-    server.files |= {f"openai/124M/{file}": content for file, content in files.items()}
-    monkeypatch.setattr(hub, "OPENAI", f"http://{server.host}/openai")
-    monkeypatch.setattr(hub, "VOCAB", version(files["encoder.json"]))
-    monkeypatch.setattr(hub, "MERGES", version(files["vocab.bpe"]))
+    openai = {path.name: path.read_bytes() for path in folder.iterdir()}
     for file in hub.OPENAI_124M:
-        monkeypatch.setitem(hub.OPENAI_124M, file, version(files[file]))
-    return files
+        monkeypatch.setitem(hub.OPENAI_124M, file, version(openai[file]))
+    openai |= {"encoder.json": files["vocab.json"], "vocab.bpe": files["merges.txt"]}
+    server.files |= {f"openai/124M/{file}": content for file, content in openai.items()}
+    monkeypatch.setattr(hub, "OPENAI", f"http://{server.host}/openai")
+    return openai
 
 
 NO_VOCABULARY = {"vocab.json": None, "merges.txt": None}
-BYTES_ALONE = {
-    "model": {"type": "BPE", "vocab": spelled_ids([], 0), "merges": []},
-    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
-}
+BYTES_ALONE = tokenizer_json(model__vocab=spelled_ids([], 0), model__merges=[], added_tokens=[])
 SHARDS = b'{"weight_map": {"wte.weight": "a-1.safetensors", "wpe.weight": "b.safetensors"}}'
 LAYOUTS = {  # what is different from the usual files; None: the repository lacks the file
     "usual": {},
