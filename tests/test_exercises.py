@@ -2,7 +2,6 @@
 
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
@@ -10,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from exercises import main  # of scripts/
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "exercises.py"
 SOLUTIONS = (ROOT / "tests" / "exercise_solutions.py").read_text(encoding="utf-8")
-main = runpy.run_path(str(SCRIPT))["main"]
 
 
 def check(capsys, path, number: int, source: str) -> tuple[int, list[str]]:

@@ -5,15 +5,14 @@ computed from it in float64. scripts/make_goldens.py wrote them.
 """
 
 import json
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import tiedgpt
-from tiedgpt import GPT2
 from tiedgpt.checkpoints.safetensors import read_with_metadata
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -22,53 +21,43 @@ CASES = sorted(path.parent.name for path in GOLDENS.glob("*/expected.json"))
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 
-@dataclass(frozen=True)
-class Golden:
-    """A model loaded from transformers' checkpoint, and the results that transformers computed from it."""
-
-    model: GPT2
-    tolerance: float
-    ids: np.ndarray  # [B, T]
-    logits: np.ndarray  # [B, T, V]
-    greedy: list[list[int]]
-
-    def assert_logits(self, logits: np.ndarray) -> None:
-        assert logits.dtype == self.model.dtype
-        np.testing.assert_allclose(logits, self.logits, rtol=0, atol=self.tolerance)
-
-
 @pytest.fixture(scope="module", params=list(product(CASES, TOLERANCE)), ids=" ".join)
-def golden(request: pytest.FixtureRequest) -> Golden:
-    """Each directory's model, in float32 as loaded, and in float64."""
+def golden(request: pytest.FixtureRequest) -> SimpleNamespace:
+    """Each directory's model, in float32 as loaded and in float64, and what transformers computed from it."""
     name, dtype = request.param
     numbers = json.loads((GOLDENS / name / "expected.json").read_text(encoding="utf-8"))
-    ids, logits = np.array(numbers["ids"]), np.array(numbers["logits"])
+    ids, logits = np.array(numbers["ids"]), np.array(numbers["logits"])  # [B, T], [B, T, V]
     assert 9 < np.abs(logits).max() < 11, "the scale that the tolerances assume"
     model = tiedgpt.load_model(GOLDENS / name)
     model = model if dtype == "float32" else model.astype(dtype)
-    return Golden(model, TOLERANCE[dtype], ids, logits, numbers["greedy"])
+    return SimpleNamespace(dtype=dtype, model=model, ids=ids, logits=logits, greedy=numbers["greedy"])
+
+
+def assert_logits(golden: SimpleNamespace, logits: np.ndarray) -> None:
+    assert logits.dtype == golden.dtype
+    np.testing.assert_allclose(logits, golden.logits, rtol=0, atol=TOLERANCE[golden.dtype])
 
 
 def test_there_are_goldens() -> None:
     assert len(CASES) >= 17
 
 
-def test_logits_of_a_batch_and_of_each_row_alone(golden: Golden) -> None:
-    golden.assert_logits(golden.model(golden.ids))
+def test_logits_of_a_batch_and_of_each_row_alone(golden: SimpleNamespace) -> None:
+    assert_logits(golden, golden.model(golden.ids))
     assert not np.array_equal(golden.ids[0], golden.ids[1])
-    golden.assert_logits(np.stack([golden.model(row) for row in golden.ids]))
+    assert_logits(golden, np.stack([golden.model(row) for row in golden.ids]))
 
 
-def test_the_cache_changes_nothing(golden: Golden) -> None:
+def test_the_cache_changes_nothing(golden: SimpleNamespace) -> None:
     B, T = golden.ids.shape
     for cuts in (range(1, T), [1], [T - 1], [3, 4]):
         cache = golden.model.new_cache(batch=B, capacity=T)
         pieces = np.split(golden.ids, cuts, axis=1)
-        golden.assert_logits(np.concatenate([golden.model(piece, cache) for piece in pieces], axis=1))
+        assert_logits(golden, np.concatenate([golden.model(piece, cache) for piece in pieces], axis=1))
         assert cache.length == T
 
 
-def test_greedy_continuation(golden: Golden) -> None:
+def test_greedy_continuation(golden: SimpleNamespace) -> None:
     for row, expected in zip(golden.ids, golden.greedy, strict=True):
         tokens = tiedgpt.generate(golden.model, row, max_new_tokens=len(expected), greedy=True)
         assert list(tokens) == expected

@@ -6,10 +6,9 @@ shares with one other implementation is still found.
 """
 
 import json
-import runpy
-from pathlib import Path
 from typing import Any
 
+import check_gpt2  # of scripts/
 import numpy as np
 import pytest
 from conftest import random_model
@@ -22,9 +21,7 @@ from tiedgpt.errors import CheckpointError
 from tiedgpt.parameters import parameter_shapes, unflatten
 from tiedgpt.training.optimizer import AdamW
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "check_gpt2.py"
-CHECK = runpy.run_path(str(SCRIPT))
-PUBLISHED = json.loads((Path(__file__).parent / "goldens" / "gpt2-124M.json").read_text(encoding="utf-8"))
+PUBLISHED = json.loads(check_gpt2.PUBLISHED.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +35,7 @@ def real() -> GPT2:
 
 
 def test_published_numbers(real: GPT2) -> None:
-    for what, difference, allowed in CHECK["checks"](real, PUBLISHED):
+    for what, difference, allowed in check_gpt2.checks(real, PUBLISHED):
         assert difference <= allowed, what
 
 
@@ -67,19 +64,18 @@ def test_the_report_of_a_random_model(changed, tmp_path, monkeypatch, capsys):
     """All is ok for the model of which the numbers are, and not if one of its numbers is another."""
     model = random_model()
     (tmp_path / "published.json").write_text(json.dumps(recorded(model), default=np.ndarray.tolist))
-    monkeypatch.setitem(CHECK["main"].__globals__, "PUBLISHED", tmp_path / "published.json")
+    monkeypatch.setattr(check_gpt2, "PUBLISHED", tmp_path / "published.json")
     monkeypatch.setattr("sys.argv", ["check_gpt2.py", str(tmp_path / "model")])
     if changed is not None:
         model = GPT2(model.config, {**model.parameters, changed: model.parameters[changed].copy()})
         model.parameters[changed].flat[3] += 0.5
     tiedgpt.save_model(model, None, tmp_path / "model")
-    assert CHECK["main"]() == (changed is not None)
+    assert check_gpt2.main() == (changed is not None)
     header, report = (lines := capsys.readouterr().out.splitlines())[:3], lines[3:]
     assert header[0].startswith(f"tiedgpt {tiedgpt.__version__}, NumPy")
     assert header[1] == str(tmp_path / "model")
-    verdicts = [line.split()[0] for line in report]
     assert len(report) == 5
-    assert (set(verdicts) == {"ok"}) == (changed is None)
+    assert ({line.split()[0] for line in report} == {"ok"}) == (changed is None)
 
 
 @pytest.mark.slow

@@ -4,15 +4,14 @@ Needs torch and transformers (pip install torch==2.13.0, then the extra `parity`
 test_goldens.py compares with what transformers computed before.
 """
 
-import runpy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import make_goldens  # of scripts/: what makes the goldens also makes the checkpoints here
 import numpy as np
 import pytest
 from conftest import SMALL, random_model
@@ -41,9 +40,6 @@ with third_party():
     from transformers import GPT2Config, GPT2LMHeadModel
     from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-    # What makes the goldens also makes the checkpoints here: randomise, scale_logits, write_case, CASES.
-    SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "make_goldens.py"
-    make_goldens = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
 
