@@ -403,25 +403,13 @@ if "spawn_main" in command or "dask_worker" in command:
     shards.read_record = hooked
 """
 DASK = "-m distributed.cli.dask_{} --scheduler-file s.json --host 127.0.0.1 --no-dashboard"
-KILLS = [  # what is killed, at the start of workers or while one waits; how; the run's flags, code, message
-    ("start", None, "--workers 2", 2, "error: the workers cannot be started: "),
-    ("driver", lambda run, *_: run.kill(), "--workers 1", -signal.SIGKILL, ""),
-    (
-        "Ctrl-C",
-        lambda run, *_: os.killpg(run.pid, signal.SIGINT),
-        "--workers 1",
-        130,
-        "with --resume continues",
-    ),
-    ("scheduler", lambda *all: all[2].kill(), "--dask s.json", 2, "connection to the Dask scheduler is lost"),
-    (
-        "worker",
-        lambda run, pid, _: os.kill(pid, signal.SIGKILL),
-        "--workers 2",
-        2,
-        "died at 1 shards: 000007-",
-    ),
-    ("nothing", None, "--workers 2", 0, "64 rows in "),
+KILLS = [  # what is killed, at the start of workers or while one waits; the run's flags, code, message
+    ("start", "--workers 2", 2, "error: the workers cannot be started: "),
+    ("driver", "--workers 1", -signal.SIGKILL, ""),
+    ("Ctrl-C", "--workers 1", 130, "with --resume continues"),
+    ("scheduler", "--dask s.json", 2, "connection to the Dask scheduler is lost"),
+    ("worker", "--workers 2", 2, "died at 1 shards: 000007-"),
+    ("nothing", "--workers 2", 0, "64 rows in "),
 ]
 
 
@@ -454,8 +442,8 @@ def test_kills_change_no_row_and_leave_no_worker(score, source, checkpoint, tmp_
 
     programs = ("scheduler --port 0", "worker --no-nanny --nthreads 1")
     Path("die").touch()
-    for n, (killed, kill, flags, code, message) in enumerate(KILLS):
-        if kill:
+    for n, (killed, flags, code, message) in enumerate(KILLS):
+        if killed != "start":
             Path("die").unlink(missing_ok=True)
         servers = programs if "--dask" in flags else ()
         scheduler, *_ = [start(sys.executable, *DASK.format(server).split()) for server in servers] or [None]
@@ -463,9 +451,11 @@ def test_kills_change_no_row_and_leave_no_worker(score, source, checkpoint, tmp_
             wait_until(Path("s.json").exists, 60)
         known = command(*arguments(checkpoint, "out", "--resume", *flags.split(), file="in"))
         run = start(*known, stderr=subprocess.PIPE)
-        worker = a_worker_waits() if kill else None
-        if kill:
-            kill(run, worker, scheduler)
+        worker = None if killed in ("start", "nothing") else a_worker_waits()
+        pids = {"driver": run.pid, "Ctrl-C": -run.pid, "worker": worker}  # -pid: its whole group
+        pids["scheduler"] = scheduler and scheduler.pid
+        if worker:
+            os.kill(pids[killed], signal.SIGINT if killed == "Ctrl-C" else signal.SIGKILL)
         if killed == "worker":
             worker = a_worker_waits()
         if killed != "driver":
