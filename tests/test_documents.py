@@ -172,9 +172,8 @@ def test_errors_and_cuts_of_prompts():
         results = generate_documents(model, TOKENIZER, prompts, 10, greedy=True, on_long=on_long)
         for n, result in enumerate(results):
             if n in read:
-                assert result[0].ids == list(
-                    tiedgpt.generate(model, TOKENIZER.encode(read[n]), 10, greedy=True)
-                )
+                ids = TOKENIZER.encode(read[n])
+                assert result[0].ids == list(tiedgpt.generate(model, ids, 10, greedy=True))
             else:
                 assert isinstance(result, ArgumentError)
 

@@ -149,9 +149,8 @@ def test_lens(asked):
 
 def test_parts(asked):
     removed, model = ["attn.0.head.1", "mlp.1"], asked.model
-    logits, without = (
-        predictions.last_logits(model, IDS, edit) for edit in (None, attribution.ablation(CONFIG, removed))
-    )
+    edits = None, attribution.ablation(CONFIG, removed)
+    logits, without = (predictions.last_logits(model, IDS, edit) for edit in edits)
     found = asked.ask("parts", removed=removed, token=70)
     assert found["parts"] == pytest.approx(attribution.attribute(model, IDS, 70), abs=1e-5)
     for part, expected in (("before", logits), ("after", without)):

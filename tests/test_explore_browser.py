@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,29 +68,29 @@ def server():
 
 @pytest.fixture
 def open_page(chromium):
-    """open_page(server, fragment, **options of a context): a page that is drawn.
+    """open_page(server or views, fragment, **options of a context): a page that is drawn.
 
     At the end, it must have asked no other machine, and have printed no error but those in page.allowed.
     """
-    contexts, problems = [], []
+    problems = []
+    with ExitStack() as stack:
 
-    def open_page(server, fragment="", **options):
-        context = chromium.new_context(**{"viewport": {"width": 1300, "height": 900}, **options})
-        contexts.append(context)
-        page = context.new_page()
-        page.allowed = []
-        page.set_default_timeout(20_000)
-        page.on("pageerror", lambda error: problems.append((page, str(error))))
-        page.on("console", lambda m: problems.append((page, m.text)) if m.type == "error" else None)
-        own = (server.origin, "data:")
-        page.on("request", lambda r: None if r.url.startswith(own) else problems.append((page, r.url)))
-        page.goto(server.url + fragment)
-        page.wait_for_selector("body[data-ready]")
-        return page
+        def open_page(server, fragment="", **options):
+            if isinstance(server, Views):
+                server = stack.enter_context(serving(server))
+            size = {"width": 1300, "height": 900}
+            page = stack.enter_context(chromium.new_context(**{"viewport": size, **options})).new_page()
+            page.allowed = []
+            page.set_default_timeout(20_000)
+            page.on("pageerror", lambda error: problems.append((page, str(error))))
+            page.on("console", lambda m: problems.append((page, m.text)) if m.type == "error" else None)
+            own = (server.origin, "data:")
+            page.on("request", lambda r: None if r.url.startswith(own) else problems.append((page, r.url)))
+            page.goto(server.url + fragment)
+            page.wait_for_selector("body[data-ready]")
+            return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
+        yield open_page
     assert [text for page, text in problems if not any(part in text for part in page.allowed)] == []
 
 
@@ -167,14 +168,12 @@ STORIES = {  # name: fragment of the address, steps
     # A step: the name of a button, a selector that is clicked, or (a field, its text); then where something
     # is shown, and what: words, a number of elements, whether it is visible, its value or CSS.
     "the switch": ("", [
-        ("untied: W_U", "#flow.untied", 1),
-        ("", "#flow .arrow.untied", 1),
+        ("untied: W_U", "#flow.untied .arrow.untied", 1),
         ("", "#flow .arrow.other", 1),
         ("", ".code[data-turn=untied] .line span.untied", ("font-weight", "700")),
         ("", ".code[data-turn=untied] .line span.tied", ("font-weight", "400")),
         ("", "#switch .line span.untied", 'parameters["lm_head.weight"].T'),
-        ("tied: W_E.T", "#flow.tied", 1),
-        ("", "#flow .arrow.tied", 1),
+        ("tied: W_E.T", "#flow.tied .arrow.tied", 1),
         ("", "#flow .arrow.other", 1),
         ("", ".code[data-turn=tied] .line span.tied", ("font-weight", "700")),
         ("nav a[href='#parts']", "#partsbox .side.tied", 1),
@@ -323,13 +322,12 @@ def test_solving_for_the_best_matrix_says_how_far_it_is_and_can_be_cancelled(ope
         return solved(query, step)
 
     views.solved = held
-    with serving(views) as server:
-        page = open_page(server, "#path")
-        cancelled = re.compile(r"^Cancelled\.$")
-        follow(page, [("#solve", "#solve", "Cancel (25 % done)"), ("#solve", "#solved", cancelled)])
-        go_on.set()
-        note = "at most the difference is due to the tie"
-        follow(page, [("#solve", "#solved tbody tr", 3), ("", "#solvednote", note)])
+    page = open_page(views, "#path")
+    cancelled = re.compile(r"^Cancelled\.$")
+    follow(page, [("#solve", "#solve", "Cancel (25 % done)"), ("#solve", "#solved", cancelled)])
+    go_on.set()
+    note = "at most the difference is due to the tie"
+    follow(page, [("#solve", "#solved tbody tr", 3), ("", "#solvednote", note)])
 
 
 def test_script_in_the_prompt_and_in_a_token_and_in_a_name(open_page):
@@ -337,30 +335,28 @@ def test_script_in_the_prompt_and_in_a_token_and_in_a_name(open_page):
     merges = [(word[:end], word[end]) for end in range(1, len(word))]
     config = replace(CONFIG, vocab_size=257 + len(merges))
     model = GPT2(config, random_model(config).parameters)
-    with serving(Views([(TAG, model)], Tokenizer(merges))) as server:
-        page = open_page(server)
-        page.fill("#prompt", "<script>")
-        page.click("#write")
-        page.wait_for_selector("body[data-written]")
-        page.fill("#prompt", TAG)
-        expect(page.locator("#strip")).to_contain_text("/")
-        show(page)
-        assert page.title() == "tiedgpt explore"
-        assert page.locator("script").count() == 1
-        assert TAG in page.locator("#models").inner_text()
+    page = open_page(Views([(TAG, model)], Tokenizer(merges)))
+    page.fill("#prompt", "<script>")
+    page.click("#write")
+    page.wait_for_selector("body[data-written]")
+    page.fill("#prompt", TAG)
+    expect(page.locator("#strip")).to_contain_text("/")
+    show(page)
+    assert page.title() == "tiedgpt explore"
+    assert page.locator("script").count() == 1
+    assert TAG in page.locator("#models").inner_text()
 
 
 def test_one_tied_model_is_one_column_without_orange(open_page):
-    with serving(views_of()) as server:
-        page = open_page(server)
-        before = bars(page).all_inner_texts()
-        follow(page, [("untied: W_U", "#flowsays", "a has no W_U. An untied copy of it")])
-        assert bars(page).all_inner_texts() == before
-        show(page)
-        sides = "#bars .side, #matrices .side, #lensbox .side, #product .side"
-        orange = "main section:not(#toy) .side.untied, #flow .out"
-        solved = ("", "#solvedbox", False)
-        follow(page, [("", sides, 4), ("", orange, 0), ("", "#matrices", "--corpus FILE"), solved])
+    page = open_page(views_of())
+    before = bars(page).all_inner_texts()
+    follow(page, [("untied: W_U", "#flowsays", "a has no W_U. An untied copy of it")])
+    assert bars(page).all_inner_texts() == before
+    show(page)
+    sides = "#bars .side, #matrices .side, #lensbox .side, #product .side"
+    orange = "main section:not(#toy) .side.untied, #flow .out"
+    solved = ("", "#solvedbox", False)
+    follow(page, [("", sides, 4), ("", orange, 0), ("", "#matrices", "--corpus FILE"), solved])
 
 
 def test_an_earlier_token_moves_every_panel_of_the_text(open_page, server):
@@ -468,17 +464,16 @@ def test_bars_move_while_typing_faster_than_the_model(open_page):
     views = shakespeare()
     whole, held = views.next, threading.Event()
     views.next = lambda *asked: held.wait(0.1) or whole(*asked)
-    with serving(views) as server:
-        page = open_page(server)
-        page.evaluate("""() => { window.drawn = 0; const seen = new MutationObserver(() => window.drawn++);
-            seen.observe(document.querySelector("#bars"), { childList: true }); }""")
-        for letter in "my lord and the king " * 10:  # until they have moved; a busy machine takes longer
-            page.locator("#prompt").press_sequentially(letter, delay=40)
-            if (drawn := page.evaluate("window.drawn")) >= 3:
-                break
-        assert drawn >= 3
-        expect(page.locator("#live")).to_contain_text("Likeliest next token: shakespeare-tied:")
-        assert page.locator("[aria-live=polite]").count() == 1
+    page = open_page(views)
+    page.evaluate("""() => { window.drawn = 0; const seen = new MutationObserver(() => window.drawn++);
+        seen.observe(document.querySelector("#bars"), { childList: true }); }""")
+    for letter in "my lord and the king " * 10:  # until they have moved; a busy machine takes longer
+        page.locator("#prompt").press_sequentially(letter, delay=40)
+        if (drawn := page.evaluate("window.drawn")) >= 3:
+            break
+    assert drawn >= 3
+    expect(page.locator("#live")).to_contain_text("Likeliest next token: shakespeare-tied:")
+    assert page.locator("[aria-live=polite]").count() == 1
 
 
 POST = """async ([url, mode, type]) => { try { const r = await fetch(url, { method: 'POST', mode,

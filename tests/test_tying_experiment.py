@@ -424,17 +424,8 @@ def test_an_interval_holds_the_mean_of_95_of_100_samples():
         assert (of.low, of.high, of.p) == (2.5, 2.5, 1.0)
 
 
-def test_sums_are_taken_seed_by_seed():
-    kinds = {"a": [1.0, 2.0, 4.0], "b": [1.5, 2.5, 3.0]}
-    found = {"s": {kind: [{"x": x, "y": 1.0} for x in of] for kind, of in kinds.items()}}
-    values = partial(results.values, found, "s")
-    assert values("b - a", "x") == [0.5, 0.5, -1.0]
-    assert values("a", "x - y") == [0.0, 1.0, 3.0]
-    assert values("a - b + a", "x") == [0.5, 1.5, 5.0]
-    assert math.isnan(values("a", "z")[0])
-
-
 def test_names_of_the_template():
+    """Sums are taken seed by seed: the interval of a difference is narrower than those of its terms."""
     found = {
         "models": {
             "0/tied": [{"x": 1.0}, {"x": 2.0}, {"x": 3.0}, {"x": 2.0}],
@@ -448,15 +439,15 @@ def test_names_of_the_template():
         "{{models: 0/tied: x: mean}}": "2.000",
         "{{text: whole: n: d}}": "12,345",
         "{{models: 0/tied - 1/tied: x: .2f}}": "-8.03 [-8.10, -7.95]",
+        "{{models: 1/tied - 0/tied + 0/tied: x: mean}}": "+10.025",
         "{{models: 1/tied: x - loss: mean}}": "+0.525 (no difference found)",
         "{{models: 0/tied - 1/tied: x? a | b | c}}": "a",
         "{{models: 1/tied - 0/tied: x? a | b | c}}": "b",
         "{{models: 0/tied: x - x? a | b | c}}": "c",
         "{{models: 0/tied: x - x}}": "+0.000 (no difference found)",
+        "{{models: 0/tied: y}}": "not measured with every seed",
     }
-    for name, expected in shown.items():
-        assert page.Page(found, name).render() == expected
-    assert page.Page(found, "{{models: 0/tied: y}}").render() == "not measured with every seed"
+    assert {name: page.Page(found, name).render() for name in shown} == shown
 
 
 def test_a_verdict_needs_holms_correction_and_turns_with_its_sign():
