@@ -187,10 +187,8 @@ def test_one_claim_shows_its_figures_and_no_sentence_of_the_page(copied, corpus,
     assert [path.read_bytes() for path in copied.glob("*.*") if path.is_file()] == before
     shown, err = capsys.readouterr()
     assert err.startswith("0 of 6 runs are missing"), "three trainings, two timings and the text"
-    kl, difference = (
-        results.figure(results.values(found, "models", "no layers/untied", measure))
-        for measure in ("normed+unigram.kl", "loss - unigram loss")
-    )
+    values = partial(results.values, found, "models", "no layers/untied")
+    kl, difference = (results.figure(values(of)) for of in ("normed+unigram.kl", "loss - unigram loss"))
     assert shown.startswith(f"# Claim 1: untied is nearer\n\n| untied | {page.show(kl)} |\n\n## figures\n")
     assert f": loss - unigram loss | {page.with_sd(difference, '+')} | 3 | {difference.p:.1g} | " in shown
     assert f"| models: no layers/untied: normed+unigram.kl | {page.with_sd(kl)} | 3 |  |  |  |" in shown
@@ -258,13 +256,10 @@ def test_a_signal_ends_it_and_its_workers(tmp_path, number, shown, code):
     path = [str(script.parents[1]), *([str(tmp_path)] if shown == "importing" else [])]
     text = tmp_path / "text"
     text.write_text(" ".join(str(n * n) for n in range(8000)), encoding="utf-8")  # enough for 512 tokens
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(text), str(tmp_path / "out")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    command = [sys.executable, script, text, tmp_path / "out"]
+    process = subprocess.Popen(command, start_new_session=True, env=environment, **pipes)
     out = b""
     while shown.encode() not in out:
         byte = process.stdout.read(1)
