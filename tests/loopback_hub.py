@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -115,9 +116,7 @@ class Handler(BaseHTTPRequestHandler):
         request = Request(self.headers["Host"], self.path, start, self.headers.get("Authorization"))
         self.server.requests.append(request)
         on_cdn, file = self.path.startswith("/cdn"), request.file
-        name = self.path.removeprefix("/cdn").removeprefix("/").partition("/resolve/")[0]
-        is_openai = self.path.startswith("/openai/")
-        content = self.server.files.get(name if is_openai else f"{name}/{file}")
+        content = self.server.files.get(re.sub("^/(cdn/)?|/resolve/[^/]+", "", self.path))
         if content is None:
             return self.answer(404, {})
         git = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
@@ -171,19 +170,21 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def running(server: LoopbackHub):
-    with server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with server, ThreadPoolExecutor() as threads:
+        threads.submit(server.serve_forever, poll_interval=0.01)
         try:
             yield server
         finally:
             server.closing.set()
             server.shutdown()
-            thread.join()
 
 
-def only_loopback(monkeypatch):
-    """Fail where a test asks for an address of the real network. Processes get a dead proxy."""
+@pytest.fixture(autouse=True)
+def weights(no_models, tmp_path, monkeypatch):
+    """An empty folder for weights, on a machine without any model; the client waits only a moment.
+
+    A test fails where it asks for an address of the real network. Processes get a dead proxy.
+    """
     resolve = socket.getaddrinfo
 
     def guarded_resolve(host, *arguments, **options):
@@ -196,12 +197,6 @@ def only_loopback(monkeypatch):
         monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv(variable.upper(), "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
-
-
-@pytest.fixture(autouse=True)
-def weights(no_models, tmp_path, monkeypatch):
-    """An empty folder for weights, on a machine without any model; the client waits only a moment."""
-    only_loopback(monkeypatch)
     for variable in ("HF_HUB_OFFLINE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable)
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "weights"))
