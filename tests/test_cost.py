@@ -91,6 +91,7 @@ def test_a_step_reads_every_weight_once_in_few_operations_whatever_the_batch(loa
     """An operation costs a microsecond or more, as long as 50 kB of weights."""
     model, operations = watched(loaded)
     cache = read_a_prompt(model, B)
+    assert {operation.dtype for operation in operations} == {np.dtype(np.float32)}, "none becomes float64"
     operations.clear()
     next_logits(model, np.ones((B, 1), int), cache)
     assert sum(operation.weights for operation in operations) == matrix_bytes(loaded)
@@ -116,13 +117,6 @@ def test_a_prompt_reads_every_weight_once_per_piece_and_W_U_once(loaded, threads
     assert sorted(head.out) == [1, CONFIG.vocab_size], "the logits of the last token only"
     scores = [o.out for o in operations if o.name == "matmul.__call__" and not o.weights and len(o.out) == 4]
     assert max(shape[-2] for shape in scores) == QUERY_TOKENS, "no scores of all tokens with all tokens"
-
-
-def test_no_array_becomes_float64(loaded):
-    model, operations = watched(loaded)
-    read_a_prompt(model, 2)
-    assert len(operations) > 100
-    assert {operation.dtype for operation in operations} == {np.dtype(np.float32)}
 
 
 def test_a_step_copies_no_weights_and_no_cache(loaded):
