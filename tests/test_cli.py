@@ -551,38 +551,36 @@ def test_streams_that_are_full_or_closed(checkpoint, tmp_path):
 
 # The command after SIGINT is set to what a terminal's commands start with
 INTERRUPTIBLE = """
-import importlib, signal, sys
+import atexit, signal, sys, time
 import tiedgpt.cli
 from tiedgpt.__main__ import main
-sys.path.insert(0, {folder!r})
-tiedgpt.cli.import_module = lambda *_: importlib.import_module({module!r})
+class Module:
+    def run(args):
+        {run}
+    def add_arguments(parser): pass
+def import_module(*_):
+    {imports}
+    return Module
+tiedgpt.cli.import_module = import_module
 signal.signal(signal.SIGINT, signal.{handler})
 sys.exit(main())
 """
-MODULE = """
-import signal, time
-{imported}
-def run(args):
-    {run}
-def add_arguments(parser): pass
-"""
 SIGINT = "signal.raise_signal(signal.SIGINT)"
 MOMENTS = {
-    "imports": (f"try: {SIGINT}\nexcept BaseException: pass\nraise ImportError", "pass", 130),
-    "imports_later": ("", f"try: {SIGINT}\n    except BaseException as e: raise ImportError from e", 130),
-    "second_time": ("", f"try: {SIGINT}\n    finally: {SIGINT}", 130),
+    "imports": (f"try: {SIGINT}\n    except BaseException: pass\n    raise ImportError", "pass", 130),
+    "imports later": ("", f"try: {SIGINT}\n        except BaseException as e: raise ImportError from e", 130),
+    "second time": ("", f"try: {SIGINT}\n        finally: {SIGINT}", 130),
     "finalizes": ("", f"type('F', (), {{'__del__': lambda _: {SIGINT}}})(); time.sleep(60)", 130),
-    "exits": ("import atexit", f"atexit.register(lambda: {SIGINT})", 0),
+    "exits": ("", f"atexit.register(lambda: {SIGINT})", 0),
     "ignores": (SIGINT, SIGINT, 0),  # as in a script's `tiedgpt ... &`
 }
 
 
-def test_ctrl_c_at_moments_that_python_reports_or_drops(tmp_path):
+def test_ctrl_c_at_moments_that_python_reports_or_drops():
     commands = []
-    for name, (imported, run, _) in MOMENTS.items():
+    for name, (imports, run, _) in MOMENTS.items():
         handler = "SIG_IGN" if name == "ignores" else "default_int_handler"
-        (tmp_path / f"{name}.py").write_text(MODULE.format(imported=imported, run=run))
-        program = INTERRUPTIBLE.format(folder=str(tmp_path), module=name, handler=handler)
+        program = INTERRUPTIBLE.format(imports=imports, run=run, handler=handler)
         commands.append([sys.executable, "-c", program, "params"])
     for (name, (*_, code)), done in zip(MOMENTS.items(), all_ended(*commands), strict=True):
         assert (name, done.returncode, done.stderr) == (name, code, "\n" if code else "")
@@ -613,22 +611,19 @@ def test_importing_loads_nothing_that_is_not_needed_and_finds_everything():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("terminal", "delay", "interval", "expected"),
-    [
+def test_progress_is_a_bar_or_a_line_a_minute_in_a_file(monkeypatch):
+    for terminal, delay, interval, expected in (
         (True, 0, 3600, r".*loading a\\nb:  50%.*"),
         (True, 3600, 0, ""),  # a bar only if it takes long
         (False, 0, 3600, ""),
         (False, 3600, 0, "tiedgpt: note: loading a\\\\nb: 50% after 0 min\n"),
-    ],
-)
-def test_progress_is_a_bar_or_a_line_a_minute_in_a_file(monkeypatch, terminal, delay, interval, expected):
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr(Progress, "DELAY", delay)
-    monkeypatch.setattr(Progress, "INTERVAL", interval)
-    with Progress("loading a\nb", 10, "B") as progress:
-        time.sleep(0.001)
-        progress.add(5)
-        shown = sys.stderr.getvalue()
-    assert re.fullmatch(expected, shown, re.S), shown
+    ):
+        monkeypatch.setattr(sys, "stderr", io.StringIO())
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        monkeypatch.setattr(Progress, "DELAY", delay)
+        monkeypatch.setattr(Progress, "INTERVAL", interval)
+        with Progress("loading a\nb", 10, "B") as progress:
+            time.sleep(0.001)
+            progress.add(5)
+            shown = sys.stderr.getvalue()
+        assert re.fullmatch(expected, shown, re.S), shown

@@ -206,19 +206,16 @@ def test_guess_count():
     assert counts == sorted(counts)
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
+def test_a_draft_that_cannot_guess(model):
+    for source, message in (
         ("look", "draft must be \"lookup\", a model or None, got 'look'"),
         ("itself", "the draft model is the model itself"),
         ({"vocab_size": 102}, "another vocabulary: 102 tokens, the model 101"),
         ({"n_ctx": 63}, "a shorter context: 63 tokens, the model 64"),
-    ],
-)
-def test_a_draft_that_cannot_guess(model, source, message):
-    draft = GPT2.random(replace(model.config, **source)) if isinstance(source, dict) else source
-    with pytest.raises(ArgumentError, match=message):
-        generate(model, PROMPT, draft=model if source == "itself" else draft)
+    ):
+        draft = GPT2.random(replace(model.config, **source)) if isinstance(source, dict) else source
+        with pytest.raises(ArgumentError, match=message):
+            generate(model, PROMPT, draft=model if source == "itself" else draft)
 
 
 def test_a_damaged_draft_model_is_named(model):

@@ -45,9 +45,8 @@ def test_greedy_is_the_argmax_of_every_step(head, n_ctx, length):
 P, EVEN = np.array([0.1, 0.4, 0.05, 0.3, 0.15]), np.full(8, 1 / 8)
 
 
-@pytest.mark.parametrize(
-    ("sampling", "given", "expected"),
-    [
+def test_filters_on_distributions_checked_by_hand():
+    for sampling, given, expected in (
         (Sampling(), P, P),
         (Sampling(top_k=2), P, [0, 4 / 7, 0, 3 / 7, 0]),
         (Sampling(top_p=0.75), P, [0, 8 / 17, 0, 6 / 17, 3 / 17]),  # 0.4 + 0.3 is less, so 0.15 stays
@@ -58,13 +57,11 @@ P, EVEN = np.array([0.1, 0.4, 0.05, 0.3, 0.15]), np.full(8, 1 / 8)
         (Sampling(top_k=3), EVEN, EVEN),  # all that tie with the last one stay, as in transformers
         (Sampling(top_p=0.5), EVEN, [1 / 4] * 4 + [0] * 4),  # still the fewest
         (Sampling(top_k=100, top_p=1.0), EVEN, EVEN),
-    ],
-)
-def test_filters_on_distributions_checked_by_hand(sampling, given, expected):
-    for dtype, rtol in ((np.float32, 1e-6), (np.float64, 1e-14)):
-        p = sampling.probabilities(np.log(given).astype(dtype))
-        np.testing.assert_allclose(p, expected, rtol=rtol)
-        assert p.dtype == np.float64
+    ):
+        for dtype, rtol in ((np.float32, 1e-6), (np.float64, 1e-14)):
+            p = sampling.probabilities(np.log(given).astype(dtype))
+            np.testing.assert_allclose(p, expected, rtol=rtol, err_msg=str(sampling))
+            assert p.dtype == np.float64
 
 
 def test_of_equal_tokens_top_p_keeps_one_at_least():
@@ -192,9 +189,8 @@ def test_each_sample_of_a_batch_ends_by_itself():
         assert sample.ids == tokens[: len(sample.ids)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_arguments_are_refused_at_once(model):
+    for arguments, message in (
         ({"temperature": 0}, "^temperature must be .* above 0, got 0; for the likeliest token, set greedy$"),
         ({"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
         ({"top_p": 0.0}, r"top_p must be a number above 0 and at most 1, got 0\.0"),
@@ -203,11 +199,9 @@ def test_each_sample_of_a_batch_ends_by_itself():
         ({"ids": []}, "the prompt is empty: GPT-2 needs at least one token"),
         ({"ids": [[1, 2]]}, r"must be one sequence of ids \[T\], got shape \(1, 2\)"),
         ({"ids": [0] * 32}, "the input has 32 tokens, more than the model's context of 31"),
-    ],
-)
-def test_bad_arguments_are_refused_at_once(model, arguments, message):
-    with pytest.raises(ArgumentError, match=message):
-        generate(model, **{"ids": PROMPT, **arguments})  # no token is asked for
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            generate(model, **{"ids": PROMPT, **arguments})  # no token is asked for
 
 
 @pytest.mark.parametrize("greedy", [True, False])
