@@ -208,16 +208,12 @@ class Terminal(AbstractContextManager):
         self.text = ""  # all that was printed
 
     def type(self, keys: str, until: str | None = None) -> str:
-        """Type; return what is printed until `until` is at its end, or until the command ends.
-
-        After two seconds of silence the keys are typed again: a Ctrl-C between the printing of the prompt and
-        readline's wait is lost.
-        """
+        """Type; return what is printed until `until` is at its end, or until the command ends."""
         shown, deadline = "", time.monotonic() + 60
         os.write(self.master, keys.encode())
         while until is None or not shown.endswith(until):
             assert time.monotonic() < deadline, shown
-            if not select.select([self.master], [], [], 2.0)[0]:
+            if not select.select([self.master], [], [], 2.0)[0]:  # Ctrl-C just before readline waits is lost
                 os.write(self.master, keys.encode())
                 continue
             chunk = b""

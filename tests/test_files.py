@@ -1,7 +1,4 @@
-"""Saved files appear together or not at all, after any interruption; a lock ends with its process.
-
-writers.py kills every writer at any moment and fills its disk; here are the interruptions that need timing.
-"""
+"""Interruptions that need timing: files appear together or not at all. writers.py has the others."""
 
 import os
 import shutil

@@ -22,23 +22,19 @@ def endless() -> GPT2:
     return random_model(replace(SMALL, eos_token_id=None))
 
 
-def step_by_step(model: GPT2, ids: list[int], n: int) -> list[int]:
-    """Greedy generation without a cache: when n_ctx tokens have been read, half of them is kept."""
-    ids, start, n_ctx = list(ids), 0, model.config.n_ctx
-    for _ in range(n):
-        if len(ids) - start > n_ctx:
-            start = len(ids) - max(1, n_ctx // 2)
-        ids.append(int(model(ids[start:])[-1].argmax()))
-    return ids[-n:]
-
-
 @pytest.mark.parametrize("head", ["tied", "untied"])
 @pytest.mark.parametrize(("n_ctx", "length"), [(31, 1), (31, 5), (31, 30), (31, 31), (1, 1), (2, 2)])
 def test_greedy_is_the_argmax_of_every_step(head, n_ctx, length):
+    """When n_ctx tokens have been read, half of them is kept."""
     model = random_model(replace(SMALL.with_head(head), n_ctx=n_ctx, eos_token_id=None))
-    prompt = [(7 * i) % 101 for i in range(length)]
-    tokens = list(generate(model, prompt, max_new_tokens=80, greedy=True))  # past the context too
-    assert tokens == step_by_step(model, prompt, 80)
+    ids, start = [(7 * i) % 101 for i in range(length)], 0
+    tokens = list(generate(model, ids, max_new_tokens=80, greedy=True))
+    for token in tokens:
+        if len(ids) - start > n_ctx:
+            start = len(ids) - max(1, n_ctx // 2)
+        assert token == model(ids[start:])[-1].argmax()
+        ids.append(token)
+    assert len(tokens) == 80
     assert len(set(tokens)) > 3 or n_ctx < 3, "a model that repeats one token shows nothing"
 
 
@@ -133,17 +129,6 @@ TOKENIZER = Tokenizer([])  # ids are bytes in the order of the alphabet
 EOT, encode = TOKENIZER.eot_id, TOKENIZER.encode
 
 
-def feed(tokens, stop=()):
-    """(pieces shown, sample) after pushing tokens until it has ended."""
-    sample = TextSample(TOKENIZER, list(stop), (EOT,))
-    shown = []
-    for token in tokens:
-        shown.append(sample.push(token))
-        if sample.finish_reason:
-            return shown, sample
-    return [*shown, sample.finish("length")], sample
-
-
 @pytest.mark.parametrize(
     ("tokens", "stop", "pieces", "reason"),
     [
@@ -165,7 +150,8 @@ def feed(tokens, stop=()):
     ],
 )
 def test_text_is_shown_as_soon_as_it_is_certain_and_up_to_a_stop_string(tokens, stop, pieces, reason):
-    shown, sample = feed(tokens, stop)
+    sample = TextSample(TOKENIZER, stop, (EOT,))
+    shown = [text for _, text in push_steps(([[token]] for token in tokens), [sample])]
     assert ("|".join(shown), sample.finish_reason) == (pieces, reason)
     assert sample.text == "".join(shown)
     assert sample.ids == [token for token in tokens[: len(shown)] if token != EOT]

@@ -1,7 +1,4 @@
-"""Training: interrupted and resumed runs, threads, the files that are written, and errors.
-
-What is refused before anything is read stands in test_cli.py; killed runs and full disks, in writers.py.
-"""
+"""Training: runs, threads, files, errors. test_cli.py has bad flags; writers.py, kills and full disks."""
 
 import json
 import math
@@ -97,20 +94,15 @@ def test_resume_with_more_steps(tmp_path):
     assert rates == {step: learning_rate(step - 1, 9, 0.5, 0) for step in (7, 8, 9)}
 
 
-def gradient(settings, model, only=None):
-    """The loss and the gradient of the first step; m is then 0.1 times the gradient."""
-    one = trainer(model, replace(settings, steps=1, clip=1e9), only)
-    return train(one)[1]["loss"], one.optimizer.m * 10
-
-
 @pytest.mark.parametrize("only", [None, "head"])
 @pytest.mark.parametrize("threads", [2, 3, 5])
 def test_the_shares_of_threads_add_up(threads, only):
     model = random_model(replace(UNTIED, **STILL), dtype=np.float64)
-    loss, whole = gradient(replace(TINY, batch=6, threads=1), model, only)
-    parts_loss, added = gradient(replace(TINY, batch=6, threads=threads), model, only)
-    assert parts_loss == pytest.approx(loss, rel=1e-13)
-    np.testing.assert_allclose(added, whole, rtol=1e-9, atol=1e-14)
+    settings = replace(TINY, batch=6, steps=1, clip=1e9)
+    whole, shared = (trainer(model, replace(settings, threads=n), only) for n in (1, threads))
+    assert train(shared)[1]["loss"] == pytest.approx(train(whole)[1]["loss"], rel=1e-13)
+    gradient, added = 10 * whole.optimizer.m, 10 * shared.optimizer.m  # m is a tenth of the first gradient
+    np.testing.assert_allclose(added, gradient, rtol=1e-9, atol=1e-14)
 
 
 def test_a_text_of_one_window_is_read_whole():
