@@ -88,8 +88,7 @@ def test_the_two_gradients_of_a_tied_wte_add_up():
     untied_loss, apart = gradients_of(untied, ids, targets)
     d_embed, d_head = apart["wte.weight"], apart["lm_head.weight"]
     assert tied_loss == untied_loss
-    assert np.abs(d_embed).max() > 1e-3
-    assert np.abs(d_head).max() > 1e-3
+    assert min(np.abs(d_embed).max(), np.abs(d_head).max()) > 1e-3
     np.testing.assert_array_equal(together["wte.weight"], d_embed + d_head)
     for name in together:
         if name != "wte.weight":

@@ -36,7 +36,6 @@ def test_the_solution_is_right(capsys, tmp_path, number):
 GELU = "0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))"
 ERF = "0.5 * x * (1 + np.vectorize(__import__('math').erf)(x / np.sqrt(2)))"
 SOFTMAX = "e = np.exp(x - x.max(axis=-1, keepdims=True))\n    return e / e.sum(axis=-1"
-OUTPUT = 'parameters["wte.weight" if tied else "lm_head.weight"].T'
 MASK = "np.triu(np.ones((T, S)), 1 + S - T)"
 LOSS = "np.log(np.exp(shifted).sum(axis=-1)) - at_target"
 ATTENTION = 'attention(layer_norm(resid, **block["ln_1"], eps=eps), **block["attn"], n_head=n_head)'
@@ -62,7 +61,7 @@ MISTAKES = [  # exercise, text of the solution, its replacement, the sentence
     (7, f"resid + {ATTENTION}", ATTENTION, "yours lacks the residual connection"),
     (8, ' if tied else "lm_head.weight"', "", "matrix(parameters, False) is the transpose of wte.weight"),
     (8, '"wte.weight" if tied else ', "", "matrix(parameters, True) is the transpose of lm_head.weight"),
-    (8, OUTPUT, f"{OUTPUT}.copy()", "output_matrix(parameters, True) is a copy; expected a view"),
+    (8, ".T\n\n\ndef cached", ".T.copy()\n\n\ndef cached", "(parameters, True) is a copy; expected a view"),
     (8, ".T\n\n\ndef cached", "\n\n\ndef cached", "its transpose by axes (1, 0) would fit"),
     (9, "if cache:", "if False:", "yours forgets the tokens before the piece"),
     (9, "= k, v\n", '= cache.get("k", k), cache.get("v", v)\n', "yours keeps the first piece only"),
@@ -122,8 +121,7 @@ def test_each_planted_mistake_is_named(capsys, tmp_path, number, text, wrong, sa
         ("def gelu(x): pass\n", ["wrong", "gelu returned None: does it end with return?"]),
         ("def gelu(x): return x.sum(-1)\n",
          ["wrong", "the result of gelu has shape (21,); expected (21, 100)"]),
-        ("def gelu(x): return 'x'\n",
-         ["wrong", "gelu returned 'x'; expected an array of shape (21, 100)"]),
+        ("def gelu(x): return 'x'\n", ["wrong", "gelu returned 'x'; expected an array of shape (21, 100)"]),
     ],
 )  # fmt: skip
 def test_a_file_that_does_not_work(capsys, tmp_path, source, expected):

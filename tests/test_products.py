@@ -110,7 +110,7 @@ def test_an_error_in_either_half_is_raised_and_the_next_call_works():
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs pthread_kill")
-def test_an_interrupt_while_waiting_leaves_the_next_calls_right(monkeypatch):
+def test_an_interrupt_while_waiting_leaves_the_next_calls_right():
     """As after a Ctrl-C at a prompt: the answer of the interrupted call is not that of the next one."""
     release = threading.Event()
 
