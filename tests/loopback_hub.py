@@ -265,10 +265,9 @@ def part(folder: Path, file: str = WEIGHTS) -> Path:
     return found
 
 
-def starts(server: LoopbackHub) -> list[int]:
-    """The first byte of each request for the weights."""
-    content = [request for request in server.requests if server.is_plain or request.path.startswith("/cdn")]
-    return [request.start for request in content if request.file == WEIGHTS]
+def starts(server: LoopbackHub, file: str = WEIGHTS) -> list[int]:
+    """The first byte of each request for a file."""
+    return [request.start for request in server.requests if request.file == file]
 
 
 def wait_until(condition, seconds: float = 20) -> None:

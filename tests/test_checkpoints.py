@@ -15,8 +15,6 @@ from tiedgpt import Config, Tokenizer
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import ArgumentError, TiedGPTWarning, short_repr
 
-IDS = np.arange(11)
-
 
 def write(directory: Path, tensors: dict[str, np.ndarray], config: Config = SMALL) -> Path:
     """A checkpoint with just these tensors under just these names."""
@@ -34,7 +32,8 @@ def assert_same(loaded: tiedgpt.GPT2, model: tiedgpt.GPT2) -> None:
     for name, array in model.parameters.items():
         assert loaded.parameters[name].dtype == np.float32
         np.testing.assert_array_equal(loaded.parameters[name], array, name)
-    np.testing.assert_allclose(loaded(IDS), model(IDS), rtol=1e-3, atol=1e-4)
+    ids = np.arange(model.config.n_ctx) % model.config.vocab_size
+    np.testing.assert_allclose(loaded(ids), model(ids), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
@@ -42,9 +41,7 @@ def test_a_saved_model_comes_back(tmp_path, head):
     """From its directory, and from its file, with the configuration beside it."""
     model, path = random_model(SMALL.with_head(head)), tmp_path / "new" / "folder"
     tiedgpt.save_model(model, Tokenizer([]), path)
-    assert {file.name for file in path.iterdir()} == {
-        "config.json", "merges.txt", "model.safetensors", "vocab.json"
-    }  # fmt: skip
+    assert sorted(os.listdir(path)) == ["config.json", "merges.txt", "model.safetensors", "vocab.json"]
     assert_same(tiedgpt.load_model(path), model)
     assert_same(tiedgpt.load_model(str(path / "model.safetensors")), model)
     assert tiedgpt.load_tokenizer(path).encode("é") == Tokenizer([]).encode("é")
@@ -168,9 +165,7 @@ def test_a_dtype_that_is_not_read(tmp_path, model):
 
 OUTSIDE = ["../a.safetensors", "a\\b.safetensors", ".a.safetensors", "a.safetensors\n", 3, "config.json"]
 OUTSIDE += ["x" * 300 + ".safetensors"]
-LISTED = [
-    (file, rf"{re.escape(short_repr(file))} is not the name of a .safetensors file") for file in OUTSIDE
-]
+LISTED = [(file, re.escape(short_repr(file)) + " is not the name of a .safetensors") for file in OUTSIDE]
 LISTED += [
     ("fifo.safetensors", r"fifo\.safetensors: is not a regular file"),
     ("c.safetensors", r"c\.safetensors: cannot be read"),

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from conftest import SMALL_MERGES, random_model
 from edits import edit_bytes, edit_json
-from test_checkpoints import shard
-from test_tensorflow import bundle, heads_of_width_2, in_blocks, is_same, table, varint, write_bundle  # noqa: F401
+from test_checkpoints import assert_same, shard
+from test_tensorflow import bundle, heads_of_width_2, in_blocks, table, varint, write_bundle  # noqa: F401
 from test_tokenizer import obvious_bpe
 from test_vocabulary import tokenizer_json
 
@@ -170,7 +170,7 @@ def check_generation_config(directory: Path) -> None:
 
 def check_openais(directory: Path) -> None:
     """The files have checksums, and hparams.json has one possible n_head: it is this model or none."""
-    assert is_same(tiedgpt.load_model(directory), random_model(OPENAIS))
+    assert_same(tiedgpt.load_model(directory), random_model(OPENAIS))
 
 
 def check_state(directory: Path) -> None:

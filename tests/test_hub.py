@@ -323,7 +323,7 @@ def test_what_a_killed_download_leaves_is_removed_by_the_next(weights, server, r
     end_at(server, BLOCK, name, source, big)
     hub.download(name, source)
     assert_whole(folder, files)
-    assert BLOCK - 1 in [request.start for request in server.requests if request.file == big]
+    assert BLOCK - 1 in starts(server, big)
 
     left = leave(folder)  # as a kill between the last rename and the removal of parts does
     with hub.locked_file(folder / hub.LOCK):

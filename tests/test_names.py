@@ -43,26 +43,17 @@ def touch(folder: Path, *files: str) -> Path:
     return folder
 
 
-def test_where_a_name_is_searched(home, model):
+@pytest.mark.parametrize(("alias", "name"), names.ALIASES.items())
+def test_where_a_name_is_searched(home, model, alias, name):
     """The later places first, so each new one must take precedence over those before it."""
-    places = [home / ".cache/tiedgpt/gpt2-openai", snapshot(home / CACHE, "gpt2")]
-    places += [snapshot(home / CACHE, "openai-community/gpt2"), *(home / place / "gpt2" for place in PLACES)]
-    touch(places.pop(0), "hparams.json", "model.ckpt.index")
+    touch(home / ".cache/tiedgpt" / f"{name}-openai", "hparams.json", "model.ckpt.index")
+    places = [snapshot(home / CACHE, name)]  # as from_pretrained("gpt2") makes it
+    places += [snapshot(home / CACHE, names.MODELS[name][0]), *(home / place / name for place in PLACES)]
+    touch(places[1], "config.json")  # a snapshot without weights does not hide another one
     for place in places:
         tiedgpt.save_model(model, Tokenizer([]), place)
-        assert names.find_model("gpt2") == names.find_model("124M") == place
-    assert tiedgpt.load_model("gpt2").config == model.config
-
-
-@pytest.mark.parametrize("name", names.MODELS)
-def test_both_folders_of_a_known_model_in_the_hugging_face_cache(home, name):
-    """from_pretrained("gpt2") makes models--gpt2. A snapshot without weights does not hide another one."""
-    repository, folders = names.MODELS[name][0], []
-    for cached in (name, repository):
-        folders.append(touch(snapshot(home / CACHE, cached)))
-        assert names.find_model(name) == folders[-1]
-    (folders[1] / "model.safetensors").unlink()
-    assert names.find_model(name) == folders[0]
+        assert names.find_model(name) == names.find_model(alias) == place
+    assert tiedgpt.load_model(name).config == model.config
 
 
 VARIABLES = [
