@@ -155,8 +155,7 @@ def test_parts(asked):
     assert found["parts"] == pytest.approx(attribution.attribute(model, IDS, 70), abs=1e-5)
     for part, expected in (("before", logits), ("after", without)):
         (expected,) = predictions.predict(expected, [70])
-        close(found[part]["logit"], expected.logit)
-        assert found[part]["rank"] == expected.rank
+        close([found[part]["logit"], found[part]["rank"]], [expected.logit, expected.rank])
     first = predictions.predict(without, [without.argmax()])[0]
     assert found["change"][0]["id"] == first.token
     close(found["change"][0]["drawn"], first.probability)
@@ -201,11 +200,10 @@ def test_symmetry(asked, views):
         assert (numbers["asymmetry"], numbers["self_prediction"]) == pytest.approx(expected, abs=1e-6)
 
 
-def test_solved(server, models, views):
-    for side, model in enumerate(models):
-        scores = bigrams.bigrams(model, views.corpus, None, solved.solved_paths(model, views.corpus))
-        expected = pytest.approx(solved.missing(scores), rel=1e-3)
-        assert answer(server, "solved", side=side)["missing"] == expected
+def test_solved(asked, views):
+    model, corpus = asked.model, views.corpus
+    scores = bigrams.bigrams(model, corpus, None, solved.solved_paths(model, corpus))
+    assert asked.ask("solved")["missing"] == pytest.approx(solved.missing(scores), rel=1e-3)
 
 
 def test_a_large_vocabulary_is_measured_by_a_sample():
@@ -213,20 +211,19 @@ def test_a_large_vocabulary_is_measured_by_a_sample():
     views = views_of(model)
     side = views.symmetry({}, lambda part=None: said.append(part))
     assert side["measured"] == SAMPLE == np.unique(measured_tokens(model)).size
-    assert peak_of(views, ["path"], text=TEXT, path="model") < 4 * 5000**2 / 100
+    assert peak_memory(partial(view, views, "path", path="model")) < 4 * 5000**2 / 100
     assert side["paths"]["raw"]["asymmetry"] < 1e-6
     itself = predicts_itself(model)[measured_tokens(model)].mean()
     assert side["paths"]["raw"]["self_prediction"] == itself
     assert set(said) == {0, 0.25, 0.5, 0.75}
 
 
-def test_nearest(server, models):
-    for side, model in enumerate(models):
-        found = answer(server, "nearest", ids=[1, 40], side=side)
-        for name, rows in (("W_E", model.W_E), ("W_U", model.W_U.T)):
-            tokens, cosines = similarity.nearest(rows, 40, views_module.NEAREST)
-            assert [token["id"] for token in found[name]] == tokens.tolist()
-            close([token["cosine"] for token in found[name]], cosines)
+def test_nearest(asked):
+    found = asked.ask("nearest", ids=[1, 40])
+    for name, rows in (("W_E", asked.model.W_E), ("W_U", asked.model.W_U.T)):
+        tokens, cosines = similarity.nearest(rows, 40, views_module.NEAREST)
+        assert [token["id"] for token in found[name]] == tokens.tolist()
+        close([token["cosine"] for token in found[name]], cosines)
 
 
 def test_gradient(asked):
@@ -240,19 +237,15 @@ def test_gradient(asked):
     assert {name: found[name] for name in ("embed", "head", "cosine")} == pytest.approx(expected.whole())
 
 
-def peak_of(views, names, **fields):
-    """The most memory that views take at once, in bytes."""
-    return peak_memory(lambda: [getattr(views, name)(fields, lambda *_: None) for name in names])
-
-
 def test_a_view_takes_less_memory_than_a_matrix_of_the_vocabulary_or_the_attention_of_a_context():
     wide = replace(CONFIG, vocab_size=5000, n_embd=192)
-    peak = peak_of(views_of(random_model(wide)), ["gradient"], text=TEXT)
+    peak = peak_memory(view, views_of(random_model(wide)), "gradient")
     assert peak < 4 * wide.vocab_size * wide.n_embd / 2
     long = replace(CONFIG, n_ctx=512, n_embd=48, n_head=12, n_layer=4)
     views, ids = views_of(random_model(long)), [n % 256 for n in range(long.n_ctx)]
     names = ["next", "lens", "parts", "attention", "gradient"]
-    assert peak_of(views, names, ids=ids) < 4 * long.n_layer * long.n_head * long.n_ctx**2 / 2
+    peak = peak_memory(lambda: [view(views, name, ids=ids) for name in names])
+    assert peak < 4 * long.n_layer * long.n_head * long.n_ctx**2 / 2
     assert view(views, "gradient", ids=ids)["read"] == views_module.GRADIENT_TOKENS
 
 
@@ -271,9 +264,8 @@ def test_both_heads_of_a_model_read_a_prompt_once(models, monkeypatch):
 def test_toy(server):
     found = answer(server, "toy", W_E=toy.EMBEDDING, P=toy.TABLE)
     for name, way in toy.solve().items():
-        close(found["ways"][name]["probabilities"], way.probabilities)
-        close(found["ways"][name]["scores"], way.scores)
-        close([found["ways"][name]["kl"], found["ways"][name]["asymmetry"]], [way.kl, way.asymmetry])
+        for measure in ("probabilities", "scores", "kl", "asymmetry"):
+            close(found["ways"][name][measure], getattr(way, measure))
     solved = answer(server, "toy", W_E=toy.EMBEDDING, P=toy.TABLE, solve_W_E=True)
     close(solved["W_E"], toy.embedding_of(toy.TABLE, 2))
 
@@ -301,9 +293,8 @@ def test_start(server):
 
 
 def test_the_page_names_each_source_and_each_view():
-    page, *scripts = (
-        file.read_text("utf-8") for file in [PAGE_FOLDER / "page.html", *PAGE_FOLDER.glob("*.js")]
-    )
+    files = PAGE_FOLDER / "page.html", *PAGE_FOLDER.glob("*.js")
+    page, *scripts = (file.read_text("utf-8") for file in files)
     named = " ".join(re.findall(r'data-sources="(.*?)"', page)).split()
     assert sorted(named) == sorted(sources())
     asked = re.findall(r'(?:ask|answers?|panel)\(\s*"(\w+)"', "".join(scripts))

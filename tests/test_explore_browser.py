@@ -98,13 +98,8 @@ def bars(page, side=0):
     return page.locator("#bars .side").nth(side).locator(".row")
 
 
-def button(page, name, **options):
-    return page.get_by_role("button", name=name, **options)
-
-
-def write(page):
-    page.click("#write")
-    page.wait_for_selector("body[data-written='40,40']")
+def button(page, name):
+    return page.get_by_role("button", name=name)
 
 
 def show(page, *panels):
@@ -142,8 +137,7 @@ def student(chromium, server):
 def test_the_page_answers(student, question, where, words):
     show(student, where.split()[0])
     if "#partsbars" in where:
-        button(student, "the MLP of block 3").click()
-        expect(student.locator("#partsbars .row .ghost").first).to_be_visible()
+        follow(student, [MLP])
     expect(student.locator(f"#{where}").first).to_contain_text(words)
 
 
@@ -164,6 +158,8 @@ def test_a_product_of_two_rows_is_the_same_in_either_order(open_page, server):
 
 TIED, UNTIED, TOY = "#bars .side >> nth=0", "#bars .side >> nth=1", "#toyout .side >> nth=1"
 FIRST_P = "#toyin [data-key=P01]"
+WRITE = "#write", "body[data-written='40,40']", 1
+MLP = "the MLP of block 3", "#partsbars .ghost >> nth=0", True
 STORIES = {  # name: fragment of the address, steps
     # A step: the name of a button, a selector that is clicked, or (a field, its text); then where something
     # is shown, and what: words, a number of elements, whether it is visible, its value or CSS.
@@ -267,7 +263,7 @@ def test_a_bar_has_its_token_and_its_probability(student, server):
 
 def test_writing_streams_can_be_selected_and_gone_back_to(open_page, server):
     page = open_page(server)
-    write(page)
+    follow(page, [WRITE])
     text = "".join(page.locator("#written .page").first.locator(".w").all_text_contents())
     ids = server.views.tokenizer.encode(PROMPT)
     expected = tiedgpt.generate(server.views.by_head[0]["tied"], ids, 40, seed=1)
@@ -296,10 +292,10 @@ def test_stop_stops_the_text_or_the_server_and_the_page_stays(open_page):
         page.allowed = ["Failed to load", "ERR_"]
         shown = bars(page).all_inner_texts()
         follow(page, [("#write", "#written .w", 6), ("Stop", "#write", "Write 40 tokens")])
-        page.wait_for_selector("body[data-written='3,3']")
-        expect(page.locator("#written .note").first).to_have_text("3 tokens; stopped")
+        note = re.compile("^3 tokens; stopped$")
+        follow(page, [("", "body[data-written='3,3']", 1), ("", "#written .note", note)])
         go_on.set()
-        write(page)
+        follow(page, [WRITE])
         go_on.clear()
         follow(page, [("#write", "#written .w", 6), ("#quit", "#stopped", True)])
         follow(page, [("", "#write", "Write 40 tokens"), (("#prompt", "another"), "#stopped", True)])
@@ -336,11 +332,8 @@ def test_script_in_the_prompt_and_in_a_token_and_in_a_name(open_page):
     config = replace(CONFIG, vocab_size=257 + len(merges))
     model = GPT2(config, random_model(config).parameters)
     page = open_page(Views([(TAG, model)], Tokenizer(merges)))
-    page.fill("#prompt", "<script>")
-    page.click("#write")
-    page.wait_for_selector("body[data-written]")
-    page.fill("#prompt", TAG)
-    expect(page.locator("#strip")).to_contain_text("/")
+    follow(page, [(("#prompt", "<script>"), "#strip .tok", 1), ("#write", "body[data-written]", 1)])
+    follow(page, [(("#prompt", TAG), "#strip", "/")])
     show(page)
     assert page.title() == "tiedgpt explore"
     assert page.locator("script").count() == 1
@@ -447,7 +440,7 @@ def test_fourteen_pages_of_which_one_is_closed_while_it_writes(open_page, server
     first.click("#write")
     first.wait_for_selector("#written .w")
     first.close()
-    write(others[0])
+    follow(others[0], [WRITE])
 
 
 def test_a_busy_server_is_said(open_page, server, monkeypatch):
@@ -504,15 +497,13 @@ def test_a_rebound_name_and_another_site_get_nothing(chromium, server):
 def test_axe_finds_nothing_and_nothing_is_cut(open_page, server, scheme, width):
     size = {"width": width, "height": 900}
     page = open_page(server, color_scheme=scheme, viewport=size, reduced_motion="reduce")
-    write(page)
+    follow(page, [WRITE])
     for panel in PANELS:
         show(page, panel)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, panel
     if width == 390:
         assert page.locator(".code pre:visible").count() == 1  # the others are folded
-    page.click("#sampling summary")
-    button(page, "the MLP of block 3").click()
-    page.wait_for_selector("#partsbars .ghost")
+    follow(page, [("#sampling summary", "#top_k", True), MLP])
     found = Axe().run(page, options={"rules": {"target-size": {"enabled": True}}})
     nodes = [(v["id"], [node["html"][:150] for node in v["nodes"][:3]]) for v in found.response["violations"]]
     assert nodes == []
@@ -558,24 +549,21 @@ def test_the_exported_page_opens_from_disk_without_a_network(open_page, tmp_path
     assert len(text.encode()) <= 1_500_000
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     page = open_page(SimpleNamespace(origin="file:", url=f"file://{tmp_path}/page.html"), offline=True)
-    untied = page.locator("#bars .side").nth(1)
     for example in page.locator("#examples button").all():
         example.click()
         expect(page.locator("#prompt")).to_have_value(re.compile(re.escape(example.inner_text().split()[-1])))
         for panel in PANELS:
             show(page, panel)
             assert page.locator(".warn:visible, #problem:visible").count() == 0, panel
-        button(untied, "W_E.T").click()
-        expect(untied).to_have_class("side tied")
+        follow(page, [(f"{UNTIED} >> text='W_E.T'", "#bars .side.tied", 2)])
         query = {"text": page.input_value("#prompt"), "side": 1, "head": "tied"}
         token = views.next(query, lambda *_: None)["rows"][0]["text"]
         expect(bars(page, 1).first.locator(".t")).to_have_text(token.replace(" ", "·").replace("\n", "⏎"))
-        button(untied, "W_U", exact=True).click()
+        page.click(f"{UNTIED} >> text='W_U'")
         # The panel may be drawn again between press and release of a mouse, and then no button is clicked.
         button(page, "the MLP of block 3").scroll_into_view_if_needed()
         button(page, "the MLP of block 3").dispatch_event("click")
         expect(page.locator("#partsout")).to_contain_text("Without the MLP of block 3")
         button(page, "Put all parts back").click()
-        follow(page, [("with the first MLP", "#mirror", "≠")])
-        write(page)
+        follow(page, [("with the first MLP", "#mirror", "≠"), WRITE])
     follow(page, [("#solve", "#solved", "3.37")])

@@ -69,9 +69,8 @@ def test_the_grid_has_its_seeds_and_controls_and_each_claim_its_part():
 
 def test_numpy_finds_the_same_verdicts(published):
     """From the lines of runs.jsonl alone."""
-    runs = [json.loads(line) for line in (RESULTS / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
     losses = {}
-    for line in runs:
+    for line in map(json.loads, (RESULTS / "runs.jsonl").read_text(encoding="utf-8").splitlines()):
         of = line["run"]
         if "seed" in of and of.get("text", "whole") == "whole":
             what = of.get("layers", 0), of.get("head", "tied"), of.get("only", ""), of["lr"], of["seed"]
