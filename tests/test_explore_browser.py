@@ -332,7 +332,7 @@ def test_script_in_the_prompt_and_in_a_token_and_in_a_name(open_page):
     config = replace(CONFIG, vocab_size=257 + len(merges))
     model = GPT2(config, random_model(config).parameters)
     page = open_page(Views([(TAG, model)], Tokenizer(merges)))
-    follow(page, [(("#prompt", "<script>"), "#strip .tok", 1), ("#write", "body[data-written]", 1)])
+    follow(page, [(("#prompt", "<script>"), "#strip .tok", 8), ("#write", "body[data-written]", 1)])
     follow(page, [(("#prompt", TAG), "#strip", "/")])
     show(page)
     assert page.title() == "tiedgpt explore"
