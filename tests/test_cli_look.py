@@ -193,17 +193,14 @@ def test_score_tokens(run, untied, text_file):
     assert "\x1b" not in out
 
 
-@pytest.mark.parametrize(
-    ("environment", "coloured"),
-    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
-)
-def test_colours_on_a_terminal(run, untied, text_file, monkeypatch, environment, coloured):
-    for name, value in {"NO_COLOR": "", "TERM": "xterm", **environment}.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.parametrize(("NO_COLOR", "TERM"), [("", "xterm"), ("1", "xterm"), ("", "dumb")])
+def test_colours_on_a_terminal(run, untied, text_file, monkeypatch, NO_COLOR, TERM):
+    monkeypatch.setenv("NO_COLOR", NO_COLOR)
+    monkeypatch.setenv("TERM", TERM)
     plain = run("score", "-m", untied, "--tokens", text_file)[1]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     out = run("score", "-m", untied, "--tokens", text_file)[1]
-    assert ("\x1b[31m" in out) == coloured
+    assert ("\x1b[31m" in out) == (NO_COLOR == "" and TERM == "xterm")
     assert re.sub(r"\x1b\[\d+m", "", out) == plain
     for line in out.splitlines():
         for colour, bits in re.findall(r"^\x1b\[(\d+)m *([\d.]+)", line):

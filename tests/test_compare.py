@@ -22,8 +22,7 @@ from tiedgpt.comparison.mistakes import MISTAKES, Place, kind_of
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401
 
-TESTS = Path(__file__).parent
-SOURCE = (TESTS / "other_gpt2.py").read_text(encoding="utf-8")
+SOURCE = (Path(__file__).parent / "other_gpt2.py").read_text(encoding="utf-8")
 MODELS = {
     "tiny": random_model(),
     "tiny untied": random_model(TINY.with_head("untied")),

@@ -14,7 +14,7 @@ from tiedgpt.study import bigrams, direct_path, paths, predictions, similarity
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.report import losses, sample
 
-V, D = SMALL.vocab_size, SMALL.n_embd
+V = SMALL.vocab_size
 UNTIED = SMALL.with_head("untied")
 TOKENS = np.array([3, 100, 0, 57, 3])
 

@@ -162,9 +162,8 @@ def test_a_gradient_that_is_no_number_stops_before_the_step(bad, monkeypatch):
     assert one.step == 2
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_a_damaged_state_is_refused(tmp_path):
+    for change, message in (
         (lambda state, _: state.pop("step"), "KeyError"),
         (lambda state, _: state.update(step=-1), ".*step -1"),
         (lambda state, _: state.update(best=None), "TypeError"),
@@ -174,21 +173,19 @@ def test_a_gradient_that_is_no_number_stops_before_the_step(bad, monkeypatch):
         (lambda _, arrays: arrays.pop("v"), "a tensor v of .* float32 numbers"),
         (lambda _, arrays: arrays.update(m=arrays["m"][:1]), "a tensor m of .* float32 numbers"),
         (lambda _, arrays: arrays.update(parameters=np.zeros(9)), "a tensor parameters of .* float32"),
-    ],
-)
-def test_a_damaged_state_is_refused(change, message, tmp_path):
-    one = trainer()
-    train(one, 1)
-    one.save(tmp_path)
-    tensors, metadata = safetensors.read_with_metadata(tmp_path / STATE)
-    arrays = {name: tensor.read() for name, tensor in tensors.items()}
-    state = json.loads(metadata["training"])
-    change(state, arrays)
-    with (tmp_path / STATE).open("wb") as file:
-        safetensors.write(file, arrays.items(), {"training": json.dumps(state)})
-    problem = rf"{STATE}( does not hold the state of a training: |: expected ){message}"
-    with pytest.raises(CheckpointError, match=problem):
-        Trainer.resume(tmp_path, one.tokens, one.held_out)
+    ):
+        one = trainer()
+        train(one, 1)
+        one.save(tmp_path)
+        tensors, metadata = safetensors.read_with_metadata(tmp_path / STATE)
+        arrays = {name: tensor.read() for name, tensor in tensors.items()}
+        state = json.loads(metadata["training"])
+        change(state, arrays)
+        with (tmp_path / STATE).open("wb") as file:
+            safetensors.write(file, arrays.items(), {"training": json.dumps(state)})
+        problem = rf"{STATE}( does not hold the state of a training: |: expected ){message}"
+        with pytest.raises(CheckpointError, match=problem):
+            Trainer.resume(tmp_path, one.tokens, one.held_out)
 
 
 def test_the_learning_rate_schedule():
