@@ -20,7 +20,7 @@ import pytest
 from conftest import SMALL, random_model, refuses
 
 import tiedgpt
-from tiedgpt import Tokenizer, cli
+from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import fetching, hub
 from tiedgpt.checkpoints.fetching import Version
 
@@ -251,11 +251,10 @@ def fail(message: str, name: str = NAME, source: str = "hub", note=str) -> str:
     return error
 
 
-def fail_in_one_line(capsys, *arguments: str) -> str:
+def fail_in_one_line(run, *arguments: str) -> str:
     """A command exits with 2, prints nothing on stdout and one error line on stderr, which is returned."""
-    assert cli.main([*arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
     assert re.fullmatch(r"(tiedgpt: note: [^\n]*\n)*tiedgpt: error: [^\n]*\n", err)
     return err
 
