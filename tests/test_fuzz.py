@@ -34,7 +34,6 @@ from tiedgpt.comparison.compare import compare
 from tiedgpt.tokenizer import EOT, WORDS, byte_alphabet
 from tiedgpt.training.loop import STATE, Settings, Trainer
 
-SEEDS = range(50)
 TINY = Config(vocab_size=7, n_ctx=5, n_embd=4, n_layer=1, n_head=2, n_inner=3, bos_token_id=6, eos_token_id=6)
 OPENAIS = replace(TINY, n_inner=16)  # OpenAI's format has no n_inner: it is 4 n_embd
 ENTRIES, _ = bundle(random_model(OPENAIS))
@@ -133,8 +132,7 @@ def check_weights(directory: Path) -> None:
         if array is None:
             assert ".attn." in name
         else:
-            assert entry["dtype"] == "F32"
-            assert entry["shape"] == list(array.shape)
+            assert (entry["dtype"], entry["shape"]) == ("F32", list(array.shape))
             assert array.tobytes() == data[begin:end]
     assert covered == len(data)
     assert parameters == {}
@@ -254,11 +252,10 @@ def texts(files: dict[str, str]) -> Callable[[Path], None]:
 
 PLAIN = vocabulary_files(Tokenizer(SMALL_MERGES))
 SPECIAL = vocabulary_files(Tokenizer(SMALL_MERGES, {EOT: 0, "<pad>": 262}, first_id=1))
-MERGES, VOCAB = SPECIAL["merges.txt"], SPECIAL["vocab.json"]
 write_shards = partial(shard, model=random_model(TINY))
 write_openais = partial(write_bundle, model=random_model(OPENAIS))
 write_merges = texts({"merges.txt": PLAIN["merges.txt"]})
-write_vocabulary = texts({"merges.txt": MERGES, "vocab.json": VOCAB})
+write_vocabulary = texts({name: SPECIAL[name] for name in ("merges.txt", "vocab.json")})
 write_added_tokens = texts(PLAIN | {"added_tokens.json": json.dumps({"<pad>": 262, "<b>": 263, "low": 257})})
 write_tokenizer_json = texts({"tokenizer.json": json.dumps(tokenizer_json())})
 
@@ -315,7 +312,7 @@ def test_an_edited_file_is_read_as_what_it_says_or_refused(tmp_path, case):
     case.check(tmp_path)
     original = (tmp_path / case.file).read_bytes()
     refused = 0
-    for seed in SEEDS:
+    for seed in range(50):
         edited = case.edit(random.Random(f"{case.file} {seed}"), original)
         (tmp_path / case.file).write_bytes(edited)
         if seed % 10 == 0:  # tracing takes ten times as long
@@ -331,4 +328,4 @@ def test_an_edited_file_is_read_as_what_it_says_or_refused(tmp_path, case):
         peak = tracemalloc.get_traced_memory()[1]  # 0 if it is not traced
         tracemalloc.stop()
         assert peak < 10_000_000 + 50 * len(edited), seed
-    assert 0.3 * len(SEEDS) < refused <= len(SEEDS)
+    assert refused > 0.3 * 50
