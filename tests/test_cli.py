@@ -25,7 +25,6 @@ from tiedgpt import TiedGPTError, Tokenizer, cli
 from tiedgpt.checkpoints import hub
 from tiedgpt.cli import common
 from tiedgpt.cli.study import GROUPS, READING
-from tiedgpt.cli.terminal import Progress
 from tiedgpt.errors import ABOVE_0, FRACTION, RATE, Range
 from tiedgpt.study import bigrams, corpus, direct_path, gradients, similarity, solved
 from tiedgpt.study.report import losses
@@ -620,9 +619,9 @@ def test_progress_is_a_bar_or_a_line_a_minute_in_a_file(monkeypatch):
     ):
         monkeypatch.setattr(sys, "stderr", io.StringIO())
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
-        monkeypatch.setattr(Progress, "DELAY", delay)
-        monkeypatch.setattr(Progress, "INTERVAL", interval)
-        with Progress("loading a\nb", 10, "B") as progress:
+        monkeypatch.setattr(cli.terminal.Progress, "DELAY", delay)
+        monkeypatch.setattr(cli.terminal.Progress, "INTERVAL", interval)
+        with cli.terminal.Progress("loading a\nb", 10, "B") as progress:
             time.sleep(0.001)
             progress.add(5)
             shown = sys.stderr.getvalue()

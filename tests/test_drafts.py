@@ -131,13 +131,11 @@ DISTINCT = list(range(1000))
 
 
 def test_steps_of_a_text_that_repeats(kernels):
-    """A token, a phrase of 7, a sentence of 30, and a token 16 times, then another."""
-    changing = [token for token in DISTINCT[20:28] for _ in range(16)]
     for answer, most in (
-        ([7] * 64, 7),
-        (DISTINCT[20:27] * 10, 16),
-        (DISTINCT[20:50] * 8, 49),
-        (changing, 25),
+        ([7] * 64, 7),  # a token
+        (DISTINCT[20:27] * 10, 16),  # a phrase
+        (DISTINCT[20:50] * 8, 49),  # a sentence
+        ([token for token in DISTINCT[20:28] for _ in range(16)], 25),  # a token 16 times, then another
     ):
         steps, guesses = lookup_steps(DISTINCT[:10], answer)
         assert steps <= most
