@@ -277,19 +277,12 @@ def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
 WORDS = "Tying saves 38.6M of them, é!\r\n" * 9
 
 
-@pytest.fixture
-def words(tmp_path):
-    path = tmp_path / "words.txt"
-    path.write_bytes(WORDS.encode())
-    return str(path)
-
-
-def test_score_json(run, checkpoint, words):
-    arguments = ("score", "--model", checkpoint, "--stride", "10", words)
-    document, n = answer(run, *arguments), len(WORDS.encode())
+def test_score_json(run, checkpoint):
+    document = answer(run, "score", "--model", checkpoint, "--stride", "10", stdin=WORDS.encode())
     model, tokenizer = tiedgpt.load_model(checkpoint), tiedgpt.load_tokenizer(checkpoint)
     expected = asdict(tiedgpt.score(model, tokenizer, tokenizer.encode(WORDS), stride=10))
-    given = {"text_tokens": n, "text_bytes": n, "file": words, "context": 64, "stride": 10}
+    n = len(WORDS.encode())
+    given = {"text_tokens": n, "text_bytes": n, "file": "-", "context": 64, "stride": 10}
     assert document == {"model": checkpoint, "head": "tied", **expected, **given}
     assert document["tokens"] == document["bytes"] == n - 1
     text = b"<|endoftext|>a<|endoftext|>"
@@ -297,7 +290,9 @@ def test_score_json(run, checkpoint, words):
     assert document.items() >= {"tokens": 2, "bytes": 14, "text_tokens": 3, "text_bytes": 27}.items()
 
 
-def test_score_for_people(run, checkpoint, words):
+def test_score_for_people(run, checkpoint, tmp_path):
+    words = str(tmp_path / "words.txt")
+    Path(words).write_bytes(WORDS.encode())
     document = answer(run, "score", "--model", checkpoint, words)
     assert document["stride"] == 32
     out = output(run, "score", "--model", checkpoint, words)

@@ -15,13 +15,7 @@ from tiedgpt.study.attribution import ablation, attribute
 
 PROMPT = "abcdefgh"
 IDS = list(range(64, 72))
-TEXT = "To be, or not to be.\nThat is it. " * 3
-
-
-@pytest.fixture
-def text_file(tmp_path):
-    (tmp_path / "text.txt").write_bytes(TEXT.encode())
-    return str(tmp_path / "text.txt")
+TEXT = b"To be, or not to be.\nThat is it. " * 3
 
 
 def assert_predicted(one, log_p, token, k, unit):
@@ -44,26 +38,25 @@ def assert_predicted(one, log_p, token, k, unit):
         ("attribute", PROMPT * 7),
         ("attribute", PROMPT, "a", "--against", "b", "--ablate", "attn.0.head.1"),
         ("generate", PROMPT, "-n", "9", "-s", "3", "--logprobs", "9"),
-        ("score", "FILE"),
-        ("score", "FILE", "--tokens"),
+        ("score",),
+        ("score", "--tokens"),
     ],
 )
-def test_both_heads_are_each_head(run, untied, text_file, monkeypatch, command):
+def test_both_heads_are_each_head(run, untied, monkeypatch, command):
     """Under the name of each head is what --head alone says, and as text both are there and fit."""
-    command = [text_file if word == "FILE" else word for word in command]
-    both = answer(run, *command, "-m", untied, "--head", "both")
+    both = answer(run, *command, "-m", untied, "--head", "both", stdin=TEXT)
     assert (both["model"], both["head"]) == (untied, "both")
     for head in ("tied", "untied"):
-        alone = answer(run, *command, "-m", untied, "--head", head)
+        alone = answer(run, *command, "-m", untied, "--head", head, stdin=TEXT)
         both[head].pop("timing", None), alone.pop("timing", None)
-        if command != ["next", PROMPT * 7]:  # that lists the tokens of both
+        if command != ("next", PROMPT * 7):  # that lists the tokens of both
             assert both[head] == alone
         assert both[head]["head"] == head
     for width, head in ((80, "untied"), (44, "untied"), (80, "both"), (44, "both")):
         monkeypatch.setenv("COLUMNS", str(width))
-        out = output(run, *command, "-m", untied, "--head", head)
+        out = output(run, *command, "-m", untied, "--head", head, stdin=TEXT)
         assert {"tied", "untied"} <= {*re.findall(r"\w+", out)} or head == "untied"
-        listed = out.partition("\nloss ")[0].replace(untied, "MODEL").replace(text_file, "FILE")
+        listed = out.partition("\nloss ")[0].replace(untied, "MODEL")
         assert max(map(len, listed.splitlines())) <= width
 
 
@@ -173,33 +166,33 @@ def test_attribute_without_some_parts(run, untied):
     assert "rank of 'b'" in out
 
 
-def test_score_tokens(run, untied, text_file):
-    arguments = ("score", "-m", untied, "--stride", "64", text_file)
-    document, plain = answer(run, *arguments, "--tokens"), answer(run, *arguments)
+def test_score_tokens(run, untied):
+    arguments = ("score", "-m", untied, "--stride", "64")
+    document, plain = (answer(run, *arguments, *flag, stdin=TEXT) for flag in (["--tokens"], []))
     listed = document.pop("predictions")
     rounded = {name: pytest.approx(plain[name], rel=1e-6) for name in ("nll", "perplexity", "bits_per_byte")}
     assert document == {**plain, **rounded}
-    ids = tiedgpt.load_tokenizer(untied).encode(TEXT)
+    ids = tiedgpt.load_tokenizer(untied).encode(TEXT.decode())
     assert [one["place"] for one in listed] == [*range(1, 64), *range(65, len(ids))]
     log_p = log_softmax(tiedgpt.load_model(untied)(ids[:9])[-1])
     assert_predicted(one := listed[8], log_p, ids[9], 5, "bits")
-    out = output(run, *arguments, "--tokens")
+    out = output(run, *arguments, "--tokens", stdin=TEXT)
     title, first, *lines = out.splitlines()
     assert title.split() == ["bits", "token", "likeliest", "others"]
     assert first.split() == ["-", "'T'"]
     assert lines[8].split()[0] == f"{one['bits']:.2f}"
     assert lines[63].split()[0] == "-", "the first token of the second window"
-    assert out.endswith(output(run, *arguments))
+    assert out.endswith(output(run, *arguments, stdin=TEXT))
     assert "\x1b" not in out
 
 
 @pytest.mark.parametrize(("NO_COLOR", "TERM"), [("", "xterm"), ("1", "xterm"), ("", "dumb")])
-def test_colours_on_a_terminal(run, untied, text_file, monkeypatch, NO_COLOR, TERM):
+def test_colours_on_a_terminal(run, untied, monkeypatch, NO_COLOR, TERM):
     monkeypatch.setenv("NO_COLOR", NO_COLOR)
     monkeypatch.setenv("TERM", TERM)
-    plain = run("score", "-m", untied, "--tokens", text_file)[1]
+    plain = run("score", "-m", untied, "--tokens", stdin=TEXT)[1]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    out = run("score", "-m", untied, "--tokens", text_file)[1]
+    out = run("score", "-m", untied, "--tokens", stdin=TEXT)[1]
     assert ("\x1b[31m" in out) == (NO_COLOR == "" and TERM == "xterm")
     assert re.sub(r"\x1b\[\d+m", "", out) == plain
     for line in out.splitlines():
