@@ -157,8 +157,7 @@ def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
             expected = TextSample(TOKENIZER, ["lo"], config.eos_token_ids)
             stream = np.random.default_rng([4, n, i])
             steps = sample_steps(model, [TOKENIZER.encode(prompt)], 20, Sampling(top_k=30), [stream])
-            for _ in push_steps(steps, [expected]):
-                pass
+            list(push_steps(steps, [expected]))
             for field in ("ids", "text", "finish_reason"):
                 assert getattr(sample, field) == getattr(expected, field)
             reasons.add(sample.finish_reason)

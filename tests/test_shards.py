@@ -108,7 +108,6 @@ BAD = {  # besides the errors of a text, which test_documents.py has
     b"null": "expected a JSON object, got None",
     b"{}": "the record has no field 'text'",
     b'{"text": 5}': "field 'text' is not a text: 5",
-    b'{"text": "a"}': "a score needs at least two tokens, got 1",
     b'{"text": "a<|endoftext|>b"}': "special token <|endoftext|>: --allow-special reads it as that token",
     b'{"text": "' + b"z" * 30 + b'"}': "the text has 30 tokens, more than the limit of 20",
     b'{"text": "a\xffb"}': "not JSON: 'utf-8' codec can't decode byte 0xff in position 11",

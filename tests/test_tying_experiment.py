@@ -212,21 +212,19 @@ WRONG_LINE = "runs.jsonl, line 2: expected a run of this script"
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "message"),
+    ("file", "line", "message"),
     [
-        *((..., line, WRONG_LINE) for line in ('{"run"', "[]", "what?", '{"run": 3}')),
-        *((..., RUN.replace("1.0", other), WRONG_LINE) for other in ("2.0", "[]", '"abc"')),
-        (..., RUN.replace('"loss": 1.0', "").replace('""', '"a"'), WRONG_LINE),
-        (None, "", "No such file"),
-        ("too short", "", "give a longer text"),
+        *(("text", line, WRONG_LINE) for line in ('{"run"', "[]", "what?", '{"run": 3}')),
+        *(("text", RUN.replace("1.0", other), WRONG_LINE) for other in ("2.0", "[]", '"abc"')),
+        ("text", RUN.replace('"loss": 1.0', "").replace('""', '"a"'), WRONG_LINE),
+        ("missing", "", "No such file"),
+        ("text", "", "give a longer text"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(corpus, tmp_path, capsys, text, line, message):
-    file = corpus if text is ... else tmp_path / "text"
-    if isinstance(text, str):
-        file.write_text(text, encoding="utf-8")
+def test_what_cannot_be_done_is_one_line(inline, tmp_path, capsys, file, line, message):
+    (tmp_path / "text").write_text("too short", encoding="utf-8")
     (tmp_path / "runs.jsonl").write_text(f"{RUN}\n{line}\n" if line else "", encoding="utf-8")
-    assert run(file, tmp_path) == 2
+    assert run(tmp_path / file, tmp_path) == 2
     *first, last = capsys.readouterr().err.splitlines()
     assert all("runs are missing" in line for line in first)
     assert message in last
@@ -275,7 +273,7 @@ def test_running_jobs_end_with_the_block():
         (process,) = multiprocessing.active_children()
         raise KeyboardInterrupt
     process.join(20)
-    assert process.exitcode is not None
+    assert process.exitcode == -signal.SIGTERM
 
 
 def test_models_of_one_seed_start_from_the_same_other_weights():
