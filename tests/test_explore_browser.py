@@ -514,14 +514,12 @@ def test_the_keyboard_reaches_everything(open_page, server):
     show(page)
     page.click("#sampling summary")
     page.locator(".skip").focus()
+    focused = """() => { const e = document.activeElement, box = e.parentElement.closest('[id]');
+        return e === document.body ? [] : [e.id, e.dataset.key, box?.id]; }"""
     reached = [["", "", ""]]
     while reached[-1] and len(reached) < 400:
         page.keyboard.press("Tab")
-        reached.append(
-            page.evaluate("""() => {
-            const e = document.activeElement, box = e.parentElement.closest('[id]');
-            return e === document.body ? [] : [e.id, e.dataset.key, box?.id]; }""")
-        )
+        reached.append(page.evaluate(focused))
     assert not reached.pop(), "Tab never leaves the page"
     wanted = "prompt copy temperature top_k top_p write seed matrices solve dims solveW W00 partsbox heads"
     wanted += " cvocab ctotal quit draw0 strip bars turn paths"
