@@ -347,10 +347,6 @@ def changed(ids, *names):
     return {name: wrong[name] for name in names or wrong}
 
 
-def logits_of(says, ids):
-    return planted(TWO_LAYERS, ids, says)["logits"]
-
-
 def few_of(says, ids):
     """What follows the place of the mistake."""
     missing = ("attn.N.pattern", "mlp.N.post", "resid_mid.N")
@@ -382,7 +378,7 @@ DIAGNOSES = [  # T, what is given, the diagnosis, how the note begins
      ["mlp.0.pre" + NONE], ""),
     # The mistake is named where it was made, even if only what follows was recorded.
     *((9, partial(theirs, says), [f"{place}: yours {says}{where}"], "")
-      for theirs in (logits_of, few_of)
+      for theirs in (lambda says, ids: planted(TWO_LAYERS, ids, says)["logits"], few_of)
       for place, says, where in (
           ("mlp.0.post", "is relu", LAYERS), ("attn.0.pattern", "has no causal mask", LAYERS),
           ("resid_mid.0", "lacks the residual connection", EVERYWHERE))),

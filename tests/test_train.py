@@ -163,6 +163,8 @@ def test_a_gradient_that_is_no_number_stops_before_the_step(bad, monkeypatch):
 
 
 def test_a_damaged_state_is_refused(tmp_path):
+    one = trainer()
+    train(one, 1)
     for change, message in (
         (lambda state, _: state.pop("step"), "KeyError"),
         (lambda state, _: state.update(step=-1), ".*step -1"),
@@ -174,8 +176,6 @@ def test_a_damaged_state_is_refused(tmp_path):
         (lambda _, arrays: arrays.update(m=arrays["m"][:1]), "a tensor m of .* float32 numbers"),
         (lambda _, arrays: arrays.update(parameters=np.zeros(9)), "a tensor parameters of .* float32"),
     ):
-        one = trainer()
-        train(one, 1)
         one.save(tmp_path)
         tensors, metadata = safetensors.read_with_metadata(tmp_path / STATE)
         arrays = {name: tensor.read() for name, tensor in tensors.items()}
