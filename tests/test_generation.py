@@ -152,8 +152,7 @@ EOT, encode = TOKENIZER.eot_id, TOKENIZER.encode
 def test_text_is_shown_as_soon_as_it_is_certain_and_up_to_a_stop_string(tokens, stop, pieces, reason):
     sample = TextSample(TOKENIZER, stop, (EOT,))
     shown = [text for _, text in push_steps(([[token]] for token in tokens), [sample])]
-    assert ("|".join(shown), sample.finish_reason) == (pieces, reason)
-    assert sample.text == "".join(shown)
+    assert ("|".join(shown), sample.text, sample.finish_reason) == (pieces, "".join(shown), reason)
     assert sample.ids == [token for token in tokens[: len(shown)] if token != EOT]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model, some_corpus
+from conftest import SMALL, random_model, refuses, some_corpus
 
 from tiedgpt import GPT2
 from tiedgpt.errors import ArgumentError, TiedGPTError
@@ -45,14 +45,11 @@ def test_the_sparse_table_is_the_whole_one():
 def test_a_corpus_without_pairs_and_ids_of_another_vocabulary():
     for ids in ([], [4]):
         text = Corpus.of(ids, 5)
-        assert text.counts.sum() == len(ids)
         assert [array.size for array in text.row(4)] == [0, 0]
-        assert text.frequent().size == 0
-        assert text.self_prediction() is None
+        assert (text.counts.sum(), text.frequent().size, text.self_prediction()) == (len(ids), 0, None)
     for token in (-1, V):
         message = f"token id {token} of the corpus is outside the vocabulary of 101"
-        with pytest.raises(ArgumentError, match=message):
-            Corpus.of([0, token, 1], V)
+        refuses(message, Corpus.of, [0, token, 1], V, error=ArgumentError)
 
 
 def test_the_share_of_frequent_tokens_that_follow_themselves():
@@ -276,8 +273,7 @@ def test_the_sample_of_a_long_text_is_windows_of_its_end(monkeypatch):
     assert sample(np.arange(30), 8).tolist() == list(range(30))
     assert sample(np.arange(300), 8).tolist() == list(range(260, 300))
     windows = sample(np.arange(1000), 8).reshape(5, 8)
-    assert windows[0, 0] == 900
-    assert windows[-1, -1] == 999
+    assert (windows[0, 0], windows[-1, -1]) == (900, 999)
     assert (np.diff(windows) == 1).all(), "whole windows"
     assert set(np.diff(windows[:, 0])) == {23}, "evenly spread"
 

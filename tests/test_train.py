@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from conftest import SMALL, assert_one_error_line, random_model
+from conftest import SMALL, assert_one_error_line, random_model, refuses
 from test_cli_generate import CTRL_C, Terminal
 from test_files import contents
 
@@ -137,8 +137,7 @@ def test_arguments_that_do_not_fit_each_other():
         (UNTIED, "body", "only must be \"head\" or None, got 'body'"),
         (replace(SMALL, vocab_size=50), None, "token id .* is outside the vocabulary of 50"),
     ):
-        with pytest.raises(ArgumentError, match=message):
-            trainer(random_model(config), only=only)
+        refuses(message, trainer, random_model(config), TINY, only, error=ArgumentError)
 
 
 def test_settings_out_of_range():
@@ -184,8 +183,7 @@ def test_a_damaged_state_is_refused(tmp_path):
         with (tmp_path / STATE).open("wb") as file:
             safetensors.write(file, arrays.items(), {"training": json.dumps(state)})
         problem = rf"{STATE}( does not hold the state of a training: |: expected ){message}"
-        with pytest.raises(CheckpointError, match=problem):
-            Trainer.resume(tmp_path, one.tokens, one.held_out)
+        refuses(problem, Trainer.resume, tmp_path, one.tokens, one.held_out)
 
 
 def test_the_learning_rate_schedule():
