@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from dask import config
 from distributed import Client, KilledWorker, LocalCluster, as_completed, rpc
 from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
@@ -24,6 +25,7 @@ from ..errors import TiedGPTError
 from ..fast.threads import ctrl_c_for_this_process_only
 from .shards import Shard
 
+WORKERS_LOG = "distributed.nanny.pre-spawn-environ.DASK_LOGGING__DISTRIBUTED"  # until a worker has ended
 CONNECT = 10  # seconds until a scheduler must have answered
 
 
@@ -36,8 +38,8 @@ def connect(workers: int | None, address: str | None) -> Iterator[Client]:
         if workers:
             options = {"host": "127.0.0.1", "dashboard_address": None, "memory_limit": 0}
             try:
-                with ctrl_c_for_this_process_only():
-                    cluster = LocalCluster(None, workers, 1, silence_logs=logging.CRITICAL, **options)
+                with ctrl_c_for_this_process_only(), config.set({WORKERS_LOG: "critical"}):
+                    cluster = LocalCluster(None, workers, 1, **options)
             except (RuntimeError, OSError) as error:  # a worker was killed while it started
                 raise TiedGPTError(f"the workers cannot be started: {error}") from error
             address = stack.enter_context(cluster).scheduler_address
