@@ -52,7 +52,7 @@ def check_lengths(lengths: Any, batch: np.ndarray) -> np.ndarray | None:  # -> [
     B, T = batch.shape
     array = np.array(lengths, object)
     if array.shape != (B,) or not all(n in Range(1, T) for n in array):
-        raise ArgumentError(f"lengths must be {B} whole numbers from 1 to {T}, got {short_repr(lengths)}")
+        raise ArgumentError(f"expected {B} lengths, one a row, from 1 to {T}, got {short_repr(lengths)}")
     return None if (array == T).all() else array.astype(np.int64)
 
 
@@ -72,7 +72,7 @@ def check_text(ids: Any, config: Config) -> np.ndarray:  # -> [N]
     if array.ndim != 1:
         raise ArgumentError(f"the text must be one sequence of ids [N], got shape {array.shape}")
     if array.size < 2:
-        raise ArgumentError(f"a score needs at least two tokens, got {array.size}: none predicts the first")
+        raise ArgumentError(f"a score needs two tokens or more, got {array.size}: the first is not predicted")
     if config.n_ctx < 2:
         raise ArgumentError("the model's context is 1 token, so it predicts no token from another")
     check_ids(array[:, None], config)  # one token per row: any length fits into the context
@@ -105,7 +105,7 @@ def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -
         raise ArgumentError(f"ids are {len(batch)} sequences, the cache holds {B}")
     T, longest, room = batch.shape[1], int(np.max(cache.length)), min(cache.capacity, config.n_ctx)
     if longest + T > room:
-        raise ArgumentError(f"{T} tokens after {longest} in the cache are more than its capacity of {room}")
+        raise ArgumentError(f"{T} tokens after {longest} in the cache exceed the capacity or context, {room}")
 
 
 def check_edits(edits: Any, config: Config) -> Any:

@@ -17,7 +17,7 @@ from .ops import dropout_mask
 
 Tape = dict[str, np.ndarray]
 Edits = Mapping[str, Callable[[np.ndarray], Any]]
-Progress = Callable[[int], Any] | None  # called with what was done since the last call: mostly tokens
+Progress = Callable[[int], Any] | None  # called with the number of tokens (or bytes, steps) just done
 OVERWRITTEN = "attn.N.scores"  # softmax writes the pattern into the same memory
 # Of a block, in the order of the forward pass: what a tape records and an edit replaces, and its shape.
 BLOCK_SHAPES = {
@@ -121,7 +121,7 @@ class Run:
 
     def __post_init__(self) -> None:
         if self.tape is not None and not isinstance(self.tape, dict):
-            raise ArgumentError(f"tape must be a dict, to be filled, got {short_repr(self.tape)}")
+            raise ArgumentError(f"tape must be a dict to write to, got {short_repr(self.tape)}")
         # The first token's position; [B] if they differ.
         self.start = 0 if self.cache is None else self.cache.length
 

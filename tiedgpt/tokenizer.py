@@ -107,7 +107,7 @@ class Tokenizer:
         for merged_id, (left, right) in enumerate(merges, first_id + 256):
             if left not in ids or right not in ids or left + right in ids:
                 unknown = [short_repr(part) for part in (left, right) if part not in ids]
-                fault = f"{unknown[0]} is neither byte nor earlier merge" if unknown else "exists already"
+                fault = f"{unknown[0]} is no byte and no earlier merge" if unknown else "exists already"
                 raise TokenizerError(f"merge {len(tokens) - 255}, {short_repr(f'{left} {right}')}: {fault}")
             left_id, right_id = ids[left], ids[right]
             self._merge_ids[left_id, right_id] = ids[left + right] = merged_id
@@ -170,7 +170,7 @@ class Tokenizer:
         if special == "error" and (token := self.find_special(text)) is not None:
             found = f"the text contains special token {short_repr(token)} at character {text.index(token)}"
             how = "special='token' reads it as that token, special='text' as ordinary characters"
-            raise TokenizerError(f"{found}, which ends the document; {how}")
+            raise TokenizerError(f"{found}, which text from outside must not contain; {how}")
         ids: list[int] = []
         done = 0
         for start, end in self._special_spans(text) if special != "text" else ():

@@ -58,8 +58,12 @@ class Version:
         return "" if found == self.digest else f"its {name} is {found}, expected {self.digest}"
 
 
+@dataclass
 class Interrupted(Exception):
-    """Interrupted(reason, seconds to wait, 0 if unknown): an attempt failed, the next one may succeed."""
+    """An attempt failed, and the next one may succeed."""
+
+    reason: str
+    wait: float = 0  # seconds; 0 if unknown
 
 
 @dataclass
@@ -87,7 +91,6 @@ class Server:
                     link_new(part, to / file)
                 return part is not None
             except Interrupted as error:
-                reason, wait = error.args
                 part = _find_part(file, folder)
                 size = part.stat().st_size if part else 0
                 failures = 0 if size > most else failures + 1
@@ -95,9 +98,9 @@ class Server:
                 if failures == ATTEMPTS:
                     tried = f"{ATTEMPTS} attempts in a row brought no data"
                     tried += "; the next download continues from here" if most else ""
-                    raise CheckpointError(f"{self.label}/{file}: {reason}; {tried}") from error
-                wait = min(wait, MAX_DELAY) or DELAY * 2**failures
-                self.note(f"{file}: {reason}; trying again in {wait:g} s")
+                    raise CheckpointError(f"{self.label}/{file}: {error.reason}; {tried}") from error
+                wait = min(error.wait, MAX_DELAY) or DELAY * 2**failures
+                self.note(f"{file}: {error.reason}; trying again in {wait:g} s")
                 time.sleep(wait)
 
     def _attempt(self, file: str, folder: Path) -> Path | None:
@@ -109,13 +112,13 @@ class Server:
                 return None
             if part and response.status_code == 416:  # the file is shorter than the part
                 part.unlink()
-                raise Interrupted("it changed on the server", 0)
+                raise Interrupted("it changed on the server")
             self._check_status(file, response)
             version, key = self._describe(file, response)
             target = folder / f".{file}.{key}.part"
             if part and part != target:
                 part.unlink()
-                raise Interrupted("it changed on the server", 0)
+                raise Interrupted("it changed on the server")
             self._receive(file, response, start, target, version.size)
         if wrong := version.difference(target):
             target.unlink()
@@ -161,7 +164,7 @@ class Server:
             reason += "; the variable REQUESTS_CA_BUNDLE can name a file of certificates to trust"
         # Try again if the server answered before. If it never did, the address or the network is wrong.
         elif answered and isinstance(error, connection):
-            return Interrupted(reason, 0)
+            return Interrupted(reason)
         return CheckpointError(f"{self.label}/{file} cannot be reached: {reason}")
 
     def _is_own(self, response: "requests.Response") -> bool:
@@ -234,7 +237,7 @@ class Server:
             except requests.RequestException as error:
                 raise self._failure(file, error) from error
             if size is not None and out.tell() < size:
-                raise Interrupted("the connection was cut", 0)
+                raise Interrupted("the connection was cut")
 
 
 def _find_part(file: str, folder: Path) -> Path | None:

@@ -195,7 +195,7 @@ def finish_saves(directory: Path) -> None:
             if error.errno in (errno.ENOENT, *NOT_EMPTY):  # another process moves, or has saved again
                 end = time.monotonic() + MAX_WAIT
             elif time.monotonic() > end:
-                raise CheckpointError(f"{ready}: cannot be moved to {directory}: {error.strerror}") from error
+                raise CheckpointError(f"{ready}, the last save, cannot be moved: {error.strerror}") from error
             time.sleep(0.001)
     for staging in directory.glob(".save.*.tmp"):
         with suppress(OSError, CheckpointError):
@@ -272,7 +272,7 @@ def locked_file(
             continue
         if not waiting:
             who = f"process {owner}" if owner.isdecimal() else "another process"
-            raise CheckpointError(f"{path.parent} is in use by {who}; wait until it ends, or choose another")
+            raise CheckpointError(f"{path.parent} is in use by {who}; wait, or choose another directory")
         if not is_waiting:
             waiting()
         is_waiting = True
@@ -288,7 +288,7 @@ def locked_file(
 
 
 def try_lock(fd: int, without_locks: bool = True) -> bool:
-    """Lock an open file, if no other process has it locked. `without_locks`: the result without any locks."""
+    """Lock an open file unless another process has. Where the system has no locks, return `without_locks`."""
     try:
         if sys.platform == "win32":
             import msvcrt

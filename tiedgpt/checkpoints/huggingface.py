@@ -105,7 +105,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     for tensor in found:
         name = tensor.name.removeprefix(PREFIX)
         if name in tensors:
-            raise CheckpointError(f"{tensor.file}: {short_repr(name)} is there with and without {PREFIX}")
+            raise CheckpointError(f'{tensor.file}: {short_repr(name)} is there twice, once after "{PREFIX}"')
         if not MASK_BUFFER.fullmatch(name):
             tensors[name] = tensor
     check_parameters(tensors, config, listing, "config.json")
@@ -203,7 +203,7 @@ def read_weight_map(index: Path) -> dict[str, str]:
         raise CheckpointError(f'{index}: "weight_map" must map tensor names to files')
     for file in weight_map.values():
         if not isinstance(file, str) or not SHARD.fullmatch(file):
-            raise CheckpointError(f"{index}: {short_repr(file)} is not the name of a .safetensors file")
+            raise CheckpointError(f"{index}: {short_repr(file)} names no .safetensors file beside it")
     return weight_map
 
 

@@ -207,13 +207,12 @@ def _fields(message: "_Bytes", expected: dict[int, tuple[str, int]] | None = Non
     `expected`: number -> name and value of a field that must have this value.
     """
     fields: Fields = {}
-    take = message.take
-    readers = {VARINT: message.varint, LENGTH: lambda: take(message.varint()), FIXED32: message.fixed32}
+    read = {VARINT: message.varint, LENGTH: lambda: message.take(message.varint()), FIXED32: message.fixed32}
     while message.left:
         number, wire_type = divmod(message.varint(), 8)
-        if wire_type not in readers:
+        if wire_type not in read:
             raise message.wrong(f"field {number} has wire type {wire_type}; expected 0, 2 or 5")
-        fields.setdefault((number, wire_type), []).append(readers[wire_type]())
+        fields.setdefault((number, wire_type), []).append(read[wire_type]())
     for number, (name, needed) in (expected or {}).items():
         if (found := _number(fields, number)) != needed:
             raise message.wrong(f"{name} is {found}; expected {needed}")

@@ -32,9 +32,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, name: str, page: str | None, run: Callable[[argparse.Namespace], None]) -> None:
         about, _, examples = (page or "").partition("\nexamples:\n")  # `python -OO` drops docstrings
         paragraphs = (fill(part.replace("\n", " ")) for part in about.strip().split("\n\n"))
-        form: Any = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-        epilog = f"examples:\n{examples}"
-        super().__init__(f"tiedgpt {name}", description="\n\n".join(paragraphs), epilog=epilog, **form)
+        super().__init__(f"tiedgpt {name}", None, "\n\n".join(paragraphs), f"examples:\n{examples}")
+        self.formatter_class, self.allow_abbrev = argparse.RawDescriptionHelpFormatter, False
         self.add("-q --quiet", "print no notes and no progress on stderr")
         self.set_defaults(command=name, run=run, summary=about.partition("\n")[0])
 
@@ -135,7 +134,7 @@ def add_models(parser: Parser, help: str) -> None:
 
 
 def find(model: str | None, only_tokenizer: bool = False) -> tuple[str, Path]:
-    """The model's name and path, downloaded if it is not here; without a name, the default, with a note."""
+    """The model's name and path, downloaded if it is not here. Without a name: gpt2, or a shipped model."""
     if model is not None:
         return model, find_or_download(model, note, only_tokenizer)
     name, path = find_default()
@@ -183,7 +182,7 @@ def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
     with Progress("loading", size, unit="B") as progress:
         model = checkpoint.load(head, progress.add)
     if head == "untied" and not checkpoint.has_own_unembedding:
-        note("this checkpoint has no W_U of its own: it is a copy of wte.T, and the logits are the same")
+        note("this checkpoint has no W_U of its own: a copy of wte.T is used, and the logits are the same")
     return model
 
 

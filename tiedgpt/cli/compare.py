@@ -62,7 +62,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     except OSError as error:
         raise ArgumentError(f"{path}: {error.strerror or error}") from error
     except Exception as error:  # of a damaged file, one of a dozen kinds, SyntaxError and MemoryError too
-        raise ArgumentError(f"{path}: neither an .npz nor a directory of .npy: {error!s:.100}") from error
+        raise ArgumentError(f"{path} is no .npz file or directory of .npy files: {error!s:.100}") from error
     if not arrays:
         raise ArgumentError(f"{path}: there are no arrays in it")
     return arrays

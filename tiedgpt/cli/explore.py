@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     opened = [common.open_model(name) for name in names]
     vocabularies = [common.vocabulary(tokenizer, checkpoint) for _, checkpoint, tokenizer in opened]
     if vocabularies[0] != vocabularies[-1]:
-        raise ArgumentError(f"{names[0]} and {names[1]} have different vocabularies; explore needs the same")
+        raise ArgumentError(f"{names[0]} and {names[1]} have different vocabularies; explore needs one")
     _, checkpoint, tokenizer = opened[0]
     corpus = read_corpus(text, allow_special, tokenizer, checkpoint.config.vocab_size)
     models = [(name, common.load(checkpoint, None)) for name, checkpoint, _ in opened]
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         server = Server(views, port)
     except OSError as error:
-        raise ArgumentError(f"port {port}: {error.strerror}; leave --port out for any free one") from error
+        raise ArgumentError(f"port {port}: {error.strerror}; choose another or leave --port out") from error
     print(server.url, flush=True)
     note("the page is at this address, for this machine only; Ctrl-C stops the server")
     if browser and not open_browser(server.url_once):

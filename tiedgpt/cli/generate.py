@@ -47,15 +47,15 @@ def add_arguments(parser: common.Parser) -> None:
     add("-s --seed S", "the same S gives the same text (default: new)", common.count)
     no_room = "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
     add("--truncate", no_room)
-    listed = "also list log probabilities, before -t, -k and -p: each token's and the K likeliest others'"
+    listed = "also list the log probability, before -t, -k and -p, of each token and the K likeliest others"
     add("--logprobs K", listed, common.count)
-    guess = "for speed, let the model check guesses: by lookup in the text (default), a smaller MODEL or none"
+    guess = "what guesses tokens, for speed: lookup (in the text so far; default), none, or a smaller MODEL"
     add("--draft MODEL", guess, default=LOOKUP)
 
 
 def run(args: argparse.Namespace) -> None:
     if args.greedy and (args.temperature, args.top_k, args.top_p) != (None, None, None):
-        raise ArgumentError("--greedy excludes --temperature, --top-k and --top-p: it draws nothing")
+        raise ArgumentError("--greedy excludes --temperature, --top-k and --top-p: it never samples")
     sampling = Sampling(args.temperature or 1.0, args.top_k, args.top_p, args.greedy)
     head, as_json, seed, new, stop = args.head, args.json, args.seed, args.max_new_tokens, args.stop
     num_samples, logprobs = args.num_samples, args.logprobs
@@ -103,7 +103,9 @@ def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Che
     if draft.path == checkpoint.path:
         raise ArgumentError(f"{named} is the model itself; name a smaller one")
     if common.vocabulary(draft_tokenizer, draft) != common.vocabulary(tokenizer, checkpoint):
-        raise ArgumentError(f"{named} has another vocabulary: other merges or special tokens")
+        raise ArgumentError(f"{named} needs the model's merges, special tokens and vocab_size")
+    if draft.config.n_ctx < checkpoint.config.n_ctx:
+        raise ArgumentError(f"{named} has a shorter context than the model: {draft.config.n_ctx} tokens")
     return draft
 
 

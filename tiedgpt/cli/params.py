@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
     if len(models) > 1:
         raise ArgumentError(f"expected one MODEL, got {len(models)}")
     if models and not of_model:
-        raise ArgumentError("give MODEL, to count a model, or --vocab and --dim, to count two matrices")
+        raise ArgumentError("MODEL counts a model, --vocab and --dim two matrices: give one or the other")
     if of_model:
         (name,) = models or ["gpt2"]
         config = known_config(name) or read_config(find_model(name))

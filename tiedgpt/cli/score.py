@@ -5,8 +5,8 @@ documentation. Windows as long as the context start every --stride tokens. Each 
 that no earlier window contains. The first token of the text is not predicted. If the stride is the whole
 context, the first token of each window is not predicted either.
 
-The surprisal of a token is -log2 of its probability, in bits. On a terminal, less than 1 bit is green, 5 bits
-or more are yellow, 10 or more are red.
+With --tokens: the surprisal of a token is -log2 of its probability, in bits. On a terminal, less than 1 bit
+is green, 5 bits or more are yellow, 10 or more are red.
 
 examples:
   tiedgpt score story.txt
@@ -39,7 +39,7 @@ FIGURES = (
 
 def add_arguments(parser: common.Parser) -> None:
     parser.add_shared("[FILE]", *common.ASKING)
-    stride = "tokens from one window to the next; fewer give longer contexts (default: half the context)"
+    stride = "tokens from one window to the next; fewer: slower, more context (default: half the context)"
     parser.add("--stride N", stride, common.positive_int)
     parser.add("--tokens", "also list each token with its surprisal and the likeliest other tokens")
 

@@ -32,7 +32,7 @@ def read_text(file: str | None) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ArgumentError(f"{source_name(file)}: byte {error.start} is not UTF-8 text") from error
+        raise ArgumentError(f"{source_name(file)} is not UTF-8 text at byte {error.start}") from error
 
 
 def read_prompt(prompt: str | None) -> str:
@@ -177,7 +177,7 @@ def discard_unwritten(stream: Any) -> None:
 class Progress(AbstractContextManager["Progress"]):
     """Show on stderr how far a long computation is: on a terminal a bar, in a file a line a minute."""
 
-    DELAY, INTERVAL = 1.0, 60.0
+    DELAY, INTERVAL = 1.0, 60.0  # seconds: before a bar is shown, and from one line in a file to the next
 
     def __init__(self, doing: str, total: int, unit: str) -> None:
         self._doing, self._total, self._unit = one_line(doing), total, unit

@@ -74,8 +74,7 @@ def add_arguments(parser: common.Parser) -> None:
     dropout = "dropout of embedding and layers' outputs (default: 0.1; with --from, as the checkpoint says)"
     add("--dropout P", dropout, number(RATE))
     add("--seed S", "seed of weights, batches and dropout (default: 1)", number(Range(0, MAX_COUNT)))
-    evaluations = "steps between evaluations, which also save (default: a tenth of all)"
-    add("--eval-every N", evaluations, positive)
+    add("--eval-every N", "steps between evaluations, which also save (default: a tenth of all)", positive)
     parser.add_shared("--allow-special", "--json")
 
 

@@ -3,7 +3,8 @@
 Each view is a method of Views: view(query, step) -> a dict for JSON, or several. `query` is what the page
 sent: mostly a model, its head and a text. The library checks its values, as for the command line; what only a
 page sends is checked here. `step` is called between pieces of work: it lets other requests compute, and
-raises if this one is not wanted any more. `step(part=0.4)` tells the page how much is done.
+raises if this one is not wanted any more. `step(part=0.4)` tells the page how much is done. Below them: how
+symmetric a path is, and the source code that the page shows.
 """
 
 import base64
@@ -338,7 +339,7 @@ def small(query: Query, name: str) -> np.ndarray:
 def symmetry_of(
     path: paths.Path, model: GPT2, tokens: np.ndarray, step: Callable[[], Any]
 ) -> dict[str, float]:
-    """|A - A^T| / |A| of a path's scores A of `tokens` [n], and the share that score themselves highest."""
+    """|A - A^T| / |A| of a path's scores A [n, n], and the share of tokens that score themselves highest."""
     rows, hits = [], 0
     size = min(PIECE, max(1, LOGITS // model.config.vocab_size))
     for piece in np.array_split(tokens, -(-tokens.size // size)):
@@ -355,8 +356,7 @@ def symmetry_of(
 def measured_tokens(model: GPT2) -> np.ndarray:  # -> [n]
     """All tokens, or SAMPLE of a large vocabulary, always the same."""
     V = model.config.vocab_size
-    sample = np.random.default_rng(0).permutation(V)[: V if V <= MEASURED else SAMPLE]
-    return np.sort(sample)
+    return np.sort(np.random.default_rng(0).permutation(V)[: V if V <= MEASURED else SAMPLE])
 
 
 SHOWN = (  # the functions whose source code stands beside the pictures

@@ -27,7 +27,7 @@ OTHER_OUTPUTS = 128  # of a matrix in column order for other kernels
 def most_rows() -> int:
     """The most rows for which these products take less time than BLAS's own, as measured on two cores."""
     n = blas.blas_threads()
-    if n is None or n > threads.MAX_THREADS:  # only two are used here
+    if n is None or n > threads.MAX_THREADS:  # these products use two threads only
         return 1
     return MOST_ROWS if blas.has_small_kernels() else OTHER_ROWS
 
@@ -71,8 +71,8 @@ def row_product(  # [R, in], [in, out] -> [R, out]
             elif len(numbers) > 1:
                 term = np.empty_like(out)
 
-    halves = range(n // 2), range(n // 2, n)
-    threads.in_two_threads(*(partial(add_products, *half) for half in zip(sums, halves, strict=True)))
+    halves = partial(add_products, sums[0], range(n // 2)), partial(add_products, sums[1], range(n // 2, n))
+    threads.in_two_threads(*halves)
     sums[0] += sums[1]
     return sums[0].reshape(end, R).T if small else sums[0].reshape(R, end)
 

@@ -33,7 +33,7 @@ def _with_errstate(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _second_thread() -> SimpleQueue[Any]:
-    """The queue of a thread, faster than a pool, that calls functions: (function, queue for its error)."""
+    """The queue of a thread that calls functions: (function, queue for its error). A pool would be slower."""
     queue: SimpleQueue[Any] = SimpleQueue()
 
     def work() -> None:

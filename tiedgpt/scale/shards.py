@@ -297,7 +297,7 @@ class Output:
                 staged.open(PLAN).write(json.dumps(settings).encode())
             elif another := difference(read_json(plan), settings):
                 begun_with = f"{self.directory} was begun with another {another}"
-                raise ArgumentError(f"{begun_with}; give the same, or remove it to start anew")
+                raise ArgumentError(f"{begun_with}; give the same, or remove the directory")
         # A part of another run, begun here at the same moment, has another name.
         tag = hash_lines([json.dumps(settings, sort_keys=True).encode()])[:16]
         return settings, [shard._replace(part=f"{n:06}-{tag}.jsonl") for n, shard in enumerate(shards)]

@@ -45,7 +45,7 @@ class Prediction:
 
 
 def predict(logits: np.ndarray, tokens: Iterable[int], k: int = 0) -> list[Prediction]:  # [V]
-    """How `logits` predict each of `tokens`, with k alternatives each. Raises what `check_logits` raises."""
+    """How `logits` predict each of `tokens`, with k alternatives. Raises TiedGPTError for nan and inf."""
     log_p = log_probabilities(logits)
     likeliest = [(token, float(log_p[token])) for token in (top_k(log_p, k + 1).tolist() if k else ())]
     predictions = []
@@ -116,8 +116,8 @@ class Layer:
 def lens(model: GPT2, ids: Any, k: int = 5, last: int | None = None, tape: Tape | None = None) -> list[Layer]:
     """The k likeliest next tokens by each layer after each of `ids` [T], or only after the `last` ones.
 
-    `tape` has the activations of these tokens if the model has read them already (`last_tape`). Raises
-    ArgumentError for ids that the model cannot read.
+    The last layer's are the model's own. `tape` has the activations of these tokens if the model has read
+    them already (`last_tape`). Raises ArgumentError for ids that the model cannot read.
     """
     if tape is None:
         tape = last_tape(model, ids, last or model.config.n_ctx)

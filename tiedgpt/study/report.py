@@ -69,7 +69,7 @@ def measure(
 
 
 def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
-    """At most MAX_LOSS_TOKENS from the end of a text: windows spread over its last tenth if that has more."""
+    """The last MAX_LOSS_TOKENS of a text; if its last tenth has more, windows spread evenly over that."""
     end = ids[-max(MAX_LOSS_TOKENS, ids.size // 10) :]
     if end.size <= MAX_LOSS_TOKENS:
         return end

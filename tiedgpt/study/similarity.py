@@ -33,7 +33,7 @@ def embeddings(
 
 
 def sampled_tokens(vocab_size: int, corpus: Corpus | None = None) -> np.ndarray:  # -> [n]
-    """The tokens to compare in pairs: those of the corpus, if there is one; a sample of them if many."""
+    """The tokens to compare in pairs: all, or those of the corpus; of more than MAX_TOKENS, a sample."""
     tokens = np.arange(vocab_size) if corpus is None else corpus.frequent(1)
     if tokens.size <= MAX_TOKENS:
         return tokens

@@ -88,7 +88,7 @@ class Trainer:
         if only and config.tied:
             raise ArgumentError("a tied model has no separate head to train: untie it first")
         if settings.context > config.n_ctx:
-            raise ArgumentError(f"context {settings.context} is more than the model's context {config.n_ctx}")
+            raise ArgumentError(f"a context of {settings.context} tokens exceeds the model's {config.n_ctx}")
         texts = {"text to train on": (tokens, settings.context), "held-out text": (held_out, 1)}
         for name, (ids, context) in texts.items():
             if len(ids) <= context:
@@ -100,7 +100,7 @@ class Trainer:
         self.settings = replace(settings, threads=threads, eval_every=eval_every)
         self.only = only
         self.tokens, self.held_out = tokens, held_out
-        self.total = settings.batch * settings.context  # tokens that a step predicts
+        self.step_tokens = settings.batch * settings.context  # that a step predicts
         shapes = parameter_shapes(config)
         self.shapes = {"lm_head.weight": shapes["lm_head.weight"]} if only else shapes
         size = sum(prod(shape) for shape in self.shapes.values())
@@ -219,7 +219,7 @@ class Trainer:
         self.optimizer.step(gradient, lr, scale, pool.map)
         self.step += 1
         self.losses.append(loss)
-        speed = self.total / (time.perf_counter() - start)
+        speed = self.step_tokens / (time.perf_counter() - start)
         return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, "tokens_per_s": speed}
 
     def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
@@ -237,8 +237,8 @@ class Trainer:
         gradients = self._rows[share]
         if self.only:
             head = gradients["lm_head.weight"]
-            return write_head_gradient(self.model, ids, targets, self.total, head)
-        return write_gradients(self.model, ids, targets, self.total, gradients, self._stream(1 + share))
+            return write_head_gradient(self.model, ids, targets, self.step_tokens, head)
+        return write_gradients(self.model, ids, targets, self.step_tokens, gradients, self._stream(1 + share))
 
     def _draw(self) -> np.ndarray:  # -> [batch, context + 1]
         s = self.settings

@@ -37,7 +37,7 @@ class AdamW:
     def step(
         self, gradient: np.ndarray, lr: float, scale: float = 1.0, each: Callable[..., Iterable[None]] = map
     ) -> None:
-        """Update the parameters by AdamW's rule for the gradient `scale * gradient` [P]. `each` is a map."""
+        """AdamW's update for the gradient `scale * gradient` [P]. `each`: Python's map or a thread pool's."""
         self.steps += 1
         for matrix in self.decayed:
             matrix *= 1 - lr * self.weight_decay
