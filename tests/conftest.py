@@ -7,7 +7,7 @@ import re
 import sys
 import tempfile
 import tracemalloc
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -47,15 +47,21 @@ EXTRAS = {  # the extra that brings a module; a test that needs one calls pytest
 
 def pytest_terminal_summary(terminalreporter, config):
     """What was not run: a line for each reason, and one for all modules of an extra."""
-    skipped = Counter()
+    skipped, missing = defaultdict(set), defaultdict(set)
     for report in terminalreporter.stats.get("skipped", []):
         reason = report.longrepr[2].removeprefix("Skipped: ")
         module = re.match(r"could not import '(\w+)|(\w+) is not installed", reason)
         if module and (name := module[1] or module[2]) in EXTRAS:
-            reason = f"not installed: pip install -e '.[{EXTRAS[name]}]'"
-        skipped[reason] += 1
-    for reason, count in skipped.items():
-        terminalreporter.write_line(f"skipped tests or test files, {count}: {reason}")
+            reason = f"pip install -e '.[{EXTRAS[name]}]'"
+            missing[reason].add(name)
+        skipped[reason].add(report.nodeid)
+    for reason, ids in skipped.items():
+        kinds = Counter("test" if "::" in nodeid else "test file" for nodeid in ids)
+        count = " and ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in sorted(kinds.items()))
+        what = f"skipped {count}"
+        if names := ", ".join(sorted(missing[reason])):
+            what = f"{names} {'are' if ',' in names else 'is'} not installed ({count})"
+        terminalreporter.write_line(f"{what}: {reason}")
     if (config.option.markexpr, config.option.keyword) == ("not slow", "") and (
         slow := terminalreporter.stats.get("deselected")
     ):
