@@ -119,7 +119,7 @@ SHAPE = r"tensor 'wpe\.weight' has shape \[21, 31\]; config\.json makes it \[31,
         (lambda t: {"h.1.ln_2.bias": None}, r"h\.1\.ln_2\.bias of the 2-layer .* is missing \(1 in all\)"),
         (lambda t: {"h.2.ln_1.bias": t["ln_f.bias"]}, r"tensor 'h\.2\.ln_1\.bias' is not a parameter"),
         (lambda t: {"wpe.weight": t["wpe.weight"].T}, SHAPE),
-        (lambda t: {"transformer.wte.weight": t["wte.weight"]}, r"'wte\.weight' is there with and"),
+        (lambda t: {"transformer.wte.weight": t["wte.weight"]}, r"'wte\.weight' is there twice, once after"),
         (lambda t: {"lm_head.weight": t["wpe.weight"]}, r"tensor 'lm_head\.weight' has shape \[31, 21"),
     ],
 )
@@ -165,7 +165,7 @@ def test_a_dtype_that_is_not_read(tmp_path, model):
 
 OUTSIDE = ["../a.safetensors", "a\\b.safetensors", ".a.safetensors", "a.safetensors\n", 3, "config.json"]
 OUTSIDE += ["x" * 300 + ".safetensors"]
-LISTED = [(file, re.escape(short_repr(file)) + " is not the name of a .safetensors") for file in OUTSIDE]
+LISTED = [(file, re.escape(short_repr(file)) + " names no .safetensors file beside it") for file in OUTSIDE]
 LISTED += [
     ("fifo.safetensors", r"fifo\.safetensors: is not a regular file"),
     ("c.safetensors", r"c\.safetensors: cannot be read"),

@@ -58,7 +58,7 @@ generate -m {'/nonexistent/\udcff',x*300,'~nobody-of-this-name/x'} a => no model
 
 params gpt2-small => ; did you mean gpt2?
 params --vocab 50000 => both --vocab and --dim are needed
-params --vocab 5 --dim 5 --model gpt2 => give MODEL, to count a model, or --vocab and --dim, to count two
+params --vocab 5 --dim 5 --model gpt2 => MODEL counts a model, --vocab and --dim two matrices: give
 params --vocab 1.5 --dim 5 => --vocab: expected a whole number of at least 1, got '1.5'
 params --vocab 50 --dim 4 --total 199 => total 199 is less than the token embedding alone, 200
 
@@ -86,7 +86,7 @@ generate -m M a*65 => to keep its last 32, add --truncate
 generate -m M -n 9 a*65 => to keep its last 55, add --truncate
 {generate,next,lens,attribute,tokenize} -m M '<|endoftext|>' => the text holds <|endoftext|>; to read it as t
 <|endoftext|> | score -m M => stdin: the text holds <|endoftext|>; to read it as that token, add --allow-spec
-ab\xffcd | {generate -m,next -m,score -m,tokenize -m,study --corpus -} M => stdin: byte 2 is not UTF-8 text
+ab\xffcd | {generate -m,next -m,score -m,tokenize -m,study --corpus -} M => stdin is not UTF-8 text at byte 2
 
 generate -m M -t 0 a => -t/--temperature: expected a number above 0, got '0'; for the likeliest token alw
 generate -m M -p 1.5 a => -p/--top-p: expected a number above 0 and at most 1, got '1.5'
@@ -101,7 +101,7 @@ generate -m M --draft M a => is the model itself; name a smaller one
 
 score -m M no-such-file => no-such-file: No such file or directory
 {score -m M,train --out new} . => .: Is a directory
-a | score -m M => stdin: a score needs at least two tokens, got 1
+a | score -m M => stdin: a score needs two tokens or more, got 1
 ab | score -m M --stride 0 => --stride: expected a whole number of at least 1, got '0'
 ab | score -m M --stride 65 => stride must be a whole number from 1 to the model's context of 64, got 65
 
@@ -119,10 +119,10 @@ TRAIN --only head => --only head needs --from: the rest of the model must be tra
 TRAIN --from M --only head --head tied => --only head is for an untied model: a tied one has no W_U of its own
 TRAIN --from M --only head --dropout 0 => --dropout has no effect with --only head
 TRAIN --from M --{n-layer 1,vocab-size 300} => cannot be given with --from: the checkpoint decides it
-a*700 | TRAIN --from M --context 65 => context 65 is more than the model's context 64
+a*700 | TRAIN --from M --context 65 => a context of 65 tokens exceeds the model's 64
 TRAIN => the text to train on must have at least 129 tokens, a context and the token after it, got 0
 ab cd ef g | TRAIN --context 8 => the held-out text must have at least 2 tokens, a
-caf\xe9 | TRAIN => stdin: byte 3 is not UTF-8 text
+caf\xe9 | TRAIN => stdin is not UTF-8 text at byte 3
 <|endoftext|>To be or not | TRAIN => the text holds <|endoftext|>; to read it as that token, add
 TRAIN --resume => --resume: new holds no training to continue
 train --out M/config.json a => M/config.json: Not a directory

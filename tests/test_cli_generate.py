@@ -17,6 +17,8 @@ from conftest import CONFIG, answer, assert_one_error_line, command, output, ran
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
+from tiedgpt.checkpoints import Checkpoint
+from tiedgpt.errors import short_repr
 
 
 def test_generate_prints_the_continuation_alone(run, checkpoint):
@@ -119,10 +121,21 @@ def test_a_draft_changes_no_text_and_is_counted(run, checkpoint, save):
     assert by_model["draft"]["drafted"] >= max(1, by_model["draft"]["accepted"])
 
 
-def test_a_draft_model_of_another_vocabulary(run, checkpoint, save):
-    other = save("other", random_model(CONFIG), Tokenizer([("a", "b")], {}))
+@pytest.mark.parametrize(
+    ("config", "merges", "message"),
+    [
+        (CONFIG, [("a", "b")], "needs the model's merges, special tokens and vocab_size"),
+        (replace(CONFIG, vocab_size=320), [], "needs the model's merges, special tokens and vocab_size"),
+        (replace(CONFIG, n_ctx=63), [], "has a shorter context than the model: 63 tokens"),
+    ],
+)
+def test_a_draft_model_that_cannot_guess_is_refused_before_weights_are_read(
+    run, checkpoint, save, monkeypatch, config, merges, message
+):
+    other = save("other", random_model(config), Tokenizer(merges))
+    monkeypatch.setattr(Checkpoint, "load", None)
     result = run("generate", "-m", checkpoint, "--draft", other, "abc")
-    assert_one_error_line(result, "another vocabulary: other merges or special tokens")
+    assert_one_error_line(result, f"--draft {short_repr(other)} {message}")
 
 
 def test_stop_and_end_of_text(run, checkpoint, save):
@@ -143,7 +156,7 @@ def test_head_flag_and_the_note_about_a_copied_head(run, checkpoint, untied):
     greedy = ("generate", "--greedy", "a", "--model")
     code, out, err = run(*greedy, checkpoint, "--head", "untied")
     assert (code, out) == (0, output(run, *greedy, checkpoint))
-    note = "tiedgpt: note: this checkpoint has no W_U of its own: it is a copy of wte.T"
+    note = "tiedgpt: note: this checkpoint has no W_U of its own: a copy of wte.T is used"
     assert (err[: len(note)], err.count("\n")) == (note, 1)
     assert output(run, *greedy, untied, "--head", "untied") != output(run, *greedy, untied, "--head", "tied")
 

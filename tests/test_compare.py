@@ -517,8 +517,8 @@ BAD = [
     ({"embed": np.array(1.0)}, r"'embed' must be an array of floats, got float64 \(\)"),
     ({"embed": [[1.0], [1.0, 2.0]]}, "'embed' must be an array of floats: "),
     ({"hook_embed": np.zeros(3)}, "nothing to compare"),
-    ({}, r"expected arrays, a torch module or a function, got \{\}"),
-    ("mine.npz", "expected arrays, .* got 'mine.npz'"),
+    ({}, r"expected a dict of arrays, a module or a function, got \{\}"),
+    ("mine.npz", "expected a dict of arrays, .* got 'mine.npz'"),
     ({"wte.weight": np.zeros((211, 48))}, "wte.weight is a parameter: to compare its gradient, give targets"),
     (lambda ids: ids / 0 + [][0], "the other model failed on these ids: IndexError: list index"),
 ]  # fmt: skip
@@ -602,7 +602,7 @@ def test_the_command(run, tmp_path):
     assert parse_json(compared("nan.npz", "--json")[1])["rows"][0]["yours"] is None
     for file, message in (
         ("pickle.npz", "Object arrays cannot be loaded when allow_pickle=False"),
-        ("text.npz", "neither an .npz nor a directory of .npy"),
+        ("text.npz", "is no .npz file or directory of .npy files"),
         ("empty", "there are no arrays in it"),
         ("none.npz", "No such file or directory"),
         ("only ids.npz", "has no activations beside `ids`"),

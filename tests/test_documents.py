@@ -75,8 +75,8 @@ def test_batches_are_of_similar_documents_and_bounded(monkeypatch, name, limit, 
 
 
 WRONG = {
-    "": "a score needs at least two tokens, got 0",
-    "a": "a score needs at least two tokens, got 1",
+    "": "a score needs two tokens or more, got 0",
+    "a": "a score needs two tokens or more, got 1",
     "a<|endoftext|>b": "special token",
     "a\ud800b": "half of a surrogate pair",
     None: "must be one sequence of ids [N], got shape ()",

@@ -77,8 +77,8 @@ STRIDE = r"^stride must be a whole number from 1 to .* context of 31, got"
 @pytest.mark.parametrize(
     ("ids", "stride", "message"),
     [
-        ([], 8, "a score needs at least two tokens, got 0"),
-        ([5], 8, "a score needs at least two tokens, got 1"),
+        ([], 8, "a score needs two tokens or more, got 0"),
+        ([5], 8, "a score needs two tokens or more, got 1"),
         ([[1, 2], [3, 4]], 8, r"one sequence of ids \[N\], got shape \(2, 2\)"),
         ([1.0, 2.0], 8, "whole numbers, got float64"),
         ([0] * 5000 + [101], 8, "token id 101 is outside the vocabulary of 101"),

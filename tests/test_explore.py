@@ -329,7 +329,7 @@ WRONG = [
     ("parts", {"removed": ["attn.9"]}, "no part that can be removed"),
     ("parts", {"removed": "x"}, "removed must be a list"),
     ("parts", {"token": 257}, "257 is outside the vocabulary"),
-    ("gradient", {"text": "a"}, "needs at least two"),
+    ("gradient", {"text": "a"}, "needs two tokens or more"),
     ("toy", {"W_E": [[1e9]] * 3, "P": toy.TABLE}, "-100 to 100"),
     ("cost", {"vocab": 10**8, "dim": 1, "total": 1}, "vocab must be"),
 ]
@@ -554,7 +554,10 @@ def test_ports_and_models_that_cannot_be_served(run, checkpoint):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = f"{taken.getsockname()[1]}"
         for arguments, message in (
-            (["--port", port, checkpoint], f"port {port}: Address already in use; leave --port out"),
+            (
+                ["--port", port, checkpoint],
+                f"port {port}: Address already in use; choose another or leave",
+            ),
             (["--port", "70000"], "a whole number from 0 to 65535"),
             ([checkpoint, "shakespeare-tied"], "different vocabularies"),
             (["a", "-m", "b", "-m", "c"], "expected one or two models, got 3"),

@@ -458,7 +458,7 @@ REFUSED = [
     *SMALL_JUNK,
     (PICKLE, r"has neither model\.safetensors nor .* \(pytorch_model\.bin is a"),
     ({WEIGHTS: None, INDEX: b"{}"}, '"weight_map" must map tensor names to files'),
-    ({WEIGHTS: None, INDEX: OUTSIDE}, "'../x.safetensors' is not the name of a .safetensors file"),
+    ({WEIGHTS: None, INDEX: OUTSIDE}, "'../x.safetensors' names no .safetensors file beside it"),
     ({WEIGHTS: None, INDEX: ABSENT}, r"lacks some of the files that model\.safetensors\.index\.json names"),
 ]
 

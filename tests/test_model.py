@@ -163,14 +163,14 @@ NOT_EDITS = [
     ({"mlp.0.out": lambda x: x[0]}, r"the edit of mlp\.0\.out returned shape .*; expected"),
 ]
 DEEPER = random_model(replace(SMALL, n_layer=3))
-LENGTHS = "lengths must be 2 whole numbers from 1 to 4, got "
+LENGTHS = "expected 2 lengths, one a row, from 1 to 4, got "
 SEED = "seed must be a whole number of at least 0, got"
 REFUSED = [
     *((lambda model, ids=ids: model(ids), message) for ids, message in NOT_IDS),
     *((lambda model, n=n: model(IDS[:2, :4], lengths=n), LENGTHS) for n in NOT_LENGTHS),
     *((lambda model, edit=edit: model(IDS, edit=edit), message) for edit, message in NOT_EDITS),
     (lambda model: model(IDS[0], cache=True), "cache must come from this model's new_cache, got True"),
-    (lambda model: model(IDS[0], tape=[]), r"tape must be a dict, to be filled, got \[\]"),
+    (lambda model: model(IDS[0], tape=[]), r"tape must be a dict to write to, got \[\]"),
     (lambda model: model(IDS, model.new_cache(1)), "ids are 5 sequences, the cache holds 1"),
     (lambda model: model(IDS, model.astype("f8").new_cache(5)), "the cache was made for another model"),
     (lambda model: model(IDS, DEEPER.new_cache(5)), "the cache was made for another model"),
@@ -190,7 +190,7 @@ def test_bad_arguments_are_refused(model, use, message):
 def test_a_full_cache_is_refused(model):
     cache = model.new_cache(capacity=6)
     model(IDS[0, :6], cache=cache)
-    with pytest.raises(ArgumentError, match="1 tokens after 6 in the cache are more than its capacity of 6"):
+    with pytest.raises(ArgumentError, match="1 tokens after 6 in the cache exceed the capacity .*, 6"):
         model(IDS[0, :1], cache=cache)
 
 

@@ -168,7 +168,7 @@ def test_the_two_gradients_are_those_of_an_untied_copy(head):
 
 
 def test_gradients_refuse_what_has_no_loss():
-    for T, message in ((1, "at least two"), (SMALL.n_ctx + 2, "more than the context")):
+    for T, message in ((1, "two tokens or more"), (SMALL.n_ctx + 2, "more than the context")):
         with pytest.raises(ArgumentError, match=message):
             gradients(random_model(), [1] * T)
     assert gradients(random_model(), [1] * (SMALL.n_ctx + 1)).loss > 0

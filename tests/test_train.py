@@ -355,7 +355,7 @@ def test_what_the_output_matrix_starts_as(source, start, tmp_path, unbroken):
     code, _, err = start(*flags, "--head", "untied", *START)
     model = tiedgpt.load_model(tmp_path / "model")
     assert (code, model.config.head) == (0, "untied")
-    assert ("it is a copy of wte.T" in err) == (source == "tied")
+    assert ("a copy of wte.T is used" in err) == (source == "tied")
     if source == "scratch":
         assert model.W_U.std() == pytest.approx(0.02, rel=0.05)
         assert abs(np.corrcoef(model.W_U.T.ravel(), model.W_E.ravel())[0, 1]) < 0.1
@@ -425,7 +425,7 @@ def test_two_trainings_in_one_directory(start, tmp_path, unbroken, monkeypatch):
     assert start(*SHORT)[0] == 0
     for code, _, err in refused:
         assert code == 2
-        assert f"model is in use by process {os.getpid()}; wait until it ends, or choose another" in err
+        assert f"model is in use by process {os.getpid()}; wait, or choose another directory" in err
     assert len(refused) == 2
     assert contents(tmp_path / "model") == contents(unbroken)
 

@@ -67,9 +67,9 @@ def test_forms_of_merges_txt(text, merges, tmp_path):
 @pytest.mark.parametrize(
     ("merges", "message"),
     [
-        ([("l", "o"), ("lo", "wer")], r"merge 2, 'lo wer': 'wer' is neither byte nor earlier merge"),
-        ([("lo", "w"), ("l", "o")], r"merge 1, 'lo w': 'lo' is neither byte nor earlier merge"),
-        ([("l", " ")], r"merge 1, 'l  ': ' ' is neither byte nor earlier merge"),
+        ([("l", "o"), ("lo", "wer")], r"merge 2, 'lo wer': 'wer' is no byte and no earlier merge"),
+        ([("lo", "w"), ("l", "o")], r"merge 1, 'lo w': 'lo' is no byte and no earlier merge"),
+        ([("l", " ")], r"merge 1, 'l  ': ' ' is no byte and no earlier merge"),
         ([("l", "o"), ("l", "o")], r"merge 2, 'l o': exists already"),
         ([("a", "b"), ("b", "c"), ("a", "bc"), ("ab", "c")], r"merge 4, 'ab c': exists already"),
     ],
@@ -113,7 +113,7 @@ def vocab_with(**changes: object) -> str:
         (b"l  o\n", r"merges\.txt, line 1: expected two tokens, got 'l  o'"),
         (b"l o\n#version: 0.2 x\n", r"merges\.txt, line 2: expected two tokens"),
         (b"#version: 0.2\nl o\nl \xff\n", r"merges\.txt, line 3: not UTF-8"),
-        (b"l " + b"o" * 1000, r"merges\.txt with .*: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is neither byte"),
+        (b"l " + b"o" * 1000, r"merges\.txt with .*: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is no byte and"),
         (b"\xff", r"vocab\.json, line 1: not UTF-8"),
         (b"[0, 1]", r"vocab\.json: expected a JSON object, got \[0, 1\]"),
         (vocab_with(lo="256"), r"vocab\.json: token 'lo' has id '256', expected an integer"),

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
     files = list(shards.find_files(args.inputs))
     _, checkpoint, tokenizer = common.open_model(args.model)
     if args.head == "untied" and not checkpoint.has_own_unembedding:
-        note("this checkpoint has no W_U of its own, so it is a copy of wte.T: the rows are the same")
+        note("this checkpoint has no W_U of its own: a copy of wte.T is used, and the rows are the same")
     args.special = "token" if args.allow_special else "error"
     if args.command == "score":
         args.stride = check_stride(args.stride, checkpoint.config)
