@@ -190,7 +190,7 @@ def test_bad_arguments_are_refused(model, use, message):
 def test_a_full_cache_is_refused(model):
     cache = model.new_cache(capacity=6)
     model(IDS[0, :6], cache=cache)
-    with pytest.raises(ArgumentError, match="1 tokens after 6 in the cache exceed the capacity .*, 6"):
+    with pytest.raises(ArgumentError, match="1 tokens after 6 in the cache exceed the capacity or context"):
         model(IDS[0, :1], cache=cache)
 
 
