@@ -28,8 +28,7 @@ def erfc(z: np.ndarray) -> np.ndarray:  # [...] -> [...]
     """The complementary error function for z >= 0, to 14 digits. NumPy has none; exact gelu needs it.
 
     erfc(z) = t exp(P(t) - z^2) with t = 2 / (2 + z) [Numerical Recipes, "Error function"]. P is smooth, so a
-    short Chebyshev series is enough. It is fitted to math.erfc, which takes one number at a time and is too
-    slow for arrays.
+    short Chebyshev series is enough. It is fitted to math.erfc, which is too slow for arrays.
     """
     z = np.minimum(z, 8.0)  # erfc(8) is 1e-29
     t = 2.0 / (2.0 + z)

@@ -1,7 +1,6 @@
 """List the models on this machine.
 
 Print their size on disk, and the known models that can be downloaded, with the size of the download.
-Downloads nothing.
 
 examples:
   tiedgpt list

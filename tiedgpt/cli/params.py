@@ -1,7 +1,6 @@
 """Count the parameters of a model, tied and untied.
 
-Downloads nothing. With --vocab and --dim, count only the token embedding and the output head of a model of
-that size.
+Downloads nothing. --vocab and --dim count only the token embedding and the output head, of that size.
 
 examples:
   tiedgpt params

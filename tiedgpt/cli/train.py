@@ -172,8 +172,7 @@ def new(given: dict[str, Any], text: str) -> tuple[GPT2, Tokenizer, Settings]:
         model = GPT2.random(config, settings.seed)
         model = model.untie("random", settings.seed) if given.get("head") == "untied" else model
     if (p := given.get("dropout")) is not None:
-        config = replace(model.config, embd_pdrop=p, resid_pdrop=p, attn_pdrop=0.0)
-        model = GPT2(config, model.parameters)
+        model = GPT2(replace(model.config, embd_pdrop=p, resid_pdrop=p, attn_pdrop=0.0), model.parameters)
     return model, tokenizer, settings
 
 

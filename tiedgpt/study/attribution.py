@@ -66,8 +66,7 @@ def attribute(
 def ablation(config: Config, names: Iterable[str]) -> Edits:
     """Edits that set parts of the model to 0, for `model(ids, edit=...)`.
 
-    A name is attn.N.head.H, attn.N or mlp.N, the last two with the bias of c_proj. Raises ArgumentError for
-    another name.
+    Names: attn.N.head.H, attn.N and mlp.N, the last two with c_proj's bias. Raises ArgumentError for others.
     """
     known: dict[str, tuple[str, Any]] = {}  # name -> an activation [B, ...] and its part, on axis 1
     for layer in range(config.n_layer):
