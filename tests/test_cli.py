@@ -23,7 +23,7 @@ from conftest import CONFIG, answer, assert_one_error_line, command, output, ran
 import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
 from tiedgpt.checkpoints import hub
-from tiedgpt.cli import common
+from tiedgpt.cli import common, convert
 from tiedgpt.cli.study import GROUPS, READING
 from tiedgpt.errors import ABOVE_0, FRACTION, RATE, Range
 from tiedgpt.study import bigrams, corpus, direct_path, gradients, similarity, solved
@@ -69,8 +69,8 @@ tokenize -m M --decode {257,-- -1} => is no token id from 0 to 256
 untie M => expected SRC and DST, got M
 untie => expected SRC and DST, got neither
 untie -m M a b => expected SRC and DST, got M a b
-untie M {M,M/config.json} => exists and is not empty; choose a new directory
-untie M M/config.json/x => Not a directory
+untie M M => exists and is not empty; choose a new directory
+untie M M/config.json{,/x} => Not a directory
 untie M new --init ones => invalid choice: 'ones'
 untie --force M new => --force is for tie
 tie M new => M is tied already
@@ -252,6 +252,22 @@ def test_untie_and_tie(run, checkpoint, tmp_path):
     assert (copy.config.tied, back.config) == (False, original.config)
     np.testing.assert_equal(back.parameters, dict(original.parameters))
     assert tiedgpt.load_tokenizer(tied).encode("ab") == tiedgpt.load_tokenizer(checkpoint).encode("ab")
+
+
+def test_two_copies_to_one_directory(run, checkpoint, tmp_path, monkeypatch):
+    """The second is refused while the first reads and writes, and leaves nothing in its copy."""
+    copy, save, refused = str(tmp_path / "copy"), convert.save_model, []
+
+    def save_later(*arguments):
+        monkeypatch.setattr(convert, "save_model", save)
+        refused.append(run("untie", "shakespeare-tied", copy))
+        save(*arguments)
+
+    monkeypatch.setattr(convert, "save_model", save_later)
+    assert run("untie", "-q", checkpoint, copy) == (0, "", "")
+    assert_one_error_line(refused[0], "is in use by process")
+    assert tiedgpt.load_model(copy).config == tiedgpt.load_model(checkpoint).config.with_head("untied")
+    assert tiedgpt.load_tokenizer(copy).merges == []
 
 
 def test_tie_refuses_to_drop_a_trained_matrix(run, save, tmp_path):

@@ -329,6 +329,7 @@ WRONG = [
     ("parts", {"removed": ["attn.9"]}, "no part that can be removed"),
     ("parts", {"removed": "x"}, "removed must be a list"),
     ("parts", {"token": 257}, "257 is outside the vocabulary"),
+    ("parts", {"token": [1]}, "must be one sequence of ids"),
     ("gradient", {"text": "a"}, "needs two tokens or more"),
     ("toy", {"W_E": [[1e9]] * 3, "P": toy.TABLE}, "-100 to 100"),
     ("cost", {"vocab": 10**8, "dim": 1, "total": 1}, "vocab must be"),

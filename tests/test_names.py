@@ -63,6 +63,7 @@ VARIABLES = [
     ({"XDG_CACHE_HOME": ""}, "huggingface/hub"),
     ({"XDG_CACHE_HOME": "HOME/xdg", "HF_HOME": "HOME/hf"}, "HOME/hf/hub"),
     ({"HF_HOME": "~/$SUB"}, "HOME/sub/hub"),
+    ({"FAR": "~/far", "HF_HOME": "$FAR"}, "HOME/far/hub"),
     ({"HF_HOME": "HOME/hf", "HUGGINGFACE_HUB_CACHE": "HOME/old"}, "HOME/old"),
     ({"HUGGINGFACE_HUB_CACHE": "~/old"}, "HOME/old"),
     ({"HUGGINGFACE_HUB_CACHE": "HOME/old", "HF_HUB_CACHE": "HOME/new"}, "HOME/new"),

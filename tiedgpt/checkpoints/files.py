@@ -22,6 +22,7 @@ READY = ".save.ready"  # a directory of complete files, until they are moved
 MAX_WAIT = 1  # seconds to try to move them
 NOT_EMPTY = errno.EEXIST, errno.ENOTEMPTY  # the errors of a directory that is not empty
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
+Waiting = Callable[[], Any] | None  # called once, when a lock is another process's
 
 
 def directory_of(model: Path) -> Path:
@@ -231,9 +232,7 @@ def _remove_empty(directory: Path) -> None:
 
 
 @contextmanager
-def lock_directory(
-    directory: Path, waiting: Callable[[], Any] | None = None, advice: str = ""
-) -> Iterator[None]:
+def lock_directory(directory: Path, waiting: Waiting = None, advice: str = "") -> Iterator[None]:
     """Let one process at a time into a directory; make it if it is missing, remove it if it stays empty.
 
     The operating system holds the lock and releases it when the process ends, even if it is killed. Saves
@@ -249,9 +248,7 @@ def lock_directory(
 
 
 @contextmanager
-def locked_file(
-    path: Path, waiting: Callable[[], Any] | None = None, without_locks: bool = True
-) -> Iterator[None]:
+def locked_file(path: Path, waiting: Waiting = None, without_locks: bool = True) -> Iterator[None]:
     """Make and lock a file that holds this process's id; remove it at the end. Waits as lock_directory does.
 
     without_locks: whether to go on where the file system has no locks.

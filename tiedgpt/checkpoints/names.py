@@ -145,5 +145,6 @@ def _hugging_face_cache() -> Path:
     """The cache folder of the library huggingface_hub, from the same variables in the same order."""
     get = os.environ.get
     home = get("HF_HOME", os.path.join(get("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
-    older = get("HUGGINGFACE_HUB_CACHE", os.path.join(home, "hub"))
-    return Path(os.path.expandvars(os.path.expanduser(get("HF_HUB_CACHE", older))))
+    hub = os.path.join(os.path.expandvars(os.path.expanduser(home)), "hub")
+    cache = get("HF_HUB_CACHE", get("HUGGINGFACE_HUB_CACHE", hub))
+    return Path(os.path.expandvars(os.path.expanduser(cache)))

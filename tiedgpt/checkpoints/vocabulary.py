@@ -52,19 +52,17 @@ def read_tokenizer(model: Path) -> Tokenizer:
     raise CheckpointError(f"{directory} has no tokenizer: {expected}")
 
 
-def read_merges(
-    merges_path: Path, vocab_path: Path | None = None, added_path: Path | None = None
-) -> Tokenizer:
+def read_merges(path: Path, vocab_path: Path | None = None, added_path: Path | None = None) -> Tokenizer:
     """From merges.txt (OpenAI: vocab.bpe), vocab.json (encoder.json) and added_tokens.json.
 
     added_tokens.json has the ids of special tokens that are not in vocab.json or are also ordinary tokens.
     """
-    lines = read_text(merges_path).replace("\r\n", "\n").rstrip("\n").split("\n")
+    lines = read_text(path).replace("\r\n", "\n").rstrip("\n").split("\n")
     start = 1 if lines[0].startswith("#version") or lines == [""] else 0
-    merges = _pairs(lines[start:], f"{merges_path}, line", 1 + start)
+    merges = _pairs(lines[start:], f"{path}, line", 1 + start)
     if vocab_path is None:
-        return _from_vocabulary(merges, None, f"{merges_path}")
-    vocab, added, name = read_json(vocab_path), {}, f"{merges_path} with {vocab_path.name}"
+        return _from_vocabulary(merges, None, f"{path}")
+    vocab, added, name = read_json(vocab_path), {}, f"{path} with {vocab_path.name}"
     if added_path is not None:
         added, name = read_json(added_path), f"{name} and {added_path.name}"
     return _from_vocabulary(merges, vocab | added, name, added)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checkpoints import open_checkpoint, save_model
-from ..checkpoints.files import finish_saves
+from ..checkpoints.files import LOCK, lock_directory
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError
 from ..inference.generation import generate
@@ -54,20 +54,19 @@ def run(args: argparse.Namespace) -> None:
     checkpoint = open_checkpoint(common.find(source)[1])
     if checkpoint.config.head == head:
         raise ArgumentError(f"{source} is {head} already")
-    finish_saves(destination)
-    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise ArgumentError(f"{destination} exists and is not empty; choose a new directory")
-    try:
-        tokenizer = read_tokenizer(checkpoint.path)
-    except CheckpointError as error:
-        note(f"{error}; the copy is written without a tokenizer")
-        tokenizer = None
-
-    model = common.load(checkpoint, None)
-    if head == "tied" and not force:
-        check_loss(model, source)
-    model = model.tie() if head == "tied" else model.untie(init or "copy", seed or 0)
-    save_model(model, tokenizer, destination)
+    with lock_directory(destination):
+        if any(path.name != LOCK for path in destination.iterdir()):
+            raise ArgumentError(f"{destination} exists and is not empty; choose a new directory")
+        try:
+            tokenizer = read_tokenizer(checkpoint.path)
+        except CheckpointError as error:
+            note(f"{error}; the copy is written without a tokenizer")
+            tokenizer = None
+        model = common.load(checkpoint, None)
+        if head == "tied" and not force:
+            check_loss(model, source)
+        model = model.tie() if head == "tied" else model.untie(init or "copy", seed or 0)
+        save_model(model, tokenizer, destination)
     size = count_parameters(model.config)[head]
     note(f"wrote {destination}: {head}, {size['total']:,} parameters, {size['bytes'] / 1e6:,.1f} MB")
 

@@ -29,9 +29,7 @@ def run(args: argparse.Namespace) -> None:
 
     def positions(layer: Layer) -> list[Any]:
         rows = (zip(*row, strict=True) for row in zip(layer.tokens, layer.probabilities, strict=True))
-        return [
-            [{**token_json(tokenizer, token), "probability": float(p)} for token, p in row] for row in rows
-        ]
+        return [[{**token_json(tokenizer, t), "probability": float(p)} for t, p in row] for row in rows]
 
     def report(model: GPT2) -> dict[str, Any]:
         return {"layers": [{"name": at.name, "positions": positions(at)} for at in lens(model, ids)]}

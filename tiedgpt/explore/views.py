@@ -22,7 +22,7 @@ import numpy as np
 
 from ..backward import embed_backward
 from ..checkpoints.names import MODELS
-from ..checks import check_ids, check_prompt
+from ..checks import check_prompt
 from ..errors import ArgumentError, Range, short_repr
 from ..fast.blas import one_blas_thread
 from ..fast.products import most_rows
@@ -187,7 +187,7 @@ class Views:
         logits = self.logits(model, ids, step)
         likeliest = paths.top_k(logits, LISTED)
         token = likeliest[0] if query.get("token") is None else query["token"]
-        token = int(check_ids([token], model.config)[0])
+        (token,) = check_prompt([token], model.config)
         answer = {
             "parts": attribution.attribute(model, ids, token, tape=self.tape(model, ids, step)),
             "before": self.predicted(predictions.predict(logits, [token])[0]),
@@ -336,9 +336,7 @@ def small(query: Query, name: str) -> np.ndarray:
     return matrix
 
 
-def symmetry_of(
-    path: paths.Path, model: GPT2, tokens: np.ndarray, step: Callable[[], Any]
-) -> dict[str, float]:
+def symmetry_of(path: paths.Path, model: GPT2, tokens: np.ndarray, step: Step) -> dict[str, float]:
     """|A - A^T| / |A| of a path's scores A [n, n], and the share of tokens that score themselves highest."""
     rows, hits = [], 0
     size = min(PIECE, max(1, LOGITS // model.config.vocab_size))

@@ -10,7 +10,8 @@ import logging
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def connect(workers: int | None, address: str | None) -> Iterator[Client]:
                     cluster = LocalCluster(None, workers, 1, **options)
             except (RuntimeError, OSError) as error:  # a worker was killed while it started
                 raise TiedGPTError(f"the workers cannot be started: {error}") from error
-            address = stack.enter_context(cluster).scheduler_address
+            stack.callback(_close, cluster, workers)
+            address = cluster.scheduler_address
         try:
             if "://" not in str(address):
                 address = json.loads(Path(str(address)).read_text(encoding="utf-8"))["address"]
@@ -50,6 +52,13 @@ def connect(workers: int | None, address: str | None) -> Iterator[Client]:
         except (OSError, ValueError, LookupError, TypeError, MemoryError, asyncio.TimeoutError) as error:
             raise TiedGPTError(f"no Dask scheduler at {address}: {error or 'no answer'}") from error
         yield stack.enter_context(Client(address, set_as_default=False, timeout=CONNECT))
+
+
+def _close(cluster: LocalCluster, workers: int) -> None:
+    """Close a cluster. Dask may raise if it is starting a worker again: wait until all workers are there."""
+    for close in (partial(cluster.wait_for_workers, workers, CONNECT), cluster.close):
+        with suppress(Exception):
+            close()
 
 
 async def _try(address: str) -> None:
