@@ -264,7 +264,7 @@ def fill_disk(server, stop: int) -> None:
     ids=["cut", "the disk is full", "the part is complete", "the part is damaged"],
 )
 def test_the_next_download_continues(weights, server, files, stop, changed):
-    """A part that is complete is only verified; one that is damaged is refused and deleted."""
+    """A complete part is only verified, a damaged one deleted. `changed`: the bytes that it then has."""
     stop(server, HALF)
     server.faults.clear()
     found, content = part(weights / NAME), files[WEIGHTS]
@@ -594,6 +594,7 @@ def test_a_disk_that_is_too_small_is_an_error_before_the_download(weights, serve
     usage = shutil.disk_usage(weights.parent)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=900_000))
     fail(rf"{NAME}/{WEIGHTS} needs 1\.1 MB, but {weights / NAME} has 0\.9 MB free; make room")
+    assert not weights.exists()
 
 
 def test_openais_files(weights, server, openai, notes, monkeypatch, request):

@@ -310,8 +310,8 @@ def test_full_size(head: str, tmp_path: Path) -> None:
     assert len(set(greedy)) > 5  # and they are not one token repeated
     assert list(tiedgpt.generate(model, ids[0], max_new_tokens=20, greedy=True)) == greedy
 
-    pieces_of = ((ids, range(1, 64), expected[0, -1]), (long_ids, (256, 512, 513, 590), long_last))
-    for prompt, cuts, last in pieces_of:
+    cases = ((ids, range(1, 64), expected[0, -1]), (long_ids, (256, 512, 513, 590), long_last))
+    for prompt, cuts, last in cases:
         cache = model.new_cache()
         logits = np.concatenate([model(piece, cache) for piece in np.split(prompt, cuts, axis=1)], axis=1)
         assert_close(logits, model(prompt), 1e-4)

@@ -244,7 +244,7 @@ def added(**changes: object) -> list[dict]:
     [
         {},
         {"model__merges": [list(pair) for pair in SMALL_MERGES]},
-        {"model__type": KeyError},  # GPT-2's own file
+        {"model__type": KeyError, "pre_tokenizer__use_regex": KeyError},  # GPT-2's own file
         {"model__ignore_merges": False},
         {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTE_LEVEL]}},
         {"added_tokens": KeyError},

@@ -97,7 +97,7 @@ class Writer:
             assert end in last, where
         assert "Traceback" not in said, where
         self.check_what_is_there(where)
-        failed = all(self.run(command) for command in (self.more, self.command) if command)
+        failed = all(self.run(command) for command in (self.more, self.command) if command)  # until one works
         said = self.said()
         assert not failed or "exists" in said, f"{where}, again: {said}"
         assert files() == self.whole, f"{where}, again: {sorted(files())}, {said}"
