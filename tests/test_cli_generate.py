@@ -63,8 +63,8 @@ def test_without_a_text_on_a_terminal_it_says_so(tmp_path, monkeypatch, capsys):
 def test_text_in_utf_8_under_the_c_locale():
     """As argument, on stdin and on stdout, though Python then takes text for ASCII."""
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
-    as_json = "generate --json -n 1", "é", b'"prompt": "\\u00e9"'
-    for words, stdin, expected in (("next é", "", "after 'é' by".encode()), as_json):
+    second = "generate --json -n 1", "é", b'"prompt": "\\u00e9"'
+    for words, stdin, expected in (("next é", "", "after 'é' by".encode()), second):
         arguments = command(*words.split(), "-m", "shakespeare-tied")
         done = subprocess.run(arguments, input=stdin.encode(), capture_output=True, env=environment)
         assert (done.returncode, done.stderr) == (0, b"")

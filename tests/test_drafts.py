@@ -203,6 +203,7 @@ def test_guess_count():
 def test_a_draft_that_cannot_guess(model):
     for source, message in (
         ("look", "draft must be \"lookup\", a model or None, got 'look'"),
+        (3, "got 3"),
         ("itself", "the draft model is the model itself"),
         ({"vocab_size": 102}, "another vocabulary: 102 tokens, the model 101"),
         ({"n_ctx": 63}, "a shorter context: 63 tokens, the model 64"),

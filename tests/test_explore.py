@@ -321,7 +321,7 @@ WRONG = [
     ("next", {"place": 99}, "place must be a whole number from 0 to"),
     ("next", {"head": "untied"}, "head must be one of tied, got 'untied'"),
     ("next", {"side": "0"}, "side must be"),
-    ("next", {"temperature": 0}, "temperature must be a number above 0"),
+    ("next", {"temperature": -1}, "temperature must be a number above 0"),
     ("generate", {"n": 201, "seed": 1}, "n must be a whole number from 1 to 200, got 201"),
     ("generate", {"n": 1, "seed": -1}, "seed must be"),
     ("path", {"path": "x"}, "path must be one of raw, normed, mlp0, model, got 'x'"),

@@ -1,4 +1,4 @@
-"""Interruptions that need timing: files appear together or not at all. writers.py has the others."""
+"""Saved files appear together or not at all; locks; planted links. writers.py kills writers at any moment."""
 
 import os
 import shutil

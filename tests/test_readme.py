@@ -68,7 +68,7 @@ def test_every_link_leads_to_a_file_and_a_title(page):
     links = re.findall(r"\]\((?!http)([^)#]*)#?(.*?)\)", (ROOT / page).read_text(encoding="utf-8"))
     assert links
     for path, anchor in links:
-        target = (ROOT / page).parent / path
+        target = (ROOT / page).parent / path if path else ROOT / page
         assert target.exists(), path
         titles = re.findall(r"^##? (.*)", target.read_text(encoding="utf-8"), re.M) if anchor else [""]
         anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]

@@ -266,6 +266,7 @@ def test_losses_under_both_heads():
     tied = {**report, "own": pytest.approx(report["swapped"]), "swapped": None}
     assert losses(model.tie(), ids) == tied
     assert sum(done) == 2 * 30, "once for each head"
+    assert losses(model, ids[:1]) is None
 
 
 def test_the_sample_of_a_long_text_is_windows_of_its_end(monkeypatch):

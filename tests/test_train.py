@@ -35,7 +35,7 @@ TEXT = "\ufeff" + "".join(
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Two that wait for each other are slow on a busy machine, and the last bits of a loss depend on them."""
+    """BLAS threads that wait for each other are slow on a busy machine; reading threads change the last bits."""
     with blas.one_blas_thread(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(threads, "reading_threads", lambda: 1)
         yield
@@ -503,6 +503,7 @@ def test_what_would_change_a_run_is_refused(start, unbroken):
         ("--resume --head untied", "--head cannot change with --resume: it was tied, now it is untied"),
         ("--resume --from gpt2", "--from cannot change with --resume: it was not given, now it is gpt2"),
         ("--resume --only head", "--only cannot change with --resume: it was not given, now it is head"),
+        *((f"--resume --{name} 9", f"--{name} cannot change") for name in ("n-layer", "eval-every", "lr")),
         ("--resume --dropout 0", "--dropout cannot change with --resume"),
         ("--resume --steps 5", "6 steps are done already; steps must be at least that, got 5"),
     ):
