@@ -58,6 +58,8 @@ def test_both_heads_are_each_head(run, untied, monkeypatch, command):
         assert {"tied", "untied"} <= {*re.findall(r"\w+", out)} or head == "untied"
         listed = out.partition("\nloss ")[0].replace(untied, "MODEL")
         assert max(map(len, listed.splitlines())) <= width
+        if PROMPT * 7 in command:
+            assert f" after ...{(PROMPT * 7)[-27:]!r}" in " ".join(out.split())
 
 
 def test_next(run, untied):

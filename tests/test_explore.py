@@ -246,7 +246,9 @@ def test_a_view_takes_less_memory_than_a_matrix_of_the_vocabulary_or_the_attenti
     names = ["next", "lens", "parts", "attention", "gradient"]
     peak = peak_memory(lambda: [view(views, name, ids=ids) for name in names])
     assert peak < 4 * long.n_layer * long.n_head * long.n_ctx**2 / 2
-    assert view(views, "gradient", ids=ids)["read"] == views_module.GRADIENT_TOKENS
+    found, listed = view(views, "gradient", ids=ids), views_module.GRADIENT_ROWS
+    assert found["read"] == views_module.GRADIENT_TOKENS
+    assert [row["id"] for row in found["rows"][:listed]] == ids[-listed:]
 
 
 def test_both_heads_of_a_model_read_a_prompt_once(models, monkeypatch):

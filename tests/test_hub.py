@@ -480,6 +480,11 @@ def test_what_is_no_gpt2_is_refused_before_its_weights_are_asked_for(weights, se
     refuses(rf"^{weights}.*; to download {NAME}, move .* away", hub.download, NAME)
 
 
+def test_a_vocabulary_that_a_repository_lacks(weights, server, files):
+    server.files = {f"{NAME}/config.json": files["config.json"]}
+    fail("has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json", source="tokenizer")
+
+
 BAD_NAMES = ["gtp2", "GPT2", "../secret", "a/../b", "a/..", "missing/dir/deep", "", "/etc/passwd"]
 
 

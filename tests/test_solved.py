@@ -114,7 +114,9 @@ def test_the_toy_by_hand():
         p = np.exp(way.scores) / np.exp(way.scores).sum(axis=1, keepdims=True)
         np.testing.assert_allclose(way.probabilities, p)
         assert way.kl == pytest.approx((P * np.log(P / p)).sum() / 3)
-        assert way.asymmetry == 0 if name == "tied" else way.asymmetry > 1
+        norms = [np.linalg.norm(matrix) for matrix in (way.scores - way.scores.T, way.scores)]
+        assert way.asymmetry == pytest.approx(norms[0] / norms[1])
+        assert (way.asymmetry == 0) == (name == "tied")
     log_P = np.log(P) - np.log(P).mean(axis=1, keepdims=True)
     np.testing.assert_allclose(ways["untied"].W_U, np.linalg.solve(W_E.T @ W_E, W_E.T @ log_P))
     np.testing.assert_allclose(ways["tied"].scores, W_E @ W_E.T)
