@@ -58,7 +58,7 @@ generate -m {'/nonexistent/\udcff',x*300,'~nobody-of-this-name/x'} a => no model
 
 params gpt2-small => ; did you mean gpt2?
 params --vocab 50000 => both --vocab and --dim are needed
-params --vocab 5 --dim 5 --model gpt2 => MODEL counts a model, --vocab and --dim two matrices: give
+params --vocab 5 --dim 5 --model gpt2 => MODEL excludes --vocab, --dim and --total
 params --vocab 1.5 --dim 5 => --vocab: expected a whole number of at least 1, got '1.5'
 params --vocab 50 --dim 4 --total 199 => total 199 is less than the token embedding alone, 200
 
@@ -70,7 +70,7 @@ untie M => expected SRC and DST, got M
 untie => expected SRC and DST, got neither
 untie -m M a b => expected SRC and DST, got M a b
 untie M M => exists and is not empty; choose a new directory
-untie M M/config.json{,/x} => Not a directory
+untie M M/config.json{,/x} => Not a directory; choose a new directory
 untie M new --init ones => invalid choice: 'ones'
 untie --force M new => --force is for tie
 tie M new => M is tied already

@@ -124,9 +124,13 @@ def test_a_draft_changes_no_text_and_is_counted(run, checkpoint, save):
 @pytest.mark.parametrize(
     ("config", "merges", "message"),
     [
-        (CONFIG, [("a", "b")], "needs the model's merges, special tokens and vocab_size"),
-        (replace(CONFIG, vocab_size=320), [], "needs the model's merges, special tokens and vocab_size"),
-        (replace(CONFIG, n_ctx=63), [], "has a shorter context than the model: 63 tokens"),
+        (CONFIG, [("a", "b")], "has other merges, special tokens or vocab_size than the model"),
+        (
+            replace(CONFIG, vocab_size=320),
+            [],
+            "has other merges, special tokens or vocab_size than the model",
+        ),
+        (replace(CONFIG, n_ctx=63), [], "has a context of 63; the model needs 64"),
     ],
 )
 def test_a_draft_model_that_cannot_guess_is_refused_before_weights_are_read(

@@ -517,8 +517,8 @@ BAD = [
     ({"embed": np.array(1.0)}, r"'embed' must be an array of floats, got float64 \(\)"),
     ({"embed": [[1.0], [1.0, 2.0]]}, "'embed' must be an array of floats: "),
     ({"hook_embed": np.zeros(3)}, "nothing to compare"),
-    ({}, r"expected a dict of arrays, a module or a function, got \{\}"),
-    ("mine.npz", "expected a dict of arrays, .* got 'mine.npz'"),
+    ({}, r"expected logits, a dict of arrays, a torch module or a function, got \{\}"),
+    ("mine.npz", "expected logits, .* got 'mine.npz'"),
     ({"wte.weight": np.zeros((211, 48))}, "wte.weight is a parameter: to compare its gradient, give targets"),
     (lambda ids: ids / 0 + [][0], "the other model failed on these ids: IndexError: list index"),
 ]  # fmt: skip

@@ -77,7 +77,7 @@ def test_files_that_cannot_all_be_moved_are_kept_for_the_next_save(tmp_path, mon
     monkeypatch.setattr(files, "MAX_WAIT", 0.01)
     (tmp_path / "a" / "two" / "x").mkdir(parents=True)
     for save in (write, write, lambda *_: tiedgpt.load_model(tmp_path / "a")):
-        refuses("/a/.save.ready, the last save, cannot be moved: Is a dir", save, tmp_path / "a", b"new")
+        refuses("/a/.save.ready: this save cannot be moved out: Is a dir", save, tmp_path / "a", b"new")
     (tmp_path / "a" / "two" / "x").rmdir()
     (tmp_path / "a" / "two").rmdir()
     finish_saves(tmp_path / "a")
@@ -203,7 +203,7 @@ def test_a_planted_staging_directory_is_not_used(tmp_path, monkeypatch, kind, na
     monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: guessed)
     monkeypatch.setattr(files, "MAX_WAIT", 0.01)
     if name == READY:
-        refuses(f"{READY}, the last save, cannot be moved: it is not this user's", write, shared, b"new")
+        refuses(f"{READY}: this save cannot be moved out: it is not this user's", write, shared, b"new")
     else:
         write(shared, b"new")
     assert {path: path.read_bytes() for path in victim.rglob("*") if path.is_file()} == before

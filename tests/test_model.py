@@ -163,7 +163,7 @@ NOT_EDITS = [
     ({"mlp.0.out": lambda x: x[0]}, r"the edit of mlp\.0\.out returned shape .*; expected"),
 ]
 DEEPER = random_model(replace(SMALL, n_layer=3))
-LENGTHS = "expected 2 lengths, one a row, from 1 to 4, got "
+LENGTHS = "lengths must be 2 whole numbers from 1 to 4, got "
 SEED = "seed must be a whole number of at least 0, got"
 REFUSED = [
     *((lambda model, ids=ids: model(ids), message) for ids, message in NOT_IDS),
@@ -190,7 +190,7 @@ def test_bad_arguments_are_refused(model, use, message):
 def test_a_full_cache_is_refused(model):
     cache = model.new_cache(capacity=6)
     model(IDS[0, :6], cache=cache)
-    with pytest.raises(ArgumentError, match="1 tokens after 6 in the cache exceed the capacity or context"):
+    with pytest.raises(ArgumentError, match="the cache has 6 tokens, 1 more are given, there is room for 6"):
         model(IDS[0, :1], cache=cache)
 
 

@@ -98,7 +98,7 @@ def test_a_hostile_ref_is_ignored(home, ref):
 
 @pytest.mark.parametrize("name", ["gpt2", "someone/model"])
 def test_a_model_that_is_not_here_is_an_error(home, name):
-    message = f"{name} is not on this machine: looked for .*cache/tiedgpt/{name}.* put its files in one"
+    message = f"{name} is not on this machine: looked for .*cache/tiedgpt/{name}.* put its files in such"
     refuses(message, tiedgpt.load_model, name)
 
 

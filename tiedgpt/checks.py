@@ -52,7 +52,7 @@ def check_lengths(lengths: Any, batch: np.ndarray) -> np.ndarray | None:  # -> [
     B, T = batch.shape
     array = np.array(lengths, object)
     if array.shape != (B,) or not all(n in Range(1, T) for n in array):
-        raise ArgumentError(f"expected {B} lengths, one a row, from 1 to {T}, got {short_repr(lengths)}")
+        raise ArgumentError(f"lengths must be {B} whole numbers from 1 to {T}, got {short_repr(lengths)}")
     return None if (array == T).all() else array.astype(np.int64)
 
 
@@ -105,7 +105,7 @@ def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -
         raise ArgumentError(f"ids are {len(batch)} sequences, the cache holds {B}")
     T, longest, room = batch.shape[1], int(np.max(cache.length)), min(cache.capacity, config.n_ctx)
     if longest + T > room:
-        raise ArgumentError(f"{T} tokens after {longest} in the cache exceed the capacity or context, {room}")
+        raise ArgumentError(f"the cache has {longest} tokens, {T} more are given, there is room for {room}")
 
 
 def check_edits(edits: Any, config: Config) -> Any:

@@ -170,7 +170,7 @@ class Tokenizer:
         if special == "error" and (token := self.find_special(text)) is not None:
             found = f"the text contains special token {short_repr(token)} at character {text.index(token)}"
             how = "special='token' reads it as that token, special='text' as ordinary characters"
-            raise TokenizerError(f"{found}, which text from outside must not contain; {how}")
+            raise TokenizerError(f"{found}; {how}")
         ids: list[int] = []
         done = 0
         for start, end in self._special_spans(text) if special != "text" else ():

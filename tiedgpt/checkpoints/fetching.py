@@ -58,7 +58,7 @@ class Version:
         return "" if found == self.digest else f"its {name} is {found}, expected {self.digest}"
 
 
-@dataclass
+@dataclass(eq=False)
 class Interrupted(Exception):
     """An attempt failed, and the next one may succeed."""
 

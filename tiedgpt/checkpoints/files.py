@@ -196,7 +196,7 @@ def finish_saves(directory: Path) -> None:
             if error.errno in (errno.ENOENT, *NOT_EMPTY):  # another process moves, or has saved again
                 end = time.monotonic() + MAX_WAIT
             elif time.monotonic() > end:
-                raise CheckpointError(f"{ready}, the last save, cannot be moved: {error.strerror}") from error
+                raise CheckpointError(f"{ready}: this save cannot be moved out: {error.strerror}") from error
             time.sleep(0.001)
     for staging in directory.glob(".save.*.tmp"):
         with suppress(OSError, CheckpointError):

@@ -54,7 +54,7 @@ def find_model(source: str | Path) -> Path:
     places = ", ".join(str(root / name) for root in weight_folders())
     looked = f"{name} is not on this machine: looked for {places} and in the Hugging Face cache"
     here = f" (for the directory here, write ./{text})" if Path(text).is_dir() else ""
-    how = f"download it with `tiedgpt download {name}`, put its files in one of these, or give a path{here}"
+    how = f"download it with `tiedgpt download {name}`, put its files in such a folder, or give a path{here}"
     raise CheckpointError(f"{looked}; {how}")
 
 

@@ -3,7 +3,7 @@
 untie gives a tied model an output matrix of its own. tie drops that of an untied model. The copy is a
 checkpoint that transformers reads too.
 
-If W_U is not wte.T, the model predicts worse without it. tie then says by how much, and needs --force.
+If W_U is not wte.T, the copy predicts otherwise. tie then says by how much, and needs --force.
 
 examples:
   tiedgpt untie gpt2 my-untied-gpt2
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     checkpoint = open_checkpoint(common.find(source)[1])
     if checkpoint.config.head == head:
         raise ArgumentError(f"{source} is {head} already")
-    with lock_directory(destination):
+    with lock_directory(destination, advice="; choose a new directory"):
         if any(path.name != LOCK for path in destination.iterdir()):
             raise ArgumentError(f"{destination} exists and is not empty; choose a new directory")
         try:

@@ -4,7 +4,7 @@ Print the model's directory. An interrupted download continues where it stopped.
 
 The directory is in $TIEDGPT_WEIGHTS, else in weights/ of a checkout, else in ~/.cache/tiedgpt. The commands
 that read a model download it themselves if it is named and not on this machine, so this command is needed
-only to choose the time or the source. params and list download nothing, tokenize only the vocabulary.
+only to choose the time or the source. params and list download nothing; tokenize gets only the vocabulary.
 
 examples:
   tiedgpt download gpt2

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     opened = [common.open_model(name) for name in names]
     vocabularies = [common.vocabulary(tokenizer, checkpoint) for _, checkpoint, tokenizer in opened]
     if vocabularies[0] != vocabularies[-1]:
-        raise ArgumentError(f"{names[0]} and {names[1]} have different vocabularies; explore needs one")
+        raise ArgumentError(f"{names[0]} and {names[1]} have different vocabularies; expected the same")
     _, checkpoint, tokenizer = opened[0]
     corpus = read_corpus(text, allow_special, tokenizer, checkpoint.config.vocab_size)
     models = [(name, common.load(checkpoint, None)) for name, checkpoint, _ in opened]

@@ -103,9 +103,9 @@ def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Che
     if draft.path == checkpoint.path:
         raise ArgumentError(f"{named} is the model itself; name a smaller one")
     if common.vocabulary(draft_tokenizer, draft) != common.vocabulary(tokenizer, checkpoint):
-        raise ArgumentError(f"{named} needs the model's merges, special tokens and vocab_size")
-    if draft.config.n_ctx < checkpoint.config.n_ctx:
-        raise ArgumentError(f"{named} has a shorter context than the model: {draft.config.n_ctx} tokens")
+        raise ArgumentError(f"{named} has other merges, special tokens or vocab_size than the model")
+    if draft.config.n_ctx < (needed := checkpoint.config.n_ctx):
+        raise ArgumentError(f"{named} has a context of {draft.config.n_ctx}; the model needs {needed}")
     return draft
 
 

@@ -1,6 +1,6 @@
 """Show the likeliest next tokens after a prompt.
 
-With --head both, list the tokens among the K likeliest by either head; * marks those by only one of them.
+With --head both, list the tokens among the K likeliest by either head; * marks a token of only one head.
 
 With --paths, PROMPT is one token, and four parts of the model (paths) predict what follows it: raw, W_E and
 W_U alone; normed, with the final layer norm; mlp0, with the first MLP too; model, the whole model.

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     if len(models) > 1:
         raise ArgumentError(f"expected one MODEL, got {len(models)}")
     if models and not of_model:
-        raise ArgumentError("MODEL counts a model, --vocab and --dim two matrices: give one or the other")
+        raise ArgumentError("MODEL excludes --vocab, --dim and --total, which count two matrices alone")
     if of_model:
         (name,) = models or ["gpt2"]
         config = known_config(name) or read_config(find_model(name))

@@ -117,7 +117,8 @@ def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, 
     if hasattr(theirs, "shape"):
         theirs = {"logits": theirs}
     if not isinstance(theirs, Mapping) or not theirs:
-        raise ArgumentError(f"expected a dict of arrays, a module or a function, got {short_repr(theirs)}")
+        expected = "expected logits, a dict of arrays, a torch module or a function"
+        raise ArgumentError(f"{expected}, got {short_repr(theirs)}")
     return theirs
 
 

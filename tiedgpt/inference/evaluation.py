@@ -52,7 +52,7 @@ def token_losses(model: GPT2, ids: Any, stride: int, progress: Progress = None) 
 
 def measure_tokens(
     model: GPT2, ids: Any, stride: int, measure: Measure, progress: Progress = None
-) -> list[Any]:  # ids [N]
+) -> list[Any]:  # [N] -> one for each piece
     """What `measure` finds of the predicted tokens of a text, up to LOGIT_ROWS at once, in threads."""
     config = model.config
     stride, ids = check_stride(stride, config), check_text(ids, config)

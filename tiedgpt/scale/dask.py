@@ -11,7 +11,6 @@ import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ from ..errors import TiedGPTError
 from ..fast.threads import ctrl_c_for_this_process_only
 from .shards import Shard
 
-WORKERS_LOG = "distributed.nanny.pre-spawn-environ.DASK_LOGGING__DISTRIBUTED"  # until a worker has ended
-CONNECT = 10  # seconds until a scheduler must have answered
+WORKERS_LOG = "distributed.nanny.pre-spawn-environ.DASK_LOGGING__DISTRIBUTED"  # set before a worker starts
+CONNECT = 10  # seconds to wait for a scheduler, and at the end for workers
 
 
 @contextmanager
@@ -40,10 +39,11 @@ def connect(workers: int | None, address: str | None) -> Iterator[Client]:
             options = {"host": "127.0.0.1", "dashboard_address": None, "memory_limit": 0}
             try:
                 with ctrl_c_for_this_process_only(), config.set({WORKERS_LOG: "critical"}):
-                    cluster = LocalCluster(None, workers, 1, **options)
+                    cluster = LocalCluster(None, workers, 1, silence_logs=logging.CRITICAL, **options)
             except (RuntimeError, OSError) as error:  # a worker was killed while it started
                 raise TiedGPTError(f"the workers cannot be started: {error}") from error
-            stack.callback(_close, cluster, workers)
+            stack.callback(_quietly, cluster.close)
+            stack.callback(_quietly, cluster.wait_for_workers, workers, CONNECT)
             address = cluster.scheduler_address
         try:
             if "://" not in str(address):
@@ -54,11 +54,10 @@ def connect(workers: int | None, address: str | None) -> Iterator[Client]:
         yield stack.enter_context(Client(address, set_as_default=False, timeout=CONNECT))
 
 
-def _close(cluster: LocalCluster, workers: int) -> None:
-    """Close a cluster. Dask may raise if it is starting a worker again: wait until all workers are there."""
-    for close in (partial(cluster.wait_for_workers, workers, CONNECT), cluster.close):
-        with suppress(Exception):
-            close()
+def _quietly(do: Callable[..., Any], *arguments: Any) -> None:
+    """Call `do` when the work is done. Dask may raise then, above all if it is starting a worker again."""
+    with suppress(Exception):
+        do(*arguments)
 
 
 async def _try(address: str) -> None:

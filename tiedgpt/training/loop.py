@@ -100,7 +100,7 @@ class Trainer:
         self.settings = replace(settings, threads=threads, eval_every=eval_every)
         self.only = only
         self.tokens, self.held_out = tokens, held_out
-        self.step_tokens = settings.batch * settings.context  # that a step predicts
+        self.step_tokens = settings.batch * settings.context  # tokens that a step predicts
         shapes = parameter_shapes(config)
         self.shapes = {"lm_head.weight": shapes["lm_head.weight"]} if only else shapes
         size = sum(prod(shape) for shape in self.shapes.values())
