@@ -3,7 +3,7 @@
 untie gives a tied model an output matrix of its own. tie drops that of an untied model. The copy is a
 checkpoint that transformers reads too.
 
-If W_U is not wte.T, the copy predicts otherwise. tie then says by how much, and needs --force.
+If W_U is not wte.T, the predictions of the copy differ. tie then says by how much, and needs --force.
 
 examples:
   tiedgpt untie gpt2 my-untied-gpt2

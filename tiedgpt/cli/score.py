@@ -39,7 +39,7 @@ FIGURES = (
 
 def add_arguments(parser: common.Parser) -> None:
     parser.add_shared("[FILE]", *common.ASKING)
-    stride = "tokens between windows: a smaller N is slower and gives more context (default: half of it)"
+    stride = "tokens from window to window; fewer take longer, with more context (default: half the context)"
     parser.add("--stride N", stride, common.positive_int)
     parser.add("--tokens", "also list each token with its surprisal and the likeliest other tokens")
 
