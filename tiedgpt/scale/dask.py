@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from dask import config
-from distributed import Client, KilledWorker, LocalCluster, as_completed, rpc
+from distributed import Client, KilledWorker, LocalCluster, Security, as_completed, rpc
 from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
-from distributed.security import Security
 
 from .. import __version__
 from ..errors import TiedGPTError
