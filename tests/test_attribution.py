@@ -60,6 +60,7 @@ def test_each_part_is_the_vector_that_it_adds_read_by_the_head(config, against, 
         (IDS * 9, 1, "63 tokens, more than the model's context of 31"),
         (IDS, 101, r"token id 101 is outside the vocabulary of 101"),
         (IDS, -1, r"token id -1 is outside"),
+        (IDS, [1], r"must be one sequence of ids|ids must be \[T\]"),
     ],
 )
 def test_what_cannot_be_attributed(model, ids, token, message):

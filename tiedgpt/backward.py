@@ -66,7 +66,7 @@ def unembed_backward(  # [B, T, D], [D, V], [B, T] -> loss, [B, T, D]
 ) -> tuple[float, Array]:
     """The loss and dfinal. Writes the gradient of the output matrix, as W_U.T, into dhead [V, D].
 
-    The logits are V / D times as large as `final`, so only those of LOGIT_ROWS tokens are there at a time.
+    The logits are V / D times as large as `final`, so only those of LOGIT_ROWS tokens are in memory.
     """
     N, D = targets.size, final.shape[-1]
     rows, flat_targets = final.reshape(N, D), targets.reshape(N)

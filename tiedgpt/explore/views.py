@@ -187,7 +187,6 @@ class Views:
         logits = self.logits(model, ids, step)
         likeliest = paths.top_k(logits, LISTED)
         token = likeliest[0] if query.get("token") is None else query["token"]
-        (token,) = check_prompt([token], model.config)
         answer = {
             "parts": attribution.attribute(model, ids, token, tape=self.tape(model, ids, step)),
             "before": self.predicted(predictions.predict(logits, [token])[0]),

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_ids, check_prompt
+from ..checks import check_prompt
 from ..config import Config
 from ..errors import ArgumentError, short_repr
 from ..model import GPT2
@@ -42,7 +42,7 @@ def attribute(
     """
     config = model.config
     ids = np.array(check_prompt(ids, config))
-    columns = model.W_U.T[check_ids([token] if against is None else [token, against], config)]
+    columns = model.W_U.T[check_prompt([token] if against is None else [token, against], config)]
     u = columns[0].astype(np.float64) - columns[1:].sum(axis=0)
 
     tape = tape or last_tape(model, ids, 1)
