@@ -121,15 +121,14 @@ def test_a_draft_changes_no_text_and_is_counted(run, checkpoint, save):
     assert by_model["draft"]["drafted"] >= max(1, by_model["draft"]["accepted"])
 
 
+OTHER = "has other merges, special tokens or vocab_size than the model"
+
+
 @pytest.mark.parametrize(
     ("config", "merges", "message"),
     [
-        (CONFIG, [("a", "b")], "has other merges, special tokens or vocab_size than the model"),
-        (
-            replace(CONFIG, vocab_size=320),
-            [],
-            "has other merges, special tokens or vocab_size than the model",
-        ),
+        (CONFIG, [("a", "b")], OTHER),
+        (replace(CONFIG, vocab_size=320), [], OTHER),
         (replace(CONFIG, n_ctx=63), [], "has a context of 63; the model needs 64"),
     ],
 )

@@ -557,10 +557,7 @@ def test_ports_and_models_that_cannot_be_served(run, checkpoint):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = f"{taken.getsockname()[1]}"
         for arguments, message in (
-            (
-                ["--port", port, checkpoint],
-                f"port {port}: Address already in use; choose another or leave",
-            ),
+            (["--port", port, checkpoint], f"port {port}: Address already in use; choose another or leave"),
             (["--port", "70000"], "a whole number from 0 to 65535"),
             ([checkpoint, "shakespeare-tied"], "different vocabularies"),
             (["a", "-m", "b", "-m", "c"], "expected one or two models, got 3"),

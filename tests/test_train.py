@@ -35,7 +35,7 @@ TEXT = "\ufeff" + "".join(
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """BLAS threads that wait for each other are slow on a busy machine; others change the last bits."""
+    """On a busy machine BLAS threads that wait are slow. Reading threads change the last bits of a loss."""
     with blas.one_blas_thread(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(threads, "reading_threads", lambda: 1)
         yield
