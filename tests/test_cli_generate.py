@@ -121,24 +121,17 @@ def test_a_draft_changes_no_text_and_is_counted(run, checkpoint, save):
     assert by_model["draft"]["drafted"] >= max(1, by_model["draft"]["accepted"])
 
 
-OTHER = "has other merges, special tokens or vocab_size than the model"
-
-
-@pytest.mark.parametrize(
-    ("config", "merges", "message"),
-    [
-        (CONFIG, [("a", "b")], OTHER),
-        (replace(CONFIG, vocab_size=320), [], OTHER),
-        (replace(CONFIG, n_ctx=63), [], "has a context of 63; the model needs 64"),
-    ],
-)
-def test_a_draft_model_that_cannot_guess_is_refused_before_weights_are_read(
-    run, checkpoint, save, monkeypatch, config, merges, message
-):
-    other = save("other", random_model(config), Tokenizer(merges))
+def test_a_draft_that_cannot_guess_is_refused_before_weights_are_read(run, checkpoint, save, monkeypatch):
+    other = "has other merges, special tokens or vocab_size than the model"
     monkeypatch.setattr(Checkpoint, "load", None)
-    result = run("generate", "-m", checkpoint, "--draft", other, "abc")
-    assert_one_error_line(result, f"--draft {short_repr(other)} {message}")
+    for config, merges, message in (
+        (CONFIG, [("a", "b")], other),
+        (replace(CONFIG, vocab_size=320), [], other),
+        (replace(CONFIG, n_ctx=63), [], "has a context of 63; the model needs 64"),
+    ):
+        draft = save(f"{config.vocab_size} {config.n_ctx}", random_model(config), Tokenizer(merges))
+        result = run("generate", "-m", checkpoint, "--draft", draft, "abc")
+        assert_one_error_line(result, f"--draft {short_repr(draft)} {message}")
 
 
 def test_stop_and_end_of_text(run, checkpoint, save):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
 from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES, random_model, refuses
@@ -305,3 +306,13 @@ def test_tokenizers_that_hugging_face_trained(tmp_path):
             lambda text, encode=tokenizer.encode: encode(text, special="token"),
             lambda text: theirs.encode(text).ids,
         )
+
+
+@pytest.mark.slow
+def test_transformers_tokenizer_json_of_gpt2(gpt2, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.GPT2TokenizerFast(vocab=str(GPT2_VOCAB), merges=str(GPT2_MERGES))
+    theirs.save_pretrained(tmp_path)
+    ours = read_tokenizer_json(tmp_path / "tokenizer.json")
+    assert_same_tokenizer(ours, gpt2)
+    assert_same_ids(random_texts(500, seed=7), ours.encode, partial(theirs.encode, add_special_tokens=False))
