@@ -243,7 +243,7 @@ class TiedGPT(Checkout, Arrays):
     def first_layers(self) -> Any:
         """The first quarter of the model's layers, as a model."""
         config = replace(self.model.config, n_layer=self.model.config.n_layer // 4)
-        shapes = import_module("tiedgpt.parameters").parameter_shapes(config)
+        shapes = import_module("tiedgpt.gpt2.parameters").parameter_shapes(config)
         return self.tiedgpt.GPT2(config, {name: self.model.parameters[name] for name in shapes})
 
     def lookup_tokens_per_step(self) -> float:

@@ -26,9 +26,9 @@ from tiedgpt.comparison.compare import distance, forward
 from tiedgpt.comparison.conventions import shape_error
 from tiedgpt.comparison.mistakes import Place, kind_of
 from tiedgpt.errors import one_line, short_repr
-from tiedgpt.model import hide_future, linear, merge_heads
-from tiedgpt.ops import cross_entropy, layer_norm_backward, softmax
-from tiedgpt.run import BLOCK_SHAPES, activation_shapes
+from tiedgpt.gpt2.model import hide_future, linear, merge_heads
+from tiedgpt.gpt2.ops import cross_entropy, layer_norm_backward, softmax
+from tiedgpt.gpt2.run import BLOCK_SHAPES, activation_shapes
 from tiedgpt.testing import TINY, random_model
 
 Array = np.ndarray

@@ -26,7 +26,7 @@ from typing import Any
 
 import tiedgpt
 from tiedgpt.explore.views import LENS_TOKENS
-from tiedgpt.tokenizer import Tokenizer
+from tiedgpt.gpt2.tokenizer import Tokenizer
 
 # Set the value of an input, and wait until a panel is drawn with the answer. Returns the milliseconds since
 # the input's event, and since the start of the panel's own request.

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 import tiedgpt
 from tiedgpt.cli.terminal import read_text
-from tiedgpt.config import HEADS
+from tiedgpt.gpt2.config import HEADS
 from tiedgpt.inference.evaluation import score
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.training.loop import Settings, Trainer

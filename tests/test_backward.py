@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from conftest import SMALL, random_model
 
-from tiedgpt import Config, backward
-from tiedgpt.activations import ACTIVATIONS
-from tiedgpt.backward import write_gradients, write_head_gradient
-from tiedgpt.ops import cross_entropy
-from tiedgpt.run import Run
+from tiedgpt import Config
+from tiedgpt.gpt2 import backward
+from tiedgpt.gpt2.activations import ACTIVATIONS
+from tiedgpt.gpt2.backward import write_gradients, write_head_gradient
+from tiedgpt.gpt2.ops import cross_entropy
+from tiedgpt.gpt2.run import Run
 
 STEP = 1e-6  # of central differences
 

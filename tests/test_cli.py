@@ -614,7 +614,7 @@ def test_importing_loads_nothing_that_is_not_needed_and_finds_everything():
         ours = "tiedgpt.training tiedgpt.study tiedgpt.cli.generate"
         assert not sys.modules.keys() & {*others.split(), *ours.split()}
         from tiedgpt import *
-        assert GPT2 is tiedgpt.GPT2 and GPT2.__module__ == "tiedgpt.model"
+        assert GPT2 is tiedgpt.GPT2 and GPT2.__module__ == "tiedgpt.gpt2.model"
         assert all(callable(getattr(tiedgpt, name)) for name in tiedgpt.__all__)
         assert not hasattr(tiedgpt, "nothing")
         assert signal.getsignal(signal.SIGINT) is handler

@@ -10,7 +10,7 @@ from conftest import CONFIG, answer, output, random_model
 
 import tiedgpt
 from tiedgpt.cli import terminal
-from tiedgpt.ops import log_softmax
+from tiedgpt.gpt2.ops import log_softmax
 from tiedgpt.study.attribution import ablation, attribute
 
 PROMPT = "abcdefgh"

@@ -13,8 +13,8 @@ from conftest import SMALL, peak_memory, random_model
 from tiedgpt import GPT2
 from tiedgpt.checkpoints import load_model, save_model
 from tiedgpt.fast import threads as fast_threads
-from tiedgpt.model import unembed
-from tiedgpt.prefill import PIECE_TOKENS, QUERY_TOKENS
+from tiedgpt.gpt2.model import unembed
+from tiedgpt.gpt2.prefill import PIECE_TOKENS, QUERY_TOKENS
 
 CONFIG = replace(
     SMALL, n_embd=48, n_inner=192, n_layer=3, vocab_size=5000, n_ctx=2 * PIECE_TOKENS, eos_token_id=None

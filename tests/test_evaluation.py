@@ -8,9 +8,9 @@ import pytest
 from conftest import SMALL, SMALL_MERGES, random_model
 
 from tiedgpt import GPT2, Tokenizer
-from tiedgpt.config import HEADS
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.fast import threads
+from tiedgpt.gpt2.config import HEADS
 from tiedgpt.inference import evaluation
 from tiedgpt.inference.evaluation import score, token_losses
 

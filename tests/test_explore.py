@@ -30,8 +30,8 @@ from tiedgpt.explore import server as server_module
 from tiedgpt.explore import views as views_module
 from tiedgpt.explore.server import MAX_BODY, PAGE, VIEWS
 from tiedgpt.explore.views import SAMPLE, Views, measured_tokens, sources, to_json
+from tiedgpt.gpt2.ops import softmax
 from tiedgpt.inference.sampling import Sampling
-from tiedgpt.ops import softmax
 from tiedgpt.study import attribution, bigrams, gradients, predictions, similarity, solved, toy
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.direct_path import predicts_itself

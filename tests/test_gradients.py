@@ -12,9 +12,9 @@ import pytest
 from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
-from tiedgpt.activations import ACTIVATIONS
-from tiedgpt.backward import write_gradients
-from tiedgpt.parameters import parameter_shapes, unflatten
+from tiedgpt.gpt2.activations import ACTIVATIONS
+from tiedgpt.gpt2.backward import write_gradients
+from tiedgpt.gpt2.parameters import parameter_shapes, unflatten
 from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.optimizer import AdamW, clip
 

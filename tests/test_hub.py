@@ -25,7 +25,7 @@ from test_vocabulary import tokenizer_json
 
 import tiedgpt
 from tiedgpt.checkpoints import fetching, hub, names, tensorflow
-from tiedgpt.tokenizer import spelled_ids
+from tiedgpt.gpt2.tokenizer import spelled_ids
 
 
 @pytest.fixture

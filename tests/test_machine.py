@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from conftest import SMALL, random_model
 
-from tiedgpt import GPT2, prefill
+from tiedgpt import GPT2
 from tiedgpt.fast import blas, threads
-from tiedgpt.run import KVCache
+from tiedgpt.gpt2 import prefill
+from tiedgpt.gpt2.run import KVCache
 from tiedgpt.training import loop
 from tiedgpt.training.loop import Settings, Trainer
 

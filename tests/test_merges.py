@@ -9,7 +9,7 @@ from texts import assert_same_ids, byte_level_bpe, lines_run, merged_everywhere,
 
 import tiedgpt
 from tiedgpt.errors import ArgumentError, TokenizerError
-from tiedgpt.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet, spelled_ids
+from tiedgpt.gpt2.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet, spelled_ids
 from tiedgpt.training.merges import learn_merges, learn_tokenizer
 
 NO_LIMIT = 10**9

@@ -9,10 +9,10 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
 from tiedgpt.errors import ArgumentError
-from tiedgpt.model import hide_future, merge_heads
-from tiedgpt.ops import softmax
-from tiedgpt.parameters import parameter_shapes
-from tiedgpt.run import activation_shapes
+from tiedgpt.gpt2.model import hide_future, merge_heads
+from tiedgpt.gpt2.ops import softmax
+from tiedgpt.gpt2.parameters import parameter_shapes
+from tiedgpt.gpt2.run import activation_shapes
 
 V, N, D, L, H, F = 101, 31, 21, 2, 3, 53
 K = D // H

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tiedgpt import ops
-from tiedgpt.activations import ACTIVATIONS
+from tiedgpt.gpt2 import ops
+from tiedgpt.gpt2.activations import ACTIVATIONS
 
 X = np.concatenate([np.linspace(-12, 12, 4001), [-300.0, -40.0, 40.0, 300.0]])
 

@@ -15,10 +15,10 @@ from conftest import random_model
 
 import tiedgpt
 from tiedgpt import GPT2
-from tiedgpt.backward import write_gradients
 from tiedgpt.checkpoints.names import find_model
 from tiedgpt.errors import CheckpointError
-from tiedgpt.parameters import parameter_shapes, unflatten
+from tiedgpt.gpt2.backward import write_gradients
+from tiedgpt.gpt2.parameters import parameter_shapes, unflatten
 from tiedgpt.training.optimizer import AdamW
 
 PUBLISHED = json.loads(check_gpt2.PUBLISHED.read_text(encoding="utf-8"))

@@ -9,9 +9,9 @@ import pytest
 from conftest import peak_memory, refuses
 
 from tiedgpt import Config
-from tiedgpt import config as config_module
 from tiedgpt.checkpoints import safetensors
-from tiedgpt.parameters import parameter_shapes
+from tiedgpt.gpt2 import config as config_module
+from tiedgpt.gpt2.parameters import parameter_shapes
 
 
 def raw(header: bytes, data: bytes = b"") -> bytes:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from conftest import SMALL, random_model, some_corpus
 
-from tiedgpt.backward import loss_and_gradients
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.ops import log_softmax, softmax
+from tiedgpt.gpt2.backward import loss_and_gradients
+from tiedgpt.gpt2.ops import log_softmax, softmax
 from tiedgpt.study import solved, toy
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import MIN_COUNT, Corpus

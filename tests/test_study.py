@@ -9,7 +9,7 @@ from conftest import SMALL, random_model, refuses, some_corpus
 
 from tiedgpt import GPT2
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.parameters import parameter_shapes
+from tiedgpt.gpt2.parameters import parameter_shapes
 from tiedgpt.study import bigrams, direct_path, paths, predictions, similarity
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.report import losses, sample

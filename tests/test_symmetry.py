@@ -8,7 +8,7 @@ from conftest import SMALL, random_model, some_corpus
 from tying import calibrated, chains, fits  # of scripts/
 
 from tiedgpt import GPT2, Config
-from tiedgpt.ops import softmax
+from tiedgpt.gpt2.ops import softmax
 from tiedgpt.study import paths
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import Corpus

@@ -20,7 +20,7 @@ from tiedgpt.checkpoints import read_config, tensorflow
 from tiedgpt.checkpoints.crc32c import SHIFTS, crc32c, mask
 from tiedgpt.checkpoints.names import MODELS
 from tiedgpt.checkpoints.tensorflow import DATA, HPARAMS, INDEX, MAGIC, open_tensorflow, read_index
-from tiedgpt.parameters import parameter_shapes
+from tiedgpt.gpt2.parameters import parameter_shapes
 
 HEAD_WIDTH = tensorflow.HEAD_WIDTH  # the tests change it
 # OpenAI's files fix n_inner and the id of the last token.

@@ -12,9 +12,9 @@ import pytest
 from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES
 from texts import assert_same_ids, known_characters, lines_run, merged_everywhere, random_texts
 
-from tiedgpt import tokenizer as module
 from tiedgpt.errors import ArgumentError, TokenizerError
-from tiedgpt.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet
+from tiedgpt.gpt2 import tokenizer as module
+from tiedgpt.gpt2.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tiedgpt.checkpoints import safetensors
 from tiedgpt.cli.train import loss_curve
 from tiedgpt.errors import ArgumentError, CheckpointError, TiedGPTError
 from tiedgpt.fast import blas, threads
-from tiedgpt.ops import cross_entropy
+from tiedgpt.gpt2.ops import cross_entropy
 from tiedgpt.training import loop
 from tiedgpt.training.loop import LOG, STATE, Settings, Trainer
 from tiedgpt.training.optimizer import AdamW, clip, learning_rate

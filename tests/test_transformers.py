@@ -18,9 +18,9 @@ from conftest import SMALL, random_model
 
 import tiedgpt
 from tiedgpt import GPT2
-from tiedgpt.activations import ACTIVATIONS
 from tiedgpt.checkpoints.safetensors import read_header
-from tiedgpt.config import HEADS
+from tiedgpt.gpt2.activations import ACTIVATIONS
+from tiedgpt.gpt2.config import HEADS
 from tiedgpt.inference.evaluation import token_losses
 from tiedgpt.inference.sampling import Sampling
 

@@ -13,7 +13,7 @@ import tying_experiment
 from tying import engine, grid, page, results
 
 from tiedgpt import cli
-from tiedgpt.parameters import count_parameters
+from tiedgpt.gpt2.parameters import count_parameters
 from tiedgpt.study.corpus import MIN_COUNT
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,7 +11,7 @@ from texts import assert_same_ids, byte_level_bpe, random_texts
 import tiedgpt
 from tiedgpt.checkpoints.vocabulary import read_merges, read_tokenizer, read_tokenizer_json, vocabulary_files
 from tiedgpt.errors import TiedGPTError
-from tiedgpt.tokenizer import EOT, Tokenizer, spelled_ids
+from tiedgpt.gpt2.tokenizer import EOT, Tokenizer, spelled_ids
 
 
 @pytest.mark.parametrize(

@@ -5,36 +5,36 @@ Each name is imported when it is first used, so that `import tiedgpt` is quick.
 
 TYPE_CHECKING = False  # type checkers take it for typing.TYPE_CHECKING, which is slow to import
 if TYPE_CHECKING:  # X as X exports X
-    from .backward import loss_and_gradients as loss_and_gradients
     from .checkpoints import load_model as load_model
     from .checkpoints import load_tokenizer as load_tokenizer
     from .checkpoints import save_model as save_model
     from .comparison.compare import compare as compare
     from .comparison.conventions import from_state_dict as from_state_dict
-    from .config import Config as Config
     from .errors import TiedGPTError as TiedGPTError
+    from .gpt2.backward import loss_and_gradients as loss_and_gradients
+    from .gpt2.config import Config as Config
+    from .gpt2.model import GPT2 as GPT2
+    from .gpt2.parameters import count_parameters as count_parameters
+    from .gpt2.tokenizer import Tokenizer as Tokenizer
     from .inference.documents import generate_documents as generate_documents
     from .inference.documents import score_documents as score_documents
     from .inference.evaluation import score as score
     from .inference.generation import generate as generate
-    from .model import GPT2 as GPT2
-    from .parameters import count_parameters as count_parameters
-    from .tokenizer import Tokenizer as Tokenizer
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 _MODULES = {  # a name -> the module it is imported from
     **dict.fromkeys(("load_model", "load_tokenizer", "save_model"), "checkpoints"),
     **dict.fromkeys(("generate_documents", "score_documents"), "inference.documents"),
-    "GPT2": "model",
-    "Config": "config",
+    "GPT2": "gpt2.model",
+    "Config": "gpt2.config",
     "TiedGPTError": "errors",
-    "Tokenizer": "tokenizer",
+    "Tokenizer": "gpt2.tokenizer",
     "compare": "comparison.compare",
-    "count_parameters": "parameters",
+    "count_parameters": "gpt2.parameters",
     "from_state_dict": "comparison.conventions",
     "generate": "inference.generation",
-    "loss_and_gradients": "backward",
+    "loss_and_gradients": "gpt2.backward",
     "score": "inference.evaluation",
 }
 __all__ = list(_MODULES)

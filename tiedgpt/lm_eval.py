@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from .checkpoints import load_model, load_tokenizer
 from .errors import ArgumentError, TiedGPTError
+from .gpt2.model import Array, unembed
+from .gpt2.ops import cross_entropy
 from .inference.documents import generate_documents
-from .model import Array, unembed
-from .ops import cross_entropy
 
 
 @register_model("tiedgpt")

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from .comparison.compare import compare
-from .config import Config
-from .model import GPT2
-from .parameters import parameter_shapes
+from .gpt2.config import Config
+from .gpt2.model import GPT2
+from .gpt2.parameters import parameter_shapes
 
 # Sizes that differ, so that no two axes are mistaken for each other, and a vocabulary that is not padded.
 TINY = Config(

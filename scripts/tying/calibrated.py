@@ -12,7 +12,7 @@ frequent tokens and used for the other half, so no token is scored by numbers th
 import numpy as np
 
 from tiedgpt import GPT2
-from tiedgpt.ops import softmax
+from tiedgpt.gpt2.ops import softmax
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.paths import Path, paths_of
 

@@ -16,8 +16,8 @@ import math
 
 import numpy as np
 
-from tiedgpt.ops import layer_norm, layer_norm_backward, softmax
-from tiedgpt.parameters import Parameters, unflatten
+from tiedgpt.gpt2.ops import layer_norm, layer_norm_backward, softmax
+from tiedgpt.gpt2.parameters import Parameters, unflatten
 from tiedgpt.training.optimizer import AdamW
 
 FAMILIES = ("untied", "signed", "tied", "ln_f")

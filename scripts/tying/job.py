@@ -13,9 +13,9 @@ import numpy as np
 
 import tiedgpt
 from tiedgpt.checkpoints.files import StagedFiles, reading
+from tiedgpt.gpt2.ops import cross_entropy
+from tiedgpt.gpt2.parameters import unflatten
 from tiedgpt.inference.evaluation import measure_tokens, token_losses
-from tiedgpt.ops import cross_entropy
-from tiedgpt.parameters import unflatten
 from tiedgpt.study.bigrams import bigrams
 from tiedgpt.study.corpus import MIN_TOKENS, Corpus
 from tiedgpt.study.paths import paths_of

@@ -3,9 +3,9 @@
 import os.path
 from pathlib import Path
 
-from ..config import Config
-from ..model import GPT2
-from ..tokenizer import Tokenizer
+from ..gpt2.config import Config
+from ..gpt2.model import GPT2
+from ..gpt2.tokenizer import Tokenizer
 from . import huggingface, tensorflow
 from .hub import find_or_download
 from .huggingface import Checkpoint, save_model

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, one_line, short_repr
-from ..parameters import count_parameters
+from ..gpt2.parameters import count_parameters
 from . import huggingface, tensorflow
 from .fetching import Server, Version, megabytes
 from .files import LOCK, StagedFiles, directory_of, finish_saves, lock_directory, locked_file, named_errors

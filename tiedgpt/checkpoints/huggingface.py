@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..config import Config
 from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning, short_repr
-from ..model import GPT2
-from ..parameters import parameter_shapes
-from ..run import Progress
-from ..tokenizer import Tokenizer
+from ..gpt2.config import Config
+from ..gpt2.model import GPT2
+from ..gpt2.parameters import parameter_shapes
+from ..gpt2.run import Progress
+from ..gpt2.tokenizer import Tokenizer
 from . import safetensors
 from .files import StagedFiles, directory_of, file_state, read_json
 from .safetensors import Tensor

@@ -6,8 +6,8 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from ..config import Config
 from ..errors import CheckpointError, nearest, short_repr
+from ..gpt2.config import Config
 from .files import read_json
 
 # name -> (repository on the Hugging Face hub, configuration)

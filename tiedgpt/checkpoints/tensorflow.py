@@ -31,9 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from ..config import Config
 from ..errors import CheckpointError, ConfigError, short_repr
-from ..parameters import parameter_shapes
+from ..gpt2.config import Config
+from ..gpt2.parameters import parameter_shapes
 from . import safetensors
 from .crc32c import crc32c, mask
 from .files import file_state, read_json, reading

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, TokenizerError, short_repr
-from ..tokenizer import EOT, Tokenizer, spelled_ids
+from ..gpt2.tokenizer import EOT, Tokenizer, spelled_ids
 from .files import directory_of, read_json, read_text
 
 # The files' names: Hugging Face's, OpenAI's.

@@ -14,9 +14,9 @@ from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.names import find_default
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import FRACTION, ArgumentError, Range, short_repr
-from ..model import GPT2
-from ..parameters import count_parameters
-from ..tokenizer import Tokenizer
+from ..gpt2.model import GPT2
+from ..gpt2.parameters import count_parameters
+from ..gpt2.tokenizer import Tokenizer
 from .terminal import Progress, fill, note, spelled
 
 BOTH = "both"  # a value of --head

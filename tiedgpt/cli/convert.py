@@ -20,9 +20,9 @@ from ..checkpoints import open_checkpoint, save_model
 from ..checkpoints.files import LOCK, lock_directory
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError
+from ..gpt2.model import GPT2
+from ..gpt2.parameters import count_parameters
 from ..inference.generation import generate
-from ..model import GPT2
-from ..parameters import count_parameters
 from ..study.report import losses
 from . import common
 from .terminal import note

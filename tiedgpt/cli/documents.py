@@ -8,8 +8,8 @@ from functools import partial
 from importlib.util import find_spec
 
 from ..checkpoints.files import lock_directory
-from ..checks import check_stride
 from ..errors import ABOVE_0, ArgumentError, Range, TiedGPTError, short_repr
+from ..gpt2.checks import check_stride
 from . import common
 from .terminal import Progress, note
 

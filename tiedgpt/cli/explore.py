@@ -22,8 +22,8 @@ from ..checkpoints.files import StagedFiles
 from ..checkpoints.names import SHIPPED, find_model, weight_folders
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, Range
+from ..gpt2.tokenizer import Tokenizer
 from ..study.corpus import Corpus
-from ..tokenizer import Tokenizer
 from . import common
 from .terminal import note, read_text, source_name
 

@@ -24,15 +24,15 @@ from functools import partial
 from typing import Any
 
 from ..checkpoints.huggingface import Checkpoint
-from ..checks import check_prompt, check_seed
-from ..config import Config
 from ..errors import ABOVE_0, ArgumentError, TiedGPTError, short_repr
+from ..gpt2.checks import check_prompt, check_seed
+from ..gpt2.config import Config
+from ..gpt2.model import GPT2
+from ..gpt2.tokenizer import EOT, Tokenizer
 from ..inference.drafts import LOOKUP, Draft
 from ..inference.generation import TextSample, kept_tokens, push_steps, random_streams, sample_steps
 from ..inference.sampling import Sampling
-from ..model import GPT2
 from ..study.predictions import predict, predicted_json
-from ..tokenizer import EOT, Tokenizer
 from . import common
 from .terminal import Progress, note, print_error, print_predictions, printable, read_prompt
 

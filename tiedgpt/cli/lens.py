@@ -11,8 +11,8 @@ examples:
 import argparse
 from typing import Any
 
-from ..checks import check_prompt
-from ..model import GPT2
+from ..gpt2.checks import check_prompt
+from ..gpt2.model import GPT2
 from ..study.predictions import Layer, lens, token_json
 from . import common
 from .terminal import fill, print_table, read_prompt, spelled

@@ -13,9 +13,9 @@ from typing import Any
 
 from ..checkpoints import read_config
 from ..checkpoints.names import MODELS, models_here
-from ..config import Config
 from ..errors import TiedGPTError, one_line
-from ..parameters import count_parameters
+from ..gpt2.config import Config
+from ..gpt2.parameters import count_parameters
 from . import common
 from .terminal import fill, note, print_table
 

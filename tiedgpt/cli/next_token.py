@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_prompt
 from ..errors import one_line
-from ..model import GPT2
+from ..gpt2.checks import check_prompt
+from ..gpt2.model import GPT2
+from ..gpt2.tokenizer import Tokenizer
 from ..study.paths import PATH_PARTS, paths_of, top_k
 from ..study.predictions import Prediction, next_tokens, predict, prediction_json
-from ..tokenizer import Tokenizer
 from . import common
 from .terminal import end_of, fill, print_table, read_prompt, spelled
 

@@ -16,7 +16,7 @@ from typing import Any
 from ..checkpoints import read_config
 from ..checkpoints.names import find_model, known_config
 from ..errors import ArgumentError, one_line
-from ..parameters import count_matrices, count_parameters
+from ..gpt2.parameters import count_matrices, count_parameters
 from . import common
 from .terminal import fill, print_table
 

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_stride, check_text
 from ..errors import ArgumentError, TiedGPTError, one_line
+from ..gpt2.checks import check_stride, check_text
+from ..gpt2.model import GPT2
 from ..inference.evaluation import predicted_places, score, score_of
-from ..model import GPT2
 from ..study.predictions import predicted_json, token_predictions
 from . import common
 from .terminal import Progress, fill, print_predictions, print_table, read_text, source_name

@@ -20,10 +20,10 @@ from ..checkpoints import open_checkpoint
 from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
+from ..gpt2.tokenizer import Tokenizer
 from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.paths import PATH_PARTS
 from ..study.report import measure
-from ..tokenizer import Tokenizer
 from . import common
 from .terminal import Progress, note, print_table, read_text, source_name
 

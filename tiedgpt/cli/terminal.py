@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, one_line
-from ..tokenizer import Tokenizer
+from ..gpt2.tokenizer import Tokenizer
 
 OTHER = 17  # columns of an alternative in a listing
 ERROR = "tiedgpt: error: "

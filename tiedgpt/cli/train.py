@@ -31,12 +31,12 @@ import numpy as np
 
 from ..checkpoints.files import LOCK, lock_directory
 from ..checkpoints.vocabulary import read_tokenizer
-from ..config import Config
 from ..errors import ABOVE_0, RATE, ArgumentError, Range, TiedGPTError
+from ..gpt2.config import Config
+from ..gpt2.model import GPT2
+from ..gpt2.parameters import count_parameters
+from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import bits_per_nat
-from ..model import GPT2
-from ..parameters import count_parameters
-from ..tokenizer import Tokenizer
 from ..training.loop import MAX_COUNT, STATE, Settings, Trainer
 from ..training.merges import learn_tokenizer
 from . import common

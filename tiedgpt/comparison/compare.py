@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from ..backward import loss_and_gradients
-from ..checks import check_ids, check_targets
 from ..errors import ArgumentError, short_repr
-from ..model import GPT2, Array
-from ..parameters import Parameters
-from ..run import Tape, activation_shapes
+from ..gpt2.backward import loss_and_gradients
+from ..gpt2.checks import check_ids, check_targets
+from ..gpt2.model import GPT2, Array
+from ..gpt2.parameters import Parameters
+from ..gpt2.run import Tape, activation_shapes
 from .conventions import PARAMETER, our_activations, our_name, our_parameters, shape_error
 from .mistakes import HALVES, Place, Trial, rounded, trials_in
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints.names import MODELS
-from ..config import Config
 from ..errors import ArgumentError, short_repr
-from ..model import GPT2, Array
-from ..parameters import Parameters, parameter_shapes
+from ..gpt2.config import Config
+from ..gpt2.model import GPT2, Array
+from ..gpt2.parameters import Parameters, parameter_shapes
 
 # Our name and theirs: those of transformers and nanoGPT, of TransformerLens (blocks), and of llm.c (no dots).
 # Heads are [B, H, T, K] on the tape, [B, T, H, K] in TransformerLens, [B, T, D] elsewhere.

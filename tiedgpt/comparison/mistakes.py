@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..activations import ACTIVATIONS
-from ..model import GPT2, Array, merge_heads, split_heads
-from ..ops import layer_norm, log_softmax, softmax
-from ..run import Tape
+from ..gpt2.activations import ACTIVATIONS
+from ..gpt2.model import GPT2, Array, merge_heads, split_heads
+from ..gpt2.ops import layer_norm, log_softmax, softmax
+from ..gpt2.run import Tape
 
 # Kinds of activations, and the layer that has the parameters from which they are computed.
 LAYERS = {

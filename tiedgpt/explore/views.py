@@ -20,20 +20,20 @@ from typing import Any
 
 import numpy as np
 
-from ..backward import embed_backward
 from ..checkpoints.names import MODELS
-from ..checks import check_prompt
 from ..errors import ArgumentError, Range, short_repr
 from ..fast.blas import one_blas_thread
 from ..fast.products import most_rows
+from ..gpt2.backward import embed_backward
+from ..gpt2.checks import check_prompt
+from ..gpt2.model import GPT2, attend, mlp, unembed, unembedding
+from ..gpt2.parameters import count_matrices, count_parameters
+from ..gpt2.run import Tape
+from ..gpt2.tokenizer import Tokenizer
 from ..inference.generation import random_streams, sample_steps
 from ..inference.sampling import Sampling
-from ..model import GPT2, attend, mlp, unembed, unembedding
-from ..parameters import count_matrices, count_parameters
-from ..run import Tape
 from ..study import attribution, bigrams, gradients, paths, predictions, similarity, solved, toy
 from ..study.corpus import Corpus
-from ..tokenizer import Tokenizer
 
 LISTED, COMPARED = 14, 8  # likeliest tokens: of the bars, and of an ablation's
 LENS_TOKENS, MATRIX_TOKENS, ATTENTION_TOKENS = 8, 7, 32  # of a prompt, the most that a picture shows

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..checks import as_array, check_prompt, check_seed, check_stride, check_text
 from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
-from ..model import GPT2
-from ..ops import cross_entropy
-from ..tokenizer import Tokenizer
+from ..gpt2.checks import as_array, check_prompt, check_seed, check_stride, check_text
+from ..gpt2.model import GPT2
+from ..gpt2.ops import cross_entropy
+from ..gpt2.tokenizer import Tokenizer
 from .evaluation import Score, measure_rows, predicted_places, score_of, token_losses
 from .generation import TextSample, kept_tokens, padded, push_steps, sample_steps
 from .sampling import Sampling

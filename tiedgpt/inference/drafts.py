@@ -15,8 +15,8 @@ import numpy as np
 from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..fast.blas import has_small_kernels
 from ..fast.products import most_rows
-from ..model import GPT2, unembed
-from ..parameters import count_parameters
+from ..gpt2.model import GPT2, unembed
+from ..gpt2.parameters import count_parameters
 from .sampling import Sampling
 
 LOOKUP = "lookup"

@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_stride, check_text
 from ..errors import TiedGPTError
 from ..fast.threads import LOGIT_ROWS, split_work, thread_map
-from ..model import GPT2, unembed
-from ..ops import cross_entropy
-from ..run import Progress
-from ..tokenizer import Tokenizer
+from ..gpt2.checks import check_stride, check_text
+from ..gpt2.model import GPT2, unembed
+from ..gpt2.ops import cross_entropy
+from ..gpt2.run import Progress
+from ..gpt2.tokenizer import Tokenizer
 
 BATCH_TOKENS = 1024  # short windows are read together, up to this many tokens
 Measure = Callable[[np.ndarray, np.ndarray], Any]  # logits [R, V], targets [R] -> what is measured

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_prompt, check_seed
 from ..errors import Range
-from ..model import GPT2, unembed
-from ..run import KVCache, Progress
-from ..tokenizer import Tokenizer
+from ..gpt2.checks import check_prompt, check_seed
+from ..gpt2.model import GPT2, unembed
+from ..gpt2.run import KVCache, Progress
+from ..gpt2.tokenizer import Tokenizer
 from .drafts import MOST_GUESSES, Draft, Guesser
 from .sampling import Sampling
 

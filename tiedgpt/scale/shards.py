@@ -36,9 +36,9 @@ from ..checkpoints.huggingface import Checkpoint
 from ..checkpoints.vocabulary import read_tokenizer, vocabulary_files
 from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..fast.blas import single_thread
+from ..gpt2.model import GPT2
+from ..gpt2.tokenizer import Tokenizer
 from ..inference.documents import generate_documents, score_documents
-from ..model import GPT2
-from ..tokenizer import Tokenizer
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 COPY, PLAN, JOINED = ".input-", "plan.json", "joined"

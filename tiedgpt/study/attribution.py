@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_prompt
-from ..config import Config
 from ..errors import ArgumentError, short_repr
-from ..model import GPT2
-from ..run import Edits, Tape
+from ..gpt2.checks import check_prompt
+from ..gpt2.config import Config
+from ..gpt2.model import GPT2
+from ..gpt2.run import Edits, Tape
 from .predictions import last_tape
 
 

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..model import GPT2
-from ..run import Progress
+from ..gpt2.model import GPT2
+from ..gpt2.run import Progress
 from .corpus import MIN_TOKENS, Corpus
 from .paths import Path, log_probabilities, paths_of, split_tokens, top_k
 

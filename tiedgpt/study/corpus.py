@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import as_array
 from ..errors import ArgumentError
+from ..gpt2.checks import as_array
 
 MIN_COUNT = 100  # a token that occurs less often has too few successors for a bigram distribution
 MIN_TOKENS = 10  # no average is reported over fewer frequent tokens

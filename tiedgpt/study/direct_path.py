@@ -18,8 +18,8 @@ import math
 import numpy as np
 
 from ..errors import TiedGPTError
-from ..model import GPT2
-from ..run import Progress
+from ..gpt2.model import GPT2
+from ..gpt2.run import Progress
 from .corpus import MIN_TOKENS, Corpus
 from .paths import raw, split_tokens
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..backward import transformer_backward
-from ..checks import check_text
 from ..errors import ArgumentError
-from ..model import GPT2, transformer, unembed
-from ..ops import cross_entropy, cross_entropy_backward
-from ..parameters import Parameters, nest
-from ..run import Run
+from ..gpt2.backward import transformer_backward
+from ..gpt2.checks import check_text
+from ..gpt2.model import GPT2, transformer, unembed
+from ..gpt2.ops import cross_entropy, cross_entropy_backward
+from ..gpt2.parameters import Parameters, nest
+from ..gpt2.run import Run
 from .similarity import lengths
 
 ROWS_AT_ONCE = 1024  # rows of d_head computed at a time: 3 MB for GPT-2; all of them take 154 MB

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ..errors import TiedGPTError
-from ..model import GPT2, mlp, unembed
-from ..ops import layer_norm, log_softmax
-from ..run import Progress, Run
+from ..gpt2.model import GPT2, mlp, unembed
+from ..gpt2.ops import layer_norm, log_softmax
+from ..gpt2.run import Progress, Run
 
 MAX_LOGITS = 2**23  # computed at once: 32 MB in float32
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_prompt
+from ..gpt2.checks import check_prompt
+from ..gpt2.model import GPT2, transformer, unembed
+from ..gpt2.ops import softmax
+from ..gpt2.run import Edits, Progress, Run, Tape
+from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import measure_rows, measure_tokens
-from ..model import GPT2, transformer, unembed
-from ..ops import softmax
-from ..run import Edits, Progress, Run, Tape
-from ..tokenizer import Tokenizer
 from .paths import check_logits, final_norm, log_probabilities, top_k
 
 # What no reader of a prompt's tape needs. Most of a tape's memory is in these.

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import TiedGPTError
+from ..gpt2.model import GPT2
+from ..gpt2.parameters import count_parameters
+from ..gpt2.run import Progress
 from ..inference.evaluation import token_losses
-from ..model import GPT2
-from ..parameters import count_parameters
-from ..run import Progress
 from .bigrams import bigrams
 from .corpus import MIN_TOKENS, Corpus
 from .direct_path import direct_path, jsd_floor

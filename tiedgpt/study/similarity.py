@@ -7,7 +7,7 @@ pair of tokens in each matrix, and compare the two lists of cosines by rank corr
 
 import numpy as np
 
-from ..model import GPT2
+from ..gpt2.model import GPT2
 from .corpus import Corpus
 from .paths import top_k
 

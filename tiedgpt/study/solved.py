@@ -21,9 +21,9 @@ from functools import partial
 import numpy as np
 
 from ..errors import TiedGPTError
-from ..model import GPT2
-from ..ops import softmax
-from ..run import Progress
+from ..gpt2.model import GPT2
+from ..gpt2.ops import softmax
+from ..gpt2.run import Progress
 from .bigrams import Scores
 from .corpus import Corpus
 from .paths import Path, final_norm

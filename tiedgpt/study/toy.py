@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, short_repr
-from ..ops import gelu_new, linear, log_softmax, softmax
+from ..gpt2.ops import gelu_new, linear, log_softmax, softmax
 from .solved import centred_log, fit_softmax, least_squares
 
 WORDS = ("New", "York", "City")

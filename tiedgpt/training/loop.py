@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from ..backward import write_gradients, write_head_gradient
 from ..checkpoints import open_checkpoint, safetensors
 from ..checkpoints.files import StagedFiles, finish_saves
 from ..checkpoints.huggingface import write_model
-from ..checks import check_ids
 from ..errors import AT_LEAST_0, COUNT, RATE, ArgumentError, CheckpointError, Range, TiedGPTError, short_repr
 from ..fast.blas import one_blas_thread
 from ..fast.threads import cores, training_threads
+from ..gpt2.backward import write_gradients, write_head_gradient
+from ..gpt2.checks import check_ids
+from ..gpt2.model import GPT2
+from ..gpt2.parameters import parameter_shapes, unflatten
+from ..gpt2.run import Progress
+from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import token_losses
-from ..model import GPT2
-from ..parameters import parameter_shapes, unflatten
-from ..run import Progress
-from ..tokenizer import Tokenizer
 from .optimizer import AdamW, clip, learning_rate
 
 MAX_COUNT = 2**31 - 1  # the largest number of steps, sequences, ...

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from ..errors import Range
-from ..tokenizer import EOT, WORDS, Tokenizer, byte_alphabet, utf8
+from ..gpt2.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet, utf8
 
 
 def learn_tokenizer(text: str, vocab_size: int) -> Tokenizer:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..parameters import unflatten
+from ..gpt2.parameters import unflatten
 
 PARAMETERS_AT_A_TIME = 262_144  # updated together: they and their moments stay in the processor's cache
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .fast.threads import split_work, thread_map
+from ..fast.threads import split_work, thread_map
 from .run import KVCache, Progress, Run
 
 PIECE_TOKENS = 512  # the most tokens of each sequence in a piece

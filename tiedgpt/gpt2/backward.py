@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from ..fast.threads import LOGIT_ROWS
 from .activations import ACTIVATIONS
 from .checks import check_ids, check_targets
-from .fast.threads import LOGIT_ROWS
 from .model import GPT2, Array, attention_scale, merge_heads, split_heads, transformer
 from .ops import cross_entropy, cross_entropy_backward, layer_norm_backward, linear_backward, softmax_backward
 from .parameters import Parameters, nest

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import AT_LEAST_0, RATE, ArgumentError, ConfigError, Range, short_repr
 from .activations import ACTIVATIONS
-from .errors import AT_LEAST_0, RATE, ArgumentError, ConfigError, Range, short_repr
 
 HEADS = ("tied", "untied")
 SIZE = Range(1, 2**31 - 1)

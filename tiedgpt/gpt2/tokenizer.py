@@ -20,7 +20,7 @@ from itertools import chain, count, pairwise
 
 import regex
 
-from .errors import COUNT, ArgumentError, TokenizerError, short_repr
+from ..errors import COUNT, ArgumentError, TokenizerError, short_repr
 
 EOT = "<|endoftext|>"  # separates the documents that GPT-2 was trained on
 

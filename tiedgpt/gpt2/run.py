@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ArgumentError, short_repr
+from ..fast.memory import aligned
 from .config import Config
-from .errors import ArgumentError, short_repr
-from .fast.memory import aligned
 from .ops import dropout_mask
 
 Tape = dict[str, np.ndarray]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import COUNT, ArgumentError, Range, short_repr
 from .config import Config
-from .errors import COUNT, ArgumentError, Range, short_repr
 from .parameters import Parameters, parameter_shapes
 from .run import KVCache, activation_shapes
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .fast.products import product
+from ..fast.products import product
 
 SQRT_OF_2_OVER_PI = math.sqrt(2 / math.pi)
 

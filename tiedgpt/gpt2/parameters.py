@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ArgumentError
 from .config import HEADS, Config
-from .errors import ArgumentError
 
 Parameters = dict[str, np.ndarray]
 

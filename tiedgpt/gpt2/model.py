@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import COUNT, ArgumentError, short_repr
+from ..fast.memory import aligned
+from ..fast.products import product
 from .activations import ACTIVATIONS
 from .checks import check_cache, check_edits, check_ids, check_lengths, check_parameters
 from .config import Config
-from .errors import COUNT, ArgumentError, short_repr
-from .fast.memory import aligned
-from .fast.products import product
 from .ops import layer_norm, linear, softmax
 from .parameters import Parameters, count_parameters, nest, parameter_shapes
 from .prefill import in_pieces, in_query_blocks
