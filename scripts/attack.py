@@ -17,14 +17,14 @@ What breaks is counted as:
 traceback      an exception that is no TiedGPTError, or an exit code that is not documented
 hang           more than 20 s for a file or a command line, more than 100 s for any other command
 wrong model    An edited file is read as something else than what it says now; a TensorFlow file, which has
-               checksums, as another model. (safetensors has none: other numbers in its data do not count.)
-               After a signal or two writers, a directory holds a model that nobody saved, or the command that
-               runs again does not end with the files of an uninterrupted one.
+               checksums, as another model. (safetensors has none: other numbers in its data do not
+               count.) After a signal or two writers, a directory holds a model that nobody saved,
+               or the command that runs again does not end with the files of an uninterrupted one.
 leftover       a hidden or temporary file that is still there after the same command has run again
 message        text on stderr that is not one line for each message, or that holds a control character
 
-The exit code is 0 if all are zero, else 1. The seed and the number of a try decide everything but the time at
-which a signal comes from outside.
+The exit code is 0 if all are zero, else 1. The seed and the number of a try decide everything but
+the time at which a signal comes from outside.
 """
 
 import argparse
@@ -72,7 +72,9 @@ PROBLEMS = ("traceback", "hang", "wrong model", "leftover", "message")
 TRY_SECONDS, PROCESS_SECONDS = 20, 100
 WORKER_MEMORY = 1 << 29  # bytes that a worker may take beyond what it has when it begins
 CODES = (0, 1, 2, 129, 130, 141, 143)
-TEXT = "".join(f"Each of {n} tokens was read {n * n} times, and not once too often.\n" for n in range(40))
+TEXT = "".join(
+    f"Each of {n} tokens was read {n * n} times, and not once too often.\n" for n in range(40)
+)
 NAME = "someone/tiny"
 TRAIN = "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 --batch 2 "
 DOCUMENTS = "../lines.jsonl -m ../bytes --out out/rows.jsonl --resume --shard-size 200"
@@ -96,12 +98,18 @@ COMMANDS = {  # each runs in an empty directory beside the models
 }
 WRITERS = [*COMMANDS][:6]  # of files
 READERS = (  # of a directory with an edited file
-    *("params -m {}", "tokenize -m {} lower", "generate -m {} -n 2 a", "score -m {} text", "untie {} untied"),
+    *(
+        "params -m {}",
+        "tokenize -m {} lower",
+        "generate -m {} -n 2 a",
+        "score -m {} text",
+        "untie {} untied",
+    ),
     *("train text --resume --out {}", "compare -m {0} {0}/mine.npz", "list"),
 )
 
-# A command in a process that sends itself a signal at its n-th import or operation on files. The start of
-# Python itself is left out: there, Ctrl-C ends any program with a traceback.
+# A command in a process that sends itself a signal at its n-th import or operation on files. The
+# start of Python itself is left out: there, Ctrl-C ends any program with a traceback.
 PROGRAM = """
 import os, signal, sys
 root, left, number = sys.argv.pop(1), int(sys.argv.pop(1)), int(sys.argv.pop(1))
@@ -134,7 +142,10 @@ def work(kind: str, seed: str, first: str, last: str, place: str) -> None:
     out = os.fdopen(os.dup(1), "w")  # a command may close or replace stdout
     attempt: Any = Files(Path(place)) if kind == "files" else CommandLines(Path(place))
     with suppress(ValueError, OSError):  # on macOS there is no such limit
-        limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + WORKER_MEMORY
+        limit = (
+            int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            + WORKER_MEMORY
+        )
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for number in range(int(first), int(last)):
         faulthandler.dump_traceback_later(TRY_SECONDS, exit=True)
@@ -142,7 +153,9 @@ def work(kind: str, seed: str, first: str, last: str, place: str) -> None:
             problems = list(attempt(random.Random(f"{kind} {seed} {number}"), number))
         except BaseException as error:
             text = "".join(traceback.format_exception(error))
-            problems = [("traceback" if f'"{ROOT / "tiedgpt"}' in text else "wrong model", text[-2000:])]
+            problems = [
+                ("traceback" if f'"{ROOT / "tiedgpt"}' in text else "wrong model", text[-2000:])
+            ]
         faulthandler.cancel_dump_traceback_later()
         print(json.dumps(problems), file=out, flush=True)
 
@@ -179,7 +192,11 @@ class CommandLines:
 
     PATHS = ("bytes", "bytes-untied", "tiny", "text", "lines.jsonl", "new")
     USUAL = (*PATHS, "1", "2", "3", "0.5", "tied", "Each of")
-    LARGE = ("1e18", "999999999999", "2147483648")  # not for a number of steps, which may be as large
+    LARGE = (
+        "1e18",
+        "999999999999",
+        "2147483648",
+    )  # not for a number of steps, which may be as large
     SLOW = ("-n", "--steps", "--workers", "--num-samples")
 
     def __init__(self, place: Path) -> None:
@@ -268,7 +285,8 @@ class Processes:
 
     @contextmanager
     def directory(self, pause: float = 0) -> Iterator[tuple[Path, Start]]:
-        """An empty directory beside the models, with a hub that has one of them; and how to start a command.
+        """An empty directory beside the models, with a hub that has one of them; and how to start a
+        command.
 
         start(command, event, signal): at that event, the command sends itself the signal.
         """
@@ -277,13 +295,27 @@ class Processes:
             server.pause = pause
             (Path(place) / "tmp").mkdir()
             hub = {"HF_ENDPOINT": f"http://{server.host}", "NO_PROXY": "127.0.0.1,localhost"}
-            folders = {"HOME": place, "TMPDIR": f"{place}/tmp", "TIEDGPT_WEIGHTS": f"{place}/weights"}
+            folders = {
+                "HOME": place,
+                "TMPDIR": f"{place}/tmp",
+                "TIEDGPT_WEIGHTS": f"{place}/weights",
+            }
             env = {"PATH": os.environ["PATH"], "OPENBLAS_NUM_THREADS": "1", **hub, **folders}
 
             def start(command: str, event: int = 0, sent: int = 0) -> subprocess.Popen[bytes]:
-                argv = [sys.executable, "-c", PROGRAM, str(ROOT), str(event), str(sent), *command.split()]
+                argv = [
+                    sys.executable,
+                    "-c",
+                    PROGRAM,
+                    str(ROOT),
+                    str(event),
+                    str(sent),
+                    *command.split(),
+                ]
                 pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-                process: Any = subprocess.Popen(argv, cwd=place, env=env, start_new_session=True, **pipes)
+                process: Any = subprocess.Popen(
+                    argv, cwd=place, env=env, start_new_session=True, **pipes
+                )
                 process.stdout.readline()  # "started"
                 return process
 
@@ -304,7 +336,11 @@ class Processes:
         codes: dict[int, tuple[int, ...]] = {signal.SIGINT: (0, 130, int(name == "compare"))}
         if name in WRITERS:
             codes[signal.SIGKILL] = (0, -signal.SIGKILL)
-            codes[signal.SIGTERM] = (0, 143, -signal.SIGTERM)  # -SIGTERM: before anything is written
+            codes[signal.SIGTERM] = (
+                0,
+                143,
+                -signal.SIGTERM,
+            )  # -SIGTERM: before anything is written
         sent, (seconds, events) = rng.choice([*codes]), self.length[name]
         if rng.randrange(2):
             process = start(COMMANDS[name], rng.randrange(1, events), sent)
@@ -331,7 +367,8 @@ class Processes:
             yield "wrong model", f"neither process made it: {done}"
 
     def again(self, name: str, directory: Path, start: Start) -> Iterator[Problem]:
-        """What a writer left is whole or absent. The same command again completes it and cleans up."""
+        """What a writer left is whole or absent. The same command again completes it and cleans
+        up."""
         out, expected = out_of(name, directory), self.expected[name]
         try:
             if (out / "config.json").exists():
@@ -349,7 +386,11 @@ class Processes:
         yield from judge(done, (0,))
         if files(out) not in expected:
             yield "wrong model", f"{name} again made other files: {[*files(out)]}"
-        hidden = [path for path in directory.rglob("*") if path.name[0] == "." or path.parent.name == "tmp"]
+        hidden = [
+            path
+            for path in directory.rglob("*")
+            if path.name[0] == "." or path.parent.name == "tmp"
+        ]
         if hidden:
             yield "leftover", ", ".join(str(path.relative_to(directory)) for path in hidden)
 
@@ -360,7 +401,9 @@ def write_models(place: Path) -> None:
     documents = (json.dumps({"text": line, "prompt": line[:9]}) for line in TEXT.splitlines())
     (place / "lines.jsonl").write_text("\n".join(documents))
     np.savez(place / "mine.npz", ids=[1, 2], logits=np.zeros((1, 2, 257)))
-    model = random_model(replace(SMALL, vocab_size=257, n_ctx=16, bos_token_id=256, eos_token_id=256))
+    model = random_model(
+        replace(SMALL, vocab_size=257, n_ctx=16, bos_token_id=256, eos_token_id=256)
+    )
     save_model(model, Tokenizer([]), place / "bytes")
     save_model(model.untie("random"), Tokenizer([]), place / "bytes-untied")
 
@@ -379,14 +422,19 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def attempt(processes: Processes, seed: int, kind: str, first: int, count: int) -> Iterator[Try]:
-    """Try a signal or two at once; the others `count` times, in a worker, and after its end in another."""
+    """Try a signal or two at once; the others `count` times, in a worker, and after its end in
+    another."""
     if kind in ("signals", "two at once"):
         yield kind, first, [*processes(kind, random.Random(f"{kind} {seed} {first}"), first)]
         return
     last = first + count
     while first < last:
         with tempfile.TemporaryDirectory(dir=processes.place) as place:
-            weights = {"HOME": place, "XDG_CACHE_HOME": place, "TIEDGPT_WEIGHTS": f"{place}/weights"}
+            weights = {
+                "HOME": place,
+                "XDG_CACHE_HOME": place,
+                "TIEDGPT_WEIGHTS": f"{place}/weights",
+            }
             worker = subprocess.run(
                 [sys.executable, __file__, "--worker", kind, *map(str, (seed, first, last)), place],
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **weights},
@@ -400,24 +448,36 @@ def attempt(processes: Processes, seed: int, kind: str, first: int, count: int) 
         if first < last:
             text = worker.stderr.decode(errors="replace")
             what = "hang" if "Timeout (" in text else "traceback"
-            yield kind, first, [(what, f"the worker's exit code is {worker.returncode}: {text[-2000:]}")]
+            yield (
+                kind,
+                first,
+                [(what, f"the worker's exit code is {worker.returncode}: {text[-2000:]}")],
+            )
             first += 1
 
 
 def main() -> int:
     about, raw = __doc__, argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=about, formatter_class=raw, allow_abbrev=False)
-    parser.add_argument("tries", nargs="*", metavar="TRY", help='repeat these alone, as "files 1234"')
+    parser.add_argument(
+        "tries", nargs="*", metavar="TRY", help='repeat these alone, as "files 1234"'
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="(default: 1)")
     parser.add_argument("--minutes", type=float, default=10, metavar="M", help="(default: 10)")
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # of models whose W_U is not used
     tries: Counter[str] = Counter()
     problems: Counter[tuple[str, str]] = Counter()
-    with tempfile.TemporaryDirectory(prefix="attack-") as place, ThreadPoolExecutor(os.cpu_count()) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="attack-") as place,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
         processes = Processes(Path(place))
         end = time.monotonic() + 60 * args.minutes
-        given = [(kind, int(number), 1) for kind, _, number in (text.rpartition(" ") for text in args.tries)]
+        given = [
+            (kind, int(number), 1)
+            for kind, _, number in (text.rpartition(" ") for text in args.tries)
+        ]
         for turn in itertools.count():
             tasks = given or [
                 (kind, first, size)

@@ -5,16 +5,17 @@
     python scripts/benchmark.py --markdown scripts/README.md    # also replace the table in that file
     python scripts/benchmark.py --beside DIR                # only beside another checkout of tiedgpt
 
-Columns are the libraries that are installed, of these: `pip install torch transformers`, `pip install
-ctranslate2`, `pip install llama-cpp-python gguf`, `pip install openvino`. With all of them a run takes about
-twenty minutes and needs 3 GB of temporary disk space. Random weights are enough, because speed does not
-depend on their values. The rows:
+Columns are the libraries that are installed, of these: `pip install torch transformers`, `pip
+install ctranslate2`, `pip install llama-cpp-python gguf`, `pip install openvino`. With all of them
+a run takes about twenty minutes and needs 3 GB of temporary disk space. Random weights are enough,
+because speed does not depend on their values. The rows:
 
     matrix product                 the machine's limits: the speed of a large product in NumPy and in torch
     matrix-vector product
     decode                         time per new token: greedy, 64 tokens after a prompt of 10, in each
-                                   library's own generation loop. PyTorch is a plain loop over a small torch
-                                   module with scaled_dot_product_attention and a KV cache
+                                   library's own generation loop. PyTorch is a plain loop over a
+                                   small torch module with scaled_dot_product_attention and a KV
+                                   cache
       share of the bandwidth       a token reads every weight once: bytes of the weights / decode / the
                                    matrix-vector product, the faster of NumPy's and torch's
     decode, untied                 with a separate output matrix
@@ -26,7 +27,8 @@ depend on their values. The rows:
     step of N sequences            one token for each of N sequences
     decode without a cache         as picoGPT does: the whole text is computed again for each token
     prompt of N tokens             from the prompt to the logits of the next token
-      share of the matrix product  arithmetic of the prompt / its time / the faster of the two products
+      share of the matrix product  arithmetic of the prompt / its time / the faster of the two
+      products
     all logits                     the logits after each token of a text
     score                          the loss of a text, by Hugging Face's recipe for perplexity
     load                           from files in the page cache
@@ -35,10 +37,11 @@ depend on their values. The rows:
     peak memory                    of a process that loads the model and generates 20 tokens
     training step                  forward, backward, clipping and AdamW, without dropout, for other models
 
-Each library runs in its own process. In each round the libraries take turns at every row, so that other work
-on the machine affects all of them. A figure is the median over the rounds; the first round does not count.
-A number in brackets is tiedgpt's figure / the library's. An indented row is computed in each round from that
-round's figures and is the median of the results, so it can differ from the ratio of the medians above it.
+Each library runs in its own process. In each round the libraries take turns at every row, so that
+other work on the machine affects all of them. A figure is the median over the rounds; the first
+round does not count. A number in brackets is tiedgpt's figure / the library's. An indented row is
+computed in each round from that round's figures and is the median of the results, so it can differ
+from the ratio of the medians above it.
 """
 
 import argparse
@@ -65,7 +68,10 @@ from benchmark_sides import SIDES, TRAINING_SIDES, TRAININGS, Beside, Side, seco
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
-PINS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # these choose OpenBLAS's kernels; most users set neither
+PINS = (
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
+)  # these choose OpenBLAS's kernels; most users set neither
 PAUSE = 0.1  # seconds before each measurement, so that the other libraries' threads stop spinning
 PROMPT, NEW = 10, 64  # tokens, for decoding
 BATCHES = (2, 4, 8, 16, 32)  # sequences in a step
@@ -98,7 +104,9 @@ class Failure(Exception):
 def one_line(text: Any) -> str:
     """The last line that says something, without control characters."""
     lines = [line for line in str(text).splitlines() if line.strip()]
-    return "".join(c if c.isprintable() else " " for c in lines[-1].strip()) if lines else "no message"
+    return (
+        "".join(c if c.isprintable() else " " for c in lines[-1].strip()) if lines else "no message"
+    )
 
 
 # Processes
@@ -151,7 +159,8 @@ def _serve(connection: Any, cls: type[Any], args: Any) -> None:
 
 
 def run(*command: str, checkout: str | Path = ROOT) -> str:
-    """Run Python with these arguments, from start to exit, and return what it prints. Raises Failure."""
+    """Run Python with these arguments, from start to exit, and return what it prints. Raises
+    Failure."""
     done = subprocess.run([sys.executable, *command], cwd=checkout, capture_output=True, text=True)
     if done.returncode:
         raise Failure(one_line(done.stderr))
@@ -163,7 +172,8 @@ def run(*command: str, checkout: str | Path = ROOT) -> str:
 
 @dataclass
 class Row:
-    """A line of the table. `turns` measures each side once; `runs` has the results, one for each round.
+    """A line of the table. `turns` measures each side once; `runs` has the results, one for each
+    round.
 
     A row that is computed from another, its `base`, has `of(side, round)` in place of turns.
     """
@@ -176,7 +186,8 @@ class Row:
     of: Callable[[str, int], float] = lambda side, number: 0.0
 
     def derive(self) -> None:
-        """Compute the figures of a row with a base in each round, for the sides that have all it needs."""
+        """Compute the figures of a row with a base in each round, for the sides that have all it
+        needs."""
         for side, runs in self.base.runs.items() if self.base else ():
             with suppress(KeyError):
                 self.runs[side] = [self.of(side, number) for number in range(len(runs))]
@@ -209,7 +220,9 @@ class Row:
 
 def digits(figure: float | None) -> str:
     """Three significant digits: 1,234, 12.3, 1.23."""
-    return "" if figure is None else f"{figure:,.{0 if figure >= 100 else 1 if figure >= 10 else 2}f}"
+    return (
+        "" if figure is None else f"{figure:,.{0 if figure >= 100 else 1 if figure >= 10 else 2}f}"
+    )
 
 
 def measure(rows: list[Row], repeats: int, notes: list[str], warm_up: int = 1) -> None:
@@ -241,12 +254,16 @@ def measure(rows: list[Row], repeats: int, notes: list[str], warm_up: int = 1) -
 
 def multiple(row: Row, decode: Row) -> Row:
     return Row(
-        "  multiple of decode", "", base=row, of=lambda side, n: row.runs[side][n] / decode.runs[side][n]
+        "  multiple of decode",
+        "",
+        base=row,
+        of=lambda side, n: row.runs[side][n] / decode.runs[side][n],
     )
 
 
 def share(name: str, row: Row, work: float, limit: Row) -> Row:
-    """How near a row comes to a limit of the machine, which is the highest figure of any side in a round."""
+    """How near a row comes to a limit of the machine, which is the highest figure of any side in a
+    round."""
 
     def of(side: str, n: int) -> float:
         return work / row.runs[side][n] / max(runs[n] for runs in limit.runs.values()) / 1e4
@@ -271,7 +288,8 @@ class Bench:
             self.paths[name] = directory
             try:
                 if hasattr(side, "convert"):
-                    # In its own process, because a process passes its peak memory on to those it starts
+                    # In its own process, because a process passes its peak memory on to those it
+                    # starts
                     converter = Worker(partial(SimpleNamespace, convert=side.convert))
                     self.paths[name] = converter.call("convert", directory, converted / name)
                     converter.stop()
@@ -306,9 +324,13 @@ def check_config(config: Mapping[str, Any]) -> None:
     """Raises Failure for a model that not all libraries compute, or one with a short context."""
     for name, value in GPT2_ARITHMETIC.items():
         if config[name] != value:
-            raise Failure(f"the libraries compute {name}={value!r}; this checkpoint has {config[name]!r}")
+            raise Failure(
+                f"the libraries compute {name}={value!r}; this checkpoint has {config[name]!r}"
+            )
     if config["n_ctx"] < 128:
-        raise Failure(f"the context must hold at least 128 tokens; this checkpoint's holds {config['n_ctx']}")
+        raise Failure(
+            f"the context must hold at least 128 tokens; this checkpoint's holds {config['n_ctx']}"
+        )
 
 
 def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
@@ -358,7 +380,9 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
         Row("--version", "s", {"tiedgpt": version}),
     ]
     if "beside" in bench.workers:
-        rows = [one for one in rows if one in (product, bandwidth) or one.base or "beside" in one.turns]
+        rows = [
+            one for one in rows if one in (product, bandwidth) or one.base or "beside" in one.turns
+        ]
     measure(rows, repeats, notes)
     for one in rows:
         one.derive()
@@ -387,7 +411,8 @@ def peak_memory(side: type[Any], path: str, ids: list[int]) -> float:  # MB
 
 
 def compare_tokens(bench: Bench, decode: Row, ids: list[int], notes: list[str]) -> None:
-    """Note how many tokens are tiedgpt's. A random tied model repeats one token, so it tests little."""
+    """Note how many tokens are tiedgpt's. A random tied model repeats one token, so it tests
+    little."""
     mine, *others = (bench.workers[side].call("decode", ids, NEW)[1] for side in decode.runs)
     counts = []
     for side, theirs in zip(list(decode.runs)[1:], others, strict=True):
@@ -410,7 +435,9 @@ def note_profile(ours: Worker, what: str, notes: list[str], *call: Any) -> None:
 def training_steps(sides: Iterable[str], repeats: int, notes: list[str]) -> list[Row]:
     rows = []
     for training in TRAININGS:
-        workers = {side: Worker(cls, training) for side, cls in TRAINING_SIDES.items() if side in sides}
+        workers = {
+            side: Worker(cls, training) for side, cls in TRAINING_SIDES.items() if side in sides
+        }
         row = Row(f"training step, {training.name}", "ms")
         row.turns |= {side: partial(worker.call, "train_step") for side, worker in workers.items()}
         rows.append(row)
@@ -479,19 +506,33 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(description=__doc__, formatter_class=raw, allow_abbrev=False)
     add = parser.add_argument
-    add("--model", metavar="DIR", type=os.path.abspath, help="a checkpoint (default: a random 124M)")
+    add(
+        "--model", metavar="DIR", type=os.path.abspath, help="a checkpoint (default: a random 124M)"
+    )
     add("--json", metavar="FILE", type=output_file, help="also write every measurement there")
     replaced = "also replace the table between the markers there"
     add("--markdown", metavar="FILE", type=marked_file, help=replaced)
     add("--repeats", metavar="N", type=positive_int, default=5, help="rounds (default: 5)")
-    add("--threads", metavar="N", type=positive_int, default=os.cpu_count(), help="default: all cores")
+    add(
+        "--threads",
+        metavar="N",
+        type=positive_int,
+        default=os.cpu_count(),
+        help="default: all cores",
+    )
     beside = "measure only the rows that another checkout of tiedgpt has too, beside it"
     add("--beside", metavar="DIR", type=os.path.abspath, help=beside)
     args = parser.parse_args()
     # The processes inherit this environment. The libraries read it when they are imported.
-    notes = [f"{pin}={os.environ.pop(pin)} was set and has been unset" for pin in PINS if pin in os.environ]
+    notes = [
+        f"{pin}={os.environ.pop(pin)} was set and has been unset"
+        for pin in PINS
+        if pin in os.environ
+    ]
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(args.threads)))
-    os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error")
+    os.environ.update(
+        HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error"
+    )
     sides = {name: side for name, side in SIDES.items() if side.is_installed()}
     if args.beside:
         os.environ["TIEDGPT_BESIDE"] = args.beside
@@ -507,7 +548,11 @@ def main() -> None:
             run("-c", WRITE_RANDOM, directory)
         bench = Bench(directory, sides, Path(temporary), notes)
         check_config(bench.workers["tiedgpt"].call("config"))
-        about = {"processor": processor(), "threads": args.threads, "Python": platform.python_version()}
+        about = {
+            "processor": processor(),
+            "threads": args.threads,
+            "Python": platform.python_version(),
+        }
         about |= bench.about
         names = list(bench.workers)
         rows = inference(bench, args.repeats, notes)

@@ -6,9 +6,9 @@
     python scripts/benchmark_documents.py rate [--large]       # tokens per second of a core, for costs
     python scripts/benchmark_documents.py workers              # two workers / one; the cost of a Dask task
 
-Random weights stand for 124M: speed does not depend on their values. Lengths are log-normal around a median.
-The two sides of a row take turns; a figure is the best of the rounds. The 1-minute load average before each
-row is shown, because other work on the machine changes the figures.
+Random weights stand for 124M: speed does not depend on their values. Lengths are log-normal around
+a median. The two sides of a row take turns; a figure is the best of the rounds. The 1-minute load
+average before each row is shown, because other work on the machine changes the figures.
 """
 
 import argparse
@@ -61,19 +61,27 @@ def compare(name: str, unit: str, work: float, *sides: Callable[[], Any]) -> lis
 
 def load(large: bool) -> tuple[tiedgpt.GPT2, tiedgpt.Tokenizer]:
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
-    model = tiedgpt.GPT2.random(tiedgpt.Config()) if large else tiedgpt.load_model("shakespeare-tied")
+    model = (
+        tiedgpt.GPT2.random(tiedgpt.Config()) if large else tiedgpt.load_model("shakespeare-tied")
+    )
     return model, tokenizer
 
 
-def one_by_one(model: tiedgpt.GPT2, tokenizer: tiedgpt.Tokenizer, texts: list[np.ndarray]) -> list[Any]:
+def one_by_one(
+    model: tiedgpt.GPT2, tokenizer: tiedgpt.Tokenizer, texts: list[np.ndarray]
+) -> list[Any]:
     return [score(model, tokenizer, ids) for ids in texts]
 
 
-def all_at_once(model: tiedgpt.GPT2, tokenizer: tiedgpt.Tokenizer, texts: list[np.ndarray]) -> list[Any]:
+def all_at_once(
+    model: tiedgpt.GPT2, tokenizer: tiedgpt.Tokenizer, texts: list[np.ndarray]
+) -> list[Any]:
     return list(tiedgpt.score_documents(model, tokenizer, texts))
 
 
-def score_texts(large: bool, medians: tuple[int, ...], most: int, *sides: Callable[..., Any]) -> None:
+def score_texts(
+    large: bool, medians: tuple[int, ...], most: int, *sides: Callable[..., Any]
+) -> None:
     single_thread()
     model, tokenizer = load(large)
     for median in medians:
@@ -122,7 +130,9 @@ def transformers(_large: bool) -> None:
         found[1] = [result.nll for result in all_at_once(model, tokenizer, texts)]
 
     compare("transformers, tiedgpt", "documents/s", len(texts), padded, ours)
-    print(f"largest difference of a document's loss: {np.abs(np.subtract(found[0], found[1])).max():.1e}")
+    print(
+        f"largest difference of a document's loss: {np.abs(np.subtract(found[0], found[1])).max():.1e}"
+    )
 
 
 def samples(_large: bool) -> None:
@@ -143,7 +153,10 @@ def workers(_large: bool) -> None:
     with connect(2, None) as client:
         pool = client.get_executor(pure=False)
         compare(
-            "empty tasks, one client", "tasks/s", 300, lambda: wait([pool.submit(int) for _ in range(300)])
+            "empty tasks, one client",
+            "tasks/s",
+            300,
+            lambda: wait([pool.submit(int) for _ in range(300)]),
         )
     rng = np.random.default_rng(0)
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
@@ -151,7 +164,9 @@ def workers(_large: bool) -> None:
         source, n = Path(folder, "in.jsonl"), 4000
         with open(source, "w", encoding="utf-8") as file:
             for _ in range(n):
-                text = tokenizer.decode(rng.integers(1000, size=int(40 * rng.lognormal(0, 0.7)) + 2).tolist())
+                text = tokenizer.decode(
+                    rng.integers(1000, size=int(40 * rng.lognormal(0, 0.7)) + 2).tolist()
+                )
                 file.write(json.dumps({"text": text}) + "\n")
 
         small = Path(folder, "small.jsonl")
@@ -160,8 +175,25 @@ def workers(_large: bool) -> None:
         def run(source: Path, workers: int) -> None:
             out = Path(folder, "out.jsonl")
             out.unlink(missing_ok=True)
-            command = [sys.executable, "-m", "tiedgpt", "documents", "score", str(source), "--out", str(out)]
-            flags = ["-q", "-m", "shakespeare-tied", "--shard-size", "25kB", "--workers", str(workers)]
+            command = [
+                sys.executable,
+                "-m",
+                "tiedgpt",
+                "documents",
+                "score",
+                str(source),
+                "--out",
+                str(out),
+            ]
+            flags = [
+                "-q",
+                "-m",
+                "shakespeare-tied",
+                "--shard-size",
+                "25kB",
+                "--workers",
+                str(workers),
+            ]
             subprocess.run([*command, *flags], check=True)
 
         one, two = compare(
@@ -174,10 +206,14 @@ def workers(_large: bool) -> None:
 def main() -> None:
     rows = {f.__name__: f for f in (batches, transformers, samples, rate, workers)}
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("row", choices=rows)
-    parser.add_argument("--large", action="store_true", help="with 124M in place of the shipped model")
+    parser.add_argument(
+        "--large", action="store_true", help="with 124M in place of the shipped model"
+    )
     args = parser.parse_args()
     rows[args.row](args.large)
 

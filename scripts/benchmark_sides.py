@@ -1,8 +1,8 @@
 """The libraries that benchmark.py measures, each through the fastest interface it has for a row.
 
 Each side runs in its own process and is constructed from the path of a checkpoint in transformers'
-layout. If a library cannot read that layout, `convert` first writes a file for it, in float32. All sides get
-the same weights and token ids.
+layout. If a library cannot read that layout, `convert` first writes a file for it, in float32. All
+sides get the same weights and token ids.
 """
 
 import ctypes
@@ -31,7 +31,8 @@ def seconds(function: Callable[[], Any]) -> float:
 
 
 def ms_per_step(times: list[float]) -> float:
-    """Milliseconds per token, from the times at which tokens arrived. The first token is the prompt's."""
+    """Milliseconds per token, from the times at which tokens arrived. The first token is the
+    prompt's."""
     return 1e3 * (times[-1] - times[0]) / (len(times) - 1)
 
 
@@ -61,9 +62,13 @@ class Side:
     packages: tuple[str, ...]  # what pip installs for this side
     lacks: tuple[str, ...] = ()
     read: Callable[[], Any]  # the model from the files of `path`
-    steps: Callable[[list[list[int]], int], Iterator[int]]  # rows, n -> the first row's next n tokens
+    steps: Callable[
+        [list[list[int]], int], Iterator[int]
+    ]  # rows, n -> the first row's next n tokens
     all_logits: Callable[[list[int]], Any]  # [T] -> [T, V]
-    untied: Any  # an object, its attribute, and the value that gives the model a separate output matrix
+    untied: (
+        Any  # an object, its attribute, and the value that gives the model a separate output matrix
+    )
     mode: Callable[[], Any] = nullcontext  # in which the library computes
 
     def __init__(self, path: str) -> None:
@@ -159,7 +164,9 @@ class Checkout(Side):
 
     def __init__(self, path: str) -> None:
         with suppress(ImportError, AttributeError):  # older ones do this when they are imported
-            import_module("tiedgpt.fast").tune()  # before NumPy is imported, as the command line does
+            import_module(
+                "tiedgpt.fast"
+            ).tune()  # before NumPy is imported, as the command line does
         self.tiedgpt = import_module("tiedgpt")
         super().__init__(path)
 
@@ -191,8 +198,8 @@ class Beside(Checkout):
         return {"beside": os.environ["TIEDGPT_BESIDE"]}
 
 
-# For the profile: functions of tiedgpt, and what their time is spent on, apart from the calls of other
-# functions in this table.
+# For the profile: functions of tiedgpt, and what their time is spent on, apart from the calls of
+# other functions in this table.
 PROFILED = {
     "transformer": "residual stream and embedding",
     "layer_norm": "layer norms",
@@ -262,7 +269,8 @@ class TiedGPT(Checkout, Arrays):
         return asdict(self.model.config)
 
     def bytes_per_token(self) -> int:
-        """Bytes of all weights but the position embedding. The token embedding is also the output matrix."""
+        """Bytes of all weights but the position embedding. The token embedding is also the output
+        matrix."""
         parameters = self.model.parameters
         return sum(array.nbytes for array in parameters.values()) - parameters["wpe.weight"].nbytes
 
@@ -308,7 +316,8 @@ class TiedGPT(Checkout, Arrays):
 
 
 def torch_gpt2(torch: Any, config: Any) -> Any:
-    """GPT-2 as a plain torch module whose state_dict has the names of a checkpoint, for tiedgpt's Config.
+    """GPT-2 as a plain torch module whose state_dict has the names of a checkpoint, for tiedgpt's
+    Config.
 
     `attend(layer, q, k, v)` computes attention. A caller with a KV cache passes its own.
     """
@@ -368,7 +377,8 @@ def read_torch_gpt2(torch: Any, path: str) -> Any:
 
 
 class PyTorch(Arrays):
-    """A plain decoding loop in torch: scaled_dot_product_attention and a KV cache allocated in advance."""
+    """A plain decoding loop in torch: scaled_dot_product_attention and a KV cache allocated in
+    advance."""
 
     packages = ("torch",)
     lacks = ("load",)  # it gets tiedgpt's arrays
@@ -445,7 +455,9 @@ class Transformers(Side):
 
     def prompt(self, ids: list[int]) -> float:
         array = self.torch.tensor([ids])
-        return self.second_call_ms(lambda: self.model(input_ids=array, use_cache=True, logits_to_keep=1))
+        return self.second_call_ms(
+            lambda: self.model(input_ids=array, use_cache=True, logits_to_keep=1)
+        )
 
     def all_logits(self, ids: list[int]) -> Any:
         return self.model(input_ids=self.torch.tensor([ids]), use_cache=False).logits[0]
@@ -476,7 +488,8 @@ class CTranslate2(Side):
 
     @staticmethod
     def convert(directory: str, out: Path) -> str:
-        """Write a CTranslate2 model from tiedgpt's arrays, as the library's converter does from torch's."""
+        """Write a CTranslate2 model from tiedgpt's arrays, as the library's converter does from
+        torch's."""
         specs, tiedgpt = import_module("ctranslate2.specs"), import_module("tiedgpt")
         np = import_module("numpy")
         model = tiedgpt.load_model(directory, head="tied")
@@ -547,7 +560,8 @@ class LlamaCpp(Side):
 
     @staticmethod
     def convert(directory: str, out: Path) -> str:
-        """Write two GGUF files, of float32 and of float16 matrices. GGUF stores matrices as [out, in]."""
+        """Write two GGUF files, of float32 and of float16 matrices. GGUF stores matrices as [out,
+        in]."""
         gguf, tiedgpt, np = (import_module(name) for name in ("gguf", "tiedgpt", "numpy"))
         model = tiedgpt.load_model(directory, head="tied")
         config, vocabulary = model.config, placeholders(model.config.vocab_size)
@@ -559,8 +573,15 @@ class LlamaCpp(Side):
             end = len(vocabulary) - 1
             fields = {"context_length": config.n_ctx, "embedding_length": config.n_embd}
             fields |= {"block_count": config.n_layer, "head_count": config.n_head}
-            fields |= {"feed_forward_length": config.n_inner, "layer_norm_eps": config.layer_norm_epsilon}
-            fields |= {"tokenizer_model": "gpt2", "tokenizer_pre": "gpt-2", "token_list": vocabulary}
+            fields |= {
+                "feed_forward_length": config.n_inner,
+                "layer_norm_eps": config.layer_norm_epsilon,
+            }
+            fields |= {
+                "tokenizer_model": "gpt2",
+                "tokenizer_pre": "gpt-2",
+                "token_list": vocabulary,
+            }
             fields |= {"token_merges": ["t 0"], "bos_token_id": end, "eos_token_id": end}
             for field, value in fields.items():
                 getattr(writer, f"add_{field}")(value)
@@ -571,7 +592,9 @@ class LlamaCpp(Side):
                     _, number, path = path.split(".", 2)
                     block = f"blk.{number}."
                 matrix = np.ascontiguousarray(array.T if block else array)
-                kind = gguf.GGMLQuantizationType[dtype if array.ndim == 2 and path != "wpe" else "F32"]
+                kind = gguf.GGMLQuantizationType[
+                    dtype if array.ndim == 2 and path != "wpe" else "F32"
+                ]
                 data = gguf.quants.quantize(matrix, kind)
                 writer.add_tensor(f"{block}{names[path]}.{last}", data, raw_dtype=kind)
             writer.write_header_to_file()
@@ -582,8 +605,15 @@ class LlamaCpp(Side):
 
     def read(self, dtype: str = "F32", **options: Any) -> Any:
         llama_cpp, threads = import_module("llama_cpp"), int(os.environ["OMP_NUM_THREADS"])
-        options |= {"n_threads": threads, "n_threads_batch": threads, "n_batch": 1024, "verbose": False}
-        return llama_cpp.Llama(f"{self.path}-{dtype}.gguf", n_ctx=0, **options)  # 0 is the file's own
+        options |= {
+            "n_threads": threads,
+            "n_threads_batch": threads,
+            "n_batch": 1024,
+            "verbose": False,
+        }
+        return llama_cpp.Llama(
+            f"{self.path}-{dtype}.gguf", n_ctx=0, **options
+        )  # 0 is the file's own
 
     def steps(self, rows: list[list[int]], n: int) -> Iterator[int]:
         llama_cpp, (ids,) = import_module("llama_cpp"), rows
@@ -591,7 +621,9 @@ class LlamaCpp(Side):
         for _ in range(n):
             self.model.eval(ids)
             pointer = llama_cpp.llama_get_logits_ith(self.model.ctx, -1)
-            logits = import_module("numpy").ctypeslib.as_array(pointer, shape=(self.model.n_vocab(),))
+            logits = import_module("numpy").ctypeslib.as_array(
+                pointer, shape=(self.model.n_vocab(),)
+            )
             ids = [int(logits.argmax())]
             yield ids[0]
 
@@ -643,18 +675,25 @@ class OpenVINO(Side):
         Module: Any = torch.nn.Module
 
         class Cached(Module):
-            """Without `past`, a prompt; else a step, after the keys and values of the tokens before it."""
+            """Without `past`, a prompt; else a step, after the keys and values of the tokens before
+            it."""
 
             def forward(self, ids: Any, rows: Any = None, *past: Any) -> Any:  # [B, T] -> [B, V]
                 present: list[Any] = []
                 before = past[0].shape[2] if past else 0
                 positions = torch.arange(before + ids.shape[1])
-                mask = {"attn_mask": positions <= positions[before:, None]} if past else {"is_causal": True}
+                mask = (
+                    {"attn_mask": positions <= positions[before:, None]}
+                    if past
+                    else {"is_causal": True}
+                )
 
                 def attend(layer: int, q: Any, *new: Any) -> Any:
                     if past:  # `rows` selects sequences of the cache: so OpenVINO fuses cache and attention
                         pairs = zip(past[2 * layer : 2 * layer + 2], new, strict=True)
-                        new = tuple(torch.cat([old.index_select(0, rows), one], 2) for old, one in pairs)
+                        new = tuple(
+                            torch.cat([old.index_select(0, rows), one], 2) for old, one in pairs
+                        )
                     present.extend(new)
                     return attention(q, *new, **mask)
 
@@ -675,12 +714,16 @@ class OpenVINO(Side):
         names = ["ids", "rows", *(f"past.{n}" for n in range(2 * L))]
         for port, name in zip(step.inputs, names, strict=True):
             port.get_tensor().set_names({name})
-        step.reshape({name: openvino.PartialShape(at) for name, at in zip(names, shapes, strict=True)})
+        step.reshape(
+            {name: openvino.PartialShape(at) for name, at in zip(names, shapes, strict=True)}
+        )
         for n, port in enumerate(step.outputs[1:]):
             port.get_tensor().set_names({f"present.{n}"})
         passes, ops = import_module("openvino.passes"), import_module("openvino.opset13")
         manager = passes.Manager()
-        manager.register_pass(passes.MakeStateful({f"past.{n}": f"present.{n}" for n in range(2 * L)}))
+        manager.register_pass(
+            passes.MakeStateful({f"past.{n}": f"present.{n}" for n in range(2 * L)})
+        )
         manager.run_passes(step)
         # Each state starts empty, [B, H, 0, K].
         batch = ops.gather(ops.shape_of(step.inputs[0]), ops.constant([0]), ops.constant(0))
@@ -746,14 +789,20 @@ class Training:
 
     def config(self) -> Any:
         off = {"embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
-        return import_module("tiedgpt").Config(**self.sizes, **off, bos_token_id=None, eos_token_id=None)
+        return import_module("tiedgpt").Config(
+            **self.sizes, **off, bos_token_id=None, eos_token_id=None
+        )
 
 
 SMALL = {"n_layer": 4, "n_head": 4, "n_embd": 128}
 TRAININGS = (
     # nanoGPT's setting for a CPU, on bytes; the shipped models' size; GPT-2 124M on llm.c's batch
-    Training("d 128, V 257, 12 x 64", SMALL | {"vocab_size": 257, "n_ctx": 64}, B=12, T=64, steps=40),
-    Training("d 128, V 1024, 32 x 128", SMALL | {"vocab_size": 1024, "n_ctx": 128}, B=32, T=128, steps=20),
+    Training(
+        "d 128, V 257, 12 x 64", SMALL | {"vocab_size": 257, "n_ctx": 64}, B=12, T=64, steps=40
+    ),
+    Training(
+        "d 128, V 1024, 32 x 128", SMALL | {"vocab_size": 1024, "n_ctx": 128}, B=32, T=128, steps=20
+    ),
     Training("124M, 4 x 64", {}, B=4, T=64, steps=3),
 )
 WARM_UP = 3  # steps before the first that is timed

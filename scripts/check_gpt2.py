@@ -1,4 +1,5 @@
-"""Compare the real GPT-2 124M with numbers that others published for it, and print a report to send.
+"""Compare the real GPT-2 124M with numbers that others published for it, and print a report to
+send.
 
 The numbers are in tests/goldens/gpt2-124M.json, each with its source.
 
@@ -30,7 +31,11 @@ def checks(model: tiedgpt.GPT2, published: dict[str, Any]) -> Iterator[tuple[str
     for example in prompts["examples"]:
         logits = model(example["ids"])[-1].astype(np.float64)
         top10, _, logits_of_top10 = zip(*example["top10"], strict=True)
-        found = [np.log(np.exp(logits - logits.max()).sum()) + logits.max(), logits.mean(), logits.max()]
+        found = [
+            np.log(np.exp(logits - logits.max()).sum()) + logits.max(),
+            logits.mean(),
+            logits.max(),
+        ]
         found += [logits.min(), *logits[:8], *logits[list(top10)]]
         expected = [example[name] for name in ("logsumexp", "mean_logit", "max_logit", "min_logit")]
         expected += [*example["first8_logits"], *logits_of_top10]
@@ -47,23 +52,31 @@ def checks(model: tiedgpt.GPT2, published: dict[str, Any]) -> Iterator[tuple[str
     for example in published["mean_loss"]:
         B, T = example.get("batch", (1, len(example["ids"]) - 1))
         rows = [example["ids"][at : at + T + 1] for at in range(0, B * T, T)]
-        loss = np.mean([token_losses(model, row, stride=1) for row in rows])  # a row fits in the context
-        yield f"loss, {example['source'].split(':')[0]}", abs(loss - example["loss"]), example["tolerance"]
+        loss = np.mean(
+            [token_losses(model, row, stride=1) for row in rows]
+        )  # a row fits in the context
+        yield (
+            f"loss, {example['source'].split(':')[0]}",
+            abs(loss - example["loss"]),
+            example["tolerance"],
+        )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", nargs="?", default="gpt2", help="a name or a directory (default: gpt2)")
-    parser.add_argument("--download", action="store_true", help="download it if it is not on this machine")
+    parser.add_argument(
+        "model", nargs="?", default="gpt2", help="a name or a directory (default: gpt2)"
+    )
+    parser.add_argument(
+        "--download", action="store_true", help="download it if it is not on this machine"
+    )
     args = parser.parse_args()
     try:
         path = hub.find_or_download(args.model, print) if args.download else find_model(args.model)
         model = tiedgpt.load_model(path)
-        versions = (
-            f"tiedgpt {tiedgpt.__version__}, NumPy {np.__version__}, Python {platform.python_version()}"
-        )
+        versions = f"tiedgpt {tiedgpt.__version__}, NumPy {np.__version__}, Python {platform.python_version()}"
         print(f"{versions}, {platform.system()} {platform.machine()}\n{path}\n{model!r}")
         found = list(checks(model, json.loads(PUBLISHED.read_text(encoding="utf-8"))))
     except tiedgpt.TiedGPTError as error:
@@ -72,7 +85,9 @@ def main() -> int:
     for what, allowed in {what: allowed for what, _, allowed in found}.items():
         largest = np.max([difference for name, difference, _ in found if name == what])
         failed += not largest <= allowed  # nan is no agreement
-        print(f"{'ok' if largest <= allowed else 'DIFFERS':<8}{what}: {largest:.2g}, at most {allowed:g}")
+        print(
+            f"{'ok' if largest <= allowed else 'DIFFERS':<8}{what}: {largest:.2g}, at most {allowed:g}"
+        )
     return int(failed > 0)
 
 

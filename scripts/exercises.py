@@ -4,7 +4,8 @@
   python scripts/exercises.py 4           print one (all are in scripts/exercises.md)
   python scripts/exercises.py 4 mine.py   check the functions in mine.py
 
-The exit code is 0 if they are right, 1 if they are wrong, 2 if they cannot be run, 130 after Ctrl-C.
+The exit code is 0 if they are right, 1 if they are wrong, 2 if they cannot be run, 130 after
+Ctrl-C.
 """
 
 import argparse
@@ -62,7 +63,9 @@ class Mine:
         functions = {key: value for key, value in self.names.items() if callable(value)}
         if name not in functions:
             near = difflib.get_close_matches(name, functions, n=1)
-            raise Wrong(f"{self.file} has no function {name}{f'; did you mean {near[0]}?' if near else ''}")
+            raise Wrong(
+                f"{self.file} has no function {name}{f'; did you mean {near[0]}?' if near else ''}"
+            )
         result = functions[name](*map(read_only, arguments))
         if result is None:
             raise Wrong(f"{name} returned None: does it end with return?")
@@ -100,15 +103,20 @@ def place(name: str, index: Iterable[int], result: float, right: float) -> str:
     return f"{name}: {list(index)} is {result:.9g}, expected {right:.9g}"
 
 
-def check_activations(name: str, theirs: dict[str, Compute], source: str = "", ndim: int = 2) -> None:
+def check_activations(
+    name: str, theirs: dict[str, Compute], source: str = "", ndim: int = 2
+) -> None:
     """Compare a forward pass that uses the reader's function `name` with one that does not.
 
-    `theirs` computes kinds of activations from those before them. Kinds between `source`, which the function
-    reads, and its result are hidden. The function's result has `ndim` axes, the last ones of the activation.
+    `theirs` computes kinds of activations from those before them. Kinds between `source`, which the
+    function reads, and its result are hidden. The function's result has `ndim` axes, the last ones
+    of the activation.
     """
     model = read_only_model()
     names = [name for name in activation_shapes(model.config) if kind_of(name) in theirs]
-    tape = forward(model, IDS, {}, dict.fromkeys(names, lambda at: theirs[kind_of(at.name)](at)[None]))
+    tape = forward(
+        model, IDS, {}, dict.fromkeys(names, lambda at: theirs[kind_of(at.name)](at)[None])
+    )
     kinds = list(BLOCK_SHAPES)
     hidden = kinds[kinds.index(source) + 1 : kinds.index(min(theirs))] if source else ()
     report = compare(model, {key: x for key, x in tape.items() if kind_of(key) not in hidden}, IDS)
@@ -132,8 +140,11 @@ def check_numbers(name: str, result: Array, right: Array, mistakes: dict[str, An
         raise Unknown(f"{first}\n{NONE}")
 
 
-def whole(name: str, kinds: list[str], arguments: Callable[[Place], list[Any]], source: str = "") -> Check:
-    """The check of a function whose first argument is an activation, and whose result has its shape."""
+def whole(
+    name: str, kinds: list[str], arguments: Callable[[Place], list[Any]], source: str = ""
+) -> Check:
+    """The check of a function whose first argument is an activation, and whose result has its
+    shape."""
 
     def check(mine: Mine) -> None:
         def compute(at: Place) -> Array:
@@ -178,7 +189,9 @@ def softmax_and_loss(mine: Mine) -> None:
             "is minus the logit of the target": -at_target,
             "is the probability of the target": np.exp(-right),
             "is the mean": right.mean(),
-            "is the log of softmax, which rounds to 0": -np.log(softmax(logits)[np.arange(9), targets]),
+            "is the log of softmax, which rounds to 0": -np.log(
+                softmax(logits)[np.arange(9), targets]
+            ),
             "does not subtract the maximum before exp": np.log(np.exp(logits).sum(-1)) - at_target,
         }
         check_numbers(name, mine.array("cross_entropy", (9,), logits, targets), right, known)
@@ -186,9 +199,15 @@ def softmax_and_loss(mine: Mine) -> None:
 
 def one_head(mine: Mine) -> None:
     def heads(at: Place) -> Array:
-        (x,), weight, bias = at["attn.N.in"], at["h.N.attn.c_attn.weight"], at["h.N.attn.c_attn.bias"]
+        (x,), weight, bias = (
+            at["attn.N.in"],
+            at["h.N.attn.c_attn.weight"],
+            at["h.N.attn.c_attn.bias"],
+        )
         columns = np.arange(weight.shape[1]).reshape(3, H, -1)  # of q, k and v of each head
-        parts = ([part for n in columns[:, h] for part in (weight[:, n], bias[n])] for h in range(H))
+        parts = (
+            [part for n in columns[:, h] for part in (weight[:, n], bias[n])] for h in range(H)
+        )
         return np.stack([mine.array("head", (len(x), TINY.head_width), x, *part) for part in parts])
 
     check_activations("head", {"attn.N.heads": heads}, "attn.N.in")
@@ -219,16 +238,22 @@ def kv_cache(mine: Mine) -> None:
         "keeps the first piece only": past & ((before == 0) | (piece == 0)),
         "keeps the last piece only": past & (before <= 1),
         "lets a token see the later ones of its piece": before >= 0,
-        "has a mask that begins at position 0 in each piece": past[np.arange(T) - (ends - PIECES)[piece]],
+        "has a mask that begins at position 0 in each piece": past[
+            np.arange(T) - (ends - PIECES)[piece]
+        ],
     }
 
     def out(at: Place) -> Array:
         (x,), *rest = attention_inputs(at)
         cache: dict[Any, Any] = {}
         call = partial(mine.array, "cached_attention")
-        result = np.concatenate([call(part.shape, part, *rest, cache) for part in np.split(x, ends[:-1])])
+        result = np.concatenate(
+            [call(part.shape, part, *rest, cache) for part in np.split(x, ends[:-1])]
+        )
         scores, v = at["attn.N.scores"], at["attn.N.v"]
-        patterns = {says: softmax(np.where(seen, scores, -np.inf)) for says, seen in visible.items()}
+        patterns = {
+            says: softmax(np.where(seen, scores, -np.inf)) for says, seen in visible.items()
+        }
         known = {says: linear(merge_heads(p @ v), **rest[1])[0] for says, p in patterns.items()}
         # Without one of these mistakes it may be one that does not come from the cache.
         with suppress(Unknown):
@@ -239,7 +264,9 @@ def kv_cache(mine: Mine) -> None:
 
 
 def merge(mine: Mine) -> None:
-    def right(ids: list[int], pair: tuple[int, int], new_id: int, overlap: bool = False) -> list[int]:
+    def right(
+        ids: list[int], pair: tuple[int, int], new_id: int, overlap: bool = False
+    ) -> list[int]:
         out, n = [], 0
         while n < len(ids):
             found = tuple(ids[n : n + 2]) == pair
@@ -248,7 +275,12 @@ def merge(mine: Mine) -> None:
         return out
 
     cases = [([5, 6, 7, 5, 6], (5, 6)), ([5], (5, 6)), ([], (5, 6)), ([6, 5, 5, 6, 6], (5, 6))]
-    cases += [([1, 2, 3], (5, 6)), ([5, 5, 5], (5, 5)), ([5] * 6, (5, 5)), ([1, 5, 5, 5, 5, 5, 2], (5, 5))]
+    cases += [
+        ([1, 2, 3], (5, 6)),
+        ([5, 5, 5], (5, 5)),
+        ([5] * 6, (5, 5)),
+        ([1, 5, 5, 5, 5, 5, 2], (5, 5)),
+    ]
     for ids, pair in cases:
         given = list(ids)
         result, expected = mine.call("merge", given, pair, 9), right(ids, pair, 9)
@@ -266,12 +298,18 @@ def merge(mine: Mine) -> None:
                 "merges the first pair only": [*ids[:first], 9, *ids[first + 2 :]],
             }
             says = next((f"yours {says}" for says, wrong in known.items() if result == wrong), NONE)
-            raise Wrong(f"merge({ids}, {pair}, 9) is {short_repr(result)}, expected {expected}\n{says}")
+            raise Wrong(
+                f"merge({ids}, {pair}, 9) is {short_repr(result)}, expected {expected}\n{says}"
+            )
 
 
 def norm_backward(mine: Mine) -> None:
     T, D, eps = 11, 17, 0.1
-    x, dout, weight = 3 + RNG.standard_normal((T, D)), RNG.standard_normal((T, D)), 2 + RNG.standard_normal(D)
+    x, dout, weight = (
+        3 + RNG.standard_normal((T, D)),
+        RNG.standard_normal((T, D)),
+        2 + RNG.standard_normal(D),
+    )
     grad = {"weight": np.empty(D), "bias": np.empty(D)}
     right = layer_norm_backward(dout, x, weight, eps, grad)
     result = mine.call("layer_norm_backward", dout, x, weight, eps)
@@ -297,15 +335,25 @@ def norm_backward(mine: Mine) -> None:
         "takes x in place of the normalised x": (dout * x).sum(axis=0),
         "is that of the bias": grad["bias"],
     }
-    known |= {"is a mean over the tokens, not a sum": grad["weight"] / T, "lacks dout": n.sum(axis=0)}
+    known |= {
+        "is a mean over the tokens, not a sum": grad["weight"] / T,
+        "lacks dout": n.sum(axis=0),
+    }
     check_numbers("dweight", dweight, grad["weight"], known)
-    known = {"is a mean over the tokens, not a sum": grad["bias"] / T, "has the weight in it": dn.sum(axis=0)}
+    known = {
+        "is a mean over the tokens, not a sum": grad["bias"] / T,
+        "has the weight in it": dn.sum(axis=0),
+    }
     check_numbers("dbias", dbias, grad["bias"], known)
 
 
 def tied_gradient(mine: Mine) -> None:
     T, D, V = 13, 7, 11
-    ids, resid, final = RNG.integers(V, size=T), RNG.standard_normal((T, D)), RNG.standard_normal((T, D))
+    ids, resid, final = (
+        RNG.integers(V, size=T),
+        RNG.standard_normal((T, D)),
+        RNG.standard_normal((T, D)),
+    )
     dlogits = RNG.standard_normal((T, V))
     head, embedding, last = dlogits.T @ final, np.zeros((V, D)), np.zeros((V, D))
     np.add.at(embedding, ids, resid)
@@ -365,12 +413,16 @@ CHECKS: list[Check] = [
 def read_page() -> dict[int, tuple[str, str]]:
     """The title and the text of each exercise."""
     parts = re.split(r"^## (\d+)\. (.*)\n", PAGE.read_text(encoding="utf-8"), flags=re.M)[1:]
-    return {int(n): (title, text.strip()) for n, title, text in zip(*[iter(parts)] * 3, strict=True)}
+    return {
+        int(n): (title, text.strip()) for n, title, text in zip(*[iter(parts)] * 3, strict=True)
+    }
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     page = read_page()
     parser.add_argument("number", nargs="?", type=int, choices=page, metavar="N", help="1 to 12")
@@ -386,7 +438,11 @@ def main(argv: list[str] | None = None) -> int:
     label = f"exercise {args.number}, {title[0].lower()}{title[1:]}"
     try:
         code = compile(Path(args.file).read_bytes(), args.file, "exec")
-    except (OSError, SyntaxError, ValueError) as error:  # a file that cannot be read, or is not Python
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+    ) as error:  # a file that cannot be read, or is not Python
         at = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         says = getattr(error, "strerror", None) or getattr(error, "msg", None) or error
         print(one_line(f"{label}: {args.file}{at}: {says}"), file=sys.stderr)

@@ -1,14 +1,16 @@
-"""Take the README's picture of the page of `tiedgpt explore`, and measure how quickly the page answers.
+"""Take the README's picture of the page of `tiedgpt explore`, and measure how quickly the page
+answers.
 
     python scripts/explore_page.py --picture scripts/explore.png
     python scripts/explore_page.py --latency                       # the two shipped models
     python scripts/explore_page.py --latency --size 124M           # a random model of GPT-2's size
     python scripts/explore_page.py --latency --size 124M --busy    # while another process uses every core
 
-Needs the extra `browser` (pip install -e '.[browser]') and Debian's chromium (apt-get install chromium). A
-latency is the time in the browser from an event to the change of the page that it causes, the median of
---repeats. The time of a panel's own request is that from the request to the drawn panel. Each prompt is new,
-so no result is a cached one. Random models are written to a temporary directory and removed.
+Needs the extra `browser` (pip install -e '.[browser]') and Debian's chromium (apt-get install
+chromium). A latency is the time in the browser from an event to the change of the page that it
+causes, the median of --repeats. The time of a panel's own request is that from the request to the
+drawn panel. Each prompt is new, so no result is a cached one. Random models are written to a
+temporary directory and removed.
 """
 
 import argparse
@@ -28,8 +30,8 @@ import tiedgpt
 from tiedgpt.explore.views import LENS_TOKENS
 from tiedgpt.gpt2.tokenizer import Tokenizer
 
-# Set the value of an input, and wait until a panel is drawn with the answer. Returns the milliseconds since
-# the input's event, and since the start of the panel's own request.
+# Set the value of an input, and wait until a panel is drawn with the answer. Returns the
+# milliseconds since the input's event, and since the start of the panel's own request.
 CHANGE = """async ([selector, value, watched, view]) => {
     const input = document.querySelector(selector), target = document.querySelector(watched);
     const changed = new Promise(done => new MutationObserver((_, o) => { o.disconnect(); done(); })
@@ -66,14 +68,18 @@ def serving(*models: str) -> Iterator[str]:
         peak = Path(f"/proc/{process.pid}/status")
         if peak.is_file():
             lines = [line for line in peak.read_text().splitlines() if line.startswith("VmHWM")]
-            print("peak memory of the server:", *(f"{int(line.split()[1]) / 1000:.0f} MB" for line in lines))
+            print(
+                "peak memory of the server:",
+                *(f"{int(line.split()[1]) / 1000:.0f} MB" for line in lines),
+            )
     finally:
         process.terminate()
         process.wait()
 
 
 def random_model(size: str, directory: str) -> str:
-    """Write a random model of a known size, tied, with bytes as its tokens; the rest of V has no text."""
+    """Write a random model of a known size, tied, with bytes as its tokens; the rest of V has no
+    text."""
     from tiedgpt.checkpoints.names import known_config
 
     config = known_config(size)
@@ -125,18 +131,25 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
         prompts = iter(f"{number:03} abcdef" for number in range(1000))  # 10 tokens
 
         def report(what: str, taken: Sequence[float]) -> None:
-            print(f"{what:36} {statistics.median(taken):7.0f} ms   longest {max(taken):7.0f} ms", flush=True)
+            print(
+                f"{what:36} {statistics.median(taken):7.0f} ms   longest {max(taken):7.0f} ms",
+                flush=True,
+            )
 
         def settled() -> None:
-            """Wait until no request has been under way for 200 ms, so that all panels in view are drawn."""
+            """Wait until no request has been under way for 200 ms, so that all panels in view are
+            drawn."""
             while True:
                 before = len(began)
                 page.wait_for_timeout(200)
                 if len(began) == before and not running:
                     return
 
-        def changes(selector: str, values: Iterator[Any], watched: str, view: str) -> list[tuple[float, ...]]:
-            """The times since the events, and those since the requests. The first two changes warm up."""
+        def changes(
+            selector: str, values: Iterator[Any], watched: str, view: str
+        ) -> list[tuple[float, ...]]:
+            """The times since the events, and those since the requests. The first two changes warm
+            up."""
             taken: list[list[float]] = []
             for value in islice(values, repeats + 2):
                 taken.append(page.evaluate(CHANGE, [selector, value, watched, view]))
@@ -145,15 +158,17 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
 
         report("slider to bars", changes("#temperature", count(0.5, 0.05), "#bars", "next")[0])
         report("typing to bars", changes("#prompt", prompts, "#bars", "next")[0])
-        report("first token of a text", [page.evaluate(FIRST_TOKEN) for _ in range(repeats + 2)][2:])
+        report(
+            "first token of a text", [page.evaluate(FIRST_TOKEN) for _ in range(repeats + 2)][2:]
+        )
         panels = {"lens": "#lensbox", "attention": "#heads", "parts": "#partsbox"}
         names = {"lens": f"lens of {LENS_TOKENS} positions"}
         for panel, watched in panels.items():
             page.evaluate("panel => document.getElementById(panel).scrollIntoView()", panel)
             page.wait_for_selector(f"{watched} td, {watched} button", timeout=120_000)
             settled()
-            # The page draws the bars, waits up to 120 ms in case more is typed, and draws the panels in view
-            # in their order.
+            # The page draws the bars, waits up to 120 ms in case more is typed, and draws the
+            # panels in view in their order.
             whole, own = changes("#prompt", prompts, watched, panel)
             report(f"typing to {panel}", whole)
             report(f"{names.get(panel, panel)} (its own request)", own)
@@ -161,13 +176,19 @@ def measure(models: list[str], repeats: int, busy: bool) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write the picture, a PNG")
     parser.add_argument("--latency", action="store_true", help="measure")
-    parser.add_argument("--size", help="of a random model: 124M, 355M, ... (default: the shipped models)")
+    parser.add_argument(
+        "--size", help="of a random model: 124M, 355M, ... (default: the shipped models)"
+    )
     parser.add_argument("--repeats", type=int, default=20, help="default: %(default)s")
-    parser.add_argument("--busy", action="store_true", help="measure while other processes use every core")
+    parser.add_argument(
+        "--busy", action="store_true", help="measure while other processes use every core"
+    )
     args = parser.parse_args()
     if not (args.picture or args.latency):
         parser.error("expected --picture or --latency")

@@ -1,13 +1,15 @@
-"""Write tests/goldens: tiny GPT-2 checkpoints saved by transformers, and the outputs it computes from them.
+"""Write tests/goldens: tiny GPT-2 checkpoints saved by transformers, and the outputs it computes
+from them.
 
     pip install torch==2.13.0        (the CPU build is enough)
     pip install -e .[parity]
     python scripts/make_goldens.py [DIRECTORY]
 
 tests/test_goldens.py reads the result without torch. Each case is a directory with the files that
-`save_pretrained` wrote and expected.json: token ids [B, T], their logits [B, T, V] in float64 and the greedy
-continuation of each row, all computed by transformers from those files. The same versions of torch and
-transformers write the same bytes again, except for the last digits of some logits on another processor.
+`save_pretrained` wrote and expected.json: token ids [B, T], their logits [B, T, V] in float64 and
+the greedy continuation of each row, all computed by transformers from those files. The same
+versions of torch and transformers write the same bytes again, except for the last digits of some
+logits on another processor.
 """
 
 import argparse
@@ -22,7 +24,13 @@ from typing import Any
 # Functions import torch and transformers when they run, so that -h is quick and works without them.
 
 # Small sizes, all different, so that no two axes can be confused without an error.
-BASE: dict[str, Any] = {"vocab_size": 48, "n_positions": 23, "n_embd": 12, "n_layer": 2, "n_head": 3}
+BASE: dict[str, Any] = {
+    "vocab_size": 48,
+    "n_positions": 23,
+    "n_embd": 12,
+    "n_layer": 2,
+    "n_head": 3,
+}
 BASE |= {"bos_token_id": None, "eos_token_id": None}
 
 # name -> the fields of its GPT2Config besides BASE. The default activation is gelu_new.
@@ -32,7 +40,10 @@ CASES: dict[str, dict[str, Any]] = {
     "n_inner": {"n_inner": 29},
     "one_head": {"n_head": 1},
     "odd_vocabulary": {"vocab_size": 37},
-    **{name: {"activation_function": name} for name in ("gelu", "relu", "silu", "tanh", "quick_gelu")},
+    **{
+        name: {"activation_function": name}
+        for name in ("gelu", "relu", "silu", "tanh", "quick_gelu")
+    },
     "layer_norm_epsilon": {"layer_norm_epsilon": 1e-3},
     "unscaled_attention": {"scale_attn_weights": False},
     "inverse_layer_idx": {"scale_attn_by_inverse_layer_idx": True, "n_layer": 3},
@@ -48,7 +59,8 @@ SCALE = 10.0  # the largest |logit|, about the spread of a trained GPT-2's logit
 
 
 def randomise(model: Any, seed: int) -> None:
-    """Fill every parameter, biases and layer norms included, with random numbers that affect the logits."""
+    """Fill every parameter, biases and layer norms included, with random numbers that affect the
+    logits."""
     import numpy as np
     import torch
 
@@ -57,8 +69,13 @@ def randomise(model: Any, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():  # a tied lm_head is not among them
             values = rng.standard_normal(tuple(parameter.shape), np.float32)
-            # A block's matrices keep the scale of their input. All other parameters are of that scale.
-            values *= width**-0.5 if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")) else 0.3
+            # A block's matrices keep the scale of their input. All other parameters are of that
+            # scale.
+            values *= (
+                width**-0.5
+                if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
+                else 0.3
+            )
             if "ln_" in name and name.endswith("weight"):
                 values += 1
             parameter.copy_(torch.from_numpy(values))
@@ -84,7 +101,9 @@ def save(name: str, model: Any, directory: Path) -> None:
         model = model.to(getattr(torch, name))
     if name == "sharded":
         model.save_pretrained(directory, max_shard_size=SHARD_BYTES)
-    elif name == "unprefixed":  # like the original gpt2: names without `transformer.`, and causal masks
+    elif (
+        name == "unprefixed"
+    ):  # like the original gpt2: names without `transformer.`, and causal masks
         model.transformer.save_pretrained(directory)
         tensors = load_file(directory / "model.safetensors")
         n_ctx = model.config.n_positions
@@ -98,7 +117,8 @@ def save(name: str, model: Any, directory: Path) -> None:
 
 
 def expect(directory: Path, ids: Any) -> dict[str, Any] | None:
-    """The outputs of transformers in float64; None if a continuation repeats itself or is nearly a tie."""
+    """The outputs of transformers in float64; None if a continuation repeats itself or is nearly a
+    tie."""
     import torch
     import transformers
     from transformers import GPT2LMHeadModel
@@ -106,12 +126,18 @@ def expect(directory: Path, ids: Any) -> dict[str, Any] | None:
     model = GPT2LMHeadModel.from_pretrained(directory, dtype=torch.float64).eval()
     with torch.inference_mode():
         whole = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False, use_cache=False
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=NEW,
+            do_sample=False,
+            use_cache=False,
         )
         logits = model(whole).logits
     greedy = whole[:, LENGTH:]
     best = logits[:, LENGTH - 1 : -1].topk(2).values
-    if (best[..., 0] - best[..., 1]).min() < 0.02 or min(len(set(row)) for row in greedy.tolist()) < 4:
+    if (best[..., 0] - best[..., 1]).min() < 0.02 or min(
+        len(set(row)) for row in greedy.tolist()
+    ) < 4:
         return None
     return {
         "transformers": transformers.__version__,
@@ -119,7 +145,9 @@ def expect(directory: Path, ids: Any) -> dict[str, Any] | None:
         "ids": ids.tolist(),
         "greedy": greedy.tolist(),
         # Digits after the twelfth depend on the processor.
-        "logits": [[[round(x, 12) for x in at] for at in row] for row in logits[:, :LENGTH].tolist()],
+        "logits": [
+            [[round(x, 12) for x in at] for at in row] for row in logits[:, :LENGTH].tolist()
+        ],
     }
 
 
@@ -163,7 +191,10 @@ def main() -> int:
         for name in CASES:
             write_case(name, directory / name)
     except ImportError as error:
-        print(f"make_goldens.py: error: {error}; pip install -e '.[parity]' installs it", file=sys.stderr)
+        print(
+            f"make_goldens.py: error: {error}; pip install -e '.[parity]' installs it",
+            file=sys.stderr,
+        )
         return 2
     except OSError as error:
         where, why = error.filename or directory, error.strerror or error

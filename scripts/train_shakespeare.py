@@ -2,9 +2,9 @@
 
     python scripts/train_shakespeare.py tinyshakespeare.txt weights/
 
-Writes shakespeare-tied/ and shakespeare-untied/ to the directory, in about ten minutes each on two cores.
-Both have the same seed, the same batches and the same tokenizer, which is learned from the first nine tenths
-of the text. The last tenth is held out.
+Writes shakespeare-tied/ and shakespeare-untied/ to the directory, in about ten minutes each on two
+cores. Both have the same seed, the same batches and the same tokenizer, which is learned from the
+first nine tenths of the text. The last tenth is held out.
 """
 
 from tiedgpt.__main__ import exit_at_once, on_ctrl_c
@@ -62,13 +62,17 @@ def train(corpus: str, weights: Path) -> None:
         best = trainer.best_model()
         tiedgpt.save_model(best, tokenizer, weights / f"shakespeare-{head}")
         result = score(best, tokenizer, held_out)
-        print(f"{head}: {result.nll:.4f} nats per token, {result.bits_per_byte:.3f} bits per byte held out")
+        print(
+            f"{head}: {result.nll:.4f} nats per token, {result.bits_per_byte:.3f} bits per byte held out"
+        )
     Corpus.of(tokens, tokenizer.vocab_size).write(weights / "shakespeare-bigrams.npz")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("corpus", help="a text in UTF-8")
     parser.add_argument("weights", type=Path, help="the directory to write to")
@@ -80,7 +84,9 @@ def main() -> int:
         print("\ntrain_shakespeare.py: interrupted", file=sys.stderr)
         return 130
     except (tiedgpt.TiedGPTError, OSError) as error:
-        message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        message = (
+            f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        )
         print(f"train_shakespeare.py: error: {message}", file=sys.stderr)
         return 2
     return 0

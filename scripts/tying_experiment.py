@@ -1,19 +1,20 @@
-"""The tying experiment: train small models, tied and untied, with one thing varied at a time, on one text.
+"""The tying experiment: train small models, tied and untied, with one thing varied at a time, on
+one text.
 
     python scripts/tying_experiment.py tinyshakespeare.txt OUT              the whole grid
     python scripts/tying_experiment.py some-text.txt OUT --claim 3          claim 3 of the page alone
 
-It says first how long it will take. It does two runs at a time, one thread each. Ctrl-C stops it; the same
-command then continues with the runs that are missing. It writes to OUT:
+It says first how long it will take. It does two runs at a time, one thread each. Ctrl-C stops it;
+the same command then continues with the runs that are missing. It writes to OUT:
 
     runs.jsonl       one line for each finished run: its settings and what was measured
     tables.md        means, 95 % intervals and standard deviations of each set and the pilot, and all verdicts
     README.md        for the published text: the page, and its pictures (`pip install -e .[plot]`)
 
-With scripts/tying_results as OUT, nothing is missing, and it writes the page again. --claim writes only
-runs.jsonl, and prints the table and the figures of one claim; Holm's correction then counts the tests of that
-claim alone. The learning rates are the pilot's, for the published text. Paths are compared with bigrams if at
-least 10 tokens occur 100 times.
+With scripts/tying_results as OUT, nothing is missing, and it writes the page again. --claim writes
+only runs.jsonl, and prints the table and the figures of one claim; Holm's correction then counts
+the tests of that claim alone. The learning rates are the pilot's, for the published text. Paths are
+compared with bigrams if at least 10 tokens occur 100 times.
 """
 
 from tiedgpt.__main__ import exit_at_once, on_ctrl_c
@@ -47,7 +48,8 @@ PUBLISHED = "86c4e6aa9db7"  # the name of tinyshakespeare.txt
 
 
 def plan(text: str, out: Path, claim: int | None, held_out: int = 0) -> Plan:
-    """What the grid needs, or one claim of the page. `held_out`: tokens, for the time that runs take."""
+    """What the grid needs, or one claim of the page. `held_out`: tokens, for the time that runs
+    take."""
 
     def training(run: Run, seed: int) -> Job:
         run, name = replace(run, seed=seed), "" if run.text == "chain" else text
@@ -69,23 +71,36 @@ def plan(text: str, out: Path, claim: int | None, held_out: int = 0) -> Plan:
         tied, untied = (grid.sets()["models"][f"{place}/{head}"] for head in ("tied", "untied"))
         of[place] = [comparison(untied, tied, pair) for pair in both]
         of[f"{place}, two tied"] = [comparison(tied, tied, pair) for pair in pairs]
-    kinds = {", ".join(f"{name} {x}" for name, x in run.as_json.items()): run for run in grid.pilot()}
-    found["pilot"] = {kind: [training(run, seed) for seed in grid.PILOT_SEEDS] for kind, run in kinds.items()}
+    kinds = {
+        ", ".join(f"{name} {x}" for name, x in run.as_json.items()): run for run in grid.pilot()
+    }
+    found["pilot"] = {
+        kind: [training(run, seed) for seed in grid.PILOT_SEEDS] for kind, run in kinds.items()
+    }
     for V in grid.VOCABULARIES:
-        timed = [{"measure": "step time", "vocab_size": V, "timing": n} for n in range(1, grid.TIMINGS + 1)]
+        timed = [
+            {"measure": "step time", "vocab_size": V, "timing": n}
+            for n in range(1, grid.TIMINGS + 1)
+        ]
         found.setdefault("step time", {})[f"{V}"] = [
             Job(of, "", time_steps, (grid.SMALL, V), V // 2000) for of in timed
         ]
     if claim:
         named = page.kinds_of(page.section(claim))
-        found = {name: {kind: of[kind] for kind in of if (name, kind) in named} for name, of in found.items()}
+        found = {
+            name: {kind: of[kind] for kind in of if (name, kind) in named}
+            for name, of in found.items()
+        }
     work = 40 + held_out // 20_000  # with the vocabulary, which is learned before
-    found["text"] = {"whole": [Job({"measure": "text"}, text, measure_text, (out, text, grid.SMALL), work)]}
+    found["text"] = {
+        "whole": [Job({"measure": "text"}, text, measure_text, (out, text, grid.SMALL), work)]
+    }
     return found
 
 
 def do_all(text: str, out: Path, claim: int | None, workers: int) -> Found:
-    """Do the jobs that have no line, the first seed of each first. Returns what all of them measured."""
+    """Do the jobs that have no line, the first seed of each first. Returns what all of them
+    measured."""
     held_out = len(text) // 20  # tokens: a tenth of the text, and a token has about two characters
     of_plan = plan(text_name(text), out, claim, held_out)
     by_seed = zip_longest(*(jobs for kinds in of_plan.values() for jobs in kinds.values()))
@@ -93,7 +108,10 @@ def do_all(text: str, out: Path, claim: int | None, workers: int) -> Found:
     lines = engine.read_lines(file := out / "runs.jsonl")
     missing = [job for job in jobs.values() if job.key not in lines]
     minutes = max(sum(work := [job.work for job in missing]) / workers, *work, 0) / 60
-    print(f"{len(missing)} of {len(jobs)} runs are missing: about {minutes:.1f} minutes", file=sys.stderr)
+    print(
+        f"{len(missing)} of {len(jobs)} runs are missing: about {minutes:.1f} minutes",
+        file=sys.stderr,
+    )
     prepare(text, grid.SMALL.vocab_size, out)
     engine.do_jobs(missing, file, workers)
     return collect(of_plan, engine.read_lines(file))
@@ -116,12 +134,20 @@ def files_of(found: Found, published: bool) -> dict[str, bytes]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("corpus", help="a text in UTF-8")
-    parser.add_argument("out", metavar="OUT", type=Path, help="a directory, new or of an interrupted run")
-    parser.add_argument("--claim", type=int, choices=range(1, 10), help="only what one claim needs; print it")
-    parser.add_argument("--workers", type=positive_int, default=2, help="runs at a time (default: 2)")
+    parser.add_argument(
+        "out", metavar="OUT", type=Path, help="a directory, new or of an interrupted run"
+    )
+    parser.add_argument(
+        "--claim", type=int, choices=range(1, 10), help="only what one claim needs; print it"
+    )
+    parser.add_argument(
+        "--workers", type=positive_int, default=2, help="runs at a time (default: 2)"
+    )
     try:
         on_ctrl_c(signal.default_int_handler)
         args = parser.parse_args(arguments)

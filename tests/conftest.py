@@ -1,4 +1,5 @@
-"""What the tests share: small random models with every size different, the command line, reference data."""
+"""What the tests share: small random models with every size different, the command line, reference
+data."""
 
 import io
 import json
@@ -24,15 +25,26 @@ from tiedgpt.errors import CheckpointError, TiedGPTError
 from tiedgpt.study.corpus import Corpus
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
-GPT2_MERGES, GPT2_VOCAB = SHARED / "gpt2" / "124M" / "vocab.bpe", SHARED / "gpt2" / "124M" / "encoder.json"
+GPT2_MERGES, GPT2_VOCAB = (
+    SHARED / "gpt2" / "124M" / "vocab.bpe",
+    SHARED / "gpt2" / "124M" / "encoder.json",
+)
 if not GPT2_MERGES.is_file():
     with suppress(CheckpointError):
         directory = find_model("gpt2")
         GPT2_MERGES, GPT2_VOCAB = directory / "merges.txt", directory / "vocab.json"
 
-# Distinct primes where the model allows it (D = H K), so that no transposition or mix-up cancels out.
+# Distinct primes where the model allows it (D = H K), so that no transposition or mix-up cancels
+# out.
 SMALL = Config(
-    vocab_size=101, n_ctx=31, n_embd=3 * 7, n_layer=2, n_head=3, n_inner=53, bos_token_id=0, eos_token_id=0
+    vocab_size=101,
+    n_ctx=31,
+    n_embd=3 * 7,
+    n_layer=2,
+    n_head=3,
+    n_inner=53,
+    bos_token_id=0,
+    eos_token_id=0,
 )
 
 
@@ -72,7 +84,8 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    """No test downloads a model, except in test_hub.py, which has its own hub. None waits for the disk."""
+    """No test downloads a model, except in test_hub.py, which has its own hub. None waits for the
+    disk."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
@@ -89,7 +102,8 @@ SMALL_MERGES = [("l", "o"), ("lo", "w"), ("Ġ", "low"), ("e", "r"), ("Ã", "©")
 
 
 def random_model(config: Config = SMALL, seed: int = 0, dtype: type = np.float32) -> GPT2:
-    """A model whose every parameter is random and large enough to matter, biases and layer norms included."""
+    """A model whose every parameter is random and large enough to matter, biases and layer norms
+    included."""
     rng = np.random.default_rng(seed)
     model = GPT2.random(config)
     parameters = {}
@@ -100,7 +114,8 @@ def random_model(config: Config = SMALL, seed: int = 0, dtype: type = np.float32
 
 
 def some_corpus() -> Corpus:
-    """A text of 70 of SMALL's tokens, some frequent and some not, each with a favourite successor."""
+    """A text of 70 of SMALL's tokens, some frequent and some not, each with a favourite
+    successor."""
     rng = np.random.default_rng(3)
     ids = [0]
     for favourite, other in zip(rng.random(12_000) < 0.6, rng.integers(0, 70, 12_000), strict=True):
@@ -118,7 +133,9 @@ def model() -> GPT2:
 def gpt2() -> Tokenizer:
     """GPT-2's own tokenizer, from OpenAI's files."""
     if not (GPT2_MERGES.is_file() and GPT2_VOCAB.is_file()):
-        pytest.skip("GPT-2's vocabulary is not here: neither a gpt2 that tiedgpt finds nor shared/ has it")
+        pytest.skip(
+            "GPT-2's vocabulary is not here: neither a gpt2 that tiedgpt finds nor shared/ has it"
+        )
     return read_merges(GPT2_MERGES, GPT2_VOCAB)
 
 
@@ -220,9 +237,12 @@ def assert_one_error_line(result: tuple[int, str, str], message: str) -> None:
 
 @pytest.fixture
 def no_models(tmp_path, monkeypatch):
-    """A machine without models, where nothing is set up for the hub; its home. tiedgpt is in `checkout`."""
+    """A machine without models, where nothing is set up for the hub; its home. tiedgpt is in
+    `checkout`."""
     for variable in os.environ:
-        if re.match("HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_WEIGHTS|NETRC|.*_CA_BUNDLE", variable):
+        if re.match(
+            "HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_WEIGHTS|NETRC|.*_CA_BUNDLE", variable
+        ):
             monkeypatch.delenv(variable)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -31,8 +31,8 @@ def edit_bytes(rng: random.Random, raw: bytes, interesting: Sequence[bytes]) -> 
     return bytes(edited)
 
 
-# Marks in a value: text between the first two is written as it stands, JSON or not; the third is left out,
-# so that an object can have a name twice.
+# Marks in a value: text between the first two is written as it stands, JSON or not; the third is
+# left out, so that an object can have a name twice.
 RAW_BEGINS, RAW_ENDS, TWICE = "\ue000", "\ue001", "\ue002"
 
 RAW = [
@@ -46,17 +46,74 @@ RAW = [
 
 
 HOSTILE = [  # arguments of a command line
-    *("", " ", "a\nb", "\x1b[31mred", "\x9b2J", "\0", "a\0b", "\ud800", "\udcff", "\u202eabc", "é" * 300),
-    *("-", "--", "-1", "--head", "--model=x", "-n", "--no-such", "=", "@file", "%s %d %(prog)s {0}"),
-    *("nan", "inf", "-inf", "1e999", "1e-400", "9" * 5000, "0x10", "1_0", "٣", " 1 ", "1.5", "-0", "true"),
-    *(".", "..", "/", "~", "~root", "/dev/null", "/dev/full", "/proc/self/mem", "a/b/c/d", "../../etc"),
-    *("x" * 300, "/".join("abc" * 500), "owner/" + "n" * 5000, "gpt2", "gpt3", "owner/name", "a.safetensors"),
+    *(
+        "",
+        " ",
+        "a\nb",
+        "\x1b[31mred",
+        "\x9b2J",
+        "\0",
+        "a\0b",
+        "\ud800",
+        "\udcff",
+        "\u202eabc",
+        "é" * 300,
+    ),
+    *(
+        "-",
+        "--",
+        "-1",
+        "--head",
+        "--model=x",
+        "-n",
+        "--no-such",
+        "=",
+        "@file",
+        "%s %d %(prog)s {0}",
+    ),
+    *(
+        "nan",
+        "inf",
+        "-inf",
+        "1e999",
+        "1e-400",
+        "9" * 5000,
+        "0x10",
+        "1_0",
+        "٣",
+        " 1 ",
+        "1.5",
+        "-0",
+        "true",
+    ),
+    *(
+        ".",
+        "..",
+        "/",
+        "~",
+        "~root",
+        "/dev/null",
+        "/dev/full",
+        "/proc/self/mem",
+        "a/b/c/d",
+        "../../etc",
+    ),
+    *(
+        "x" * 300,
+        "/".join("abc" * 500),
+        "owner/" + "n" * 5000,
+        "gpt2",
+        "gpt3",
+        "owner/name",
+        "a.safetensors",
+    ),
     "x" * 100_000,
 ]
 
 
 def edit_json(rng: random.Random, text: str) -> str:
-    """A JSON text with some values or names replaced, left out, repeated or swapped; it may be none then."""
+    """A JSON text with some values or names replaced, left out, repeated or swapped; it may be none
+    then."""
     root: list[Any] = [json.loads(text)]
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         node, at = _place(rng, root)
@@ -85,12 +142,17 @@ def edit_json(rng: random.Random, text: str) -> str:
 
 
 def _place(rng: random.Random, root: list[Any]) -> tuple[Any, Any]:
-    """An array or object and a place in it, as likely near the root as in the largest of its branches."""
+    """An array or object and a place in it, as likely near the root as in the largest of its
+    branches."""
     node: Any = root
     while True:
         at = rng.choice(_keys(node))
         child = node[at]
-        if not isinstance(child, list | dict) or not child or (node is not root and rng.random() < 0.3):
+        if (
+            not isinstance(child, list | dict)
+            or not child
+            or (node is not root and rng.random() < 0.3)
+        ):
             return node, at
         node = child
 
@@ -114,7 +176,9 @@ def _nudged(rng: random.Random, value: Any) -> Any:
         case bool():
             return not value
         case int() | float():
-            return rng.choice((value + 1, value - 1, value * 2, -value, float(value), str(value), [value]))
+            return rng.choice(
+                (value + 1, value - 1, value * 2, -value, float(value), str(value), [value])
+            )
         case str() if RAW_BEGINS not in value:
             at = rng.randrange(len(value) + 1)
             new = rng.choice(("", " ", "\0", "\n", "x", "\ud800", "é", "Ġ"))

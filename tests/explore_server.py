@@ -53,7 +53,9 @@ def request(server, method, path, body=None, **changes):
 
 def lines(server, view, fields=None):
     """(status, the lines of the answer) of a request as the page sends it."""
-    status, text, _ = request(server, "POST", f"/{server.secret}/{view}", json.dumps(fields or {}).encode())
+    status, text, _ = request(
+        server, "POST", f"/{server.secret}/{view}", json.dumps(fields or {}).encode()
+    )
     return status, [json.loads(line) for line in text.splitlines()]
 
 

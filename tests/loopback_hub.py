@@ -52,8 +52,8 @@ class Fault:
     """What is wrong with one response; without arguments, nothing."""
 
     code: int = 0  # the status of a response without content; -1: the connection is closed without a response
-    # In place of the right headers; None: left out. {size}, {hash} and {path} are those of the file that was
-    # asked for, {elsewhere} is the address of the host to which the hub redirects.
+    # In place of the right headers; None: left out. {size}, {hash} and {path} are those of the file
+    # that was asked for, {elsewhere} is the address of the host to which the hub redirects.
     headers: dict[str, str | None] = field(default_factory=dict)
     no_range: bool = False  # the whole file is sent, whatever range was asked for
     change: Callable[[bytes], bytes] = bytes  # other content is sent than the headers describe
@@ -81,14 +81,19 @@ def flip_bit(content: bytes) -> bytes:
 
 
 class LoopbackHub(ThreadingHTTPServer):
-    """A small huggingface.co: it redirects to another host name for weights, and can fail on request."""
+    """A small huggingface.co: it redirects to another host name for weights, and can fail on
+    request."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}  # "owner/name/file" -> content
-        self.faults: dict[str, list[Fault]] = defaultdict(list)  # file -> one for each coming request
+        self.faults: dict[str, list[Fault]] = defaultdict(
+            list
+        )  # file -> one for each coming request
         self.requests: list[Request] = []
-        self.served: dict[str, int] = defaultdict(int)  # file -> bytes of its content that were sent
+        self.served: dict[str, int] = defaultdict(
+            int
+        )  # file -> bytes of its content that were sent
         self.is_plain = False  # like any server of files, without the hub's headers
         self.pause = 0.0  # seconds after every piece
         self.closing = threading.Event()
@@ -120,13 +125,19 @@ class Handler(BaseHTTPRequestHandler):
         if content is None:
             return self.answer(404, {})
         git = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-        elsewhere = f"http://localhost:{self.server.server_port}/cdn"  # the same server under another name
+        elsewhere = (
+            f"http://localhost:{self.server.server_port}/cdn"  # the same server under another name
+        )
         headers = {"X-Repo-Commit": COMMIT} if "/resolve/" in self.path else {}
         if self.server.is_plain:
             headers = {"ETag": '"5f-abc"'}
         elif file.endswith(".safetensors") and not on_cdn:
             digest = hashlib.sha256(content).hexdigest()
-            headers |= {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{digest}"', "ETag": '"wrong"'}
+            headers |= {
+                "X-Linked-Size": str(len(content)),
+                "X-Linked-Etag": f'"{digest}"',
+                "ETag": '"wrong"',
+            }
             return self.answer(302, headers | {"Location": f"{elsewhere}{self.path}"})
         elif on_cdn:
             headers = {"ETag": f'"{"0" * 40}"'}  # not the hash of a git blob
@@ -142,13 +153,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, code: int, headers: dict[str, str | None], body: bytes = b"") -> None:
         self.send_response(code)
-        for header, value in {"Content-Length": str(len(body)), "Connection": "close", **headers}.items():
+        for header, value in {
+            "Content-Length": str(len(body)),
+            "Connection": "close",
+            **headers,
+        }.items():
             if value is not None:
                 self.send_header(header, value)
         self.end_headers()
         self.wfile.write(body)
 
-    def send(self, request: Request, content: bytes, headers: dict, wrong: dict, fault: Fault) -> None:
+    def send(
+        self, request: Request, content: bytes, headers: dict, wrong: dict, fault: Fault
+    ) -> None:
         """Send the content from request.start on."""
         size, start = len(content), 0 if fault.no_range else request.start
         if start >= size > 0:
@@ -240,7 +257,9 @@ def assert_whole(folder: Path, files: dict[str, bytes]) -> None:
 
 def visible(folder: Path) -> set[str]:
     """The files that have their final names."""
-    return {path.name for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")}
+    return {
+        path.name for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")
+    }
 
 
 def fail(message: str, name: str = NAME, source: str = "hub", note=str) -> str:
@@ -252,7 +271,8 @@ def fail(message: str, name: str = NAME, source: str = "hub", note=str) -> str:
 
 
 def fail_in_one_line(run, *arguments: str) -> str:
-    """A command exits with 2, prints nothing on stdout and one error line on stderr, which is returned."""
+    """A command exits with 2, prints nothing on stdout and one error line on stderr, which is
+    returned."""
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert re.fullmatch(r"(tiedgpt: note: [^\n]*\n)*tiedgpt: error: [^\n]*\n", err)

@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="needs POSIX's signals")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name != "posix", reason="needs POSIX's signals"),
+]
 
 
 def attack(script: Path, *arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=600)
+    return subprocess.run(
+        [sys.executable, script, *arguments], capture_output=True, text=True, timeout=600
+    )
 
 
 def test_an_attack_of_one_round():
@@ -40,14 +45,20 @@ PLANTED = [  # in a copy of the repository: file, text, its replacement
     ("tiedgpt/checkpoints/files.py", 'directory.glob(".save.*.tmp")', "()"),
     ("tiedgpt/checkpoints/files.py", "undo.callback(shutil.rmtree,", "(lambda *a, **b: 0)("),
     ("tiedgpt/errors.py", 'else c.encode("unicode_escape").decode() for', "else c for"),
-    ("scripts/attack.py", "TRY_SECONDS, PROCESS_SECONDS = 20,", "TRY_SECONDS, PROCESS_SECONDS = 1,"),
+    (
+        "scripts/attack.py",
+        "TRY_SECONDS, PROCESS_SECONDS = 20,",
+        "TRY_SECONDS, PROCESS_SECONDS = 1,",
+    ),
 ]
 
 
 def test_an_attack_finds_a_fault_of_every_kind(tmp_path):
     for folder in ("tiedgpt", "tests", "scripts"):
         shutil.copytree(
-            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("goldens", "__pycache__")
+            ROOT / folder,
+            tmp_path / folder,
+            ignore=shutil.ignore_patterns("goldens", "__pycache__"),
         )
     for file, text, replacement in PLANTED:
         content = (tmp_path / file).read_text()
@@ -55,5 +66,7 @@ def test_an_attack_finds_a_fault_of_every_kind(tmp_path):
         (tmp_path / file).write_text(content.replace(text, replacement))
     done = attack(tmp_path / "scripts" / "attack.py", "--minutes", "0", "--seed", "2")
     assert done.returncode == 1, done.stderr
-    columns = zip(*(line.rsplit(maxsplit=5)[1:] for line in done.stdout.splitlines()[1:]), strict=True)
+    columns = zip(
+        *(line.rsplit(maxsplit=5)[1:] for line in done.stdout.splitlines()[1:]), strict=True
+    )
     assert all(any(number != "0" for number in column) for column in columns), done.stdout

@@ -1,4 +1,5 @@
-"""Where a logit comes from, what the model is without some parts, and how single tokens are predicted."""
+"""Where a logit comes from, what the model is without some parts, and how single tokens are
+predicted."""
 
 from dataclasses import replace
 
@@ -12,7 +13,13 @@ from tiedgpt.inference.evaluation import predicted_places, token_losses
 from tiedgpt.inference.generation import generate, random_streams, sample_steps
 from tiedgpt.inference.sampling import Sampling
 from tiedgpt.study.attribution import ablation, attribute
-from tiedgpt.study.predictions import last_logits, next_tokens, predict, surprisal, token_predictions
+from tiedgpt.study.predictions import (
+    last_logits,
+    next_tokens,
+    predict,
+    surprisal,
+    token_predictions,
+)
 
 UNTIED = SMALL.with_head("untied")
 IDS = [5, 17, 3, 3, 88, 100, 42]
@@ -22,7 +29,8 @@ IDS = [5, 17, 3, 3, 88, 100, 42]
 @pytest.mark.parametrize("against", [None, 9])
 @pytest.mark.parametrize("ids", [IDS, IDS[:1]])
 def test_each_part_is_the_vector_that_it_adds_read_by_the_head(config, against, ids):
-    """Each vector by itself, through the whole of ln_f in float64, in the order of the forward pass."""
+    """Each vector by itself, through the whole of ln_f in float64, in the order of the forward
+    pass."""
     model = random_model(config, dtype=np.float64)
     p, tape = model.parameters, {}
     logits = model(ids, tape=tape)[-1]
@@ -37,12 +45,15 @@ def test_each_part_is_the_vector_that_it_adds_read_by_the_head(config, against, 
             alone[head] = tape[f"attn.{layer}.heads"][0, head, -1]
             vectors[f"attn.{layer}.head.{head}"] = alone.ravel() @ weight
         vectors[f"attn.{layer}.bias"] = p[f"h.{layer}.attn.c_proj.bias"]
-        vectors[f"mlp.{layer}"] = tape[f"mlp.{layer}.post"][0, -1] @ p[f"h.{layer}.mlp.c_proj.weight"]
+        vectors[f"mlp.{layer}"] = (
+            tape[f"mlp.{layer}.post"][0, -1] @ p[f"h.{layer}.mlp.c_proj.weight"]
+        )
         vectors[f"mlp.{layer}.bias"] = p[f"h.{layer}.mlp.c_proj.bias"]
     resid = sum(vectors.values())
     scale = np.sqrt(np.mean((resid - resid.mean()) ** 2) + config.layer_norm_epsilon)
     expected = {
-        name: (vector - vector.mean()) / scale * p["ln_f.weight"] @ u for name, vector in vectors.items()
+        name: (vector - vector.mean()) / scale * p["ln_f.weight"] @ u
+        for name, vector in vectors.items()
     }
     expected["ln_f.bias"] = p["ln_f.bias"] @ u
     parts = attribute(model, ids, 7, against)
@@ -50,7 +61,9 @@ def test_each_part_is_the_vector_that_it_adds_read_by_the_head(config, against, 
     assert sum(parts.values()) == pytest.approx(logit, rel=0, abs=1e-10)
     assert list(parts.values()) == pytest.approx(list(expected.values()), rel=1e-10, abs=1e-12)
     single = attribute(random_model(config), ids, 7, against)
-    assert list(single.values()) == pytest.approx(list(parts.values()), rel=0, abs=1e-4), "of float32"
+    assert list(single.values()) == pytest.approx(list(parts.values()), rel=0, abs=1e-4), (
+        "of float32"
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,9 +145,14 @@ def test_a_prediction_is_that_of_the_definitions():
     assert second.probability == pytest.approx(p[2])
     assert [token for token, _ in second.alternatives] == [1, 3, 0]
     assert [log_p for _, log_p in second.alternatives] == pytest.approx(np.log(p[[1, 3, 0]]))
-    assert [one.rank for one in predict(logits, range(5))] == [4, 1, 3, 1, 5], "two are the likeliest"
+    assert [one.rank for one in predict(logits, range(5))] == [4, 1, 3, 1, 5], (
+        "two are the likeliest"
+    )
     both = predict(logits, [3, 1], k=9)
-    assert [[token for token, _ in one.alternatives] for one in both] == [[1, 2, 0, 4], [3, 2, 0, 4]]
+    assert [[token for token, _ in one.alternatives] for one in both] == [
+        [1, 2, 0, 4],
+        [3, 2, 0, 4],
+    ]
     assert predict(logits, [3])[0].alternatives == []
     assert surprisal(np.log(1 / 8)) == pytest.approx(3)
     with pytest.raises(TiedGPTError, match="not finite numbers"):
@@ -147,7 +165,9 @@ def test_next_tokens_are_the_likeliest_of_either_head():
     logits = [model(IDS)[-1] for model in models]
     order = [np.argsort(-row)[:3].tolist() for row in logits]
     tokens = list(dict.fromkeys(token for pair in zip(*order, strict=True) for token in pair))
-    assert next_tokens(models, IDS, k=3) == [predict(last_logits(model, IDS), tokens) for model in models]
+    assert next_tokens(models, IDS, k=3) == [
+        predict(last_logits(model, IDS), tokens) for model in models
+    ]
     for model, row in zip(models, logits, strict=True):
         np.testing.assert_allclose(last_logits(model, IDS), row, rtol=1e-9)
 

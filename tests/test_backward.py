@@ -1,4 +1,5 @@
-"""Gradients against central differences in float64: of each activation, of the whole model, of a tied wte.
+"""Gradients against central differences in float64: of each activation, of the whole model, of a
+tied wte.
 
 tests/test_gradients.py compares the same gradients with torch's.
 """
@@ -52,7 +53,9 @@ IDS, TARGETS = np.array([[3, 1, 3, 12], [7, 3, 3, 5]]), np.array([[1, 3, 12, 0],
 @pytest.mark.parametrize("case", CONFIGS)
 def test_the_models_gradients(case, monkeypatch):
     """Of each parameter, in two random directions."""
-    monkeypatch.setattr(backward, "LOGIT_ROWS", 3)  # so that the logits come in pieces, the last one shorter
+    monkeypatch.setattr(
+        backward, "LOGIT_ROWS", 3
+    )  # so that the logits come in pieces, the last one shorter
     model = random_model(CONFIGS[case], dtype=np.float64)
     seed = 5 if case == "dropout" else None
     _, gradients = gradients_of(model, IDS, TARGETS, seed)
@@ -66,7 +69,9 @@ def test_the_models_gradients(case, monkeypatch):
                 losses.append(gradients_of(model, IDS, TARGETS, seed)[0])
             parameter[...] = before
             slope = (losses[0] - losses[1]) / (2 * STEP)
-            assert (gradients[name] * direction).sum() == pytest.approx(slope, rel=1e-5, abs=1e-8), name
+            assert (gradients[name] * direction).sum() == pytest.approx(
+                slope, rel=1e-5, abs=1e-8
+            ), name
 
 
 def test_the_loss_is_the_mean_cross_entropy_and_twice_gives_the_same():
@@ -74,7 +79,9 @@ def test_the_loss_is_the_mean_cross_entropy_and_twice_gives_the_same():
     loss, gradients = gradients_of(model, IDS, TARGETS)
     losses = cross_entropy(model(IDS).reshape(8, -1), TARGETS.reshape(8))
     assert loss == pytest.approx(losses.mean(), rel=1e-6)
-    before = {name: (gradients[name].copy(), array.copy()) for name, array in model.parameters.items()}
+    before = {
+        name: (gradients[name].copy(), array.copy()) for name, array in model.parameters.items()
+    }
     assert write_gradients(model, IDS, TARGETS, 8, gradients) == loss
     for name, kept in before.items():
         np.testing.assert_array_equal((gradients[name], model.parameters[name]), kept)
@@ -107,9 +114,15 @@ def test_the_two_gradients_of_a_tied_wte_add_up():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_gradients_have_the_parameters_dtype(dtype, monkeypatch):
-    """A float64 anywhere in a float32 model's backward pass would become float32 when it is written."""
+    """A float64 anywhere in a float32 model's backward pass would become float32 when it is
+    written."""
     seen = set()
-    for name in ("layer_norm_backward", "linear_backward", "softmax_backward", "cross_entropy_backward"):
+    for name in (
+        "layer_norm_backward",
+        "linear_backward",
+        "softmax_backward",
+        "cross_entropy_backward",
+    ):
         original = getattr(backward, name)
 
         def spy(*args, original=original):
@@ -131,7 +144,9 @@ def test_dropout_keeps_the_mean_and_the_right_share():
         backward.transformer(ids, model.tree, each)
     assert not [name for name in undropped.tape if name.endswith(".kept")]
     rates = {"embed": 0.5, "attn.0.out": 0.25, "mlp.0.out": 0.25}
-    assert {name for name in run.tape if name.endswith(".kept")} == {f"{name}.kept" for name in rates}
+    assert {name for name in run.tape if name.endswith(".kept")} == {
+        f"{name}.kept" for name in rates
+    }
     for name, p in rates.items():
         mask = run.tape[f"{name}.kept"]
         assert mask.shape == run.tape[name].shape

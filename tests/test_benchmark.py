@@ -1,4 +1,5 @@
-"""benchmark.py, benchmark_sides.py, make_goldens.py, train_shakespeare.py: what they report; their errors."""
+"""benchmark.py, benchmark_sides.py, make_goldens.py, train_shakespeare.py: what they report; their
+errors."""
 
 import itertools
 import os
@@ -17,18 +18,30 @@ import tiedgpt
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
 RUN = "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
-WITHOUT_TORCH = ["-c", f"import sys, runpy; sys.modules['torch'] = None; {RUN}", SCRIPTS / "make_goldens.py"]
+WITHOUT_TORCH = [
+    "-c",
+    f"import sys, runpy; sys.modules['torch'] = None; {RUN}",
+    SCRIPTS / "make_goldens.py",
+]
 
 
 def python(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=60
+    )
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> str:
     """A model whose greedy text does not repeat one token."""
     config = tiedgpt.Config(
-        vocab_size=97, n_ctx=128, n_layer=2, n_head=2, n_embd=32, initializer_range=0.4, eos_token_id=None
+        vocab_size=97,
+        n_ctx=128,
+        n_layer=2,
+        n_head=2,
+        n_embd=32,
+        initializer_range=0.4,
+        eos_token_id=None,
     )
     path = tmp_path_factory.mktemp("benchmark") / "model"
     tiedgpt.save_model(tiedgpt.GPT2.random(config), None, path)
@@ -63,7 +76,11 @@ def test_plain_torch_decodes_the_same_tokens(checkpoint):
     assert len(set(tokens)) > 5
     assert theirs.decode([1, 2, 3, 4], 40)[1] == tokens
     assert theirs.decode_untied([1, 2, 3, 4], 40)[1] == tokens
-    assert theirs.decode_batch([1, 2, 3, 4], 40, 3)[1] == ours.decode_batch([1, 2, 3, 4], 40, 3)[1] == tokens
+    assert (
+        theirs.decode_batch([1, 2, 3, 4], 40, 3)[1]
+        == ours.decode_batch([1, 2, 3, 4], 40, 3)[1]
+        == tokens
+    )
 
 
 def test_a_library_that_fails_has_no_figure_and_a_note():
@@ -146,7 +163,10 @@ def test_a_flag_is_refused_in_one_line(monkeypatch, capsys, flag, value):
 REFUSED = [
     ([SCRIPTS / "benchmark.py", "--model", "no-such"], ["benchmark.py: error: ", "no-such"]),
     ([*WITHOUT_TORCH, "nowhere"], ["make_goldens.py: error: ", "torch", "pip install"]),
-    ([SCRIPTS / "train_shakespeare.py", "no", "x"], ["train_shakespeare.py: error: no: No such file"]),
+    (
+        [SCRIPTS / "train_shakespeare.py", "no", "x"],
+        ["train_shakespeare.py: error: no: No such file"],
+    ),
 ]
 
 
@@ -178,18 +198,31 @@ def test_help_without_torch():
     [
         ("benchmark.py", [], b""),
         ("make_goldens.py", ["goldens"], b""),
-        ("train_shakespeare.py", [ROOT / "weights" / "sonnets.txt", "."], b"\n"),  # after the progress bar
+        (
+            "train_shakespeare.py",
+            [ROOT / "weights" / "sonnets.txt", "."],
+            b"\n",
+        ),  # after the progress bar
     ],
 )
 def test_ctrl_c_is_one_line(script, arguments, before, tmp_path):
     if script == "make_goldens.py":
         pytest.importorskip("transformers")
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(tiedgpt.__file__).parents[1])}
+    environment = os.environ | {
+        "TMPDIR": str(tmp_path),
+        "PYTHONPATH": str(Path(tiedgpt.__file__).parents[1]),
+    }
     command = [sys.executable, SCRIPTS / script, *arguments]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, cwd=tmp_path) as process:
-        while before and process.stderr.read(1) not in (b"t", b""):  # until "tied:", the progress bar's name
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, env=environment, cwd=tmp_path
+    ) as process:
+        while before and process.stderr.read(1) not in (
+            b"t",
+            b"",
+        ):  # until "tied:", the progress bar's name
             pass
-        # tempfile tries the directory with a file of its own first, so wait for a file in a directory
+        # tempfile tries the directory with a file of its own first, so wait for a file in a
+        # directory
         while not before and not list(tmp_path.glob("*/*")) and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)

@@ -29,8 +29,8 @@ from tiedgpt.errors import ABOVE_0, FRACTION, RATE, Range
 from tiedgpt.study import bigrams, corpus, direct_path, gradients, similarity, solved
 from tiedgpt.study.report import losses
 
-# What is refused, each in one line: [STDIN |] words => what the line holds. {a,b}: with a, and with b. M is a
-# model, a*65 a text, TRAIN a training of the text on stdin.
+# What is refused, each in one line: [STDIN |] words => what the line holds. {a,b}: with a, and with
+# b. M is a model, a*65 a text, TRAIN a training of the text on stdin.
 
 REFUSED = r"""
 generat => no command 'generat'; did you mean generate? (try: tiedgpt -h)
@@ -153,7 +153,9 @@ def repeated(text):
 def test_what_is_refused_in_one_line(run, checkpoint, tmp_path, monkeypatch, words, message):
     """Before the weights are read, and with nothing written."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tiedgpt.cli.common.load_heads", lambda *_: pytest.fail("the weights were read"))
+    monkeypatch.setattr(
+        "tiedgpt.cli.common.load_heads", lambda *_: pytest.fail("the weights were read")
+    )
     stdin, _, words = words.replace("TRAIN", "train - --out new").rpartition(" | ")
     message = re.sub(r"\bM\b", checkpoint, message)
     arguments = []
@@ -251,7 +253,9 @@ def test_untie_and_tie(run, checkpoint, tmp_path):
     np.testing.assert_array_equal(copy.W_U, original.W_E.T)
     assert (copy.config.tied, back.config) == (False, original.config)
     np.testing.assert_equal(back.parameters, dict(original.parameters))
-    assert tiedgpt.load_tokenizer(tied).encode("ab") == tiedgpt.load_tokenizer(checkpoint).encode("ab")
+    assert tiedgpt.load_tokenizer(tied).encode("ab") == tiedgpt.load_tokenizer(checkpoint).encode(
+        "ab"
+    )
 
 
 def test_two_copies_to_one_directory(run, checkpoint, tmp_path, monkeypatch):
@@ -266,7 +270,9 @@ def test_two_copies_to_one_directory(run, checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(convert, "save_model", save_later)
     assert run("untie", "-q", checkpoint, copy) == (0, "", "")
     assert_one_error_line(refused[0], "is in use by process")
-    assert tiedgpt.load_model(copy).config == tiedgpt.load_model(checkpoint).config.with_head("untied")
+    assert tiedgpt.load_model(copy).config == tiedgpt.load_model(checkpoint).config.with_head(
+        "untied"
+    )
     assert tiedgpt.load_tokenizer(copy).merges == []
 
 
@@ -274,7 +280,9 @@ def test_tie_refuses_to_drop_a_trained_matrix(run, save, tmp_path):
     model = tiedgpt.load_model("shakespeare-untied")
     source = save("source", model, tiedgpt.load_tokenizer("shakespeare-untied"))
     result = run("tie", source, str(tmp_path / "tied"))
-    assert_one_error_line(result, f"the W_U of {source} is not wte.T: the loss of 64 tokens that the model")
+    assert_one_error_line(
+        result, f"the W_U of {source} is not wte.T: the loss of 64 tokens that the model"
+    )
     (figures,) = re.findall(r"from ([\d.]+) to ([\d.]+) nats per token; .* --force", result[2])
     assert float(figures[0]) + 3 < float(figures[1])
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
@@ -284,16 +292,24 @@ def test_tie_refuses_to_drop_a_trained_matrix(run, save, tmp_path):
 
 def test_untie_starts_the_matrix_as_asked(run, checkpoint, tmp_path):
     model = tiedgpt.load_model(checkpoint)
-    for words, how in (("zeros", ["zeros"]), ("random --seed 1", ["random", 1]), ("random", ["random", 0])):
+    for words, how in (
+        ("zeros", ["zeros"]),
+        ("random --seed 1", ["random", 1]),
+        ("random", ["random", 0]),
+    ):
         assert run("untie", checkpoint, str(tmp_path / words), "--init", *words.split())[0] == 0
-        np.testing.assert_array_equal(tiedgpt.load_model(tmp_path / words).W_U, model.untie(*how).W_U)
+        np.testing.assert_array_equal(
+            tiedgpt.load_model(tmp_path / words).W_U, model.untie(*how).W_U
+        )
 
 
 @pytest.fixture
 def text_file(tmp_path):
     """A text of which twelve bytes are frequent."""
     path = tmp_path / "text.txt"
-    path.write_text("aab" + "ab" * 119 + "aac" * 20 + "defghijklm" * 100 + "the end\n", encoding="utf-8")
+    path.write_text(
+        "aab" + "ab" * 119 + "aac" * 20 + "defghijklm" * 100 + "the end\n", encoding="utf-8"
+    )
     return str(path)
 
 
@@ -313,23 +329,36 @@ def test_study_json(run, checkpoint, untied, text_file):
     document = json.loads(output(run, "study", untied, checkpoint, "--corpus", text_file, "--json"))
     assert document["corpus"] == {"file": text_file, "bytes": 1309, "min_count": 100}
     models = {path: tiedgpt.load_model(path) for path in (untied, checkpoint)}
-    text = corpus.Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(Path(text_file).read_text()), 257)
+    text = corpus.Corpus.of(
+        tiedgpt.load_tokenizer(checkpoint).encode(Path(text_file).read_text()), 257
+    )
     by_head = {report["head"]: report for report in document["models"]}
-    for head, name, tied_W_E in (("untied", untied, models[checkpoint].W_E), ("tied", checkpoint, None)):
+    for head, name, tied_W_E in (
+        ("untied", untied, models[checkpoint].W_E),
+        ("tied", checkpoint, None),
+    ):
         report, model = by_head[head], models[name]
         assert report["model"] == name
         assert report["parameters"] == sum(array.size for array in model.parameters.values())
         counts = {"tokens": 1309, "frequent": 12, "self_prediction": 0.0}
-        assert report["corpus"] == {**counts, "jsd_floor": pytest.approx(direct_path.jsd_floor(text))}
+        assert report["corpus"] == {
+            **counts,
+            "jsd_floor": pytest.approx(direct_path.jsd_floor(text)),
+        }
         found = gradients.gradients(model, text.ids[-model.config.n_ctx - 1 :])
         assert report["gradients"] == alike(found.whole())
         assert report["direct_path"] == alike(direct_path.direct_path(model, text))
         assert report["embeddings"] == alike(similarity.embeddings(model, text, tied_W_E))
         assert report["loss"] == alike(losses(model, text.ids))
-        for path, expected in bigrams.bigrams(model, text, None, solved.solved_paths(model, text)).items():
+        for path, expected in bigrams.bigrams(
+            model, text, None, solved.solved_paths(model, text)
+        ).items():
             assert report["bigrams"][path] == alike(expected)
         assert report["missing"] == alike(solved.missing(report["bigrams"]))
-    assert (by_head["tied"]["direct_path"]["asymmetry"], by_head["tied"]["loss"]["swapped"]) == (0, None)
+    assert (by_head["tied"]["direct_path"]["asymmetry"], by_head["tied"]["loss"]["swapped"]) == (
+        0,
+        None,
+    )
     assert None not in by_head["untied"]["embeddings"].values()
 
 
@@ -341,9 +370,15 @@ def test_study_table(run, checkpoint, untied, text_file, monkeypatch):
     assert len(GROUPS) <= 8
     assert all(f"  {group[READING]}" in lines for question, group in GROUPS.items() if question)
     reports, _ = study(run, checkpoint, untied, "--corpus", text_file)
-    labels = [(at, label) for group in GROUPS.values() for at, label in group.items() if at != READING]
-    rows = [re.split(" {2,}", line.strip()) for line in lines]  # no label or number has two spaces in it
-    for (place, label), (found, *cells) in zip(labels, [row for row in rows if len(row) == 3], strict=True):
+    labels = [
+        (at, label) for group in GROUPS.values() for at, label in group.items() if at != READING
+    ]
+    rows = [
+        re.split(" {2,}", line.strip()) for line in lines
+    ]  # no label or number has two spaces in it
+    for (place, label), (found, *cells) in zip(
+        labels, [row for row in rows if len(row) == 3], strict=True
+    ):
         assert found == label
         for report, cell in zip(reports, cells, strict=True):
             value = report
@@ -388,12 +423,17 @@ def test_study_of_other_vocabularies(run, checkpoint, save, text_file):
     model = random_model(replace(CONFIG.with_head("untied"), vocab_size=258))
     other = save("other", model, Tokenizer([("a", "b")]))
     (ours, theirs), err = study(run, checkpoint, other, "--corpus", text_file)
-    assert "have different vocabularies: do not compare their losses and other numbers per token" in err
+    assert (
+        "have different vocabularies: do not compare their losses and other numbers per token"
+        in err
+    )
     assert err.count("\n") == 1
     assert (ours["corpus"]["tokens"], theirs["corpus"]["tokens"]) == (1309, 1189)
     assert theirs["embeddings"]["out_tied"] is None
     assert theirs["bigrams"] is not None
-    small = save("small", random_model(replace(CONFIG, vocab_size=70)))  # fewer than the tokenizer's
+    small = save(
+        "small", random_model(replace(CONFIG, vocab_size=70))
+    )  # fewer than the tokenizer's
     (less, other), err = study(run, small, checkpoint, "--corpus", text_file)
     assert (less["loss"], less["bigrams"]) == (None, None)
     assert other["loss"]["own"] > 0
@@ -408,11 +448,17 @@ def test_study_without_a_tokenizer(run, checkpoint, untied, save, tmp_path, text
     (_, report), err = study(run, checkpoint, str(bare), "--corpus", text_file)
     assert "has no tokenizer" in err
     assert "is not measured on the corpus or compared with other models" in err
-    assert (report["bigrams"], report["loss"], report["embeddings"]["out_tied"]) == (None, None, None)
+    assert (report["bigrams"], report["loss"], report["embeddings"]["out_tied"]) == (
+        None,
+        None,
+        None,
+    )
     assert report["direct_path"]["asymmetry"] > 1
     shutil.copytree(checkpoint, tmp_path / "tied", ignore=lambda *_: ("merges.txt", "vocab.json"))
     (_, report), _ = study(run, str(tmp_path / "tied"), str(bare))
-    assert report["embeddings"]["out_tied"] is None, "their vocabularies are not known to be the same"
+    assert report["embeddings"]["out_tied"] is None, (
+        "their vocabularies are not known to be the same"
+    )
     (bare / "merges.txt").write_text("#version: 0.2\nab cd\n", encoding="utf-8")
     (bare / "vocab.json").write_text("{}")
     other = save("other", random_model(CONFIG), Tokenizer([("a", "b")], {}))
@@ -425,14 +471,20 @@ def test_study_of_little_text(run, checkpoint, save, text_file):
     (report,), err = study(run, checkpoint, "--corpus", "-", stdin=b"a" * 99)
     assert "stdin is too small for the rows about frequent tokens: 0 of the tokens of" in err
     assert report["bigrams"] is None
-    assert report["loss"]["tokens"] == 97, "98 follow a token, but one is the first of the second window"
+    assert report["loss"]["tokens"] == 97, (
+        "98 follow a token, but one is the first of the second window"
+    )
     code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"")
     assert (code, "Loss" in out, "stdin is too small for a loss" in err) == (0, False, True)
     code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"abc" * 1000)
-    assert re.search("3 of the tokens of .* occur 100 times or more in it; expected at least 10", err)
+    assert re.search(
+        "3 of the tokens of .* occur 100 times or more in it; expected at least 10", err
+    )
     assert (code, "by A" in out, "mlp0" in out) == (0, True, False)
     assert "Frequent tokens, " not in out, "no average over a few tokens"
-    (report,), err = study(run, save("one", random_model(replace(CONFIG, n_ctx=1))), "--corpus", text_file)
+    (report,), err = study(
+        run, save("one", random_model(replace(CONFIG, n_ctx=1))), "--corpus", text_file
+    )
     assert report["loss"] is None
     assert "has a context of one token: it has no loss" in err
 
@@ -441,14 +493,22 @@ def test_a_damaged_model_is_one_line(run, checkpoint, save, text_file):
     model = tiedgpt.load_model(checkpoint)
     model.parameters["wpe.weight"][:] = np.nan
     damaged = save("damaged", model)
-    for words in ("next a", "attribute a", "attribute a b --ablate mlp.0", "score F", "score F --tokens"):
+    for words in (
+        "next a",
+        "attribute a",
+        "attribute a b --ablate mlp.0",
+        "score F",
+        "score F --tokens",
+    ):
         arguments = [text_file if word == "F" else word for word in words.split()]
         assert_one_error_line(run(*arguments, "-m", damaged), "checkpoint is damaged")
     result = run("study", checkpoint, damaged, "--corpus", text_file)
     assert_one_error_line(result, f"{damaged}: the model's")
     os.truncate(f"{damaged}/model.safetensors", 5000)
     assert_one_error_line(run("generate", "-m", damaged, "a"), "model.safetensors: truncated")
-    assert_one_error_line(run("next", "-m", __file__, "a"), "py is not a checkpoint: expected a direct")
+    assert_one_error_line(
+        run("next", "-m", __file__, "a"), "py is not a checkpoint: expected a direct"
+    )
 
 
 def test_help_and_version(run, monkeypatch):
@@ -474,7 +534,12 @@ def test_help_and_version(run, monkeypatch):
 @pytest.mark.parametrize(
     ("numbers", "words", "accepted", "refused"),
     [
-        (Range(1), "a whole number of at least 1", {"7e3": 7000, str(10**18): 10**18}, "0 -1 1.5 1e400 1e19"),
+        (
+            Range(1),
+            "a whole number of at least 1",
+            {"7e3": 7000, str(10**18): 10**18},
+            "0 -1 1.5 1e400 1e19",
+        ),
         (Range(0, 9), "a whole number from 0 to 9", {"0": 0, "3": 3, "9e0": 9}, "-1 10 0.5"),
         (ABOVE_0, "a number above 0", {"1": 1, "3e-4": 3e-4}, "0 -1"),
         (FRACTION, "a number above 0 and at most 1", {"1": 1, "0.5": 0.5}, "0 1.01 -1"),
@@ -486,12 +551,17 @@ def test_a_number_in_a_range(numbers, words, accepted, refused):
     for text, value in accepted.items():
         assert common.number(numbers)(text) == numbers.check("n", value) == value
     for text in [*refused.split(), "nan", "inf", "x", "", "\x1b", "9" * 5000]:
-        with pytest.raises(argparse.ArgumentTypeError, match=r"^expected a (whole )?number .*, got '"):
+        with pytest.raises(
+            argparse.ArgumentTypeError, match=r"^expected a (whole )?number .*, got '"
+        ):
             common.number(numbers)(text)
     for value in (-1, True, None, "1", [], math.nan, math.inf, 0.5 if numbers.whole else 10**400):
         with pytest.raises(TiedGPTError, match=f"^n must be {words}, got "):
             numbers.check("n", value)
-    assert type(numbers.check("n", np.int8(1) if numbers.whole else np.float32(0.5))) in (int, float)
+    assert type(numbers.check("n", np.int8(1) if numbers.whole else np.float32(0.5))) in (
+        int,
+        float,
+    )
 
 
 def test_messages_are_one_line_without_escape_codes(run, tmp_path, monkeypatch):
@@ -554,7 +624,9 @@ STREAMS = [
 def test_streams_that_are_full_or_closed(checkpoint, tmp_path):
     """A note that cannot be written ends nothing; an answer that cannot be written is an error."""
     lines = [f"{shlex.join(command())} {words}" for words, _, _ in STREAMS]
-    lines = [line.replace("CHECKPOINT", checkpoint).replace("OUT", f"{tmp_path}/out") for line in lines]
+    lines = [
+        line.replace("CHECKPOINT", checkpoint).replace("OUT", f"{tmp_path}/out") for line in lines
+    ]
     # With buffers, what cannot be written is known at the end only.
     lines = [f"PYTHONUNBUFFERED={'x' * ('2>/dev/full' in line)} {line}" for line in lines]
     for case, done in zip(STREAMS, all_ended(*lines, shell=True), strict=True):
@@ -579,8 +651,16 @@ sys.exit(main())
 """
 SIGINT = "signal.raise_signal(signal.SIGINT)"
 MOMENTS = {
-    "imports": (f"try: {SIGINT}\n    except BaseException: pass\n    raise ImportError", "pass", 130),
-    "imports later": ("", f"try: {SIGINT}\n        except BaseException as e: raise ImportError from e", 130),
+    "imports": (
+        f"try: {SIGINT}\n    except BaseException: pass\n    raise ImportError",
+        "pass",
+        130,
+    ),
+    "imports later": (
+        "",
+        f"try: {SIGINT}\n        except BaseException as e: raise ImportError from e",
+        130,
+    ),
     "second time": ("", f"try: {SIGINT}\n        finally: {SIGINT}", 130),
     "finalizes": ("", f"type('F', (), {{'__del__': lambda _: {SIGINT}}})(); time.sleep(60)", 130),
     "exits": ("", f"atexit.register(lambda: {SIGINT})", 0),
@@ -599,7 +679,8 @@ def test_ctrl_c_at_moments_that_python_reports_or_drops():
 
 
 def test_importing_loads_nothing_that_is_not_needed_and_finds_everything():
-    """Before the entry handles Ctrl-C, nothing; by a command, no oracle and no module of another command."""
+    """Before the entry handles Ctrl-C, nothing; by a command, no oracle and no module of another
+    command."""
     code = """if 1:
         import signal, sys
         handler, before = signal.getsignal(signal.SIGINT), set(sys.modules)

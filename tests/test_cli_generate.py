@@ -26,17 +26,30 @@ def test_generate_prints_the_continuation_alone(run, checkpoint):
     model, tokenizer = tiedgpt.load_model(checkpoint), tiedgpt.load_tokenizer(checkpoint)
     expected = tokenizer.decode(list(tiedgpt.generate(model, tokenizer.encode("Hello"), 9, seed=1)))
     assert out == expected + "\n"
-    words = f"--model {checkpoint} --max-new-tokens 9 --temperature 2 --top-k 50 --top-p 0.9 --seed 3"
+    words = (
+        f"--model {checkpoint} --max-new-tokens 9 --temperature 2 --top-k 50 --top-p 0.9 --seed 3"
+    )
     short = f"-m {checkpoint} -n 9 -t 2 -k 50 -p 0.9 -s 3"
-    assert output(run, "generate", *words.split(), "a") == output(run, "generate", *short.split(), "a")
+    assert output(run, "generate", *words.split(), "a") == output(
+        run, "generate", *short.split(), "a"
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "stdin", "text"),
-    [("b", b"a", "b"), ("-", b"a\r\n", "a"), ("", b"a\n\n", "a\n"), ("-", b"-", "-"), ("é", b"", "é")],
+    [
+        ("b", b"a", "b"),
+        ("-", b"a\r\n", "a"),
+        ("", b"a\n\n", "a\n"),
+        ("-", b"-", "-"),
+        ("é", b"", "é"),
+    ],
 )
-def test_a_text_is_the_argument_or_stdin(run, checkpoint, tmp_path, monkeypatch, given, stdin, text):
-    """By one rule: a prompt is PROMPT, a file's text that of FILE; "-" or nothing is stdin, never a text."""
+def test_a_text_is_the_argument_or_stdin(
+    run, checkpoint, tmp_path, monkeypatch, given, stdin, text
+):
+    """By one rule: a prompt is PROMPT, a file's text that of FILE; "-" or nothing is stdin, never a
+    text."""
     monkeypatch.chdir(tmp_path)
     Path("b").write_text("bb")
     Path("é").write_text("bé")
@@ -85,9 +98,25 @@ def test_truncate_keeps_the_end_of_a_prompt_and_leaves_room(run, checkpoint):
 
 
 def test_generate_json(run, checkpoint):
-    arguments = ("generate", "--model", checkpoint, "--num-samples", "3", "-t", "2", "-n", "8", "a\n")
+    arguments = (
+        "generate",
+        "--model",
+        checkpoint,
+        "--num-samples",
+        "3",
+        "-t",
+        "2",
+        "-n",
+        "8",
+        "a\n",
+    )
     document, tokenizer = answer(run, *arguments), tiedgpt.load_tokenizer(checkpoint)
-    known = {"model": checkpoint, "head": "tied", "prompt": "a\n", "prompt_ids": tokenizer.encode("a\n")}
+    known = {
+        "model": checkpoint,
+        "head": "tied",
+        "prompt": "a\n",
+        "prompt_ids": tokenizer.encode("a\n"),
+    }
     assert document.items() >= known.items()
     ids = [sample["ids"] for sample in document["samples"]]
     assert [*map(len, ids)] == [8, 8, 8]
@@ -121,7 +150,9 @@ def test_a_draft_changes_no_text_and_is_counted(run, checkpoint, save):
     assert by_model["draft"]["drafted"] >= max(1, by_model["draft"]["accepted"])
 
 
-def test_a_draft_that_cannot_guess_is_refused_before_weights_are_read(run, checkpoint, save, monkeypatch):
+def test_a_draft_that_cannot_guess_is_refused_before_weights_are_read(
+    run, checkpoint, save, monkeypatch
+):
     other = "has other merges, special tokens or vocab_size than the model"
     monkeypatch.setattr(Checkpoint, "load", None)
     for config, merges, message in (
@@ -136,7 +167,9 @@ def test_a_draft_that_cannot_guess_is_refused_before_weights_are_read(run, check
 
 def test_stop_and_end_of_text(run, checkpoint, save):
     def sample(*flags, model=checkpoint):
-        (one,) = answer(run, "generate", "--model", model, "--greedy", "-n", "12", "a", *flags)["samples"]
+        (one,) = answer(run, "generate", "--model", model, "--greedy", "-n", "12", "a", *flags)[
+            "samples"
+        ]
         return one
 
     whole, model = sample(), tiedgpt.load_model(checkpoint)
@@ -145,7 +178,10 @@ def test_stop_and_end_of_text(run, checkpoint, save):
     assert (cut["finish_reason"], cut["text"]) == ("stop", whole["text"].partition(stop)[0])
     ending = tiedgpt.GPT2(replace(model.config, eos_token_id=end), model.parameters)
     ended = sample(model=save("ending", ending))
-    assert (ended["finish_reason"], ended["ids"]) == ("eos", whole["ids"][: whole["ids"].index(end)])
+    assert (ended["finish_reason"], ended["ids"]) == (
+        "eos",
+        whole["ids"][: whole["ids"].index(end)],
+    )
 
 
 def test_head_flag_and_the_note_about_a_copied_head(run, checkpoint, untied):
@@ -154,7 +190,9 @@ def test_head_flag_and_the_note_about_a_copied_head(run, checkpoint, untied):
     assert (code, out) == (0, output(run, *greedy, checkpoint))
     note = "tiedgpt: note: this checkpoint has no W_U of its own: a copy of wte.T is used"
     assert (err[: len(note)], err.count("\n")) == (note, 1)
-    assert output(run, *greedy, untied, "--head", "untied") != output(run, *greedy, untied, "--head", "tied")
+    assert output(run, *greedy, untied, "--head", "untied") != output(
+        run, *greedy, untied, "--head", "tied"
+    )
 
 
 def test_special_tokens_of_a_model(run, checkpoint, save):
@@ -163,7 +201,9 @@ def test_special_tokens_of_a_model(run, checkpoint, save):
     assert allowed["prompt_ids"] == [256]
     none = save("none", random_model(replace(CONFIG, vocab_size=256)), Tokenizer([], {}))
     result = run("generate", "--model", none, "")
-    assert_one_error_line(result, "the prompt is empty: GPT-2 needs at least one token to continue\n")
+    assert_one_error_line(
+        result, "the prompt is empty: GPT-2 needs at least one token to continue\n"
+    )
     assert run("generate", "--model", none, "-n", "3", "<|endoftext|>")[0] == 0
 
 
@@ -180,7 +220,9 @@ def test_without_model_it_is_gpt2_or_else_the_shipped_one(run, checkpoint, no_mo
     assert answer(run, "generate", "-n", "1", "a")["model"] == "gpt2"
 
 
-@pytest.mark.parametrize(("ended_by", "code", "error"), [("pipe", 141, b""), ("Ctrl-C", 130, b"\n")])
+@pytest.mark.parametrize(
+    ("ended_by", "code", "error"), [("pipe", 141, b""), ("Ctrl-C", 130, b"\n")]
+)
 def test_text_streams_and_ends_quietly(checkpoint, ended_by, code, error):
     """The first characters come before the last token. A pipe is closed as by `| head -1`."""
     arguments = command("generate", "--model", checkpoint, "--seed", "0", "-n", "10000000", "a")
@@ -214,7 +256,9 @@ class Terminal(AbstractContextManager):
         os.write(self.master, keys.encode())
         while until is None or not shown.endswith(until):
             assert time.monotonic() < deadline, shown
-            if not select.select([self.master], [], [], 2.0)[0]:  # Ctrl-C just before readline waits is lost
+            if not select.select([self.master], [], [], 2.0)[
+                0
+            ]:  # Ctrl-C just before readline waits is lost
                 os.write(self.master, keys.encode())
                 continue
             chunk = b""
@@ -237,7 +281,8 @@ CTRL_C, CTRL_D = "\x03", "\x04"
 
 
 def test_the_prompt_loop(checkpoint, run):
-    """Samples one below the other, an empty line, a mistake and Ctrl-C, which do not end it, Ctrl-D."""
+    """Samples one below the other, an empty line, a mistake and Ctrl-C, which do not end it,
+    Ctrl-D."""
     arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
     sample = run(*arguments, "b")[1].translate(cli.terminal.CONTROLS)
     expected = f"--- 1 of 2 ---\nb{sample}--- 2 of 2 ---\nb{sample}"
@@ -245,7 +290,9 @@ def test_the_prompt_loop(checkpoint, run):
         assert "Ctrl-D leaves" in terminal.type("", "> ")
         assert terminal.type("b\r", "> ") == f"b\n{expected}> "
         assert terminal.type("\r", "> ") == "\n> "
-        assert "tiedgpt: error: the text holds <|endoftext|>" in terminal.type("<|endoftext|>\r", "> ")
+        assert "tiedgpt: error: the text holds <|endoftext|>" in terminal.type(
+            "<|endoftext|>\r", "> "
+        )
         terminal.type(f"typed{CTRL_C}", "To leave, press Ctrl-D.\n> ")
         assert terminal.type("b\r", "> ") == f"b\n{expected}> "
         terminal.type(CTRL_D)
@@ -291,7 +338,9 @@ def test_score_json(run, checkpoint):
     assert document["tokens"] == document["bytes"] == n - 1
     text = b"<|endoftext|>a<|endoftext|>"
     document = answer(run, "score", "-m", checkpoint, "--allow-special", stdin=text)
-    assert document.items() >= {"tokens": 2, "bytes": 14, "text_tokens": 3, "text_bytes": 27}.items()
+    assert (
+        document.items() >= {"tokens": 2, "bytes": 14, "text_tokens": 3, "text_bytes": 27}.items()
+    )
 
 
 def test_score_for_people(run, checkpoint, tmp_path):
@@ -305,7 +354,9 @@ def test_score_for_people(run, checkpoint, tmp_path):
     shown = [" ".join(line.split()) for line in out.splitlines()]
     assert shown[2:5] == [figure.format(**document) for figure in figures]
     for stride, n in ((32, 287), (64, 283)):
-        text = " ".join(output(run, "score", "-m", checkpoint, "--stride", str(stride), words).split())
+        text = " ".join(
+            output(run, "score", "-m", checkpoint, "--stride", str(stride), words).split()
+        )
         windows = f"in windows of up to 64 tokens, one every {stride}."
         assert f"The model predicted {n} of 288 tokens ({n} of 288 bytes), {windows}" in text
 
@@ -316,5 +367,7 @@ def test_score_of_the_shipped_models(run, shared, head, limit):
     """On the tenth of the corpus that they were not trained on."""
     corpus = (shared / "corpus" / "tinyshakespeare.txt").read_bytes()
     held_out = corpus[len(corpus) * 9 // 10 :]
-    document = answer(run, "score", "--model", f"shakespeare-{head}", "--stride", "127", stdin=held_out)
+    document = answer(
+        run, "score", "--model", f"shakespeare-{head}", "--stride", "127", stdin=held_out
+    )
     assert 1.5 < document["bits_per_byte"] < limit

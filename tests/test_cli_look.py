@@ -1,4 +1,5 @@
-"""The commands that look inside a model: next, lens, attribute, score --tokens, generate --logprobs."""
+"""The commands that look inside a model: next, lens, attribute, score --tokens, generate
+--logprobs."""
 
 import re
 import sys
@@ -73,13 +74,18 @@ def test_next(run, untied):
         assert (row["logit"], row["probability"]) == pytest.approx(numbers, rel=1e-4)
     out = output(run, "next", "-m", untied, "-k", "3", PROMPT).splitlines()
     shown = [line.split()[-2:] for line in out if "%" in line]
-    assert shown == [[f"{row['probability']:.2%}", f"{row['logit']:.2f}"] for row in document["next"]]
+    assert shown == [
+        [f"{row['probability']:.2%}", f"{row['logit']:.2f}"] for row in document["next"]
+    ]
 
 
 def test_next_by_both_heads(run, untied):
     both = ("next", "-m", untied, "--head", "both", PROMPT)
     heads = answer(run, *both, "-k", "3")
-    tokens = [{row["id"] for row in heads[head]["next"] if row["rank"] <= 3} for head in ("tied", "untied")]
+    tokens = [
+        {row["id"] for row in heads[head]["next"] if row["rank"] <= 3}
+        for head in ("tied", "untied")
+    ]
     lines = output(run, *both, "-k", "3").splitlines()
     assert len([line for line in lines if " * " in line]) == len(tokens[0] ^ tokens[1]) > 0
     assert lines[-1] == "* among the 3 likeliest by one head only"
@@ -100,7 +106,9 @@ def test_next_by_paths(run, checkpoint, monkeypatch):
     text, first = output(run, *arguments).splitlines(), paths["raw"][0]
     assert text[0] == "Likeliest next tokens after 'a', tied:"
     assert text[1].split() == [*paths]
-    assert text[2].split()[:3] == ["1", repr(first["token"]), f"{first['logit']:.2f}"], "raw is a score"
+    assert text[2].split()[:3] == ["1", repr(first["token"]), f"{first['logit']:.2f}"], (
+        "raw is a score"
+    )
     assert text[2].endswith(f"{paths['model'][0]['probability']:.1%}")
     assert text[12] == "", "ten rows"
     assert " ".join(text[-2:]).startswith("raw: W_E, W_U; normed: ")
@@ -110,7 +118,11 @@ def test_lens(run, untied, monkeypatch):
     arguments = ("lens", "-m", untied, PROMPT)
     document = answer(run, *arguments)
     assert (document["head"], document["prompt_ids"]) == ("untied", IDS)
-    assert [layer["name"] for layer in document["layers"]] == ["resid_pre.0", "resid_post.0", "resid_post.1"]
+    assert [layer["name"] for layer in document["layers"]] == [
+        "resid_pre.0",
+        "resid_post.0",
+        "resid_post.1",
+    ]
     last = document["layers"][-1]["positions"]
     found = [[token["id"] for token in position] for position in last]
     assert found == np.argsort(-tiedgpt.load_model(untied)(IDS))[:, :5].tolist()
@@ -172,7 +184,10 @@ def test_score_tokens(run, untied):
     arguments = ("score", "-m", untied, "--stride", "64")
     document, plain = (answer(run, *arguments, *flag, stdin=TEXT) for flag in (["--tokens"], []))
     listed = document.pop("predictions")
-    rounded = {name: pytest.approx(plain[name], rel=1e-6) for name in ("nll", "perplexity", "bits_per_byte")}
+    rounded = {
+        name: pytest.approx(plain[name], rel=1e-6)
+        for name in ("nll", "perplexity", "bits_per_byte")
+    }
     assert document == {**plain, **rounded}
     ids = tiedgpt.load_tokenizer(untied).encode(TEXT.decode())
     assert [one["place"] for one in listed] == [*range(1, 64), *range(65, len(ids))]
@@ -204,8 +219,24 @@ def test_colours_on_a_terminal(run, untied, monkeypatch, NO_COLOR, TERM):
 
 
 def test_generate_logprobs(run, untied):
-    arguments = ("generate", PROMPT, "-m", untied, "-n", "6", "-s", "3", "--num-samples", "2", "-t", "0.7")
-    samples, model = answer(run, *arguments, "--logprobs", "2")["samples"], tiedgpt.load_model(untied)
+    arguments = (
+        "generate",
+        PROMPT,
+        "-m",
+        untied,
+        "-n",
+        "6",
+        "-s",
+        "3",
+        "--num-samples",
+        "2",
+        "-t",
+        "0.7",
+    )
+    samples, model = (
+        answer(run, *arguments, "--logprobs", "2")["samples"],
+        tiedgpt.load_model(untied),
+    )
     plain = answer(run, *arguments)["samples"]
     assert [sample["ids"] for sample in samples] == [sample["ids"] for sample in plain]
     for sample in samples:
@@ -218,7 +249,8 @@ def test_generate_logprobs(run, untied):
 
 
 def test_logprobs_end_with_the_sample(run, untied, save):
-    """The end-of-text token is neither in ids nor in logprobs, and samples end at different steps."""
+    """The end-of-text token is neither in ids nor in logprobs, and samples end at different
+    steps."""
     model = tiedgpt.load_model(untied)
     first = int(model(IDS)[-1].argmax())
     ends = save("ends", tiedgpt.GPT2(replace(model.config, eos_token_id=first), model.parameters))
@@ -239,7 +271,10 @@ def test_one_seed_for_both_heads(run, checkpoint):
 
 
 def test_a_table_has_as_many_columns_as_the_terminal(monkeypatch, capsys):
-    for width, lines in ((13, "x  aaaa  bbbb\n\nx  cccc\n"), (12, "x  aaaa\n\nx  bbbb\n\nx  cccc\n")):
+    for width, lines in (
+        (13, "x  aaaa  bbbb\n\nx  cccc\n"),
+        (12, "x  aaaa\n\nx  bbbb\n\nx  cccc\n"),
+    ):
         monkeypatch.setenv("COLUMNS", str(width))
         terminal.print_table([("x", "aaaa", "bbbb", "cccc")])
         assert capsys.readouterr().out == lines

@@ -1,4 +1,5 @@
-"""`compare` names the activation that differs first, and the mistake that was made; and nothing else."""
+"""`compare` names the activation that differs first, and the mistake that was made; and nothing
+else."""
 
 import json
 import re
@@ -28,7 +29,9 @@ MODELS = {
     "tiny untied": random_model(TINY.with_head("untied")),
     "shakespeare": tiedgpt.load_model("shakespeare-tied"),
 }
-TWO_LAYERS = random_model(replace(TINY, n_layer=2, eos_token_id=50256))  # which is no token of this model
+TWO_LAYERS = random_model(
+    replace(TINY, n_layer=2, eos_token_id=50256)
+)  # which is no token of this model
 SLOW = pytest.mark.slow
 
 
@@ -45,7 +48,9 @@ def tape_of(model: GPT2, ids: np.ndarray) -> dict[str, np.ndarray]:
 def planted(model: GPT2, ids: np.ndarray, says: str) -> dict[str, np.ndarray]:
     """Our own float32 activations with one of MISTAKES in every place."""
     codes = next(codes for sentence, codes in MISTAKES if sentence == says)
-    sites = {name: codes[kind_of(name)] for name in forward(model, ids, {}, {}) if kind_of(name) in codes}
+    sites = {
+        name: codes[kind_of(name)] for name in forward(model, ids, {}, {}) if kind_of(name) in codes
+    }
     edits = {name: partial(Place.evaluate, code=code) for name, code in sites.items()}
     return forward(model, ids, {}, edits)
 
@@ -75,7 +80,9 @@ def other_gpt2(model: GPT2, *changes: str, dtype: str = "float32", cached: bool 
         tape, past = {}, {}
         with np.errstate(all="ignore"):
             if cached:
-                tokens = [names["gpt2"](ids[[n]], parameters, *sizes, {}, past) for n in range(len(ids))]
+                tokens = [
+                    names["gpt2"](ids[[n]], parameters, *sizes, {}, past) for n in range(len(ids))
+                ]
                 return {"logits": np.concatenate(tokens)}
             names["gpt2"](ids, parameters, *sizes, tape)
         return tape
@@ -208,7 +215,9 @@ def test_each_planted_mistake_is_named_from_logits_alone(name, row, monkeypatch)
     monkeypatch.setattr(time, "monotonic", time.thread_time)  # others may use the processor too
     _, says, _, *changes = row
     model = MODELS["tiny untied" if "tied head" in says else name]
-    logits = other_gpt2(model, *changes)(ids := some_ids(model, B=1, T=13)[0])["logits"].astype(np.float32)
+    logits = other_gpt2(model, *changes)(ids := some_ids(model, B=1, T=13)[0])["logits"].astype(
+        np.float32
+    )
     start = time.monotonic()
     report = compare(model, logits, ids)
     assert time.monotonic() - start < 20
@@ -233,7 +242,11 @@ def nano_gpt(model: GPT2):
         return self.lm_head(x if targets is not None else x[:, [-1]])
 
     head = nn.Linear(model.config.n_embd, model.config.vocab_size, bias=False)
-    parts = {"transformer": torch_gpt2(torch, model.config), "dropout": nn.Dropout(0.5), "lm_head": head}
+    parts = {
+        "transformer": torch_gpt2(torch, model.config),
+        "dropout": nn.Dropout(0.5),
+        "lm_head": head,
+    }
     theirs = nn.Module()
     for name, part in parts.items():
         theirs.add_module(name, part)
@@ -245,7 +258,10 @@ def nano_gpt(model: GPT2):
     return theirs
 
 
-MASKED = "k.transpose(0, 2, 1) / np.sqrt(K)", "k.transpose(0, 2, 1) / np.sqrt(K) + (1 - np.tri(T)) * -1e10"
+MASKED = (
+    "k.transpose(0, 2, 1) / np.sqrt(K)",
+    "k.transpose(0, 2, 1) / np.sqrt(K) + (1 - np.tri(T)) * -1e10",
+)
 PURE = "np.sqrt(2 / np.pi)", "0.7978845608028654", "np.sqrt(K)", "float(np.sqrt(K))"
 
 
@@ -264,14 +280,20 @@ RIGHT = {
     "float64": lambda model: other_gpt2(model, dtype="float64"),
     "scores after an additive mask": lambda model: other_gpt2(model, *MASKED),
     "one token at a time": lambda model: other_gpt2(model, *PURE, cached=True),
-    "lists": lambda model: lambda ids: {n: x.tolist() for n, x in other_gpt2(model, *PURE)(ids).items()},
-    "float64 logits": lambda model: lambda ids: other_gpt2(model, *PURE)(ids)["logits"] * np.float64(1),
+    "lists": lambda model: (
+        lambda ids: {n: x.tolist() for n, x in other_gpt2(model, *PURE)(ids).items()}
+    ),
+    "float64 logits": lambda model: (
+        lambda ids: other_gpt2(model, *PURE)(ids)["logits"] * np.float64(1)
+    ),
     "torch in float32": lambda model: nano_gpt(model).train(),
     "torch in float64": lambda model: nano_gpt(model).double(),
     "transformers": transformers_gpt2,
 }
 FLOAT64 = ["scores after an additive mask", "lists"]
-if np.lib.NumpyVersion(np.__version__) >= "2.0.0":  # where a float64 scalar makes float32 arrays float64
+if (
+    np.lib.NumpyVersion(np.__version__) >= "2.0.0"
+):  # where a float64 scalar makes float32 arrays float64
     FLOAT64 += ["float32 with float64 scalars", "float64 logits"]
 
 
@@ -292,7 +314,9 @@ def test_gradients_agree_with_torchs(name):
     model = MODELS[name]
     theirs, ids, targets = nano_gpt(model).eval(), some_ids(model), some_ids(model, seed=1)
     logits = theirs(torch.from_numpy(ids), torch.from_numpy(ids))
-    nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten()).backward()
+    nn.functional.cross_entropy(
+        logits.flatten(0, 1), torch.from_numpy(targets).flatten()
+    ).backward()
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     report = compare(model, gradients, ids, targets)
     assert report.first is None, str(report)
@@ -343,7 +367,9 @@ def test_every_mistake_moves_a_logit_of_the_random_model(config, seed):
 def changed(ids, *names):
     """Activations with these names, or all: each is wrong but the embedding."""
     tape = tape_of(TWO_LAYERS, ids)
-    wrong = {name: x + np.float32(0.1) * x * x if name != "embed" else x for name, x in tape.items()}
+    wrong = {
+        name: x + np.float32(0.1) * x * x if name != "embed" else x for name, x in tape.items()
+    }
     return {name: wrong[name] for name in names or wrong}
 
 
@@ -409,7 +435,9 @@ def test_diagnosis(T, theirs, diagnosis, note):
 def test_the_time_is_bounded(monkeypatch):
     monkeypatch.setattr(sys.modules[compare.__module__], "SECONDS", 0.0)
     [sentence] = compare(TWO_LAYERS, changed(ids := some_ids(TWO_LAYERS), "logits"), ids).diagnosis
-    assert re.fullmatch(r"\S+: none of the 0 trials that 0 s sufficed for explains this, of \d+", sentence)
+    assert re.fullmatch(
+        r"\S+: none of the 0 trials that 0 s sufficed for explains this, of \d+", sentence
+    )
 
 
 @pytest.mark.parametrize("name", ["tiny", pytest.param("shakespeare", marks=SLOW)])
@@ -418,7 +446,15 @@ def test_a_random_difference_is_none_of_the_known(name):
     ids = some_ids(model, B=1, T=9)
     tape = tape_of(model, ids)
     rng = np.random.default_rng(5)
-    places = "embed", "attn.1.in", "attn.0.qkv", "attn.1.pattern", "resid_mid.0", "mlp.1.post", "logits"
+    places = (
+        "embed",
+        "attn.1.in",
+        "attn.0.qkv",
+        "attn.1.pattern",
+        "resid_mid.0",
+        "mlp.1.post",
+        "logits",
+    )
     for seed, where in enumerate(places):
         size = 10.0 ** rng.integers(-4, 1) * np.abs(tape[where]).mean()
         noise = size * np.random.default_rng(seed).standard_normal(tape[where].shape, np.float32)
@@ -455,7 +491,11 @@ logits          lm_head                 unembed                  logits
 
 @pytest.mark.parametrize(
     ("convention", "column", "prefix"),
-    [("transformers", 1, "transformer."), ("TransformerLens", 2, "_original_component."), ("llm.c", 3, "")],
+    [
+        ("transformers", 1, "transformer."),
+        ("TransformerLens", 2, "_original_component."),
+        ("llm.c", 3, ""),
+    ],
 )
 def test_names_of_every_convention(convention, column, prefix):
     """The same arrays under other names, in their layouts."""
@@ -463,14 +503,18 @@ def test_names_of_every_convention(convention, column, prefix):
     tape = tape_of(model, ids := some_ids(model))
     given = {}
     if convention == "TransformerLens":  # accepted, not compared
-        given = dict.fromkeys(("hook_embed", "embed.hook_out", "pos_embed.hook_out"), 2 * tape["embed"])
+        given = dict.fromkeys(
+            ("hook_embed", "embed.hook_out", "pos_embed.hook_out"), 2 * tape["embed"]
+        )
     rows = [row.split() for row in NAMES.strip().splitlines()]
     names = {row[column]: row[0] for row in rows if row[column] != "-"}
     for theirs, ours in names.items():
         layers = [tape[ours.replace("N", str(n))] for n in range(model.config.n_layer)]
         if ours[-2:] in (".q", ".k", ".v", "ds"):
             layers = [array.swapaxes(1, 2) for array in layers]  # [B, T, H, K]
-            layers = [x if convention == "TransformerLens" else x.reshape(*ids.shape, -1) for x in layers]
+            layers = [
+                x if convention == "TransformerLens" else x.reshape(*ids.shape, -1) for x in layers
+            ]
         if "N" in ours and convention == "llm.c":
             given[theirs] = np.stack(layers)
         else:
@@ -497,14 +541,20 @@ def test_from_state_dict(head):
     for state in states:
         read = from_state_dict(state, n_head=config.n_head)
         assert (read.config.tied, read.config.n_layer, read.config.n_inner) == (config.tied, 3, 100)
-        assert all(np.array_equal(read.parameters[name], array) for name, array in model.parameters.items())
+        assert all(
+            np.array_equal(read.parameters[name], array) for name, array in model.parameters.items()
+        )
         wide = from_state_dict({name: a.astype(np.float64) for name, a in state.items()}, n_head=3)
         assert wide.dtype == np.float64
         if torch is not None:
-            half = {name: torch.from_numpy(array.copy()).bfloat16() for name, array in state.items()}
+            half = {
+                name: torch.from_numpy(array.copy()).bfloat16() for name, array in state.items()
+            }
             assert from_state_dict(half, n_head=3).dtype == np.float32
     bare = {name: array for name, array in model.parameters.items() if not name.endswith("bias")}
-    assert not from_state_dict(bare, n_head=3, layer_norm_epsilon=1e-6).parameters["ln_f.bias"].any()
+    assert (
+        not from_state_dict(bare, n_head=3, layer_norm_epsilon=1e-6).parameters["ln_f.bias"].any()
+    )
 
 
 BAD = [
@@ -548,12 +598,15 @@ def test_bad_input(use, message):
 
 def test_the_assertion_and_the_fixture(tiny_gpt2):  # noqa: F811
     assert_same_gpt2(lambda ids: tape_of(tiny_gpt2, ids), model=tiny_gpt2)
-    with pytest.raises(AssertionError, match=r"not the same GPT-2(.|\n)*mlp\.0\.post: yours is relu"):
+    with pytest.raises(
+        AssertionError, match=r"not the same GPT-2(.|\n)*mlp\.0\.post: yours is relu"
+    ):
         assert_same_gpt2(lambda ids: planted(tiny_gpt2, ids, "is relu"), model=tiny_gpt2)
 
 
 def test_a_row_agrees_up_to_sixteen_roundings():
-    """The tolerance comes from our float32 or from float32's unit, whatever the size of the numbers."""
+    """The tolerance comes from our float32 or from float32's unit, whatever the size of the
+    numbers."""
     for size in (1e-6, 1.0, 1e6):
         wide = np.linspace(-size, size, 50)
         for narrow, rounding in ((wide + size * 1e-5, size * 1e-5), (wide, size * 2.0**-23)):
@@ -598,7 +651,12 @@ def test_the_command(run, tmp_path):
     assert (code, out.splitlines()[-1]) == (1, relu)
     code, out, _ = compared("folder", "--json")
     found = json.loads(out)
-    assert (code, found["same"], found["diagnosis"], len(found["rows"])) == (1, False, [relu], len(right))
+    assert (code, found["same"], found["diagnosis"], len(found["rows"])) == (
+        1,
+        False,
+        [relu],
+        len(right),
+    )
     assert parse_json(compared("nan.npz", "--json")[1])["rows"][0]["yours"] is None
     for file, message in (
         ("pickle.npz", "Object arrays cannot be loaded when allow_pickle=False"),

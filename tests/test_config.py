@@ -1,4 +1,5 @@
-"""Config: config.json in and out, and the refusal of everything that is not the GPT-2 computed here."""
+"""Config: config.json in and out, and the refusal of everything that is not the GPT-2 computed
+here."""
 
 import json
 from functools import reduce
@@ -58,7 +59,8 @@ def test_every_honoured_field_survives_a_round_trip(changes):
 
 
 def test_transformers_other_names_for_the_same_fields():
-    """GPT2Config takes hidden_size for n_embd and so on; to pass it over would compute another model."""
+    """GPT2Config takes hidden_size for n_embd and so on; to pass it over would compute another
+    model."""
     renamed = {"hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 3}
     config = Config.from_json({"model_type": "gpt2", **renamed, "max_position_embeddings": 64})
     assert (config.n_embd, config.n_head, config.n_layer, config.n_ctx) == (48, 4, 3, 64)
@@ -68,7 +70,13 @@ def test_transformers_other_names_for_the_same_fields():
 
 
 def test_unknown_fields_are_kept_but_not_those_of_the_file_alone():
-    data = {**GPT2_JSON, "attn_pdrop": 0.3, "pad_token_id": 7, "dtype": "float16", "torch_dtype": "float16"}
+    data = {
+        **GPT2_JSON,
+        "attn_pdrop": 0.3,
+        "pad_token_id": 7,
+        "dtype": "float16",
+        "torch_dtype": "float16",
+    }
     written = Config.from_json(data).to_json()
     assert (written["attn_pdrop"], written["pad_token_id"]) == (0.3, 7)
     assert written["task_specific_params"] == GPT2_JSON["task_specific_params"]
@@ -83,7 +91,10 @@ def test_unknown_fields_are_kept_but_not_those_of_the_file_alone():
         ({"add_cross_attention": True}, "add_cross_attention is True, which is another model"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"activation_function": "xielu"}, "activation_function 'xielu' is not supported; expected one of"),
+        (
+            {"activation_function": "xielu"},
+            "activation_function 'xielu' is not supported; expected one of",
+        ),
         ({"activation_function": ["relu"]}, r"activation_function \['relu'\] is not supported"),
         ({"n_head": 7}, "n_embd 768 does not divide into n_head 7"),
         ({"n_layer": -1}, "n_layer must be a whole number from 0 to 1000, got -1"),
@@ -91,12 +102,27 @@ def test_unknown_fields_are_kept_but_not_those_of_the_file_alone():
         ({"n_embd": 768.0}, r"n_embd must be a whole number .*got 768\.0"),
         ({"n_embd": None}, "n_embd must be a whole number .*got None"),
         ({"vocab_size": 0}, "vocab_size must be a whole number from 1"),
-        ({"vocab_size": 10**5000}, "vocab_size must be a whole number .*got a int too long to show"),
-        ({"n_positions": "1024"}, r"n_ctx \(n_positions in config\.json\) must be a whole number .*got"),
+        (
+            {"vocab_size": 10**5000},
+            "vocab_size must be a whole number .*got a int too long to show",
+        ),
+        (
+            {"n_positions": "1024"},
+            r"n_ctx \(n_positions in config\.json\) must be a whole number .*got",
+        ),
         ({"n_inner": 0}, "n_inner must be a whole number from 1"),
-        ({"layer_norm_epsilon": "tiny"}, "layer_norm_epsilon must be a number of at least 0, got 'tiny'"),
-        *(({name: 1}, f"{name} must be a number of at least 0 and below 1, got 1") for name in DROPOUT),
-        ({"tie_word_embeddings": "no"}, r"tie_word_embeddings in config\.json\) must be true or false, got"),
+        (
+            {"layer_norm_epsilon": "tiny"},
+            "layer_norm_epsilon must be a number of at least 0, got 'tiny'",
+        ),
+        *(
+            ({name: 1}, f"{name} must be a number of at least 0 and below 1, got 1")
+            for name in DROPOUT
+        ),
+        (
+            {"tie_word_embeddings": "no"},
+            r"tie_word_embeddings in config\.json\) must be true or false, got",
+        ),
         ({"eos_token_id": "end"}, "eos_token_id must be a whole number"),
         ({"eos_token_id": [1, -2]}, "eos_token_id must be a whole number"),
     ],
@@ -116,8 +142,12 @@ def test_numpy_scalars_become_numbers_of_python():
     integers = {"vocab_size": np.uint16(50257), "n_layer": np.int64(12), "n_inner": np.int32(3072)}
     tokens = {"bos_token_id": np.int64(5), "eos_token_id": [np.int64(3), np.int8(4)]}
     floats = {"layer_norm_epsilon": np.float64(1e-5), "attn_pdrop": np.float32(0.5)}
-    config = Config(**integers, **tokens, **floats, tied=np.True_, activation_function=np.str_("relu"))
-    assert config == Config(activation_function="relu", attn_pdrop=0.5, bos_token_id=5, eos_token_id=(3, 4))
+    config = Config(
+        **integers, **tokens, **floats, tied=np.True_, activation_function=np.str_("relu")
+    )
+    assert config == Config(
+        activation_function="relu", attn_pdrop=0.5, bos_token_id=5, eos_token_id=(3, 4)
+    )
     assert not any(isinstance(value, np.generic) for value in vars(config).values())
     assert [type(token) for token in config.eos_token_ids] == [int, int]
     assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config

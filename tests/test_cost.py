@@ -17,12 +17,19 @@ from tiedgpt.gpt2.model import unembed
 from tiedgpt.gpt2.prefill import PIECE_TOKENS, QUERY_TOKENS
 
 CONFIG = replace(
-    SMALL, n_embd=48, n_inner=192, n_layer=3, vocab_size=5000, n_ctx=2 * PIECE_TOKENS, eos_token_id=None
+    SMALL,
+    n_embd=48,
+    n_inner=192,
+    n_layer=3,
+    vocab_size=5000,
+    n_ctx=2 * PIECE_TOKENS,
+    eos_token_id=None,
 )
 MATRICES = 4 * CONFIG.n_layer + 1  # c_attn, c_proj, c_fc, c_proj; W_U
 
 
-# weights: bytes of parameters that a matrix product read; out: the shape of what came out, and its dtype
+# weights: bytes of parameters that a matrix product read; out: the shape of what came out, and its
+# dtype
 Operation = namedtuple("Operation", "name weights out dtype")
 
 
@@ -91,13 +98,17 @@ def test_a_step_reads_every_weight_once_in_few_operations_whatever_the_batch(loa
     """An operation costs a microsecond or more, as long as 50 kB of weights."""
     model, operations = watched(loaded)
     cache = read_a_prompt(model, B)
-    assert {operation.dtype for operation in operations} == {np.dtype(np.float32)}, "none becomes float64"
+    assert {operation.dtype for operation in operations} == {np.dtype(np.float32)}, (
+        "none becomes float64"
+    )
     operations.clear()
     next_logits(model, np.ones((B, 1), int), cache)
     assert sum(operation.weights for operation in operations) == matrix_bytes(loaded)
     assert sum(operation.weights > 0 for operation in operations) == MATRICES
     layer_norm, gelu, linear, softmax = 11, 8, 2, 5
-    block = 2 * layer_norm + 4 * linear + gelu + softmax + 3 + 2  # q scaled, scores, heads; two additions
+    block = (
+        2 * layer_norm + 4 * linear + gelu + softmax + 3 + 2
+    )  # q scaled, scores, heads; two additions
     assert len(operations) <= CONFIG.n_layer * block + layer_norm + 2  # embed; unembed
 
 
@@ -115,8 +126,14 @@ def test_a_prompt_reads_every_weight_once_per_piece_and_W_U_once(loaded, threads
     assert sum(o.weights for o in operations) == 2 * (matrix_bytes(loaded) - W_U) + W_U
     (head,) = (o for o in operations if o.weights and CONFIG.vocab_size in o.out)
     assert sorted(head.out) == [1, CONFIG.vocab_size], "the logits of the last token only"
-    scores = [o.out for o in operations if o.name == "matmul.__call__" and not o.weights and len(o.out) == 4]
-    assert max(shape[-2] for shape in scores) == QUERY_TOKENS, "no scores of all tokens with all tokens"
+    scores = [
+        o.out
+        for o in operations
+        if o.name == "matmul.__call__" and not o.weights and len(o.out) == 4
+    ]
+    assert max(shape[-2] for shape in scores) == QUERY_TOKENS, (
+        "no scores of all tokens with all tokens"
+    )
 
 
 def test_a_step_copies_no_weights_and_no_cache(loaded):

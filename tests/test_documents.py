@@ -1,4 +1,5 @@
-"""Many documents in batches: the results of one document at a time, in order, with errors in their places."""
+"""Many documents in batches: the results of one document at a time, in order, with errors in their
+places."""
 
 import os
 import random
@@ -50,7 +51,12 @@ def test_scores_are_those_of_score_in_order(n_ctx, lookahead, dtype, tolerance):
     ("name", "limit", "method", "work"),
     [
         ("BATCH_TOKENS", 100, "final", score_documents),
-        ("CACHE_TOKENS", 300, "new_cache", partial(generate_documents, max_new_tokens=5, greedy=True)),
+        (
+            "CACHE_TOKENS",
+            300,
+            "new_cache",
+            partial(generate_documents, max_new_tokens=5, greedy=True),
+        ),
     ],
 )
 def test_batches_are_of_similar_documents_and_bounded(monkeypatch, name, limit, method, work):
@@ -63,7 +69,9 @@ def test_batches_are_of_similar_documents_and_bounded(monkeypatch, name, limit, 
         return original(self, *arguments, **rest)
 
     monkeypatch.setattr(GPT2, method, recorded)
-    monkeypatch.setattr(documents, "cross_entropy", lambda x, y: losses.append(len(y)) or cross_entropy(x, y))
+    monkeypatch.setattr(
+        documents, "cross_entropy", lambda x, y: losses.append(len(y)) or cross_entropy(x, y)
+    )
     monkeypatch.setattr(documents, name, limit)
     results = list(work(model, TOKENIZER, texts(50, 60)))
     assert sum(B for B, _ in sizes) == 50
@@ -144,7 +152,8 @@ def test_wrong_arguments_are_errors_at_once():
 
 @pytest.mark.parametrize("num_samples", [1, 3, 40])
 def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
-    """In float64, where a batch chooses the same tokens. Some samples end early, some pass the context."""
+    """In float64, where a batch chooses the same tokens. Some samples end early, some pass the
+    context."""
     config = replace(CONFIG, n_ctx=31, eos_token_id=list(range(0, 256, 8)))
     model = random_model(config, dtype=np.float64)
     prompts = texts(5, 25)
@@ -156,7 +165,9 @@ def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
         for i, sample in enumerate(samples[:4]):
             expected = TextSample(TOKENIZER, ["lo"], config.eos_token_ids)
             stream = np.random.default_rng([4, n, i])
-            steps = sample_steps(model, [TOKENIZER.encode(prompt)], 20, Sampling(top_k=30), [stream])
+            steps = sample_steps(
+                model, [TOKENIZER.encode(prompt)], 20, Sampling(top_k=30), [stream]
+            )
             list(push_steps(steps, [expected]))
             for field in ("ids", "text", "finish_reason"):
                 assert getattr(sample, field) == getattr(expected, field)
@@ -199,7 +210,11 @@ ALL = "print(len(found), (found.loss.astype(float).round(3) == 3.606).sum())"
 @pytest.mark.parametrize(
     ("module", "recipe", "shown"),
     [
-        ("pandas", f"{PANDAS}\nprint(table.loss[0], table.loss[2], len(table.next))", r"3\.606\d* nan 3"),
+        (
+            "pandas",
+            f"{PANDAS}\nprint(table.loss[0], table.loss[2], len(table.next))",
+            r"3\.606\d* nan 3",
+        ),
         ("datatrove", DATATROVE, r"1 {'loss': 3\.606\d*}\n2 {'loss': None}"),
         pytest.param("pyspark", OTHERS + SPARK + ALL, "^100 50", marks=pytest.mark.slow),
         pytest.param("ray", OTHERS + RAY + ALL, "^100 50", marks=pytest.mark.slow),
@@ -213,6 +228,8 @@ def test_the_recipes_run(tmp_path, module, recipe, shown):
     checkout = str(Path(tiedgpt.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": checkout, "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, str(path)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+    )
     assert re.search(shown, done.stdout), done.stdout + done.stderr
     assert done.returncode == 0, done.stderr

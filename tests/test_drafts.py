@@ -1,4 +1,5 @@
-"""Guessed tokens: whatever is guessed, the text is the one that the model writes without guesses."""
+"""Guessed tokens: whatever is guessed, the text is the one that the model writes without
+guesses."""
 
 from dataclasses import replace
 from unittest import mock
@@ -20,7 +21,8 @@ PROMPTS = [PROMPT, PROMPT[:1], [9, 8, 7] * 18, list(range(61))]
 
 @pytest.fixture(scope="module")
 def model() -> GPT2:
-    """In float64, so that the number of rows in a product changes no token. It repeats itself when greedy."""
+    """In float64, so that the number of rows in a product changes no token. It repeats itself when
+    greedy."""
     return random_model(replace(SMALL, n_ctx=64, eos_token_id=None)).astype(np.float64)
 
 
@@ -31,7 +33,9 @@ def nearly(model: GPT2, seed: int) -> GPT2:
     return GPT2(model.config, noisy)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(greedy=True), Sampling(0.7, top_k=20, top_p=0.9), Sampling()])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(greedy=True), Sampling(0.7, top_k=20, top_p=0.9), Sampling()]
+)
 @pytest.mark.parametrize("prompts", [[PROMPT], PROMPTS], ids=["one", "unequal"])
 @pytest.mark.parametrize("source", ["lookup", "model"])
 def test_a_draft_changes_no_token(model, sampling, prompts, source):
@@ -42,7 +46,9 @@ def test_a_draft_changes_no_token(model, sampling, prompts, source):
     assert steps(model, prompts, 90, sampling, random_streams(7, len(prompts)), draft) == plain
     assert [len(row) for row in plain] == [90] * len(prompts)
     if source == "model" or sampling.greedy:
-        assert draft.drafted > draft.accepted > 0, "a draft that is always right or always wrong shows little"
+        assert draft.drafted > draft.accepted > 0, (
+            "a draft that is always right or always wrong shows little"
+        )
 
 
 class RandomGuesses:
@@ -54,7 +60,9 @@ class RandomGuesses:
     def guess(self, text: list[int], most: int) -> list[int]:
         assert 0 <= most <= MOST_GUESSES
         right = self.answer[len(text) :][: self.rng.integers(0, 10)]
-        return [*right, *self.rng.integers(0, SMALL.vocab_size, self.rng.integers(0, 5)).tolist()][:most]
+        return [*right, *self.rng.integers(0, SMALL.vocab_size, self.rng.integers(0, 5)).tolist()][
+            :most
+        ]
 
     def learn(self, tokens: list[int]) -> None:
         assert tokens
@@ -90,7 +98,9 @@ def test_stops_and_the_end_of_text_end_a_sample_inside_checked_tokens(model):
         for draft in (None, Draft("lookup", model_)):
             samples = [TextSample(tokenizer, stops, model_.config.eos_token_ids) for _ in range(4)]
             pieces = [""] * 4
-            steps_ = sample_steps(model_, [PROMPT] * 4, 90, Sampling(0.2), random_streams(3, 4), draft)
+            steps_ = sample_steps(
+                model_, [PROMPT] * 4, 90, Sampling(0.2), random_streams(3, 4), draft
+            )
             for i, text in push_steps(steps_, samples):
                 pieces[i] += text
             assert pieces == [sample.text for sample in samples]
@@ -113,7 +123,9 @@ def lookup_steps(prompt: list[int], answer: list[int]) -> tuple[int, int]:
     guesser, text, steps, guesses = LookupGuesser(batch=1), list(prompt), 0, 0
     while left := answer[len(text) - len(prompt) :]:
         guess = guesser.guess(text, min(MOST_GUESSES, len(left) - 1))
-        right = next((i for i, (a, b) in enumerate(zip(guess, left, strict=False)) if a != b), len(guess))
+        right = next(
+            (i for i, (a, b) in enumerate(zip(guess, left, strict=False)) if a != b), len(guess)
+        )
         guesser.learn(left[: right + 1])
         text += left[: right + 1]
         steps, guesses = steps + 1, guesses + len(guess)
@@ -135,7 +147,10 @@ def test_steps_of_a_text_that_repeats(kernels):
         ([7] * 64, 7),  # a token
         (DISTINCT[20:27] * 10, 16),  # a phrase
         (DISTINCT[20:50] * 8, 49),  # a sentence
-        ([token for token in DISTINCT[20:28] for _ in range(16)], 25),  # a token 16 times, then another
+        (
+            [token for token in DISTINCT[20:28] for _ in range(16)],
+            25,
+        ),  # a token 16 times, then another
     ):
         steps, guesses = lookup_steps(DISTINCT[:10], answer)
         assert steps <= most
@@ -163,7 +178,9 @@ def test_what_has_not_paid_is_not_guessed():
 
 
 def test_a_draft_model_that_was_wrong_is_tried_again_later(model):
-    guesser = Draft(nearly(model, 1), model).guesser(Sampling(greedy=True), random_streams(7, 1)[0], 1)
+    guesser = Draft(nearly(model, 1), model).guesser(
+        Sampling(greedy=True), random_streams(7, 1)[0], 1
+    )
     guesser.time, guesser.rates = 0.0, [1.0]
     for expected in (False, True):
         for _ in range(100):
@@ -194,7 +211,9 @@ def test_guess_count():
     assert guess_count([1.0] * 3, 0, 1) == 3
     assert guess_count([1.0], 0, 8) == 1  # for each of 8 samples
     assert guess_count([1.0] * most, 1.0, 1) == 0  # a draft model as slow as the model
-    assert guess_count([0.5, *[1.0] * 14], 0, 1) == most  # the first guess pays with those after it only
+    assert (
+        guess_count([0.5, *[1.0] * 14], 0, 1) == most
+    )  # the first guess pays with those after it only
     assert guess_count([*[1.0] * 4, 0.0, 1.0], 0, 1) == 4
     counts = [guess_count([p] * most, 0, 1) for p in np.linspace(0, 1, 50)]
     assert counts == sorted(counts)
@@ -218,5 +237,8 @@ def test_a_damaged_draft_model_is_named(model):
     damaged.parameters["ln_f.bias"][:] = np.nan
     draft = Draft(damaged, model)
     draft.time = 0.0
-    with np.errstate(invalid="ignore"), pytest.raises(TiedGPTError, match=r"^the draft model: .* not finite"):
+    with (
+        np.errstate(invalid="ignore"),
+        pytest.raises(TiedGPTError, match=r"^the draft model: .* not finite"),
+    ):
         steps(model, [PROMPT], 9, Sampling(greedy=True), random_streams(7, 1), draft)

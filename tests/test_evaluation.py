@@ -59,16 +59,22 @@ def test_batch_and_piece_sizes_do_not_change_losses(model, monkeypatch, batch, r
 
 
 @pytest.mark.parametrize(("n", "pieces"), [(1, 4), (2, 4), (3, 6)])
-def test_logits_are_computed_for_predicted_tokens_only_in_pieces_on_n_threads(model, monkeypatch, n, pieces):
+def test_logits_are_computed_for_predicted_tokens_only_in_pieces_on_n_threads(
+    model, monkeypatch, n, pieces
+):
     ids, rows, unembed = some_ids(2000), [], evaluation.unembed
     expected = token_losses(model.astype(np.float64), ids, C - 1)
     monkeypatch.setattr(threads, "reading_threads", lambda: n)
-    monkeypatch.setattr(evaluation, "unembed", lambda x, W_U: rows.append(len(x)) or unembed(x, W_U))
+    monkeypatch.setattr(
+        evaluation, "unembed", lambda x, W_U: rows.append(len(x)) or unembed(x, W_U)
+    )
     losses = token_losses(model, ids, C - 1)
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     assert losses.size == sum(rows) == 1999
     assert max(rows) <= evaluation.LOGIT_ROWS
-    assert len(rows) == 2 * pieces + 1, "no more than two batches of 33 windows and the last window need"
+    assert len(rows) == 2 * pieces + 1, (
+        "no more than two batches of 33 windows and the last window need"
+    )
 
 
 STRIDE = r"^stride must be a whole number from 1 to .* context of 31, got"
@@ -124,11 +130,15 @@ def test_a_model_of_zeros_scores_as_guessing(n_ctx, stride, predicted):
     assert result.bytes == len("".join(predicted).encode())
     assert result.nll == pytest.approx(math.log(V), rel=1e-6)
     assert result.perplexity == pytest.approx(V, rel=1e-5)
-    assert result.bits_per_byte == pytest.approx(len(predicted) * math.log2(V) / result.bytes, rel=1e-6)
+    assert result.bits_per_byte == pytest.approx(
+        len(predicted) * math.log2(V) / result.bytes, rel=1e-6
+    )
 
 
 def test_the_default_stride_is_half_the_context(model):
-    default, half, whole = (score(model, Tokenizer([], {}), some_ids(200), n) for n in (None, C // 2, C))
+    default, half, whole = (
+        score(model, Tokenizer([], {}), some_ids(200), n) for n in (None, C // 2, C)
+    )
     assert default == half != whole
 
 

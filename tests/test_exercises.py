@@ -17,7 +17,8 @@ SOLUTIONS = (ROOT / "tests" / "exercise_solutions.py").read_text(encoding="utf-8
 
 
 def check(capsys, path, number: int, source: str) -> tuple[int, list[str]]:
-    """The exit code of an exercise and its lines, on stdout if the code is 0 or 1, else on stderr."""
+    """The exit code of an exercise and its lines, on stdout if the code is 0 or 1, else on
+    stderr."""
     file = path / "mine.py"
     file.write_text(source, encoding="utf-8")
     code = main([str(number), str(file)])
@@ -159,8 +160,12 @@ def test_ctrl_c_ends_an_endless_loop_in_one_line(tmp_path):
     loop = "def gelu(x):\n    print('running', flush=True)\n    while True:\n        pass\n"
     file.write_text(loop, encoding="utf-8")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # the tests' own shell may ignore Ctrl-C
-    with subprocess.Popen([sys.executable, SCRIPT, "6", file], **pipes, cwd=ROOT, preexec_fn=heed) as process:
+    heed = partial(
+        signal.signal, signal.SIGINT, signal.SIG_DFL
+    )  # the tests' own shell may ignore Ctrl-C
+    with subprocess.Popen(
+        [sys.executable, SCRIPT, "6", file], **pipes, cwd=ROOT, preexec_fn=heed
+    ) as process:
         try:
             assert process.stdout.readline() == "running\n"
             process.send_signal(signal.SIGINT)
@@ -168,4 +173,6 @@ def test_ctrl_c_ends_an_endless_loop_in_one_line(tmp_path):
         finally:
             process.kill()
     assert (process.returncode, out) == (130, "")
-    assert re.fullmatch(rf"exercise 6, gelu: {file}: stopped by Ctrl-C\n  line \d, in gelu: .*\n", err)
+    assert re.fullmatch(
+        rf"exercise 6, gelu: {file}: stopped by Ctrl-C\n  line \d, in gelu: .*\n", err
+    )

@@ -1,4 +1,5 @@
-"""`tiedgpt explore`: each view equals the library call that it names; the server refuses what it must."""
+"""`tiedgpt explore`: each view equals the library call that it names; the server refuses what it
+must."""
 
 import base64
 import json
@@ -73,7 +74,9 @@ def answer(server, view, **fields):
 
 def view(views, name, **fields):
     """The answer of a view without a server."""
-    return json.loads(to_json(getattr(views, name)({"text": TEXT, **fields}, lambda *_, part=None: None)))
+    return json.loads(
+        to_json(getattr(views, name)({"text": TEXT, **fields}, lambda *_, part=None: None))
+    )
 
 
 @pytest.fixture(params=[(0, "tied"), (1, "untied"), (1, "tied")], ids=str)
@@ -98,7 +101,9 @@ def test_next(asked):
     close(found["kept_probability"], probabilities[drawn > 0].sum())
 
 
-@pytest.mark.parametrize("view", ["next", "path", "nearest", "lens", "parts", "attention", "gradient"])
+@pytest.mark.parametrize(
+    "view", ["next", "path", "nearest", "lens", "parts", "attention", "gradient"]
+)
 def test_every_view_of_a_text_reads_it_up_to_the_chosen_token(server, view):
     found = answer(server, view, place=4, path="raw")
     expected = answer(server, view, ids=IDS[:5], text=None, path="raw")
@@ -121,7 +126,9 @@ def test_generate(server, models, ids):
         fields = {"text": TEXT, "ids": ids, "n": 9, "seed": 5, "side": side, **SAMPLING}
         status, (*tokens, end) = lines(server, "generate", fields)
         assert (status, end["end"]) == (200, "length")
-        assert [t["id"] for t in tokens] == list(tiedgpt.generate(model, prompt, 9, **SAMPLING, seed=5))
+        assert [t["id"] for t in tokens] == list(
+            tiedgpt.generate(model, prompt, 9, **SAMPLING, seed=5)
+        )
         close(end["bits_per_token"], np.mean([t["bits"] for t in tokens]))
         logits = model([*prompt, *[t["id"] for t in tokens]])
         for place, token in enumerate(tokens, len(prompt) - 1):
@@ -132,10 +139,14 @@ def test_generate(server, models, ids):
 
 def test_generate_to_the_end_of_the_text(models):
     eos = replace(CONFIG, eos_token_id=7)
-    model = GPT2(eos, {**models[0].parameters, "wte.weight": np.zeros_like(models[0].W_E)})  # all are alike
+    model = GPT2(
+        eos, {**models[0].parameters, "wte.weight": np.zeros_like(models[0].W_E)}
+    )  # all are alike
     fields = {"text": "a", "n": 200, "seed": 1, "temperature": 100}
     found = [*views_of(model).generate(fields, lambda *_: None)]
-    assert [line["id"] for line in found[:-1]] == list(tiedgpt.generate(model, [64], 200, 100.0, seed=1))
+    assert [line["id"] for line in found[:-1]] == list(
+        tiedgpt.generate(model, [64], 200, 100.0, seed=1)
+    )
     assert (found[-1]["end"], len(found) < 200) == ("end of text", True)
 
 
@@ -167,7 +178,11 @@ def test_parts(asked):
 
 @pytest.mark.parametrize("ids", [IDS, [*range(60)]])
 def test_attention_of_the_last_tokens(asked, ids):
-    found, tape, last = asked.ask("attention", ids=ids), {}, slice(-views_module.ATTENTION_TOKENS, None)
+    found, tape, last = (
+        asked.ask("attention", ids=ids),
+        {},
+        slice(-views_module.ATTENTION_TOKENS, None),
+    )
     assert [token["id"] for token in found["tokens"]] == ids[last]
     asked.model(ids, tape=tape)
     expected = np.stack([tape[f"attn.{layer}.pattern"][0, :, last, last] for layer in range(2)])
@@ -183,7 +198,9 @@ def test_path(asked, views, path):
     assert set(tokens) <= set(IDS)
     close(found["A"], PATHS[path](asked.model, np.array(tokens))[:, tokens])
     for name, rows in (("W_E", asked.model.W_E), ("W_U", asked.model.W_U.T)):
-        assert np.array_equal(np.frombuffer(base64.b64decode(found[name]), "<f4"), rows[tokens].ravel())
+        assert np.array_equal(
+            np.frombuffer(base64.b64decode(found[name]), "<f4"), rows[tokens].ravel()
+        )
     assert found["text"]["counts"] == [[views.corpus.count(a, b) for b in tokens] for a in tokens]
     shares = [[100 * views.corpus.share(a, b) for b in tokens] for a in tokens]
     close(found["text"]["percent"], shares)
@@ -195,9 +212,14 @@ def test_symmetry(asked, views):
     assert (found["text"], found["measured"]) == (views.corpus.self_prediction(), CONFIG.vocab_size)
     for name, path in PATHS.items():
         A = path(asked.model, np.arange(CONFIG.vocab_size)).astype(float)
-        expected = np.linalg.norm(A - A.T) / np.linalg.norm(A), np.mean(A.argmax(1) == np.arange(len(A)))
+        expected = (
+            np.linalg.norm(A - A.T) / np.linalg.norm(A),
+            np.mean(A.argmax(1) == np.arange(len(A))),
+        )
         numbers = found["paths"][name]
-        assert (numbers["asymmetry"], numbers["self_prediction"]) == pytest.approx(expected, abs=1e-6)
+        assert (numbers["asymmetry"], numbers["self_prediction"]) == pytest.approx(
+            expected, abs=1e-6
+        )
 
 
 def test_solved(asked, views):
@@ -234,7 +256,9 @@ def test_gradient(asked):
     for row in found["rows"]:
         close([row[name] for name in ("embed", "head", "cosine")], rows[[0, 1, 3], row["id"]])
     assert [row["id"] for row in found["rows"]][-1] not in IDS
-    assert {name: found[name] for name in ("embed", "head", "cosine")} == pytest.approx(expected.whole())
+    assert {name: found[name] for name in ("embed", "head", "cosine")} == pytest.approx(
+        expected.whole()
+    )
 
 
 def test_a_view_takes_less_memory_than_a_matrix_of_the_vocabulary_or_the_attention_of_a_context():
@@ -253,7 +277,9 @@ def test_a_view_takes_less_memory_than_a_matrix_of_the_vocabulary_or_the_attenti
 
 def test_both_heads_of_a_model_read_a_prompt_once(models, monkeypatch):
     views, calls, read = views_of(models[1]), [], predictions.last_tape
-    monkeypatch.setattr(predictions, "last_tape", lambda *a, **kw: calls.append(a) or read(*a, **kw))
+    monkeypatch.setattr(
+        predictions, "last_tape", lambda *a, **kw: calls.append(a) or read(*a, **kw)
+    )
     for head in ("untied", "tied"):
         for name in ("next", "lens", "parts", "attention"):
             view(views, name, head=head)
@@ -277,7 +303,12 @@ def test_cost(server):
     assert found["untied"] - found["tied"] == 50_000 * 4096
     tied = count_parameters(tiedgpt.Config())["tied"]["total"]
     untied = tied + 50257 * 768
-    expected = {"name": "gpt2", "tied": tied, "untied": untied, "saved_percent": 100 * 50257 * 768 / untied}
+    expected = {
+        "name": "gpt2",
+        "tied": tied,
+        "untied": untied,
+        "saved_percent": 100 * 50257 * 768 / untied,
+    }
     assert found["models"][0] == expected
 
 
@@ -288,7 +319,11 @@ def test_start(server):
     assert found["prompts"] == [*server.views.prompts]
     root = Path(tiedgpt.__file__).parents[1]
     for name, function in found["sources"].items():
-        whole = (root / function["file"]).read_text(encoding="utf-8").splitlines()[function["line"] - 1 :]
+        whole = (
+            (root / function["file"])
+            .read_text(encoding="utf-8")
+            .splitlines()[function["line"] - 1 :]
+        )
         code = function["text"].splitlines()
         assert [line.strip() for line in code] == [line.strip() for line in whole[: len(code)]]
         assert f"def {name}(" in function["text"]
@@ -327,7 +362,11 @@ WRONG = [
     ("generate", {"n": 201, "seed": 1}, "n must be a whole number from 1 to 200, got 201"),
     ("generate", {"n": 1, "seed": -1}, "seed must be"),
     ("path", {"path": "x"}, "path must be one of raw, normed, mlp0, model, got 'x'"),
-    ("toy", {"W_E": [[1, 2]] * 3, "P": [[-1] * 3] * 3, "solve_W_E": 1}, "every number of P must be above 0"),
+    (
+        "toy",
+        {"W_E": [[1, 2]] * 3, "P": [[-1] * 3] * 3, "solve_W_E": 1},
+        "every number of P must be above 0",
+    ),
     ("parts", {"removed": ["attn.9"]}, "no part that can be removed"),
     ("parts", {"removed": "x"}, "removed must be a list"),
     ("parts", {"token": 257}, "257 is outside the vocabulary"),
@@ -356,11 +395,20 @@ def test_the_page_and_its_headers(server):
         status, body, response = get(server, f"/{server.secret}/{path}")
         assert (status, body) == (200, (PAGE_FOLDER / file).read_bytes())
         policy = response.getheader("Content-Security-Policy")
-        rules = {"default-src 'none'", "script-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"}
+        rules = {
+            "default-src 'none'",
+            "script-src 'self'",
+            "connect-src 'self'",
+            "frame-ancestors 'none'",
+        }
         assert rules <= {*policy.split("; ")}
         assert "unsafe" not in policy
         names = ("X-Content-Type-Options", "Cache-Control", "Referrer-Policy")
-        assert [response.getheader(name) for name in names] == ["nosniff", "no-store", "same-origin"]
+        assert [response.getheader(name) for name in names] == [
+            "nosniff",
+            "no-store",
+            "same-origin",
+        ]
 
 
 def test_the_address_in_the_browsers_command_line_works_once(views):
@@ -383,11 +431,24 @@ def test_an_address_without_its_slash_and_an_old_one(server):
     assert get(server, "/ask.js", Host="evil.example")[0] == 403
 
 
-OWN_HOSTS = ["127.0.0.1:1", "localhost:8080", "localhost", "[::1]:99"]  # any port, through an SSH tunnel
-OTHER_HOSTS = ["", "evil.example@127.0.0.1", "127.0.0.1:x", "127.0.0.2:PORT", "127.0.0.1.evil.example"]
+OWN_HOSTS = [
+    "127.0.0.1:1",
+    "localhost:8080",
+    "localhost",
+    "[::1]:99",
+]  # any port, through an SSH tunnel
+OTHER_HOSTS = [
+    "",
+    "evil.example@127.0.0.1",
+    "127.0.0.1:x",
+    "127.0.0.2:PORT",
+    "127.0.0.1.evil.example",
+]
 OTHER_HOSTS += ["evil.example", "evil.example:PORT", "localhost.evil.example:PORT"]
 ORIGINS = [None, "null", "http://evil.example", "http://127.0.0.1:1", "https://127.0.0.1:PORT"]
-OTHER_SITES = [{"Origin": o} for o in ORIGINS] + [{"Sec_Fetch_Site": f"{s}-site"} for s in ("cross", "same")]
+OTHER_SITES = [{"Origin": o} for o in ORIGINS] + [
+    {"Sec_Fetch_Site": f"{s}-site"} for s in ("cross", "same")
+]
 OTHER_TYPES = [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 OTHER_PATHS = ["/", "/x/", "/SECRETx/", "/SECRET/../page.html", "/SECRET/x", "/SECRET/%2e%2e/"]
 NO_JSON = [b"", b"[]", b"{", b'{"x": NaN}', b"[" * 50_000, b"\xff"]
@@ -395,9 +456,15 @@ NO_LENGTH = [{"Content_Length": "-1"}, {"Content_Length": "1x"}, {"Transfer_Enco
 OWN, OF_THE_PAGE = [{}], [json.dumps({"text": TEXT}).encode()]
 REQUESTS = [  # status, methods, paths below the secret, bodies, changes of the page's headers
     *((200, "GET", [""], OF_THE_PAGE, [{"Host": h, "Origin": None}]) for h in OWN_HOSTS),
-    *((200, "POST", ["next"], OF_THE_PAGE, [{"Host": h, "Origin": f"http://{h}"}]) for h in OWN_HOSTS),
+    *(
+        (200, "POST", ["next"], OF_THE_PAGE, [{"Host": h, "Origin": f"http://{h}"}])
+        for h in OWN_HOSTS
+    ),
     *((403, "GET", [""], OF_THE_PAGE, [{"Host": h, "Origin": None}]) for h in OTHER_HOSTS),
-    *((403, "POST", ["next"], OF_THE_PAGE, [{"Host": h, "Origin": f"http://{h}"}]) for h in OTHER_HOSTS),
+    *(
+        (403, "POST", ["next"], OF_THE_PAGE, [{"Host": h, "Origin": f"http://{h}"}])
+        for h in OTHER_HOSTS
+    ),
     (403, "POST", ["next", "quit"], OF_THE_PAGE, OTHER_SITES),
     (404, "GET POST", OTHER_PATHS, OF_THE_PAGE, OWN),
     (405, "PUT HEAD", [""], OF_THE_PAGE, OWN),
@@ -414,14 +481,18 @@ REQUESTS = [  # status, methods, paths below the secret, bodies, changes of the 
 @pytest.mark.parametrize(("status", "methods", "paths", "bodies", "headers"), REQUESTS)
 def test_what_is_answered_and_what_is_refused(server, status, methods, paths, bodies, headers):
     def known(said):
-        return said and said.replace("PORT", str(server.server_port)).replace("SECRET", server.secret)
+        return said and said.replace("PORT", str(server.server_port)).replace(
+            "SECRET", server.secret
+        )
 
     for method, path, body, changes in product(methods.split(), paths, bodies, headers):
         path = known(path if path.startswith("/") else f"/SECRET/{path}")
         changes = {name: known(value) for name, value in changes.items()}
         found, said, _ = request(server, method, path, body, **changes)
         assert found == status, (method, path, body, changes)
-        assert status != 400 or json.loads(said)["error"]["message"] == "expected a JSON object", body
+        assert status != 400 or json.loads(said)["error"]["message"] == "expected a JSON object", (
+            body
+        )
     assert answer(server, "next", text="still here")["text"] == "still here"
 
 
@@ -460,7 +531,11 @@ class Held(Views):
 
     def __init__(self, *given):
         super().__init__(*given)
-        self.begun, self.ended, self.go_on = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
+        self.begun, self.ended, self.go_on = (
+            threading.Semaphore(0),
+            threading.Semaphore(0),
+            threading.Event(),
+        )
 
     def lens(self, query, step):
         for _ in self.generate(query, step):
@@ -525,7 +600,9 @@ def test_quit_ends_streams_and_refuses_new_work(held):
 
 
 @pytest.mark.parametrize("end", ["quit", "Ctrl-C"])
-def test_the_command_serves_until_its_end_even_if_the_model_is_deleted(checkpoint, tmp_path, request, end):
+def test_the_command_serves_until_its_end_even_if_the_model_is_deleted(
+    checkpoint, tmp_path, request, end
+):
     copy = shutil.copytree(checkpoint, tmp_path / "model")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command("explore", "--no-browser", str(copy)), **pipes)
@@ -546,7 +623,10 @@ def test_the_command_serves_until_its_end_even_if_the_model_is_deleted(checkpoin
 
 def test_the_command_writes_the_page_to_a_file(run, checkpoint, tmp_path):
     file = tmp_path / "new" / "page.html"
-    result, size = run("explore", "-m", checkpoint, "--export", str(file)), file.stat().st_size / 1e6
+    result, size = (
+        run("explore", "-m", checkpoint, "--export", str(file)),
+        file.stat().st_size / 1e6,
+    )
     note = f"tiedgpt: note: {file}: {size:.1f} MB; it opens from disk, and on any web server\n"
     assert result == (0, "", note)
     assert [*file.parent.iterdir()] == [file]
@@ -557,7 +637,10 @@ def test_ports_and_models_that_cannot_be_served(run, checkpoint):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = f"{taken.getsockname()[1]}"
         for arguments, message in (
-            (["--port", port, checkpoint], f"port {port}: Address already in use; choose another or leave"),
+            (
+                ["--port", port, checkpoint],
+                f"port {port}: Address already in use; choose another or leave",
+            ),
             (["--port", "70000"], "a whole number from 0 to 65535"),
             ([checkpoint, "shakespeare-tied"], "different vocabularies"),
             (["a", "-m", "b", "-m", "c"], "expected one or two models, got 3"),
@@ -611,6 +694,12 @@ def test_the_page_is_small_and_asks_no_other_machine():
 def test_only_the_command_line_knows_the_page():
     package = Path(tiedgpt.__file__).parent
     texts = {file: file.read_text(encoding="utf-8") for file in package.rglob("*.py")}
-    knows = {file.parent.name for file, text in texts.items() if re.search(r"(from|import) \S*explore", text)}
+    knows = {
+        file.parent.name
+        for file, text in texts.items()
+        if re.search(r"(from|import) \S*explore", text)
+    }
     assert knows == {"cli"}
-    assert not [file for file, text in texts.items() if file.parent.name == "explore" and "..cli" in text]
+    assert not [
+        file for file, text in texts.items() if file.parent.name == "explore" and "..cli" in text
+    ]

@@ -26,7 +26,9 @@ except ImportError as error:
     missing = f"{error.name} is not installed (pip install -e '.[browser]')"
 else:
     expect.set_options(timeout=20_000)
-    missing = None if shutil.which("chromium") else "there is no chromium (apt-get install chromium)"
+    missing = (
+        None if shutil.which("chromium") else "there is no chromium (apt-get install chromium)"
+    )
 if missing and os.environ.get("CI") == "true":
     raise RuntimeError(f"with CI=true the browser tests must run, but {missing}")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing is not None, reason=missing or "")]
@@ -70,7 +72,8 @@ def server():
 def open_page(chromium):
     """open_page(server or views, fragment, **options of a context): a page that is drawn.
 
-    At the end, it must have asked no other machine, and have printed no error but those in page.allowed.
+    At the end, it must have asked no other machine, and have printed no error but those in
+    page.allowed.
     """
     problems = []
     with ExitStack() as stack:
@@ -79,13 +82,20 @@ def open_page(chromium):
             if isinstance(server, Views):
                 server = stack.enter_context(serving(server))
             size = {"width": 1300, "height": 900}
-            page = stack.enter_context(chromium.new_context(**{"viewport": size, **options})).new_page()
+            page = stack.enter_context(
+                chromium.new_context(**{"viewport": size, **options})
+            ).new_page()
             page.allowed = []
             page.set_default_timeout(20_000)
             page.on("pageerror", lambda error: problems.append((page, str(error))))
-            page.on("console", lambda m: problems.append((page, m.text)) if m.type == "error" else None)
+            page.on(
+                "console", lambda m: problems.append((page, m.text)) if m.type == "error" else None
+            )
             own = (server.origin, "data:")
-            page.on("request", lambda r: None if r.url.startswith(own) else problems.append((page, r.url)))
+            page.on(
+                "request",
+                lambda r: None if r.url.startswith(own) else problems.append((page, r.url)),
+            )
             page.goto(server.url + fragment)
             page.wait_for_selector("body[data-ready]")
             return page
@@ -112,7 +122,11 @@ def show(page, *panels):
 QUESTIONS = [  # what a student asks, where the answer is, its words
     ("what is the tie", "switch #flowsays", "The same W_E, transposed, scores each token: 131,072"),
     ("where in the code", "switch [data-turn=tied] span.tied", 'parameters["wte.weight"].T'),
-    ("why symmetric", "path #product .tied", "The same two rows in the other order. Each product a · b"),
+    (
+        "why symmetric",
+        "path #product .tied",
+        "The same two rows in the other order. Each product a · b",
+    ),
     ("what differs untied", "path #mirror", "shakespeare-untied: 0.54 ≠ "),
     ("does the MLP repair it", "path #repair", "shakespeare-tied. Yes, by the first MLP."),
     ("from what", "path #repair tbody tr:nth-child(1)", "W_E, W_U0.0079 %"),
@@ -145,7 +159,9 @@ def test_a_product_of_two_rows_is_the_same_in_either_order(open_page, server):
     page = open_page(server, "#path")
     page.wait_for_selector("#product canvas")
     for kind, equal in (("tied", True), ("untied", False)):
-        pictures = [c.evaluate("c => c.toDataURL()") for c in page.locator(f"#product .{kind} canvas").all()]
+        pictures = [
+            c.evaluate("c => c.toDataURL()") for c in page.locator(f"#product .{kind} canvas").all()
+        ]
         assert (pictures[2] == pictures[5]) == equal  # each third one is the product
         assert (pictures[:2] == pictures[4:2:-1]) == equal
     model, encode = server.views.by_head[1]["untied"], server.views.tokenizer.encode
@@ -161,8 +177,9 @@ FIRST_P = "#toyin [data-key=P01]"
 WRITE = "#write", "body[data-written='40,40']", 1
 MLP = "the MLP of block 3", "#partsbars .ghost >> nth=0", True
 STORIES = {  # name: fragment of the address, steps
-    # A step: the name of a button, a selector that is clicked, or (a field, its text); then where something
-    # is shown, and what: words, a number of elements, whether it is visible, its value or CSS.
+    # A step: the name of a button, a selector that is clicked, or (a field, its text); then where
+    # something is shown, and what: words, a number of elements, whether it is visible, its value or
+    # CSS.
     "the switch": ("", [
         ("untied: W_U", "#flow.untied .arrow.untied", 1),
         ("", "#flow .arrow.other", 1),
@@ -297,13 +314,17 @@ def test_stop_stops_the_text_or_the_server_and_the_page_stays(open_page):
         follow(page, [WRITE])
         go_on.clear()
         follow(page, [("#write", "#written .w", 6), ("#quit", "#stopped", True)])
-        follow(page, [("", "#write", "Write 40 tokens"), (("#prompt", "another"), "#stopped", True)])
+        follow(
+            page, [("", "#write", "Write 40 tokens"), (("#prompt", "another"), "#stopped", True)]
+        )
         expect(page.locator("main .figure").first).to_have_css("opacity", "0.45")
         assert bars(page).all_inner_texts() == shown
     follow(page, [("#write", "#write", "Write 40 tokens"), ("", "#stopped", True)])
 
 
-def test_solving_for_the_best_matrix_says_how_far_it_is_and_can_be_cancelled(open_page, monkeypatch):
+def test_solving_for_the_best_matrix_says_how_far_it_is_and_can_be_cancelled(
+    open_page, monkeypatch
+):
     monkeypatch.setattr("tiedgpt.explore.server.PROGRESS", 0)
     corpus = Corpus.of([(7 * n + n // 11) % 40 + 60 for n in range(6000)], CONFIG.vocab_size)
     models = random_model(CONFIG), random_model(replace(CONFIG, tied=False))
@@ -373,7 +394,9 @@ def test_the_menu_lands_on_the_panel_the_first_time(open_page, server):
             page.wait_for_timeout(150)
             header = page.locator("header").bounding_box()["height"]
             top = page.locator(f"#{panel}").bounding_box()["y"]
-            at_end = page.evaluate("scrollY + innerHeight >= document.documentElement.scrollHeight - 2")
+            at_end = page.evaluate(
+                "scrollY + innerHeight >= document.documentElement.scrollHeight - 2"
+            )
             assert at_end or -2 <= top - header <= 12, panel
         assert page.evaluate("location.hash").startswith(f"#{panel}")
         page.context.close()
@@ -456,7 +479,9 @@ def test_bars_move_while_typing_faster_than_the_model(open_page):
     page = open_page(views)
     page.evaluate("""() => { window.drawn = 0; const seen = new MutationObserver(() => window.drawn++);
         seen.observe(document.querySelector("#bars"), { childList: true }); }""")
-    for letter in "my lord and the king " * 10:  # until they have moved; a busy machine takes longer
+    for letter in (
+        "my lord and the king " * 10
+    ):  # until they have moved; a busy machine takes longer
         page.locator("#prompt").press_sequentially(letter, delay=40)
         if (drawn := page.evaluate("window.drawn")) >= 3:
             break
@@ -471,7 +496,8 @@ POST = """async ([url, mode, type]) => { try { const r = await fetch(url, { meth
 
 
 def test_a_rebound_name_and_another_site_get_nothing(chromium, server):
-    """A page of evil.example, whose name now has this machine's address, even if it knew the secret."""
+    """A page of evil.example, whose name now has this machine's address, even if it knew the
+    secret."""
     page = chromium.new_page()
     url = f"http://evil.example:{server.server_port}/{server.secret}/"
     assert page.goto(url).status == 403
@@ -501,9 +527,14 @@ def test_axe_finds_nothing_and_nothing_is_cut(open_page, server, scheme, width):
         assert page.locator(".code pre:visible").count() == 1  # the others are folded
     follow(page, [("#sampling summary", "#top_k", True), MLP])
     found = Axe().run(page, options={"rules": {"target-size": {"enabled": True}}})
-    nodes = [(v["id"], [node["html"][:150] for node in v["nodes"][:3]]) for v in found.response["violations"]]
+    nodes = [
+        (v["id"], [node["html"][:150] for node in v["nodes"][:3]])
+        for v in found.response["violations"]
+    ]
     assert nodes == []
-    small = page.locator("button:visible, input:visible, summary:visible, select:visible").evaluate_all(
+    small = page.locator(
+        "button:visible, input:visible, summary:visible, select:visible"
+    ).evaluate_all(
         "all => all.filter(e => Math.min(e.offsetWidth, e.offsetHeight) < 24).map(e => e.outerHTML)"
     )
     assert small == []
@@ -524,7 +555,9 @@ def test_the_keyboard_reaches_everything(open_page, server):
     wanted = "prompt copy temperature top_k top_p write seed matrices solve dims solveW W00 partsbox heads"
     wanted += " cvocab ctotal quit draw0 strip bars turn paths"
     assert set(wanted.split()) <= set().union(*reached)
-    assert sum(str(key).startswith("bar") for _, key, _ in reached) == 2  # one stop for all bars of a model
+    assert (
+        sum(str(key).startswith("bar") for _, key, _ in reached) == 2
+    )  # one stop for all bars of a model
     page.locator("#matrices td[data-i='2'][data-j='3']").first.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     on = page.locator("#matrices td.on").first
@@ -540,19 +573,26 @@ def test_the_exported_page_opens_from_disk_without_a_network(open_page, tmp_path
     text = export(views)
     assert len(text.encode()) <= 1_500_000
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
-    page = open_page(SimpleNamespace(origin="file:", url=f"file://{tmp_path}/page.html"), offline=True)
+    page = open_page(
+        SimpleNamespace(origin="file:", url=f"file://{tmp_path}/page.html"), offline=True
+    )
     for example in page.locator("#examples button").all():
         example.click()
-        expect(page.locator("#prompt")).to_have_value(re.compile(re.escape(example.inner_text().split()[-1])))
+        expect(page.locator("#prompt")).to_have_value(
+            re.compile(re.escape(example.inner_text().split()[-1]))
+        )
         for panel in PANELS:
             show(page, panel)
             assert page.locator(".warn:visible, #problem:visible").count() == 0, panel
         follow(page, [(f"{UNTIED} >> text='W_E.T'", "#bars .side.tied", 2)])
         query = {"text": page.input_value("#prompt"), "side": 1, "head": "tied"}
         token = views.next(query, lambda *_: None)["rows"][0]["text"]
-        expect(bars(page, 1).first.locator(".t")).to_have_text(token.replace(" ", "·").replace("\n", "⏎"))
+        expect(bars(page, 1).first.locator(".t")).to_have_text(
+            token.replace(" ", "·").replace("\n", "⏎")
+        )
         page.click(f"{UNTIED} >> text='W_U'")
-        # The panel may be drawn again between press and release of a mouse, and then no button is clicked.
+        # The panel may be drawn again between press and release of a mouse, and then no button is
+        # clicked.
         button(page, "the MLP of block 3").scroll_into_view_if_needed()
         button(page, "the MLP of block 3").dispatch_event("click")
         expect(page.locator("#partsout")).to_contain_text("Without the MLP of block 3")

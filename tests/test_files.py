@@ -1,4 +1,5 @@
-"""Saved files appear together or not at all; locks; planted links. writers.py kills writers at any moment."""
+"""Saved files appear together or not at all; locks; planted links. writers.py kills writers at any
+moment."""
 
 import os
 import shutil
@@ -15,7 +16,14 @@ from conftest import refuses
 
 import tiedgpt
 from tiedgpt.checkpoints import files
-from tiedgpt.checkpoints.files import LOCK, READY, StagedFiles, finish_saves, lock_directory, try_lock
+from tiedgpt.checkpoints.files import (
+    LOCK,
+    READY,
+    StagedFiles,
+    finish_saves,
+    lock_directory,
+    try_lock,
+)
 from tiedgpt.errors import CheckpointError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX's files and signals")
@@ -54,7 +62,8 @@ def test_an_interruption_while_directories_are_made_leaves_none(tmp_path, monkey
 @pytest.mark.parametrize("old", [{}, every(b"old")])
 @pytest.mark.parametrize("renames", range(5))
 def test_ctrl_c_between_renames(tmp_path, monkeypatch, renames, old):
-    """All files are there or none: complete files are moved though Ctrl-C came after the first of them."""
+    """All files are there or none: complete files are moved though Ctrl-C came after the first of
+    them."""
     write(tmp_path / "a", b"old", old)
     replace, calls = os.replace, []
 
@@ -77,7 +86,9 @@ def test_files_that_cannot_all_be_moved_are_kept_for_the_next_save(tmp_path, mon
     monkeypatch.setattr(files, "MAX_WAIT", 0.01)
     (tmp_path / "a" / "two" / "x").mkdir(parents=True)
     for save in (write, write, lambda *_: tiedgpt.load_model(tmp_path / "a")):
-        refuses("/a/.save.ready: this save cannot be moved out: Is a dir", save, tmp_path / "a", b"new")
+        refuses(
+            "/a/.save.ready: this save cannot be moved out: Is a dir", save, tmp_path / "a", b"new"
+        )
     (tmp_path / "a" / "two" / "x").rmdir()
     (tmp_path / "a" / "two").rmdir()
     finish_saves(tmp_path / "a")
@@ -105,13 +116,16 @@ def test_the_staging_directory_of_a_running_save_is_left_alone(tmp_path):
             staged.open(name).write(b"first")
         finish_saves(tmp_path / "a")
         write(tmp_path / "a", b"second")
-        assert {name: text for name, text in contents(tmp_path / "a").items() if text} == every(b"second")
+        assert {name: text for name, text in contents(tmp_path / "a").items() if text} == every(
+            b"second"
+        )
     assert contents(tmp_path / "a") == every(b"first")
 
 
 @pytest.mark.parametrize("moves", range(4))
 def test_a_save_meets_the_files_of_another(tmp_path, monkeypatch, moves):
-    """It moves those that a killed process left; another that saves while it moves its own moves the rest."""
+    """It moves those that a killed process left; another that saves while it moves its own moves
+    the rest."""
     name, other = ("replace", tmp_path / "a") if moves else ("rename", tmp_path / "a" / READY)
     rename, calls = getattr(os, name), []
 
@@ -144,7 +158,9 @@ def test_a_staging_directory_that_was_removed_before_it_was_locked(tmp_path, mon
 
 
 @pytest.mark.parametrize("system", ["POSIX", "Windows", "without locks"])
-def test_what_a_killed_save_left_is_removed_unless_there_are_no_locks(tmp_path, monkeypatch, system):
+def test_what_a_killed_save_left_is_removed_unless_there_are_no_locks(
+    tmp_path, monkeypatch, system
+):
     fcntl, rename = pytest.importorskip("fcntl"), os.rename
 
     def refused(old, new):  # for a directory with an open file, as Windows does
@@ -184,7 +200,8 @@ def test_the_staging_directory_is_private_and_the_files_are_not(tmp_path):
 @pytest.mark.parametrize("name", [".save.00.tmp", READY])
 @pytest.mark.parametrize("kind", ["link", "directory"])
 def test_a_planted_staging_directory_is_not_used(tmp_path, monkeypatch, kind, name):
-    """Even if its name had been guessed: nothing is written or moved through it, and it stays as it was."""
+    """Even if its name had been guessed: nothing is written or moved through it, and it stays as it
+    was."""
     shared, victim = tmp_path / "shared", tmp_path / "victim"
     write(victim, b"precious", ["one", LOCK])
     write(victim / "new", b"forged", ["one"])
@@ -203,7 +220,9 @@ def test_a_planted_staging_directory_is_not_used(tmp_path, monkeypatch, kind, na
     monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: guessed)
     monkeypatch.setattr(files, "MAX_WAIT", 0.01)
     if name == READY:
-        refuses(f"{READY}: this save cannot be moved out: it is not this user's", write, shared, b"new")
+        refuses(
+            f"{READY}: this save cannot be moved out: it is not this user's", write, shared, b"new"
+        )
     else:
         write(shared, b"new")
     assert {path: path.read_bytes() for path in victim.rglob("*") if path.is_file()} == before
@@ -286,8 +305,11 @@ def test_a_directory_is_locked_for_one_process_and_free_when_that_is_killed(tmp_
 
 
 @posix
-def test_many_processes_that_lock_one_directory_take_turns_and_lose_no_file_that_they_save(tmp_path):
-    """A process that opened a lock file which was then removed must not think that it has the lock."""
+def test_many_processes_that_lock_one_directory_take_turns_and_lose_no_file_that_they_save(
+    tmp_path,
+):
+    """A process that opened a lock file which was then removed must not think that it has the
+    lock."""
     (tmp_path / "a").mkdir()
     with start("in_four_processes", tmp_path / "a") as process:
         assert process.communicate() == (b"", b"")

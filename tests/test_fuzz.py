@@ -1,8 +1,9 @@
-"""Files that were edited at random are read as they are now, or refused in one line that names them.
+"""Files that were edited at random are read as they are now, or refused in one line that names
+them.
 
-What was read is compared with a short second reading of the same file that checks nothing. TensorFlow's files
-have checksums: an edited one is refused or makes no difference. scripts/attack.py runs many more of the same
-cases.
+What was read is compared with a short second reading of the same file that checks nothing.
+TensorFlow's files have checksums: an edited one is refused or makes no difference.
+scripts/attack.py runs many more of the same cases.
 """
 
 import io
@@ -34,7 +35,9 @@ from tiedgpt.comparison.compare import compare
 from tiedgpt.gpt2.tokenizer import EOT, WORDS, byte_alphabet
 from tiedgpt.training.loop import STATE, Settings, Trainer
 
-TINY = Config(vocab_size=7, n_ctx=5, n_embd=4, n_layer=1, n_head=2, n_inner=3, bos_token_id=6, eos_token_id=6)
+TINY = Config(
+    vocab_size=7, n_ctx=5, n_embd=4, n_layer=1, n_head=2, n_inner=3, bos_token_id=6, eos_token_id=6
+)
 OPENAIS = replace(TINY, n_inner=16)  # OpenAI's format has no n_inner: it is 4 n_embd
 ENTRIES, _ = bundle(random_model(OPENAIS))
 INTERESTING = (b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\1", varint(2**62))
@@ -44,7 +47,15 @@ ALPHABET = byte_alphabet()
 
 def edit_text(rng: random.Random, raw: bytes) -> bytes:
     syntax = [b" ", b"\n", b"\r\n", b'"', b"[", b"{", b"}", b",", b":", b"9" * 30, b"-", b"e", b"#"]
-    hostile = [b"\0", b"\xff", b"\\ud800", b"\x1b[31m", b"\xc2\x9b", "\u202e".encode(), b"\xef\xbb\xbf"]
+    hostile = [
+        b"\0",
+        b"\xff",
+        b"\\ud800",
+        b"\x1b[31m",
+        b"\xc2\x9b",
+        "\u202e".encode(),
+        b"\xef\xbb\xbf",
+    ]
     return edit_bytes(rng, raw, [*syntax, *hostile, "Ġ".encode()])
 
 
@@ -63,8 +74,23 @@ def edit_arrays(rng: random.Random, raw: bytes) -> bytes:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = rng.choice(["ids.npy", "targets.npy", *members])
     header, data = members[name][:128], members[name][128:]
-    syntax = [b"(", b")", b",", b"-1", b"9" * 30, b"'|O'", b"'<i8'", b"'<f4'", b"True", b"{", b"\0", b"\xff"]
-    members[name] = edit_bytes(rng, header, syntax) + (data if rng.randrange(4) else edit_data(rng, data))
+    syntax = [
+        b"(",
+        b")",
+        b",",
+        b"-1",
+        b"9" * 30,
+        b"'|O'",
+        b"'<i8'",
+        b"'<f4'",
+        b"True",
+        b"{",
+        b"\0",
+        b"\xff",
+    ]
+    members[name] = edit_bytes(rng, header, syntax) + (
+        data if rng.randrange(4) else edit_data(rng, data)
+    )
     with zipfile.ZipFile(edited := io.BytesIO(), "w") as archive:
         for member, content in members.items():
             archive.writestr(member, content)
@@ -88,7 +114,8 @@ def edit_table(rng: random.Random, raw: bytes) -> bytes:
 
 
 def edit_safetensors(rng: random.Random, raw: bytes) -> bytes:
-    """Mostly the header, behind a length that is right; else the length, the data, or how much there is."""
+    """Mostly the header, behind a length that is right; else the length, the data, or how much
+    there is."""
     header, data = split_safetensors(raw)
     length = None
     match rng.randrange(8):
@@ -118,7 +145,8 @@ def split_safetensors(raw: bytes) -> tuple[bytes, bytes]:
 
 
 def check_weights(directory: Path) -> None:
-    """Every parameter is the bytes that the header gives it, and the rest of the data is mask buffers."""
+    """Every parameter is the bytes that the header gives it, and the rest of the data is mask
+    buffers."""
     parameters = tiedgpt.load_model(directory).parameters
     header, data = split_safetensors((directory / "model.safetensors").read_bytes())
     entries = json.loads(header)
@@ -147,7 +175,8 @@ def check_parameters(directory: Path) -> tiedgpt.GPT2:
 
 
 def check_config(directory: Path) -> None:
-    """Every field is what config.json says, or GPT-2's own value; the parameters are the same as ever."""
+    """Every field is what config.json says, or GPT-2's own value; the parameters are the same as
+    ever."""
     model = check_parameters(directory)
     said = json.loads((directory / "config.json").read_text())
     said |= {"n_inner": 4 * model.config.n_embd} if said.get("n_inner") is None else {}
@@ -167,7 +196,8 @@ def check_generation_config(directory: Path) -> None:
 
 
 def check_openais(directory: Path) -> None:
-    """The files have checksums, and hparams.json has one possible n_head: it is this model or none."""
+    """The files have checksums, and hparams.json has one possible n_head: it is this model or
+    none."""
     assert_same(tiedgpt.load_model(directory), random_model(OPENAIS))
 
 
@@ -177,7 +207,11 @@ def check_state(directory: Path) -> None:
     header, data = split_safetensors((directory / STATE).read_bytes())
     entries = json.loads(header)
     said = json.loads(entries["__metadata__"]["training"])
-    assert (trainer.step, list(trainer.best), trainer.only) == (said["step"], said["best"], said["only"])
+    assert (trainer.step, list(trainer.best), trainer.only) == (
+        said["step"],
+        said["best"],
+        said["only"],
+    )
     assert vars(Settings(**said["settings"])) == vars(trainer.settings)
     vectors = {"parameters": trainer.flat, "m": trainer.optimizer.m, "v": trainer.optimizer.v}
     for name, vector in vectors.items():
@@ -199,7 +233,10 @@ def check_tokenizer(directory: Path) -> None:
             ids |= json.loads(files[name])
     else:
         file = json.loads(files["tokenizer.json"])
-        merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in file["model"]["merges"]]
+        merges = [
+            merge.split(" ") if isinstance(merge, str) else merge
+            for merge in file["model"]["merges"]
+        ]
         added = {token["content"]: token["id"] for token in file.get("added_tokens") or []}
         ids = file["model"]["vocab"] | added
 
@@ -207,7 +244,11 @@ def check_tokenizer(directory: Path) -> None:
     byte_of = {character: byte for byte, character in ALPHABET.items()}
     ordinary = {*ALPHABET.values(), *map("".join, merges)}
     for token, token_id in ids.items():
-        spelled = bytes(byte_of[character] for character in token) if token in ordinary else token.encode()
+        spelled = (
+            bytes(byte_of[character] for character in token)
+            if token in ordinary
+            else token.encode()
+        )
         assert tokenizer.token_bytes(token_id) == spelled
         if token not in ordinary:
             assert tokenizer.encode(token, special="token") == [token_id]
@@ -240,14 +281,18 @@ def write_generation_config(directory: Path) -> None:
 
 
 def write_training(directory: Path) -> None:
-    trainer = Trainer(random_model(TINY), IDS, IDS[:9], Settings(steps=2, batch=2, context=4, threads=1))
+    trainer = Trainer(
+        random_model(TINY), IDS, IDS[:9], Settings(steps=2, batch=2, context=4, threads=1)
+    )
     for _ in trainer.run():
         trainer.save(directory)
 
 
 def texts(files: dict[str, str]) -> Callable[[Path], None]:
     """A function that writes these files to a directory."""
-    return lambda directory: [(directory / name).write_bytes(text.encode()) for name, text in files.items()]
+    return lambda directory: [
+        (directory / name).write_bytes(text.encode()) for name, text in files.items()
+    ]
 
 
 PLAIN = vocabulary_files(Tokenizer(SMALL_MERGES))
@@ -256,7 +301,9 @@ write_shards = partial(shard, model=random_model(TINY))
 write_openais = partial(write_bundle, model=random_model(OPENAIS))
 write_merges = texts({"merges.txt": PLAIN["merges.txt"]})
 write_vocabulary = texts({name: SPECIAL[name] for name in ("merges.txt", "vocab.json")})
-write_added_tokens = texts(PLAIN | {"added_tokens.json": json.dumps({"<pad>": 262, "<b>": 263, "low": 257})})
+write_added_tokens = texts(
+    PLAIN | {"added_tokens.json": json.dumps({"<pad>": 262, "<b>": 263, "low": 257})}
+)
 write_tokenizer_json = texts({"tokenizer.json": json.dumps(tokenizer_json())})
 
 
@@ -269,13 +316,16 @@ def write_arrays(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A file that is edited in a directory that `write` makes. `check` fails if it is read wrongly."""
+    """A file that is edited in a directory that `write` makes. `check` fails if it is read
+    wrongly."""
 
     file: str
     write: Callable[[Path], None]
     edit: Callable[[random.Random, bytes], bytes]
     check: Callable[[Path], None]
-    named: str = "file"  # what a refusal names: "file", "directory" (a file in it) or "" (an array, perhaps)
+    named: str = (
+        "file"  # what a refusal names: "file", "directory" (a file in it) or "" (an array, perhaps)
+    )
 
     def message_fault(self, directory: Path, message: str) -> str:
         """What is wrong with the message of a refusal; "" if nothing is."""
@@ -290,9 +340,13 @@ class Case:
 
 CASES = [
     Case("model.safetensors", write_model, edit_safetensors, check_weights),
-    Case("model.safetensors.index.json", write_shards, edit_json_file, check_parameters, "directory"),
+    Case(
+        "model.safetensors.index.json", write_shards, edit_json_file, check_parameters, "directory"
+    ),
     Case("config.json", write_model, edit_json_file, check_config),
-    Case("generation_config.json", write_generation_config, edit_json_file, check_generation_config),
+    Case(
+        "generation_config.json", write_generation_config, edit_json_file, check_generation_config
+    ),
     Case(STATE, write_training, edit_safetensors, check_state, "directory"),
     Case("hparams.json", write_openais, edit_json_file, check_openais, "directory"),
     Case(tensorflow.INDEX, write_openais, edit_table, check_openais, "directory"),

@@ -1,4 +1,5 @@
-"""Sampling, the sliding window, stop strings and streaming; test_transformers.py compares distributions."""
+"""Sampling, the sliding window, stop strings and streaming; test_transformers.py compares
+distributions."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -23,7 +24,9 @@ def endless() -> GPT2:
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
-@pytest.mark.parametrize(("n_ctx", "length"), [(31, 1), (31, 5), (31, 30), (31, 31), (1, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("n_ctx", "length"), [(31, 1), (31, 5), (31, 30), (31, 31), (1, 1), (2, 2)]
+)
 def test_greedy_is_the_argmax_of_every_step(head, n_ctx, length):
     """When n_ctx tokens have been read, half of them is kept."""
     model = random_model(replace(SMALL.with_head(head), n_ctx=n_ctx, eos_token_id=None))
@@ -45,7 +48,11 @@ def test_filters_on_distributions_checked_by_hand():
     for sampling, given, expected in (
         (Sampling(), P, P),
         (Sampling(top_k=2), P, [0, 4 / 7, 0, 3 / 7, 0]),
-        (Sampling(top_p=0.75), P, [0, 8 / 17, 0, 6 / 17, 3 / 17]),  # 0.4 + 0.3 is less, so 0.15 stays
+        (
+            Sampling(top_p=0.75),
+            P,
+            [0, 8 / 17, 0, 6 / 17, 3 / 17],
+        ),  # 0.4 + 0.3 is less, so 0.15 stays
         (Sampling(top_k=3, top_p=0.5), P, [0, 4 / 7, 0, 3 / 7, 0]),
         (Sampling(0.5), P, np.array([4, 64, 1, 36, 9]) / 114),  # the squares
         (Sampling(0.5, top_p=0.6), P, [0, 16 / 25, 0, 9 / 25, 0]),  # temperature first
@@ -75,7 +82,10 @@ def test_draws_follow_the_distribution():
 def test_no_draw_falls_on_a_dropped_token_or_off_the_end():
     logits = np.array([0.0, 5.0, 5.0, 0.0, 5.0, 0.0])
     for draw, token in ((0.0, 1), (1 / 3 + 1e-9, 2), (np.nextafter(1.0, 0.0), 4)):
-        assert Sampling(top_k=3).choose(logits, SimpleNamespace(random=lambda draw=draw: draw)) == token
+        assert (
+            Sampling(top_k=3).choose(logits, SimpleNamespace(random=lambda draw=draw: draw))
+            == token
+        )
 
 
 def test_without_a_seed_each_call_draws_another(endless):
@@ -94,7 +104,12 @@ def steps(model, prompts, n, sampling, streams, draft=None):
 
 def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless):
     model = endless.astype(np.float64)
-    prompts = [PROMPT, PROMPT[:1], list(range(31)), [9] * 17]  # each row's window slides at another step
+    prompts = [
+        PROMPT,
+        PROMPT[:1],
+        list(range(31)),
+        [9] * 17,
+    ]  # each row's window slides at another step
     together = steps(model, prompts, 70, Sampling(1.5), random_streams(3, 4))
     for prompt, tokens, stream in zip(prompts, together, random_streams(3, 4), strict=True):
         assert steps(model, [prompt], 70, Sampling(1.5), [stream]) == [tokens]
@@ -102,18 +117,27 @@ def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless)
 
 def test_sample_i_does_not_depend_on_the_number_of_samples(endless):
     """Past the context too."""
-    sampled = [steps(endless, [PROMPT] * n, 70, Sampling(1.5), random_streams(5, n)) for n in (1, 2, 5, 7)]
-    assert len({tuple(sample) for sample in sampled[-1]}) == 7, "samples must differ from one another"
+    sampled = [
+        steps(endless, [PROMPT] * n, 70, Sampling(1.5), random_streams(5, n)) for n in (1, 2, 5, 7)
+    ]
+    assert len({tuple(sample) for sample in sampled[-1]}) == 7, (
+        "samples must differ from one another"
+    )
     assert sampled == [sampled[-1][:n] for n in (1, 2, 5, 7)]
     assert [list(generate(endless, PROMPT, 70, temperature=1.5, seed=5))] == sampled[0]
 
 
 def test_no_step_is_computed_beyond_the_tokens_asked_for(endless):
-    """n tokens need passes for the prompt and n - 1 tokens; an unused generator computes no more."""
+    """n tokens need passes for the prompt and n - 1 tokens; an unused generator computes no
+    more."""
     with mock.patch.object(GPT2, "final", autospec=True, side_effect=GPT2.final) as final:
         list(generate(endless, PROMPT, 4, greedy=True))
         next(generate(endless, PROMPT, 4, greedy=True))
-    assert [np.shape(call.args[1]) for call in final.call_args_list] == [(1, 5), *[(1, 1)] * 3, (1, 5)]
+    assert [np.shape(call.args[1]) for call in final.call_args_list] == [
+        (1, 5),
+        *[(1, 1)] * 3,
+        (1, 5),
+    ]
 
 
 def test_end_of_text_ends_generation_and_is_not_yielded(endless):
@@ -149,7 +173,9 @@ EOT, encode = TOKENIZER.eot_id, TOKENIZER.encode
         ([*encode("a"), 300, *encode("b")], [], "a|\ufffd|b|", "length"),
     ],
 )
-def test_text_is_shown_as_soon_as_it_is_certain_and_up_to_a_stop_string(tokens, stop, pieces, reason):
+def test_text_is_shown_as_soon_as_it_is_certain_and_up_to_a_stop_string(
+    tokens, stop, pieces, reason
+):
     sample = TextSample(TOKENIZER, stop, (EOT,))
     shown = [text for _, text in push_steps(([[token]] for token in tokens), [sample])]
     assert ("|".join(shown), sample.text, sample.finish_reason) == (pieces, "".join(shown), reason)
@@ -176,7 +202,10 @@ def test_each_sample_of_a_batch_ends_by_itself():
 
 def test_bad_arguments_are_refused_at_once(model):
     for arguments, message in (
-        ({"temperature": 0}, "^temperature must be .* above 0, got 0; for the likeliest token, set greedy$"),
+        (
+            {"temperature": 0},
+            "^temperature must be .* above 0, got 0; for the likeliest token, set greedy$",
+        ),
         ({"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
         ({"top_p": 0.0}, r"top_p must be a number above 0 and at most 1, got 0\.0"),
         ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, got 0"),
@@ -196,5 +225,8 @@ def test_a_damaged_model_is_an_error(model, greedy, name, bad):
     """One number of a tensor: an inf in W_U makes one logit inf or -inf."""
     parameters = {**model.parameters, name: model.parameters[name].copy()}
     parameters[name].flat[-1] = bad
-    with np.errstate(invalid="ignore"), pytest.raises(TiedGPTError, match="logits are not finite numbers"):
+    with (
+        np.errstate(invalid="ignore"),
+        pytest.raises(TiedGPTError, match="logits are not finite numbers"),
+    ):
         next(generate(GPT2(SMALL, parameters), PROMPT, greedy=greedy))

@@ -1,7 +1,7 @@
 """Parity with transformers, without torch: goldens/ has results that transformers computed.
 
-Each directory is a checkpoint that transformers wrote, with the logits and greedy continuations that it
-computed from it in float64. scripts/make_goldens.py wrote them.
+Each directory is a checkpoint that transformers wrote, with the logits and greedy continuations
+that it computed from it in float64. scripts/make_goldens.py wrote them.
 """
 
 import json
@@ -23,14 +23,17 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 @pytest.fixture(scope="module", params=list(product(CASES, TOLERANCE)), ids=" ".join)
 def golden(request: pytest.FixtureRequest) -> SimpleNamespace:
-    """Each directory's model, in float32 as loaded and in float64, and what transformers computed from it."""
+    """Each directory's model, in float32 as loaded and in float64, and what transformers computed
+    from it."""
     name, dtype = request.param
     numbers = json.loads((GOLDENS / name / "expected.json").read_text(encoding="utf-8"))
     ids, logits = np.array(numbers["ids"]), np.array(numbers["logits"])  # [B, T], [B, T, V]
     assert 9 < np.abs(logits).max() < 11, "the scale that the tolerances assume"
     model = tiedgpt.load_model(GOLDENS / name)
     model = model if dtype == "float32" else model.astype(dtype)
-    return SimpleNamespace(dtype=dtype, model=model, ids=ids, logits=logits, greedy=numbers["greedy"])
+    return SimpleNamespace(
+        dtype=dtype, model=model, ids=ids, logits=logits, greedy=numbers["greedy"]
+    )
 
 
 def assert_logits(golden: SimpleNamespace, logits: np.ndarray) -> None:
@@ -53,7 +56,9 @@ def test_the_cache_changes_nothing(golden: SimpleNamespace) -> None:
     for cuts in (range(1, T), [1], [T - 1], [3, 4]):
         cache = golden.model.new_cache(batch=B, capacity=T)
         pieces = np.split(golden.ids, cuts, axis=1)
-        assert_logits(golden, np.concatenate([golden.model(piece, cache) for piece in pieces], axis=1))
+        assert_logits(
+            golden, np.concatenate([golden.model(piece, cache) for piece in pieces], axis=1)
+        )
         assert cache.length == T
 
 
@@ -65,7 +70,8 @@ def test_greedy_continuation(golden: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
 def test_saved_files_have_the_tensors_that_transformers_wrote(tmp_path: Path, head: str) -> None:
-    """Names with their prefix, shapes, dtypes and values, and the metadata that transformers needs."""
+    """Names with their prefix, shapes, dtypes and values, and the metadata that transformers
+    needs."""
     tiedgpt.save_model(tiedgpt.load_model(GOLDENS / head), None, tmp_path)
     written, metadata = read_with_metadata(tmp_path / "model.safetensors")
     expected, their_metadata = read_with_metadata(GOLDENS / head / "model.safetensors")

@@ -1,7 +1,7 @@
 """Gradients and AdamW against torch: autograd through transformers' GPT-2, and torch's optimiser.
 
-Needs torch and transformers (pip install torch==2.13.0, then the extra `parity`); tests/test_backward.py
-checks the same gradients by central differences.
+Needs torch and transformers (pip install torch==2.13.0, then the extra `parity`);
+tests/test_backward.py checks the same gradients by central differences.
 """
 
 import warnings
@@ -19,7 +19,9 @@ from tiedgpt.training.loop import Settings, Trainer
 from tiedgpt.training.optimizer import AdamW, clip
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: the extra `parity`")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed: the extra `parity`"
+)
 torch.set_num_threads(1)  # its threads wait for work by spinning, in the way of NumPy's
 
 
@@ -33,7 +35,9 @@ def as_transformers(model, weight_decay=0.1, beta2=0.95):
     groups = [{"params": [], "weight_decay": decay} for decay in (0.0, weight_decay)]
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
-            parameter.copy_(torch.from_numpy(model.parameters[name.removeprefix("transformer.")].copy()))
+            parameter.copy_(
+                torch.from_numpy(model.parameters[name.removeprefix("transformer.")].copy())
+            )
             groups[parameter.ndim > 1]["params"].append(parameter)
     return theirs, torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, beta2))
 
@@ -61,10 +65,16 @@ def assert_steps_are_torchs(model, steps, tolerance, B=4, T=20):
         theirs_adamw.zero_grad()
         expected.backward()
         assert loss == pytest.approx(expected.item(), rel=tolerance / 10), step
-        grads = {name.removeprefix("transformer."): p.grad.numpy() for name, p in theirs.named_parameters()}
+        grads = {
+            name.removeprefix("transformer."): p.grad.numpy()
+            for name, p in theirs.named_parameters()
+        }
         assert grads.keys() == shapes.keys()
         for name, grad in grads.items():
-            assert np.abs(gradients[name] - grad).max() / np.abs(grad).max() < tolerance, (step, name)
+            assert np.abs(gradients[name] - grad).max() / np.abs(grad).max() < tolerance, (
+                step,
+                name,
+            )
         if steps == 1:
             return  # the gradients alone
 
@@ -101,7 +111,8 @@ def test_gradients_at_gpt2s_width_are_autograds(head):
 
 
 def test_a_run_is_torchs_run():
-    """The trainer as a whole, loss by loss, on the batches that it drew and at the rates that it chose."""
+    """The trainer as a whole, loss by loss, on the batches that it drew and at the rates that it
+    chose."""
     config = replace(SMALL, embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0)
     model = random_model(config)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, 500)

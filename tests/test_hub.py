@@ -40,7 +40,9 @@ def pinned(server, files, monkeypatch):
 def openai(server, files, monkeypatch, tmp_path):
     """A small model in OpenAI's format, with pins of its files."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)
-    config = replace(SMALL, vocab_size=257, n_inner=4 * SMALL.n_embd, bos_token_id=256, eos_token_id=256)
+    config = replace(
+        SMALL, vocab_size=257, n_inner=4 * SMALL.n_embd, bos_token_id=256, eos_token_id=256
+    )
     folder = write_bundle(tmp_path / "openai", random_model(config))
     openai = {path.name: path.read_bytes() for path in folder.iterdir()}
     for file in hub.OPENAI_124M:
@@ -57,7 +59,10 @@ SHARDS = b'{"weight_map": {"wte.weight": "a-1.safetensors", "wpe.weight": "b.saf
 LAYOUTS = {  # what is different from the usual files; None: the repository lacks the file
     "usual": {},
     "tokenizer.json": {**NO_VOCABULARY, "tokenizer.json": json.dumps(BYTES_ALONE).encode()},
-    "special": {"tokenizer_config.json": b'{"model_max_length": 9}', "added_tokens.json": b'{"<pad>": 257}'},
+    "special": {
+        "tokenizer_config.json": b'{"model_max_length": 9}',
+        "added_tokens.json": b'{"<pad>": 257}',
+    },
     "eos": {"generation_config.json": b'{"eos_token_id": 5}'},
     "no tokenizer": NO_VOCABULARY,
     "half a tokenizer": {"merges.txt": None},
@@ -67,12 +72,17 @@ LAYOUTS = {  # what is different from the usual files; None: the repository lack
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_of_a_repository(weights, server, files, notes, layout):
-    """The files of one commit appear, not mixed with any that are there. Later, nothing is asked for."""
-    expected = {name: content for name, content in (files | LAYOUTS[layout]).items() if content is not None}
+    """The files of one commit appear, not mixed with any that are there. Later, nothing is asked
+    for."""
+    expected = {
+        name: content for name, content in (files | LAYOUTS[layout]).items() if content is not None
+    }
     server.files = {f"{NAME}/{file}": content for file, content in expected.items()}
     (weights / NAME).mkdir(parents=True)
     (weights / NAME / "added_tokens.json").write_bytes(b"old")
-    refuses(rf"has no config\.json; to download {NAME}, move {weights / NAME} away", hub.download, NAME)
+    refuses(
+        rf"has no config\.json; to download {NAME}, move {weights / NAME} away", hub.download, NAME
+    )
     (weights / NAME / "added_tokens.json").unlink()
     assert hub.download(NAME, note=notes.append) == weights / NAME
     assert_whole(weights / NAME, expected)
@@ -81,7 +91,9 @@ def test_layouts_of_a_repository(weights, server, files, notes, layout):
     assert revisions[0] == "main"
     assert set(revisions[1:]) == {COMMIT}  # all files are of the commit that main was at first
     if "a tokenizer" in layout or "no " in layout:
-        assert notes[1].endswith("has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json")
+        assert notes[1].endswith(
+            "has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
+        )
     else:
         special = {"<pad>": 257} if layout == "special" else {}
         special |= {} if layout == "tokenizer.json" else {"<|endoftext|>": 256}
@@ -96,7 +108,8 @@ def test_layouts_of_a_repository(weights, server, files, notes, layout):
 
 
 def test_a_command_that_needs_the_tokenizer_alone(weights, server, pinned, files, monkeypatch, run):
-    """It downloads no weights. find_model finds no model then, and a later download completes it."""
+    """It downloads no weights. find_model finds no model then, and a later download completes
+    it."""
     tokenizer = {name: content for name, content in files.items() if name != WEIGHTS}
     folder = weights / "gpt2" / ".tokenizer"
     size = f"{sum(len(tokenizer[name]) for name in ('vocab.json', 'merges.txt')) / 1e6:.1f}"
@@ -112,7 +125,9 @@ def test_a_command_that_needs_the_tokenizer_alone(weights, server, pinned, files
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert tiedgpt.load_tokenizer("gpt2").vocab_size == 257
-    message = "error: gpt2 is not on this machine: .*; HF_HUB_OFFLINE is set, so it is not downloaded\n$"
+    message = (
+        "error: gpt2 is not on this machine: .*; HF_HUB_OFFLINE is set, so it is not downloaded\n$"
+    )
     assert re.search(message, fail_in_one_line(run, "generate", "--model", "gpt2", "a"))
     refuses("gpt2 is not on this machine", names.find_model, "gpt2")
 
@@ -140,9 +155,17 @@ def test_the_pins_are_the_facts(shared):
     for name, weights in hub.PINNED.items():
         (row,) = re.findall(rf"^\| {name}, .*$", text, re.MULTILINE)
         _, repository, commit, size, digest = row.strip("| ").split(" | ")
-        assert (names.MODELS[name][0], hub.COMMITS[name], weights.digest) == (repository, commit, digest)
+        assert (names.MODELS[name][0], hub.COMMITS[name], weights.digest) == (
+            repository,
+            commit,
+            digest,
+        )
         assert size.startswith(str(weights.size)) or (weights.size is None and "(" in size)
-    for file, pin in (("encoder.json", hub.VOCAB), ("vocab.bpe", hub.MERGES), *hub.OPENAI_124M.items()):
+    for file, pin in (
+        ("encoder.json", hub.VOCAB),
+        ("vocab.bpe", hub.MERGES),
+        *hub.OPENAI_124M.items(),
+    ):
         assert pin.digest in text
         if (path := shared / "gpt2" / "124M" / file).exists():
             assert pin.difference(path) == ""
@@ -150,19 +173,31 @@ def test_the_pins_are_the_facts(shared):
             assert f"data {pin.size} B {pin.digest}" in text
 
 
-def test_gpt2_comes_from_its_commit_and_is_verified(weights, server, pinned, files, notes, monkeypatch):
+def test_gpt2_comes_from_its_commit_and_is_verified(
+    weights, server, pinned, files, notes, monkeypatch
+):
     monkeypatch.chdir(weights.parent)
     Path("gpt2").mkdir()  # is mentioned, but the name does not mean it
     assert hub.find_or_download("gpt2", notes.append) == weights / "gpt2"
     assert_whole(weights / "gpt2", files)
-    assert all("/openai-community/gpt2/resolve/" + "f" * 40 in request.path for request in server.requests)
+    assert all(
+        "/openai-community/gpt2/resolve/" + "f" * 40 in request.path for request in server.requests
+    )
     before = len(server.requests)
-    assert hub.download("124M", note=notes.append) == hub.find_or_download("gpt2") == weights / "gpt2"
+    assert (
+        hub.download("124M", note=notes.append) == hub.find_or_download("gpt2") == weights / "gpt2"
+    )
     assert notes[0] == "gpt2 is not on this machine (for the directory here, write ./gpt2)"
-    assert re.match(r"downloading gpt2 \(1\.\d MB\) from \S+/openai-community/gpt2 to \S+/gpt2$", notes[1])
+    assert re.match(
+        r"downloading gpt2 \(1\.\d MB\) from \S+/openai-community/gpt2 to \S+/gpt2$", notes[1]
+    )
     assert notes[2:] == ["gpt2 is here already, complete and verified"]
     for file, damage, message in (
-        (WEIGHTS, flip_bit(files[WEIGHTS]), r"gpt2/model\.safetensors: its SHA-256 is .*, expected "),
+        (
+            WEIGHTS,
+            flip_bit(files[WEIGHTS]),
+            r"gpt2/model\.safetensors: its SHA-256 is .*, expected ",
+        ),
         ("merges.txt", None, r"No such file .*gpt2/merges\.txt'"),
     ):
         path = weights / "gpt2" / file
@@ -173,7 +208,8 @@ def test_gpt2_comes_from_its_commit_and_is_verified(weights, server, pinned, fil
 
 
 @pytest.mark.parametrize(
-    "file", [WEIGHTS, "merges.txt", "hparams.json", "model.ckpt.index", tensorflow.DATA, "vocab.bpe"]
+    "file",
+    [WEIGHTS, "merges.txt", "hparams.json", "model.ckpt.index", tensorflow.DATA, "vocab.bpe"],
 )
 def test_gpt2_is_refused_unless_it_is_as_pinned(server, pinned, openai, file):
     """Even if the server describes its other file correctly."""
@@ -217,7 +253,9 @@ SMALL_FILES = ("config.json", "vocab.json", "merges.txt")
     [*((WEIGHTS, faults) for faults in PASSING.values()), *((file, AWFUL) for file in SMALL_FILES)],
     ids=[*PASSING, *SMALL_FILES],
 )
-def test_after_an_interruption_the_download_continues(server, files, notes, monkeypatch, file, faults):
+def test_after_an_interruption_the_download_continues(
+    server, files, notes, monkeypatch, file, faults
+):
     if any(fault.then is stall for fault in faults):
         monkeypatch.setattr(fetching, "TIMEOUT", (5, 0.2))
     server.faults[file] = [*faults]
@@ -226,13 +264,18 @@ def test_after_an_interruption_the_download_continues(server, files, notes, monk
     assert len(notes) == 1 + sum(fault.code != 0 or fault.stop is not None for fault in faults)
 
 
-def test_how_long_the_client_waits_and_how_often_it_tries(weights, server, files, notes, monkeypatch):
+def test_how_long_the_client_waits_and_how_often_it_tries(
+    weights, server, files, notes, monkeypatch
+):
     """As long as Retry-After says; else twice as long after each attempt without a new byte."""
     slept = []
     monkeypatch.setattr(fetching.time, "sleep", slept.append)
     waits = [Fault(429, {"Retry-After": "7"}), Fault(503, {"Retry-After": "99999999"}), BUSY]
     server.faults[WEIGHTS] = waits + [Fault(stop=BLOCK * n) for n in range(1, 20)] + [BUSY] * 99
-    fail(rf"{NAME}/{WEIGHTS}: the server answers 503; 6 attempts in a row brought no data", note=notes.append)
+    fail(
+        rf"{NAME}/{WEIGHTS}: the server answers 503; 6 attempts in a row brought no data",
+        note=notes.append,
+    )
     assert len(server.faults[WEIGHTS]) == 99 - 6
     assert part(weights / NAME).stat().st_size == 19 * BLOCK - 18
     assert slept == [7, fetching.MAX_DELAY, 0.008, *[0.001] * 19, 0.002, 0.004, 0.008, 0.016, 0.032]
@@ -264,7 +307,8 @@ def fill_disk(server, stop: int) -> None:
     ids=["cut", "the disk is full", "the part is complete", "the part is damaged"],
 )
 def test_the_next_download_continues(weights, server, files, stop, changed):
-    """A complete part is only verified, a damaged one deleted. `changed`: the bytes that it then has."""
+    """A complete part is only verified, a damaged one deleted. `changed`: the bytes that it then
+    has."""
     stop(server, HALF)
     server.faults.clear()
     found, content = part(weights / NAME), files[WEIGHTS]
@@ -299,7 +343,8 @@ def test_a_changed_file_is_not_joined_to_an_old_part(server, files, size, during
 
 
 def leave(folder: Path) -> Path:
-    """A part and more that a killed download, or one of an older version or another layout, leaves."""
+    """A part and more that a killed download, or one of an older version or another layout,
+    leaves."""
     (folder / ".save.x1y2.tmp" / "new").mkdir(parents=True)
     part = folder / ".model-00001-of-00002.safetensors.4567.part"
     for path in (
@@ -313,7 +358,8 @@ def leave(folder: Path) -> Path:
 
 @pytest.mark.parametrize("source", ["hub", "openai"])
 def test_what_a_killed_download_leaves_is_removed_by_the_next(weights, server, request, source):
-    """Only a part of the weights is continued. While another process has the lock, nothing is removed."""
+    """Only a part of the weights is continued. While another process has the lock, nothing is
+    removed."""
     files = request.getfixturevalue("openai" if source == "openai" else "files")
     name, big = ("gpt2", tensorflow.DATA) if source == "openai" else (NAME, WEIGHTS)
     folder = names.folders_of(name, source)[0]
@@ -331,37 +377,76 @@ def test_what_a_killed_download_leaves_is_removed_by_the_next(weights, server, r
     assert_whole(folder, files)
 
 
-SIZES, DELETED = r"expected one number of bytes, got \d+ and \d+", ".*, expected .*; the part is deleted"
+SIZES, DELETED = (
+    r"expected one number of bytes, got \d+ and \d+",
+    ".*, expected .*; the part is deleted",
+)
 NO_BYTE = "6 attempts in a row brought no data"
 FLIPPED, LONGER = Fault(change=flip_bit), Fault(change=lambda content: content + b"!")
 MUCH_LONGER = Fault(change=lambda content: content + b"!" * 9000, chunked=True)
 UNKNOWN = Fault(chunked=True, headers={"ETag": None, "X-Repo-Commit": None})
 HUGE = Fault(chunked=True, headers={"X-Linked-Size": "9" * 17})
 CIRCLE = Fault(302, {"Location": "{path}"})
-ELSEWHERE = Fault(302, {"Location": "{elsewhere}{path}", "ETag": '"{hash}"', "X-Repo-Commit": COMMIT})
+ELSEWHERE = Fault(
+    302, {"Location": "{elsewhere}{path}", "ETag": '"{hash}"', "X-Repo-Commit": COMMIT}
+)
 LASTING = {  # the file, the fault of each request for it or the faults of the first ones, the error
-    "redirects in a circle": (WEIGHTS, CIRCLE, f"{WEIGHTS} cannot be reached: 'Exceeded 30 redirects"),
+    "redirects in a circle": (
+        WEIGHTS,
+        CIRCLE,
+        f"{WEIGHTS} cannot be reached: 'Exceeded 30 redirects",
+    ),
     "wrong bytes": (WEIGHTS, FLIPPED, f"its SHA-256 is {DELETED}"),
     "wrong bytes in a small file": ("vocab.json", FLIPPED, f"its git's SHA-1 is {DELETED}"),
-    "wrong bytes elsewhere": ("vocab.json", [ELSEWHERE, FLIPPED], rf"json: its git's SHA-1 is {DELETED}"),
+    "wrong bytes elsewhere": (
+        "vocab.json",
+        [ELSEWHERE, FLIPPED],
+        rf"json: its git's SHA-1 is {DELETED}",
+    ),
     "short": (WEIGHTS, Fault(change=lambda content: content[:-1]), SIZES),
     "long": (WEIGHTS, LONGER, SIZES),
     "longer than it says": (WEIGHTS, MUCH_LONGER, r"it has \d+ bytes, expected \d+"),
     "neither size nor hash": ("merges.txt", UNKNOWN, "expected one number of bytes, got none"),
     "no end": ("merges.txt", Fault(chunked=True, endless=True), f"its git's SHA-1 is {DELETED}"),
     "too big": ("merges.txt", HUGE, r"needs 100,000,000,000\.0 MB, but .* free"),
-    "401": ("config.json", Fault(401), r"the server answers 401: .* check the name, or set HF_TOKEN$"),
-    "403": ("config.json", Fault(403), r"the server answers 403: .* check the name, or set HF_TOKEN$"),
+    "401": (
+        "config.json",
+        Fault(401),
+        r"the server answers 401: .* check the name, or set HF_TOKEN$",
+    ),
+    "403": (
+        "config.json",
+        Fault(403),
+        r"the server answers 403: .* check the name, or set HF_TOKEN$",
+    ),
     "410": (WEIGHTS, Fault(410), "the server answers 410"),
-    "no config": ("config.json", Fault(404), r"no such repository, or no config\.json in it \(404\)"),
+    "no config": (
+        "config.json",
+        Fault(404),
+        r"no such repository, or no config\.json in it \(404\)",
+    ),
     "503 without end": (WEIGHTS, BUSY, f"the server answers 503; {NO_BYTE}$"),
-    "cuts without end": (WEIGHTS, HALFWAY, f"the connection was cut; {NO_BYTE}; the next download cont"),
+    "cuts without end": (
+        WEIGHTS,
+        HALFWAY,
+        f"the connection was cut; {NO_BYTE}; the next download cont",
+    ),
     "stalled without end": (WEIGHTS, Fault(stop=HALF, then=stall), f"no answer in time; {NO_BYTE}"),
     **{
-        f"another range: {lie}": (WEIGHTS, [HALFWAY, Fault(headers={"Content-Range": lie})], message)
+        f"another range: {lie}": (
+            WEIGHTS,
+            [HALFWAY, Fault(headers={"Content-Range": lie})],
+            message,
+        )
         for lie, message in (
-            ("bytes 0-{size}/{size}", rf"asked for bytes {HALF - 1}-, the server sends 'bytes 0-\d+/\d+'"),
-            (f"bytes {HALF}-{{size}}/{{size}}", f"asked for bytes {HALF - 1}-, .* sends 'bytes {HALF}-"),
+            (
+                "bytes 0-{size}/{size}",
+                rf"asked for bytes {HALF - 1}-, the server sends 'bytes 0-\d+/\d+'",
+            ),
+            (
+                f"bytes {HALF}-{{size}}/{{size}}",
+                f"asked for bytes {HALF - 1}-, .* sends 'bytes {HALF}-",
+            ),
             ("{size}/{size}", rf"asked for bytes {HALF - 1}-, the server sends '\d+/"),
             (f"bytes {HALF - 1}-99/9", r"expected one number of bytes, got 9 and \d+"),
             (None, f"asked for bytes {HALF - 1}-, the server sends ''"),
@@ -381,11 +466,26 @@ def test_a_lasting_fault_is_an_error_and_publishes_nothing(server, files, monkey
     assert_whole(hub.download(NAME), files)
 
 
-NO_URLS = ["http://[::1/x", "//[x", "http://u:p@[/", "http://a..b/x", f"http://{'a' * 300}.example/x"]
+NO_URLS = [
+    "http://[::1/x",
+    "//[x",
+    "http://u:p@[/",
+    "http://a..b/x",
+    f"http://{'a' * 300}.example/x",
+]
 NO_URLS += ["http://127.0.0.1:99999/x", "ftp://127.0.0.1/x"]
-MORE = ["http://\udce9/x", "http://127.0.0.1/\udce9", "127.0.0.1", "http://a b", "http://:80", "http:///x"]
+MORE = [
+    "http://\udce9/x",
+    "http://127.0.0.1/\udce9",
+    "127.0.0.1",
+    "http://a b",
+    "http://:80",
+    "http:///x",
+]
 PLACES = [("HF_ENDPOINT", url) for url in (*NO_URLS, *MORE, "ftp://u:p@127.0.0.1/x")]
-PLACES += [(file, url) for file in ("config.json", WEIGHTS) for url in (*NO_URLS, "http://\xe9/x", "\xe9")]
+PLACES += [
+    (file, url) for file in ("config.json", WEIGHTS) for url in (*NO_URLS, "http://\xe9/x", "\xe9")
+]
 
 
 @pytest.mark.parametrize(("place", "url"), PLACES)
@@ -408,7 +508,11 @@ def test_a_server_that_cannot_be_reached_is_an_error_at_once(weights, server, mo
         (free, free, r"^127\.0\.0\.1:\d+/\S+/config\.json cannot be reached: Connection refused$"),
         (f"https://{server.host}", free, r"config\.json cannot be reached: .*wrong version number"),
         (invalid, free, r"hub\.invalid/.* cannot be reached: Connection refused by the proxy"),
-        (invalid, "http://[x", r"hub\.invalid/.* cannot be reached: HF_ENDPOINT, a redirect or the proxy is"),
+        (
+            invalid,
+            "http://[x",
+            r"hub\.invalid/.* cannot be reached: HF_ENDPOINT, a redirect or the proxy is",
+        ),
     ):
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
         monkeypatch.setenv("HTTP_PROXY", proxy)
@@ -427,7 +531,15 @@ def test_a_server_that_stops_during_the_download_is_waited_for(server, notes):
 @pytest.mark.skipif(not shutil.which("openssl"), reason="makes a certificate with openssl")
 def test_certificates(server, files, monkeypatch, tmp_path):
     subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", tmp_path / "key"]
+    key = [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-keyout",
+        tmp_path / "key",
+    ]
     command = ["openssl", "req", "-x509", *key, "-out", tmp_path / "certificate", *subject]
     subprocess.run(command, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -437,7 +549,9 @@ def test_certificates(server, files, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_ENDPOINT", f"https://{server.host}")
     fail(r"certificate verify failed: self.signed certificate; .*REQUESTS_CA_BUNDLE can name")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "missing"))
-    fail("be reached: .* invalid path: .*/missing'; the variable REQUESTS_CA_BUNDLE can name a file")
+    fail(
+        "be reached: .* invalid path: .*/missing'; the variable REQUESTS_CA_BUNDLE can name a file"
+    )
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "certificate"))
     assert_whole(hub.download(NAME), files)
 
@@ -447,7 +561,10 @@ SMALL_JUNK = [  # what is different from the usual files
     ({"vocab.json": b"[]"}, r"vocab\.json: expected a JSON object"),
     ({"added_tokens.json": b"{"}, r"added_tokens\.json: not JSON"),
     ({"tokenizer_config.json": b"\xff"}, r"tokenizer_config\.json, line 1: not UTF-8"),
-    ({"generation_config.json": b'{"eos_token_id": "x"}'}, r"generation_config\.json: .*eos_token_id"),
+    (
+        {"generation_config.json": b'{"eos_token_id": "x"}'},
+        r"generation_config\.json: .*eos_token_id",
+    ),
     ({"tokenizer.json": b"{}", "merges.txt": None}, r"tokenizer\.json: "),
 ]
 PICKLE = {WEIGHTS: None, "pytorch_model.bin": b""}
@@ -459,13 +576,19 @@ REFUSED = [
     (PICKLE, r"has neither model\.safetensors nor .* \(pytorch_model\.bin is a"),
     ({WEIGHTS: None, INDEX: b"{}"}, '"weight_map" must map tensor names to files'),
     ({WEIGHTS: None, INDEX: OUTSIDE}, "'../x.safetensors' names no .safetensors file beside it"),
-    ({WEIGHTS: None, INDEX: ABSENT}, r"lacks some of the files that model\.safetensors\.index\.json names"),
+    (
+        {WEIGHTS: None, INDEX: ABSENT},
+        r"lacks some of the files that model\.safetensors\.index\.json names",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), REFUSED)
-def test_what_is_no_gpt2_is_refused_before_its_weights_are_asked_for(weights, server, files, change, message):
-    """Another model by its configuration alone. No index names files elsewhere; no pickle is read."""
+def test_what_is_no_gpt2_is_refused_before_its_weights_are_asked_for(
+    weights, server, files, change, message
+):
+    """Another model by its configuration alone. No index names files elsewhere; no pickle is
+    read."""
     found = {name: content for name, content in (files | change).items() if content is not None}
     server.files = {f"{NAME}/{file}": content for file, content in found.items()}
     for source in ("hub", *(["tokenizer"] if (change, message) in SMALL_JUNK else [])):
@@ -482,7 +605,9 @@ def test_what_is_no_gpt2_is_refused_before_its_weights_are_asked_for(weights, se
 
 def test_a_vocabulary_that_a_repository_lacks(weights, server, files):
     server.files = {f"{NAME}/config.json": files["config.json"]}
-    fail("has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json", source="tokenizer")
+    fail(
+        "has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json", source="tokenizer"
+    )
 
 
 BAD_NAMES = ["gtp2", "GPT2", "../secret", "a/../b", "a/..", "missing/dir/deep", "", "/etc/passwd"]
@@ -508,14 +633,18 @@ def test_what_is_never_downloaded(server, pinned, run):
     assert server.requests == []
 
 
-def test_the_token_goes_to_the_hub_and_to_no_other_host(weights, server, files, monkeypatch, tmp_path):
+def test_the_token_goes_to_the_hub_and_to_no_other_host(
+    weights, server, files, monkeypatch, tmp_path
+):
     """127.0.0.1 redirects to localhost, another name, for the weights. ~/.netrc is not used."""
     monkeypatch.setenv("HF_TOKEN", " hf_secret\n")
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password else\n")
     assert_whole(hub.download(NAME), files)
     (tmp_path / ".netrc").unlink()
     shutil.rmtree(weights)
-    server.faults["config.json"] = [Fault(307, {"Location": f"/{NAME}/resolve/{COMMIT}/config.json"})]
+    server.faults["config.json"] = [
+        Fault(307, {"Location": f"/{NAME}/resolve/{COMMIT}/config.json"})
+    ]
     assert_whole(hub.download(NAME), files)
     sent = {(urlsplit(f"//{request.host}").hostname, request.token) for request in server.requests}
     assert sent == {("127.0.0.1", "Bearer hf_secret"), ("localhost", None)}
@@ -610,9 +739,17 @@ def test_openais_files(weights, server, openai, notes, monkeypatch, request):
     assert_whole(weights / "gpt2-openai", openai)
     assert {request.token for request in server.requests} == {None}
     before = len(server.requests)
-    assert hub.download("gpt2", "openai", notes.append) == names.find_model("gpt2") == weights / "gpt2-openai"
+    assert (
+        hub.download("gpt2", "openai", notes.append)
+        == names.find_model("gpt2")
+        == weights / "gpt2-openai"
+    )
     assert notes == ["gpt2 is here already, complete and verified"]
-    assert tiedgpt.load_model("gpt2").config.vocab_size == tiedgpt.load_tokenizer("gpt2").vocab_size == 257
+    assert (
+        tiedgpt.load_model("gpt2").config.vocab_size
+        == tiedgpt.load_tokenizer("gpt2").vocab_size
+        == 257
+    )
     assert len(server.requests) == before
     request.getfixturevalue("pinned")
     assert hub.download("gpt2") == names.find_model("gpt2") == weights / "gpt2"
@@ -620,13 +757,18 @@ def test_openais_files(weights, server, openai, notes, monkeypatch, request):
 
 def test_openais_larger_models_are_known_by_their_size(server, openai):
     server.files |= {f"openai/355M/{file}": content for file, content in openai.items()}
-    fail(r"00000-of-00001: expected one number of bytes, got \d+ and 1419292672", "gpt2-medium", "openai")
+    fail(
+        r"00000-of-00001: expected one number of bytes, got \d+ and 1419292672",
+        "gpt2-medium",
+        "openai",
+    )
     for name in ("distilgpt2", NAME):
         fail(f"OpenAI released gpt2, .*, not {name}; download it from the hub", name, "openai")
 
 
 def test_the_command(weights, server, files, run):
-    """It prints the directory alone; an error is one line. Other commands download the model they name."""
+    """It prints the directory alone; an error is one line. Other commands download the model they
+    name."""
     for note in ("downloading", "is here already, complete"):
         code, out, err = run("download", NAME)
         assert (code, out) == (0, f"{weights / NAME}\n")
@@ -648,7 +790,9 @@ def test_two_at_once(weights, server, files):
     with subprocess.Popen(command("download", NAME), **pipes) as one:
         assert f"downloading {NAME}" in one.stderr.readline()
         with subprocess.Popen(command("download", NAME), **pipes) as other:
-            assert f"another process is downloading {NAME}: waiting for it" in other.stderr.readline()
+            assert (
+                f"another process is downloading {NAME}: waiting for it" in other.stderr.readline()
+            )
             server.pause = 0
             results = [process.communicate(timeout=30) for process in (one, other)]
     assert [out for out, _ in results] == [f"{weights / NAME}\n"] * 2
@@ -658,7 +802,8 @@ def test_two_at_once(weights, server, files):
 
 
 def test_ctrl_c_on_a_terminal_and_again(weights, server, files):
-    """The bar shows speed and time left. Ctrl-C leaves the part, from which the next download continues."""
+    """The bar shows speed and time left. Ctrl-C leaves the part, from which the next download
+    continues."""
     server.pause = 0.1
     with Terminal("download", NAME) as terminal:
         shown = terminal.type("", "kB/s]") + terminal.type(CTRL_C)

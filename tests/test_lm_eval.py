@@ -60,28 +60,47 @@ def both(models, method, *requests):
 
 def test_loglikelihoods(models):
     """Contexts with a common beginning, an empty one, and some that are longer than the context."""
-    contexts = ["", "ROMEO:", "ROMEO: But soft", LONG, LONG[:700], LONG + "<|endoftext|>ROMEO: ", "ROMEO: "]
-    continuations = [" what", "light through yonder window breaks", "\n\nJULIET:\nO, be", LONG[:200]]
+    contexts = [
+        "",
+        "ROMEO:",
+        "ROMEO: But soft",
+        LONG,
+        LONG[:700],
+        LONG + "<|endoftext|>ROMEO: ",
+        "ROMEO: ",
+    ]
+    continuations = [
+        " what",
+        "light through yonder window breaks",
+        "\n\nJULIET:\nO, be",
+        LONG[:200],
+    ]
     ours, theirs = both(models, "loglikelihood", *((a, b) for a in contexts for b in continuations))
     np.testing.assert_allclose([nats for nats, _ in ours], [nats for nats, _ in theirs], rtol=5e-6)
     assert [greedy for _, greedy in ours] == [greedy for _, greedy in theirs]
 
 
 def test_likeliest_continuations_are_greedy(models):
-    (continuation,) = both(models, "generate_until", ("ROMEO:", {"until": ["\n\n"], "max_gen_toks": 9}))[0]
+    (continuation,) = both(
+        models, "generate_until", ("ROMEO:", {"until": ["\n\n"], "max_gen_toks": 9})
+    )[0]
     ours, theirs = both(models, "loglikelihood", ("ROMEO:", continuation), ("ROMEO:", "zzz"))
     assert [greedy for _, greedy in ours] == [greedy for _, greedy in theirs] == [True, False]
 
 
 def test_rolling_loglikelihoods(models):
-    ours, theirs = both(models, "loglikelihood_rolling", ("A",), (LONG,), (TEXT[700:900],), (LONG[:640],))
+    ours, theirs = both(
+        models, "loglikelihood_rolling", ("A",), (LONG,), (TEXT[700:900],), (LONG[:640],)
+    )
     np.testing.assert_allclose(ours, theirs, rtol=5e-6)
 
 
 def test_generated_texts(models):
     settings = {"until": ["\n\n", "."], "max_gen_toks": 30}
     prompts = ["ROMEO:", LONG, "JULIET:\nO", "", "\n"]
-    ours, theirs = both(models, "generate_until", *((prompt, settings) for prompt in prompts if prompt))
+    ours, theirs = both(
+        models, "generate_until", *((prompt, settings) for prompt in prompts if prompt)
+    )
     assert ours == theirs
     assert any(ours)
     sampled = {**settings, "do_sample": True, "temperature": 0.9, "top_k": 20}
@@ -93,7 +112,9 @@ def test_generated_texts(models):
 def test_a_common_beginning_is_read_once(models, monkeypatch):
     model, _ = models
     read, final = [], model.model.final
-    monkeypatch.setattr(model.model, "final", lambda ids, cache: read.append(len(ids)) or final(ids, cache))
+    monkeypatch.setattr(
+        model.model, "final", lambda ids, cache: read.append(len(ids)) or final(ids, cache)
+    )
     model.cached = []
     both([model], "loglikelihood", *((LONG[:200], f" {word}") for word in ("love", "hate", "the")))
     assert read[0] > 50
@@ -101,7 +122,9 @@ def test_a_common_beginning_is_read_once(models, monkeypatch):
 
 
 def test_a_setting_that_cannot_be(models):
-    with pytest.raises(ArgumentError, match="max_gen_toks is 128; it must be less than the context of 128"):
+    with pytest.raises(
+        ArgumentError, match="max_gen_toks is 128; it must be less than the context of 128"
+    ):
         both(models[:1], "generate_until", ("ROMEO:", {"until": [], "max_gen_toks": 128}))
     with pytest.raises(TypeError, match="pretrianed"):
         type(models[0]).create_from_arg_string("pretrianed=gpt2")
@@ -109,7 +132,8 @@ def test_a_setting_that_cannot_be(models):
 
 @pytest.mark.parametrize("models", ["tied"], indirect=True)  # the model of the command
 def test_the_command(models, tmp_path):
-    """`python -m tiedgpt.lm_eval` and lm_eval with its own `hf` give the same result on a task of our own."""
+    """`python -m tiedgpt.lm_eval` and lm_eval with its own `hf` give the same result on a task of
+    our own."""
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 

@@ -1,4 +1,5 @@
-"""Threads: BLAS has one while several Python threads read a text, and results do not depend on them."""
+"""Threads: BLAS has one while several Python threads read a text, and results do not depend on
+them."""
 
 import math
 import subprocess
@@ -75,7 +76,9 @@ def test_with_more_than_max_threads_cores_one_python_thread_reads(monkeypatch):
 
 def test_blas_has_one_thread_while_threads_share_a_batch(blas_threads, monkeypatch):
     seen, find = set(), loop.write_gradients
-    monkeypatch.setattr(loop, "write_gradients", lambda *args: seen.add(blas_threads()) or find(*args))
+    monkeypatch.setattr(
+        loop, "write_gradients", lambda *args: seen.add(blas_threads()) or find(*args)
+    )
     for n, left in ((2, 1), (1, 2)):
         seen.clear()
         settings = Settings(steps=2, batch=2, context=8, warm_up=0, threads=n)
@@ -144,7 +147,10 @@ def test_few_tokens_are_not_shared(on_threads, monkeypatch):
 def test_threads_use_the_callers_errstate(on_threads):
     on_threads(2)
     parameters = random_model(LONG).parameters
-    large = {name: array * np.float32(1e30 if "c_fc" in name else 1) for name, array in parameters.items()}
+    large = {
+        name: array * np.float32(1e30 if "c_fc" in name else 1)
+        for name, array in parameters.items()
+    }
     gpt2 = GPT2(LONG, large)
     with np.errstate(all="ignore"):
         gpt2(IDS)
@@ -172,7 +178,11 @@ def test_an_error_in_one_piece_ends_the_others(fails, on_threads, monkeypatch):
     """As does a Ctrl-C when the first of four pieces has been read."""
     on_threads(2)
     gpt2 = random_model(replace(LONG, n_layer=50))
-    extend, layers, error = KVCache.extend, [], KeyboardInterrupt if fails == "Ctrl-C" else MemoryError
+    extend, layers, error = (
+        KVCache.extend,
+        [],
+        KeyboardInterrupt if fails == "Ctrl-C" else MemoryError,
+    )
 
     def fail(*_):
         raise error

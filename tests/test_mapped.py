@@ -41,7 +41,14 @@ def move_data(file, spaces: int) -> None:
 
 @pytest.mark.parametrize(
     ("how", "mapped"),
-    [("", True), ("later", True), ("unaligned", False), ("copy", False), ("Windows", False), ("old", True)],
+    [
+        ("", True),
+        ("later", True),
+        ("unaligned", False),
+        ("copy", False),
+        ("Windows", False),
+        ("old", True),
+    ],
 )
 def test_mapped_where_it_can_be(saved, how, mapped, monkeypatch):
     model, file = saved
@@ -76,7 +83,9 @@ def test_what_is_written_to_parameters_stays_in_the_model(saved):
         )
         list(trainer.run())
         assert buffer(trainer.model.W_U) is not buffer(second.W_U)
-    np.testing.assert_array_equal(tiedgpt.load_model(file)(IDS, edit={"mlp.0.out": np.zeros_like}), logits)
+    np.testing.assert_array_equal(
+        tiedgpt.load_model(file)(IDS, edit={"mlp.0.out": np.zeros_like}), logits
+    )
     assert file.read_bytes() == before
 
 
@@ -109,12 +118,16 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_an_error(saved, monkeypat
     """The header is read before the state of the file is noted."""
     _, file = saved
     check = huggingface.check_parameters
-    monkeypatch.setattr(huggingface, "check_parameters", lambda *rest: check(*rest) or move_data(file, 64))
+    monkeypatch.setattr(
+        huggingface, "check_parameters", lambda *rest: check(*rest) or move_data(file, 64)
+    )
     refuses(r"model\.safetensors: was replaced while", open_checkpoint, file)
 
 
 @pytest.mark.parametrize(("kind", "meanwhile", "copy"), CHANGES)
-def test_a_file_that_is_replaced_before_it_is_loaded_or_meanwhile_is_an_error(saved, kind, meanwhile, copy):
+def test_a_file_that_is_replaced_before_it_is_loaded_or_meanwhile_is_an_error(
+    saved, kind, meanwhile, copy
+):
     """Otherwise the model could be a mixture of two, and nobody would notice."""
     _, file = saved
     checkpoint = open_checkpoint(file)
@@ -122,7 +135,9 @@ def test_a_file_that_is_replaced_before_it_is_loaded_or_meanwhile_is_an_error(sa
     if not meanwhile:
         changes.pop()()
     message = r"model\.safetensors: (was replaced while|cannot be read: it is too)"
-    refuses(message, lambda: checkpoint.load(progress=lambda _: changes and changes.pop()(), copy=copy))
+    refuses(
+        message, lambda: checkpoint.load(progress=lambda _: changes and changes.pop()(), copy=copy)
+    )
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -156,5 +171,7 @@ def test_only_tune_changes_the_environment(monkeypatch, before, after):
         "import os, sys; old = dict(os.environ); import tiedgpt.fast; assert os.environ == old; "
         f"tiedgpt.fast.tune(); print(os.environ['{name}'], 'numpy' in sys.modules)"
     )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert output.split() == [after, "False"]

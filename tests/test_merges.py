@@ -33,12 +33,13 @@ def obvious_merges(text: str, limit: int) -> list[tuple[str, str]]:
 
 
 def test_the_example_of_the_paper():
-    """ "low", "lower", "newest", "widest" come 5, 2, 6 and 3 times [Sennrich et al. 2016, algorithm 1].
+    """ "low", "lower", "newest", "widest" come 5, 2, 6 and 3 times [Sennrich et al. 2016, algorithm
+    1].
 
-    es is as common as st (9), and e is the older token: es. Then est (9), which no other reaches. lo is as
-    common as ow (7): lo, low. ne, ew and west are 6 each: ew, of e, then new, then newest. wi, id and dest
-    are 3 each: dest, of d, then idest (of i, before w), then widest. Of what comes twice, er is older than
-    lowe: er, lower. What is left are whole words.
+    es is as common as st (9), and e is the older token: es. Then est (9), which no other reaches.
+    lo is as common as ow (7): lo, low. ne, ew and west are 6 each: ew, of e, then new, then newest.
+    wi, id and dest are 3 each: dest, of d, then idest (of i, before w), then widest. Of what comes
+    twice, er is older than lowe: er, lower. What is left are whole words.
     """
     text = "\n".join(["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3)
     merges = "e+s es+t l+o lo+w e+w n+ew new+est d+est i+dest w+idest e+r low+er"
@@ -73,7 +74,9 @@ def test_merges_of_texts_that_hardly_have_any(text, merges):
 
 
 def test_half_a_surrogate_pair_is_refused():
-    with pytest.raises(TokenizerError, match=r"character 2 of the text is '\\udcff', .* was not valid UTF-8"):
+    with pytest.raises(
+        TokenizerError, match=r"character 2 of the text is '\\udcff', .* was not valid UTF-8"
+    ):
         learn_merges("ab\udcff", 1)
 
 
@@ -100,7 +103,9 @@ def test_256_is_bytes_alone_and_a_text_with_few_merges_gives_few():
     assert tokenizer.decode(tokenizer.encode(f"low low{EOT}")) == f"low low{EOT}"
     tokenizer = learn_tokenizer("low low", 50_000)
     assert (tokenizer.vocab_size, tokenizer.merges) == (256 + 2 + 1, [("l", "o"), ("lo", "w")])
-    with pytest.raises(ArgumentError, match="vocab_size must be a whole number of at least 256, got 255"):
+    with pytest.raises(
+        ArgumentError, match="vocab_size must be a whole number of at least 256, got 255"
+    ):
         learn_tokenizer("low low", 255)
 
 
@@ -118,7 +123,10 @@ def test_transformers_reads_a_learned_vocabulary(vocab_size, model, tmp_path):
 
 def test_hugging_faces_trainer_learns_the_same_merges(corpus):
     tokenizers = pytest.importorskip("tokenizers")
-    for text, vocab_size in [(corpus[:200_000], 5_000), (EOT.join(random_texts(2_000, seed=3)), 3_000)]:
+    for text, vocab_size in [
+        (corpus[:200_000], 5_000),
+        (EOT.join(random_texts(2_000, seed=3)), 3_000),
+    ]:
         theirs, trainer = byte_level_bpe(tokenizers, vocab_size, min_frequency=2)
         theirs.train_from_iterator(text.split(EOT), trainer)
         assert theirs.get_vocab() == spelled_ids(learn_merges(text, vocab_size - 256), first_id=0)

@@ -1,4 +1,5 @@
-"""The forward pass, its cache, its tape and the switch, on small models; parity is in test_goldens.py."""
+"""The forward pass, its cache, its tape and the switch, on small models; parity is in
+test_goldens.py."""
 
 import math
 from dataclasses import replace
@@ -24,7 +25,9 @@ def test_the_tape_names_every_activation_and_shape(dtype):
     model, tape = random_model(dtype=dtype), {}
     cache = model.new_cache(batch=5)
     logits = model(IDS, cache, tape)
-    assert {array.dtype for array in (*tape.values(), cache.keys, cache.values)} == {np.dtype(dtype)}
+    assert {array.dtype for array in (*tape.values(), cache.keys, cache.values)} == {
+        np.dtype(dtype)
+    }
     sizes = {"B": 5, "T": 13, "S": 13, "D": D, "3D": 3 * D, "H": H, "K": K, "F": F, "V": V}
     shapes = {**activation_shapes(model.config), "logits": "B T V"}
     assert len(shapes) == 2 + 16 * L + 1
@@ -39,7 +42,8 @@ def test_the_tape_names_every_activation_and_shape(dtype):
 
 
 def test_the_tape_adds_up(model):
-    """What is recorded is what was computed with, unharmed by later steps: the residual stream adds up."""
+    """What is recorded is what was computed with, unharmed by later steps: the residual stream adds
+    up."""
     model = model.astype(np.float64)
     tape = {}
     model(IDS, tape=tape)
@@ -51,7 +55,9 @@ def test_the_tape_adds_up(model):
         np.testing.assert_array_equal(post, mid + tape[f"mlp.{layer}.out"])
         names = ("qkv", "q", "k", "v", "scores", "pattern", "heads")
         qkv, q, k, v, scores, pattern, heads = (tape[f"attn.{layer}.{name}"] for name in names)
-        np.testing.assert_array_equal(np.concatenate([merge_heads(x) for x in (q, k, v)], axis=-1), qkv)
+        np.testing.assert_array_equal(
+            np.concatenate([merge_heads(x) for x in (q, k, v)], axis=-1), qkv
+        )
         np.testing.assert_allclose(scores, q @ k.swapaxes(-1, -2) / math.sqrt(K), rtol=1e-12)
         np.testing.assert_allclose(softmax(hide_future(scores.copy(), 0)), pattern, rtol=1e-12)
         np.testing.assert_allclose(heads, pattern @ v, rtol=1e-12)
@@ -66,12 +72,16 @@ def test_sequences_of_unequal_lengths_have_the_logits_of_each_alone(head, dtype,
     model = random_model(SMALL.with_head(head), dtype=dtype)
     lengths = [3, 9, 1, 6]
     rows = [list(IDS[0, :n]) for n in lengths]
-    ids = np.array([row + [7] * (9 - len(row)) for row in rows])  # the padding is a token that matters
+    ids = np.array(
+        [row + [7] * (9 - len(row)) for row in rows]
+    )  # the padding is a token that matters
     cache = model.new_cache(4)
     logits, final = model(ids, cache, lengths=lengths), model.final(ids, lengths=lengths)
     alone = [model.new_cache() for _ in rows]
     for row, n in enumerate(lengths):
-        np.testing.assert_allclose(logits[row, :n], model(rows[row], alone[row]), atol=tolerance, rtol=0)
+        np.testing.assert_allclose(
+            logits[row, :n], model(rows[row], alone[row]), atol=tolerance, rtol=0
+        )
         np.testing.assert_allclose(final[row, :n], model.final(rows[row]), atol=tolerance, rtol=0)
     # Each sequence continues after its own end: by one token, by several, and by unequal numbers.
     for T, more in ((1, None), (4, None), (3, [1, 3, 2, 3]), (1, None)):
@@ -157,7 +167,10 @@ NOT_LENGTHS = [[1], [1, 2, 3], [0, 1], [1, 5], [1.0, 2.0], [[1], [2]], [[1], [1,
 NOT_EDITS = [
     ({"attn.7.out": np.zeros_like}, r"'attn\.7\.out' is no activation of this model; the nearest"),
     ({"mlp.0.out": 3}, r"the edit of mlp\.0\.out must be a function, got 3"),
-    ({"mlp.0.out": lambda _: "1.0"}, r"the edit of mlp\.0\.out returned no real numbers, but '1\.0'"),
+    (
+        {"mlp.0.out": lambda _: "1.0"},
+        r"the edit of mlp\.0\.out returned no real numbers, but '1\.0'",
+    ),
     ({"mlp.0.out": lambda x: x + 1j}, r"returned no real numbers, but array"),
     (["mlp.0.out"], r"edit must map names of activations to functions, got \['mlp\.0\.out'\]"),
     ({"mlp.0.out": lambda x: x[0]}, r"the edit of mlp\.0\.out returned shape .*; expected"),
@@ -169,10 +182,16 @@ REFUSED = [
     *((lambda model, ids=ids: model(ids), message) for ids, message in NOT_IDS),
     *((lambda model, n=n: model(IDS[:2, :4], lengths=n), LENGTHS) for n in NOT_LENGTHS),
     *((lambda model, edit=edit: model(IDS, edit=edit), message) for edit, message in NOT_EDITS),
-    (lambda model: model(IDS[0], cache=True), "cache must come from this model's new_cache, got True"),
+    (
+        lambda model: model(IDS[0], cache=True),
+        "cache must come from this model's new_cache, got True",
+    ),
     (lambda model: model(IDS[0], tape=[]), r"tape must be a dict to write to, got \[\]"),
     (lambda model: model(IDS, model.new_cache(1)), "ids are 5 sequences, the cache holds 1"),
-    (lambda model: model(IDS, model.astype("f8").new_cache(5)), "the cache was made for another model"),
+    (
+        lambda model: model(IDS, model.astype("f8").new_cache(5)),
+        "the cache was made for another model",
+    ),
     (lambda model: model(IDS, DEEPER.new_cache(5)), "the cache was made for another model"),
     *((lambda _, seed=seed: GPT2.random(SMALL, seed), SEED) for seed in (-1, 0.5, None)),
     *((lambda model, seed=seed: model.untie("random", seed), SEED) for seed in (-1, 0.5, None)),
@@ -190,7 +209,9 @@ def test_bad_arguments_are_refused(model, use, message):
 def test_a_full_cache_is_refused(model):
     cache = model.new_cache(capacity=6)
     model(IDS[0, :6], cache=cache)
-    with pytest.raises(ArgumentError, match="the cache has 6 tokens, 1 more are given, there is room for 6"):
+    with pytest.raises(
+        ArgumentError, match="the cache has 6 tokens, 1 more are given, there is room for 6"
+    ):
         model(IDS[0, :1], cache=cache)
 
 
@@ -199,14 +220,25 @@ def test_a_full_cache_is_refused(model):
     [
         ({"h.1.ln_2.bias": None}, r"parameter h\.1\.ln_2\.bias is missing; expected shape \(21,\)"),
         # of several that are missing, the first in the table's order
-        (dict.fromkeys(list(parameter_shapes(SMALL))[3:]), r"parameter h\.0\.ln_1\.bias is missing"),
-        ({"lm_head.weight": np.zeros((V, D), np.float32)}, r"'lm_head\.weight' is not one of a tied"),
-        ({"wpe.weight": np.zeros((D, N), np.float32)}, r"wpe\.weight has shape \(21, 31\); expected"),
+        (
+            dict.fromkeys(list(parameter_shapes(SMALL))[3:]),
+            r"parameter h\.0\.ln_1\.bias is missing",
+        ),
+        (
+            {"lm_head.weight": np.zeros((V, D), np.float32)},
+            r"'lm_head\.weight' is not one of a tied",
+        ),
+        (
+            {"wpe.weight": np.zeros((D, N), np.float32)},
+            r"wpe\.weight has shape \(21, 31\); expected",
+        ),
         ({"wte.weight": np.zeros((V, D))}, "all float32 or all float64, got float32, float64"),
     ],
 )
 def test_parameters_must_be_those_of_the_configuration(model, changes, message):
-    parameters = {name: array for name, array in {**model.parameters, **changes}.items() if array is not None}
+    parameters = {
+        name: array for name, array in {**model.parameters, **changes}.items() if array is not None
+    }
     with pytest.raises(ArgumentError, match=message):
         GPT2(SMALL, parameters)
 

@@ -48,7 +48,10 @@ def test_where_a_name_is_searched(home, model, alias, name):
     """The later places first, so each new one must take precedence over those before it."""
     touch(home / ".cache/tiedgpt" / f"{name}-openai", "hparams.json", "model.ckpt.index")
     places = [snapshot(home / CACHE, name)]  # as from_pretrained("gpt2") makes it
-    places += [snapshot(home / CACHE, names.MODELS[name][0]), *(home / place / name for place in PLACES)]
+    places += [
+        snapshot(home / CACHE, names.MODELS[name][0]),
+        *(home / place / name for place in PLACES),
+    ]
     touch(places[1], "config.json")  # a snapshot without weights does not hide another one
     for place in places:
         tiedgpt.save_model(model, Tokenizer([]), place)
@@ -76,7 +79,9 @@ def test_the_variables_that_name_the_hugging_face_cache(home, monkeypatch, varia
     """In huggingface_hub's own order; where that is installed, it is asked too."""
     monkeypatch.setenv("SUB", "sub")
     for variable, value in variables.items():
-        monkeypatch.setenv(variable, value.replace("HOME", str(home)) if "$" not in value else value)
+        monkeypatch.setenv(
+            variable, value.replace("HOME", str(home)) if "$" not in value else value
+        )
     cache = cache.replace("HOME", str(home))
     path = touch(snapshot(Path(cache), "someone/tiny-gpt2"))
     assert names.find_model("someone/tiny-gpt2") == path
@@ -98,7 +103,9 @@ def test_a_hostile_ref_is_ignored(home, ref):
 
 @pytest.mark.parametrize("name", ["gpt2", "someone/model"])
 def test_a_model_that_is_not_here_is_an_error(home, name):
-    message = f"{name} is not on this machine: looked for .*cache/tiedgpt/{name}.* put its files in such"
+    message = (
+        f"{name} is not on this machine: looked for .*cache/tiedgpt/{name}.* put its files in such"
+    )
     refuses(message, tiedgpt.load_model, name)
 
 

@@ -48,9 +48,13 @@ def test_softmax(dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_cross_entropy(dtype):
-    logits = np.array([[0.0, math.log(3.0), -np.inf], [-1000.0, 0.0, 0.0], [1000.0, 1000.0, 1000.0]], dtype)
+    logits = np.array(
+        [[0.0, math.log(3.0), -np.inf], [-1000.0, 0.0, 0.0], [1000.0, 1000.0, 1000.0]], dtype
+    )
     before = logits.copy()
     losses = ops.cross_entropy(logits, np.array([1, 0, 2]))
-    np.testing.assert_allclose(losses, [math.log(4 / 3), 1000 + math.log(2), math.log(3)], rtol=1e-6)
+    np.testing.assert_allclose(
+        losses, [math.log(4 / 3), 1000 + math.log(2), math.log(3)], rtol=1e-6
+    )
     assert losses.dtype == dtype
     np.testing.assert_array_equal(logits, before)

@@ -1,4 +1,5 @@
-"""What only Linux, glibc or POSIX has is taken away, as macOS and Windows lack it: everything still works."""
+"""What only Linux, glibc or POSIX has is taken away, as macOS and Windows lack it: everything still
+works."""
 
 import ctypes
 import json
@@ -17,7 +18,13 @@ from tiedgpt.checkpoints import files, safetensors
 from tiedgpt.fast import blas, threads
 
 MACOS = [(os, "sched_getaffinity"), (mmap, "MADV_HUGEPAGE")]
-WINDOWS = [(signal, "pthread_sigmask"), (signal, "SIGHUP"), (os, "geteuid"), (os, "fork"), (os, "O_NOFOLLOW")]
+WINDOWS = [
+    (signal, "pthread_sigmask"),
+    (signal, "SIGHUP"),
+    (os, "geteuid"),
+    (os, "fork"),
+    (os, "O_NOFOLLOW"),
+]
 MODULES = ["fcntl", "termios", "tty", "pty", "resource", "readline", "grp", "pwd"]
 
 
@@ -58,7 +65,18 @@ def test_the_commands_work(system, run, checkpoint, tmp_path):
     text.write_text("To be, or not to be. " * 60)
     lines.write_text(json.dumps({"id": "a", "text": "To be"}) + "\n")
     model = str(tmp_path / "model")
-    shape = ("--n-layer", "1", "--n-head", "1", "--n-embd", "8", "--context", "8", "--vocab-size", "260")
+    shape = (
+        "--n-layer",
+        "1",
+        "--n-head",
+        "1",
+        "--n-embd",
+        "8",
+        "--context",
+        "8",
+        "--vocab-size",
+        "260",
+    )
     for arguments in (
         ("train", str(text), "--out", model, *shape, "--batch", "2", "--steps", "2"),
         ("train", str(text), "--out", model, "--resume", "--steps", "3"),

@@ -1,4 +1,5 @@
-"""Few rows times a weight: the numbers of one matrix product, from any thread and in a forked process."""
+"""Few rows times a weight: the numbers of one matrix product, from any thread and in a forked
+process."""
 
 import os
 import signal
@@ -29,7 +30,8 @@ def case(rows, size, outputs, order="F", dtype=np.float64):
 
 
 @pytest.mark.parametrize(
-    ("size", "outputs"), [(5, 3), (96, 1), (128, 64), (768, 2304), (3072, 77), (9000, 24), (7, 1000)]
+    ("size", "outputs"),
+    [(5, 3), (96, 1), (128, 64), (768, 2304), (3072, 77), (9000, 24), (7, 1000)],
 )
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("kernels", [True, False])
@@ -56,9 +58,13 @@ def test_the_dtype_is_that_of_a_product_wherever_the_rows_lie():
     ("rows", "order", "outputs"),
     [(4, "C", 2304), (32, "C", 2304), (47, "C", 2304), (4, "F", 5003), (32, "F", 5003)],
 )
-def test_each_weight_is_read_once_in_matrices_that_are_not_packed(monkeypatch, rows, order, outputs):
+def test_each_weight_is_read_once_in_matrices_that_are_not_packed(
+    monkeypatch, rows, order, outputs
+):
     seen, matmul = [], np.matmul
-    monkeypatch.setattr(np, "matmul", lambda a, b, out: seen.append((a, b)) or matmul(a, b, out=out))
+    monkeypatch.setattr(
+        np, "matmul", lambda a, b, out: seen.append((a, b)) or matmul(a, b, out=out)
+    )
     product(*case(rows, 768, outputs, order))
     weights = [weight for weight, _ in seen]
     assert sum(weight.size for weight in weights) == 768 * outputs
@@ -73,7 +79,9 @@ def test_rows_are_multiplied_one_by_one_for_kernels_that_pack(monkeypatch, rows,
     monkeypatch.setattr(products, "most_rows", lambda: products.OTHER_ROWS)
     monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
     shapes, matmul = [], np.matmul
-    monkeypatch.setattr(np, "matmul", lambda a, b, out: shapes.append(out.shape) or matmul(a, b, out=out))
+    monkeypatch.setattr(
+        np, "matmul", lambda a, b, out: shapes.append(out.shape) or matmul(a, b, out=out)
+    )
     product(*case(rows, 768, 5120, order))
     shapes = [shape for shape in shapes if 0 not in shape]
     assert all(1 in shape[-2:] for shape in shapes)
@@ -94,7 +102,9 @@ def test_grids_are_used_where_they_were_measured(blas_threads, kernels, most, mo
 def test_several_threads_of_the_user():
     cases = [case(2 + n, 300, 900) for n in range(6)] * 10
     with ThreadPoolExecutor(6) as pool:
-        for (x, weight), out in zip(cases, pool.map(product, *zip(*cases, strict=True)), strict=True):
+        for (x, weight), out in zip(
+            cases, pool.map(product, *zip(*cases, strict=True)), strict=True
+        ):
             np.testing.assert_allclose(out, x @ weight, rtol=1e-10, atol=1e-10)
 
 
@@ -111,7 +121,8 @@ def test_an_error_in_either_half_is_raised_and_the_next_call_works():
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs pthread_kill")
 def test_an_interrupt_while_waiting_leaves_the_next_calls_right():
-    """As after a Ctrl-C at a prompt: the answer of the interrupted call is not that of the next one."""
+    """As after a Ctrl-C at a prompt: the answer of the interrupted call is not that of the next
+    one."""
     release = threading.Event()
 
     def interrupted():

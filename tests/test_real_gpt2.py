@@ -1,8 +1,8 @@
 """GPT-2 124M against published numbers. Skipped if the checkpoint is not on this machine.
 
-goldens/gpt2-124M.json holds the numbers, each with its source: logits, greedy continuations, a final hidden
-state and losses, from transformers, TransformerLens, llm.c, picoGPT and others. So an error that this package
-shares with one other implementation is still found.
+goldens/gpt2-124M.json holds the numbers, each with its source: logits, greedy continuations, a
+final hidden state and losses, from transformers, TransformerLens, llm.c, picoGPT and others. So an
+error that this package shares with one other implementation is still found.
 """
 
 import json
@@ -46,7 +46,12 @@ def recorded(model: GPT2) -> dict[str, Any]:
     p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     last, losses = logits[-1], -np.log(p[np.arange(7), ids[1:]])
     top10 = [(int(token), "", last[token]) for token in np.argsort(-last)[:10]]
-    example = {"ids": ids, "logsumexp": np.log(np.exp(last).sum()), "mean_logit": last.mean(), "top10": top10}
+    example = {
+        "ids": ids,
+        "logsumexp": np.log(np.exp(last).sum()),
+        "mean_logit": last.mean(),
+        "top10": top10,
+    }
     example |= {"max_logit": last.max(), "min_logit": last.min(), "first8_logits": last[:8]}
     new: list[int] = []
     for _ in range(5):
@@ -59,9 +64,12 @@ def recorded(model: GPT2) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("changed", [None, "wte.weight", "wpe.weight", "h.1.mlp.c_proj.weight", "ln_f.bias"])
+@pytest.mark.parametrize(
+    "changed", [None, "wte.weight", "wpe.weight", "h.1.mlp.c_proj.weight", "ln_f.bias"]
+)
 def test_the_report_of_a_random_model(changed, tmp_path, monkeypatch, capsys):
-    """All is ok for the model of which the numbers are, and not if one of its numbers is another."""
+    """All is ok for the model of which the numbers are, and not if one of its numbers is
+    another."""
     model = random_model()
     (tmp_path / "published.json").write_text(json.dumps(recorded(model), default=np.ndarray.tolist))
     monkeypatch.setattr(check_gpt2, "PUBLISHED", tmp_path / "published.json")
@@ -80,7 +88,8 @@ def test_the_report_of_a_random_model(changed, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_ten_steps_of_training(real: GPT2) -> None:
-    """llm.c's ten steps of AdamW on one batch of 4 x 64 tokens, with weight decay on every parameter."""
+    """llm.c's ten steps of AdamW on one batch of 4 x 64 tokens, with weight decay on every
+    parameter."""
     example = next(e for e in PUBLISHED["mean_loss"] if "x = val[0:256]" in e["source"])
     B, T = example["batch"]
     ids = np.array(example["ids"][: B * T]).reshape(B, T)
@@ -94,5 +103,7 @@ def test_ten_steps_of_training(real: GPT2) -> None:
     gradient = np.empty_like(flat)
     for number, expected in enumerate(PUBLISHED["training"]["losses"]):
         loss = write_gradients(model, ids, targets, targets.size, unflatten(gradient, shapes))
-        assert loss == pytest.approx(expected, rel=0, abs=PUBLISHED["training"]["tolerance"]), number
+        assert loss == pytest.approx(expected, rel=0, abs=PUBLISHED["training"]["tolerance"]), (
+            number
+        )
         adamw.step(gradient, lr=1e-4)

@@ -50,8 +50,14 @@ def read(tmp_path):
         (raw(b'{"\\ud800":1}'), "a name is not Unicode: it has an unpaired surrogate"),
         (raw(b'{"a":{"dtype":NaN}}'), "the header is not JSON: NaN is not a JSON number"),
         (raw(b'{"__metadata__":null}'), "__metadata__ must be an object of strings, got None"),
-        (raw(b'{"__metadata__":{"a":5}}'), "__metadata__ must be an object of strings, got {'a': 5}"),
-        (raw(b'{"__metadata__":{"a":"\\ud800"}}'), "__metadata__ must be an object of strings, got {'a'"),
+        (
+            raw(b'{"__metadata__":{"a":5}}'),
+            "__metadata__ must be an object of strings, got {'a': 5}",
+        ),
+        (
+            raw(b'{"__metadata__":{"a":"\\ud800"}}'),
+            "__metadata__ must be an object of strings, got {'a'",
+        ),
         (raw(b'{"a":7}'), "tensor 'a': expected an object, got 7"),
         (raw(b'{"%s":7}' % (b"\\n" * 10_000)), "expected an object, got 7"),
         (raw(one(dtype="F31"), bytes(4)), "tensor 'a': unknown dtype 'F31'"),
@@ -66,10 +72,19 @@ def read(tmp_path):
         (raw(one(offsets=(4, 0))), "its place has -32 bits, but F32 .* needs 32"),
         (raw(one(shape=(2,)), bytes(4)), r"its place has 32 bits, but F32 \[2\]"),
         (raw(one("F4", (3,), (0, 2)), bytes(2)), r"has 16 bits, but F4 \[3\] needs"),
-        (raw(one(offsets=(4, 8)), bytes(8)), "leaves a hole before it: it starts at byte 73, expected 69"),
-        (raw(one()[:-1] + b"," + one(name="b")[1:], bytes(4)), "'b' overlaps the tensor before it: it"),
+        (
+            raw(one(offsets=(4, 8)), bytes(8)),
+            "leaves a hole before it: it starts at byte 73, expected 69",
+        ),
+        (
+            raw(one()[:-1] + b"," + one(name="b")[1:], bytes(4)),
+            "'b' overlaps the tensor before it: it",
+        ),
         (raw(one(), bytes(3)), "truncated: the tensors end at byte 73, the file at 72"),
-        (raw(one(), bytes(5)), "bytes after the last tensor: the tensors end at byte 73, the file at 74"),
+        (
+            raw(one(), bytes(5)),
+            "bytes after the last tensor: the tensors end at byte 73, the file at 74",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -81,7 +96,8 @@ def test_every_rule_is_enforced_by_name(read, content, message):
 
 @pytest.mark.parametrize(("before", "after"), [(" ", ""), ("\n", " \n\r\t"), ("\r\n\t ", "")])
 def test_what_the_formats_own_reader_accepts(read, before, after):
-    """White space, although its specification forbids it; tensors of every dtype, if they have their size.
+    """White space, although its specification forbids it; tensors of every dtype, if they have
+    their size.
 
     A tensor without values takes no room, and tensors may be in another order than their values.
     """
@@ -91,7 +107,9 @@ def test_what_the_formats_own_reader_accepts(read, before, after):
         end += bits
     header["a"] = {"dtype": "F32", "shape": [1], "data_offsets": [end, end + 4]}
     header["none"] = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-    content = raw((before + json.dumps(header) + after).encode(), bytes(end) + np.float32(7).tobytes())
+    content = raw(
+        (before + json.dumps(header) + after).encode(), bytes(end) + np.float32(7).tobytes()
+    )
     tensors = read(content)
     assert list(tensors) == list(header)
     np.testing.assert_array_equal(tensors["a"].read(), [7])
@@ -111,7 +129,8 @@ def test_a_header_takes_little_memory(read):
     assert int.from_bytes(file.getvalue()[:8], "little") < safetensors.MAX_HEADER // 2
     assert len(read(file.getvalue())) == len(names)
 
-    # Nothing takes more memory than brackets. Traced at a tenth of the longest header: tracing is slow.
+    # Nothing takes more memory than brackets. Traced at a tenth of the longest header: tracing is
+    # slow.
     worst = b'{"a":[' + b"[],[]," * (safetensors.MAX_HEADER // 60 - 2) + b"[]]}"
     assert peak_memory(refuses, "tensor 'a': expected an object", read, raw(worst)) < 13_000_000
 
@@ -119,9 +138,12 @@ def test_a_header_takes_little_memory(read):
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 @pytest.mark.parametrize("shape", [(3, 70), (70, 3), (50, 50), (70,)])
 def test_values_in_row_order_at_a_cache_line(read, dtype, shape, monkeypatch):
-    """Wherever they start: gpt2's own start at byte 14291, where no float32 can be read in place."""
+    """Wherever they start: gpt2's own start at byte 14291, where no float32 can be read in
+    place."""
     monkeypatch.setattr(safetensors, "VALUES_PER_READ", 125)  # several reads each
-    values = np.random.default_rng(0).integers(-128, 128, shape).astype(np.float32)  # exact in all three
+    values = (
+        np.random.default_rng(0).integers(-128, 128, shape).astype(np.float32)
+    )  # exact in all three
     upper_half = (values.view(np.uint32) >> 16).astype("<u2")
     stored = {"F32": values, "F16": values.astype("<f2"), "BF16": upper_half}[dtype]
     header = one(dtype, shape, (0, stored.nbytes))

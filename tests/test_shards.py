@@ -32,7 +32,9 @@ from tiedgpt.fast import blas
 from tiedgpt.scale import shards
 
 TOKENIZER = Tokenizer([])
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's limits and files")
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="needs Linux's limits and files"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -62,14 +64,27 @@ def done(result: tuple[int, str, str]) -> None:
 
 
 def arguments(model: str, out: Path | str, *flags: str, file: Path | str) -> tuple[str, ...]:
-    return ("documents", "score", str(file), "-m", model, "--shard-size", "1000", "--out", str(out), *flags)
+    return (
+        "documents",
+        "score",
+        str(file),
+        "-m",
+        model,
+        "--shard-size",
+        "1000",
+        "--out",
+        str(out),
+        *flags,
+    )
 
 
 @pytest.fixture
 def score(run, checkpoint, source):
     """score(out, *flags): run `documents score` on the source in shards of 1 kB."""
 
-    def score(out: Path | str, *flags: str, file: Path | str = source, **more) -> tuple[int, str, str]:
+    def score(
+        out: Path | str, *flags: str, file: Path | str = source, **more
+    ) -> tuple[int, str, str]:
         return run(*arguments(checkpoint, out, *flags, file=file), **more)
 
     return score
@@ -88,7 +103,10 @@ def whole(tmp_path_factory, checkpoint, source) -> bytes:
 def test_shards_hold_every_byte_once_and_whole_lines(tmp_path, end, pack):
     rng = random.Random(0)
     for size in (1, 5, 16, 1000) * 30:
-        lines = [bytes(rng.choices(b"ab \r", k=rng.choice([0, 1, 7, 60]))) for _ in range(rng.randrange(12))]
+        lines = [
+            bytes(rng.choices(b"ab \r", k=rng.choice([0, 1, 7, 60])))
+            for _ in range(rng.randrange(12))
+        ]
         data = b"\n".join(lines) + (end if lines else b"")
         (path := tmp_path / "in").write_bytes(pack(data))
         found = list(shards.read_shards(path, size))
@@ -97,7 +115,10 @@ def test_shards_hold_every_byte_once_and_whole_lines(tmp_path, end, pack):
         assert len(pieces) == data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
         for n, (offset, of_shard) in enumerate(found):
             assert next(shards.read_shards(path, size, offset)) == (offset, of_shard)
-            assert sum(map(len, of_shard)) >= size > sum(map(len, of_shard[:-1])) or n == len(found) - 1
+            assert (
+                sum(map(len, of_shard)) >= size > sum(map(len, of_shard[:-1]))
+                or n == len(found) - 1
+            )
 
 
 BAD = {  # besides the errors of a text, which test_documents.py has
@@ -126,7 +147,9 @@ GOOD = (
 
 
 @pytest.mark.parametrize(("flags", "stack"), [((), 1000), (["--scores-only"], 700)])
-def test_a_line_with_an_error_is_a_row_with_the_error(score, tmp_path, monkeypatch, request, flags, stack):
+def test_a_line_with_an_error_is_a_row_with_the_error(
+    score, tmp_path, monkeypatch, request, flags, stack
+):
     """The errors do not depend on what Python's limit leaves of the stack."""
     request.addfinalizer(partial(sys.setrecursionlimit, sys.getrecursionlimit()))
     sys.setrecursionlimit(stack)
@@ -147,7 +170,11 @@ def test_a_line_with_an_error_is_a_row_with_the_error(score, tmp_path, monkeypat
         assert [row[name] for name in ("loss", "tokens", "bytes", "bits_per_byte")] == [None] * 4
         assert flags or "text" not in message or row.items() >= json.loads(line).items()
     start = b'{ "text" : "abc" , "id": 7, "x": 1.50 , "e": "\\u00e9", "loss": '
-    assert (tmp_path / "out").read_bytes().startswith(b'{"line": 1, "id": 7, "loss": ' if flags else start)
+    assert (
+        (tmp_path / "out")
+        .read_bytes()
+        .startswith(b'{"line": 1, "id": 7, "loss": ' if flags else start)
+    )
     assert not flags or [row["line"] for row in found] == list(range(1, len(found) + 1))
     assert list(found[0])[-5:] == ["loss", "tokens", "bytes", "bits_per_byte", "error"]
 
@@ -162,7 +189,9 @@ def test_a_line_with_an_error_is_a_row_with_the_error(score, tmp_path, monkeypat
 )
 def test_strict_cut_special_tokens_and_fields(score, tmp_path, flags, code, tokens):
     path, out = tmp_path / "in.jsonl", tmp_path / "out"
-    path.write_text('{"text": "abcdefgh", "prompt": "abc"}\n{"text": "ab<|endoftext|>", "prompt": "ab"}\n')
+    path.write_text(
+        '{"text": "abcdefgh", "prompt": "abc"}\n{"text": "ab<|endoftext|>", "prompt": "ab"}\n'
+    )
     found = score(out, *flags.split(), file=path)
     assert found[:2] == (code, "")
     assert f"note: 2 rows in {out}, {tokens.count(None)} with an error" in found[2]
@@ -194,7 +223,18 @@ def test_many_inputs_are_one_and_lines_are_counted_through(run, source, tmp_path
 
 
 def test_generated_rows(run, checkpoint, source, tmp_path):
-    flags = ("-n", "5", "--num-samples", "2", "-k", "40", "--stop", "é", "--out", str(tmp_path / "out"))
+    flags = (
+        "-n",
+        "5",
+        "--num-samples",
+        "2",
+        "-k",
+        "40",
+        "--stop",
+        "é",
+        "--out",
+        str(tmp_path / "out"),
+    )
     written = []
     for more in (["-s", "0"], ["--shard-size", "1kB"], ["-s", "1"]):
         done(run("documents", "generate", str(source), "-m", checkpoint, *flags, *more))
@@ -202,10 +242,14 @@ def test_generated_rows(run, checkpoint, source, tmp_path):
         (tmp_path / "out").unlink()
     how = {"top_k": 40, "seed": 0, "num_samples": 2, "stop": ["é"]}
     prompts = [record["prompt"] for record in read(source)]
-    expected = tiedgpt.generate_documents(tiedgpt.load_model(checkpoint), TOKENIZER, prompts, 5, **how)
+    expected = tiedgpt.generate_documents(
+        tiedgpt.load_model(checkpoint), TOKENIZER, prompts, 5, **how
+    )
     for row, samples in zip(written[0], expected, strict=True):
         assert row["error"] is None
-        assert row["samples"] == [{name: getattr(s, name) for name in row["samples"][0]} for s in samples]
+        assert row["samples"] == [
+            {name: getattr(s, name) for name in row["samples"][0]} for s in samples
+        ]
     assert set(row["samples"][0]) == {"ids", "text", "finish_reason"}
     assert written[0] == written[1] != written[2]
 
@@ -214,7 +258,9 @@ def test_generated_rows(run, checkpoint, source, tmp_path):
 @pytest.mark.parametrize("out", ["out", "-"])
 @pytest.mark.parametrize("pack", [None, bytes, gzip.compress])  # None: not a pipe
 @pytest.mark.parametrize("name", ["-", "/dev/fd/{}"])  # the second is what a shell makes of <(...)
-def test_an_input_that_is_read_once(checkpoint, source, tmp_path, whole, monkeypatch, capfd, name, pack, out):
+def test_an_input_that_is_read_once(
+    checkpoint, source, tmp_path, whole, monkeypatch, capfd, name, pack, out
+):
     """A run that is resumed reads the copy that was made when it began."""
     monkeypatch.chdir(tmp_path)
     (directory := tmp_path / "-").mkdir()
@@ -266,12 +312,16 @@ def test_a_stopped_run_is_resumed(stopped, score, whole, monkeypatch):
     assert_one_error_line(score(stopped), refused)
     parts_of(stopped)[2].unlink()
     done, do_shard = [], shards.do_shard
-    monkeypatch.setattr(shards, "do_shard", lambda *rest: done.append(rest[2].part[:6]) or do_shard(*rest))
+    monkeypatch.setattr(
+        shards, "do_shard", lambda *rest: done.append(rest[2].part[:6]) or do_shard(*rest)
+    )
     assert score(stopped, "--resume", "--shard-size", "1KB")[0] == 0
     assert done == [f"{n:06}" for n in (0, 2, 4, 5, 6)], "done parts are not done again"
     assert stopped.read_bytes() == whole
     assert os.listdir(stopped.parent) == ["out"]
-    assert_one_error_line(score(stopped, "--resume"), "exists and is not replaced; choose another --out")
+    assert_one_error_line(
+        score(stopped, "--resume"), "exists and is not replaced; choose another --out"
+    )
 
 
 def change(file: Path) -> None:
@@ -283,26 +333,67 @@ PLAN = (files.StagedFiles, "open", lambda _, name: name == "plan.json")
 LINE = (shards, "read_record", lambda line, *_: b'"d40"' in line)
 IN_USE, OTHER_PART = "out.parts is in use by", ("--part", "0/2", "--stride", "5")
 EVENTS = {  # when, what happens in the directory of the run, its exit code, what it prints
-    "Ctrl-C": (LINE, lambda run: signal.default_int_handler(2, None), 130, "command with --resume continues"),
-    "OUT appears": (LINE, lambda run: Path("out").write_text("mine"), 2, "out exists now; move it away"),
+    "Ctrl-C": (
+        LINE,
+        lambda run: signal.default_int_handler(2, None),
+        130,
+        "command with --resume continues",
+    ),
+    "OUT appears": (
+        LINE,
+        lambda run: Path("out").write_text("mine"),
+        2,
+        "out exists now; move it away",
+    ),
     "another run": (LINE, lambda run: assert_one_error_line(run("--resume"), IN_USE), 0, "60 rows"),
-    "a whole run": (START, lambda run: done(run()), 2, "out exists and is not replaced; choose another"),
+    "a whole run": (
+        START,
+        lambda run: done(run()),
+        2,
+        "out exists and is not replaced; choose another",
+    ),
     "a part": (PLAN, lambda run: done(run("--part", "0/2")), 0, "60 rows"),
     "a part with other settings": (PLAN, lambda run: done(run(*OTHER_PART)), 0, "60 rows"),
-    "another input": (LINE, lambda run: change(Path("in")), 2, "in has changed since the run began; remove"),
-    "another model": (LINE, lambda run: os.utime("model/model.safetensors"), 2, "model has changed since"),
-    "another plan": (LINE, lambda run: Path("out.parts/plan.json").write_text("{}"), 2, "of another run now"),
-    "no directory": (LINE, lambda run: shutil.rmtree("out.parts"), 2, "out.parts: No such file or directory"),
+    "another input": (
+        LINE,
+        lambda run: change(Path("in")),
+        2,
+        "in has changed since the run began; remove",
+    ),
+    "another model": (
+        LINE,
+        lambda run: os.utime("model/model.safetensors"),
+        2,
+        "model has changed since",
+    ),
+    "another plan": (
+        LINE,
+        lambda run: Path("out.parts/plan.json").write_text("{}"),
+        2,
+        "of another run now",
+    ),
+    "no directory": (
+        LINE,
+        lambda run: shutil.rmtree("out.parts"),
+        2,
+        "out.parts: No such file or directory",
+    ),
 }
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_what_happens_in_a_run_changes_no_row(score, source, checkpoint, whole, tmp_path, monkeypatch, event):
+def test_what_happens_in_a_run_changes_no_row(
+    score, source, checkpoint, whole, tmp_path, monkeypatch, event
+):
     (owner, name, is_now), act, code, message = EVENTS[event]
     monkeypatch.chdir(tmp_path)
     shutil.copy(source, "in")
     shutil.copytree(checkpoint, "model")
-    run, out, original = partial(score, "out", "-m", "model", file="in"), Path("out"), getattr(owner, name)
+    run, out, original = (
+        partial(score, "out", "-m", "model", file="in"),
+        Path("out"),
+        getattr(owner, name),
+    )
 
     def once(*rest):
         if is_now(*rest):
@@ -325,23 +416,34 @@ def test_what_happens_in_a_run_changes_no_row(score, source, checkpoint, whole, 
     assert sorted(os.listdir()) == ["in", "model", "out"]
 
 
-def test_another_setting_or_input_and_a_damaged_file_are_refused(stopped, score, source, whole, tmp_path):
+def test_another_setting_or_input_and_a_damaged_file_are_refused(
+    stopped, score, source, whole, tmp_path
+):
     part, plan = parts_of(stopped)[1], tmp_path / "out.parts" / "plan.json"
     settings = json.loads(raw := plan.read_bytes())
     wrong = dict.fromkeys(("{", "{}", "[]"), "")
     for name in settings:  # which are all that determines a row
-        wrong[json.dumps(settings | {name: "other"})] = f" was begun with another {name}: 'other', not"
+        wrong[json.dumps(settings | {name: "other"})] = (
+            f" was begun with another {name}: 'other', not"
+        )
     for text, message in wrong.items():
         plan.write_text(text)
         assert_one_error_line(score(stopped, "--resume"), f"out.parts{message}")
     plan.write_bytes(raw)
-    assert_one_error_line(score(stopped, "--resume", "--stride", "5"), "stride: 32, not 5; give the same, or")
+    assert_one_error_line(
+        score(stopped, "--resume", "--stride", "5"), "stride: 32, not 5; give the same, or"
+    )
     change(same := Path(shutil.copy(source, tmp_path / "of the same size and time")))
     shutil.copystat(source, same)
-    assert_one_error_line(score(stopped, "--resume", file=same), "begun with another input_sha256: ")
+    assert_one_error_line(
+        score(stopped, "--resume", file=same), "begun with another input_sha256: "
+    )
     assert len(parts_of(stopped)) == 4
     rows = part.read_bytes().splitlines(keepends=True)
-    for damaged in (rows[:-1], [*rows[:-1], rows[-1][:-1]]):  # a cut row must not be joined with the next
+    for damaged in (
+        rows[:-1],
+        [*rows[:-1], rows[-1][:-1]],
+    ):  # a cut row must not be joined with the next
         part.write_bytes(b"".join(damaged))
         err = score(stopped, "--resume")[2]
         less = f"{len(rows) - 1} rows, not {len(rows)}: remove it and resume"
@@ -352,9 +454,15 @@ def test_another_setting_or_input_and_a_damaged_file_are_refused(stopped, score,
 
 
 def test_a_process_that_lives_on_does_each_job_as_a_new_one(score, checkpoint, untied, tmp_path):
-    """With another model in the same place, or other settings, to the same output, with one BLAS thread."""
+    """With another model in the same place, or other settings, to the same output, with one BLAS
+    thread."""
     model, out, written = tmp_path / "model", tmp_path / "out", []
-    jobs = [(checkpoint, []), (untied, []), (untied, ["--head", "tied"]), (untied, ["--scores-only"])]
+    jobs = [
+        (checkpoint, []),
+        (untied, []),
+        (untied, ["--head", "tied"]),
+        (untied, ["--scores-only"]),
+    ]
     for is_new, (source, flags) in itertools.product((False, True), jobs):
         shutil.copytree(source, model, dirs_exist_ok=True)
         if is_new:
@@ -373,7 +481,11 @@ def test_threads_share_one_model_and_another_version_is_refused(monkeypatch, che
     opened, loads = shards.open_checkpoint(Path(checkpoint)), []
     load = type(opened).load
     monkeypatch.setattr(type(opened), "load", lambda *rest: loads.append(rest) or load(*rest))
-    settings = shards.identity(opened, TOKENIZER) | {"model": checkpoint, "head": "tied", "some": "run"}
+    settings = shards.identity(opened, TOKENIZER) | {
+        "model": checkpoint,
+        "head": "tied",
+        "some": "run",
+    }
     with ThreadPoolExecutor(8) as pool:
         assert len(set(map(id, pool.map(shards.load, [settings] * 8)))) == len(loads) == 1
     message = r"this worker has another tiedgpt: '.*', not '0\.0\.9'"
@@ -414,12 +526,16 @@ KILLS = [  # what is killed, at the start of workers or while one waits; the run
 
 @linux
 @pytest.mark.filterwarnings("default")  # of Dask's own code
-def test_kills_change_no_row_and_leave_no_worker(score, source, checkpoint, tmp_path, monkeypatch, request):
+def test_kills_change_no_row_and_leave_no_worker(
+    score, source, checkpoint, tmp_path, monkeypatch, request
+):
     """One run is stopped in one way after the other, and continued each time."""
     pytest.importorskip("distributed")
     monkeypatch.chdir(tmp_path)
     Path("sitecustomize.py").write_text(HOOKS)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.getcwd(), str(Path(__file__).resolve().parents[1])]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([os.getcwd(), str(Path(__file__).resolve().parents[1])])
+    )
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
     lines = source.read_bytes().splitlines(keepends=True)
     for at, text in ((4, "go2"), (20, "go3"), (35, "go4"), (62, "killer")):
@@ -445,7 +561,9 @@ def test_kills_change_no_row_and_leave_no_worker(score, source, checkpoint, tmp_
         if killed != "start":
             Path("die").unlink(missing_ok=True)
         servers = programs if "--dask" in flags else ()
-        scheduler, *_ = [start(sys.executable, *DASK.format(server).split()) for server in servers] or [None]
+        scheduler, *_ = [
+            start(sys.executable, *DASK.format(server).split()) for server in servers
+        ] or [None]
         if servers:
             wait_until(Path("s.json").exists, 60)
         known = command(*arguments(checkpoint, "out", "--resume", *flags.split(), file="in"))
@@ -464,7 +582,9 @@ def test_kills_change_no_row_and_leave_no_worker(score, source, checkpoint, tmp_
         assert message in err
         assert "Traceback" not in err
         assert err.count("\n") < 8
-        wait_until(lambda exe=Path(f"/proc/{worker}/exe"): not exe.exists(), 60)  # nor does a zombie have one
+        wait_until(
+            lambda exe=Path(f"/proc/{worker}/exe"): not exe.exists(), 60
+        )  # nor does a zombie have one
         if killed == "worker":
             assert len(parts_of(Path("out"))) == 7
             Path("tame").touch()
@@ -473,7 +593,9 @@ def test_kills_change_no_row_and_leave_no_worker(score, source, checkpoint, tmp_
     assert not Path("out.parts").exists()
 
 
-@pytest.mark.parametrize("address", ["missing.json", __file__, "what://x", "tcp://127.0.0.1:1", "tcp://{}"])
+@pytest.mark.parametrize(
+    "address", ["missing.json", __file__, "what://x", "tcp://127.0.0.1:1", "tcp://{}"]
+)
 def test_no_scheduler_there(score, tmp_path, monkeypatch, address):
     pytest.importorskip("distributed")
     from tiedgpt.scale import dask
@@ -501,10 +623,16 @@ def test_no_scheduler_there(score, tmp_path, monkeypatch, address):
         ("IN --out /dev/stdout", "/dev/stdout exists and is not replaced; choose another --out"),
         ("no-such-file --out x", "no-such-file: No such file"),
         ("'' --out x", "error: '': No such file"),
-        ("/dev/null --out x", "/dev/null is no file, pipe, or directory of .jsonl or .jsonl.gz files"),
+        (
+            "/dev/null --out x",
+            "/dev/null is no file, pipe, or directory of .jsonl or .jsonl.gz files",
+        ),
         ("EMPTY --out x", "EMPTY is no file, pipe, or directory of .jsonl"),
         ("GZ --out x", "GZ cannot be read: Compressed file ended before"),
-        ("IN --out FULL --resume", "FULL.parts holds mine, but no run; to begin a new one, remove it"),
+        (
+            "IN --out FULL --resume",
+            "FULL.parts holds mine, but no run; to begin a new one, remove it",
+        ),
         ("IN --out x --dask y -q", "--workers and --dask need Dask: pip install"),
     ],
 )
@@ -544,7 +672,9 @@ def test_memory_does_not_grow_with_the_file_or_the_number_of_its_lines(checkpoin
             file.seek(zeros, os.SEEK_CUR)
             file.write(b"\n" + b'"' * quotes + b"\n" * empty + b'{"text": "abc"}\n')
         known = arguments(checkpoint, tmp_path / "out", "-q", "--shard-size", "1MB", file=file.name)
-        peaks.append(int(subprocess.check_output([sys.executable, "-c", code, *known], timeout=100)))
+        peaks.append(
+            int(subprocess.check_output([sys.executable, "-c", code, *known], timeout=100))
+        )
         rows = (tmp_path / "out").read_bytes()
         assert (rows.count(b"\n"), rows.count(b'"error": null}\n')) == (empty + 3, 2)
         (tmp_path / "out").unlink()

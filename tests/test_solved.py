@@ -1,4 +1,5 @@
-"""The best output matrix, the toy of three words and the two gradients, against plain computations."""
+"""The best output matrix, the toy of three words and the two gradients, against plain
+computations."""
 
 from dataclasses import replace
 
@@ -35,7 +36,9 @@ def test_the_fit_is_where_the_gradient_is_0_and_no_other_matrix_is_better():
     rng = np.random.default_rng(1)
     for size in (1e-3, 0.1, 1):
         assert mean_kl(X, Q, best + size * rng.standard_normal(W.shape)) > mean_kl(X, Q, best)
-    assert mean_kl(X, Q, solved.fit_softmax(X, Q, 0 * W)) < mean_kl(X, Q, best) + 1e-3  # the usual steps
+    assert (
+        mean_kl(X, Q, solved.fit_softmax(X, Q, 0 * W)) < mean_kl(X, Q, best) + 1e-3
+    )  # the usual steps
 
 
 def test_the_fit_does_not_depend_on_the_coordinates_or_the_start():
@@ -85,7 +88,9 @@ def test_the_paths_and_what_normed_misses(head):
     assert np.isneginf(np.delete(logits, seen, axis=1)).all()
     own = X @ model.W_U[:, seen]
     by_hand = min(float((Q * -log_softmax(a * own)).sum()) for a in np.geomspace(1e-3, 10, 4000))
-    found = -float((Q * log_softmax(paths["scaled"](model, tokens)[:, seen].astype(np.float64))).sum())
+    found = -float(
+        (Q * log_softmax(paths["scaled"](model, tokens)[:, seen].astype(np.float64))).sum()
+    )
     assert found == pytest.approx(by_hand, rel=1e-4)
 
 
@@ -160,7 +165,9 @@ def test_the_two_gradients_are_those_of_an_untied_copy(head):
     np.testing.assert_allclose(found.d_head, expected["lm_head.weight"][found.tokens], atol=1e-12)
     embed, head_ = expected["wte.weight"], expected["lm_head.weight"]
     rows = found.by_row()
-    np.testing.assert_allclose(rows[:3], [np.linalg.norm(g, axis=1) for g in (embed, head_, embed + head_)])
+    np.testing.assert_allclose(
+        rows[:3], [np.linalg.norm(g, axis=1) for g in (embed, head_, embed + head_)]
+    )
     assert rows[3, 9] == pytest.approx(embed[9] @ head_[9] / rows[0, 9] / rows[1, 9])
     assert rows[3, 8] == 0
     sizes = {"embed": np.linalg.norm(embed), "head": np.linalg.norm(head_)}

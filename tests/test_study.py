@@ -39,14 +39,20 @@ def test_the_sparse_table_is_the_whole_one():
     counts = np.bincount(text.ids, minlength=V)
     assert text.counts.tolist() == counts.tolist()
     assert text.frequent().tolist() == np.flatnonzero(counts >= 100).tolist()
-    assert 1 < text.frequent().size < text.frequent(1).size < V, "some tokens are frequent and some are not"
+    assert 1 < text.frequent().size < text.frequent(1).size < V, (
+        "some tokens are frequent and some are not"
+    )
 
 
 def test_a_corpus_without_pairs_and_ids_of_another_vocabulary():
     for ids in ([], [4]):
         text = Corpus.of(ids, 5)
         assert [array.size for array in text.row(4)] == [0, 0]
-        assert (text.counts.sum(), text.frequent().size, text.self_prediction()) == (len(ids), 0, None)
+        assert (text.counts.sum(), text.frequent().size, text.self_prediction()) == (
+            len(ids),
+            0,
+            None,
+        )
     for token in (-1, V):
         message = f"token id {token} of the corpus is outside the vocabulary of 101"
         refuses(message, Corpus.of, [0, token, 1], V, error=ArgumentError)
@@ -68,8 +74,13 @@ def test_an_average_over_too_few_frequent_tokens_is_not_reported():
     for frequent, reported in ((9, False), (10, True)):
         text = Corpus.of(np.arange(V).repeat(np.where(np.arange(V) < frequent, 100, 99)), V)
         assert text.frequent().size == frequent
-        numbers = [direct_path.direct_path(model, text)["self_prediction_frequent"], text.self_prediction()]
-        assert [number is not None for number in [*numbers, bigrams.bigrams(model, text)]] == [reported] * 3
+        numbers = [
+            direct_path.direct_path(model, text)["self_prediction_frequent"],
+            text.self_prediction(),
+        ]
+        assert [number is not None for number in [*numbers, bigrams.bigrams(model, text)]] == [
+            reported
+        ] * 3
 
 
 def first_layers(model: GPT2, n_layer: int, **changed) -> GPT2:
@@ -83,7 +94,10 @@ def test_each_path_is_a_smaller_model(config):
     """normed has no layers, mlp0 has one whose attention adds nothing; both have no position."""
     model = random_model(config, dtype=np.float64)
     zeros = {name: np.zeros_like(array) for name, array in model.parameters.items()}
-    absent = {name: zeros[name] for name in ("wpe.weight", "h.0.attn.c_proj.weight", "h.0.attn.c_proj.bias")}
+    absent = {
+        name: zeros[name]
+        for name in ("wpe.weight", "h.0.attn.c_proj.weight", "h.0.attn.c_proj.bias")
+    }
     no_layers, one_layer = (first_layers(model, n_layer, **absent) for n_layer in (0, 1))
     expected = {
         "raw": (model.W_E @ model.W_U)[TOKENS],
@@ -92,17 +106,25 @@ def test_each_path_is_a_smaller_model(config):
         "model": [model([token])[0] for token in TOKENS],
     }
     for name, path in paths.paths_of(model).items():
-        np.testing.assert_allclose(path(model, TOKENS), expected[name], rtol=1e-12, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(
+            path(model, TOKENS), expected[name], rtol=1e-12, atol=1e-12, err_msg=name
+        )
         assert path(random_model(config), TOKENS).dtype == np.float32, name
     assert list(paths.paths_of(model)) == ["raw", "normed", "mlp0", "model"]
     assert list(paths.paths_of(no_layers)) == ["raw", "normed", "model"]
-    assert np.abs(paths.whole_model(first_layers(model, 0), TOKENS) - expected["normed"]).max() > 0.1
+    assert (
+        np.abs(paths.whole_model(first_layers(model, 0), TOKENS) - expected["normed"]).max() > 0.1
+    )
 
 
 def test_log_softmax_of_very_large_logits():
-    log_p = paths.log_probabilities(np.array([[0.0, -5000.0, 0.0], [-np.inf, 1.0, 1.0]], np.float32))
+    log_p = paths.log_probabilities(
+        np.array([[0.0, -5000.0, 0.0], [-np.inf, 1.0, 1.0]], np.float32)
+    )
     log_half = -math.log(2)
-    np.testing.assert_allclose(log_p, [[log_half, -5000 + log_half, log_half], [-np.inf, log_half, log_half]])
+    np.testing.assert_allclose(
+        log_p, [[log_half, -5000 + log_half, log_half], [-np.inf, log_half, log_half]]
+    )
     with pytest.raises(TiedGPTError, match="not finite numbers: its checkpoint is damaged"):
         paths.log_probabilities(np.array([1.0, np.nan]))
 
@@ -131,7 +153,9 @@ def test_self_prediction_is_that_of_the_whole_matrix(monkeypatch):
     for model in (random_model(), random_model(UNTIED), random_model(SMALL, seed=2)):
         best = (model.W_E @ model.W_U).argmax(axis=1)
         done = []
-        text = Corpus.of(np.repeat(np.arange(V), np.where(np.arange(V) % 2, 100, 99)), V)  # odd ones frequent
+        text = Corpus.of(
+            np.repeat(np.arange(V), np.where(np.arange(V) % 2, 100, 99)), V
+        )  # odd ones frequent
         report = direct_path.direct_path(model, text, done.append)
         itself = best == np.arange(V)
         assert report["self_prediction"] == itself.mean()
@@ -142,7 +166,9 @@ def test_self_prediction_is_that_of_the_whole_matrix(monkeypatch):
 
 def test_a_damaged_matrix_is_an_error(model):
     model.parameters["wte.weight"][7, 2] = np.nan
-    with pytest.raises(TiedGPTError, match="holds a number that is not finite: the checkpoint is damaged"):
+    with pytest.raises(
+        TiedGPTError, match="holds a number that is not finite: the checkpoint is damaged"
+    ):
         direct_path.direct_path(model)
 
 
@@ -175,7 +201,9 @@ def test_bigrams_are_those_of_the_definitions(head, monkeypatch):
         unigram = np.log(np.bincount(text.ids, minlength=V))
     known = {**paths.PATHS, "unigram": lambda _, tokens: [unigram] * tokens.size}
     for name, scores in report.items():
-        rows = [brute_force(known[name](model, np.array([t]))[0], table, t) for t in text.frequent()]
+        rows = [
+            brute_force(known[name](model, np.array([t]))[0], table, t) for t in text.frequent()
+        ]
         assert list(scores) == ["top1", "top5", "mrr", "kl"]
         for measure, value in scores.items():
             expected = np.mean([row[measure] for row in rows])
@@ -187,7 +215,9 @@ def test_ties_and_tokens_with_few_successors():
     tie = np.array([1, 5]), np.array([50, 50])
     assert bigrams.overlap(log_p, *tie, 1) == 0
     assert bigrams.overlap(log_p, *tie, 5) == 1 / 2, "two successors are asked for, one is found"
-    assert bigrams.overlap(log_p, np.array([0, 3]), np.array([50, 50]), 1) == 1, "either is the commonest"
+    assert bigrams.overlap(log_p, np.array([0, 3]), np.array([50, 50]), 1) == 1, (
+        "either is the commonest"
+    )
 
 
 def test_spearman_is_pearson_of_average_ranks():
@@ -202,11 +232,14 @@ def test_spearman_is_pearson_of_average_ranks():
 
 
 def test_the_cosines_of_a_row_of_zeros_are_0():
-    assert similarity.cosines(np.array([[3.0, 4.0], [0.0, 0.0], [6.0, 8.0]])) == pytest.approx([0, 1, 0])
+    assert similarity.cosines(np.array([[3.0, 4.0], [0.0, 0.0], [6.0, 8.0]])) == pytest.approx(
+        [0, 1, 0]
+    )
 
 
 def test_similarity_is_invariant_to_rotation():
-    """In out_tied's place W_U is the tied matrix in other coordinates; in in_tied's, W_E is unrelated."""
+    """In out_tied's place W_U is the tied matrix in other coordinates; in in_tied's, W_E is
+    unrelated."""
     model = random_model(replace(UNTIED, vocab_size=211), dtype=np.float64)
     tied = np.random.default_rng(1).standard_normal(model.W_E.shape)
     rotation = np.linalg.qr(model.W_E[: SMALL.n_embd])[0]
@@ -238,13 +271,19 @@ def test_each_layer_predicts_as_a_model_of_the_layers_up_to_it(config):
         expected = np.argsort(-logits, axis=1)[:, :4]
         np.testing.assert_array_equal(layer.tokens, expected)
         p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        np.testing.assert_allclose(layer.probabilities, np.take_along_axis(p, expected, axis=1), rtol=1e-9)
+        np.testing.assert_allclose(
+            layer.probabilities, np.take_along_axis(p, expected, axis=1), rtol=1e-9
+        )
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_end_of_a_lens_is_the_end_of_the_whole_one(model, monkeypatch, threads):
-    monkeypatch.setattr("tiedgpt.inference.evaluation.split_work", lambda *_: (threads, 4))  # four rows each
-    both = zip(predictions.lens(model, TOKENS, 3), predictions.lens(model, TOKENS, 3, last=2), strict=True)
+    monkeypatch.setattr(
+        "tiedgpt.inference.evaluation.split_work", lambda *_: (threads, 4)
+    )  # four rows each
+    both = zip(
+        predictions.lens(model, TOKENS, 3), predictions.lens(model, TOKENS, 3, last=2), strict=True
+    )
     for whole, end in both:
         assert (whole.name, whole.tokens[-2:].tolist()) == (end.name, end.tokens.tolist())
         np.testing.assert_allclose(whole.probabilities[-2:], end.probabilities, rtol=1e-5)

@@ -50,7 +50,10 @@ def test_the_floor_is_what_a_convex_fit_of_all_symmetric_matrices_finds(seed):
     m, floor = M.sum(axis=1, keepdims=True), floor_of(pairs)
     assert excess_of(pairs, np.log(M + M.T)) == pytest.approx(floor, abs=1e-12)
     assert floor > 0.005
-    A, bias = np.zeros_like(M), np.random.default_rng(seed).standard_normal(6)  # the next token's: no help
+    A, bias = (
+        np.zeros_like(M),
+        np.random.default_rng(seed).standard_normal(6),
+    )  # the next token's: no help
     for _ in range(2_000):
         dA = m * softmax(A + bias) - M
         A -= (dA + dA.T) / (m + m.T)
@@ -69,7 +72,9 @@ def test_the_floor_of_known_tables_and_its_bounds():
     assert floor_of(np.roll(np.eye(7), 1, axis=1)) == pytest.approx(math.log(2))
     assert floor_of(np.zeros((3, 3))) == 0
     text, every = some_corpus(), np.arange(V)
-    assert jsd_floor(text) == pytest.approx(floor_of(text.table(every, every).astype(float)), rel=1e-12)
+    assert jsd_floor(text) == pytest.approx(
+        floor_of(text.table(every, every).astype(float)), rel=1e-12
+    )
     assert 0.05 < jsd_floor(text) < math.log(2)
 
 
@@ -99,7 +104,9 @@ def test_a_tied_model_without_layers_is_not_bound_by_the_floor_because_of_ln_f()
     assert excess_of(pairs, paths.raw(model, np.arange(12))) > floor_of(pairs)
 
 
-@pytest.mark.parametrize(("size", "jsd"), [(24, 0), (33, 0.05), (24, 0.3), (33, 0.6), (24, math.log(2))])
+@pytest.mark.parametrize(
+    ("size", "jsd"), [(24, 0), (33, 0.05), (24, 0.3), (33, 0.6), (24, math.log(2))]
+)
 def test_a_chain_has_the_chosen_jsd_and_all_have_one_entropy(size, jsd):
     P = chains.markov_chain(size, jsd, np.random.default_rng(size))
     np.testing.assert_allclose([P.sum(axis=0), P.sum(axis=1)], 1, atol=1e-9)
@@ -111,8 +118,11 @@ def test_a_chain_has_the_chosen_jsd_and_all_have_one_entropy(size, jsd):
 
 
 def test_chains_of_one_seed_have_the_same_pairs_which_follow_no_circle():
-    """On a circle, the tokens that follow a token are in one order, so no three of them are in a triangle."""
-    reversible, cyclic = (chains.markov_chain(17, jsd, np.random.default_rng(4)) for jsd in (0, math.log(2)))
+    """On a circle, the tokens that follow a token are in one order, so no three of them are in a
+    triangle."""
+    reversible, cyclic = (
+        chains.markov_chain(17, jsd, np.random.default_rng(4)) for jsd in (0, math.log(2))
+    )
     np.testing.assert_allclose(reversible, reversible.T)
     allowed = cyclic > 1e-12
     assert (allowed <= (reversible > 0)).all()
@@ -132,12 +142,17 @@ def test_a_long_sample_has_the_chains_pairs():
     text = Corpus.of(ids, 16)
     assert jsd_floor(text) == pytest.approx(0.4, abs=0.01)
     every = np.arange(16)
-    np.testing.assert_allclose(text.table(every, every) / text.pair_counts.sum(), P / 16, atol=0.003)
+    np.testing.assert_allclose(
+        text.table(every, every) / text.pair_counts.sum(), P / 16, atol=0.003
+    )
 
 
 def test_the_scale_and_the_weight_are_those_that_made_the_table():
     rng = np.random.default_rng(0)
-    x, log_u = 50 * rng.standard_normal((40, 9)).astype(np.float32), rng.standard_normal(9).astype(np.float32)
+    x, log_u = (
+        50 * rng.standard_normal((40, 9)).astype(np.float32),
+        rng.standard_normal(9).astype(np.float32),
+    )
     Q = softmax(0.03 * x + 0.7 * log_u)
     np.testing.assert_allclose(calibrated.fit(x, log_u, Q), [0.03, 0.7], rtol=0.01)
     scale, weight = calibrated.fit(-x, log_u, Q)

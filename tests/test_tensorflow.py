@@ -1,4 +1,5 @@
-"""The reader of OpenAI's files: their own index, files from a writer in this module, each rule, damage."""
+"""The reader of OpenAI's files: their own index, files from a writer in this module, each rule,
+damage."""
 
 import json
 import os
@@ -64,12 +65,16 @@ def field(number: int, wire_type: int, value: int | bytes) -> bytes:
     return tag + (varint(len(value)) if wire_type == 2 else b"") + value
 
 
-def entry_proto(shape=(1,), offset=0, size=None, crc=bytes(4), dtype=1, shard=0, extra=b"") -> bytes:
+def entry_proto(
+    shape=(1,), offset=0, size=None, crc=bytes(4), dtype=1, shard=0, extra=b""
+) -> bytes:
     """BundleEntryProto, with what is zero left out."""
     dims = b"".join(field(2, 2, field(1, 0, n) if n else b"") for n in shape)
     size = 4 * int(np.prod(shape, dtype=object)) if size is None else size
     value = (field(1, 0, dtype) if dtype else b"") + field(2, 2, dims)
-    value += b"".join(field(number, 0, n) for number, n in ((3, shard), (4, offset), (5, size)) if n)
+    value += b"".join(
+        field(number, 0, n) for number, n in ((3, shard), (4, offset), (5, size)) if n
+    )
     return value + field(6, 5, crc) + extra
 
 
@@ -78,15 +83,22 @@ Edit = Callable[[str, bytes], bytes]  # of a part of a table, "index block" for 
 
 
 def contents(entries: Iterable[tuple[bytes, bytes]], interval: int = 3) -> bytes:
-    """A block: each `interval`-th key whole, what the others share with the key before them left out."""
+    """A block: each `interval`-th key whole, what the others share with the key before them left
+    out."""
     raw, previous, positions = b"", b"", []
     for i, (key, value) in enumerate(entries):
         shared = 0
-        while i % interval and shared < min(len(key), len(previous)) and key[shared] == previous[shared]:
+        while (
+            i % interval
+            and shared < min(len(key), len(previous))
+            and key[shared] == previous[shared]
+        ):
             shared += 1
         if i % interval == 0:
             positions.append(len(raw))
-        raw += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        raw += (
+            varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        )
         previous = key
     positions = positions or [0]
     return raw + b"".join(n.to_bytes(4, "little") for n in [*positions, len(positions)])
@@ -158,7 +170,11 @@ def test_the_crc_is_the_published_one_and_that_of_its_definition_at_every_kind_o
     data = np.random.default_rng(0).bytes(30 * 6777 + 5)
     step, _, kept = SHIFTS
     edges = (kept, kept + step, 8 * kept, 8 * step, 8 * (kept + step), 16 * step)
-    lengths = {*range(40), *(edge + n for edge in edges for n in (-9, -8, -1, 0, 1, 7, 8)), len(data)}
+    lengths = {
+        *range(40),
+        *(edge + n for edge in edges for n in (-9, -8, -1, 0, 1, 7, 8)),
+        len(data),
+    }
     for length, crc in enumerate(slow_crcs(data)):
         if length in lengths:
             assert crc32c(data[:length]) == crc, length
@@ -182,13 +198,20 @@ def test_openais_index_and_names(shared, tmp_path, monkeypatch):
     assert list(tensors) == sorted(tensors, key=lambda name: tensors[name].start) == sorted(tensors)
     checkpoint = open_tensorflow(tmp_path)
     assert (checkpoint.config, checkpoint.has_own_unembedding) == (Config(), False)
-    assert {name: tensor.shape for name, tensor in checkpoint.tensors.items()} == parameter_shapes(Config())
+    assert {name: tensor.shape for name, tensor in checkpoint.tensors.items()} == parameter_shapes(
+        Config()
+    )
     assert checkpoint.tensors["h.10.mlp.c_fc.weight"].name == "model/h10/mlp/c_fc/w"
 
 
-# TensorFlow 2.21 (tf.raw_ops.SaveV2) wrote goldens/tensorflow for TINY's tensors with the numbers 0, 1, 2 ...
-# in this order.
-WRITTEN = ["wte", "wpe", "ln_f", *(f"h.0.{m}" for m in ("ln_1", "ln_2", "attn.c_attn", "attn.c_proj"))]
+# TensorFlow 2.21 (tf.raw_ops.SaveV2) wrote goldens/tensorflow for TINY's tensors with the numbers
+# 0, 1, 2 ... in this order.
+WRITTEN = [
+    "wte",
+    "wpe",
+    "ln_f",
+    *(f"h.0.{m}" for m in ("ln_1", "ln_2", "attn.c_attn", "attn.c_proj")),
+]
 WRITTEN += ["h.0.mlp.c_fc", "h.0.mlp.c_proj"]
 
 
@@ -246,15 +269,24 @@ RULES = {  # what is damaged, and how it is written -> the damage and the error
         (GOOD + b"\0", "truncated, or not an index: .* that end with"),
         (bytes(tensorflow.MAX_INDEX + 1), "not the index of a GPT-2: more than 1048576 bytes"),
         (LATE_FOOTER, r"a block or the footer starts at byte \d+, expected \d+"),
-        (GOOD[:9] + b"\1" + GOOD[10:], r"block at byte 0: damaged: its masked CRC-32C is \w{8}, expected"),
-        (table({NAME: ONE}, kind=1), r"block at byte \d+: of type 1 \(snappy\); expected 0, not compr"),
+        (
+            GOOD[:9] + b"\1" + GOOD[10:],
+            r"block at byte 0: damaged: its masked CRC-32C is \w{8}, expected",
+        ),
+        (
+            table({NAME: ONE}, kind=1),
+            r"block at byte \d+: of type 1 \(snappy\); expected 0, not compr",
+        ),
         (table({}), "index: the header is missing"),
         (TWICE, "tensor 'b' leaves a hole before it: it starts at byte 4, expected 0"),
     ],
     with_footer: [
         (b"\xff" * 40, f"footer: {LONG}"),
         (b"\xff" * 9 + b"\2", f"footer: {LONG}"),
-        (HANDLES[:-1] + bytes([HANDLES[-1] | 128, 0]), "footer: wrong varint .* longer than necessary"),
+        (
+            HANDLES[:-1] + bytes([HANDLES[-1] | 128, 0]),
+            "footer: wrong varint .* longer than necessary",
+        ),
         (HANDLES.ljust(39, b"\0") + b"\1", "footer: expected zeros after the two handles"),
         (b"\0\0\0" + varint(2**62), f"block at byte 0: truncated: expected {2**62} bytes"),
     ],
@@ -300,15 +332,26 @@ C_ATTN = b"model/h0/attn/c_attn/w"
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        (b"model/h0/attn/c_proj/w", None, r"h\.0\.attn\.c_proj\.weight of the 1-layer .* is missing"),
+        (
+            b"model/h0/attn/c_proj/w",
+            None,
+            r"h\.0\.attn\.c_proj\.weight of the 1-layer .* is missing",
+        ),
         (b"model/wte\n\xff", (2,), r"tensor 'model/wte\\nÿ' is not a parameter"),
-        (b"model/wte", (2, 5), r"tensor 'model/wte' has shape \[2, 5\]; hparams.json makes it \[5, 2\]"),
+        (
+            b"model/wte",
+            (2, 5),
+            r"tensor 'model/wte' has shape \[2, 5\]; hparams.json makes it \[5, 2\]",
+        ),
         (C_ATTN, (2, 1, 6), r"has shape \[2, 1, 6\]"),
         (C_ATTN, (1, 1, 2, 6), r"has shape \[1, 1, 2, 6\]"),
     ],
 )
 def test_the_tensors_are_those_of_the_model(tmp_path, name, shape, message):
-    shapes = {key.encode(): tensor.shape for key, tensor in read_index(write_bundle(tmp_path, MODEL)).items()}
+    shapes = {
+        key.encode(): tensor.shape
+        for key, tensor in read_index(write_bundle(tmp_path, MODEL)).items()
+    }
     entries, end = [(b"", HEADER)], 0
     for key, its in sorted((shapes | {name: shape}).items()):
         if its is not None:
@@ -332,8 +375,13 @@ WRONG = [  # None: there is no such file; FIFO: opening it would wait for a writ
     (HPARAMS, hparams(n_vocab="5\n"), "vocab_size must be a whole number .* got '5"),
     (HPARAMS, hparams(n_layer=10**9), "n_layer must be a whole number"),
     (HPARAMS, hparams(n_head=3), "n_embd 2 does not divide into n_head 3"),
-    # One flipped bit makes 16 of OpenAI's n_head 12: the tensors' shapes are the same, so they tell nothing.
-    (HPARAMS, hparams(n_head=2), "n_embd 2 with n_head 2 makes heads of width 1, expected 2 as in all of Op"),
+    # One flipped bit makes 16 of OpenAI's n_head 12: the tensors' shapes are the same, so they tell
+    # nothing.
+    (
+        HPARAMS,
+        hparams(n_head=2),
+        "n_embd 2 with n_head 2 makes heads of width 1, expected 2 as in all of Op",
+    ),
     *((file, None, "cannot be read: No such file") for file in FILES),
     *((file, "FIFO", r"(is not a regular file|truncated: .* the file at 0)") for file in FILES),
 ]
@@ -354,7 +402,9 @@ def test_all_of_openais_models_have_heads_of_one_width():
     assert {config.head_width for _, config in MODELS.values()} == {HEAD_WIDTH} == {64}
 
 
-@pytest.mark.parametrize(("name", "message"), [(INDEX, ""), (DATA, "tensor 'model/.*' is damaged: ")])
+@pytest.mark.parametrize(
+    ("name", "message"), [(INDEX, ""), (DATA, "tensor 'model/.*' is damaged: ")]
+)
 def test_every_flipped_bit_is_caught(tmp_path, name, message):
     path = write_bundle(tmp_path, random_model(replace(TINY, n_layer=0))) / name
     content = bytearray(path.read_bytes())
@@ -369,7 +419,8 @@ EMPTY = field(1, 0, 1) + field(2, 2, field(2, 2, b""))  # a tensor without value
 
 
 def long_keys(times: int) -> bytes:
-    """Keys of the largest length, with only four bytes of each in the file; tensors without values."""
+    """Keys of the largest length, with only four bytes of each in the file; tensors without
+    values."""
     block = contents([(b"", HEADER), (b"k" * tensorflow.MAX_KEY, EMPTY)])[:-8]
     entry = varint(tensorflow.MAX_KEY - 4) + varint(4) + varint(len(EMPTY))
     block += b"".join(entry + b"l" + n.to_bytes(3, "big") + EMPTY for n in range(times))

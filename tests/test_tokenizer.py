@@ -29,7 +29,8 @@ def tiktoken_gpt2(gpt2: Tokenizer):
 
 
 def obvious_bpe(ids: list[int], merge_ids: dict[tuple[int, int], int]) -> list[int]:
-    """Byte-pair encoding as it is defined: again and again the lowest pair, everywhere, left to right."""
+    """Byte-pair encoding as it is defined: again and again the lowest pair, everywhere, left to
+    right."""
     while known := [pair for pair in pairwise(ids) if pair in merge_ids]:
         lowest = min(known, key=merge_ids.__getitem__)
         ids = merged_everywhere(ids, lowest, merge_ids[lowest])
@@ -63,9 +64,13 @@ def test_published_ids(gpt2):
 
 
 def test_published_token_count_of_the_corpus(gpt2, corpus):
-    """nanoGPT's data/shakespeare/readme.md: 301,966 tokens of training text and 36,059 of validation."""
+    """nanoGPT's data/shakespeare/readme.md: 301,966 tokens of training text and 36,059 of
+    validation."""
     split = int(len(corpus) * 0.9)
-    assert [len(gpt2.encode(part)) for part in (corpus[:split], corpus[split:])] == [301_966, 36_059]
+    assert [len(gpt2.encode(part)) for part in (corpus[:split], corpus[split:])] == [
+        301_966,
+        36_059,
+    ]
 
 
 def test_wikipedia_example():
@@ -74,12 +79,34 @@ def test_wikipedia_example():
     aa is its commonest pair; then, of ZabdZabac, ab (as common as Za); then, of ZYdZYac, ZY.
     """
     X, a, c, d = 258, 64, 66, 67
-    assert Tokenizer([("a", "a"), ("a", "b"), ("aa", "ab")]).encode("aaabdaaabac") == [X, d, X, a, c]
+    assert Tokenizer([("a", "a"), ("a", "b"), ("aa", "ab")]).encode("aaabdaaabac") == [
+        X,
+        d,
+        X,
+        a,
+        c,
+    ]
 
 
 def test_words_are_cut_as_gpt2_does():
     text = "It's  12 o'clock,\n\n \twe'll go!   "
-    words = ["It", "'s", " ", " 12", " o", "'", "clock", ",", "\n\n ", "\t", "we", "'ll", " go", "!", "   "]
+    words = [
+        "It",
+        "'s",
+        " ",
+        " 12",
+        " o",
+        "'",
+        "clock",
+        ",",
+        "\n\n ",
+        "\t",
+        "we",
+        "'ll",
+        " go",
+        "!",
+        "   ",
+    ]
     assert WORDS.findall(text) == words
 
 
@@ -101,14 +128,21 @@ def test_tiktoken_gives_the_same_ids(gpt2, tiktoken_gpt2, corpus):
 @pytest.mark.slow
 def test_tiktoken_gives_the_same_ids_for_every_character(gpt2, tiktoken_gpt2):
     assert len(known_characters()) > 95_000
-    texts = [f"a{character}1 {character}{character} '{character}" for character in known_characters()]
+    texts = [
+        f"a{character}1 {character}{character} '{character}" for character in known_characters()
+    ]
     assert_same_ids(texts, gpt2.encode, tiktoken_gpt2.encode_ordinary)
 
 
 def test_tiktoken_gives_the_same_ids_for_special_tokens(gpt2, tiktoken_gpt2):
     rng = random.Random(2)
-    texts = [EOT.join(texts) for texts in zip(*(random_texts(300, seed) for seed in (3, 4, 5)), strict=True)]
-    texts += ["".join(rng.choices([EOT, "<|", "|>", "endoftext", " ", "a"], k=8)) for _ in range(300)]
+    texts = [
+        EOT.join(texts)
+        for texts in zip(*(random_texts(300, seed) for seed in (3, 4, 5)), strict=True)
+    ]
+    texts += [
+        "".join(rng.choices([EOT, "<|", "|>", "endoftext", " ", "a"], k=8)) for _ in range(300)
+    ]
     with_special = partial(tiktoken_gpt2.encode, allowed_special="all")
     assert_same_ids(texts, partial(gpt2.encode, special="token"), with_special)
     assert_same_ids(texts, partial(gpt2.encode, special="text"), tiktoken_gpt2.encode_ordinary)
@@ -121,10 +155,15 @@ def test_text_comes_back(gpt2):
 
 
 def test_every_id_comes_back(gpt2):
-    """Each id has the bytes that its spelling in encoder.json says, and the text of all comes back."""
+    """Each id has the bytes that its spelling in encoder.json says, and the text of all comes
+    back."""
     byte_of = {character: byte for byte, character in byte_alphabet().items()}
     for spelling, token_id in json.loads(GPT2_VOCAB.read_text(encoding="utf-8")).items():
-        token = spelling.encode() if spelling == EOT else bytes(byte_of[character] for character in spelling)
+        token = (
+            spelling.encode()
+            if spelling == EOT
+            else bytes(byte_of[character] for character in spelling)
+        )
         assert gpt2.token_bytes(token_id) == gpt2.decode_bytes([token_id]) == token
     text = gpt2.decode(range(50257))
     assert text.encode() == gpt2.decode_bytes(range(50257)).decode(errors="replace").encode()
@@ -134,7 +173,14 @@ def test_every_id_comes_back(gpt2):
 def test_decode_takes_lists_and_arrays():
     tokenizer = Tokenizer(SMALL_MERGES)
     ids = tokenizer.encode("low lower")
-    for form in (ids, tuple(ids), iter(ids), np.array(ids), np.array(ids, np.uint16), list(np.array(ids))):
+    for form in (
+        ids,
+        tuple(ids),
+        iter(ids),
+        np.array(ids),
+        np.array(ids, np.uint16),
+        list(np.array(ids)),
+    ):
         assert tokenizer.decode(form) == "low lower"
     assert tokenizer.decode([]) == tokenizer.decode(np.array([], np.int64)) == ""
 
@@ -142,14 +188,19 @@ def test_decode_takes_lists_and_arrays():
 def test_half_characters(gpt2):
     """As text they are the replacement character; one token alone is shown with its bytes."""
     e_acute = Tokenizer([]).encode("é")
-    assert Tokenizer([]).decode([*e_acute[1:], *Tokenizer([]).encode("x"), e_acute[0]]) == "\ufffdx\ufffd"
+    assert (
+        Tokenizer([]).decode([*e_acute[1:], *Tokenizer([]).encode("x"), e_acute[0]])
+        == "\ufffdx\ufffd"
+    )
     assert Tokenizer([]).decode_bytes(e_acute[:1]) == b"\xc3"
     texts = [gpt2.token_text(token_id) for token_id in gpt2.encode("né 👍!")]
     assert texts == ["n", "é", " \\xf0\\x9f\\x91", "\\x8d", "!"]
     assert gpt2.token_text(50256) == EOT
 
 
-@pytest.mark.parametrize("wrong", [-1, 262, 10**30, 1.0, True, "1", None, np.int64(-1), np.float32(1), [1]])
+@pytest.mark.parametrize(
+    "wrong", [-1, 262, 10**30, 1.0, True, "1", None, np.int64(-1), np.float32(1), [1]]
+)
 def test_what_is_no_id_is_refused(wrong):
     tokenizer = Tokenizer(SMALL_MERGES)
     assert tokenizer.vocab_size == 262
@@ -178,7 +229,9 @@ def test_special_tokens_are_found_as_one_pattern_of_all_would_find_them():
     rng = random.Random(0)
     marks = [chr(code) for code in range(33, 127) if not chr(code).isalnum()]
     for letters in ("ab", "ab<\n", [*marks, "é", "\U0001f600"], known_characters()[200:600]):
-        texts = {"".join(rng.choices(letters, k=rng.randrange(2, 6))) for _ in range(3 * len(letters))}
+        texts = {
+            "".join(rng.choices(letters, k=rng.randrange(2, 6))) for _ in range(3 * len(letters))
+        }
         texts |= {letter * 6 for letter in letters}
         tokenizer = Tokenizer([], {text: 256 + n for n, text in enumerate(sorted(texts))})
         pattern = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
@@ -193,12 +246,16 @@ def test_special_tokens_are_found_as_one_pattern_of_all_would_find_them():
 
 @pytest.mark.parametrize("special", ["error", "token", "text"])
 def test_what_is_no_text_is_refused(special):
-    with pytest.raises(TokenizerError, match=r"character 3 of the text is '\\udcff', .* was not valid UTF-8"):
+    with pytest.raises(
+        TokenizerError, match=r"character 3 of the text is '\\udcff', .* was not valid UTF-8"
+    ):
         Tokenizer([]).encode("abc\udcff", special=special)
     for wrong in (None, 5, b"low", ["low"]):
         with pytest.raises(TokenizerError, match=r"^the text must be a str, got "):
             Tokenizer([]).encode(wrong, special=special)
-    with pytest.raises(ArgumentError, match=r"special must be 'error', 'token' or 'text', got 'all'"):
+    with pytest.raises(
+        ArgumentError, match=r"special must be 'error', 'token' or 'text', got 'all'"
+    ):
         Tokenizer([]).encode("", special="all")
 
 
@@ -216,8 +273,13 @@ def test_the_cache_is_bounded_keeps_what_is_used_and_changes_no_id(monkeypatch):
     merged = []
     word_ids = tokenizer._cache.word_ids
     tokenizer._cache.word_ids = lambda word: merged.append(word) or word_ids(word)
-    text = "".join(f" low {letter}" for letter in "abcdefghijklmnopqrstuvwxyz") + " lower slow lo rerer" * 2
-    expected = [token for word in WORDS.findall(text) for token in Tokenizer(SMALL_MERGES).encode(word)]
+    text = (
+        "".join(f" low {letter}" for letter in "abcdefghijklmnopqrstuvwxyz")
+        + " lower slow lo rerer" * 2
+    )
+    expected = [
+        token for word in WORDS.findall(text) for token in Tokenizer(SMALL_MERGES).encode(word)
+    ]
     assert tokenizer.encode(text) == expected
     assert merged.count(" low") == 1, "used all the time, it is never forgotten"
     tokenizer.encode("low" * 100)

@@ -1,4 +1,5 @@
-"""Training: runs, threads, files, errors. test_cli.py has bad flags; writers.py, kills and full disks."""
+"""Training: runs, threads, files, errors. test_cli.py has bad flags; writers.py, kills and full
+disks."""
 
 import json
 import math
@@ -35,7 +36,8 @@ TEXT = "\ufeff" + "".join(
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """On a busy machine BLAS threads that wait are slow. Reading threads change the last bits of a loss."""
+    """On a busy machine BLAS threads that wait are slow. Reading threads change the last bits of a
+    loss."""
     with blas.one_blas_thread(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(threads, "reading_threads", lambda: 1)
         yield
@@ -65,7 +67,8 @@ def assert_same_parameters(model, expected):
 @pytest.mark.parametrize("stop", [1, 4])
 @pytest.mark.parametrize(("threads", "only"), [(1, None), (2, None), (1, "head")])
 def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
-    """With dropout: every loss and every parameter of a run in two parts is an unbroken run's, to the bit."""
+    """With dropout: every loss and every parameter of a run in two parts is an unbroken run's, to
+    the bit."""
     tiedgpt.save_model(random_model(UNTIED), None, tmp_path / "start")
     settings, model = replace(TINY, threads=threads), tiedgpt.load_model(tmp_path / "start")
     unbroken = trainer(model, settings, only)
@@ -85,7 +88,9 @@ def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
 
 
 def test_resume_with_more_steps(tmp_path):
-    first = trainer(settings=replace(TINY, steps=np.int64(6), lr=np.float32(0.5)))  # NumPy's numbers
+    first = trainer(
+        settings=replace(TINY, steps=np.int64(6), lr=np.float32(0.5))
+    )  # NumPy's numbers
     train(first)
     first.save(tmp_path)
     second = Trainer.resume(tmp_path, first.tokens, first.held_out, steps=9)
@@ -101,13 +106,18 @@ def test_the_shares_of_threads_add_up(threads, only):
     settings = replace(TINY, batch=6, steps=1, clip=1e9)
     whole, shared = (trainer(model, replace(settings, threads=n), only) for n in (1, threads))
     assert train(shared)[1]["loss"] == pytest.approx(train(whole)[1]["loss"], rel=1e-13)
-    gradient, added = 10 * whole.optimizer.m, 10 * shared.optimizer.m  # m is a tenth of the first gradient
+    gradient, added = (
+        10 * whole.optimizer.m,
+        10 * shared.optimizer.m,
+    )  # m is a tenth of the first gradient
     np.testing.assert_allclose(added, gradient, rtol=1e-9, atol=1e-14)
 
 
 def test_a_text_of_one_window_is_read_whole():
     model = random_model(replace(SMALL, **STILL), dtype=np.float64)
-    one = trainer(model, size=TINY.context + 1)  # the first is only read and the last only predicted
+    one = trainer(
+        model, size=TINY.context + 1
+    )  # the first is only read and the last only predicted
     expected = cross_entropy(model(one.tokens[:-1]), one.tokens[1:]).mean()
     assert train(one, 1)[1]["loss"] == pytest.approx(expected, rel=1e-12)
 
@@ -126,7 +136,9 @@ def test_batches_come_from_all_over_the_text_and_are_never_the_same():
 def test_the_shares_of_threads_have_dropout_of_their_own(monkeypatch):
     one, seeds = trainer(settings=replace(TINY, steps=3, threads=2)), []
     generator = np.random.default_rng
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: seeds.append(tuple(seed)) or generator(seed))
+    monkeypatch.setattr(
+        np.random, "default_rng", lambda seed: seeds.append(tuple(seed)) or generator(seed)
+    )
     train(one)
     assert len(set(seeds)) == len(seeds) == 3 * (1 + 2)
 
@@ -173,7 +185,10 @@ def test_a_damaged_state_is_refused(tmp_path):
         (lambda state, _: state["settings"].update(x=0), "TypeError"),
         (lambda _, arrays: arrays.pop("v"), "a tensor v of .* float32 numbers"),
         (lambda _, arrays: arrays.update(m=arrays["m"][:1]), "a tensor m of .* float32 numbers"),
-        (lambda _, arrays: arrays.update(parameters=np.zeros(9)), "a tensor parameters of .* float32"),
+        (
+            lambda _, arrays: arrays.update(parameters=np.zeros(9)),
+            "a tensor parameters of .* float32",
+        ),
     ):
         one.save(tmp_path)
         tensors, metadata = safetensors.read_with_metadata(tmp_path / STATE)
@@ -217,7 +232,18 @@ def test_adamw_is_its_definition():
         np.testing.assert_allclose(flat, w, rtol=1e-12)
 
 
-SHAPE = ("--n-layer", "1", "--n-head", "2", "--n-embd", "8", "--context", "8", "--vocab-size", "270")
+SHAPE = (
+    "--n-layer",
+    "1",
+    "--n-head",
+    "2",
+    "--n-embd",
+    "8",
+    "--context",
+    "8",
+    "--vocab-size",
+    "270",
+)
 FLAGS = (*SHAPE, "--batch", "3")
 SHORT = (*FLAGS, "--steps", "6", "--eval-every", "2")
 # A learning rate at which nothing improves, so that the model of step 0 is kept
@@ -279,7 +305,8 @@ def at_step(monkeypatch, step, do):
 
 
 def test_stdout_stderr_and_files_of_a_run(start, tmp_path, unbroken):
-    """On no terminal there is no bar: a line for each look at held-out text. An empty directory is taken."""
+    """On no terminal there is no bar: a line for each look at held-out text. An empty directory is
+    taken."""
     (tmp_path / "model").mkdir()
     code, out, err = start(*SHORT)
     assert code == 0
@@ -293,7 +320,9 @@ def test_stdout_stderr_and_files_of_a_run(start, tmp_path, unbroken):
     *curve, first, second = out.splitlines()
     assert first == f"{tmp_path / 'model'}: tied, 3,112 parameters, 270 tokens"
     lowest = min(line["val_loss"] for line in log)
-    assert re.match(rf"held out: {lowest:.4f} nats per token, \S+ bits per byte, after step 6$", second)
+    assert re.match(
+        rf"held out: {lowest:.4f} nats per token, \S+ bits per byte, after step 6$", second
+    )
     losses = [loss for line in log for name, loss in line.items() if name != "step"]
     assert curve[0].startswith(f"{max(losses):7.2f} |o"), "the model without training is the worst"
     assert [line for line in curve if line.startswith(f"{min(losses):7.2f} |")]
@@ -318,16 +347,34 @@ def test_json_of_a_text_from_stdin_and_what_score_says_of_its_end(start, run, tm
     """The text is read to the byte: CRs, a BOM and NULs included."""
     code, out, _ = start(*SHORT, "--json", "--head", "untied", corpus="-", stdin=TEXT.encode())
     report = json.loads(out)
-    known = {"model": str(tmp_path / "model"), "head": "untied", "parameters": 3112 + 8 * 270, "steps": 6}
+    known = {
+        "model": str(tmp_path / "model"),
+        "head": "untied",
+        "parameters": 3112 + 8 * 270,
+        "steps": 6,
+    }
     assert (code, report) == (0, {**report, **known, "best_step": 6})
     rest = TEXT[len(TEXT) * 9 // 10 :].encode()
-    expected = json.loads(run("score", "-m", report["model"], "--stride", "7", "--json", stdin=rest)[1])
+    expected = json.loads(
+        run("score", "-m", report["model"], "--stride", "7", "--json", stdin=rest)[1]
+    )
     assert report["val_loss"] == pytest.approx(expected["nll"], rel=1e-6)
     assert report["val_bits_per_byte"] == pytest.approx(expected["bits_per_byte"], rel=1e-6)
 
 
 def test_only_head_trains_the_output_matrix_alone(start, checkpoint, tmp_path):
-    flags = ("--from", checkpoint, "--only", "head", "--steps", "2", "--context", "8", "--lr", "0.1")
+    flags = (
+        "--from",
+        checkpoint,
+        "--only",
+        "head",
+        "--steps",
+        "2",
+        "--context",
+        "8",
+        "--lr",
+        "0.1",
+    )
     assert start(*flags)[0] == 0
     before, after = tiedgpt.load_model(checkpoint), tiedgpt.load_model(tmp_path / "model")
     assert (after.config.tied, after.config.n_ctx) == (False, before.config.n_ctx)
@@ -336,9 +383,14 @@ def test_only_head_trains_the_output_matrix_alone(start, checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(("asked", "tokens"), [(256, 256), (257, 257), (258, 258), (5000, 359)])
-def test_vocabularies_of_hardly_more_than_bytes_and_of_all_that_a_text_gives(asked, tokens, start, tmp_path):
+def test_vocabularies_of_hardly_more_than_bytes_and_of_all_that_a_text_gives(
+    asked, tokens, start, tmp_path
+):
     code, out, err = start(*SHORT, "--vocab-size", asked)
-    config, end = tiedgpt.load_model(tmp_path / "model").config, None if asked == 256 else tokens - 1
+    config, end = (
+        tiedgpt.load_model(tmp_path / "model").config,
+        None if asked == 256 else tokens - 1,
+    )
     assert (config.vocab_size, config.bos_token_id, config.eos_token_id) == (tokens, end, end)
     assert (code, config.n_ctx) == (0, 8)
     assert f"{tokens:,} tokens\n" in out
@@ -372,20 +424,31 @@ def test_dropout(start, tmp_path):
 
 def test_the_best_model_is_kept_when_later_ones_are_worse(start, tmp_path, monkeypatch):
     seen, losses = [], iter(np.array([[3.0], [2.0], [4.0], [5.0]]))
-    monkeypatch.setattr(loop, "token_losses", lambda model, *_: seen.append(deepcopy(model)) or next(losses))
+    monkeypatch.setattr(
+        loop, "token_losses", lambda model, *_: seen.append(deepcopy(model)) or next(losses)
+    )
     code, out, err = start(*SHORT)
     assert code == 0
     assert out.endswith("after step 2\n")
-    assert [line.endswith("(not the best)") for line in err.splitlines()] == [False, False, True, True]
+    assert [line.endswith("(not the best)") for line in err.splitlines()] == [
+        False,
+        False,
+        True,
+        True,
+    ]
     assert_same_parameters(tiedgpt.load_model(tmp_path / "model"), seen[1])
     last = safetensors.read_header(tmp_path / "model" / STATE)["parameters"].read()
-    np.testing.assert_array_equal(last, np.concatenate([*map(np.ravel, seen[3].parameters.values())]))
+    np.testing.assert_array_equal(
+        last, np.concatenate([*map(np.ravel, seen[3].parameters.values())])
+    )
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("step", [1, 4])  # after 4 there is a look at held-out text
 @pytest.mark.usefixtures("interruptible")
-def test_a_signal_saves_and_the_run_goes_on(number, code, step, start, tmp_path, monkeypatch, unbroken):
+def test_a_signal_saves_and_the_run_goes_on(
+    number, code, step, start, tmp_path, monkeypatch, unbroken
+):
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
         at_step(patch, step, lambda: os.kill(os.getpid(), number))
@@ -421,7 +484,9 @@ def test_a_signal_that_is_ignored_stays_so(start, interruptible, monkeypatch):
 def test_two_trainings_in_one_directory(start, tmp_path, unbroken, monkeypatch):
     """The second is refused, new or resumed, and the first ends as if it had been alone."""
     refused = []
-    at_step(monkeypatch, 3, lambda: refused.extend(start(*flags) for flags in (SHORT, ["--resume"])))
+    at_step(
+        monkeypatch, 3, lambda: refused.extend(start(*flags) for flags in (SHORT, ["--resume"]))
+    )
     assert start(*SHORT)[0] == 0
     for code, _, err in refused:
         assert code == 2
@@ -435,7 +500,10 @@ def test_two_trainings_in_one_directory(start, tmp_path, unbroken, monkeypatch):
     [
         *((f"--lr {lr}", "step 2 has loss .* too high for this model") for lr in ("1e9", "1e300")),
         ("no room", "the disk is full"),
-        ("no memory", "not enough memory for a batch of 3 sequences of 8 tokens; use a smaller --batch"),
+        (
+            "no memory",
+            "not enough memory for a batch of 3 sequences of 8 tokens; use a smaller --batch",
+        ),
     ],
 )
 def test_what_an_error_in_mid_training_leaves(fault, message, start, tmp_path, monkeypatch):
@@ -458,7 +526,8 @@ def test_what_an_error_in_mid_training_leaves(fault, message, start, tmp_path, m
 
 
 def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
-    """Ctrl-C under it: the lines about held-out text stay whole, and the bar's end is the line's end."""
+    """Ctrl-C under it: the lines about held-out text stay whole, and the bar's end is the line's
+    end."""
     flags = ("--out", str(tmp_path / "model"), *FLAGS, "--steps", "1000000")
     with Terminal("train", corpus, *flags) as terminal:
         terminal.type("", " tokens/s]")
@@ -469,17 +538,23 @@ def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
     # what is left of each line when all is written
     lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in terminal.text.split("\n")]
     assert any(line.startswith("step      0: held out 5.") for line in lines), lines
-    assert any(line.startswith("tiedgpt: note: stopping after this step; again to stop") for line in lines)
+    assert any(
+        line.startswith("tiedgpt: note: stopping after this step; again to stop") for line in lines
+    )
     assert any(line.startswith("tiedgpt: note: stopped after step") for line in lines), lines
 
 
 def test_a_run_that_is_done(start, tmp_path, monkeypatch):
-    """In a directory with a model's name: to load by that name would be to look for GPT-2, or to train it."""
+    """In a directory with a model's name: to load by that name would be to look for GPT-2, or to
+    train it."""
     monkeypatch.chdir(tmp_path)
     assert start(*SHORT, out="gpt2")[0] == 0
     before = contents(tmp_path / "gpt2")
     code, out, err = start("--resume", out="gpt2")
-    assert (code, err) == (0, "tiedgpt: note: all 6 steps are done; give a larger --steps to train more\n")
+    assert (code, err) == (
+        0,
+        "tiedgpt: note: all 6 steps are done; give a larger --steps to train more\n",
+    )
     assert out.endswith("after step 6\n")
     assert contents(tmp_path / "gpt2") == before
     assert "\ngpt2: tied, 3,112 parameters" in start("--resume", "--steps", "8", out="gpt2")[1]
@@ -499,11 +574,26 @@ def test_what_would_change_a_run_is_refused(start, unbroken):
     for flags, message in (
         ("", "model holds a training already: add --resume to continue it"),
         ("--resume --batch 4", "--batch cannot change with --resume: it was 3, now it is 4"),
-        ("--resume --vocab-size 271", "--vocab-size cannot change with --resume: it was 270, now it is 271"),
-        ("--resume --head untied", "--head cannot change with --resume: it was tied, now it is untied"),
-        ("--resume --from gpt2", "--from cannot change with --resume: it was not given, now it is gpt2"),
-        ("--resume --only head", "--only cannot change with --resume: it was not given, now it is head"),
-        *((f"--resume --{name} 9", f"--{name} cannot change") for name in ("n-layer", "eval-every", "lr")),
+        (
+            "--resume --vocab-size 271",
+            "--vocab-size cannot change with --resume: it was 270, now it is 271",
+        ),
+        (
+            "--resume --head untied",
+            "--head cannot change with --resume: it was tied, now it is untied",
+        ),
+        (
+            "--resume --from gpt2",
+            "--from cannot change with --resume: it was not given, now it is gpt2",
+        ),
+        (
+            "--resume --only head",
+            "--only cannot change with --resume: it was not given, now it is head",
+        ),
+        *(
+            (f"--resume --{name} 9", f"--{name} cannot change")
+            for name in ("n-layer", "eval-every", "lr")
+        ),
         ("--resume --dropout 0", "--dropout cannot change with --resume"),
         ("--resume --steps 5", "6 steps are done already; steps must be at least that, got 5"),
     ):

@@ -1,4 +1,5 @@
-"""Live parity with transformers: both load the same files. transformers in float64 is the reference.
+"""Live parity with transformers: both load the same files. transformers in float64 is the
+reference.
 
 Needs torch and transformers (pip install torch==2.13.0, then the extra `parity`); without them
 test_goldens.py compares with what transformers computed before.
@@ -25,7 +26,9 @@ from tiedgpt.inference.evaluation import token_losses
 from tiedgpt.inference.sampling import Sampling
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: the extra `parity`")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed: the extra `parity`"
+)
 
 
 @contextmanager
@@ -43,7 +46,8 @@ with third_party():
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
 
-# torch's threads wait for work by spinning, in the way of NumPy's: on a busy machine a minute becomes many.
+# torch's threads wait for work by spinning, in the way of NumPy's: on a busy machine a minute
+# becomes many.
 torch.set_num_threads(1)
 
 
@@ -63,15 +67,22 @@ def transformers_greedy(model: Any, ids: np.ndarray, new: int) -> list[int]:  # 
     whole = torch.from_numpy(ids)[None]
     with third_party():
         out = model.generate(
-            whole, attention_mask=torch.ones_like(whole), max_new_tokens=new, do_sample=False, pad_token_id=0
+            whole,
+            attention_mask=torch.ones_like(whole),
+            max_new_tokens=new,
+            do_sample=False,
+            pad_token_id=0,
         )
     return out[0, ids.size :].tolist()
 
 
-def random_transformers_model(config: Any, ids: np.ndarray, seed: int = 0, positions: float = 1.0) -> Any:
+def random_transformers_model(
+    config: Any, ids: np.ndarray, seed: int = 0, positions: float = 1.0
+) -> Any:
     """A model whose every parameter matters, with logits for `ids` up to make_goldens.SCALE, 10.
 
-    The larger `positions`, the more its continuations depend on them instead of repeating one token.
+    The larger `positions`, the more its continuations depend on them instead of repeating one
+    token.
     """
     with third_party():
         model = GPT2LMHeadModel(config).eval()
@@ -86,9 +97,23 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, atol: float) -> None:
 
 
 SHAPES: dict[str, dict[str, int]] = {
-    "small": {"vocab_size": 101, "n_positions": 31, "n_embd": 21, "n_layer": 2, "n_head": 3, "n_inner": 17},
+    "small": {
+        "vocab_size": 101,
+        "n_positions": 31,
+        "n_embd": 21,
+        "n_layer": 2,
+        "n_head": 3,
+        "n_inner": 17,
+    },
     "deep": {"vocab_size": 61, "n_positions": 19, "n_embd": 10, "n_layer": 7, "n_head": 5},
-    "wide": {"vocab_size": 257, "n_positions": 67, "n_embd": 96, "n_layer": 1, "n_head": 2, "n_inner": 100},
+    "wide": {
+        "vocab_size": 257,
+        "n_positions": 67,
+        "n_embd": 96,
+        "n_layer": 1,
+        "n_head": 2,
+        "n_inner": 100,
+    },
     "heads one wide": {"vocab_size": 59, "n_positions": 13, "n_embd": 7, "n_layer": 2, "n_head": 7},
     "no block": {"vocab_size": 43, "n_positions": 11, "n_embd": 6, "n_layer": 0, "n_head": 1},
 }
@@ -111,11 +136,16 @@ CASES = [  # with one thing that is not usual, and a random forty of all
 
 @pytest.mark.parametrize("case", dict.fromkeys(CASES), ids=", ".join)
 def test_there_and_back(tmp_path: Path, case: tuple[str, ...]) -> None:
-    """transformers -> load_model -> save_model -> transformers, for a batch that fills the context."""
+    """transformers -> load_model -> save_model -> transformers, for a batch that fills the
+    context."""
     head, shape, fields, activation, stored = case
     dtype, _, shards = stored.partition(" ")
     sharded = bool(shards) and shape != "no block"  # which is too small to be divided
-    settings: dict[str, Any] = {**SHAPES[shape], **FIELDS[fields], "activation_function": activation}
+    settings: dict[str, Any] = {
+        **SHAPES[shape],
+        **FIELDS[fields],
+        "activation_function": activation,
+    }
     tied = head == "tied"
     config = GPT2Config(bos_token_id=0, eos_token_id=[0, 1], tie_word_embeddings=tied, **settings)
     ids = np.random.default_rng(0).integers(config.vocab_size, size=(3, config.n_positions))
@@ -132,16 +162,21 @@ def test_there_and_back(tmp_path: Path, case: tuple[str, ...]) -> None:
     assert_close(logits_when_saved(model, ids, tmp_path), expected, 1e-12)
 
 
-def logits_when_saved(model: GPT2, ids: np.ndarray, directory: Path) -> np.ndarray:  # [B, T] -> [B, T, V]
-    """Save the model, let transformers load it without a complaint, save it again and compute its logits.
+def logits_when_saved(
+    model: GPT2, ids: np.ndarray, directory: Path
+) -> np.ndarray:  # [B, T] -> [B, T, V]
+    """Save the model, let transformers load it without a complaint, save it again and compute its
+    logits.
 
-    They are the model's, and the two files have the same names: what loading forgives, a prefix too many for
-    one, other readers of the format need not. From half precision also the file is float32, and config.json
-    must not say otherwise.
+    They are the model's, and the two files have the same names: what loading forgives, a prefix too
+    many for one, other readers of the format need not. From half precision also the file is
+    float32, and config.json must not say otherwise.
     """
     tiedgpt.save_model(model, None, directory / "saved")
     with third_party():
-        loaded, complaints = GPT2LMHeadModel.from_pretrained(directory / "saved", output_loading_info=True)
+        loaded, complaints = GPT2LMHeadModel.from_pretrained(
+            directory / "saved", output_loading_info=True
+        )
         loaded.save_pretrained(directory / "again")
     assert complaints.keys() >= {"missing_keys", "unexpected_keys", "mismatched_keys"}
     assert not any(complaints.values()), complaints
@@ -184,7 +219,9 @@ def test_the_goldens_are_what_the_script_writes(tmp_path: Path) -> None:
             make_goldens.write_case(name, tmp_path / name)
         old, new = (tiedgpt.load_model(directory / name) for directory in (GOLDENS, tmp_path))
         assert old.config == new.config
-        assert all(np.array_equal(old.parameters[key], new.parameters[key]) for key in new.parameters)
+        assert all(
+            np.array_equal(old.parameters[key], new.parameters[key]) for key in new.parameters
+        )
 
 
 @pytest.mark.parametrize("eos", [5, [3, 5]])
@@ -229,9 +266,12 @@ LOGITS = {
 @pytest.mark.parametrize("kind", LOGITS)
 @pytest.mark.parametrize("temperature", [0.01, 0.7, 1.0, 1.3, 5.0])
 def test_sampling_distribution(kind: str, temperature: float) -> None:
-    """top_k keeps all that equal the last one kept. top_p keeps as many, but which is the sort's affair."""
+    """top_k keeps all that equal the last one kept. top_p keeps as many, but which is the sort's
+    affair."""
     logits = LOGITS[kind]
-    for top_k, top_p in product([None, 1, 2, 40, 1008, 1009, 5000], [None, 1e-6, 0.1, 0.5, 0.9, 0.999, 1]):
+    for top_k, top_p in product(
+        [None, 1, 2, 40, 1008, 1009, 5000], [None, 1e-6, 0.1, 0.5, 0.9, 0.999, 1]
+    ):
         sampling = Sampling(temperature, top_k, top_p)
         p, expected = sampling.probabilities(logits), transformers_probabilities(logits, sampling)
         if kind == "equal" and top_p not in (None, 1.0):
@@ -241,7 +281,8 @@ def test_sampling_distribution(kind: str, temperature: float) -> None:
 
 
 def recipe(model: Any, ids: np.ndarray, max_length: int, stride: int) -> float:  # ids [N]
-    """The sliding windows of transformers' documentation: their means, weighted by the tokens predicted."""
+    """The sliding windows of transformers' documentation: their means, weighted by the tokens
+    predicted."""
     sums, counts = [], []
     previous_end = 0
     for start in range(0, ids.size, stride):
@@ -267,7 +308,9 @@ def test_score_is_the_recipes(tmp_path: Path, tied: bool, stride: int) -> None:
     expected = recipe(transformers_model(tmp_path), ids, 31, stride)
     model = tiedgpt.load_model(tmp_path)
     # Not closer: transformers makes the logits float32 before it takes their loss.
-    assert token_losses(model.astype(np.float64), ids, stride).mean() == pytest.approx(expected, rel=1e-7)
+    assert token_losses(model.astype(np.float64), ids, stride).mean() == pytest.approx(
+        expected, rel=1e-7
+    )
     assert token_losses(model, ids, stride).mean() == pytest.approx(expected, rel=1e-6)
 
 
@@ -281,10 +324,11 @@ def rounding_of_products(product: Callable[[np.ndarray, np.ndarray], np.ndarray]
 @pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_full_size(head: str, tmp_path: Path) -> None:
-    """GPT-2 124M's sizes: at most 1.5 times transformers' error, if both libraries' products are as exact.
+    """GPT-2 124M's sizes: at most 1.5 times transformers' error, if both libraries' products are as
+    exact.
 
-    They need not be: NumPy's OpenBLAS on AVX-512 rounds 1.4 times as much as torch does. With torch's
-    products in the place of NumPy's, the whole model's errors were measured equal.
+    They need not be: NumPy's OpenBLAS on AVX-512 rounds 1.4 times as much as torch does. With
+    torch's products in the place of NumPy's, the whole model's errors were measured equal.
     """
     rng = np.random.default_rng(5)
     config = GPT2Config(tie_word_embeddings=head == "tied")
@@ -295,12 +339,16 @@ def test_full_size(head: str, tmp_path: Path) -> None:
     expected = transformers_logits(referee, ids)
     long_last = transformers_logits(referee, long_ids)[0, -1].copy()
     greedy = transformers_greedy(referee, ids[0], 20)
-    chosen_from = transformers_logits(referee, np.append(ids, [greedy], axis=1))[0, ids.size - 1 : -1]
+    chosen_from = transformers_logits(referee, np.append(ids, [greedy], axis=1))[
+        0, ids.size - 1 : -1
+    ]
     del referee
     model = tiedgpt.load_model(tmp_path)
 
     by_numpy = rounding_of_products(lambda x, W: x @ W)
-    by_torch = rounding_of_products(lambda x, W: (torch.from_numpy(x) @ torch.from_numpy(W)).numpy())
+    by_torch = rounding_of_products(
+        lambda x, W: (torch.from_numpy(x) @ torch.from_numpy(W)).numpy()
+    )
     rival, error = np.abs(float32 - expected).max(), np.abs(model(ids) - expected).max()
     assert 9 < np.abs(expected).max() < 11
     assert error <= 1.5 * rival * max(1, by_numpy / by_torch)
@@ -313,6 +361,8 @@ def test_full_size(head: str, tmp_path: Path) -> None:
     cases = ((ids, range(1, 64), expected[0, -1]), (long_ids, (256, 512, 513, 590), long_last))
     for prompt, cuts, last in cases:
         cache = model.new_cache()
-        logits = np.concatenate([model(piece, cache) for piece in np.split(prompt, cuts, axis=1)], axis=1)
+        logits = np.concatenate(
+            [model(piece, cache) for piece in np.split(prompt, cuts, axis=1)], axis=1
+        )
         assert_close(logits, model(prompt), 1e-4)
         assert_close(logits[0, -1], last, 1e-4)

@@ -52,7 +52,8 @@ TEMPLATE = """a mean over {{models: no layers/tied: loss: n}} seeds
 
 
 class Inline(Executor):
-    """Does each job when its result is asked for, in this process; stops like Ctrl-C after some jobs."""
+    """Does each job when its result is asked for, in this process; stops like Ctrl-C after some
+    jobs."""
 
     def __init__(self) -> None:
         self.done: list[engine.Job] = []
@@ -79,12 +80,22 @@ def inline(tmp_path_factory):
     template.write_text(TEMPLATE, encoding="utf-8")
     smaller = {
         engine: {"processes": lambda workers: nullcontext(executor)},
-        grid: {"SMALL": TINY, "SEEDS": (1, 2, 3), "sets": lambda: TINY_SETS, "pilot": lambda: [TINY]},
+        grid: {
+            "SMALL": TINY,
+            "SEEDS": (1, 2, 3),
+            "sets": lambda: TINY_SETS,
+            "pilot": lambda: [TINY],
+        },
         job: {"CHAIN_TOKENS": 2000, "FITTED_TOKENS": 400},
         texts: {"TIMED_STEPS": 8, "fit_families": partial(fits.fit_families, steps=20)},
         page: {"PAGE": template, "PICTURES": {"chains.png": page.chains_picture}},
     }
-    smaller[grid] |= {"COMPARED": ("no layers",), "VOCABULARIES": (300,), "PILOT_SEEDS": (101,), "TIMINGS": 2}
+    smaller[grid] |= {
+        "COMPARED": ("no layers",),
+        "VOCABULARIES": (300,),
+        "PILOT_SEEDS": (101,),
+        "TIMINGS": 2,
+    }
     with pytest.MonkeyPatch.context() as patch:
         for module, values in smaller.items():
             for name, value in values.items():
@@ -95,7 +106,20 @@ def inline(tmp_path_factory):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Path:
     """Some thousand words, of which each has favourite successors."""
-    words = ["my", "lord", "the", "king", "$", "is", "dead\n", "and", "the", "queen", "lives.\n", "é"]
+    words = [
+        "my",
+        "lord",
+        "the",
+        "king",
+        "$",
+        "is",
+        "dead\n",
+        "and",
+        "the",
+        "queen",
+        "lives.\n",
+        "é",
+    ]
     places = itertools.accumulate(random.Random(3).choices([1, 1, 1, 2, 5], k=4000))
     path = tmp_path_factory.mktemp("text") / "corpus.txt"
     path.write_text(" ".join(words[place % len(words)] for place in places), encoding="utf-8")
@@ -130,7 +154,9 @@ def results_in(out: Path) -> dict:
     return {key: result for key, result in lines.items() if "step time" not in key}
 
 
-def test_an_interrupted_experiment_goes_on_and_does_nothing_twice(done, corpus, tmp_path, inline, capsys):
+def test_an_interrupted_experiment_goes_on_and_does_nothing_twice(
+    done, corpus, tmp_path, inline, capsys
+):
     out, inline.done = tmp_path / "out", []
     for stop_after in (2, 6):
         inline.stop_after = stop_after
@@ -169,10 +195,14 @@ def test_the_published_text_has_a_page(copied, corpus, inline, monkeypatch, caps
     monkeypatch.setattr(tying_experiment, "find_spec", lambda name: None)
     assert run(corpus, copied) == 0
     assert "pip install -e .[plot]" in capsys.readouterr().err
-    assert (copied / "chains.png").exists() == bool(find_spec("matplotlib")), "an earlier picture stays"
+    assert (copied / "chains.png").exists() == bool(find_spec("matplotlib")), (
+        "an earlier picture stays"
+    )
 
 
-def test_one_claim_shows_its_figures_and_no_sentence_of_the_page(copied, corpus, inline, monkeypatch, capsys):
+def test_one_claim_shows_its_figures_and_no_sentence_of_the_page(
+    copied, corpus, inline, monkeypatch, capsys
+):
     """It prints them: the files of a whole grid stay as they are."""
     plan = tying_experiment.plan(name_of(corpus), copied, None)
     found = results.collect(plan, engine.read_lines(copied / "runs.jsonl"))
@@ -184,10 +214,20 @@ def test_one_claim_shows_its_figures_and_no_sentence_of_the_page(copied, corpus,
     shown, err = capsys.readouterr()
     assert err.startswith("0 of 6 runs are missing"), "three trainings, two timings and the text"
     values = partial(results.values, found, "models", "no layers/untied")
-    kl, difference = (results.figure(values(of)) for of in ("normed+unigram.kl", "loss - unigram loss"))
-    assert shown.startswith(f"# Claim 1: untied is nearer\n\n| untied | {page.show(kl)} |\n\n## figures\n")
-    assert f": loss - unigram loss | {page.with_sd(difference, '+')} | 3 | {difference.p:.1g} | " in shown
-    assert f"| models: no layers/untied: normed+unigram.kl | {page.with_sd(kl)} | 3 |  |  |  |" in shown
+    kl, difference = (
+        results.figure(values(of)) for of in ("normed+unigram.kl", "loss - unigram loss")
+    )
+    assert shown.startswith(
+        f"# Claim 1: untied is nearer\n\n| untied | {page.show(kl)} |\n\n## figures\n"
+    )
+    assert (
+        f": loss - unigram loss | {page.with_sd(difference, '+')} | 3 | {difference.p:.1g} | "
+        in shown
+    )
+    assert (
+        f"| models: no layers/untied: normed+unigram.kl | {page.with_sd(kl)} | 3 |  |  |  |"
+        in shown
+    )
     assert not re.search("shakespeare|Verdict|no layers/tied|chain", shown)
 
 
@@ -200,7 +240,9 @@ def test_two_runs_into_one_directory_are_refused(copied, corpus, capsys):
 def test_the_time_is_said_first_and_depends_on_the_text(corpus, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tying_experiment, "prepare", lambda *_: sys.exit())
     for repeats in (1, 1000):
-        (tmp_path / "text").write_text(corpus.read_text(encoding="utf-8") * repeats, encoding="utf-8")
+        (tmp_path / "text").write_text(
+            corpus.read_text(encoding="utf-8") * repeats, encoding="utf-8"
+        )
         with pytest.raises(SystemExit):
             run(tmp_path / "text", tmp_path / "out")
     minutes = re.findall(r"about (\S+) minutes", capsys.readouterr().err)
@@ -230,7 +272,9 @@ def test_what_cannot_be_done_is_one_line(inline, tmp_path, capsys, file, line, m
     assert message in last
 
 
-@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:99], lambda data: b"x" + data[1:]])
+@pytest.mark.parametrize(
+    "damage", [lambda data: b"", lambda data: data[:99], lambda data: b"x" + data[1:]]
+)
 def test_damaged_tokens_are_an_error_that_names_the_file(corpus, tmp_path, damage):
     job.prepare(text := corpus.read_text(encoding="utf-8"), 270, tmp_path)
     path = job.data_path(tmp_path, job.text_name(text), 270)
@@ -239,17 +283,27 @@ def test_damaged_tokens_are_an_error_that_names_the_file(corpus, tmp_path, damag
         job.read_data(path)
 
 
-STOPS = [(signal.SIGINT, "importing", 130), (signal.SIGINT, "run", 130), (signal.SIGTERM, "\r1 of", 143)]
+STOPS = [
+    (signal.SIGINT, "importing", 130),
+    (signal.SIGINT, "run", 130),
+    (signal.SIGTERM, "\r1 of", 143),
+]
 
 
-@pytest.mark.parametrize(("number", "shown", "code"), [*STOPS, (signal.SIGKILL, "\r1 of", -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("number", "shown", "code"), [*STOPS, (signal.SIGKILL, "\r1 of", -signal.SIGKILL)]
+)
 def test_a_signal_ends_it_and_its_workers(tmp_path, number, shown, code):
     """While modules are imported, and while models are trained in processes."""
-    (tmp_path / "numpy.py").write_text("print('importing', flush=True); import time; time.sleep(60)")
+    (tmp_path / "numpy.py").write_text(
+        "print('importing', flush=True); import time; time.sleep(60)"
+    )
     script = Path(tying_experiment.__file__)
     path = [str(script.parents[1]), *([str(tmp_path)] if shown == "importing" else [])]
     text = tmp_path / "text"
-    text.write_text(" ".join(str(n * n) for n in range(8000)), encoding="utf-8")  # enough for 512 tokens
+    text.write_text(
+        " ".join(str(n * n) for n in range(8000)), encoding="utf-8"
+    )  # enough for 512 tokens
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     command = [sys.executable, script, text, tmp_path / "out"]
@@ -259,9 +313,13 @@ def test_a_signal_ends_it_and_its_workers(tmp_path, number, shown, code):
         byte = process.stdout.read(1)
         assert byte, out
         out += byte
-    send = os.killpg if number == signal.SIGINT else os.kill  # the terminal sends it to the workers too
+    send = (
+        os.killpg if number == signal.SIGINT else os.kill
+    )  # the terminal sends it to the workers too
     send(process.pid, number)
-    out += process.communicate(timeout=60)[0]  # until the workers, which have its stdout, have ended
+    out += process.communicate(timeout=60)[
+        0
+    ]  # until the workers, which have its stdout, have ended
     assert process.returncode == code
     assert b"Traceback" not in out
     assert (b"the same command continues" in out) == (shown == "run")
@@ -284,12 +342,18 @@ def test_models_of_one_seed_start_from_the_same_other_weights():
         for key, array in tied.parameters.items():
             if (head, key) != ("signs", "ln_f.weight"):
                 np.testing.assert_array_equal(model.parameters[key], array)
-        expected = {"copy": tied.W_E, "zeros": 0 * tied.W_E, "untied": tied.untie("random", 5).W_U.T}
+        expected = {
+            "copy": tied.W_E,
+            "zeros": 0 * tied.W_E,
+            "untied": tied.untie("random", 5).W_U.T,
+        }
         np.testing.assert_array_equal(model.W_U.T, expected.get(head, tied.W_E))
     assert set(model.parameters["ln_f.weight"]) == {-1.0, 1.0}
 
 
-@pytest.mark.parametrize(("only", "off", "on"), [("MLP", "attn", "mlp"), ("attention", "mlp", "attn")])
+@pytest.mark.parametrize(
+    ("only", "off", "on"), [("MLP", "attn", "mlp"), ("attention", "mlp", "attn")]
+)
 def test_a_sublayer_that_is_off_stays_off(only, off, on):
     tokens = np.random.default_rng(0).integers(0, 280, 500)
     model, _ = job.trained(replace(TINY, layers=1, only=only, seed=1), job.Data(tokens, tokens))
@@ -319,13 +383,18 @@ def test_a_line_has_the_numbers_of_its_model(done, corpus):
         "early loss": early,
         "training loss": token_losses(model, data.tokens[: job.TRAIN_TOKENS], 6).mean(),
         "swapped": token_losses(tied, data.held_out, 6).mean(),
-        "raw.self": ((model.W_E @ model.W_U).argmax(axis=1) == np.arange(280))[counts.frequent()].mean(),
+        "raw.self": ((model.W_E @ model.W_U).argmax(axis=1) == np.arange(280))[
+            counts.frequent()
+        ].mean(),
         "negative gains": 0,
     }
     assert {measure: result[measure] for measure in expected} == pytest.approx(expected, rel=1e-5)
 
     def scaled_loss(factor, ids):  # a scale of the logits is one of ln_f
-        ln_f = {name: np.float32(factor) * tied.parameters[name] for name in ("ln_f.weight", "ln_f.bias")}
+        ln_f = {
+            name: np.float32(factor) * tied.parameters[name]
+            for name in ("ln_f.weight", "ln_f.bias")
+        }
         return token_losses(tiedgpt.GPT2(tied.config, tied.parameters | ln_f), ids, 6).mean()
 
     factors = np.exp(np.linspace(-3, 5, 81))
@@ -380,14 +449,18 @@ def test_paths_are_not_scored_by_a_text_with_few_frequent_tokens():
 
 def test_smoothed_bigrams_are_those_of_the_best_strength():
     rng = np.random.default_rng(0)
-    tokens, held_out = rng.integers(0, 5, 400), rng.integers(0, 5, 100)  # no bigrams: the strongest is best
+    tokens, held_out = (
+        rng.integers(0, 5, 400),
+        rng.integers(0, 5, 100),
+    )  # no bigrams: the strongest is best
     assert texts.smoothed_bigrams(tokens, held_out, 5) == pytest.approx(math.log(5), abs=0.05)
     cycle = np.arange(1000) % 5
     assert texts.smoothed_bigrams(cycle, cycle[:100], 5) < 0.01
 
 
 def test_the_time_of_a_step_is_untied_over_tied(monkeypatch):
-    """By a clock that gives 2 s to each step of the first model, the tied one, and 3 s to the second."""
+    """By a clock that gives 2 s to each step of the first model, the tied one, and 3 s to the
+    second."""
     times = iter(itertools.accumulate(itertools.cycle([0.0, 2.0, 0.0, 3.0])))
     monkeypatch.setattr(texts, "process_time", lambda: next(times))
     assert texts.time_steps(TINY, 300) == {"ratio": 1.5}
@@ -400,7 +473,9 @@ def test_the_t_test(df):
         x = np.linspace(0, t, 100_001)
         y = scale * (1 + x * x / df) ** (-(df + 1) / 2)
         inside = (y[1:] + y[:-1]) @ np.diff(x)  # of the two halves
-        assert results.t_test(t, df) == results.t_test(-t, df) == pytest.approx(1 - inside, abs=1e-6)
+        assert (
+            results.t_test(t, df) == results.t_test(-t, df) == pytest.approx(1 - inside, abs=1e-6)
+        )
     assert results.t_test(results.t_quantile(df), df) == pytest.approx(0.05)
 
 
@@ -414,7 +489,8 @@ def test_an_interval_holds_the_mean_of_95_of_100_samples():
 
 
 def test_names_of_the_template():
-    """Sums are taken seed by seed: the interval of a difference is narrower than those of its terms."""
+    """Sums are taken seed by seed: the interval of a difference is narrower than those of its
+    terms."""
     found = {
         "models": {
             "0/tied": [{"x": 1.0}, {"x": 2.0}, {"x": 3.0}, {"x": 2.0}],
@@ -443,11 +519,17 @@ def test_a_verdict_needs_holms_correction_and_turns_with_its_sign():
     rng = np.random.default_rng(0)
     kinds = {f"{n}": [{"x": x, "-x": -x} for x in rng.normal(n / 4, 1, 12)] for n in range(5)}
     found = {"models": kinds}
-    template = "\n".join(f"{{{{models: {n} - 0: MEASURE? below | above | open}}}}" for n in range(1, 5))
-    words, back = (page.Page(found, template.replace("MEASURE", m)).render().split() for m in ("x", "-x"))
+    template = "\n".join(
+        f"{{{{models: {n} - 0: MEASURE? below | above | open}}}}" for n in range(1, 5)
+    )
+    words, back = (
+        page.Page(found, template.replace("MEASURE", m)).render().split() for m in ("x", "-x")
+    )
     ps = [results.figure(results.values(found, "models", f"{n} - 0", "x")).p for n in range(1, 5)]
     assert [word != "open" for word in words] == [p < 0.05 for p in results.holm(ps)]
-    assert any(p < 0.05 for p, word in zip(ps, words, strict=True) if word == "open"), "and not p alone"
+    assert any(p < 0.05 for p, word in zip(ps, words, strict=True) if word == "open"), (
+        "and not p alone"
+    )
     assert [{"below": "above", "above": "below"}.get(word, word) for word in words] == back
 
 

@@ -17,7 +17,10 @@ from tiedgpt.gpt2.parameters import count_parameters
 from tiedgpt.study.corpus import MIN_COUNT
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS, README = ROOT / "scripts" / "tying_results", (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS, README = (
+    ROOT / "scripts" / "tying_results",
+    (ROOT / "README.md").read_text(encoding="utf-8"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,23 +36,38 @@ def test_the_published_page_and_tables_are_made_of_the_published_runs(published)
     readme = files["README.md"].decode()
     assert len(readme.splitlines()) <= 150
     assert len(re.findall(r"^\| -", readme, re.M)) <= 8
-    shown = [readme, files["tables.md"].decode(), *(page.claim(published, claim) for claim in range(1, 10))]
+    shown = [
+        readme,
+        files["tables.md"].decode(),
+        *(page.claim(published, claim) for claim in range(1, 10)),
+    ]
     assert not any("not measured" in text for text in shown)
     of = grid.SMALL
     sizes = f"width {of.width}, {of.vocab_size} tokens, context {of.context}, {of.steps} steps of {of.batch} "
-    named = [sizes, f"rank {of.width}", f"{MIN_COUNT} times or more", *map("{:,}".format, grid.VOCABULARIES)]
+    named = [
+        sizes,
+        f"rank {of.width}",
+        f"{MIN_COUNT} times or more",
+        *map("{:,}".format, grid.VOCABULARIES),
+    ]
     assert [each for each in named if each not in readme] == []
-    assert {grid.MODELS[kind][0]["steps"] for kind in ("longer", "tenth")} == {2 * of.steps} == {1600}
+    assert (
+        {grid.MODELS[kind][0]["steps"] for kind in ("longer", "tenth")} == {2 * of.steps} == {1600}
+    )
 
 
 def test_the_pictures_show_the_runs(published):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[plot]")
     chains, tenth = (picture(published).axes[0].lines for picture in page.PICTURES.values())
     assert chains[3].get_label() == "one layer, tied"
-    excess = [fmean(of["excess"] for of in published["chains"][f"1/{jsd}/tied"]) for jsd in ("0", "0.65")]
+    excess = [
+        fmean(of["excess"] for of in published["chains"][f"1/{jsd}/tied"]) for jsd in ("0", "0.65")
+    ]
     assert chains[3].get_ydata() == pytest.approx(excess)
     untied, tied = (published["models"][f"tenth/{head}"] for head in ("untied", "tied"))
-    assert [*tenth[0].get_ydata()] == [a["loss"] - b["loss"] for a, b in zip(untied, tied, strict=True)]
+    assert [*tenth[0].get_ydata()] == [
+        a["loss"] - b["loss"] for a, b in zip(untied, tied, strict=True)
+    ]
 
 
 def test_the_grid_has_its_seeds_and_controls_and_each_claim_its_part():
@@ -57,7 +75,9 @@ def test_the_grid_has_its_seeds_and_controls_and_each_claim_its_part():
     models = grid.sets()["models"]
     assert all(run.lr for run in models.values())
     assert models["one layer/copy"].lr == models["one layer/untied"].lr
-    tied, untied = (count_parameters(grid.config(models[of])) for of in ("one layer/tied", "narrow/untied"))
+    tied, untied = (
+        count_parameters(grid.config(models[of])) for of in ("one layer/tied", "narrow/untied")
+    )
     assert tied["tied"]["total"] == pytest.approx(untied["untied"]["total"], rel=0.06)
     plans = {claim: tying_experiment.plan("", RESULTS, claim) for claim in range(1, 10)}
     assert {kind for plan in plans.values() for kind in plan["models"]} == {*models}
@@ -73,8 +93,16 @@ def test_numpy_finds_the_same_verdicts(published):
     for line in map(json.loads, (RESULTS / "runs.jsonl").read_text(encoding="utf-8").splitlines()):
         of = line["run"]
         if "seed" in of and of.get("text", "whole") == "whole":
-            what = of.get("layers", 0), of.get("head", "tied"), of.get("only", ""), of["lr"], of["seed"]
-            losses.setdefault((what, of.get("steps", 800), of.get("width", 64)), line["result"]["loss"])
+            what = (
+                of.get("layers", 0),
+                of.get("head", "tied"),
+                of.get("only", ""),
+                of["lr"],
+                of["seed"],
+            )
+            losses.setdefault(
+                (what, of.get("steps", 800), of.get("width", 64)), line["result"]["loss"]
+            )
     shown = page.Page(published)
     for only, name, rates in (("", "one layer", (0.008, 0.004)), ("MLP", "MLP", (0.004, 0.008))):
         pairs = [

@@ -1,4 +1,5 @@
-"""Vocabulary files: every form is read, they are checked against each other, and written unchanged."""
+"""Vocabulary files: every form is read, they are checked against each other, and written
+unchanged."""
 
 import json
 import re
@@ -9,7 +10,12 @@ from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES, random_model, refuse
 from texts import assert_same_ids, byte_level_bpe, random_texts
 
 import tiedgpt
-from tiedgpt.checkpoints.vocabulary import read_merges, read_tokenizer, read_tokenizer_json, vocabulary_files
+from tiedgpt.checkpoints.vocabulary import (
+    read_merges,
+    read_tokenizer,
+    read_tokenizer_json,
+    vocabulary_files,
+)
 from tiedgpt.errors import TiedGPTError
 from tiedgpt.gpt2.tokenizer import EOT, Tokenizer, spelled_ids
 
@@ -56,13 +62,17 @@ def test_the_files_of_gpt2_come_back_byte_for_byte_and_its_merges_alone_are_enou
         ("#version: 0.2 - Trained by `huggingface/tokenizers`\r\nl o\r\nlo w\r\n", "l o,lo w"),
         ("#version: 0.2\nl o\nlo w\n\n\n", "l o,lo w"),
         *((text, "") for text in ("", "\n", "#version: 0.2\n", "#version: 0.2")),
-        *((f"{version}# #\n## #\n", "# #,## #") for version in ("", "#version: 0.2\n")),  # a merge of "#"
+        *(
+            (f"{version}# #\n## #\n", "# #,## #") for version in ("", "#version: 0.2\n")
+        ),  # a merge of "#"
     ],
 )
 def test_forms_of_merges_txt(text, merges, tmp_path):
     path = tmp_path / "merges.txt"
     path.write_text(text, encoding="utf-8", newline="")
-    assert read_merges(path).merges == [tuple(merge.split()) for merge in merges.split(",") if merge]
+    assert read_merges(path).merges == [
+        tuple(merge.split()) for merge in merges.split(",") if merge
+    ]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +89,9 @@ def test_merges_that_contradict_themselves(merges, message, tmp_path):
     refuses(f"^{message}$", Tokenizer, merges, error=TiedGPTError)
     if merges[0][1] != " ":  # which is two spaces to merges.txt, another error
         (tmp_path / "merges.txt").write_text("".join(f"{left} {right}\n" for left, right in merges))
-        refuses(rf"merges\.txt: {message}", read_merges, tmp_path / "merges.txt", error=TiedGPTError)
+        refuses(
+            rf"merges\.txt: {message}", read_merges, tmp_path / "merges.txt", error=TiedGPTError
+        )
 
 
 @pytest.mark.parametrize(
@@ -91,8 +103,16 @@ def test_merges_that_contradict_themselves(merges, message, tmp_path):
         ({"<a>": 0}, -1, r"the first byte has id -1, expected 0 to 1"),
         ({"<" * 129: 256}, 0, r"special token '<+\.\.\. has 129 characters, expected 1 to 128"),
         ({"lo": 257}, 0, r"special token 'lo' has id 257, expected 256"),
-        ({"é": 165}, 0, r"special token 'é' is also the spelling of an ordinary token of another text"),
-        ({"\ud800": 256}, 0, r"character 0 of special token '\\ud800' is '\\ud800', half of a surrogate"),
+        (
+            {"é": 165},
+            0,
+            r"special token 'é' is also the spelling of an ordinary token of another text",
+        ),
+        (
+            {"\ud800": 256},
+            0,
+            r"character 0 of special token '\\ud800' is '\\ud800', half of a surrogate",
+        ),
     ],
 )
 def test_special_tokens_that_do_not_fit(special_tokens, first_id, message):
@@ -101,7 +121,8 @@ def test_special_tokens_that_do_not_fit(special_tokens, first_id, message):
 
 
 def vocab_with(**changes: object) -> str:
-    """The vocab.json of bytes, "lo", "low" and <|endoftext|>, with some ids changed, or removed by None."""
+    """The vocab.json of bytes, "lo", "low" and <|endoftext|>, with some ids changed, or removed by
+    None."""
     ids = spelled_ids([("l", "o"), ("lo", "w")], 0) | {EOT: 258} | changes
     return json.dumps({token: token_id for token, token_id in ids.items() if token_id is not None})
 
@@ -114,7 +135,10 @@ def vocab_with(**changes: object) -> str:
         (b"l  o\n", r"merges\.txt, line 1: expected two tokens, got 'l  o'"),
         (b"l o\n#version: 0.2 x\n", r"merges\.txt, line 2: expected two tokens"),
         (b"#version: 0.2\nl o\nl \xff\n", r"merges\.txt, line 3: not UTF-8"),
-        (b"l " + b"o" * 1000, r"merges\.txt with .*: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is no byte and"),
+        (
+            b"l " + b"o" * 1000,
+            r"merges\.txt with .*: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is no byte and",
+        ),
         (b"\xff", r"vocab\.json, line 1: not UTF-8"),
         (b"[0, 1]", r"vocab\.json: expected a JSON object, got \[0, 1\]"),
         (vocab_with(lo="256"), r"vocab\.json: token 'lo' has id '256', expected an integer"),
@@ -155,7 +179,10 @@ def test_added_tokens_json_holds_more_special_tokens(tmp_path):
     ("token", "pieces"),
     [
         ("!", ["low", "!", " low", "er", "!", "!", EOT, "f", "low", "er", " low", "<", "p", ">"]),
-        ("low", ["low", "!", " ", "low", "er", "!!", EOT, "f", "low", "er", " ", "low", "<", "p", ">"]),
+        (
+            "low",
+            ["low", "!", " ", "low", "er", "!!", EOT, "f", "low", "er", " ", "low", "<", "p", ">"],
+        ),
         ("<p>", ["low", "!", " low", "er", "!!", EOT, "f", "low", "er", " low", "<p>"]),
     ],
 )
@@ -166,7 +193,9 @@ def test_an_added_token_that_may_also_be_an_ordinary_one(token, pieces, tmp_path
     ids = spelled_ids(merges, 0) | {EOT: 262}
     ids.setdefault(token, 263)
     added = [{"id": ids[token], "content": token}, {"id": 262, "content": EOT}]
-    file = tokenizer_json(model__vocab=ids, model__merges=list(map(" ".join, merges)), added_tokens=added)
+    file = tokenizer_json(
+        model__vocab=ids, model__merges=list(map(" ".join, merges)), added_tokens=added
+    )
     original, saved = tmp_path / "original", tmp_path / "saved"
     tiedgpt.save_model(random_model(), None, original)
     (original / "tokenizer.json").write_text(json.dumps(file))
@@ -189,7 +218,9 @@ def test_an_added_token_that_may_also_be_an_ordinary_one(token, pieces, tmp_path
         theirs = transformers.AutoTokenizer.from_pretrained(directory)
         assert theirs.encode(text, add_special_tokens=False) == expected
         theirs.save_pretrained(tmp_path / "theirs")
-        assert_same_tokenizer(read_tokenizer_json(tmp_path / "theirs" / "tokenizer.json"), tokenizer)
+        assert_same_tokenizer(
+            read_tokenizer_json(tmp_path / "theirs" / "tokenizer.json"), tokenizer
+        )
 
 
 def test_a_prefix_space_would_give_other_ids(tmp_path):
@@ -201,11 +232,17 @@ def test_a_prefix_space_would_give_other_ids(tmp_path):
     refuses(message, read_tokenizer, tmp_path, error=TiedGPTError)
 
 
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+BYTE_LEVEL = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": True,
+}
 
 
 def tokenizer_json(**changes: object) -> dict:
-    """What Hugging Face writes for SMALL_MERGES, with a dotted name's value changed ("model__dropout")."""
+    """What Hugging Face writes for SMALL_MERGES, with a dotted name's value changed
+    ("model__dropout")."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
     file: dict = {
         "version": "1.0",
@@ -230,7 +267,12 @@ def tokenizer_json(**changes: object) -> dict:
 
 
 MUST_BE_NEUTRAL = [
-    *("normalizer", "pre_tokenizer.type", "pre_tokenizer.add_prefix_space", "pre_tokenizer.use_regex"),
+    *(
+        "normalizer",
+        "pre_tokenizer.type",
+        "pre_tokenizer.add_prefix_space",
+        "pre_tokenizer.use_regex",
+    ),
     *("model.type", "model.dropout", "model.continuing_subword_prefix", "model.end_of_word_suffix"),
     "model.ignore_merges",
 ]
@@ -261,25 +303,64 @@ def test_forms_of_tokenizer_json(changes, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"normalizer": {"type": "NFC"}}, r"normalizer is \{'type': 'NFC'\}, expected None, as in GPT-2"),
-        *(({name.replace(".", "__"): "##"}, rf"{name} is '##', expected") for name in MUST_BE_NEUTRAL),
+        (
+            {"normalizer": {"type": "NFC"}},
+            r"normalizer is \{'type': 'NFC'\}, expected None, as in GPT-2",
+        ),
+        *(
+            ({name.replace(".", "__"): "##"}, rf"{name} is '##', expected")
+            for name in MUST_BE_NEUTRAL
+        ),
         ({"pre_tokenizer": None}, r"pre_tokenizer\.type is None, expected 'ByteLevel'"),
-        ({"pre_tokenizer__add_prefix_space": KeyError}, r"pre_tokenizer\.add_prefix_space is None, expected"),
-        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{}, BYTE_LEVEL]}}, r"\.type is 'Sequence'"),
+        (
+            {"pre_tokenizer__add_prefix_space": KeyError},
+            r"pre_tokenizer\.add_prefix_space is None, expected",
+        ),
+        (
+            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{}, BYTE_LEVEL]}},
+            r"\.type is 'Sequence'",
+        ),
         ({"model": KeyError}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
-        ({"model__merges": KeyError}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
-        ({"added_tokens": {"a": 1}}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
+        (
+            {"model__merges": KeyError},
+            r"expected model\.vocab, model\.merges and a list of added_tokens",
+        ),
+        (
+            {"added_tokens": {"a": 1}},
+            r"expected model\.vocab, model\.merges and a list of added_tokens",
+        ),
         ({"model__merges": ["l o", "low"]}, r", merge 2: expected two tokens, got 'low'"),
         ({"model__merges": [["l", []]]}, r", merge 1: expected two tokens, got \['l', \[\]\]"),
-        ({"model__merges": [{"l": "o", "a": "b"}]}, r", merge 1: expected two tokens, got \{'l': 'o', 'a'"),
+        (
+            {"model__merges": [{"l": "o", "a": "b"}]},
+            r", merge 1: expected two tokens, got \{'l': 'o', 'a'",
+        ),
         ({"model__merges": ["l o", "lo w"]}, r": no merge makes token 'Ġlow': merges are missing"),
         ({"added_tokens": [EOT]}, r"added token '<\|endoftext\|>': expected content"),
-        ({"added_tokens": added(id=262)}, r"added token \{'id': 262, .* the id that vocab has for it"),
-        ({"added_tokens": added(content="low", id=256)}, r"'content': 'low'\}: expected content, the id"),
-        ({"added_tokens": added(lstrip=True)}, r"added token .*, and not lstrip, rstrip or single_word"),
-        ({"added_tokens": added(rstrip=True)}, r"added token .*, and not lstrip, rstrip or single_word"),
-        ({"added_tokens": added(single_word=True)}, r"added token .*, and not lstrip, rstrip or single_word"),
-        ({"added_tokens": added(content="<x>", id=263)}, r"special token '<x>' has id 263, expected 262"),
+        (
+            {"added_tokens": added(id=262)},
+            r"added token \{'id': 262, .* the id that vocab has for it",
+        ),
+        (
+            {"added_tokens": added(content="low", id=256)},
+            r"'content': 'low'\}: expected content, the id",
+        ),
+        (
+            {"added_tokens": added(lstrip=True)},
+            r"added token .*, and not lstrip, rstrip or single_word",
+        ),
+        (
+            {"added_tokens": added(rstrip=True)},
+            r"added token .*, and not lstrip, rstrip or single_word",
+        ),
+        (
+            {"added_tokens": added(single_word=True)},
+            r"added token .*, and not lstrip, rstrip or single_word",
+        ),
+        (
+            {"added_tokens": added(content="<x>", id=263)},
+            r"special token '<x>' has id 263, expected 262",
+        ),
     ],
 )
 def test_tokenizer_json_that_is_malformed_or_gives_other_ids(changes, message, tmp_path):
@@ -289,7 +370,8 @@ def test_tokenizer_json_that_is_malformed_or_gives_other_ids(changes, message, t
 
 
 def test_tokenizers_that_hugging_face_trained(tmp_path):
-    """Special tokens first, as its trainer puts them: tokenizer.json and the two files give its ids."""
+    """Special tokens first, as its trainer puts them: tokenizer.json and the two files give its
+    ids."""
     tokenizers = pytest.importorskip("tokenizers")
     theirs, trainer = byte_level_bpe(tokenizers, 700, special_tokens=[EOT, "<pad>"])
     texts = random_texts(500, seed=8)
@@ -315,4 +397,6 @@ def test_transformers_tokenizer_json_of_gpt2(gpt2, tmp_path):
     theirs.save_pretrained(tmp_path)
     ours = read_tokenizer_json(tmp_path / "tokenizer.json")
     assert_same_tokenizer(ours, gpt2)
-    assert_same_ids(random_texts(500, seed=7), ours.encode, partial(theirs.encode, add_special_tokens=False))
+    assert_same_ids(
+        random_texts(500, seed=7), ours.encode, partial(theirs.encode, add_special_tokens=False)
+    )

@@ -26,9 +26,15 @@ def test_what_is_written_is_whole_or_absent_and_can_be_written_again(tmp_path, p
     rows = (json.dumps({"text": "abc" * (n % 5 + 1), "n": n}) for n in range(30))
     (tmp_path / "in.jsonl").write_text("\n".join(rows))
     server = LoopbackHub()
-    server.files = {f"tiny/gpt2/{path.name}": path.read_bytes() for path in (tmp_path / "tied").iterdir()}
+    server.files = {
+        f"tiny/gpt2/{path.name}": path.read_bytes() for path in (tmp_path / "tied").iterdir()
+    }
     with running(server):
-        environment = {"HF_ENDPOINT": f"http://{server.host}", "NO_PROXY": "*", "OPENBLAS_NUM_THREADS": "1"}
+        environment = {
+            "HF_ENDPOINT": f"http://{server.host}",
+            "NO_PROXY": "*",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
         command = [sys.executable, Path(__file__).with_name("writers.py"), tmp_path, str(points)]
         done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,4 +1,5 @@
-"""What tests of tokens share: random texts of characters that every tokenizer knows, and obvious merging."""
+"""What tests of tokens share: random texts of characters that every tokenizer knows, and obvious
+merging."""
 
 import random
 import sys
@@ -7,9 +8,9 @@ from collections.abc import Callable
 from functools import cache
 from trace import Trace
 
-# Whether a character is a letter depends on the Unicode version, and regex, tiktoken and Python each bring
-# their own. Characters of Unicode 3.2 are in all of them, and every Python has that table; the two blocks of
-# emoji are younger, but complete since Unicode 8.
+# Whether a character is a letter depends on the Unicode version, and regex, tiktoken and Python
+# each bring their own. Characters of Unicode 3.2 are in all of them, and every Python has that
+# table; the two blocks of emoji are younger, but complete since Unicode 8.
 EMOJI = range(0x1F300, 0x1F650)
 
 
@@ -25,7 +26,8 @@ def known_characters() -> list[str]:
 
 
 def random_texts(count: int, seed: int) -> list[str]:
-    """Short texts of what cuts words differently: scripts, digits, white space, apostrophes, marks, emoji."""
+    """Short texts of what cuts words differently: scripts, digits, white space, apostrophes, marks,
+    emoji."""
     rng = random.Random(seed)
     some = [
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
@@ -41,7 +43,10 @@ def random_texts(count: int, seed: int) -> list[str]:
         "".join(map(chr, EMOJI)),
         "".join(known_characters()),
     ]
-    return ["".join(rng.choice(rng.choice(some)) for _ in range(rng.randrange(1, 40))) for _ in range(count)]
+    return [
+        "".join(rng.choice(rng.choice(some)) for _ in range(rng.randrange(1, 40)))
+        for _ in range(count)
+    ]
 
 
 def assert_same_ids(texts: list[str], ours: Callable, theirs: Callable) -> None:

@@ -1,10 +1,12 @@
-"""Every writer of the project, killed or without room at any moment, without permission, and twice at once.
+"""Every writer of the project, killed or without room at any moment, without permission, and twice
+at once.
 
     python tests/writers.py PLACE POINTS [WRITER...]
 
-Each try is a fork of this process, in an empty directory beside the models. After it, what has its final name
-is whole, and the same command again ends with the files of an uninterrupted run and nothing else. POINTS is
-the number of moments to try, 0 for all. HF_ENDPOINT names a hub that has `tiny/gpt2`.
+Each try is a fork of this process, in an empty directory beside the models. After it, what has its
+final name is whole, and the same command again ends with the files of an uninterrupted run and
+nothing else. POINTS is the number of moments to try, 0 for all. HF_ENDPOINT names a hub that has
+`tiny/gpt2`.
 """
 
 import importlib
@@ -46,7 +48,12 @@ def main(place: str, points: str, *names: str) -> None:
     os.chmod(".", 0o755)  # for another user
     os.environ |= {"TIEDGPT_WEIGHTS": "weights", "XDG_CACHE_HOME": "nowhere", "HF_HUB_OFFLINE": "0"}
     for module in pkgutil.walk_packages(tiedgpt.__path__, "tiedgpt."):
-        if module.name.partition(".")[2].split(".")[0] in ("cli", "checkpoints", "training", "inference"):
+        if module.name.partition(".")[2].split(".")[0] in (
+            "cli",
+            "checkpoints",
+            "training",
+            "inference",
+        ):
             importlib.import_module(module.name)
     for module in ("tqdm", "requests", "tiedgpt.scale.shards"):
         importlib.import_module(module)
@@ -79,8 +86,11 @@ class Writer:
         for n in range(1 if points else 10):
             self.attempt(f"two at once, {n}", 0, other=True)
 
-    def attempt(self, fault: str, end: int | str, prepare: Prepare = int, other: bool = False) -> None:
-        """Run the command with a fault. `end`: the code with which it ends, or the reason in its error."""
+    def attempt(
+        self, fault: str, end: int | str, prepare: Prepare = int, other: bool = False
+    ) -> None:
+        """Run the command with a fault. `end`: the code with which it ends, or the reason in its
+        error."""
         self.empty()
         rival = self.start(self.command) if other else None
         code = self.run(self.command, prepare)
@@ -97,7 +107,9 @@ class Writer:
             assert end in last, where
         assert "Traceback" not in said, where
         self.check_what_is_there(where)
-        failed = all(self.run(command) for command in (self.more, self.command) if command)  # until one works
+        failed = all(
+            self.run(command) for command in (self.more, self.command) if command
+        )  # until one works
         said = self.said()
         assert not failed or "exists" in said, f"{where}, again: {said}"
         assert files() == self.whole, f"{where}, again: {sorted(files())}, {said}"
@@ -131,7 +143,11 @@ class Writer:
             os.dup2(self.pipe[1], 1)
             os.dup2(self.pipe[1], 2)
             prepare()
-            code = save(*command.split()[1:]) if command.startswith("save") else cli.main(command.split())
+            code = (
+                save(*command.split()[1:])
+                if command.startswith("save")
+                else cli.main(command.split())
+            )
         except BaseException:
             traceback.print_exc()
         finally:

@@ -1,9 +1,10 @@
 """Start `tiedgpt` or `python -m tiedgpt`. Ctrl-C ends the command with exit code 130 at any time.
 
 It sets its own handler of SIGINT before it imports anything slow:
-- while modules are imported, SIGINT ends the process at once: there is nothing to clean up, and an import can
-  turn KeyboardInterrupt into another exception (2 of 250 tries);
-- while the command runs, it raises KeyboardInterrupt as usual, so that half-written files are removed;
+- while modules are imported, SIGINT ends the process at once: there is nothing to clean up, and an
+  import can turn KeyboardInterrupt into another exception (2 of 250 tries);
+- while the command runs, it raises KeyboardInterrupt as usual, so that half-written files are
+  removed;
 - after the command it is ignored, so that it does not change the exit code.
 """
 
@@ -49,7 +50,8 @@ def on_exception(kind: type[BaseException], error: BaseException, _: object) -> 
 
 
 def on_ignored_exception(ignored: "sys.UnraisableHookArgs") -> None:
-    """Exit after a Ctrl-C in a finalizer. Python ignores exceptions there, KeyboardInterrupt too."""
+    """Exit after a Ctrl-C in a finalizer. Python ignores exceptions there, KeyboardInterrupt
+    too."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
         exit_at_once()
     sys.__unraisablehook__(ignored)

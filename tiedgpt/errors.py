@@ -15,7 +15,8 @@ MAX_MESSAGE = 2000  # characters
 
 
 class TiedGPTError(ValueError):
-    """The base class of all errors that a file, an argument or a flag can cause. The message is one line."""
+    """The base class of all errors that a file, an argument or a flag can cause. The message is one
+    line."""
 
     def __init__(self, message: object = "") -> None:
         super().__init__(one_line(message))
@@ -43,7 +44,8 @@ class TiedGPTWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an argument, a field or a flag accepts; never nan, inf or True. `str` describes them.
+    """The numbers that an argument, a field or a flag accepts; never nan, inf or True. `str`
+    describes them.
 
     >>> print(Range(1), Range(1, 9), Range(0, 1, whole=False, without="high"), sep="; ")
     a whole number of at least 1; a whole number from 1 to 9; a number of at least 0 and below 1
@@ -88,10 +90,12 @@ ABOVE_0 = Range(0, whole=False, without="low")
 
 
 def one_line(text: object) -> str:
-    r"""Text from outside (a path, a token, a flag, a server's answer), made safe to print on one line.
+    r"""Text from outside (a path, a token, a flag, a server's answer), made safe to print on one
+    line.
 
-    It escapes line breaks, control characters, invisible format characters and unpaired surrogates. Every
-    error and every note passes through it, so a file name cannot move the cursor or start a new line.
+    It escapes line breaks, control characters, invisible format characters and unpaired surrogates.
+    Every error and every note passes through it, so a file name cannot move the cursor or start a
+    new line.
 
     >>> print(one_line("a\nb \x1b[31m"))
     a\nb \x1b[31m
@@ -99,7 +103,9 @@ def one_line(text: object) -> str:
     text = str(text)
     if len(text) > MAX_MESSAGE:  # a flag's value may be a whole file
         text = f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 2 :]}"
-    return "".join(c if c == " " or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c == " " or c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def short_repr(value: Any, limit: int = 60) -> str:

@@ -26,7 +26,8 @@ from .inference.documents import generate_documents
 
 @register_model("tiedgpt")
 class TiedGPT(TemplateLM):
-    """`pretrained` and `head` are those of tiedgpt.load_model. The last three arguments are not used."""
+    """`pretrained` and `head` are those of tiedgpt.load_model. The last three arguments are not
+    used."""
 
     def __init__(
         self,
@@ -46,14 +47,19 @@ class TiedGPT(TemplateLM):
     @property
     def eot_token_id(self) -> int:
         if self.tokenizer.eot_id is None:
-            raise ArgumentError("the tokenizer has no <|endoftext|>, which begins a text without a context")
+            raise ArgumentError(
+                "the tokenizer has no <|endoftext|>, which begins a text without a context"
+            )
         return self.tokenizer.eot_id
 
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **_: Any
+    ) -> list[int]:
         return self.tokenizer.encode(string, special="token")
 
     def final(self, ids: list[int], last: int) -> Array:  # [T] -> [last, D]
-        """The input of the output matrix for the last tokens. Tokens in the cache are not read again."""
+        """The input of the output matrix for the last tokens. Tokens in the cache are not read
+        again."""
         pairs = enumerate(zip(ids, self.cached, strict=False))
         common = next((n for n, (a, b) in pairs if a != b), min(len(ids), len(self.cached)))
         self.cache.length = start = min(common, len(ids) - last)
@@ -81,9 +87,13 @@ class TiedGPT(TemplateLM):
         results = []
         for (text,) in (request.args for request in tqdm(requests, disable=disable_tqdm)):
             ids, prefix = self.tok_encode(text), self.prefix_token_id
-            rolling = get_rolling_token_windows(ids, prefix, max_seq_len=self.max_length, context_len=1)
+            rolling = get_rolling_token_windows(
+                ids, prefix, max_seq_len=self.max_length, context_len=1
+            )
             windows = [(None, *make_disjoint_window(window)) for window in rolling]
-            results.append(sum((nats for nats, _ in self._loglikelihood_tokens(windows, True)), 0.0))
+            results.append(
+                sum((nats for nats, _ in self._loglikelihood_tokens(windows, True)), 0.0)
+            )
         return results
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
@@ -93,7 +103,9 @@ class TiedGPT(TemplateLM):
             settings = normalize_gen_kwargs(settings, self.max_gen_toks)
             count, limit = settings["max_gen_toks"], self.max_length
             if count >= limit:
-                raise ArgumentError(f"max_gen_toks is {count}; it must be less than the context of {limit}")
+                raise ArgumentError(
+                    f"max_gen_toks is {count}; it must be less than the context of {limit}"
+                )
             how: dict[str, Any] = {"greedy": True}
             if settings["do_sample"] and settings["temperature"]:
                 how = {name: settings.get(name) for name in ("temperature", "top_k", "top_p")}

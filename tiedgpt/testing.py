@@ -16,17 +16,25 @@ from .gpt2.config import Config
 from .gpt2.model import GPT2
 from .gpt2.parameters import parameter_shapes
 
-# Sizes that differ, so that no two axes are mistaken for each other, and a vocabulary that is not padded.
+# Sizes that differ, so that no two axes are mistaken for each other, and a vocabulary that is not
+# padded.
 TINY = Config(
-    vocab_size=211, n_ctx=37, n_embd=3 * 16, n_layer=3, n_head=3, n_inner=100, bos_token_id=0, eos_token_id=0
+    vocab_size=211,
+    n_ctx=37,
+    n_embd=3 * 16,
+    n_layer=3,
+    n_head=3,
+    n_inner=100,
+    bos_token_id=0,
+    eos_token_id=0,
 )
 
 
 def random_model(config: Config = TINY, seed: int = 0) -> GPT2:
     """A model in which every parameter matters, in float32: no gain is near 1 and no bias near 0.
 
-    So mistakes that GPT2.random hides move a logit by 0.01 or more: exact gelu, another epsilon, no bias.
-    The same seed gives the same parameters on every machine.
+    So mistakes that GPT2.random hides move a logit by 0.01 or more: exact gelu, another epsilon, no
+    bias. The same seed gives the same parameters on every machine.
     """
     rng = np.random.default_rng(seed)
     D, F = config.n_embd, config.n_inner or config.n_embd
@@ -41,14 +49,20 @@ def random_model(config: Config = TINY, seed: int = 0) -> GPT2:
     parameters = {}
     for name, shape in parameter_shapes(config).items():
         mean, deviation = next(scale for part, scale in scales.items() if part in name)
-        parameters[name] = np.float32(mean) + np.float32(deviation) * rng.standard_normal(shape, np.float32)
+        parameters[name] = np.float32(mean) + np.float32(deviation) * rng.standard_normal(
+            shape, np.float32
+        )
     return GPT2(config, parameters)
 
 
-def assert_same_gpt2(theirs: Any, model: GPT2 | None = None, ids: Any = None, targets: Any = None) -> None:
-    """Raise AssertionError with the report of `compare`, unless theirs is the same GPT-2 as `model`.
+def assert_same_gpt2(
+    theirs: Any, model: GPT2 | None = None, ids: Any = None, targets: Any = None
+) -> None:
+    """Raise AssertionError with the report of `compare`, unless theirs is the same GPT-2 as
+    `model`.
 
-    model: random_model() if None. ids: two random sequences if None, as long as the context, at most 64.
+    model: random_model() if None. ids: two random sequences if None, as long as the context, at
+    most 64.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     model = random_model() if model is None else model

@@ -1,12 +1,14 @@
 """Markov chains whose asymmetry is chosen: texts on which the cost of a symmetric A is known.
 
-A circulation C [V, V] has the shares of pairs of a chain in which no pair occurs in both orders. The chain
+A circulation C [V, V] has the shares of pairs of a chain in which no pair occurs in both orders.
+The chain
 
     M = (1 + t) / 2 C + (1 - t) / 2 C^T        t in [0, 1]
 
-has the pairs of C with probability (1 + t) / 2, else the reversed pairs. Its JSD is ln 2 minus the entropy of
-these two probabilities (scripts/tying_results/floor.md). All chains of one size have the same entropy rate,
-ln(V) / 2, and all tokens are equally often. They differ in the JSD, and in how even C is.
+has the pairs of C with probability (1 + t) / 2, else the reversed pairs. Its JSD is ln 2 minus the
+entropy of these two probabilities (scripts/tying_results/floor.md). All chains of one size have the
+same entropy rate, ln(V) / 2, and all tokens are equally often. They differ in the JSD, and in how
+even C is.
 """
 
 import math
@@ -18,8 +20,8 @@ import numpy as np
 def markov_chain(V: int, jsd: float, rng: np.random.Generator) -> np.ndarray:  # -> [V, V]
     """A transition matrix P[a, b] = p(b|a) with a JSD of `jsd` nats, from 0 to ln 2; V at least 16.
 
-    The pairs and their order by frequency depend on `rng` only, so generators of the same seed make chains
-    that differ in the JSD alone.
+    The pairs and their order by frequency depend on `rng` only, so generators of the same seed make
+    chains that differ in the JSD alone.
     """
     coin = math.log(2) - jsd
     t = bisect(lambda t: -entropy(np.array([1 + t, 1 - t]) / 2), -coin)
@@ -38,9 +40,9 @@ def markov_chain(V: int, jsd: float, rng: np.random.Generator) -> np.ndarray:  #
 def tournament(V: int, rng: np.random.Generator) -> np.ndarray:  # -> [V, V] bool
     """Pairs of which none is there in both orders, with each token as often first as second.
 
-    On a circle of tokens, each leads to the (V - 1) // 2 after it. Then triangles are reversed at random,
-    until no order of the tokens explains the pairs: a tied model with ln_f can learn those that follow a
-    circle (scripts/tying_results/floor.md).
+    On a circle of tokens, each leads to the (V - 1) // 2 after it. Then triangles are reversed at
+    random, until no order of the tokens explains the pairs: a tied model with ln_f can learn those
+    that follow a circle (scripts/tying_results/floor.md).
     """
     steps = (np.arange(V) - np.arange(V)[:, None]) % V
     allowed = (steps > 0) & (steps <= (V - 1) // 2)
@@ -62,7 +64,9 @@ def balance(table: np.ndarray) -> np.ndarray:  # [V, V] -> [V, V]
     return table
 
 
-def bisect(increasing: Callable[[float], float], wanted: float, low: float = 0.0, high: float = 1.0) -> float:
+def bisect(
+    increasing: Callable[[float], float], wanted: float, low: float = 0.0, high: float = 1.0
+) -> float:
     """The x in [low, high] for which increasing(x) = wanted, by bisection."""
     for _ in range(45):
         middle = (low + high) / 2
@@ -76,7 +80,8 @@ def entropy(p: np.ndarray) -> float:
 
 
 def sample(chain: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:  # [V, V] -> [n]
-    """n token ids of a walk through the chain. The first token is drawn from all, each equally likely."""
+    """n token ids of a walk through the chain. The first token is drawn from all, each equally
+    likely."""
     limits = chain.cumsum(axis=1)
     limits[:, -1] = 1
     ids = np.empty(n, np.int64)

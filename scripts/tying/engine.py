@@ -60,9 +60,12 @@ def measured(job: Job) -> Line:
 
 @contextmanager
 def processes(workers: int) -> Iterator[Executor]:
-    """Processes of this machine. They end with the block or this process, also in the middle of a job."""
+    """Processes of this machine. They end with the block or this process, also in the middle of a
+    job."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the new processes inherit it
-    context = multiprocessing.get_context("spawn")  # a forked process would have this one's threads and locks
+    context = multiprocessing.get_context(
+        "spawn"
+    )  # a forked process would have this one's threads and locks
     with ProcessPoolExecutor(workers, context, start_new_thread, (end_with_parent, ())) as pool:
         try:
             yield pool
@@ -73,7 +76,8 @@ def processes(workers: int) -> Iterator[Executor]:
 
 
 def end_with_parent() -> None:
-    """In a thread: wait until the process that started this one ends or is killed, and end this one."""
+    """In a thread: wait until the process that started this one ends or is killed, and end this
+    one."""
     if parent := multiprocessing.parent_process():
         parent.join()
     os._exit(1)
@@ -81,7 +85,8 @@ def end_with_parent() -> None:
 
 @contextmanager
 def signals_later() -> Iterator[None]:
-    """Handle Ctrl-C and SIGTERM at the end of the block: a half-started process would print a traceback."""
+    """Handle Ctrl-C and SIGTERM at the end of the block: a half-started process would print a
+    traceback."""
     noted: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda number, _: noted.append(number)) for number in numbers]
@@ -99,7 +104,10 @@ def do_jobs(jobs: list[Job], path: Path, workers: int) -> None:
     if not jobs:
         return
     form = "{desc} {percentage:3.0f} % |{bar}| {elapsed}, {remaining} left"
-    with processes(workers) as executor, tqdm(total=sum(job.work for job in jobs), bar_format=form) as bar:
+    with (
+        processes(workers) as executor,
+        tqdm(total=sum(job.work for job in jobs), bar_format=form) as bar,
+    ):
         with signals_later(), ctrl_c_for_this_process_only():
             futures = {executor.submit(measured, job): job for job in jobs}
         try:
@@ -127,7 +135,10 @@ def read_lines(path: Path) -> dict[str, Line]:
         try:
             line = json.loads(text)
             result = {name: float(x) for name, x in line["result"].items()}
-            if not result or results.setdefault(key_of(line["run"], line["text"]), result) != result:
+            if (
+                not result
+                or results.setdefault(key_of(line["run"], line["text"]), result) != result
+            ):
                 raise ValueError("no result, or two of one run")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             message = f"{path}, line {number}: expected a run of this script"

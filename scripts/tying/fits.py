@@ -1,15 +1,17 @@
 """What each form of A costs before any training: the best fit of rank D to a text's bigrams.
 
-p(b|a) = softmax(A[a])[b] is fitted to the shares M [V, V] of a text's pairs, by AdamW from a random start:
+p(b|a) = softmax(A[a])[b] is fitted to the shares M [V, V] of a text's pairs, by AdamW from a random
+start:
 
     untied      A = W_E W_U                any A of rank D
     signed      A = W_E G W_E^T            symmetric; G is diagonal, its gains of either sign
     tied        A = W_E W_E^T              symmetric and positive semi-definite
     ln_f        A = ln_f(W_E) W_E^T        a tied GPT-2 without layers and positions
 
-A fit's cost is its excess: sum_ab M[a, b] log(M[b|a] / p(b|a)) nats per token, 0 for the text's own bigrams.
-For signed and tied it is at least the floor of scripts/tying_results/floor.md, which does not hold for ln_f.
-The fits are not convex, so a result is the best that was found; it depends on the `seed` of its start.
+A fit's cost is its excess: sum_ab M[a, b] log(M[b|a] / p(b|a)) nats per token, 0 for the text's own
+bigrams. For signed and tied it is at least the floor of scripts/tying_results/floor.md, which does
+not hold for ln_f. The fits are not convex, so a result is the best that was found; it depends on
+the `seed` of its start.
 """
 
 import math
@@ -27,7 +29,8 @@ EPS = 1e-5  # of ln_f
 
 
 def fit_families(pairs: np.ndarray, D: int, steps: int = STEPS, seed: int = 0) -> dict[str, float]:
-    """{family: the excess of the best rank-D fit to the counts of pairs [V, V], in nats per token}."""
+    """{family: the excess of the best rank-D fit to the counts of pairs [V, V], in nats per
+    token}."""
     seen = np.flatnonzero(pairs.sum(axis=0) + pairs.sum(axis=1))
     M = pairs[np.ix_(seen, seen)] / pairs.sum()
     return {family: fit(family, M, D, steps, seed)[1] for family in FAMILIES}

@@ -32,7 +32,13 @@ EARLY_TOKENS = 4097  # of the held-out text, for the loss after a tenth of the s
 TRAIN_TOKENS = 16_385  # of the text to train on, for the training loss
 FITTED_TOKENS = 4097  # of the text to train on, to fit the scale of a swapped head
 CHAIN_TOKENS = 200_000  # to train on; a tenth as many are held out
-SCORES = ("unigram.kl", "normed+unigram.kl", "normed+unigram.top1", "mlp0+unigram.kl", "model+unigram.kl")
+SCORES = (
+    "unigram.kl",
+    "normed+unigram.kl",
+    "normed+unigram.top1",
+    "mlp0+unigram.kl",
+    "model+unigram.kl",
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,9 @@ class Data:
 
     tokens: np.ndarray
     held_out: np.ndarray
-    best_loss: float = math.nan  # of a chain's own probabilities on the held-out tokens, in nats per token
+    best_loss: float = (
+        math.nan
+    )  # of a chain's own probabilities on the held-out tokens, in nats per token
 
 
 def text_name(text: str) -> str:
@@ -49,7 +57,8 @@ def text_name(text: str) -> str:
 
 
 def prepare(text: str, vocab_size: int, out: Path) -> None:
-    """Write a text as tokens, unless that was done. Its last tenth is held out, and gives no merges."""
+    """Write a text as tokens, unless that was done. Its last tenth is held out, and gives no
+    merges."""
     path = data_path(out, text_name(text), vocab_size)
     if path.exists():
         return
@@ -58,7 +67,9 @@ def prepare(text: str, vocab_size: int, out: Path) -> None:
     if tokenizer.vocab_size < vocab_size:
         found = f"the text has merges for {tokenizer.vocab_size} tokens only"
         raise tiedgpt.TiedGPTError(f"{found}; expected {vocab_size}: give a longer text")
-    tokens, held_out = (np.array(tokenizer.encode(part), np.int64) for part in (text[:cut], text[cut:]))
+    tokens, held_out = (
+        np.array(tokenizer.encode(part), np.int64) for part in (text[:cut], text[cut:])
+    )
     with StagedFiles(path.parent) as files:
         np.savez(files.open(path.name), tokens=tokens, held_out=held_out)
 
@@ -81,7 +92,9 @@ def data_of(run: Run, out: Path, text: str) -> Data:
     if run.text == "chain":
         return chain_data(run.vocab_size, run.jsd, run.seed)
     data = read_data(data_path(out, text, run.vocab_size))[0]
-    return replace(data, tokens=data.tokens[: len(data.tokens) // (10 if run.text == "tenth" else 1)])
+    return replace(
+        data, tokens=data.tokens[: len(data.tokens) // (10 if run.text == "tenth" else 1)]
+    )
 
 
 @lru_cache(maxsize=1)
@@ -109,7 +122,9 @@ def start(run: Run) -> tuple[tiedgpt.GPT2, tuple[str, ...]]:
     """The initial model of a run, and the names of the parameters that are not trained."""
     model = tiedgpt.GPT2.random(config(run), run.seed)
     fixed: tuple[str, ...] = ()
-    if run.only:  # with weights and biases of 0 a sublayer's output is 0; weight decay does not change a 0
+    if (
+        run.only
+    ):  # with weights and biases of 0 a sublayer's output is 0; weight decay does not change a 0
         off = {"attention": ".mlp.", "MLP": ".attn."}[run.only]
         fixed = tuple(name for name in model.parameters if off in name)
         for name in fixed:
@@ -141,7 +156,9 @@ def trained(run: Run, data: Data) -> tuple[tiedgpt.GPT2, Line]:
     trainer.fixed = fixed
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # overflow, if the rate is much too high
+            warnings.simplefilter(
+                "ignore", RuntimeWarning
+            )  # overflow, if the rate is much too high
             for record in trainer.run():
                 if record["step"] == round(run.steps / 10):
                     result["early loss"] = loss_of(trainer.model, early)
@@ -169,18 +186,24 @@ def study(model: tiedgpt.GPT2, data: Data, corpus: Corpus) -> Line:
     frequent, result = corpus.frequent(), Line()
     if frequent.size >= MIN_TOKENS:
         paths = bigrams(model, corpus, others=calibrated_paths(model, corpus)) or {}
-        scores = {f"{path}.{name}": score for path, of in paths.items() for name, score in of.items()}
+        scores = {
+            f"{path}.{name}": score for path, of in paths.items() for name, score in of.items()
+        }
         result |= {name: scores[name] for name in SCORES if name in scores}
         for name, path in paths_of(model).items():
             if name in ("raw", "mlp0"):
-                result[f"{name}.self"] = float((path(model, frequent).argmax(axis=1) == frequent).mean())
+                result[f"{name}.self"] = float(
+                    (path(model, frequent).argmax(axis=1) == frequent).mean()
+                )
     return result if model.config.tied else {**result, **swapped(model, data, corpus)}
 
 
 def swapped(model: tiedgpt.GPT2, data: Data, corpus: Corpus) -> dict[str, float]:
-    """The held-out loss with `x @ wte.T` as the head: as it is, with a fitted scale, and with the counts.
+    """The held-out loss with `x @ wte.T` as the head: as it is, with a fitted scale, and with the
+    counts.
 
-    The scale, and the weight of the token counts, are fitted to the text that the model was trained on.
+    The scale, and the weight of the token counts, are fitted to the text that the model was trained
+    on.
     """
     tied, stride = model.tie(), model.config.n_ctx - 1
     some = data.tokens[:FITTED_TOKENS]

@@ -1,4 +1,5 @@
-"""The page: page.md with the figures of the runs in the place of their names; the tables; the pictures.
+"""The page: page.md with the figures of the runs in the place of their names; the tables; the
+pictures.
 
 A name is in double braces, and its parts are separated by ": ":
 
@@ -61,9 +62,16 @@ class Page:
         lines = ["## figures", "", *table_head(["", "mean", "n", "p", "p, Holm", "verdict"])]
         words = {"-": "below 0", "+": "above 0", "0": NONE_FOUND}
         for name, of in self.figures.items():
-            test = [f"{p:.1g}" if p >= 1e-12 else "< 1e-12" for p in (of.p, self.corrected.get(name, 1.0))]
-            test = [*test, words[self.sign(name)]] if is_sum(name) and isfinite(of.mean) else [""] * 3
-            lines.append(as_row([": ".join(name), with_sd(of, "+" * is_sum(name)), str(of.n), *test]))
+            test = [
+                f"{p:.1g}" if p >= 1e-12 else "< 1e-12"
+                for p in (of.p, self.corrected.get(name, 1.0))
+            ]
+            test = (
+                [*test, words[self.sign(name)]] if is_sum(name) and isfinite(of.mean) else [""] * 3
+            )
+            lines.append(
+                as_row([": ".join(name), with_sd(of, "+" * is_sum(name)), str(of.n), *test])
+            )
         return "\n".join(lines)
 
 
@@ -120,17 +128,31 @@ def with_sd(of: Figure, sign: str = "") -> str:
 
 
 def tables(found: Found) -> str:
-    """Every set and the pilot as tables of means, intervals and standard deviations, for any text."""
-    lines = ["# The tables", "", "In a cell: mean over n seeds, 95 % interval, standard deviation (sd)."]
-    lines += ["Losses are in nats per token. The heads:", "", *(f"- {x}: {how}" for x, how in HEADS.items())]
-    rates = {name: {kind: run.lr for kind, run in kinds.items()} for name, kinds in grid.sets().items()}
+    """Every set and the pilot as tables of means, intervals and standard deviations, for any
+    text."""
+    lines = [
+        "# The tables",
+        "",
+        "In a cell: mean over n seeds, 95 % interval, standard deviation (sd).",
+    ]
+    lines += [
+        "Losses are in nats per token. The heads:",
+        "",
+        *(f"- {x}: {how}" for x, how in HEADS.items()),
+    ]
+    rates = {
+        name: {kind: run.lr for kind, run in kinds.items()} for name, kinds in grid.sets().items()
+    }
     for name, kinds in found.items():
         measures = list(dict.fromkeys(m for of in kinds.values() for result in of for m in result))
         lines += ["", f"## {name}", "", *table_head(["", "n", *measures])]
         for kind, of in kinds.items():
             rate = f", rate {rates[name][kind]:g}" if name in rates else ""
             there = {m: [result.get(m, nan) for result in of] for m in measures}
-            cells = [with_sd(figure(there[m])) if any(m in result for result in of) else "" for m in measures]
+            cells = [
+                with_sd(figure(there[m])) if any(m in result for result in of) else ""
+                for m in measures
+            ]
             lines.append(as_row([kind + rate, str(len(of)), *cells]))
     return "\n".join([*lines, ""])
 
@@ -148,10 +170,19 @@ def chains_picture(found: Found) -> Any:
     """What the tie costs on a Markov chain, by its asymmetry."""
     drawing, ax = panel("JSD of pairs and reversed pairs, nats", "loss above the chain's own, nats")
     for name, (color, line, marker, label) in STYLES.items():
-        kinds = {jsd: kind for jsd in JSDS if (kind := name.replace("*", f"{jsd:g}")) in found["chains"]}
-        jsds, of = [*kinds], [figure(values(found, "chains", kind, "excess")) for kind in kinds.values()]
-        ax.plot(jsds, [f.mean for f in of], line, color=color, marker=marker, ms=4, lw=1.3, label=label)
-        ax.fill_between(jsds, [f.low for f in of], [f.high for f in of], color=color, alpha=0.15, lw=0)
+        kinds = {
+            jsd: kind for jsd in JSDS if (kind := name.replace("*", f"{jsd:g}")) in found["chains"]
+        }
+        jsds, of = (
+            [*kinds],
+            [figure(values(found, "chains", kind, "excess")) for kind in kinds.values()],
+        )
+        ax.plot(
+            jsds, [f.mean for f in of], line, color=color, marker=marker, ms=4, lw=1.3, label=label
+        )
+        ax.fill_between(
+            jsds, [f.low for f in of], [f.high for f in of], color=color, alpha=0.15, lw=0
+        )
     ax.plot(JSDS, JSDS, color="grey", lw=0.8, label="the best symmetric table: loss = JSD")
     drawing.legend(frameon=False, loc="outside right center")
     return drawing
@@ -159,8 +190,12 @@ def chains_picture(found: Found) -> Any:
 
 def tenth_picture(found: Found) -> Any:
     """Untied minus tied on a tenth of the text: a point for each seed."""
-    drawing, ax = panel("training text: untied minus tied, nats", "held out: untied minus tied, nats")
-    x, y = (values(found, "models", "tenth/untied - tenth/tied", m) for m in ("training loss", "loss"))
+    drawing, ax = panel(
+        "training text: untied minus tied, nats", "held out: untied minus tied, nats"
+    )
+    x, y = (
+        values(found, "models", "tenth/untied - tenth/tied", m) for m in ("training loss", "loss")
+    )
     ax.plot(x, y, "o", color="#0072B2")
     ax.axhline(0, color="grey", lw=0.8)
     return drawing

@@ -1,8 +1,9 @@
 """From the lines of all runs to means, 95 % intervals and tests.
 
-An interval is Student's t interval over the seeds: mean +- t s / sqrt(n). A difference a - b is taken between
-runs with the same seed. Its p is that of the two-sided t test of a mean of 0. Many differences are tested, so
-a verdict needs more than p < 0.05: Holm's correction keeps the probability of any wrong verdict below 5 %.
+An interval is Student's t interval over the seeds: mean +- t s / sqrt(n). A difference a - b is
+taken between runs with the same seed. Its p is that of the two-sided t test of a mean of 0. Many
+differences are tested, so a verdict needs more than p < 0.05: Holm's correction keeps the
+probability of any wrong verdict below 5 %.
 """
 
 import math
@@ -43,7 +44,8 @@ def figure(values: list[float]) -> Figure:
 
 
 def t_test(t: float, df: int) -> float:
-    """The probability that |t| is higher, for Student's t [Abramowitz & Stegun 1964, 26.7.3 and 26.7.4]."""
+    """The probability that |t| is higher, for Student's t [Abramowitz & Stegun 1964, 26.7.3 and
+    26.7.4]."""
     angle, odd = math.atan(abs(t) / math.sqrt(df)), df % 2
     term = total = (math.cos(angle) if df > 1 else 0.0) if odd else 1.0
     for k in range(2 + odd, df, 2):
@@ -100,4 +102,7 @@ def terms(text: str) -> list[tuple[str, int]]:
     [('a', 1), ('b', -1), ('c', 1)]
     """
     parts = re.split(r" ([+-]) ", f"x + {text}")
-    return [(name, 1 if sign == "+" else -1) for sign, name in zip(parts[1::2], parts[2::2], strict=True)]
+    return [
+        (name, 1 if sign == "+" else -1)
+        for sign, name in zip(parts[1::2], parts[2::2], strict=True)
+    ]

@@ -1,4 +1,5 @@
-"""What is measured without training: the text itself, two trained models side by side, the time of a step."""
+"""What is measured without training: the text itself, two trained models side by side, the time of
+a step."""
 
 import math
 from dataclasses import replace
@@ -25,7 +26,8 @@ TIMED_STEPS = 20
 
 
 def measure_text(out: Path, text: str, small: Run) -> Line:
-    """What the text itself says: entropies, the floor of a symmetric table, the best fits of each family."""
+    """What the text itself says: entropies, the floor of a symmetric table, the best fits of each
+    family."""
     data, corpus = read_data(data_path(out, text, small.vocab_size))
     every = np.arange(small.vocab_size)
     pairs = corpus.table(every, every).astype(np.float64)
@@ -37,7 +39,8 @@ def measure_text(out: Path, text: str, small: Run) -> Line:
         "tokens that occur": int((corpus.counts > 0).sum()),
         "frequent tokens": int(corpus.frequent().size),
         "jsd": jsd_floor(corpus),
-        "unigram excess": entropy(shares.sum(axis=0)) - (entropy(shares) - entropy(shares.sum(axis=1))),
+        "unigram excess": entropy(shares.sum(axis=0))
+        - (entropy(shares) - entropy(shares.sum(axis=1))),
         "unigram loss": float(-np.log(counts / counts.sum())[data.held_out].mean()),
         "uniform loss": math.log(small.vocab_size),
         "smoothed bigrams loss": smoothed_bigrams(data.tokens, data.held_out, small.vocab_size),
@@ -50,7 +53,8 @@ def measure_text(out: Path, text: str, small: Run) -> Line:
 def smoothed_bigrams(tokens: np.ndarray, held_out: np.ndarray, V: int) -> float:
     """The held-out loss of bigram counts with a multiple of the token counts added to each row.
 
-    The multiple is that of STRENGTHS which is best for the last tenth of `tokens` by the counts of the rest.
+    The multiple is that of STRENGTHS which is best for the last tenth of `tokens` by the counts of
+    the rest.
     """
 
     def loss(strength: float, counted: np.ndarray, scored: np.ndarray) -> float:
@@ -68,8 +72,9 @@ def smoothed_bigrams(tokens: np.ndarray, held_out: np.ndarray, V: int) -> float:
 def compare(untied: Run, tied: Run, out: Path, text: str) -> Line:
     """How similar W_E and W_U of an untied run are to the matrix of a tied run with another seed.
 
-    The rank correlation of the cosines of all pairs of tokens of the text, with the mean and the first
-    principal components of each matrix removed. With the same seed both runs would start from the same W_E.
+    The rank correlation of the cosines of all pairs of tokens of the text, with the mean and the
+    first principal components of each matrix removed. With the same seed both runs would start from
+    the same W_E.
     """
     data, corpus = read_data(data_path(out, text, untied.vocab_size))
     seen, (a, b) = corpus.frequent(1), (trained(run, data)[0] for run in (untied, tied))

@@ -1,16 +1,18 @@
-"""Compute CRC-32C, the checksum in TensorFlow's files, with NumPy: 498 MB in less than three seconds.
+"""Compute CRC-32C, the checksum in TensorFlow's files, with NumPy: 498 MB in less than three
+seconds.
 
-A CRC reads the message as a long polynomial over GF(2), one coefficient for each bit, and is the remainder of
-a division by a fixed polynomial P of degree 32. Byte by byte, with a table, Python takes a minute for 498 MB.
-But the remainder of A + B is the sum of both remainders, and addition is XOR. So a part of the message may
-be replaced by any other polynomial with the same remainder. P divides
+A CRC reads the message as a long polynomial over GF(2), one coefficient for each bit, and is the
+remainder of a division by a fixed polynomial P of degree 32. Byte by byte, with a table, Python
+takes a minute for 498 MB. But the remainder of A + B is the sum of both remainders, and addition is
+XOR. So a part of the message may be replaced by any other polynomial with the same remainder. P
+divides
 
     x^6777 + x^484 + x^100 + 1,       so       x^6777 = x^484 + x^100 + 1       (modulo P, where - is +)
 
-(found by search). Squaring doubles the exponents over GF(2), so the same is true of 8 or 64 times the
-exponents. A byte of the message can be removed by XORing it into the bytes 6293, 6677 and 6777 places after
-it: 6293 bytes at a time, by three XORs of long arrays, until 6777 bytes remain. The first bytes of a long
-message are removed with 8 times these distances.
+(found by search). Squaring doubles the exponents over GF(2), so the same is true of 8 or 64 times
+the exponents. A byte of the message can be removed by XORing it into the bytes 6293, 6677 and 6777
+places after it: 6293 bytes at a time, by three XORs of long arrays, until 6777 bytes remain. The
+first bytes of a long message are removed with 8 times these distances.
 """
 
 import numpy as np
@@ -35,7 +37,8 @@ def crc32c(data: bytes | np.ndarray) -> int:
 
 
 def mask(crc: int) -> int:
-    """A CRC in the form in which it is stored: a CRC of bytes that contain their own CRC would be weak."""
+    """A CRC in the form in which it is stored: a CRC of bytes that contain their own CRC would be
+    weak."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & ALL_ONES
 
 
@@ -56,7 +59,8 @@ def _fold(message: np.ndarray, shifts: list[int], register: int) -> np.ndarray:
 
 
 def _remainder(byte: int) -> int:
-    """What is XORed into the register when a byte is shifted out. The lowest bit is first, in P too."""
+    """What is XORed into the register when a byte is shifted out. The lowest bit is first, in P
+    too."""
     for _ in range(8):
         byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
     return byte

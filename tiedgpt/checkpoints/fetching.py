@@ -3,9 +3,9 @@
     .model.safetensors.248dfc3911869ec4.part    the bytes received so far; the name holds the remote file's
                                                 hash or ETag, so parts of two versions are never joined
 
-Every attempt has the same steps: read the length of the part, ask for the rest, check that the answer is the
-rest of the same file, and append it. An attempt may end at any point (a lost connection, Ctrl-C, kill -9).
-The next one, in this process or another, continues from the part.
+Every attempt has the same steps: read the length of the part, ask for the rest, check that the
+answer is the rest of the same file, and append it. An attempt may end at any point (a lost
+connection, Ctrl-C, kill -9). The next one, in this process or another, continues from the part.
 """
 
 import hashlib
@@ -81,7 +81,8 @@ class Server:
     def fetch(self, file: str, to: Path, parts: Path | None = None) -> bool:
         """Download a file to the folder `to` and verify it; False if the server lacks it.
 
-        Its part is in the folder `parts`, by default in `to`, and stays there. Raises CheckpointError.
+        Its part is in the folder `parts`, by default in `to`, and stays there. Raises
+        CheckpointError.
         """
         folder = parts or to
         most = failures = 0
@@ -98,14 +99,17 @@ class Server:
                 if failures == ATTEMPTS:
                     tried = f"{ATTEMPTS} attempts in a row brought no data"
                     tried += "; the next download continues from here" if most else ""
-                    raise CheckpointError(f"{self.label}/{file}: {error.reason}; {tried}") from error
+                    raise CheckpointError(
+                        f"{self.label}/{file}: {error.reason}; {tried}"
+                    ) from error
                 wait = min(error.wait, MAX_DELAY) or DELAY * 2**failures
                 self.note(f"{file}: {error.reason}; trying again in {wait:g} s")
                 time.sleep(wait)
 
     def _attempt(self, file: str, folder: Path) -> Path | None:
         part = _find_part(file, folder)
-        # Ask for the last byte again, because a request for no bytes of a complete part would be an error.
+        # Ask for the last byte again, because a request for no bytes of a complete part would be an
+        # error.
         start = max(part.stat().st_size - 1, 0) if part else 0
         with self._get(file, start) as response:
             if response.status_code == 404:
@@ -132,7 +136,8 @@ class Server:
 
         headers = {"User-Agent": "tiedgpt", "Accept-Encoding": "identity"}
         headers |= {"Range": f"bytes={start}-"} if start else {}
-        # requests removes the token when another host is asked. `auth` keeps it from using ~/.netrc instead.
+        # requests removes the token when another host is asked. `auth` keeps it from using ~/.netrc
+        # instead.
         headers |= {"Authorization": f"Bearer {self.token}"} if self.token else {}
         auth = (lambda request: request) if self.token else None
         url = f"{self.base}/{file}"
@@ -144,7 +149,8 @@ class Server:
         return response
 
     def _failure(self, file: str, error: Exception) -> Exception:
-        """The exception to raise for a failed request: Interrupted if another attempt may succeed."""
+        """The exception to raise for a failed request: Interrupted if another attempt may
+        succeed."""
         import requests
         from requests import exceptions
 
@@ -160,9 +166,12 @@ class Server:
             reason = found[0].strip() if found else reason
             if isinstance(error, exceptions.ProxyError):
                 reason += " by the proxy"
-        if "certificate" in text.lower():  # requests raises a plain OSError if there is no file of them
+        if (
+            "certificate" in text.lower()
+        ):  # requests raises a plain OSError if there is no file of them
             reason += "; the variable REQUESTS_CA_BUNDLE can name a file of certificates to trust"
-        # Try again if the server answered before. If it never did, the address or the network is wrong.
+        # Try again if the server answered before. If it never did, the address or the network is
+        # wrong.
         elif answered and isinstance(error, connection):
             return Interrupted(reason)
         return CheckpointError(f"{self.label}/{file} cannot be reached: {reason}")
@@ -188,8 +197,11 @@ class Server:
     def _describe(self, file: str, response: "requests.Response") -> tuple[Version, str]:
         """The version that the server and the pin describe, and a key that names this version."""
         expected = self.pins.get(file, Version())
-        # Only the hub's own headers count. The host to which it redirects has an ETag of another kind.
-        answers = [answer.headers for answer in (*response.history, response) if self._is_own(answer)]
+        # Only the hub's own headers count. The host to which it redirects has an ETag of another
+        # kind.
+        answers = [
+            answer.headers for answer in (*response.history, response) if self._is_own(answer)
+        ]
 
         def says(header: str) -> str:
             return next((headers[header] for headers in answers if header in headers), "")
@@ -202,7 +214,9 @@ class Server:
         whole = response.headers.get("Content-Length", "")
         if response.status_code == 206:
             whole = response.headers.get("Content-Range", "").rpartition("/")[2]
-        said = [text for text in (says("X-Linked-Size"), whole) if re.fullmatch("[0-9]{1,18}", text)]
+        said = [
+            text for text in (says("X-Linked-Size"), whole) if re.fullmatch("[0-9]{1,18}", text)
+        ]
         sizes = sorted({*map(int, said), *([] if expected.size is None else [expected.size])})
         if len(sizes) > 1 or not (sizes or digest):
             found = " and ".join(map(str, sizes)) or "none"
@@ -213,18 +227,23 @@ class Server:
     def _receive(
         self, file: str, response: "requests.Response", start: int, part: Path, size: int | None
     ) -> None:
-        """Write the response's body to the part from byte `start` on, or from 0 if it is the whole file."""
+        """Write the response's body to the part from byte `start` on, or from 0 if it is the whole
+        file."""
         import requests
 
         name, sent = f"{self.label}/{file}", response.headers.get("Content-Range", "")
         if response.status_code == 200:
             start = 0
         elif not sent.startswith(f"bytes {start}-"):
-            raise CheckpointError(f"{name}: asked for bytes {start}-, the server sends {short_repr(sent)}")
+            raise CheckpointError(
+                f"{name}: asked for bytes {start}-, the server sends {short_repr(sent)}"
+            )
         needed, free = (size or 0) - start, shutil.disk_usage(part.parent).free
         if needed > free:
             space = f"needs {megabytes(needed)}, but {part.parent} has {megabytes(free)} free"
-            raise CheckpointError(f"{name} {space}; make room, or name another folder in TIEDGPT_WEIGHTS")
+            raise CheckpointError(
+                f"{name} {space}; make room, or name another folder in TIEDGPT_WEIGHTS"
+            )
         most = MAX_TEXT if size is None else size  # the size is unknown for small files only
         with open(part, "rb+" if start else "wb") as out, progress_bar(file, size, start) as bar:
             out.seek(start)
@@ -251,8 +270,15 @@ def megabytes(size: int) -> str:
 
 
 def progress_bar(doing: str, size: int | None, done: int = 0) -> Any:
-    """A progress bar with speed and time left, if stderr is a terminal and the work takes over 0.3 s."""
+    """A progress bar with speed and time left, if stderr is a terminal and the work takes over 0.3
+    s."""
     from tqdm import tqdm
 
-    options: dict[str, Any] = {"unit": "B", "unit_scale": True, "leave": False, "disable": None, "delay": 0.3}
+    options: dict[str, Any] = {
+        "unit": "B",
+        "unit_scale": True,
+        "leave": False,
+        "disable": None,
+        "delay": 0.3,
+    }
     return tqdm(desc=doing, total=size, initial=done, file=sys.stderr, **options)

@@ -41,7 +41,8 @@ def named_errors(message: str, advice: str = "") -> Iterator[None]:
 
 @contextmanager
 def reading(path: str | Path) -> Iterator[BufferedReader]:
-    """A file, open for reading. Raises CheckpointError that names it, also for an OSError in the block."""
+    """A file, open for reading. Raises CheckpointError that names it, also for an OSError in the
+    block."""
     if os.path.exists(path) and not os.path.isfile(path):  # opening a FIFO would wait for a writer
         raise CheckpointError(f"{path}: is not a regular file")
     with named_errors(f"{path}: cannot be read"), open(path, "rb") as file:
@@ -49,17 +50,21 @@ def reading(path: str | Path) -> Iterator[BufferedReader]:
 
 
 def file_state(path: str | Path) -> tuple[int, int, int]:
-    """What changes when a file does: size, time of the last change, inode. Raises CheckpointError."""
+    """What changes when a file does: size, time of the last change, inode. Raises
+    CheckpointError."""
     with named_errors(f"{path}: cannot be read"):
         status = os.stat(path)
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def read_text(path: Path) -> str:
-    """A UTF-8 file's text. Raises CheckpointError that names the file and the line that is not UTF-8."""
+    """A UTF-8 file's text. Raises CheckpointError that names the file and the line that is not
+    UTF-8."""
     with reading(path) as file:
         if (size := file_state(path)[0]) > MAX_TEXT:
-            raise CheckpointError(f"{path}: {size} bytes; expected at most {MAX_TEXT} in a text of GPT-2")
+            raise CheckpointError(
+                f"{path}: {size} bytes; expected at most {MAX_TEXT} in a text of GPT-2"
+            )
         data = file.read()
     try:
         return data.decode()
@@ -69,7 +74,8 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """json.loads without NaN and Infinity, which are not JSON. Raises ValueError or RecursionError."""
+    """json.loads without NaN and Infinity, which are not JSON. Raises ValueError or
+    RecursionError."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not a JSON number")
@@ -92,12 +98,13 @@ def read_json(path: Path) -> dict[str, Any]:
 class StagedFiles:
     """`with StagedFiles(directory) as files: files.open("config.json").write(...)`
 
-    All files of the block appear in `directory` together, or none does. They are written to a staging
-    directory in it, and flushed to disk at the end of the block. One rename then marks the save as complete,
-    and the files are moved one by one. When the process is killed between two moves, `finish_saves`, or the
-    next save, moves the rest. An exception in the block, Ctrl-C included, removes what was written. Raises
-    CheckpointError when the system refuses (disk full, no permission); `advice` is the end of the message.
-    No other user can write to these directories:
+    All files of the block appear in `directory` together, or none does. They are written to a
+    staging directory in it, and flushed to disk at the end of the block. One rename then marks the
+    save as complete, and the files are moved one by one. When the process is killed between two
+    moves, `finish_saves`, or the next save, moves the rest. An exception in the block, Ctrl-C
+    included, removes what was written. Raises CheckpointError when the system refuses (disk full,
+    no permission); `advice` is the end of the message. No other user can write to these
+    directories:
 
         .save.RANDOM.tmp/   of a process that saves
             .lock           locked by it
@@ -112,10 +119,14 @@ class StagedFiles:
         with ExitStack() as undo:
             undo.enter_context(named_errors(f"cannot write to {self.directory}", self._advice))
             if os.path.lexists(self.directory) and not self.directory.is_dir():
-                raise CheckpointError(f"{self.directory} is a file; expected a directory to write to")
+                raise CheckpointError(
+                    f"{self.directory} is a file; expected a directory to write to"
+                )
             _make_directory(self.directory, undo)
             finish_saves(self.directory)
-            undo.callback(finish_saves, self.directory)  # after Ctrl-C between two moves, or in mkdtemp
+            undo.callback(
+                finish_saves, self.directory
+            )  # after Ctrl-C between two moves, or in mkdtemp
             while not self._stage(undo):
                 _make_directory(self.directory, undo)
             self._files = undo.enter_context(ExitStack())
@@ -134,7 +145,8 @@ class StagedFiles:
         return self._files.enter_context(open(self.new / name, "xb"))
 
     def _stage(self, undo: ExitStack) -> bool:
-        """Make and lock a staging directory; False if another process took it for abandoned before that."""
+        """Make and lock a staging directory; False if another process took it for abandoned before
+        that."""
         with suppress(FileNotFoundError, CheckpointError):
             staging = Path(tempfile.mkdtemp(".tmp", ".save.", self.directory))
             undo.callback(shutil.rmtree, staging, ignore_errors=True)
@@ -179,10 +191,11 @@ def link_new(path: Path, new: Path) -> None:
 
 
 def finish_saves(directory: Path) -> None:
-    """Move the files of a complete save into place, and remove what killed processes left of other saves.
+    """Move the files of a complete save into place, and remove what killed processes left of other
+    saves.
 
-    Any process may do so, several at once too: whatever is in .save.ready belongs to the last complete save.
-    Raises CheckpointError if the files cannot be moved.
+    Any process may do so, several at once too: whatever is in .save.ready belongs to the last
+    complete save. Raises CheckpointError if the files cannot be moved.
     """
     ready, end = directory / READY, time.monotonic() + MAX_WAIT
     while os.path.lexists(ready):
@@ -193,32 +206,45 @@ def finish_saves(directory: Path) -> None:
                 os.replace(path, directory / path.name)
             ready.rmdir()
         except OSError as error:
-            if error.errno in (errno.ENOENT, *NOT_EMPTY):  # another process moves, or has saved again
+            if error.errno in (
+                errno.ENOENT,
+                *NOT_EMPTY,
+            ):  # another process moves, or has saved again
                 end = time.monotonic() + MAX_WAIT
             elif time.monotonic() > end:
-                raise CheckpointError(f"{ready}: this save cannot be moved out: {error.strerror}") from error
+                raise CheckpointError(
+                    f"{ready}: this save cannot be moved out: {error.strerror}"
+                ) from error
             time.sleep(0.001)
     for staging in directory.glob(".save.*.tmp"):
         with suppress(OSError, CheckpointError):
             if _is_own_directory(staging):
                 with locked_file(staging / LOCK, without_locks=False):
-                    # Its process may be about to lock it. It then finds no directory, and makes another.
+                    # Its process may be about to lock it. It then finds no directory, and makes
+                    # another.
                     abandoned = staging.with_suffix(".old.tmp")
-                    with suppress(PermissionError):  # Windows renames no directory with an open file
+                    with suppress(
+                        PermissionError
+                    ):  # Windows renames no directory with an open file
                         os.rename(staging, abandoned)
                     shutil.rmtree(abandoned if abandoned.exists() else staging, ignore_errors=True)
-                (staging / LOCK).unlink()  # on Windows, where it was open; no other process has it open
+                (
+                    staging / LOCK
+                ).unlink()  # on Windows, where it was open; no other process has it open
                 staging.rmdir()
 
 
 def _is_own_directory(path: Path) -> bool:
     """Whether a path is a directory, not a link to one, that belongs to this user."""
     status = os.lstat(path)
-    return stat.S_ISDIR(status.st_mode) and (sys.platform == "win32" or status.st_uid == os.geteuid())
+    return stat.S_ISDIR(status.st_mode) and (
+        sys.platform == "win32" or status.st_uid == os.geteuid()
+    )
 
 
 def _make_directory(directory: Path, undo: ExitStack) -> None:
-    """Make a directory and those above it that are missing. `undo` removes those that stay empty."""
+    """Make a directory and those above it that are missing. `undo` removes those that stay
+    empty."""
     directory = directory.absolute()  # an error if the working directory was removed
     for path in reversed([directory, *directory.parents]):
         if not path.exists():
@@ -233,11 +259,12 @@ def _remove_empty(directory: Path) -> None:
 
 @contextmanager
 def lock_directory(directory: Path, waiting: Waiting = None, advice: str = "") -> Iterator[None]:
-    """Let one process at a time into a directory; make it if it is missing, remove it if it stays empty.
+    """Let one process at a time into a directory; make it if it is missing, remove it if it stays
+    empty.
 
-    The operating system holds the lock and releases it when the process ends, even if it is killed. Saves
-    that a killed process left unfinished are finished first. If the directory is locked, call `waiting` and
-    wait, if it is given; otherwise raise CheckpointError with the other process's id.
+    The operating system holds the lock and releases it when the process ends, even if it is killed.
+    Saves that a killed process left unfinished are finished first. If the directory is locked, call
+    `waiting` and wait, if it is given; otherwise raise CheckpointError with the other process's id.
     """
     with ExitStack() as stack:
         with named_errors(f"cannot write to {directory}", advice):
@@ -249,7 +276,8 @@ def lock_directory(directory: Path, waiting: Waiting = None, advice: str = "") -
 
 @contextmanager
 def locked_file(path: Path, waiting: Waiting = None, without_locks: bool = True) -> Iterator[None]:
-    """Make and lock a file that holds this process's id; remove it at the end. Waits as lock_directory does.
+    """Make and lock a file that holds this process's id; remove it at the end. Waits as
+    lock_directory does.
 
     without_locks: whether to go on where the file system has no locks.
     """
@@ -269,14 +297,18 @@ def locked_file(path: Path, waiting: Waiting = None, without_locks: bool = True)
             continue
         if not waiting:
             who = f"process {owner}" if owner.isdecimal() else "another process"
-            raise CheckpointError(f"{path.parent} is in use by {who}; wait, or choose another directory")
+            raise CheckpointError(
+                f"{path.parent} is in use by {who}; wait, or choose another directory"
+            )
         if not is_waiting:
             waiting()
         is_waiting = True
         time.sleep(0.01)
     try:
         with suppress(OSError):  # a full disk
-            os.write(lock, f"{os.getpid():<20}".encode())  # padded, so that it overwrites an older id
+            os.write(
+                lock, f"{os.getpid():<20}".encode()
+            )  # padded, so that it overwrites an older id
         yield
     finally:
         with suppress(OSError):  # Windows removes no open file: there, the file stays
@@ -285,7 +317,8 @@ def locked_file(path: Path, waiting: Waiting = None, without_locks: bool = True)
 
 
 def try_lock(fd: int, without_locks: bool = True) -> bool:
-    """Lock an open file unless another process has. Where the system has no locks, return `without_locks`."""
+    """Lock an open file unless another process has. Where the system has no locks, return
+    `without_locks`."""
     try:
         if sys.platform == "win32":
             import msvcrt

@@ -19,7 +19,15 @@ from ..errors import ArgumentError, CheckpointError, TiedGPTError, one_line, sho
 from ..gpt2.parameters import count_parameters
 from . import huggingface, tensorflow
 from .fetching import Server, Version, megabytes
-from .files import LOCK, StagedFiles, directory_of, finish_saves, lock_directory, locked_file, named_errors
+from .files import (
+    LOCK,
+    StagedFiles,
+    directory_of,
+    finish_saves,
+    lock_directory,
+    locked_file,
+    named_errors,
+)
 from .names import ALIASES, MODELS, SHIPPED, check_name, find_model, folders_of, weight_folders
 from .vocabulary import read_tokenizer
 
@@ -34,20 +42,33 @@ COMMITS = {
     "distilgpt2": "2290a62682d06624634c1f46a6ad5be0f47f38aa",
 }
 PINNED = {  # the model.safetensors of these commits; where the size is None, the server's is used
-    "gpt2": Version(548_105_171, "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707"),
-    "gpt2-medium": Version(1_519_984_962, "fc5a354a19255ad494f3d71549390baca1ccf61d1d822b9408971705c687c9cd"),
+    "gpt2": Version(
+        548_105_171, "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707"
+    ),
+    "gpt2-medium": Version(
+        1_519_984_962, "fc5a354a19255ad494f3d71549390baca1ccf61d1d822b9408971705c687c9cd"
+    ),
     "gpt2-large": Version(None, "5f47f3e12f91cd33b662ce7e433b6150ad5512b5884a2cee961b50e9c3bbebce"),
     "gpt2-xl": Version(None, "0f8b28eb05a8075f48b61b6f35332978c74fc7763fa9fb4051a1c30511736a6a"),
-    "distilgpt2": Version(352_824_413, "e1ff18884359fe8beb795a5f414feb85a6ce3d929ad019c0d958c039d2b94a1b"),
+    "distilgpt2": Version(
+        352_824_413, "e1ff18884359fe8beb795a5f414feb85a6ce3d929ad019c0d958c039d2b94a1b"
+    ),
 }
 VOCAB = Version(1_042_301, "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783")
 MERGES = Version(456_318, "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5")
-# Of OpenAI's larger models only the size is known here; model.ckpt.index has a checksum of each tensor.
+# Of OpenAI's larger models only the size is known here; model.ckpt.index has a checksum of each
+# tensor.
 OPENAI_MODELS = {name: size for size, name in ALIASES.items() if name != "distilgpt2"}
 OPENAI_124M = {
-    tensorflow.HPARAMS: Version(90, "d9d56e4121c427164e0c55c6f03c08e1daf9002b9b672825112d19097b680318"),
-    tensorflow.INDEX: Version(5215, "71916f763f9746f9b2a06b12d91996cf1084ae008d0424543d39391c5f2dc687"),
-    tensorflow.DATA: Version(497_759_232, "2060c885360cc0cf41d7a6dbc4d24b5127aae20260c8b5ae521b5a6578407118"),
+    tensorflow.HPARAMS: Version(
+        90, "d9d56e4121c427164e0c55c6f03c08e1daf9002b9b672825112d19097b680318"
+    ),
+    tensorflow.INDEX: Version(
+        5215, "71916f763f9746f9b2a06b12d91996cf1084ae008d0424543d39391c5f2dc687"
+    ),
+    tensorflow.DATA: Version(
+        497_759_232, "2060c885360cc0cf41d7a6dbc4d24b5127aae20260c8b5ae521b5a6578407118"
+    ),
 }
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "added_tokens.json")
 OTHER_FOLDER = "; to download to another folder, name it in TIEDGPT_WEIGHTS"
@@ -55,9 +76,11 @@ Note = Callable[[str], Any]  # called with each message for the user; `str` disc
 
 
 def find_or_download(source: str | Path, note: Note = str, only_tokenizer: bool = False) -> Path:
-    """The path that `find_model` returns; a name that it does not find is downloaded, a Path is not.
+    """The path that `find_model` returns; a name that it does not find is downloaded, a Path is
+    not.
 
-    only_tokenizer: download the tokenizer without the weights. `find_model` does not find its directory.
+    only_tokenizer: download the tokenizer without the weights. `find_model` does not find its
+    directory.
     """
     if not isinstance(source, str | Path):
         raise ArgumentError(f"a model must be a name or a path, got {short_repr(source)}")
@@ -84,8 +107,9 @@ def find_or_download(source: str | Path, note: Note = str, only_tokenizer: bool 
 def download(name: str, source: str = "hub", note: Note = str) -> Path:
     """Download a model, unless a complete one is on this machine; return its directory.
 
-    name: a known name, an alias, or a hub repository owner/name. source: "hub", "openai" for the TensorFlow
-    files that OpenAI released, or "tokenizer" for the hub's files but the weights. Raises CheckpointError.
+    name: a known name, an alias, or a hub repository owner/name. source: "hub", "openai" for the
+    TensorFlow files that OpenAI released, or "tokenizer" for the hub's files but the weights.
+    Raises CheckpointError.
     """
     name = check_name(name)
     if name in SHIPPED:
@@ -124,7 +148,9 @@ class RemoteModel(Server):
     def check_small_files(self, folder: Path) -> None:
         """Read the configuration and, if there is one, the tokenizer. Raises TiedGPTError."""
         (tensorflow.read_hparams if self.source == "openai" else huggingface.read_config)(folder)
-        if any(os.path.isfile(folder / file) for file in ("merges.txt", "vocab.bpe", "tokenizer.json")):
+        if any(
+            os.path.isfile(folder / file) for file in ("merges.txt", "vocab.bpe", "tokenizer.json")
+        ):
             read_tokenizer(folder)
 
     def fault_of(self, folder: Path) -> str:
@@ -155,7 +181,9 @@ def _on_hub(name: str, source: str, note: Note) -> RemoteModel:
         pins |= {} if source == "tokenizer" else {huggingface.WEIGHTS: PINNED[name]}
     label = f"{re.sub('.*(//|@)', '', endpoint)}/{repository}"  # without a password
     base = f"{endpoint}/{repository}/resolve/{revision}"
-    return RemoteModel(base, label, token, note, pins, name=name, source=source, config="config.json")
+    return RemoteModel(
+        base, label, token, note, pins, name=name, source=source, config="config.json"
+    )
 
 
 def _at_openai(name: str, note: Note) -> RemoteModel:
@@ -176,8 +204,11 @@ def _check_online(message: str) -> None:
 
 
 def _folder_to_fill(name: str, source: str) -> Path:
-    """The model's folder in TIEDGPT_WEIGHTS, else in the first folder for weights that can be written."""
-    package = Path(__file__).resolve().parents[1]  # not in here: an upgrade of tiedgpt would delete it
+    """The model's folder in TIEDGPT_WEIGHTS, else in the first folder for weights that can be
+    written."""
+    package = (
+        Path(__file__).resolve().parents[1]
+    )  # not in here: an upgrade of tiedgpt would delete it
     roots = weight_folders()
     for root, folder in zip(roots, folders_of(name, source), strict=False):
         existing = next(path for path in (root, *root.parents) if os.path.exists(path))
@@ -202,13 +233,19 @@ def _download(remote: RemoteModel, folder: Path, note: Note) -> None:
                     missing = f"no such repository, or no {remote.config} in it (404)"
                     raise CheckpointError(f"{remote.label}: {missing}")
                 remote.check_small_files(new)
-                if re.fullmatch("[0-9a-f]{40}", remote.commit):  # all other files are of the same commit
+                if re.fullmatch(
+                    "[0-9a-f]{40}", remote.commit
+                ):  # all other files are of the same commit
                     remote.base = re.sub("/main$", f"/{remote.commit}", remote.base)
                 size = sum(pin.size or 0 for pin in remote.pins.values())
                 size_known = f" ({megabytes(size)})" if size else ""
                 note(f"downloading {what}{size_known} from {remote.label} to {folder}")
-                (_fetch_from_openai if remote.source == "openai" else _fetch_from_hub)(remote, folder, new)
-            except TiedGPTError as error:  # its message then names the server, not the staging directory
+                (_fetch_from_openai if remote.source == "openai" else _fetch_from_hub)(
+                    remote, folder, new
+                )
+            except (
+                TiedGPTError
+            ) as error:  # its message then names the server, not the staging directory
                 there = str(error).replace(one_line(f"{new}{os.sep}"), f"{remote.label}/")
                 raise CheckpointError(there) from error
             _remove_parts(new)
@@ -220,7 +257,9 @@ def _fetch_from_openai(remote: RemoteModel, folder: Path, new: Path) -> None:
     small = (tensorflow.INDEX, "encoder.json", "vocab.bpe")  # their hashes are pinned
     found = all(remote.fetch(file, new) for file in small)
     if not (found and remote.fetch(tensorflow.DATA, new, parts=folder)):
-        raise CheckpointError(f"{remote.label}: some of the files that OpenAI released are not there")
+        raise CheckpointError(
+            f"{remote.label}: some of the files that OpenAI released are not there"
+        )
 
 
 def _fetch_from_hub(remote: RemoteModel, folder: Path, new: Path) -> None:
@@ -228,7 +267,9 @@ def _fetch_from_hub(remote: RemoteModel, folder: Path, new: Path) -> None:
     pairs = (("vocab.json", "merges.txt"), ("tokenizer.json",))
     has_tokenizer = any(all(remote.fetch(file, new) for file in files) for files in pairs)
     if not has_tokenizer:
-        missing = f"{remote.label} has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
+        missing = (
+            f"{remote.label} has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
+        )
         if remote.source == "tokenizer":
             raise CheckpointError(missing)
         remote.note(missing)
@@ -243,7 +284,9 @@ def _fetch_from_hub(remote: RemoteModel, folder: Path, new: Path) -> None:
         raise CheckpointError(f"{remote.label} has {huggingface.NO_WEIGHTS}")
     shards = sorted(set(huggingface.read_weight_map(new / huggingface.INDEX).values()))
     if not all(remote.fetch(file, new, parts=folder) for file in shards):
-        raise CheckpointError(f"{remote.label} lacks some of the files that {huggingface.INDEX} names")
+        raise CheckpointError(
+            f"{remote.label} lacks some of the files that {huggingface.INDEX} names"
+        )
 
 
 def _remove_parts(folder: Path) -> None:

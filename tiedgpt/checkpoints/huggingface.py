@@ -1,8 +1,10 @@
-"""Read and write checkpoints of Hugging Face's transformers: config.json, model.safetensors, a vocabulary.
+"""Read and write checkpoints of Hugging Face's transformers: config.json, model.safetensors, a
+vocabulary.
 
-The weights are in one file, or in several with an index. Tensor names may have the prefix `transformer.`.
-Some files also contain the causal mask of each layer, which is not a parameter and is ignored. A Checkpoint
-has the names and shapes of `parameter_shapes`; they are checked before any values are read.
+The weights are in one file, or in several with an index. Tensor names may have the prefix
+`transformer.`. Some files also contain the causal mask of each layer, which is not a parameter and
+is ignored. A Checkpoint has the names and shapes of `parameter_shapes`; they are checked before any
+values are read.
 """
 
 import json
@@ -28,7 +30,9 @@ from .vocabulary import ADDED, vocabulary_files
 
 PREFIX = "transformer."
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
-SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII)  # the name of one: without a directory
+SHARD = re.compile(
+    r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII
+)  # the name of one: without a directory
 HEAD = "lm_head.weight"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLE = f"pytorch_model.bin is a pickle, which can run any code, so it is not read; save it as {WEIGHTS}"
@@ -44,7 +48,9 @@ class Checkpoint:
     tensors: dict[str, Tensor]
 
     def __post_init__(self) -> None:
-        self.states = {file: file_state(file) for file in {tensor.file for tensor in self.tensors.values()}}
+        self.states = {
+            file: file_state(file) for file in {tensor.file for tensor in self.tensors.values()}
+        }
 
     @property
     def has_own_unembedding(self) -> bool:
@@ -54,9 +60,9 @@ class Checkpoint:
     def load(self, head: str | None = None, progress: Progress = None, copy: bool = False) -> GPT2:
         """The model, in float32, as `load_model` loads it.
 
-        `progress` is called with the number of bytes of each tensor that is there. Raises ArgumentError for
-        another `head`, CheckpointError if config.json says untied and there is no W_U, or if the files
-        changed since they were checked.
+        `progress` is called with the number of bytes of each tensor that is there. Raises
+        ArgumentError for another `head`, CheckpointError if config.json says untied and there is no
+        W_U, or if the files changed since they were checked.
         """
         if head is None and not self.config.tied and not self.has_own_unembedding:
             found = f'config.json says "tie_word_embeddings": false but there is no {HEAD}'
@@ -68,7 +74,9 @@ class Checkpoint:
         config = self.config.with_head("tied" if copied else head)  # raises for an unknown head
         can_map = not copy and os.name != "nt"  # Windows replaces no mapped file
         mapped = {tensor for tensor in self.tensors.values() if can_map and tensor.can_be_mapped}
-        files = {file: safetensors.map_file(file, mapped) for file in {tensor.file for tensor in mapped}}
+        files = {
+            file: safetensors.map_file(file, mapped) for file in {tensor.file for tensor in mapped}
+        }
 
         def values(name: str) -> np.ndarray:
             tensor = self.tensors[name]
@@ -97,7 +105,8 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Check a directory, or a .safetensors file with config.json beside it. Raises CheckpointError."""
+    """Check a directory, or a .safetensors file with config.json beside it. Raises
+    CheckpointError."""
     config = read_config(path)
     listing, found = _find_tensors(path)
 
@@ -105,7 +114,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
     for tensor in found:
         name = tensor.name.removeprefix(PREFIX)
         if name in tensors:
-            raise CheckpointError(f'{tensor.file}: {short_repr(name)} is there twice, once after "{PREFIX}"')
+            raise CheckpointError(
+                f'{tensor.file}: {short_repr(name)} is there twice, once after "{PREFIX}"'
+            )
         if not MASK_BUFFER.fullmatch(name):
             tensors[name] = tensor
     check_parameters(tensors, config, listing, "config.json")
@@ -116,12 +127,19 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return checkpoint
 
 
-def check_parameters(tensors: dict[str, Tensor], config: Config, listing: Path, describing: str) -> None:
-    """Check that the tensors of `listing` are the parameters of a configuration, with a W_U or without."""
-    expected = parameter_shapes(config.with_head("untied"))  # a W_U is checked even if it is not used
+def check_parameters(
+    tensors: dict[str, Tensor], config: Config, listing: Path, describing: str
+) -> None:
+    """Check that the tensors of `listing` are the parameters of a configuration, with a W_U or
+    without."""
+    expected = parameter_shapes(
+        config.with_head("untied")
+    )  # a W_U is checked even if it is not used
     described = f"the {config.n_layer}-layer GPT-2 that {describing} describes"
     if missing := [name for name in expected if name not in tensors and name != HEAD]:
-        raise CheckpointError(f"{listing}: {missing[0]} of {described} is missing ({len(missing)} in all)")
+        raise CheckpointError(
+            f"{listing}: {missing[0]} of {described} is missing ({len(missing)} in all)"
+        )
     for name, tensor in tensors.items():
         fault = ""
         if name not in expected:
@@ -141,7 +159,9 @@ def read_config(model: Path) -> Config:
     path = directory / "config.json"
     if not path.is_file():
         if model.is_file() and model.suffix != ".safetensors":
-            raise CheckpointError(f"{model} is not a checkpoint: expected a directory or a .safetensors file")
+            raise CheckpointError(
+                f"{model} is not a checkpoint: expected a directory or a .safetensors file"
+            )
         raise CheckpointError(f"{directory} is not a checkpoint: it has no config.json")
     try:
         config = Config.from_json(read_json(path))
@@ -156,14 +176,16 @@ def read_config(model: Path) -> Config:
 def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) -> None:
     """Write config.json, model.safetensors (float32) and, unless None, the tokenizer's files.
 
-    transformers' from_pretrained reads the result with either head; a tied one has no lm_head.weight. The
-    files appear together or not at all (see StagedFiles). Raises ArgumentError for other arguments,
-    CheckpointError if the files cannot be written.
+    transformers' from_pretrained reads the result with either head; a tied one has no
+    lm_head.weight. The files appear together or not at all (see StagedFiles). Raises ArgumentError
+    for other arguments, CheckpointError if the files cannot be written.
     """
     if not isinstance(model, GPT2):
         raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
     if not isinstance(tokenizer, Tokenizer | None):
-        raise ArgumentError(f"the tokenizer must be a Tokenizer or None, got {short_repr(tokenizer)}")
+        raise ArgumentError(
+            f"the tokenizer must be a Tokenizer or None, got {short_repr(tokenizer)}"
+        )
     if not isinstance(directory, str | Path) or not str(directory) or "\0" in str(directory):
         raise ArgumentError(f"the directory must be a path, got {short_repr(directory)}")
     with StagedFiles(Path(directory)) as files:
@@ -175,7 +197,9 @@ def write_model(files: StagedFiles, model: GPT2, tokenizer: Tokenizer | None) ->
     try:
         config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
     except (RecursionError, TypeError, ValueError) as error:  # in Config.others
-        raise CheckpointError(f"{files.directory}: config.json cannot be written: {error}") from error
+        raise CheckpointError(
+            f"{files.directory}: config.json cannot be written: {error}"
+        ) from error
     named = ((name if name == HEAD else PREFIX + name, a) for name, a in model.parameters.items())
     safetensors.write(files.open(WEIGHTS), named)
     texts = vocabulary_files(tokenizer) if tokenizer else {}
@@ -187,7 +211,8 @@ def write_model(files: StagedFiles, model: GPT2, tokenizer: Tokenizer | None) ->
 
 
 def _find_tensors(path: Path) -> tuple[Path, list[Tensor]]:
-    """The file that lists the tensors (the weights, or the index of several files), and the tensors."""
+    """The file that lists the tensors (the weights, or the index of several files), and the
+    tensors."""
     for file in (path, path / WEIGHTS):
         if file.is_file():
             return file, list(safetensors.read_header(file).values())
@@ -203,7 +228,9 @@ def read_weight_map(index: Path) -> dict[str, str]:
         raise CheckpointError(f'{index}: "weight_map" must map tensor names to files')
     for file in weight_map.values():
         if not isinstance(file, str) or not SHARD.fullmatch(file):
-            raise CheckpointError(f"{index}: {short_repr(file)} names no .safetensors file beside it")
+            raise CheckpointError(
+                f"{index}: {short_repr(file)} names no .safetensors file beside it"
+            )
     return weight_map
 
 
@@ -213,6 +240,8 @@ def _find_sharded(index: Path) -> list[Tensor]:
     tensors = [tensor for file in files for tensor in safetensors.read_header(file).values()]
     found = {(tensor.file.name, tensor.name) for tensor in tensors}
     for file, name in [*sorted(listed - found), *sorted(found - listed)]:
-        place = "index but not in the file" if (file, name) in listed else "file but not in the index"
+        place = (
+            "index but not in the file" if (file, name) in listed else "file but not in the index"
+        )
         raise CheckpointError(f"{index.parent / file}: tensor {short_repr(name)} is in the {place}")
     return tensors

@@ -21,8 +21,8 @@ MODELS = {
 ALIASES = dict(zip(("124M", "355M", "774M", "1558M", "82M"), MODELS, strict=True))
 SHIPPED = ("shakespeare-tied", "shakespeare-untied")  # small models that come with tiedgpt
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-# A folder holds a model if it has all files of one of these rows. The Hugging Face cache also has folders
-# with fewer files, for example with a tokenizer alone.
+# A folder holds a model if it has all files of one of these rows. The Hugging Face cache also has
+# folders with fewer files, for example with a tokenizer alone.
 FORMS = (
     ("config.json", "model.safetensors"),
     ("config.json", "model.safetensors.index.json"),
@@ -39,8 +39,8 @@ def known_config(name: str) -> Config | None:
 def find_model(source: str | Path) -> Path:
     """The directory or .safetensors file of a name, an alias, a hub repository or a path.
 
-    A known name always means that model (./gpt2 is a directory). Any other text is a path if that exists,
-    else a hub repository owner/name. Raises CheckpointError if it is not here.
+    A known name always means that model (./gpt2 is a directory). Any other text is a path if that
+    exists, else a hub repository owner/name. Raises CheckpointError if it is not here.
     """
     text = str(source)
     known = ALIASES.get(text, text) in (*MODELS, *SHIPPED)
@@ -50,7 +50,9 @@ def find_model(source: str | Path) -> Path:
     if folder := _find_name(name):
         return folder
     if name in SHIPPED:
-        raise CheckpointError(f"{name} comes with tiedgpt but is missing from it: install tiedgpt again")
+        raise CheckpointError(
+            f"{name} comes with tiedgpt but is missing from it: install tiedgpt again"
+        )
     places = ", ".join(str(root / name) for root in weight_folders())
     looked = f"{name} is not on this machine: looked for {places} and in the Hugging Face cache"
     here = f" (for the directory here, write ./{text})" if Path(text).is_dir() else ""
@@ -59,7 +61,8 @@ def find_model(source: str | Path) -> Path:
 
 
 def models_here() -> dict[str, Path]:
-    """The models on this machine: name -> directory, each directory once and under its first name."""
+    """The models on this machine: name -> directory, each directory once and under its first
+    name."""
     repositories = set()
     for root in weight_folders():
         repositories |= {Path(path).as_posix() for path in glob.glob("*/*", root_dir=root)}
@@ -86,7 +89,8 @@ def _find_name(name: str) -> Path | None:
 
 
 def check_name(text: str) -> str:
-    """The name that an alias means, or `text` itself if it is a name; else raises CheckpointError."""
+    """The name that an alias means, or `text` itself if it is a name; else raises
+    CheckpointError."""
     name = ALIASES.get(text, text)
     if name in MODELS or name in SHIPPED or REPOSITORY.fullmatch(name):
         return name
@@ -100,7 +104,8 @@ def check_name(text: str) -> str:
 def folders_of(name: str, source: str = "hub") -> list[Path]:
     """The folders where the files of a model may be, in the order in which they are searched.
 
-    source: as for `download`. Each has its own folder: files of one do not change how another is loaded.
+    source: as for `download`. Each has its own folder: files of one do not change how another is
+    loaded.
     """
     if source == "tokenizer":
         return [root / name / ".tokenizer" for root in weight_folders()]
@@ -132,7 +137,8 @@ def weight_folders() -> list[Path]:
 
 
 def _snapshots(repository: str) -> list[Path]:
-    """The folder of a repository's main snapshot in the Hugging Face cache, in a list; [] if it has none."""
+    """The folder of a repository's main snapshot in the Hugging Face cache, in a list; [] if it has
+    none."""
     folder = _hugging_face_cache() / f"models--{repository.replace('/', '--')}"
     try:
         commit = (folder / "refs" / "main").read_text(encoding="ascii").strip()
@@ -142,7 +148,8 @@ def _snapshots(repository: str) -> list[Path]:
 
 
 def _hugging_face_cache() -> Path:
-    """The cache folder of the library huggingface_hub, from the same variables in the same order."""
+    """The cache folder of the library huggingface_hub, from the same variables in the same
+    order."""
     get = os.environ.get
     home = get("HF_HOME", os.path.join(get("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
     hub = os.path.join(os.path.expandvars(os.path.expanduser(home)), "hub")

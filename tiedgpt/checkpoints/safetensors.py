@@ -5,8 +5,9 @@
                 and optionally "__metadata__": {string: string}; white space may surround it
     the rest    each tensor's values, row-major and little-endian; data_offsets count from here
 
-White space before the header is accepted: the specification forbids it, but the format's own reader accepts
-it. A name that is given twice and "__metadata__": null are refused, although that reader accepts them.
+White space before the header is accepted: the specification forbids it, but the format's own reader
+accepts it. A name that is given twice and "__metadata__": null are refused, although that reader
+accepts them.
 """
 
 import json
@@ -28,15 +29,17 @@ from ..errors import CheckpointError, Range, short_repr
 from ..fast.memory import CACHE_LINE, aligned
 from .files import parse_json, reading
 
-# Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million; Python's
-# objects for a header of nothing but brackets take 25 times its size.
+# Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million;
+# Python's objects for a header of nothing but brackets take 25 times its size.
 MAX_HEADER = 1 << 22
 TOO_LONG = f"a header of {{}} bytes; expected at most {MAX_HEADER}"
 MAX_RANK = 64  # axes, NumPy's limit; multiplying the lengths of a million axes takes minutes
 # Every dtype of the format and its bits per value, to check sizes. Those in STORED can be read.
 DTYPES = "F4 F6_E2M3 F6_E3M2 BOOL U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ I16 U16 F16 BF16 "
 DTYPES += "I32 U32 F32 I64 U64 F64 C64"
-DTYPE_BITS = {dtype: int(re.findall(r"\d+", f"{dtype} 8")[0]) for dtype in DTYPES.split()}  # BOOL has 8
+DTYPE_BITS = {
+    dtype: int(re.findall(r"\d+", f"{dtype} 8")[0]) for dtype in DTYPES.split()
+}  # BOOL has 8
 VALUES_PER_READ = 1 << 17
 U64 = Range(0, 2**64 - 1)
 MADV_POPULATE_READ = 22  # Linux's number; Python has no name for it
@@ -60,9 +63,12 @@ class Tensor:
         return self.dtype == "F32" and self.start % 4 == 0 and sys.byteorder == "little"
 
     def view(self, memory: mmap.mmap) -> np.ndarray:
-        """The values in the mapped file. Its pages are read from the disk now, if the system can do so."""
+        """The values in the mapped file. Its pages are read from the disk now, if the system can do
+        so."""
         start = self.start // mmap.PAGESIZE * mmap.PAGESIZE
-        with suppress(AttributeError, OSError, ValueError):  # not on macOS or Linux before 5.14; no values
+        with suppress(
+            AttributeError, OSError, ValueError
+        ):  # not on macOS or Linux before 5.14; no values
             memory.madvise(MADV_POPULATE_READ, start, self.end - start)
         return np.ndarray(self.shape, np.float32, memory, self.start)
 
@@ -87,14 +93,16 @@ class Tensor:
 def map_file(path: Path, tensors: Iterable[Tensor]) -> mmap.mmap:
     """The bytes of a file. A page that is written to is copied first.
 
-    Raises CheckpointError if the file cannot be mapped, or does not hold those of `tensors` that are its own.
+    Raises CheckpointError if the file cannot be mapped, or does not hold those of `tensors` that
+    are its own.
     """
     with reading(path) as file:
         if os.fstat(file.fileno()).st_size == 0:
             raise replaced(path)
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     with suppress(AttributeError, OSError):  # not Linux, or without huge pages
-        # Pages of 2 MB, if the file is not in the page cache yet: products of few rows find them faster.
+        # Pages of 2 MB, if the file is not in the page cache yet: products of few rows find them
+        # faster.
         memory.madvise(mmap.MADV_HUGEPAGE)
     found = read_header(path)
     if any(found.get(tensor.name) != tensor for tensor in tensors if tensor.file == path):
@@ -107,7 +115,8 @@ def replaced(path: Path) -> CheckpointError:
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name. Raises CheckpointError if the file breaks a rule."""
+    """The tensors of a safetensors file by name. Raises CheckpointError if the file breaks a
+    rule."""
     return read_with_metadata(path)[0]
 
 
@@ -117,12 +126,18 @@ def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         file_size = os.fstat(file.fileno()).st_size
         prefix = file.read(8)
         if len(prefix) < 8:
-            raise CheckpointError(f"{path}: not a safetensors file: {file_size} bytes, expected 8 or more")
+            raise CheckpointError(
+                f"{path}: not a safetensors file: {file_size} bytes, expected 8 or more"
+            )
         length = int.from_bytes(prefix, "little")
         if length > MAX_HEADER:
-            raise CheckpointError(f"{path}: not a GPT-2's safetensors file: {TOO_LONG.format(length)}")
+            raise CheckpointError(
+                f"{path}: not a GPT-2's safetensors file: {TOO_LONG.format(length)}"
+            )
         if 8 + length > file_size:
-            raise CheckpointError(f"{path}: truncated: {file_size} bytes, the header ends at {8 + length}")
+            raise CheckpointError(
+                f"{path}: truncated: {file_size} bytes, the header ends at {8 + length}"
+            )
         tensors, metadata = _parse_header(file.read(length), path)
     check_tensors(tensors.values(), path, path, 8 + length, file_size)
     return tensors, metadata
@@ -131,9 +146,11 @@ def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def check_tensors(
     tensors: Iterable[Tensor], listing: Path, file: Path, data_start: int, file_size: int
 ) -> None:
-    """Check that tensors have the size of their shape, and fill a file without overlap, hole or remainder.
+    """Check that tensors have the size of their shape, and fill a file without overlap, hole or
+    remainder.
 
-    Raises CheckpointError that names `listing`, which has the positions, or `file`, which has the data.
+    Raises CheckpointError that names `listing`, which has the positions, or `file`, which has the
+    data.
     """
     end = data_start
     for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.end)):
@@ -145,30 +162,43 @@ def check_tensors(
             what = f"{tensor.dtype} {short_repr(shape)} needs {short_repr(needed)}"
             raise CheckpointError(f"{where}: its place has {size} bits, but {what}")
         if tensor.start != end:
-            fault = "overlaps the tensor before it" if tensor.start < end else "leaves a hole before it"
-            raise CheckpointError(f"{where} {fault}: it starts at byte {tensor.start}, expected {end}")
+            fault = (
+                "overlaps the tensor before it" if tensor.start < end else "leaves a hole before it"
+            )
+            raise CheckpointError(
+                f"{where} {fault}: it starts at byte {tensor.start}, expected {end}"
+            )
         end = tensor.end
     if end != file_size:
         fault = "truncated" if end > file_size else "bytes after the last tensor"
-        raise CheckpointError(f"{file}: {fault}: the tensors end at byte {end}, the file at {file_size}")
+        raise CheckpointError(
+            f"{file}: {fault}: the tensors end at byte {end}, the file at {file_size}"
+        )
 
 
 def write(
-    file: BinaryIO, tensors: Iterable[tuple[str, np.ndarray]], metadata: dict[str, str] | None = None
+    file: BinaryIO,
+    tensors: Iterable[tuple[str, np.ndarray]],
+    metadata: dict[str, str] | None = None,
 ) -> None:
-    """Write arrays of any shape as F32, in the order given. transformers and safetensors read them back.
+    """Write arrays of any shape as F32, in the order given. transformers and safetensors read them
+    back.
 
     Raises CheckpointError for names and metadata that `read_header` would refuse.
 
-    subtle: an array's values are written in the order of its indices, not of its memory. These differ for a
-    transposed view, which safetensors.numpy.save writes wrongly.
+    subtle: an array's values are written in the order of its indices, not of its memory. These
+    differ for a transposed view, which safetensors.numpy.save writes wrongly.
     """
     tensors = list(tensors)
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}  # transformers needs "pt"
+    header: dict[str, Any] = {
+        "__metadata__": {"format": "pt", **(metadata or {})}
+    }  # transformers needs "pt"
     end = 0
     for name, array in tensors:
         if name in header:
-            raise CheckpointError(f"tensor {short_repr(name)} cannot be written: the header has that name")
+            raise CheckpointError(
+                f"tensor {short_repr(name)} cannot be written: the header has that name"
+            )
         begin, end = end, end + 4 * array.size
         header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [begin, end]}
     raw = json.dumps(header, separators=(",", ":")).encode()
@@ -225,4 +255,6 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+    return isinstance(value, str) and not any(
+        "\ud800" <= character <= "\udfff" for character in value
+    )

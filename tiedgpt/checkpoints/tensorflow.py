@@ -1,10 +1,12 @@
-"""Read OpenAI's original GPT-2 files, which are in TensorFlow's format, without TensorFlow. All are tied.
+"""Read OpenAI's original GPT-2 files, which are in TensorFlow's format, without TensorFlow. All are
+tied.
 
     hparams.json                     {"n_vocab": 50257, "n_ctx": 1024, "n_embd": 768, "n_head": 12, ...}
     model.ckpt.data-00000-of-00001   the values of every tensor: float32, row-major, little-endian
     model.ckpt.index                 a table: each tensor's name -> the position and checksum of its values
 
-The table has LevelDB's format: data blocks, a metaindex block, an index block, a footer. Read from its end:
+The table has LevelDB's format: data blocks, a metaindex block, an index block, a footer. Read from
+its end:
 
     footer     the last 48 bytes: handles of the metaindex and the index block, zeros, 8 bytes of MAGIC
     handle     offset and size of a block. Both are varints: 7 bits a byte, lowest first; bit 8 means more
@@ -13,15 +15,17 @@ The table has LevelDB's format: data blocks, a metaindex block, an index block, 
     entry      shared, unshared, length (varints); `unshared` bytes of key; `length` bytes of value. The key
                is the first `shared` bytes of the previous key, then the unshared ones.
 
-The index block has an entry for each data block: a key not below any key of the block -> the block's handle.
-The reader needs neither these keys nor the restarts, which are for programs that search for one key.
-The data blocks hold the table: "" -> BundleHeaderProto, name -> BundleEntryProto, both protocol buffers:
+The index block has an entry for each data block: a key not below any key of the block -> the
+block's handle. The reader needs neither these keys nor the restarts, which are for programs that
+search for one key. The data blocks hold the table: "" -> BundleHeaderProto, name ->
+BundleEntryProto, both protocol buffers:
 
     message    fields: a varint, number << 3 | wire type; then, by wire type, 0 a varint, 2 a varint and as
                many bytes (text or another message), 5 four bytes. Zeros are left out.
 
-Every flipped bit of either file is detected. What no checksum covers is checked in another way: blocks fill
-the index, and tensors the data, without overlap, hole or remainder, and no varint is longer than necessary.
+Every flipped bit of either file is detected. What no checksum covers is checked in another way:
+blocks fill the index, and tensors the data, without overlap, hole or remainder, and no varint is
+longer than necessary.
 """
 
 from collections.abc import Iterator
@@ -68,7 +72,8 @@ class CheckedTensor(safetensors.Tensor):
 
 
 def open_tensorflow(directory: Path) -> Checkpoint:
-    """Check a directory with the three files above; others in it are ignored. Raises CheckpointError."""
+    """Check a directory with the three files above; others in it are ignored. Raises
+    CheckpointError."""
     config = read_hparams(directory)
     ours = {tensorflow_name(name): name for name in parameter_shapes(config)}
     tensors: dict[str, safetensors.Tensor] = {}
@@ -85,14 +90,18 @@ def read_hparams(directory: Path) -> Config:
     """The Config of hparams.json. Raises CheckpointError that names the file."""
     path = directory / HPARAMS
     hparams = read_json(path)
-    names = {name: name for name in ("n_ctx", "n_embd", "n_head", "n_layer")} | {"vocab_size": "n_vocab"}
+    names = {name: name for name in ("n_ctx", "n_embd", "n_head", "n_layer")} | {
+        "vocab_size": "n_vocab"
+    }
     try:
         config = Config(**{ours: hparams[theirs] for ours, theirs in names.items()})
     except KeyError as error:
         raise CheckpointError(f"{path}: {error.args[0]} is missing") from error
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    if config.head_width != HEAD_WIDTH:  # the file has no checksum: a damaged n_head would load another model
+    if (
+        config.head_width != HEAD_WIDTH
+    ):  # the file has no checksum: a damaged n_head would load another model
         found = f"n_embd {config.n_embd} with n_head {config.n_head} makes heads of width {config.head_width}"
         expected = f"expected {HEAD_WIDTH} as in all of OpenAI's models: fetch the file again"
         raise CheckpointError(f"{path}: {found}, {expected}")
@@ -116,7 +125,8 @@ def tensorflow_name(name: str) -> str:
 
 
 def read_index(directory: Path) -> dict[str, CheckedTensor]:
-    """The tensors of the data file by OpenAI's names. Raises CheckpointError if a file breaks a rule."""
+    """The tensors of the data file by OpenAI's names. Raises CheckpointError if a file breaks a
+    rule."""
     index, data = directory / INDEX, directory / DATA
     entries = _read_table(index)
     key, value = next(entries, (None, b""))
@@ -126,14 +136,19 @@ def read_index(directory: Path) -> dict[str, CheckedTensor]:
     _fields(_Bytes(value, f"{index}: header"), {1: ("num_shards", 1), 2: ("endianness", 0)})
     tensors = {}
     for key, value in entries:
-        name = key.decode("latin-1")  # accepts any bytes; a name that is not a parameter's is refused later
-        tensors[name] = _parse_entry(_Bytes(value, f"{index}: tensor {short_repr(name)}"), data, name)
+        name = key.decode(
+            "latin-1"
+        )  # accepts any bytes; a name that is not a parameter's is refused later
+        tensors[name] = _parse_entry(
+            _Bytes(value, f"{index}: tensor {short_repr(name)}"), data, name
+        )
     safetensors.check_tensors(tensors.values(), index, data, 0, file_state(data)[0])
     return tensors
 
 
 def _parse_entry(message: "_Bytes", file: Path, name: str) -> CheckedTensor:
-    """BundleEntryProto: dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6, slices = 7.
+    """BundleEntryProto: dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6,
+    slices = 7.
 
     The shape is a message with a field 2 for each axis: a message {size = 1}.
     """
@@ -161,19 +176,26 @@ def _read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
         raise footer.wrong("expected zeros after the two handles")
 
     entries = _read_entries(_read_block(path, table, index))
-    handles = [_Bytes(value, f"{path}: index entry {short_repr(key)}").handle() for key, value in entries]
+    handles = [
+        _Bytes(value, f"{path}: index entry {short_repr(key)}").handle() for key, value in entries
+    ]
     end = 0
     for offset, size in [*handles, metaindex, index, (len(table) - FOOTER, 0)]:
         if offset != end:
-            raise CheckpointError(f"{path}: a block or the footer starts at byte {offset}, expected {end}")
+            raise CheckpointError(
+                f"{path}: a block or the footer starts at byte {offset}, expected {end}"
+            )
         end = offset + size + TRAILER
-    _read_block(path, table, metaindex)  # lists filters; TensorFlow has none, so only the checksum matters
+    _read_block(
+        path, table, metaindex
+    )  # lists filters; TensorFlow has none, so only the checksum matters
     for handle in handles:
         yield from _read_entries(_read_block(path, table, handle))
 
 
 def _read_block(path: Path, table: bytes, handle: tuple[int, int]) -> "_Bytes":
-    """The contents of a block. Raises CheckpointError if its checksum differs or it is compressed."""
+    """The contents of a block. Raises CheckpointError if its checksum differs or it is
+    compressed."""
     offset, size = handle
     block = _Bytes(table[offset : offset + size + TRAILER], f"{path}: block at byte {offset}")
     contents, kind, expected = block.take(size), block.take(1), block.fixed32()
@@ -181,7 +203,9 @@ def _read_block(path: Path, table: bytes, handle: tuple[int, int]) -> "_Bytes":
     if found != expected:
         raise block.wrong(f"damaged: its masked CRC-32C is {found:08x}, expected {expected:08x}")
     if kind != b"\0":
-        raise block.wrong(f"of type {kind[0]}{' (snappy)' * (kind[0] == 1)}; expected 0, not compressed")
+        raise block.wrong(
+            f"of type {kind[0]}{' (snappy)' * (kind[0] == 1)}; expected 0, not compressed"
+        )
     return block.part(contents)
 
 
@@ -196,7 +220,9 @@ def _read_entries(block: "_Bytes") -> Iterator[tuple[bytes, bytes]]:
         start = entries.position
         shared, unshared, length = entries.varint(), entries.varint(), entries.varint()
         if shared > len(key) or shared + unshared > MAX_KEY:
-            raise block.wrong(f"at {start}: a key of {unshared} bytes after {shared} of the previous key")
+            raise block.wrong(
+                f"at {start}: a key of {unshared} bytes after {shared} of the previous key"
+            )
         key = key[:shared] + entries.take(unshared)
         yield key, entries.take(length)
 
@@ -207,7 +233,11 @@ def _fields(message: "_Bytes", expected: dict[int, tuple[str, int]] | None = Non
     `expected`: number -> name and value of a field that must have this value.
     """
     fields: Fields = {}
-    read = {VARINT: message.varint, LENGTH: lambda: message.take(message.varint()), FIXED32: message.fixed32}
+    read = {
+        VARINT: message.varint,
+        LENGTH: lambda: message.take(message.varint()),
+        FIXED32: message.fixed32,
+    }
     while message.left:
         number, wire_type = divmod(message.varint(), 8)
         if wire_type not in read:
@@ -242,7 +272,9 @@ class _Bytes:
 
     def take(self, size: int) -> bytes:
         if size > self.left:
-            raise self.wrong(f"truncated: expected {size} bytes at {self.position}, {self.left} are left")
+            raise self.wrong(
+                f"truncated: expected {size} bytes at {self.position}, {self.left} are left"
+            )
         self.position += size
         return self.data[self.position - size : self.position]
 
@@ -258,7 +290,9 @@ class _Bytes:
                 return value
             if byte < 0x80:
                 break
-        raise self.wrong(f"wrong varint before {self.position}: over 64 bits, or longer than necessary")
+        raise self.wrong(
+            f"wrong varint before {self.position}: over 64 bits, or longer than necessary"
+        )
 
     def handle(self) -> tuple[int, int]:
         return self.varint(), self.varint()

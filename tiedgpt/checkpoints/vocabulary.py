@@ -1,8 +1,10 @@
-"""Read and write vocabulary files: merges.txt with vocab.json, as OpenAI published them, or tokenizer.json.
+"""Read and write vocabulary files: merges.txt with vocab.json, as OpenAI published them, or
+tokenizer.json.
 
-The ids of ordinary tokens follow from the merges, so vocab.json adds only the special tokens. It is checked
-against the merges nevertheless, because two files that disagree do not describe one vocabulary. The
-post_processor, truncation and padding of a tokenizer.json, which add or remove tokens, are ignored.
+The ids of ordinary tokens follow from the merges, so vocab.json adds only the special tokens. It is
+checked against the merges nevertheless, because two files that disagree do not describe one
+vocabulary. The post_processor, truncation and padding of a tokenizer.json, which add or remove
+tokens, are ignored.
 """
 
 import json
@@ -18,7 +20,8 @@ from .files import directory_of, read_json, read_text
 ADDED = "added_tokens.json"
 MERGES_AND_VOCAB = (("merges.txt", "vocab.json"), ("vocab.bpe", "encoder.json"))
 
-# The fields of a tokenizer.json that change ids, and the values they may have. None: the field may be absent.
+# The fields of a tokenizer.json that change ids, and the values they may have. None: the field may
+# be absent.
 NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "normalizer": (None,),
     "model.type": ("BPE", None),  # absent in GPT-2's own file
@@ -35,8 +38,8 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 def read_tokenizer(model: Path) -> Tokenizer:
     """The tokenizer of a model: the directory itself, or the one of its file.
 
-    Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary that
-    contradicts itself or would give other ids than Tokenizer does. So do the functions below.
+    Raises CheckpointError for files that are missing or malformed, TokenizerError for a vocabulary
+    that contradicts itself or would give other ids than Tokenizer does. So do the functions below.
     """
     directory = directory_of(model)
     settings = directory / "tokenizer_config.json"
@@ -44,7 +47,9 @@ def read_tokenizer(model: Path) -> Tokenizer:
         raise TokenizerError(f"{settings}: add_prefix_space is true, expected false, as in GPT-2")
     for merges, vocab in MERGES_AND_VOCAB:
         if (directory / merges).is_file():
-            others = (path if path.is_file() else None for path in (directory / vocab, directory / ADDED))
+            others = (
+                path if path.is_file() else None for path in (directory / vocab, directory / ADDED)
+            )
             return read_merges(directory / merges, *others)
     if (directory / "tokenizer.json").is_file():
         return read_tokenizer_json(directory / "tokenizer.json")
@@ -52,10 +57,13 @@ def read_tokenizer(model: Path) -> Tokenizer:
     raise CheckpointError(f"{directory} has no tokenizer: {expected}")
 
 
-def read_merges(path: Path, vocab_path: Path | None = None, added_path: Path | None = None) -> Tokenizer:
+def read_merges(
+    path: Path, vocab_path: Path | None = None, added_path: Path | None = None
+) -> Tokenizer:
     """From merges.txt (OpenAI: vocab.bpe), vocab.json (encoder.json) and added_tokens.json.
 
-    added_tokens.json has the ids of special tokens that are not in vocab.json or are also ordinary tokens.
+    added_tokens.json has the ids of special tokens that are not in vocab.json or are also ordinary
+    tokens.
     """
     lines = read_text(path).replace("\r\n", "\n").rstrip("\n").split("\n")
     start = 1 if lines[0].startswith("#version") or lines == [""] else 0
@@ -81,27 +89,37 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
         value = place.get(key) if isinstance(place, dict) else place
         if value not in accepted:
             found = short_repr(value)
-            raise TokenizerError(f"{path}: {name} is {found}, expected {accepted[0]!r}, as in GPT-2")
+            raise TokenizerError(
+                f"{path}: {name} is {found}, expected {accepted[0]!r}, as in GPT-2"
+            )
     match [model, added]:
         case [{"vocab": dict(vocab), "merges": list(spelled)}, list()]:
             merges = _pairs(spelled, f"{path}, merge", 1)
         case _:
-            raise TokenizerError(f"{path}: expected model.vocab, model.merges and a list of added_tokens")
+            raise TokenizerError(
+                f"{path}: expected model.vocab, model.merges and a list of added_tokens"
+            )
     for token in added:
         match token:
             case {"content": str(text), "id": int(token_id)}:
                 is_plain = not any(token.get(flag) for flag in ("lstrip", "rstrip", "single_word"))
                 if is_plain and vocab.setdefault(text, token_id) == token_id:
                     continue
-        expected = "expected content, the id that vocab has for it, and not lstrip, rstrip or single_word"
-        raise TokenizerError(f"{path}: added token {short_repr(token)}: {expected}, which change ids")
+        expected = (
+            "expected content, the id that vocab has for it, and not lstrip, rstrip or single_word"
+        )
+        raise TokenizerError(
+            f"{path}: added token {short_repr(token)}: {expected}, which change ids"
+        )
     return _from_vocabulary(merges, vocab, f"{path}", {token["content"] for token in added})
 
 
 def vocabulary_files(tokenizer: Tokenizer) -> dict[str, str]:
-    """The contents of merges.txt and vocab.json, by name. For GPT-2 they are OpenAI's files, byte for byte.
+    """The contents of merges.txt and vocab.json, by name. For GPT-2 they are OpenAI's files, byte
+    for byte.
 
-    Other special tokens are also written to added_tokens.json, or transformers would read them as text.
+    Other special tokens are also written to added_tokens.json, or transformers would read them as
+    text.
     """
     lines = ["#version: 0.2", *map(" ".join, tokenizer.merges)]
     ids = spelled_ids(tokenizer.merges, tokenizer.first_id) | tokenizer.special_tokens
@@ -112,7 +130,10 @@ def vocabulary_files(tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def _from_vocabulary(
-    merges: list[tuple[str, str]], vocab: dict[str, Any] | None, name: str, added: Container[str] = ()
+    merges: list[tuple[str, str]],
+    vocab: dict[str, Any] | None,
+    name: str,
+    added: Container[str] = (),
 ) -> Tokenizer:
     """The tokenizer of these merges, if its ids are those of `vocab`. `name` is for errors.
 
@@ -126,15 +147,21 @@ def _from_vocabulary(
             raise TokenizerError(f"token {token} has id {found}, expected an integer")
         ids = spelled_ids(merges, vocab.get("!", 0))
         if not ids.items() <= vocab.items():
-            Tokenizer(merges)  # raises if the merges contradict themselves, which is the error to report
+            Tokenizer(
+                merges
+            )  # raises if the merges contradict themselves, which is the error to report
             token, expected = next(item for item in ids.items() if item not in vocab.items())
             found = f"id {short_repr(vocab[token])}" if token in vocab else "no id"
             raise TokenizerError(f"token {short_repr(token)} has {found}, expected {expected}")
-        special_tokens = {token: n for token, n in vocab.items() if token not in ids or token in added}
+        special_tokens = {
+            token: n for token, n in vocab.items() if token not in ids or token in added
+        }
         for token in vocab:
             # Only an ordinary token is written with "Ġ": in a special token, a space is a space.
             if "Ġ" in token and token not in ids:
-                raise TokenizerError(f"no merge makes token {short_repr(token)}: merges are missing")
+                raise TokenizerError(
+                    f"no merge makes token {short_repr(token)}: merges are missing"
+                )
         return Tokenizer(merges, special_tokens, ids["!"])
     except TokenizerError as error:
         raise TokenizerError(f"{name}: {error}") from None

@@ -1,4 +1,5 @@
-"""The command line: `tiedgpt COMMAND`. Results go to stdout; notes, progress and errors go to stderr."""
+"""The command line: `tiedgpt COMMAND`. Results go to stdout; notes, progress and errors go to
+stderr."""
 
 import argparse
 import os
@@ -16,7 +17,16 @@ from ..errors import ArgumentError, TiedGPTError, nearest
 from .terminal import Messages, discard_unwritten, fill, note, print_error
 
 COMMANDS = (
-    *("generate", "score", "documents score", "documents generate", "train", "params", "tokenize", "list"),
+    *(
+        "generate",
+        "score",
+        "documents score",
+        "documents generate",
+        "train",
+        "params",
+        "tokenize",
+        "list",
+    ),
     *("download", "untie", "tie", "study", "next", "lens", "attribute", "compare", "explore"),
 )
 # The modules that have another name. Only that of the given command is imported, to save time.
@@ -65,7 +75,8 @@ exit codes:
 
 
 def parsers(*names: str) -> dict[str, Any]:
-    """The parsers of these commands. Each is made from a module's docstring, `add_arguments` and `run`."""
+    """The parsers of these commands. Each is made from a module's docstring, `add_arguments` and
+    `run`."""
     from .common import Parser  # here, because --version needs none of it
 
     commands = {}
@@ -78,7 +89,8 @@ def parsers(*names: str) -> dict[str, Any]:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """The arguments of a command; `run` and `quiet` are among them. Raises ArgumentError, or SystemExit."""
+    """The arguments of a command; `run` and `quiet` are among them. Raises ArgumentError, or
+    SystemExit."""
     command, *arguments = argv or ["-h"]
     if f"{command} {' '.join(arguments[:1])}" in COMMANDS:  # documents score
         command, arguments = f"{command} {arguments[0]}", arguments[1:]
@@ -112,7 +124,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None, started: Callable[[], Any] = lambda: None) -> int:
-    """Run one command and return the exit code. `started` is called when all modules are imported."""
+    """Run one command and return the exit code. `started` is called when all modules are
+    imported."""
     prepare_streams()
     stderr, sys.stderr = sys.stderr, (messages := Messages(sys.stderr))
     try:
@@ -156,7 +169,8 @@ def handle_termination() -> None:
 
 
 def prepare_streams() -> None:
-    """Prepare stdin, stdout and stderr, which may be closed or not UTF-8. Show warnings as notes."""
+    """Prepare stdin, stdout and stderr, which may be closed or not UTF-8. Show warnings as
+    notes."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as in `<&-`
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115

@@ -1,11 +1,12 @@
 """Show which parts of the model a logit comes from.
 
-Split the logit of TOKEN after PROMPT into what each part of the model adds: the token embedding (wte), the
-position embedding (wpe), each attention head, each MLP, the biases, and the bias of ln_f. The parts add up to
-the logit, with the scale of ln_f held at its value. With --against, split the difference of two logits.
+Split the logit of TOKEN after PROMPT into what each part of the model adds: the token embedding
+(wte), the position embedding (wpe), each attention head, each MLP, the biases, and the bias of
+ln_f. The parts add up to the logit, with the scale of ln_f held at its value. With --against, split
+the difference of two logits.
 
-With --ablate, set parts of the model to 0 instead, and show what changes. A part also acts through later
-layers, so removing it can change the logit by more or less than the part adds.
+With --ablate, set parts of the model to 0 instead, and show what changes. A part also acts through
+later layers, so removing it can change the logit by more or less than the part adds.
 
 examples:
   tiedgpt attribute "The capital of France is" " Paris" --against " London"
@@ -48,7 +49,9 @@ def run(args: argparse.Namespace) -> None:
     config = checkpoint.config
     # Check the input before reading the weights.
     ids = check_prompt(common.encode(tokenizer, prompt, allow_special), config)
-    given = [common.single_token(tokenizer, config.vocab_size, text, allow_special) for text in texts]
+    given = [
+        common.single_token(tokenizer, config.vocab_size, text, allow_special) for text in texts
+    ]
     edit = ablation(config, ablated)
 
     def report(model: GPT2) -> dict[str, Any]:
@@ -88,7 +91,10 @@ def print_report(report: dict[str, Any], tokenizer: Tokenizer) -> None:
             numbers += [(f"{key} of {name}", form, x[key], y[key]) for key, form in FORMATS]
         if len(names) > 1:
             numbers.append(("difference of logits", ".3f", report["total"], ablated["total"]))
-        rows = [(label, f"{x:{form}}", f"{y:{form}}", f"{y - x:+{form}}") for label, form, x, y in numbers]
+        rows = [
+            (label, f"{x:{form}}", f"{y:{form}}", f"{y - x:+{form}}")
+            for label, form, x, y in numbers
+        ]
         caption = f"Ablated (set to 0): {', '.join(ablated['parts'])}"
         print_table([caption, ("", "model", "ablated", "change"), *rows])
         return

@@ -1,4 +1,5 @@
-"""Helpers for several commands: flags and their types; finding, loading and encoding for a model."""
+"""Helpers for several commands: flags and their types; finding, loading and encoding for a
+model."""
 
 import argparse
 import json
@@ -29,8 +30,12 @@ class Parser(argparse.ArgumentParser):
     `page` is a docstring: what stands above the arguments, "examples:", and what stands below them.
     """
 
-    def __init__(self, name: str, page: str | None, run: Callable[[argparse.Namespace], None]) -> None:
-        about, _, examples = (page or "").partition("\nexamples:\n")  # `python -OO` drops docstrings
+    def __init__(
+        self, name: str, page: str | None, run: Callable[[argparse.Namespace], None]
+    ) -> None:
+        about, _, examples = (page or "").partition(
+            "\nexamples:\n"
+        )  # `python -OO` drops docstrings
         paragraphs = (fill(part.replace("\n", " ")) for part in about.strip().split("\n\n"))
         super().__init__(f"tiedgpt {name}", None, "\n\n".join(paragraphs), f"examples:\n{examples}")
         self.formatter_class, self.allow_abbrev = argparse.RawDescriptionHelpFormatter, False
@@ -38,7 +43,8 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(command=name, run=run, summary=about.partition("\n")[0])
 
     def add(self, usage: str, help: str, type: Any = None, **more: Any) -> None:
-        """Add "[PROMPT]", "-n --max-new-tokens N", "--head {tied,untied}", or the switch "--json"."""
+        """Add "[PROMPT]", "-n --max-new-tokens N", "--head {tied,untied}", or the switch
+        "--json"."""
         *names, last = usage.split()
         if last.startswith("-"):
             names.append(last)
@@ -46,7 +52,9 @@ class Parser(argparse.ArgumentParser):
         elif last.startswith("{"):
             more["choices"] = last.strip("{}").split(",")
         else:
-            more |= {"metavar": last.strip("[]"), "type": type} | ({"nargs": "?"} if "[" in last else {})
+            more |= {"metavar": last.strip("[]"), "type": type} | (
+                {"nargs": "?"} if "[" in last else {}
+            )
         self.add_argument(*names or [more.pop("dest", last.strip("[]").lower())], help=help, **more)
 
     def add_shared(self, *arguments: str) -> None:
@@ -62,7 +70,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(accepted: Range, hint: str = "") -> Callable[[str], Any]:
-    """The argparse type of a number; a whole number may be written as 7e9. argparse adds the flag's name."""
+    """The argparse type of a number; a whole number may be written as 7e9. argparse adds the flag's
+    name."""
 
     def parse(text: str) -> Any:
         with suppress(ValueError, OverflowError):
@@ -80,7 +89,9 @@ def whole(text: str) -> int:
         if float(text) != (value := int(float(text))):
             raise
     if value > 10**18:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at most 10^18, got {short_repr(text)}")
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number of at most 10^18, got {short_repr(text)}"
+        )
     return value
 
 
@@ -114,17 +125,35 @@ SHARED: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "-m --model MODEL": (MODEL, None, {}),
     "--head {tied,untied}": (f"{LOGITS} {CHECKPOINTS}", None, {}),
     "--head {tied,untied,both}": (f"{LOGITS}, or with each in turn {CHECKPOINTS}", None, {}),
-    "-n --max-new-tokens N": ("generate at most N tokens (default: 40)", positive_int, {"default": 40}),
+    "-n --max-new-tokens N": (
+        "generate at most N tokens (default: 40)",
+        positive_int,
+        {"default": 40},
+    ),
     "-k --top-k K": ("sample from the K likeliest tokens", positive_int, {}),
     "-p --top-p P": (TOP_P, number(FRACTION), {}),
-    "--num-samples N": ("continuations (default: 1)", number(Range(1, MAX_SAMPLES)), {"default": 1}),
-    "--stop TEXT": ("end before TEXT (may be repeated)", some_text, {"action": "append", "default": []}),
+    "--num-samples N": (
+        "continuations (default: 1)",
+        number(Range(1, MAX_SAMPLES)),
+        {"default": 1},
+    ),
+    "--stop TEXT": (
+        "end before TEXT (may be repeated)",
+        some_text,
+        {"action": "append", "default": []},
+    ),
     "--allow-special": ("read <|endoftext|> as that token", None, {}),
     "--json": ("print the result as one JSON document", None, {}),
 }
 # Those of a command that asks a model about a text, and those of sampling
 ASKING = ("-m --model MODEL", "--head {tied,untied,both}", "--allow-special", "--json")
-SAMPLING = ("-n --max-new-tokens N", "-k --top-k K", "-p --top-p P", "--num-samples N", "--stop TEXT")
+SAMPLING = (
+    "-n --max-new-tokens N",
+    "-k --top-k K",
+    "-p --top-p P",
+    "--num-samples N",
+    "--stop TEXT",
+)
 
 
 def add_models(parser: Parser, help: str) -> None:
@@ -134,12 +163,15 @@ def add_models(parser: Parser, help: str) -> None:
 
 
 def find(model: str | None, only_tokenizer: bool = False) -> tuple[str, Path]:
-    """The model's name and path, downloaded if it is not here. Without a name: gpt2, or a shipped model."""
+    """The model's name and path, downloaded if it is not here. Without a name: gpt2, or a shipped
+    model."""
     if model is not None:
         return model, find_or_download(model, note, only_tokenizer)
     name, path = find_default()
     if name != "gpt2":
-        small = f"gpt2 is not on this machine, so this is {name}, a small model that comes with tiedgpt"
+        small = (
+            f"gpt2 is not on this machine, so this is {name}, a small model that comes with tiedgpt"
+        )
         note(f"{small}; for gpt2, fetch it with `tiedgpt download gpt2`")
     return name, path
 
@@ -155,10 +187,15 @@ def vocabulary(tokenizer: Tokenizer, checkpoint: Checkpoint) -> object:
     return tokenizer.merges, tokenizer.special_tokens, checkpoint.config.vocab_size
 
 
-def encode(tokenizer: Tokenizer, text: str, allow_special: bool, source: str = "the text") -> list[int]:
-    """The ids of a text. A special token in it is an error that names `source`, unless it is allowed."""
+def encode(
+    tokenizer: Tokenizer, text: str, allow_special: bool, source: str = "the text"
+) -> list[int]:
+    """The ids of a text. A special token in it is an error that names `source`, unless it is
+    allowed."""
     if not allow_special and (special := tokenizer.find_special(text)) is not None:
-        raise ArgumentError(f"{source} holds {special}; to read it as that token, add --allow-special")
+        raise ArgumentError(
+            f"{source} holds {special}; to read it as that token, add --allow-special"
+        )
     return tokenizer.encode(text, special="token")
 
 
@@ -168,11 +205,17 @@ def single_token(tokenizer: Tokenizer, V: int, text: str, allow_special: bool) -
     if len(ids) == 1 and ids[0] < V:
         return ids[0]
     if len(ids) == 1:
-        raise ArgumentError(f"{short_repr(text)} has id {ids[0]}, and the model has tokens 0 to {V - 1}")
+        raise ArgumentError(
+            f"{short_repr(text)} has id {ids[0]}, and the model has tokens 0 to {V - 1}"
+        )
     parts = " ".join(spelled(tokenizer, token) for token in ids[:8]) + " ..." * (len(ids) > 8)
     what = f"{len(ids)} tokens, {parts}" if ids else "empty"
     spaced = f" {text}"
-    hint = f", as {short_repr(spaced)} is" if len(encode(tokenizer, spaced, allow_special)) == 1 else ""
+    hint = (
+        f", as {short_repr(spaced)} is"
+        if len(encode(tokenizer, spaced, allow_special)) == 1
+        else ""
+    )
     raise ArgumentError(f"{short_repr(text)} is {what}; expected one token{hint}")
 
 
@@ -182,7 +225,9 @@ def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
     with Progress("loading", size, unit="B") as progress:
         model = checkpoint.load(head, progress.add)
     if head == "untied" and not checkpoint.has_own_unembedding:
-        note("this checkpoint has no W_U of its own: a copy of wte.T is used, and the logits are the same")
+        note(
+            "this checkpoint has no W_U of its own: a copy of wte.T is used, and the logits are the same"
+        )
     return model
 
 
@@ -195,9 +240,14 @@ def load_heads(checkpoint: Checkpoint, head: str | None) -> list[GPT2]:
 
 
 def print_reports(
-    given: dict[str, Any], models: list[GPT2], found: Iterable[Any], as_json: bool, show: Callable[[Any], Any]
+    given: dict[str, Any],
+    models: list[GPT2],
+    found: Iterable[Any],
+    as_json: bool,
+    show: Callable[[Any], Any],
 ) -> None:
-    """Print what was found by each model: with `show`, or as one JSON document. `given` is of all of them."""
+    """Print what was found by each model: with `show`, or as one JSON document. `given` is of all
+    of them."""
     pairs = zip(models, found, strict=True)
     reports = [{**given, "head": model.config.head, **report} for model, report in pairs]
     if not as_json:

@@ -1,10 +1,10 @@
 """Find the mistake in another GPT-2.
 
-Find the activation of another GPT-2 that differs first from this model's, and the known mistake that gives
-the same numbers. Save its activations, and the token ids that it read, with
-numpy.savez("mine.npz", ids=ids, **activations): under the names of tiedgpt's tape, or of transformers,
-nanoGPT, TransformerLens or llm.c. If there are `targets`, arrays under names of parameters are gradients.
-The exit code is 1 if anything differs.
+Find the activation of another GPT-2 that differs first from this model's, and the known mistake
+that gives the same numbers. Save its activations, and the token ids that it read, with
+numpy.savez("mine.npz", ids=ids, **activations): under the names of tiedgpt's tape, or of
+transformers, nanoGPT, TransformerLens or llm.c. If there are `targets`, arrays under names of
+parameters are gradients. The exit code is 1 if anything differs.
 
 examples:
   tiedgpt compare --model shakespeare-tied mine.npz
@@ -52,17 +52,24 @@ def run(args: argparse.Namespace) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz, or of a directory's .npy files, under their names. Pickles are never read."""
+    """The arrays of an .npz, or of a directory's .npy files, under their names. Pickles are never
+    read."""
     try:
         if path.is_dir():
-            arrays = {file.stem: np.load(file, allow_pickle=False) for file in sorted(path.glob("*.npy"))}
+            arrays = {
+                file.stem: np.load(file, allow_pickle=False) for file in sorted(path.glob("*.npy"))
+            }
         else:
             with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
                 arrays = dict(archive)
     except OSError as error:
         raise ArgumentError(f"{path}: {error.strerror or error}") from error
-    except Exception as error:  # of a damaged file, one of a dozen kinds, SyntaxError and MemoryError too
-        raise ArgumentError(f"{path} is no .npz file or directory of .npy files: {error!s:.100}") from error
+    except (
+        Exception
+    ) as error:  # of a damaged file, one of a dozen kinds, SyntaxError and MemoryError too
+        raise ArgumentError(
+            f"{path} is no .npz file or directory of .npy files: {error!s:.100}"
+        ) from error
     if not arrays:
         raise ArgumentError(f"{path}: there are no arrays in it")
     return arrays

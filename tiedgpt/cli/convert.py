@@ -1,9 +1,10 @@
 """Copy a model with its own W_U (untie), or without it (tie).
 
-untie gives a tied model an output matrix of its own. tie drops that of an untied model. The copy is a
-checkpoint that transformers reads too.
+untie gives a tied model an output matrix of its own. tie drops that of an untied model. The copy is
+a checkpoint that transformers reads too.
 
-If W_U is not wte.T, the predictions of the copy differ. tie then says by how much, and needs --force.
+If W_U is not wte.T, the predictions of the copy differ. tie then says by how much, and needs
+--force.
 
 examples:
   tiedgpt untie gpt2 my-untied-gpt2
@@ -68,16 +69,23 @@ def run(args: argparse.Namespace) -> None:
         model = model.tie() if head == "tied" else model.untie(init or "copy", seed or 0)
         save_model(model, tokenizer, destination)
     size = count_parameters(model.config)[head]
-    note(f"wrote {destination}: {head}, {size['total']:,} parameters, {size['bytes'] / 1e6:,.1f} MB")
+    note(
+        f"wrote {destination}: {head}, {size['total']:,} parameters, {size['bytes'] / 1e6:,.1f} MB"
+    )
 
 
 def check_loss(model: GPT2, source: str) -> None:
-    """Raise ArgumentError if the model predicts otherwise without its W_U. Measured on text of its own."""
+    """Raise ArgumentError if the model predicts otherwise without its W_U. Measured on text of its
+    own."""
     if np.array_equal(model.W_U, model.W_E.T):
         return
     text = [0, *generate(model, [0], MEASURED, seed=0)]
     effect = ""
     if found := losses(model, np.array(text)):
         change = f"{found['own']:.2f} to {found['swapped']:.2f} nats per token"
-        effect = f": the loss of {found['tokens']} tokens that the model generates goes from {change}"
-    raise ArgumentError(f"the W_U of {source} is not wte.T{effect}; to drop it all the same, add --force")
+        effect = (
+            f": the loss of {found['tokens']} tokens that the model generates goes from {change}"
+        )
+    raise ArgumentError(
+        f"the W_U of {source} is not wte.T{effect}; to drop it all the same, add --force"
+    )

@@ -47,7 +47,9 @@ def add_arguments(parser: common.Parser) -> None:
     if scoring:
         parser.add("--stride N", "as of `tiedgpt score`", common.positive_int)
         parser.add("--max-tokens N", "a longer text is an error", common.number(Range(2)))
-        parser.add("--cut", "score its first N tokens", action="store_const", dest="on_long", const="cut")
+        parser.add(
+            "--cut", "score its first N tokens", action="store_const", dest="on_long", const="cut"
+        )
         parser.add("--scores-only", "write the line's number and id, not the record")
     else:
         parser.add_shared(*common.SAMPLING)
@@ -58,7 +60,9 @@ def add_arguments(parser: common.Parser) -> None:
 def size(text: str) -> int:
     """The type of --shard-size: bytes, with an optional unit."""
     if not (found := re.fullmatch(r"([1-9][0-9]{0,11})([KMG]?)B?", text.upper())):
-        raise argparse.ArgumentTypeError(f"expected a size such as 500kB or 2MB, got {short_repr(text)}")
+        raise argparse.ArgumentTypeError(
+            f"expected a size such as 500kB or 2MB, got {short_repr(text)}"
+        )
     return int(found[1]) * 1000 ** " KMG".index(found[2] or " ")
 
 
@@ -66,7 +70,9 @@ def part(text: str) -> tuple[int, int]:
     """The type of --part."""
     found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     if not found or int(found[1]) >= int(found[2]):
-        raise argparse.ArgumentTypeError(f"expected I/N with I from 0 to N - 1, got {short_repr(text)}")
+        raise argparse.ArgumentTypeError(
+            f"expected I/N with I from 0 to N - 1, got {short_repr(text)}"
+        )
     return int(found[1]), int(found[2])
 
 
@@ -77,27 +83,40 @@ def run(args: argparse.Namespace) -> None:
     resume = args.resume or bool(part)
     if args.on_long == "cut" and not args.max_tokens:
         raise ArgumentError("--cut needs --max-tokens")
-    if sum(map(bool, (part, *engine))) > 1:  # an argparse group would make usage lines of 74 columns
+    if (
+        sum(map(bool, (part, *engine))) > 1
+    ):  # an argparse group would make usage lines of 74 columns
         raise ArgumentError("--workers, --dask and --part exclude each other")
     if out == "-" and (resume or any(engine)):
         raise ArgumentError("--resume, --workers, --dask and --part need a file; --out - is stdout")
     if out[-1:] in ("", "/"):
         raise ArgumentError(f"--out needs a file, or - for stdout; got {short_repr(out)}")
     if any(engine) and not find_spec("distributed"):
-        raise ArgumentError("--workers and --dask need Dask: pip install 'tiedgpt[dask]', or use --part")
+        raise ArgumentError(
+            "--workers and --dask need Dask: pip install 'tiedgpt[dask]', or use --part"
+        )
     files = list(shards.find_files(args.inputs))
     _, checkpoint, tokenizer = common.open_model(args.model)
     if args.head == "untied" and not checkpoint.has_own_unembedding:
-        note("this checkpoint has no W_U of its own: a copy of wte.T is used, and the rows are the same")
+        note(
+            "this checkpoint has no W_U of its own: a copy of wte.T is used, and the rows are the same"
+        )
     args.special = "token" if args.allow_special else "error"
     if args.command == "score":
         args.stride = check_stride(args.stride, checkpoint.config)
     names = ("command", "field", "scores_only", "shard_size", *shards.ARGUMENTS[args.command])
-    settings = {"model": str(checkpoint.path.absolute()), "head": args.head or checkpoint.config.head}
-    settings |= {name: getattr(args, name) for name in names} | shards.identity(checkpoint, tokenizer)
+    settings = {
+        "model": str(checkpoint.path.absolute()),
+        "head": args.head or checkpoint.config.head,
+    }
+    settings |= {name: getattr(args, name) for name in names} | shards.identity(
+        checkpoint, tokenizer
+    )
     if out == "-":
         pieces = shards.read_all(files, args.shard_size)
-        rows = (row for shard, lines in pieces for row in shards.make_rows(settings, lines, shard.line))
+        rows = (
+            row for shard, lines in pieces for row in shards.make_rows(settings, lines, shard.line)
+        )
         total, errors = shards.write_rows(rows, sys.stdout.buffer)
     else:
         output, (number, of) = shards.Output(out, note), part or (0, 1)
@@ -119,7 +138,9 @@ def run(args: argparse.Namespace) -> None:
                             do(shard, progress.add)
                 if part:
                     count = f"{len(output.missing(planned)):,} of {len(planned):,} shards left"
-                    note(f"part {number}/{of} is done, {count}; with none left, run --resume to join")
+                    note(
+                        f"part {number}/{of} is done, {count}; with none left, run --resume to join"
+                    )
                     return
                 total, errors = output.finish(planned)
             except BaseException:

@@ -2,9 +2,10 @@
 
 Print the model's directory. An interrupted download continues where it stopped.
 
-The directory is in $TIEDGPT_WEIGHTS, else in weights/ of a checkout, else in ~/.cache/tiedgpt. The commands
-that read a model download it themselves if it is named and not on this machine, so this command is needed
-only to choose the time or the source. params and list download nothing; tokenize gets only the vocabulary.
+The directory is in $TIEDGPT_WEIGHTS, else in weights/ of a checkout, else in ~/.cache/tiedgpt. The
+commands that read a model download it themselves if it is named and not on this machine, so this
+command is needed only to choose the time or the source. params and list download nothing; tokenize
+gets only the vocabulary.
 
 examples:
   tiedgpt download gpt2
@@ -22,7 +23,9 @@ from .terminal import note, printable
 
 
 def add_arguments(parser: common.Parser) -> None:
-    common.add_models(parser, f"{', '.join(MODELS)}, or a repository owner/name of the Hugging Face hub")
+    common.add_models(
+        parser, f"{', '.join(MODELS)}, or a repository owner/name of the Hugging Face hub"
+    )
     source = "hub: the Hugging Face hub's files for transformers (default); openai: OpenAI's TensorFlow files"
     parser.add("--source {hub,openai}", source, default="hub")
 

@@ -1,7 +1,7 @@
 """Sample text that continues a prompt.
 
-The prompt is PROMPT, or the text on stdin less one final newline. On a terminal, without PROMPT, each line or
-paste that you enter is continued.
+The prompt is PROMPT, or the text on stdin less one final newline. On a terminal, without PROMPT,
+each line or paste that you enter is continued.
 
 examples:
   tiedgpt generate "Alan Turing theorized that computers would one day become"
@@ -45,7 +45,9 @@ def add_arguments(parser: common.Parser) -> None:
     add("-t --temperature T", divide, common.number(ABOVE_0, greedy))
     add("--greedy", "take the likeliest token every time")
     add("-s --seed S", "the same S gives the same text (default: new)", common.count)
-    no_room = "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
+    no_room = (
+        "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
+    )
     add("--truncate", no_room)
     listed = "also list the log probability, before -t, -k and -p, of each token and the K likeliest others"
     add("--logprobs K", listed, common.count)
@@ -55,7 +57,9 @@ def add_arguments(parser: common.Parser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     if args.greedy and (args.temperature, args.top_k, args.top_p) != (None, None, None):
-        raise ArgumentError("--greedy excludes --temperature, --top-k and --top-p: it never samples")
+        raise ArgumentError(
+            "--greedy excludes --temperature, --top-k and --top-p: it never samples"
+        )
     sampling = Sampling(args.temperature or 1.0, args.top_k, args.top_p, args.greedy)
     head, as_json, seed, new, stop = args.head, args.json, args.seed, args.max_new_tokens, args.stop
     num_samples, logprobs = args.num_samples, args.logprobs
@@ -65,7 +69,9 @@ def run(args: argparse.Namespace) -> None:
     draft = open_draft(args.draft, checkpoint, tokenizer)
     # Check the prompt before reading the weights.
     kept = kept_tokens(checkpoint.config.n_ctx, new)
-    encoded = partial(encode_prompt, checkpoint.config, tokenizer, kept, args.truncate, args.allow_special)
+    encoded = partial(
+        encode_prompt, checkpoint.config, tokenizer, kept, args.truncate, args.allow_special
+    )
     ids = [] if interactive else encoded(prompt)
     start = time.perf_counter()
     models = common.load_heads(checkpoint, head)
@@ -77,7 +83,9 @@ def run(args: argparse.Namespace) -> None:
         same = check_seed(seed)
         for model in models:
             draft = None if guesses is None else Draft(guesses, model)
-            samples = [TextSample(tokenizer, stop, model.config.eos_token_ids) for _ in range(num_samples)]
+            samples = [
+                TextSample(tokenizer, stop, model.config.eos_token_ids) for _ in range(num_samples)
+            ]
             yield Continuation(model, tokenizer, draft, ids, same, new, sampling, samples, logprobs)
 
     def write(ids: list[int], before: str = "") -> None:
@@ -94,8 +102,11 @@ def run(args: argparse.Namespace) -> None:
         write(ids)
 
 
-def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Checkpoint | str | None:
-    """What --draft names: a checkpoint, "lookup", or None. Raises ArgumentError if it cannot guess."""
+def open_draft(
+    source: str, checkpoint: Checkpoint, tokenizer: Tokenizer
+) -> Checkpoint | str | None:
+    """What --draft names: a checkpoint, "lookup", or None. Raises ArgumentError if it cannot
+    guess."""
     if source in ("none", LOOKUP):
         return None if source == "none" else source
     _, draft, draft_tokenizer = common.open_model(source)
@@ -103,16 +114,26 @@ def open_draft(source: str, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Che
     if draft.path == checkpoint.path:
         raise ArgumentError(f"{named} is the model itself; name a smaller one")
     if common.vocabulary(draft_tokenizer, draft) != common.vocabulary(tokenizer, checkpoint):
-        raise ArgumentError(f"{named} has other merges, special tokens or vocab_size than the model")
+        raise ArgumentError(
+            f"{named} has other merges, special tokens or vocab_size than the model"
+        )
     if draft.config.n_ctx < (needed := checkpoint.config.n_ctx):
-        raise ArgumentError(f"{named} has a context of {draft.config.n_ctx}; the model needs {needed}")
+        raise ArgumentError(
+            f"{named} has a context of {draft.config.n_ctx}; the model needs {needed}"
+        )
     return draft
 
 
 def encode_prompt(
-    config: Config, tokenizer: Tokenizer, kept: int, truncate: bool, allow_special: bool, prompt: str
+    config: Config,
+    tokenizer: Tokenizer,
+    kept: int,
+    truncate: bool,
+    allow_special: bool,
+    prompt: str,
 ) -> list[int]:
-    """The prompt's ids, with --truncate the `kept` last ones. Raises ArgumentError for a bad prompt."""
+    """The prompt's ids, with --truncate the `kept` last ones. Raises ArgumentError for a bad
+    prompt."""
     ids = common.encode(tokenizer, prompt, allow_special)
     if truncate and len(ids) > kept:
         note(f"--truncate drops the first {len(ids) - kept:,} of the prompt's {len(ids):,} tokens")
@@ -144,17 +165,23 @@ class Continuation:
     listed: dict[int, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
     def grow(self) -> Iterator[tuple[int, str]]:
-        """Read the prompt; add a token to one sample after the other. Yields (index, its new text)."""
+        """Read the prompt; add a token to one sample after the other. Yields (index, its new
+        text)."""
 
         def record(index: int, logits: Any, token: int) -> None:
             (prediction,) = predict(logits, [token], self.logprobs or 0)
             self.listed[index].append(predicted_json(self.tokenizer, prediction, "logprob"))
 
-        prompts, streams = [self.ids] * len(self.samples), random_streams(self.seed, len(self.samples))
+        prompts, streams = (
+            [self.ids] * len(self.samples),
+            random_streams(self.seed, len(self.samples)),
+        )
         how = self.max_new_tokens, self.sampling, streams, self.draft
         listed = None if self.logprobs is None else record
         with Progress("reading the prompt", len(self.ids), "token") as progress:
-            yield from push_steps(sample_steps(self.model, prompts, *how, progress.add, listed), self.samples)
+            yield from push_steps(
+                sample_steps(self.model, prompts, *how, progress.add, listed), self.samples
+            )
 
     def report(self, load_s: float) -> dict[str, Any]:
         """Generate all samples; return what --json prints of them."""
@@ -170,7 +197,9 @@ class Continuation:
         rate = decoded / (time.perf_counter() - first) if decoded else None
         samples: list[dict[str, Any]] = []
         for index, sample in enumerate(self.samples):
-            samples.append({"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason})
+            samples.append(
+                {"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason}
+            )
             if self.logprobs is not None:  # without the end-of-text token
                 samples[-1]["logprobs"] = self.listed[index][: len(sample.ids)]
         draft = self.draft and {"drafted": self.draft.drafted, "accepted": self.draft.accepted}
@@ -202,12 +231,17 @@ def prompt_loop(answer: Callable[[str, str], None]) -> None:
     with suppress(ImportError):  # input() then has line editing and a history
         import readline
 
-        if os.environ.get("TERM", "dumb") != "dumb":  # the terminal marks a paste, so that it is one input
+        if (
+            os.environ.get("TERM", "dumb") != "dumb"
+        ):  # the terminal marks a paste, so that it is one input
             readline.parse_and_bind("set enable-bracketed-paste on")
     stdin: Any = sys.stdin
     # The tokenizer has an error for bytes that are not text.
     stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
-    print("Type the beginning of a text. Ctrl-C stops its continuation, Ctrl-D leaves.", file=sys.stderr)
+    print(
+        "Type the beginning of a text. Ctrl-C stops its continuation, Ctrl-D leaves.",
+        file=sys.stderr,
+    )
     while True:
         prompt = ""
         try:

@@ -1,7 +1,7 @@
 """Show the next token that each layer predicts.
 
-Apply the final layer norm and the output matrix to the residual stream after the embedding and after each
-block, at each token of the prompt (the logit lens).
+Apply the final layer norm and the output matrix to the residual stream after the embedding and
+after each block, at each token of the prompt (the logit lens).
 
 examples:
   tiedgpt lens "The capital of France is"
@@ -28,22 +28,36 @@ def run(args: argparse.Namespace) -> None:
     ids = check_prompt(common.encode(tokenizer, prompt, args.allow_special), checkpoint.config)
 
     def positions(layer: Layer) -> list[Any]:
-        rows = (zip(*row, strict=True) for row in zip(layer.tokens, layer.probabilities, strict=True))
-        return [[{**token_json(tokenizer, t), "probability": float(p)} for t, p in row] for row in rows]
+        rows = (
+            zip(*row, strict=True) for row in zip(layer.tokens, layer.probabilities, strict=True)
+        )
+        return [
+            [{**token_json(tokenizer, t), "probability": float(p)} for t, p in row] for row in rows
+        ]
 
     def report(model: GPT2) -> dict[str, Any]:
-        return {"layers": [{"name": at.name, "positions": positions(at)} for at in lens(model, ids)]}
+        return {
+            "layers": [{"name": at.name, "positions": positions(at)} for at in lens(model, ids)]
+        }
 
     def show(reports: list[dict[str, Any]]) -> None:
         """A row for each layer, a column for each token of the prompt: the likeliest next token."""
-        after = "The likeliest next token and its probability, after each token of the prompt (columns)"
-        print(fill(f"{after}, as predicted from the embedding and from the output of each block (rows)."))
+        after = (
+            "The likeliest next token and its probability, after each token of the prompt (columns)"
+        )
+        print(
+            fill(
+                f"{after}, as predicted from the embedding and from the output of each block (rows)."
+            )
+        )
         for report in reports:
             print(f"\n{report['head']}:" if len(reports) > 1 else "")
             rows = [("", *(spelled(tokenizer, token) for token in ids))]
             for number, layer in enumerate(report["layers"]):
                 first = [position[0] for position in layer["positions"]]
-                cells = (f"{spelled(tokenizer, one['id'])} {one['probability']:4.0%}" for one in first)
+                cells = (
+                    f"{spelled(tokenizer, one['id'])} {one['probability']:4.0%}" for one in first
+                )
                 rows.append((f"block {number - 1}" if number else "embedding", *cells))
             print_table(rows)
 

@@ -1,6 +1,7 @@
 """List the models on this machine.
 
-Print their size on disk, and the known models that can be downloaded, with the size of the download.
+Print their size on disk, and the known models that can be downloaded, with the size of the
+download.
 
 examples:
   tiedgpt list

@@ -1,9 +1,11 @@
 """Show the likeliest next tokens after a prompt.
 
-With --head both, list the tokens among the K likeliest by either head; * marks a token of only one head.
+With --head both, list the tokens among the K likeliest by either head; * marks a token of only one
+head.
 
-With --paths, PROMPT is one token, and four parts of the model (paths) predict what follows it: raw, W_E and
-W_U alone; normed, with the final layer norm; mlp0, with the first MLP too; model, the whole model.
+With --paths, PROMPT is one token, and four parts of the model (paths) predict what follows it: raw,
+W_E and W_U alone; normed, with the final layer norm; mlp0, with the first MLP too; model, the whole
+model.
 
 examples:
   tiedgpt next "The capital of France is"
@@ -32,7 +34,9 @@ def add_arguments(parser: common.Parser) -> None:
     parser.add_shared("[PROMPT]", *common.ASKING)
     shown = "show the K likeliest tokens (default: %(default)s)"
     parser.add("-k --top-k K", shown, common.positive_int, default=10)
-    parser.add("--paths", 'predict from parts of the model; PROMPT is one token, with its space: " New"')
+    parser.add(
+        "--paths", 'predict from parts of the model; PROMPT is one token, with its space: " New"'
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -51,7 +55,9 @@ def run(args: argparse.Namespace) -> None:
 
     def by_each_path(model: GPT2) -> dict[str, Any]:
         logits = {path: of(model, np.array(ids))[0] for path, of in paths_of(model).items()}
-        return {"paths": {path: listed(predict(row, top_k(row, k))) for path, row in logits.items()}}
+        return {
+            "paths": {path: listed(predict(row, top_k(row, k))) for path, row in logits.items()}
+        }
 
     if by_paths:
         show, found = show_paths, [by_each_path(model) for model in models]
@@ -62,14 +68,24 @@ def run(args: argparse.Namespace) -> None:
 
 
 def show_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> None:
-    """A row for each token, with its probability, logit and, if there are two heads, rank by each."""
-    prompt, name, both = end_of(reports[0]["prompt"]), one_line(reports[0]["model"]), len(reports) > 1
+    """A row for each token, with its probability, logit and, if there are two heads, rank by
+    each."""
+    prompt, name, both = (
+        end_of(reports[0]["prompt"]),
+        one_line(reports[0]["model"]),
+        len(reports) > 1,
+    )
     print(fill(f"The likeliest tokens after {prompt} by {name}:"))
-    titles = ((report["head"], "logit", "rank") if both else ("probability", "logit") for report in reports)
+    titles = (
+        (report["head"], "logit", "rank") if both else ("probability", "logit")
+        for report in reports
+    )
     rows = [("", *chain.from_iterable(titles))]
     for by_head in zip(*(report["next"] for report in reports), strict=True):
         mark = " *" * any(one["rank"] > k for one in by_head)
-        cells = ((f"{p['probability']:.2%}", f"{p['logit']:.2f}", f"{p['rank']:,}") for p in by_head)
+        cells = (
+            (f"{p['probability']:.2%}", f"{p['logit']:.2f}", f"{p['rank']:,}") for p in by_head
+        )
         shown = chain.from_iterable(cell if both else cell[:2] for cell in cells)
         rows.append((spelled(tokenizer, by_head[0]["id"]) + mark, *shown))
     print_table(rows)
@@ -83,7 +99,9 @@ def show_paths(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> N
         columns = [["", *map(str, range(1, k + 1))]]
         for path, rows in report["paths"].items():
             form = "{logit:.2f}" if path == "raw" else "{probability:.1%}"
-            columns.append([path, *(f"{spelled(tokenizer, p['id'])} {form.format(**p):>5}" for p in rows)])
+            columns.append(
+                [path, *(f"{spelled(tokenizer, p['id'])} {form.format(**p):>5}" for p in rows)]
+            )
         print_table([*zip(*columns, strict=False)])  # a small vocabulary has fewer than k tokens
         print()
     parts = (f"{path}: {PATH_PARTS[path]}" for path in reports[0]["paths"])

@@ -1,6 +1,7 @@
 """Count the parameters of a model, tied and untied.
 
-Downloads nothing. --vocab and --dim count only the token embedding and the output head, of that size.
+Downloads nothing. --vocab and --dim count only the token embedding and the output head, of that
+size.
 
 examples:
   tiedgpt params
@@ -31,20 +32,35 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    models, vocab, dim, total, as_json = args.models or [], args.vocab, args.dim, args.total, args.json
+    models, vocab, dim, total, as_json = (
+        args.models or [],
+        args.vocab,
+        args.dim,
+        args.total,
+        args.json,
+    )
     of_model = vocab is dim is total is None
     if len(models) > 1:
         raise ArgumentError(f"expected one MODEL, got {len(models)}")
     if models and not of_model:
-        raise ArgumentError("MODEL excludes --vocab, --dim and --total, which count two matrices alone")
+        raise ArgumentError(
+            "MODEL excludes --vocab, --dim and --total, which count two matrices alone"
+        )
     if of_model:
         (name,) = models or ["gpt2"]
         config = known_config(name) or read_config(find_model(name))
         fields = {field: value for field, value in asdict(config).items() if field != "others"}
         counts = count_parameters(config)
         difference = counts["untied"]["total"] - counts["tied"]["total"]
-        document: dict[str, Any] = {"model": name, "config": fields, **counts, "difference": difference}
-        title = f"{name}: {config.head}; vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, "
+        document: dict[str, Any] = {
+            "model": name,
+            "config": fields,
+            **counts,
+            "difference": difference,
+        }
+        title = (
+            f"{name}: {config.head}; vocabulary {config.vocab_size:,}, context {config.n_ctx:,}, "
+        )
         title += f"width {config.n_embd:,}, {config.n_layer} layers, {config.n_head} heads"
         whole, what = counts["untied"]["total"], "the untied model"
     elif vocab is None or dim is None:

@@ -1,12 +1,12 @@
 """Measure how well a model predicts a text.
 
-Print the loss per token, perplexity and bits per byte, by the sliding-window recipe of Hugging Face's
-documentation. Windows as long as the context start every --stride tokens. Each window predicts the tokens
-that no earlier window contains. The first token of the text is not predicted. If the stride is the whole
-context, the first token of each window is not predicted either.
+Print the loss per token, perplexity and bits per byte, by the sliding-window recipe of Hugging
+Face's documentation. Windows as long as the context start every --stride tokens. Each window
+predicts the tokens that no earlier window contains. The first token of the text is not predicted.
+If the stride is the whole context, the first token of each window is not predicted either.
 
-With --tokens: the surprisal of a token is -log2 of its probability, in bits. On a terminal, less than 1 bit
-is green, 5 bits or more are yellow, 10 or more are red.
+With --tokens: the surprisal of a token is -log2 of its probability, in bits. On a terminal, less
+than 1 bit is green, 5 bits or more are yellow, 10 or more are red.
 
 examples:
   tiedgpt score story.txt
@@ -45,7 +45,13 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    text, file, head, each_token, as_json = read_text(args.file), args.file, args.head, args.tokens, args.json
+    text, file, head, each_token, as_json = (
+        read_text(args.file),
+        args.file,
+        args.head,
+        args.tokens,
+        args.json,
+    )
     name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
     # Check the input before reading the weights.
@@ -78,7 +84,12 @@ def run(args: argparse.Namespace) -> None:
 
     with Progress("scoring", len(models) * ids.size, "token") as progress:
         found = [report(model) for model in models]
-    given = {"model": name, "file": file or "-", "text_tokens": ids.size, "text_bytes": len(text.encode())}
+    given = {
+        "model": name,
+        "file": file or "-",
+        "text_tokens": ids.size,
+        "text_bytes": len(text.encode()),
+    }
     given |= {"context": config.n_ctx, "stride": stride}
     common.print_reports(given, models, found, as_json, show)
 
@@ -87,9 +98,13 @@ def print_scores(reports: list[dict[str, Any]], file: str) -> None:
     first, heads = reports[0], [report["head"] for report in reports]
     by = heads[0] if len(heads) == 1 else "both heads"
     print(one_line(f"{first['model']}, {by}, on {file}"), end="\n\n")
-    rows = [(label, *(f"{report[key]:{form}}" for report in reports)) for label, key, form in FIGURES]
+    rows = [
+        (label, *(f"{report[key]:{form}}" for report in reports)) for label, key, form in FIGURES
+    ]
     print_table(rows if len(heads) == 1 else [("", *heads), *rows])
-    tokens, nbytes = (f"{first[key]:,} of {first[f'text_{key}']:,} {key}" for key in ("tokens", "bytes"))
+    tokens, nbytes = (
+        f"{first[key]:,} of {first[f'text_{key}']:,} {key}" for key in ("tokens", "bytes")
+    )
     windows = f"in windows of up to {first['context']:,} tokens, one every {first['stride']:,}"
     how = "Compare perplexity between models that share a tokenizer, and bits per byte between any models"
     loss = f"The loss is in nats per token. {how}, on the same text."

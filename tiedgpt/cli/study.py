@@ -30,12 +30,15 @@ from .terminal import Progress, note, print_table, read_text, source_name
 
 @dataclass
 class Subject:
-    """A model to study, not loaded yet, with its tokenizer and the corpus in its tokens, if there are any."""
+    """A model to study, not loaded yet, with its tokenizer and the corpus in its tokens, if there
+    are any."""
 
     name: str
     checkpoint: Checkpoint
     tokenizer: Tokenizer | None
-    vocabulary: object  # equal for two models in which each id is the same token; None if that is not known
+    vocabulary: (
+        object  # equal for two models in which each id is the same token; None if that is not known
+    )
     corpus: Corpus | None = None
 
 
@@ -53,7 +56,9 @@ def run(args: argparse.Namespace) -> None:
     subjects = open_subjects(args.models)
     corpus = None
     if text is None:
-        note("no --corpus: only the measurements that need no text, for all tokens of the vocabulary")
+        note(
+            "no --corpus: only the measurements that need no text, for all tokens of the vocabulary"
+        )
     else:
         read_corpus(text, subjects, source_name(file), args.allow_special)
         corpus = {"file": file, "bytes": len(text.encode()), "min_count": MIN_COUNT}
@@ -65,7 +70,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def open_subjects(names: list[str]) -> list[Subject]:
-    """The models of these names, checked but not loaded. Prints a note if two cannot be compared."""
+    """The models of these names, checked but not loaded. Prints a note if two cannot be
+    compared."""
     subjects = []
     for name in names:
         path = common.find(name)[1]
@@ -87,7 +93,11 @@ def open_subjects(names: list[str]) -> list[Subject]:
 def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bool) -> None:
     """Give each subject that has a tokenizer the corpus in its tokens."""
     for subject in subjects:
-        same = (other.corpus for other in subjects if other.corpus and other.vocabulary == subject.vocabulary)
+        same = (
+            other.corpus
+            for other in subjects
+            if other.corpus and other.vocabulary == subject.vocabulary
+        )
         subject.corpus = next(same, None)
         if subject.corpus or subject.tokenizer is None:
             continue
@@ -95,10 +105,14 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
         try:
             subject.corpus = corpus = Corpus.of(ids, subject.checkpoint.config.vocab_size)
         except ArgumentError as error:  # its tokenizer has more tokens than the model
-            note(f"{name} in the tokens of {subject.name}: {error}; measurements on the corpus are left out")
+            note(
+                f"{name} in the tokens of {subject.name}: {error}; measurements on the corpus are left out"
+            )
             continue
         if (frequent := corpus.frequent().size) < MIN_TOKENS:
-            found = f"{frequent} of the tokens of {subject.name} occur {MIN_COUNT} times or more in it"
+            found = (
+                f"{frequent} of the tokens of {subject.name} occur {MIN_COUNT} times or more in it"
+            )
             small = f"{name} is too small for the rows about frequent tokens"
             note(f"{small}: {found}; expected at least {MIN_TOKENS}")
         if len(ids) < 2:
@@ -110,8 +124,12 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
 def measure_all(subjects: list[Subject]) -> list[dict[str, Any]]:
     """Each model's numbers, with one model in memory at a time."""
     reports: dict[int, dict[str, Any]] = {}
-    tied: list[tuple[object, np.ndarray]] = []  # they are studied first: the others are compared with them
-    for number, subject in sorted(enumerate(subjects), key=lambda item: not item[1].checkpoint.config.tied):
+    tied: list[
+        tuple[object, np.ndarray]
+    ] = []  # they are studied first: the others are compared with them
+    for number, subject in sorted(
+        enumerate(subjects), key=lambda item: not item[1].checkpoint.config.tied
+    ):
         tied_W_E = next((W_E for known, W_E in tied if known and known == subject.vocabulary), None)
         try:
             model = common.load(subject.checkpoint, None)
@@ -144,7 +162,10 @@ GROUPS = {  # the question that the rows answer -> a row's place in the JSON -> 
     },
     "Is the corpus's most common next token found, from one token?": {
         "bigrams.unigram.top1": "token counts, no model",
-        **{f"bigrams.{path}.top1": f"{path}: {PATH_PARTS[path]}" for path in ("normed", "mlp0", "model")},
+        **{
+            f"bigrams.{path}.top1": f"{path}: {PATH_PARTS[path]}"
+            for path in ("normed", "mlp0", "model")
+        },
         READING: "The share of frequent tokens whose likeliest next token is the corpus's.",
     },
     "What would a free head gain?": {
@@ -169,7 +190,8 @@ GROUPS = {  # the question that the rows answer -> a row's place in the JSON -> 
 
 
 def cell(report: dict[str, Any], place: str) -> str:
-    """A value of a nested report by its dotted place; "-" if it is None or a key on the way is missing.
+    """A value of a nested report by its dotted place; "-" if it is None or a key on the way is
+    missing.
 
     >>> cell({"loss": {"own": 1.5}, "bigrams": None}, "loss.own"), cell({"bigrams": None}, "bigrams.raw.top1")
     ('1.500', '-')
@@ -189,10 +211,15 @@ MIN_NAME_WIDTH = 12  # but not to fewer characters than this
 
 
 def print_reports(reports: list[dict[str, Any]]) -> None:
-    """A column for each model. A row that no model has is left out, a group if none has its first row."""
+    """A column for each model. A row that no model has is left out, a group if none has its first
+    row."""
     room = (shutil.get_terminal_size().columns - LABEL_WIDTH) // len(reports) - 2
-    names = [textwrap.wrap(one_line(report["model"]), max(room, MIN_NAME_WIDTH)) for report in reports]
-    lines: list[str | tuple[str, ...]] = [("", *parts) for parts in zip_longest(*names, fillvalue="")]
+    names = [
+        textwrap.wrap(one_line(report["model"]), max(room, MIN_NAME_WIDTH)) for report in reports
+    ]
+    lines: list[str | tuple[str, ...]] = [
+        ("", *parts) for parts in zip_longest(*names, fillvalue="")
+    ]
     for question, labels in GROUPS.items():
         places = [place for place in labels if place != READING]
         rows = [(f"  {labels[at]}", *(cell(report, at) for report in reports)) for at in places]

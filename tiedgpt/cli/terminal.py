@@ -1,4 +1,5 @@
-"""What the commands print and read: notes, errors, tables, JSON, progress; texts from files and stdin."""
+"""What the commands print and read: notes, errors, tables, JSON, progress; texts from files and
+stdin."""
 
 import math
 import os
@@ -19,11 +20,14 @@ OTHER = 17  # columns of an alternative in a listing
 ERROR = "tiedgpt: error: "
 STDIN = "-"
 # C0 and C1 control characters, except line feed and tab
-CONTROLS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+CONTROLS = {
+    code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
+}
 
 
 def read_text(file: str | None) -> str:
-    """A file as text, line ends unchanged; stdin if `file` is "-", or None and stdin is no terminal."""
+    """A file as text, line ends unchanged; stdin if `file` is "-", or None and stdin is no
+    terminal."""
     if file is None and sys.stdin.isatty():
         raise ArgumentError("there is no text: give one, or pipe one in")
     if file == "":  # Path("") is the working directory
@@ -32,7 +36,9 @@ def read_text(file: str | None) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ArgumentError(f"{source_name(file)} is not UTF-8 text at byte {error.start}") from error
+        raise ArgumentError(
+            f"{source_name(file)} is not UTF-8 text at byte {error.start}"
+        ) from error
 
 
 def read_prompt(prompt: str | None) -> str:
@@ -49,7 +55,8 @@ def source_name(file: str | None) -> str:
 def spelled(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
     """A token in quotes, with spaces and line ends visible, cut to `limit` characters.
 
-    It is shown as bytes if it is not whole characters, and as its id if it only pads the vocabulary.
+    It is shown as bytes if it is not whole characters, and as its id if it only pads the
+    vocabulary.
     """
     if token >= tokenizer.vocab_size:
         return f"[{token}]"
@@ -67,7 +74,8 @@ def end_of(prompt: str) -> str:
 
 
 def printable(text: str) -> str:
-    """text; if stdout is a terminal, with U+FFFD in place of control characters, which could change it."""
+    """text; if stdout is a terminal, with U+FFFD in place of control characters, which could change
+    it."""
     return text.translate(CONTROLS) if sys.stdout.isatty() else text
 
 
@@ -81,7 +89,8 @@ def print_error(error: object) -> None:
 
 
 def print_table(lines: Sequence[str | tuple[str, ...]]) -> None:
-    """Print rows of cells in columns, the first flush left, the others flush right; a str is a caption.
+    """Print rows of cells in columns, the first flush left, the others flush right; a str is a
+    caption.
 
     Columns that do not fit the terminal follow below, with the first one and the captions again.
     """
@@ -107,7 +116,8 @@ def print_table(lines: Sequence[str | tuple[str, ...]]) -> None:
 
 
 def print_predictions(tokenizer: Tokenizer, unit: str, rows: Iterable[tuple[int, Any]]) -> None:
-    """A line for each token and its predicted_json: bits or logprob, and the likeliest others that fit.
+    """A line for each token and its predicted_json: bits or logprob, and the likeliest others that
+    fit.
 
     A token that was not predicted (None) has "-". On a terminal, numbers and tokens have colours.
     """
@@ -140,11 +150,14 @@ def fill(text: str, width: int | None = None) -> str:
     width = max(width or shutil.get_terminal_size().columns, 16)
     wrap = partial(textwrap.fill, width=width, break_on_hyphens=False, break_long_words=False)
     lines = text.split("\n")
-    return "\n".join(wrap(line, subsequent_indent=" " * (len(line) - len(line.lstrip()))) for line in lines)
+    return "\n".join(
+        wrap(line, subsequent_indent=" " * (len(line) - len(line.lstrip()))) for line in lines
+    )
 
 
 class Messages:
-    """The stderr of a command. If `quiet`, it prints errors only. Text that cannot be written is dropped."""
+    """The stderr of a command. If `quiet`, it prints errors only. Text that cannot be written is
+    dropped."""
 
     def __init__(self, stream: Any) -> None:
         self.quiet = False
@@ -167,7 +180,8 @@ class Messages:
 
 
 def discard_unwritten(stream: Any) -> None:
-    """Discard the text that a stream could not write. Python would try again at exit and print an error."""
+    """Discard the text that a stream could not write. Python would try again at exit and print an
+    error."""
     try:
         stream.flush()
     except OSError:
@@ -175,9 +189,13 @@ def discard_unwritten(stream: Any) -> None:
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Show on stderr how far a long computation is: on a terminal a bar, in a file a line a minute."""
+    """Show on stderr how far a long computation is: on a terminal a bar, in a file a line a
+    minute."""
 
-    DELAY, INTERVAL = 1.0, 60.0  # seconds: before a bar is shown, and from one line in a file to the next
+    DELAY, INTERVAL = (
+        1.0,
+        60.0,
+    )  # seconds: before a bar is shown, and from one line in a file to the next
 
     def __init__(self, doing: str, total: int, unit: str) -> None:
         self._doing, self._total, self._unit = one_line(doing), total, unit
@@ -190,7 +208,8 @@ class Progress(AbstractContextManager["Progress"]):
             self._bar.close()
 
     def add(self, n: int, total: int | None = None) -> None:
-        """n more are done; the bar ends with the last. `total` is for one that was not known at the start."""
+        """n more are done; the bar ends with the last. `total` is for one that was not known at the
+        start."""
         self._done, self._total = self._done + n, total or self._total
         now = time.monotonic()
         if not sys.stderr.isatty():
@@ -204,6 +223,8 @@ class Progress(AbstractContextManager["Progress"]):
             from tqdm import tqdm  # importing it takes longer than most commands wait
 
             form: Any = {"unit": self._unit, "unit_scale": self._unit == "B", "initial": self._done}
-            self._bar = tqdm(desc=self._doing, total=self._total, leave=False, file=sys.stderr, **form)
+            self._bar = tqdm(
+                desc=self._doing, total=self._total, leave=False, file=sys.stderr, **form
+            )
         if self._done >= self._total:
             self.__exit__()

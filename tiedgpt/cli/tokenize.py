@@ -46,5 +46,7 @@ def parse_ids(text: str) -> list[int]:
     words = re.split(r"[\s,]+", text.strip().removeprefix("[").removesuffix("]").strip())
     for word in words:
         if not re.fullmatch(r"-?\d{1,18}", word, re.ASCII):
-            raise ArgumentError(f"--decode expects token ids, whole numbers, got {short_repr(word)}")
+            raise ArgumentError(
+                f"--decode expects token ids, whole numbers, got {short_repr(word)}"
+            )
     return [int(word) for word in words]

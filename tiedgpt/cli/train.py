@@ -1,9 +1,9 @@
 """Train a model, tied or untied.
 
-Train a GPT-2 on a text, from scratch or from a checkpoint. The last tenth of the text is held out. DIR gets a
-checkpoint of the step with the lowest loss on it, the losses in log.jsonl, and the file that --resume
-continues from. Ctrl-C saves and stops. With --head untied, W_U of a new model starts random, and W_U of a
-tied checkpoint as a copy of wte.T.
+Train a GPT-2 on a text, from scratch or from a checkpoint. The last tenth of the text is held out.
+DIR gets a checkpoint of the step with the lowest loss on it, the losses in log.jsonl, and the file
+that --resume continues from. Ctrl-C saves and stops. With --head untied, W_U of a new model starts
+random, and W_U of a tied checkpoint as a copy of wte.T.
 
 examples:
   tiedgpt train story.txt --out my-model
@@ -73,8 +73,14 @@ def add_arguments(parser: common.Parser) -> None:
     add("--lr LR", "peak learning rate (default: 0.003; with --from, 0.0001)", number(ABOVE_0))
     dropout = "dropout of embedding and layers' outputs (default: 0.1; with --from, as the checkpoint says)"
     add("--dropout P", dropout, number(RATE))
-    add("--seed S", "seed of weights, batches and dropout (default: 1)", number(Range(0, MAX_COUNT)))
-    add("--eval-every N", "steps between evaluations, which also save (default: a tenth of all)", positive)
+    add(
+        "--seed S", "seed of weights, batches and dropout (default: 1)", number(Range(0, MAX_COUNT))
+    )
+    add(
+        "--eval-every N",
+        "steps between evaluations, which also save (default: a tenth of all)",
+        positive,
+    )
     parser.add_shared("--allow-special", "--json")
 
 
@@ -89,7 +95,9 @@ def run(args: argparse.Namespace) -> None:
         text = read_text(corpus)
         cut = len(text) * 9 // 10
         parts = text[:cut], text[cut:]
-        model, tokenizer, settings = (None, read_tokenizer(out), None) if resume else new(given, parts[0])
+        model, tokenizer, settings = (
+            (None, read_tokenizer(out), None) if resume else new(given, parts[0])
+        )
         encoded = (common.encode(tokenizer, part, allow_special) for part in parts)
         tokens, held_out = (np.array(ids, np.int64) for ids in encoded)
         if model and settings:
@@ -120,12 +128,18 @@ def flag(name: str) -> str:
 def check_flags(given: dict[str, Any]) -> None:
     """Check that the flags of a new training fit each other. Raises ArgumentError."""
     if "source" in given and (fixed := [name for name in SHAPE if name in given]):
-        raise ArgumentError(f"{flag(fixed[0])} cannot be given with --from: the checkpoint decides it")
+        raise ArgumentError(
+            f"{flag(fixed[0])} cannot be given with --from: the checkpoint decides it"
+        )
     if "only" in given:
         if "source" not in given:
-            raise ArgumentError("--only head needs --from: the rest of the model must be trained already")
+            raise ArgumentError(
+                "--only head needs --from: the rest of the model must be trained already"
+            )
         if given.get("head") == "tied":
-            raise ArgumentError("--only head is for an untied model: a tied one has no W_U of its own")
+            raise ArgumentError(
+                "--only head is for an untied model: a tied one has no W_U of its own"
+            )
         if "dropout" in given:
             raise ArgumentError("--dropout has no effect with --only head: the rest is not trained")
     n_embd, n_head = (given.get(name, SHAPE[name]) for name in ("n_embd", "n_head"))
@@ -136,7 +150,11 @@ def check_flags(given: dict[str, Any]) -> None:
 def check_directory(out: Path, resume: bool) -> None:
     """Check that DIR is empty or, with --resume, holds a training. Raises ArgumentError."""
     if (out / STATE).is_file() != resume:
-        holds = "no training to continue" if resume else "a training already: add --resume to continue it"
+        holds = (
+            "no training to continue"
+            if resume
+            else "a training already: add --resume to continue it"
+        )
         raise ArgumentError(f"{'--resume: ' * resume}{out} holds {holds}")
     if not resume and any(path.name != LOCK for path in out.iterdir()):
         raise ArgumentError(f"--out: {out} is not empty; choose a new directory")
@@ -150,7 +168,9 @@ def check_same(trainer: Trainer, given: dict[str, Any]) -> None:
     for name, value in given.items():
         if name != "steps" and value != was.get(name):
             before = f"was {was[name]}" if name in was else "was not given"
-            raise ArgumentError(f"{flag(name)} cannot change with --resume: it {before}, now it is {value}")
+            raise ArgumentError(
+                f"{flag(name)} cannot change with --resume: it {before}, now it is {value}"
+            )
 
 
 def new(given: dict[str, Any], text: str) -> tuple[GPT2, Tokenizer, Settings]:
@@ -166,28 +186,40 @@ def new(given: dict[str, Any], text: str) -> tuple[GPT2, Tokenizer, Settings]:
         shape = {name: given.get(name, default) for name, default in SHAPE.items()}
         tokenizer = learn_tokenizer(text, shape["vocab_size"])
         shape |= {"vocab_size": tokenizer.vocab_size, "n_ctx": settings.context}
-        config = Config(**shape, attn_pdrop=0.0, bos_token_id=tokenizer.eot_id, eos_token_id=tokenizer.eot_id)
-        # Refuse a model that does not fit in memory now, not after a minute of drawing random numbers.
+        config = Config(
+            **shape, attn_pdrop=0.0, bos_token_id=tokenizer.eot_id, eos_token_id=tokenizer.eot_id
+        )
+        # Refuse a model that does not fit in memory now, not after a minute of drawing random
+        # numbers.
         np.empty(count_parameters(config)["tied"]["total"], np.float32)
         model = GPT2.random(config, settings.seed)
         model = model.untie("random", settings.seed) if given.get("head") == "untied" else model
     if (p := given.get("dropout")) is not None:
-        model = GPT2(replace(model.config, embd_pdrop=p, resid_pdrop=p, attn_pdrop=0.0), model.parameters)
+        model = GPT2(
+            replace(model.config, embd_pdrop=p, resid_pdrop=p, attn_pdrop=0.0), model.parameters
+        )
     return model, tokenizer, settings
 
 
 @contextmanager
 def stop_on_signal(quiet: bool) -> Iterator[list[int]]:
-    """A list to which the first Ctrl-C or SIGTERM is appended; the loop then stops. A second one ends it."""
+    """A list to which the first Ctrl-C or SIGTERM is appended; the loop then stops. A second one
+    ends it."""
     signals: list[int] = []
     with ExitStack() as handlers:  # those from before; closing it restores them
 
         def first(number: int, _: Any) -> None:
             signals.append(number)
             handlers.close()
-            line = b"" if quiet else b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
+            line = (
+                b""
+                if quiet
+                else b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
+            )
             with suppress(OSError):  # a full disk behind stderr
-                os.write(sys.stderr.fileno(), line)  # Python refuses a print in the middle of another
+                os.write(
+                    sys.stderr.fileno(), line
+                )  # Python refuses a print in the middle of another
 
         for number in (signal.SIGINT, signal.SIGTERM):
             if (before := signal.getsignal(number)) != signal.SIG_IGN:  # as in a script's `... &`
@@ -196,7 +228,9 @@ def stop_on_signal(quiet: bool) -> Iterator[list[int]]:
         yield signals
 
 
-def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signals: list[int]) -> None:
+def train(
+    trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signals: list[int]
+) -> None:
     """Run the trainer to its end or to a signal, with a progress bar; save at each evaluation."""
     from tqdm import tqdm
 
@@ -226,7 +260,9 @@ def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signal
                     trainer.save(out, tokenizer)
                     saved = trainer.best
                 if (loss := record.get("val_loss")) is not None:
-                    mean = trainer.evaluations[-1].get("loss")  # of the steps since the last evaluation
+                    mean = trainer.evaluations[-1].get(
+                        "loss"
+                    )  # of the steps since the last evaluation
                     in_training = "" if mean is None else f"loss {mean:.4f}, "
                     held_out = f"{loss:.4f} nats per token, {loss * bits:.3f} bits per byte"
                     verdict = " (not the best)" * (saved is not None and saved[1] < trainer.step)
@@ -236,7 +272,9 @@ def train(trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signal
                     return
         except MemoryError as error:
             size = f"{trainer.settings.batch:,} sequences of {trainer.settings.context:,} tokens"
-            raise TiedGPTError(f"not enough memory for a batch of {size}; use a smaller --batch") from error
+            raise TiedGPTError(
+                f"not enough memory for a batch of {size}; use a smaller --batch"
+            ) from error
         except TiedGPTError as error:
             kept = f"; {out} holds the model of step {saved[1]}" if saved else ""
             raise TiedGPTError(f"{error}{kept}") from error
@@ -247,7 +285,12 @@ def report(trainer: Trainer, bits: float, out: Path, as_json: bool, seconds: flo
     config, (loss, step) = trainer.model.config, trainer.best
     count = count_parameters(config)[config.head]["total"]
     if as_json:
-        document = {"model": str(out), "head": config.head, "parameters": count, "steps": trainer.step}
+        document = {
+            "model": str(out),
+            "head": config.head,
+            "parameters": count,
+            "steps": trainer.step,
+        }
         document |= {"best_step": step, "val_loss": loss, "val_bits_per_byte": loss * bits}
         document |= {"seconds": round(seconds, 1), "evaluations": trainer.evaluations}
         return print(json.dumps(document))
@@ -263,7 +306,9 @@ def report(trainer: Trainer, bits: float, out: Path, as_json: bool, seconds: flo
 def loss_curve(evaluations: Sequence[dict[str, float]], height: int = 8) -> str:
     """The losses against the steps, as text: o held out, . in training."""
     marks = {"loss": ".", "val_loss": "o"}
-    points = [(e["step"], e[name], mark) for name, mark in marks.items() for e in evaluations if name in e]
+    points = [
+        (e["step"], e[name], mark) for name, mark in marks.items() for e in evaluations if name in e
+    ]
     high, low = (of(loss for _, loss, _ in points) for of in (max, min))
     last, width = evaluations[-1]["step"], min(60, max(20, shutil.get_terminal_size().columns - 10))
     rows = [[" "] * width for _ in range(height)]
@@ -271,6 +316,8 @@ def loss_curve(evaluations: Sequence[dict[str, float]], height: int = 8) -> str:
         row = round((high - loss) / ((high - low) or 1) * (height - 1))
         rows[row][round(step / last * (width - 1))] = mark
     labels = [f"{high:.2f}", *[""] * (height - 2), f"{low:.2f}"]
-    lines = [f"{label:>7} |{''.join(row).rstrip()}" for label, row in zip(labels, rows, strict=True)]
+    lines = [
+        f"{label:>7} |{''.join(row).rstrip()}" for label, row in zip(labels, rows, strict=True)
+    ]
     axis = f"{'':8}+{'-' * width}\n{'':9}0{last:>{width - 1},}"
     return "\n".join([*lines, axis, f"{'':9}o held out, . training: nats per token, by step", ""])

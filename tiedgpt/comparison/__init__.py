@@ -1,1 +1,2 @@
-"""Another GPT-2 beside this one: which activation differs first, and which known mistake explains it."""
+"""Another GPT-2 beside this one: which activation differs first, and which known mistake explains
+it."""

@@ -1,8 +1,10 @@
-"""Another GPT-2's activations and gradients against ours: which differs first, and which mistake explains it.
+"""Another GPT-2's activations and gradients against ours: which differs first, and which mistake
+explains it.
 
-The reference is our model in float64. An activation agrees if its largest distance from the reference is at
-most SLACK times the largest distance of our own float32, or SLACK roundings if that is more. This holds for
-float64 arrays, too, because one np.sqrt(K) makes float64 arrays of float32 ones, with float32's rounding.
+The reference is our model in float64. An activation agrees if its largest distance from the
+reference is at most SLACK times the largest distance of our own float32, or SLACK roundings if that
+is more. This holds for float64 arrays, too, because one np.sqrt(K) makes float64 arrays of float32
+ones, with float32's rounding.
 
 To find a mistake, each activation is computed again from the other model's activations before it.
 """
@@ -44,7 +46,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What `compare` found. `str(report)` is a table in the order of the forward pass, then the diagnosis."""
+    """What `compare` found. `str(report)` is a table in the order of the forward pass, then the
+    diagnosis."""
 
     rows: list[Row]
     diagnosis: list[str]  # what explains the first difference; several if they cannot be told apart
@@ -61,7 +64,9 @@ class Report:
         lines = [f"{'':{width}}  largest error  tolerance  first wrong index"]
         for row in self.rows:
             at = list(row.first_wrong or ()) or ""
-            lines.append(f"{row.name:{width}}  {row.error:13.1e}  {row.tolerance:9.1e}  {at}".rstrip())
+            lines.append(
+                f"{row.name:{width}}  {row.error:13.1e}  {row.tolerance:9.1e}  {at}".rstrip()
+            )
         end = "all agree"
         if first := self.first:
             at = list(first.first_wrong or ())
@@ -71,28 +76,41 @@ class Report:
 
 
 def compare(
-    model: GPT2, theirs: Any, ids: Any, targets: Any = None, progress: Progress = lambda done, total: None
+    model: GPT2,
+    theirs: Any,
+    ids: Any,
+    targets: Any = None,
+    progress: Progress = lambda done, total: None,
 ) -> Report:
     """Compare another GPT-2 with `model` on `ids` [T] or [B, T].
 
-    theirs: a dict of arrays (NumPy's or torch's) under any names of conventions.py; or a function from ids to
-    such a dict, or to logits; or a torch module: transformers', nanoGPT's or TransformerLens's GPT-2, whose
-    activations are recorded by hooks, without dropout. With `targets`, of the shape of ids, gradients of the
-    mean loss are compared, too: arrays of the dict under names of parameters. `progress` is called before
-    each trial of a mistake, with the number of those before it and of all. Raises ArgumentError.
+    theirs: a dict of arrays (NumPy's or torch's) under any names of conventions.py; or a function
+    from ids to such a dict, or to logits; or a torch module: transformers', nanoGPT's or
+    TransformerLens's GPT-2, whose activations are recorded by hooks, without dropout. With
+    `targets`, of the shape of ids, gradients of the mean loss are compared, too: arrays of the dict
+    under names of parameters. `progress` is called before each trial of a mistake, with the number
+    of those before it and of all. Raises ArgumentError.
     """
     ids = check_ids(ids, model.config)
     targets = None if targets is None else np.atleast_2d(check_targets(targets, ids, model.config))
     values = read_theirs(theirs, ids, targets)
-    gradients = our_parameters({name: x for name, x in values.items() if our_name(name).endswith(PARAMETER)})
+    gradients = our_parameters(
+        {name: x for name, x in values.items() if our_name(name).endswith(PARAMETER)}
+    )
     if gradients and targets is None:
-        raise ArgumentError(f"{min(gradients)} is a parameter: to compare its gradient, give targets")
+        raise ArgumentError(
+            f"{min(gradients)} is a parameter: to compare its gradient, give targets"
+        )
     comparison = Comparison(model, np.atleast_2d(ids), values)
     rows = comparison.rows({}, {})
-    diagnosis, note = comparison.diagnose(progress) if any(row.first_wrong for row in rows) else ([], "")
+    diagnosis, note = (
+        comparison.diagnose(progress) if any(row.first_wrong for row in rows) else ([], "")
+    )
     for row in reversed([] if diagnosis else rows):
         if comparison.theirs[row.name].dtype == np.float64 and row.error > row.tolerance / 2**24:
-            note = f"{row.name} is float64 and has float32's rounding: something before it is float32"
+            note = (
+                f"{row.name} is float64 and has float32's rounding: something before it is float32"
+            )
     rows += comparison.gradient_rows(gradients, targets) if gradients else []
     if not rows:
         raise ArgumentError("there is nothing to compare: no activation of the model was given")
@@ -103,10 +121,14 @@ def read_theirs(theirs: Any, ids: Array, targets: Array | None) -> Mapping[Any, 
     torch = sys.modules.get("torch")  # imported already if theirs is torch's
     if torch is not None and isinstance(theirs, torch.nn.Module):
         if targets is not None:
-            raise ArgumentError("of a torch module, gradients are not recorded: give them in a dict")
+            raise ArgumentError(
+                "of a torch module, gradients are not recorded: give them in a dict"
+            )
         if not any(our_name(name) for name, _ in theirs.named_modules()):
             kind = type(theirs).__name__
-            raise ArgumentError(f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp")
+            raise ArgumentError(
+                f"{kind} has no module of a GPT-2, such as h.0.attn.c_attn or blocks.0.mlp"
+            )
         theirs = partial(record_module, torch, theirs)
     if callable(theirs):
         try:
@@ -132,7 +154,8 @@ def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
         values = values if isinstance(values, tuple | list) else [values]
         for key, value in zip((name, f"{name}:1"), values, strict=False):
             ours = our_name(key)
-            # TransformerLens's module `embed` is not ours: it has no positions. Nor is wte the parameter.
+            # TransformerLens's module `embed` is not ours: it has no positions. Nor is wte the
+            # parameter.
             known = ours not in ("", key.split(".")[-1]) and not ours.endswith(PARAMETER)
             if known and torch.is_tensor(value):
                 taken[key] = value.clone()
@@ -142,7 +165,9 @@ def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
     with ExitStack() as undo, torch.no_grad():
         undo.callback(module.train, module.training)
         for name, part in module.named_modules():
-            undo.enter_context(part.register_forward_pre_hook(partial(take, f"{name}:in"), with_kwargs=True))
+            undo.enter_context(
+                part.register_forward_pre_hook(partial(take, f"{name}:in"), with_kwargs=True)
+            )
             undo.enter_context(part.register_forward_hook(partial(take, name)))
         module.eval()
         # nanoGPT computes all logits only if it gets targets.
@@ -151,8 +176,11 @@ def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
 
 
 @np.errstate(all="ignore")
-def forward(model: GPT2, ids: Array, given: Tape, edits: Mapping[str, Callable[[Place], Any]]) -> Tape:
-    """Each activation as the model computes it, with edits, from the `given` activations before it."""
+def forward(
+    model: GPT2, ids: Array, given: Tape, edits: Mapping[str, Callable[[Place], Any]]
+) -> Tape:
+    """Each activation as the model computes it, with edits, from the `given` activations before
+    it."""
     computed: Tape = {}
     tape: Tape = {}
 
@@ -162,7 +190,11 @@ def forward(model: GPT2, ids: Array, given: Tape, edits: Mapping[str, Callable[[
         computed[name] = np.asarray(x, model.dtype)
         return given.get(name, x)
 
-    model(ids, tape=tape, edit={name: partial(replace, name) for name in activation_shapes(model.config)})
+    model(
+        ids,
+        tape=tape,
+        edit={name: partial(replace, name) for name in activation_shapes(model.config)},
+    )
     replace("logits", tape["logits"])
     return computed
 
@@ -177,7 +209,8 @@ def distance(name: str, a: Array, b: Array) -> Array:
 
 
 def row_of(name: str, theirs: Array, wide: Array, narrow: Array) -> Row:
-    """Compare theirs with our float64, `wide`. Our float32, `narrow`, tells how large rounding is."""
+    """Compare theirs with our float64, `wide`. Our float32, `narrow`, tells how large rounding
+    is."""
     finite = np.isfinite(wide) & np.isfinite(narrow)
     rounding = np.abs(wide[finite] - narrow[finite]).max(initial=0)
     unit = np.finfo(np.float32).eps * np.abs(wide[finite]).max(initial=0)
@@ -202,17 +235,27 @@ class Comparison:
 
     def rows(self, given: Tape, edits: Mapping[str, Any]) -> list[Row]:
         """Theirs against ours with edits, computed from what is given."""
-        narrow, wide = (forward(model, self.ids, given, edits) for model in (self.narrow, self.wide))
-        return [row_of(name, theirs, wide[name], narrow[name]) for name, theirs in self.theirs.items()]
+        narrow, wide = (
+            forward(model, self.ids, given, edits) for model in (self.narrow, self.wide)
+        )
+        return [
+            row_of(name, theirs, wide[name], narrow[name]) for name, theirs in self.theirs.items()
+        ]
 
     def gradient_rows(self, gradients: Parameters, targets: Any) -> list[Row]:
-        wide, narrow = (loss_and_gradients(m, self.ids, targets)[1] for m in (self.wide, self.narrow))
+        wide, narrow = (
+            loss_and_gradients(m, self.ids, targets)[1] for m in (self.wide, self.narrow)
+        )
         for name, array in gradients.items():
             if name not in wide:
-                raise ArgumentError(f"{name} is not a parameter of this {self.wide.config.head} model")
+                raise ArgumentError(
+                    f"{name} is not a parameter of this {self.wide.config.head} model"
+                )
             if array.shape != wide[name].shape:
                 raise shape_error(f"the gradient of {name}", array.shape, wide[name].shape)
-        return [row_of(n, gradients[n], wide[n], narrow[n]) for n in reversed(wide) if n in gradients]
+        return [
+            row_of(n, gradients[n], wide[n], narrow[n]) for n in reversed(wide) if n in gradients
+        ]
 
     @np.errstate(all="ignore")
     def diagnose(self, progress: Progress) -> tuple[list[str], str]:
@@ -220,14 +263,20 @@ class Comparison:
         # If each agrees with what we compute from theirs before it, small differences have grown.
         given = self.theirs if any(row.first_wrong for row in self.rows(self.theirs, {})) else {}
         first = next(row for row in self.rows(given, {}) if row.first_wrong)
-        theirs, right = self.theirs[first.name], forward(self.narrow, self.ids, given, {})[first.name]
+        theirs, right = (
+            self.theirs[first.name],
+            forward(self.narrow, self.ids, given, {})[first.name],
+        )
         far = distance(first.name, theirs, right)
         bad = np.isinf(far)
         where = "everywhere" if bad.all() else f"in {bad.sum()} of {bad.size} places"
         kind = "nan" if np.isnan(theirs[bad]).any() else "inf"
         says = [f"{first.name}: yours is {kind} {where}"] if bad.any() else []
         for name, bits in HALVES.items():
-            if np.array_equal(theirs, rounded(theirs, bits)) and far.max() <= np.abs(right).max() / 64:
+            if (
+                np.array_equal(theirs, rounded(theirs, bits))
+                and far.max() <= np.abs(right).max() / 64
+            ):
                 return [f"{first.name}: yours is rounded to {name}"], "compare in float32"
 
         end = self.names.index(first.name)
@@ -262,7 +311,9 @@ class Comparison:
                 none = f"none of the {tried} explains this, of {len(trials)}"
             return [*says, f"{first.name}: {none}"], to_give
         fewest, stage, nearest, _, next_wrong = min(found)
-        alike = [trial[3] for trial in found if trial[:2] == (fewest, stage) and trial[2] <= 2 * nearest]
+        alike = [
+            trial[3] for trial in found if trial[:2] == (fewest, stage) and trial[2] <= 2 * nearest
+        ]
         # A mistake that explains nan alone, and no number, is one of many.
         unsure = bool(says) and far[~bad].max(initial=0) <= first.tolerance
         how = "perhaps yours" if unsure else "yours"

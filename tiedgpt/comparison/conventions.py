@@ -1,9 +1,10 @@
-"""The names that other GPT-2s give to activations and parameters, and the way from their arrays to ours.
+"""The names that other GPT-2s give to activations and parameters, and the way from their arrays to
+ours.
 
-N is a layer's number; an array under a name of llm.c has all layers, [L, ...]. A module's name means its
-output (`h.0.mlp`), with `:in` its input, with `:1` its second output. TransformerLens writes `.hook_out` and
-`.hook_in`. Prefixes such as `transformer.` may be there or not. Names after "-", and other hooks of
-TransformerLens, are accepted and not compared.
+N is a layer's number; an array under a name of llm.c has all layers, [L, ...]. A module's name
+means its output (`h.0.mlp`), with `:in` its input, with `:1` its second output. TransformerLens
+writes `.hook_out` and `.hook_in`. Prefixes such as `transformer.` may be there or not. Names after
+"-", and other hooks of TransformerLens, are accepted and not compared.
 """
 
 import re
@@ -20,9 +21,10 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.parameters import Parameters, parameter_shapes
 
-# Our name and theirs: those of transformers and nanoGPT, of TransformerLens (blocks), and of llm.c (no dots).
-# Heads are [B, H, T, K] on the tape, [B, T, H, K] in TransformerLens, [B, T, D] elsewhere.
-# Matrices of a block are [in, out] in transformers and here, [out, in] in nanoGPT and llm.c.
+# Our name and theirs: those of transformers and nanoGPT, of TransformerLens (blocks), and of llm.c
+# (no dots). Heads are [B, H, T, K] on the tape, [B, T, H, K] in TransformerLens, [B, T, D]
+# elsewhere. Matrices of a block are [in, out] in transformers and here, [out, in] in nanoGPT and
+# llm.c.
 NAMES = """
 embed           drop  encoded
 resid_pre.N     h.N:in  blocks.N:in blocks.N.hook_resid_pre
@@ -47,19 +49,25 @@ logits          lm_head  unembed
 -               h.N.attn.bias h.N.attn.masked_bias  probs losses preatt
 -               ln1_mean ln1_rstd ln2_mean ln2_rstd lnf_mean lnf_rstd
 """
-# llm.c's names of the parameters, in the order of parameter_shapes. The other conventions have our names.
+# llm.c's names of the parameters, in the order of parameter_shapes. The other conventions have our
+# names.
 LLM_C = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb"
 # TransformerLens's embed.hook_out is not our `embed`: it has no positions.
-PREFIX = re.compile(r"^((transformer|module|_orig_mod)\.)+|_original_component\.|(?<!\bembed)\.hook_out$")
+PREFIX = re.compile(
+    r"^((transformer|module|_orig_mod)\.)+|_original_component\.|(?<!\bembed)\.hook_out$"
+)
 
 ALIASES = {name: row.split()[0] for row in NAMES.strip().splitlines() for name in row.split()}
 PARAMETER = (".weight", ".bias")  # how our name of one ends
-PARAMETERS = [name.replace("h.0", "h.N") for name in parameter_shapes(Config(n_layer=1, tied=False))]
+PARAMETERS = [
+    name.replace("h.0", "h.N") for name in parameter_shapes(Config(n_layer=1, tied=False))
+]
 ALIASES |= {name: name for name in PARAMETERS} | dict(zip(LLM_C.split(), PARAMETERS, strict=False))
 
 
 def our_name(name: Any) -> str:
-    """Our name of what another GPT-2 calls `name`; "-" if it is not compared, "" if it is unknown."""
+    """Our name of what another GPT-2 calls `name`; "-" if it is not compared, "" if it is
+    unknown."""
     name = re.sub(r"\.hook_in$", ":in", PREFIX.sub("", str(name)))
     layer = re.search(r"(?<=\.)\d+(?=[.:]|$)", name)
     ours = ALIASES.get(re.sub(layer.re, "N", name, count=1) if layer else name, "")
@@ -84,7 +92,11 @@ def as_floats(value: Any, name: str) -> Array:
 
 def shape_error(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> ArgumentError:
     """Both shapes, and whether a transpose would fit."""
-    fitting = (axes for axes in permutations(range(len(shape))) if tuple(shape[a] for a in axes) == expected)
+    fitting = (
+        axes
+        for axes in permutations(range(len(shape)))
+        if tuple(shape[a] for a in axes) == expected
+    )
     axes = next(fitting, None) if len(shape) < 6 else None
     hint = f"; its transpose by axes {axes} would fit" if axes else ""
     return ArgumentError(f"{name} has shape {shape}; expected {expected}{hint}")
@@ -98,7 +110,9 @@ def renamed(values: Mapping[Any, Any], what: str) -> Iterator[tuple[str, Any, Ar
             layer = (re.findall(r"\d+", str(name)) or ["N"])[0]
             known = [alias.replace(".N", f".{layer}") for alias in ALIASES]
             near = ", ".join(get_close_matches(PREFIX.sub("", str(name)), known, n=3, cutoff=0))
-            raise ArgumentError(f"{short_repr(name)} is no {what} of a GPT-2; the nearest are {near}")
+            raise ArgumentError(
+                f"{short_repr(name)} is no {what} of a GPT-2; the nearest are {near}"
+            )
         if ours.strip("-") and not (what == "activation" and ours.endswith(PARAMETER)):
             array = as_floats(value, short_repr(name))
             for layer, part in enumerate(array if ".N" in ours else [array]):
@@ -108,37 +122,48 @@ def renamed(values: Mapping[Any, Any], what: str) -> Iterator[tuple[str, Any, Ar
 def our_activations(values: Mapping[Any, Any], tape: Parameters, config: Config) -> Parameters:
     """Their activations in the layouts of `tape`, and in its order: that of the forward pass.
 
-    Of several arrays for one activation, the last counts: of hooks, the last one is nearest to its reader.
+    Of several arrays for one activation, the last counts: of hooks, the last one is nearest to its
+    reader.
     """
     (B, T, D), H = tape["embed"].shape, config.n_head
     arrays: Parameters = {}
     for name, theirs, array in renamed(values, "activation"):
         if name not in tape:
-            raise ArgumentError(f"{name} was given, but the model's layers are 0 to {config.n_layer - 1}")
+            raise ArgumentError(
+                f"{name} was given, but the model's layers are 0 to {config.n_layer - 1}"
+            )
         by_token = name.endswith((".q", ".k", ".v", ".heads")) and name != theirs
         layouts = [(B, T, H, D // H), (B, T, D)] if by_token else [tape[name].shape]
         if not any(array.shape in (layout, layout[B == 1 :]) for layout in layouts):
             raise shape_error(name, array.shape, layouts[0])
-        arrays[name] = array.reshape(layouts[0]).swapaxes(1, 2) if by_token else array.reshape(layouts[0])
+        arrays[name] = (
+            array.reshape(layouts[0]).swapaxes(1, 2) if by_token else array.reshape(layouts[0])
+        )
     return {name: arrays[name] for name in tape if name in arrays}
 
 
 def our_parameters(values: Mapping[Any, Any]) -> Parameters:
     """Their parameters, or gradients of them, under our names and in our layout."""
     arrays = {ours: array for ours, _, array in renamed(values, "parameter")}
-    # transformers and nanoGPT have the same names; the shape of c_attn tells which matrices are transposed.
-    if any(x.shape[0] > x.shape[-1] for name, x in arrays.items() if name.endswith("c_attn.weight")):
-        arrays = {name: x.T if name.startswith("h.") and x.ndim == 2 else x for name, x in arrays.items()}
+    # transformers and nanoGPT have the same names; the shape of c_attn tells which matrices are
+    # transposed.
+    if any(
+        x.shape[0] > x.shape[-1] for name, x in arrays.items() if name.endswith("c_attn.weight")
+    ):
+        arrays = {
+            name: x.T if name.startswith("h.") and x.ndim == 2 else x for name, x in arrays.items()
+        }
     return arrays
 
 
 def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **fields: Any) -> GPT2:
     """A model from another GPT-2's state dict: transformers', nanoGPT's, llm.c's or ours.
 
-    Arrays are NumPy's or torch's, of any float dtype. Sizes are read from the shapes. n_head cannot be; it
-    must be given unless width and depth are those of a model of OpenAI's. `fields` are others of Config that
-    the shapes do not tell, such as layer_norm_epsilon. A model without biases gets biases of 0. The head is
-    untied if lm_head.weight is there and differs from wte.weight. Raises ArgumentError.
+    Arrays are NumPy's or torch's, of any float dtype. Sizes are read from the shapes. n_head cannot
+    be; it must be given unless width and depth are those of a model of OpenAI's. `fields` are
+    others of Config that the shapes do not tell, such as layer_norm_epsilon. A model without biases
+    gets biases of 0. The head is untied if lm_head.weight is there and differs from wte.weight.
+    Raises ArgumentError.
     """
     arrays = our_parameters(state)
     for name in ("wte.weight", "wpe.weight"):
@@ -148,11 +173,17 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
     L = len({name.split(".")[1] for name in arrays if name.startswith("h.")})
     known = {(config.n_embd, config.n_layer): config.n_head for _, config in MODELS.values()}
     if not (n_head := n_head or known.get((D, L))):
-        raise ArgumentError(f"n_head cannot be read from the shapes of {L} layers of width {D}: pass n_head=")
+        raise ArgumentError(
+            f"n_head cannot be read from the shapes of {L} layers of width {D}: pass n_head="
+        )
     F = arrays["h.0.mlp.c_fc.weight"].shape[-1] if "h.0.mlp.c_fc.weight" in arrays else None
-    if tied := np.array_equal(arrays.get("lm_head.weight", arrays["wte.weight"]), arrays["wte.weight"]):
+    if tied := np.array_equal(
+        arrays.get("lm_head.weight", arrays["wte.weight"]), arrays["wte.weight"]
+    ):
         arrays.pop("lm_head.weight", None)
     config = Config(V, len(arrays["wpe.weight"]), D, L, n_head, F, tied=tied, **fields)
-    biases = {name: np.zeros(shape) for name, shape in parameter_shapes(config).items() if "bias" in name}
+    biases = {
+        name: np.zeros(shape) for name, shape in parameter_shapes(config).items() if "bias" in name
+    }
     arrays = arrays if any(name in biases for name in arrays) else arrays | biases
     return GPT2(config, {name: np.asarray(x, dtype, order="C") for name, x in arrays.items()})

@@ -1,7 +1,8 @@
 """The well-known mistakes in a GPT-2, as edits of our own forward pass.
 
-What is right is computed by model.py alone. MISTAKES has the end of the sentence "yours ..." and, for each
-kind of activation that the mistake changes, the code that computes the wrong one. See Place.evaluate.
+What is right is computed by model.py alone. MISTAKES has the end of the sentence "yours ..." and,
+for each kind of activation that the mistake changes, the code that computes the wrong one. See
+Place.evaluate.
 """
 
 import re
@@ -28,12 +29,15 @@ LAYERS = {
     "mlp.N.out": "h.N.mlp.c_proj",
     "final": "ln_f",
 }
-layer_of = partial(re.sub, r"\D", "")  # "attn.3.qkv" -> "3"; "" for an activation that is in no block
+layer_of = partial(
+    re.sub, r"\D", ""
+)  # "attn.3.qkv" -> "3"; "" for an activation that is in no block
 
 
 @dataclass(frozen=True)
 class Place:
-    """An activation in a forward pass. place["attn.N.in"] is one before it, or a parameter, of its layer."""
+    """An activation in a forward pass. place["attn.N.in"] is one before it, or a parameter, of its
+    layer."""
 
     name: str
     right: Array  # the activation as model.py computes it
@@ -51,8 +55,13 @@ class Place:
         return self.model.parameters[name] if name in self.model.parameters else self.tape[name]
 
     def inputs(self) -> list[Array]:
-        """x, the activation before (qkv for q, k and v); weight and bias, if its layer has parameters."""
-        x = self["attn.N.qkv"] if self.name.endswith((".q", ".k", ".v")) else list(self.tape.values())[-1]
+        """x, the activation before (qkv for q, k and v); weight and bias, if its layer has
+        parameters."""
+        x = (
+            self["attn.N.qkv"]
+            if self.name.endswith((".q", ".k", ".v"))
+            else list(self.tape.values())[-1]
+        )
         x = merge_heads(x) if kind_of(self.name) == "attn.N.out" else x
         layer = LAYERS.get(kind_of(self.name))
         return [x, *(self[f"{layer}.{name}"] for name in ("weight", "bias") if layer)]
@@ -62,7 +71,9 @@ class Place:
         names = vars(self) | {"at": self, "wte": self["wte.weight"], "wpe": self["wpe.weight"]}
         names |= {"D": config.n_embd, "H": config.n_head, "K": config.head_width}
         names |= {"n": np.arange(self.ids.shape[1]), "part": "qkv".find(self.name[-1])}
-        eos = min((*config.eos_token_ids, config.vocab_size - 1))  # from_state_dict may have none of this V
+        eos = min(
+            (*config.eos_token_ids, config.vocab_size - 1)
+        )  # from_state_dict may have none of this V
         names |= {"eps": eps, "norm": partial(layer_norm, eps=eps), "eos": eos}
         names |= {ln: (self[f"h.N.{ln}.weight"], self[f"h.N.{ln}.bias"]) for ln in ("ln_1", "ln_2")}
         names |= zip("xwb", self.inputs() if self.tape else (), strict=False)
@@ -90,7 +101,9 @@ HALVES = {"bfloat16": 8, "float16": 11}
 # The functions in the code of a mistake. Place.evaluate has the other names.
 FUNCTIONS: dict[str, Any] = {name: activation.forward for name, activation in ACTIVATIONS.items()}
 FUNCTIONS |= {f.__name__: f for f in (hide, log_softmax, rounded, softmax, split_heads)}
-FUNCTIONS |= {"np": np} | {f.__name__: partial(f, axis=-1, keepdims=True) for f in (np.mean, np.var)}
+FUNCTIONS |= {"np": np} | {
+    f.__name__: partial(f, axis=-1, keepdims=True) for f in (np.mean, np.var)
+}
 
 # From a code to the code for each of several kinds of activations.
 norms = partial(dict.fromkeys, ("attn.N.in", "mlp.N.in", "final"))

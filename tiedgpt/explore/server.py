@@ -2,15 +2,18 @@
 
 A page of another site, open in the same browser, can send requests to this server too. So:
 - the server listens on 127.0.0.1, and each path begins with a secret that is new in each run;
-- Host must be a name of this machine, because an attacker can give a name of theirs the address 127.0.0.1
-  (DNS rebinding), and their page then counts as this server's own. Any port will do, for SSH tunnels;
-- a POST must have the Origin of this Host and the type application/json, which other sites cannot send;
-- the browser is started with an address that works once and leads to the secret one, because other users of
-  the machine can read the command line of a process;
+- Host must be a name of this machine, because an attacker can give a name of theirs the address
+  127.0.0.1 (DNS rebinding), and their page then counts as this server's own. Any port will do, for
+  SSH tunnels;
+- a POST must have the Origin of this Host and the type application/json, which other sites cannot
+  send;
+- the browser is started with an address that works once and leads to the secret one, because other
+  users of the machine can read the command line of a process;
 - the page may load files from this server only (Content-Security-Policy), and no site may frame it.
 
-Requests compute in turns, first come, first served. A turn ends at each `step` of a view, so a slider moves
-while a text is being written. A request that its page has left or cancelled ends at its next step.
+Requests compute in turns, first come, first served. A turn ends at each `step` of a view, so a
+slider moves while a text is being written. A request that its page has left or cancelled ends at
+its next step.
 """
 
 import io
@@ -85,7 +88,9 @@ class Server(ThreadingHTTPServer):
     def __init__(self, views: Views, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)
         self.views, self.stopping = views, False
-        self.queue: deque[Handler] = deque()  # the requests that compute in turns; the first has its turn
+        self.queue: deque[Handler] = (
+            deque()
+        )  # the requests that compute in turns; the first has its turn
         self.changed = threading.Condition()
         self.secret, self.ticket = secrets.token_urlsafe(16), secrets.token_urlsafe(16)
         self.origin = f"http://127.0.0.1:{self.server_port}"
@@ -106,7 +111,8 @@ class Server(ThreadingHTTPServer):
 
 
 def open_browser(url: str) -> bool:
-    """Open the page in $BROWSER or a browser with windows, in the background. False if there is none."""
+    """Open the page in $BROWSER or a browser with windows, in the background. False if there is
+    none."""
     with suppress(webbrowser.Error):
         browser = webbrowser.get()
         # lynx or w3m would take the terminal, but the reader's own choice is never refused.
@@ -118,7 +124,9 @@ def open_browser(url: str) -> bool:
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
-    protocol_version = "HTTP/1.1"  # connections stay open, which saves most of the time of a small request
+    protocol_version = (
+        "HTTP/1.1"  # connections stay open, which saves most of the time of a small request
+    )
     timeout = TIMEOUT
     disable_nagle_algorithm = True
     wbufsize = 2**16  # what is written is sent by `flush`, as one packet
@@ -157,14 +165,17 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_failure(error)
 
     def send_failure(self, error: Exception) -> None:
-        """An error as JSON. A browser that opens an old link gets a page that asks for the new secret."""
+        """An error as JSON. A browser that opens an old link gets a page that asks for the new
+        secret."""
         message = f"this is a bug in tiedgpt, or too little memory: {type(error).__name__}: {error}"
         status = HTTPStatus.INTERNAL_SERVER_ERROR
         if isinstance(error, Refusal):
             status, message = error.args
         elif isinstance(error, TiedGPTError):
             status, message = HTTPStatus.BAD_REQUEST, str(error)
-        self.close_connection |= status != HTTPStatus.BAD_REQUEST  # what the client still sends is not read
+        self.close_connection |= (
+            status != HTTPStatus.BAD_REQUEST
+        )  # what the client still sends is not read
         if status == HTTPStatus.NOT_FOUND and "text/html" in self.headers.get("Accept", ""):
             return self.send_file("ask.html", status)
         self.send_line({"error": {"kind": status.phrase.lower(), "message": message}}, status)
@@ -179,7 +190,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_line(self, document: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
-        """One line of an answer, at once. Before the first one, an error still has a status of its own."""
+        """One line of an answer, at once. Before the first one, an error still has a status of its
+        own."""
         if not self.streaming:
             type_ = "application/x-ndjson" if status == HTTPStatus.OK else "application/json"
             self.send_head(status, type_, Transfer_Encoding="chunked")
@@ -198,21 +210,31 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def host(self) -> str:
-        """The Host that the browser sees. Raises Refusal for one that is no name of this machine."""
+        """The Host that the browser sees. Raises Refusal for one that is no name of this
+        machine."""
         host = ", ".join(self.headers.get_all("Host", []))
-        require(LOOPBACK.fullmatch(host), HTTPStatus.FORBIDDEN, "expected the host 127.0.0.1 or localhost")
+        require(
+            LOOPBACK.fullmatch(host),
+            HTTPStatus.FORBIDDEN,
+            "expected the host 127.0.0.1 or localhost",
+        )
         return host
 
     def path_below_secret(self) -> str | None:
-        """The path after the secret; None for one that leads to the secret. Raises Refusal for another."""
+        """The path after the secret; None for one that leads to the secret. Raises Refusal for
+        another."""
         self.host()
         first, slash, rest = urlsplit(self.path).path.removeprefix("/").partition("/")
         if secrets.compare_digest(first.encode(), self.server.secret.encode()):
             return rest if slash else None
-        if self.server.ticket and secrets.compare_digest(first.encode(), self.server.ticket.encode()):
+        if self.server.ticket and secrets.compare_digest(
+            first.encode(), self.server.ticket.encode()
+        ):
             self.server.ticket = ""
             return None
-        raise Refusal(HTTPStatus.NOT_FOUND, "nothing is here; open the address that tiedgpt explore printed")
+        raise Refusal(
+            HTTPStatus.NOT_FOUND, "nothing is here; open the address that tiedgpt explore printed"
+        )
 
     def send_page(self) -> None:
         if self.path == "/ask.js" and self.host():
@@ -220,7 +242,9 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path_below_secret()
         if path is None:
             location = f"/{self.server.secret}/"
-            return self.send_head(HTTPStatus.FOUND, "text/html", Location=location, Content_Length="0")
+            return self.send_head(
+                HTTPStatus.FOUND, "text/html", Location=location, Content_Length="0"
+            )
         self.expect(path, PAGE if self.command == "GET" else ())
         self.send_file(PAGE[path])
 
@@ -239,7 +263,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_line({})
             self.server.stopping = True  # streams end at their next token
             self.end_lines()  # now, because the process may end at once
-            return threading.Thread(target=self.server.shutdown).start()  # it waits for serve_forever
+            return threading.Thread(
+                target=self.server.shutdown
+            ).start()  # it waits for serve_forever
         said = time.monotonic()
 
         def step(*_: Any, part: float | None = None) -> None:
@@ -276,10 +302,13 @@ class Handler(BaseHTTPRequestHandler):
             self.server.changed.notify_all()
 
     def check(self) -> None:
-        """Raise if the request should end: the server stops, or the page has closed the connection."""
+        """Raise if the request should end: the server stops, or the page has closed the
+        connection."""
         if self.server.stopping:
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping")
-        if select.select([self.connection], [], [], 0)[0] and not self.connection.recv(1, socket.MSG_PEEK):
+        if select.select([self.connection], [], [], 0)[0] and not self.connection.recv(
+            1, socket.MSG_PEEK
+        ):
             raise ConnectionAbortedError
 
     def read_query(self) -> Query:
@@ -295,7 +324,11 @@ class Handler(BaseHTTPRequestHandler):
         size = int(length[:12])
         if MAX_BODY < size <= 64 * MAX_BODY:  # a client that is still writing would miss the answer
             self.rfile.read(size)
-        require(size <= MAX_BODY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {MAX_BODY:,} bytes")
+        require(
+            size <= MAX_BODY,
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"expected at most {MAX_BODY:,} bytes",
+        )
         query: Any = None
         with suppress(ValueError, RecursionError):
             query = parse_json(self.rfile.read(size))

@@ -1,10 +1,12 @@
-"""What the page asks for. A view takes a request's fields, calls the library, and returns what it found.
+"""What the page asks for. A view takes a request's fields, calls the library, and returns what it
+found.
 
-Each view is a method of Views: view(query, step) -> a dict for JSON, or several. `query` is what the page
-sent: mostly a model, its head and a text. The library checks its values, as for the command line; what only a
-page sends is checked here. `step` is called between pieces of work: it lets other requests compute, and
-raises if this one is not wanted any more. `step(part=0.4)` tells the page how much is done. Below them: how
-symmetric a path is, and the source code that the page shows.
+Each view is a method of Views: view(query, step) -> a dict for JSON, or several. `query` is what
+the page sent: mostly a model, its head and a text. The library checks its values, as for the
+command line; what only a page sends is checked here. `step` is called between pieces of work: it
+lets other requests compute, and raises if this one is not wanted any more. `step(part=0.4)` tells
+the page how much is done. Below them: how symmetric a path is, and the source code that the page
+shows.
 """
 
 import base64
@@ -36,16 +38,28 @@ from ..study import attribution, bigrams, gradients, paths, predictions, similar
 from ..study.corpus import Corpus
 
 LISTED, COMPARED = 14, 8  # likeliest tokens: of the bars, and of an ablation's
-LENS_TOKENS, MATRIX_TOKENS, ATTENTION_TOKENS = 8, 7, 32  # of a prompt, the most that a picture shows
+LENS_TOKENS, MATRIX_TOKENS, ATTENTION_TOKENS = (
+    8,
+    7,
+    32,
+)  # of a prompt, the most that a picture shows
 GRADIENT_TOKENS, GRADIENT_ROWS, ABSENT = 64, 10, 4  # read; rows for them, and for other tokens
 NEAREST = 8
-MEASURED, SAMPLE = 1024, 512  # a vocabulary larger than the first is measured by a sample of its tokens
+MEASURED, SAMPLE = (
+    1024,
+    512,
+)  # a vocabulary larger than the first is measured by a sample of its tokens
 PIECE, LOGITS = 128, 2**20  # tokens and logits that `symmetry` computes at once, at most
 WRITTEN = {"n": Range(1, 200), "seed": Range(0, 2**32)}
 SIZES = {"vocab": Range(1, 10**7), "dim": Range(1, 10**6), "total": Range(1, 10**15)}
 CACHED = {"tape": 4, "logits": 32, "symmetry": 32, "solved": 8}  # results kept
 PROMPTS = (  # four for the shipped models, whose vocabulary has these words as tokens, and four for others
-    ("ROMEO:\nMy lord, I will not", "to be, or not to be", "What say you, my lord?", "I have been a man of"),
+    (
+        "ROMEO:\nMy lord, I will not",
+        "to be, or not to be",
+        "What say you, my lord?",
+        "I have been a man of",
+    ),
     (
         "New York City is in New York",
         "Alan Turing theorized that computers would one day become",
@@ -59,10 +73,14 @@ Step = Callable[..., Any]
 
 
 class Views:
-    """One or two models with their names, their tokenizer, and the corpus that the page shows beside them."""
+    """One or two models with their names, their tokenizer, and the corpus that the page shows
+    beside them."""
 
     def __init__(
-        self, models: list[tuple[str, GPT2]], tokenizer: Tokenizer, corpus: tuple[str, Corpus] | None = None
+        self,
+        models: list[tuple[str, GPT2]],
+        tokenizer: Tokenizer,
+        corpus: tuple[str, Corpus] | None = None,
     ) -> None:
         self.names, self.models = zip(*models, strict=True)
         # Each model with the heads that it can use, its own first. A tied one has no W_U.
@@ -78,7 +96,12 @@ class Views:
         models = []
         for name, model, by_head in zip(self.names, self.models, self.by_head, strict=True):
             size = count_parameters(model.config)[model.config.head]["total"]
-            facts = {"name": name, "heads": [*by_head], "paths": [*paths.paths_of(model)], "parameters": size}
+            facts = {
+                "name": name,
+                "heads": [*by_head],
+                "paths": [*paths.paths_of(model)],
+                "parameters": size,
+            }
             models.append({**facts, **vars(model.config), "others": None})
         example = {"words": toy.WORDS, "W_E": toy.EMBEDDING, "P": toy.TABLE}
         own = {"models": models, "corpus": self.corpus_name, "prompts": self.prompts}
@@ -91,24 +114,38 @@ class Views:
         drawn = sampling.probabilities(logits)
         text = self.tokenizer.decode([t for t in whole if t < self.tokenizer.vocab_size])
         likeliest = predictions.predict(logits, paths.top_k(logits, LISTED))
-        rows = [{**self.predicted(prediction), "drawn": drawn[prediction.token]} for prediction in likeliest]
+        rows = [
+            {**self.predicted(prediction), "drawn": drawn[prediction.token]}
+            for prediction in likeliest
+        ]
         by_model = np.exp(paths.log_probabilities(logits))
         kept = {"kept": np.count_nonzero(drawn), "kept_probability": by_model[drawn > 0].sum()}
-        return {"text": text, "tokens": self.tokens(whole), "place": len(ids) - 1, "rows": rows, **kept}
+        return {
+            "text": text,
+            "tokens": self.tokens(whole),
+            "place": len(ids) - 1,
+            "rows": rows,
+            **kept,
+        }
 
     def generate(self, query: Query, step: Step) -> Iterator[dict[str, Any]]:
-        """What each token is and how likely it was, and at last the reason why there are no more."""
+        """What each token is and how likely it was, and at last the reason why there are no
+        more."""
         ids, model, sampling = self.prompt(query), self.model(query), sampling_of(query)
         n, seed = (most.check(name, query.get(name)) for name, most in WRITTEN.items())
         lines: list[dict[str, Any]] = []
 
         def record(_: int, logits: np.ndarray, token: int) -> None:
             (found,) = predictions.predict(logits, [token])
-            lines.append({**self.predicted(found), "bits": predictions.surprisal(found.log_probability)})
+            lines.append(
+                {**self.predicted(found), "bits": predictions.surprisal(found.log_probability)}
+            )
 
         reason, streams = "length", random_streams(seed, 1)
         with threads_for(ids):
-            for ((token,),) in sample_steps(model, [ids], n, sampling, streams, progress=step, record=record):
+            for ((token,),) in sample_steps(
+                model, [ids], n, sampling, streams, progress=step, record=record
+            ):
                 if token in model.config.eos_token_ids:
                     reason = "end of text"
                     break
@@ -120,12 +157,17 @@ class Views:
         """One path's scores of the prompt's tokens after one another, and the text's own counts."""
         tokens = list(dict.fromkeys(reversed(self.prompt(query))))[:MATRIX_TOKENS][::-1]
         index, model, name = np.array(tokens), self.model(query), query.get("path")
-        if name not in [*(known := paths.paths_of(model))]:  # a list, because `name` may have no hash
+        if name not in [
+            *(known := paths.paths_of(model))
+        ]:  # a list, because `name` may have no hash
             raise ArgumentError(f"path must be one of {', '.join(known)}, got {short_repr(name)}")
         text = None
         if corpus := self.corpus:
             counts = [[corpus.count(a, b) for b in tokens] for a in tokens]
-            text = {"counts": counts, "percent": [[100 * corpus.share(a, b) for b in tokens] for a in tokens]}
+            text = {
+                "counts": counts,
+                "percent": [[100 * corpus.share(a, b) for b in tokens] for a in tokens],
+            }
         A = known[name](model, index)[:, index]
         rows = {"W_E": as_base64(model.W_E[index]), "W_U": as_base64(model.W_U.T[index])}
         return {"tokens": self.tokens(tokens), "text": text, "A": A, **rows}
@@ -142,7 +184,8 @@ class Views:
         return {"paths": found, "measured": tokens.size, "text": text}
 
     def solved(self, query: Query, step: Step) -> dict[str, Any]:
-        """How far the direct path is from the corpus, and which part of that is the scale, head and rank."""
+        """How far the direct path is from the corpus, and which part of that is the scale, head and
+        rank."""
         model, corpus, done = self.model(query), self.corpus, count(1)
         if corpus is None:
             raise ArgumentError("there is no text to compare with; start with --corpus FILE")
@@ -151,7 +194,9 @@ class Views:
             step(part=min(1.0, next(done) / solved.STEPS))
 
         def fit() -> Any:
-            return bigrams.bigrams(model, corpus, progress, solved.solved_paths(model, corpus, progress))
+            return bigrams.bigrams(
+                model, corpus, progress, solved.solved_paths(model, corpus, progress)
+            )
 
         return {"missing": solved.missing(self.once("solved", matrices(model), fit) or {})}
 
@@ -179,7 +224,8 @@ class Views:
         return {"tokens": self.tokens(ids[-LENS_TOKENS:]), "layers": cells}
 
     def parts(self, query: Query, step: Step) -> dict[str, Any]:
-        """What each head, MLP and bias adds to a token's logit; the predictions without some of them."""
+        """What each head, MLP and bias adds to a token's logit; the predictions without some of
+        them."""
         ids, model, removed = self.prompt(query), self.model(query), query.get("removed", [])
         if not isinstance(removed, list):
             raise ArgumentError(f"removed must be a list of parts, got {short_repr(removed)}")
@@ -197,7 +243,9 @@ class Views:
             without = unembed(model.final(ids, edit=edit)[-1], model.W_U)
             answer["after"] = self.predicted(predictions.predict(without, [token])[0])
             both = list(dict.fromkeys([*paths.top_k(without, COMPARED), *likeliest[:COMPARED]]))
-            pairs = zip(predictions.predict(logits, both), predictions.predict(without, both), strict=True)
+            pairs = zip(
+                predictions.predict(logits, both), predictions.predict(without, both), strict=True
+            )
             answer["change"] = [{**self.predicted(a), "drawn": b.probability} for a, b in pairs]
         return answer
 
@@ -207,7 +255,9 @@ class Views:
         if not model.config.n_layer:
             raise ArgumentError("this model has no layers, so it has no attention")
         tape = self.tape(model, ids, step)
-        found = np.stack([tape[f"attn.{n}.pattern"][0] for n in range(model.config.n_layer)])  # [L, H, T, T]
+        found = np.stack(
+            [tape[f"attn.{n}.pattern"][0] for n in range(model.config.n_layer)]
+        )  # [L, H, T, T]
         patterns = as_base64(np.rint(65535 * found), "<u2")
         return {"tokens": self.tokens(ids[-ATTENTION_TOKENS:]), "patterns": patterns}
 
@@ -217,15 +267,22 @@ class Views:
         with one_blas_thread():
             found = gradients.gradients(model, ids)
         rows = found.by_row()
-        absent = [t for t in paths.top_k(rows[1], len(set(ids)) + ABSENT).tolist() if t not in ids][:ABSENT]
+        absent = [t for t in paths.top_k(rows[1], len(set(ids)) + ABSENT).tolist() if t not in ids][
+            :ABSENT
+        ]
         listed = [*list(dict.fromkeys(ids))[-GRADIENT_ROWS:], *absent]
         embed, head, _, cosine = rows[:, listed]
         table = self.tokens(listed, embed=embed, head=head, cosine=cosine)
-        sizes = {"reached": np.count_nonzero(rows[:2], axis=1), "read": len(ids), "absent": len(absent)}
+        sizes = {
+            "reached": np.count_nonzero(rows[:2], axis=1),
+            "read": len(ids),
+            "absent": len(absent),
+        }
         return {"loss": found.loss, "rows": table, **sizes, **found.whole()}
 
     def cost(self, query: Query, step: Step) -> dict[str, Any]:
-        """The size of a vocabulary's matrices, and of the five GPT-2. Savings are of the untied model."""
+        """The size of a vocabulary's matrices, and of the five GPT-2. Savings are of the untied
+        model."""
         vocab, dim, total = (most.check(name, query.get(name)) for name, most in SIZES.items())
 
         def row(vocab: int, dim: int, tied: int) -> dict[str, Any]:
@@ -250,7 +307,8 @@ class Views:
         return self.by_head[side][head]
 
     def text(self, query: Query) -> list[int]:
-        """The ids of the page's text, given as ids or as text; they fit the context of each model."""
+        """The ids of the page's text, given as ids or as text; they fit the context of each
+        model."""
         ids = query.get("ids")
         if ids is None:
             if not isinstance(text := query.get("text"), str):
@@ -268,7 +326,10 @@ class Views:
     def token(self, token: int) -> dict[str, Any]:
         """A token for display; an id that only pads the vocabulary has no text."""
         known = token < self.tokenizer.vocab_size
-        return {"id": token, "text": self.tokenizer.token_text(int(token)) if known else f"[{token}]"}
+        return {
+            "id": token,
+            "text": self.tokenizer.token_text(int(token)) if known else f"[{token}]",
+        }
 
     def tokens(self, ids: Iterable[int], **numbers: np.ndarray) -> list[dict[str, Any]]:
         """Tokens for display, each with its own of each of `numbers` [n]."""
@@ -276,7 +337,11 @@ class Views:
         return [{**self.token(token), **next(rows, {})} for token in ids]
 
     def predicted(self, prediction: predictions.Prediction) -> dict[str, Any]:
-        numbers = {"probability": prediction.probability, "logit": prediction.logit, "rank": prediction.rank}
+        numbers = {
+            "probability": prediction.probability,
+            "logit": prediction.logit,
+            "rank": prediction.rank,
+        }
         return {**self.token(prediction.token), **numbers}
 
     def logits(self, model: GPT2, ids: list[int], step: Step) -> np.ndarray:  # -> [V]
@@ -289,7 +354,11 @@ class Views:
         def read() -> Tape:
             with threads_for(ids):
                 tape = predictions.last_tape(model, ids, ATTENTION_TOKENS, step)
-            shown = {name: x[..., -ATTENTION_TOKENS:].copy() for name, x in tape.items() if "pattern" in name}
+            shown = {
+                name: x[..., -ATTENTION_TOKENS:].copy()
+                for name, x in tape.items()
+                if "pattern" in name
+            }
             return {**tape, **shown}
 
         return self.once("tape", (matrices(model)[0], *ids), read)
@@ -315,7 +384,8 @@ def matrices(model: GPT2) -> tuple[int, int]:
 
 
 def threads_for(ids: list[int]) -> AbstractContextManager[None]:
-    """One BLAS thread for a prompt of many tokens: two wait for each other when the cores are busy."""
+    """One BLAS thread for a prompt of many tokens: two wait for each other when the cores are
+    busy."""
     return one_blas_thread() if len(ids) > most_rows() else nullcontext()
 
 
@@ -331,7 +401,9 @@ def sampling_of(query: Query) -> Sampling:
 def small(query: Query, name: str) -> np.ndarray:
     matrix = toy.as_matrix(name, query.get(name))
     if max(matrix.shape) > 8 or abs(matrix).max() > 100:
-        raise ArgumentError(f"{name} must have at most 8 rows and columns, of numbers from -100 to 100")
+        raise ArgumentError(
+            f"{name} must have at most 8 rows and columns, of numbers from -100 to 100"
+        )
     return matrix
 
 
@@ -357,14 +429,24 @@ def measured_tokens(model: GPT2) -> np.ndarray:  # -> [n]
 
 
 SHOWN = (  # the functions whose source code stands beside the pictures
-    *(unembedding, unembed, paths.raw, symmetry_of, paths.mlp0, mlp, similarity.nearest, solved.fit_softmax),
+    *(
+        unembedding,
+        unembed,
+        paths.raw,
+        symmetry_of,
+        paths.mlp0,
+        mlp,
+        similarity.nearest,
+        solved.fit_softmax,
+    ),
     *(Sampling.probabilities, toy.solve, paths.final_logits, attribution.attribute, attend),
     *(gradients.head_backward, embed_backward, count_matrices),
 )
 
 
 def sources() -> dict[str, dict[str, Any]]:
-    """For the name of each function, {"file", "line", "text"}; `line` is the number of its first line."""
+    """For the name of each function, {"file", "line", "text"}; `line` is the number of its first
+    line."""
     found = {}
     for function in SHOWN:
         lines, first = inspect.getsourcelines(function)

@@ -1,4 +1,5 @@
-"""What makes it fast: threads, BLAS, products of few rows, memory. It changes results by rounding at most."""
+"""What makes it fast: threads, BLAS, products of few rows, memory. It changes results by rounding
+at most."""
 
 import ctypes
 import os
@@ -8,13 +9,14 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 
 def tune() -> None:
-    """Change two settings of the whole process, as the command line does. A library must leave them alone.
+    """Change two settings of the whole process, as the command line does. A library must leave them
+    alone.
 
-    - OPENBLAS_THREAD_TIMEOUT, unless it is set: by default, OpenBLAS's threads keep a core busy for some
-      30 ms after a product, and what runs next on two threads has half of that core. With 22 it is 2**22
-      cycles, 2 ms. OpenBLAS reads it when NumPy is imported, so call this before.
-    - glibc keeps the memory of freed arrays for the next arrays. It would return it to the system, and
-      getting it back page by page takes time in each prompt and each training step.
+    - OPENBLAS_THREAD_TIMEOUT, unless it is set: by default, OpenBLAS's threads keep a core busy for
+      some 30 ms after a product, and what runs next on two threads has half of that core. With 22
+      it is 2**22 cycles, 2 ms. OpenBLAS reads it when NumPy is imported, so call this before.
+    - glibc keeps the memory of freed arrays for the next arrays. It would return it to the system,
+      and getting it back page by page takes time in each prompt and each training step.
     """
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "22")
     try:

@@ -21,9 +21,13 @@ _saved: dict[object, int] = {}
 
 @cache
 def openblas(function: str) -> Any:
-    """A function of the OpenBLAS in NumPy's wheels, such as "get_num_threads". None with another BLAS."""
+    """A function of the OpenBLAS in NumPy's wheels, such as "get_num_threads". None with another
+    BLAS."""
     package = Path(np.__path__[0])
-    for path in [*package.parent.glob("numpy.libs/*openblas*"), *package.glob(".dylibs/*openblas*")]:
+    for path in [
+        *package.parent.glob("numpy.libs/*openblas*"),
+        *package.glob(".dylibs/*openblas*"),
+    ]:
         with suppress(OSError):
             library = ctypes.CDLL(str(path))
             for prefix in ("scipy_openblas", "openblas"):  # NumPy 2, NumPy 1
@@ -50,7 +54,8 @@ def blas_threads() -> int | None:
 def one_blas_thread() -> Iterator[None]:
     """Give BLAS one thread, for the whole process, until the last such context ends.
 
-    Python threads that share work need this: with more BLAS threads, their products wait for each other.
+    Python threads that share work need this: with more BLAS threads, their products wait for each
+    other.
     """
     get_threads, set_threads = openblas("get_num_threads"), openblas("set_num_threads")
     if not get_threads:
@@ -79,7 +84,8 @@ def one_blas_thread() -> Iterator[None]:
 
 @cache
 def has_small_kernels() -> bool:
-    """Whether this is an OpenBLAS that multiplies small matrices without packing them: x86 with AVX-512."""
+    """Whether this is an OpenBLAS that multiplies small matrices without packing them: x86 with
+    AVX-512."""
     if not (name := openblas("get_corename")):
         return False
     name.restype = ctypes.c_char_p

@@ -1,8 +1,9 @@
 """How many threads share which work.
 
-NumPy passes matrix products to BLAS, which uses all cores, and runs everything else on one core. On two
-cores, "everything else" takes a quarter of the time to read a text with GPT-2 124M, and half of it with a
-small model. So on up to MAX_THREADS cores, Python threads share the work, and each computes its own products.
+NumPy passes matrix products to BLAS, which uses all cores, and runs everything else on one core. On
+two cores, "everything else" takes a quarter of the time to read a text with GPT-2 124M, and half of
+it with a small model. So on up to MAX_THREADS cores, Python threads share the work, and each
+computes its own products.
 """
 
 import math
@@ -33,7 +34,8 @@ def _with_errstate(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _second_thread() -> SimpleQueue[Any]:
-    """The queue of a thread that calls functions: (function, queue for its error). A pool would be slower."""
+    """The queue of a thread that calls functions: (function, queue for its error). A pool would be
+    slower."""
     queue: SimpleQueue[Any] = SimpleQueue()
 
     def work() -> None:
@@ -55,7 +57,8 @@ if hasattr(os, "register_at_fork"):  # a forked process has only the thread that
 
 
 def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> None:
-    """Call both at the same time, with one BLAS thread for each; in turn if BLAS has one thread already."""
+    """Call both at the same time, with one BLAS thread for each; in turn if BLAS has one thread
+    already."""
     if blas.is_limited() or reading_threads() == 1:
         first()
         second()
@@ -73,13 +76,16 @@ def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> None:
 
 
 def reading_threads() -> int:
-    """How many Python threads share a text: BLAS's usual thread count, or 1 if that exceeds MAX_THREADS.
+    """How many Python threads share a text: BLAS's usual thread count, or 1 if that exceeds
+    MAX_THREADS.
 
-    With more cores, MAX_THREADS threads would leave too many idle. With a BLAS other than OpenBLAS it is 1,
-    because its threads cannot be limited from here.
+    With more cores, MAX_THREADS threads would leave too many idle. With a BLAS other than OpenBLAS
+    it is 1, because its threads cannot be limited from here.
     """
     n = blas.blas_threads()
-    if n is None or not main_thread().is_alive():  # after the main thread has ended, no thread can start
+    if (
+        n is None or not main_thread().is_alive()
+    ):  # after the main thread has ended, no thread can start
         return 1
     return n if n <= MAX_THREADS else 1
 
@@ -87,8 +93,8 @@ def reading_threads() -> int:
 def split_work(n: int, most: int, tokens: int) -> tuple[int, int]:
     """The number of threads for n rows (`tokens` in all), and the rows of a piece, at most `most`.
 
-    Each thread gets the same number of pieces. Either all threads are used or one: BLAS uses one thread while
-    they run, so a core without a Python thread would be idle.
+    Each thread gets the same number of pieces. Either all threads are used or one: BLAS uses one
+    thread while they run, so a core without a Python thread would be idle.
     """
     threads = reading_threads()
     if tokens < MIN_TOKENS * threads:
@@ -101,7 +107,8 @@ def split_work(n: int, most: int, tokens: int) -> tuple[int, int]:
 def thread_map(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
     """A `map` that runs on several threads. For one thread it is Python's own `map`.
 
-    The caller's np.errstate holds in all threads. If the block fails, calls that have not begun are dropped.
+    The caller's np.errstate holds in all threads. If the block fails, calls that have not begun are
+    dropped.
     """
     if threads == 1:
         yield map
@@ -116,8 +123,8 @@ def thread_map(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
 def training_threads(n_embd: int) -> int:
     """How many Python threads share a training batch.
 
-    One per core for a small model. In a wide model most of the work is matrix products: BLAS runs them on all
-    cores, and one thread needs memory for one gradient only.
+    One per core for a small model. In a wide model most of the work is matrix products: BLAS runs
+    them on all cores, and one thread needs memory for one gradient only.
     """
     if n_embd >= WIDE or blas.blas_threads() is None:
         return 1
@@ -132,10 +139,11 @@ def cores() -> int:
 
 @contextmanager
 def ctrl_c_for_this_process_only() -> Iterator[None]:
-    """Block SIGINT, which the terminal sends to all processes, in those that are started here and later.
+    """Block SIGINT, which the terminal sends to all processes, in those that are started here and
+    later.
 
-    They inherit the block from the thread that starts them. The resource tracker of multiprocessing, which
-    would unblock SIGINT in that thread, is started before.
+    They inherit the block from the thread that starts them. The resource tracker of
+    multiprocessing, which would unblock SIGINT in that thread, is started before.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield

@@ -12,7 +12,7 @@ model.py uses two more modules, which you may read when you meet their names the
     run.py         what a pass needs besides weights: the KV cache, the tape, edits, dropout
     parameters.py  the names and shapes of all parameters, and how many numbers they are
 
-You may skip the others. config.py has the numbers that describe a model, activations.py the functions
-that other checkpoints use in place of gelu_new, checks.py the checks of arguments. prefill.py makes
-long prompts fast.
+You may skip the others. config.py has the numbers that describe a model, activations.py the
+functions that other checkpoints use in place of gelu_new, checks.py the checks of arguments.
+prefill.py makes long prompts fast.
 """

@@ -1,12 +1,13 @@
 """The backward pass: the gradient of the loss with respect to every parameter.
 
-The functions are those of model.py in reverse order. A comment above each derivative has the line of the
-forward pass that it differentiates. `dx` is the gradient of the loss with respect to x, and has x's shape.
-`run` has the tape of the forward pass. `grad` has an array for each gradient, nested as the parameters are.
+The functions are those of model.py in reverse order. A comment above each derivative has the line
+of the forward pass that it differentiates. `dx` is the gradient of the loss with respect to x, and
+has x's shape. `run` has the tape of the forward pass. `grad` has an array for each gradient, nested
+as the parameters are.
 
-The arrays in `grad` are overwritten, so a second call gives the same result. Gradients are added in the two
-places where the forward pass uses an array twice: the residual stream, which goes into each layer and past
-it, and a tied wte, which is both the token embedding and the output matrix.
+The arrays in `grad` are overwritten, so a second call gives the same result. Gradients are added in
+the two places where the forward pass uses an array twice: the residual stream, which goes into each
+layer and past it, and a tied wte, which is both the token embedding and the output matrix.
 """
 
 from typing import Any
@@ -18,7 +19,13 @@ from ..fast.threads import LOGIT_ROWS
 from .activations import ACTIVATIONS
 from .checks import check_ids, check_targets
 from .model import GPT2, Array, attention_scale, merge_heads, split_heads, transformer
-from .ops import cross_entropy, cross_entropy_backward, layer_norm_backward, linear_backward, softmax_backward
+from .ops import (
+    cross_entropy,
+    cross_entropy_backward,
+    layer_norm_backward,
+    linear_backward,
+    softmax_backward,
+)
 from .parameters import Parameters, nest
 from .run import Run
 
@@ -26,10 +33,12 @@ Tree = dict[str, Any]  # parameters or gradients in nested dicts, made by `nest`
 
 
 def loss_and_gradients(model: GPT2, ids: Any, targets: Any) -> tuple[float, Parameters]:
-    """The mean loss of predicting `targets` from `ids`, [T] or [B, T], in nats per token, and its gradients.
+    """The mean loss of predicting `targets` from `ids`, [T] or [B, T], in nats per token, and its
+    gradients.
 
-    The gradients are arrays under the names of the parameters. There is no dropout. Raises ArgumentError for
-    ids or targets outside the vocabulary, and for targets of another shape than ids.
+    The gradients are arrays under the names of the parameters. There is no dropout. Raises
+    ArgumentError for ids or targets outside the vocabulary, and for targets of another shape than
+    ids.
     """
     ids = check_ids(ids, model.config)
     targets = np.atleast_2d(check_targets(targets, ids, model.config))
@@ -38,9 +47,15 @@ def loss_and_gradients(model: GPT2, ids: Any, targets: Any) -> tuple[float, Para
 
 
 def write_gradients(
-    model: GPT2, ids: Array, targets: Array, total: int, gradients: Parameters, rng: Generator | None = None
+    model: GPT2,
+    ids: Array,
+    targets: Array,
+    total: int,
+    gradients: Parameters,
+    rng: Generator | None = None,
 ) -> float:
-    """As loss_and_gradients, for a part of a batch of `total` tokens: the parts add up to the batch.
+    """As loss_and_gradients, for a part of a batch of `total` tokens: the parts add up to the
+    batch.
 
     `targets` and `ids` are [B, T] and are not checked. The gradients are written into the arrays of
     `gradients`. `rng` is for the dropout of the config; without it there is none.
@@ -56,7 +71,8 @@ def write_gradients(
 
 
 def write_head_gradient(model: GPT2, ids: Array, targets: Array, total: int, dhead: Array) -> float:
-    """As write_gradients, for the output matrix of an untied model alone: into dhead [V, D], no dropout."""
+    """As write_gradients, for the output matrix of an untied model alone: into dhead [V, D], no
+    dropout."""
     final = transformer(ids, model.tree, Run(model.config))
     return unembed_backward(final, model.W_U, targets, total, dhead)[0]
 
@@ -66,7 +82,8 @@ def unembed_backward(  # [B, T, D], [D, V], [B, T] -> loss, [B, T, D]
 ) -> tuple[float, Array]:
     """The loss and dfinal. Writes the gradient of the output matrix, as W_U.T, into dhead [V, D].
 
-    The logits are V / D times as large as `final`, so only those of LOGIT_ROWS tokens are in memory.
+    The logits are V / D times as large as `final`, so only those of LOGIT_ROWS tokens are in
+    memory.
     """
     N, D = targets.size, final.shape[-1]
     rows, flat_targets = final.reshape(N, D), targets.reshape(N)
@@ -82,7 +99,8 @@ def unembed_backward(  # [B, T, D], [D, V], [B, T] -> loss, [B, T, D]
         dlosses = np.full_like(losses, 1 / total)
         # losses = cross_entropy(logits, y)
         dlogits = cross_entropy_backward(dlosses, logits, y)
-        # logits = x @ W_U: dx = dlogits @ W_U.T, dW_U = x.T @ dlogits, and dhead is the transpose of dW_U
+        # logits = x @ W_U: dx = dlogits @ W_U.T, dW_U = x.T @ dlogits, and dhead is the transpose
+        # of dW_U
         np.matmul(dlogits, W_U.T, out=dfinal[start : start + LOGIT_ROWS])
         if start == 0:
             np.matmul(dlogits.T, x, out=dhead)
@@ -109,12 +127,14 @@ def transformer_backward(dfinal: Array, ids: Array, tree: Tree, run: Run, grad: 
 def transformer_block_backward(dresid: Array, block: Tree, run: Run, grad: Tree) -> Array:
     """Turn the gradient of resid_post [B, T, D] into that of resid_pre, in place."""
     eps = run.config.layer_norm_epsilon
-    # resid_post = resid_mid + mlp(layer_norm(resid_mid, **ln_2)): two gradients reach resid_mid and add up
+    # resid_post = resid_mid + mlp(layer_norm(resid_mid, **ln_2)): two gradients reach resid_mid and
+    # add up
     dmlp_in = mlp_backward(dresid, block["mlp"], run, grad["mlp"])
     resid_mid = run.taped("resid_mid.N")
     dresid += layer_norm_backward(dmlp_in, resid_mid, block["ln_2"]["weight"], eps, grad["ln_2"])
 
-    # resid_mid = resid_pre + attention(layer_norm(resid_pre, **ln_1)): two gradients reach resid_pre
+    # resid_mid = resid_pre + attention(layer_norm(resid_pre, **ln_1)): two gradients reach
+    # resid_pre
     dattn_in = attention_backward(dresid, block["attn"], run, grad["attn"])
     resid_pre = run.taped("resid_pre.N")
     dresid += layer_norm_backward(dattn_in, resid_pre, block["ln_1"]["weight"], eps, grad["ln_1"])
@@ -132,7 +152,9 @@ def mlp_backward(dout: Array, mlp: Tree, run: Run, grad: Tree) -> Array:  # [B, 
     return linear_backward(dpre, run.taped("mlp.N.in"), mlp["c_fc"]["weight"], grad["c_fc"])
 
 
-def attention_backward(dout: Array, attn: Tree, run: Run, grad: Tree) -> Array:  # [B, T, D] -> [B, T, D]
+def attention_backward(
+    dout: Array, attn: Tree, run: Run, grad: Tree
+) -> Array:  # [B, T, D] -> [B, T, D]
     """From the gradient of attention's output to that of its input."""
     H = run.config.n_head
     qkv, pattern, heads = (run.taped(f"attn.N.{name}") for name in ("qkv", "pattern", "heads"))
@@ -164,19 +186,22 @@ def attention_backward(dout: Array, attn: Tree, run: Run, grad: Tree) -> Array: 
 
 
 def embed_backward(dresid: Array, ids: Array, tied: bool, dwte: Array, dwpe: Array) -> None:
-    """resid = wte[ids] + wpe[positions]: the gradient of a row is the sum over all places that use it."""
+    """resid = wte[ids] + wpe[positions]: the gradient of a row is the sum over all places that use
+    it."""
     _, T, D = dresid.shape
     dwpe[:T] = dresid.sum(axis=0)
     dwpe[T:] = 0
 
-    # dwte[ids] += dresid would add only one of the gradients of a row. np.add.at adds all of them, but takes
-    # twice as long as this: sort by token, then sum each group of equal tokens with reduceat.
+    # dwte[ids] += dresid would add only one of the gradients of a row. np.add.at adds all of them,
+    # but takes twice as long as this: sort by token, then sum each group of equal tokens with
+    # reduceat.
     order = np.argsort(ids, axis=None, kind="stable")
     tokens, first = np.unique(ids.reshape(-1)[order], return_index=True)
     d_embed = np.add.reduceat(dresid.reshape(-1, D)[order], first, axis=0)  # [len(tokens), D]
 
-    # The tied gradient: wte was used as the embedding and as the output matrix. The two gradients are added
-    # here; dwte has the output matrix's already. If untied, that gradient is in lm_head.weight.
+    # The tied gradient: wte was used as the embedding and as the output matrix. The two gradients
+    # are added here; dwte has the output matrix's already. If untied, that gradient is in
+    # lm_head.weight.
     if not tied:
         dwte[...] = 0
     dwte[tokens] += d_embed

@@ -15,7 +15,9 @@ from .run import KVCache, activation_shapes
 def as_array(ids: Any) -> np.ndarray:
     """ids as an array, if they are not text and all rows have the same length."""
     if isinstance(ids, (str, bytes)):
-        raise ArgumentError("expected token ids, got text: encode it first, with tokenizer.encode(text)")
+        raise ArgumentError(
+            "expected token ids, got text: encode it first, with tokenizer.encode(text)"
+        )
     try:
         return np.asarray(ids)
     except ValueError as error:
@@ -26,15 +28,21 @@ def check_ids(ids: Any, config: Config) -> np.ndarray:  # -> [T] or [B, T]
     """ids as an array, if a model of this configuration can read them in one context."""
     array = as_array(ids)
     if array.size == 0 or array.ndim not in (1, 2):
-        raise ArgumentError(f"ids must be [T] or [B, T] with at least one token, got shape {array.shape}")
+        raise ArgumentError(
+            f"ids must be [T] or [B, T] with at least one token, got shape {array.shape}"
+        )
     if array.dtype.kind not in "iu":
         raise ArgumentError(f"ids must be whole numbers, got {array.dtype}")
     V = config.vocab_size
     outside = array[(array < 0) | (array >= V)]
     if outside.size:  # NumPy would take a negative id from the end of wte
-        raise ArgumentError(f"token id {outside[0]} is outside the vocabulary of {V} (0 to {V - 1})")
+        raise ArgumentError(
+            f"token id {outside[0]} is outside the vocabulary of {V} (0 to {V - 1})"
+        )
     if (T := array.shape[-1]) > config.n_ctx:
-        raise ArgumentError(f"the input has {T} tokens, more than the model's context of {config.n_ctx}")
+        raise ArgumentError(
+            f"the input has {T} tokens, more than the model's context of {config.n_ctx}"
+        )
     return array
 
 
@@ -52,7 +60,9 @@ def check_lengths(lengths: Any, batch: np.ndarray) -> np.ndarray | None:  # -> [
     B, T = batch.shape
     array = np.array(lengths, object)
     if array.shape != (B,) or not all(n in Range(1, T) for n in array):
-        raise ArgumentError(f"lengths must be {B} whole numbers from 1 to {T}, got {short_repr(lengths)}")
+        raise ArgumentError(
+            f"lengths must be {B} whole numbers from 1 to {T}, got {short_repr(lengths)}"
+        )
     return None if (array == T).all() else array.astype(np.int64)
 
 
@@ -67,12 +77,15 @@ def check_prompt(ids: Any, config: Config) -> list[int]:
 
 
 def check_text(ids: Any, config: Config) -> np.ndarray:  # -> [N]
-    """ids as an array, if a model of this configuration can score them. They may exceed its context."""
+    """ids as an array, if a model of this configuration can score them. They may exceed its
+    context."""
     array = as_array(ids)
     if array.ndim != 1:
         raise ArgumentError(f"the text must be one sequence of ids [N], got shape {array.shape}")
     if array.size < 2:
-        raise ArgumentError(f"a score needs two tokens or more, got {array.size}: the first is not predicted")
+        raise ArgumentError(
+            f"a score needs two tokens or more, got {array.size}: the first is not predicted"
+        )
     if config.n_ctx < 2:
         raise ArgumentError("the model's context is 1 token, so it predicts no token from another")
     check_ids(array[:, None], config)  # one token per row: any length fits into the context
@@ -91,49 +104,69 @@ def check_stride(stride: Any, config: Config) -> int:
 
 def check_seed(seed: Any) -> int:
     """seed as an int, if it is a whole number of at least 0; a new one if it is None."""
-    return COUNT.check("seed", np.random.SeedSequence().generate_state(1)[0] if seed is None else seed)
+    return COUNT.check(
+        "seed", np.random.SeedSequence().generate_state(1)[0] if seed is None else seed
+    )
 
 
 def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -> None:
-    """Check that the cache is one of this model, for as many sequences, with room for `batch` [B, T]."""
+    """Check that the cache is one of this model, for as many sequences, with room for `batch` [B,
+    T]."""
     if not isinstance(cache, KVCache):
         raise ArgumentError(f"cache must come from this model's new_cache, got {short_repr(cache)}")
     L, B, H, _, K = cache.keys.shape
     if (cache.keys.dtype, L, H, K) != (dtype, config.n_layer, config.n_head, config.head_width):
-        raise ArgumentError("the cache was made for another model: make one with this model's new_cache")
+        raise ArgumentError(
+            "the cache was made for another model: make one with this model's new_cache"
+        )
     if len(batch) != B:
         raise ArgumentError(f"ids are {len(batch)} sequences, the cache holds {B}")
     T, longest, room = batch.shape[1], int(np.max(cache.length)), min(cache.capacity, config.n_ctx)
     if longest + T > room:
-        raise ArgumentError(f"the cache has {longest} tokens, {T} more are given, there is room for {room}")
+        raise ArgumentError(
+            f"the cache has {longest} tokens, {T} more are given, there is room for {room}"
+        )
 
 
 def check_edits(edits: Any, config: Config) -> Any:
     """edits, if each key is the name of an activation and each value is a function."""
     if edits is not None and not isinstance(edits, Mapping):
-        raise ArgumentError(f"edit must map names of activations to functions, got {short_repr(edits)}")
+        raise ArgumentError(
+            f"edit must map names of activations to functions, got {short_repr(edits)}"
+        )
     names = activation_shapes(config) if edits else {}
     for name, function in (edits or {}).items():
         if name not in names:
             near = ", ".join(get_close_matches(str(name), names, n=3, cutoff=0))
-            raise ArgumentError(f"{short_repr(name)} is no activation of this model; the nearest are {near}")
+            raise ArgumentError(
+                f"{short_repr(name)} is no activation of this model; the nearest are {near}"
+            )
         if not callable(function):
-            raise ArgumentError(f"the edit of {name} must be a function, got {short_repr(function)}")
+            raise ArgumentError(
+                f"the edit of {name} must be a function, got {short_repr(function)}"
+            )
     return edits
 
 
 def check_parameters(parameters: Parameters, config: Config) -> np.dtype:
-    """The dtype of the parameters, if they have the configuration's names and shapes and one float dtype."""
+    """The dtype of the parameters, if they have the configuration's names and shapes and one float
+    dtype."""
     shapes = parameter_shapes(config)
     for name, shape in shapes.items():
         if name not in parameters:
             raise ArgumentError(f"parameter {name} is missing; expected shape {shape}")
         if parameters[name].shape != shape:
-            raise ArgumentError(f"parameter {name} has shape {parameters[name].shape}; expected {shape}")
+            raise ArgumentError(
+                f"parameter {name} has shape {parameters[name].shape}; expected {shape}"
+            )
     for name in parameters:
         if name not in shapes:
-            raise ArgumentError(f"parameter {short_repr(name)} is not one of a {config.head} GPT-2's")
+            raise ArgumentError(
+                f"parameter {short_repr(name)} is not one of a {config.head} GPT-2's"
+            )
     dtypes = sorted({str(array.dtype) for array in parameters.values()})
     if dtypes not in (["float32"], ["float64"]):
-        raise ArgumentError(f"parameters must be all float32 or all float64, got {', '.join(dtypes)}")
+        raise ArgumentError(
+            f"parameters must be all float32 or all float64, got {', '.join(dtypes)}"
+        )
     return np.dtype(dtypes[0])

@@ -12,7 +12,9 @@ HEADS = ("tied", "untied")
 SIZE = Range(1, 2**31 - 1)
 RANGES = {  # of the fields that are numbers
     **dict.fromkeys(("vocab_size", "n_ctx", "n_embd", "n_head", "n_inner"), SIZE),
-    "n_layer": Range(0, 1_000),  # GPT-2 has at most 48; a billion would fill the memory with tensor names
+    "n_layer": Range(
+        0, 1_000
+    ),  # GPT-2 has at most 48; a billion would fill the memory with tensor names
     **dict.fromkeys(("layer_norm_epsilon", "initializer_range"), AT_LEAST_0),
     **dict.fromkeys(("embd_pdrop", "resid_pdrop", "attn_pdrop"), RATE),
 }
@@ -43,7 +45,8 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """The hyperparameters of a GPT-2. The defaults are GPT-2 124M's. Raises ConfigError for wrong values."""
+    """The hyperparameters of a GPT-2. The defaults are GPT-2 124M's. Raises ConfigError for wrong
+    values."""
 
     vocab_size: int = 50257  # V
     n_ctx: int = 1024  # the longest sequence: rows of wpe
@@ -76,14 +79,23 @@ class Config:
                 object.__setattr__(self, "n_inner", 4 * self.n_embd)
             accepted.check(_with_json_name(name), getattr(self, name), ConfigError)
         if self.n_embd % self.n_head:
-            raise ConfigError(f"n_embd {self.n_embd} does not divide into n_head {self.n_head} equal heads")
-        if not isinstance(self.activation_function, str) or self.activation_function not in ACTIVATIONS:
+            raise ConfigError(
+                f"n_embd {self.n_embd} does not divide into n_head {self.n_head} equal heads"
+            )
+        if (
+            not isinstance(self.activation_function, str)
+            or self.activation_function not in ACTIVATIONS
+        ):
             found, expected = short_repr(self.activation_function), ", ".join(ACTIVATIONS)
-            raise ConfigError(f"activation_function {found} is not supported; expected one of {expected}")
+            raise ConfigError(
+                f"activation_function {found} is not supported; expected one of {expected}"
+            )
         for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied"):
             value = getattr(self, name)
             if not isinstance(value, bool):
-                raise ConfigError(f"{_with_json_name(name)} must be true or false, got {short_repr(value)}")
+                raise ConfigError(
+                    f"{_with_json_name(name)} must be true or false, got {short_repr(value)}"
+                )
         for token in (self.bos_token_id, *self.eos_token_ids):
             if token is not None:
                 Range(0, SIZE.high).check("bos_token_id and eos_token_id", token, ConfigError)
@@ -105,16 +117,19 @@ class Config:
         return "tied" if self.tied else "untied"
 
     def with_head(self, head: str) -> "Config":
-        """This configuration with head "tied" or "untied". Raises ArgumentError for another head."""
+        """This configuration with head "tied" or "untied". Raises ArgumentError for another
+        head."""
         if head not in HEADS:
             raise ArgumentError(f'head must be "tied" or "untied", got {short_repr(head)}')
         return replace(self, tied=head == "tied")
 
     @classmethod
     def from_json(cls, data: Any) -> "Config":
-        """A Config from the parsed config.json of a transformers checkpoint. Unknown fields are in `others`.
+        """A Config from the parsed config.json of a transformers checkpoint. Unknown fields are in
+        `others`.
 
-        Raises ConfigError that names a field of another model, or of arithmetic that is not implemented here.
+        Raises ConfigError that names a field of another model, or of arithmetic that is not
+        implemented here.
         """
         if not isinstance(data, dict):
             raise ConfigError(f"expected a JSON object, got {short_repr(data)}")
@@ -127,7 +142,9 @@ class Config:
         for alias, name in ALIASES.items():
             if alias in data and data.get(name, data[alias]) != data[alias]:
                 values = short_repr(data[alias]), short_repr(data[name])
-                raise ConfigError(f"{alias} is {values[0]} but {name}, its other name, is {values[1]}")
+                raise ConfigError(
+                    f"{alias} is {values[0]} but {name}, its other name, is {values[1]}"
+                )
         data = {ALIASES.get(name, name): value for name, value in data.items()}
         names = cls._json_names()
         read = {ours: data[theirs] for ours, theirs in names.items() if theirs in data}

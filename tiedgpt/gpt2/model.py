@@ -5,9 +5,10 @@ Letters in shapes, in all files:
     B batch    T time, the tokens of this pass    S time, with the tokens in the cache    V vocab_size
     D n_embd, the width of the residual stream    H n_head    K = D / H, the width of a head    F n_inner
 
-Arguments have checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. `run` (run.py) has what a pass
-needs besides weights: the KV cache, a tape that records activations, edits of them, dropout for training.
-`run.tap(name, x)` returns x, or the edit of x if there is one, and records it if there is a tape.
+Arguments have checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. `run` (run.py) has what
+a pass needs besides weights: the KV cache, a tape that records activations, edits of them, dropout
+for training. `run.tap(name, x)` returns x, or the edit of x if there is one, and records it if
+there is a tape.
 """
 
 import math
@@ -47,7 +48,8 @@ def attention_scale(config: Config, layer: int) -> float:
 
 
 def hide_future(scores: Array, start: int | Array) -> Array:  # [B, H, T, S], changed in place
-    """The causal mask: a token's scores of later tokens become -inf. The first row has position `start`."""
+    """The causal mask: a token's scores of later tokens become -inf. The first row has position
+    `start`."""
     T, S = scores.shape[-2:]
     if isinstance(start, np.ndarray):  # [B], sequences of unequal lengths
         later = np.arange(S) > (start[:, None] + np.arange(T))[..., None]  # [B, T, S]
@@ -58,26 +60,35 @@ def hide_future(scores: Array, start: int | Array) -> Array:  # [B, H, T, S], ch
 
 
 @in_query_blocks  # a long prompt is read in blocks of queries (prefill.py)
-def attend(q: Array, k: Array, v: Array, run: Run) -> Array:  # k, v [B, H, S, K] -> [B, H, T, K], as q
-    """Compare the query of each token with the keys of all tokens up to it, and average their values."""
+def attend(
+    q: Array, k: Array, v: Array, run: Run
+) -> Array:  # k, v [B, H, S, K] -> [B, H, T, K], as q
+    """Compare the query of each token with the keys of all tokens up to it, and average their
+    values."""
     scores = (q * attention_scale(run.config, run.layer)) @ k.swapaxes(-1, -2)  # [B, H, T, S]
     scores = hide_future(run.tap("attn.N.scores", scores), run.start)
     pattern = run.tap("attn.N.pattern", softmax(scores, out=scores))
     return run.dropout("attn.N.pattern", pattern, run.config.attn_pdrop) @ v
 
 
-def attention(x: Array, c_attn: Parameters, c_proj: Parameters, run: Run) -> Array:  # [B, T, D] -> [B, T, D]
+def attention(
+    x: Array, c_attn: Parameters, c_proj: Parameters, run: Run
+) -> Array:  # [B, T, D] -> [B, T, D]
     """All heads: queries, keys and values from x, and the heads' outputs back to width D."""
     x = run.tap("attn.N.in", x)
     qkv = run.tap("attn.N.qkv", linear(x, **c_attn))  # [B, T, 3 D]
-    q, k, v = map(run.tap, ("attn.N.q", "attn.N.k", "attn.N.v"), split_heads(qkv, run.config.n_head))
+    q, k, v = map(
+        run.tap, ("attn.N.q", "attn.N.k", "attn.N.v"), split_heads(qkv, run.config.n_head)
+    )
     k, v = run.extend_cache(k, v)  # [B, H, T, K] -> [B, H, S, K]
     heads = run.tap("attn.N.heads", attend(q, k, v, run))
     out = linear(merge_heads(heads), **c_proj)
     return run.tap("attn.N.out", run.dropout("attn.N.out", out, run.config.resid_pdrop))
 
 
-def mlp(x: Array, c_fc: Parameters, c_proj: Parameters, run: Run) -> Array:  # [B, T, D] -> [B, T, D]
+def mlp(
+    x: Array, c_fc: Parameters, c_proj: Parameters, run: Run
+) -> Array:  # [B, T, D] -> [B, T, D]
     """Each token by itself: widen to F, apply the activation, narrow to D."""
     x = run.tap("mlp.N.in", x)
     pre = run.tap("mlp.N.pre", linear(x, **c_fc))  # [B, T, F]
@@ -86,7 +97,9 @@ def mlp(x: Array, c_fc: Parameters, c_proj: Parameters, run: Run) -> Array:  # [
     return run.tap("mlp.N.out", run.dropout("mlp.N.out", out, run.config.resid_pdrop))
 
 
-def transformer_block(resid: Array, block: dict[str, Any], run: Run) -> Array:  # [B, T, D] -> [B, T, D]
+def transformer_block(
+    resid: Array, block: dict[str, Any], run: Run
+) -> Array:  # [B, T, D] -> [B, T, D]
     """Attention and the MLP each read the residual stream and add their output to it."""
     eps = run.config.layer_norm_epsilon
     resid = run.tap("resid_pre.N", resid)
@@ -97,7 +110,8 @@ def transformer_block(resid: Array, block: dict[str, Any], run: Run) -> Array:  
 
 
 def transformer(ids: Array, tree: dict[str, Any], run: Run) -> Array:  # [B, T] -> [B, T, D]
-    """GPT-2 without its output matrix: token and position embeddings, the blocks, the final layer norm."""
+    """GPT-2 without its output matrix: token and position embeddings, the blocks, the final layer
+    norm."""
     resid = tree["wte"]["weight"][ids] + tree["wpe"]["weight"][run.positions(ids.shape[1])]
     resid = run.tap("embed", run.dropout("embed", resid, run.config.embd_pdrop))
     for layer, block in enumerate(tree["h"]):
@@ -112,15 +126,17 @@ def unembedding(parameters: Parameters, tied: bool) -> Array:  # -> W_U [D, V]
 
 
 def unembed(final: Array, W_U: Array) -> Array:  # [..., D] -> [..., V]
-    """One logit per token of the vocabulary: the dot product of `final` with that token's column of W_U."""
+    """One logit per token of the vocabulary: the dot product of `final` with that token's column of
+    W_U."""
     return product(final.reshape(-1, final.shape[-1]), W_U).reshape(*final.shape[:-1], W_U.shape[1])
 
 
 class GPT2:
     """A configuration and its parameters, callable: `model(ids)` returns logits.
 
-    Raises ArgumentError when the parameters are not those of the configuration (names, shapes, one float
-    dtype for all). No method changes a parameter: `tie` and `untie` return new models that share arrays.
+    Raises ArgumentError when the parameters are not those of the configuration (names, shapes, one
+    float dtype for all). No method changes a parameter: `tie` and `untie` return new models that
+    share arrays.
     """
 
     def __init__(self, config: Config, parameters: Parameters) -> None:
@@ -133,14 +149,16 @@ class GPT2:
     def random(cls, config: Config, seed: int = 0) -> "GPT2":
         """An untrained model, initialised as GPT-2 was [Radford et al. 2019, section 2.3].
 
-        Weights are normal with standard deviation config.initializer_range, divided by sqrt(2 L) for the two
-        projections of each block that write to the residual stream.
+        Weights are normal with standard deviation config.initializer_range, divided by sqrt(2 L)
+        for the two projections of each block that write to the residual stream.
         """
         rng = np.random.default_rng([COUNT.check("seed", seed), 0])
         parameters = {}
         for name, shape in parameter_shapes(config).items():
             if len(shape) == 1:  # biases, and the gains of the layer norms
-                parameters[name] = np.full(shape, 1 if "ln_" in name and "weight" in name else 0, np.float32)
+                parameters[name] = np.full(
+                    shape, 1 if "ln_" in name and "weight" in name else 0, np.float32
+                )
             else:
                 depth = math.sqrt(2 * config.n_layer) if name.endswith("c_proj.weight") else 1.0
                 std = np.float32(config.initializer_range / depth)
@@ -167,10 +185,11 @@ class GPT2:
     ) -> Array:
         """The logits of the token after each of `ids`: [T] -> [T, V], [B, T] -> [B, T, V].
 
-        With a cache, `ids` continue the tokens in it and are added to it. For sequences of unequal lengths,
-        pad `ids` on the right with any token and give their `lengths` [B]; logits after a length have no
-        meaning. `edit` maps activations to functions of them: {"attn.3.out": np.zeros_like} removes a layer's
-        attention. Raises ArgumentError for ids outside [0, V), none, or more than the context has room for.
+        With a cache, `ids` continue the tokens in it and are added to it. For sequences of unequal
+        lengths, pad `ids` on the right with any token and give their `lengths` [B]; logits after a
+        length have no meaning. `edit` maps activations to functions of them: {"attn.3.out":
+        np.zeros_like} removes a layer's attention. Raises ArgumentError for ids outside [0, V),
+        none, or more than the context has room for.
         """
         logits = unembed(self.final(ids, cache, tape, lengths, edit), self.W_U)
         if tape is not None:
@@ -186,10 +205,12 @@ class GPT2:
         edit: Edits | None = None,
         progress: Progress = None,
     ) -> Array:
-        """The input of the output matrix: [T] -> [T, D], [B, T] -> [B, T, D]. Otherwise as __call__.
+        """The input of the output matrix: [T] -> [T, D], [B, T] -> [B, T, D]. Otherwise as
+        __call__.
 
-        Without a tape and edits, a long text is read in pieces by several threads (prefill.py), so the number
-        of cores changes the rounding. `progress` is called with the number of tokens in each piece.
+        Without a tape and edits, a long text is read in pieces by several threads (prefill.py), so
+        the number of cores changes the rounding. `progress` is called with the number of tokens in
+        each piece.
         """
         ids = check_ids(ids, self.config)
         batch = np.atleast_2d(ids)
@@ -203,22 +224,30 @@ class GPT2:
         return final.reshape(*ids.shape, -1)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
-        """An empty cache for `batch` sequences of up to `capacity` tokens (the whole context if None)."""
-        return KVCache(self.config, batch, self.config.n_ctx if capacity is None else capacity, self.dtype)
+        """An empty cache for `batch` sequences of up to `capacity` tokens (the whole context if
+        None)."""
+        return KVCache(
+            self.config, batch, self.config.n_ctx if capacity is None else capacity, self.dtype
+        )
 
     def tie(self) -> "GPT2":
         """This model with wte.T as its output matrix, without the W_U of an untied model."""
-        parameters = {name: array for name, array in self.parameters.items() if name != "lm_head.weight"}
+        parameters = {
+            name: array for name, array in self.parameters.items() if name != "lm_head.weight"
+        }
         return GPT2(self.config.with_head("tied"), parameters)
 
     def untie(self, init: str = "copy", seed: int = 0) -> "GPT2":
         """This tied model with its own W_U.
 
-        init: "copy" starts W_U as wte.T (the logits stay the same), "random" as normal random numbers (from
-        `seed`), "zeros" as 0. Raises ArgumentError for another init, and for a model that is untied already.
+        init: "copy" starts W_U as wte.T (the logits stay the same), "random" as normal random
+        numbers (from `seed`), "zeros" as 0. Raises ArgumentError for another init, and for a model
+        that is untied already.
         """
         if not self.config.tied:
-            raise ArgumentError("the model is untied already; to start W_U anew, use model.tie().untie(init)")
+            raise ArgumentError(
+                "the model is untied already; to start W_U anew, use model.tie().untie(init)"
+            )
         lm_head = aligned(self.W_E.shape, self.dtype)
         if init == "copy":
             lm_head[...] = self.W_E
@@ -233,8 +262,11 @@ class GPT2:
         return GPT2(self.config.with_head("untied"), {**self.parameters, "lm_head.weight": lm_head})
 
     def astype(self, dtype: Any) -> "GPT2":
-        """This model in float32 or float64. The float64 model is the reference for the float32 model."""
-        return GPT2(self.config, {name: array.astype(dtype) for name, array in self.parameters.items()})
+        """This model in float32 or float64. The float64 model is the reference for the float32
+        model."""
+        return GPT2(
+            self.config, {name: array.astype(dtype) for name, array in self.parameters.items()}
+        )
 
     def __repr__(self) -> str:
         names = ("n_layer", "n_head", "n_embd", "n_ctx", "vocab_size")

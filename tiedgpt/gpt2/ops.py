@@ -1,12 +1,12 @@
 """The functions that GPT-2 is made of. Each is followed by its derivative.
 
-Inputs and outputs are arrays of one dtype. `dx` is the gradient of the loss with respect to x, and has x's
-shape. `f_backward(dout, ...)` takes dout, the gradient with respect to f's output, then the inputs of f that
-it needs (softmax_backward: f's output), and returns dx. If f has weights, it writes their gradients into
-`grad`, a dict of arrays with the weights' names.
+Inputs and outputs are arrays of one dtype. `dx` is the gradient of the loss with respect to x, and
+has x's shape. `f_backward(dout, ...)` takes dout, the gradient with respect to f's output, then the
+inputs of f that it needs (softmax_backward: f's output), and returns dx. If f has weights, it
+writes their gradients into `grad`, a dict of arrays with the weights' names.
 
-Constants are Python floats: a NumPy float64 scalar such as np.sqrt(2) would turn a float32 array into
-float64. Powers are products, because NumPy's x**3 takes tens of times longer.
+Constants are Python floats: a NumPy float64 scalar such as np.sqrt(2) would turn a float32 array
+into float64. Powers are products, because NumPy's x**3 takes tens of times longer.
 """
 
 import math
@@ -78,7 +78,9 @@ def log_softmax(x: np.ndarray) -> np.ndarray:  # [..., n] -> [..., n]
     return out
 
 
-def softmax_backward(dout: np.ndarray, out: np.ndarray) -> np.ndarray:  # [..., n], [..., n] -> [..., n]
+def softmax_backward(
+    dout: np.ndarray, out: np.ndarray
+) -> np.ndarray:  # [..., n], [..., n] -> [..., n]
     """`out` is softmax(x). Since d out_i / d x_j = out_i ((i == j) - out_j),
 
     dx_j = out_j (dout_j - sum_i dout_i out_i)
@@ -93,7 +95,9 @@ def layer_norm(  # [..., D] -> [..., D]
 ) -> np.ndarray:
     """Shift each vector to mean 0, scale it to variance 1, then apply `weight` and `bias` [D]."""
     D = x.shape[-1]
-    out = x - x.sum(axis=-1, keepdims=True) / D  # equals x.mean bit for bit, with a third of its overhead
+    out = (
+        x - x.sum(axis=-1, keepdims=True) / D
+    )  # equals x.mean bit for bit, with a third of its overhead
     variance = (out * out).sum(axis=-1, keepdims=True) / D
     out /= np.sqrt(variance + eps)
     out *= weight
@@ -132,11 +136,13 @@ def layer_norm_backward(  # [..., D], [..., D] -> [..., D]
     return dx
 
 
-def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:  # [..., in] -> [..., out]
+def linear(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray
+) -> np.ndarray:  # [..., in] -> [..., out]
     """x @ weight + bias, with weight [in, out].
 
-    The leading axes become one. np.matmul of [B, 1, in] would run B matrix-vector products and read the
-    weights B times; [B, in] is one matrix product.
+    The leading axes become one. np.matmul of [B, 1, in] would run B matrix-vector products and read
+    the weights B times; [B, in] is one matrix product.
     """
     out = product(x.reshape(-1, x.shape[-1]), weight)
     out += bias
@@ -146,7 +152,8 @@ def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:  
 def linear_backward(  # [..., out], [..., in] -> [..., in]
     dout: np.ndarray, x: np.ndarray, weight: np.ndarray, grad: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """out = x weight + bias: dx = dout weight^T, dweight = x^T dout, dbias is the sum of dout's rows."""
+    """out = x weight + bias: dx = dout weight^T, dweight = x^T dout, dbias is the sum of dout's
+    rows."""
     rows, drows = x.reshape(-1, x.shape[-1]), dout.reshape(-1, dout.shape[-1])
     np.matmul(rows.T, drows, out=grad["weight"])
     drows.sum(axis=0, out=grad["bias"])
@@ -174,6 +181,8 @@ def cross_entropy_backward(  # [N], [N, V], [N] -> [N, V]
     return dlogits
 
 
-def dropout_mask(shape: tuple[int, ...], p: float, dtype: Any, rng: np.random.Generator) -> np.ndarray:
+def dropout_mask(
+    shape: tuple[int, ...], p: float, dtype: Any, rng: np.random.Generator
+) -> np.ndarray:
     """The factors of dropout, forward and backward: 0 with probability p, else 1 / (1 - p)."""
     return np.multiply(rng.random(shape, np.float32) >= p, 1 / (1 - p), dtype=dtype)

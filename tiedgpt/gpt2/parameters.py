@@ -66,14 +66,17 @@ def nest(parameters: Parameters) -> dict[str, Any]:
 
 
 def unflatten(flat: np.ndarray, shapes: dict[str, tuple[int, ...]]) -> Parameters:  # [P] -> arrays
-    """The parameters as views of one vector, one after the other. A change of the vector changes them all.
+    """The parameters as views of one vector, one after the other. A change of the vector changes
+    them all.
 
     >>> unflatten(np.arange(5), {"ln_f.weight": (2,), "ln_f.bias": (3,)})["ln_f.bias"]
     array([2, 3, 4])
     """
     ends = np.cumsum([prod(shape) for shape in shapes.values()])
     parts = np.split(flat, ends[:-1])
-    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+    return {
+        name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
 
 
 GROUPS = {  # group -> a text that is in the names of its tensors only
@@ -89,7 +92,8 @@ GROUPS = {  # group -> a text that is in the names of its tensors only
 def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
     """{"tied": count, "untied": count}, whichever head `config` has.
 
-    Each count is {"groups": {group: n}, "total": n, "bytes": n in float32}; the groups are those of GROUPS.
+    Each count is {"groups": {group: n}, "total": n, "bytes": n in float32}; the groups are those of
+    GROUPS.
 
     >>> counts = count_parameters(Config())
     >>> counts["tied"]["total"], counts["untied"]["total"]
@@ -98,7 +102,9 @@ def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
     counts = {}
     for head in HEADS:
         shapes = parameter_shapes(config.with_head(head)).items()
-        of_group = {group: [prod(s) for name, s in shapes if part in name] for group, part in GROUPS.items()}
+        of_group = {
+            group: [prod(s) for name, s in shapes if part in name] for group, part in GROUPS.items()
+        }
         counts[head] = _count({group: sum(sizes) for group, sizes in of_group.items()})
     return counts
 
@@ -111,8 +117,8 @@ def _count(groups: dict[str, int]) -> dict[str, Any]:
 def count_matrices(vocab: int, dim: int, total: int | None = None) -> dict[str, Any]:
     """The size of the matrices of a vocabulary, and their share of a model of `total` parameters.
 
-    Returns {"tied": count, "untied": count, "difference": n, "saving_percent": share}; the counts are those
-    of count_parameters. Raises ArgumentError for a total that is less than one matrix.
+    Returns {"tied": count, "untied": count, "difference": n, "saving_percent": share}; the counts
+    are those of count_parameters. Raises ArgumentError for a total that is less than one matrix.
 
     >>> sizes = count_matrices(50_000, 4_096, 7_000_000_000)
     >>> sizes["difference"], round(sizes["saving_percent"], 1)
@@ -122,6 +128,9 @@ def count_matrices(vocab: int, dim: int, total: int | None = None) -> dict[str, 
     if total is not None and total < matrix:
         raise ArgumentError(f"total {total:,} is less than the token embedding alone, {matrix:,}")
     sizes = {"tied": 0, "untied": matrix}  # of the output head
-    counts = {head: _count({"token embedding": matrix, "output head": size}) for head, size in sizes.items()}
+    counts = {
+        head: _count({"token embedding": matrix, "output head": size})
+        for head, size in sizes.items()
+    }
     saving = None if total is None else 100 * matrix / total
     return {**counts, "difference": matrix, "saving_percent": saving}

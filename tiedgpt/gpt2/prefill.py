@@ -1,11 +1,13 @@
 """Read long prompts in pieces. The results are those of one pass, up to rounding.
 
-`in_pieces` divides the tokens among threads. The arrays of a piece are small, and softmax, gelu and layer
-norms, which NumPy runs on one core, run on all threads. In each layer, a piece needs only the keys and values
-of the pieces before it. So its thread waits in each layer until the piece before has computed them.
+`in_pieces` divides the tokens among threads. The arrays of a piece are small, and softmax, gelu and
+layer norms, which NumPy runs on one core, run on all threads. In each layer, a piece needs only the
+keys and values of the pieces before it. So its thread waits in each layer until the piece before
+has computed them.
 
-`in_query_blocks` divides the attention of a piece once more. The scores of a block stay in the processor's
-cache, and the scores of keys that come after the block, which the mask would remove, are not computed.
+`in_query_blocks` divides the attention of a piece once more. The scores of a block stay in the
+processor's cache, and the scores of keys that come after the block, which the mask would remove,
+are not computed.
 """
 
 from collections.abc import Callable
@@ -21,17 +23,27 @@ from .run import KVCache, Progress, Run
 PIECE_TOKENS = 512  # the most tokens of each sequence in a piece
 QUERY_TOKENS = 128  # the most queries of a sequence in a block
 
-Forward = Callable[[np.ndarray, dict[str, Any], Run], np.ndarray]  # ids [B, T], tree, run -> [B, T, D]
-Attend = Callable[[np.ndarray, np.ndarray, np.ndarray, Run], np.ndarray]  # q, k, v, run -> [B, H, T, K]
+Forward = Callable[
+    [np.ndarray, dict[str, Any], Run], np.ndarray
+]  # ids [B, T], tree, run -> [B, T, D]
+Attend = Callable[
+    [np.ndarray, np.ndarray, np.ndarray, Run], np.ndarray
+]  # q, k, v, run -> [B, H, T, K]
 
 
 def in_query_blocks(attend: Attend) -> Attend:
-    """`attend` for a block of queries at a time, if there are many. With a tape or edits it is one call."""
+    """`attend` for a block of queries at a time, if there are many. With a tape or edits it is one
+    call."""
 
     @wraps(attend)
     def attend_in_blocks(q: np.ndarray, k: np.ndarray, v: np.ndarray, run: Run) -> np.ndarray:
         T, S = q.shape[2], k.shape[2]
-        if T <= QUERY_TOKENS or run.tape is not None or run.edits or isinstance(run.start, np.ndarray):
+        if (
+            T <= QUERY_TOKENS
+            or run.tape is not None
+            or run.edits
+            or isinstance(run.start, np.ndarray)
+        ):
             return attend(q, k, v, run)
         heads = np.empty_like(q)
         for start in range(0, T, QUERY_TOKENS):
@@ -44,7 +56,8 @@ def in_query_blocks(attend: Attend) -> Attend:
 
 
 class CachePiece(KVCache):
-    """The part of a cache that one thread fills, while other threads fill the parts before and after it."""
+    """The part of a cache that one thread fills, while other threads fill the parts before and
+    after it."""
 
     def __init__(self, cache: KVCache, offset: int, before: "CachePiece | None") -> None:
         self.keys, self.values = cache.keys, cache.values  # all pieces share them
@@ -66,7 +79,8 @@ class CachePiece(KVCache):
         return extended
 
     def cancel(self) -> None:
-        """Make this piece's thread stop at its next layer, and release the threads that wait for it."""
+        """Make this piece's thread stop at its next layer, and release the threads that wait for
+        it."""
         self.cancelled = True
         for filled in self.filled:
             filled.set()
@@ -75,10 +89,11 @@ class CachePiece(KVCache):
 def in_pieces(
     forward: Forward, ids: np.ndarray, tree: dict[str, Any], run: Run, progress: Progress
 ) -> np.ndarray:  # [B, T] -> [B, T, D]
-    """forward(ids, tree, run), in pieces if there are many tokens. With a tape or edits it is one call.
+    """forward(ids, tree, run), in pieces if there are many tokens. With a tape or edits it is one
+    call.
 
-    Many means more than PIECE_TOKENS in a sequence, or MIN_TOKENS for each thread in the whole batch.
-    `progress` gets the length of each piece.
+    Many means more than PIECE_TOKENS in a sequence, or MIN_TOKENS for each thread in the whole
+    batch. `progress` gets the length of each piece.
     """
     B, T = ids.shape
     threads, step = split_work(T, PIECE_TOKENS, B * T)

@@ -1,7 +1,7 @@
 """What a forward pass needs besides weights: KV cache, tape of activations, edits, dropout.
 
-Each part is optional. A method of `Run` whose part is absent returns its argument unchanged. So the functions
-of model.py are the same for logits, generation, training and study.
+Each part is optional. A method of `Run` whose part is absent returns its argument unchanged. So the
+functions of model.py are the same for logits, generation, training and study.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,9 +17,12 @@ from .ops import dropout_mask
 
 Tape = dict[str, np.ndarray]
 Edits = Mapping[str, Callable[[np.ndarray], Any]]
-Progress = Callable[[int], Any] | None  # called with the number of tokens (or bytes, steps) just done
+Progress = (
+    Callable[[int], Any] | None
+)  # called with the number of tokens (or bytes, steps) just done
 OVERWRITTEN = "attn.N.scores"  # softmax writes the pattern into the same memory
-# Of a block, in the order of the forward pass: what a tape records and an edit replaces, and its shape.
+# Of a block, in the order of the forward pass: what a tape records and an edit replaces, and its
+# shape.
 BLOCK_SHAPES = {
     "resid_pre.N": "B T D",
     "attn.N.in": "B T D",
@@ -49,7 +52,9 @@ def activation_shapes(config: Config) -> dict[str, str]:
     {'embed': 'B T D', 'final': 'B T D'}
     """
     layers = range(config.n_layer)
-    blocks = {name.replace("N", str(n)): shape for n in layers for name, shape in BLOCK_SHAPES.items()}
+    blocks = {
+        name.replace("N", str(n)): shape for n in layers for name, shape in BLOCK_SHAPES.items()
+    }
     return {"embed": "B T D", **blocks, "final": "B T D"}
 
 
@@ -61,17 +66,20 @@ def edited(x: np.ndarray, edit: Callable[[np.ndarray], Any], name: str) -> np.nd
     except ValueError as error:  # lists of unequal lengths
         raise ArgumentError(f"the edit of {name} returned no array: {error}") from error
     if new.dtype.kind not in "fiub":
-        raise ArgumentError(f"the edit of {name} returned no real numbers, but {short_repr(returned)}")
+        raise ArgumentError(
+            f"the edit of {name} returned no real numbers, but {short_repr(returned)}"
+        )
     if new.shape != x.shape:
         raise ArgumentError(f"the edit of {name} returned shape {new.shape}; expected {x.shape}")
     return np.array(new, x.dtype)
 
 
 class KVCache:
-    """The keys and values of the tokens read so far: [L, B, H, capacity, K], the first `length` filled.
+    """The keys and values of the tokens read so far: [L, B, H, capacity, K], the first `length`
+    filled.
 
-    `length` is an int, or an array [B] for sequences of unequal lengths. Entries after the end of a shorter
-    sequence have no meaning: `hide_future` masks them until new tokens overwrite them.
+    `length` is an int, or an array [B] for sequences of unequal lengths. Entries after the end of a
+    shorter sequence have no meaning: `hide_future` masks them until new tokens overwrite them.
     """
 
     def __init__(self, config: Config, batch: int, capacity: int, dtype: Any) -> None:
@@ -81,14 +89,18 @@ class KVCache:
         self.length: int | np.ndarray = 0
 
     def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Add a layer's keys and values [B, H, T, K]; return those of all tokens so far [B, H, S, K].
+        """Add a layer's keys and values [B, H, T, K]; return those of all tokens so far [B, H, S,
+        K].
 
         The caller increases `length` after the last layer.
         """
         start, T = self.length, k.shape[2]
         if isinstance(start, np.ndarray):
             end = int(start.max()) + T
-            rows, positions = np.arange(len(k))[:, None], start[:, None] + np.arange(T)  # [B, 1], [B, T]
+            rows, positions = (
+                np.arange(len(k))[:, None],
+                start[:, None] + np.arange(T),
+            )  # [B, 1], [B, T]
             self.keys[layer][rows, :, positions] = k.swapaxes(1, 2)  # [B, T, H, K]
             self.values[layer][rows, :, positions] = v.swapaxes(1, 2)
         else:
@@ -136,7 +148,8 @@ class Run:
         return name.replace(".N", f".{self.layer}")
 
     def tap(self, name: str, x: np.ndarray) -> np.ndarray:
-        """Return x, or the edit of x if there is one. If there is a tape, record what is returned."""
+        """Return x, or the edit of x if there is one. If there is a tape, record what is
+        returned."""
         if self.edits and (edit := self.edits.get(self.name(name))):
             x = edited(x, edit, self.name(name))
         if self.tape is not None and name not in self.unrecorded:
@@ -157,10 +170,12 @@ class Run:
         return x * self.tap(f"{name}.kept", dropout_mask(x.shape, p, x.dtype, self.rng))
 
     def redo_dropout(self, name: str, x: np.ndarray) -> np.ndarray:  # [...] -> [...]
-        """Multiply x by the factors that `dropout` recorded. This is also the derivative of dropout."""
+        """Multiply x by the factors that `dropout` recorded. This is also the derivative of
+        dropout."""
         kept = self.taped(f"{name}.kept")
         return x if kept is None else x * kept
 
     def extend_cache(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Add this layer's keys and values [B, H, T, K] to the cache; return all of them [B, H, S, K]."""
+        """Add this layer's keys and values [B, H, T, K] to the cache; return all of them [B, H, S,
+        K]."""
         return (k, v) if self.cache is None else self.cache.extend(self.layer, k, v)

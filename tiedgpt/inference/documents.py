@@ -3,11 +3,11 @@
     for result in score_documents(model, tokenizer, texts):   # a Score, or the error of this document
     for result in generate_documents(model, tokenizer, prompts, seed=1):   # a list of samples, or the error
 
-Short documents are read in batches of similar length, padded on the right. Attention is causal, so padding
-changes no other token; the losses of padding are not computed. A batch's products are summed in another
-order than one document's, which changes a loss by rounding: at most 5e-5 a token in float32, 1e-12 in
-float64. Equal calls give equal bits. Sample i of document n draws from its own random stream,
-default_rng([seed, n, i]).
+Short documents are read in batches of similar length, padded on the right. Attention is causal, so
+padding changes no other token; the losses of padding are not computed. A batch's products are
+summed in another order than one document's, which changes a loss by rounding: at most 5e-5 a token
+in float32, 1e-12 in float64. Equal calls give equal bits. Sample i of document n draws from its own
+random stream, default_rng([seed, n, i]).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,9 @@ from .generation import TextSample, kept_tokens, padded, push_steps, sample_step
 from .sampling import Sampling
 
 SHORT = 128  # tokens: from this length on, a batch is no faster than one document at a time
-BATCH_TOKENS = 384  # of short documents that are read together: 256 to 512 are fastest, small models and 124M
+BATCH_TOKENS = (
+    384  # of short documents that are read together: 256 to 512 are fastest, small models and 124M
+)
 CACHE_TOKENS = 4096  # in the cache of a batch of samples: 300 MB for GPT-2 124M
 CACHE_ROWS = 32  # samples in a batch
 
@@ -49,12 +51,13 @@ def score_documents(
 ) -> Iterator[Score | TiedGPTError]:
     """The score of each text (a str, or its token ids), or the error that it causes.
 
-    Documents of at least SHORT tokens, or longer than the context, are scored as `score` does, with the same
-    bits. A document of more than `max_tokens` tokens is an error; with on_long="cut" its first `max_tokens`
-    are scored. `special` is Tokenizer.encode's. Up to `lookahead` documents are held in memory.
+    Documents of at least SHORT tokens, or longer than the context, are scored as `score` does, with
+    the same bits. A document of more than `max_tokens` tokens is an error; with on_long="cut" its
+    first `max_tokens` are scored. `special` is Tokenizer.encode's. Up to `lookahead` documents are
+    held in memory.
 
-    Raises ArgumentError at once for an argument that is not allowed, and TiedGPTError for a loss that is nan:
-    then the checkpoint is damaged, not the document.
+    Raises ArgumentError at once for an argument that is not allowed, and TiedGPTError for a loss
+    that is nan: then the checkpoint is damaged, not the document.
     """
     config, stride = model.config, check_stride(stride, model.config)
     limit = maxsize if max_tokens is None else Range(2).check("max_tokens", max_tokens)
@@ -69,7 +72,9 @@ def score_documents(
         losses: dict[int, np.ndarray] = {}
         lengths = {n: len(ids) - 1 for n, ids in documents.items() if len(ids) < short}
         for batch in batches(lengths, BATCH_TOKENS, BATCH_TOKENS):
-            losses.update(zip(batch, batch_losses(model, [documents[n] for n in batch]), strict=True))
+            losses.update(
+                zip(batch, batch_losses(model, [documents[n] for n in batch]), strict=True)
+            )
         for n, ids in documents.items():
             predicted = ids[predicted_places(len(ids), config.n_ctx, stride)]
             of_document = losses[n] if n in losses else token_losses(model, ids, stride)
@@ -96,21 +101,27 @@ def generate_documents(
     first: int = 0,
     lookahead: int = 256,
 ) -> Iterator[list[TextSample] | TiedGPTError]:
-    """`num_samples` samples that continue each prompt (a str, or its token ids), or the error that it causes.
+    """`num_samples` samples that continue each prompt (a str, or its token ids), or the error that
+    it causes.
 
     The first prompt is document number `first`. A prompt longer than the context is an error. With
-    on_long="cut", the beginning of a prompt is dropped if the context has no room for the prompt and
-    `max_new_tokens` more tokens; at least n_ctx // 2 tokens are kept. The other arguments are those of
-    `generate` and score_documents. Raises ArgumentError at once for one that is not allowed.
+    on_long="cut", the beginning of a prompt is dropped if the context has no room for the prompt
+    and `max_new_tokens` more tokens; at least n_ctx // 2 tokens are kept. The other arguments are
+    those of `generate` and score_documents. Raises ArgumentError at once for one that is not
+    allowed.
     """
     config, sampling = model.config, Sampling(temperature, top_k, top_p, greedy)
     seed, new = check_seed(seed), Range(1).check("max_new_tokens", max_new_tokens)
     num_samples, first = Range(1).check("num_samples", num_samples), COUNT.check("first", first)
     if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
-        raise ArgumentError(f"stop must be a list of texts that are not empty, got {short_repr(stop)}")
+        raise ArgumentError(
+            f"stop must be a list of texts that are not empty, got {short_repr(stop)}"
+        )
 
     def samples(documents: dict[int, np.ndarray]) -> Iterator[list[TextSample]]:
-        lengths = {n: num_samples * min(len(ids) + new, config.n_ctx) for n, ids in documents.items()}
+        lengths = {
+            n: num_samples * min(len(ids) + new, config.n_ctx) for n, ids in documents.items()
+        }
         new_sample = partial(TextSample, tokenizer, list(stop), config.eos_token_ids)
         done = {n: [new_sample() for _ in range(num_samples)] for n in documents}
         for batch in batches(lengths, CACHE_TOKENS, max(1, CACHE_ROWS // num_samples)):
@@ -136,7 +147,8 @@ def results(
     check: Callable[[Any], Any],
     work: Callable[[dict[int, np.ndarray]], Iterator[Result]],
 ) -> Iterator[Result | TiedGPTError]:
-    """The results of work({number: check(ids)}), for `lookahead` texts at a time; an error in its place."""
+    """The results of work({number: check(ids)}), for `lookahead` texts at a time; an error in its
+    place."""
     if isinstance(texts, (str, bytes)):
         raise ArgumentError("expected an iterable of texts, got one text: put it in a list")
     if on_long not in ("error", "cut"):
@@ -151,9 +163,13 @@ def results(
             errors: dict[int, TiedGPTError] = {}
             for n, text in window:
                 try:
-                    ids = as_array(tokenizer.encode(text, special) if isinstance(text, str) else text)
+                    ids = as_array(
+                        tokenizer.encode(text, special) if isinstance(text, str) else text
+                    )
                     ids = np.array(check(ids[keep] if on_long == "cut" and ids.ndim else ids))
-                    tokenizer.decode_bytes(np.unique(ids).tolist())  # raises for an id that it does not have
+                    tokenizer.decode_bytes(
+                        np.unique(ids).tolist()
+                    )  # raises for an id that it does not have
                     documents[n] = ids
                 except TiedGPTError as error:
                     errors[n] = error
@@ -182,7 +198,9 @@ def batches(lengths: dict[int, int], tokens: int, rows: int) -> Iterator[list[in
 
 def batch_losses(model: GPT2, documents: list[np.ndarray]) -> list[np.ndarray]:
     """The loss of each token but the first of documents that fit into the context."""
-    lengths = np.array([len(ids) - 1 for ids in documents])  # the last token predicts none, so it is not read
+    lengths = np.array(
+        [len(ids) - 1 for ids in documents]
+    )  # the last token predicts none, so it is not read
     final = model.final(padded([ids[:-1] for ids in documents]), lengths=lengths)  # [B, T, D]
     final = final[np.arange(lengths.max()) < lengths[:, None]]
     targets = np.concatenate([ids[1:] for ids in documents])

@@ -1,9 +1,9 @@
 """Speculative decoding: guess the next tokens cheaply, then check all guesses in one forward pass.
 
-A forward pass reads every weight once, for one token or for ten. So reading the last token and k guesses
-takes little longer than reading one token, and gives one more token for each right guess. The tokens are the
-model's own: each is drawn from the model's logits with the sample's random stream, as without guesses. The
-first token that differs from its guess ends the step.
+A forward pass reads every weight once, for one token or for ten. So reading the last token and k
+guesses takes little longer than reading one token, and gives one more token for each right guess.
+The tokens are the model's own: each is drawn from the model's logits with the sample's random
+stream, as without guesses. The first token that differs from its guess ends the step.
 """
 
 from bisect import bisect
@@ -22,15 +22,17 @@ from .sampling import Sampling
 LOOKUP = "lookup"
 MOST_GUESSES = 15  # in a step
 MATCHES = (1, 2, 4, 8)  # lengths of equal text, in tokens, that the lookup tells apart
-# Probability of a right guess at first: after each of MATCHES, and in a loop, where the end of the text
-# repeats the tokens directly before it. Measured on verse, prose, Python and Markdown in GPT-2's tokens.
+# Probability of a right guess at first: after each of MATCHES, and in a loop, where the end of the
+# text repeats the tokens directly before it. Measured on verse, prose, Python and Markdown in
+# GPT-2's tokens.
 RATES = (0.15, 0.4, 0.6, 0.75, 0.85)
 LEAST_GAIN = 1.05  # guess only if that makes generation so many times faster
 RATE_UPDATE = 0.1  # weight of the newest guess in the rate of right guesses
 
 
 def step_time(rows: int) -> float:
-    """The time of a step of several rows, in steps of one row, as measured on two cores and rounded up."""
+    """The time of a step of several rows, in steps of one row, as measured on two cores and rounded
+    up."""
     if rows == 1:
         return 1.0
     return 1.15 + 0.1 * rows if rows <= most_rows() and has_small_kernels() else 2.0 + 0.055 * rows
@@ -39,7 +41,8 @@ def step_time(rows: int) -> float:
 def guess_count(rates: list[float], time: float, batch: int) -> int:
     """The number of guesses that gives the most tokens per time, 0 to len(rates).
 
-    rates: the probability that each guess is right if those before it are. time: of making a guess, in steps.
+    rates: the probability that each guess is right if those before it are. time: of making a guess,
+    in steps.
     """
     best, count, tokens, all_right = LEAST_GAIN / step_time(batch), 0, 1.0, 1.0
     for k, rate in enumerate(rates, 1):
@@ -60,7 +63,8 @@ class Guesser:
         self.rate_indices: list[int] = []  # of each guess, in self.rates
 
     def guess(self, text: list[int], most: int) -> list[int]:
-        """Up to `most` tokens that may follow `text`; fewer if more would take longer than they save."""
+        """Up to `most` tokens that may follow `text`; fewer if more would take longer than they
+        save."""
         raise NotImplementedError
 
     def learn(self, tokens: list[int]) -> None:
@@ -70,10 +74,12 @@ class Guesser:
 
 
 class LookupGuesser(Guesser):
-    """Guess the tokens that followed the previous occurrence of the text's last 1, 2, 4 or 8 tokens.
+    """Guess the tokens that followed the previous occurrence of the text's last 1, 2, 4 or 8
+    tokens.
 
-    This is also called prompt lookup. If a guess is right, the next one follows a match that is one token
-    longer, and is more likely to be right. One guess more than is returned is compared with the text too.
+    This is also called prompt lookup. If a guess is right, the next one follows a match that is one
+    token longer, and is more likely to be right. One guess more than is returned is compared with
+    the text too.
     """
 
     def __init__(self, batch: int) -> None:
@@ -82,19 +88,28 @@ class LookupGuesser(Guesser):
         self.indexed = 1
 
     def guess(self, text: list[int], most: int) -> list[int]:
-        for end in range(self.indexed, len(text)):  # the end of the text itself is left for the next call
+        for end in range(
+            self.indexed, len(text)
+        ):  # the end of the text itself is left for the next call
             for n in MATCHES[: bisect(MATCHES, end)]:
                 self.ends[tuple(text[end - n : end])] = end
         self.indexed = max(self.indexed, len(text))
         for n in reversed(MATCHES[: bisect(MATCHES, len(text) - 1)]):
             if (start := self.ends.get(tuple(text[-n:]))) is not None:
-                followed = text[start : start + most + 1]  # repeated if the text ends before the guess
-                # A match as long as the distance to its first occurrence is a loop, which has its own rate.
+                followed = text[
+                    start : start + most + 1
+                ]  # repeated if the text ends before the guess
+                # A match as long as the distance to its first occurrence is a loop, which has its
+                # own rate.
                 distance = len(text) - start
                 matches = range(n, n + most + 1)
-                of_match = (len(MATCHES) if m >= distance else bisect(MATCHES, m) - 1 for m in matches)
+                of_match = (
+                    len(MATCHES) if m >= distance else bisect(MATCHES, m) - 1 for m in matches
+                )
                 self.rate_indices = list(of_match)
-                count = guess_count([self.rates[i] for i in self.rate_indices[:most]], 0, self.batch)
+                count = guess_count(
+                    [self.rates[i] for i in self.rate_indices[:most]], 0, self.batch
+                )
                 self.guessed = [followed[i % len(followed)] for i in range(count + 1)]
                 return self.guessed[:count]
         self.guessed = []
@@ -102,7 +117,8 @@ class LookupGuesser(Guesser):
 
 
 class ModelGuesser(Guesser):
-    """The tokens that a smaller model would choose, with the random numbers that the large one will use."""
+    """The tokens that a smaller model would choose, with the random numbers that the large one will
+    use."""
 
     def __init__(
         self, model: GPT2, time: float, batch: int, sampling: Sampling, stream: np.random.Generator
@@ -140,8 +156,8 @@ class ModelGuesser(Guesser):
 class Draft:
     """Where guesses come from: "lookup" in the text so far, or a smaller model. Counts the guesses.
 
-    Raises ArgumentError for another source, and for a model that cannot guess for `model`: the model itself,
-    or one with another vocabulary or a shorter context.
+    Raises ArgumentError for another source, and for a model that cannot guess for `model`: the
+    model itself, or one with another vocabulary or a shorter context.
     """
 
     def __init__(self, source: "str | GPT2", model: GPT2) -> None:
@@ -158,10 +174,14 @@ class Draft:
             if draft.n_ctx < of_model.n_ctx:
                 sizes = f"{draft.n_ctx:,} tokens, the model {of_model.n_ctx:,}"
                 raise ArgumentError(f"the draft model has a shorter context: {sizes}")
-            small, large = (count_parameters(config)["tied"]["total"] for config in (draft, of_model))
+            small, large = (
+                count_parameters(config)["tied"]["total"] for config in (draft, of_model)
+            )
             self.time = small / large  # most of the time of a token is reading weights
         elif source != LOOKUP:
-            raise ArgumentError(f'draft must be "{LOOKUP}", a model or None, got {short_repr(source)}')
+            raise ArgumentError(
+                f'draft must be "{LOOKUP}", a model or None, got {short_repr(source)}'
+            )
 
     def guesser(self, sampling: Sampling, stream: np.random.Generator, batch: int) -> Guesser:
         """A guesser for one sample of a batch, which is chosen by `sampling` and `stream`."""

@@ -1,17 +1,20 @@
 """The loss of each token of a text, and its mean as perplexity and bits per byte.
 
-A text may exceed the context, so it is read in windows, as in Hugging Face's documentation ("Perplexity of
-fixed-length models"), which most published figures follow. A window of n_ctx tokens starts every `stride`
-tokens. The last window ends with the text. A window predicts those of its tokens that no earlier window has.
+A text may exceed the context, so it is read in windows, as in Hugging Face's documentation
+("Perplexity of fixed-length models"), which most published figures follow. A window of n_ctx tokens
+starts every `stride` tokens. The last window ends with the text. A window predicts those of its
+tokens that no earlier window has.
 
-    The first token of the text is not predicted. With a stride of up to n_ctx - 1, every other token is
-    predicted once. With a stride of n_ctx, the first token of each window is not predicted.
+    The first token of the text is not predicted. With a stride of up to n_ctx - 1, every other
+    token is predicted once. With a stride of n_ctx, the first token of each window is not
+    predicted.
 
-    After the first window, a prediction uses n_ctx - stride to n_ctx - 1 earlier tokens (at least one). A
-    smaller stride takes longer and mostly gives a lower loss, so compare scores at the same stride only.
+    After the first window, a prediction uses n_ctx - stride to n_ctx - 1 earlier tokens (at least
+    one). A smaller stride takes longer and mostly gives a lower loss, so compare scores at the same
+    stride only.
 
-The result here is the mean over all predicted tokens. Hugging Face's code weights each window by its number
-of new tokens minus one, which is right for the first window only.
+The result here is the mean over all predicted tokens. Hugging Face's code weights each window by
+its number of new tokens minus one, which is right for the first window only.
 """
 
 import math
@@ -34,7 +37,8 @@ Measure = Callable[[np.ndarray, np.ndarray], Any]  # logits [R, V], targets [R] 
 
 
 def windows(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [W, 3]
-    """The windows over a text of n tokens: the start, the first token predicted and the end of each.
+    """The windows over a text of n tokens: the start, the first token predicted and the end of
+    each.
 
     >>> windows(9, n_ctx=4, stride=2).tolist(), windows(9, n_ctx=4, stride=4).tolist()
     ([[0, 1, 4], [2, 4, 6], [4, 6, 8], [6, 8, 9]], [[0, 1, 4], [4, 5, 8], [8, 9, 9]])
@@ -45,15 +49,20 @@ def windows(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [W, 3]
     return np.stack([start, first, end], axis=1)
 
 
-def token_losses(model: GPT2, ids: Any, stride: int, progress: Progress = None) -> np.ndarray:  # [N] -> [n]
+def token_losses(
+    model: GPT2, ids: Any, stride: int, progress: Progress = None
+) -> np.ndarray:  # [N] -> [n]
     """The loss of each of the n predicted tokens, in nats, as float64."""
-    return np.concatenate(measure_tokens(model, ids, stride, cross_entropy, progress), dtype=np.float64)
+    return np.concatenate(
+        measure_tokens(model, ids, stride, cross_entropy, progress), dtype=np.float64
+    )
 
 
 def measure_tokens(
     model: GPT2, ids: Any, stride: int, measure: Measure, progress: Progress = None
 ) -> list[Any]:  # [N] -> one for each piece
-    """What `measure` finds of the predicted tokens of a text, up to LOGIT_ROWS at once, in threads."""
+    """What `measure` finds of the predicted tokens of a text, up to LOGIT_ROWS at once, in
+    threads."""
     config = model.config
     stride, ids = check_stride(stride, config), check_text(ids, config)
     spans = windows(ids.size, config.n_ctx, stride)
@@ -73,12 +82,17 @@ def measure_tokens(
     return measured
 
 
-def measure_rows(model: GPT2, final: np.ndarray, targets: np.ndarray, measure: Measure) -> list[Any]:
-    """What `measure` finds of rows [R, D], up to LOGIT_ROWS at once, in order, in several threads."""
+def measure_rows(
+    model: GPT2, final: np.ndarray, targets: np.ndarray, measure: Measure
+) -> list[Any]:
+    """What `measure` finds of rows [R, D], up to LOGIT_ROWS at once, in order, in several
+    threads."""
     if not len(targets):
         return []
     threads, step = split_work(len(targets), LOGIT_ROWS, len(targets))
-    pieces = [(final[at : at + step], targets[at : at + step]) for at in range(0, len(targets), step)]
+    pieces = [
+        (final[at : at + step], targets[at : at + step]) for at in range(0, len(targets), step)
+    ]
     with thread_map(threads) as map_:
         return list(map_(lambda piece: measure(unembed(piece[0], model.W_U), piece[1]), pieces))
 
@@ -94,22 +108,29 @@ def predicted_places(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [pred
 
 @dataclass(frozen=True)
 class Score:
-    """How well a model predicts a text. Tokens and bytes count what was predicted, not the whole text."""
+    """How well a model predicts a text. Tokens and bytes count what was predicted, not the whole
+    text."""
 
     tokens: int
     bytes: int  # of the predicted tokens in UTF-8; a special token counts the bytes of its name
     nll: float  # nats per token
     perplexity: float  # exp(nll), which depends on the tokenizer
-    bits_per_byte: float  # the bits of all predicted tokens over `bytes`, comparable between tokenizers
+    bits_per_byte: (
+        float  # the bits of all predicted tokens over `bytes`, comparable between tokenizers
+    )
 
 
 def score(
-    model: GPT2, tokenizer: Tokenizer, ids: Any, stride: int | None = None, progress: Progress = None
+    model: GPT2,
+    tokenizer: Tokenizer,
+    ids: Any,
+    stride: int | None = None,
+    progress: Progress = None,
 ) -> Score:
     """The score of `ids` [N], encoded by `tokenizer`. A stride of None is half the context.
 
-    Raises ArgumentError for a stride outside 1 to n_ctx, ids that the model cannot read, and fewer than two
-    ids; TiedGPTError when the loss is nan or too large to be one.
+    Raises ArgumentError for a stride outside 1 to n_ctx, ids that the model cannot read, and fewer
+    than two ids; TiedGPTError when the loss is nan or too large to be one.
     """
     stride, ids = check_stride(stride, model.config), check_text(ids, model.config)
     predicted = ids[predicted_places(ids.size, model.config.n_ctx, stride)]
@@ -121,7 +142,9 @@ def score_of(losses: np.ndarray, tokenizer: Tokenizer, predicted: np.ndarray) ->
     nats = float(losses.sum())
     nll = nats / losses.size
     if not nll < 700:  # nan, or a perplexity that no float holds
-        raise TiedGPTError(f"the loss is {nll:.4g} nats per token: the model's checkpoint is damaged")
+        raise TiedGPTError(
+            f"the loss is {nll:.4g} nats per token: the model's checkpoint is damaged"
+        )
     size = count_bytes(tokenizer, predicted)
     return Score(losses.size, size, nll, math.exp(nll), nats / math.log(2) / size)
 

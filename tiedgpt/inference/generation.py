@@ -17,7 +17,9 @@ from ..gpt2.tokenizer import Tokenizer
 from .drafts import MOST_GUESSES, Draft, Guesser
 from .sampling import Sampling
 
-Record = Callable[[int, np.ndarray, int], Any]  # (number of a row, its logits [V], the chosen token)
+Record = Callable[
+    [int, np.ndarray, int], Any
+]  # (number of a row, its logits [V], the chosen token)
 
 
 @dataclass
@@ -34,15 +36,19 @@ class Row:
     guesses: list[int] = field(default_factory=list)
 
     def next_ids(self, room: int) -> list[int]:
-        """The ids to read next, at most `room`: the last token, which has not been read, and guesses."""
+        """The ids to read next, at most `room`: the last token, which has not been read, and
+        guesses."""
         most = max(min(room, self.left, MOST_GUESSES + 1) - 1, 0)
         self.guesses = self.guesser.guess(self.tokens, most) if self.guesser else []
         return [self.tokens[-1], *self.guesses]
 
     def choose(self, logits: np.ndarray) -> list[int]:  # [1 + guesses, V] -> ids
-        """Choose the next tokens, up to the first one that was not guessed; none if none are left."""
+        """Choose the next tokens, up to the first one that was not guessed; none if none are
+        left."""
         chosen: list[int] = []
-        for guess, position in zip([*self.guesses, None] if self.left else [], logits, strict=False):
+        for guess, position in zip(
+            [*self.guesses, None] if self.left else [], logits, strict=False
+        ):
             chosen.append(self.sampling.choose(position, self.stream))
             if self.record:
                 self.record(position, chosen[-1])
@@ -69,17 +75,18 @@ def sample_steps(
 ) -> Iterator[list[list[int]]]:
     """Yield the next tokens of each prompt [B][T], until each has max_new_tokens.
 
-    Each step yields B lists of ids. A list has one id, and with a draft (drafts.py) one more for each right
-    guess. It is empty after max_new_tokens. `record` is called with each chosen token.
+    Each step yields B lists of ids. A list has one id, and with a draft (drafts.py) one more for
+    each right guess. It is empty after max_new_tokens. `record` is called with each chosen token.
 
-    The prompts are one batch and may have unequal lengths. Equal prompts are read once (`progress` is called
-    with the length of each piece read). Each row draws from its own random stream, so it does not depend on
-    the other rows or on the draft, up to rounding: the products of many rows are summed in another order than
-    those of one row, which changes a logit in its seventh digit and about 1 sampled token in 10,000.
+    The prompts are one batch and may have unequal lengths. Equal prompts are read once (`progress`
+    is called with the length of each piece read). Each row draws from its own random stream, so it
+    does not depend on the other rows or on the draft, up to rounding: the products of many rows are
+    summed in another order than those of one row, which changes a logit in its seventh digit and
+    about 1 sampled token in 10,000.
 
-    When the context is full, the later half of the tokens is kept and read again from position 0, because
-    GPT-2's positions are absolute and cached keys are valid for their position only. So in a text longer than
-    n_ctx, each new token is predicted from the last n_ctx / 2 to n_ctx tokens.
+    When the context is full, the later half of the tokens is kept and read again from position 0,
+    because GPT-2's positions are absolute and cached keys are valid for their position only. So in
+    a text longer than n_ctx, each new token is predicted from the last n_ctx / 2 to n_ctx tokens.
     """
     B, n_ctx = len(prompts), model.config.n_ctx
     rows = []
@@ -106,7 +113,8 @@ def sample_steps(
 
 
 def kept_tokens(n_ctx: int, max_new_tokens: int) -> int:
-    """How many tokens of a long prompt to keep: room for the new ones, but at least half the context."""
+    """How many tokens of a long prompt to keep: room for the new ones, but at least half the
+    context."""
     return max(n_ctx - max_new_tokens, n_ctx // 2, 1)
 
 
@@ -121,7 +129,8 @@ def padded(rows: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:  # [B][T] 
 def read_prompts(
     model: GPT2, prompts: list[list[int]], capacity: int, progress: Progress
 ) -> tuple[KVCache, np.ndarray]:  # logits [B, 1, V]
-    """A cache with the prompts, and the logits of the token after each. Equal prompts are read once."""
+    """A cache with the prompts, and the logits of the token after each. Equal prompts are read
+    once."""
     B, equal = len(prompts), all(prompt == prompts[0] for prompt in prompts)
     ids, lengths = padded(prompts[:1] if equal else prompts), np.array([*map(len, prompts)])
     cache = read = model.new_cache(len(ids), capacity)
@@ -136,7 +145,8 @@ def read_prompts(
 
 
 def slide(model: GPT2, cache: KVCache, texts: list[list[int]]) -> None:
-    """For rows whose cache is full, cache the last half of their text only, without the last token."""
+    """For rows whose cache is full, cache the last half of their text only, without the last
+    token."""
     n_ctx = model.config.n_ctx
     rows = np.flatnonzero(np.broadcast_to(cache.length, len(texts)) == n_ctx)
     kept = max(1, n_ctx // 2) - 1
@@ -144,7 +154,9 @@ def slide(model: GPT2, cache: KVCache, texts: list[list[int]]) -> None:
         window = model.new_cache(len(rows), kept)
         model.final([texts[row][-kept - 1 : -1] for row in rows], window)
         cache.copy_rows(rows, window)
-    cache.length = kept if len(rows) == len(texts) else np.where(cache.length == n_ctx, kept, cache.length)
+    cache.length = (
+        kept if len(rows) == len(texts) else np.where(cache.length == n_ctx, kept, cache.length)
+    )
 
 
 def random_streams(seed: int, n: int) -> list[np.random.Generator]:
@@ -163,17 +175,21 @@ def generate(
     greedy: bool = False,
     draft: GPT2 | str | None = "lookup",
 ) -> Iterator[int]:
-    """The tokens that follow `ids` [T], one at a time, until max_new_tokens or the end-of-text token.
+    """The tokens that follow `ids` [T], one at a time, until max_new_tokens or the end-of-text
+    token.
 
-    The end-of-text token (config.eos_token_ids) is not returned. `draft` is for speed: "lookup" or a smaller
-    model guesses tokens, and the model checks them (drafts.py). It changes tokens by rounding only. The other
-    arguments are those of Sampling; seed None draws a new seed. Raises ArgumentError at once, before the
-    first token, for a value that is not allowed, an id outside the vocabulary, and a prompt that is empty or
-    longer than the context.
+    The end-of-text token (config.eos_token_ids) is not returned. `draft` is for speed: "lookup" or
+    a smaller model guesses tokens, and the model checks them (drafts.py). It changes tokens by
+    rounding only. The other arguments are those of Sampling; seed None draws a new seed. Raises
+    ArgumentError at once, before the first token, for a value that is not allowed, an id outside
+    the vocabulary, and a prompt that is empty or longer than the context.
     """
     sampling = Sampling(temperature, top_k, top_p, greedy)
     prompt = check_prompt(ids, model.config)
-    count, streams = Range(1).check("max_new_tokens", max_new_tokens), random_streams(check_seed(seed), 1)
+    count, streams = (
+        Range(1).check("max_new_tokens", max_new_tokens),
+        random_streams(check_seed(seed), 1),
+    )
     guesses = None if draft is None else Draft(draft, model)
     steps = sample_steps(model, [prompt], count, sampling, streams, guesses)
     tokens = (token for (chosen,) in steps for token in chosen)
@@ -183,12 +199,15 @@ def generate(
 class TextSample:
     """One sample as text that can be printed while it grows.
 
-    Text that may be the beginning of a stop string, or of a character whose last bytes are missing, is held
-    back until the next tokens decide. `ids` and `text` are the continuation, without the end-of-text token.
-    After a stop string, `text` ends before it; `ids` includes the token that completed it.
+    Text that may be the beginning of a stop string, or of a character whose last bytes are missing,
+    is held back until the next tokens decide. `ids` and `text` are the continuation, without the
+    end-of-text token. After a stop string, `text` ends before it; `ids` includes the token that
+    completed it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: list[str], eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stop: list[str], eos_token_ids: tuple[int, ...]
+    ) -> None:
         self.ids: list[int] = []
         self.text = ""
         self.finish_reason: str | None = None  # "length", "stop" or "eos"
@@ -236,10 +255,14 @@ def _overlap(text: str, stop: str) -> int:
     >>> _overlap("to be or n", "not"), _overlap("to be", "not")
     (1, 0)
     """
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
+    return next(
+        (n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0
+    )
 
 
-def push_steps(steps: Iterator[list[list[int]]], samples: list[TextSample]) -> Iterator[tuple[int, str]]:
+def push_steps(
+    steps: Iterator[list[list[int]]], samples: list[TextSample]
+) -> Iterator[tuple[int, str]]:
     """Add the tokens of `sample_steps` to the samples; yield (index of a sample, its new text)."""
     for chosen in steps:
         for index, (sample, tokens) in enumerate(zip(samples, chosen, strict=True)):

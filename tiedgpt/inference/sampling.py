@@ -11,9 +11,10 @@ from ..errors import ABOVE_0, AT_LEAST_0, FRACTION, ArgumentError, Range, TiedGP
 class Sampling:
     """How the next token is chosen from its logits. Raises ArgumentError for a value out of range.
 
-    The steps and their order are those of transformers. Divide the logits by the temperature. Keep the top_k
-    likeliest tokens, and those with the same logit as the last of them. Of these, keep the smallest set whose
-    probabilities add up to top_p or more. Draw from what is left. Greedy takes the likeliest token instead.
+    The steps and their order are those of transformers. Divide the logits by the temperature. Keep
+    the top_k likeliest tokens, and those with the same logit as the last of them. Of these, keep
+    the smallest set whose probabilities add up to top_p or more. Draw from what is left. Greedy
+    takes the likeliest token instead.
     """
 
     temperature: float = 1.0
@@ -23,7 +24,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.temperature in AT_LEAST_0 and self.temperature not in ABOVE_0:
-            raise ArgumentError(f"temperature must be {ABOVE_0}, got 0; for the likeliest token, set greedy")
+            raise ArgumentError(
+                f"temperature must be {ABOVE_0}, got 0; for the likeliest token, set greedy"
+            )
         ABOVE_0.check("temperature", self.temperature)
         if self.top_k is not None:
             Range(1).check("top_k", self.top_k)
@@ -32,18 +35,23 @@ class Sampling:
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:  # [V] -> [V] float64
         """The probabilities to draw the token from; those of dropped tokens are exactly 0."""
-        p = logits.astype(np.float64)  # in place from here on: allocation costs more than the arithmetic
+        p = logits.astype(
+            np.float64
+        )  # in place from here on: allocation costs more than the arithmetic
         p -= p.max()
-        with np.errstate(over="ignore"):  # a tiny temperature makes all but the largest -inf, correctly
+        with np.errstate(
+            over="ignore"
+        ):  # a tiny temperature makes all but the largest -inf, correctly
             p /= self.temperature
         if self.top_k is not None and self.top_k < p.size:
             p[logits < np.partition(logits, -self.top_k)[-self.top_k]] = -np.inf
         np.exp(p, out=p)
         p /= p.sum()
         if self.top_p is not None and self.top_p < 1:
-            # A token is kept if all likelier tokens together have less than top_p. Sort probabilities, not
-            # tokens, which is several times faster, and only those of at least (1 - top_p) / V: all below
-            # that add up to less than 1 - top_p. Of equally likely tokens, those with lower ids are kept.
+            # A token is kept if all likelier tokens together have less than top_p. Sort
+            # probabilities, not tokens, which is several times faster, and only those of at least
+            # (1 - top_p) / V: all below that add up to less than 1 - top_p. Of equally likely
+            # tokens, those with lower ids are kept.
             low = min((1 - self.top_p) / p.size, p.max())
             descending = np.sort(p[p >= low])[::-1]
             kept = 1 + int(np.searchsorted(np.cumsum(descending)[:-1], self.top_p))
@@ -55,13 +63,16 @@ class Sampling:
         return p
 
     def choose(self, logits: np.ndarray, rng: np.random.Generator) -> int:  # [V] -> token id
-        """Choose one token. Raises TiedGPTError for logits that are not finite (a damaged checkpoint)."""
+        """Choose one token. Raises TiedGPTError for logits that are not finite (a damaged
+        checkpoint)."""
         if not np.isfinite((logits.min(), logits.max())).all():  # a nan is both
-            raise TiedGPTError("the model's logits are not finite numbers: its checkpoint is damaged")
+            raise TiedGPTError(
+                "the model's logits are not finite numbers: its checkpoint is damaged"
+            )
         if self.greedy:
             return int(logits.argmax())
         p = self.probabilities(logits)
         cumulative = np.cumsum(p, out=p)
-        # The sum is 1 only up to rounding, so the random number is scaled by it and cannot be past the end.
-        # side="right" never chooses a token of probability 0.
+        # The sum is 1 only up to rounding, so the random number is scaled by it and cannot be past
+        # the end. side="right" never chooses a token of probability 0.
         return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))

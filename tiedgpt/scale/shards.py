@@ -1,5 +1,6 @@
-"""Files of JSON lines, cut into shards. Each shard becomes one part of the output, and each part is written
-once, or again with the same bytes. So processes can be killed and started again at any time.
+"""Files of JSON lines, cut into shards. Each shard becomes one part of the output, and each part is
+written once, or again with the same bytes. So processes can be killed and started again at any
+time.
 
     OUT.parts/
         .lock               locked by a run that does all parts
@@ -45,24 +46,47 @@ COPY, PLAN, JOINED = ".input-", "plan.json", "joined"
 # The settings that are arguments of score_documents or generate_documents
 ARGUMENTS = {
     "score": ["special", "stride", "max_tokens", "on_long"],
-    "generate": ["special", "max_new_tokens", "temperature", "top_k", "top_p", "seed", "num_samples", "stop"],
+    "generate": [
+        "special",
+        "max_new_tokens",
+        "temperature",
+        "top_k",
+        "top_p",
+        "seed",
+        "num_samples",
+        "stop",
+    ],
 }
 # The fields that a row adds to its record, by command; "error" is the last.
-FIELDS = {"score": ("loss", "tokens", "bytes", "bits_per_byte", "error"), "generate": ("samples", "error")}
-MAX_DEPTH = 500  # of nested lists and objects. Python's own limit depends on its version and the caller
-MAX_LINE = 1 << 23  # bytes; a line of so many is a row with an error. A text takes up to 100 times its size
+FIELDS = {
+    "score": ("loss", "tokens", "bytes", "bits_per_byte", "error"),
+    "generate": ("samples", "error"),
+}
+MAX_DEPTH = (
+    500  # of nested lists and objects. Python's own limit depends on its version and the caller
+)
+MAX_LINE = (
+    1 << 23
+)  # bytes; a line of so many is a row with an error. A text takes up to 100 times its size
 
 Settings = dict[str, Any]  # all that determines the rows, besides the lines
-Record = tuple[bytes, str | None, str]  # the JSON object that a row begins with; the text, or None; the error
+Record = tuple[
+    bytes, str | None, str
+]  # the JSON object that a row begins with; the text, or None; the error
 
 
 def identity(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Settings:
-    """What a run and all its workers must share: versions (JSON's errors are Python's), and the model."""
+    """What a run and all its workers must share: versions (JSON's errors are Python's), and the
+    model."""
     texts = [checkpoint.config.to_json(), vocabulary_files(tokenizer)]
     total = hashlib.sha256(json.dumps(texts, sort_keys=True).encode())
     for path in sorted(checkpoint.states):
         total.update(np.memmap(path, np.uint8, "r").data)
-    versions = {"numpy": np.__version__, "regex": regex.__version__, "python": sys.version.split()[0]}
+    versions = {
+        "numpy": np.__version__,
+        "regex": regex.__version__,
+        "python": sys.version.split()[0],
+    }
     return {"tiedgpt": __version__, **versions, "model_sha256": total.hexdigest()}
 
 
@@ -119,24 +143,32 @@ def nesting(line: bytes) -> int:
 def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[bytes]:
     """The row of each line; `first` is the number of the first line.
 
-    Raises TiedGPTError if the model cannot be loaded here as it was when the run began, or if its weights,
-    which are mapped, were changed meanwhile.
+    Raises TiedGPTError if the model cannot be loaded here as it was when the run began, or if its
+    weights, which are mapped, were changed meanwhile.
     """
     checkpoint, model, tokenizer = load(settings)
     command = settings["command"]
-    records, ahead = tee(read_record(line, n, settings, tokenizer) for n, line in enumerate(lines, first))
+    records, ahead = tee(
+        read_record(line, n, settings, tokenizer) for n, line in enumerate(lines, first)
+    )
     texts: Any = (text for _, text, _ in ahead)  # for None, the result is an error
-    do: Any = score_documents if command == "score" else partial(generate_documents, first=first - 1)
+    do: Any = (
+        score_documents if command == "score" else partial(generate_documents, first=first - 1)
+    )
     results = do(model, tokenizer, texts, **{name: settings[name] for name in ARGUMENTS[command]})
     for (start, _, error), result in zip(records, results, strict=True):
         fields: dict[str, Any] = dict.fromkeys(FIELDS[command])
         if error or isinstance(result, TiedGPTError):
             fields["error"] = error or str(result)
         elif command == "score":
-            fields |= {name: getattr(result, name) for name in FIELDS[command][1:-1]} | {"loss": result.nll}
+            fields |= {name: getattr(result, name) for name in FIELDS[command][1:-1]} | {
+                "loss": result.nll
+            }
         else:
             shown = ("ids", "text", "finish_reason")
-            fields["samples"] = [{name: getattr(sample, name) for name in shown} for sample in result]
+            fields["samples"] = [
+                {name: getattr(sample, name) for name in shown} for sample in result
+            ]
         start = start.strip()[:-1].rstrip()  # without its last bracket
         yield start + (b"" if start == b"{" else b", ") + json.dumps(fields).encode()[1:] + b"\n"
     if open_checkpoint(checkpoint.path).states != checkpoint.states:
@@ -148,7 +180,8 @@ _lock = Lock()
 
 
 def load(settings: Settings) -> tuple[Checkpoint, GPT2, Tokenizer]:
-    """The model of the settings. Raises TiedGPTError if it is another one here, or if a version is."""
+    """The model of the settings. Raises TiedGPTError if it is another one here, or if a version
+    is."""
     checkpoint = open_checkpoint(Path(settings["model"]))
     key = repr((settings, checkpoint.states))
     single_thread()  # each time: something else in a worker that lives on may have changed it
@@ -163,14 +196,17 @@ def load(settings: Settings) -> tuple[Checkpoint, GPT2, Tokenizer]:
 
 
 def find_files(names: list[str]) -> Iterator[str]:
-    """The files of the names: absolute paths, those of a directory by name; pipes and - as they are named."""
+    """The files of the names: absolute paths, those of a directory by name; pipes and - as they are
+    named."""
     for name in names:
         paths = Path(name).iterdir() if name != "-" and os.path.isdir(name) else ()
         found = sorted(str(path) for path in paths if path.name.endswith(SUFFIXES))
         for file in found or [name]:
             mode = os.stat(sys.stdin.fileno() if file == "-" else file).st_mode
             if stat.S_ISDIR(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-                raise ArgumentError(f"{file} is no file, pipe, or directory of .jsonl or .jsonl.gz files")
+                raise ArgumentError(
+                    f"{file} is no file, pipe, or directory of .jsonl or .jsonl.gz files"
+                )
             # /dev/stdin is a link to the file or pipe that it stands for.
             yield os.path.realpath(file) if stat.S_ISREG(mode) and file != "-" else file
 
@@ -180,13 +216,17 @@ def open_input(file: str | Path) -> BufferedReader:
 
 
 def read_shards(file: str | Path, size: int, offset: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-    """The offset, after decompression, and the lines of each shard: whole lines of `size` bytes or more.
+    """The offset, after decompression, and the lines of each shard: whole lines of `size` bytes or
+    more.
 
-    Of a line of MAX_LINE bytes or more, only the beginning is there. Raises TiedGPTError for a damaged file.
+    Of a line of MAX_LINE bytes or more, only the beginning is there. Raises TiedGPTError for a
+    damaged file.
     """
     try:
         with open_input(file) as packed:
-            stream: Any = gzip.GzipFile(fileobj=packed) if packed.peek(2)[:2] == b"\x1f\x8b" else packed
+            stream: Any = (
+                gzip.GzipFile(fileobj=packed) if packed.peek(2)[:2] == b"\x1f\x8b" else packed
+            )
             if offset:
                 stream.seek(offset)
             start, lines, ended = offset, [], True
@@ -201,7 +241,9 @@ def read_shards(file: str | Path, size: int, offset: int = 0) -> Iterator[tuple[
             if lines:
                 yield start, lines
     except (OSError, EOFError, zlib.error) as error:
-        raise TiedGPTError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise TiedGPTError(
+            f"{file} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def hash_lines(lines: list[bytes]) -> str:
@@ -222,7 +264,9 @@ class Shard(NamedTuple):
     sha256: str
 
 
-def read_all(files: list[str], size: int, copies: Path | str = "") -> Iterator[tuple[Shard, list[bytes]]]:
+def read_all(
+    files: list[str], size: int, copies: Path | str = ""
+) -> Iterator[tuple[Shard, list[bytes]]]:
     """The shards of all files, whose parts have no names yet, and their lines."""
     number = 1
     for file in files:
@@ -231,11 +275,13 @@ def read_all(files: list[str], size: int, copies: Path | str = "") -> Iterator[t
             number += len(lines)
 
 
-def do_shard(directory: Path, settings: Settings, shard: Shard, progress: Any = lambda rows: None) -> None:
+def do_shard(
+    directory: Path, settings: Settings, shard: Shard, progress: Any = lambda rows: None
+) -> None:
     """Write the part of a shard, unless it is there, in this process or in a worker.
 
-    Raises TiedGPTError if the directory is that of another run now, which a worker may live to see, and if
-    the lines are not those that were planned.
+    Raises TiedGPTError if the directory is that of another run now, which a worker may live to see,
+    and if the lines are not those that were planned.
     """
     with StagedFiles(directory) as staged:
         # After staging: files that were staged in a removed directory are lost.
@@ -243,13 +289,17 @@ def do_shard(directory: Path, settings: Settings, shard: Shard, progress: Any = 
             raise TiedGPTError(f"{directory} has the plan of another run now")
         if (directory / shard.part).exists():
             return
-        _, lines = next(read_shards(directory / shard.file, settings["shard_size"], shard.offset), (0, []))
+        _, lines = next(
+            read_shards(directory / shard.file, settings["shard_size"], shard.offset), (0, [])
+        )
         if hash_lines(lines) != shard.sha256:
             raise TiedGPTError(f"{shard.file} has changed since the run began; remove {directory}")
         write_rows(make_rows(settings, lines, shard.line), staged.open(shard.part), progress)
 
 
-def write_rows(rows: Iterable[bytes], target: BinaryIO, progress: Any = lambda rows: None) -> tuple[int, int]:
+def write_rows(
+    rows: Iterable[bytes], target: BinaryIO, progress: Any = lambda rows: None
+) -> tuple[int, int]:
     """Write rows; count them, and those with an error. progress(1) is called for each."""
     total = errors = 0
     for row in rows:
@@ -265,19 +315,26 @@ class Output:
     def __init__(self, out: str, note: Callable[[str], Any]) -> None:
         self.path, self.note = Path(os.path.abspath(out)), note
         self.directory = self.path.with_name(f"{self.path.name}.parts")
-        self.done = self.directory.with_name(f".{self.directory.name}.done")  # any process may remove it
+        self.done = self.directory.with_name(
+            f".{self.directory.name}.done"
+        )  # any process may remove it
 
-    def plan(self, files: list[str], settings: Settings, resume: bool) -> tuple[Settings, list[Shard]]:
+    def plan(
+        self, files: list[str], settings: Settings, resume: bool
+    ) -> tuple[Settings, list[Shard]]:
         """The settings with the input's SHA-256, which go to plan.json, and the shards.
 
-        Raises ArgumentError if OUT exists, if there is a plan and `resume` is False, or another plan.
+        Raises ArgumentError if OUT exists, if there is a plan and `resume` is False, or another
+        plan.
         """
         shutil.rmtree(self.done, ignore_errors=True)
         joined, plan = self.directory / JOINED, self.directory / PLAN
         if joined.exists() and self.path.exists() and joined.samefile(self.path):
             self._remove_parts()  # a process was killed before it did
         if os.path.lexists(self.path):
-            raise ArgumentError(f"{self.path} exists and is not replaced; choose another --out (- is stdout)")
+            raise ArgumentError(
+                f"{self.path} exists and is not replaced; choose another --out (- is stdout)"
+            )
         names = [path.name for path in self.directory.glob("[!.]*")]
         begun = plan.exists()  # asked after the names: another process may begin the run meanwhile
         if names and not (begun and resume):
@@ -292,7 +349,9 @@ class Output:
                         self._copy(file, staged.open(files[n]))
             copies = self.directory if begun else staged.new
             shards = [shard for shard, _ in read_all(files, settings["shard_size"], copies)]
-            settings = settings | {"input_sha256": hash_lines([shard.sha256.encode() for shard in shards])}
+            settings = settings | {
+                "input_sha256": hash_lines([shard.sha256.encode() for shard in shards])
+            }
             if not plan.exists():
                 staged.open(PLAN).write(json.dumps(settings).encode())
             elif another := difference(read_json(plan), settings):
@@ -300,16 +359,21 @@ class Output:
                 raise ArgumentError(f"{begun_with}; give the same, or remove the directory")
         # A part of another run, begun here at the same moment, has another name.
         tag = hash_lines([json.dumps(settings, sort_keys=True).encode()])[:16]
-        return settings, [shard._replace(part=f"{n:06}-{tag}.jsonl") for n, shard in enumerate(shards)]
+        return settings, [
+            shard._replace(part=f"{n:06}-{tag}.jsonl") for n, shard in enumerate(shards)
+        ]
 
     def _copy(self, file: str, copy: BinaryIO) -> None:
-        """Copy a file that can be read once. Raises TiedGPTError if it may fill the disk, or has no end."""
+        """Copy a file that can be read once. Raises TiedGPTError if it may fill the disk, or has no
+        end."""
         most = shutil.disk_usage(copy.name).free // 2
         with open_input(file) as source:
             while block := source.read1():
                 copy.write(block)
                 if copy.tell() > most:
-                    raise TiedGPTError(f"{file} takes more than half of the free disk at {self.directory}")
+                    raise TiedGPTError(
+                        f"{file} takes more than half of the free disk at {self.directory}"
+                    )
         copy.flush()
 
     def missing(self, shards: list[Shard]) -> list[Shard]:
@@ -317,7 +381,8 @@ class Output:
         return [shard for shard in shards if not (self.directory / shard.part).exists()]
 
     def finish(self, shards: list[Shard]) -> tuple[int, int]:
-        """Join all parts to OUT. Raises TiedGPTError for a damaged part, and if OUT is there by now."""
+        """Join all parts to OUT. Raises TiedGPTError for a damaged part, and if OUT is there by
+        now."""
         with StagedFiles(self.directory) as staged:
             counts = write_rows(self._rows(shards), staged.open(JOINED))
         try:
@@ -335,9 +400,13 @@ class Output:
                     yield row
                     rows += row.endswith(b"\n")
             if rows != shard.lines:
-                raise TiedGPTError(f"{part.name} has {rows} rows, not {shard.lines}: remove it and resume")
+                raise TiedGPTError(
+                    f"{part.name} has {rows} rows, not {shard.lines}: remove it and resume"
+                )
 
     def _remove_parts(self) -> None:
         with suppress(FileNotFoundError):  # another process was faster
-            os.rename(self.directory, self.done)  # so half a directory is never taken for a run to resume
+            os.rename(
+                self.directory, self.done
+            )  # so half a directory is never taken for a run to resume
         shutil.rmtree(self.done, ignore_errors=True)

@@ -1,18 +1,18 @@
 """Compare each path from one token to logits with the bigram counts of a text.
 
-For each token t that occurs at least 100 times in the text, q_t[s] is the share of its successors that are
-s. Four numbers compare a path's logits for t with q_t:
+For each token t that occurs at least 100 times in the text, q_t[s] is the share of its successors
+that are s. Four numbers compare a path's logits for t with q_t:
 
     top1, top5   how many of the k most common successors are among the path's k likeliest tokens, as a share
     mrr          the mean reciprocal rank of the next token: sum_s q_t[s] / (the rank of s by the path)
     kl           KL(q_t || p_t) = sum_s q_t[s] log(q_t[s] / p_t[s]) in nats, p_t the softmax of the logits
 
-The report has the mean over these tokens, each with the same weight: weighted by count, a few dozen tokens
-such as the comma and the line break would decide the mean. The baseline "unigram" makes the same prediction
-after every token: the counts of all tokens in the text.
+The report has the mean over these tokens, each with the same weight: weighted by count, a few dozen
+tokens such as the comma and the line break would decide the mean. The baseline "unigram" makes the
+same prediction after every token: the counts of all tokens in the text.
 
-Ties: all successors that are as common as the k-th most common one count as among the k. If a token has fewer
-than k successors, k is their number.
+Ties: all successors that are as common as the k-th most common one count as among the k. If a token
+has fewer than k successors, k is their number.
 """
 
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ def bigrams(
 ) -> dict[str, Scores] | None:
     """{path: {"top1", "top5", "mrr", "kl"}} for "unigram", each path of the model, and `others`.
 
-    None if the corpus has fewer than MIN_TOKENS frequent tokens. `progress` is called with the number of
-    tokens scored; every path scores all frequent tokens.
+    None if the corpus has fewer than MIN_TOKENS frequent tokens. `progress` is called with the
+    number of tokens scored; every path scores all frequent tokens.
     """
     tokens = corpus.frequent()
     if tokens.size < MIN_TOKENS:
@@ -70,7 +70,8 @@ def score_row(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray) -> 
 
 
 def overlap(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray, k: int) -> float:
-    """The share of the k most common successors (all, if there are fewer) among the k likeliest tokens."""
+    """The share of the k most common successors (all, if there are fewer) among the k likeliest
+    tokens."""
     wanted = min(k, counts.size)
     most_common = successors[counts >= np.sort(counts)[-wanted]]
     return int(np.isin(top_k(log_p, k), most_common).sum()) / wanted

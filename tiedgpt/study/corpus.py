@@ -34,11 +34,16 @@ class Corpus:
 
     @classmethod
     def of(cls, ids: Any, vocab_size: int) -> "Corpus":
-        """Count the tokens and the pairs of `ids` [N]. Raises ArgumentError for an id outside [0, V)."""
+        """Count the tokens and the pairs of `ids` [N]. Raises ArgumentError for an id outside [0,
+        V)."""
         ids, V = as_array(ids).astype(np.int64), vocab_size
         if (outside := ids[(ids < 0) | (ids >= V)]).size:
-            raise ArgumentError(f"token id {outside[0]} of the corpus is outside the vocabulary of {V}")
-        pairs, pair_counts = np.unique(ids[:-1] * V + ids[1:], return_counts=True)  # sorted by first token
+            raise ArgumentError(
+                f"token id {outside[0]} of the corpus is outside the vocabulary of {V}"
+            )
+        pairs, pair_counts = np.unique(
+            ids[:-1] * V + ids[1:], return_counts=True
+        )  # sorted by first token
         first, successors = np.divmod(pairs, V)
         starts = np.searchsorted(first, np.arange(V + 1))
         return cls(ids, np.bincount(ids, minlength=V), starts, successors, pair_counts)
@@ -52,14 +57,18 @@ class Corpus:
     def read(cls, path: Path) -> "Corpus":
         """A corpus that `write` wrote. Its `ids` are empty."""
         with np.load(path, allow_pickle=False) as file:
-            return cls(np.empty(0, np.int64), *(file[f"arr_{n}"].astype(np.int64) for n in range(4)))
+            return cls(
+                np.empty(0, np.int64), *(file[f"arr_{n}"].astype(np.int64) for n in range(4))
+            )
 
     def row(self, token: int) -> tuple[np.ndarray, np.ndarray]:
         """The tokens that follow `token`, in the order of their ids, and the count of each."""
         row = slice(self.starts[token], self.starts[token + 1])
         return self.successors[row], self.pair_counts[row]
 
-    def table(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:  # [n], [m] -> [n, m] float32
+    def table(
+        self, rows: np.ndarray, columns: np.ndarray
+    ) -> np.ndarray:  # [n], [m] -> [n, m] float32
         """How often each of `columns` follows each of `rows`."""
         found = np.empty((rows.size, columns.size), np.float32)
         for number, token in enumerate(rows):
@@ -80,7 +89,8 @@ class Corpus:
         return np.flatnonzero(self.counts >= min_count)
 
     def self_prediction(self) -> float | None:  # in [0, 1]
-        """The share of the frequent tokens that no other token follows more often than the token itself."""
+        """The share of the frequent tokens that no other token follows more often than the token
+        itself."""
         tokens = self.frequent()
         if tokens.size < MIN_TOKENS:
             return None

@@ -1,4 +1,5 @@
-"""The two gradients of the token embedding: one because tokens are read, one because all tokens are scored.
+"""The two gradients of the token embedding: one because tokens are read, one because all tokens are
+scored.
 
 In a tied model, both are added to the same matrix wte (the last lines of backward.py). In an untied
 model the first changes W_E and the second changes W_U.
@@ -33,14 +34,21 @@ class Gradients:
     head_lengths: np.ndarray  # [V], the length of each row of the output matrix's gradient
 
     def by_row(self) -> np.ndarray:  # -> [4, V]
-        """For each row of wte, the lengths of d_embed, of d_head and of their sum, and their cosine.
+        """For each row of wte, the lengths of d_embed, of d_head and of their sum, and their
+        cosine.
 
         The cosine is 0 for a row that one of them does not reach.
         """
         numbers = np.zeros((4, len(self.head_lengths)))
         numbers[1] = numbers[2] = self.head_lengths
-        embed, head, both = lengths(self.d_embed), lengths(self.d_head), lengths(self.d_embed + self.d_head)
-        cosine = (self.d_embed * self.d_head).sum(axis=1) / np.where(embed * head > 0, embed * head, 1)
+        embed, head, both = (
+            lengths(self.d_embed),
+            lengths(self.d_head),
+            lengths(self.d_embed + self.d_head),
+        )
+        cosine = (self.d_embed * self.d_head).sum(axis=1) / np.where(
+            embed * head > 0, embed * head, 1
+        )
         numbers[:, self.tokens] = embed, head, both, cosine
         return numbers
 
@@ -48,21 +56,29 @@ class Gradients:
         """The lengths of d_embed and d_head as wholes, and the cosine between them."""
         embed, head = float(np.linalg.norm(self.d_embed)), float(np.linalg.norm(self.head_lengths))
         inner = float(np.vdot(self.d_embed, self.d_head))
-        return {"embed": embed, "head": head, "cosine": inner / (embed * head) if embed and head else 0.0}
+        return {
+            "embed": embed,
+            "head": head,
+            "cosine": inner / (embed * head) if embed and head else 0.0,
+        }
 
 
 def gradients(model: GPT2, ids: Any) -> Gradients:
-    """The gradients of the mean loss of predicting each of `ids` [T] but the first, without dropout.
+    """The gradients of the mean loss of predicting each of `ids` [T] but the first, without
+    dropout.
 
     Raises ArgumentError for fewer than two ids, and for more than the context and one.
     """
     ids = check_text(ids, model.config)
     if ids.size > model.config.n_ctx + 1:
-        raise ArgumentError(f"{ids.size} tokens are more than the context of {model.config.n_ctx} and one")
+        raise ArgumentError(
+            f"{ids.size} tokens are more than the context of {model.config.n_ctx} and one"
+        )
     run = Run(model.config, tape={}, unrecorded=("attn.N.scores",))
     final = transformer(ids[None, :-1], model.tree, run)  # [1, T - 1, D]
-    # Number the tokens that were read 0, 1, ..., so that the gradient of wte has rows for these only. The
-    # blocks' gradients are not used, so those of all layers are written to the same arrays.
+    # Number the tokens that were read 0, 1, ..., so that the gradient of wte has rows for these
+    # only. The blocks' gradients are not used, so those of all layers are written to the same
+    # arrays.
     tokens, numbers = np.unique(ids[:-1], return_inverse=True)
     loss, dfinal, d_head, head_lengths = head_backward(final[0], model.W_U, ids[1:], tokens)
     d_embed = np.zeros((tokens.size, model.config.n_embd), model.dtype)
@@ -70,7 +86,9 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
     grad: Parameters = {}
     for name, array in model.tie().parameters.items():
         in_block = re.sub(r"h\.\d+", "h", name)
-        grad[name] = arrays[in_block] = arrays[in_block] if in_block in arrays else np.empty_like(array)
+        grad[name] = arrays[in_block] = (
+            arrays[in_block] if in_block in arrays else np.empty_like(array)
+        )
     transformer_backward(dfinal[None], numbers[None], model.tree, run, nest(grad))
     return Gradients(loss, tokens, d_embed, d_head, head_lengths)
 
@@ -78,14 +96,18 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
 def head_backward(  # [N, D], [D, V], [N], [n] -> loss, [N, D], [n, D], [V]
     final: np.ndarray, W_U: np.ndarray, targets: np.ndarray, tokens: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
-    """The mean loss, dfinal, the rows of d_head for `tokens`, and the lengths of all rows of d_head.
+    """The mean loss, dfinal, the rows of d_head for `tokens`, and the lengths of all rows of
+    d_head.
 
-    d_head is the gradient of W_U.T that training computes (unembed_backward), here some rows at a time.
+    d_head is the gradient of W_U.T that training computes (unembed_backward), here some rows at a
+    time.
     """
     logits = unembed(final, W_U)
     losses = cross_entropy(logits, targets)
     dlogits = cross_entropy_backward(np.full_like(losses, 1 / losses.size), logits, targets)
     d_head = dlogits[:, tokens].T @ final
-    pieces = (dlogits[:, start : start + ROWS_AT_ONCE] for start in range(0, len(W_U.T), ROWS_AT_ONCE))
+    pieces = (
+        dlogits[:, start : start + ROWS_AT_ONCE] for start in range(0, len(W_U.T), ROWS_AT_ONCE)
+    )
     head_lengths = np.concatenate([lengths(piece.T @ final) for piece in pieces])
     return float(losses.mean()), dlogits @ W_U.T, d_head, head_lengths

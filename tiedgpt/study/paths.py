@@ -5,11 +5,11 @@
     mlp0     W_E[t] -> W_E[t] + MLP_0(ln_2 of W_E[t])     -> ln_f -> W_U     block 0 without its attention
     model    W_E[t] + wpe[0] -> every block               -> ln_f -> W_U     the model, for the prompt [t]
 
-The first three add no position embedding, because they ask what a token predicts at any position. `raw` skips
-ln_f, so the scale of its logits has no meaning: use only their order.
+The first three add no position embedding, because they ask what a token predicts at any position.
+`raw` skips ln_f, so the scale of its logits has no meaning: use only their order.
 
-Each path is a function path(model, tokens [n]) -> logits [n, V], biases included. Give it many tokens in
-pieces (`split_tokens`).
+Each path is a function path(model, tokens [n]) -> logits [n, V], biases included. Give it many
+tokens in pieces (`split_tokens`).
 """
 
 from collections.abc import Callable, Iterator
@@ -69,7 +69,9 @@ PATH_PARTS = {  # the parts of the model that each path uses, for reports
 
 def paths_of(model: GPT2) -> dict[str, Path]:
     """The paths that exist in the model: without layers there is no mlp0."""
-    return {name: path for name, path in PATHS.items() if name != "mlp0" or model.config.n_layer > 0}
+    return {
+        name: path for name, path in PATHS.items() if name != "mlp0" or model.config.n_layer > 0
+    }
 
 
 def split_tokens(tokens: np.ndarray, V: int, progress: Progress = None) -> Iterator[np.ndarray]:
@@ -94,7 +96,8 @@ def log_probabilities(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [..., V]
 
 
 def top_k(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
-    """The ids of the k highest scores (of all, if there are fewer), highest first; lower ids first in a tie.
+    """The ids of the k highest scores (of all, if there are fewer), highest first; lower ids first
+    in a tie.
 
     >>> top_k(np.array([0.5, 3.0, 1.0, 2.0]), 3).tolist(), top_k(np.zeros(9), 2).tolist()
     ([1, 3, 2], [0, 1])

@@ -31,10 +31,11 @@ def measure(
     progress: Callable[[str, int, str], Any],
     note: Callable[[str], Any],
 ) -> dict[str, Any]:
-    """A model's numbers, and its name as "model". None: undefined, or it needs a corpus or a tied model.
+    """A model's numbers, and its name as "model". None: undefined, or it needs a corpus or a tied
+    model.
 
-    `progress(doing, total, unit)` is a context whose `add(n)` is called with what is done. `note` is called
-    with what is left out. Both get texts that begin with `name`.
+    `progress(doing, total, unit)` is a context whose `add(n)` is called with what is done. `note`
+    is called with what is left out. Both get texts that begin with `name`.
     """
     config = model.config
     count = count_parameters(config)[config.head]
@@ -69,7 +70,8 @@ def measure(
 
 
 def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
-    """The last MAX_LOSS_TOKENS of a text; if its last tenth has more, windows spread evenly over that."""
+    """The last MAX_LOSS_TOKENS of a text; if its last tenth has more, windows spread evenly over
+    that."""
     end = ids[-max(MAX_LOSS_TOKENS, ids.size // 10) :]
     if end.size <= MAX_LOSS_TOKENS:
         return end
@@ -77,12 +79,16 @@ def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
     return end[starts[:, None] + np.arange(n_ctx)].ravel()
 
 
-def losses(model: GPT2, ids: np.ndarray, progress: Progress = None) -> dict[str, float | int | None] | None:
-    """{"own", "swapped", "uniform", "tokens"}: three losses in nats per token of `ids` [N], and their number.
+def losses(
+    model: GPT2, ids: np.ndarray, progress: Progress = None
+) -> dict[str, float | int | None] | None:
+    """{"own", "swapped", "uniform", "tokens"}: three losses in nats per token of `ids` [N], and
+    their number.
 
-    "own" is the model's loss, "swapped" that of an untied model with the tied head (None for a tied model),
-    "uniform" that of a uniform guess. Windows as long as the context, without overlap. `progress` is called
-    with the number of tokens read, for each head. None for fewer than two tokens or a context of one.
+    "own" is the model's loss, "swapped" that of an untied model with the tied head (None for a tied
+    model), "uniform" that of a uniform guess. Windows as long as the context, without overlap.
+    `progress` is called with the number of tokens read, for each head. None for fewer than two
+    tokens or a context of one.
     """
     n_ctx = model.config.n_ctx
     if min(ids.size, n_ctx) < 2:
@@ -90,6 +96,8 @@ def losses(model: GPT2, ids: np.ndarray, progress: Progress = None) -> dict[str,
     own = token_losses(model, ids, n_ctx, progress)
     if not np.isfinite(own).all():
         raise TiedGPTError("the loss is not a finite number: the model's checkpoint is damaged")
-    swapped = None if model.config.tied else float(token_losses(model.tie(), ids, n_ctx, progress).mean())
+    swapped = (
+        None if model.config.tied else float(token_losses(model.tie(), ids, n_ctx, progress).mean())
+    )
     uniform = math.log(model.config.vocab_size)
     return {"own": float(own.mean()), "swapped": swapped, "uniform": uniform, "tokens": own.size}

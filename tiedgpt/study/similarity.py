@@ -1,8 +1,9 @@
 """Compare embedding matrices: do they agree on which tokens are similar?
 
-A row of W_E is a token's vector as input, a column of W_U its vector as output. Matrices of different models
-have different coordinates, so their vectors cannot be compared directly. Instead, compute the cosine of every
-pair of tokens in each matrix, and compare the two lists of cosines by rank correlation [Press & Wolf 2017].
+A row of W_E is a token's vector as input, a column of W_U its vector as output. Matrices of
+different models have different coordinates, so their vectors cannot be compared directly. Instead,
+compute the cosine of every pair of tokens in each matrix, and compare the two lists of cosines by
+rank correlation [Press & Wolf 2017].
 """
 
 import numpy as np
@@ -33,7 +34,8 @@ def embeddings(
 
 
 def sampled_tokens(vocab_size: int, corpus: Corpus | None = None) -> np.ndarray:  # -> [n]
-    """The tokens to compare in pairs: all, or those of the corpus; of more than MAX_TOKENS, a sample."""
+    """The tokens to compare in pairs: all, or those of the corpus; of more than MAX_TOKENS, a
+    sample."""
     tokens = np.arange(vocab_size) if corpus is None else corpus.frequent(1)
     if tokens.size <= MAX_TOKENS:
         return tokens
@@ -56,8 +58,11 @@ def lengths(rows: np.ndarray) -> np.ndarray:  # [n, D] -> [n]
     return np.sqrt(np.einsum("ij,ij->i", rows, rows))
 
 
-def nearest(rows: np.ndarray, token: int, k: int) -> tuple[np.ndarray, np.ndarray]:  # [V, D] -> [k], [k]
-    """The k other rows with the highest cosine to the row of `token`, highest first, and these cosines.
+def nearest(
+    rows: np.ndarray, token: int, k: int
+) -> tuple[np.ndarray, np.ndarray]:  # [V, D] -> [k], [k]
+    """The k other rows with the highest cosine to the row of `token`, highest first, and these
+    cosines.
 
     >>> [x.tolist() for x in nearest(np.array([[1.0, 0.0], [-2.0, 0.0], [3.0, 4.0]]), 0, 2)]
     [[2, 1], [0.6, -1.0]]
@@ -79,7 +84,8 @@ def ranks(x: np.ndarray) -> np.ndarray:  # [n] -> [n]
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float | None:  # [n], [n] -> in [-1, 1]
-    """Spearman's rank correlation: Pearson's correlation of the ranks. None if all x or all y are equal.
+    """Spearman's rank correlation: Pearson's correlation of the ranks. None if all x or all y are
+    equal.
 
     >>> spearman(np.array([1, 2, 3]), np.array([1, 10, 100])), spearman(np.array([1, 2]), np.array([5, 5]))
     (1.0, None)

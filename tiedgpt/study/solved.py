@@ -1,19 +1,20 @@
 """The best output matrix for a given embedding: how much of what a direct path misses is the head?
 
-The inputs are those of the path `normed`: ln_f of each frequent token's embedding, X [n, D]. Q [n, S] has the
-shares of what follows each of them in the corpus, over the S tokens of the corpus. Four paths share these
-inputs and differ in the head only:
+The inputs are those of the path `normed`: ln_f of each frequent token's embedding, X [n, D]. Q [n,
+S] has the shares of what follows each of them in the corpus, over the S tokens of the corpus. Four
+paths share these inputs and differ in the head only:
 
     normed          X W_U                the model's own head; tied, W_U = W_E^T
     scaled          X W_U times the one factor that fits best, for the S tokens only
     least_squares   X W, W = pinv(X) log Q, in closed form
     solved          X W, W such that the mean KL(Q || softmax(X W)) is lowest
 
-So the KL of `normed` is the sum of three parts. normed - scaled: the scale of the logits. scaled - solved:
-the head; in a tied model, this is the price of the tie. solved: the rank, what no W [D, S] mends.
+So the KL of `normed` is the sum of three parts. normed - scaled: the scale of the logits. scaled -
+solved: the head; in a tied model, this is the price of the tie. solved: the rank, what no W [D, S]
+mends.
 
-KL is convex in W, so `solved` has no local minima. It is fitted to the pairs that measure it, so it says
-nothing about another text.
+KL is convex in W, so `solved` has no local minima. It is fitted to the pairs that measure it, so it
+says nothing about another text.
 """
 
 from functools import partial
@@ -30,14 +31,17 @@ from .paths import Path, final_norm
 
 STEPS = 300  # the KL of the shipped models is then 0.02 nats above that after 1,000
 MAX_PRODUCTS = 2**35  # of a step: n D S. A larger fit would take more than half an hour
-PRIOR = 10.0  # pairs added to each row in proportion to the corpus's tokens, so that log Q is finite
+PRIOR = (
+    10.0  # pairs added to each row in proportion to the corpus's tokens, so that log Q is finite
+)
 
 
 def solved_paths(model: GPT2, corpus: Corpus, progress: Progress = None) -> dict[str, Path]:
-    """The paths "scaled", "least_squares" and "solved" of a model, for the frequent tokens of the corpus.
+    """The paths "scaled", "least_squares" and "solved" of a model, for the frequent tokens of the
+    corpus.
 
-    Tokens that are not in the corpus get the logit -inf. {} if the corpus has too many tokens for the fit.
-    After each step of the fit, `progress` is called with 1.
+    Tokens that are not in the corpus get the logit -inf. {} if the corpus has too many tokens for
+    the fit. After each step of the fit, `progress` is called with 1.
     """
     tokens, seen = corpus.frequent(), corpus.frequent(1)
     if tokens.size * seen.size * model.config.n_embd > MAX_PRODUCTS:
@@ -58,7 +62,11 @@ def solved_paths(model: GPT2, corpus: Corpus, progress: Progress = None) -> dict
         logits[:, seen] = scores
         return logits
 
-    return {"scaled": partial(path, own), "least_squares": partial(path, W), "solved": partial(path, solved)}
+    return {
+        "scaled": partial(path, own),
+        "least_squares": partial(path, W),
+        "solved": partial(path, solved),
+    }
 
 
 def least_squares(X: np.ndarray, Y: np.ndarray) -> np.ndarray:  # [n, D], [n, S] -> [D, S]
@@ -75,11 +83,12 @@ def centred_log(table: np.ndarray) -> np.ndarray:  # [n, S] -> [n, S]
 def fit_softmax(
     X: np.ndarray, Q: np.ndarray, W: np.ndarray, steps: int = STEPS, progress: Progress = None
 ) -> np.ndarray:  # [n, D], [n, S], [D, S] -> [D, S]
-    """The W with the lowest KL(Q || softmax(X W)), summed over rows, by gradient descent from a first W.
+    """The W with the lowest KL(Q || softmax(X W)), summed over rows, by gradient descent from a
+    first W.
 
-    X is replaced by orthonormal columns U with the same span, X = U R. The second derivative of the KL in
-    R W is then at most 1/2 [Böhning 1992], so a step of 2 times the gradient never overshoots. Nesterov's
-    momentum, which restarts when it points uphill, makes the steps count.
+    X is replaced by orthonormal columns U with the same span, X = U R. The second derivative of the
+    KL in R W is then at most 1/2 [Böhning 1992], so a step of 2 times the gradient never
+    overshoots. Nesterov's momentum, which restarts when it points uphill, makes the steps count.
     """
     U, s, Vh = np.linalg.svd(X, full_matrices=False)
     kept = s > s.max(initial=0) * max(X.shape) * np.finfo(X.dtype).eps
@@ -100,7 +109,8 @@ def fit_softmax(
 
 
 def missing(scores: dict[str, Scores]) -> dict[str, float] | None:
-    """The three parts of the KL of `normed`, from the scores of bigrams.py; None if there is no fit."""
+    """The three parts of the KL of `normed`, from the scores of bigrams.py; None if there is no
+    fit."""
     if "solved" not in scores:
         return None
     normed, scaled, solved = (scores[path]["kl"] for path in ("normed", "scaled", "solved"))

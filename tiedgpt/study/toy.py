@@ -1,7 +1,8 @@
 """Tying with three words: matrices small enough to compute by hand.
 
-A table P [n, n] has the share with which each word (a column) follows each word (a row). A model has an
-embedding W_E [n, D], one row for each word, and gives scores S [n, n]; softmax of a row is its prediction:
+A table P [n, n] has the share with which each word (a column) follows each word (a row). A model
+has an embedding W_E [n, D], one row for each word, and gives scores S [n, n]; softmax of a row is
+its prediction:
 
     tied      S = W_E W_E^T                        the same score for "New York" and "York New", for any W_E
     untied    S = W_E W_U                          W_U by least squares, or by fitting the softmax
@@ -39,14 +40,16 @@ class Solution:
 def solve(W_E: Any = EMBEDDING, P: Any = TABLE) -> dict[str, Solution]:
     """Every way to score: "tied", "untied", "fitted", "mlp0". Rows of P are divided by their sums.
 
-    Raises ArgumentError for matrices that do not fit together, and numbers that are not finite; those of P
-    must be above 0.
+    Raises ArgumentError for matrices that do not fit together, and numbers that are not finite;
+    those of P must be above 0.
     """
     W_E, P = as_matrix("W_E", W_E), as_matrix("P", P)
     if len(P) != P.shape[1] or len(P) != len(W_E):
         raise ArgumentError(f"W_E must be [n, D] and P [n, n], got {W_E.shape} and {P.shape}")
     if P.min() <= 0:
-        raise ArgumentError("every number of P must be above 0: the logarithm of 0 has no finite score")
+        raise ArgumentError(
+            "every number of P must be above 0: the logarithm of 0 has no finite score"
+        )
     P = P / P.sum(axis=1, keepdims=True)
 
     W_U = least_squares(W_E, centred_log(P))
@@ -62,7 +65,10 @@ def solve(W_E: Any = EMBEDDING, P: Any = TABLE) -> dict[str, Solution]:
 def mlp0(W_E: np.ndarray, P: np.ndarray) -> np.ndarray:  # [n, D], [n, n] -> [n, D]
     """The MLP's output for each word, solved so that (W_E + output) W_E^T is near log P."""
     rng = np.random.default_rng(0)
-    c_fc = {"weight": rng.standard_normal((W_E.shape[1], UNITS)), "bias": rng.standard_normal(UNITS)}
+    c_fc = {
+        "weight": rng.standard_normal((W_E.shape[1], UNITS)),
+        "bias": rng.standard_normal(UNITS),
+    }
     post = gelu_new(linear(W_E, **c_fc))  # [n, UNITS], the same for every P
     wanted = least_squares(W_E, centred_log(P).T).T - W_E
     return post @ least_squares(post, wanted)

@@ -1,4 +1,5 @@
-"""The training loop: draw a batch, compute and clip its gradient, update; evaluate; save and resume."""
+"""The training loop: draw a batch, compute and clip its gradient, update; evaluate; save and
+resume."""
 
 import json
 import math
@@ -17,7 +18,16 @@ import numpy as np
 from ..checkpoints import open_checkpoint, safetensors
 from ..checkpoints.files import StagedFiles, finish_saves
 from ..checkpoints.huggingface import write_model
-from ..errors import AT_LEAST_0, COUNT, RATE, ArgumentError, CheckpointError, Range, TiedGPTError, short_repr
+from ..errors import (
+    AT_LEAST_0,
+    COUNT,
+    RATE,
+    ArgumentError,
+    CheckpointError,
+    Range,
+    TiedGPTError,
+    short_repr,
+)
 from ..fast.blas import one_blas_thread
 from ..fast.threads import cores, training_threads
 from ..gpt2.backward import write_gradients, write_head_gradient
@@ -31,8 +41,17 @@ from .optimizer import AdamW, clip, learning_rate
 
 MAX_COUNT = 2**31 - 1  # the largest number of steps, sequences, ...
 TOO_HIGH = "the learning rate is too high for this model"
-STATE = "training.safetensors"  # the file from which `resume` continues; other programs do not need it
-SAVED = ("only", "step", "best", "evaluations", "losses", "flags")  # attributes of a Trainer, in STATE
+STATE = (
+    "training.safetensors"  # the file from which `resume` continues; other programs do not need it
+)
+SAVED = (
+    "only",
+    "step",
+    "best",
+    "evaluations",
+    "losses",
+    "flags",
+)  # attributes of a Trainer, in STATE
 LOG = "log.jsonl"  # the evaluations, for other programs: a line of JSON for each
 
 
@@ -57,21 +76,24 @@ class Settings:
         counts |= dict.fromkeys(("warm_up", "eval_every", "seed", "threads"), 0)
         ranges = {name: Range(least, MAX_COUNT) for name, least in counts.items()}
         ranges |= {**dict.fromkeys(("lr", "clip", "weight_decay"), AT_LEAST_0), "beta2": RATE}
-        for name, range_ in ranges.items():  # as Python's numbers: a NumPy integer cannot be written as JSON
+        for (
+            name,
+            range_,
+        ) in ranges.items():  # as Python's numbers: a NumPy integer cannot be written as JSON
             object.__setattr__(self, name, range_.check(name, getattr(self, name)))
 
 
 class Trainer:
     """Trains a copy of a model; the model given is not changed.
 
-    `tokens` [N] is the text to train on: a sequence is context + 1 consecutive tokens at a random place.
-    `held_out` [M] is for evaluation only. With `only="head"`, only W_U of an untied model is trained, without
-    dropout. The tokens of step n depend only on the seed and n, and its dropout also on the number of
-    threads, so an interrupted run continues with the same numbers.
+    `tokens` [N] is the text to train on: a sequence is context + 1 consecutive tokens at a random
+    place. `held_out` [M] is for evaluation only. With `only="head"`, only W_U of an untied model is
+    trained, without dropout. The tokens of step n depend only on the seed and n, and its dropout
+    also on the number of threads, so an interrupted run continues with the same numbers.
 
-    `model` is the model as it is now; its trained parameters are views of `flat` [P]. `evaluations` are
-    {"step", "loss", "val_loss"}, where loss is the mean over the steps since the last evaluation (step 0 has
-    none). `flags` is saved for the caller and not used.
+    `model` is the model as it is now; its trained parameters are views of `flat` [P]. `evaluations`
+    are {"step", "loss", "val_loss"}, where loss is the mean over the steps since the last
+    evaluation (step 0 has none). `flags` is saved for the caller and not used.
     """
 
     def __init__(
@@ -88,7 +110,9 @@ class Trainer:
         if only and config.tied:
             raise ArgumentError("a tied model has no separate head to train: untie it first")
         if settings.context > config.n_ctx:
-            raise ArgumentError(f"a context of {settings.context} tokens exceeds the model's {config.n_ctx}")
+            raise ArgumentError(
+                f"a context of {settings.context} tokens exceeds the model's {config.n_ctx}"
+            )
         texts = {"text to train on": (tokens, settings.context), "held-out text": (held_out, 1)}
         for name, (ids, context) in texts.items():
             if len(ids) <= context:
@@ -122,10 +146,11 @@ class Trainer:
     def run(self, progress: Progress = None) -> Iterator[dict[str, Any]]:
         """Train; yield a record after each step.
 
-        {"step", "loss", "lr", "grad_norm", "tokens_per_s"}, where loss is the mean over the step's batch in
-        nats per token. "val_loss" is added every eval_every steps and after the last step. A new run begins
-        with {"step": 0, "val_loss": ...}. `progress` is called during an evaluation with the number of
-        held-out tokens read since the last call. Raises TiedGPTError when a loss or a gradient is not finite.
+        {"step", "loss", "lr", "grad_norm", "tokens_per_s"}, where loss is the mean over the step's
+        batch in nats per token. "val_loss" is added every eval_every steps and after the last step.
+        A new run begins with {"step": 0, "val_loss": ...}. `progress` is called during an
+        evaluation with the number of held-out tokens read since the last call. Raises TiedGPTError
+        when a loss or a gradient is not finite.
         """
         if self.best is None:
             yield {"step": 0, "val_loss": self.evaluate(progress)}
@@ -137,13 +162,16 @@ class Trainer:
                 yield record
 
     def best_model(self) -> GPT2:
-        """The model of the step with the lowest held-out loss so far. Further training changes its arrays."""
+        """The model of the step with the lowest held-out loss so far. Further training changes its
+        arrays."""
         best = unflatten(self._best_flat, self.shapes)
         return GPT2(self.model.config, {**self.model.parameters, **best})
 
     def evaluate(self, progress: Progress = None) -> float:
         """The held-out loss in nats per token; each token but the first is predicted once."""
-        stride = max(1, self.model.config.n_ctx - 1)  # a stride of n_ctx would skip each window's first token
+        stride = max(
+            1, self.model.config.n_ctx - 1
+        )  # a stride of n_ctx would skip each window's first token
         loss = float(token_losses(self.model, self.held_out, stride, progress).mean())
         if not math.isfinite(loss):
             raise TiedGPTError(f"the held-out loss after step {self.step} is {loss}: {TOO_HIGH}")
@@ -156,14 +184,19 @@ class Trainer:
         return loss
 
     def save(self, directory: Path, tokenizer: Tokenizer | None = None) -> None:
-        """Write a checkpoint of the best model, as save_model does, with STATE for `resume` and LOG."""
+        """Write a checkpoint of the best model, as save_model does, with STATE for `resume` and
+        LOG."""
         state = {name: getattr(self, name) for name in SAVED}
         state |= {"settings": asdict(self.settings), "text": checksums(self.tokens, self.held_out)}
         with StagedFiles(directory) as files:
             write_model(files, self.best_model(), tokenizer)
-            safetensors.write(files.open(STATE), self._vectors().items(), {"training": json.dumps(state)})
+            safetensors.write(
+                files.open(STATE), self._vectors().items(), {"training": json.dumps(state)}
+            )
             log = files.open(LOG)
-            log.writelines(f"{json.dumps(evaluation)}\n".encode() for evaluation in self.evaluations)
+            log.writelines(
+                f"{json.dumps(evaluation)}\n".encode() for evaluation in self.evaluations
+            )
 
     @classmethod
     def resume(
@@ -186,17 +219,28 @@ class Trainer:
             state |= {"best": (loss, best_step), "flags": dict(state["flags"])}
             saved = {name: state[name] for name in SAVED}
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"{path} does not hold the state of a training: {error!r}") from error
+            raise CheckpointError(
+                f"{path} does not hold the state of a training: {error!r}"
+            ) from error
 
         settings = settings if steps is None else replace(settings, steps=steps)
         if settings.steps < step:
-            raise ArgumentError(f"{step} steps are done already; steps must be at least that, got {steps}")
+            raise ArgumentError(
+                f"{step} steps are done already; steps must be at least that, got {steps}"
+            )
         if text != checksums(tokens, held_out):
-            raise ArgumentError(f"{directory} was trained on another text: give the same two texts again")
+            raise ArgumentError(
+                f"{directory} was trained on another text: give the same two texts again"
+            )
         trainer = cls(open_checkpoint(directory).load(), tokens, held_out, settings, state["only"])
         for name, vector in trainer._vectors().items():
-            if name not in tensors or (tensors[name].dtype, tensors[name].shape) != ("F32", vector.shape):
-                raise CheckpointError(f"{path}: expected a tensor {name} of {vector.size} float32 numbers")
+            if name not in tensors or (tensors[name].dtype, tensors[name].shape) != (
+                "F32",
+                vector.shape,
+            ):
+                raise CheckpointError(
+                    f"{path}: expected a tensor {name} of {vector.size} float32 numbers"
+                )
             vector[...] = tensors[name].read()
         vars(trainer).update(saved)
         trainer.optimizer.steps = step
@@ -209,7 +253,9 @@ class Trainer:
     def _step(self, pool: ThreadPoolExecutor) -> dict[str, Any]:
         start = time.perf_counter()
         s = self.settings
-        with one_blas_thread() if len(self._rows) > 1 else nullcontext():  # Python's threads share the batch
+        with (
+            one_blas_thread() if len(self._rows) > 1 else nullcontext()
+        ):  # Python's threads share the batch
             loss, gradient = self._loss_and_gradient(pool)
             norm, scale = clip(gradient, s.clip)
         if not math.isfinite(loss) or not math.isfinite(norm):
@@ -223,22 +269,28 @@ class Trainer:
         return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, "tokens_per_s": speed}
 
     def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
-        """The loss and gradient [P] of a step. Each thread computes some of the batch's sequences."""
+        """The loss and gradient [P] of a step. Each thread computes some of the batch's
+        sequences."""
         threads = len(self._rows)
-        loss = sum(pool.map(self._share_loss, range(threads), np.array_split(self._draw(), threads)))
+        loss = sum(
+            pool.map(self._share_loss, range(threads), np.array_split(self._draw(), threads))
+        )
         gradient = self._gradients[0]
         for row in self._gradients[1:]:
             gradient += row
         return loss, gradient
 
     def _share_loss(self, share: int, windows: np.ndarray) -> float:
-        """The part of the loss from `windows` [sequences, context + 1]. The gradient goes to _rows[share]."""
+        """The part of the loss from `windows` [sequences, context + 1]. The gradient goes to
+        _rows[share]."""
         ids, targets = windows[:, :-1], windows[:, 1:]
         gradients = self._rows[share]
         if self.only:
             head = gradients["lm_head.weight"]
             return write_head_gradient(self.model, ids, targets, self.step_tokens, head)
-        return write_gradients(self.model, ids, targets, self.step_tokens, gradients, self._stream(1 + share))
+        return write_gradients(
+            self.model, ids, targets, self.step_tokens, gradients, self._stream(1 + share)
+        )
 
     def _draw(self) -> np.ndarray:  # -> [batch, context + 1]
         s = self.settings
@@ -246,7 +298,8 @@ class Trainer:
         return self.tokens[starts[:, None] + np.arange(s.context + 1)]
 
     def _stream(self, number: int) -> np.random.Generator:
-        """A random stream of this step. The 0 has no meaning; without it, old runs would not repeat."""
+        """A random stream of this step. The 0 has no meaning; without it, old runs would not
+        repeat."""
         return np.random.default_rng([self.settings.seed, self.step, 0, number])
 
 

@@ -8,18 +8,22 @@ import numpy as np
 
 from ..gpt2.parameters import unflatten
 
-PARAMETERS_AT_A_TIME = 262_144  # updated together: they and their moments stay in the processor's cache
+PARAMETERS_AT_A_TIME = (
+    262_144  # updated together: they and their moments stay in the processor's cache
+)
 
 
 @dataclass
 class AdamW:
-    """Adam with decoupled weight decay [Kingma & Ba 2015; Loshchilov & Hutter 2019], as torch computes it.
+    """Adam with decoupled weight decay [Kingma & Ba 2015; Loshchilov & Hutter 2019], as torch
+    computes it.
 
-    `flat` [P] holds the parameters of `shapes`, one after the other, and is updated in place. Weight decay
-    applies to the matrices, wte and wpe included, but not to biases and layer norms. A tied wte is one
-    matrix: it is decayed once and has one m and one v, computed from the sum of its two gradients. In an
-    untied model, wte and lm_head are decayed separately and each has an m and a v. The gradient of wte is
-    then 0 in the rows of tokens that are not in the batch; the gradient of lm_head has no such rows.
+    `flat` [P] holds the parameters of `shapes`, one after the other, and is updated in place.
+    Weight decay applies to the matrices, wte and wpe included, but not to biases and layer norms. A
+    tied wte is one matrix: it is decayed once and has one m and one v, computed from the sum of its
+    two gradients. In an untied model, wte and lm_head are decayed separately and each has an m and
+    a v. The gradient of wte is then 0 in the rows of tokens that are not in the batch; the gradient
+    of lm_head has no such rows.
     """
 
     flat: np.ndarray
@@ -32,12 +36,19 @@ class AdamW:
     def __post_init__(self) -> None:
         self.m = np.zeros_like(self.flat)  # moving average of the gradients
         self.v = np.zeros_like(self.flat)  # moving average of their squares
-        self.decayed = [view for view in unflatten(self.flat, self.shapes).values() if view.ndim > 1]
+        self.decayed = [
+            view for view in unflatten(self.flat, self.shapes).values() if view.ndim > 1
+        ]
 
     def step(
-        self, gradient: np.ndarray, lr: float, scale: float = 1.0, each: Callable[..., Iterable[None]] = map
+        self,
+        gradient: np.ndarray,
+        lr: float,
+        scale: float = 1.0,
+        each: Callable[..., Iterable[None]] = map,
     ) -> None:
-        """AdamW's update for the gradient `scale * gradient` [P]. `each`: Python's map or a thread pool's."""
+        """AdamW's update for the gradient `scale * gradient` [P]. `each`: Python's map or a thread
+        pool's."""
         self.steps += 1
         for matrix in self.decayed:
             matrix *= 1 - lr * self.weight_decay
@@ -46,7 +57,8 @@ class AdamW:
         correction1, root2 = 1 - beta1**self.steps, math.sqrt(1 - beta2**self.steps)
 
         def update(start: int) -> None:
-            """In place, because memory traffic takes most of the time; `x` is the only new array."""
+            """In place, because memory traffic takes most of the time; `x` is the only new
+            array."""
             part = slice(start, start + PARAMETERS_AT_A_TIME)
             w, m, v, g = (array[part] for array in (self.flat, self.m, self.v, gradient))
             # m = beta1 m + (1 - beta1) scale g
@@ -76,7 +88,8 @@ def clip(gradient: np.ndarray, limit: float) -> tuple[float, float]:
 
 
 def learning_rate(step: int, steps: int, peak: float, warm_up: int) -> float:
-    """Linear warm-up to `peak` over `warm_up` steps, then cosine decay to a tenth. Steps count from 0."""
+    """Linear warm-up to `peak` over `warm_up` steps, then cosine decay to a tenth. Steps count from
+    0."""
     if step < warm_up:
         return peak * (step + 1) / (warm_up + 1)
     progress = (step - warm_up) / max(1, steps - warm_up)
