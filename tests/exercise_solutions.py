@@ -44,7 +44,9 @@ def attention(x, c_attn, c_proj, n_head):
 
 
 def transformer_block(resid, block, n_head, eps):
-    resid = resid + attention(layer_norm(resid, **block["ln_1"], eps=eps), **block["attn"], n_head=n_head)
+    resid = resid + attention(
+        layer_norm(resid, **block["ln_1"], eps=eps), **block["attn"], n_head=n_head
+    )
     x = layer_norm(resid, **block["ln_2"], eps=eps)
     c_fc, c_proj = block["mlp"]["c_fc"], block["mlp"]["c_proj"]
     post = gelu(x @ c_fc["weight"] + c_fc["bias"])

@@ -30,7 +30,10 @@ def attention(x, p, layer, H, tape, past):
     q, k, v = (part.reshape(T, H, K).transpose(1, 0, 2) for part in parts)
     if past is not None:
         old = past.get(layer, (k[:, :0], v[:, :0]))
-        k, v = past[layer] = np.concatenate([old[0], k], axis=1), np.concatenate([old[1], v], axis=1)
+        k, v = past[layer] = (
+            np.concatenate([old[0], k], axis=1),
+            np.concatenate([old[1], v], axis=1),
+        )
     scores = q @ k.transpose(0, 2, 1) / np.sqrt(K)
     S = k.shape[1]
     later = np.triu(np.ones((T, S), bool), 1 + S - T)
@@ -39,7 +42,10 @@ def attention(x, p, layer, H, tape, past):
     joined = heads.transpose(1, 0, 2).reshape(T, D)
     out = linear(joined, p["attn.c_proj.weight"], p["attn.c_proj.bias"])
     names = {"in": x, "qkv": qkv, "q": q, "k": k, "v": v, "scores": scores, "pattern": pattern}
-    tape |= {f"attn.{layer}.{name}": array for name, array in (names | {"heads": heads, "out": out}).items()}
+    tape |= {
+        f"attn.{layer}.{name}": array
+        for name, array in (names | {"heads": heads, "out": out}).items()
+    }
     return out
 
 
@@ -60,10 +66,14 @@ def gpt2(ids, parameters, L, H, tape, past=None):  # [T] -> [T, V]
     tape["embed"] = resid
     for layer in range(L):
         p = {
-            name[len(f"h.{layer}.") :]: x for name, x in parameters.items() if name.startswith(f"h.{layer}.")
+            name[len(f"h.{layer}.") :]: x
+            for name, x in parameters.items()
+            if name.startswith(f"h.{layer}.")
         }
         tape[f"resid_pre.{layer}"] = resid
-        mid = resid + attention(layer_norm(resid, p["ln_1.weight"], p["ln_1.bias"]), p, layer, H, tape, past)
+        mid = resid + attention(
+            layer_norm(resid, p["ln_1.weight"], p["ln_1.bias"]), p, layer, H, tape, past
+        )
         post = mid + mlp(layer_norm(mid, p["ln_2.weight"], p["ln_2.bias"]), p, layer, tape)
         tape[f"resid_mid.{layer}"], tape[f"resid_post.{layer}"] = mid, post
         resid = post

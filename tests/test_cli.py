@@ -713,9 +713,9 @@ def test_progress_is_a_bar_or_a_line_a_minute_in_a_file(monkeypatch):
     ):
         monkeypatch.setattr(sys, "stderr", io.StringIO())
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
-        monkeypatch.setattr(cli.terminal.Progress, "DELAY", delay)
-        monkeypatch.setattr(cli.terminal.Progress, "INTERVAL", interval)
-        with cli.terminal.Progress("loading a\nb", 10, "B") as progress:
+        monkeypatch.setattr(cli.terminal.ProgressBar, "DELAY", delay)
+        monkeypatch.setattr(cli.terminal.ProgressBar, "INTERVAL", interval)
+        with cli.terminal.ProgressBar("loading a\nb", 10, "B") as progress:
             time.sleep(0.001)
             progress.add(5)
             shown = sys.stderr.getvalue()

@@ -651,7 +651,7 @@ def test_wrong_flags(run, checkpoint, source, tmp_path, monkeypatch, flags, mess
 
 @linux
 def test_the_bar_counts_rows_and_fits_80_columns(score, tmp_path, monkeypatch):
-    monkeypatch.setattr(common.Progress, "DELAY", 0)
+    monkeypatch.setattr(common.ProgressBar, "DELAY", 0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     bars = re.findall(r"\r(score: [^\r\n]*)", score(tmp_path / "out")[2])

@@ -47,22 +47,25 @@ class Range:
     """The numbers that an argument, a field or a flag accepts; never nan, inf or True. `str`
     describes them.
 
-    >>> print(Range(1), Range(1, 9), Range(0, 1, whole=False, without="high"), sep="; ")
+    >>> print(Range(1), Range(1, 9), Range(0, 1, whole=False, open_high=True), sep="; ")
     a whole number of at least 1; a whole number from 1 to 9; a number of at least 0 and below 1
     """
 
     low: float
     high: float = math.inf
     whole: bool = True
-    without: str = ""  # "low", "high": the end that does not belong to the range
+    open_low: bool = False  # whether `low` itself is outside
+    open_high: bool = False  # whether `high` itself is outside
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
-        if self.high < math.inf and not self.without:
+        if self.high < math.inf and not self.open_low and not self.open_high:
             return f"{kind} from {self.low} to {self.high}"
-        end = f" and {'below' if self.without == 'high' else 'at most'} {self.high}"
-        start = f"{kind} {'above' if self.without == 'low' else 'of at least'} {self.low}"
-        return start + (end if self.high < math.inf else "")
+
+        text = f"{kind} above {self.low}" if self.open_low else f"{kind} of at least {self.low}"
+        if self.high == math.inf:
+            return text
+        return text + (" and below " if self.open_high else " and at most ") + str(self.high)
 
     def __contains__(self, value: Any) -> bool:
         kinds = (int, np.integer) if self.whole else (int, float, np.integer, np.floating)
@@ -72,8 +75,11 @@ class Range:
             number = value if self.whole else float(value)
         except OverflowError:  # an integer of hundreds of digits
             return False
-        excluded = {"low": self.low, "high": self.high}.get(self.without)
-        return bool(self.low <= number <= self.high) and number not in (excluded, math.inf)
+        if number == math.inf:
+            return False
+        if number == self.low and self.open_low or number == self.high and self.open_high:
+            return False
+        return bool(self.low <= number <= self.high)
 
     def check(self, name: str, value: Any, error: type[TiedGPTError] = ArgumentError) -> Any:
         """value as a Python int or float. Raises `error` if it is not in the range."""
@@ -83,10 +89,10 @@ class Range:
 
 
 COUNT = Range(0)
-FRACTION = Range(0, 1, whole=False, without="low")
-RATE = Range(0, 1, whole=False, without="high")
+FRACTION = Range(0, 1, whole=False, open_low=True)
+RATE = Range(0, 1, whole=False, open_high=True)
 AT_LEAST_0 = Range(0, whole=False)
-ABOVE_0 = Range(0, whole=False, without="low")
+ABOVE_0 = Range(0, whole=False, open_low=True)
 
 
 def one_line(text: object) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, one_line, short_repr
-from ..gpt2.parameters import count_parameters
+from ..gpt2.parameters import parameter_count
 from . import huggingface, tensorflow
 from .fetching import Server, Version, megabytes
 from .files import (
@@ -191,7 +191,7 @@ def _at_openai(name: str, note: Note) -> RemoteModel:
         released = ", ".join(OPENAI_MODELS)
         raise CheckpointError(f"OpenAI released {released}, not {name}; download it from the hub")
     base = f"{OPENAI}/{OPENAI_MODELS[name]}"
-    size = count_parameters(MODELS[name][1])["tied"]["bytes"]
+    size = parameter_count(MODELS[name][1]).bytes
     pins = {tensorflow.DATA: Version(size), "encoder.json": VOCAB, "vocab.bpe": MERGES}
     pins |= OPENAI_124M if name == "gpt2" else {}
     label, config = base.partition("://")[2], tensorflow.HPARAMS

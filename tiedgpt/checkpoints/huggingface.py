@@ -21,7 +21,7 @@ from ..errors import ArgumentError, CheckpointError, ConfigError, TiedGPTWarning
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_shapes
-from ..gpt2.run import Progress
+from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
 from . import safetensors
 from .files import StagedFiles, directory_of, file_state, read_json
@@ -57,7 +57,9 @@ class Checkpoint:
         """Whether the files contain a W_U, used or not."""
         return HEAD in self.tensors
 
-    def load(self, head: str | None = None, progress: Progress = None, copy: bool = False) -> GPT2:
+    def load(
+        self, head: str | None = None, progress: OnProgress = None, copy: bool = False
+    ) -> GPT2:
         """The model, in float32, as `load_model` loads it.
 
         `progress` is called with the number of bytes of each tensor that is there. Raises

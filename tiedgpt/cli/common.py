@@ -16,9 +16,9 @@ from ..checkpoints.names import find_default
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import FRACTION, ArgumentError, Range, short_repr
 from ..gpt2.model import GPT2
-from ..gpt2.parameters import count_parameters
+from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
-from .terminal import Progress, fill, note, spelled
+from .terminal import ProgressBar, fill, note, spelled
 
 BOTH = "both"  # a value of --head
 MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
@@ -221,8 +221,8 @@ def single_token(tokenizer: Tokenizer, V: int, text: str, allow_special: bool) -
 
 def load(checkpoint: Checkpoint, head: str | None) -> GPT2:
     """`checkpoint.load(head)` with a progress bar, and a note if the untied head is a copy."""
-    size = count_parameters(checkpoint.config)[head or checkpoint.config.head]["bytes"]
-    with Progress("loading", size, unit="B") as progress:
+    size = parameter_count(checkpoint.config.with_head(head or checkpoint.config.head)).bytes
+    with ProgressBar("loading", size, unit="B") as progress:
         model = checkpoint.load(head, progress.add)
     if head == "untied" and not checkpoint.has_own_unembedding:
         note(

@@ -22,7 +22,7 @@ from ..checkpoints import open_checkpoint
 from ..comparison.compare import compare
 from ..errors import ArgumentError
 from . import common
-from .terminal import Progress
+from .terminal import ProgressBar
 
 
 def add_arguments(parser: common.Parser) -> None:
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
     if not arrays:
         raise ArgumentError(f"{file} has no activations beside `ids`")
     model = common.load(open_checkpoint(common.find(name)[1]), head)
-    with Progress("trying known mistakes", 1, "mistake") as progress:
+    with ProgressBar("trying known mistakes", 1, "mistake") as progress:
         report = compare(model, arrays, ids, targets, lambda _, total: progress.add(1, total))
     if as_json:
         document = json.dumps({"same": report.first is None, **asdict(report)})

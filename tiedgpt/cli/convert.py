@@ -22,7 +22,7 @@ from ..checkpoints.files import LOCK, lock_directory
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError
 from ..gpt2.model import GPT2
-from ..gpt2.parameters import count_parameters
+from ..gpt2.parameters import parameter_count
 from ..inference.generation import generate
 from ..study.report import losses
 from . import common
@@ -68,10 +68,8 @@ def run(args: argparse.Namespace) -> None:
             check_loss(model, source)
         model = model.tie() if head == "tied" else model.untie(init or "copy", seed or 0)
         save_model(model, tokenizer, destination)
-    size = count_parameters(model.config)[head]
-    note(
-        f"wrote {destination}: {head}, {size['total']:,} parameters, {size['bytes'] / 1e6:,.1f} MB"
-    )
+    size = parameter_count(model.config)
+    note(f"wrote {destination}: {head}, {size.total:,} parameters, {size.bytes / 1e6:,.1f} MB")
 
 
 def check_loss(model: GPT2, source: str) -> None:

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 
 from ..checkpoints.files import lock_directory
 from ..errors import ABOVE_0, ArgumentError, Range, TiedGPTError, short_repr
-from ..gpt2.checks import check_stride
+from ..gpt2.checks import stride_or_default
 from . import common
-from .terminal import Progress, note
+from .terminal import ProgressBar, note
 
 PAGES = {
     "documents score": """Score many texts: JSON lines in, a row for each out.
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> None:
         )
     args.special = "token" if args.allow_special else "error"
     if args.command == "score":
-        args.stride = check_stride(args.stride, checkpoint.config)
+        args.stride = stride_or_default(args.stride, checkpoint.config)
     names = ("command", "field", "scores_only", "shard_size", *shards.ARGUMENTS[args.command])
     settings = {
         "model": str(checkpoint.path.absolute()),
@@ -124,7 +124,9 @@ def run(args: argparse.Namespace) -> None:
             settings, planned = output.plan(files, settings, resume)
             try:
                 left = output.missing(planned[number::of])
-                with Progress(args.command, sum(shard.lines for shard in left), "row") as progress:
+                with ProgressBar(
+                    args.command, sum(shard.lines for shard in left), "row"
+                ) as progress:
                     do = partial(shards.do_shard, output.directory, settings)
                     if left and any(engine):
                         from ..scale import dask

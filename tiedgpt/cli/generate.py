@@ -25,7 +25,7 @@ from typing import Any
 
 from ..checkpoints.huggingface import Checkpoint
 from ..errors import ABOVE_0, ArgumentError, TiedGPTError, short_repr
-from ..gpt2.checks import check_prompt, check_seed
+from ..gpt2.checks import check_prompt_ids, seed_or_new
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import EOT, Tokenizer
@@ -34,7 +34,7 @@ from ..inference.generation import TextSample, kept_tokens, push_steps, random_s
 from ..inference.sampling import Sampling
 from ..study.predictions import predict, predicted_json
 from . import common
-from .terminal import Progress, note, print_error, print_predictions, printable, read_prompt
+from .terminal import ProgressBar, note, print_error, print_predictions, printable, read_prompt
 
 
 def add_arguments(parser: common.Parser) -> None:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
 
     def continuations(ids: list[int]) -> Iterator[Continuation]:
         """One by each model, all with the same seed."""
-        same = check_seed(seed)
+        same = seed_or_new(seed)
         for model in models:
             draft = None if guesses is None else Draft(guesses, model)
             samples = [
@@ -144,7 +144,7 @@ def encode_prompt(
     elif not ids and tokenizer.eot_id is not None:
         hint = f' (to start from nothing: --allow-special "{EOT}")'
     try:
-        return check_prompt(ids, config)
+        return check_prompt_ids(ids, config)
     except ArgumentError as error:
         raise ArgumentError(f"{error}{hint}") from error
 
@@ -178,7 +178,7 @@ class Continuation:
         )
         how = self.max_new_tokens, self.sampling, streams, self.draft
         listed = None if self.logprobs is None else record
-        with Progress("reading the prompt", len(self.ids), "token") as progress:
+        with ProgressBar("reading the prompt", len(self.ids), "token") as progress:
             yield from push_steps(
                 sample_steps(self.model, prompts, *how, progress.add, listed), self.samples
             )
@@ -189,7 +189,9 @@ class Continuation:
         growth = self.grow()
         next(growth)
         first = time.perf_counter()
-        with Progress("generating", self.max_new_tokens * len(self.samples), "token") as progress:
+        with ProgressBar(
+            "generating", self.max_new_tokens * len(self.samples), "token"
+        ) as progress:
             for _ in growth:
                 progress.add(1)
         # The first token of each sample came with the prompt's logits.

@@ -11,7 +11,7 @@ examples:
 import argparse
 from typing import Any
 
-from ..gpt2.checks import check_prompt
+from ..gpt2.checks import check_prompt_ids
 from ..gpt2.model import GPT2
 from ..study.predictions import Layer, lens, token_json
 from . import common
@@ -25,7 +25,7 @@ def add_arguments(parser: common.Parser) -> None:
 def run(args: argparse.Namespace) -> None:
     prompt, head, as_json = read_prompt(args.prompt), args.head, args.json
     name, checkpoint, tokenizer = common.open_model(args.model)
-    ids = check_prompt(common.encode(tokenizer, prompt, args.allow_special), checkpoint.config)
+    ids = check_prompt_ids(common.encode(tokenizer, prompt, args.allow_special), checkpoint.config)
 
     def positions(layer: Layer) -> list[Any]:
         rows = (

@@ -16,7 +16,7 @@ from ..checkpoints import read_config
 from ..checkpoints.names import MODELS, models_here
 from ..errors import TiedGPTError, one_line
 from ..gpt2.config import Config
-from ..gpt2.parameters import count_parameters
+from ..gpt2.parameters import parameter_count
 from . import common
 from .terminal import fill, note, print_table
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     names = {model["model"] for model in here}
     others = [(name, config) for name, (_, config) in MODELS.items() if name not in names]
     # The hub's weights also hold a causal mask for each layer.
-    sizes = [count_parameters(c)["tied"]["bytes"] + 4 * c.n_layer * c.n_ctx**2 for _, c in others]
+    sizes = [parameter_count(c).bytes + 4 * c.n_layer * c.n_ctx**2 for _, c in others]
     not_here = [summary(*other, size) for other, size in zip(others, sizes, strict=True)]
     if args.json:
         return print(json.dumps({"here": here, "not_here": not_here}))
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def summary(name: str, config: Config, size: int) -> dict[str, Any]:
-    count = count_parameters(config)[config.head]["total"]
+    count = parameter_count(config).total
     return {"model": name, "head": config.head, "parameters": count, "bytes": size}
 
 

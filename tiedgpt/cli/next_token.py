@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import one_line
-from ..gpt2.checks import check_prompt
+from ..gpt2.checks import check_prompt_ids
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from ..study.paths import PATH_PARTS, paths_of, top_k
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     if by_paths:
         ids = [common.single_token(tokenizer, config.vocab_size, prompt, allow_special)]
     else:
-        ids = check_prompt(common.encode(tokenizer, prompt, allow_special), config)
+        ids = check_prompt_ids(common.encode(tokenizer, prompt, allow_special), config)
     models = common.load_heads(checkpoint, head)
 
     def listed(predictions: list[Prediction]) -> list[dict[str, Any]]:

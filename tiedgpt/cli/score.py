@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, TiedGPTError, one_line
-from ..gpt2.checks import check_stride, check_text
+from ..gpt2.checks import check_text_ids, stride_or_default
 from ..gpt2.model import GPT2
 from ..inference.evaluation import predicted_places, score, score_of
 from ..study.predictions import predicted_json, token_predictions
 from . import common
-from .terminal import Progress, fill, print_predictions, print_table, read_text, source_name
+from .terminal import ProgressBar, fill, print_predictions, print_table, read_text, source_name
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
 FIGURES = (
@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> None:
     name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
     # Check the input before reading the weights.
-    stride = check_stride(args.stride, config)
+    stride = stride_or_default(args.stride, config)
     try:
-        ids = check_text(common.encode(tokenizer, text, args.allow_special), config)
+        ids = check_text_ids(common.encode(tokenizer, text, args.allow_special), config)
     except TiedGPTError as error:
         raise ArgumentError(f"{source_name(file)}: {error}") from error
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
             print()
         print_scores(reports, source_name(file))
 
-    with Progress("scoring", len(models) * ids.size, "token") as progress:
+    with ProgressBar("scoring", len(models) * ids.size, "token") as progress:
         found = [report(model) for model in models]
     given = {
         "model": name,

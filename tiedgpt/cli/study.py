@@ -25,7 +25,7 @@ from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.paths import PATH_PARTS
 from ..study.report import measure
 from . import common
-from .terminal import Progress, note, print_table, read_text, source_name
+from .terminal import ProgressBar, note, print_table, read_text, source_name
 
 
 @dataclass
@@ -133,7 +133,9 @@ def measure_all(subjects: list[Subject]) -> list[dict[str, Any]]:
         tied_W_E = next((W_E for known, W_E in tied if known and known == subject.vocabulary), None)
         try:
             model = common.load(subject.checkpoint, None)
-            reports[number] = measure(subject.name, model, subject.corpus, tied_W_E, Progress, note)
+            reports[number] = measure(
+                subject.name, model, subject.corpus, tied_W_E, ProgressBar, note
+            )
         except TiedGPTError as error:
             raise TiedGPTError(f"{subject.name}: {error}") from error
         if model.config.tied:

@@ -188,7 +188,7 @@ def discard_unwritten(stream: Any) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-class Progress(AbstractContextManager["Progress"]):
+class ProgressBar(AbstractContextManager["ProgressBar"]):
     """Show on stderr how far a long computation is: on a terminal a bar, in a file a line a
     minute."""
 

@@ -34,7 +34,7 @@ from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ABOVE_0, RATE, ArgumentError, Range, TiedGPTError
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
-from ..gpt2.parameters import count_parameters
+from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import bits_per_nat
 from ..training.loop import MAX_COUNT, STATE, Settings, Trainer
@@ -191,7 +191,7 @@ def new(given: dict[str, Any], text: str) -> tuple[GPT2, Tokenizer, Settings]:
         )
         # Refuse a model that does not fit in memory now, not after a minute of drawing random
         # numbers.
-        np.empty(count_parameters(config)["tied"]["total"], np.float32)
+        np.empty(parameter_count(config.with_head("tied")).total, np.float32)
         model = GPT2.random(config, settings.seed)
         model = model.untie("random", settings.seed) if given.get("head") == "untied" else model
     if (p := given.get("dropout")) is not None:
@@ -283,7 +283,7 @@ def train(
 def report(trainer: Trainer, bits: float, out: Path, as_json: bool, seconds: float) -> None:
     assert trainer.best is not None  # of the first evaluation, before the first step
     config, (loss, step) = trainer.model.config, trainer.best
-    count = count_parameters(config)[config.head]["total"]
+    count = parameter_count(config).total
     if as_json:
         document = {
             "model": str(out),

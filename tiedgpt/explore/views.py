@@ -27,9 +27,9 @@ from ..errors import ArgumentError, Range, short_repr
 from ..fast.blas import one_blas_thread
 from ..fast.products import most_rows
 from ..gpt2.backward import embed_backward
-from ..gpt2.checks import check_prompt
+from ..gpt2.checks import check_prompt_ids
 from ..gpt2.model import GPT2, attend, mlp, unembed, unembedding
-from ..gpt2.parameters import count_matrices, count_parameters
+from ..gpt2.parameters import count_matrices, parameter_count
 from ..gpt2.run import Tape
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.generation import random_streams, sample_steps
@@ -95,7 +95,7 @@ class Views:
     def start(self, query: Query, step: Step) -> dict[str, Any]:
         models = []
         for name, model, by_head in zip(self.names, self.models, self.by_head, strict=True):
-            size = count_parameters(model.config)[model.config.head]["total"]
+            size = parameter_count(model.config).total
             facts = {
                 "name": name,
                 "heads": [*by_head],
@@ -291,7 +291,7 @@ class Views:
 
         models = []
         for name, (_, c) in MODELS.items():
-            sizes = row(c.vocab_size, c.n_embd, count_parameters(c)["tied"]["total"])
+            sizes = row(c.vocab_size, c.n_embd, parameter_count(c.with_head("tied")).total)
             models.append({"name": name, **sizes})
         return {**row(vocab, dim, max(total, vocab * dim)), "models": models}
 
@@ -315,7 +315,7 @@ class Views:
                 raise ArgumentError(f"text must be a string, got {short_repr(text)}")
             ids = self.tokenizer.encode(text, special="text")
         for model in self.models:
-            ids = check_prompt(ids, model.config)
+            ids = check_prompt_ids(ids, model.config)
         return ids
 
     def prompt(self, query: Query) -> list[int]:

@@ -66,7 +66,7 @@ def check_lengths(lengths: Any, batch: np.ndarray) -> np.ndarray | None:  # -> [
     return None if (array == T).all() else array.astype(np.int64)
 
 
-def check_prompt(ids: Any, config: Config) -> list[int]:
+def check_prompt_ids(ids: Any, config: Config) -> list[int]:
     """ids as a list, if a model of this configuration can continue them."""
     array = as_array(ids)
     if array.size == 0:
@@ -76,7 +76,7 @@ def check_prompt(ids: Any, config: Config) -> list[int]:
     return check_ids(array, config).tolist()
 
 
-def check_text(ids: Any, config: Config) -> np.ndarray:  # -> [N]
+def check_text_ids(ids: Any, config: Config) -> np.ndarray:  # -> [N]
     """ids as an array, if a model of this configuration can score them. They may exceed its
     context."""
     array = as_array(ids)
@@ -92,7 +92,7 @@ def check_text(ids: Any, config: Config) -> np.ndarray:  # -> [N]
     return array
 
 
-def check_stride(stride: Any, config: Config) -> int:
+def stride_or_default(stride: Any, config: Config) -> int:
     """stride, or half the context if it is None."""
     if stride is None:
         return max(1, config.n_ctx // 2)
@@ -102,7 +102,7 @@ def check_stride(stride: Any, config: Config) -> int:
     return int(stride)
 
 
-def check_seed(seed: Any) -> int:
+def seed_or_new(seed: Any) -> int:
     """seed as an int, if it is a whole number of at least 0; a new one if it is None."""
     return COUNT.check(
         "seed", np.random.SeedSequence().generate_state(1)[0] if seed is None else seed

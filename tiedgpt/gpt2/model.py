@@ -23,9 +23,9 @@ from .activations import ACTIVATIONS
 from .checks import check_cache, check_edits, check_ids, check_lengths, check_parameters
 from .config import Config
 from .ops import layer_norm, linear, softmax
-from .parameters import Parameters, count_parameters, nest, parameter_shapes
+from .parameters import Parameters, nest, parameter_count, parameter_shapes
 from .prefill import in_pieces, in_query_blocks
-from .run import Edits, KVCache, Progress, Run, Tape
+from .run import Edits, KVCache, OnProgress, Run, Tape
 
 Array = np.ndarray
 
@@ -203,7 +203,7 @@ class GPT2:
         tape: Tape | None = None,
         lengths: Any = None,
         edit: Edits | None = None,
-        progress: Progress = None,
+        progress: OnProgress = None,
     ) -> Array:
         """The input of the output matrix: [T] -> [T, D], [B, T] -> [B, T, D]. Otherwise as
         __call__.
@@ -271,5 +271,5 @@ class GPT2:
     def __repr__(self) -> str:
         names = ("n_layer", "n_head", "n_embd", "n_ctx", "vocab_size")
         shape = ", ".join(f"{name}={getattr(self.config, name)}" for name in names)
-        total = count_parameters(self.config)[self.config.head]["total"]
+        total = parameter_count(self.config).total
         return f"GPT2({self.config.head}, {total:,} parameters, {shape}, {self.dtype})"

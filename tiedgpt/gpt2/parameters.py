@@ -11,6 +11,7 @@ Loading, saving and counting use this table. The names are those of checkpoints:
 Matrices of a block are [in, out] and used as `x @ W`, without a transpose.
 """
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -89,6 +90,37 @@ GROUPS = {  # group -> a text that is in the names of its tensors only
 }
 
 
+@dataclass(frozen=True)
+class ParameterCount:
+    """How many numbers a model has: in each group of GROUPS, in all, and their bytes in float32."""
+
+    groups: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.groups.values())
+
+    @property
+    def bytes(self) -> int:
+        return 4 * self.total
+
+    def to_json(self) -> dict[str, Any]:
+        return {"groups": self.groups, "total": self.total, "bytes": self.bytes}
+
+
+def parameter_count(config: Config) -> ParameterCount:
+    """The count of a model of this configuration, with the head that it has.
+
+    >>> parameter_count(Config()).total
+    124439808
+    """
+    groups = {}
+    for group, part in GROUPS.items():
+        sizes = [prod(shape) for name, shape in parameter_shapes(config).items() if part in name]
+        groups[group] = sum(sizes)
+    return ParameterCount(groups)
+
+
 def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
     """{"tied": count, "untied": count}, whichever head `config` has.
 
@@ -99,19 +131,7 @@ def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
     >>> counts["tied"]["total"], counts["untied"]["total"]
     (124439808, 163037184)
     """
-    counts = {}
-    for head in HEADS:
-        shapes = parameter_shapes(config.with_head(head)).items()
-        of_group = {
-            group: [prod(s) for name, s in shapes if part in name] for group, part in GROUPS.items()
-        }
-        counts[head] = _count({group: sum(sizes) for group, sizes in of_group.items()})
-    return counts
-
-
-def _count(groups: dict[str, int]) -> dict[str, Any]:
-    total = sum(groups.values())
-    return {"groups": groups, "total": total, "bytes": 4 * total}
+    return {head: parameter_count(config.with_head(head)).to_json() for head in HEADS}
 
 
 def count_matrices(vocab: int, dim: int, total: int | None = None) -> dict[str, Any]:
@@ -127,10 +147,11 @@ def count_matrices(vocab: int, dim: int, total: int | None = None) -> dict[str, 
     matrix = vocab * dim
     if total is not None and total < matrix:
         raise ArgumentError(f"total {total:,} is less than the token embedding alone, {matrix:,}")
-    sizes = {"tied": 0, "untied": matrix}  # of the output head
-    counts = {
-        head: _count({"token embedding": matrix, "output head": size})
-        for head, size in sizes.items()
+    tied = ParameterCount({"token embedding": matrix, "output head": 0})
+    untied = ParameterCount({"token embedding": matrix, "output head": matrix})
+    return {
+        "tied": tied.to_json(),
+        "untied": untied.to_json(),
+        "difference": matrix,
+        "saving_percent": None if total is None else 100 * matrix / total,
     }
-    saving = None if total is None else 100 * matrix / total
-    return {**counts, "difference": matrix, "saving_percent": saving}

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..fast.threads import split_work, thread_map
-from .run import KVCache, Progress, Run
+from .run import KVCache, OnProgress, Run
 
 PIECE_TOKENS = 512  # the most tokens of each sequence in a piece
 QUERY_TOKENS = 128  # the most queries of a sequence in a block
@@ -87,7 +87,7 @@ class CachePiece(KVCache):
 
 
 def in_pieces(
-    forward: Forward, ids: np.ndarray, tree: dict[str, Any], run: Run, progress: Progress
+    forward: Forward, ids: np.ndarray, tree: dict[str, Any], run: Run, progress: OnProgress
 ) -> np.ndarray:  # [B, T] -> [B, T, D]
     """forward(ids, tree, run), in pieces if there are many tokens. With a tape or edits it is one
     call.

@@ -17,7 +17,7 @@ from .ops import dropout_mask
 
 Tape = dict[str, np.ndarray]
 Edits = Mapping[str, Callable[[np.ndarray], Any]]
-Progress = (
+OnProgress = (
     Callable[[int], Any] | None
 )  # called with the number of tokens (or bytes, steps) just done
 OVERWRITTEN = "attn.N.scores"  # softmax writes the pattern into the same memory

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
-from ..gpt2.checks import as_array, check_prompt, check_seed, check_stride, check_text
+from ..gpt2.checks import as_array, check_prompt_ids, check_text_ids, seed_or_new, stride_or_default
 from ..gpt2.model import GPT2
 from ..gpt2.ops import cross_entropy
 from ..gpt2.tokenizer import Tokenizer
@@ -59,13 +59,13 @@ def score_documents(
     Raises ArgumentError at once for an argument that is not allowed, and TiedGPTError for a loss
     that is nan: then the checkpoint is damaged, not the document.
     """
-    config, stride = model.config, check_stride(stride, model.config)
+    config, stride = model.config, stride_or_default(stride, model.config)
     limit = maxsize if max_tokens is None else Range(2).check("max_tokens", max_tokens)
 
     def check(ids: np.ndarray) -> np.ndarray:
         if ids.size > limit:
             raise ArgumentError(f"the text has {ids.size} tokens, more than the limit of {limit}")
-        return check_text(ids, config)
+        return check_text_ids(ids, config)
 
     def scores(documents: dict[int, np.ndarray]) -> Iterator[Score]:
         short = min(SHORT, config.n_ctx + 1)
@@ -111,7 +111,7 @@ def generate_documents(
     allowed.
     """
     config, sampling = model.config, Sampling(temperature, top_k, top_p, greedy)
-    seed, new = check_seed(seed), Range(1).check("max_new_tokens", max_new_tokens)
+    seed, new = seed_or_new(seed), Range(1).check("max_new_tokens", max_new_tokens)
     num_samples, first = Range(1).check("num_samples", num_samples), COUNT.check("first", first)
     if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
         raise ArgumentError(
@@ -133,7 +133,10 @@ def generate_documents(
                 pass
         yield from done.values()
 
-    keep, check = slice(-kept_tokens(config.n_ctx, new), None), partial(check_prompt, config=config)
+    keep, check = (
+        slice(-kept_tokens(config.n_ctx, new), None),
+        partial(check_prompt_ids, config=config),
+    )
     return results(tokenizer, prompts, special, on_long, keep, lookahead, check, samples)
 
 

@@ -16,7 +16,7 @@ from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..fast.blas import has_small_kernels
 from ..fast.products import most_rows
 from ..gpt2.model import GPT2, unembed
-from ..gpt2.parameters import count_parameters
+from ..gpt2.parameters import parameter_count
 from .sampling import Sampling
 
 LOOKUP = "lookup"
@@ -175,7 +175,7 @@ class Draft:
                 sizes = f"{draft.n_ctx:,} tokens, the model {of_model.n_ctx:,}"
                 raise ArgumentError(f"the draft model has a shorter context: {sizes}")
             small, large = (
-                count_parameters(config)["tied"]["total"] for config in (draft, of_model)
+                parameter_count(config.with_head("tied")).total for config in (draft, of_model)
             )
             self.time = small / large  # most of the time of a token is reading weights
         elif source != LOOKUP:

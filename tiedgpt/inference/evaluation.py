@@ -26,10 +26,10 @@ import numpy as np
 
 from ..errors import TiedGPTError
 from ..fast.threads import LOGIT_ROWS, split_work, thread_map
-from ..gpt2.checks import check_stride, check_text
+from ..gpt2.checks import check_text_ids, stride_or_default
 from ..gpt2.model import GPT2, unembed
 from ..gpt2.ops import cross_entropy
-from ..gpt2.run import Progress
+from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
 
 BATCH_TOKENS = 1024  # short windows are read together, up to this many tokens
@@ -50,7 +50,7 @@ def windows(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [W, 3]
 
 
 def token_losses(
-    model: GPT2, ids: Any, stride: int, progress: Progress = None
+    model: GPT2, ids: Any, stride: int, progress: OnProgress = None
 ) -> np.ndarray:  # [N] -> [n]
     """The loss of each of the n predicted tokens, in nats, as float64."""
     return np.concatenate(
@@ -59,12 +59,12 @@ def token_losses(
 
 
 def measure_tokens(
-    model: GPT2, ids: Any, stride: int, measure: Measure, progress: Progress = None
+    model: GPT2, ids: Any, stride: int, measure: Measure, progress: OnProgress = None
 ) -> list[Any]:  # [N] -> one for each piece
     """What `measure` finds of the predicted tokens of a text, up to LOGIT_ROWS at once, in
     threads."""
     config = model.config
-    stride, ids = check_stride(stride, config), check_text(ids, config)
+    stride, ids = stride_or_default(stride, config), check_text_ids(ids, config)
     spans = windows(ids.size, config.n_ctx, stride)
     whole, last = spans[:-1], spans[-1:]
     size = max(1, BATCH_TOKENS // config.n_ctx)
@@ -125,14 +125,14 @@ def score(
     tokenizer: Tokenizer,
     ids: Any,
     stride: int | None = None,
-    progress: Progress = None,
+    progress: OnProgress = None,
 ) -> Score:
     """The score of `ids` [N], encoded by `tokenizer`. A stride of None is half the context.
 
     Raises ArgumentError for a stride outside 1 to n_ctx, ids that the model cannot read, and fewer
     than two ids; TiedGPTError when the loss is nan or too large to be one.
     """
-    stride, ids = check_stride(stride, model.config), check_text(ids, model.config)
+    stride, ids = stride_or_default(stride, model.config), check_text_ids(ids, model.config)
     predicted = ids[predicted_places(ids.size, model.config.n_ctx, stride)]
     return score_of(token_losses(model, ids, stride, progress), tokenizer, predicted)
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import Range
-from ..gpt2.checks import check_prompt, check_seed
+from ..gpt2.checks import check_prompt_ids, seed_or_new
 from ..gpt2.model import GPT2, unembed
-from ..gpt2.run import KVCache, Progress
+from ..gpt2.run import KVCache, OnProgress
 from ..gpt2.tokenizer import Tokenizer
 from .drafts import MOST_GUESSES, Draft, Guesser
 from .sampling import Sampling
@@ -70,7 +70,7 @@ def sample_steps(
     sampling: Sampling,
     streams: list[np.random.Generator],
     draft: Draft | None = None,
-    progress: Progress = None,
+    progress: OnProgress = None,
     record: Record | None = None,
 ) -> Iterator[list[list[int]]]:
     """Yield the next tokens of each prompt [B][T], until each has max_new_tokens.
@@ -127,7 +127,7 @@ def padded(rows: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:  # [B][T] 
 
 
 def read_prompts(
-    model: GPT2, prompts: list[list[int]], capacity: int, progress: Progress
+    model: GPT2, prompts: list[list[int]], capacity: int, progress: OnProgress
 ) -> tuple[KVCache, np.ndarray]:  # logits [B, 1, V]
     """A cache with the prompts, and the logits of the token after each. Equal prompts are read
     once."""
@@ -185,10 +185,10 @@ def generate(
     the vocabulary, and a prompt that is empty or longer than the context.
     """
     sampling = Sampling(temperature, top_k, top_p, greedy)
-    prompt = check_prompt(ids, model.config)
+    prompt = check_prompt_ids(ids, model.config)
     count, streams = (
         Range(1).check("max_new_tokens", max_new_tokens),
-        random_streams(check_seed(seed), 1),
+        random_streams(seed_or_new(seed), 1),
     )
     guesses = None if draft is None else Draft(draft, model)
     steps = sample_steps(model, [prompt], count, sampling, streams, guesses)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, short_repr
-from ..gpt2.checks import check_prompt
+from ..gpt2.checks import check_prompt_ids
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.run import Edits, Tape
@@ -44,8 +44,10 @@ def attribute(
     cannot read.
     """
     config = model.config
-    ids = np.array(check_prompt(ids, config))
-    columns = model.W_U.T[check_prompt([token] if against is None else [token, against], config)]
+    ids = np.array(check_prompt_ids(ids, config))
+    columns = model.W_U.T[
+        check_prompt_ids([token] if against is None else [token, against], config)
+    ]
     u = columns[0].astype(np.float64) - columns[1:].sum(axis=0)
 
     tape = tape or last_tape(model, ids, 1)

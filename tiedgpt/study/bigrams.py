@@ -20,7 +20,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..gpt2.model import GPT2
-from ..gpt2.run import Progress
+from ..gpt2.run import OnProgress
 from .corpus import MIN_TOKENS, Corpus
 from .paths import Path, log_probabilities, paths_of, split_tokens, top_k
 
@@ -28,7 +28,10 @@ Scores = dict[str, float]
 
 
 def bigrams(
-    model: GPT2, corpus: Corpus, progress: Progress = None, others: Mapping[str, Path] | None = None
+    model: GPT2,
+    corpus: Corpus,
+    progress: OnProgress = None,
+    others: Mapping[str, Path] | None = None,
 ) -> dict[str, Scores] | None:
     """{path: {"top1", "top5", "mrr", "kl"}} for "unigram", each path of the model, and `others`.
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import TiedGPTError
 from ..gpt2.model import GPT2
-from ..gpt2.run import Progress
+from ..gpt2.run import OnProgress
 from .corpus import MIN_TOKENS, Corpus
 from .paths import raw, split_tokens
 
@@ -30,7 +30,7 @@ ROWS_AT_ONCE = 4096  # rows of W_E and W_U^T converted to float64 at a time
 
 
 def direct_path(
-    model: GPT2, corpus: Corpus | None = None, progress: Progress = None
+    model: GPT2, corpus: Corpus | None = None, progress: OnProgress = None
 ) -> dict[str, float | None]:
     """{"asymmetry", "self_prediction", "self_prediction_frequent"}.
 
@@ -77,7 +77,7 @@ def asymmetry(W_E: np.ndarray, W_U: np.ndarray) -> float:  # [V, D], [D, V] -> i
     return math.sqrt(max(difference, 0.0) / norm) if norm > 0 else 0.0
 
 
-def predicts_itself(model: GPT2, progress: Progress = None) -> np.ndarray:  # -> [V] bool
+def predicts_itself(model: GPT2, progress: OnProgress = None) -> np.ndarray:  # -> [V] bool
     """For each token t, whether argmax_j A[t, j] = t."""
     V = model.config.vocab_size
     pieces = split_tokens(np.arange(V), V, progress)

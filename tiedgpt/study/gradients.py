@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import ArgumentError
 from ..gpt2.backward import transformer_backward
-from ..gpt2.checks import check_text
+from ..gpt2.checks import check_text_ids
 from ..gpt2.model import GPT2, transformer, unembed
 from ..gpt2.ops import cross_entropy, cross_entropy_backward
 from ..gpt2.parameters import Parameters, nest
@@ -69,7 +69,7 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
 
     Raises ArgumentError for fewer than two ids, and for more than the context and one.
     """
-    ids = check_text(ids, model.config)
+    ids = check_text_ids(ids, model.config)
     if ids.size > model.config.n_ctx + 1:
         raise ArgumentError(
             f"{ids.size} tokens are more than the context of {model.config.n_ctx} and one"

@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import TiedGPTError
 from ..gpt2.model import GPT2, mlp, unembed
 from ..gpt2.ops import layer_norm, log_softmax
-from ..gpt2.run import Progress, Run
+from ..gpt2.run import OnProgress, Run
 
 MAX_LOGITS = 2**23  # computed at once: 32 MB in float32
 
@@ -74,7 +74,7 @@ def paths_of(model: GPT2) -> dict[str, Path]:
     }
 
 
-def split_tokens(tokens: np.ndarray, V: int, progress: Progress = None) -> Iterator[np.ndarray]:
+def split_tokens(tokens: np.ndarray, V: int, progress: OnProgress = None) -> Iterator[np.ndarray]:
     """`tokens` [n] in pieces [m] whose logits [m, V] are at most MAX_LOGITS numbers."""
     step = max(1, MAX_LOGITS // V)
     for start in range(0, tokens.size, step):

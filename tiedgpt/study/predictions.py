@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from ..gpt2.checks import check_prompt
+from ..gpt2.checks import check_prompt_ids
 from ..gpt2.model import GPT2, transformer, unembed
 from ..gpt2.ops import softmax
-from ..gpt2.run import Edits, Progress, Run, Tape
+from ..gpt2.run import Edits, OnProgress, Run, Tape
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import measure_rows, measure_tokens
 from .paths import check_logits, final_norm, log_probabilities, top_k
@@ -99,16 +99,16 @@ def predicted_json(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> d
 def last_logits(model: GPT2, ids: Any, edit: Edits | None = None) -> np.ndarray:  # [T] -> [V]
     """The logits of the token after a prompt. Raises ArgumentError for one that the model cannot
     read."""
-    return unembed(model.final(check_prompt(ids, model.config), edit=edit)[-1], model.W_U)
+    return unembed(model.final(check_prompt_ids(ids, model.config), edit=edit)[-1], model.W_U)
 
 
-def last_tape(model: GPT2, ids: Any, n: int, progress: Progress = None) -> Tape:
+def last_tape(model: GPT2, ids: Any, n: int, progress: OnProgress = None) -> Tape:
     """The activations of the last n tokens of a prompt [T], of all if T <= n, without those of
     UNREAD.
 
     The tokens before are read into a cache, so that the memory does not grow with the square of T.
     """
-    prompt = np.array(check_prompt(ids, model.config))
+    prompt = np.array(check_prompt_ids(ids, model.config))
     tape: Tape = {}
     cache = None
     if len(prompt) > n:
@@ -171,7 +171,7 @@ def next_tokens(models: Sequence[GPT2], ids: Any, k: int) -> list[list[Predictio
 
 
 def token_predictions(
-    model: GPT2, ids: Any, stride: int, k: int, progress: Progress = None
+    model: GPT2, ids: Any, stride: int, k: int, progress: OnProgress = None
 ) -> list[Prediction]:
     """The prediction of each token of a text [N] at evaluation.predicted_places, with k
     alternatives."""

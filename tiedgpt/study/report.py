@@ -8,8 +8,8 @@ import numpy as np
 
 from ..errors import TiedGPTError
 from ..gpt2.model import GPT2
-from ..gpt2.parameters import count_parameters
-from ..gpt2.run import Progress
+from ..gpt2.parameters import parameter_count
+from ..gpt2.run import OnProgress
 from ..inference.evaluation import token_losses
 from .bigrams import bigrams
 from .corpus import MIN_TOKENS, Corpus
@@ -38,9 +38,9 @@ def measure(
     is called with what is left out. Both get texts that begin with `name`.
     """
     config = model.config
-    count = count_parameters(config)[config.head]
+    count = parameter_count(config)
     report: dict[str, Any] = {"model": name, "head": config.head}
-    report |= {"parameters": count["total"], "bytes": count["bytes"]}
+    report |= {"parameters": count.total, "bytes": count.bytes}
     with progress(f"{name}: direct path", config.vocab_size, "token") as bar:
         report["direct_path"] = direct_path(model, corpus, bar.add)
     report["embeddings"] = embeddings(model, corpus, tied_W_E)
@@ -80,7 +80,7 @@ def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
 
 
 def losses(
-    model: GPT2, ids: np.ndarray, progress: Progress = None
+    model: GPT2, ids: np.ndarray, progress: OnProgress = None
 ) -> dict[str, float | int | None] | None:
     """{"own", "swapped", "uniform", "tokens"}: three losses in nats per token of `ids` [N], and
     their number.

@@ -24,7 +24,7 @@ import numpy as np
 from ..errors import TiedGPTError
 from ..gpt2.model import GPT2
 from ..gpt2.ops import softmax
-from ..gpt2.run import Progress
+from ..gpt2.run import OnProgress
 from .bigrams import Scores
 from .corpus import Corpus
 from .paths import Path, final_norm
@@ -36,7 +36,7 @@ PRIOR = (
 )
 
 
-def solved_paths(model: GPT2, corpus: Corpus, progress: Progress = None) -> dict[str, Path]:
+def solved_paths(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> dict[str, Path]:
     """The paths "scaled", "least_squares" and "solved" of a model, for the frequent tokens of the
     corpus.
 
@@ -81,7 +81,7 @@ def centred_log(table: np.ndarray) -> np.ndarray:  # [n, S] -> [n, S]
 
 
 def fit_softmax(
-    X: np.ndarray, Q: np.ndarray, W: np.ndarray, steps: int = STEPS, progress: Progress = None
+    X: np.ndarray, Q: np.ndarray, W: np.ndarray, steps: int = STEPS, progress: OnProgress = None
 ) -> np.ndarray:  # [n, D], [n, S], [D, S] -> [D, S]
     """The W with the lowest KL(Q || softmax(X W)), summed over rows, by gradient descent from a
     first W.

@@ -34,7 +34,7 @@ from ..gpt2.backward import write_gradients, write_head_gradient
 from ..gpt2.checks import check_ids
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_shapes, unflatten
-from ..gpt2.run import Progress
+from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import token_losses
 from .optimizer import AdamW, clip, learning_rate
@@ -143,7 +143,7 @@ class Trainer:
         self.best: tuple[float, int] | None = None  # the lowest held-out loss and its step
         self._best_flat = self.flat.copy()  # the parameters of that step
 
-    def run(self, progress: Progress = None) -> Iterator[dict[str, Any]]:
+    def run(self, progress: OnProgress = None) -> Iterator[dict[str, Any]]:
         """Train; yield a record after each step.
 
         {"step", "loss", "lr", "grad_norm", "tokens_per_s"}, where loss is the mean over the step's
@@ -167,7 +167,7 @@ class Trainer:
         best = unflatten(self._best_flat, self.shapes)
         return GPT2(self.model.config, {**self.model.parameters, **best})
 
-    def evaluate(self, progress: Progress = None) -> float:
+    def evaluate(self, progress: OnProgress = None) -> float:
         """The held-out loss in nats per token; each token but the first is predicted once."""
         stride = max(
             1, self.model.config.n_ctx - 1
