@@ -27,7 +27,7 @@ from tiedgpt.comparison.compare import distance, forward
 from tiedgpt.comparison.conventions import shape_error
 from tiedgpt.comparison.mistakes import Place, kind_of
 from tiedgpt.errors import one_line, short_repr
-from tiedgpt.gpt2.model import hide_future, linear, merge_heads
+from tiedgpt.gpt2.model import causal_mask, linear, merge_heads
 from tiedgpt.gpt2.ops import cross_entropy, layer_norm_backward, softmax
 from tiedgpt.gpt2.run import BLOCK_SHAPES, activation_shapes
 from tiedgpt.testing import TINY, random_model
@@ -167,7 +167,8 @@ def block_inputs(at: Place) -> list[Any]:
 
 def softmax_and_loss(mine: Mine) -> None:
     def pattern(at: Place) -> Array:
-        scores = hide_future(at["attn.N.scores"].copy(), 0)[0]
+        scores = at["attn.N.scores"][0]  # [H, T, T]
+        scores = scores + causal_mask(scores.shape[-1], scores.dtype)
         return mine.array("softmax", scores.shape, scores)
 
     large = np.array([[1000.0, 999.0, -np.inf], [-1000.0, -1000.0, -1001.0]])

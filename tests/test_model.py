@@ -10,7 +10,7 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, Config
 from tiedgpt.errors import ArgumentError
-from tiedgpt.gpt2.model import hide_future, merge_heads
+from tiedgpt.gpt2.model import causal_mask, merge_heads
 from tiedgpt.gpt2.ops import softmax
 from tiedgpt.gpt2.parameters import parameter_shapes
 from tiedgpt.gpt2.run import activation_shapes
@@ -59,7 +59,8 @@ def test_the_tape_adds_up(model):
             np.concatenate([merge_heads(x) for x in (q, k, v)], axis=-1), qkv
         )
         np.testing.assert_allclose(scores, q @ k.swapaxes(-1, -2) / math.sqrt(K), rtol=1e-12)
-        np.testing.assert_allclose(softmax(hide_future(scores.copy(), 0)), pattern, rtol=1e-12)
+        mask = causal_mask(scores.shape[-1], scores.dtype)
+        np.testing.assert_allclose(softmax(scores + mask), pattern, rtol=1e-12)
         np.testing.assert_allclose(heads, pattern @ v, rtol=1e-12)
         np.testing.assert_allclose(pattern.sum(-1), 1.0)
         assert not np.triu(pattern, k=1).any(), "a token looks into the future"

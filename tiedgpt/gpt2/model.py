@@ -2,13 +2,15 @@
 
 Letters in shapes, in all files:
 
-    B batch    T time, the tokens of this pass    S time, with the tokens in the cache    V vocab_size
-    D n_embd, the width of the residual stream    H n_head    K = D / H, the width of a head    F n_inner
+    B  batch                                     D  n_embd, the width of the residual stream
+    T  time, the tokens of this pass             H  n_head
+    S  time, with the tokens in the cache        K  D / H, the width of a head
+    V  vocab_size                                F  n_inner, the width of the MLP
 
 Arguments have checkpoint names: `**c_attn` is {"weight": ..., "bias": ...}. `run` (run.py) has what
 a pass needs besides weights: the KV cache, a tape that records activations, edits of them, dropout
-for training. `run.tap(name, x)` returns x, or the edit of x if there is one, and records it if
-there is a tape.
+for training. `run.tap(name, x)` returns x, or the edit of x if there is one. If there is a tape, it
+records what it returns.
 """
 
 import math
@@ -24,7 +26,7 @@ from .checks import check_cache, check_edits, check_ids, check_lengths, check_pa
 from .config import Config
 from .ops import layer_norm, linear, softmax
 from .parameters import Parameters, nest, parameter_count, parameter_shapes
-from .prefill import in_pieces, in_query_blocks
+from .prefill import attend_in_blocks, in_pieces
 from .run import Edits, KVCache, OnProgress, Run, Tape
 
 Array = np.ndarray
@@ -32,7 +34,10 @@ Array = np.ndarray
 
 def split_heads(qkv: Array, H: int) -> Array:  # [B, T, 3 D] -> [3, B, H, T, K]
     """q, k and v of each head, as views of qkv."""
-    return qkv.reshape(*qkv.shape[:2], 3, H, -1).transpose(2, 0, 3, 1, 4)
+    B, T, width = qkv.shape
+    K = width // (3 * H)
+    parts = qkv.reshape(B, T, 3, H, K)
+    return parts.transpose(2, 0, 3, 1, 4)
 
 
 def merge_heads(heads: Array) -> Array:  # [B, H, T, K] -> [B, T, D]
@@ -43,92 +48,120 @@ def merge_heads(heads: Array) -> Array:  # [B, H, T, K] -> [B, T, D]
 
 def attention_scale(config: Config, layer: int) -> float:
     """The factor of q k^T. In GPT-2 it is 1 / sqrt(K), so that scores do not grow with K."""
-    scale = 1 / math.sqrt(config.head_width) if config.scale_attn_weights else 1.0
-    return scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale
+    scale = 1.0
+    if config.scale_attn_weights:
+        scale /= math.sqrt(config.head_width)
+    if config.scale_attn_by_inverse_layer_idx:
+        scale /= layer + 1
+    return scale
 
 
-def hide_future(scores: Array, start: int | Array) -> Array:  # [B, H, T, S], changed in place
-    """The causal mask: a token's scores of later tokens become -inf. The first row has position
-    `start`."""
-    T, S = scores.shape[-2:]
-    if isinstance(start, np.ndarray):  # [B], sequences of unequal lengths
-        later = np.arange(S) > (start[:, None] + np.arange(T))[..., None]  # [B, T, S]
-        np.copyto(scores, -np.inf, where=later[:, None])
-    elif T > 1:  # the last T columns are the tokens given
-        scores[..., -T:] += np.triu(np.full((T, T), -np.inf, scores.dtype), k=1)
-    return scores
+def causal_mask(T: int, dtype: Any) -> Array:  # -> [T, T]
+    """What is added to the scores: -inf where the key comes after the query, 0 elsewhere."""
+    return np.triu(np.full((T, T), -np.inf, dtype), k=1)
 
 
-@in_query_blocks  # a long prompt is read in blocks of queries (prefill.py)
-def attend(
-    q: Array, k: Array, v: Array, run: Run
-) -> Array:  # k, v [B, H, S, K] -> [B, H, T, K], as q
-    """Compare the query of each token with the keys of all tokens up to it, and average their
-    values."""
-    scores = (q * attention_scale(run.config, run.layer)) @ k.swapaxes(-1, -2)  # [B, H, T, S]
-    scores = hide_future(run.tap("attn.N.scores", scores), run.start)
-    pattern = run.tap("attn.N.pattern", softmax(scores, out=scores))
-    return run.dropout("attn.N.pattern", pattern, run.config.attn_pdrop) @ v
+def causal_mask_unequal(  # starts [B] -> [B, 1, T, S]
+    starts: Array, T: int, S: int, dtype: Any
+) -> Array:
+    """The causal mask of each sequence of a batch whose lengths differ.
+
+    The first query of sequence b has position starts[b]. The key in column s has position s. The
+    columns after the end of a shorter sequence have no meaning, and this masks them too.
+    """
+    positions = starts[:, None] + np.arange(T)  # [B, T], of the queries
+    is_later = np.arange(S) > positions[:, :, None]  # [B, T, S]
+    masks = np.where(is_later, -np.inf, 0.0).astype(dtype)
+    return masks[:, None]  # all heads have the same mask
 
 
-def attention(
-    x: Array, c_attn: Parameters, c_proj: Parameters, run: Run
-) -> Array:  # [B, T, D] -> [B, T, D]
+def attend(  # q [B, H, T, K], k and v [B, H, S, K] -> [B, H, T, K]
+    q: Array, k: Array, v: Array, layer: int, run: Run
+) -> Array:
+    """Compare each token's query with the keys of all tokens up to it, and average their values."""
+    T = q.shape[2]
+    S = k.shape[2]
+    scores = (q * attention_scale(run.config, layer)) @ k.swapaxes(2, 3)  # [B, H, T, S]
+    # The mask and the softmax overwrite scores, so the tape gets a copy.
+    scores = run.tap(f"attn.{layer}.scores", scores, copy=True)
+    if isinstance(run.start, np.ndarray):  # [B], sequences of unequal lengths
+        scores += causal_mask_unequal(run.start, T, S, scores.dtype)
+    elif T > 1:
+        # The queries belong to the last T tokens. All of them see the S - T tokens before.
+        scores[..., S - T :] += causal_mask(T, scores.dtype)
+    pattern = run.tap(f"attn.{layer}.pattern", softmax(scores, out=scores))
+    return run.dropout(f"attn.{layer}.pattern", pattern, run.config.attn_pdrop) @ v
+
+
+def attention(  # [B, T, D] -> [B, T, D]
+    x: Array, c_attn: Parameters, c_proj: Parameters, layer: int, run: Run
+) -> Array:
     """All heads: queries, keys and values from x, and the heads' outputs back to width D."""
-    x = run.tap("attn.N.in", x)
-    qkv = run.tap("attn.N.qkv", linear(x, **c_attn))  # [B, T, 3 D]
-    q, k, v = map(
-        run.tap, ("attn.N.q", "attn.N.k", "attn.N.v"), split_heads(qkv, run.config.n_head)
-    )
-    k, v = run.extend_cache(k, v)  # [B, H, T, K] -> [B, H, S, K]
-    heads = run.tap("attn.N.heads", attend(q, k, v, run))
+    x = run.tap(f"attn.{layer}.in", x)
+    qkv = run.tap(f"attn.{layer}.qkv", linear(x, **c_attn))  # [B, T, 3 D]
+    q, k, v = split_heads(qkv, run.config.n_head)
+    q = run.tap(f"attn.{layer}.q", q)
+    k = run.tap(f"attn.{layer}.k", k)
+    v = run.tap(f"attn.{layer}.v", v)
+    k, v = run.extend_cache(layer, k, v)  # [B, H, T, K] -> [B, H, S, K]
+    # This is attend(q, k, v, layer, run). A long prompt is computed in blocks of queries.
+    heads = attend_in_blocks(attend, q, k, v, layer, run)
+    heads = run.tap(f"attn.{layer}.heads", heads)
     out = linear(merge_heads(heads), **c_proj)
-    return run.tap("attn.N.out", run.dropout("attn.N.out", out, run.config.resid_pdrop))
+    out = run.dropout(f"attn.{layer}.out", out, run.config.resid_pdrop)
+    return run.tap(f"attn.{layer}.out", out)
 
 
-def mlp(
-    x: Array, c_fc: Parameters, c_proj: Parameters, run: Run
-) -> Array:  # [B, T, D] -> [B, T, D]
-    """Each token by itself: widen to F, apply the activation, narrow to D."""
-    x = run.tap("mlp.N.in", x)
-    pre = run.tap("mlp.N.pre", linear(x, **c_fc))  # [B, T, F]
-    post = run.tap("mlp.N.post", ACTIVATIONS[run.config.activation_function].forward(pre))
+def mlp(  # [B, T, D] -> [B, T, D]
+    x: Array, c_fc: Parameters, c_proj: Parameters, layer: int, run: Run
+) -> Array:
+    """Each token by itself: widen to F, apply the activation function, narrow to D."""
+    activation = ACTIVATIONS[run.config.activation_function]
+    x = run.tap(f"mlp.{layer}.in", x)
+    pre = run.tap(f"mlp.{layer}.pre", linear(x, **c_fc))  # [B, T, F]
+    post = run.tap(f"mlp.{layer}.post", activation.forward(pre))  # [B, T, F]
     out = linear(post, **c_proj)
-    return run.tap("mlp.N.out", run.dropout("mlp.N.out", out, run.config.resid_pdrop))
+    out = run.dropout(f"mlp.{layer}.out", out, run.config.resid_pdrop)
+    return run.tap(f"mlp.{layer}.out", out)
 
 
-def transformer_block(
-    resid: Array, block: dict[str, Any], run: Run
-) -> Array:  # [B, T, D] -> [B, T, D]
+def transformer_block(  # [B, T, D] -> [B, T, D]
+    resid: Array, block: dict[str, Any], layer: int, run: Run
+) -> Array:
     """Attention and the MLP each read the residual stream and add their output to it."""
     eps = run.config.layer_norm_epsilon
-    resid = run.tap("resid_pre.N", resid)
-    resid = resid + attention(layer_norm(resid, **block["ln_1"], eps=eps), **block["attn"], run=run)
-    resid = run.tap("resid_mid.N", resid)
-    resid = resid + mlp(layer_norm(resid, **block["ln_2"], eps=eps), **block["mlp"], run=run)
-    return run.tap("resid_post.N", resid)
+    resid = run.tap(f"resid_pre.{layer}", resid)
+    normed = layer_norm(resid, **block["ln_1"], eps=eps)
+    resid = resid + attention(normed, **block["attn"], layer=layer, run=run)
+    resid = run.tap(f"resid_mid.{layer}", resid)
+    normed = layer_norm(resid, **block["ln_2"], eps=eps)
+    resid = resid + mlp(normed, **block["mlp"], layer=layer, run=run)
+    return run.tap(f"resid_post.{layer}", resid)
 
 
 def transformer(ids: Array, tree: dict[str, Any], run: Run) -> Array:  # [B, T] -> [B, T, D]
-    """GPT-2 without its output matrix: token and position embeddings, the blocks, the final layer
-    norm."""
-    resid = tree["wte"]["weight"][ids] + tree["wpe"]["weight"][run.positions(ids.shape[1])]
+    """GPT-2 without its output matrix: the embeddings, the blocks, the final layer norm."""
+    token_embedding = tree["wte"]["weight"][ids]
+    position_embedding = tree["wpe"]["weight"][run.positions(ids.shape[1])]
+    resid = token_embedding + position_embedding
     resid = run.tap("embed", run.dropout("embed", resid, run.config.embd_pdrop))
     for layer, block in enumerate(tree["h"]):
-        run.layer = layer
-        resid = transformer_block(resid, block, run)
+        resid = transformer_block(resid, block, layer, run)
     return run.tap("final", layer_norm(resid, **tree["ln_f"], eps=run.config.layer_norm_epsilon))
 
 
 def unembedding(parameters: Parameters, tied: bool) -> Array:  # -> W_U [D, V]
     """The switch. Tied, the token embedding wte [V, D] is also the output matrix."""
-    return parameters["wte.weight"].T if tied else parameters["lm_head.weight"].T
+    if tied:
+        return parameters["wte.weight"].T
+    return parameters["lm_head.weight"].T
 
 
 def unembed(final: Array, W_U: Array) -> Array:  # [..., D] -> [..., V]
-    """One logit per token of the vocabulary: the dot product of `final` with that token's column of
-    W_U."""
-    return product(final.reshape(-1, final.shape[-1]), W_U).reshape(*final.shape[:-1], W_U.shape[1])
+    """A logit for each token of the vocabulary: the dot product of `final` with a column of W_U."""
+    D, V = W_U.shape
+    logits = product(final.reshape(-1, D), W_U)
+    return logits.reshape(*final.shape[:-1], V)
 
 
 class GPT2:
@@ -142,27 +175,32 @@ class GPT2:
     def __init__(self, config: Config, parameters: Parameters) -> None:
         self.dtype = check_parameters(parameters, config)
         self.config = config
+        # All models list their parameters in the order of the table.
         self.parameters = {name: parameters[name] for name in parameter_shapes(config)}
         self.tree = nest(self.parameters)
 
     @classmethod
     def random(cls, config: Config, seed: int = 0) -> "GPT2":
-        """An untrained model, initialised as GPT-2 was [Radford et al. 2019, section 2.3].
+        """An untrained model, initialised as transformers and nanoGPT do it.
 
-        Weights are normal with standard deviation config.initializer_range, divided by sqrt(2 L)
-        for the two projections of each block that write to the residual stream.
+        Weights are normal with standard deviation config.initializer_range. Those of the two
+        projections of each block that write to the residual stream are divided by sqrt(2 L), as in
+        Radford et al. 2019, section 2.3. (OpenAI drew wpe with 0.01.) Raises ArgumentError for a
+        seed that is not a whole number of at least 0.
         """
         rng = np.random.default_rng([COUNT.check("seed", seed), 0])
         parameters = {}
         for name, shape in parameter_shapes(config).items():
-            if len(shape) == 1:  # biases, and the gains of the layer norms
-                parameters[name] = np.full(
-                    shape, 1 if "ln_" in name and "weight" in name else 0, np.float32
-                )
+            is_gain = name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight"))
+            if is_gain:
+                parameters[name] = np.ones(shape, np.float32)
+            elif name.endswith(".bias"):
+                parameters[name] = np.zeros(shape, np.float32)
             else:
-                depth = math.sqrt(2 * config.n_layer) if name.endswith("c_proj.weight") else 1.0
-                std = np.float32(config.initializer_range / depth)
-                parameters[name] = rng.standard_normal(shape, np.float32) * std
+                std = config.initializer_range
+                if name.endswith("c_proj.weight"):
+                    std /= math.sqrt(2 * config.n_layer)
+                parameters[name] = rng.standard_normal(shape, np.float32) * np.float32(std)
         return cls(config, parameters)
 
     @property
@@ -205,8 +243,7 @@ class GPT2:
         edit: Edits | None = None,
         progress: OnProgress = None,
     ) -> Array:
-        """The input of the output matrix: [T] -> [T, D], [B, T] -> [B, T, D]. Otherwise as
-        __call__.
+        """The input of the output matrix, ids [T] -> [T, D], [B, T] -> [B, T, D]; see __call__.
 
         Without a tape and edits, a long text is read in pieces by several threads (prefill.py), so
         the number of cores changes the rounding. `progress` is called with the number of tokens in
@@ -214,27 +251,30 @@ class GPT2:
         """
         ids = check_ids(ids, self.config)
         batch = np.atleast_2d(ids)
-        lengths, edit = check_lengths(lengths, batch), check_edits(edit, self.config)
+        lengths = check_lengths(lengths, batch)
+        edit = check_edits(edit, self.config)
         if cache is not None:
             check_cache(cache, batch, self.config, self.dtype)
-        run = Run(self.config, cache, tape, edits=edit)
+
+        # This is transformer(batch, self.tree, run). A long text is read in pieces.
+        run = Run(self.config, cache, tape, edit)
         final = in_pieces(transformer, batch, self.tree, run, progress)
+
         if cache is not None:
-            cache.length = cache.length + (batch.shape[1] if lengths is None else lengths)
-        return final.reshape(*ids.shape, -1)
+            tokens_read = batch.shape[1] if lengths is None else lengths
+            cache.length = cache.length + tokens_read
+        return final.reshape(*ids.shape, self.config.n_embd)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
-        """An empty cache for `batch` sequences of up to `capacity` tokens (the whole context if
-        None)."""
-        return KVCache(
-            self.config, batch, self.config.n_ctx if capacity is None else capacity, self.dtype
-        )
+        """An empty cache for `batch` sequences of up to `capacity` tokens; None is the context."""
+        if capacity is None:
+            capacity = self.config.n_ctx
+        return KVCache(self.config, batch, capacity, self.dtype)
 
     def tie(self) -> "GPT2":
         """This model with wte.T as its output matrix, without the W_U of an untied model."""
-        parameters = {
-            name: array for name, array in self.parameters.items() if name != "lm_head.weight"
-        }
+        parameters = dict(self.parameters)
+        parameters.pop("lm_head.weight", None)
         return GPT2(self.config.with_head("tied"), parameters)
 
     def untie(self, init: str = "copy", seed: int = 0) -> "GPT2":
@@ -251,7 +291,8 @@ class GPT2:
         lm_head = aligned(self.W_E.shape, self.dtype)
         if init == "copy":
             lm_head[...] = self.W_E
-        elif init == "random":  # stream 1, because `random` drew wte from stream 0 of the same seed
+        elif init == "random":
+            # GPT2.random drew wte from stream 0 of the same seed, so this is stream 1.
             rng = np.random.default_rng([COUNT.check("seed", seed), 1])
             std = np.float32(self.config.initializer_range)
             lm_head[...] = rng.standard_normal(lm_head.shape, np.float32) * std
@@ -259,17 +300,18 @@ class GPT2:
             lm_head[...] = 0
         else:
             raise ArgumentError(f'init must be "copy", "random" or "zeros", got {short_repr(init)}')
-        return GPT2(self.config.with_head("untied"), {**self.parameters, "lm_head.weight": lm_head})
+        parameters = {**self.parameters, "lm_head.weight": lm_head}
+        return GPT2(self.config.with_head("untied"), parameters)
 
     def astype(self, dtype: Any) -> "GPT2":
-        """This model in float32 or float64. The float64 model is the reference for the float32
-        model."""
-        return GPT2(
-            self.config, {name: array.astype(dtype) for name, array in self.parameters.items()}
-        )
+        """This model in float32 or float64. The latter is the reference for the former."""
+        parameters = {name: array.astype(dtype) for name, array in self.parameters.items()}
+        return GPT2(self.config, parameters)
 
     def __repr__(self) -> str:
-        names = ("n_layer", "n_head", "n_embd", "n_ctx", "vocab_size")
-        shape = ", ".join(f"{name}={getattr(self.config, name)}" for name in names)
+        sizes = []
+        for name in ("n_layer", "n_head", "n_embd", "n_ctx", "vocab_size"):
+            sizes.append(f"{name}={getattr(self.config, name)}")
+        shape = ", ".join(sizes)
         total = parameter_count(self.config).total
         return f"GPT2({self.config.head}, {total:,} parameters, {shape}, {self.dtype})"

@@ -5,13 +5,12 @@ layer norms, which NumPy runs on one core, run on all threads. In each layer, a 
 keys and values of the pieces before it. So its thread waits in each layer until the piece before
 has computed them.
 
-`in_query_blocks` divides the attention of a piece once more. The scores of a block stay in the
+`attend_in_blocks` divides the attention of a piece once more. The scores of a block stay in the
 processor's cache, and the scores of keys that come after the block, which the mask would remove,
 are not computed.
 """
 
 from collections.abc import Callable
-from functools import wraps
 from threading import Event
 from typing import Any
 
@@ -23,52 +22,53 @@ from .run import KVCache, OnProgress, Run
 PIECE_TOKENS = 512  # the most tokens of each sequence in a piece
 QUERY_TOKENS = 128  # the most queries of a sequence in a block
 
-Forward = Callable[
-    [np.ndarray, dict[str, Any], Run], np.ndarray
-]  # ids [B, T], tree, run -> [B, T, D]
-Attend = Callable[
-    [np.ndarray, np.ndarray, np.ndarray, Run], np.ndarray
-]  # q, k, v, run -> [B, H, T, K]
+Array = np.ndarray
+# (ids [B, T], tree, run) -> final [B, T, D]
+Forward = Callable[[Array, dict[str, Any], Run], Array]
+# (q [B, H, T, K], k [B, H, S, K], v [B, H, S, K], layer, run) -> heads [B, H, T, K]
+Attend = Callable[[Array, Array, Array, int, Run], Array]
 
 
-def in_query_blocks(attend: Attend) -> Attend:
-    """`attend` for a block of queries at a time, if there are many. With a tape or edits it is one
-    call."""
+def attend_in_blocks(  # q [B, H, T, K], k and v [B, H, S, K] -> [B, H, T, K]
+    attend: Attend, q: Array, k: Array, v: Array, layer: int, run: Run
+) -> Array:
+    """attend(q, k, v, layer, run), for a block of queries at a time if there are many.
 
-    @wraps(attend)
-    def attend_in_blocks(q: np.ndarray, k: np.ndarray, v: np.ndarray, run: Run) -> np.ndarray:
-        T, S = q.shape[2], k.shape[2]
-        if (
-            T <= QUERY_TOKENS
-            or run.tape is not None
-            or run.edits
-            or isinstance(run.start, np.ndarray)
-        ):
-            return attend(q, k, v, run)
-        heads = np.empty_like(q)
-        for start in range(0, T, QUERY_TOKENS):
-            end = min(start + QUERY_TOKENS, T)
-            keys = slice(S - T + end)  # those of the tokens before the block and in it
-            heads[:, :, start:end] = attend(q[:, :, start:end], k[:, :, keys], v[:, :, keys], run)
-        return heads
+    With a tape or edits it is one call, because they are about the scores of all queries.
+    """
+    T = q.shape[2]
+    S = k.shape[2]
+    unequal = isinstance(run.start, Array)
+    if T <= QUERY_TOKENS or run.tape is not None or run.edits or unequal:
+        return attend(q, k, v, layer, run)
 
-    return attend_in_blocks
+    heads = np.empty_like(q)
+    for start in range(0, T, QUERY_TOKENS):
+        end = min(start + QUERY_TOKENS, T)
+        # The queries of this block see the keys up to the block's end.
+        S_block = S - T + end
+        heads[:, :, start:end] = attend(
+            q[:, :, start:end], k[:, :, :S_block], v[:, :, :S_block], layer, run
+        )
+    return heads
 
 
 class CachePiece(KVCache):
-    """The part of a cache that one thread fills, while other threads fill the parts before and
-    after it."""
+    """The part of a cache that one thread fills, while others fill the parts beside it."""
 
     def __init__(self, cache: KVCache, offset: int, before: "CachePiece | None") -> None:
-        self.keys, self.values = cache.keys, cache.values  # all pieces share them
-        self.offset = offset  # of the piece's first token in the ids
+        self.keys = cache.keys  # all pieces share the arrays of the whole cache
+        self.values = cache.values
+        self.offset = offset  # where the piece begins in the ids
         self.length = cache.length + offset  # tokens before this piece
         self.before = before
-        # Of each layer: set when its keys and values are complete up to this piece's end.
-        self.filled = [Event() for _ in cache.keys]
+        # The event of a layer is set when its keys and values are there up to this piece's end.
+        self.filled = [Event() for layer in range(len(cache.keys))]
         self.cancelled = False
 
-    def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def extend(  # k and v [B, H, T, K] -> [B, H, S, K]
+        self, layer: int, k: Array, v: Array
+    ) -> tuple[Array, Array]:
         """As KVCache.extend. Waits until the piece before has filled this layer."""
         extended = super().extend(layer, k, v)
         if self.before is not None:
@@ -79,46 +79,51 @@ class CachePiece(KVCache):
         return extended
 
     def cancel(self) -> None:
-        """Make this piece's thread stop at its next layer, and release the threads that wait for
-        it."""
+        """Make this piece's thread stop at its next layer, and release those that wait for it."""
         self.cancelled = True
         for filled in self.filled:
             filled.set()
 
 
-def in_pieces(
-    forward: Forward, ids: np.ndarray, tree: dict[str, Any], run: Run, progress: OnProgress
-) -> np.ndarray:  # [B, T] -> [B, T, D]
+def in_pieces(  # [B, T] -> [B, T, D]
+    forward: Forward, ids: Array, tree: dict[str, Any], run: Run, progress: OnProgress
+) -> Array:
     """forward(ids, tree, run), in pieces if there are many tokens. With a tape or edits it is one
     call.
 
     Many means more than PIECE_TOKENS in a sequence, or MIN_TOKENS for each thread in the whole
-    batch. `progress` gets the length of each piece.
+    batch. `progress` is called with the length of each piece.
     """
     B, T = ids.shape
-    threads, step = split_work(T, PIECE_TOKENS, B * T)
-    if step >= T or run.tape is not None or run.edits:
+    threads, piece_tokens = split_work(T, PIECE_TOKENS, B * T)
+    if piece_tokens >= T or run.tape is not None or run.edits:
         final = forward(ids, tree, run)
         if progress:
             progress(T)
         return final
 
-    cache = run.cache or KVCache(run.config, B, T, tree["wte"]["weight"].dtype)
+    cache = run.cache
+    if cache is None:
+        cache = KVCache(run.config, B, T, tree["wte"]["weight"].dtype)
     pieces: list[CachePiece] = []
-    for start in range(0, T, step):
-        pieces.append(CachePiece(cache, start, pieces[-1] if pieces else None))
+    before = None
+    for offset in range(0, T, piece_tokens):
+        before = CachePiece(cache, offset, before)
+        pieces.append(before)
 
-    def read(piece: CachePiece) -> np.ndarray:
-        return forward(ids[:, piece.offset : piece.offset + step], tree, Run(run.config, piece))
+    def read(piece: CachePiece) -> Array:
+        piece_ids = ids[:, piece.offset : piece.offset + piece_tokens]
+        return forward(piece_ids, tree, Run(run.config, piece))
 
     finals = []
-    with thread_map(threads) as map_:
+    with thread_map(threads) as map_in_threads:
         try:
-            for final in map_(read, pieces):
+            for final in map_in_threads(read, pieces):
                 finals.append(final)
                 if progress:
                     progress(final.shape[1])
         except BaseException:  # Ctrl-C included
+            # The last piece stops first, so that no thread starts a layer that is not needed.
             for piece in reversed(pieces):
                 piece.cancel()
             raise

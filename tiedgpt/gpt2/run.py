@@ -4,7 +4,7 @@ Each part is optional. A method of `Run` whose part is absent returns its argume
 functions of model.py are the same for logits, generation, training and study.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,11 @@ from .ops import dropout_mask
 
 Tape = dict[str, np.ndarray]
 Edits = Mapping[str, Callable[[np.ndarray], Any]]
-OnProgress = (
-    Callable[[int], Any] | None
-)  # called with the number of tokens (or bytes, steps) just done
-OVERWRITTEN = "attn.N.scores"  # softmax writes the pattern into the same memory
-# Of a block, in the order of the forward pass: what a tape records and an edit replaces, and its
-# shape.
+# It is called with the number of tokens (or bytes, or steps) that were just done.
+OnProgress = Callable[[int], Any] | None
+
+# The activations of a block, in the order of the forward pass, and their shapes. A tape records
+# them and an edit replaces them. N stands for the number of the layer.
 BLOCK_SHAPES = {
     "resid_pre.N": "B T D",
     "attn.N.in": "B T D",
@@ -51,21 +50,31 @@ def activation_shapes(config: Config) -> dict[str, str]:
     >>> activation_shapes(Config(n_layer=0))
     {'embed': 'B T D', 'final': 'B T D'}
     """
-    layers = range(config.n_layer)
-    blocks = {
-        name.replace("N", str(n)): shape for n in layers for name, shape in BLOCK_SHAPES.items()
-    }
-    return {"embed": "B T D", **blocks, "final": "B T D"}
+    shapes = {"embed": "B T D"}
+    for layer in range(config.n_layer):
+        for kind, shape in BLOCK_SHAPES.items():
+            shapes[kind.replace("N", str(layer))] = shape
+    shapes["final"] = "B T D"
+    return shapes
+
+
+def in_each_layer(kinds: Collection[str], config: Config) -> list[str]:
+    """The names that kinds of activations have in the layers of a model.
+
+    >>> in_each_layer(["attn.N.q", "attn.N.k"], Config(n_layer=2))
+    ['attn.0.q', 'attn.0.k', 'attn.1.q', 'attn.1.k']
+    """
+    return [kind.replace("N", str(layer)) for layer in range(config.n_layer) for kind in kinds]
 
 
 def edited(x: np.ndarray, edit: Callable[[np.ndarray], Any], name: str) -> np.ndarray:
-    """edit(x), with x's shape and dtype. It gets a copy, so it cannot change x."""
+    """edit(x), with x's shape and dtype. `edit` gets a copy, so it cannot change x."""
     returned = edit(x.copy())
     try:
         new = np.asarray(returned)
     except ValueError as error:  # lists of unequal lengths
         raise ArgumentError(f"the edit of {name} returned no array: {error}") from error
-    if new.dtype.kind not in "fiub":
+    if new.dtype.kind not in "fiub":  # floats, integers, booleans
         raise ArgumentError(
             f"the edit of {name} returned no real numbers, but {short_repr(returned)}"
         )
@@ -75,42 +84,50 @@ def edited(x: np.ndarray, edit: Callable[[np.ndarray], Any], name: str) -> np.nd
 
 
 class KVCache:
-    """The keys and values of the tokens read so far: [L, B, H, capacity, K], the first `length`
-    filled.
+    """The keys and values of the tokens read so far: [L, B, H, capacity, K].
 
-    `length` is an int, or an array [B] for sequences of unequal lengths. Entries after the end of a
-    shorter sequence have no meaning: `hide_future` masks them until new tokens overwrite them.
+    The first `length` entries are filled. `length` is an int, or an array [B] for sequences of
+    unequal lengths. Entries after the end of a shorter sequence have no meaning: the causal mask
+    hides them until new tokens overwrite them.
     """
 
     def __init__(self, config: Config, batch: int, capacity: int, dtype: Any) -> None:
         shape = (config.n_layer, batch, config.n_head, capacity, config.head_width)
-        self.keys, self.values = aligned(shape, dtype), aligned(shape, dtype)
+        self.keys = aligned(shape, dtype)
+        self.values = aligned(shape, dtype)
         self.capacity = capacity
         self.length: int | np.ndarray = 0
 
-    def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Add a layer's keys and values [B, H, T, K]; return those of all tokens so far [B, H, S,
-        K].
+    def extend(  # k and v [B, H, T, K] -> [B, H, S, K]
+        self, layer: int, k: np.ndarray, v: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Add a layer's keys and values; return those of all tokens so far.
 
         The caller increases `length` after the last layer.
         """
-        start, T = self.length, k.shape[2]
-        if isinstance(start, np.ndarray):
-            end = int(start.max()) + T
-            rows, positions = (
-                np.arange(len(k))[:, None],
-                start[:, None] + np.arange(T),
-            )  # [B, 1], [B, T]
-            self.keys[layer][rows, :, positions] = k.swapaxes(1, 2)  # [B, T, H, K]
-            self.values[layer][rows, :, positions] = v.swapaxes(1, 2)
-        else:
-            end = start + T
-            self.keys[layer, :, :, start:end] = k
-            self.values[layer, :, :, start:end] = v
+        if isinstance(self.length, np.ndarray):
+            return self._extend_unequal(self.length, layer, k, v)
+        start = self.length
+        end = start + k.shape[2]
+        self.keys[layer, :, :, start:end] = k
+        self.values[layer, :, :, start:end] = v
+        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+
+    def _extend_unequal(
+        self, starts: np.ndarray, layer: int, k: np.ndarray, v: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `extend`, where sequence b continues at position starts[b]."""
+        B, _, T, _ = k.shape
+        rows = np.arange(B)[:, None]  # [B, 1]
+        positions = starts[:, None] + np.arange(T)  # [B, T]
+        # Arrays as indices move their axes to the front, so this assigns [B, T, H, K].
+        self.keys[layer][rows, :, positions] = k.swapaxes(1, 2)
+        self.values[layer][rows, :, positions] = v.swapaxes(1, 2)
+        end = int(starts.max()) + T
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
 
     def copy_rows(self, rows: Any, other: "KVCache") -> None:
-        """Copy the keys and values of `other` to the start of these rows. `length` does not change.
+        """Copy the keys and values of `other` to the start of these rows. `length` stays.
 
         `other` has as many sequences as there are rows, or one, which is copied to each of them.
         """
@@ -121,44 +138,42 @@ class KVCache:
 
 @dataclass
 class Run:
-    """One forward pass through a model of `config`."""
+    """What one forward pass through a model of `config` reads and records, besides weights."""
 
     config: Config
     cache: KVCache | None = None
     tape: Tape | None = None
-    rng: np.random.Generator | None = None  # for dropout; given in training only
     edits: Edits | None = None
-    unrecorded: tuple[str, ...] = ()  # activations that are not needed on the tape
-    layer: int = 0  # the number of the block that is running
+    rng: np.random.Generator | None = None  # for dropout; given in training only
+    unrecorded: Collection[str] = ()  # names of activations that the tape does not need
 
     def __post_init__(self) -> None:
         if self.tape is not None and not isinstance(self.tape, dict):
             raise ArgumentError(f"tape must be a dict to write to, got {short_repr(self.tape)}")
-        # The first token's position; [B] if they differ.
-        self.start = 0 if self.cache is None else self.cache.length
+
+    @property
+    def start(self) -> int | np.ndarray:
+        """The position of the first token of this pass; [B] if the sequences' lengths differ."""
+        if self.cache is None:
+            return 0
+        return self.cache.length
 
     def positions(self, T: int) -> Any:
-        """The positions of the tokens given, as an index into wpe."""
+        """The positions of the T tokens of this pass, as an index into wpe."""
         if isinstance(self.start, np.ndarray):
             return self.start[:, None] + np.arange(T)  # [B, T]
         return slice(self.start, self.start + T)
 
-    def name(self, name: str) -> str:
-        """A name on the tape, with the layer's number for N: "attn.N.qkv" -> "attn.3.qkv"."""
-        return name.replace(".N", f".{self.layer}")
+    def tap(self, name: str, x: np.ndarray, copy: bool = False) -> np.ndarray:
+        """x, or the edit of x if there is one. If there is a tape, record what is returned.
 
-    def tap(self, name: str, x: np.ndarray) -> np.ndarray:
-        """Return x, or the edit of x if there is one. If there is a tape, record what is
-        returned."""
-        if self.edits and (edit := self.edits.get(self.name(name))):
-            x = edited(x, edit, self.name(name))
+        `copy` is for an x that the caller overwrites: the tape gets a copy.
+        """
+        if self.edits and name in self.edits:
+            x = edited(x, self.edits[name], name)
         if self.tape is not None and name not in self.unrecorded:
-            self.tape[self.name(name)] = x.copy() if name == OVERWRITTEN else x
+            self.tape[name] = x.copy() if copy else x
         return x
-
-    def taped(self, name: str) -> Any:
-        """The activation that the tape has under `name`; None if there is none."""
-        return None if self.tape is None else self.tape.get(self.name(name))
 
     def dropout(self, name: str, x: np.ndarray, p: float) -> np.ndarray:  # [...] -> [...]
         """In training, zero each element with probability p and multiply the others by 1 / (1 - p).
@@ -167,15 +182,13 @@ class Run:
         """
         if self.rng is None or p == 0:
             return x
-        return x * self.tap(f"{name}.kept", dropout_mask(x.shape, p, x.dtype, self.rng))
+        factors = dropout_mask(x.shape, p, x.dtype, self.rng)
+        return x * self.tap(f"{name}.kept", factors)
 
-    def redo_dropout(self, name: str, x: np.ndarray) -> np.ndarray:  # [...] -> [...]
-        """Multiply x by the factors that `dropout` recorded. This is also the derivative of
-        dropout."""
-        kept = self.taped(f"{name}.kept")
-        return x if kept is None else x * kept
-
-    def extend_cache(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Add this layer's keys and values [B, H, T, K] to the cache; return all of them [B, H, S,
-        K]."""
-        return (k, v) if self.cache is None else self.cache.extend(self.layer, k, v)
+    def extend_cache(  # k and v [B, H, T, K] -> [B, H, S, K]
+        self, layer: int, k: np.ndarray, v: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Add a layer's keys and values to the cache; return those of all tokens so far."""
+        if self.cache is None:
+            return k, v
+        return self.cache.extend(layer, k, v)

@@ -17,7 +17,7 @@ from ..gpt2.checks import check_text_ids
 from ..gpt2.model import GPT2, transformer, unembed
 from ..gpt2.ops import cross_entropy, cross_entropy_backward
 from ..gpt2.parameters import Parameters, nest
-from ..gpt2.run import Run
+from ..gpt2.run import Run, Tape, in_each_layer
 from .similarity import lengths
 
 ROWS_AT_ONCE = 1024  # rows of d_head computed at a time: 3 MB for GPT-2; all of them take 154 MB
@@ -74,7 +74,9 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
         raise ArgumentError(
             f"{ids.size} tokens are more than the context of {model.config.n_ctx} and one"
         )
-    run = Run(model.config, tape={}, unrecorded=("attn.N.scores",))
+    tape: Tape = {}
+    unrecorded = in_each_layer(["attn.N.scores"], model.config)
+    run = Run(model.config, tape=tape, unrecorded=unrecorded)
     final = transformer(ids[None, :-1], model.tree, run)  # [1, T - 1, D]
     # Number the tokens that were read 0, 1, ..., so that the gradient of wte has rows for these
     # only. The blocks' gradients are not used, so those of all layers are written to the same
@@ -89,7 +91,7 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
         grad[name] = arrays[in_block] = (
             arrays[in_block] if in_block in arrays else np.empty_like(array)
         )
-    transformer_backward(dfinal[None], numbers[None], model.tree, run, nest(grad))
+    transformer_backward(dfinal[None], numbers[None], model.tree, model.config, tape, nest(grad))
     return Gradients(loss, tokens, d_embed, d_head, head_lengths)
 
 

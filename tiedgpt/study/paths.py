@@ -39,7 +39,7 @@ def mlp0(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
     block = model.tree["h"][0]
     resid_mid = model.W_E[tokens]
     mlp_in = layer_norm(resid_mid, **block["ln_2"], eps=model.config.layer_norm_epsilon)
-    mlp_out = mlp(mlp_in, **block["mlp"], run=Run(model.config))
+    mlp_out = mlp(mlp_in, **block["mlp"], layer=0, run=Run(model.config))
     return final_logits(model, resid_mid + mlp_out)
 
 

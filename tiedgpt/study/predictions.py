@@ -21,7 +21,7 @@ import numpy as np
 from ..gpt2.checks import check_prompt_ids
 from ..gpt2.model import GPT2, transformer, unembed
 from ..gpt2.ops import softmax
-from ..gpt2.run import Edits, OnProgress, Run, Tape
+from ..gpt2.run import Edits, OnProgress, Run, Tape, in_each_layer
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import measure_rows, measure_tokens
 from .paths import check_logits, final_norm, log_probabilities, top_k
@@ -114,7 +114,9 @@ def last_tape(model: GPT2, ids: Any, n: int, progress: OnProgress = None) -> Tap
     if len(prompt) > n:
         cache = model.new_cache(capacity=len(prompt))
         model.final(prompt[:-n], cache, progress=progress)
-    transformer(prompt[None, -n:], model.tree, Run(model.config, cache, tape, unrecorded=UNREAD))
+    unrecorded = in_each_layer(UNREAD, model.config)
+    run = Run(model.config, cache, tape, unrecorded=unrecorded)
+    transformer(prompt[None, -n:], model.tree, run)
     return tape
 
 
