@@ -64,7 +64,7 @@ params --vocab 50 --dim 4 --total 199 => total 199 is less than the token embedd
 
 tokenize -m M one two => expected one TEXT, got 2: put it in quotes
 tokenize -m M --decode {5 x,-- --x,} => --decode expects token ids, whole numbers, got '
-tokenize -m M --decode {257,-- -1} => is no token id from 0 to 256
+tokenize -m M --decode {257,-- -1} => is not a token id from 0 to 256
 
 untie M => expected SRC and DST, got M
 untie => expected SRC and DST, got neither

@@ -90,7 +90,7 @@ WRONG = {
     None: "must be one sequence of ids [N], got shape ()",
     b"text": "expected token ids, got text",
     (1.5, 2): "must be whole numbers",
-    (1, 262): "262 is no token id",
+    (1, 262): "262 is not a token id",
     (-1, 5): "token id -1 is outside the vocabulary",
     ((1, 2), (3, 4)): "must be one sequence of ids [N], got shape (2, 2)",
     "low" * 80: "80 tokens, more than the limit of 70",

@@ -1,6 +1,6 @@
-"""Activation functions of GPT-2 checkpoints, with their derivatives. GPT-2's own, gelu_new, is in
-ops.py.
+"""Activation functions that GPT-2 checkpoints name, with their derivatives.
 
+GPT-2 itself uses one of them, gelu_new, which is in ops.py. So a student can skip this file.
 ACTIVATIONS maps the activation_function of a config.json to a function and its derivative.
 """
 
@@ -16,21 +16,22 @@ from .ops import gelu_new, gelu_new_backward
 
 @cache
 def series() -> np.ndarray:
-    """The Chebyshev coefficients of P in `erfc`, by u = (t - 0.6) / 0.4: in [-1, 1] for z up to
-    8."""
+    """The Chebyshev coefficients of P in `erfc`, as a function of u = (t - 0.6) / 0.4.
+
+    For z from 0 to 8, t is in [0.2, 1] and u in [-1, 1].
+    """
 
     def P(u: np.ndarray) -> np.ndarray:
         t = 0.6 + 0.4 * u
-        return np.array(
-            [math.log(math.erfc(z)) + z * z for z in (2.0 / t - 2.0).tolist()]
-        ) - np.log(t)
+        z = 2.0 / t - 2.0
+        log_erfc = np.array([math.log(math.erfc(value)) for value in z.tolist()])
+        return log_erfc + z * z - np.log(t)
 
     return np.polynomial.chebyshev.chebinterpolate(P, 20)
 
 
 def erfc(z: np.ndarray) -> np.ndarray:  # [...] -> [...]
-    """The complementary error function for z >= 0, to 14 digits. NumPy has none; exact gelu needs
-    it.
+    """The complementary error function for z >= 0, to 14 digits; NumPy has none.
 
     erfc(z) = t exp(P(t) - z^2) with t = 2 / (2 + z) [Numerical Recipes, "Error function"]. P is
     smooth, so a short Chebyshev series is enough. It is fitted to math.erfc, which is too slow for
@@ -54,8 +55,10 @@ def gelu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
 
 
 def gelu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
-    """dout (x Phi)', with (x Phi)' = Phi + x phi and phi = exp(-x^2 / 2) / sqrt(2 pi), the normal
-    density."""
+    """dout (x Phi)', with (x Phi)' = Phi + x phi and phi the normal density.
+
+    phi = exp(-x^2 / 2) / sqrt(2 pi)
+    """
     phi = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
     return dout * (normal_cdf(x) + x * phi)
 
@@ -66,14 +69,13 @@ def sigmoid(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
 
 
 def swish(x: np.ndarray, a: float) -> np.ndarray:  # [...] -> [...]
-    """x sigmoid(a x): silu for a = 1, and quick_gelu, another approximation of gelu, for a =
-    1.702."""
+    """x sigmoid(a x): silu for a = 1; quick_gelu, which approximates gelu, for a = 1.702."""
     return x * sigmoid(a * x)
 
 
-def swish_backward(
+def swish_backward(  # [...], [...] -> [...]
     dout: np.ndarray, x: np.ndarray, a: float
-) -> np.ndarray:  # [...], [...] -> [...]
+) -> np.ndarray:
     """dout (x s)', with (x s)' = s + a x s (1 - s) and s = sigmoid(a x)."""
     s = sigmoid(a * x)
     return dout * (s + a * x * s * (1.0 - s))
@@ -84,18 +86,35 @@ class Activation(NamedTuple):
     backward: Callable[[np.ndarray, np.ndarray], np.ndarray]  # dout, x -> dx
 
 
+def relu(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    return np.maximum(x, 0)
+
+
+def relu_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
+    """At x = 0 relu has no derivative; 0 is used, as in torch."""
+    return dout * (x > 0)
+
+
+def tanh_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], [...] -> [...]
+    """tanh' = 1 - tanh^2."""
+    return dout * (1.0 - np.square(np.tanh(x)))
+
+
 GELU_NEW = Activation(gelu_new, gelu_new_backward)
 GELU = Activation(gelu, gelu_backward)
+QUICK_GELU = Activation(partial(swish, a=1.702), partial(swish_backward, a=1.702))
 SILU = Activation(partial(swish, a=1.0), partial(swish_backward, a=1.0))
 ACTIVATIONS = {
     "gelu_new": GELU_NEW,
-    **dict.fromkeys(
-        ("gelu_accurate", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh"), GELU_NEW
-    ),
-    **dict.fromkeys(("gelu", "gelu_python"), GELU),
-    "quick_gelu": Activation(partial(swish, a=1.702), partial(swish_backward, a=1.702)),
-    # At x = 0 the derivative of relu does not exist; 0 is used, as in torch.
-    "relu": Activation(lambda x: np.maximum(x, 0), lambda dout, x: dout * (x > 0)),
-    **dict.fromkeys(("silu", "swish"), SILU),
-    "tanh": Activation(np.tanh, lambda dout, x: dout * (1.0 - np.square(np.tanh(x)))),
+    "gelu_accurate": GELU_NEW,
+    "gelu_fast": GELU_NEW,
+    "gelu_pytorch_tanh": GELU_NEW,
+    "gelu_python_tanh": GELU_NEW,
+    "gelu": GELU,
+    "gelu_python": GELU,
+    "quick_gelu": QUICK_GELU,
+    "relu": Activation(relu, relu_backward),
+    "silu": SILU,
+    "swish": SILU,
+    "tanh": Activation(np.tanh, tanh_backward),
 }

@@ -39,16 +39,18 @@ def check_ids(ids: Any, config: Config) -> np.ndarray:  # -> [T] or [B, T]
         raise ArgumentError(
             f"token id {outside[0]} is outside the vocabulary of {V} (0 to {V - 1})"
         )
-    if (T := array.shape[-1]) > config.n_ctx:
+    tokens = array.shape[-1]
+    if tokens > config.n_ctx:
         raise ArgumentError(
-            f"the input has {T} tokens, more than the model's context of {config.n_ctx}"
+            f"the input has {tokens} tokens, more than the model's context of {config.n_ctx}"
         )
     return array
 
 
 def check_targets(targets: Any, ids: np.ndarray, config: Config) -> np.ndarray:
     """targets as an array, if they are ids and have the shape of `ids`."""
-    if (array := check_ids(targets, config)).shape != ids.shape:
+    array = check_ids(targets, config)
+    if array.shape != ids.shape:
         raise ArgumentError(f"targets have shape {array.shape}; expected that of ids, {ids.shape}")
     return array
 
@@ -59,11 +61,14 @@ def check_lengths(lengths: Any, batch: np.ndarray) -> np.ndarray | None:  # -> [
         return None
     B, T = batch.shape
     array = np.array(lengths, object)
-    if array.shape != (B,) or not all(n in Range(1, T) for n in array):
+    accepted = Range(1, T)
+    if array.shape != (B,) or not all(length in accepted for length in array):
         raise ArgumentError(
             f"lengths must be {B} whole numbers from 1 to {T}, got {short_repr(lengths)}"
         )
-    return None if (array == T).all() else array.astype(np.int64)
+    if (array == T).all():
+        return None
+    return array.astype(np.int64)
 
 
 def check_prompt_ids(ids: Any, config: Config) -> list[int]:
@@ -77,8 +82,10 @@ def check_prompt_ids(ids: Any, config: Config) -> list[int]:
 
 
 def check_text_ids(ids: Any, config: Config) -> np.ndarray:  # -> [N]
-    """ids as an array, if a model of this configuration can score them. They may exceed its
-    context."""
+    """ids as an array, if a model of this configuration can score them.
+
+    There may be more of them than its context has room for.
+    """
     array = as_array(ids)
     if array.ndim != 1:
         raise ArgumentError(f"the text must be one sequence of ids [N], got shape {array.shape}")
@@ -97,21 +104,22 @@ def stride_or_default(stride: Any, config: Config) -> int:
     if stride is None:
         return max(1, config.n_ctx // 2)
     if stride not in Range(1, config.n_ctx):
-        expected = f"a whole number from 1 to the model's context of {config.n_ctx}"
-        raise ArgumentError(f"stride must be {expected}, got {short_repr(stride)}")
+        raise ArgumentError(
+            f"stride must be a whole number from 1 to the model's context of {config.n_ctx}, "
+            f"got {short_repr(stride)}"
+        )
     return int(stride)
 
 
 def seed_or_new(seed: Any) -> int:
     """seed as an int, if it is a whole number of at least 0; a new one if it is None."""
-    return COUNT.check(
-        "seed", np.random.SeedSequence().generate_state(1)[0] if seed is None else seed
-    )
+    if seed is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    return COUNT.check("seed", seed)
 
 
 def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -> None:
-    """Check that the cache is one of this model, for as many sequences, with room for `batch` [B,
-    T]."""
+    """Check that the cache is one of this model, with room for `batch` [B, T]."""
     if not isinstance(cache, KVCache):
         raise ArgumentError(f"cache must come from this model's new_cache, got {short_repr(cache)}")
     L, B, H, _, K = cache.keys.shape
@@ -121,7 +129,9 @@ def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -
         )
     if len(batch) != B:
         raise ArgumentError(f"ids are {len(batch)} sequences, the cache holds {B}")
-    T, longest, room = batch.shape[1], int(np.max(cache.length)), min(cache.capacity, config.n_ctx)
+    T = batch.shape[1]
+    longest = int(np.max(cache.length))
+    room = min(cache.capacity, config.n_ctx)
     if longest + T > room:
         raise ArgumentError(
             f"the cache has {longest} tokens, {T} more are given, there is room for {room}"
@@ -130,16 +140,20 @@ def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -
 
 def check_edits(edits: Any, config: Config) -> Any:
     """edits, if each key is the name of an activation and each value is a function."""
-    if edits is not None and not isinstance(edits, Mapping):
+    if edits is None:
+        return None
+    if not isinstance(edits, Mapping):
         raise ArgumentError(
             f"edit must map names of activations to functions, got {short_repr(edits)}"
         )
-    names = activation_shapes(config) if edits else {}
-    for name, function in (edits or {}).items():
+    if not edits:  # without edits, the table of a large model need not be made
+        return edits
+    names = activation_shapes(config)
+    for name, function in edits.items():
         if name not in names:
             near = ", ".join(get_close_matches(str(name), names, n=3, cutoff=0))
             raise ArgumentError(
-                f"{short_repr(name)} is no activation of this model; the nearest are {near}"
+                f"{short_repr(name)} is not an activation of this model; the nearest are {near}"
             )
         if not callable(function):
             raise ArgumentError(
@@ -149,8 +163,7 @@ def check_edits(edits: Any, config: Config) -> Any:
 
 
 def check_parameters(parameters: Parameters, config: Config) -> np.dtype:
-    """The dtype of the parameters, if they have the configuration's names and shapes and one float
-    dtype."""
+    """The dtype of the parameters, if their names and shapes are those of the configuration."""
     shapes = parameter_shapes(config)
     for name, shape in shapes.items():
         if name not in parameters:

@@ -10,14 +10,22 @@ from .activations import ACTIVATIONS
 
 HEADS = ("tied", "untied")
 SIZE = Range(1, 2**31 - 1)
+TOKEN_ID = Range(0, 2**31 - 1)
 RANGES = {  # of the fields that are numbers
-    **dict.fromkeys(("vocab_size", "n_ctx", "n_embd", "n_head", "n_inner"), SIZE),
-    "n_layer": Range(
-        0, 1_000
-    ),  # GPT-2 has at most 48; a billion would fill the memory with tensor names
-    **dict.fromkeys(("layer_norm_epsilon", "initializer_range"), AT_LEAST_0),
-    **dict.fromkeys(("embd_pdrop", "resid_pdrop", "attn_pdrop"), RATE),
+    "vocab_size": SIZE,
+    "n_ctx": SIZE,
+    "n_embd": SIZE,
+    "n_head": SIZE,
+    "n_inner": SIZE,
+    # GPT-2 has at most 48 layers; the tensor names of a billion would fill the memory.
+    "n_layer": Range(0, 1_000),
+    "layer_norm_epsilon": AT_LEAST_0,
+    "initializer_range": AT_LEAST_0,
+    "embd_pdrop": RATE,
+    "resid_pdrop": RATE,
+    "attn_pdrop": RATE,
 }
+SWITCHES = ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied")
 
 # Fields with another name in transformers' config.json.
 JSON_NAMES = {"n_ctx": "n_positions", "tied": "tie_word_embeddings"}
@@ -45,8 +53,10 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """The hyperparameters of a GPT-2. The defaults are GPT-2 124M's. Raises ConfigError for wrong
-    values."""
+    """The hyperparameters of a GPT-2; the defaults are GPT-2 124M's.
+
+    Raises ConfigError for a value that is not valid.
+    """
 
     vocab_size: int = 50257  # V
     n_ctx: int = 1024  # the longest sequence: rows of wpe
@@ -70,27 +80,21 @@ class Config:
     others: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            object.__setattr__(self, f.name, _as_python(getattr(self, f.name)))
-        if isinstance(self.eos_token_id, list | tuple):  # a list in config.json
-            object.__setattr__(self, "eos_token_id", tuple(map(_as_python, self.eos_token_id)))
+        self._normalise()
         for name, accepted in RANGES.items():
-            if name == "n_inner" and self.n_inner is None:
-                object.__setattr__(self, "n_inner", 4 * self.n_embd)
             accepted.check(_with_json_name(name), getattr(self, name), ConfigError)
-        if self.n_embd % self.n_head:
+        if self.n_embd % self.n_head != 0:
             raise ConfigError(
                 f"n_embd {self.n_embd} does not divide into n_head {self.n_head} equal heads"
             )
-        if (
-            not isinstance(self.activation_function, str)
-            or self.activation_function not in ACTIVATIONS
-        ):
-            found, expected = short_repr(self.activation_function), ", ".join(ACTIVATIONS)
+        # A list or dict cannot be looked up in ACTIVATIONS.
+        activation = self.activation_function
+        if not isinstance(activation, str) or activation not in ACTIVATIONS:
             raise ConfigError(
-                f"activation_function {found} is not supported; expected one of {expected}"
+                f"activation_function {short_repr(activation)} is not supported; "
+                f"expected one of {', '.join(ACTIVATIONS)}"
             )
-        for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tied"):
+        for name in SWITCHES:
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ConfigError(
@@ -98,7 +102,20 @@ class Config:
                 )
         for token in (self.bos_token_id, *self.eos_token_ids):
             if token is not None:
-                Range(0, SIZE.high).check("bos_token_id and eos_token_id", token, ConfigError)
+                TOKEN_ID.check("bos_token_id and eos_token_id", token, ConfigError)
+
+    def _normalise(self) -> None:
+        """Give each field the one form that later code expects. Nothing changes a field later."""
+        for field_ in fields(self):
+            self._set(field_.name, _as_python(getattr(self, field_.name)))
+        if isinstance(self.eos_token_id, list | tuple):  # a list in config.json
+            self._set("eos_token_id", tuple(_as_python(token) for token in self.eos_token_id))
+        if self.n_inner is None and self.n_embd in SIZE:
+            self._set("n_inner", 4 * self.n_embd)
+
+    def _set(self, name: str, value: Any) -> None:
+        """Set a field; a frozen dataclass refuses an assignment."""
+        object.__setattr__(self, name, value)
 
     @property
     def head_width(self) -> int:
@@ -108,8 +125,11 @@ class Config:
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """The ids that end a generated text: none, one or several."""
-        ids = self.eos_token_id
-        return ids if isinstance(ids, tuple) else () if ids is None else (ids,)
+        if self.eos_token_id is None:
+            return ()
+        if isinstance(self.eos_token_id, tuple):
+            return self.eos_token_id
+        return (self.eos_token_id,)
 
     @property
     def head(self) -> str:
@@ -117,19 +137,17 @@ class Config:
         return "tied" if self.tied else "untied"
 
     def with_head(self, head: str) -> "Config":
-        """This configuration with head "tied" or "untied". Raises ArgumentError for another
-        head."""
+        """This configuration with head "tied" or "untied". Raises ArgumentError for another."""
         if head not in HEADS:
             raise ArgumentError(f'head must be "tied" or "untied", got {short_repr(head)}')
         return replace(self, tied=head == "tied")
 
     @classmethod
     def from_json(cls, data: Any) -> "Config":
-        """A Config from the parsed config.json of a transformers checkpoint. Unknown fields are in
-        `others`.
+        """A Config from the parsed config.json of a transformers checkpoint.
 
-        Raises ConfigError that names a field of another model, or of arithmetic that is not
-        implemented here.
+        Unknown fields are in `others`. Raises ConfigError that names a field of another model, or
+        of arithmetic that is not implemented here.
         """
         if not isinstance(data, dict):
             raise ConfigError(f"expected a JSON object, got {short_repr(data)}")
@@ -137,36 +155,51 @@ class Config:
             raise ConfigError('"model_type" is missing; expected "gpt2"')
         for name, allowed in NEUTRAL_VALUES.items():
             if name in data and data[name] not in allowed:
-                found = f"{name} is {short_repr(data[name])}, which is another model than GPT-2"
-                raise ConfigError(f"{found}; expected {short_repr(allowed[0])}")
-        for alias, name in ALIASES.items():
-            if alias in data and data.get(name, data[alias]) != data[alias]:
-                values = short_repr(data[alias]), short_repr(data[name])
                 raise ConfigError(
-                    f"{alias} is {values[0]} but {name}, its other name, is {values[1]}"
+                    f"{name} is {short_repr(data[name])}, which is another model than GPT-2; "
+                    f"expected {short_repr(allowed[0])}"
                 )
-        data = {ALIASES.get(name, name): value for name, value in data.items()}
-        names = cls._json_names()
-        read = {ours: data[theirs] for ours, theirs in names.items() if theirs in data}
-        passed_over = {*names.values(), *OF_THE_FILE, "model_type"}
-        others = {name: value for name, value in data.items() if name not in passed_over}
-        return cls(**read, others=others)
+        for alias, name in ALIASES.items():
+            if alias in data and name in data and data[alias] != data[name]:
+                raise ConfigError(
+                    f"{alias} is {short_repr(data[alias])} but {name}, its other name, "
+                    f"is {short_repr(data[name])}"
+                )
+
+        values: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        field_names = {json_name: name for name, json_name in cls._json_names().items()}
+        for key, value in data.items():
+            json_name: str = ALIASES.get(key, key)
+            if json_name in field_names:
+                values[field_names[json_name]] = value
+            elif json_name != "model_type" and json_name not in OF_THE_FILE:
+                others[json_name] = value
+        return cls(others=others, **values)
 
     def to_json(self) -> dict[str, Any]:
         """The contents of config.json, for json.dump. `from_json` and transformers read it back."""
-        own = {theirs: getattr(self, ours) for ours, theirs in self._json_names().items()}
-        return {**self.others, "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **own}
+        data = {**self.others, "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+        for name, json_name in self._json_names().items():
+            data[json_name] = getattr(self, name)
+        return data
 
     @classmethod
     def _json_names(cls) -> dict[str, str]:
-        """Field -> its name in config.json."""
-        return {f.name: JSON_NAMES.get(f.name, f.name) for f in fields(cls) if f.name != "others"}
+        """Each field but `others` -> its name in config.json."""
+        names = {field_.name: field_.name for field_ in fields(cls) if field_.name != "others"}
+        return names | JSON_NAMES
 
 
 def _as_python(value: Any) -> Any:
     """A NumPy scalar as Python's number; any other value unchanged."""
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
 
 
 def _with_json_name(name: str) -> str:
-    return f"{name} ({JSON_NAMES[name]} in config.json)" if name in JSON_NAMES else name
+    """A field's name for an error, with its name in config.json if that is another one."""
+    if name in JSON_NAMES:
+        return f"{name} ({JSON_NAMES[name]} in config.json)"
+    return name

@@ -22,9 +22,9 @@ SQRT_OF_2_OVER_PI = math.sqrt(2 / math.pi)
 def gelu_new(x: np.ndarray) -> np.ndarray:  # [...] -> [...]
     """GPT-2's activation, an approximation of x * Phi(x), Phi the normal distribution's CDF.
 
-        0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))     [Hendrycks & Gimpel 2016, arXiv:1606.08415]
+        0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))     [Hendrycks & Gimpel 2016]
 
-    Computed in one new array, because the MLP's arrays are the largest of a block.
+    It is computed in one new array, because the MLP's arrays are the largest of a block.
     """
     out = x * x
     out *= 0.044715 * SQRT_OF_2_OVER_PI
@@ -78,14 +78,15 @@ def log_softmax(x: np.ndarray) -> np.ndarray:  # [..., n] -> [..., n]
     return out
 
 
-def softmax_backward(
-    dout: np.ndarray, out: np.ndarray
-) -> np.ndarray:  # [..., n], [..., n] -> [..., n]
+def softmax_backward(dout: np.ndarray, out: np.ndarray) -> np.ndarray:  # both [..., n] -> [..., n]
     """`out` is softmax(x). Since d out_i / d x_j = out_i ((i == j) - out_j),
 
     dx_j = out_j (dout_j - sum_i dout_i out_i)
     """
-    dx = dout - np.einsum("...i,...i->...", dout, out)[..., None]
+    inner = np.einsum(
+        "...i,...i->...", dout, out
+    )  # sum_i dout_i out_i, without an array of products
+    dx = dout - inner[..., None]
     dx *= out
     return dx
 
@@ -95,9 +96,8 @@ def layer_norm(  # [..., D] -> [..., D]
 ) -> np.ndarray:
     """Shift each vector to mean 0, scale it to variance 1, then apply `weight` and `bias` [D]."""
     D = x.shape[-1]
-    out = (
-        x - x.sum(axis=-1, keepdims=True) / D
-    )  # equals x.mean bit for bit, with a third of its overhead
+    # x.sum / D equals x.mean bit for bit, and has a third of its overhead.
+    out = x - x.sum(axis=-1, keepdims=True) / D
     variance = (out * out).sum(axis=-1, keepdims=True) / D
     out /= np.sqrt(variance + eps)
     out *= weight
@@ -136,9 +136,9 @@ def layer_norm_backward(  # [..., D], [..., D] -> [..., D]
     return dx
 
 
-def linear(
+def linear(  # [..., in] -> [..., out]
     x: np.ndarray, weight: np.ndarray, bias: np.ndarray
-) -> np.ndarray:  # [..., in] -> [..., out]
+) -> np.ndarray:
     """x @ weight + bias, with weight [in, out].
 
     The leading axes become one. np.matmul of [B, 1, in] would run B matrix-vector products and read
@@ -152,9 +152,9 @@ def linear(
 def linear_backward(  # [..., out], [..., in] -> [..., in]
     dout: np.ndarray, x: np.ndarray, weight: np.ndarray, grad: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """out = x weight + bias: dx = dout weight^T, dweight = x^T dout, dbias is the sum of dout's
-    rows."""
-    rows, drows = x.reshape(-1, x.shape[-1]), dout.reshape(-1, dout.shape[-1])
+    """out = x weight + bias: dx = dout weight^T, dweight = x^T dout, dbias = sum of dout's rows."""
+    rows = x.reshape(-1, x.shape[-1])  # [N, in]
+    drows = dout.reshape(-1, dout.shape[-1])  # [N, out]
     np.matmul(rows.T, drows, out=grad["weight"])
     drows.sum(axis=0, out=grad["bias"])
     return (drows @ weight.T).reshape(x.shape)
@@ -166,9 +166,9 @@ def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:  # [N,
     Computed as logsumexp(logits) - logits[target], which stays finite where softmax underflows.
     """
     shifted = logits - logits.max(axis=-1, keepdims=True)
-    at_target = shifted[np.arange(len(targets)), targets]
+    target_logits = shifted[np.arange(len(targets)), targets]  # [N]
     np.exp(shifted, out=shifted)
-    return np.log(shifted.sum(axis=-1)) - at_target
+    return np.log(shifted.sum(axis=-1)) - target_logits
 
 
 def cross_entropy_backward(  # [N], [N, V], [N] -> [N, V]
@@ -185,4 +185,5 @@ def dropout_mask(
     shape: tuple[int, ...], p: float, dtype: Any, rng: np.random.Generator
 ) -> np.ndarray:
     """The factors of dropout, forward and backward: 0 with probability p, else 1 / (1 - p)."""
-    return np.multiply(rng.random(shape, np.float32) >= p, 1 / (1 - p), dtype=dtype)
+    is_kept = rng.random(shape, np.float32) >= p
+    return np.multiply(is_kept, 1 / (1 - p), dtype=dtype)

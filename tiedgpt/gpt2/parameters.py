@@ -2,13 +2,19 @@
 
 Loading, saving and counting use this table. The names are those of checkpoints:
 
-    wte.weight [V, D]             token embedding, W_E        h.N.ln_1, h.N.ln_2, ln_f    layer norms
-    wpe.weight [n_ctx, D]         position embedding, W_pos   h.N.attn.c_attn [D, 3D]     W_Q | W_K | W_V
-    lm_head.weight [V, D]         W_U transposed,             h.N.attn.c_proj [D, D]      W_O
-                                  only when untied            h.N.mlp.c_fc    [D, F]      W_in
-                                                              h.N.mlp.c_proj  [F, D]      W_out
+    wte.weight       [V, D]       token embedding, W_E
+    wpe.weight       [n_ctx, D]   position embedding, W_pos
+    h.N.ln_1         [D]          layer norm before attention
+    h.N.attn.c_attn  [D, 3D]      W_Q | W_K | W_V
+    h.N.attn.c_proj  [D, D]       W_O
+    h.N.ln_2         [D]          layer norm before the MLP
+    h.N.mlp.c_fc     [D, F]       W_in
+    h.N.mlp.c_proj   [F, D]       W_out
+    ln_f             [D]          final layer norm
+    lm_head.weight   [V, D]       W_U transposed, only when untied
 
-Matrices of a block are [in, out] and used as `x @ W`, without a transpose.
+Modules from h.N.ln_1 to ln_f have a `weight` of this shape, and a `bias`. Their matrices are
+[in, out] and used as `x @ W`, without a transpose.
 """
 
 from dataclasses import dataclass
@@ -39,10 +45,15 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
         "mlp.c_fc": (D, F),
         "mlp.c_proj": (F, D),
     }
-    layers = range(config.n_layer)
-    modules = {f"h.{layer}.{name}": weight for layer in layers for name, weight in block.items()}
-    for name, weight in {**modules, "ln_f": (D,)}.items():
-        shapes |= {f"{name}.weight": weight, f"{name}.bias": weight[-1:]}
+    modules: dict[str, Any] = {}
+    for layer in range(config.n_layer):
+        for name, weight_shape in block.items():
+            modules[f"h.{layer}.{name}"] = weight_shape
+    modules["ln_f"] = (D,)
+
+    for name, weight_shape in modules.items():
+        shapes[f"{name}.weight"] = weight_shape
+        shapes[f"{name}.bias"] = weight_shape[-1:]
     if not config.tied:
         shapes["lm_head.weight"] = (config.vocab_size, D)
     return shapes
@@ -51,33 +62,35 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 def nest(parameters: Parameters) -> dict[str, Any]:
     """The arrays in nested dicts, one level for each part of their names; "h" is a list of layers.
 
-    >>> tree = nest({"wte.weight": 1, "h.0.ln_1.weight": 2, "h.0.ln_1.bias": 3, "h.1.ln_1.weight": 4})
-    >>> tree["wte"], tree["h"][0], tree["h"][1]
-    ({'weight': 1}, {'ln_1': {'weight': 2, 'bias': 3}}, {'ln_1': {'weight': 4}})
+    >>> tree = nest({"wte.weight": 1, "h.0.ln_1.weight": 2, "h.0.ln_1.bias": 3})
+    >>> tree["wte"], tree["h"][0]
+    ({'weight': 1}, {'ln_1': {'weight': 2, 'bias': 3}})
     """
     tree: dict[str, Any] = {}
     for name, array in parameters.items():
-        *path, last = name.split(".")
+        *path, last_part = name.split(".")
         node = tree
-        for step in path:
-            node = node.setdefault(step, {})
-        node[last] = array
-    tree["h"] = list(tree.get("h", {}).values())
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last_part] = array
+    layers = tree.get("h", {})  # "0", "1", ... in this order
+    tree["h"] = list(layers.values())
     return tree
 
 
 def unflatten(flat: np.ndarray, shapes: dict[str, tuple[int, ...]]) -> Parameters:  # [P] -> arrays
-    """The parameters as views of one vector, one after the other. A change of the vector changes
-    them all.
+    """The parameters as views of one vector: a change of the vector changes them.
 
     >>> unflatten(np.arange(5), {"ln_f.weight": (2,), "ln_f.bias": (3,)})["ln_f.bias"]
     array([2, 3, 4])
     """
-    ends = np.cumsum([prod(shape) for shape in shapes.values()])
-    parts = np.split(flat, ends[:-1])
-    return {
-        name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
-    }
+    parameters = {}
+    start = 0
+    for name, shape in shapes.items():
+        end = start + prod(shape)
+        parameters[name] = flat[start:end].reshape(shape)
+        start = end
+    return parameters
 
 
 GROUPS = {  # group -> a text that is in the names of its tensors only
@@ -114,15 +127,15 @@ def parameter_count(config: Config) -> ParameterCount:
     >>> parameter_count(Config()).total
     124439808
     """
+    shapes = parameter_shapes(config)
     groups = {}
     for group, part in GROUPS.items():
-        sizes = [prod(shape) for name, shape in parameter_shapes(config).items() if part in name]
-        groups[group] = sum(sizes)
+        groups[group] = sum(prod(shape) for name, shape in shapes.items() if part in name)
     return ParameterCount(groups)
 
 
 def count_parameters(config: Config) -> dict[str, dict[str, Any]]:
-    """{"tied": count, "untied": count}, whichever head `config` has.
+    """{"tied": count, "untied": count}; the head of `config` makes no difference.
 
     Each count is {"groups": {group: n}, "total": n, "bytes": n in float32}; the groups are those of
     GROUPS.

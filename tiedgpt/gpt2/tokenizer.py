@@ -14,7 +14,7 @@ frequent pair first. An example with three merges (vocabulary files write the sp
 checkpoints/vocabulary.py reads vocabulary files; training/merges.py learns merges.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, pairwise
 
@@ -24,40 +24,42 @@ from ..errors import COUNT, ArgumentError, TokenizerError, short_repr
 
 EOT = "<|endoftext|>"  # separates the documents that GPT-2 was trained on
 
-# Text is split into words first, and merges apply within a word: "dog." and "dog!" share the token "dog".
-# A word includes the space before it. subtle: `\s+(?!\S)` matches white space up to the end of the text, or
-# all white space before a word but its last character. If that last character is a space, it belongs to the
-# word: "a   b" is "a", "  ", " b". Any other one, as in "a\nb", is matched by the final `\s+`.
+# Text is split into words first, and merges apply within a word: "dog." and "dog!" share the token
+# "dog". A word includes the space before it. subtle: `\s+(?!\S)` matches white space up to the end
+# of the text, or all white space before a word but its last character. If that last character is a
+# space, it belongs to the word: "a   b" is "a", "  ", " b". Any other one, as in "a\nb", is matched
+# by the final `\s+`.
 WORDS = regex.compile(
     r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 )
 
 LONGEST_CACHED_WORD = 32  # characters; longer words are rarely seen twice
 MAX_CACHED_WORDS = 65_536  # in each of the cache's two dicts; so many English words take 12 MB
-MAX_SPECIAL_LENGTH = (
-    128  # characters; finding special tokens tries each of their lengths, in the worst case
-)
+# In the worst case, each length up to this one is tried at each character of a text.
+MAX_SPECIAL_LENGTH = 128
+GONE = -1  # in a word that is being merged: the id of a token that is now part of another
 
 
 def byte_alphabet() -> dict[int, str]:
-    r"""Byte -> the character that vocabulary files write for it: itself if printable, else chr(256
-    + n).
+    r"""Byte -> the character that vocabulary files write for it.
 
-    A token may contain spaces, line breaks or part of a UTF-8 character; a line of merges.txt is
-    valid UTF-8: two tokens, separated by a space. The dict has the order of GPT-2's ids: its n-th
-    byte is token n.
+    That is the byte's own character if it is printable, else chr(256 + n) for the n-th other byte.
+    So each line of merges.txt is valid UTF-8: two tokens, separated by a space, though a token may
+    contain spaces, line breaks or part of a UTF-8 character. The dict has the order of GPT-2's ids:
+    its n-th byte is token n.
 
     >>> alphabet = byte_alphabet()
     >>> "".join(alphabet[byte] for byte in "A é\n".encode()), bytes(list(alphabet)[:5])
     ('AĠÃ©Ċ', b'!"#$%')
     """
-    printable = [
-        byte for first, last in ("!~", "¡¬", "®ÿ") for byte in range(ord(first), ord(last) + 1)
-    ]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {
-        byte: chr(256 + n) for n, byte in enumerate(others)
-    }
+    alphabet = {}
+    for first, last in ("!~", "¡¬", "®ÿ"):
+        for byte in range(ord(first), ord(last) + 1):
+            alphabet[byte] = chr(byte)
+    others = [byte for byte in range(256) if byte not in alphabet]
+    for n, byte in enumerate(others):
+        alphabet[byte] = chr(256 + n)
+    return alphabet
 
 
 def spelled_ids(merges: list[tuple[str, str]], first_id: int) -> dict[str, int]:
@@ -67,16 +69,18 @@ def spelled_ids(merges: list[tuple[str, str]], first_id: int) -> dict[str, int]:
     >>> ids["!"], ids["lo"], ids["low"]
     (0, 256, 257)
     """
-    return dict(
-        zip(chain(byte_alphabet().values(), map("".join, merges)), count(first_id), strict=False)
-    )
+    spellings = list(byte_alphabet().values())
+    for left, right in merges:
+        spellings.append(left + right)
+    return {spelling: token_id for token_id, spelling in enumerate(spellings, first_id)}
 
 
 class WordCache(dict[str, list[int]]):
     """Word -> its ids, computed when the word is first looked up.
 
-    When `self` is full it becomes `older`, and the last `older` is dropped. Words in use are copied
-    back.
+    A full cache becomes `older`, and the former `older` is dropped. A word that is found in `older`
+    is copied back, so words in use are kept. (functools.lru_cache cannot leave out long words, and
+    takes longer.)
     """
 
     def __init__(self, word_ids: Callable[[str], list[int]]) -> None:
@@ -84,7 +88,9 @@ class WordCache(dict[str, list[int]]):
         self.older: dict[str, list[int]] = {}
 
     def __missing__(self, word: str) -> list[int]:
-        ids = self.older.get(word) or self.word_ids(word)
+        ids = self.older.get(word)
+        if ids is None:
+            ids = self.word_ids(word)
         if len(word) <= LONGEST_CACHED_WORD:
             if len(self) >= MAX_CACHED_WORDS:
                 self.older = dict(self)
@@ -93,18 +99,64 @@ class WordCache(dict[str, list[int]]):
         return ids
 
 
+class SpecialFinder:
+    """Finds special tokens in a text, the longest one where several begin.
+
+    The first characters of all special tokens are searched for, and at each of them the lengths of
+    those that begin so are tried. One pattern of all tokens would take 85 us a character for 60,000
+    tokens, in a call of C code that Ctrl-C cannot interrupt.
+    """
+
+    def __init__(self, special_tokens: Collection[str]) -> None:
+        self.special_tokens = special_tokens
+        lengths: dict[str, set[int]] = {}
+        for token in special_tokens:
+            lengths.setdefault(token[0], set()).add(len(token))
+
+        # The longest is tried first: "<a><b>" before "<a>".
+        self.lengths = {}
+        for first, lengths_of_first in lengths.items():
+            self.lengths[first] = sorted(lengths_of_first, reverse=True)
+
+        pattern = "."  # every character, where a pattern of all first characters would be long
+        if len(lengths) <= 100:
+            pattern = "|".join(regex.escape(first) for first in lengths)
+        self.first_characters = regex.compile(pattern, regex.DOTALL)
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Start and end of each special token in `text`, from left to right, without overlap."""
+        if not self.special_tokens:
+            return
+        end = 0
+        for match in self.first_characters.finditer(text):
+            start = match.start()
+            if start >= end:
+                token = self.token_at(text, start)
+                if token is not None:
+                    end = start + len(token)
+                    yield start, end
+
+    def token_at(self, text: str, start: int) -> str | None:
+        """The longest special token that begins at `start`; None if there is none."""
+        for length in self.lengths.get(text[start], []):
+            token = text[start : start + length]
+            if token in self.special_tokens:
+                return token
+        return None
+
+
 class Tokenizer:
     """A byte-level BPE vocabulary.
 
     merges: pairs of tokens, as vocabulary files write them.
     special_tokens: text -> id; None is {"<|endoftext|>": the last id}, as in GPT-2; {} means none.
     first_id: the id of the first byte. GPT-2's is 0; Hugging Face's trainer puts special tokens
-    first.
+        first.
 
     The bytes have the ids from `first_id` on, followed by the merges in their order. Special tokens
-    have the remaining ids of 0 to vocab_size - 1; one that is also an ordinary token keeps that
-    one's id, and is read as one token, as transformers does. Raises TokenizerError if the
-    vocabulary contradicts itself.
+    have the remaining ids of 0 to vocab_size - 1. A special token that is also an ordinary one has
+    the ordinary token's id, and is read as one token, as transformers does. Raises
+    TokenizerError if the vocabulary contradicts itself.
 
     >>> Tokenizer([("l", "o")], {"<|endoftext|>": 0}, first_id=1).encode("lo!")
     [257, 1]
@@ -116,36 +168,67 @@ class Tokenizer:
         special_tokens: dict[str, int] | None = None,
         first_id: int = 0,
     ) -> None:
-        alphabet = byte_alphabet()
-        ids = spelled_ids([], first_id)
-        tokens = [bytes([byte]) for byte in alphabet]  # the bytes of each token, from `first_id` on
+        self.merges = merges
+        self.first_id = first_id
+        # Spelling -> id. `_add_merges` adds an id for each merge.
+        self._spelled_ids = spelled_ids([], first_id)
+        # Id - first_id -> the bytes of the token, until `_add_special_tokens` inserts the others.
+        self._tokens = [bytes([byte]) for byte in byte_alphabet()]
         # (left id, right id) -> the id of the merged token. Ids are in the order of the merges, so
         # the lowest id is the merge to apply first, and no separate rank is needed.
         self._merge_ids: dict[tuple[int, int], int] = {}
-        for merged_id, (left, right) in enumerate(merges, first_id + 256):
-            if left not in ids or right not in ids or left + right in ids:
-                unknown = [short_repr(part) for part in (left, right) if part not in ids]
-                fault = (
-                    f"{unknown[0]} is no byte and no earlier merge" if unknown else "exists already"
-                )
-                raise TokenizerError(
-                    f"merge {len(tokens) - 255}, {short_repr(f'{left} {right}')}: {fault}"
-                )
-            left_id, right_id = ids[left], ids[right]
-            self._merge_ids[left_id, right_id] = ids[left + right] = merged_id
-            tokens.append(tokens[left_id - first_id] + tokens[right_id - first_id])
+        self._add_merges(merges)
 
-        end = first_id + len(tokens)
-        special_tokens = {EOT: end} if special_tokens is None else special_tokens
-        own_ids = len(
-            special_tokens.keys() - ids.keys()
-        )  # special tokens that are not ordinary ones too
-        if not 0 <= first_id <= own_ids:
-            found = f"the first byte has id {short_repr(first_id)}, expected 0 to {own_ids}"
-            raise TokenizerError(f"{found}: only special tokens come before it")
-        tokens = [b""] * first_id + tokens
-        self.special_tokens = dict(sorted(special_tokens.items(), key=lambda item: item[1]))
-        free_ids = chain(range(first_id), count(end))
+        if special_tokens is None:
+            special_tokens = {EOT: first_id + len(self._tokens)}
+        in_order_of_ids = sorted(special_tokens.items(), key=lambda item: item[1])
+        self.special_tokens = dict(in_order_of_ids)
+        self._add_special_tokens()
+
+        self.vocab_size = len(self._tokens)
+        self.eot_id = special_tokens.get(EOT)
+        self._special_finder = SpecialFinder(self.special_tokens)
+        self._byte_ids = [self._spelled_ids[byte_alphabet()[byte]] for byte in range(256)]
+        self._cache = WordCache(self._word_ids)
+
+    def _add_merges(self, merges: list[tuple[str, str]]) -> None:
+        """Give each merge's result the next id. Both parts must be bytes or earlier results."""
+        ids = self._spelled_ids
+        for number, (left, right) in enumerate(merges, start=1):
+            name = f"merge {number}, {short_repr(f'{left} {right}')}"
+            for part in (left, right):
+                if part not in ids:
+                    raise TokenizerError(
+                        f"{name}: {short_repr(part)} is no byte and no earlier merge"
+                    )
+            if left + right in ids:
+                raise TokenizerError(f"{name}: exists already")
+
+            left_id = ids[left]
+            right_id = ids[right]
+            merged_id = self.first_id + len(self._tokens)
+            ids[left + right] = merged_id
+            self._merge_ids[left_id, right_id] = merged_id
+            left_bytes = self._tokens[left_id - self.first_id]
+            right_bytes = self._tokens[right_id - self.first_id]
+            self._tokens.append(left_bytes + right_bytes)
+
+    def _add_special_tokens(self) -> None:
+        """Check the ids of the special tokens, and put their bytes into `_tokens`.
+
+        Those that are not ordinary tokens have the ids below first_id, then those after the last
+        merge.
+        """
+        ids = self._spelled_ids
+        first_id = self.first_id
+        extra = len(self.special_tokens.keys() - ids.keys())
+        if not 0 <= first_id <= extra:
+            raise TokenizerError(
+                f"the first byte has id {short_repr(first_id)}, expected 0 to {extra}: "
+                "only special tokens come before it"
+            )
+        self._tokens = [b""] * first_id + self._tokens
+        free_ids = chain(range(first_id), count(len(self._tokens)))
         for text, token_id in self.special_tokens.items():
             name = f"special token {short_repr(text)}"
             expected = ids[text] if text in ids else next(free_ids)
@@ -156,28 +239,14 @@ class Tokenizer:
                     f"{name} has {len(text)} characters, expected 1 to {MAX_SPECIAL_LENGTH}"
                 )
             text_bytes = utf8(text, name)
-            if text in ids and tokens[expected] != text_bytes:
+            if text in ids and self._tokens[token_id] != text_bytes:
                 raise TokenizerError(
                     f"{name} is also the spelling of an ordinary token of another text"
                 )
-            tokens[expected : expected + 1] = [text_bytes]  # replaces a b"", or is appended
-
-        # To find special tokens in a text: a pattern for their first characters, and for each of
-        # these the lengths to try, longest first ("<a><b>" before "<a>"). One pattern of all tokens
-        # would take 85 us a character for 60,000 tokens, in a C call that Ctrl-C cannot interrupt.
-        lengths: dict[str, set[int]] = {}
-        for text in special_tokens:
-            lengths.setdefault(text[0], set()).add(len(text))
-        self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
-        firsts = "|".join(map(regex.escape, lengths)) if len(lengths) <= 100 else "."
-        self._firsts = regex.compile(firsts, regex.DOTALL)
-        self._ordinary_specials = (special_tokens.keys() & ids.keys()) - {EOT}
-
-        self.merges, self.first_id = merges, first_id
-        self.vocab_size, self._tokens = len(tokens), tokens
-        self.eot_id = special_tokens.get(EOT)
-        self._byte_ids = [ids[alphabet[byte]] for byte in range(256)]
-        self._cache = WordCache(self._word_ids)
+            if token_id == len(self._tokens):
+                self._tokens.append(text_bytes)
+            else:
+                self._tokens[token_id] = text_bytes
 
     def encode(self, text: str, special: str = "error") -> list[int]:
         """The ids of `text`. `special` says what to do with the text of a special token:
@@ -189,50 +258,50 @@ class Tokenizer:
         Raises ArgumentError for another `special`, TokenizerError for anything but Unicode text.
 
         >>> tokenizer = Tokenizer([])
-        >>> tokenizer.encode("!<|endoftext|>", special="token"), tokenizer.encode("<|", special="text")
-        ([0, 256], [27, 91])
+        >>> tokenizer.encode("!<|endoftext|>", special="token")
+        [0, 256]
+        >>> tokenizer.encode("<|", special="text")
+        [27, 91]
         """
         if special not in ("error", "token", "text"):
             raise ArgumentError(
                 f"special must be 'error', 'token' or 'text', got {short_repr(special)}"
             )
         utf8(text, "the text")
-        if special == "error" and (token := self.find_special(text)) is not None:
-            found = f"the text contains special token {short_repr(token)} at character {text.index(token)}"
-            how = "special='token' reads it as that token, special='text' as ordinary characters"
-            raise TokenizerError(f"{found}; {how}")
+        if special == "text":
+            return self._encode_words(text)
+        if special == "error":
+            token = self.find_special(text)
+            if token is not None:
+                raise TokenizerError(
+                    f"the text contains special token {short_repr(token)} at character "
+                    f"{text.index(token)}; special='token' reads it as that token, "
+                    "special='text' as ordinary characters"
+                )
+
         ids: list[int] = []
         done = 0
-        for start, end in self._special_spans(text) if special != "text" else ():
+        for start, end in self._special_finder.spans(text):
             ids += self._encode_words(text[done:start])
             ids.append(self.special_tokens[text[start:end]])
             done = end
         return ids + self._encode_words(text[done:])
 
     def find_special(self, text: str) -> str | None:
-        """The first special token in `text` that is not also an ordinary token; None if there is
-        none.
+        """The first special token in `text` that is not also an ordinary token; None without one.
 
         >>> Tokenizer([]).find_special("one<|endoftext|>two")
         '<|endoftext|>'
         """
-        tokens = (text[start:end] for start, end in self._special_spans(text))
-        return next((token for token in tokens if token not in self._ordinary_specials), None)
-
-    def _special_spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Start and end of each special token in `text`, left to right, the longest if several
-        fit."""
-        end = 0
-        for found in self._firsts.finditer(text) if self.special_tokens else ():
-            start = found.start()
-            for length in self._lengths.get(found[0], ()) if start >= end else ():
-                if (token := text[start : start + length]) in self.special_tokens:
-                    end = start + len(token)  # less than `length` at the end of the text
-                    yield start, end
-                    break
+        for start, end in self._special_finder.spans(text):
+            token = text[start:end]
+            if token == EOT or token not in self._spelled_ids:
+                return token
+        return None
 
     def _encode_words(self, text: str) -> list[int]:
-        return list(chain.from_iterable(map(self._cache.__getitem__, WORDS.findall(text))))
+        ids_of_words = map(self._cache.__getitem__, WORDS.findall(text))
+        return list(chain.from_iterable(ids_of_words))
 
     def _word_ids(self, word: str) -> list[int]:
         """The ids of the tokens of one word.
@@ -242,14 +311,22 @@ class Tokenizer:
         place and a linked list joins the two tokens, in n log n steps for n bytes; a search of the
         whole word would take n * n.
         """
+        merge_ids = self._merge_ids
         ids = [self._byte_ids[byte] for byte in word.encode()]
-        merge_ids, end, gone = self._merge_ids, len(ids), -1
-        # A token is identified by its position. An id that merges with nothing is appended; as
-        # ids[-1], it is also the one before the first.
-        ids = [*ids, gone]
-        after, before = [*range(1, end + 1), end], list(range(-1, end))
-        heap = [(merge_ids[pair], n) for n, pair in enumerate(pairwise(ids)) if pair in merge_ids]
+        n = len(ids)
+
+        # Tokens are identified by their positions; `after` and `before` link them. GONE merges with
+        # nothing. It stands at position n, after the last token, and as ids[-1] before the first.
+        ids.append(GONE)
+        after = [*range(1, n + 1), n]
+        before = list(range(-1, n))
+
+        heap = []
+        for position, pair in enumerate(pairwise(ids)):
+            if pair in merge_ids:
+                heap.append((merge_ids[pair], position))
         heapify(heap)
+
         while heap:
             merged, left = heappop(heap)
             right = after[left]
@@ -257,31 +334,39 @@ class Tokenizer:
             # remove entries from its middle.)
             if merge_ids.get((ids[left], ids[right])) != merged:
                 continue
-            ids[left], ids[right] = merged, gone
+            ids[left] = merged
+            ids[right] = GONE
             after[left] = after[right]
             before[after[right]] = left
-            for start in (before[left], left):  # the pairs that contain the new token
+
+            # Two new pairs contain the new token: with the one before it, and with the one after.
+            for start in (before[left], left):
                 candidate = merge_ids.get((ids[start], ids[after[start]]))
                 if candidate is not None:
                     heappush(heap, (candidate, start))
-        return [token_id for token_id in ids if token_id != gone]
+        return [token_id for token_id in ids if token_id != GONE]
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token. Raises TokenizerError for an id outside 0 to vocab_size - 1."""
-        if token_id not in COUNT or token_id >= self.vocab_size:  # a list would accept -1 and True
+        # COUNT has no -1 and no True, which a list would accept as an index.
+        if token_id not in COUNT or token_id >= self.vocab_size:
             raise TokenizerError(
-                f"{short_repr(token_id)} is no token id from 0 to {self.vocab_size - 1}"
+                f"{short_repr(token_id)} is not a token id from 0 to {self.vocab_size - 1}"
             )
         return self._tokens[token_id]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of the tokens; they may begin or end inside a character. Raises as token_bytes
-        does."""
+        """The bytes of the tokens; they may begin or end inside a character.
+
+        Raises TokenizerError for an id outside the vocabulary.
+        """
         return b"".join([self.token_bytes(token_id) for token_id in ids])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the tokens, special ones included; U+FFFD where it is not UTF-8. Raises as
-        above."""
+        """The text of the tokens, special ones included; U+FFFD where it is not UTF-8.
+
+        Raises TokenizerError for an id outside the vocabulary.
+        """
         return self.decode_bytes(ids).decode(errors="replace")
 
     def token_text(self, token_id: int) -> str:
@@ -290,12 +375,16 @@ class Tokenizer:
 
 
 def utf8(text: str, name: str) -> bytes:
-    """The UTF-8 bytes of `text`. Raises TokenizerError, with `name`, for anything but Unicode
-    text."""
+    """The UTF-8 bytes of a text. Raises TokenizerError for anything but Unicode text.
+
+    `name` says in the error what the text is.
+    """
     if not isinstance(text, str):
         raise TokenizerError(f"{name} must be a str, got {short_repr(text)}")
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        half = f"{text[error.start]!r}, half of a surrogate pair: the input was not valid UTF-8"
-        raise TokenizerError(f"character {error.start} of {name} is {half}") from None
+        raise TokenizerError(
+            f"character {error.start} of {name} is {text[error.start]!r}, half of a surrogate "
+            "pair: the input was not valid UTF-8"
+        ) from None
