@@ -170,7 +170,7 @@ class Config:
         others: dict[str, Any] = {}
         field_names = {json_name: name for name, json_name in cls._json_names().items()}
         for key, value in data.items():
-            json_name: str = ALIASES.get(key, key)
+            json_name = ALIASES[key] if key in ALIASES else key
             if json_name in field_names:
                 values[field_names[json_name]] = value
             elif json_name != "model_type" and json_name not in OF_THE_FILE:
