@@ -170,7 +170,9 @@ class Config:
         others: dict[str, Any] = {}
         field_names = {json_name: name for name, json_name in cls._json_names().items()}
         for key, value in data.items():
-            json_name = ALIASES[key] if key in ALIASES else key
+            json_name = key
+            if key in ALIASES:
+                json_name = ALIASES[key]
             if json_name in field_names:
                 values[field_names[json_name]] = value
             elif json_name != "model_type" and json_name not in OF_THE_FILE:
