@@ -1,94 +1,94 @@
-"""The well-known mistakes in a GPT-2, as edits of our own forward pass.
+"""The well-known mistakes in a GPT-2.
 
-What is right is computed by model.py alone. MISTAKES has the end of the sentence "yours ..." and,
-for each kind of activation that the mistake changes, the code that computes the wrong one. See
-Place.evaluate.
+MISTAKES is the list. To add one, add a row: what to say of it, and for each kind of activation that
+it changes the function that computes the wrong one. A mistake of one expression is a lambda in its
+row; one of two steps or more is a function with a name. What is right is in model.py alone.
+
+Two mistakes that compute the same in a place share one function, because `trials_in` takes two
+functions for two different mistakes.
 """
 
-import re
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, partial
-from itertools import permutations
-from typing import Any
 
 import numpy as np
 
 from ..gpt2.activations import ACTIVATIONS
-from ..gpt2.model import GPT2, Array, merge_heads, split_heads
-from ..gpt2.ops import layer_norm, log_softmax, softmax
-from ..gpt2.run import Tape
-
-# Kinds of activations, and the layer that has the parameters from which they are computed.
-LAYERS = {
-    "attn.N.in": "h.N.ln_1",
-    **dict.fromkeys(("attn.N.qkv", "attn.N.q", "attn.N.k", "attn.N.v"), "h.N.attn.c_attn"),
-    "attn.N.out": "h.N.attn.c_proj",
-    "mlp.N.in": "h.N.ln_2",
-    "mlp.N.pre": "h.N.mlp.c_fc",
-    "mlp.N.out": "h.N.mlp.c_proj",
-    "final": "ln_f",
-}
-layer_of = partial(
-    re.sub, r"\D", ""
-)  # "attn.3.qkv" -> "3"; "" for an activation that is in no block
+from ..gpt2.model import Array, split_heads
+from ..gpt2.ops import gelu_new, layer_norm, log_softmax, softmax
+from .place import LINEARS, NORMS, Q_K_V, Compute, Place
 
 
 @dataclass(frozen=True)
-class Place:
-    """An activation in a forward pass. place["attn.N.in"] is one before it, or a parameter, of its
-    layer."""
-
-    name: str
-    right: Array  # the activation as model.py computes it
-    model: GPT2
-    ids: Array  # [B, T]
-    tape: Tape  # the activations before it
-
-    @property
-    def layer(self) -> int:
-        """The number of the activation's block; of the last block for final and logits."""
-        return int(layer_of(self.name) or self.model.config.n_layer - 1)
-
-    def __getitem__(self, name: str) -> Array:
-        name = name.replace(".N", f".{self.layer}")
-        return self.model.parameters[name] if name in self.model.parameters else self.tape[name]
-
-    def inputs(self) -> list[Array]:
-        """x, the activation before (qkv for q, k and v); weight and bias, if its layer has
-        parameters."""
-        x = (
-            self["attn.N.qkv"]
-            if self.name.endswith((".q", ".k", ".v"))
-            else list(self.tape.values())[-1]
-        )
-        x = merge_heads(x) if kind_of(self.name) == "attn.N.out" else x
-        layer = LAYERS.get(kind_of(self.name))
-        return [x, *(self[f"{layer}.{name}"] for name in ("weight", "bias") if layer)]
-
-    def evaluate(self, code: str) -> Array:
-        config, eps = self.model.config, self.model.config.layer_norm_epsilon
-        names = vars(self) | {"at": self, "wte": self["wte.weight"], "wpe": self["wpe.weight"]}
-        names |= {"D": config.n_embd, "H": config.n_head, "K": config.head_width}
-        names |= {"n": np.arange(self.ids.shape[1]), "part": "qkv".find(self.name[-1])}
-        eos = min(
-            (*config.eos_token_ids, config.vocab_size - 1)
-        )  # from_state_dict may have none of this V
-        names |= {"eps": eps, "norm": partial(layer_norm, eps=eps), "eos": eos}
-        names |= {ln: (self[f"h.N.{ln}.weight"], self[f"h.N.{ln}.bias"]) for ln in ("ln_1", "ln_2")}
-        names |= zip("xwb", self.inputs() if self.tape else (), strict=False)
-        return eval(code, FUNCTIONS, names)
+class Mistake:
+    sentence: str  # what follows "yours"
+    wrong: dict[str, Compute]  # a kind of activation -> what the mistake makes of it
 
 
-@cache
-def kind_of(name: str) -> str:
-    """ "attn.3.qkv" -> "attn.N.qkv" """
-    return re.sub(r"\.\d+", ".N", name)
+def in_each(kinds: Iterable[str], compute: Compute) -> dict[str, Compute]:
+    """The same wrong function for several kinds of activations."""
+    return dict.fromkeys(kinds, compute)
 
 
-def hide(scores: Array, k: int = 1, fill: float = -np.inf) -> Array:
-    """Scores with `fill` where a token would see the k-th after it, or a later one."""
-    return np.where(np.triu(np.ones(scores.shape[-2:], bool), k), fill, scores).astype(scores.dtype)
+def unchanged(at: Place) -> Array:
+    """The activation if the step that computes it is missing."""
+    return at.x
+
+
+# Activation functions
+
+
+def gelu_tanh(x: Array, factor: float, cubic: float) -> Array:
+    """gelu_new with other numbers for sqrt(2 / pi) and 0.044715."""
+    return 0.5 * x * (1 + np.tanh(factor * (x + cubic * x**3)))
+
+
+# Layer norms
+
+
+def mean_of(x: Array) -> Array:  # [..., D] -> [..., 1]
+    return np.mean(x, axis=-1, keepdims=True)
+
+
+def variance_of(x: Array, ddof: int = 0) -> Array:  # [..., D] -> [..., 1]
+    return np.var(x, axis=-1, keepdims=True, ddof=ddof)
+
+
+def norm_with_epsilon(at: Place, eps: float) -> Array:
+    return layer_norm(at.x, at.weight, at.bias, eps=eps)
+
+
+def norm_epsilon_outside(at: Place) -> Array:
+    deviation = np.sqrt(variance_of(at.x))
+    return (at.x - mean_of(at.x)) / (deviation + at.eps) * at.weight + at.bias
+
+
+def norm_divided_by_variance(at: Place) -> Array:
+    return (at.x - mean_of(at.x)) / (variance_of(at.x) + at.eps) * at.weight + at.bias
+
+
+def norm_unbiased(at: Place) -> Array:
+    deviation = np.sqrt(variance_of(at.x, ddof=1) + at.eps)
+    return (at.x - mean_of(at.x)) / deviation * at.weight + at.bias
+
+
+def norm_over_tokens(at: Place) -> Array:
+    mean = np.mean(at.x, axis=1, keepdims=True)  # [B, 1, D]
+    variance = np.var(at.x, axis=1, keepdims=True)
+    return (at.x - mean) / np.sqrt(variance + at.eps) * at.weight + at.bias
+
+
+def norm_without_mean(at: Place) -> Array:
+    mean_square = mean_of(at.x * at.x)
+    return at.x / np.sqrt(mean_square + at.eps) * at.weight + at.bias
+
+
+def normed_by(at: Place, x: Array, name: str) -> Array:
+    """The layer norm `name` of this layer ("ln_1" or "ln_2"), of x."""
+    return layer_norm(x, at[f"h.N.{name}.weight"], at[f"h.N.{name}.bias"], eps=at.eps)
+
+
+# Linear layers
 
 
 def rounded(x: Array, bits: int) -> Array:
@@ -97,113 +97,339 @@ def rounded(x: Array, bits: int) -> Array:
     return np.ldexp(np.rint(mantissa * 2**bits) / 2**bits, exponent)
 
 
-HALVES = {"bfloat16": 8, "float16": 11}
-# The functions in the code of a mistake. Place.evaluate has the other names.
-FUNCTIONS: dict[str, Any] = {name: activation.forward for name, activation in ACTIVATIONS.items()}
-FUNCTIONS |= {f.__name__: f for f in (hide, log_softmax, rounded, softmax, split_heads)}
-FUNCTIONS |= {"np": np} | {
-    f.__name__: partial(f, axis=-1, keepdims=True) for f in (np.mean, np.var)
-}
-
-# From a code to the code for each of several kinds of activations.
-norms = partial(dict.fromkeys, ("attn.N.in", "mlp.N.in", "final"))
-heads = partial(dict.fromkeys, ("attn.N.q", "attn.N.k", "attn.N.v"))
-linears = partial(dict.fromkeys, ("attn.N.qkv", "attn.N.out", "mlp.N.pre", "mlp.N.out"))
-POST, SCORES, PATTERN = "mlp.N.post", "attn.N.scores", "attn.N.pattern"
-QK = 'at["attn.N.q"] @ at["attn.N.k"].swapaxes(2, 3)'
-TANH = "0.5 * x * (1 + np.tanh({} * (x + {} * x**3)))"
-NAMES = {"gelu": "the exact gelu (erf)", "gelu_new": "gelu_new, the approximation with tanh"}
-NAMES |= {name: name for name in ("relu", "quick_gelu", "silu", "tanh")}
-NORMS = {
-    **{f"with epsilon {eps:g}": f"norm(x, w, b, eps={eps})" for eps in (1e-5, 1e-6, 1e-8, 1e-3)},
-    "with no epsilon, or one of 1e-12": "norm(x, w, b, eps=0)",
-    "with epsilon outside the root": "(x - mean(x)) / (np.sqrt(var(x)) + eps) * w + b",
-    "that divides by the variance, not by its root": "(x - mean(x)) / (var(x) + eps) * w + b",
-    "with the unbiased variance": "(x - mean(x)) / np.sqrt(var(x, ddof=1) + eps) * w + b",
-    "over the tokens, not over each vector": "(x - mean(x, axis=1)) / np.sqrt(var(x, axis=1) + eps) * w + b",
-    "that does not subtract the mean": "x / np.sqrt(mean(x * x) + eps) * w + b",
-    "without its weight": "norm(x, 1, b)",
-    "without its bias": "norm(x, w, 0)",
-    "without weight and bias": "norm(x, 1, 0)",
-}
-
-MISTAKES: list[tuple[str, dict[str, Any]]] = [
-    *((f"is {says}", {POST: f"{name}(x)"}) for name, says in NAMES.items()),
-    ("has no activation function", {POST: "x"}),
-    ("applies gelu_new twice", {POST: "gelu_new(gelu_new(x))"}),
-    ("is gelu_new without the factor 0.5", {POST: "2 * gelu_new(x)"}),
-    ("is gelu_new without the square root of 2 / pi", {POST: TANH.format("2 / np.pi", 0.044715)}),
-    ("is gelu_new with 0.44715 for 0.044715", {POST: TANH.format("(2 / np.pi) ** 0.5", 0.44715)}),
-    *((f"has a layer norm {says}", norms(code)) for says, code in NORMS.items()),
-    ("has no layer norm", norms("x")),
-    ("has ln_1 and ln_2 swapped", {"attn.N.in": "norm(x, *ln_2)", "mlp.N.in": "norm(x, *ln_1)"}),
-    ("is post-norm: it normalises after the residual connection",
-     {"attn.N.in": "x", "resid_mid.N": "norm(right, *ln_1)",
-      "mlp.N.in": "x", "resid_post.N": "norm(right, *ln_2)"}),
-    ("gives the MLP the input of attention, in parallel", {"mlp.N.in": 'norm(at["resid_pre.N"], *ln_2)'}),
-    ("lacks the bias", linears("x @ w")),
-    ("has its weight transposed", linears("x @ w.reshape(w.shape[::-1]).T + b")),
-    *((f"has weights rounded to {half}", linears(f"x @ rounded(w, {bits}) + b"))
-      for half, bits in HALVES.items()),
-    *((f"lacks the bias of the {says}", {f"attn.N.{part}": "split_heads(x - b, H)[part]"})
-      for part, says in (("q", "queries"), ("k", "keys"), ("v", "values"))),
-    *((f"takes {', '.join(order)} for q, k, v", heads(f"split_heads(x, H)['qkv'.index({order}[part])]"))
-      for order in list(permutations("qkv"))[1:]),
-    ("takes q, k and v of one head after the other from qkv",
-     heads("x.reshape(*x.shape[:2], H, 3, K)[:, :, :, part].swapaxes(1, 2)")),
-    ("interleaves the heads", heads("x.reshape(*x.shape[:2], 3, K, H)[:, :, part].transpose(0, 3, 1, 2)")),
-    ("reshapes to heads without a transpose", heads("right.swapaxes(1, 2).reshape(right.shape)")),
-    ("joins the heads without a transpose",
-     {"attn.N.heads": "right.reshape(right.swapaxes(1, 2).shape).swapaxes(1, 2)"}),
-    ("joins the heads without a transpose", {"attn.N.out": 'at["attn.N.heads"].reshape(x.shape) @ w + b'}),
-    ("scales the scores by 1 / sqrt(n_embd)", {SCORES: f"{QK} / D**0.5"}),
-    ("scales the scores by 1 / sqrt(n_embd / n_head)", {SCORES: f"{QK} / K**0.5"}),
-    ("scales the scores by 1, not at all", {SCORES: QK}),
-    ("scales the scores by n_head / n_embd, without the square root", {SCORES: f"{QK} / K"}),
-    ("divides the scores by the layer's number, from 1", {SCORES: f"{QK} / K**0.5 / (at.layer + 1)"}),
-    ("has no causal mask", {PATTERN: "softmax(x)"}),
-    ("has a mask that is off by one: a token sees the next one", {PATTERN: "softmax(hide(x, 2))"}),
-    ("has a mask that is off by one: a token does not see itself", {PATTERN: "softmax(hide(x, 0))"}),
-    ("has a mask of -1e9 that is off by one: a token does not see itself",
-     {PATTERN: "softmax(hide(x, 0, -1e9))"}),
-    ("puts 0 in place of -inf under the mask", {PATTERN: "softmax(hide(x, fill=0))"}),
-    ("hides the past, not the future", {PATTERN: "softmax(hide(x.swapaxes(2, 3)).swapaxes(2, 3))"}),
-    ("applies the mask after the softmax", {PATTERN: "np.tril(softmax(x))"}),
-    ("applies the softmax over the queries", {PATTERN: "softmax(hide(x).swapaxes(2, 3)).swapaxes(2, 3)"}),
-    ("lacks the residual connection", {"resid_mid.N": "x", "resid_post.N": "x"}),
-    ("adds to the layer norm's output, not to its input",
-     {"resid_mid.N": 'at["attn.N.in"] + x', "resid_post.N": 'at["mlp.N.in"] + x'}),
-    ("has no position embedding", {"embed": "wte[ids]"}),
-    ("multiplies the token embedding by sqrt(n_embd)", {"embed": "wte[ids] * D**0.5 + wpe[n]"}),
-    ("counts positions from 1", {"embed": "wte[ids] + wpe.take(n + 1, 0, mode='clip')"}),
-    ("counts positions from -1", {"embed": "wte[ids] + wpe[n - 1]"}),
-    ("counts positions 0, 0, 1, 2, ...", {"embed": "wte[ids] + wpe[np.maximum(n - 1, 0)]"}),
-    ("gives every token position 0", {"embed": "wte[ids] + wpe[0]"}),
-    ("adds 1 to the ids", {"embed": "wte.take(ids + 1, 0, mode='wrap') + wpe[n]"}),
-    ("subtracts 1 from the ids", {"embed": "wte[ids - 1] + wpe[n]"}),
-    *((f"has its ids shifted by one: it reads the token {side}",
-       {"embed": f"wte[np.pad(ids, ((0, 0), (1, 1)), {fill})[:, n + {first}]] + wpe[n]"})
-      for side, first in (("before", 0), ("after", 2))
-      for fill in ("'wrap'", "'edge'", "constant_values=0", "constant_values=eos")),
-    ("is the tied head, wte", {"logits": 'at["final"] @ wte.T'}),
-    ("is softmax(logits)", {"logits": "softmax(right)"}),
-    ("is log_softmax(logits)", {"logits": "log_softmax(right)"}),
-]  # fmt: skip
-# How far a mistake goes: everywhere, in one kind of activation, in one layer, in one place.
-SCOPES: list[Callable[[str], str]] = [lambda name: "", kind_of, layer_of, str]
-Trial = frozenset[tuple[str, str]]  # activations, and the code for each
+HALVES = {"bfloat16": 8, "float16": 11}  # a dtype -> the binary digits of its numbers
 
 
-def trials_in(window: list[str], names: list[str]) -> dict[Trial, tuple[int, str]]:
-    """Each mistake that has a place in the window -> how far it goes, and the sentence."""
-    trials: dict[Trial, tuple[int, str]] = {}
-    for stage, scope in enumerate(SCOPES):
-        for says, wrong in MISTAKES:
-            sites = [name for name in names if kind_of(name) in wrong]
-            for at in (name for name in window if name in sites):
-                places = [name for name in sites if scope(name) == scope(at)]
-                where = ", everywhere" if len(set(map(kind_of, places))) > 1 else ", in every layer"
-                where = where if stage < 2 and len(places) > 1 else ""
-                trial = frozenset((place, wrong[kind_of(place)]) for place in places)
-                trials.setdefault(trial, (stage, f"{at}: yours {says}{where}"))
-    return trials
+def linear_with_rounded_weight(at: Place, dtype: str) -> Array:
+    return at.x @ rounded(at.weight, HALVES[dtype]) + at.bias
+
+
+def linear_with_transposed_weight(at: Place) -> Array:
+    """The numbers of the weight, read as if they were those of its transpose."""
+    inputs, outputs = at.weight.shape
+    return at.x @ at.weight.reshape(outputs, inputs).T + at.bias
+
+
+# Heads
+
+
+def part_without_bias(at: Place) -> Array:  # -> [B, H, T, K]
+    return split_heads(at.x - at.bias, at.H)[at.part]
+
+
+def part_in_order(at: Place, order: str) -> Array:  # -> [B, H, T, K]
+    """q, k or v if qkv is taken apart in this order, such as "kqv"."""
+    letter = order[at.part]
+    return split_heads(at.x, at.H)["qkv".index(letter)]
+
+
+def part_one_head_after_the_other(at: Place) -> Array:  # -> [B, H, T, K]
+    """q, k or v if qkv holds q, k and v of the first head, then those of the second, and so on."""
+    B, T = at.ids.shape
+    by_head = at.x.reshape(B, T, at.H, 3, at.K)
+    return by_head[:, :, :, at.part].swapaxes(1, 2)
+
+
+def part_interleaved(at: Place) -> Array:  # -> [B, H, T, K]
+    """q, k or v if the first head has columns 0, H, 2 H, ... and the next one 1, H + 1, ..."""
+    B, T = at.ids.shape
+    interleaved = at.x.reshape(B, T, 3, at.K, at.H)
+    return interleaved[:, :, at.part].transpose(0, 3, 1, 2)
+
+
+def part_reshaped(at: Place) -> Array:  # -> [B, H, T, K]
+    """q, k or v if [B, T, D] is reshaped to [B, H, T, K] at once."""
+    by_token = at.right.swapaxes(1, 2)  # [B, T, H, K]
+    return by_token.reshape(at.right.shape)
+
+
+def heads_joined_wrongly(at: Place) -> Array:  # -> [B, H, T, K]
+    """The heads that, joined rightly, are these heads reshaped from [B, H, T, K] to [B, T, D]."""
+    B, H, T, K = at.right.shape
+    return at.right.reshape(B, T, H, K).swapaxes(1, 2)
+
+
+def out_of_heads_joined_wrongly(at: Place) -> Array:  # -> [B, T, D]
+    joined = at["attn.N.heads"].reshape(*at.ids.shape, at.D)
+    return joined @ at.weight + at.bias
+
+
+# Scores and the pattern
+
+
+def unscaled_scores(at: Place) -> Array:  # -> [B, H, T, T]
+    return at["attn.N.q"] @ at["attn.N.k"].swapaxes(2, 3)
+
+
+def hide(scores: Array, first_hidden: int = 1, fill: float = -np.inf) -> Array:
+    """Scores with `fill` where a key comes `first_hidden` tokens after its query, or later."""
+    is_hidden = np.triu(np.ones(scores.shape[-2:], bool), k=first_hidden)
+    return np.where(is_hidden, fill, scores).astype(scores.dtype)
+
+
+def pattern_of_the_future(at: Place) -> Array:  # [B, H, T, T]
+    hidden_past = hide(at.x.swapaxes(2, 3)).swapaxes(2, 3)
+    return softmax(hidden_past)
+
+
+def pattern_over_queries(at: Place) -> Array:  # [B, H, T, T]
+    by_key = hide(at.x).swapaxes(2, 3)
+    return softmax(by_key).swapaxes(2, 3)
+
+
+# Embeddings
+
+
+def embedding(at: Place, ids: Array) -> Array:  # [B, T] -> [B, T, D]
+    """The embedding of other ids than those that were given."""
+    return at["wte.weight"][ids] + at.position_vectors
+
+
+def embedding_at(at: Place, positions: Array) -> Array:  # [T] -> [B, T, D]
+    """The embedding with other positions than 0, 1, 2, ..."""
+    return at.token_vectors + at["wpe.weight"][positions]
+
+
+def positions_from_1(at: Place) -> Array:
+    last_position = at.model.config.n_ctx - 1
+    return np.minimum(at.positions + 1, last_position)
+
+
+def tokens_before(at: Place, first: Array | int) -> Array:  # -> [B, T, D]
+    """The embedding if each token is read as the one before it, and the first one as `first`."""
+    ids = at.ids.copy()
+    ids[:, 1:] = at.ids[:, :-1]
+    ids[:, 0] = first
+    return embedding(at, ids)
+
+
+def tokens_after(at: Place, last: Array | int) -> Array:  # -> [B, T, D]
+    """The embedding if each token is read as the one after it, and the last one as `last`."""
+    ids = at.ids.copy()
+    ids[:, :-1] = at.ids[:, 1:]
+    ids[:, -1] = last
+    return embedding(at, ids)
+
+
+POST = "mlp.N.post"
+SCORES = "attn.N.scores"
+PATTERN = "attn.N.pattern"
+
+MISTAKES = [
+    Mistake("is the exact gelu (erf)", {POST: lambda at: ACTIVATIONS["gelu"].forward(at.x)}),
+    Mistake(
+        "is gelu_new, the approximation with tanh",
+        {POST: lambda at: gelu_new(at.x)},
+    ),
+    Mistake("is relu", {POST: lambda at: ACTIVATIONS["relu"].forward(at.x)}),
+    Mistake("is quick_gelu", {POST: lambda at: ACTIVATIONS["quick_gelu"].forward(at.x)}),
+    Mistake("is silu", {POST: lambda at: ACTIVATIONS["silu"].forward(at.x)}),
+    Mistake("is tanh", {POST: lambda at: ACTIVATIONS["tanh"].forward(at.x)}),
+    Mistake("has no activation function", {POST: unchanged}),
+    Mistake("applies gelu_new twice", {POST: lambda at: gelu_new(gelu_new(at.x))}),
+    Mistake("is gelu_new without the factor 0.5", {POST: lambda at: 2 * gelu_new(at.x)}),
+    Mistake(
+        "is gelu_new without the square root of 2 / pi",
+        {POST: lambda at: gelu_tanh(at.x, factor=2 / np.pi, cubic=0.044715)},
+    ),
+    Mistake(
+        "is gelu_new with 0.44715 for 0.044715",
+        {POST: lambda at: gelu_tanh(at.x, factor=(2 / np.pi) ** 0.5, cubic=0.44715)},
+    ),
+    Mistake(
+        "has a layer norm with epsilon 1e-05",
+        in_each(NORMS, lambda at: norm_with_epsilon(at, 1e-5)),
+    ),
+    Mistake(
+        "has a layer norm with epsilon 1e-06",
+        in_each(NORMS, lambda at: norm_with_epsilon(at, 1e-6)),
+    ),
+    Mistake(
+        "has a layer norm with epsilon 1e-08",
+        in_each(NORMS, lambda at: norm_with_epsilon(at, 1e-8)),
+    ),
+    Mistake(
+        "has a layer norm with epsilon 0.001",
+        in_each(NORMS, lambda at: norm_with_epsilon(at, 1e-3)),
+    ),
+    Mistake(
+        "has a layer norm with no epsilon, or one of 1e-12",
+        in_each(NORMS, lambda at: norm_with_epsilon(at, 0)),
+    ),
+    Mistake("has a layer norm with epsilon outside the root", in_each(NORMS, norm_epsilon_outside)),
+    Mistake(
+        "has a layer norm that divides by the variance, not by its root",
+        in_each(NORMS, norm_divided_by_variance),
+    ),
+    Mistake("has a layer norm with the unbiased variance", in_each(NORMS, norm_unbiased)),
+    Mistake(
+        "has a layer norm over the tokens, not over each vector",
+        in_each(NORMS, norm_over_tokens),
+    ),
+    Mistake("has a layer norm that does not subtract the mean", in_each(NORMS, norm_without_mean)),
+    Mistake(
+        "has a layer norm without its weight",
+        in_each(NORMS, lambda at: layer_norm(at.x, np.ones(at.D), at.bias, at.eps)),
+    ),
+    Mistake(
+        "has a layer norm without its bias",
+        in_each(NORMS, lambda at: layer_norm(at.x, at.weight, np.zeros(at.D), at.eps)),
+    ),
+    Mistake(
+        "has a layer norm without weight and bias",
+        in_each(NORMS, lambda at: layer_norm(at.x, np.ones(at.D), np.zeros(at.D), at.eps)),
+    ),
+    Mistake("has no layer norm", in_each(NORMS, unchanged)),
+    Mistake(
+        "has ln_1 and ln_2 swapped",
+        {
+            "attn.N.in": lambda at: normed_by(at, at.x, "ln_2"),
+            "mlp.N.in": lambda at: normed_by(at, at.x, "ln_1"),
+        },
+    ),
+    Mistake(
+        "is post-norm: it normalises after the residual connection",
+        {
+            "attn.N.in": unchanged,
+            "resid_mid.N": lambda at: normed_by(at, at.right, "ln_1"),
+            "mlp.N.in": unchanged,
+            "resid_post.N": lambda at: normed_by(at, at.right, "ln_2"),
+        },
+    ),
+    Mistake(
+        "gives the MLP the input of attention, in parallel",
+        {"mlp.N.in": lambda at: normed_by(at, at["resid_pre.N"], "ln_2")},
+    ),
+    Mistake("lacks the bias", in_each(LINEARS, lambda at: at.x @ at.weight)),
+    Mistake("has its weight transposed", in_each(LINEARS, linear_with_transposed_weight)),
+    Mistake(
+        "has weights rounded to bfloat16",
+        in_each(LINEARS, lambda at: linear_with_rounded_weight(at, "bfloat16")),
+    ),
+    Mistake(
+        "has weights rounded to float16",
+        in_each(LINEARS, lambda at: linear_with_rounded_weight(at, "float16")),
+    ),
+    Mistake("lacks the bias of the queries", {"attn.N.q": part_without_bias}),
+    Mistake("lacks the bias of the keys", {"attn.N.k": part_without_bias}),
+    Mistake("lacks the bias of the values", {"attn.N.v": part_without_bias}),
+    Mistake("takes q, v, k for q, k, v", in_each(Q_K_V, lambda at: part_in_order(at, "qvk"))),
+    Mistake("takes k, q, v for q, k, v", in_each(Q_K_V, lambda at: part_in_order(at, "kqv"))),
+    Mistake("takes k, v, q for q, k, v", in_each(Q_K_V, lambda at: part_in_order(at, "kvq"))),
+    Mistake("takes v, q, k for q, k, v", in_each(Q_K_V, lambda at: part_in_order(at, "vqk"))),
+    Mistake("takes v, k, q for q, k, v", in_each(Q_K_V, lambda at: part_in_order(at, "vkq"))),
+    Mistake(
+        "takes q, k and v of one head after the other from qkv",
+        in_each(Q_K_V, part_one_head_after_the_other),
+    ),
+    Mistake("interleaves the heads", in_each(Q_K_V, part_interleaved)),
+    Mistake("reshapes to heads without a transpose", in_each(Q_K_V, part_reshaped)),
+    Mistake("joins the heads without a transpose", {"attn.N.heads": heads_joined_wrongly}),
+    Mistake("joins the heads without a transpose", {"attn.N.out": out_of_heads_joined_wrongly}),
+    Mistake(
+        "scales the scores by 1 / sqrt(n_embd)",
+        {SCORES: lambda at: unscaled_scores(at) / at.D**0.5},
+    ),
+    Mistake(
+        "scales the scores by 1 / sqrt(n_embd / n_head)",
+        {SCORES: lambda at: unscaled_scores(at) / at.K**0.5},
+    ),
+    Mistake("scales the scores by 1, not at all", {SCORES: unscaled_scores}),
+    Mistake(
+        "scales the scores by n_head / n_embd, without the square root",
+        {SCORES: lambda at: unscaled_scores(at) / at.K},
+    ),
+    Mistake(
+        "divides the scores by the layer's number, from 1",
+        {SCORES: lambda at: unscaled_scores(at) / at.K**0.5 / (at.layer + 1)},
+    ),
+    Mistake("has no causal mask", {PATTERN: lambda at: softmax(at.x)}),
+    Mistake(
+        "has a mask that is off by one: a token sees the next one",
+        {PATTERN: lambda at: softmax(hide(at.x, first_hidden=2))},
+    ),
+    Mistake(
+        "has a mask that is off by one: a token does not see itself",
+        {PATTERN: lambda at: softmax(hide(at.x, first_hidden=0))},
+    ),
+    Mistake(
+        "has a mask of -1e9 that is off by one: a token does not see itself",
+        {PATTERN: lambda at: softmax(hide(at.x, first_hidden=0, fill=-1e9))},
+    ),
+    Mistake(
+        "puts 0 in place of -inf under the mask",
+        {PATTERN: lambda at: softmax(hide(at.x, fill=0))},
+    ),
+    Mistake("hides the past, not the future", {PATTERN: pattern_of_the_future}),
+    Mistake("applies the mask after the softmax", {PATTERN: lambda at: np.tril(softmax(at.x))}),
+    Mistake("applies the softmax over the queries", {PATTERN: pattern_over_queries}),
+    Mistake("lacks the residual connection", in_each(("resid_mid.N", "resid_post.N"), unchanged)),
+    Mistake(
+        "adds to the layer norm's output, not to its input",
+        {
+            "resid_mid.N": lambda at: at["attn.N.in"] + at["attn.N.out"],
+            "resid_post.N": lambda at: at["mlp.N.in"] + at["mlp.N.out"],
+        },
+    ),
+    Mistake("has no position embedding", {"embed": lambda at: at.token_vectors}),
+    Mistake(
+        "multiplies the token embedding by sqrt(n_embd)",
+        {"embed": lambda at: at.token_vectors * at.D**0.5 + at.position_vectors},
+    ),
+    Mistake(
+        "counts positions from 1",
+        {"embed": lambda at: embedding_at(at, positions_from_1(at))},
+    ),
+    Mistake(
+        "counts positions from -1",  # position -1 is the last row of wpe
+        {"embed": lambda at: embedding_at(at, at.positions - 1)},
+    ),
+    Mistake(
+        "counts positions 0, 0, 1, 2, ...",
+        {"embed": lambda at: embedding_at(at, np.maximum(at.positions - 1, 0))},
+    ),
+    Mistake(
+        "gives every token position 0",
+        {"embed": lambda at: embedding_at(at, 0 * at.positions)},
+    ),
+    Mistake(
+        "adds 1 to the ids",
+        {"embed": lambda at: embedding(at, (at.ids + 1) % at.model.config.vocab_size)},
+    ),
+    Mistake("subtracts 1 from the ids", {"embed": lambda at: embedding(at, at.ids - 1)}),
+    Mistake(
+        "has its ids shifted by one: it reads the token before",
+        {"embed": lambda at: tokens_before(at, first=at.ids[:, -1])},
+    ),
+    Mistake(
+        "has its ids shifted by one: it reads the token before",
+        {"embed": lambda at: tokens_before(at, first=at.ids[:, 0])},
+    ),
+    Mistake(
+        "has its ids shifted by one: it reads the token before",
+        {"embed": lambda at: tokens_before(at, first=0)},
+    ),
+    Mistake(
+        "has its ids shifted by one: it reads the token before",
+        {"embed": lambda at: tokens_before(at, first=at.end_of_text)},
+    ),
+    Mistake(
+        "has its ids shifted by one: it reads the token after",
+        {"embed": lambda at: tokens_after(at, last=at.ids[:, 0])},
+    ),
+    Mistake(
+        "has its ids shifted by one: it reads the token after",
+        {"embed": lambda at: tokens_after(at, last=at.ids[:, -1])},
+    ),
+    Mistake(
+        "has its ids shifted by one: it reads the token after",
+        {"embed": lambda at: tokens_after(at, last=0)},
+    ),
+    Mistake(
+        "has its ids shifted by one: it reads the token after",
+        {"embed": lambda at: tokens_after(at, last=at.end_of_text)},
+    ),
+    Mistake("is the tied head, wte", {"logits": lambda at: at["final"] @ at["wte.weight"].T}),
+    Mistake("is softmax(logits)", {"logits": lambda at: softmax(at.right)}),
+    Mistake("is log_softmax(logits)", {"logits": lambda at: log_softmax(at.right)}),
+]

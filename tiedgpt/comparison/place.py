@@ -1,0 +1,173 @@
+"""A place in a forward pass: one activation, and what the model computes it from.
+
+The kind of an activation is its name with N for the layer's number: "attn.N.qkv".
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy as np
+
+from ..gpt2.model import GPT2, Array, merge_heads
+from ..gpt2.run import Tape, activation_shapes
+
+NORMS = ("attn.N.in", "mlp.N.in", "final")
+Q_K_V = ("attn.N.q", "attn.N.k", "attn.N.v")
+LINEARS = ("attn.N.qkv", "attn.N.out", "mlp.N.pre", "mlp.N.out")
+
+# The weight and the bias from which each kind of activation is computed.
+PARAMETERS_OF = {
+    "attn.N.in": "h.N.ln_1",
+    "attn.N.qkv": "h.N.attn.c_attn",
+    "attn.N.q": "h.N.attn.c_attn",
+    "attn.N.k": "h.N.attn.c_attn",
+    "attn.N.v": "h.N.attn.c_attn",
+    "attn.N.out": "h.N.attn.c_proj",
+    "mlp.N.in": "h.N.ln_2",
+    "mlp.N.pre": "h.N.mlp.c_fc",
+    "mlp.N.out": "h.N.mlp.c_proj",
+    "final": "ln_f",
+}
+
+
+@cache
+def kind_of(name: str) -> str:
+    """Put N for the layer's number: "attn.3.qkv" -> "attn.N.qkv"."""
+    return re.sub(r"\.\d+", ".N", name)
+
+
+@cache
+def layer_of(name: str) -> int | None:
+    """The number of the activation's layer: "attn.3.qkv" -> 3. None if it is in no layer."""
+    number = re.search(r"\.(\d+)", name)
+    if number is None:
+        return None
+    return int(number[1])
+
+
+@dataclass(frozen=True)
+class Place:
+    """An activation in a forward pass.
+
+    place["attn.N.in"] is an activation before it in its layer, place["h.N.ln_1.weight"] a parameter
+    of its layer, place["wte.weight"] another parameter.
+    """
+
+    name: str
+    right: Array  # the activation as model.py computes it from those before it
+    model: GPT2
+    ids: Array  # [B, T]
+    tape: Tape  # the activations before it
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.name)
+
+    @property
+    def layer(self) -> int:
+        """The number of the activation's layer. For final and logits it is that of the last one."""
+        layer = layer_of(self.name)
+        if layer is None:
+            return self.n_layer - 1
+        return layer
+
+    def __getitem__(self, name: str) -> Array:
+        name = name.replace(".N", f".{self.layer}")
+        if name in self.model.parameters:
+            return self.model.parameters[name]
+        return self.tape[name]
+
+    @property
+    def x(self) -> Array:
+        """The activation that this one is computed from."""
+        if self.kind in Q_K_V:
+            return self["attn.N.qkv"]
+        if self.kind == "attn.N.out":
+            return merge_heads(self["attn.N.heads"])
+        newest = list(self.tape)[-1]
+        return self.tape[newest]
+
+    @property
+    def weight(self) -> Array:
+        return self[f"{PARAMETERS_OF[self.kind]}.weight"]
+
+    @property
+    def bias(self) -> Array:
+        return self[f"{PARAMETERS_OF[self.kind]}.bias"]
+
+    @property
+    def eps(self) -> float:
+        return self.model.config.layer_norm_epsilon
+
+    @property
+    def n_layer(self) -> int:
+        return self.model.config.n_layer
+
+    @property
+    def D(self) -> int:
+        return self.model.config.n_embd
+
+    @property
+    def H(self) -> int:
+        return self.model.config.n_head
+
+    @property
+    def K(self) -> int:
+        return self.model.config.head_width
+
+    @property
+    def part(self) -> int:
+        """Which of q, k and v this is: 0, 1 or 2."""
+        return Q_K_V.index(self.kind)
+
+    @property
+    def positions(self) -> Array:  # [T]
+        return np.arange(self.ids.shape[1])
+
+    @property
+    def token_vectors(self) -> Array:  # [B, T, D]
+        return self["wte.weight"][self.ids]
+
+    @property
+    def position_vectors(self) -> Array:  # [T, D]
+        return self["wpe.weight"][self.positions]
+
+    @property
+    def end_of_text(self) -> int:
+        """The id of a token that ends a text, or the last id if the vocabulary has no such token.
+
+        The configuration of from_state_dict may name one that is not in this vocabulary.
+        """
+        config = self.model.config
+        last_id = config.vocab_size - 1
+        return min([*config.eos_token_ids, last_id])
+
+
+Compute = Callable[[Place], Array]  # from a place to its activation
+
+
+@np.errstate(all="ignore")
+def compute_activations(
+    model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Compute]
+) -> Tape:
+    """Compute each activation of `ids` [B, T] from those before it, in the order of the model.
+
+    given: activations of another GPT-2. The model goes on with them in place of its own. planted:
+    the name of an activation -> the wrong function that computes it.
+    """
+    computed: Tape = {}
+    tape: Tape = {}
+
+    def compute(name: str, right: Array) -> Array:
+        activation = right
+        if name in planted:
+            activation = planted[name](Place(name, right, model, ids, tape))
+        computed[name] = np.asarray(activation, model.dtype)
+        return given.get(name, activation)
+
+    edits = {name: partial(compute, name) for name in activation_shapes(model.config)}
+    model(ids, tape=tape, edit=edits)
+    compute("logits", tape["logits"])
+    return computed

@@ -1,0 +1,109 @@
+"""From what a user calls the other GPT-2 (arrays, a function, a torch module) to its arrays."""
+
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError, short_repr
+from ..gpt2.model import Array
+from .conventions import PARAMETER, our_name
+
+
+def record(theirs: Any, ids: Array, with_gradients: bool) -> Mapping[Any, Any]:
+    """The other GPT-2's arrays on `ids`, under its own names."""
+    torch = sys.modules.get("torch")  # imported already if theirs is torch's
+    if torch is not None and isinstance(theirs, torch.nn.Module):
+        check_module(theirs, with_gradients)
+        arrays = call(partial(record_module, torch, theirs), ids)
+    elif callable(theirs):
+        arrays = call(theirs, ids)
+    else:
+        arrays = theirs
+    if hasattr(arrays, "shape"):
+        return {"logits": arrays}
+    if not isinstance(arrays, Mapping) or not arrays:
+        raise ArgumentError(
+            "expected logits, a dict of arrays, a torch module or a function, "
+            f"got {short_repr(arrays)}"
+        )
+    return arrays
+
+
+def call(function: Any, ids: Array) -> Any:
+    """function(ids). It gets a copy, so it cannot change ids."""
+    try:
+        return function(ids.copy())
+    except Exception as error:
+        raise ArgumentError(
+            f"the other model failed on these ids: {type(error).__name__}: {error}"
+        ) from error
+
+
+def check_module(module: Any, with_gradients: bool) -> None:
+    """Raise ArgumentError for a torch module from which nothing would be recorded."""
+    if with_gradients:
+        raise ArgumentError("of a torch module, gradients are not recorded: give them in a dict")
+    if not any(our_name(name) for name, _ in module.named_modules()):
+        raise ArgumentError(
+            f"{type(module).__name__} has no module of a GPT-2, "
+            "such as h.0.attn.c_attn or blocks.0.mlp"
+        )
+
+
+def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
+    """A torch module's activations under its modules' names, without dropout."""
+    recorder = Recorder(torch)
+    device = next((parameter.device for parameter in module.parameters()), None)
+    batch = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=device)
+    with ExitStack() as undo, torch.no_grad():
+        undo.callback(module.train, module.training)
+        for name, part in module.named_modules():
+            keep_input = partial(recorder.keep_input, name)
+            keep_output = partial(recorder.keep_output, name)
+            undo.enter_context(part.register_forward_pre_hook(keep_input, with_kwargs=True))
+            undo.enter_context(part.register_forward_hook(keep_output))
+
+        module.eval()
+        if "targets" in signature(module.forward).parameters:
+            module(batch, batch)  # nanoGPT computes all logits only if it gets targets
+        else:
+            module(batch)
+    return recorder.arrays
+
+
+class Recorder:
+    """Hooks of torch modules. They keep each tensor that is an activation of a GPT-2."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.arrays: dict[str, Any] = {}
+
+    def keep_input(
+        self, name: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        inputs = [*args, *kwargs.values()]
+        if inputs:
+            self.keep(f"{name}:in", inputs[0])
+
+    def keep_output(self, name: str, module: Any, args: tuple[Any, ...], output: Any) -> None:
+        if not isinstance(output, tuple | list):
+            self.keep(name, output)
+            return
+        if len(output) > 0:
+            self.keep(name, output[0])
+        if len(output) > 1:
+            self.keep(f"{name}:1", output[1])
+
+    def keep(self, name: str, value: Any) -> None:
+        # The modules wte and wpe have the names of parameters. TransformerLens's module `embed` has
+        # our name of another activation: its output has no positions.
+        ours = our_name(name)
+        is_parameter = ours.endswith(PARAMETER)
+        is_our_word = ours == name.split(".")[-1]
+        if ours and not is_parameter and not is_our_word and self.torch.is_tensor(value):
+            self.arrays[name] = value.clone()
