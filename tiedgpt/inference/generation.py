@@ -141,7 +141,7 @@ def sample_guessed(
     n_ctx = model.config.n_ctx
     rows = []
     for prompt, stream in zip(prompts, streams, strict=True):
-        guesser = draft.guesser(sampling, stream, batch=len(prompts))
+        guesser = draft.guesser(sampling, stream, len(prompts))
         rows.append(GuessedRow(list(prompt), max_new_tokens, guesser))
 
     # Each step reads equally many ids of all rows. So a row that is complete, or nearly so, reads
