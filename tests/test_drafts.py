@@ -41,7 +41,7 @@ def nearly(model: GPT2, seed: int) -> GPT2:
 def test_a_draft_changes_no_token(model, sampling, prompts, source):
     """Past the context too."""
     draft = Draft(nearly(model, 1) if source == "model" else source, model)
-    draft.time = 0.1  # as if the draft model were a tenth of the model's size
+    draft.guess_cost = 0.1  # as if the draft model were a tenth of the model's size
     plain = steps(model, prompts, 90, sampling, random_streams(7, len(prompts)))
     assert steps(model, prompts, 90, sampling, random_streams(7, len(prompts)), draft) == plain
     assert [len(row) for row in plain] == [90] * len(prompts)
@@ -181,7 +181,8 @@ def test_a_draft_model_that_was_wrong_is_tried_again_later(model):
     guesser = Draft(nearly(model, 1), model).guesser(
         Sampling(greedy=True), random_streams(7, 1)[0], 1
     )
-    guesser.time, guesser.rates = 0.0, [1.0]
+    guesser.guess_cost = 0.0
+    guesser.rates = [1.0]
     for expected in (False, True):
         for _ in range(100):
             guesser.guess(PROMPT, 15)
@@ -236,7 +237,7 @@ def test_a_damaged_draft_model_is_named(model):
     damaged = nearly(model, 1)
     damaged.parameters["ln_f.bias"][:] = np.nan
     draft = Draft(damaged, model)
-    draft.time = 0.0
+    draft.guess_cost = 0.0
     with (
         np.errstate(invalid="ignore"),
         pytest.raises(TiedGPTError, match=r"^the draft model: .* not finite"),

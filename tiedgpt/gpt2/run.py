@@ -135,6 +135,13 @@ class KVCache:
         self.keys[:, rows, :, :n] = other.keys[:, :, :, :n]
         self.values[:, rows, :, :n] = other.values[:, :, :, :n]
 
+    def drop_last(self, counts: list[int]) -> None:
+        """Forget the last counts[b] tokens of each sequence b."""
+        if len(set(counts)) == 1:
+            self.length = self.length - counts[0]
+        else:
+            self.length = self.length - np.array(counts)
+
 
 @dataclass
 class Run:

@@ -1,7 +1,9 @@
 """Score or continue many documents. An iterable goes in; an iterator comes out, in the same order.
 
-    for result in score_documents(model, tokenizer, texts):   # a Score, or the error of this document
-    for result in generate_documents(model, tokenizer, prompts, seed=1):   # a list of samples, or the error
+    for result in score_documents(model, tokenizer, texts):
+        ...  # a Score, or the error of this document
+    for result in generate_documents(model, tokenizer, prompts, seed=1):
+        ...  # a list of samples, or the error of this document
 
 Short documents are read in batches of similar length, padded on the right. Attention is causal, so
 padding changes no other token; the losses of padding are not computed. A batch's products are
@@ -10,16 +12,15 @@ in float32, 1e-12 in float64. Equal calls give equal bits. Sample i of document 
 random stream, default_rng([seed, n, i]).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from sys import maxsize
-from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
 from ..gpt2.checks import as_array, check_prompt_ids, check_text_ids, seed_or_new, stride_or_default
+from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.ops import cross_entropy
 from ..gpt2.tokenizer import Tokenizer
@@ -28,14 +29,64 @@ from .generation import TextSample, kept_tokens, padded, push_steps, sample_step
 from .sampling import Sampling
 
 SHORT = 128  # tokens: from this length on, a batch is no faster than one document at a time
-BATCH_TOKENS = (
-    384  # of short documents that are read together: 256 to 512 are fastest, small models and 124M
-)
+# Tokens of short documents that are read together. 256 to 512 are fastest, for small models and for
+# 124M.
+BATCH_TOKENS = 384
 CACHE_TOKENS = 4096  # in the cache of a batch of samples: 300 MB for GPT-2 124M
 CACHE_ROWS = 32  # samples in a batch
 
 Text = str | Sequence[int] | np.ndarray
-Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How documents become ids. Raises ArgumentError for a wrong `special` or `on_long`."""
+
+    tokenizer: Tokenizer
+    config: Config  # of the model that reads the ids
+    special: str
+    on_long: str
+
+    def __post_init__(self) -> None:
+        if self.on_long not in ("error", "cut"):
+            raise ArgumentError(f'on_long must be "error" or "cut", got {short_repr(self.on_long)}')
+        self.tokenizer.encode("", self.special)  # raises for a wrong `special`
+
+    def text_ids(self, text: Text, max_tokens: int | None) -> np.ndarray:  # -> [N]
+        """The ids of a text to score. With on_long="cut" they are the first `max_tokens`."""
+        ids = self.encode(text)
+        if self.on_long == "cut" and ids.ndim > 0:
+            ids = ids[:max_tokens]
+        if max_tokens is not None and ids.size > max_tokens:
+            raise ArgumentError(
+                f"the text has {ids.size} tokens, more than the limit of {max_tokens}"
+            )
+        # A copy, because the caller may use the memory of its array for the next document.
+        ids = np.array(check_text_ids(ids, self.config))
+        self.check_tokens(ids)
+        return ids
+
+    def prompt_ids(self, prompt: Text, kept: int) -> np.ndarray:  # -> [T]
+        """The ids of a prompt to continue. With on_long="cut" they are the last `kept`."""
+        ids = self.encode(prompt)
+        if self.on_long == "cut" and ids.ndim > 0:
+            ids = ids[-kept:]
+        ids = np.array(check_prompt_ids(ids, self.config))
+        self.check_tokens(ids)
+        return ids
+
+    def encode(self, text: Text) -> np.ndarray:
+        """The ids of a document, which may be ids already. They are not checked."""
+        if isinstance(text, str):
+            text = self.tokenizer.encode(text, self.special)
+        return as_array(text)
+
+    def check_tokens(self, ids: np.ndarray) -> None:
+        """Raise TokenizerError for an id that the tokenizer does not have.
+
+        A model may have more rows than its tokenizer has tokens.
+        """
+        self.tokenizer.decode_bytes(np.unique(ids).tolist())
 
 
 def score_documents(
@@ -59,31 +110,49 @@ def score_documents(
     Raises ArgumentError at once for an argument that is not allowed, and TiedGPTError for a loss
     that is nan: then the checkpoint is damaged, not the document.
     """
-    config, stride = model.config, stride_or_default(stride, model.config)
-    limit = maxsize if max_tokens is None else Range(2).check("max_tokens", max_tokens)
-
-    def check(ids: np.ndarray) -> np.ndarray:
-        if ids.size > limit:
-            raise ArgumentError(f"the text has {ids.size} tokens, more than the limit of {limit}")
-        return check_text_ids(ids, config)
-
-    def scores(documents: dict[int, np.ndarray]) -> Iterator[Score]:
-        short = min(SHORT, config.n_ctx + 1)
-        losses: dict[int, np.ndarray] = {}
-        lengths = {n: len(ids) - 1 for n, ids in documents.items() if len(ids) < short}
-        for batch in batches(lengths, BATCH_TOKENS, BATCH_TOKENS):
-            losses.update(
-                zip(batch, batch_losses(model, [documents[n] for n in batch]), strict=True)
-            )
-        for n, ids in documents.items():
-            predicted = ids[predicted_places(len(ids), config.n_ctx, stride)]
-            of_document = losses[n] if n in losses else token_losses(model, ids, stride)
-            yield score_of(of_document, tokenizer, predicted)
-
-    return results(tokenizer, texts, special, on_long, slice(limit), lookahead, check, scores)
+    stride = stride_or_default(stride, model.config)
+    if max_tokens is not None:
+        max_tokens = Range(2).check("max_tokens", max_tokens)
+    check_several(texts)
+    encoder = Encoder(tokenizer, model.config, special, on_long)
+    lookahead = Range(1).check("lookahead", lookahead)
+    return score_in_chunks(model, encoder, texts, stride, max_tokens, lookahead)
 
 
-def generate_documents(
+def score_in_chunks(
+    model: GPT2,
+    encoder: Encoder,
+    texts: Iterable[Text],
+    stride: int,
+    max_tokens: int | None,
+    lookahead: int,
+) -> Iterator[Score | TiedGPTError]:
+    """The results of score_documents, for `lookahead` texts at a time."""
+    n_ctx = model.config.n_ctx
+    for chunk in numbered_chunks(texts, lookahead):
+        documents: dict[int, np.ndarray] = {}
+        errors: dict[int, TiedGPTError] = {}
+        for number, text in chunk:
+            try:
+                documents[number] = encoder.text_ids(text, max_tokens)
+            except TiedGPTError as error:
+                errors[number] = error
+
+        losses_of_short = short_document_losses(model, documents)
+        for number, _ in chunk:
+            if number in errors:
+                yield errors[number]
+                continue
+            ids = documents[number]
+            if number in losses_of_short:
+                losses = losses_of_short[number]
+            else:
+                losses = token_losses(model, ids, stride)
+            predicted = ids[predicted_places(len(ids), n_ctx, stride)]
+            yield score_of(losses, encoder.tokenizer, predicted)
+
+
+def generate_documents(  # noqa: PLR0913  (public, with a default for most)
     model: GPT2,
     tokenizer: Tokenizer,
     prompts: Iterable[Text],
@@ -101,8 +170,7 @@ def generate_documents(
     first: int = 0,
     lookahead: int = 256,
 ) -> Iterator[list[TextSample] | TiedGPTError]:
-    """`num_samples` samples that continue each prompt (a str, or its token ids), or the error that
-    it causes.
+    """`num_samples` samples that continue each prompt (a str, or its token ids), or its error.
 
     The first prompt is document number `first`. A prompt longer than the context is an error. With
     on_long="cut", the beginning of a prompt is dropped if the context has no room for the prompt
@@ -110,77 +178,77 @@ def generate_documents(
     those of `generate` and score_documents. Raises ArgumentError at once for one that is not
     allowed.
     """
-    config, sampling = model.config, Sampling(temperature, top_k, top_p, greedy)
-    seed, new = seed_or_new(seed), Range(1).check("max_new_tokens", max_new_tokens)
-    num_samples, first = Range(1).check("num_samples", num_samples), COUNT.check("first", first)
+    sampling = Sampling(temperature, top_k, top_p, greedy)
+    seed = seed_or_new(seed)
+    max_new_tokens = Range(1).check("max_new_tokens", max_new_tokens)
+    num_samples = Range(1).check("num_samples", num_samples)
+    first = COUNT.check("first", first)
     if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
         raise ArgumentError(
             f"stop must be a list of texts that are not empty, got {short_repr(stop)}"
         )
-
-    def samples(documents: dict[int, np.ndarray]) -> Iterator[list[TextSample]]:
-        lengths = {
-            n: num_samples * min(len(ids) + new, config.n_ctx) for n, ids in documents.items()
-        }
-        new_sample = partial(TextSample, tokenizer, list(stop), config.eos_token_ids)
-        done = {n: [new_sample() for _ in range(num_samples)] for n in documents}
-        for batch in batches(lengths, CACHE_TOKENS, max(1, CACHE_ROWS // num_samples)):
-            rows = [(n, i) for n in batch for i in range(num_samples)]
-            ids = [documents[n].tolist() for n, _ in rows]
-            streams = [np.random.default_rng([seed, first + n, i]) for n, i in rows]
-            steps = sample_steps(model, ids, new, sampling, streams)
-            for _ in push_steps(steps, [done[n][i] for n, i in rows]):
-                pass
-        yield from done.values()
-
-    keep, check = (
-        slice(-kept_tokens(config.n_ctx, new), None),
-        partial(check_prompt_ids, config=config),
-    )
-    return results(tokenizer, prompts, special, on_long, keep, lookahead, check, samples)
+    settings = GenerationSettings(max_new_tokens, sampling, seed, num_samples, list(stop))
+    check_several(prompts)
+    encoder = Encoder(tokenizer, model.config, special, on_long)
+    lookahead = Range(1).check("lookahead", lookahead)
+    return generate_in_chunks(model, encoder, prompts, settings, first, lookahead)
 
 
-def results(
-    tokenizer: Tokenizer,
-    texts: Iterable[Text],
-    special: str,
-    on_long: str,
-    keep: slice,  # of a text's ids, with on_long="cut"
+@dataclass(frozen=True)
+class GenerationSettings:
+    """How many samples continue each document, and how."""
+
+    max_new_tokens: int
+    sampling: Sampling
+    seed: int
+    num_samples: int  # for each document
+    stop: list[str]
+
+
+def generate_in_chunks(
+    model: GPT2,
+    encoder: Encoder,
+    prompts: Iterable[Text],
+    settings: GenerationSettings,
+    first: int,
     lookahead: int,
-    check: Callable[[Any], Any],
-    work: Callable[[dict[int, np.ndarray]], Iterator[Result]],
-) -> Iterator[Result | TiedGPTError]:
-    """The results of work({number: check(ids)}), for `lookahead` texts at a time; an error in its
-    place."""
+) -> Iterator[list[TextSample] | TiedGPTError]:
+    """The results of generate_documents, for `lookahead` prompts at a time."""
+    kept = kept_tokens(model.config.n_ctx, settings.max_new_tokens)
+    for chunk in numbered_chunks(prompts, lookahead, first):
+        documents: dict[int, np.ndarray] = {}
+        errors: dict[int, TiedGPTError] = {}
+        for number, prompt in chunk:
+            try:
+                documents[number] = encoder.prompt_ids(prompt, kept)
+            except TiedGPTError as error:
+                errors[number] = error
+
+        samples = document_samples(model, encoder.tokenizer, documents, settings)
+        for number, _ in chunk:
+            if number in errors:
+                yield errors[number]
+            else:
+                yield samples[number]
+
+
+def check_several(texts: Iterable[Text]) -> None:
+    """Raise ArgumentError if the documents are one text, which is an iterable of characters too."""
     if isinstance(texts, (str, bytes)):
         raise ArgumentError("expected an iterable of texts, got one text: put it in a list")
-    if on_long not in ("error", "cut"):
-        raise ArgumentError(f'on_long must be "error" or "cut", got {short_repr(on_long)}')
-    tokenizer.encode("", special)  # raises for a wrong `special`
-    Range(1).check("lookahead", lookahead)
 
-    def of_windows() -> Iterator[Result | TiedGPTError]:
-        numbered = enumerate(texts)
-        while window := list(islice(numbered, lookahead)):
-            documents: dict[int, np.ndarray] = {}
-            errors: dict[int, TiedGPTError] = {}
-            for n, text in window:
-                try:
-                    ids = as_array(
-                        tokenizer.encode(text, special) if isinstance(text, str) else text
-                    )
-                    ids = np.array(check(ids[keep] if on_long == "cut" and ids.ndim else ids))
-                    tokenizer.decode_bytes(
-                        np.unique(ids).tolist()
-                    )  # raises for an id that it does not have
-                    documents[n] = ids
-                except TiedGPTError as error:
-                    errors[n] = error
-            worked = work(documents)
-            for n, _ in window:
-                yield errors[n] if n in errors else next(worked)
 
-    return of_windows()
+def numbered_chunks(
+    texts: Iterable[Text], size: int, first: int = 0
+) -> Iterator[list[tuple[int, Text]]]:
+    """Yield lists of up to `size` documents, each with its number; the first has number `first`.
+
+    >>> list(numbered_chunks(["a", "b", "c"], size=2))
+    [[(0, 'a'), (1, 'b')], [(2, 'c')]]
+    """
+    numbered = enumerate(texts, first)
+    while chunk := list(islice(numbered, size)):
+        yield chunk
 
 
 def batches(lengths: dict[int, int], tokens: int, rows: int) -> Iterator[list[int]]:
@@ -190,22 +258,78 @@ def batches(lengths: dict[int, int], tokens: int, rows: int) -> Iterator[list[in
     [[1, 3], [0], [2]]
     """
     batch: list[int] = []
-    for n in sorted(lengths, key=lambda n: lengths[n]):
-        if batch and (len(batch) == rows or (len(batch) + 1) * lengths[n] > tokens):
+    for number in sorted(lengths, key=lambda number: lengths[number]):
+        # This document is the longest one so far, so it decides the length of the whole batch.
+        padded_tokens = (len(batch) + 1) * lengths[number]
+        if batch and (len(batch) == rows or padded_tokens > tokens):
             yield batch
             batch = []
-        batch.append(n)
+        batch.append(number)
     if batch:
         yield batch
 
 
+def short_document_losses(model: GPT2, documents: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """The losses of the documents of fewer than SHORT tokens that fit into the context."""
+    too_long = min(SHORT, model.config.n_ctx + 1)
+    lengths = {}
+    for number, ids in documents.items():
+        if len(ids) < too_long:
+            lengths[number] = len(ids) - 1  # the last token predicts none, so it is not read
+
+    losses: dict[int, np.ndarray] = {}
+    # A row has at least one token, so the limit of tokens is also the limit of rows.
+    for batch in batches(lengths, tokens=BATCH_TOKENS, rows=BATCH_TOKENS):
+        losses_of_batch = batch_losses(model, [documents[number] for number in batch])
+        losses.update(zip(batch, losses_of_batch, strict=True))
+    return losses
+
+
 def batch_losses(model: GPT2, documents: list[np.ndarray]) -> list[np.ndarray]:
     """The loss of each token but the first of documents that fit into the context."""
-    lengths = np.array(
-        [len(ids) - 1 for ids in documents]
-    )  # the last token predicts none, so it is not read
-    final = model.final(padded([ids[:-1] for ids in documents]), lengths=lengths)  # [B, T, D]
-    final = final[np.arange(lengths.max()) < lengths[:, None]]
-    targets = np.concatenate([ids[1:] for ids in documents])
-    losses = np.concatenate(measure_rows(model, final, targets, cross_entropy), dtype=np.float64)
-    return np.split(losses, np.cumsum(lengths)[:-1])
+    inputs = [ids[:-1] for ids in documents]
+    lengths = np.array([len(ids) for ids in inputs])  # [B]
+    final = model.final(padded(inputs), lengths=lengths)  # [B, T, D]
+    is_token = np.arange(lengths.max()) < lengths[:, None]  # [B, T], False for padding
+    targets = np.concatenate([ids[1:] for ids in documents])  # [N], N tokens in all documents
+    pieces = measure_rows(model, final[is_token], targets, cross_entropy)
+    losses = np.concatenate(pieces, dtype=np.float64)  # [N]
+    ends = np.cumsum(lengths)
+    return np.split(losses, ends[:-1])
+
+
+def document_samples(
+    model: GPT2,
+    tokenizer: Tokenizer,
+    documents: dict[int, np.ndarray],
+    settings: GenerationSettings,
+) -> dict[int, list[TextSample]]:
+    """The samples that continue each document, by its number.
+
+    Sample i of document n draws from its own stream, default_rng([seed, n, i]).
+    """
+    config = model.config
+    cached_tokens = {}
+    samples = {}
+    for number, ids in documents.items():
+        longest = min(len(ids) + settings.max_new_tokens, config.n_ctx)
+        cached_tokens[number] = settings.num_samples * longest
+        samples[number] = [
+            TextSample(tokenizer, settings.stop, config.eos_token_ids)
+            for _ in range(settings.num_samples)
+        ]
+
+    most_documents = max(1, CACHE_ROWS // settings.num_samples)
+    for batch in batches(cached_tokens, tokens=CACHE_TOKENS, rows=most_documents):
+        prompts = []
+        streams = []
+        growing = []
+        for number in batch:
+            for index, sample in enumerate(samples[number]):
+                prompts.append(documents[number].tolist())
+                streams.append(np.random.default_rng([settings.seed, number, index]))
+                growing.append(sample)
+        steps = sample_steps(model, prompts, settings.max_new_tokens, settings.sampling, streams)
+        for _ in push_steps(steps, growing):
+            pass  # the samples keep the new text
+    return samples

@@ -6,7 +6,6 @@ The tokens are the model's own: each is drawn from the model's logits with the s
 stream, as without guesses. The first token that differs from its guess ends the step.
 """
 
-from bisect import bisect
 from collections.abc import Iterable
 from copy import deepcopy
 
@@ -22,35 +21,47 @@ from .sampling import Sampling
 LOOKUP = "lookup"
 MOST_GUESSES = 15  # in a step
 MATCHES = (1, 2, 4, 8)  # lengths of equal text, in tokens, that the lookup tells apart
-# Probability of a right guess at first: after each of MATCHES, and in a loop, where the end of the
-# text repeats the tokens directly before it. Measured on verse, prose, Python and Markdown in
-# GPT-2's tokens.
+# The lookup's probabilities of a right guess at first: one after each of MATCHES, and the last one
+# in a loop, where the end of the text repeats the tokens directly before it. Measured on verse,
+# prose, Python and Markdown in GPT-2's tokens.
 RATES = (0.15, 0.4, 0.6, 0.75, 0.85)
+MODEL_RATE = 0.7  # the same for a draft model
 LEAST_GAIN = 1.05  # guess only if that makes generation so many times faster
 RATE_UPDATE = 0.1  # weight of the newest guess in the rate of right guesses
 
 
 def step_time(rows: int) -> float:
-    """The time of a step of several rows, in steps of one row, as measured on two cores and rounded
-    up."""
+    """The time of a step that reads so many rows, in steps of one row.
+
+    Measured on two cores and rounded up.
+    """
     if rows == 1:
         return 1.0
-    return 1.15 + 0.1 * rows if rows <= most_rows() and has_small_kernels() else 2.0 + 0.055 * rows
+    if rows <= most_rows() and has_small_kernels():
+        return 1.15 + 0.1 * rows
+    return 2.0 + 0.055 * rows
 
 
-def guess_count(rates: list[float], time: float, batch: int) -> int:
-    """The number of guesses that gives the most tokens per time, 0 to len(rates).
+def guess_count(rates: list[float], guess_cost: float, batch: int) -> int:
+    """How many guesses give the most tokens per time: 0 to len(rates).
 
-    rates: the probability that each guess is right if those before it are. time: of making a guess,
-    in steps.
+    rates: the probability that each guess is right if those before it are. guess_cost: the time of
+    making a guess. All times are in steps of one row.
     """
-    best, count, tokens, all_right = LEAST_GAIN / step_time(batch), 0, 1.0, 1.0
-    for k, rate in enumerate(rates, 1):
-        all_right *= rate
-        tokens += all_right
-        if (speed := tokens / (step_time(batch * (1 + k)) + k * time * batch)) > best:
-            best, count = speed, k
-    return count
+    best_count = 0
+    best_speed = LEAST_GAIN / step_time(batch)  # the tokens per time that guessing must exceed
+    expected_tokens = 1.0  # each row gains one token in a step, and one more for each right guess
+    chance_all_right = 1.0
+    for count, rate in enumerate(rates, start=1):
+        chance_all_right *= rate
+        expected_tokens += chance_all_right
+        rows_read = batch * (1 + count)
+        duration = step_time(rows_read) + count * guess_cost * batch
+        speed = expected_tokens / duration
+        if speed > best_speed:
+            best_speed = speed
+            best_count = count
+    return best_count
 
 
 class Guesser:
@@ -58,96 +69,145 @@ class Guesser:
 
     def __init__(self, batch: int, rates: Iterable[float]) -> None:
         self.batch = batch
-        self.rates = list(rates)  # of right guesses
+        self.rates = list(rates)  # the probability of a right guess, for each kind of guess
         self.guessed: list[int] = []
-        self.rate_indices: list[int] = []  # of each guess, in self.rates
+        self.rate_indices: list[int] = []  # the index in self.rates of each guess
 
     def guess(self, text: list[int], most: int) -> list[int]:
-        """Up to `most` tokens that may follow `text`; fewer if more would take longer than they
-        save."""
+        """Up to `most` tokens that may follow `text`; fewer if more would take longer."""
         raise NotImplementedError
 
     def learn(self, tokens: list[int]) -> None:
-        """`tokens` followed the text of the last call of `guess`."""
+        """Update the rates: `tokens` followed the text of the last call of `guess`."""
         for index, guess, token in zip(self.rate_indices, self.guessed, tokens, strict=False):
-            self.rates[index] += RATE_UPDATE * ((guess == token) - self.rates[index])
+            is_right = guess == token
+            self.rates[index] += RATE_UPDATE * (is_right - self.rates[index])
+
+
+def rate_index(match: int, distance: int) -> int:
+    """The index in RATES for a guess that follows a match of so many tokens.
+
+    `distance` is how many tokens ago the first guess stood in the text. A match that is as long as
+    that repeats the tokens directly before it. So the text is in a loop, which has the last rate.
+    """
+    if match >= distance:
+        return len(RATES) - 1
+    fitting = [length for length in MATCHES if length <= match]
+    return len(fitting) - 1
 
 
 class LookupGuesser(Guesser):
-    """Guess the tokens that followed the previous occurrence of the text's last 1, 2, 4 or 8
-    tokens.
+    """Guesses the tokens that followed the previous occurrence of the text's last tokens.
 
-    This is also called prompt lookup. If a guess is right, the next one follows a match that is one
-    token longer, and is more likely to be right. One guess more than is returned is compared with
-    the text too.
+    This is also called prompt lookup. The last 1, 2, 4 or 8 tokens are looked up. If a guess is
+    right, the next one follows a match that is one token longer, and is more likely to be right.
     """
 
     def __init__(self, batch: int) -> None:
         super().__init__(batch, RATES)
-        self.ends: dict[tuple[int, ...], int] = {}  # where each run of MATCHES tokens last ended
-        self.indexed = 1
+        # Where each run of 1, 2, 4 or 8 tokens last ended in the text.
+        self.ends: dict[tuple[int, ...], int] = {}
+        self.indexed = 1  # the runs that end before this position are in self.ends
 
     def guess(self, text: list[int], most: int) -> list[int]:
-        for end in range(
-            self.indexed, len(text)
-        ):  # the end of the text itself is left for the next call
-            for n in MATCHES[: bisect(MATCHES, end)]:
-                self.ends[tuple(text[end - n : end])] = end
+        """As Guesser.guess."""
+        self.index(text)
+        match = self.longest_match(text)
+        if match == 0:
+            self.guessed = []
+            return []
+
+        # The tokens that followed the earlier occurrence. Where the text ends, they begin again.
+        start = self.ends[tuple(text[-match:])]
+        followed = text[start : start + most + 1]
+
+        # Guess i follows a match that is longer by the i guesses before it.
+        distance = len(text) - start
+        self.rate_indices = [rate_index(match + i, distance) for i in range(most + 1)]
+        rates = [self.rates[index] for index in self.rate_indices[:most]]
+        count = guess_count(rates, guess_cost=0, batch=self.batch)
+
+        # `learn` compares one guess more with the text than the model checks. So the rates change
+        # even while they are too low for a guess.
+        self.guessed = [followed[i % len(followed)] for i in range(count + 1)]
+        return self.guessed[:count]
+
+    def index(self, text: list[int]) -> None:
+        """Add the runs of the tokens that are new in `text`, but those that end with the text.
+
+        The end of the text is what `longest_match` looks up: it must not find itself.
+        """
+        for end in range(self.indexed, len(text)):
+            for length in MATCHES:
+                if length <= end:
+                    self.ends[tuple(text[end - length : end])] = end
         self.indexed = max(self.indexed, len(text))
-        for n in reversed(MATCHES[: bisect(MATCHES, len(text) - 1)]):
-            if (start := self.ends.get(tuple(text[-n:]))) is not None:
-                followed = text[
-                    start : start + most + 1
-                ]  # repeated if the text ends before the guess
-                # A match as long as the distance to its first occurrence is a loop, which has its
-                # own rate.
-                distance = len(text) - start
-                matches = range(n, n + most + 1)
-                of_match = (
-                    len(MATCHES) if m >= distance else bisect(MATCHES, m) - 1 for m in matches
-                )
-                self.rate_indices = list(of_match)
-                count = guess_count(
-                    [self.rates[i] for i in self.rate_indices[:most]], 0, self.batch
-                )
-                self.guessed = [followed[i % len(followed)] for i in range(count + 1)]
-                return self.guessed[:count]
-        self.guessed = []
-        return []
+
+    def longest_match(self, text: list[int]) -> int:
+        """The largest of MATCHES for which the last tokens occurred before; 0 if none is."""
+        for length in reversed(MATCHES):
+            if length < len(text) and tuple(text[-length:]) in self.ends:
+                return length
+        return 0
 
 
 class ModelGuesser(Guesser):
-    """The tokens that a smaller model would choose, with the random numbers that the large one will
-    use."""
+    """Guesses the tokens that a smaller model chooses.
+
+    It draws with the random numbers that the large model will draw with, so that both choose the
+    same token where their probabilities are similar.
+    """
 
     def __init__(
-        self, model: GPT2, time: float, batch: int, sampling: Sampling, stream: np.random.Generator
+        self,
+        model: GPT2,
+        guess_cost: float,
+        batch: int,
+        sampling: Sampling,
+        stream: np.random.Generator,
     ) -> None:
-        super().__init__(batch, [0.7])
-        self.model, self.time, self.sampling, self.stream = model, time, sampling, stream
+        super().__init__(batch, [MODEL_RATE])
+        self.model = model
+        self.guess_cost = guess_cost
+        self.sampling = sampling
+        self.stream = stream
         self.cache = model.new_cache()
         self.start = 0  # index in the text of the first cached token
 
     def guess(self, text: list[int], most: int) -> list[int]:
-        count = guess_count(self.rates * most, self.time, self.batch)
-        n_ctx = self.model.config.n_ctx
-        # The cache may end with wrong guesses. The text's last token is not in it.
-        self.cache.length = min(self.cache.length, len(text) - 1 - self.start)
-        if len(text) - self.start + count > n_ctx:
-            self.start, self.cache.length = len(text) - n_ctx // 2, 0
+        """As Guesser.guess."""
+        rate = self.rates[0]
+        count = guess_count([rate] * most, self.guess_cost, self.batch)
+        self.rate_indices = [0] * count
+        self.guessed = []
+
+        unread = self.unread_tokens(text, count)
         stream = deepcopy(self.stream)
-        self.guessed, self.rate_indices = [], [0] * count
-        unread = text[self.start + self.cache.length :]
         for _ in range(count):
-            final = self.model.final(unread, self.cache)
+            final = self.model.final(unread, self.cache)  # [T, D]
+            logits = unembed(final[-1], self.model.W_U)  # [V]
             try:
-                unread = [self.sampling.choose(unembed(final[-1], self.model.W_U), stream)]
+                token = self.sampling.choose(logits, stream)
             except TiedGPTError as error:
                 raise TiedGPTError(f"the draft model: {error}") from error
-            self.guessed += unread
+            self.guessed.append(token)
+            unread = [token]
         return self.guessed
 
+    def unread_tokens(self, text: list[int], count: int) -> list[int]:
+        """The last tokens of `text`, which the cache does not hold. Makes room for `count` more."""
+        # The cache may end with wrong guesses. The text's last token is not in it.
+        cached_tokens = len(text) - 1 - self.start
+        self.cache.length = min(self.cache.length, cached_tokens)
+
+        n_ctx = self.model.config.n_ctx
+        if len(text) - self.start + count > n_ctx:  # begin again with half a context
+            self.start = len(text) - n_ctx // 2
+            self.cache.length = 0
+        return text[self.start + self.cache.length :]
+
     def learn(self, tokens: list[int]) -> None:
+        """As Guesser.learn."""
         super().learn(tokens)
         if not self.guessed:  # raise the rate slowly, so that guessing is tried again
             self.rates[0] += RATE_UPDATE**2 * (1 - self.rates[0])
@@ -160,31 +220,40 @@ class Draft:
     model itself, or one with another vocabulary or a shorter context.
     """
 
-    def __init__(self, source: "str | GPT2", model: GPT2) -> None:
+    def __init__(self, source: str | GPT2, model: GPT2) -> None:
         self.source = source
-        self.drafted = self.accepted = 0
-        self.time = 0.0  # of a guess, in steps of the model
+        self.drafted = 0
+        self.accepted = 0
+        self.guess_cost = 0.0  # the time of a guess, in steps of the model
         if isinstance(source, GPT2):
-            if source is model:
-                raise ArgumentError("the draft model is the model itself; it must be a smaller one")
-            draft, of_model = source.config, model.config
-            if draft.vocab_size != of_model.vocab_size:
-                sizes = f"{draft.vocab_size:,} tokens, the model {of_model.vocab_size:,}"
-                raise ArgumentError(f"the draft model has another vocabulary: {sizes}")
-            if draft.n_ctx < of_model.n_ctx:
-                sizes = f"{draft.n_ctx:,} tokens, the model {of_model.n_ctx:,}"
-                raise ArgumentError(f"the draft model has a shorter context: {sizes}")
-            small, large = (
-                parameter_count(config.with_head("tied")).total for config in (draft, of_model)
-            )
-            self.time = small / large  # most of the time of a token is reading weights
+            check_draft_model(source, model)
+            # Most of the time of a token is reading the weights.
+            draft_total = parameter_count(source.config.with_head("tied")).total
+            model_total = parameter_count(model.config.with_head("tied")).total
+            self.guess_cost = draft_total / model_total
         elif source != LOOKUP:
             raise ArgumentError(
-                f'draft must be "{LOOKUP}", a model or None, got {short_repr(source)}'
+                f'draft must be "lookup", a model or None, got {short_repr(source)}'
             )
 
     def guesser(self, sampling: Sampling, stream: np.random.Generator, batch: int) -> Guesser:
         """A guesser for one sample of a batch, which is chosen by `sampling` and `stream`."""
         if isinstance(self.source, GPT2):
-            return ModelGuesser(self.source, self.time, batch, sampling, stream)
+            return ModelGuesser(self.source, self.guess_cost, batch, sampling, stream)
         return LookupGuesser(batch)
+
+
+def check_draft_model(draft: GPT2, model: GPT2) -> None:
+    """Raise ArgumentError if `draft` cannot guess for `model`."""
+    if draft is model:
+        raise ArgumentError("the draft model is the model itself; it must be a smaller one")
+    if draft.config.vocab_size != model.config.vocab_size:
+        raise ArgumentError(
+            f"the draft model has another vocabulary: {draft.config.vocab_size:,} tokens, "
+            f"the model {model.config.vocab_size:,}"
+        )
+    if draft.config.n_ctx < model.config.n_ctx:
+        raise ArgumentError(
+            f"the draft model has a shorter context: {draft.config.n_ctx:,} tokens, "
+            f"the model {model.config.n_ctx:,}"
+        )

@@ -33,12 +33,13 @@ from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
 
 BATCH_TOKENS = 1024  # short windows are read together, up to this many tokens
-Measure = Callable[[np.ndarray, np.ndarray], Any]  # logits [R, V], targets [R] -> what is measured
+
+# From the logits [R, V] of some tokens and the tokens that came next, `targets` [R], to a result.
+Measure = Callable[[np.ndarray, np.ndarray], Any]
 
 
 def windows(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [W, 3]
-    """The windows over a text of n tokens: the start, the first token predicted and the end of
-    each.
+    """The windows over a text of n tokens: each one's start, first predicted token and end.
 
     >>> windows(9, n_ctx=4, stride=2).tolist(), windows(9, n_ctx=4, stride=4).tolist()
     ([[0, 1, 4], [2, 4, 6], [4, 6, 8], [6, 8, 9]], [[0, 1, 4], [4, 5, 8], [8, 9, 9]])
@@ -49,52 +50,77 @@ def windows(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [W, 3]
     return np.stack([start, first, end], axis=1)
 
 
-def token_losses(
+def token_losses(  # [N] -> [n]
     model: GPT2, ids: Any, stride: int, progress: OnProgress = None
-) -> np.ndarray:  # [N] -> [n]
+) -> np.ndarray:
     """The loss of each of the n predicted tokens, in nats, as float64."""
-    return np.concatenate(
-        measure_tokens(model, ids, stride, cross_entropy, progress), dtype=np.float64
-    )
+    pieces = measure_tokens(model, ids, stride, cross_entropy, progress)
+    return np.concatenate(pieces, dtype=np.float64)
 
 
 def measure_tokens(
     model: GPT2, ids: Any, stride: int, measure: Measure, progress: OnProgress = None
-) -> list[Any]:  # [N] -> one for each piece
-    """What `measure` finds of the predicted tokens of a text, up to LOGIT_ROWS at once, in
-    threads."""
+) -> list[Any]:
+    """The results of `measure` for the predicted tokens of a text [N], in the text's order.
+
+    Each result is of up to LOGIT_ROWS tokens. `progress` gets the number of tokens read.
+    """
     config = model.config
-    stride, ids = stride_or_default(stride, config), check_text_ids(ids, config)
-    spans = windows(ids.size, config.n_ctx, stride)
-    whole, last = spans[:-1], spans[-1:]
-    size = max(1, BATCH_TOKENS // config.n_ctx)
+    stride = stride_or_default(stride, config)
+    ids = check_text_ids(ids, config)
     measured: list[Any] = []
     done = 0
-    for batch in (*(whole[at : at + size] for at in range(0, len(whole), size)), last):
-        start, first, end = batch.T[..., None]  # each [B, 1]
-        places = np.arange(end[0, 0] - start[0, 0]) + start  # positions in the text: [B, T]
-        final = model.final(ids[places])  # [B, T, D]
-        predicts = (first <= places + 1) & (places + 1 < end)  # [B, T]
-        measured += measure_rows(model, final[predicts], ids[places[predicts] + 1], measure)
-        if progress:
-            progress(int(end[-1, 0]) - done)
-        done = int(end[-1, 0])
+    for batch in window_batches(windows(ids.size, config.n_ctx, stride), config.n_ctx):
+        final, targets = read_windows(model, ids, batch)
+        measured += measure_rows(model, final, targets, measure)
+        end = int(batch[-1, 2])  # of the last window
+        if progress is not None:
+            progress(end - done)
+        done = end
     return measured
 
 
-def measure_rows(
+def window_batches(spans: np.ndarray, n_ctx: int) -> list[np.ndarray]:  # [W, 3] -> [B, 3] each
+    """The windows that are read together. The last one may be shorter, so it is read alone."""
+    whole = spans[:-1]
+    size = max(1, BATCH_TOKENS // n_ctx)
+    batches = [whole[i : i + size] for i in range(0, len(whole), size)]
+    batches.append(spans[-1:])
+    return batches
+
+
+def read_windows(  # ids [N], spans [B, 3] -> [R, D], [R]
+    model: GPT2, ids: np.ndarray, spans: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Read windows of equal length T. Return what predicts each of their R targets, and these."""
+    start = spans[:, 0:1]  # [B, 1], as the other two
+    first_target = spans[:, 1:2]
+    end = spans[:, 2:3]
+    T = end[0, 0] - start[0, 0]
+    places = start + np.arange(T)  # [B, T], in the text
+    final = model.final(ids[places])  # [B, T, D]
+    # The token at a place predicts the next one, if that is in the window and in no earlier one.
+    next_places = places + 1
+    predicts = (first_target <= next_places) & (next_places < end)  # [B, T]
+    return final[predicts], ids[next_places[predicts]]
+
+
+def measure_rows(  # final [R, D], targets [R]
     model: GPT2, final: np.ndarray, targets: np.ndarray, measure: Measure
 ) -> list[Any]:
-    """What `measure` finds of rows [R, D], up to LOGIT_ROWS at once, in order, in several
-    threads."""
-    if not len(targets):
+    """The results of `measure` for up to LOGIT_ROWS rows at once, in order, in several threads."""
+    rows = len(targets)
+    if rows == 0:
         return []
-    threads, step = split_work(len(targets), LOGIT_ROWS, len(targets))
-    pieces = [
-        (final[at : at + step], targets[at : at + step]) for at in range(0, len(targets), step)
-    ]
-    with thread_map(threads) as map_:
-        return list(map_(lambda piece: measure(unembed(piece[0], model.W_U), piece[1]), pieces))
+    threads, piece_rows = split_work(rows, LOGIT_ROWS, rows)
+
+    def measure_piece(start: int) -> Any:
+        piece = slice(start, start + piece_rows)
+        logits = unembed(final[piece], model.W_U)
+        return measure(logits, targets[piece])
+
+    with thread_map(threads) as map_pieces:
+        return list(map_pieces(measure_piece, range(0, rows, piece_rows)))
 
 
 def predicted_places(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [predicted tokens]
@@ -108,16 +134,13 @@ def predicted_places(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [pred
 
 @dataclass(frozen=True)
 class Score:
-    """How well a model predicts a text. Tokens and bytes count what was predicted, not the whole
-    text."""
+    """How well a model predicts a text. Only predicted tokens are counted, not the whole text."""
 
     tokens: int
     bytes: int  # of the predicted tokens in UTF-8; a special token counts the bytes of its name
     nll: float  # nats per token
     perplexity: float  # exp(nll), which depends on the tokenizer
-    bits_per_byte: (
-        float  # the bits of all predicted tokens over `bytes`, comparable between tokenizers
-    )
+    bits_per_byte: float  # of the predicted tokens, comparable between tokenizers
 
 
 def score(
@@ -132,7 +155,8 @@ def score(
     Raises ArgumentError for a stride outside 1 to n_ctx, ids that the model cannot read, and fewer
     than two ids; TiedGPTError when the loss is nan or too large to be one.
     """
-    stride, ids = stride_or_default(stride, model.config), check_text_ids(ids, model.config)
+    stride = stride_or_default(stride, model.config)
+    ids = check_text_ids(ids, model.config)
     predicted = ids[predicted_places(ids.size, model.config.n_ctx, stride)]
     return score_of(token_losses(model, ids, stride, progress), tokenizer, predicted)
 
@@ -146,15 +170,24 @@ def score_of(losses: np.ndarray, tokenizer: Tokenizer, predicted: np.ndarray) ->
             f"the loss is {nll:.4g} nats per token: the model's checkpoint is damaged"
         )
     size = count_bytes(tokenizer, predicted)
-    return Score(losses.size, size, nll, math.exp(nll), nats / math.log(2) / size)
+    return Score(
+        tokens=losses.size,
+        bytes=size,
+        nll=nll,
+        perplexity=math.exp(nll),
+        bits_per_byte=nats / math.log(2) / size,
+    )
 
 
 def count_bytes(tokenizer: Tokenizer, ids: np.ndarray) -> int:  # [N] -> of all together
     """The number of UTF-8 bytes of the tokens' text."""
-    tokens = zip(*np.unique(ids, return_counts=True), strict=True)
-    return sum(len(tokenizer.token_bytes(token)) * int(count) for token, count in tokens)
+    tokens, counts = np.unique(ids, return_counts=True)
+    total = 0
+    for token, count in zip(tokens, counts, strict=True):
+        total += len(tokenizer.token_bytes(token)) * int(count)
+    return total
 
 
-def bits_per_nat(tokenizer: Tokenizer, predicted: np.ndarray) -> float:  # [N] -> factor
+def bits_per_nat(tokenizer: Tokenizer, predicted: np.ndarray) -> float:  # [N]
     """The factor from nats per token to bits per byte, for the `predicted` tokens."""
     return predicted.size / math.log(2) / count_bytes(tokenizer, predicted)

@@ -3,8 +3,6 @@
 import codecs
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -17,50 +15,8 @@ from ..gpt2.tokenizer import Tokenizer
 from .drafts import MOST_GUESSES, Draft, Guesser
 from .sampling import Sampling
 
-Record = Callable[
-    [int, np.ndarray, int], Any
-]  # (number of a row, its logits [V], the chosen token)
-
-
-@dataclass
-class Row:
-    """One sample of a batch: its tokens, and how the next ones are guessed and chosen."""
-
-    tokens: list[int]
-    left: int  # tokens to choose
-    sampling: Sampling
-    stream: np.random.Generator
-    draft: Draft | None
-    guesser: Guesser | None
-    record: Callable[[np.ndarray, int], Any] | None
-    guesses: list[int] = field(default_factory=list)
-
-    def next_ids(self, room: int) -> list[int]:
-        """The ids to read next, at most `room`: the last token, which has not been read, and
-        guesses."""
-        most = max(min(room, self.left, MOST_GUESSES + 1) - 1, 0)
-        self.guesses = self.guesser.guess(self.tokens, most) if self.guesser else []
-        return [self.tokens[-1], *self.guesses]
-
-    def choose(self, logits: np.ndarray) -> list[int]:  # [1 + guesses, V] -> ids
-        """Choose the next tokens, up to the first one that was not guessed; none if none are
-        left."""
-        chosen: list[int] = []
-        for guess, position in zip(
-            [*self.guesses, None] if self.left else [], logits, strict=False
-        ):
-            chosen.append(self.sampling.choose(position, self.stream))
-            if self.record:
-                self.record(position, chosen[-1])
-            if chosen[-1] != guess:
-                break
-        if chosen and self.draft and self.guesser:
-            self.guesser.learn(chosen)
-            self.draft.drafted += len(self.guesses)
-            self.draft.accepted += len(chosen) - 1
-        self.tokens += chosen
-        self.left -= len(chosen)
-        return chosen
+# Called for each chosen token, with the number of its row, the logits [V] and the token.
+Record = Callable[[int, np.ndarray, int], Any]
 
 
 def sample_steps(
@@ -88,75 +44,218 @@ def sample_steps(
     because GPT-2's positions are absolute and cached keys are valid for their position only. So in
     a text longer than n_ctx, each new token is predicted from the last n_ctx / 2 to n_ctx tokens.
     """
-    B, n_ctx = len(prompts), model.config.n_ctx
-    rows = []
-    for number, (prompt, stream) in enumerate(zip(prompts, streams, strict=True)):
-        guesser = draft.guesser(sampling, stream, B) if draft else None
-        record_row = record and partial(record, number)
-        rows.append(Row(list(prompt), max_new_tokens, sampling, stream, draft, guesser, record_row))
-    # The guesses of a row are read for all rows, also beyond the end of a complete one.
-    capacity = max(map(len, prompts)) + max_new_tokens + (MOST_GUESSES if draft else 0)
-    cache, logits = read_prompts(model, prompts, min(n_ctx, capacity), progress)
-    while True:
-        chosen = [row.choose(of_row) for row, of_row in zip(rows, logits, strict=True)]
-        yield chosen
-        if not any(row.left for row in rows):
-            return
+    if draft is None:
+        for tokens in sample_tokens(
+            model,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            streams=streams,
+            progress=progress,
+            record=record,
+        ):
+            yield [[token] for token in tokens]
+    else:
+        yield from sample_guessed(
+            model,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            streams=streams,
+            draft=draft,
+            progress=progress,
+            record=record,
+        )
+
+
+def sample_tokens(
+    model: GPT2,
+    prompts: list[list[int]],
+    max_new_tokens: int,
+    sampling: Sampling,
+    streams: list[np.random.Generator],
+    progress: OnProgress = None,
+    record: Record | None = None,
+) -> Iterator[list[int]]:
+    """Yield the next token of each prompt [B], max_new_tokens times."""
+    n_ctx = model.config.n_ctx
+    texts = [list(prompt) for prompt in prompts]
+    longest = max(len(prompt) for prompt in prompts)
+    capacity = min(n_ctx, longest + max_new_tokens)
+    cache, logits = read_prompts(model, prompts, capacity, progress)  # logits [B, V]
+
+    for step in range(max_new_tokens):
         # A token is read just before the next one is chosen, so the last one is never read.
-        unused = [logits.shape[1] - len(ids) for ids in chosen]  # wrong guesses and padding
-        cache.length = cache.length - (unused[0] if len(set(unused)) == 1 else np.array(unused))
+        if step > 0:
+            if np.any(cache.length == n_ctx):
+                slide(model, cache, texts)
+            newest = [[text[-1]] for text in texts]  # [B, 1]
+            final = model.final(newest, cache)  # [B, 1, D]
+            logits = unembed(final[:, 0], model.W_U)
+
+        tokens = []
+        for row, (text, stream) in enumerate(zip(texts, streams, strict=True)):
+            token = sampling.choose(logits[row], stream)
+            if record is not None:
+                record(row, logits[row], token)
+            text.append(token)
+            tokens.append(token)
+        yield tokens
+
+
+@dataclass
+class GuessedRow:
+    """One sample of a batch whose next tokens are guessed."""
+
+    text: list[int]  # the prompt and the tokens chosen so far
+    tokens_left: int  # how many tokens are still to be chosen
+    guesser: Guesser
+    guesses: list[int] = field(default_factory=list)  # those that the model has just read
+
+    def next_ids(self, room: int) -> list[int]:
+        """The ids to read next, at most `room`: the newest token of the text, then guesses."""
+        if self.tokens_left == 0:  # what is read here is not used
+            return [self.text[-1]]
+        most_ids = min(room, self.tokens_left, MOST_GUESSES + 1)
+        self.guesses = self.guesser.guess(self.text, most_ids - 1)
+        return [self.text[-1], *self.guesses]
+
+    def add(self, tokens: list[int]) -> None:
+        """Append the chosen tokens to the text, and let the guesser learn from them."""
+        self.guesser.learn(tokens)
+        self.text += tokens
+        self.tokens_left -= len(tokens)
+
+
+def sample_guessed(
+    model: GPT2,
+    prompts: list[list[int]],
+    max_new_tokens: int,
+    sampling: Sampling,
+    streams: list[np.random.Generator],
+    draft: Draft,
+    progress: OnProgress = None,
+    record: Record | None = None,
+) -> Iterator[list[list[int]]]:
+    """As sample_tokens, with guesses: a step gives one more token for each right guess."""
+    n_ctx = model.config.n_ctx
+    rows = []
+    for prompt, stream in zip(prompts, streams, strict=True):
+        guesser = draft.guesser(sampling, stream, len(prompts))
+        rows.append(GuessedRow(list(prompt), max_new_tokens, guesser))
+
+    # Each step reads equally many ids of all rows. So a row that is complete, or nearly so, reads
+    # up to MOST_GUESSES ids more than it needs.
+    longest = max(len(prompt) for prompt in prompts)
+    capacity = min(n_ctx, longest + max_new_tokens + MOST_GUESSES)
+    cache, logits_of_prompts = read_prompts(model, prompts, capacity, progress)  # [B, V]
+    logits = logits_of_prompts[:, None]  # [B, 1 + guesses, V]
+
+    while True:
+        chosen: list[list[int]] = []
+        for number, (row, stream) in enumerate(zip(rows, streams, strict=True)):
+            tokens: list[int] = []
+            if row.tokens_left > 0:
+                tokens = choose_tokens(logits[number], row.guesses, sampling, stream)
+                row.add(tokens)
+                draft.drafted += len(row.guesses)
+                draft.accepted += len(tokens) - 1
+            if record is not None:
+                for position, token in enumerate(tokens):
+                    record(number, logits[number, position], token)
+            chosen.append(tokens)
+        yield chosen
+        if all(row.tokens_left == 0 for row in rows):
+            return
+
+        # The newest token of each row has not been read. What was read after the token before it
+        # is forgotten: wrong guesses, and the padding of rows with fewer guesses.
+        ids_read = logits.shape[1]
+        cache.drop_last([ids_read - len(tokens) for tokens in chosen])
         if np.any(cache.length == n_ctx):
-            slide(model, cache, [row.tokens for row in rows])
+            slide(model, cache, [row.text for row in rows])
         room = cache.capacity - int(np.max(cache.length))
-        ids = [row.next_ids(room) for row in rows]
-        logits = unembed(model.final(padded(ids), cache), model.W_U)
+        ids = padded([row.next_ids(room) for row in rows])  # [B, 1 + guesses]
+        logits = unembed(model.final(ids, cache), model.W_U)
 
 
-def kept_tokens(n_ctx: int, max_new_tokens: int) -> int:
-    """How many tokens of a long prompt to keep: room for the new ones, but at least half the
-    context."""
-    return max(n_ctx - max_new_tokens, n_ctx // 2, 1)
-
-
-def padded(rows: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:  # [B][T] -> [B, longest T]
-    """The ids of all rows, with zeros after those of shorter rows."""
-    ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
-    for row, of_row in zip(ids, rows, strict=True):
-        row[: len(of_row)] = of_row
-    return ids
+def choose_tokens(  # [1 + guesses, V] -> ids
+    logits: np.ndarray, guesses: list[int], sampling: Sampling, stream: np.random.Generator
+) -> list[int]:
+    """Choose the next token, and one more after each right guess."""
+    tokens = []
+    for position, guess in enumerate(guesses):
+        token = sampling.choose(logits[position], stream)
+        tokens.append(token)
+        if token != guess:
+            return tokens
+    # All guesses are right: the logits after the last one give a token that was not guessed.
+    tokens.append(sampling.choose(logits[len(guesses)], stream))
+    return tokens
 
 
 def read_prompts(
     model: GPT2, prompts: list[list[int]], capacity: int, progress: OnProgress
-) -> tuple[KVCache, np.ndarray]:  # logits [B, 1, V]
-    """A cache with the prompts, and the logits of the token after each. Equal prompts are read
-    once."""
-    B, equal = len(prompts), all(prompt == prompts[0] for prompt in prompts)
-    ids, lengths = padded(prompts[:1] if equal else prompts), np.array([*map(len, prompts)])
-    cache = read = model.new_cache(len(ids), capacity)
-    final = model.final(ids, read, lengths=None if equal else lengths, progress=progress)
-    last = final[np.arange(len(ids)), lengths[: len(ids)] - 1]  # of each prompt
-    logits = unembed(last, model.W_U)[:, None]
-    if len(ids) < B:
-        cache, logits = model.new_cache(B, capacity), logits.repeat(B, axis=0)
-        cache.copy_rows(slice(None), read)
-        cache.length = read.length
-    return cache, logits
+) -> tuple[KVCache, np.ndarray]:
+    """A cache with the prompts [B][T], and the logits [B, V] of the token after each."""
+    if all(prompt == prompts[0] for prompt in prompts):
+        return read_one_prompt(model, prompts[0], len(prompts), capacity, progress)
+    cache = model.new_cache(len(prompts), capacity)
+    lengths = np.array([len(prompt) for prompt in prompts])
+    final = model.final(padded(prompts), cache, lengths=lengths, progress=progress)  # [B, T, D]
+    last_tokens = final[np.arange(len(prompts)), lengths - 1]  # [B, D]
+    return cache, unembed(last_tokens, model.W_U)
+
+
+def read_one_prompt(
+    model: GPT2, prompt: list[int], copies: int, capacity: int, progress: OnProgress
+) -> tuple[KVCache, np.ndarray]:
+    """As read_prompts, for equal prompts: read one, and copy its keys and values."""
+    cache = model.new_cache(1, capacity)
+    final = model.final([prompt], cache, progress=progress)  # [1, T, D]
+    logits = unembed(final[:, -1], model.W_U)  # [1, V]
+    if copies == 1:
+        return cache, logits
+    copied = model.new_cache(copies, capacity)
+    copied.copy_rows(slice(None), cache)  # to all rows
+    copied.length = cache.length
+    return copied, logits.repeat(copies, axis=0)
 
 
 def slide(model: GPT2, cache: KVCache, texts: list[list[int]]) -> None:
-    """For rows whose cache is full, cache the last half of their text only, without the last
-    token."""
+    """For each text whose cache is full, cache only the last half of its tokens again.
+
+    The newest token of a text is not among them: the next step reads it.
+    """
     n_ctx = model.config.n_ctx
-    rows = np.flatnonzero(np.broadcast_to(cache.length, len(texts)) == n_ctx)
-    kept = max(1, n_ctx // 2) - 1
-    if kept:
-        window = model.new_cache(len(rows), kept)
-        model.final([texts[row][-kept - 1 : -1] for row in rows], window)
-        cache.copy_rows(rows, window)
-    cache.length = (
-        kept if len(rows) == len(texts) else np.where(cache.length == n_ctx, kept, cache.length)
-    )
+    cached_tokens = max(1, n_ctx // 2) - 1
+    is_full = np.broadcast_to(cache.length == n_ctx, len(texts))
+    full_rows = np.flatnonzero(is_full)
+    if cached_tokens > 0:
+        window = model.new_cache(len(full_rows), cached_tokens)
+        model.final([texts[row][-cached_tokens - 1 : -1] for row in full_rows], window)
+        cache.copy_rows(full_rows, window)
+    if is_full.all():
+        cache.length = cached_tokens
+    else:
+        cache.length = np.where(is_full, cached_tokens, cache.length)
+
+
+def padded(rows: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:  # [B][T] -> [B, longest T]
+    """The ids of all rows, with zeros after those of shorter rows."""
+    longest = max(len(row) for row in rows)
+    ids = np.zeros((len(rows), longest), np.int64)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = row
+    return ids
+
+
+def kept_tokens(n_ctx: int, max_new_tokens: int) -> int:
+    """How many tokens of a long prompt to keep.
+
+    The rest of the context is room for the new tokens, but at least half the context is kept.
+    """
+    return max(n_ctx - max_new_tokens, n_ctx // 2, 1)
 
 
 def random_streams(seed: int, n: int) -> list[np.random.Generator]:
@@ -164,7 +263,7 @@ def random_streams(seed: int, n: int) -> list[np.random.Generator]:
     return [np.random.default_rng([seed, i]) for i in range(n)]
 
 
-def generate(
+def generate(  # noqa: PLR0913  (public, with a default for most)
     model: GPT2,
     ids: Any,
     max_new_tokens: int = 40,
@@ -175,8 +274,7 @@ def generate(
     greedy: bool = False,
     draft: GPT2 | str | None = "lookup",
 ) -> Iterator[int]:
-    """The tokens that follow `ids` [T], one at a time, until max_new_tokens or the end-of-text
-    token.
+    """Yield the tokens that follow `ids` [T], up to max_new_tokens or the end-of-text token.
 
     The end-of-text token (config.eos_token_ids) is not returned. `draft` is for speed: "lookup" or
     a smaller model guesses tokens, and the model checks them (drafts.py). It changes tokens by
@@ -186,14 +284,22 @@ def generate(
     """
     sampling = Sampling(temperature, top_k, top_p, greedy)
     prompt = check_prompt_ids(ids, model.config)
-    count, streams = (
-        Range(1).check("max_new_tokens", max_new_tokens),
-        random_streams(seed_or_new(seed), 1),
-    )
+    max_new_tokens = Range(1).check("max_new_tokens", max_new_tokens)
+    streams = random_streams(seed_or_new(seed), 1)
     guesses = None if draft is None else Draft(draft, model)
-    steps = sample_steps(model, [prompt], count, sampling, streams, guesses)
-    tokens = (token for (chosen,) in steps for token in chosen)
-    return takewhile(lambda token: token not in model.config.eos_token_ids, tokens)
+    steps = sample_steps(model, [prompt], max_new_tokens, sampling, streams, draft=guesses)
+    return tokens_until_end(steps, model.config.eos_token_ids)
+
+
+def tokens_until_end(
+    steps: Iterator[list[list[int]]], eos_token_ids: tuple[int, ...]
+) -> Iterator[int]:
+    """The tokens of `sample_steps` of one prompt, one at a time, up to an end-of-text token."""
+    for (tokens,) in steps:
+        for token in tokens:
+            if token in eos_token_ids:
+                return
+            yield token
 
 
 class TextSample:

@@ -35,37 +35,27 @@ class Sampling:
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:  # [V] -> [V] float64
         """The probabilities to draw the token from; those of dropped tokens are exactly 0."""
-        p = logits.astype(
-            np.float64
-        )  # in place from here on: allocation costs more than the arithmetic
+        # All in one array, because allocation costs more than the arithmetic.
+        p = logits.astype(np.float64)
         p -= p.max()
-        with np.errstate(
-            over="ignore"
-        ):  # a tiny temperature makes all but the largest -inf, correctly
+        with np.errstate(over="ignore"):  # a tiny temperature makes all but the largest -inf
             p /= self.temperature
         if self.top_k is not None and self.top_k < p.size:
-            p[logits < np.partition(logits, -self.top_k)[-self.top_k]] = -np.inf
+            last_kept = np.partition(logits, -self.top_k)[-self.top_k]
+            p[logits < last_kept] = -np.inf
         np.exp(p, out=p)
         p /= p.sum()
         if self.top_p is not None and self.top_p < 1:
-            # A token is kept if all likelier tokens together have less than top_p. Sort
-            # probabilities, not tokens, which is several times faster, and only those of at least
-            # (1 - top_p) / V: all below that add up to less than 1 - top_p. Of equally likely
-            # tokens, those with lower ids are kept.
-            low = min((1 - self.top_p) / p.size, p.max())
-            descending = np.sort(p[p >= low])[::-1]
-            kept = 1 + int(np.searchsorted(np.cumsum(descending)[:-1], self.top_p))
-            last = descending[kept - 1]
-            equal = np.flatnonzero(p == last)
-            p[p < last] = 0
-            p[equal[kept - np.count_nonzero(p > last) :]] = 0
+            drop_unlikely(p, self.top_p)
             p /= p.sum()
         return p
 
     def choose(self, logits: np.ndarray, rng: np.random.Generator) -> int:  # [V] -> token id
-        """Choose one token. Raises TiedGPTError for logits that are not finite (a damaged
-        checkpoint)."""
-        if not np.isfinite((logits.min(), logits.max())).all():  # a nan is both
+        """Choose one token.
+
+        Raises TiedGPTError for logits that are not finite (a damaged checkpoint).
+        """
+        if not np.isfinite((logits.min(), logits.max())).all():  # with a nan, both are nan
             raise TiedGPTError(
                 "the model's logits are not finite numbers: its checkpoint is damaged"
             )
@@ -76,3 +66,23 @@ class Sampling:
         # The sum is 1 only up to rounding, so the random number is scaled by it and cannot be past
         # the end. side="right" never chooses a token of probability 0.
         return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+
+
+def drop_unlikely(p: np.ndarray, top_p: float) -> None:  # [V], changed in place
+    """Set to 0 all but the likeliest tokens, as few as add up to `top_p` or more.
+
+    A token is kept if all likelier tokens together have less than top_p. Of equally likely tokens,
+    those with lower ids are kept.
+    """
+    # Probabilities are sorted, not tokens, which is several times faster. Only those of at least
+    # (1 - top_p) / V are: all below that add up to less than 1 - top_p, so they are dropped.
+    low = min((1 - top_p) / p.size, p.max())
+    descending = np.sort(p[p >= low])[::-1]
+    kept = 1 + int(np.searchsorted(np.cumsum(descending)[:-1], top_p))
+    last_kept = descending[kept - 1]
+
+    # Tokens that are as likely as the last one kept may have to be dropped.
+    equal_tokens = np.flatnonzero(p == last_kept)
+    likelier = np.count_nonzero(p > last_kept)
+    p[p < last_kept] = 0
+    p[equal_tokens[kept - likelier :]] = 0
