@@ -1,6 +1,5 @@
 """Sampling: read the prompt once, then choose one token after another."""
 
-import codecs
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +12,6 @@ from ..errors import Range
 from ..gpt2.checks import check_prompt_ids, seed_or_new
 from ..gpt2.model import GPT2, unembed
 from ..gpt2.run import KVCache, OnProgress
-from ..gpt2.tokenizer import Tokenizer
 from .drafts import MOST_GUESSES, Draft, Guesser
 from .sampling import Sampling
 
@@ -112,12 +110,6 @@ def sample_steps(
         logits = unembed(model.final(padded(ids), cache), model.W_U)
 
 
-def kept_tokens(n_ctx: int, max_new_tokens: int) -> int:
-    """How many tokens of a long prompt to keep: room for the new ones, but at least half the
-    context."""
-    return max(n_ctx - max_new_tokens, n_ctx // 2, 1)
-
-
 def padded(rows: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:  # [B][T] -> [B, longest T]
     """The ids of all rows, with zeros after those of shorter rows."""
     ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
@@ -194,83 +186,3 @@ def generate(
     steps = sample_steps(model, [prompt], count, sampling, streams, guesses)
     tokens = (token for (chosen,) in steps for token in chosen)
     return takewhile(lambda token: token not in model.config.eos_token_ids, tokens)
-
-
-class TextSample:
-    """One sample as text that can be printed while it grows.
-
-    Text that may be the beginning of a stop string, or of a character whose last bytes are missing,
-    is held back until the next tokens decide. `ids` and `text` are the continuation, without the
-    end-of-text token. After a stop string, `text` ends before it; `ids` includes the token that
-    completed it.
-    """
-
-    def __init__(
-        self, tokenizer: Tokenizer, stop: list[str], eos_token_ids: tuple[int, ...]
-    ) -> None:
-        self.ids: list[int] = []
-        self.text = ""
-        self.finish_reason: str | None = None  # "length", "stop" or "eos"
-        self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._stop = stop
-        self._eos_token_ids = eos_token_ids
-        self._held = ""
-
-    def push(self, token: int) -> str:
-        """Add a token; return the text that can be printed now."""
-        if token in self._eos_token_ids:
-            return self.finish("eos")
-        self.ids.append(token)
-        if token >= self._tokenizer.vocab_size:  # a row that pads the vocabulary and has no text
-            return self._emit(self._decoder.decode(b"", final=True) + "\ufffd")
-        return self._emit(self._decoder.decode(self._tokenizer.token_bytes(token)))
-
-    def finish(self, reason: str) -> str:
-        """End the sample for this reason; return the text that was held back."""
-        emitted = self._emit(self._decoder.decode(b"", final=True))
-        if self.finish_reason is None:
-            self.finish_reason = reason
-            emitted += self._held
-            self.text += self._held
-        return emitted
-
-    def _emit(self, new: str) -> str:
-        """Append new text up to the first stop string; return what need not be held back."""
-        pending = self._held + new
-        found = [at for at in (pending.find(stop) for stop in self._stop) if at >= 0]
-        if found:
-            self.finish_reason = "stop"
-            end = min(found)
-        else:
-            end = len(pending) - max((_overlap(pending, stop) for stop in self._stop), default=0)
-        emitted, self._held = pending[:end], pending[end:]
-        self.text += emitted
-        return emitted
-
-
-def _overlap(text: str, stop: str) -> int:
-    """The length of the longest suffix of `text` that is a prefix of `stop`, but not all of it.
-
-    >>> _overlap("to be or n", "not"), _overlap("to be", "not")
-    (1, 0)
-    """
-    return next(
-        (n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0
-    )
-
-
-def push_steps(
-    steps: Iterator[list[list[int]]], samples: list[TextSample]
-) -> Iterator[tuple[int, str]]:
-    """Add the tokens of `sample_steps` to the samples; yield (index of a sample, its new text)."""
-    for chosen in steps:
-        for index, (sample, tokens) in enumerate(zip(samples, chosen, strict=True)):
-            for token in tokens:
-                if sample.finish_reason is None:  # a finished one stays; its tokens are discarded
-                    yield index, sample.push(token)
-        if all(sample.finish_reason for sample in samples):
-            return
-    for index, sample in enumerate(samples):
-        if sample.finish_reason is None:
-            yield index, sample.finish("length")
