@@ -20,8 +20,9 @@ import tiedgpt
 from tiedgpt import GPT2, Tokenizer, generate_documents, score, score_documents
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.inference import documents
-from tiedgpt.inference.generation import TextSample, push_steps, sample_steps
+from tiedgpt.inference.generation import sample_steps
 from tiedgpt.inference.sampling import Sampling
+from tiedgpt.inference.text import TextSample, push_steps
 
 CONFIG = replace(SMALL, vocab_size=262, n_ctx=200, bos_token_id=None, eos_token_id=261)
 TOKENIZER = Tokenizer(SMALL_MERGES)  # 256 bytes, 5 merges, <|endoftext|>

@@ -13,8 +13,9 @@ from tiedgpt import GPT2, Tokenizer, generate
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.inference import drafts
 from tiedgpt.inference.drafts import MOST_GUESSES, RATES, Draft, LookupGuesser, guess_count
-from tiedgpt.inference.generation import TextSample, push_steps, random_streams, sample_steps
+from tiedgpt.inference.generation import random_streams, sample_steps
 from tiedgpt.inference.sampling import Sampling
+from tiedgpt.inference.text import TextSample, push_steps
 
 PROMPTS = [PROMPT, PROMPT[:1], [9, 8, 7] * 18, list(range(61))]
 

@@ -11,8 +11,9 @@ from conftest import SMALL, random_model
 
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, generate
 from tiedgpt.errors import ArgumentError
-from tiedgpt.inference.generation import TextSample, push_steps, random_streams, sample_steps
+from tiedgpt.inference.generation import random_streams, sample_steps
 from tiedgpt.inference.sampling import Sampling
+from tiedgpt.inference.text import TextSample, push_steps
 
 PROMPT = [3, 1, 4, 1, 5]
 

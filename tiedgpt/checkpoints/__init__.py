@@ -1,17 +1,25 @@
-"""Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`."""
+"""Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`, `open_model`."""
 
 import os.path
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from ..errors import ArgumentError
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from . import huggingface, tensorflow
 from .hub import find_or_download
 from .huggingface import Checkpoint, save_model
+from .names import find_default
 from .vocabulary import read_tokenizer
 
-__all__ = ["load_model", "load_tokenizer", "save_model"]
+__all__ = ["load_model", "load_tokenizer", "open_model", "save_model"]
+
+Note = Callable[[str], Any]  # called with each message for the user
 
 
 def load_model(source: str | Path, head: str | None = None, copy: bool = False) -> GPT2:
@@ -34,7 +42,10 @@ def load_model(source: str | Path, head: str | None = None, copy: bool = False) 
     Raises CheckpointError for a source that cannot be found, downloaded or read, ArgumentError for
     another type of source and another `head`.
     """
-    return open_checkpoint(find_or_download(source)).load(head, copy=copy)
+    if source is None:  # the default model is for commands
+        raise ArgumentError("a model must be a name or a path, got None")
+    opened = open_model(source)
+    return opened.checkpoint.load(head, copy=copy)
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
@@ -42,21 +53,92 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
     Raises what load_model raises, and TokenizerError for a vocabulary that contradicts itself.
     """
-    return read_tokenizer(find_or_download(source, only_tokenizer=True))
+    if source is None:
+        raise ArgumentError("a model must be a name or a path, got None")
+    return open_tokenizer(source)
+
+
+@dataclass
+class Opened:
+    """A model that was found and whose files were checked. Its weights are not read yet."""
+
+    name: str  # as the user gave it, or the name of the default model
+    checkpoint: Checkpoint
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer beside the checkpoint, which is read when it is first asked for.
+
+        Raises CheckpointError if there is none, TokenizerError if it contradicts itself.
+        """
+        return read_tokenizer(self.checkpoint.path)
+
+    @property
+    def vocabulary(self) -> object:
+        """Equal for two models in which each id is the same token."""
+        tokenizer = self.tokenizer
+        return tokenizer.merges, tokenizer.special_tokens, self.checkpoint.config.vocab_size
+
+
+def discard_note(message: str) -> None:
+    """The library shows no notes."""
+
+
+def open_model(source: str | Path | None, note: Note = discard_note) -> Opened:
+    """Find a model, or download it if it is named and not on this machine, and check its files.
+
+    source: as for load_model; None means gpt2 if it is on this machine, else a shipped model.
+    note: is called with what the user should know, such as the start of a download.
+
+    Raises CheckpointError for a source that cannot be found, downloaded or read, ArgumentError for
+    another type of source.
+    """
+    name, path = find_source(source, note)
+    return Opened(name, open_checkpoint(path))
+
+
+def open_tokenizer(source: str | Path | None, note: Note = discard_note) -> Tokenizer:
+    """The tokenizer of a source, as for open_model. Only the tokenizer's files are downloaded."""
+    _, path = find_source(source, note, only_tokenizer=True)
+    return read_tokenizer(path)
+
+
+def find_source(
+    source: str | Path | None, note: Note, only_tokenizer: bool = False
+) -> tuple[str, Path]:
+    """The name and the path of a source, which is downloaded if it is named and not here."""
+    if source is not None:
+        path = find_or_download(source, note, only_tokenizer)
+        return str(source), path
+
+    name, path = find_default()
+    if name != "gpt2":
+        note(
+            f"gpt2 is not on this machine, so this is {name}, a small model that comes with "
+            "tiedgpt; for gpt2, fetch it with `tiedgpt download gpt2`"
+        )
+    return name, path
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Check a checkpoint, Hugging Face's or OpenAI's, without reading its weights. Raises
-    CheckpointError."""
-    return (
-        tensorflow.open_tensorflow(path) if _is_openais(path) else huggingface.open_checkpoint(path)
-    )
+    """Check the files of a checkpoint, Hugging Face's or OpenAI's. Its weights are not read.
+
+    Raises CheckpointError.
+    """
+    if is_openais(path):
+        return tensorflow.open_tensorflow(path)
+    return huggingface.open_checkpoint(path)
 
 
 def read_config(path: Path) -> Config:
     """The Config of the checkpoint at a path. Raises CheckpointError."""
-    return tensorflow.read_hparams(path) if _is_openais(path) else huggingface.read_config(path)
+    if is_openais(path):
+        return tensorflow.read_hparams(path)
+    return huggingface.read_config(path)
 
 
-def _is_openais(path: Path) -> bool:
-    return os.path.isfile(path / tensorflow.HPARAMS) and not os.path.isfile(path / "config.json")
+def is_openais(path: Path) -> bool:
+    """Whether a directory holds TensorFlow's files, as OpenAI released them."""
+    has_hparams = os.path.isfile(path / tensorflow.HPARAMS)
+    has_config = os.path.isfile(path / "config.json")
+    return has_hparams and not has_config

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import one_line
-from ..gpt2.checks import check_prompt_ids
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
+from ..inference.prompts import encode_prompt
 from ..study.attribution import ablation, attribute
 from ..study.predictions import last_logits, predict, prediction_json
 from . import common
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     name, checkpoint, tokenizer = common.open_model(args.model)
     config = checkpoint.config
     # Check the input before reading the weights.
-    ids = check_prompt_ids(common.encode(tokenizer, prompt, allow_special), config)
+    ids = encode_prompt(tokenizer, config, prompt, allow_special)
     given = [
         common.single_token(tokenizer, config.vocab_size, text, allow_special) for text in texts
     ]

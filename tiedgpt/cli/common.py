@@ -6,18 +6,15 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NoReturn
 
-from ..checkpoints import open_checkpoint
-from ..checkpoints.hub import find_or_download
-from ..checkpoints.huggingface import Checkpoint
-from ..checkpoints.names import find_default
-from ..checkpoints.vocabulary import read_tokenizer
+from .. import checkpoints
+from ..checkpoints import Checkpoint
 from ..errors import FRACTION, ArgumentError, Range, short_repr
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
+from ..inference.prompts import encode_text
 from .terminal import ProgressBar, fill, note, spelled
 
 BOTH = "both"  # a value of --head
@@ -162,46 +159,15 @@ def add_models(parser: Parser, help: str) -> None:
     parser.add("-m --model MODEL", "the same", action="append", dest="models")
 
 
-def find(model: str | None, only_tokenizer: bool = False) -> tuple[str, Path]:
-    """The model's name and path, downloaded if it is not here. Without a name: gpt2, or a shipped
-    model."""
-    if model is not None:
-        return model, find_or_download(model, note, only_tokenizer)
-    name, path = find_default()
-    if name != "gpt2":
-        small = (
-            f"gpt2 is not on this machine, so this is {name}, a small model that comes with tiedgpt"
-        )
-        note(f"{small}; for gpt2, fetch it with `tiedgpt download gpt2`")
-    return name, path
-
-
 def open_model(model: str | None) -> tuple[str, Checkpoint, Tokenizer]:
     """The model's name, its checkpoint with the weights not yet read, and its tokenizer."""
-    name, path = find(model)
-    return name, open_checkpoint(path), read_tokenizer(path)
-
-
-def vocabulary(tokenizer: Tokenizer, checkpoint: Checkpoint) -> object:
-    """Equal for two models in which each id is the same token."""
-    return tokenizer.merges, tokenizer.special_tokens, checkpoint.config.vocab_size
-
-
-def encode(
-    tokenizer: Tokenizer, text: str, allow_special: bool, source: str = "the text"
-) -> list[int]:
-    """The ids of a text. A special token in it is an error that names `source`, unless it is
-    allowed."""
-    if not allow_special and (special := tokenizer.find_special(text)) is not None:
-        raise ArgumentError(
-            f"{source} holds {special}; to read it as that token, add --allow-special"
-        )
-    return tokenizer.encode(text, special="token")
+    opened = checkpoints.open_model(model, note)
+    return opened.name, opened.checkpoint, opened.tokenizer
 
 
 def single_token(tokenizer: Tokenizer, V: int, text: str, allow_special: bool) -> int:
     """The id of a text that is one of the V tokens. Raises ArgumentError for any other text."""
-    ids = encode(tokenizer, text, allow_special)
+    ids = encode_text(tokenizer, text, allow_special)
     if len(ids) == 1 and ids[0] < V:
         return ids[0]
     if len(ids) == 1:
@@ -213,7 +179,7 @@ def single_token(tokenizer: Tokenizer, V: int, text: str, allow_special: bool) -
     spaced = f" {text}"
     hint = (
         f", as {short_repr(spaced)} is"
-        if len(encode(tokenizer, spaced, allow_special)) == 1
+        if len(encode_text(tokenizer, spaced, allow_special)) == 1
         else ""
     )
     raise ArgumentError(f"{short_repr(text)} is {what}; expected one token{hint}")

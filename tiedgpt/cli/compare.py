@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checkpoints import open_checkpoint
+from ..checkpoints import open_model
 from ..comparison.compare import compare
 from ..errors import ArgumentError
 from . import common
-from .terminal import ProgressBar
+from .terminal import ProgressBar, note
 
 
 def add_arguments(parser: common.Parser) -> None:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"{file} has no `ids`: add the token ids that the other model read")
     if not arrays:
         raise ArgumentError(f"{file} has no activations beside `ids`")
-    model = common.load(open_checkpoint(common.find(name)[1]), head)
+    model = common.load(open_model(name, note).checkpoint, head)
     with ProgressBar("trying known mistakes", 1, "mistake") as progress:
         report = compare(model, arrays, ids, targets, lambda _, total: progress.add(1, total))
     if as_json:

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checkpoints import open_checkpoint, save_model
+from ..checkpoints import open_model, save_model
 from ..checkpoints.files import LOCK, lock_directory
-from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
@@ -52,14 +51,15 @@ def run(args: argparse.Namespace) -> None:
     if head == "untied" and force:
         raise ArgumentError("--force is for tie: untie drops nothing")
     source, destination = paths[0], Path(paths[1])
-    checkpoint = open_checkpoint(common.find(source)[1])
+    opened = open_model(source, note)
+    checkpoint = opened.checkpoint
     if checkpoint.config.head == head:
         raise ArgumentError(f"{source} is {head} already")
     with lock_directory(destination, advice="; choose a new directory"):
         if any(path.name != LOCK for path in destination.iterdir()):
             raise ArgumentError(f"{destination} exists and is not empty; choose a new directory")
         try:
-            tokenizer = read_tokenizer(checkpoint.path)
+            tokenizer = opened.tokenizer
         except CheckpointError as error:
             note(f"{error}; the copy is written without a tokenizer")
             tokenizer = None

@@ -19,11 +19,13 @@ examples:
 import argparse
 from pathlib import Path
 
+from ..checkpoints import open_model
 from ..checkpoints.files import StagedFiles
 from ..checkpoints.names import SHIPPED, find_model, weight_folders
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, Range
 from ..gpt2.tokenizer import Tokenizer
+from ..inference.prompts import encode_text
 from ..study.corpus import Corpus
 from . import common
 from .terminal import note, read_text, source_name
@@ -63,15 +65,15 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(
             f"--export: {file or repr(file)} is a directory or a device; expected a file"
         )
-    opened = [common.open_model(name) for name in names]
-    vocabularies = [common.vocabulary(tokenizer, checkpoint) for _, checkpoint, tokenizer in opened]
-    if vocabularies[0] != vocabularies[-1]:
+    opened = [open_model(name, note) for name in names]
+    if opened[0].vocabulary != opened[-1].vocabulary:
         raise ArgumentError(
             f"{names[0]} and {names[1]} have different vocabularies; expected the same"
         )
-    _, checkpoint, tokenizer = opened[0]
-    corpus = read_corpus(text, allow_special, tokenizer, checkpoint.config.vocab_size)
-    models = [(name, common.load(checkpoint, None)) for name, checkpoint, _ in opened]
+    tokenizer = opened[0].tokenizer
+    vocab_size = opened[0].checkpoint.config.vocab_size
+    corpus = read_corpus(text, allow_special, tokenizer, vocab_size)
+    models = [(each.name, common.load(each.checkpoint, None)) for each in opened]
     views = Views(models, tokenizer, corpus)
     if file is not None:
         with StagedFiles(Path(file).parent) as files:
@@ -101,7 +103,7 @@ def read_corpus(
     text."""
     if file is not None:
         name = source_name(file)
-        ids = common.encode(tokenizer, read_text(file), allow_special, name)
+        ids = encode_text(tokenizer, read_text(file), allow_special, name)
         return Path(name).name, Corpus.of(ids, V)
     shipped = read_tokenizer(find_model(SHIPPED[0]))
     counts = [

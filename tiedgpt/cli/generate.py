@@ -16,22 +16,22 @@ import argparse
 import os
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from ..checkpoints.huggingface import Checkpoint
+import numpy as np
+
+from ..checkpoints import Opened, open_model
 from ..errors import ABOVE_0, ArgumentError, TiedGPTError, short_repr
 from ..gpt2.checks import check_prompt_ids, seed_or_new
-from ..gpt2.config import Config
 from ..gpt2.model import GPT2
-from ..gpt2.tokenizer import EOT, Tokenizer
+from ..gpt2.tokenizer import EOT
 from ..inference.drafts import LOOKUP, Draft
-from ..inference.generation import TextSample, kept_tokens, push_steps, random_streams, sample_steps
+from ..inference.prompts import encode_text, kept_tokens
 from ..inference.sampling import Sampling
+from ..inference.text import TextGeneration
 from ..study.predictions import predict, predicted_json
 from . import common
 from .terminal import ProgressBar, note, print_error, print_predictions, printable, read_prompt
@@ -56,190 +56,222 @@ def add_arguments(parser: common.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    sampling = sampling_of(args)
+    is_interactive = (
+        args.prompt is None and not args.json and sys.stdin.isatty() and sys.stdout.isatty()
+    )
+    prompt = "" if is_interactive else read_prompt(args.prompt)
+
+    # Everything is checked before the weights are read, which takes longer.
+    opened = open_model(args.model, note)
+    tokenizer = opened.tokenizer
+    opened_draft = open_draft(args.draft, opened)
+    ids = [] if is_interactive else prompt_ids(prompt, opened, args)
+
+    start = time.perf_counter()
+    models = common.load_heads(opened.checkpoint, args.head)
+    guesses = load_draft(args.draft, opened_draft)
+    load_s = time.perf_counter() - start
+
+    def answers(ids: list[int]) -> list[Answer]:
+        """The answer of each model, all with the same seed."""
+        seed = seed_or_new(args.seed)
+        listed = []
+        for model in models:
+            generation = TextGeneration(
+                model=model,
+                tokenizer=tokenizer,
+                prompt_ids=ids,
+                max_new_tokens=args.max_new_tokens,
+                sampling=sampling,
+                seed=seed,
+                num_samples=args.num_samples,
+                stop=args.stop,
+                draft=None if guesses is None else Draft(guesses, model),
+            )
+            listed.append(Answer(generation, args.logprobs))
+        return listed
+
+    if is_interactive:
+        prompt_loop(lambda typed: print_answers(answers(prompt_ids(typed, opened, args)), typed))
+    elif args.json:
+        given = {"model": opened.name, "prompt": prompt, "prompt_ids": ids}
+        reports = (report(answer, load_s) for answer in answers(ids))
+        common.print_reports(given, models, reports, args.json, print)
+    else:
+        print_answers(answers(ids))
+
+
+def sampling_of(args: argparse.Namespace) -> Sampling:
+    """The Sampling of the flags. Raises ArgumentError for flags that contradict each other."""
     if args.greedy and (args.temperature, args.top_k, args.top_p) != (None, None, None):
         raise ArgumentError(
             "--greedy excludes --temperature, --top-k and --top-p: it never samples"
         )
-    sampling = Sampling(args.temperature or 1.0, args.top_k, args.top_p, args.greedy)
-    head, as_json, seed, new, stop = args.head, args.json, args.seed, args.max_new_tokens, args.stop
-    num_samples, logprobs = args.num_samples, args.logprobs
-    interactive = args.prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json
-    prompt = "" if interactive else read_prompt(args.prompt)
-    name, checkpoint, tokenizer = common.open_model(args.model)
-    draft = open_draft(args.draft, checkpoint, tokenizer)
-    # Check the prompt before reading the weights.
-    kept = kept_tokens(checkpoint.config.n_ctx, new)
-    encoded = partial(
-        encode_prompt, checkpoint.config, tokenizer, kept, args.truncate, args.allow_special
-    )
-    ids = [] if interactive else encoded(prompt)
-    start = time.perf_counter()
-    models = common.load_heads(checkpoint, head)
-    guesses = common.load(draft, None) if isinstance(draft, Checkpoint) else draft
-    load_s = time.perf_counter() - start
-
-    def continuations(ids: list[int]) -> Iterator[Continuation]:
-        """One by each model, all with the same seed."""
-        same = seed_or_new(seed)
-        for model in models:
-            draft = None if guesses is None else Draft(guesses, model)
-            samples = [
-                TextSample(tokenizer, stop, model.config.eos_token_ids) for _ in range(num_samples)
-            ]
-            yield Continuation(model, tokenizer, draft, ids, same, new, sampling, samples, logprobs)
-
-    def write(ids: list[int], before: str = "") -> None:
-        for continuation in continuations(ids):
-            continuation.write(before, with_head=len(models) > 1)
-
-    if interactive:
-        prompt_loop(lambda typed, end: write(encoded(typed), end))
-    elif as_json:
-        given = {"model": name, "prompt": prompt, "prompt_ids": ids}
-        found = (one.report(load_s) for one in continuations(ids))
-        common.print_reports(given, models, found, as_json, print)
-    else:
-        write(ids)
+    temperature = 1.0 if args.temperature is None else args.temperature
+    return Sampling(temperature, args.top_k, args.top_p, args.greedy)
 
 
-def open_draft(
-    source: str, checkpoint: Checkpoint, tokenizer: Tokenizer
-) -> Checkpoint | str | None:
-    """What --draft names: a checkpoint, "lookup", or None. Raises ArgumentError if it cannot
-    guess."""
+def open_draft(source: str, opened: Opened) -> Opened | None:
+    """The smaller model that --draft names, or None if it names none.
+
+    Raises ArgumentError for a model that cannot guess tokens of `opened`.
+    """
     if source in ("none", LOOKUP):
-        return None if source == "none" else source
-    _, draft, draft_tokenizer = common.open_model(source)
-    named = f"--draft {short_repr(source)}"
-    if draft.path == checkpoint.path:
-        raise ArgumentError(f"{named} is the model itself; name a smaller one")
-    if common.vocabulary(draft_tokenizer, draft) != common.vocabulary(tokenizer, checkpoint):
+        return None
+    draft = open_model(source, note)
+    if draft.checkpoint.path == opened.checkpoint.path:
+        raise ArgumentError(f"--draft {short_repr(source)} is the model itself; name a smaller one")
+    if draft.vocabulary != opened.vocabulary:
         raise ArgumentError(
-            f"{named} has other merges, special tokens or vocab_size than the model"
+            f"--draft {short_repr(source)} has other merges, special tokens or vocab_size than "
+            "the model"
         )
-    if draft.config.n_ctx < (needed := checkpoint.config.n_ctx):
+    context = draft.checkpoint.config.n_ctx
+    needed = opened.checkpoint.config.n_ctx
+    if context < needed:
         raise ArgumentError(
-            f"{named} has a context of {draft.config.n_ctx}; the model needs {needed}"
+            f"--draft {short_repr(source)} has a context of {context}; the model needs {needed}"
         )
     return draft
 
 
-def encode_prompt(
-    config: Config,
-    tokenizer: Tokenizer,
-    kept: int,
-    truncate: bool,
-    allow_special: bool,
-    prompt: str,
-) -> list[int]:
-    """The prompt's ids, with --truncate the `kept` last ones. Raises ArgumentError for a bad
-    prompt."""
-    ids = common.encode(tokenizer, prompt, allow_special)
-    if truncate and len(ids) > kept:
+def load_draft(source: str, draft: Opened | None) -> GPT2 | str | None:
+    """What guesses tokens: a model, "lookup", or None for nothing."""
+    if source == "none":
+        return None
+    if draft is None:
+        return LOOKUP
+    return common.load(draft.checkpoint, None)
+
+
+def prompt_ids(prompt: str, opened: Opened, args: argparse.Namespace) -> list[int]:
+    """The ids of a prompt; with --truncate, the last ones of a long prompt.
+
+    Raises ArgumentError for a prompt that the model cannot continue, and says which flag may help.
+    """
+    config = opened.checkpoint.config
+    ids = encode_text(opened.tokenizer, prompt, args.allow_special)
+    kept = kept_tokens(config.n_ctx, args.max_new_tokens)
+    if args.truncate and len(ids) > kept:
         note(f"--truncate drops the first {len(ids) - kept:,} of the prompt's {len(ids):,} tokens")
         ids = ids[-kept:]
-    hint = ""
-    if len(ids) > config.n_ctx:
-        hint = f"; to keep its last {kept}, add --truncate"
-    elif not ids and tokenizer.eot_id is not None:
-        hint = f' (to start from nothing: --allow-special "{EOT}")'
     try:
         return check_prompt_ids(ids, config)
     except ArgumentError as error:
+        hint = ""
+        if len(ids) > config.n_ctx:
+            hint = f"; to keep its last {kept}, add --truncate"
+        elif not ids and opened.tokenizer.eot_id is not None:
+            hint = f' (to start from nothing: --allow-special "{EOT}")'
         raise ArgumentError(f"{error}{hint}") from error
 
 
 @dataclass
-class Continuation:
-    """The samples by which one model continues a prompt."""
+class Answer:
+    """The samples by which one model continues a prompt, and what --logprobs lists of them."""
 
-    model: GPT2
-    tokenizer: Tokenizer
-    draft: Draft | None
-    ids: list[int]  # the prompt
-    seed: int
-    max_new_tokens: int
-    sampling: Sampling
-    samples: list[TextSample]
-    logprobs: int | None
-    listed: dict[int, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    generation: TextGeneration
+    logprobs: int | None  # alternatives to list for each token; None to list nothing
+    # For each sample, the predictions of its tokens, the end-of-text token included
+    predictions: list[list[dict[str, Any]]] = field(init=False)
 
-    def grow(self) -> Iterator[tuple[int, str]]:
-        """Read the prompt; add a token to one sample after the other. Yields (index, its new
-        text)."""
+    def __post_init__(self) -> None:
+        self.predictions = [[] for _ in self.generation.samples]
 
-        def record(index: int, logits: Any, token: int) -> None:
-            (prediction,) = predict(logits, [token], self.logprobs or 0)
-            self.listed[index].append(predicted_json(self.tokenizer, prediction, "logprob"))
+    def steps(self) -> Iterator[tuple[int, str]]:
+        """The steps of the generation, with a progress bar while it reads the prompt."""
+        record = None if self.logprobs is None else self.record
+        length = len(self.generation.prompt_ids)
+        with ProgressBar("reading the prompt", length, "token") as progress:
+            yield from self.generation.steps(progress.add, record)
 
-        prompts, streams = (
-            [self.ids] * len(self.samples),
-            random_streams(self.seed, len(self.samples)),
-        )
-        how = self.max_new_tokens, self.sampling, streams, self.draft
-        listed = None if self.logprobs is None else record
-        with ProgressBar("reading the prompt", len(self.ids), "token") as progress:
-            yield from push_steps(
-                sample_steps(self.model, prompts, *how, progress.add, listed), self.samples
-            )
+    def record(self, index: int, logits: np.ndarray, token: int) -> None:
+        """Note the log probability of a token of sample `index`, and its alternatives."""
+        (prediction,) = predict(logits, [token], self.logprobs or 0)
+        tokenizer = self.generation.tokenizer
+        self.predictions[index].append(predicted_json(tokenizer, prediction, "logprob"))
 
-    def report(self, load_s: float) -> dict[str, Any]:
-        """Generate all samples; return what --json prints of them."""
-        start = time.perf_counter()
-        growth = self.grow()
-        next(growth)
-        first = time.perf_counter()
-        with ProgressBar(
-            "generating", self.max_new_tokens * len(self.samples), "token"
-        ) as progress:
-            for _ in growth:
-                progress.add(1)
-        # The first token of each sample came with the prompt's logits.
-        decoded = sum(max(0, len(sample.ids) - 1) for sample in self.samples)
-        rate = decoded / (time.perf_counter() - first) if decoded else None
-        samples: list[dict[str, Any]] = []
-        for index, sample in enumerate(self.samples):
-            samples.append(
-                {"ids": sample.ids, "text": sample.text, "finish_reason": sample.finish_reason}
-            )
-            if self.logprobs is not None:  # without the end-of-text token
-                samples[-1]["logprobs"] = self.listed[index][: len(sample.ids)]
-        draft = self.draft and {"drafted": self.draft.drafted, "accepted": self.draft.accepted}
-        timing = {"load_s": load_s, "prefill_s": first - start, "decode_tokens_per_s": rate}
-        return {"seed": self.seed, "samples": samples, "draft": draft, "timing": timing}
 
-    def write(self, before: str, with_head: bool) -> None:
-        """Print the samples one below the other while they grow, each after the text `before`."""
-        growth = self.grow()
-        for number, sample in enumerate(self.samples):
-            headings = [self.model.config.head] * with_head
-            headings += [f"{number + 1} of {len(self.samples)}"] * (len(self.samples) > 1)
-            if headings:
-                print(f"--- {', '.join(headings)} ---")
-            print(printable(before + sample.text), end="", flush=True)
-            while sample.finish_reason is None:
-                grown, new = next(growth)
-                if grown == number:
-                    print(printable(new), end="", flush=True)
+def report(answer: Answer, load_s: float) -> dict[str, Any]:
+    """Generate all samples; return what --json prints of them."""
+    generation = answer.generation
+    start = time.perf_counter()
+    steps = answer.steps()
+    next(steps)
+    first = time.perf_counter()
+    most = generation.max_new_tokens * generation.num_samples
+    with ProgressBar("generating", most, "token") as progress:
+        for _ in steps:
+            progress.add(1)
+    decode_s = time.perf_counter() - first
+
+    # The first token of each sample came with the logits of the prompt.
+    decoded = sum(max(0, len(sample.ids) - 1) for sample in generation.samples)
+    samples = []
+    for sample, predictions in zip(generation.samples, answer.predictions, strict=True):
+        document: dict[str, Any] = {
+            "ids": sample.ids,
+            "text": sample.text,
+            "finish_reason": sample.finish_reason,
+        }
+        if answer.logprobs is not None:
+            document["logprobs"] = predictions[: len(sample.ids)]  # without the end-of-text token
+        samples.append(document)
+
+    draft = None
+    if generation.draft is not None:
+        draft = {"drafted": generation.draft.drafted, "accepted": generation.draft.accepted}
+    return {
+        "seed": generation.seed,
+        "samples": samples,
+        "draft": draft,
+        "timing": {
+            "load_s": load_s,
+            "prefill_s": first - start,
+            "decode_tokens_per_s": decoded / decode_s if decoded > 0 else None,
+        },
+    }
+
+
+def print_answers(answers: list[Answer], typed: str = "") -> None:
+    """Print the answer of each model, each sample after the last line that was typed."""
+    before = typed.rpartition("\n")[2]
+    for answer in answers:
+        print_samples(answer, before, with_head=len(answers) > 1)
+
+
+def print_samples(answer: Answer, before: str, with_head: bool) -> None:
+    """Print the samples one below the other while they grow, each after the text `before`."""
+    generation = answer.generation
+    steps = answer.steps()
+    for number, sample in enumerate(generation.samples):
+        headings = []
+        if with_head:
+            headings.append(generation.model.config.head)
+        if generation.num_samples > 1:
+            headings.append(f"{number + 1} of {generation.num_samples}")
+        if headings:
+            print(f"--- {', '.join(headings)} ---")
+
+        # The samples grow together, so some text of this one may be there already.
+        print(printable(before + sample.text), end="", flush=True)
+        while sample.finish_reason is None:
+            index, new_text = next(steps)
+            if index == number:
+                print(printable(new_text), end="", flush=True)
+        print()
+
+        if answer.logprobs is not None:
             print()
-            if self.logprobs is not None:
-                print()
-                rows = zip(sample.ids, self.listed[number], strict=False)
-                print_predictions(self.tokenizer, "logprob", rows)
+            # The predictions may end with that of the end-of-text token, which is not in ids.
+            rows = zip(sample.ids, answer.predictions[number], strict=False)
+            print_predictions(generation.tokenizer, "logprob", rows)
 
 
-def prompt_loop(answer: Callable[[str, str], None]) -> None:
-    """Answer each prompt that is typed, with its last line before the answer, until Ctrl-D."""
-    with suppress(ImportError):  # input() then has line editing and a history
-        import readline
-
-        if (
-            os.environ.get("TERM", "dumb") != "dumb"
-        ):  # the terminal marks a paste, so that it is one input
-            readline.parse_and_bind("set enable-bracketed-paste on")
-    stdin: Any = sys.stdin
-    # The tokenizer has an error for bytes that are not text.
-    stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+def prompt_loop(answer: Callable[[str], None]) -> None:
+    """Call `answer` with each prompt that is typed, until Ctrl-D."""
+    prepare_to_type()
     print(
         "Type the beginning of a text. Ctrl-C stops its continuation, Ctrl-D leaves.",
         file=sys.stderr,
@@ -247,12 +279,28 @@ def prompt_loop(answer: Callable[[str, str], None]) -> None:
     while True:
         prompt = ""
         try:
-            if prompt := input("> ").removesuffix("\n"):
-                answer(prompt, prompt.rpartition("\n")[2])
+            prompt = input("> ").removesuffix("\n")
+            if prompt:
+                answer(prompt)
         except EOFError:
             print(file=sys.stderr)
             return
         except TiedGPTError as error:
             print_error(error)
         except KeyboardInterrupt:
-            print("" if prompt else "\nTo leave, press Ctrl-D.", file=sys.stderr)
+            if prompt:
+                print(file=sys.stderr)
+            else:
+                print("\nTo leave, press Ctrl-D.", file=sys.stderr)
+
+
+def prepare_to_type() -> None:
+    """Give input() line editing and a history, and make a paste of several lines one input."""
+    with suppress(ImportError):
+        import readline  # it changes input()
+
+        if os.environ.get("TERM", "dumb") != "dumb":  # the terminal marks where a paste ends
+            readline.parse_and_bind("set enable-bracketed-paste on")
+    # Bytes that are not text are let through here: the tokenizer has an error for them.
+    stdin: Any = sys.stdin
+    stdin.reconfigure(encoding="utf-8", errors="surrogateescape")

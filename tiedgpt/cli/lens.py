@@ -11,8 +11,8 @@ examples:
 import argparse
 from typing import Any
 
-from ..gpt2.checks import check_prompt_ids
 from ..gpt2.model import GPT2
+from ..inference.prompts import encode_prompt
 from ..study.predictions import Layer, lens, token_json
 from . import common
 from .terminal import fill, print_table, read_prompt, spelled
@@ -25,7 +25,7 @@ def add_arguments(parser: common.Parser) -> None:
 def run(args: argparse.Namespace) -> None:
     prompt, head, as_json = read_prompt(args.prompt), args.head, args.json
     name, checkpoint, tokenizer = common.open_model(args.model)
-    ids = check_prompt_ids(common.encode(tokenizer, prompt, args.allow_special), checkpoint.config)
+    ids = encode_prompt(tokenizer, checkpoint.config, prompt, args.allow_special)
 
     def positions(layer: Layer) -> list[Any]:
         rows = (

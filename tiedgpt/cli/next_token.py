@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import one_line
-from ..gpt2.checks import check_prompt_ids
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
+from ..inference.prompts import encode_prompt
 from ..study.paths import PATH_PARTS, paths_of, top_k
 from ..study.predictions import Prediction, next_tokens, predict, prediction_json
 from . import common
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     if by_paths:
         ids = [common.single_token(tokenizer, config.vocab_size, prompt, allow_special)]
     else:
-        ids = check_prompt_ids(common.encode(tokenizer, prompt, allow_special), config)
+        ids = encode_prompt(tokenizer, config, prompt, allow_special)
     models = common.load_heads(checkpoint, head)
 
     def listed(predictions: list[Prediction]) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from ..errors import ArgumentError, TiedGPTError, one_line
 from ..gpt2.checks import check_text_ids, stride_or_default
 from ..gpt2.model import GPT2
 from ..inference.evaluation import predicted_places, score, score_of
+from ..inference.prompts import encode_text
 from ..study.predictions import predicted_json, token_predictions
 from . import common
 from .terminal import ProgressBar, fill, print_predictions, print_table, read_text, source_name
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     # Check the input before reading the weights.
     stride = stride_or_default(args.stride, config)
     try:
-        ids = check_text_ids(common.encode(tokenizer, text, args.allow_special), config)
+        ids = check_text_ids(encode_text(tokenizer, text, args.allow_special), config)
     except TiedGPTError as error:
         raise ArgumentError(f"{source_name(file)}: {error}") from error
 

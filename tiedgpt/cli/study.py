@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import open_checkpoint
-from ..checkpoints.huggingface import Checkpoint
-from ..checkpoints.vocabulary import read_tokenizer
+from ..checkpoints import Checkpoint, open_model
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
 from ..gpt2.tokenizer import Tokenizer
+from ..inference.prompts import encode_text
 from ..study.corpus import MIN_COUNT, MIN_TOKENS, Corpus
 from ..study.paths import PATH_PARTS
 from ..study.report import measure
@@ -74,14 +73,14 @@ def open_subjects(names: list[str]) -> list[Subject]:
     compared."""
     subjects = []
     for name in names:
-        path = common.find(name)[1]
-        checkpoint, tokenizer = open_checkpoint(path), None
+        opened = open_model(name, note)
+        tokenizer, vocabulary = None, None
         try:
-            tokenizer = read_tokenizer(path)
+            tokenizer = opened.tokenizer
+            vocabulary = opened.vocabulary
         except (CheckpointError, TokenizerError) as error:
             note(f"{error}; {name} is not measured on the corpus or compared with other models")
-        vocabulary = tokenizer and common.vocabulary(tokenizer, checkpoint)
-        subjects.append(Subject(name, checkpoint, tokenizer, vocabulary))
+        subjects.append(Subject(name, opened.checkpoint, tokenizer, vocabulary))
     for first, other in pairwise([subject for subject in subjects if subject.tokenizer]):
         if first.vocabulary != other.vocabulary:
             differ = f"{first.name} and {other.name} have different vocabularies"
@@ -101,7 +100,7 @@ def read_corpus(text: str, subjects: list[Subject], name: str, allow_special: bo
         subject.corpus = next(same, None)
         if subject.corpus or subject.tokenizer is None:
             continue
-        ids = common.encode(subject.tokenizer, text, allow_special, name)
+        ids = encode_text(subject.tokenizer, text, allow_special, name)
         try:
             subject.corpus = corpus = Corpus.of(ids, subject.checkpoint.config.vocab_size)
         except ArgumentError as error:  # its tokenizer has more tokens than the model

@@ -11,10 +11,11 @@ import argparse
 import json
 import re
 
-from ..checkpoints.vocabulary import read_tokenizer
+from ..checkpoints import open_tokenizer
 from ..errors import ArgumentError, short_repr
+from ..inference.prompts import encode_text
 from . import common
-from .terminal import STDIN, printable, read_text, spelled
+from .terminal import STDIN, note, printable, read_text, spelled
 
 
 def add_arguments(parser: common.Parser) -> None:
@@ -28,8 +29,8 @@ def run(args: argparse.Namespace) -> None:
     if len(texts) > 1 and not decode:
         raise ArgumentError(f"expected one TEXT, got {len(texts)}: put it in quotes")
     text = read_text(*texts or [None]) if texts in ([], [STDIN]) else " ".join(texts)
-    tokenizer = read_tokenizer(common.find(args.model, only_tokenizer=True)[1])
-    ids = parse_ids(text) if decode else common.encode(tokenizer, text, allow_special)
+    tokenizer = open_tokenizer(args.model, note)
+    ids = parse_ids(text) if decode else encode_text(tokenizer, text, allow_special)
     decoded = tokenizer.decode(ids)
     if as_json:
         tokens = [tokenizer.token_text(token) for token in ids]

@@ -37,6 +37,7 @@ from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import bits_per_nat
+from ..inference.prompts import encode_text
 from ..training.loop import MAX_COUNT, STATE, Settings, Trainer
 from ..training.merges import learn_tokenizer
 from . import common
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> None:
         model, tokenizer, settings = (
             (None, read_tokenizer(out), None) if resume else new(given, parts[0])
         )
-        encoded = (common.encode(tokenizer, part, allow_special) for part in parts)
+        encoded = (encode_text(tokenizer, part, allow_special) for part in parts)
         tokens, held_out = (np.array(ids, np.int64) for ids in encoded)
         if model and settings:
             trainer = Trainer(model, tokens, held_out, settings, given.get("only"))

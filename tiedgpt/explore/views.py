@@ -32,8 +32,8 @@ from ..gpt2.model import GPT2, attend, mlp, unembed, unembedding
 from ..gpt2.parameters import count_matrices, parameter_count
 from ..gpt2.run import Tape
 from ..gpt2.tokenizer import Tokenizer
-from ..inference.generation import random_streams, sample_steps
 from ..inference.sampling import Sampling
+from ..inference.text import TextGeneration
 from ..study import attribution, bigrams, gradients, paths, predictions, similarity, solved, toy
 from ..study.corpus import Corpus
 
@@ -131,26 +131,31 @@ class Views:
     def generate(self, query: Query, step: Step) -> Iterator[dict[str, Any]]:
         """What each token is and how likely it was, and at last the reason why there are no
         more."""
-        ids, model, sampling = self.prompt(query), self.model(query), sampling_of(query)
-        n, seed = (most.check(name, query.get(name)) for name, most in WRITTEN.items())
+        ids = self.prompt(query)
+        model = self.model(query)
+        generation = TextGeneration(
+            model=model,
+            tokenizer=self.tokenizer,
+            prompt_ids=ids,
+            sampling=sampling_of(query),
+            max_new_tokens=WRITTEN["n"].check("n", query.get("n")),
+            seed=WRITTEN["seed"].check("seed", query.get("seed")),
+        )
+        sample = generation.samples[0]
         lines: list[dict[str, Any]] = []
 
         def record(_: int, logits: np.ndarray, token: int) -> None:
-            (found,) = predictions.predict(logits, [token])
-            lines.append(
-                {**self.predicted(found), "bits": predictions.surprisal(found.log_probability)}
-            )
+            (prediction,) = predictions.predict(logits, [token])
+            line = self.predicted(prediction)
+            line["bits"] = predictions.surprisal(prediction.log_probability)
+            lines.append(line)
 
-        reason, streams = "length", random_streams(seed, 1)
         with threads_for(ids):
-            for ((token,),) in sample_steps(
-                model, [ids], n, sampling, streams, progress=step, record=record
-            ):
-                if token in model.config.eos_token_ids:
-                    reason = "end of text"
-                    break
-                yield lines[-1]
-                step()
+            for _ in generation.steps(progress=step, record=record):
+                if sample.finish_reason is None:  # else no token was added to the text
+                    yield lines[-1]
+                    step()
+        reason = "end of text" if sample.finish_reason == "eos" else "length"
         yield {"end": reason, "bits_per_token": np.mean([line["bits"] for line in lines])}
 
     def path(self, query: Query, step: Step) -> dict[str, Any]:

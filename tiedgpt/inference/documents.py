@@ -25,8 +25,10 @@ from ..gpt2.model import GPT2
 from ..gpt2.ops import cross_entropy
 from ..gpt2.tokenizer import Tokenizer
 from .evaluation import Score, measure_rows, predicted_places, score_of, token_losses
-from .generation import TextSample, kept_tokens, padded, push_steps, sample_steps
+from .generation import padded, sample_steps
+from .prompts import kept_tokens
 from .sampling import Sampling
+from .text import TextSample, push_steps
 
 SHORT = 128  # tokens: from this length on, a batch is no faster than one document at a time
 # Tokens of short documents that are read together. 256 to 512 are fastest, for small models and for

@@ -1,6 +1,5 @@
 """Sampling: read the prompt once, then choose one token after another."""
 
-import codecs
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,6 @@ from ..errors import Range
 from ..gpt2.checks import check_prompt_ids, seed_or_new
 from ..gpt2.model import GPT2, unembed
 from ..gpt2.run import KVCache, OnProgress
-from ..gpt2.tokenizer import Tokenizer
 from .drafts import MOST_GUESSES, Draft, Guesser
 from .sampling import Sampling
 
@@ -250,14 +248,6 @@ def padded(rows: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:  # [B][T] 
     return ids
 
 
-def kept_tokens(n_ctx: int, max_new_tokens: int) -> int:
-    """How many tokens of a long prompt to keep.
-
-    The rest of the context is room for the new tokens, but at least half the context is kept.
-    """
-    return max(n_ctx - max_new_tokens, n_ctx // 2, 1)
-
-
 def random_streams(seed: int, n: int) -> list[np.random.Generator]:
     """The random streams of n samples. Stream i does not depend on n."""
     return [np.random.default_rng([seed, i]) for i in range(n)]
@@ -300,83 +290,3 @@ def tokens_until_end(
             if token in eos_token_ids:
                 return
             yield token
-
-
-class TextSample:
-    """One sample as text that can be printed while it grows.
-
-    Text that may be the beginning of a stop string, or of a character whose last bytes are missing,
-    is held back until the next tokens decide. `ids` and `text` are the continuation, without the
-    end-of-text token. After a stop string, `text` ends before it; `ids` includes the token that
-    completed it.
-    """
-
-    def __init__(
-        self, tokenizer: Tokenizer, stop: list[str], eos_token_ids: tuple[int, ...]
-    ) -> None:
-        self.ids: list[int] = []
-        self.text = ""
-        self.finish_reason: str | None = None  # "length", "stop" or "eos"
-        self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._stop = stop
-        self._eos_token_ids = eos_token_ids
-        self._held = ""
-
-    def push(self, token: int) -> str:
-        """Add a token; return the text that can be printed now."""
-        if token in self._eos_token_ids:
-            return self.finish("eos")
-        self.ids.append(token)
-        if token >= self._tokenizer.vocab_size:  # a row that pads the vocabulary and has no text
-            return self._emit(self._decoder.decode(b"", final=True) + "\ufffd")
-        return self._emit(self._decoder.decode(self._tokenizer.token_bytes(token)))
-
-    def finish(self, reason: str) -> str:
-        """End the sample for this reason; return the text that was held back."""
-        emitted = self._emit(self._decoder.decode(b"", final=True))
-        if self.finish_reason is None:
-            self.finish_reason = reason
-            emitted += self._held
-            self.text += self._held
-        return emitted
-
-    def _emit(self, new: str) -> str:
-        """Append new text up to the first stop string; return what need not be held back."""
-        pending = self._held + new
-        found = [at for at in (pending.find(stop) for stop in self._stop) if at >= 0]
-        if found:
-            self.finish_reason = "stop"
-            end = min(found)
-        else:
-            end = len(pending) - max((_overlap(pending, stop) for stop in self._stop), default=0)
-        emitted, self._held = pending[:end], pending[end:]
-        self.text += emitted
-        return emitted
-
-
-def _overlap(text: str, stop: str) -> int:
-    """The length of the longest suffix of `text` that is a prefix of `stop`, but not all of it.
-
-    >>> _overlap("to be or n", "not"), _overlap("to be", "not")
-    (1, 0)
-    """
-    return next(
-        (n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0
-    )
-
-
-def push_steps(
-    steps: Iterator[list[list[int]]], samples: list[TextSample]
-) -> Iterator[tuple[int, str]]:
-    """Add the tokens of `sample_steps` to the samples; yield (index of a sample, its new text)."""
-    for chosen in steps:
-        for index, (sample, tokens) in enumerate(zip(samples, chosen, strict=True)):
-            for token in tokens:
-                if sample.finish_reason is None:  # a finished one stays; its tokens are discarded
-                    yield index, sample.push(token)
-        if all(sample.finish_reason for sample in samples):
-            return
-    for index, sample in enumerate(samples):
-        if sample.finish_reason is None:
-            yield index, sample.finish("length")
