@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import CONFIG, answer, assert_one_error_line, command, output, random_model
+from support.commands import answer, assert_one_error_line, command, output
+from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
