@@ -1,56 +1,31 @@
-"""What the tests share: small random models with every size different, the command line, reference
-data."""
+"""Fixtures of all tests, and what pytest says at its end. What else tests share is in support/."""
 
 import io
-import json
 import os
 import re
 import sys
 import tempfile
-import tracemalloc
-from collections import Counter, defaultdict
-from contextlib import suppress
-from dataclasses import replace
+from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
 import pytest
+from support.models import CONFIG, random_model
+from support.reference import GPT2_MERGES, GPT2_VOCAB, SHARED
 
 import tiedgpt
-from tiedgpt import GPT2, Config, Tokenizer, cli
+from tiedgpt import GPT2, Tokenizer, cli
 from tiedgpt.checkpoints import names
-from tiedgpt.checkpoints.names import find_model
 from tiedgpt.checkpoints.vocabulary import read_merges
-from tiedgpt.errors import CheckpointError, TiedGPTError
-from tiedgpt.study.corpus import Corpus
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-GPT2_MERGES, GPT2_VOCAB = (
-    SHARED / "gpt2" / "124M" / "vocab.bpe",
-    SHARED / "gpt2" / "124M" / "encoder.json",
-)
-if not GPT2_MERGES.is_file():
-    with suppress(CheckpointError):
-        directory = find_model("gpt2")
-        GPT2_MERGES, GPT2_VOCAB = directory / "merges.txt", directory / "vocab.json"
-
-# Distinct primes where the model allows it (D = H K), so that no transposition or mix-up cancels
-# out.
-SMALL = Config(
-    vocab_size=101,
-    n_ctx=31,
-    n_embd=3 * 7,
-    n_layer=2,
-    n_head=3,
-    n_inner=53,
-    bos_token_id=0,
-    eos_token_id=0,
-)
-
-
-EXTRAS = {  # the extra that brings a module; a test that needs one calls pytest.importorskip
-    **dict.fromkeys(["torch", "transformers", "tokenizers", "safetensors", "tiktoken"], "parity"),
-    **dict.fromkeys(["playwright", "axe_playwright_python"], "browser"),
+# The extra that brings a module. A test that needs one calls pytest.importorskip.
+EXTRAS = {
+    "torch": "parity",
+    "transformers": "parity",
+    "tokenizers": "parity",
+    "safetensors": "parity",
+    "tiktoken": "parity",
+    "playwright": "browser",
+    "axe_playwright_python": "browser",
     "distributed": "test",
     "lm_eval": "eval",
     "matplotlib": "plot",
@@ -58,36 +33,69 @@ EXTRAS = {  # the extra that brings a module; a test that needs one calls pytest
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """What was not run: a line for each reason, and one for all modules of an extra."""
-    skipped, missing = defaultdict(set), defaultdict(set)
+    """Say what was not run: a line for each reason, and one for all modules of an extra."""
+    tests = defaultdict(set)  # by reason
+    modules = defaultdict(set)
     for report in terminalreporter.stats.get("skipped", []):
         reason = report.longrepr[2].removeprefix("Skipped: ")
-        module = re.match(r"could not import '(\w+)|(\w+) is not installed", reason)
-        if module and (name := module[1] or module[2]) in EXTRAS:
-            reason = f"pip install -e '.[{EXTRAS[name]}]'"
-            missing[reason].add(name)
-        skipped[reason].add(report.nodeid)
-    for reason, ids in skipped.items():
-        kinds = Counter("test" if "::" in nodeid else "test file" for nodeid in ids)
-        count = " and ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in sorted(kinds.items()))
-        what = f"skipped {count}"
-        if names := ", ".join(sorted(missing[reason])):
-            what = f"{names} {'are' if ',' in names else 'is'} not installed ({count})"
-        terminalreporter.write_line(f"{what}: {reason}")
-    if (config.option.markexpr, config.option.keyword) == ("not slow", "") and (
-        slow := terminalreporter.stats.get("deselected")
-    ):
+        module = missing_module(reason)
+        if module in EXTRAS:
+            reason = f"pip install -e '.[{EXTRAS[module]}]'"
+            modules[reason].add(module)
+        tests[reason].add(report.nodeid)
+
+    for reason, nodeids in tests.items():
+        subject = f"skipped {count_of(nodeids)}"
+        if reason in modules:
+            missing = sorted(modules[reason])
+            is_or_are = "is" if len(missing) == 1 else "are"
+            subject = f"{', '.join(missing)} {is_or_are} not installed ({count_of(nodeids)})"
+        terminalreporter.write_line(f"{subject}: {reason}")
+
+    slow_tests = terminalreporter.stats.get("deselected", [])
+    has_default_options = config.option.markexpr == "not slow" and config.option.keyword == ""
+    if slow_tests and has_default_options:
         terminalreporter.write_line(
-            f"left out, because they are slow: {len(slow)}; to run them too: pytest -m ''"
+            f"left out, because they are slow: {len(slow_tests)}; to run them too: pytest -m ''"
         )
+
+
+def missing_module(reason: str) -> str | None:
+    """The module that a test was skipped without."""
+    match = re.match(r"could not import '(\w+)|(\w+) is not installed", reason)
+    if match is None:
+        return None
+    return match[1] or match[2]
+
+
+def count_of(nodeids: set[str]) -> str:
+    """For example: 1 test and 2 test files."""
+    in_files = [nodeid for nodeid in nodeids if "::" in nodeid]
+    counts = []
+    if in_files:
+        counts.append(plural(len(in_files), "test"))
+    if len(in_files) < len(nodeids):
+        counts.append(plural(len(nodeids) - len(in_files), "test file"))
+    return " and ".join(counts)
+
+
+def plural(count: int, noun: str) -> str:
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"
+
+
+# Every test
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    """No test downloads a model, except in test_hub.py, which has its own hub. None waits for the
-    disk."""
+    """No test downloads a model or waits for the disk. test_hub.py has a hub of its own."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+# Reference data
 
 
 @pytest.fixture
@@ -98,35 +106,10 @@ def shared() -> Path:
     return SHARED
 
 
-SMALL_MERGES = [("l", "o"), ("lo", "w"), ("Ġ", "low"), ("e", "r"), ("Ã", "©")]  # the last is "é"
-
-
-def random_model(config: Config = SMALL, seed: int = 0, dtype: type = np.float32) -> GPT2:
-    """A model whose every parameter is random and large enough to matter, biases and layer norms
-    included."""
-    rng = np.random.default_rng(seed)
-    model = GPT2.random(config)
-    parameters = {}
-    for name, array in model.parameters.items():
-        around = 1.0 if "ln_" in name and name.endswith(".weight") else 0.0
-        parameters[name] = (around + 0.3 * rng.standard_normal(array.shape)).astype(dtype)
-    return GPT2(config, parameters)
-
-
-def some_corpus() -> Corpus:
-    """A text of 70 of SMALL's tokens, some frequent and some not, each with a favourite
-    successor."""
-    rng = np.random.default_rng(3)
-    ids = [0]
-    for favourite, other in zip(rng.random(12_000) < 0.6, rng.integers(0, 70, 12_000), strict=True):
-        ids.append((3 * ids[-1] + 1) % 70 if favourite else int(70 * (other / 70) ** 1.3))
-    return Corpus.of(ids, SMALL.vocab_size)
-
-
 @pytest.fixture
-def model() -> GPT2:
-    """A small tied model."""
-    return random_model()
+def corpus(shared) -> str:
+    """The text of tinyshakespeare."""
+    return (shared / "corpus" / "tinyshakespeare.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
@@ -139,17 +122,17 @@ def gpt2() -> Tokenizer:
     return read_merges(GPT2_MERGES, GPT2_VOCAB)
 
 
+# Small models and checkpoints
+
+
 @pytest.fixture
-def corpus(shared) -> str:
-    return (shared / "corpus" / "tinyshakespeare.txt").read_text(encoding="utf-8")
-
-
-# A small model whose tokens are bytes.
-CONFIG = replace(SMALL, vocab_size=257, n_ctx=64, bos_token_id=None, eos_token_id=None)
+def model() -> GPT2:
+    """A small tied model."""
+    return random_model()
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory):
+def checkpoint(tmp_path_factory) -> str:
     """A small tied checkpoint whose tokens are bytes."""
     path = tmp_path_factory.mktemp("models") / "bytes"
     tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), path)
@@ -157,7 +140,7 @@ def checkpoint(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def untied(tmp_path_factory):
+def untied(tmp_path_factory) -> str:
     """A small untied checkpoint of the same vocabulary."""
     path = tmp_path_factory.mktemp("models") / "untied"
     tiedgpt.save_model(random_model(CONFIG.with_head("untied"), seed=1), Tokenizer([]), path)
@@ -176,6 +159,26 @@ def save(tmp_path):
 
 
 @pytest.fixture
+def no_models(tmp_path, monkeypatch) -> Path:
+    """The home of a machine without models, where nothing is set up for the hub.
+
+    tiedgpt is in its folder `checkout`.
+    """
+    of_the_hub = "HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_WEIGHTS|NETRC|.*_CA_BUNDLE"
+    for variable in os.environ:
+        if re.match(of_the_hub, variable):
+            monkeypatch.delenv(variable)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    module = tmp_path / "checkout" / "tiedgpt" / "checkpoints" / "names.py"
+    monkeypatch.setattr(names, "__file__", str(module))
+    return tmp_path
+
+
+# The command line
+
+
+@pytest.fixture
 def run(capsys, monkeypatch):
     """run(*arguments, stdin=bytes) -> (exit code, stdout, stderr), in this process."""
 
@@ -186,66 +189,9 @@ def run(capsys, monkeypatch):
             monkeypatch.setattr(sys, "stdin", file)
             try:
                 code = cli.main(list(arguments))
-            except SystemExit as stop:  # raised by argparse
+            except SystemExit as stop:  # argparse raises it
                 code = stop.code
-        return code, *capsys.readouterr()
+        out, err = capsys.readouterr()
+        return code, out, err
 
     return run
-
-
-def output(run, *arguments, stdin=b"") -> str:
-    """What a command without notes prints on stdout."""
-    code, out, err = run(*arguments, stdin=stdin)
-    assert (code, err) == (0, "")
-    return out
-
-
-def answer(run, *arguments, stdin=b""):
-    """The JSON document of a command without notes."""
-    return json.loads(output(run, *arguments, "--json", stdin=stdin))
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "tiedgpt", *arguments]
-
-
-def refuses(message: str, function, *arguments, error: type[TiedGPTError] = CheckpointError) -> str:
-    """The call raises this error, of one line, with this message, which is returned."""
-    with pytest.raises(error, match=message) as caught:
-        function(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def peak_memory(function, *arguments) -> int:
-    """The bytes that a call takes at once, beside what there is."""
-    tracemalloc.start()
-    try:
-        function(*arguments)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def assert_one_error_line(result: tuple[int, str, str], message: str) -> None:
-    code, out, err = result
-    assert (code, out) == (2, "")
-    assert err.startswith("tiedgpt: error: "), err
-    assert err.count("\n") == 1
-    assert message in err
-
-
-@pytest.fixture
-def no_models(tmp_path, monkeypatch):
-    """A machine without models, where nothing is set up for the hub; its home. tiedgpt is in
-    `checkout`."""
-    for variable in os.environ:
-        if re.match(
-            "HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_WEIGHTS|NETRC|.*_CA_BUNDLE", variable
-        ):
-            monkeypatch.delenv(variable)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    package = tmp_path / "checkout" / "tiedgpt"
-    monkeypatch.setattr(names, "__file__", str(package / "checkpoints" / "names.py"))
-    return tmp_path

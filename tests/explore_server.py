@@ -5,7 +5,7 @@ import json
 import threading
 from contextlib import closing, contextmanager
 
-from conftest import CONFIG, random_model
+from support.models import CONFIG, random_model
 
 from tiedgpt import Tokenizer
 from tiedgpt.explore.server import Server

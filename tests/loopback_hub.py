@@ -17,7 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from conftest import SMALL, random_model, refuses
+from support.checks import refuses
+from support.models import SMALL, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer

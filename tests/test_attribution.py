@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model
+from support.models import SMALL, random_model
 
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.run import activation_shapes

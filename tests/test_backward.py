@@ -6,7 +6,7 @@ tests/test_gradients.py compares the same gradients with torch's.
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model
+from support.models import SMALL, random_model
 
 from tiedgpt import Config
 from tiedgpt.gpt2 import backward

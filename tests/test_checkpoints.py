@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model, refuses
+from support.checks import refuses
+from support.models import SMALL, random_model
 
 import tiedgpt
 from tiedgpt import Config, Tokenizer

@@ -13,7 +13,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from conftest import CONFIG, answer, assert_one_error_line, command, output, random_model
+from support.commands import answer, assert_one_error_line, command, output
+from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli

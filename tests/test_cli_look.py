@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import CONFIG, answer, output, random_model
+from support.commands import answer, output
+from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt.cli import terminal

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmark_sides import torch_gpt2  # of scripts/
-from conftest import SMALL, assert_one_error_line
+from support.commands import assert_one_error_line
+from support.models import SMALL
 
 import tiedgpt
 from tiedgpt import GPT2

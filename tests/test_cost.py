@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import SMALL, peak_memory, random_model
+from support.checks import peak_memory
+from support.models import SMALL, random_model
 
 from tiedgpt import GPT2
 from tiedgpt.checkpoints import load_model, save_model

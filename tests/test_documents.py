@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SMALL, SMALL_MERGES, random_model
+from support.models import SMALL, SMALL_MERGES, random_model
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, generate_documents, score, score_documents

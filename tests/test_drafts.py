@@ -6,8 +6,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model
-from test_generation import PROMPT, steps
+from support.generation import PROMPT, steps
+from support.models import SMALL, random_model
 
 from tiedgpt import GPT2, Tokenizer, generate
 from tiedgpt.errors import ArgumentError, TiedGPTError

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import SMALL, SMALL_MERGES, random_model
+from support.models import SMALL, SMALL_MERGES, random_model
 
 from tiedgpt import GPT2, Tokenizer
 from tiedgpt.errors import ArgumentError, TiedGPTError

@@ -20,8 +20,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import CONFIG, assert_one_error_line, command, peak_memory, random_model
 from explore_server import connect, headers, lines, post, request, serving, views_of
+from support.checks import peak_memory
+from support.commands import assert_one_error_line, command
+from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, count_parameters

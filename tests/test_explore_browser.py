@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import CONFIG, random_model
 from explore_server import serving, views_of
+from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer

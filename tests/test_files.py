@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import refuses
+from support.checks import contents, refuses
 
 import tiedgpt
 from tiedgpt.checkpoints import files
@@ -27,11 +27,6 @@ from tiedgpt.checkpoints.files import (
 from tiedgpt.errors import CheckpointError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX's files and signals")
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    """The files in a directory; the other names with b""."""
-    return {path.name: path.read_bytes() if path.is_file() else b"" for path in directory.iterdir()}
 
 
 def write(directory: Path, text: bytes, names=("one", "two", "three")) -> None:

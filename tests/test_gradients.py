@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model
+from support.models import SMALL, random_model
 
 from tiedgpt import GPT2, Config
 from tiedgpt.gpt2.activations import ACTIVATIONS

@@ -16,10 +16,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from conftest import SMALL, command, random_model, refuses
 from loopback_hub import *
-from test_cli_generate import CTRL_C, Terminal
-from test_names import CACHE, snapshot
+from support.checks import refuses
+from support.commands import command
+from support.hub_cache import CACHE, snapshot
+from support.models import SMALL, random_model
+from support.terminal import CTRL_C, Terminal
 from test_tensorflow import write_bundle
 from test_vocabulary import tokenizer_json
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model
+from support.models import SMALL, random_model
 
 from tiedgpt import GPT2
 from tiedgpt.fast import blas, threads

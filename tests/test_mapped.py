@@ -7,7 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import CONFIG, random_model, refuses
+from support.checks import refuses
+from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt.checkpoints import huggingface, open_checkpoint, safetensors

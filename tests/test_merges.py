@@ -5,7 +5,13 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from texts import assert_same_ids, byte_level_bpe, lines_run, merged_everywhere, random_texts
+from support.texts import (
+    assert_same_ids,
+    byte_level_bpe,
+    lines_run,
+    merged_everywhere,
+    random_texts,
+)
 
 import tiedgpt
 from tiedgpt.errors import ArgumentError, TokenizerError

@@ -5,7 +5,7 @@ import runpy
 from pathlib import Path
 
 import pytest
-from conftest import refuses
+from support.checks import refuses
 
 import tiedgpt
 from tiedgpt import Tokenizer

@@ -1,7 +1,7 @@
 """The table of parameters, and the counts that follow from it."""
 
 import pytest
-from conftest import SMALL
+from support.models import SMALL
 
 from tiedgpt import Config, count_parameters
 from tiedgpt.checkpoints.names import known_config

@@ -11,7 +11,7 @@ from typing import Any
 import check_gpt2  # of scripts/
 import numpy as np
 import pytest
-from conftest import random_model
+from support.models import random_model
 
 import tiedgpt
 from tiedgpt import GPT2

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 import pytest
-from conftest import peak_memory, refuses
+from support.checks import peak_memory, refuses
 
 from tiedgpt import Config
 from tiedgpt.checkpoints import safetensors

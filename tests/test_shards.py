@@ -20,8 +20,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import assert_one_error_line, command, refuses
 from loopback_hub import LoopbackHub, running, wait_until
+from support.checks import refuses
+from support.commands import assert_one_error_line, command
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli

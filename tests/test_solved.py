@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model, some_corpus
+from support.models import SMALL, random_model, some_corpus
 
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.backward import loss_and_gradients

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model, refuses, some_corpus
+from support.checks import refuses
+from support.models import SMALL, random_model, some_corpus
 
 from tiedgpt import GPT2
 from tiedgpt.errors import ArgumentError, TiedGPTError

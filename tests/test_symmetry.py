@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import SMALL, random_model, some_corpus
+from support.models import SMALL, random_model, some_corpus
 from tying import calibrated, chains, fits  # of scripts/
 
 from tiedgpt import GPT2, Config

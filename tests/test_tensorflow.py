@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import peak_memory, random_model, refuses
+from support.checks import peak_memory, refuses
+from support.models import random_model
 from test_checkpoints import assert_same
 
 import tiedgpt

@@ -9,8 +9,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES
-from texts import assert_same_ids, known_characters, lines_run, merged_everywhere, random_texts
+from support.models import SMALL_MERGES
+from support.reference import GPT2_MERGES, GPT2_VOCAB
+from support.texts import (
+    assert_same_ids,
+    known_characters,
+    lines_run,
+    merged_everywhere,
+    random_texts,
+)
 
 from tiedgpt.errors import ArgumentError, TokenizerError
 from tiedgpt.gpt2 import tokenizer as module

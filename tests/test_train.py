@@ -11,9 +11,10 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from conftest import SMALL, assert_one_error_line, random_model, refuses
-from test_cli_generate import CTRL_C, Terminal
-from test_files import contents
+from support.checks import contents, refuses
+from support.commands import assert_one_error_line
+from support.models import SMALL, random_model
+from support.terminal import CTRL_C, Terminal
 
 import tiedgpt
 from tiedgpt import cli

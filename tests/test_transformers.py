@@ -15,7 +15,7 @@ from typing import Any
 import make_goldens  # of scripts/: what makes the goldens also makes the checkpoints here
 import numpy as np
 import pytest
-from conftest import SMALL, random_model
+from support.models import SMALL, random_model
 
 import tiedgpt
 from tiedgpt import GPT2

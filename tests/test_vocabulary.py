@@ -6,8 +6,10 @@ import re
 from functools import partial
 
 import pytest
-from conftest import GPT2_MERGES, GPT2_VOCAB, SMALL_MERGES, random_model, refuses
-from texts import assert_same_ids, byte_level_bpe, random_texts
+from support.checks import refuses
+from support.models import SMALL_MERGES, random_model
+from support.reference import GPT2_MERGES, GPT2_VOCAB
+from support.texts import assert_same_ids, byte_level_bpe, random_texts
 
 import tiedgpt
 from tiedgpt.checkpoints.vocabulary import (

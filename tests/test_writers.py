@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import SMALL, random_model
 from loopback_hub import LoopbackHub, running
+from support.models import SMALL, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer

@@ -1,5 +1,4 @@
-"""What tests of tokens share: random texts of characters that every tokenizer knows, and obvious
-merging."""
+"""Random texts of characters that every tokenizer knows, and merging by the book."""
 
 import random
 import sys
@@ -10,7 +9,7 @@ from trace import Trace
 
 # Whether a character is a letter depends on the Unicode version, and regex, tiktoken and Python
 # each bring their own. Characters of Unicode 3.2 are in all of them, and every Python has that
-# table; the two blocks of emoji are younger, but complete since Unicode 8.
+# table. The two blocks of emoji are younger, but complete since Unicode 8.
 EMOJI = range(0x1F300, 0x1F650)
 
 
@@ -18,18 +17,19 @@ EMOJI = range(0x1F300, 0x1F650)
 def known_characters() -> list[str]:
     """All characters that every Unicode table in question knows."""
     table = unicodedata.ucd_3_2_0
+    unassigned_surrogate_or_private = ("Cn", "Cs", "Co")
+    characters = []
+    for code in range(0x110000):
+        category = table.category(chr(code))
+        if code in EMOJI or category not in unassigned_surrogate_or_private:
+            characters.append(chr(code))
+    return characters
+
+
+@cache
+def alphabets() -> list[str]:
+    """Characters that cut words differently, those of a kind together."""
     return [
-        chr(code)
-        for code in range(0x110000)
-        if code in EMOJI or table.category(chr(code)) not in ("Cn", "Cs", "Co")
-    ]
-
-
-def random_texts(count: int, seed: int) -> list[str]:
-    """Short texts of what cuts words differently: scripts, digits, white space, apostrophes, marks,
-    emoji."""
-    rng = random.Random(seed)
-    some = [
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
         "the of and ing er tion don't I'll we've she'd it's you're I'm 'S 'LL ''s",
         "0123456789²½Ⅷ٣८",
@@ -40,13 +40,19 @@ def random_texts(count: int, seed: int) -> list[str]:
         "日本語中文字漢かなカナ한국어",
         "é́̈ñ̃zz̧\u200d\u200b\ufeff\ufe0f\u20e3",
         "\x00\x01\x07\x08\x1b\x7f\x80\x9f\xad",
-        "".join(map(chr, EMOJI)),
+        "".join(chr(code) for code in EMOJI),
         "".join(known_characters()),
     ]
-    return [
-        "".join(rng.choice(rng.choice(some)) for _ in range(rng.randrange(1, 40)))
-        for _ in range(count)
-    ]
+
+
+def random_texts(count: int, seed: int) -> list[str]:
+    """Short texts of scripts, digits, white space, apostrophes, marks and emoji."""
+    rng = random.Random(seed)
+    texts = []
+    for _ in range(count):
+        length = rng.randrange(1, 40)
+        texts.append("".join(rng.choice(rng.choice(alphabets())) for _ in range(length)))
+    return texts
 
 
 def assert_same_ids(texts: list[str], ours: Callable, theirs: Callable) -> None:
@@ -66,17 +72,21 @@ def byte_level_bpe(tokenizers, vocab_size: int, **options) -> tuple:
 def merged_everywhere(word: list[int], pair: tuple[int, int], merged: int) -> list[int]:
     """`word` with each `pair` in it merged, from left to right."""
     out: list[int] = []
-    at = 0
-    while at < len(word):
-        fits = tuple(word[at : at + 2]) == pair
-        out.append(merged if fits else word[at])
-        at += 2 if fits else 1
+    place = 0
+    while place < len(word):
+        if tuple(word[place : place + 2]) == pair:
+            out.append(merged)
+            place += 2
+        else:
+            out.append(word[place])
+            place += 1
     return out
 
 
 def lines_run(function: Callable, *args: object) -> int:
     """How many lines of Python a call runs."""
-    before, counter = sys.gettrace(), Trace(trace=False)
+    former_trace = sys.gettrace()
+    counter = Trace(trace=False)
     counter.runfunc(function, *args)
-    sys.settrace(before)
+    sys.settrace(former_trace)
     return sum(counter.results().counts.values())

@@ -1,0 +1,14 @@
+"""A Hugging Face cache of models."""
+
+from pathlib import Path
+
+CACHE = ".cache/huggingface/hub"  # in the home directory
+COMMIT = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
+
+
+def snapshot(cache: Path, repository: str, commit: str = COMMIT) -> Path:
+    """The folder of a repository's main snapshot, which is named in the cache but not yet made."""
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_bytes(commit.encode("latin-1") + b"\n")
+    return folder / "snapshots" / commit

@@ -1,0 +1,90 @@
+"""Run a command that gets Ctrl-C at a moment at which Python reports it wrongly or drops it.
+
+    python tests/support/interrupted.py MOMENT
+
+The command is `tiedgpt params`, with other code in place of its module.
+"""
+
+import atexit
+import signal
+import sys
+import time
+from contextlib import suppress
+from types import SimpleNamespace
+
+import tiedgpt.cli
+from tiedgpt.__main__ import main
+
+
+def press_ctrl_c(*_: object) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def do_nothing(*_: object) -> None:
+    pass
+
+
+def import_that_fails_in_another_way(*_: object) -> None:
+    with suppress(BaseException):
+        press_ctrl_c()
+    raise ImportError
+
+
+def import_that_fails_because_of_it(*_: object) -> None:
+    try:
+        press_ctrl_c()
+    except BaseException as error:
+        raise ImportError from error
+
+
+def press_it_twice(*_: object) -> None:
+    try:
+        press_ctrl_c()
+    finally:
+        press_ctrl_c()
+
+
+def press_it_in_a_finalizer(*_: object) -> None:
+    """Python prints an exception in a finalizer, and goes on."""
+
+    class Finalized:
+        __del__ = press_ctrl_c
+
+    Finalized()
+    time.sleep(60)
+
+
+def press_it_at_exit(*_: object) -> None:
+    atexit.register(press_ctrl_c)
+
+
+# A moment -> what happens when the command's module is imported, and when the command runs
+MOMENTS = {
+    "import": (import_that_fails_in_another_way, do_nothing),
+    "late-import": (do_nothing, import_that_fails_because_of_it),
+    "twice": (do_nothing, press_it_twice),
+    "finalizer": (do_nothing, press_it_in_a_finalizer),
+    "exit": (do_nothing, press_it_at_exit),
+    "ignored": (press_ctrl_c, press_ctrl_c),
+}
+
+
+def run(moment: str) -> int:
+    import_module, run_command = MOMENTS[moment]
+
+    def imported(*_: object) -> SimpleNamespace:
+        import_module()
+        return SimpleNamespace(run=run_command, add_arguments=do_nothing)
+
+    tiedgpt.cli.import_module = imported
+    if moment == "ignored":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a script's `tiedgpt ... &`
+    else:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal
+    return main()
+
+
+if __name__ == "__main__":
+    moment = sys.argv[1]
+    sys.argv[1:] = ["params"]
+    sys.exit(run(moment))

@@ -1,0 +1,80 @@
+"""A command on a pseudo-terminal, as a user at a keyboard has it."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+from contextlib import AbstractContextManager
+
+import pytest
+
+from support.commands import command
+
+CTRL_C = "\x03"
+CTRL_D = "\x04"
+
+# This starts a command that has the terminal, of 40 lines and 100 columns, as its session's own.
+# Without a session of its own, Ctrl-C would be no signal.
+START = """
+import fcntl, os, struct, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+SECONDS = 60  # the longest wait for what a command prints
+PATIENCE = 2.0  # seconds without output after which keys are typed again
+
+
+class Terminal(AbstractContextManager):
+    """A command on a pseudo-terminal. `text` is all that it has printed."""
+
+    def __init__(self, *arguments: str, term: str = "dumb") -> None:
+        pty = pytest.importorskip("pty")
+        self.text = ""
+        self.user_side, command_side = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", START, *command(*arguments)],
+            stdin=command_side,
+            stdout=command_side,
+            stderr=command_side,
+            start_new_session=True,
+            env={**os.environ, "TERM": term},
+        )
+        os.close(command_side)
+
+    def type(self, keys: str, until: str | None = None) -> str:
+        """Type; return what is printed until `until` is at its end, or until the command ends."""
+        shown = ""
+        deadline = time.monotonic() + SECONDS
+        os.write(self.user_side, keys.encode())
+        while until is None or not shown.endswith(until):
+            assert time.monotonic() < deadline, shown
+            if not self.has_output():
+                # A Ctrl-C that comes just before readline waits is lost: type it again.
+                os.write(self.user_side, keys.encode())
+                continue
+            chunk = self.read()
+            if chunk == b"":
+                assert until is None, shown
+                break
+            shown += chunk.decode(errors="replace").replace("\r\n", "\n")
+        self.text += shown
+        return shown
+
+    def has_output(self) -> bool:
+        """Whether the command prints something, or ends, within PATIENCE."""
+        readable, _, _ = select.select([self.user_side], [], [], PATIENCE)
+        return bool(readable)
+
+    def read(self) -> bytes:
+        """What the command has printed, or b"" if it has ended."""
+        try:
+            return os.read(self.user_side, 4096)
+        except OSError:  # on Linux, where the other side is closed
+            return b""
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.user_side)
+        self.process.kill()
+        self.process.wait()

@@ -1,0 +1,250 @@
+"""The commands about models and their tokens: params, list, tokenize, untie, tie."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.commands import answer, assert_one_error_line, output
+
+import tiedgpt
+from tiedgpt.checkpoints import hub
+from tiedgpt.cli import convert
+
+
+def parameter_count(path) -> int:
+    """The numbers in all arrays of a checkpoint."""
+    parameters = tiedgpt.load_model(path).parameters
+    return sum(array.size for array in parameters.values())
+
+
+# params
+
+
+def test_params_needs_no_weights(run, no_models):
+    out = output(run, "params")
+    assert "124,439,808" in out
+    assert "163,037,184" in out
+    assert "+38,597,376" in out
+    assert "+154.4 MB" in out
+    assert "Tied 124.4M, untied 163M: tying saves 38.6M, 23.7 % of the untied model." in out
+    assert re.search(r"^total .* 100\.0 %$", out, re.M)
+
+
+def test_params_json(run, no_models):
+    document = answer(run, "params", "--model", "1558M")
+    assert document["model"] == "1558M"
+    assert document["config"]["n_layer"] == 48
+    assert document["difference"] == 80_411_200
+    counts = tiedgpt.count_parameters(tiedgpt.Config(**document["config"]))
+    assert document["tied"] == counts["tied"]
+    assert document["untied"] == counts["untied"]
+
+
+def test_params_counts_the_arrays_of_a_checkpoint(run, checkpoint):
+    document = answer(run, "params", "--model", checkpoint)
+    assert document["tied"]["total"] == parameter_count(checkpoint)
+
+
+@pytest.mark.parametrize("columns", [50, 35])
+def test_params_fits_narrow_terminals(run, monkeypatch, columns):
+    wide = output(run, "params")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    narrow = output(run, "params")
+    longest = max(len(line) for line in narrow.splitlines())
+    assert longest <= columns
+    assert set(narrow.split()) == set(wide.split())
+
+
+@pytest.mark.parametrize(
+    ("total", "saving"),
+    [
+        pytest.param("1e9", "20.5 % of a model of 1B.", id="1B"),
+        pytest.param("7e9", "2.9 % of a model of 7B.", id="7B"),
+        pytest.param("70e9", "0.3 % of a model of 70B.", id="70B"),
+    ],
+)
+def test_the_calculator_gives_the_figures_people_quote(run, total, saving):
+    out = output(run, "params", "--vocab", "50000", "--dim", "4096", "--total", total)
+    text = " ".join(out.split())
+    assert f"Tied 204.8M, untied 409.6M: tying saves 204.8M, {saving}" in text
+
+
+def test_the_calculator_without_a_total(run):
+    document = answer(run, "params", "--vocab", "50e3", "--dim", "4096")
+    assert document["tied"]["total"] == 204_800_000
+    assert document["untied"]["total"] == 409_600_000
+    assert document["saving_percent"] is None
+
+
+# list
+
+
+@pytest.fixture
+def weights(checkpoint, no_models, monkeypatch):
+    """A folder for models by name, with a gpt2 and a damaged gpt2-xl."""
+    weights = no_models / "weights"
+    shutil.copytree(checkpoint, weights / "gpt2")
+    shutil.copytree(checkpoint, weights / "gpt2-xl")
+    (weights / "gpt2-xl" / "config.json").write_text("{}")
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(weights))
+    return weights
+
+
+def test_list_of_the_models_here(run, checkpoint, weights):
+    code, out, err = run("list", "--json")
+    assert code == 0
+    assert err.startswith("tiedgpt: note: gpt2-xl is left out: ")
+    assert err.count("\n") == 1
+    size = sum(path.stat().st_size for path in Path(checkpoint).iterdir())
+    assert json.loads(out)["here"] == [
+        {
+            "model": "gpt2",
+            "head": "tied",
+            "path": str(weights / "gpt2"),
+            "parameters": parameter_count(checkpoint),
+            "bytes": size,
+        }
+    ]
+
+
+@pytest.mark.usefixtures("weights")
+def test_list_of_the_models_that_can_be_downloaded(run):
+    document = json.loads(run("list", "--json")[1])
+    parameters = {model["model"]: model["parameters"] for model in document["not_here"]}
+    assert list(parameters) == ["gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2"]
+    assert parameters["gpt2-xl"] == 1_557_611_200
+
+
+@pytest.mark.usefixtures("weights")
+def test_list_says_how_large_a_download_is(run):
+    document = json.loads(run("list", "--json")[1])
+    for model in document["not_here"]:
+        size = hub.PINNED[model["model"]].size
+        if size is not None:
+            header = size - model["bytes"]
+            assert 0 < header < 50_000
+
+
+def test_list_for_people(run, checkpoint, weights):
+    text = output(run, "list", "-q")
+    assert f"{parameter_count(checkpoint):,}" in text
+    assert f"\n  {weights / 'gpt2'}\n" in text
+    assert "1,557,611,200" in text
+    assert "download MODEL" in text
+
+
+# tokenize
+
+
+def test_tokenize_prints_a_line_for_each_token(run, checkpoint):
+    space, first, second = tiedgpt.load_tokenizer(checkpoint).encode(" é")
+    out = output(run, "tokenize", "--model", checkpoint, " é")
+    assert out == f"{space:>6}  ' '\n{first:>6}  b'\\xc3'\n{second:>6}  b'\\xa9'\n"
+
+
+def test_tokenize_json(run, checkpoint):
+    document = answer(run, "tokenize", "--model", checkpoint, " é")
+    ids = tiedgpt.load_tokenizer(checkpoint).encode(" é")
+    assert document == {"ids": ids, "tokens": [" ", "\\xc3", "\\xa9"]}
+
+
+def test_tokenize_reads_a_special_token_if_that_is_allowed(run, checkpoint):
+    document = answer(run, "tokenize", "--model", checkpoint, "--allow-special", "<|endoftext|>")
+    assert document["ids"] == [tiedgpt.load_tokenizer(checkpoint).eot_id]
+
+
+def test_tokenize_decodes_ids(run, checkpoint):
+    ids = tiedgpt.load_tokenizer(checkpoint).encode(" é")
+    words = [str(token) for token in ids]
+    decode = ("tokenize", "--model", checkpoint, "--decode")
+    assert output(run, *decode, *words) == " é\n"
+    assert output(run, *decode, " ".join(words)) == " é\n"
+    assert output(run, *decode, str(ids)) == " é\n", "a list, as --json prints it"
+
+
+# untie and tie
+
+
+def test_untie_copies_the_model_with_a_matrix_of_its_own(run, checkpoint, tmp_path):
+    copy = str(tmp_path / "copy")
+    code, out, err = run("untie", checkpoint, copy)
+    assert (code, out) == (0, "")
+    assert err.startswith(f"tiedgpt: note: wrote {copy}: untied, ")
+    original = tiedgpt.load_model(checkpoint)
+    untied = tiedgpt.load_model(copy)
+    assert not untied.config.tied
+    np.testing.assert_array_equal(untied.W_U, original.W_E.T)
+    assert_one_error_line(run("untie", copy, str(tmp_path / "x")), "is untied already")
+
+
+def test_tie_undoes_untie(run, checkpoint, tmp_path):
+    copy = str(tmp_path / "copy")
+    back = str(tmp_path / "back")
+    assert run("untie", "--quiet", checkpoint, copy) == (0, "", "")
+    assert run("tie", "--quiet", back, "--model", copy) == (0, "", "")
+    original = tiedgpt.load_model(checkpoint)
+    tied = tiedgpt.load_model(back)
+    assert tied.config == original.config
+    np.testing.assert_equal(dict(tied.parameters), dict(original.parameters))
+    ids = tiedgpt.load_tokenizer(checkpoint).encode("ab")
+    assert tiedgpt.load_tokenizer(back).encode("ab") == ids
+
+
+def test_two_copies_to_one_directory(run, checkpoint, tmp_path, monkeypatch):
+    """The second is refused while the first reads and writes, and leaves nothing in its copy."""
+    copy = str(tmp_path / "copy")
+    save = convert.save_model
+    second_results = []
+
+    def save_after_a_second_copy(*arguments):
+        monkeypatch.setattr(convert, "save_model", save)
+        second_results.append(run("untie", "shakespeare-tied", copy))
+        save(*arguments)
+
+    monkeypatch.setattr(convert, "save_model", save_after_a_second_copy)
+    assert run("untie", "-q", checkpoint, copy) == (0, "", "")
+    assert_one_error_line(second_results[0], "is in use by process")
+    original = tiedgpt.load_model(checkpoint)
+    assert tiedgpt.load_model(copy).config == original.config.with_head("untied")
+    assert tiedgpt.load_tokenizer(copy).merges == []
+
+
+@pytest.fixture
+def trained(save):
+    """The path of a model whose W_U was trained, and is not wte.T."""
+    model = tiedgpt.load_model("shakespeare-untied")
+    return save("trained", model, tiedgpt.load_tokenizer("shakespeare-untied"))
+
+
+def test_tie_refuses_to_drop_a_trained_matrix(run, trained, tmp_path):
+    result = run("tie", trained, str(tmp_path / "tied"))
+    message = f"the W_U of {trained} is not wte.T: the loss of 64 tokens that the model"
+    assert_one_error_line(result, message)
+    losses = re.search(r"from ([\d.]+) to ([\d.]+) nats per token; .* --force", result[2])
+    assert float(losses[1]) + 3 < float(losses[2])
+    assert [path.name for path in tmp_path.iterdir()] == ["trained"]
+
+
+def test_tie_drops_a_trained_matrix_if_forced(run, trained, tmp_path):
+    assert run("tie", "-q", "--force", trained, str(tmp_path / "tied")) == (0, "", "")
+    before = tiedgpt.load_model("shakespeare-untied")
+    after = tiedgpt.load_model(tmp_path / "tied")
+    assert after.config.tied
+    np.testing.assert_array_equal(after.W_E, before.W_E)
+
+
+@pytest.mark.parametrize(
+    ("flags", "init", "seed"),
+    [
+        pytest.param(["--init", "zeros"], "zeros", 0, id="zeros"),
+        pytest.param(["--init", "random", "--seed", "1"], "random", 1, id="random-seed-1"),
+        pytest.param(["--init", "random"], "random", 0, id="random"),
+    ],
+)
+def test_untie_starts_the_matrix_as_asked(run, checkpoint, tmp_path, flags, init, seed):
+    assert run("untie", checkpoint, str(tmp_path / "copy"), *flags)[0] == 0
+    expected = tiedgpt.load_model(checkpoint).untie(init, seed)
+    np.testing.assert_array_equal(tiedgpt.load_model(tmp_path / "copy").W_U, expected.W_U)

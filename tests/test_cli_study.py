@@ -1,0 +1,340 @@
+"""`tiedgpt study`: its JSON, its table, and the notes about what it leaves out."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+from support.commands import answer, assert_one_error_line, output
+from support.models import CONFIG, random_model
+
+import tiedgpt
+from tiedgpt import Tokenizer
+from tiedgpt.study import bigrams, direct_path, gradients, similarity, solved
+from tiedgpt.study.corpus import Corpus
+from tiedgpt.study.report import losses
+
+TEXT = "aab" + "ab" * 119 + "aac" * 20 + "defghijklm" * 100 + "the end\n"
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    """The path of a text of 1309 bytes, of which twelve are frequent."""
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return str(path)
+
+
+def study(run, *arguments, stdin=b""):
+    """The reports of the models, and the notes."""
+    code, out, err = run("study", *arguments, "--json", stdin=stdin)
+    assert code == 0, err
+    return json.loads(out)["models"], err
+
+
+# The JSON
+
+
+def alike(numbers):
+    """Equal to the same numbers up to float32's rounding, and to None where one is None."""
+    expected = {}
+    for name, number in numbers.items():
+        expected[name] = None if number is None else pytest.approx(number, rel=1e-4)
+    return expected
+
+
+def test_study_json_says_what_was_studied(run, checkpoint, untied, text_file):
+    document = answer(run, "study", untied, checkpoint, "--corpus", text_file)
+    assert document["corpus"] == {"file": text_file, "bytes": 1309, "min_count": 100}
+    first, second = document["models"]
+    assert (first["model"], first["head"]) == (untied, "untied")
+    assert (second["model"], second["head"]) == (checkpoint, "tied")
+    for report in document["models"]:
+        parameters = tiedgpt.load_model(report["model"]).parameters
+        assert report["parameters"] == sum(array.size for array in parameters.values())
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_study_json_has_what_the_library_measures(run, checkpoint, untied, text_file, head):
+    reports, _ = study(run, untied, checkpoint, "--corpus", text_file)
+    (report,) = [report for report in reports if report["head"] == head]
+    model = tiedgpt.load_model(report["model"])
+    ids = tiedgpt.load_tokenizer(checkpoint).encode(TEXT)
+    corpus = Corpus.of(ids, 257)
+
+    assert report["corpus"] == {
+        "tokens": 1309,
+        "frequent": 12,
+        "self_prediction": 0.0,
+        "jsd_floor": pytest.approx(direct_path.jsd_floor(corpus)),
+    }
+    assert report["direct_path"] == alike(direct_path.direct_path(model, corpus))
+    assert report["loss"] == alike(losses(model, corpus.ids))
+    end = corpus.ids[-model.config.n_ctx - 1 :]
+    assert report["gradients"] == alike(gradients.gradients(model, end).whole())
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_study_json_has_the_bigrams_of_each_path(run, checkpoint, untied, text_file, head):
+    reports, _ = study(run, untied, checkpoint, "--corpus", text_file)
+    (report,) = [report for report in reports if report["head"] == head]
+    model = tiedgpt.load_model(report["model"])
+    corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), 257)
+
+    paths = bigrams.bigrams(model, corpus, None, solved.solved_paths(model, corpus))
+    for name, scores in paths.items():
+        assert report["bigrams"][name] == alike(scores)
+    assert report["missing"] == alike(solved.missing(report["bigrams"]))
+
+
+def test_study_compares_embeddings_with_those_of_the_tied_model(run, checkpoint, untied, text_file):
+    reports, _ = study(run, untied, checkpoint, "--corpus", text_file)
+    of_untied, of_tied = [report["embeddings"] for report in reports]
+    untied_model = tiedgpt.load_model(untied)
+    tied_model = tiedgpt.load_model(checkpoint)
+    corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), 257)
+
+    assert of_tied == alike(similarity.embeddings(tied_model, corpus, None))
+    assert of_untied == alike(similarity.embeddings(untied_model, corpus, tied_model.W_E))
+    assert None not in of_untied.values()
+
+
+def test_study_of_a_tied_model_alone(run, checkpoint, text_file):
+    (report,), _ = study(run, checkpoint, "--corpus", text_file)
+    assert report["direct_path"]["asymmetry"] == 0
+    assert report["loss"]["swapped"] is None
+
+
+# The table
+
+# The label of a row -> the place of its values in the JSON
+ROWS = {
+    "Output head": "head",
+    "Parameters": "parameters",
+    "Frequent tokens: 100 times or more": "corpus.frequent",
+    "|A - A^T| / |A|": "direct_path.asymmetry",
+    "Nats that a symmetric A costs, at least": "corpus.jsd_floor",
+    "All tokens, by A": "direct_path.self_prediction",
+    "Frequent tokens, by A": "direct_path.self_prediction_frequent",
+    "Frequent tokens, in the corpus": "corpus.self_prediction",
+    "token counts, no model": "bigrams.unigram.top1",
+    "normed: W_E, ln_f, W_U": "bigrams.normed.top1",
+    "mlp0: W_E, first MLP, ln_f, W_U": "bigrams.mlp0.top1",
+    "model: the whole model": "bigrams.model.top1",
+    "scale: gained by one factor": "missing.scale",
+    "head: gained by the best W_U": "missing.head",
+    "rank: out of reach of any W_U": "missing.rank",
+    "W_E and W_U": "embeddings.in_out",
+    "W_E and the tied model's W_E": "embeddings.in_tied",
+    "W_U and the tied model's W_E": "embeddings.out_tied",
+    "Loss with the model's own head": "loss.own",
+    "Loss with x @ wte.T as the head": "loss.swapped",
+    "Loss of a uniform guess": "loss.uniform",
+}
+
+
+def value_at(report, place):
+    """A value of a nested report by its dotted place; None if a part on the way is None."""
+    value = report
+    for key in place.split("."):
+        if value is None:
+            return None
+        value = value.get(key)
+    return value
+
+
+def assert_shows(cell, value):
+    """A cell of the table is this value, rounded."""
+    if value is None:
+        assert cell == "-"
+    elif isinstance(value, str):
+        assert cell == value
+    elif cell.endswith(" %"):
+        assert float(cell.removesuffix(" %")) / 100 == pytest.approx(value, abs=5.1e-4)
+    else:
+        assert float(cell.replace(",", "")) == pytest.approx(value, abs=5.1e-4)
+
+
+def test_study_table_has_the_values_of_the_json(run, checkpoint, untied, text_file, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    lines = output(run, "study", checkpoint, untied, "--corpus", text_file).splitlines()
+    reports, _ = study(run, checkpoint, untied, "--corpus", text_file)
+    assert lines[0].split() == [checkpoint, untied]
+
+    labels = []
+    for line in lines:
+        cells = re.split(" {2,}", line.strip())  # no label and no number has two spaces in it
+        if len(cells) == 3:
+            label, tied_cell, untied_cell = cells
+            labels.append(label)
+            assert_shows(tied_cell, value_at(reports[0], ROWS[label]))
+            assert_shows(untied_cell, value_at(reports[1], ROWS[label]))
+    assert labels == list(ROWS)
+
+
+def test_study_table_has_a_question_above_and_a_reading_below_its_rows(
+    run, checkpoint, untied, text_file, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "400")
+    out = output(run, "study", checkpoint, untied, "--corpus", text_file)
+    assert out.count("\n") <= 40, "it fits a screen"
+    groups = out.removesuffix("\n").split("\n\n")[1:]
+    assert len(groups) == 6
+    for group in groups:
+        lines = group.split("\n")
+        assert lines[0].endswith("?")
+        assert lines[-1].endswith(".")
+
+
+def test_study_has_the_same_numbers_on_narrow_terminals(
+    run, checkpoint, untied, text_file, monkeypatch
+):
+    numbers = {}
+    for width in (30, 80):
+        monkeypatch.setenv("COLUMNS", str(width))
+        names = [checkpoint, untied, checkpoint, untied]
+        out = run("study", *names, "--corpus", text_file)[1]
+        assert max(len(line) for line in out.splitlines()) <= width
+        numbers[width] = sorted(re.findall(r"(?<= )[-\d,]*\d\.\d\d\d(?!\S)", out))
+    assert numbers[30] == numbers[80]
+    assert len(numbers[80]) >= 4 * 9
+
+
+def test_study_wraps_the_names_of_models(run, checkpoint, untied):
+    out = run("study", checkpoint, untied)[1]
+    header = out.partition("  Output head")[0].splitlines()
+    end = re.match(" +[^ ]+", header[0]).end()
+    first_column = [line[:end].strip() for line in header]
+    second_column = [line[end:].strip() for line in header]
+    assert "".join(first_column) == checkpoint
+    assert "".join(second_column) == untied
+
+
+# What is left out, with a note
+
+
+def test_study_without_a_corpus(run, checkpoint, untied):
+    code, out, err = run("study", checkpoint, untied)
+    assert code == 0
+    assert err.startswith("tiedgpt: note: no --corpus: only the measurements that need no text")
+    assert err.count("\n") == 1
+    assert "symmetric?" in out
+    assert "All tokens, by A" in out
+    assert "W_U and the tied model's W_E" in out
+    assert not re.search("requent|mlp0|Nats|normed|Loss|corpus", out)
+    assert run("study", checkpoint, "-m", untied)[1] == out
+
+
+def test_study_json_without_a_corpus(run, checkpoint):
+    document = json.loads(run("study", checkpoint, "--json")[1])
+    (report,) = document["models"]
+    assert document["corpus"] is None
+    assert report["corpus"] is None
+    assert report["bigrams"] is None
+    assert report["loss"] is None
+
+
+def test_study_of_other_vocabularies(run, checkpoint, save, text_file):
+    model = random_model(replace(CONFIG.with_head("untied"), vocab_size=258))
+    other = save("other", model, Tokenizer([("a", "b")]))
+    (ours, theirs), err = study(run, checkpoint, other, "--corpus", text_file)
+    assert f"{checkpoint} and {other} have different vocabularies" in err
+    assert "do not compare their losses and other numbers per token" in err
+    assert err.count("\n") == 1
+    assert ours["corpus"]["tokens"] == 1309
+    assert theirs["corpus"]["tokens"] == 1189, "ab is one token"
+    assert theirs["embeddings"]["out_tied"] is None
+    assert theirs["bigrams"] is not None
+
+
+def test_study_of_a_model_with_fewer_tokens_than_its_tokenizer(run, checkpoint, save, text_file):
+    small = save("small", random_model(replace(CONFIG, vocab_size=70)))
+    (less, other), err = study(run, small, checkpoint, "--corpus", text_file)
+    assert f"{text_file} in the tokens of {small}: token id " in err
+    assert less["loss"] is None
+    assert less["bigrams"] is None
+    assert other["loss"]["own"] > 0
+
+
+@pytest.fixture
+def bare(untied, tmp_path):
+    """The folder of an untied model without a tokenizer."""
+    bare = tmp_path / "bare"
+    shutil.copytree(untied, bare)
+    (bare / "merges.txt").unlink()
+    (bare / "vocab.json").unlink()
+    return bare
+
+
+def test_study_without_a_tokenizer(run, checkpoint, bare, text_file):
+    (_, report), err = study(run, checkpoint, str(bare), "--corpus", text_file)
+    assert "has no tokenizer" in err
+    assert "is not measured on the corpus or compared with other models" in err
+    assert report["bigrams"] is None
+    assert report["loss"] is None
+    assert report["embeddings"]["out_tied"] is None
+    assert report["direct_path"]["asymmetry"] > 1
+
+
+def test_study_of_two_models_without_tokenizers_compares_no_embeddings(
+    run, checkpoint, bare, tmp_path
+):
+    """Their vocabularies are not known to be the same."""
+    tied = tmp_path / "tied"
+    shutil.copytree(checkpoint, tied)
+    (tied / "merges.txt").unlink()
+    (tied / "vocab.json").unlink()
+    (_, report), _ = study(run, str(tied), str(bare))
+    assert report["embeddings"]["out_tied"] is None
+
+
+def test_study_with_a_damaged_tokenizer_between_two_others(run, checkpoint, bare, save):
+    (bare / "merges.txt").write_text("#version: 0.2\nab cd\n", encoding="utf-8")
+    (bare / "vocab.json").write_text("{}")
+    other = save("other", random_model(CONFIG), Tokenizer([("a", "b")], {}))
+    _, err = study(run, checkpoint, str(bare), other)
+    assert f"{bare} is not measured on the corpus" in err
+    assert f"{checkpoint} and {other} have different vocabularies" in err
+
+
+def test_study_of_a_text_without_frequent_tokens(run, checkpoint):
+    (report,), err = study(run, checkpoint, "--corpus", "-", stdin=b"a" * 99)
+    assert "stdin is too small for the rows about frequent tokens: 0 of the tokens of" in err
+    assert report["bigrams"] is None
+    # 98 tokens follow another. One of them is the first of the second window.
+    assert report["loss"]["tokens"] == 97
+
+
+def test_study_of_an_empty_text(run, checkpoint):
+    code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"")
+    assert code == 0
+    assert "stdin is too small for a loss" in err
+    assert "Loss" not in out
+
+
+def test_study_of_a_text_with_too_few_frequent_tokens(run, checkpoint):
+    """There is no average over a few tokens."""
+    code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"abc" * 1000)
+    assert code == 0
+    assert re.search(
+        "3 of the tokens of .* occur 100 times or more in it; expected at least 10", err
+    )
+    assert "All tokens, by A" in out
+    assert "Frequent tokens, " not in out
+    assert "mlp0" not in out
+
+
+def test_study_of_a_model_with_a_context_of_one_token(run, save, text_file):
+    one = save("one", random_model(replace(CONFIG, n_ctx=1)))
+    (report,), err = study(run, one, "--corpus", text_file)
+    assert report["loss"] is None
+    assert "has a context of one token: it has no loss" in err
+
+
+def test_study_names_the_damaged_model(run, checkpoint, save, text_file):
+    model = tiedgpt.load_model(checkpoint)
+    model.parameters["wpe.weight"][:] = float("nan")
+    damaged = save("damaged", model)
+    result = run("study", checkpoint, damaged, "--corpus", text_file)
+    assert_one_error_line(result, f"{damaged}: the model's")
