@@ -1,0 +1,523 @@
+"""scripts/tied.py, GPT-2 in one file, computes what the package computes, and refuses the rest."""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tied  # of scripts/
+from conftest import CONFIG, GPT2_MERGES, GPT2_VOCAB, SMALL, output, random_model
+from texts import assert_same_ids, random_texts
+
+import tiedgpt
+from tiedgpt.checkpoints import safetensors
+from tiedgpt.gpt2.config import HEADS
+from tiedgpt.gpt2.tokenizer import EOT
+
+ROOT = Path(__file__).resolve().parents[1]
+WEIGHTS = ROOT / "weights"
+SHAKESPEARE = WEIGHTS / "shakespeare-tied"
+GOLDENS = Path(__file__).parent / "goldens"
+HOSTILE_TEXTS = [
+    "",
+    " ",
+    "   \n\n\t \r\n  x",
+    "a" * 300,
+    " " * 300,
+    "!" * 99 + "?",
+    "aaabdaaabac",
+    "It's they'LL 's 'S ''s don'tt I'm'm",
+    "0123456789 ²½Ⅷ٣८",
+    "<|endoftext|",
+    "ÄÖÜ é e\u0301 \u00ad\u0085\u00a0\u3000x",
+    "\U0001f469\u200d\U0001f467 \U0001f3f3\ufe0f\u200d\U0001f308 \U0001d518\U0001d52b",
+    "\x00\x01\x7f\u2028\ufeff\ufffd",
+    "日本語 العربية हिन्दी 한국어",
+]
+
+
+@pytest.fixture
+def run_tied(capsys, monkeypatch):
+    """run_tied(*arguments) -> (exit code, stdout, stderr), in this process."""
+
+    def run_tied(*arguments):
+        monkeypatch.setattr(sys, "argv", ["tied.py", *map(str, arguments)])
+        code = 0
+        try:
+            tied.main()
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run_tied
+
+
+def assert_refused(result, message):
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("tied.py: error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def in_float64(params):
+    """A nested dict of arrays, each array in float64."""
+    if isinstance(params, dict):
+        return {name: in_float64(part) for name, part in params.items()}
+    if isinstance(params, list):
+        return [in_float64(part) for part in params]
+    return params.astype(np.float64)
+
+
+def read(folder, head=None):
+    """The parameters of a folder in float64, its n_head, and whether it is tied."""
+    config = tied.read_json(folder / "config.json")
+    tied.check_config(config, folder / "config.json")
+    params, is_tied = tied.read_model(folder, config, head)
+    return in_float64(params), config["n_head"], is_tied
+
+
+def edit_json(path, **changes):
+    """Change fields of a JSON file; those that are None are removed."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in changes.items():
+        data.pop(name, None)
+        if value is not None:
+            data[name] = value
+    path.write_text(json.dumps(data), encoding="utf-8")
+
+
+def edit_arrays(folder, edit):
+    """Write model.safetensors again, with what `edit` makes of the dict of its arrays."""
+    path = folder / "model.safetensors"
+    arrays = {}
+    for name, tensor in safetensors.read_header(path).items():
+        arrays[name] = tensor.read()
+    arrays = edit(arrays)
+    with open(path, "wb") as file:
+        safetensors.write(file, arrays.items())
+
+
+@pytest.fixture
+def folder(tmp_path, checkpoint):
+    """A copy of a small tied checkpoint whose tokens are bytes, to be changed."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "folder"))
+
+
+# ---- It is one file ----
+
+
+def test_it_imports_numpy_and_regex_alone():
+    tree = ast.parse(Path(tied.__file__).read_text(encoding="utf-8"))
+    modules = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules.update(alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            modules.add(node.module)
+    assert modules - sys.stdlib_module_names == {"numpy", "regex"}
+
+
+def test_it_runs_as_a_script(tmp_path):
+    script = ROOT / "scripts" / "tied.py"
+    command = [sys.executable, str(script), str(SHAKESPEARE), "ROMEO:", "-n", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("ROMEO:")
+
+
+# ---- The logits ----
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_logits_are_the_packages_in_float64(head):
+    model = random_model(SMALL.with_head(head), dtype=np.float64)
+    params = tied.nest(model.parameters, SMALL.n_layer)
+    ids = np.random.default_rng(0).integers(0, SMALL.vocab_size, SMALL.n_ctx)
+    logits = tied.gpt2(ids, params, n_head=SMALL.n_head, tied=head == "tied")
+    np.testing.assert_allclose(logits, model(ids), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["shakespeare-tied", "shakespeare-untied"])
+def test_the_logits_of_the_shipped_models_are_the_packages(name, head):
+    params, n_head, is_tied = read(WEIGHTS / name, head)
+    assert is_tied == (head == "tied")
+    model = tiedgpt.load_model(WEIGHTS / name, head=head).astype(np.float64)
+    ids = np.random.default_rng(0).integers(0, 1024, 40)
+    logits = tied.gpt2(ids, params, n_head=n_head, tied=is_tied)
+    np.testing.assert_allclose(logits, model(ids), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", ["tied", "untied", "unprefixed", "n_inner", "odd_vocabulary", "one_head"]
+)
+def test_the_logits_are_those_that_transformers_computed(name):
+    params, n_head, is_tied = read(GOLDENS / name)
+    numbers = json.loads((GOLDENS / name / "expected.json").read_text(encoding="utf-8"))
+    model = tiedgpt.load_model(GOLDENS / name).astype(np.float64)
+    assert is_tied == model.config.tied
+    for ids, expected in zip(numbers["ids"], numbers["logits"], strict=True):
+        logits = tied.gpt2(ids, params, n_head=n_head, tied=is_tied)
+        np.testing.assert_allclose(logits, model(ids), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        pytest.param("bfloat16", "is BF16; only F32 is read", id="bfloat16"),
+        pytest.param("float16", "is F16; only F32 is read", id="float16"),
+        pytest.param("gelu", "activation_function is 'gelu'; only 'gelu_new'", id="gelu"),
+        pytest.param("quick_gelu", "activation_function is 'quick_gelu'", id="quick-gelu"),
+        pytest.param("relu", "activation_function is 'relu'", id="relu"),
+        pytest.param("silu", "activation_function is 'silu'", id="silu"),
+        pytest.param("tanh", "activation_function is 'tanh'", id="tanh"),
+        pytest.param("inverse_layer_idx", "scale_attn_by_inverse_layer_idx is True", id="by-layer"),
+        pytest.param("unscaled_attention", "scale_attn_weights is False", id="unscaled"),
+        pytest.param("layer_norm_epsilon", "layer_norm_epsilon is ", id="epsilon"),
+        pytest.param("sharded", "the weights are in several files", id="sharded"),
+        pytest.param("tensorflow", "config.json", id="tensorflow"),
+    ],
+)
+def test_the_other_goldens_are_refused(name, message):
+    with pytest.raises((OSError, ValueError), match=message):
+        read(GOLDENS / name)
+
+
+def test_every_golden_is_read_or_refused():
+    cases = {path.name for path in GOLDENS.iterdir() if path.is_dir()}
+    read_or_refused = set()
+    for test in (
+        test_the_logits_are_those_that_transformers_computed,
+        test_the_other_goldens_are_refused,
+    ):
+        for case in test.pytestmark[0].args[1]:
+            read_or_refused.add(case if isinstance(case, str) else case.values[0])
+    assert cases == read_or_refused
+
+
+# ---- The ids ----
+
+
+def test_the_ids_of_shakespeares_vocabulary_are_the_packages():
+    vocabulary = tied.read_json(SHAKESPEARE / "vocab.json")
+    merges = tied.read_merges(SHAKESPEARE / "merges.txt")
+    tokenizer = tiedgpt.load_tokenizer(SHAKESPEARE)
+    texts = [*HOSTILE_TEXTS, *random_texts(1_000, seed=6)]
+    assert_same_ids(texts, lambda text: tied.encode(text, vocabulary, merges), tokenizer.encode)
+
+
+def test_the_ids_of_gpt2s_vocabulary_are_the_packages(gpt2):
+    vocabulary = tied.read_json(GPT2_VOCAB)
+    merges = tied.read_merges(GPT2_MERGES)
+    texts = [*HOSTILE_TEXTS, *random_texts(1_000, seed=7)]
+    assert_same_ids(texts, lambda text: tied.encode(text, vocabulary, merges), gpt2.encode)
+
+
+def test_ids_are_decoded_as_the_package_does():
+    vocabulary = tied.read_json(SHAKESPEARE / "vocab.json")
+    tokenizer = tiedgpt.load_tokenizer(SHAKESPEARE)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        ids = rng.integers(0, 1024, 30).tolist()  # with parts of characters and end of text
+        assert tied.decode(ids, vocabulary) == tokenizer.decode(ids)
+
+
+# ---- The text ----
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["shakespeare-tied", "shakespeare-untied"])
+def test_greedy_text_is_that_of_generate(name, head, run, run_tied):
+    prompt = "ROMEO:\nI'll be"
+    options = ["--head", head, "--greedy", "-n", "12"]
+    report = json.loads(run("generate", "-m", name, *options, "--json", prompt)[1])
+    code, out, _ = run_tied(WEIGHTS / name, prompt, *options)
+    assert code == 0
+    assert out == prompt + report["samples"][0]["text"] + "\n"
+
+    vocabulary = tied.read_json(WEIGHTS / name / "vocab.json")
+    merges = tied.read_merges(WEIGHTS / name / "merges.txt")
+    ids = tied.encode(out.removesuffix("\n"), vocabulary, merges)
+    assert ids == report["prompt_ids"] + report["samples"][0]["ids"]
+
+
+def test_without_a_flag_the_untied_model_writes_the_packages_text(run, run_tied):
+    """The random numbers are those of the package's first sample."""
+    options = ["--seed", "1", "-n", "12", "My lord,"]
+    expected = output(run, "generate", "-m", "shakespeare-untied", *options)
+    result = run_tied(WEIGHTS / "shakespeare-untied", *options)
+    assert result == (0, f"My lord,{expected}", "")
+    tied_text = output(run, "generate", "-m", "shakespeare-untied", "--head", "tied", *options)
+    assert tied_text != expected
+
+
+def test_seed_0_is_the_default_and_another_seed_writes_another_text(run_tied):
+    text = run_tied(SHAKESPEARE, "ROMEO:", "-n", "9")
+    assert run_tied(SHAKESPEARE, "ROMEO:", "-n", "9", "--seed", "0") == text
+    assert run_tied(SHAKESPEARE, "ROMEO:", "-n", "9", "--seed", "1") != text
+
+
+def test_a_text_longer_than_the_context_goes_on(folder, run_tied):
+    code, out, _ = run_tied(folder, "a" * CONFIG.n_ctx, "-n", "3", "--greedy")
+    assert code == 0
+    model = tiedgpt.load_model(folder)
+    ids = [64] * CONFIG.n_ctx
+    for _ in range(3):
+        logits = model(ids[-CONFIG.n_ctx :])
+        ids.append(int(logits[-1].argmax()))
+    assert out == tiedgpt.load_tokenizer(folder).decode(ids) + "\n"
+
+
+def test_a_folder_as_that_of_gpt2(tmp_path, gpt2, run_tied, run):
+    """With the names, the causal masks and the other files of openai-community/gpt2."""
+    config = tiedgpt.Config(n_embd=6, n_layer=1, n_head=2, n_ctx=32)
+    tiedgpt.save_model(random_model(config), gpt2, tmp_path)
+    added = [{"id": 50256, "content": EOT, "special": True}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 1024}))
+
+    def as_openais(arrays):
+        arrays = {name.removeprefix("transformer."): array for name, array in arrays.items()}
+        arrays["h.0.attn.bias"] = np.tril(np.ones((1, 1, 32, 32), np.float32))
+        return arrays
+
+    edit_arrays(tmp_path, as_openais)
+    code, out, err = run_tied(tmp_path, "Alan Turing theorized", "-n", "5", "--greedy")
+    assert (code, err) == (0, "")
+    model = tiedgpt.load_model(tmp_path)
+    ids = gpt2.encode("Alan Turing theorized")
+    ids += tiedgpt.generate(model, ids, max_new_tokens=5, greedy=True)
+    assert out == gpt2.decode(ids) + "\n"
+    assert_refused(run_tied(tmp_path, f"a{EOT}b"), f"special token {EOT}")
+
+
+# ---- The head ----
+
+
+def change_one_number(array):
+    """The array with another number in one place, as near to the old one as float32 allows."""
+    array = array.copy()
+    array[3, 5] = np.nextafter(array[3, 5], np.float32(9))
+    return array
+
+
+HEADS_IN_FILES = {
+    "none": lambda wte: None,
+    "the same": lambda wte: wte.copy(),
+    "another": lambda wte: wte[::-1].copy(),
+    "another in one number": change_one_number,
+}
+
+
+def set_head(folder, says_tied, make_W_U):
+    """Write whether config.json says that the model is tied, and the W_U that is in the file."""
+    edit_json(folder / "config.json", tie_word_embeddings=says_tied)
+
+    def with_W_U(arrays):
+        W_U = make_W_U(arrays["transformer.wte.weight"])
+        if W_U is not None:
+            arrays["lm_head.weight"] = W_U
+        return arrays
+
+    edit_arrays(folder, with_W_U)
+
+
+@pytest.mark.parametrize(
+    ("says_tied", "W_U", "expected"),
+    [
+        pytest.param(True, "none", "tied", id="tied"),
+        pytest.param(True, "the same", "tied", id="tied-but-the-same-W_U"),
+        pytest.param(True, "another", "untied with a note", id="tied-but-another-W_U"),
+        pytest.param(True, "another in one number", "untied with a note", id="tied-but-one-number"),
+        pytest.param(None, "none", "tied", id="silent"),
+        pytest.param(None, "the same", "tied", id="silent-the-same-W_U"),
+        pytest.param(None, "another", "untied with a note", id="silent-another-W_U"),
+        pytest.param(False, "the same", "untied", id="untied-the-same-W_U"),
+        pytest.param(False, "another", "untied", id="untied"),
+    ],
+)
+def test_the_head_without_a_flag_is_that_of_transformers_5(
+    folder, capsys, says_tied, W_U, expected
+):
+    set_head(folder, says_tied, HEADS_IN_FILES[W_U])
+    params, n_head, is_tied = read(folder)
+    assert is_tied == (expected == "tied")
+    note = capsys.readouterr().err
+    if expected == "untied with a note":
+        assert note.startswith("tied.py: config.json does not say that the model is untied")
+        assert note.count("\n") == 1
+    else:
+        assert note == ""
+    if not is_tied:
+        model = tiedgpt.load_model(folder, head="untied").astype(np.float64)
+        logits = tied.gpt2([1, 2, 3], params, n_head=n_head, tied=False)
+        np.testing.assert_allclose(logits, model([1, 2, 3]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("W_U", HEADS_IN_FILES)
+@pytest.mark.parametrize("says_tied", [True, None, False])
+def test_transformers_chooses_the_same_head(folder, says_tied, W_U):
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed: the extra `parity`"
+    )
+    set_head(folder, says_tied, HEADS_IN_FILES[W_U])
+    if says_tied is False and W_U == "none":
+        with pytest.raises(ValueError, match="has no lm_head"):  # transformers: random numbers
+            read(folder)
+        return
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        model = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float64).eval()
+        expected = model(torch.arange(20)[None]).logits[0].numpy()
+    params, n_head, is_tied = read(folder)
+    assert is_tied == (model.lm_head.weight is model.transformer.wte.weight)
+    logits = tied.gpt2(np.arange(20), params, n_head=n_head, tied=is_tied)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-9)
+
+
+def test_a_head_that_is_said_to_be_there_and_is_not(folder, run_tied):
+    edit_json(folder / "config.json", tie_word_embeddings=False)
+    assert_refused(run_tied(folder, "a"), "model.safetensors has no lm_head.weight; choose --head")
+    assert run_tied(folder, "a", "--head", "tied")[0] == 0
+
+
+def test_a_copied_head_is_said_and_changes_nothing(folder, run_tied):
+    text = run_tied(folder, "Hello", "--greedy")
+    code, out, err = run_tied(folder, "Hello", "--greedy", "--head", "untied")
+    assert (code, out) == text[:2]
+    assert err == "tied.py: the file has no W_U, so a copy of wte.T is used\n"
+
+
+def test_a_forced_head_is_that_of_the_file(folder, run_tied):
+    set_head(folder, True, HEADS_IN_FILES["another"])
+    code, out, err = run_tied(folder, "Hello", "--greedy", "--head", "untied")
+    assert (code, err) == (0, "")
+    assert run_tied(folder, "Hello", "--greedy")[:2] == (0, out)
+    code, tied_out, err = run_tied(folder, "Hello", "--greedy", "--head", "tied")
+    assert (code, err) == (0, "")
+    assert tied_out != out
+
+
+# ---- What is refused ----
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        pytest.param("model_type", "gpt_neo", "model_type is 'gpt_neo'; only 'gpt2'", id="model"),
+        pytest.param("activation_function", "gelu", "activation_function is 'gelu'", id="gelu"),
+        pytest.param("layer_norm_epsilon", 1e-6, "layer_norm_epsilon is 1e-06", id="epsilon"),
+        pytest.param("scale_attn_weights", False, "scale_attn_weights is False", id="unscaled"),
+        pytest.param("scale_attn_by_inverse_layer_idx", True, "idx is True", id="by-layer"),
+        pytest.param("add_cross_attention", True, "add_cross_attention is True", id="cross"),
+        pytest.param("n_head", None, "n_head must be a whole number", id="no-n_head"),
+        pytest.param("n_head", 0, "n_head must be a whole number", id="n_head-0"),
+        pytest.param("n_head", 4, "n_embd does not divide", id="n_head-4"),
+        pytest.param("n_layer", True, "n_layer must be a whole number", id="n_layer-true"),
+        pytest.param("n_layer", 1, "h.1.ln_1.weight, which config.json does not", id="one-layer"),
+        pytest.param("n_layer", 3, "has no h.2.ln_1.weight", id="three-layers"),
+        pytest.param(
+            "n_inner", 50, "c_fc.weight is (21, 53), by config.json (21, 50)", id="n_inner"
+        ),
+        pytest.param("n_positions", 65, "wpe.weight is (64, 21)", id="n_positions"),
+        pytest.param("vocab_size", 256, "one token for each id from 0 to 255", id="vocab_size"),
+        pytest.param("tie_word_embeddings", "yes", "must be true or false", id="tie"),
+    ],
+)
+def test_configurations_that_are_refused(folder, run_tied, name, value, message):
+    edit_json(folder / "config.json", **{name: value})
+    assert_refused(run_tied(folder, "a"), message)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.json", "merges.txt"])
+def test_a_missing_file_is_named(folder, run_tied, name):
+    (folder / name).unlink()
+    assert_refused(run_tied(folder, "a"), name)
+    assert_refused(run_tied(folder / "no-such-folder", "a"), "no-such-folder")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        pytest.param("config.json", b"{", "config.json is not JSON", id="config-not-JSON"),
+        pytest.param("config.json", b"[]", "config.json is not a JSON object", id="config-list"),
+        pytest.param("vocab.json", b"\xff", "vocab.json is not JSON", id="vocab-not-UTF-8"),
+        pytest.param("vocab.json", b'{"a": 0}', "does not write bytes", id="vocab-of-another-kind"),
+        pytest.param("merges.txt", b"a b c\n", "which does not make a token", id="three-parts"),
+        pytest.param("merges.txt", b"a b\n", "which does not make a token", id="no-such-token"),
+        pytest.param("model.safetensors", b"", "not a safetensors file", id="weights-empty"),
+        pytest.param(
+            "model.safetensors",
+            b"version https://git-lfs.github.com/spec/v1",
+            "model.safetensors is not a safetensors file",
+            id="weights-a-pointer",
+        ),
+    ],
+)
+def test_damaged_files(folder, run_tied, name, data, message):
+    (folder / name).write_bytes(data)
+    assert_refused(run_tied(folder, "a"), message)
+
+
+def test_a_file_that_was_cut_short(folder, run_tied):
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    assert_refused(run_tied(folder, "a"), f"{path} ends before the end of ")
+
+
+def test_weights_that_are_not_finite(folder, run_tied):
+    def with_nan(arrays):
+        arrays["transformer.wpe.weight"][0, 0] = np.nan
+        return arrays
+
+    edit_arrays(folder, with_nan)
+    assert_refused(run_tied(folder, "a"), "the weights are damaged")
+    assert_refused(run_tied(folder, "a", "--greedy"), "the weights are damaged")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        pytest.param("", "the prompt has 0 tokens; expected 1 to 64", id="empty"),
+        pytest.param("a" * 65, "the prompt has 65 tokens; expected 1 to 64", id="too-long"),
+        pytest.param(f"a{EOT}", f"the special token {EOT}", id="end-of-text"),
+        pytest.param("a\udcff", "surrogates not allowed", id="not-Unicode"),
+    ],
+)
+def test_prompts_that_are_refused(folder, run_tied, prompt, message):
+    assert_refused(run_tied(folder, prompt), message)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        pytest.param("added_tokens.json", {"<pad>": 7}, id="added_tokens.json"),
+        pytest.param(
+            "tokenizer.json", {"added_tokens": [{"content": "<pad>"}]}, id="tokenizer.json"
+        ),
+    ],
+)
+def test_an_added_token_in_the_prompt_is_refused(folder, run_tied, name, data):
+    (folder / name).write_text(json.dumps(data))
+    assert_refused(run_tied(folder, "a <pad>"), "the special token <pad>")
+    assert run_tied(folder, "a pad")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["add_prefix_space", "add_bos_token"])
+def test_settings_of_the_tokenizer_that_change_ids(folder, run_tied, name):
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({name: True}))
+    assert_refused(run_tied(folder, "a"), f"{name} is set")
+    path.write_text(json.dumps({name: False}))
+    assert run_tied(folder, "a")[0] == 0
