@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tied  # of scripts/
-from conftest import CONFIG, GPT2_MERGES, GPT2_VOCAB, SMALL, output, random_model
-from texts import assert_same_ids, random_texts
+from support.commands import output
+from support.models import CONFIG, SMALL, random_model
+from support.reference import GPT2_MERGES, GPT2_VOCAB
+from support.texts import assert_same_ids, random_texts
 
 import tiedgpt
 from tiedgpt.checkpoints import safetensors

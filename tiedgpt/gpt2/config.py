@@ -149,23 +149,7 @@ class Config:
         Unknown fields are in `others`. Raises ConfigError that names a field of another model, or
         of arithmetic that is not implemented here.
         """
-        if not isinstance(data, dict):
-            raise ConfigError(f"expected a JSON object, got {short_repr(data)}")
-        if "model_type" not in data:
-            raise ConfigError('"model_type" is missing; expected "gpt2"')
-        for name, allowed in NEUTRAL_VALUES.items():
-            if name in data and data[name] not in allowed:
-                raise ConfigError(
-                    f"{name} is {short_repr(data[name])}, which is another model than GPT-2; "
-                    f"expected {short_repr(allowed[0])}"
-                )
-        for alias, name in ALIASES.items():
-            if alias in data and name in data and data[alias] != data[name]:
-                raise ConfigError(
-                    f"{alias} is {short_repr(data[alias])} but {name}, its other name, "
-                    f"is {short_repr(data[name])}"
-                )
-
+        _check_json(data)
         values: dict[str, Any] = {}
         others: dict[str, Any] = {}
         field_names = {json_name: name for name, json_name in cls._json_names().items()}
@@ -191,6 +175,26 @@ class Config:
         """Each field but `others` -> its name in config.json."""
         names = {field_.name: field_.name for field_ in fields(cls) if field_.name != "others"}
         return names | JSON_NAMES
+
+
+def _check_json(data: Any) -> None:
+    """Raise ConfigError for a config.json of another model, or one that contradicts itself."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"expected a JSON object, got {short_repr(data)}")
+    if "model_type" not in data:
+        raise ConfigError('"model_type" is missing; expected "gpt2"')
+    for name, allowed in NEUTRAL_VALUES.items():
+        if name in data and data[name] not in allowed:
+            raise ConfigError(
+                f"{name} is {short_repr(data[name])}, which is another model than GPT-2; "
+                f"expected {short_repr(allowed[0])}"
+            )
+    for alias, name in ALIASES.items():
+        if alias in data and name in data and data[alias] != data[name]:
+            raise ConfigError(
+                f"{alias} is {short_repr(data[alias])} but {name}, its other name, "
+                f"is {short_repr(data[name])}"
+            )
 
 
 def _as_python(value: Any) -> Any:
