@@ -119,7 +119,7 @@ def test_an_ablated_model_is_one_whose_weights_are_zero_there(names):
     ],
 )
 def test_names_that_are_no_parts(n_layer, name, nearest):
-    message = f"^{name!r} is no part that can be removed; the nearest are {nearest}"
+    message = f"^{name!r} is not a part that can be removed; the nearest are {nearest}"
     with pytest.raises(ArgumentError, match=message):
         ablation(replace(SMALL, n_layer=n_layer), [*["mlp.0"] * (n_layer > 0), name])
 

@@ -392,7 +392,7 @@ NEXT_AND_ATTRIBUTE = [
     ),
     pytest.param(
         ["attribute", "-m", MODEL, "a", "--ablate", "x\ny"],
-        r"'x\ny' is no part that can be removed; the",
+        r"'x\ny' is not a part that can be removed; the",
         id="attribute-without-an-unknown-part",
     ),
 ]

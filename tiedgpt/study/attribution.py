@@ -4,11 +4,13 @@ The residual stream is a sum. The embeddings begin it; every head, every MLP and
 vector [D] to it. A token's logit is linear in this sum once the standard deviation s of ln_f is
 held at its value:
 
-    logit = ln_f(resid) . u          u = W_U[:, token]; for a difference of two logits, of their columns
-          = resid . d + bias . u     d = (g - mean(g)) / s, with g = weight * u; weight and bias are ln_f's
+    logit = ln_f(resid) . u          u = W_U[:, token]
+          = resid . d + bias . u     d = (g - mean(g)) / s, with g = weight * u
 
-(Subtracting the mean of resid is the same as subtracting the mean of g, because mean(x) . g = x .
-mean(g).) So each part c contributes c . d, and the contributions add up to the logit.
+weight and bias are those of ln_f. For a difference of two logits, u is the difference of their
+columns of W_U. (Subtracting the mean of resid is the same as subtracting the mean of g, because
+mean(x) . g = x . mean(g).) So each part c contributes c . d, and the contributions add up to the
+logit.
 
 This is the direct effect of a part. What later layers do with it counts as theirs: `ablation`
 removes a part, so that the rest of the model runs without it.
@@ -34,38 +36,45 @@ from .predictions import last_tape
 def attribute(
     model: GPT2, ids: Any, token: int, against: int | None = None, tape: Tape | None = None
 ) -> dict[str, float]:
-    """What each part adds to the logit of `token` after a prompt `ids` [T], in the order of the
-    forward pass.
+    """What each part of the model adds to the logit of `token` after a prompt `ids` [T].
 
-    With `against`, the logit of `token` less that of `against`. The parts are wte, wpe; for each
-    layer N attn.N.head.0, attn.N.head.1, ..., attn.N.bias, mlp.N, mlp.N.bias (the biases are those
-    of c_proj); and ln_f.bias. `tape` has the activations of the last token if the model has read
-    the prompt already (`last_tape`). Raises ArgumentError for a prompt or a token that the model
-    cannot read.
+    With `against`, it is the logit of `token` less that of `against`. The parts are in the order of
+    the forward pass: wte, wpe; for each layer N attn.N.head.0, attn.N.head.1, ..., attn.N.bias,
+    mlp.N, mlp.N.bias (the biases are those of c_proj); and ln_f.bias. `tape` has the activations of
+    the last token if the model has read the prompt already (`last_tape`). Raises ArgumentError for
+    a prompt or a token that the model cannot read.
     """
     config = model.config
-    ids = np.array(check_prompt_ids(ids, config))
-    columns = model.W_U.T[
-        check_prompt_ids([token] if against is None else [token, against], config)
-    ]
-    u = columns[0].astype(np.float64) - columns[1:].sum(axis=0)
+    prompt = check_prompt_ids(ids, config)
+    tokens = [token] if against is None else [token, against]
+    columns = model.W_U.T[check_prompt_ids(tokens, config)].astype(np.float64)
+    u = columns[0]
+    if against is not None:
+        u = u - columns[1]
 
-    tape = tape or last_tape(model, ids, 1)
-    resid = tape[f"resid_post.{config.n_layer - 1}" if config.n_layer else "embed"][0, -1].astype(
-        np.float64
-    )
-    d = u * model.parameters["ln_f.weight"]
-    d = (d - d.mean()) / math.sqrt(resid.var() + config.layer_norm_epsilon)
+    if tape is None:
+        tape = last_tape(model, prompt, 1)
+    last_resid = "embed" if config.n_layer == 0 else f"resid_post.{config.n_layer - 1}"
+    resid = tape[last_resid][0, -1].astype(np.float64)
+    g = model.parameters["ln_f.weight"] * u
+    d = (g - g.mean()) / math.sqrt(resid.var() + config.layer_norm_epsilon)
 
-    parts = {"wte": model.W_E[ids[-1]] @ d, "wpe": model.parameters["wpe.weight"][len(ids) - 1] @ d}
+    parts = {
+        "wte": model.W_E[prompt[-1]] @ d,
+        "wpe": model.parameters["wpe.weight"][len(prompt) - 1] @ d,
+    }
     for layer, block in enumerate(model.tree["h"]):
-        attn, mlp = block["attn"]["c_proj"], block["mlp"]["c_proj"]
+        attn_proj = block["attn"]["c_proj"]
+        mlp_proj = block["mlp"]["c_proj"]
+        # c_proj multiplies the heads' outputs, one after the other. So each head has its rows.
         heads = tape[f"attn.{layer}.heads"][0, :, -1]  # [H, K]
-        by_head = (heads * (attn["weight"] @ d).reshape(heads.shape)).sum(axis=1)  # [H]
-        parts |= {f"attn.{layer}.head.{head}": part for head, part in enumerate(by_head)}
-        parts[f"attn.{layer}.bias"] = attn["bias"] @ d
-        parts[f"mlp.{layer}"] = (tape[f"mlp.{layer}.out"][0, -1] - mlp["bias"]) @ d
-        parts[f"mlp.{layer}.bias"] = mlp["bias"] @ d
+        directions = (attn_proj["weight"] @ d).reshape(heads.shape)  # [H, K]
+        for head, part in enumerate((heads * directions).sum(axis=1)):
+            parts[f"attn.{layer}.head.{head}"] = part
+        parts[f"attn.{layer}.bias"] = attn_proj["bias"] @ d
+        mlp_out = tape[f"mlp.{layer}.out"][0, -1]  # with the bias
+        parts[f"mlp.{layer}"] = (mlp_out - mlp_proj["bias"]) @ d
+        parts[f"mlp.{layer}.bias"] = mlp_proj["bias"] @ d
     parts["ln_f.bias"] = model.parameters["ln_f.bias"] @ u
     return {name: float(part) for name, part in parts.items()}
 
@@ -76,30 +85,33 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
     Names: attn.N.head.H, attn.N and mlp.N, the last two with c_proj's bias. Raises ArgumentError
     for others.
     """
-    known: dict[str, tuple[str, Any]] = {}  # name -> an activation [B, ...] and its part, on axis 1
+    # Part -> the activation [B, ...] that holds it, and its place on axis 1. A whole layer's output
+    # is set to 0 at all positions, which axis 1 holds there.
+    removable: dict[str, tuple[str, Any]] = {}
     for layer in range(config.n_layer):
-        known |= {
-            f"{kind}.{layer}": (f"{kind}.{layer}.out", slice(None)) for kind in ("attn", "mlp")
-        }
-        known |= {
-            f"attn.{layer}.head.{h}": (f"attn.{layer}.heads", h) for h in range(config.n_head)
-        }
-    removed = defaultdict(list)
+        removable[f"attn.{layer}"] = (f"attn.{layer}.out", slice(None))
+        removable[f"mlp.{layer}"] = (f"mlp.{layer}.out", slice(None))
+        for head in range(config.n_head):
+            removable[f"attn.{layer}.head.{head}"] = (f"attn.{layer}.heads", head)
+
+    places_by_activation = defaultdict(list)
     for name in names:
-        if name not in known:
-            near = (
-                ", ".join(get_close_matches(name, known, n=3, cutoff=0))
-                or "none, for it has no layers"
-            )
+        if name not in removable:
+            near = ", ".join(get_close_matches(name, removable, n=3, cutoff=0))
             raise ArgumentError(
-                f"{short_repr(name)} is no part that can be removed; the nearest are {near}"
+                f"{short_repr(name)} is not a part that can be removed; the nearest are "
+                f"{near or 'none, for it has no layers'}"
             )
-        activation, part = known[name]
-        removed[activation].append(part)
+        activation, place = removable[name]
+        places_by_activation[activation].append(place)
+    return {
+        activation: partial(set_to_zero, places)
+        for activation, places in places_by_activation.items()
+    }
 
-    def set_to_zero(parts: list[Any], x: np.ndarray) -> np.ndarray:  # [B, ...], an edit's copy
-        for part in parts:
-            x[:, part] = 0
-        return x
 
-    return {activation: partial(set_to_zero, parts) for activation, parts in removed.items()}
+def set_to_zero(places: list[Any], x: np.ndarray) -> np.ndarray:  # [B, ...] -> [B, ...]
+    """An edit: set these places on axis 1 to 0. `x` is a copy that the edit may change."""
+    for place in places:
+        x[:, place] = 0
+    return x

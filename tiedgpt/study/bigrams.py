@@ -3,9 +3,9 @@
 For each token t that occurs at least 100 times in the text, q_t[s] is the share of its successors
 that are s. Four numbers compare a path's logits for t with q_t:
 
-    top1, top5   how many of the k most common successors are among the path's k likeliest tokens, as a share
-    mrr          the mean reciprocal rank of the next token: sum_s q_t[s] / (the rank of s by the path)
-    kl           KL(q_t || p_t) = sum_s q_t[s] log(q_t[s] / p_t[s]) in nats, p_t the softmax of the logits
+    top1, top5   the share of the k most common successors that are among the path's k likeliest
+    mrr          the mean reciprocal rank of the next token: sum_s q_t[s] / (rank of s by the path)
+    kl           KL(q_t || p_t) = sum_s q_t[s] log(q_t[s] / p_t[s]) in nats; p_t = softmax(logits)
 
 The report has the mean over these tokens, each with the same weight: weighted by count, a few dozen
 tokens such as the comma and the line break would decide the mean. The baseline "unigram" makes the
@@ -42,17 +42,36 @@ def bigrams(
     if tokens.size < MIN_TOKENS:
         return None
     with np.errstate(divide="ignore"):  # log 0 = -inf: a token that is not in the corpus
-        unigram = np.log(corpus.counts)
-    baseline = {"unigram": lambda _, piece: np.broadcast_to(unigram, (piece.size, unigram.size))}
+        log_counts = np.log(corpus.counts)  # [V]
+
+    def unigram(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
+        return np.broadcast_to(log_counts, (tokens.size, log_counts.size))
+
+    paths: dict[str, Path] = {"unigram": unigram, **paths_of(model), **(others or {})}
     report = {}
-    for name, path in {**baseline, **paths_of(model), **(others or {})}.items():
+    for name, path in paths.items():
         scores: list[Scores] = []
         for piece in split_tokens(tokens, model.config.vocab_size, progress):
-            rows = zip(piece, path(model, piece), strict=True)
-            scores += [score_row(log_probabilities(row), *corpus.row(token)) for token, row in rows]
-            del rows  # and the logits, before the next ones are computed
-        report[name] = {of: float(np.mean([score[of] for score in scores])) for of in scores[0]}
+            scores += score_rows(path(model, piece), piece, corpus)
+        report[name] = mean_scores(scores)
     return report
+
+
+def score_rows(logits: np.ndarray, tokens: np.ndarray, corpus: Corpus) -> list[Scores]:
+    """The four numbers for each of `tokens` [n]; logits [n, V]."""
+    scores = []
+    for token, row in zip(tokens, logits, strict=True):
+        successors, counts = corpus.row(token)
+        scores.append(score_row(log_probabilities(row), successors, counts))
+    return scores
+
+
+def mean_scores(scores: list[Scores]) -> Scores:
+    """The mean of each of the four numbers; each token has the same weight."""
+    means = {}
+    for number in scores[0]:
+        means[number] = float(np.mean([score[number] for score in scores]))
+    return means
 
 
 def score_row(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray) -> Scores:
@@ -63,18 +82,24 @@ def score_row(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray) -> 
     1.0
     """
     q = counts / counts.sum()
-    ranks = 1 + log_p.size - np.searchsorted(np.sort(log_p), log_p[successors], side="right")
+    # A rank is 1 and the number of tokens that are likelier.
+    as_likely_or_less = np.searchsorted(np.sort(log_p), log_p[successors], side="right")
+    ranks = 1 + log_p.size - as_likely_or_less
     return {
         "top1": overlap(log_p, successors, counts, 1),
         "top5": overlap(log_p, successors, counts, 5),
-        "mrr": float(q @ (1 / ranks)),  # a rank is 1 and the number of tokens that are likelier
+        "mrr": float(q @ (1 / ranks)),
         "kl": float(q @ (np.log(q) - log_p[successors])),
     }
 
 
 def overlap(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray, k: int) -> float:
-    """The share of the k most common successors (all, if there are fewer) among the k likeliest
-    tokens."""
+    """The share of the k most common successors that are among the k likeliest tokens.
+
+    k is their number if there are fewer successors.
+    """
     wanted = min(k, counts.size)
-    most_common = successors[counts >= np.sort(counts)[-wanted]]
-    return int(np.isin(top_k(log_p, k), most_common).sum()) / wanted
+    kth_count = np.sort(counts)[-wanted]
+    most_common = successors[counts >= kth_count]
+    hits = np.isin(top_k(log_p, k), most_common)
+    return int(hits.sum()) / wanted

@@ -34,19 +34,28 @@ class Corpus:
 
     @classmethod
     def of(cls, ids: Any, vocab_size: int) -> "Corpus":
-        """Count the tokens and the pairs of `ids` [N]. Raises ArgumentError for an id outside [0,
-        V)."""
-        ids, V = as_array(ids).astype(np.int64), vocab_size
-        if (outside := ids[(ids < 0) | (ids >= V)]).size:
+        """Count the tokens and the pairs of `ids` [N].
+
+        Raises ArgumentError for an id outside the vocabulary.
+        """
+        V = vocab_size
+        ids = as_array(ids).astype(np.int64)
+        outside = ids[(ids < 0) | (ids >= V)]
+        if outside.size > 0:
             raise ArgumentError(
                 f"token id {outside[0]} of the corpus is outside the vocabulary of {V}"
             )
-        pairs, pair_counts = np.unique(
-            ids[:-1] * V + ids[1:], return_counts=True
-        )  # sorted by first token
-        first, successors = np.divmod(pairs, V)
-        starts = np.searchsorted(first, np.arange(V + 1))
-        return cls(ids, np.bincount(ids, minlength=V), starts, successors, pair_counts)
+        # One number stands for a pair, so that equal pairs can be counted. np.unique sorts them by
+        # their first token.
+        pairs, pair_counts = np.unique(ids[:-1] * V + ids[1:], return_counts=True)
+        first_tokens, successors = np.divmod(pairs, V)
+        return cls(
+            ids=ids,
+            counts=np.bincount(ids, minlength=V),
+            starts=np.searchsorted(first_tokens, np.arange(V + 1)),
+            successors=successors,
+            pair_counts=pair_counts,
+        )
 
     def write(self, path: Path) -> None:
         """Write the counts to an .npz file, without the ids."""
@@ -58,22 +67,30 @@ class Corpus:
         """A corpus that `write` wrote. Its `ids` are empty."""
         with np.load(path, allow_pickle=False) as file:
             return cls(
-                np.empty(0, np.int64), *(file[f"arr_{n}"].astype(np.int64) for n in range(4))
+                ids=np.empty(0, np.int64),
+                counts=file["arr_0"].astype(np.int64),
+                starts=file["arr_1"].astype(np.int64),
+                successors=file["arr_2"].astype(np.int64),
+                pair_counts=file["arr_3"].astype(np.int64),
             )
 
     def row(self, token: int) -> tuple[np.ndarray, np.ndarray]:
         """The tokens that follow `token`, in the order of their ids, and the count of each."""
-        row = slice(self.starts[token], self.starts[token + 1])
-        return self.successors[row], self.pair_counts[row]
+        start = self.starts[token]
+        end = self.starts[token + 1]
+        return self.successors[start:end], self.pair_counts[start:end]
 
-    def table(
+    def table(  # [n], [m] -> [n, m] float32
         self, rows: np.ndarray, columns: np.ndarray
-    ) -> np.ndarray:  # [n], [m] -> [n, m] float32
+    ) -> np.ndarray:
         """How often each of `columns` follows each of `rows`."""
-        found = np.empty((rows.size, columns.size), np.float32)
+        table = np.empty((rows.size, columns.size), np.float32)
         for number, token in enumerate(rows):
-            found[number] = np.bincount(*self.row(token), self.counts.size)[columns]
-        return found
+            successors, counts = self.row(token)
+            counts_of_all_tokens = np.zeros(self.counts.size)
+            counts_of_all_tokens[successors] = counts
+            table[number] = counts_of_all_tokens[columns]
+        return table
 
     def count(self, first: int, second: int) -> int:
         """How often `second` follows `first`."""
@@ -82,16 +99,25 @@ class Corpus:
 
     def share(self, first: int, second: int) -> float:  # in [0, 1]
         """The share of the tokens after `first` that are `second`; 0 if nothing follows `first`."""
-        return self.count(first, second) / max(1, int(self.row(first)[1].sum()))
+        _, counts = self.row(first)
+        return self.count(first, second) / max(1, int(counts.sum()))
 
     def frequent(self, min_count: int = MIN_COUNT) -> np.ndarray:  # -> [n]
         """The ids of the tokens that occur at least `min_count` times."""
         return np.flatnonzero(self.counts >= min_count)
 
     def self_prediction(self) -> float | None:  # in [0, 1]
-        """The share of the frequent tokens that no other token follows more often than the token
-        itself."""
+        """The share of frequent tokens that are their own most frequent successor.
+
+        None for fewer than MIN_TOKENS frequent tokens.
+        """
         tokens = self.frequent()
         if tokens.size < MIN_TOKENS:
             return None
-        return float(np.mean([self.count(t, t) == self.row(t)[1].max(initial=1) for t in tokens]))
+        follows_itself_most = []
+        for token in tokens:
+            _, counts = self.row(token)
+            # A token that nothing follows does not predict itself: 0 is not 1.
+            highest_count = counts.max(initial=1)
+            follows_itself_most.append(self.count(token, token) == highest_count)
+        return float(np.mean(follows_itself_most))

@@ -1,5 +1,4 @@
-"""The direct path A = W_E W_U [V, V]: A[s, t] is the score that token s alone gives to t as its
-successor.
+"""The direct path A = W_E W_U [V, V]: token s alone gives its successor t the score A[s, t].
 
 In a tied model W_U = W_E^T, so A = W_E W_E^T is symmetric for any weights. A[t, t] is then the
 squared length of t's embedding, so a token predicts itself unless a longer embedding points in a
@@ -39,59 +38,83 @@ def direct_path(
     occurred in training still has nearly its random start. `progress` is called with the number of
     tokens done.
     """
-    itself = predicts_itself(model, progress)
-    frequent = np.empty(0, int) if corpus is None else corpus.frequent()
+    is_its_own_prediction = predicts_itself(model, progress)  # [V]
+    share_of_frequent = None
+    if corpus is not None:
+        frequent = corpus.frequent()
+        if frequent.size >= MIN_TOKENS:
+            share_of_frequent = float(is_its_own_prediction[frequent].mean())
     return {
         "asymmetry": asymmetry(model.W_E, model.W_U),
-        "self_prediction": float(itself.mean()),
-        "self_prediction_frequent": float(itself[frequent].mean())
-        if frequent.size >= MIN_TOKENS
-        else None,
+        "self_prediction": float(is_its_own_prediction.mean()),
+        "self_prediction_frequent": share_of_frequent,
     }
 
 
 def asymmetry(W_E: np.ndarray, W_U: np.ndarray) -> float:  # [V, D], [D, V] -> in [0, 2]
-    """|A - A^T|_F / |A|_F for A = W_E W_U: 0 for a symmetric A and for A = 0; sqrt(2) for unrelated matrices.
+    """|A - A^T|_F / |A|_F for A = W_E W_U.
 
-    Computed from D x D matrices, with tr(XY) = tr(YX). |A - A^T|^2 = 2 |A|^2 - 2 tr(A A) is a
-    difference of two large numbers if A is nearly symmetric, and its rounding error would look like
-    an asymmetry of 1e-8. So subtract the symmetric W_E W_E^T first. With N = W_U^T - W_E, which is
-    0 in a tied model:
+    It is 0 for a symmetric A and for A = 0, and sqrt(2) for unrelated matrices. It is computed from
+    D x D matrices, with tr(XY) = tr(YX). |A - A^T|^2 = 2 |A|^2 - 2 tr(A A) is a difference of two
+    large numbers if A is nearly symmetric, and its rounding error would look like an asymmetry of
+    1e-8. So subtract the symmetric W_E W_E^T first. With N = W_U^T - W_E, which is 0 in a tied
+    model:
 
         |A|^2 = tr((W_E^T W_E) (W_U W_U^T))
         |A - A^T|^2 = |W_E N^T - N W_E^T|^2 = 2 tr((W_E^T W_E) (N^T N)) - 2 tr((N^T W_E) (N^T W_E))
     """
     D = W_E.shape[1]
-    products = np.zeros((2 * D, 2 * D))  # [W_E, N]^T [W_E, N], in float64; W_U^T = W_E + N
+    EE = np.zeros((D, D))  # W_E^T W_E, in float64
+    NE = np.zeros((D, D))  # N^T W_E
+    NN = np.zeros((D, D))  # N^T N
     for start in range(0, len(W_E), ROWS_AT_ONCE):
-        E, U = (W[start : start + ROWS_AT_ONCE].astype(np.float64) for W in (W_E, W_U.T))
-        both = np.hstack([E, U - E])
-        products += both.T @ both
-    EE, NE, NN = products[:D, :D], products[D:, :D], products[D:, D:]
-    norm = (EE * (EE + NE + NE.T + NN)).sum()  # the trace of EE @ UU, because both are symmetric
+        rows = slice(start, start + ROWS_AT_ONCE)
+        E = W_E[rows].astype(np.float64)
+        N = W_U.T[rows].astype(np.float64) - E
+        EE += E.T @ E
+        NE += N.T @ E
+        NN += N.T @ N
+    UU = EE + NE + NE.T + NN  # W_U W_U^T, because W_U^T = W_E + N
+    norm = (EE * UU).sum()  # the trace of EE @ UU, because both are symmetric
     difference = 2 * (EE * NN).sum() - 2 * (NE * NE.T).sum()
     if not math.isfinite(norm):
         raise TiedGPTError(
             "wte or lm_head holds a number that is not finite: the checkpoint is damaged"
         )
-    return math.sqrt(max(difference, 0.0) / norm) if norm > 0 else 0.0
+    if norm <= 0:
+        return 0.0
+    return math.sqrt(max(difference, 0.0) / norm)  # rounding may make it less than 0
 
 
 def predicts_itself(model: GPT2, progress: OnProgress = None) -> np.ndarray:  # -> [V] bool
     """For each token t, whether argmax_j A[t, j] = t."""
     V = model.config.vocab_size
-    pieces = split_tokens(np.arange(V), V, progress)
-    return np.concatenate([raw(model, piece).argmax(axis=1) == piece for piece in pieces])
+    is_itself = []
+    for tokens in split_tokens(np.arange(V), V, progress):
+        predicted = raw(model, tokens).argmax(axis=1)
+        is_itself.append(predicted == tokens)
+    return np.concatenate(is_itself)
 
 
 def jsd_floor(corpus: Corpus) -> float:
-    """The Jensen-Shannon divergence of M and M^T in nats, at most ln 2; 0 for a text without
-    pairs."""
-    V, counts = corpus.counts.size, corpus.pair_counts
-    if not counts.size:
+    """The Jensen-Shannon divergence of M and M^T in nats, at most ln 2.
+
+    It is 0 for a text without pairs.
+    """
+    V = corpus.counts.size
+    counts = corpus.pair_counts  # [P], the numbers of M that are not 0
+    if counts.size == 0:
         return 0.0
-    first, second = np.repeat(np.arange(V), np.diff(corpus.starts)), corpus.successors
-    keys, reversed_keys = first * V + second, second * V + first  # keys are sorted
-    place = np.minimum(np.searchsorted(keys, reversed_keys), keys.size - 1)
-    opposite = np.where(keys[place] == reversed_keys, counts[place], 0)  # M^T where M is not 0
-    return float(counts @ np.log(2 * counts / (counts + opposite)) / counts.sum())
+
+    # The count of each pair in the opposite order, the numbers of M^T at the same places.
+    first = np.repeat(np.arange(V), np.diff(corpus.starts))
+    second = corpus.successors
+    pairs = first * V + second  # one number for each pair, in ascending order
+    reversed_pairs = second * V + first
+    places = np.searchsorted(pairs, reversed_pairs)
+    places = np.minimum(places, pairs.size - 1)  # a pair after the last one is not there
+    is_there = pairs[places] == reversed_pairs
+    reversed_counts = np.where(is_there, counts[places], 0)
+
+    divergence = counts @ np.log(2 * counts / (counts + reversed_counts))
+    return float(divergence / counts.sum())

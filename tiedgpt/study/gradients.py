@@ -1,5 +1,4 @@
-"""The two gradients of the token embedding: one because tokens are read, one because all tokens are
-scored.
+"""The two gradients of the token embedding: one from reading tokens, one from scoring them.
 
 In a tied model, both are added to the same matrix wte (the last lines of backward.py). In an untied
 model the first changes W_E and the second changes W_U.
@@ -34,40 +33,38 @@ class Gradients:
     head_lengths: np.ndarray  # [V], the length of each row of the output matrix's gradient
 
     def by_row(self) -> np.ndarray:  # -> [4, V]
-        """For each row of wte, the lengths of d_embed, of d_head and of their sum, and their
-        cosine.
+        """For each row of wte: the lengths of d_embed, of d_head and of their sum, and the cosine.
 
-        The cosine is 0 for a row that one of them does not reach.
+        The cosine between d_embed and d_head is 0 for a row that one of them does not reach.
         """
-        numbers = np.zeros((4, len(self.head_lengths)))
-        numbers[1] = numbers[2] = self.head_lengths
-        embed, head, both = (
-            lengths(self.d_embed),
-            lengths(self.d_head),
-            lengths(self.d_embed + self.d_head),
-        )
-        cosine = (self.d_embed * self.d_head).sum(axis=1) / np.where(
-            embed * head > 0, embed * head, 1
-        )
-        numbers[:, self.tokens] = embed, head, both, cosine
-        return numbers
+        # The embedding's gradient is 0 for tokens that were not read, so the sum is d_head there.
+        V = len(self.head_lengths)
+        embed_lengths = np.zeros(V)
+        sum_lengths = self.head_lengths.astype(np.float64)
+        cosines = np.zeros(V)
+
+        embed_lengths[self.tokens] = lengths(self.d_embed)
+        sum_lengths[self.tokens] = lengths(self.d_embed + self.d_head)
+        products = lengths(self.d_embed) * lengths(self.d_head)  # [n]
+        inner = (self.d_embed * self.d_head).sum(axis=1)  # [n]
+        cosines[self.tokens] = inner / np.where(products > 0, products, 1)
+        return np.stack([embed_lengths, self.head_lengths, sum_lengths, cosines])
 
     def whole(self) -> dict[str, float]:
         """The lengths of d_embed and d_head as wholes, and the cosine between them."""
-        embed, head = float(np.linalg.norm(self.d_embed)), float(np.linalg.norm(self.head_lengths))
-        inner = float(np.vdot(self.d_embed, self.d_head))
-        return {
-            "embed": embed,
-            "head": head,
-            "cosine": inner / (embed * head) if embed and head else 0.0,
-        }
+        embed = float(np.linalg.norm(self.d_embed))
+        head = float(np.linalg.norm(self.head_lengths))
+        cosine = 0.0
+        if embed > 0 and head > 0:
+            cosine = float(np.vdot(self.d_embed, self.d_head)) / (embed * head)
+        return {"embed": embed, "head": head, "cosine": cosine}
 
 
 def gradients(model: GPT2, ids: Any) -> Gradients:
-    """The gradients of the mean loss of predicting each of `ids` [T] but the first, without
-    dropout.
+    """The gradients of the mean loss of predicting each of `ids` [T] but the first.
 
-    Raises ArgumentError for fewer than two ids, and for more than the context and one.
+    There is no dropout. Raises ArgumentError for fewer than two ids, and for more than the context
+    and one.
     """
     ids = check_text_ids(ids, model.config)
     if ids.size > model.config.n_ctx + 1:
@@ -78,38 +75,46 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
     unrecorded = in_each_layer(["attn.N.scores"], model.config)
     run = Run(model.config, tape=tape, unrecorded=unrecorded)
     final = transformer(ids[None, :-1], model.tree, run)  # [1, T - 1, D]
-    # Number the tokens that were read 0, 1, ..., so that the gradient of wte has rows for these
-    # only. The blocks' gradients are not used, so those of all layers are written to the same
-    # arrays.
+
+    # The tokens that were read are numbered 0, 1, ..., so that the gradient of wte needs rows for
+    # these only.
     tokens, numbers = np.unique(ids[:-1], return_inverse=True)
     loss, dfinal, d_head, head_lengths = head_backward(final[0], model.W_U, ids[1:], tokens)
     d_embed = np.zeros((tokens.size, model.config.n_embd), model.dtype)
-    arrays: Parameters = {"wte.weight": d_embed}
-    grad: Parameters = {}
+
+    # The gradients of the blocks are not used. So those of all layers are written to the same
+    # arrays.
+    shared: Parameters = {"wte.weight": d_embed}
+    gradient_arrays: Parameters = {}
     for name, array in model.tie().parameters.items():
-        in_block = re.sub(r"h\.\d+", "h", name)
-        grad[name] = arrays[in_block] = (
-            arrays[in_block] if in_block in arrays else np.empty_like(array)
-        )
-    transformer_backward(dfinal[None], numbers[None], model.tree, model.config, tape, nest(grad))
+        name_in_block = re.sub(r"h\.\d+", "h", name)
+        if name_in_block not in shared:
+            shared[name_in_block] = np.empty_like(array)
+        gradient_arrays[name] = shared[name_in_block]
+    transformer_backward(
+        dfinal[None], numbers[None], model.tree, model.config, tape, nest(gradient_arrays)
+    )
     return Gradients(loss, tokens, d_embed, d_head, head_lengths)
 
 
 def head_backward(  # [N, D], [D, V], [N], [n] -> loss, [N, D], [n, D], [V]
     final: np.ndarray, W_U: np.ndarray, targets: np.ndarray, tokens: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
-    """The mean loss, dfinal, the rows of d_head for `tokens`, and the lengths of all rows of
-    d_head.
+    """The mean loss, dfinal, the rows of d_head for `tokens`, and the lengths of all its rows.
 
-    d_head is the gradient of W_U.T that training computes (unembed_backward), here some rows at a
-    time.
+    d_head is the gradient of W_U.T that training computes (unembed_backward). Here only some of
+    its rows are in memory at a time.
     """
     logits = unembed(final, W_U)
     losses = cross_entropy(logits, targets)
-    dlogits = cross_entropy_backward(np.full_like(losses, 1 / losses.size), logits, targets)
+    dlosses = np.full_like(losses, 1 / losses.size)
+    dlogits = cross_entropy_backward(dlosses, logits, targets)
+    dfinal = dlogits @ W_U.T
     d_head = dlogits[:, tokens].T @ final
-    pieces = (
-        dlogits[:, start : start + ROWS_AT_ONCE] for start in range(0, len(W_U.T), ROWS_AT_ONCE)
-    )
-    head_lengths = np.concatenate([lengths(piece.T @ final) for piece in pieces])
-    return float(losses.mean()), dlogits @ W_U.T, d_head, head_lengths
+
+    V = W_U.shape[1]
+    head_lengths = []
+    for start in range(0, V, ROWS_AT_ONCE):
+        rows = dlogits[:, start : start + ROWS_AT_ONCE].T @ final
+        head_lengths.append(lengths(rows))
+    return float(losses.mean()), dfinal, d_head, np.concatenate(head_lengths)

@@ -1,9 +1,9 @@
 """Four paths from one token to logits. Each uses more of the model than the one before.
 
-    raw      W_E[t]                                               -> W_U     a row of A = W_E W_U
-    normed   W_E[t]                                       -> ln_f -> W_U     a GPT-2 without layers
-    mlp0     W_E[t] -> W_E[t] + MLP_0(ln_2 of W_E[t])     -> ln_f -> W_U     block 0 without its attention
-    model    W_E[t] + wpe[0] -> every block               -> ln_f -> W_U     the model, for the prompt [t]
+    raw      W_E[t]                                           -> W_U     a row of A = W_E W_U
+    normed   W_E[t]                                   -> ln_f -> W_U     a GPT-2 without layers
+    mlp0     W_E[t] -> W_E[t] + MLP_0(ln_2 of W_E[t]) -> ln_f -> W_U     block 0, no attention
+    model    W_E[t] + wpe[0] -> every block           -> ln_f -> W_U     the model, for prompt [t]
 
 The first three add no position embedding, because they ask what a token predicts at any position.
 `raw` skips ln_f, so the scale of its logits has no meaning: use only their order.
@@ -69,16 +69,18 @@ PATH_PARTS = {  # the parts of the model that each path uses, for reports
 
 def paths_of(model: GPT2) -> dict[str, Path]:
     """The paths that exist in the model: without layers there is no mlp0."""
-    return {
-        name: path for name, path in PATHS.items() if name != "mlp0" or model.config.n_layer > 0
-    }
+    paths = dict(PATHS)
+    if model.config.n_layer == 0:
+        del paths["mlp0"]
+    return paths
 
 
 def split_tokens(tokens: np.ndarray, V: int, progress: OnProgress = None) -> Iterator[np.ndarray]:
     """`tokens` [n] in pieces [m] whose logits [m, V] are at most MAX_LOGITS numbers."""
     step = max(1, MAX_LOGITS // V)
     for start in range(0, tokens.size, step):
-        yield (piece := tokens[start : start + step])
+        piece = tokens[start : start + step]
+        yield piece
         if progress:
             progress(piece.size)
 
@@ -96,12 +98,17 @@ def log_probabilities(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [..., V]
 
 
 def top_k(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]
-    """The ids of the k highest scores (of all, if there are fewer), highest first; lower ids first
-    in a tie.
+    """The ids of the k highest scores, or of all if there are fewer, highest first.
+
+    Of equal scores, that of the lower id comes first.
 
     >>> top_k(np.array([0.5, 3.0, 1.0, 2.0]), 3).tolist(), top_k(np.zeros(9), 2).tolist()
     ([1, 3, 2], [0, 1])
     """
-    least = np.partition(scores, -k)[-k] if k < scores.size else -np.inf
-    top = np.flatnonzero(scores >= least)
-    return top[np.argsort(-scores[top], kind="stable")][:k]
+    # A partition finds the k-th highest score without sorting the whole vocabulary.
+    kth_highest = -np.inf
+    if k < scores.size:
+        kth_highest = np.partition(scores, -k)[-k]
+    candidates = np.flatnonzero(scores >= kth_highest)  # more than k if there are equal scores
+    order = np.argsort(-scores[candidates], kind="stable")
+    return candidates[order][:k]

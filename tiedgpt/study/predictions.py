@@ -4,7 +4,7 @@
 predicts. Every block adds to the same residual stream, so ln_f and the head can be applied after
 any block:
 
-    ln_f(resid) W_U     for resid = resid_pre.0 (the embeddings), resid_post.0, ..., resid_post.{L-1}
+    ln_f(resid) W_U     for resid = resid_pre.0 (the embeddings), resid_post.0, resid_post.1, ...
 
 In a tied model the first row mostly predicts the current token again; the blocks turn this into the
 next one.
@@ -26,9 +26,20 @@ from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import measure_rows, measure_tokens
 from .paths import check_logits, final_norm, log_probabilities, top_k
 
-# What no reader of a prompt's tape needs. Most of a tape's memory is in these.
-UNREAD = tuple(f"attn.N.{name}" for name in ("in", "qkv", "q", "k", "v", "scores", "out"))
-UNREAD += ("resid_mid.N", "mlp.N.in", "mlp.N.pre", "mlp.N.post")
+# The kinds of activations that nothing here reads. They take most of a tape's memory.
+UNREAD = (
+    "attn.N.in",
+    "attn.N.qkv",
+    "attn.N.q",
+    "attn.N.k",
+    "attn.N.v",
+    "attn.N.scores",
+    "attn.N.out",
+    "resid_mid.N",
+    "mlp.N.in",
+    "mlp.N.pre",
+    "mlp.N.post",
+)
 
 
 @dataclass(frozen=True)
@@ -47,36 +58,46 @@ class Prediction:
 
 
 def predict(logits: np.ndarray, tokens: Iterable[int], k: int = 0) -> list[Prediction]:  # [V]
-    """How `logits` predict each of `tokens`, with k alternatives. Raises TiedGPTError for nan and
-    inf."""
+    """How `logits` predict each of `tokens`, with k alternatives.
+
+    Raises TiedGPTError for logits that are not finite.
+    """
     log_p = log_probabilities(logits)
-    likeliest = [
-        (token, float(log_p[token])) for token in (top_k(log_p, k + 1).tolist() if k else ())
-    ]
+    likeliest = []
+    if k > 0:
+        # One more than k, because the token itself may be among them.
+        for other in top_k(log_p, k + 1).tolist():
+            likeliest.append((other, float(log_p[other])))
+
     predictions = []
-    for token in map(int, tokens):
-        rank = 1 + int(np.count_nonzero(log_p > log_p[token]))
-        others = [other for other in likeliest if other[0] != token][:k]
-        predictions.append(
-            Prediction(token, float(logits[token]), float(log_p[token]), rank, others)
+    for token in tokens:
+        alternatives = [(other, log_q) for other, log_q in likeliest if other != token]
+        prediction = Prediction(
+            token=int(token),
+            logit=float(logits[token]),
+            log_probability=float(log_p[token]),
+            rank=1 + int(np.count_nonzero(log_p > log_p[token])),
+            alternatives=alternatives[:k],
         )
+        predictions.append(prediction)
     return predictions
 
 
 def token_json(tokenizer: Tokenizer, token: int) -> dict[str, Any]:
     """A token of a model for a report; its text is None if it only pads the vocabulary."""
-    text = tokenizer.token_text(token) if token < tokenizer.vocab_size else None
+    text = None
+    if token < tokenizer.vocab_size:
+        text = tokenizer.token_text(token)
     return {"id": int(token), "token": text}
 
 
 def prediction_json(tokenizer: Tokenizer, prediction: Prediction) -> dict[str, Any]:
     """A token that may come next, for a report."""
-    numbers = {
-        "probability": prediction.probability,
-        "logit": prediction.logit,
-        "rank": prediction.rank,
-    }
-    return {**token_json(tokenizer, prediction.token), **numbers}
+    report = token_json(tokenizer, prediction.token)
+    report["probability"] = prediction.probability
+    report["logit"] = prediction.logit
+    report["rank"] = prediction.rank
+    return report
 
 
 def surprisal(log_probability: float) -> float:
@@ -85,28 +106,36 @@ def surprisal(log_probability: float) -> float:
 
 
 def predicted_json(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> dict[str, Any]:
-    """A token that came next and the likeliest others, with log probabilities ("logprob") or
-    "bits"."""
+    """A token that came next, with the likeliest others, for a report.
 
-    def report(token: int, log_p: float) -> dict[str, Any]:
-        return {**token_json(tokenizer, token), unit: surprisal(log_p) if unit == "bits" else log_p}
+    unit: "logprob" for natural logarithms of probabilities, "bits" for surprisals.
+    """
 
-    others = [report(token, log_p) for token, log_p in prediction.alternatives]
-    came = report(prediction.token, prediction.log_probability)
-    return {**came, "rank": prediction.rank, "alternatives": others}
+    def report(token: int, log_probability: float) -> dict[str, Any]:
+        number = log_probability if unit == "logprob" else surprisal(log_probability)
+        return {**token_json(tokenizer, token), unit: number}
+
+    predicted = report(prediction.token, prediction.log_probability)
+    predicted["rank"] = prediction.rank
+    predicted["alternatives"] = [report(*alternative) for alternative in prediction.alternatives]
+    return predicted
 
 
 def last_logits(model: GPT2, ids: Any, edit: Edits | None = None) -> np.ndarray:  # [T] -> [V]
-    """The logits of the token after a prompt. Raises ArgumentError for one that the model cannot
-    read."""
-    return unembed(model.final(check_prompt_ids(ids, model.config), edit=edit)[-1], model.W_U)
+    """The logits of the token after a prompt.
+
+    Raises ArgumentError for a prompt that the model cannot read.
+    """
+    prompt = check_prompt_ids(ids, model.config)
+    final = model.final(prompt, edit=edit)  # [T, D]
+    return unembed(final[-1], model.W_U)
 
 
 def last_tape(model: GPT2, ids: Any, n: int, progress: OnProgress = None) -> Tape:
-    """The activations of the last n tokens of a prompt [T], of all if T <= n, without those of
-    UNREAD.
+    """The activations of the last n tokens of a prompt [T], without the kinds of UNREAD.
 
-    The tokens before are read into a cache, so that the memory does not grow with the square of T.
+    All tokens are among the last n if T <= n. The tokens before are read into a cache, so that the
+    memory does not grow with the square of T.
     """
     prompt = np.array(check_prompt_ids(ids, model.config))
     tape: Tape = {}
@@ -132,8 +161,7 @@ class Layer:
 def lens(
     model: GPT2, ids: Any, k: int = 5, last: int | None = None, tape: Tape | None = None
 ) -> list[Layer]:
-    """The k likeliest next tokens by each layer after each of `ids` [T], or only after the `last`
-    ones.
+    """The k likeliest next tokens by each layer after each of `ids` [T], or after the `last` ones.
 
     The last layer's are the model's own. `tape` has the activations of these tokens if the model
     has read them already (`last_tape`). Raises ArgumentError for ids that the model cannot read.
@@ -141,44 +169,63 @@ def lens(
     if tape is None:
         tape = last_tape(model, ids, last or model.config.n_ctx)
     streams = {"resid_pre.0": tape["embed"]}  # a model without layers records it as "embed" only
-    streams |= {name: resid for name, resid in tape.items() if name.startswith("resid_post.")}
-    shown = slice(0 if last is None else -last, None)
-    resid = np.concatenate(
-        [stream[0, shown] for stream in streams.values()]
-    )  # the head is read once for all
+    for name, stream in tape.items():
+        if name.startswith("resid_post."):
+            streams[name] = stream
+    first_shown = 0 if last is None else -last
+    shown = [stream[0, first_shown:] for stream in streams.values()]
 
-    def likeliest(
-        logits: np.ndarray, _: Any
-    ) -> tuple[np.ndarray, np.ndarray]:  # [R, V] -> [R, k], [R, k]
-        tokens = np.stack([top_k(row, k) for row in check_logits(logits)])
-        return tokens, np.take_along_axis(softmax(logits, out=logits), tokens, axis=1)
-
-    pieces = measure_rows(model, final_norm(model, resid), resid, likeliest)
-    by_layer = (
-        np.split(np.concatenate(column), len(streams)) for column in zip(*pieces, strict=True)
+    # The tokens of all layers are rows of one matrix, so the output matrix is read once for all.
+    resid = np.concatenate(shown)  # [layers * T, D]
+    pieces = measure_rows(
+        model, final_norm(model, resid), resid, lambda logits, _: likeliest(logits, k)
     )
-    return [Layer(*layer) for layer in zip(streams, *by_layer, strict=True)]
+    tokens = np.concatenate([piece_tokens for piece_tokens, _ in pieces])  # [layers * T, k]
+    probabilities = np.concatenate([piece_probabilities for _, piece_probabilities in pieces])
+
+    layers = []
+    T = len(shown[0])
+    for number, name in enumerate(streams):
+        rows = slice(number * T, (number + 1) * T)
+        layers.append(Layer(name, tokens[rows], probabilities[rows]))
+    return layers
+
+
+def likeliest(  # [R, V] -> [R, k], [R, k]
+    logits: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k likeliest tokens of each row, likeliest first, and their probabilities."""
+    tokens = np.stack([top_k(row, k) for row in check_logits(logits)])
+    probabilities = softmax(logits, out=logits)
+    return tokens, np.take_along_axis(probabilities, tokens, axis=1)
 
 
 def next_tokens(models: Sequence[GPT2], ids: Any, k: int) -> list[list[Prediction]]:
-    """How each model predicts the tokens after a prompt [T] that are among the k likeliest of any
-    model.
+    """How each model predicts the tokens that are among the k likeliest of any of the models.
 
-    All lists have the same tokens in the same order: by their best rank, the first model's first.
+    `ids` [T] is the prompt. All lists have the same tokens in the same order: by their best rank,
+    the first model's first.
     """
-    rows = [last_logits(model, ids) for model in models]
-    by_rank = zip(*(top_k(logits, k).tolist() for logits in rows), strict=True)
-    tokens = dict.fromkeys(chain.from_iterable(by_rank))
-    return [predict(logits, tokens) for logits in rows]
+    logits_of_models = [last_logits(model, ids) for model in models]
+    likeliest_of_models = [top_k(logits, k).tolist() for logits in logits_of_models]
+    tokens_by_rank = chain.from_iterable(zip(*likeliest_of_models, strict=True))
+    tokens = list(dict.fromkeys(tokens_by_rank))  # each token once, at its best rank
+    return [predict(logits, tokens) for logits in logits_of_models]
 
 
 def token_predictions(
     model: GPT2, ids: Any, stride: int, k: int, progress: OnProgress = None
 ) -> list[Prediction]:
-    """The prediction of each token of a text [N] at evaluation.predicted_places, with k
-    alternatives."""
+    """The prediction of each token of a text [N] that a score predicts, with k alternatives.
 
-    def measure(logits: np.ndarray, targets: np.ndarray) -> list[Prediction]:
-        return [predict(row, [target], k)[0] for row, target in zip(logits, targets, strict=True)]
+    These are the tokens at evaluation.predicted_places.
+    """
 
-    return list(chain.from_iterable(measure_tokens(model, ids, stride, measure, progress)))
+    def measure(logits: np.ndarray, targets: np.ndarray) -> list[Prediction]:  # [R, V], [R]
+        predictions = []
+        for row, target in zip(logits, targets, strict=True):
+            predictions += predict(row, [target], k)
+        return predictions
+
+    pieces = measure_tokens(model, ids, stride, measure, progress)
+    return list(chain.from_iterable(pieces))

@@ -11,7 +11,7 @@ from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..gpt2.run import OnProgress
 from ..inference.evaluation import token_losses
-from .bigrams import bigrams
+from .bigrams import Scores, bigrams
 from .corpus import MIN_TOKENS, Corpus
 from .direct_path import direct_path, jsd_floor
 from .gradients import gradients
@@ -31,64 +31,96 @@ def measure(
     progress: Callable[[str, int, str], Any],
     note: Callable[[str], Any],
 ) -> dict[str, Any]:
-    """A model's numbers, and its name as "model". None: undefined, or it needs a corpus or a tied
-    model.
+    """All numbers of a model, with its name as "model".
 
+    A number is None if it is undefined, or needs a corpus or a tied model that is not given.
     `progress(doing, total, unit)` is a context whose `add(n)` is called with what is done. `note`
     is called with what is left out. Both get texts that begin with `name`.
     """
     config = model.config
     count = parameter_count(config)
-    report: dict[str, Any] = {"model": name, "head": config.head}
-    report |= {"parameters": count.total, "bytes": count.bytes}
     with progress(f"{name}: direct path", config.vocab_size, "token") as bar:
-        report["direct_path"] = direct_path(model, corpus, bar.add)
-    report["embeddings"] = embeddings(model, corpus, tied_W_E)
-    report |= dict.fromkeys(("corpus", "bigrams", "missing", "loss", "gradients"))
+        path_numbers = direct_path(model, corpus, bar.add)
+    report: dict[str, Any] = {
+        "model": name,
+        "head": config.head,
+        "parameters": count.total,
+        "bytes": count.bytes,
+        "direct_path": path_numbers,
+        "embeddings": embeddings(model, corpus, tied_W_E),
+        "corpus": None,
+        "bigrams": None,
+        "missing": None,
+        "loss": None,
+        "gradients": None,
+    }
     if corpus is None:
         return report
-    frequent = corpus.frequent().size
-    floor = jsd_floor(corpus) if frequent >= MIN_TOKENS else None
-    report["corpus"] = {"tokens": corpus.ids.size, "frequent": frequent, "jsd_floor": floor}
-    report["corpus"]["self_prediction"] = corpus.self_prediction()
-    if frequent >= MIN_TOKENS:
-        with progress(f"{name}: the best W_U", STEPS, "step") as bar:
-            solved = solved_paths(model, corpus, bar.add)
-        if not solved:
-            note(f"{name}: the corpus has too many different tokens to solve for the best W_U")
-        paths = 1 + len(paths_of(model)) + len(solved)
-        with progress(f"{name}: bigrams", frequent * paths, "token") as bar:
-            report["bigrams"] = scores = bigrams(model, corpus, bar.add, solved)
+
+    # A mean over few frequent tokens says little, so it is left out.
+    has_frequent_tokens = corpus.frequent().size >= MIN_TOKENS
+    report["corpus"] = {
+        "tokens": corpus.ids.size,
+        "frequent": corpus.frequent().size,
+        "jsd_floor": jsd_floor(corpus) if has_frequent_tokens else None,
+        "self_prediction": corpus.self_prediction(),
+    }
+    if has_frequent_tokens:
+        scores = measure_bigrams(name, model, corpus, progress, note)
+        report["bigrams"] = scores
         report["missing"] = missing(scores or {})
-    end = sample(corpus.ids, config.n_ctx)
-    with progress(f"{name}: loss", end.size * (1 if config.tied else 2), "token") as bar:
-        report["loss"] = losses(model, end, bar.add)
+
+    text = sample(corpus.ids, config.n_ctx)
+    heads = 1 if config.tied else 2  # an untied model is also scored with the tied head
+    with progress(f"{name}: loss", heads * text.size, "token") as bar:
+        report["loss"] = losses(model, text, bar.add)
     if report["loss"]:
-        ids = corpus.ids[-min(MAX_GRADIENT_TOKENS, config.n_ctx) - 1 :]
-        report["gradients"] = gradients(model, ids).whole()
+        tokens = min(MAX_GRADIENT_TOKENS, config.n_ctx)
+        last_ids = corpus.ids[-tokens - 1 :]  # one more, because the first is not predicted
+        report["gradients"] = gradients(model, last_ids).whole()
     return report
 
 
+def measure_bigrams(
+    name: str,
+    model: GPT2,
+    corpus: Corpus,
+    progress: Callable[[str, int, str], Any],
+    note: Callable[[str], Any],
+) -> dict[str, Scores] | None:
+    """The scores of every path, and of the best output matrices, against the corpus's bigrams."""
+    with progress(f"{name}: the best W_U", STEPS, "step") as bar:
+        solved = solved_paths(model, corpus, bar.add)
+    if not solved:
+        note(f"{name}: the corpus has too many different tokens to solve for the best W_U")
+    paths = 1 + len(paths_of(model)) + len(solved)  # the first is the token counts
+    with progress(f"{name}: bigrams", paths * corpus.frequent().size, "token") as bar:
+        return bigrams(model, corpus, bar.add, solved)
+
+
 def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
-    """The last MAX_LOSS_TOKENS of a text; if its last tenth has more, windows spread evenly over
-    that."""
+    """The end of a text, for a loss: its last MAX_LOSS_TOKENS tokens.
+
+    If the last tenth of the text has more, these are windows spread evenly over that tenth.
+    """
     end = ids[-max(MAX_LOSS_TOKENS, ids.size // 10) :]
     if end.size <= MAX_LOSS_TOKENS:
         return end
-    starts = np.linspace(0, end.size - n_ctx, max(1, MAX_LOSS_TOKENS // n_ctx)).astype(np.int64)
-    return end[starts[:, None] + np.arange(n_ctx)].ravel()
+    windows = max(1, MAX_LOSS_TOKENS // n_ctx)
+    starts = np.linspace(0, end.size - n_ctx, windows).astype(np.int64)
+    places = starts[:, None] + np.arange(n_ctx)  # [windows, n_ctx]
+    return end[places].ravel()
 
 
 def losses(
     model: GPT2, ids: np.ndarray, progress: OnProgress = None
 ) -> dict[str, float | int | None] | None:
-    """{"own", "swapped", "uniform", "tokens"}: three losses in nats per token of `ids` [N], and
-    their number.
+    """Three losses of a text `ids` [N] in nats per token; None without two tokens in a context.
 
     "own" is the model's loss, "swapped" that of an untied model with the tied head (None for a tied
-    model), "uniform" that of a uniform guess. Windows as long as the context, without overlap.
-    `progress` is called with the number of tokens read, for each head. None for fewer than two
-    tokens or a context of one.
+    model), "uniform" that of a uniform guess. "tokens" is how many tokens are predicted. The
+    windows are as long as the context and do not overlap. `progress` is called with the number of
+    tokens read, for each head. Raises TiedGPTError for a loss that is not a finite number.
     """
     n_ctx = model.config.n_ctx
     if min(ids.size, n_ctx) < 2:
@@ -96,8 +128,12 @@ def losses(
     own = token_losses(model, ids, n_ctx, progress)
     if not np.isfinite(own).all():
         raise TiedGPTError("the loss is not a finite number: the model's checkpoint is damaged")
-    swapped = (
-        None if model.config.tied else float(token_losses(model.tie(), ids, n_ctx, progress).mean())
-    )
-    uniform = math.log(model.config.vocab_size)
-    return {"own": float(own.mean()), "swapped": swapped, "uniform": uniform, "tokens": own.size}
+    swapped = None
+    if not model.config.tied:
+        swapped = float(token_losses(model.tie(), ids, n_ctx, progress).mean())
+    return {
+        "own": float(own.mean()),
+        "swapped": swapped,
+        "uniform": math.log(model.config.vocab_size),
+        "tokens": own.size,
+    }

@@ -26,20 +26,31 @@ def embeddings(
     tokens      how many tokens were compared in pairs
     """
     tokens = sampled_tokens(model.config.vocab_size, corpus)
-    rows = {"in": model.W_E, "out": model.W_U.T, "tied": tied_W_E}
-    of = {name: cosines(W[tokens]) for name, W in rows.items() if W is not None}
-    pairs = (("in", "out"), ("in", "tied"), ("out", "tied"))
-    found = {f"{a}_{b}": spearman(of[a], of[b]) if b in of else None for a, b in pairs}
-    return {**found, "tokens": tokens.size}
+    in_cosines = cosines(model.W_E[tokens])
+    out_cosines = cosines(model.W_U.T[tokens])
+    report: dict[str, float | int | None] = {
+        "in_out": spearman(in_cosines, out_cosines),
+        "in_tied": None,
+        "out_tied": None,
+        "tokens": tokens.size,
+    }
+    if tied_W_E is not None:
+        tied_cosines = cosines(tied_W_E[tokens])
+        report["in_tied"] = spearman(in_cosines, tied_cosines)
+        report["out_tied"] = spearman(out_cosines, tied_cosines)
+    return report
 
 
 def sampled_tokens(vocab_size: int, corpus: Corpus | None = None) -> np.ndarray:  # -> [n]
-    """The tokens to compare in pairs: all, or those of the corpus; of more than MAX_TOKENS, a
-    sample."""
-    tokens = np.arange(vocab_size) if corpus is None else corpus.frequent(1)
+    """The tokens to compare in pairs: all, or those of the corpus; at most MAX_TOKENS of them."""
+    if corpus is None:
+        tokens = np.arange(vocab_size)
+    else:
+        tokens = corpus.frequent(min_count=1)
     if tokens.size <= MAX_TOKENS:
         return tokens
-    return np.sort(np.random.default_rng(0).choice(tokens, MAX_TOKENS, replace=False))
+    rng = np.random.default_rng(0)
+    return np.sort(rng.choice(tokens, MAX_TOKENS, replace=False))
 
 
 def cosines(rows: np.ndarray) -> np.ndarray:  # [n, D] -> [n (n - 1) / 2]
@@ -50,7 +61,8 @@ def cosines(rows: np.ndarray) -> np.ndarray:  # [n, D] -> [n (n - 1) / 2]
     """
     norms = lengths(rows)
     units = rows / np.where(norms > 0, norms, 1)[:, None]
-    return (units @ units.T)[np.triu_indices(len(rows), k=1)]
+    table = units @ units.T  # [n, n]
+    return table[np.triu_indices(len(rows), k=1)]
 
 
 def lengths(rows: np.ndarray) -> np.ndarray:  # [n, D] -> [n]
@@ -58,18 +70,20 @@ def lengths(rows: np.ndarray) -> np.ndarray:  # [n, D] -> [n]
     return np.sqrt(np.einsum("ij,ij->i", rows, rows))
 
 
-def nearest(
+def nearest(  # [V, D] -> [k], [k]
     rows: np.ndarray, token: int, k: int
-) -> tuple[np.ndarray, np.ndarray]:  # [V, D] -> [k], [k]
-    """The k other rows with the highest cosine to the row of `token`, highest first, and these
-    cosines.
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k other rows with the highest cosine to the row of `token`, highest first; the cosines.
 
     >>> [x.tolist() for x in nearest(np.array([[1.0, 0.0], [-2.0, 0.0], [3.0, 4.0]]), 0, 2)]
     [[2, 1], [0.6, -1.0]]
     """
+    V = len(rows)
     norms = lengths(rows)
-    cosines = rows @ rows[token] / np.where(norms > 0, norms, 1) / (norms[token] or 1)
-    tokens = top_k(np.where(np.arange(len(rows)) == token, -np.inf, cosines), min(k, len(rows) - 1))
+    norms = np.where(norms > 0, norms, 1)  # a row of zeros has the cosine 0 to all others
+    cosines = rows @ rows[token] / norms / norms[token]
+    is_itself = np.arange(V) == token
+    tokens = top_k(np.where(is_itself, -np.inf, cosines), min(k, V - 1))
     return tokens, cosines[tokens]
 
 
@@ -79,16 +93,21 @@ def ranks(x: np.ndarray) -> np.ndarray:  # [n] -> [n]
     >>> ranks(np.array([30, 10, 20, 10])).tolist()
     [4.0, 1.5, 3.0, 1.5]
     """
-    _, inverse, count = np.unique(x, return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - (count - 1) / 2)[inverse]
+    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    last_ranks = np.cumsum(counts)  # of each different number
+    mean_ranks = last_ranks - (counts - 1) / 2
+    return mean_ranks[inverse]
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float | None:  # [n], [n] -> in [-1, 1]
-    """Spearman's rank correlation: Pearson's correlation of the ranks. None if all x or all y are
-    equal.
+    """Spearman's rank correlation: Pearson's correlation of the ranks.
 
-    >>> spearman(np.array([1, 2, 3]), np.array([1, 10, 100])), spearman(np.array([1, 2]), np.array([5, 5]))
-    (1.0, None)
+    None if all x or all y are equal.
+
+    >>> spearman(np.array([1, 2, 3]), np.array([1, 10, 100]))
+    1.0
+    >>> print(spearman(np.array([1, 2]), np.array([5, 5])))
+    None
     """
     if x.size == 0 or x.min() == x.max() or y.min() == y.max():
         return None

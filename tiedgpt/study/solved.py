@@ -31,27 +31,29 @@ from .paths import Path, final_norm
 
 STEPS = 300  # the KL of the shipped models is then 0.02 nats above that after 1,000
 MAX_PRODUCTS = 2**35  # of a step: n D S. A larger fit would take more than half an hour
-PRIOR = (
-    10.0  # pairs added to each row in proportion to the corpus's tokens, so that log Q is finite
-)
+# Pairs that are added to each row in proportion to the corpus's tokens, so that log Q is finite.
+PRIOR = 10.0
 
 
 def solved_paths(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> dict[str, Path]:
-    """The paths "scaled", "least_squares" and "solved" of a model, for the frequent tokens of the
-    corpus.
+    """The paths "scaled", "least_squares" and "solved", for the frequent tokens of the corpus.
 
     Tokens that are not in the corpus get the logit -inf. {} if the corpus has too many tokens for
-    the fit. After each step of the fit, `progress` is called with 1.
+    the fit. After each step of the fit, `progress` is called with 1. Raises TiedGPTError for a
+    damaged checkpoint.
     """
-    tokens, seen = corpus.frequent(), corpus.frequent(1)
+    tokens = corpus.frequent()  # [n]
+    seen = corpus.frequent(min_count=1)  # [S]
     if tokens.size * seen.size * model.config.n_embd > MAX_PRODUCTS:
         return {}
-    X, Q = final_norm(model, model.W_E[tokens]), corpus.table(tokens, seen)
+    X = final_norm(model, model.W_E[tokens])  # [n, D]
     if not np.isfinite(X).all():
         raise TiedGPTError("ln_f of the embeddings is not finite: the checkpoint is damaged")
+
+    pair_counts = corpus.table(tokens, seen)  # [n, S]
     prior = PRIOR * corpus.counts[seen] / corpus.counts.sum()
-    W = least_squares(X, centred_log(Q + prior.astype(np.float32)))
-    Q /= np.maximum(Q.sum(axis=1, keepdims=True), 1)
+    W = least_squares(X, centred_log(pair_counts + prior.astype(np.float32)))
+    Q = pair_counts / np.maximum(pair_counts.sum(axis=1, keepdims=True), 1)
     solved = fit_softmax(X, Q, W, progress=progress)
     own = model.W_U[:, seen]
     own *= np.float32(best_factor(X @ own, Q))
@@ -80,40 +82,54 @@ def centred_log(table: np.ndarray) -> np.ndarray:  # [n, S] -> [n, S]
     return log_table - log_table.mean(axis=1, keepdims=True)
 
 
-def fit_softmax(
+def fit_softmax(  # [n, D], [n, S], [D, S] -> [D, S]
     X: np.ndarray, Q: np.ndarray, W: np.ndarray, steps: int = STEPS, progress: OnProgress = None
-) -> np.ndarray:  # [n, D], [n, S], [D, S] -> [D, S]
-    """The W with the lowest KL(Q || softmax(X W)), summed over rows, by gradient descent from a
-    first W.
+) -> np.ndarray:
+    """The W with the lowest KL(Q || softmax(X W)), summed over rows; it starts from the given W.
 
     X is replaced by orthonormal columns U with the same span, X = U R. The second derivative of the
     KL in R W is then at most 1/2 [Böhning 1992], so a step of 2 times the gradient never
     overshoots. Nesterov's momentum, which restarts when it points uphill, makes the steps count.
     """
-    U, s, Vh = np.linalg.svd(X, full_matrices=False)
-    kept = s > s.max(initial=0) * max(X.shape) * np.finfo(X.dtype).eps
-    U, R = U[:, kept], s[kept, None] * Vh[kept]
-    now = ahead = (R @ W).astype(X.dtype)
+    U, singular, Vh = np.linalg.svd(X, full_matrices=False)
+    rounding = singular.max(initial=0) * max(X.shape) * np.finfo(X.dtype).eps
+    is_kept = singular > rounding
+    U = U[:, is_kept]
+    R = singular[is_kept, None] * Vh[is_kept]
+
+    RW = (R @ W).astype(X.dtype)
+    ahead = RW  # where momentum has carried RW; the gradient is computed there
     t = 1.0
     for _ in range(steps):
-        p = softmax(U @ ahead)
-        p -= Q
-        gradient = U.T @ p
-        before, now = now, ahead - 2 * gradient
-        uphill = np.vdot(gradient, now - before) > 0
-        t, before_t = (1.0, 1.0) if uphill else ((1 + np.sqrt(1 + 4 * t * t)) / 2, t)
-        ahead = now + X.dtype.type((before_t - 1) / t) * (now - before)
+        difference = softmax(U @ ahead)
+        difference -= Q
+        gradient = U.T @ difference
+        new_RW = ahead - 2 * gradient
+        change = new_RW - RW
+        RW = new_RW
+
+        # Nesterov's sequence of t; it starts again when the change points uphill.
+        is_uphill = np.vdot(gradient, change) > 0
+        if is_uphill:
+            momentum = 0.0
+            t = 1.0
+        else:
+            new_t = (1 + np.sqrt(1 + 4 * t * t)) / 2
+            momentum = (t - 1) / new_t
+            t = new_t
+        ahead = RW + X.dtype.type(momentum) * change
         if progress:
             progress(1)
-    return least_squares(R, now)
+    return least_squares(R, RW)
 
 
 def missing(scores: dict[str, Scores]) -> dict[str, float] | None:
-    """The three parts of the KL of `normed`, from the scores of bigrams.py; None if there is no
-    fit."""
+    """The three parts of the KL of `normed`, from the scores of bigrams.py; None without a fit."""
     if "solved" not in scores:
         return None
-    normed, scaled, solved = (scores[path]["kl"] for path in ("normed", "scaled", "solved"))
+    normed = scores["normed"]["kl"]
+    scaled = scores["scaled"]["kl"]
+    solved = scores["solved"]["kl"]
     return {"scale": normed - scaled, "head": scaled - solved, "rank": solved}
 
 
@@ -122,10 +138,14 @@ def best_factor(scores: np.ndarray, Q: np.ndarray) -> float:  # [n, S], [n, S]
 
     KL is convex in a. So its derivative, the mean score by softmax less that by Q, is bisected.
     """
-    by_Q = float((Q * scores).sum())
-    low, high = 0.0, 2.0**20
+    mean_by_Q = float((Q * scores).sum())
+    low = 0.0
+    high = 2.0**20
     for _ in range(50):
         middle = (low + high) / 2
-        above = float((softmax(np.float32(middle) * scores) * scores).sum()) > by_Q
-        low, high = (low, middle) if above else (middle, high)
+        p = softmax(np.float32(middle) * scores)
+        if float((p * scores).sum()) > mean_by_Q:
+            high = middle
+        else:
+            low = middle
     return low

@@ -4,9 +4,9 @@ A table P [n, n] has the share with which each word (a column) follows each word
 has an embedding W_E [n, D], one row for each word, and gives scores S [n, n]; softmax of a row is
 its prediction:
 
-    tied      S = W_E W_E^T                        the same score for "New York" and "York New", for any W_E
-    untied    S = W_E W_U                          W_U by least squares, or by fitting the softmax
-    mlp0      S = (W_E + MLP_0(W_E)) W_E^T         tied, and an MLP between the two uses of W_E
+    tied      S = W_E W_E^T                   "New York" and "York New" have the same score
+    untied    S = W_E W_U                     W_U by least squares, or by fitting the softmax
+    mlp0      S = (W_E + MLP_0(W_E)) W_E^T    tied, and an MLP between the two uses of W_E
 
 The MLP has UNITS fixed random units. Only its output matrix is solved for, by least squares.
 """
@@ -43,7 +43,8 @@ def solve(W_E: Any = EMBEDDING, P: Any = TABLE) -> dict[str, Solution]:
     Raises ArgumentError for matrices that do not fit together, and numbers that are not finite;
     those of P must be above 0.
     """
-    W_E, P = as_matrix("W_E", W_E), as_matrix("P", P)
+    W_E = as_matrix("W_E", W_E)
+    P = as_matrix("P", P)
     if len(P) != P.shape[1] or len(P) != len(W_E):
         raise ArgumentError(f"W_E must be [n, D] and P [n, n], got {W_E.shape} and {P.shape}")
     if P.min() <= 0:
@@ -70,8 +71,9 @@ def mlp0(W_E: np.ndarray, P: np.ndarray) -> np.ndarray:  # [n, D], [n, n] -> [n,
         "bias": rng.standard_normal(UNITS),
     }
     post = gelu_new(linear(W_E, **c_fc))  # [n, UNITS], the same for every P
-    wanted = least_squares(W_E, centred_log(P).T).T - W_E
-    return post @ least_squares(post, wanted)
+    # The input of the output matrix for which its scores are nearest to log P.
+    best_input = least_squares(W_E, centred_log(P).T).T  # [n, D]
+    return post @ least_squares(post, best_input - W_E)
 
 
 def embedding_of(P: Any, D: int) -> np.ndarray:  # [n, n] -> [n, D]
@@ -81,10 +83,13 @@ def embedding_of(P: Any, D: int) -> np.ndarray:  # [n, n] -> [n, D]
 
 
 def solution(scores: np.ndarray, P: np.ndarray, W_U: np.ndarray | None = None) -> Solution:
-    kl = float((P * (np.log(P) - log_softmax(scores))).sum(axis=1).mean())
+    """What scores S [n, n] predict, compared with the table P."""
+    divergences = (P * (np.log(P) - log_softmax(scores))).sum(axis=1)  # [n]
     norm = float(np.linalg.norm(scores))
-    asymmetry = float(np.linalg.norm(scores - scores.T)) / norm if norm else 0.0
-    return Solution(scores, softmax(scores), kl, asymmetry, W_U)
+    asymmetry = 0.0
+    if norm > 0:
+        asymmetry = float(np.linalg.norm(scores - scores.T)) / norm
+    return Solution(scores, softmax(scores), float(divergences.mean()), asymmetry, W_U)
 
 
 def as_matrix(name: str, values: Any) -> np.ndarray:
