@@ -1,0 +1,39 @@
+"""Models to compare, and their activations."""
+
+from dataclasses import replace
+
+import numpy as np
+
+import tiedgpt
+from tiedgpt import GPT2
+from tiedgpt.comparison.mistakes import MISTAKES
+from tiedgpt.comparison.place import compute_activations, kind_of
+from tiedgpt.testing import TINY, random_model
+
+MODELS = {
+    "tiny": random_model(),
+    "tiny untied": random_model(TINY.with_head("untied")),
+    "shakespeare": tiedgpt.load_model("shakespeare-tied"),
+}
+# The end of a text is a token that is not in the vocabulary of this model.
+TWO_LAYERS = random_model(replace(TINY, n_layer=2, eos_token_id=50256))
+
+
+def some_ids(model: GPT2, B: int = 2, T: int = 21, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(model.config.vocab_size, size=(B, T))
+
+
+def tape_of(model: GPT2, ids: np.ndarray) -> dict[str, np.ndarray]:
+    tape: dict[str, np.ndarray] = {}
+    model(ids, tape=tape)
+    return tape
+
+
+def with_mistake(model: GPT2, ids: np.ndarray, sentence: str) -> dict[str, np.ndarray]:
+    """The activations of the model with a known mistake in every place where it can be made."""
+    mistake = next(mistake for mistake in MISTAKES if mistake.sentence == sentence)
+    planted = {}
+    for name in compute_activations(model, ids, given={}, planted={}):
+        if kind_of(name) in mistake.wrong:
+            planted[name] = mistake.wrong[kind_of(name)]
+    return compute_activations(model, ids, given={}, planted=planted)

@@ -1,0 +1,155 @@
+"""A GPT-2 in NumPy, written apart from tiedgpt: it imports nothing of it.
+
+Each step is a method. A test makes a mistake by overriding one.
+"""
+
+import numpy as np
+
+
+class OtherGPT2:
+    """A function from ids [T] or [B, T] to activations under the names of tiedgpt's tape.
+
+    The methods get one sequence, so the residual stream is [T, D].
+    """
+
+    def __init__(self, parameters, n_layer, n_head, dtype=np.float32):
+        self.parameters = {name: array.astype(dtype) for name, array in parameters.items()}
+        self.n_layer = n_layer
+        self.n_head = n_head
+
+    def __call__(self, ids):
+        if ids.ndim == 1:
+            return self.forward(ids)
+        tapes = [self.forward(sequence) for sequence in ids]
+        return {name: np.stack([tape[name] for tape in tapes]) for name in tapes[0]}
+
+    @np.errstate(all="ignore")
+    def forward(self, ids):
+        tape = {}
+        resid = self.embed(ids)
+        tape["embed"] = resid
+        for layer in range(self.n_layer):
+            resid = self.block(resid, layer, tape)
+        final = self.final_norm(resid)
+        tape["final"] = final
+        tape["logits"] = self.logits(final)
+        return tape
+
+    def weights(self, layer, name):
+        weight = self.parameters[f"h.{layer}.{name}.weight"]
+        bias = self.parameters[f"h.{layer}.{name}.bias"]
+        return weight, bias
+
+    # The embedding and the head
+
+    def embed(self, ids):
+        wpe = self.parameters["wpe.weight"]
+        return self.token_vectors(ids) + wpe[self.positions(len(ids))]
+
+    def token_vectors(self, ids):
+        return self.parameters["wte.weight"][ids]
+
+    def positions(self, T):
+        return np.arange(T)
+
+    def final_norm(self, resid):
+        weight = self.parameters["ln_f.weight"]
+        bias = self.parameters["ln_f.bias"]
+        return self.layer_norm(resid, weight, bias)
+
+    def logits(self, final):
+        wte = self.parameters["wte.weight"]
+        head = self.parameters.get("lm_head.weight", wte)
+        return final @ head.T
+
+    # The block
+
+    def block(self, resid_pre, layer, tape):
+        normed = self.layer_norm(resid_pre, *self.weights(layer, "ln_1"))
+        resid_mid = resid_pre + self.attention(normed, layer, tape)
+        normed = self.layer_norm(resid_mid, *self.weights(layer, "ln_2"))
+        resid_post = resid_mid + self.mlp(normed, layer, tape)
+        self.record_stream(tape, layer, resid_pre, resid_mid, resid_post)
+        return resid_post
+
+    def record_stream(self, tape, layer, resid_pre, resid_mid, resid_post):
+        tape[f"resid_pre.{layer}"] = resid_pre
+        tape[f"resid_mid.{layer}"] = resid_mid
+        tape[f"resid_post.{layer}"] = resid_post
+
+    def layer_norm(self, x, weight, bias):
+        mean = x.mean(axis=-1, keepdims=True)
+        variance = x.var(axis=-1, keepdims=True)
+        return (x - mean) / np.sqrt(variance + 1e-5) * weight + bias
+
+    def linear(self, x, layer, name):
+        weight, bias = self.weights(layer, name)
+        return x @ weight + bias
+
+    # Attention
+
+    def attention(self, x, layer, tape):
+        qkv = self.linear(x, layer, "attn.c_attn")
+        q, k, v = self.split_heads(qkv, layer)
+        scores = self.scores(q, k, layer)
+        pattern = self.pattern(scores)
+        heads = pattern @ v
+        out = self.linear(self.join_heads(heads), layer, "attn.c_proj")
+
+        tape[f"attn.{layer}.in"] = x
+        tape[f"attn.{layer}.qkv"] = qkv
+        tape[f"attn.{layer}.q"] = q
+        tape[f"attn.{layer}.k"] = k
+        tape[f"attn.{layer}.v"] = v
+        tape[f"attn.{layer}.scores"] = scores
+        tape[f"attn.{layer}.pattern"] = pattern
+        tape[f"attn.{layer}.heads"] = heads
+        tape[f"attn.{layer}.out"] = out
+        return out
+
+    def split_heads(self, qkv, layer):  # [T, 3 D] -> three times [H, T, K]
+        q, k, v = np.split(qkv, 3, axis=-1)
+        return self.heads_of(q), self.heads_of(k), self.heads_of(v)
+
+    def heads_of(self, part):  # [T, D] -> [H, T, K]
+        T, D = part.shape
+        return part.reshape(T, self.n_head, D // self.n_head).transpose(1, 0, 2)
+
+    def scores(self, q, k, layer):
+        K = q.shape[-1]
+        return q @ k.transpose(0, 2, 1) / np.sqrt(K)
+
+    def pattern(self, scores):
+        return self.softmax(self.hide_later(scores))
+
+    def hide_later(self, scores):
+        return np.where(self.is_later(scores), -np.inf, scores)
+
+    def is_later(self, scores):  # [H, T, S] -> [T, S]
+        """Where the key comes after the query. The queries are those of the last tokens."""
+        T, S = scores.shape[-2:]
+        return np.triu(np.ones((T, S), bool), k=1 + S - T)
+
+    def softmax(self, x):
+        exponentials = np.exp(x - x.max(axis=-1, keepdims=True))
+        return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+    def join_heads(self, heads):  # [H, T, K] -> [T, D]
+        H, T, K = heads.shape
+        return heads.transpose(1, 0, 2).reshape(T, H * K)
+
+    # The MLP
+
+    def mlp(self, x, layer, tape):
+        pre = self.linear(x, layer, "mlp.c_fc")
+        post = self.activation(pre, layer)
+        out = self.linear(post, layer, "mlp.c_proj")
+
+        tape[f"mlp.{layer}.in"] = x
+        tape[f"mlp.{layer}.pre"] = pre
+        tape[f"mlp.{layer}.post"] = post
+        tape[f"mlp.{layer}.out"] = out
+        return out
+
+    def activation(self, x, layer):
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))

@@ -1,0 +1,112 @@
+"""GPT-2 in torch: modules that have the names of nanoGPT's, and transformers' own."""
+
+import math
+
+import numpy as np
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+
+
+class Attention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.n_head = config.n_head
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(self, x):
+        B, T, D = x.shape
+        K = D // self.n_head
+        q, k, v = self.c_attn(x).split(D, dim=2)
+        q = q.view(B, T, self.n_head, K).transpose(1, 2)
+        k = k.view(B, T, self.n_head, K).transpose(1, 2)
+        v = v.view(B, T, self.n_head, K).transpose(1, 2)
+        scores = q @ k.transpose(2, 3) / math.sqrt(K)
+        is_later = torch.ones(T, T, dtype=torch.bool).triu(1)
+        pattern = scores.masked_fill(is_later, -math.inf).softmax(dim=-1)
+        heads = (pattern @ v).transpose(1, 2)
+        return self.c_proj(heads.reshape(B, T, D))
+
+
+class MLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, config.n_inner)
+        self.gelu = nn.GELU(approximate="tanh")
+        self.c_proj = nn.Linear(config.n_inner, config.n_embd)
+
+    def forward(self, x):
+        return self.c_proj(self.gelu(self.c_fc(x)))
+
+
+class Block(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+        self.attn = Attention(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+        self.mlp = MLP(config)
+
+    def forward(self, x):
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+
+class NanoGPT(nn.Module):
+    """With dropout, and all logits only if there are targets."""
+
+    def __init__(self, config):
+        super().__init__()
+        modules = {
+            "wte": nn.Embedding(config.vocab_size, config.n_embd),
+            "wpe": nn.Embedding(config.n_ctx, config.n_embd),
+            "drop": nn.Dropout(0.5),
+            "h": nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
+            "ln_f": nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon),
+        }
+        self.transformer = nn.ModuleDict(modules)
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        if config.tied:
+            self.lm_head.weight = self.transformer.wte.weight
+
+    def forward(self, ids, targets=None):
+        positions = torch.arange(ids.shape[1])
+        x = self.transformer.wte(ids) + self.transformer.wpe(positions)
+        x = self.transformer.drop(x)
+        for block in self.transformer.h:
+            x = block(x)
+        x = self.transformer.ln_f(x)
+        if targets is None:
+            return self.lm_head(x[:, [-1]])
+        return self.lm_head(x)
+
+
+def nano_gpt(model):
+    """A NanoGPT with the model's parameters."""
+    theirs = NanoGPT(model.config)
+    theirs.load_state_dict(state_dict(model, transposed=True))
+    return theirs
+
+
+def transformers_gpt2(model):
+    """transformers' GPT-2 with the model's parameters."""
+    import transformers
+
+    config = transformers.GPT2Config(**model.config.to_json())
+    theirs = transformers.GPT2LMHeadModel(config).eval()
+    theirs.load_state_dict(state_dict(model))
+    return theirs
+
+
+def state_dict(model, transposed=False):
+    """The parameters under transformers' names; the blocks' matrices transposed as in nanoGPT."""
+    state = {"lm_head.weight": torch.from_numpy(np.array(model.W_U.T))}
+    for name, array in model.parameters.items():
+        if name == "lm_head.weight":
+            continue
+        if transposed and name.startswith("h.") and array.ndim == 2:
+            array = array.T
+        state[f"transformer.{name}"] = torch.from_numpy(np.array(array))
+    return state

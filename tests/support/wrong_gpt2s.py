@@ -1,0 +1,462 @@
+"""OtherGPT2 with one mistake each. The step in which it is made is overridden."""
+
+import math
+
+import numpy as np
+
+from .other_gpt2 import OtherGPT2
+
+# Activation functions
+
+
+def gelu(x):
+    """The exact gelu."""
+    erf = np.vectorize(math.erf)
+    return (x * (1 + erf(x / math.sqrt(2))) / 2).astype(x.dtype)
+
+
+class ExactGelu(OtherGPT2):
+    def activation(self, x, layer):
+        return gelu(x)
+
+
+class ExactGeluInLayer1(OtherGPT2):
+    def activation(self, x, layer):
+        if layer == 1:
+            return gelu(x)
+        return super().activation(x, layer)
+
+
+class NearlyExactGelu(OtherGPT2):
+    def activation(self, x, layer):
+        return 1.1 * gelu(x) - 0.1 * super().activation(x, layer)
+
+
+class Relu(OtherGPT2):
+    def activation(self, x, layer):
+        return np.maximum(x, 0)
+
+
+class Silu(OtherGPT2):
+    def activation(self, x, layer):
+        return x / (1 + np.exp(-x))
+
+
+class QuickGelu(OtherGPT2):
+    def activation(self, x, layer):
+        return x / (1 + np.exp(-1.702 * x))
+
+
+class NoActivationFunction(OtherGPT2):
+    def activation(self, x, layer):
+        return x
+
+
+class GeluTwice(OtherGPT2):
+    def activation(self, x, layer):
+        return super().activation(super().activation(x, layer), layer)
+
+
+class GeluWithoutHalf(OtherGPT2):
+    def activation(self, x, layer):
+        return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+class GeluWithoutRoot(OtherGPT2):
+    def activation(self, x, layer):
+        return 0.5 * x * (1 + np.tanh((2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+class GeluWithWrongNumber(OtherGPT2):
+    def activation(self, x, layer):
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.44715 * x**3)))
+
+
+# Layer norms
+
+
+class NormWithSmallEpsilon(OtherGPT2):
+    def layer_norm(self, x, weight, bias):
+        mean = x.mean(axis=-1, keepdims=True)
+        variance = x.var(axis=-1, keepdims=True)
+        return (x - mean) / np.sqrt(variance + 1e-6) * weight + bias
+
+
+class NormWithoutEpsilon(OtherGPT2):
+    def layer_norm(self, x, weight, bias):
+        mean = x.mean(axis=-1, keepdims=True)
+        variance = x.var(axis=-1, keepdims=True)
+        return (x - mean) / np.sqrt(variance) * weight + bias
+
+
+class NormWithEpsilonOutside(OtherGPT2):
+    def layer_norm(self, x, weight, bias):
+        mean = x.mean(axis=-1, keepdims=True)
+        variance = x.var(axis=-1, keepdims=True)
+        return (x - mean) / (np.sqrt(variance) + 1e-5) * weight + bias
+
+
+class NormDividedByVariance(OtherGPT2):
+    def layer_norm(self, x, weight, bias):
+        mean = x.mean(axis=-1, keepdims=True)
+        variance = x.var(axis=-1, keepdims=True)
+        return (x - mean) / (variance + 1e-5) * weight + bias
+
+
+class NormWithUnbiasedVariance(OtherGPT2):
+    def layer_norm(self, x, weight, bias):
+        mean = x.mean(axis=-1, keepdims=True)
+        variance = x.var(axis=-1, ddof=1, keepdims=True)
+        return (x - mean) / np.sqrt(variance + 1e-5) * weight + bias
+
+
+class NormOverTokens(OtherGPT2):
+    def layer_norm(self, x, weight, bias):
+        mean = x.mean(axis=0, keepdims=True)
+        variance = x.var(axis=0, keepdims=True)
+        return (x - mean) / np.sqrt(variance + 1e-5) * weight + bias
+
+
+class NormWithoutMean(OtherGPT2):
+    def layer_norm(self, x, weight, bias):
+        mean_square = (x * x).mean(axis=-1, keepdims=True)
+        return x / np.sqrt(mean_square + 1e-5) * weight + bias
+
+
+class NormWithoutWeight(OtherGPT2):
+    def layer_norm(self, x, weight, bias):
+        return super().layer_norm(x, 1, bias)
+
+
+class NormWithoutBias(OtherGPT2):
+    def layer_norm(self, x, weight, bias):
+        return super().layer_norm(x, weight, 0)
+
+
+class NormWithoutWeightAndBias(OtherGPT2):
+    def layer_norm(self, x, weight, bias):
+        return super().layer_norm(x, 1, 0)
+
+
+class NoNorm(OtherGPT2):
+    def layer_norm(self, x, weight, bias):
+        return x
+
+
+class NoFinalNorm(OtherGPT2):
+    def final_norm(self, resid):
+        return resid
+
+
+class NormsSwapped(OtherGPT2):
+    def weights(self, layer, name):
+        if name == "ln_1":
+            return super().weights(layer, "ln_2")
+        if name == "ln_2":
+            return super().weights(layer, "ln_1")
+        return super().weights(layer, name)
+
+
+# The block
+
+
+class PostNorm(OtherGPT2):
+    def block(self, resid_pre, layer, tape):
+        with_attention = resid_pre + self.attention(resid_pre, layer, tape)
+        resid_mid = self.layer_norm(with_attention, *self.weights(layer, "ln_1"))
+        with_mlp = resid_mid + self.mlp(resid_mid, layer, tape)
+        resid_post = self.layer_norm(with_mlp, *self.weights(layer, "ln_2"))
+        self.record_stream(tape, layer, resid_pre, resid_mid, resid_post)
+        return resid_post
+
+
+class ParallelMLP(OtherGPT2):
+    def block(self, resid_pre, layer, tape):
+        normed = self.layer_norm(resid_pre, *self.weights(layer, "ln_1"))
+        resid_mid = resid_pre + self.attention(normed, layer, tape)
+        normed = self.layer_norm(resid_pre, *self.weights(layer, "ln_2"))
+        resid_post = resid_mid + self.mlp(normed, layer, tape)
+        self.record_stream(tape, layer, resid_pre, resid_mid, resid_post)
+        return resid_post
+
+
+class NoResidualAroundAttention(OtherGPT2):
+    def block(self, resid_pre, layer, tape):
+        normed = self.layer_norm(resid_pre, *self.weights(layer, "ln_1"))
+        resid_mid = self.attention(normed, layer, tape)
+        normed = self.layer_norm(resid_mid, *self.weights(layer, "ln_2"))
+        resid_post = resid_mid + self.mlp(normed, layer, tape)
+        self.record_stream(tape, layer, resid_pre, resid_mid, resid_post)
+        return resid_post
+
+
+class NoResidualAroundMLP(OtherGPT2):
+    def block(self, resid_pre, layer, tape):
+        normed = self.layer_norm(resid_pre, *self.weights(layer, "ln_1"))
+        resid_mid = resid_pre + self.attention(normed, layer, tape)
+        normed = self.layer_norm(resid_mid, *self.weights(layer, "ln_2"))
+        resid_post = self.mlp(normed, layer, tape)
+        self.record_stream(tape, layer, resid_pre, resid_mid, resid_post)
+        return resid_post
+
+
+class AttentionAddedToNorm(OtherGPT2):
+    def block(self, resid_pre, layer, tape):
+        normed = self.layer_norm(resid_pre, *self.weights(layer, "ln_1"))
+        resid_mid = normed + self.attention(normed, layer, tape)
+        normed = self.layer_norm(resid_mid, *self.weights(layer, "ln_2"))
+        resid_post = resid_mid + self.mlp(normed, layer, tape)
+        self.record_stream(tape, layer, resid_pre, resid_mid, resid_post)
+        return resid_post
+
+
+# Linear layers
+
+
+class NoBiasOfQKV(OtherGPT2):
+    def linear(self, x, layer, name):
+        weight, bias = self.weights(layer, name)
+        if name == "attn.c_attn":
+            return x @ weight
+        return x @ weight + bias
+
+
+class NoBiasInMLP(OtherGPT2):
+    def linear(self, x, layer, name):
+        weight, bias = self.weights(layer, name)
+        if name == "mlp.c_fc":
+            return x @ weight
+        return x @ weight + bias
+
+
+class ReluWithoutBias(NoBiasInMLP):
+    def activation(self, x, layer):
+        return np.maximum(x, 0)
+
+
+class ColumnsOfMLPReversed(OtherGPT2):
+    def linear(self, x, layer, name):
+        weight, bias = self.weights(layer, name)
+        if name == "mlp.c_fc":
+            return x @ weight[:, ::-1] + bias
+        return x @ weight + bias
+
+
+class NanInMLPOfLayer1(OtherGPT2):
+    def linear(self, x, layer, name):
+        out = super().linear(x, layer, name)
+        if name == "mlp.c_fc" and layer == 1:
+            out[3, 5] = np.nan
+        return out
+
+
+class AttentionOutTransposed(OtherGPT2):
+    def linear(self, x, layer, name):
+        weight, bias = self.weights(layer, name)
+        if name == "attn.c_proj":
+            return x @ weight.T + bias
+        return x @ weight + bias
+
+
+class MLPOutInFloat16(OtherGPT2):
+    def linear(self, x, layer, name):
+        weight, bias = self.weights(layer, name)
+        if name == "mlp.c_proj":
+            weight = weight.astype(np.float16).astype(np.float32)
+        return x @ weight + bias
+
+
+# Heads
+
+
+class NoBiasOfQueries(OtherGPT2):
+    def split_heads(self, qkv, layer):
+        q, k, v = np.split(qkv, 3, axis=-1)
+        _, bias = self.weights(layer, "attn.c_attn")
+        q_bias, _, _ = np.split(bias, 3)
+        return self.heads_of(q - q_bias), self.heads_of(k), self.heads_of(v)
+
+
+class NoBiasOfValues(OtherGPT2):
+    def split_heads(self, qkv, layer):
+        q, k, v = np.split(qkv, 3, axis=-1)
+        _, bias = self.weights(layer, "attn.c_attn")
+        _, _, v_bias = np.split(bias, 3)
+        return self.heads_of(q), self.heads_of(k), self.heads_of(v - v_bias)
+
+
+class KeysFirst(OtherGPT2):
+    def split_heads(self, qkv, layer):
+        k, q, v = np.split(qkv, 3, axis=-1)
+        return self.heads_of(q), self.heads_of(k), self.heads_of(v)
+
+
+class ValuesFirst(OtherGPT2):
+    def split_heads(self, qkv, layer):
+        v, k, q = np.split(qkv, 3, axis=-1)
+        return self.heads_of(q), self.heads_of(k), self.heads_of(v)
+
+
+class OneHeadAfterTheOther(OtherGPT2):
+    def split_heads(self, qkv, layer):
+        T, width = qkv.shape
+        K = width // (3 * self.n_head)
+        by_head = qkv.reshape(T, self.n_head, 3, K).transpose(2, 1, 0, 3)  # [3, H, T, K]
+        return by_head[0], by_head[1], by_head[2]
+
+
+class HeadsInterleaved(OtherGPT2):
+    def heads_of(self, part):
+        T, D = part.shape
+        return part.reshape(T, D // self.n_head, self.n_head).transpose(2, 0, 1)
+
+
+class HeadsReshaped(OtherGPT2):
+    def heads_of(self, part):
+        T, D = part.shape
+        return part.reshape(self.n_head, T, D // self.n_head)
+
+
+class HeadsJoinedWithoutTranspose(OtherGPT2):
+    def join_heads(self, heads):
+        H, T, K = heads.shape
+        return heads.reshape(T, H * K)
+
+
+# Scores and the pattern
+
+
+class ScoresDividedByRootOfWidth(OtherGPT2):
+    def scores(self, q, k, layer):
+        D = q.shape[-1] * self.n_head
+        return q @ k.transpose(0, 2, 1) / np.sqrt(D)
+
+
+class ScoresNotScaled(OtherGPT2):
+    def scores(self, q, k, layer):
+        return q @ k.transpose(0, 2, 1)
+
+
+class ScoresDividedWithoutRoot(OtherGPT2):
+    def scores(self, q, k, layer):
+        K = q.shape[-1]
+        return q @ k.transpose(0, 2, 1) / K
+
+
+class ScoresDividedByLayer(OtherGPT2):
+    def scores(self, q, k, layer):
+        return super().scores(q, k, layer) / (layer + 1)
+
+
+class NoMask(OtherGPT2):
+    def hide_later(self, scores):
+        return scores
+
+
+class MaskThatShowsTheNextToken(OtherGPT2):
+    def is_later(self, scores):
+        return np.triu(np.ones(scores.shape[-2:], bool), k=2)
+
+
+class MaskThatHidesTheTokenItself(OtherGPT2):
+    def is_later(self, scores):
+        return np.triu(np.ones(scores.shape[-2:], bool), k=0)
+
+
+class FiniteMaskThatHidesTheTokenItself(OtherGPT2):
+    def hide_later(self, scores):
+        hidden = np.triu(np.ones(scores.shape[-2:], bool), k=0)
+        return np.where(hidden, -1e9, scores)
+
+
+class MaskOfZeros(OtherGPT2):
+    def hide_later(self, scores):
+        return np.where(self.is_later(scores), 0, scores)
+
+
+class MaskOfThePast(OtherGPT2):
+    def is_later(self, scores):
+        return super().is_later(scores).T
+
+
+class MaskAfterSoftmax(OtherGPT2):
+    def pattern(self, scores):
+        return np.where(self.is_later(scores), 0, self.softmax(scores))
+
+
+class SoftmaxOverQueries(OtherGPT2):
+    def softmax(self, x):
+        exponentials = np.exp(x - x.max(axis=-2, keepdims=True))
+        return exponentials / exponentials.sum(axis=-2, keepdims=True)
+
+
+# The embedding and the head
+
+
+class NoPositions(OtherGPT2):
+    def embed(self, ids):
+        return self.token_vectors(ids)
+
+
+class PositionsFrom1(OtherGPT2):
+    def positions(self, T):
+        return np.arange(T) + 1
+
+
+class PositionsFromMinus1(OtherGPT2):
+    def positions(self, T):
+        return np.arange(T) - 1
+
+
+class Position0Twice(OtherGPT2):
+    def positions(self, T):
+        return np.maximum(np.arange(T) - 1, 0)
+
+
+class Position0Only(OtherGPT2):
+    def positions(self, T):
+        return np.zeros(T, int)
+
+
+class IdsPlus1(OtherGPT2):
+    def token_vectors(self, ids):
+        return super().token_vectors(ids + 1)
+
+
+class IdsMinus1(OtherGPT2):
+    def token_vectors(self, ids):
+        return super().token_vectors(ids - 1)
+
+
+class TokenBeforeLastFirst(OtherGPT2):
+    def token_vectors(self, ids):
+        return super().token_vectors(np.roll(ids, 1))
+
+
+class TokenBefore0First(OtherGPT2):
+    def token_vectors(self, ids):
+        before = np.concatenate([[0], ids[:-1]])
+        return super().token_vectors(before)
+
+
+class TokenAfter(OtherGPT2):
+    def token_vectors(self, ids):
+        after = np.concatenate([ids[1:], ids[-1:]])
+        return super().token_vectors(after)
+
+
+class TokensTimesRootOfWidth(OtherGPT2):
+    def token_vectors(self, ids):
+        vectors = super().token_vectors(ids)
+        D = vectors.shape[-1]
+        return vectors * math.sqrt(D)
+
+
+class TiedHead(OtherGPT2):
+    def logits(self, final):
+        return final @ self.parameters["wte.weight"].T
+
+
+class ProbabilitiesForLogits(OtherGPT2):
+    def logits(self, final):
+        return self.softmax(super().logits(final))

@@ -1,0 +1,239 @@
+"""What `compare` says if no mistake explains a difference, or several, or if little was given."""
+
+import re
+
+import numpy as np
+import pytest
+from support import wrong_gpt2s
+from support.comparing import MODELS, TWO_LAYERS, some_ids, tape_of, with_mistake
+
+from tiedgpt import compare
+from tiedgpt.comparison import diagnosis
+from tiedgpt.comparison.place import kind_of
+
+SLOW = pytest.mark.slow
+
+
+def make(wrong_gpt2):
+    return wrong_gpt2(TWO_LAYERS.parameters, n_layer=2, n_head=TWO_LAYERS.config.n_head)
+
+
+def distorted(ids):
+    """Activations that are all wrong but the embedding, each in a way of its own."""
+    tape = tape_of(TWO_LAYERS, ids)
+    for name, array in tape.items():
+        if name != "embed":
+            tape[name] = array + np.float32(0.1) * array * array
+    return tape
+
+
+def test_nan_alone_is_explained_with_a_perhaps():
+    """A mask that hides the first token from itself makes all logits nan; so does much else."""
+    ids = some_ids(TWO_LAYERS, B=1, T=5)
+    report = compare(TWO_LAYERS, np.full((1, 5, 211), np.nan), ids)
+    assert report.diagnosis == [
+        "logits: yours is nan everywhere",
+        "attn.0.pattern: perhaps yours has a mask that is off by one: a token does not see itself, "
+        "in every layer",
+    ]
+    assert report.note == "to find where it begins, give resid_post.0 to resid_post.1, too"
+
+
+def test_nan_among_numbers_is_explained_without_a_perhaps():
+    ids = some_ids(TWO_LAYERS, B=1, T=5)
+    sentence = "has a mask that is off by one: a token does not see itself"
+    report = compare(TWO_LAYERS, with_mistake(TWO_LAYERS, ids, sentence), ids)
+    assert report.diagnosis == [
+        "attn.0.pattern: yours is nan in 15 of 75 places",
+        "attn.0.pattern: yours has a mask that is off by one: a token does not see itself, "
+        "in every layer",
+    ]
+    assert report.note == ""
+
+
+def test_inf_is_not_explained():
+    ids = some_ids(TWO_LAYERS, B=1, T=5)
+    report = compare(TWO_LAYERS, np.full((1, 5, 211), np.inf), ids)
+    assert report.diagnosis == [
+        "logits: yours is inf everywhere",
+        "logits: this is none of the known mistakes",
+    ]
+    assert report.note == "to find where it begins, give resid_post.0 to resid_post.1, too"
+
+
+def test_one_nan_is_not_explained():
+    ids = some_ids(TWO_LAYERS, B=1, T=5)
+    report = compare(TWO_LAYERS, make(wrong_gpt2s.NanInMLPOfLayer1), ids)
+    assert report.diagnosis == [
+        "mlp.1.pre: yours is nan in 1 of 500 places",
+        "mlp.1.pre: this is none of the known mistakes",
+    ]
+    assert report.note == ""
+
+
+def test_blocks_to_give():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    tape = distorted(ids)
+    given = {name: tape[name] for name in ("resid_post.0", "resid_post.1")}
+    report = compare(TWO_LAYERS, given, ids)
+    assert report.diagnosis == ["resid_post.0: this is none of the known mistakes"]
+    assert report.note.startswith(
+        "to find where it begins, give embed, resid_pre.0, attn.0.in, attn.0.qkv, "
+    )
+
+
+def test_activations_to_give():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    tape = distorted(ids)
+    given = {name: tape[name] for name in ("embed", "attn.0.heads")}
+    report = compare(TWO_LAYERS, given, ids)
+    assert report.diagnosis == ["attn.0.heads: this is none of the known mistakes"]
+    assert report.note.startswith(
+        "to find where it begins, give resid_pre.0, attn.0.in, attn.0.qkv, attn.0.q, "
+    )
+
+
+def test_nothing_more_to_give():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    report = compare(TWO_LAYERS, {"embed": 2 * tape_of(TWO_LAYERS, ids)["embed"]}, ids)
+    assert report.diagnosis == ["embed: this is none of the known mistakes"]
+    assert report.note == ""
+
+
+def test_a_mistake_that_is_nearly_a_known_one_is_not_known():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    report = compare(TWO_LAYERS, make(wrong_gpt2s.NearlyExactGelu), ids)
+    assert report.diagnosis == ["mlp.0.post: this is none of the known mistakes"]
+
+
+def test_reversed_columns_are_not_known():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    report = compare(TWO_LAYERS, make(wrong_gpt2s.ColumnsOfMLPReversed), ids)
+    assert report.diagnosis == ["mlp.0.pre: this is none of the known mistakes"]
+
+
+MISTAKES_IN_HIDDEN_PLACES = [
+    pytest.param("is relu", "mlp.0.post: yours is relu, in every layer", id="activation-function"),
+    pytest.param(
+        "has no causal mask", "attn.0.pattern: yours has no causal mask, in every layer", id="mask"
+    ),
+    pytest.param(
+        "lacks the residual connection",
+        "resid_mid.0: yours lacks the residual connection, everywhere",
+        id="residual-connection",
+    ),
+]
+
+
+def without_their_places(tape):
+    """The tape without the activations in which these mistakes are made."""
+    hidden = ("attn.N.pattern", "mlp.N.post", "resid_mid.N")
+    return {name: array for name, array in tape.items() if kind_of(name) not in hidden}
+
+
+@pytest.mark.parametrize(("sentence", "diagnosis"), MISTAKES_IN_HIDDEN_PLACES)
+def test_a_mistake_is_named_where_it_was_made(sentence, diagnosis):
+    """Even if only what follows was recorded."""
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    tape = with_mistake(TWO_LAYERS, ids, sentence)
+    assert compare(TWO_LAYERS, without_their_places(tape), ids).diagnosis == [diagnosis]
+    assert compare(TWO_LAYERS, tape["logits"], ids).diagnosis == [diagnosis]
+
+
+def test_the_first_of_two_mistakes_is_named():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    report = compare(TWO_LAYERS, make(wrong_gpt2s.ReluWithoutBias), ids)
+    assert report.diagnosis == ["mlp.0.pre: yours lacks the bias, in every layer"]
+    assert report.note == "mlp.0.post differs then, too: correct this first, and compare again"
+
+
+def test_two_mistakes_that_cannot_be_told_apart():
+    """The second token is the last one, so a mask that shows the next token hides nothing."""
+    ids = some_ids(TWO_LAYERS, B=1, T=2)
+    tape = with_mistake(TWO_LAYERS, ids, "has no causal mask")
+    report = compare(TWO_LAYERS, without_their_places(tape), ids)
+    assert report.diagnosis == [
+        "attn.0.pattern: yours has no causal mask, in every layer",
+        "attn.0.pattern: or yours has a mask that is off by one: a token sees the next one, "
+        "in every layer",
+    ]
+
+
+def test_the_first_difference_is_in_the_text_of_the_report():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    report = compare(TWO_LAYERS, make(wrong_gpt2s.Relu), ids)
+    index = list(report.first.first_wrong)
+    assert report.first.name == "mlp.0.post"
+    assert f"first difference: mlp.0.post{index} is " in str(report)
+    assert str(report).endswith("mlp.0.post: yours is relu, in every layer")
+
+
+def test_progress_counts_the_trials():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    logits = distorted(ids)["logits"]
+    calls = []
+    compare(TWO_LAYERS, logits, ids, progress=lambda *counts: calls.append(counts))
+    tried = [count for count, _ in calls]
+    assert len(tried) > 0
+    assert tried == list(range(len(calls)))
+    totals = {total for _, total in calls}
+    assert totals == {len(calls)}
+
+
+def test_neither_the_model_nor_the_ids_change():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    ids_before = ids.copy()
+    logits_before = TWO_LAYERS(ids)
+
+    def logits_of_zeros(ids):
+        ids *= 0
+        return TWO_LAYERS(ids)
+
+    report = compare(TWO_LAYERS, logits_of_zeros, ids)
+    assert report.diagnosis == ["logits: this is none of the known mistakes"]
+    np.testing.assert_array_equal(ids, ids_before)
+    np.testing.assert_array_equal(TWO_LAYERS(ids), logits_before)
+
+
+def test_the_time_is_bounded(monkeypatch):
+    monkeypatch.setattr(diagnosis, "SECONDS", 0.0)
+    ids = some_ids(TWO_LAYERS)
+    logits = distorted(ids)["logits"]
+    [sentence] = compare(TWO_LAYERS, logits, ids).diagnosis
+    assert re.fullmatch(
+        r"logits: none of the 0 trials that 0 s sufficed for explains this, of \d+", sentence
+    )
+
+
+RANDOM_DIFFERENCES = [
+    "embed",
+    "attn.1.in",
+    "attn.0.qkv",
+    "attn.1.pattern",
+    "resid_mid.0",
+    "mlp.1.post",
+    "logits",
+]
+
+
+@pytest.mark.parametrize("change", ["noise", "one number", "a constant"])
+@pytest.mark.parametrize("place", RANDOM_DIFFERENCES)
+@pytest.mark.parametrize("name", ["tiny", pytest.param("shakespeare", marks=SLOW)])
+def test_a_random_difference_is_none_of_the_known(name, place, change):
+    model = MODELS[name]
+    ids = some_ids(model, B=1, T=9)
+    tape = tape_of(model, ids)
+    array = tape[place]
+    rng = np.random.default_rng(RANDOM_DIFFERENCES.index(place))
+    size = np.float32(10.0 ** rng.integers(-4, 1) * np.abs(array).mean())
+    if change == "noise":
+        tape[place] = array + size * rng.standard_normal(array.shape, np.float32)
+    elif change == "one number":
+        tape[place] = array.copy()
+        tape[place].flat[rng.integers(array.size)] += 1
+    else:
+        tape[place] = array + size
+
+    report = compare(model, tape, ids)
+    assert report.first.name == place
+    assert report.diagnosis == [f"{place}: this is none of the known mistakes"]

@@ -1,0 +1,260 @@
+"""The names and layouts of other GPT-2s: their activations, and models from their state dicts."""
+
+import numpy as np
+import pytest
+from support.comparing import MODELS, some_ids, tape_of
+
+from tiedgpt import compare, from_state_dict
+from tiedgpt.errors import ArgumentError
+from tiedgpt.testing import TINY, random_model
+
+# Our name -> the other one's.
+TRANSFORMERS = {
+    "embed": "drop",
+    "resid_pre.N": "h.N:in",
+    "attn.N.in": "h.N.ln_1",
+    "attn.N.qkv": "h.N.attn.c_attn",
+    "attn.N.pattern": "h.N.attn:1",
+    "attn.N.heads": "h.N.attn.c_proj:in",
+    "attn.N.out": "h.N.attn",
+    "mlp.N.in": "h.N.ln_2",
+    "mlp.N.pre": "h.N.mlp.c_fc",
+    "mlp.N.post": "h.N.mlp.act",
+    "mlp.N.out": "h.N.mlp",
+    "resid_post.N": "h.N",
+    "final": "ln_f",
+    "logits": "lm_head",
+}
+TRANSFORMER_LENS = {
+    "resid_pre.N": "blocks.N.hook_resid_pre",
+    "attn.N.q": "blocks.N.attn.hook_q",
+    "attn.N.k": "blocks.N.attn.hook_k",
+    "attn.N.v": "blocks.N.attn.hook_v",
+    "attn.N.pattern": "blocks.N.attn.hook_pattern",
+    "attn.N.heads": "blocks.N.attn.hook_z",
+    "resid_mid.N": "blocks.N.hook_resid_mid",
+    "mlp.N.in": "blocks.N.ln2.hook_out",
+    "mlp.N.post": "blocks.N.mlp.out.hook_in",
+    "final": "ln_final",
+    "logits": "unembed",
+}
+LLM_C = {
+    "embed": "encoded",
+    "attn.N.in": "ln1",
+    "attn.N.qkv": "qkv",
+    "attn.N.pattern": "att",
+    "attn.N.heads": "atty",
+    "attn.N.out": "attproj",
+    "resid_mid.N": "residual2",
+    "mlp.N.in": "ln2",
+    "mlp.N.pre": "fch",
+    "mlp.N.post": "fch_gelu",
+    "mlp.N.out": "fcproj",
+    "resid_post.N": "residual3",
+    "final": "lnf",
+    "logits": "logits",
+}
+# llm.c's names of the parameters, in the order of the forward pass.
+LLM_C_PARAMETERS = [
+    "wte",
+    "wpe",
+    "ln1w",
+    "ln1b",
+    "qkvw",
+    "qkvb",
+    "attprojw",
+    "attprojb",
+    "ln2w",
+    "ln2b",
+    "fcw",
+    "fcb",
+    "fcprojw",
+    "fcprojb",
+    "lnfw",
+    "lnfb",
+]
+HEADS = ("attn.N.q", "attn.N.k", "attn.N.v", "attn.N.heads")
+
+
+def layers_of(tape, kind):
+    """The arrays of a kind of activation, one for each layer, or one if it is in no layer."""
+    if "N" not in kind:
+        return [tape[kind]]
+    return [tape[kind.replace("N", str(layer))] for layer in range(TINY.n_layer)]
+
+
+def test_names_of_transformers():
+    model = MODELS["tiny"]
+    ids = some_ids(model)
+    tape = tape_of(model, ids)
+    given = {}
+    for kind, name in TRANSFORMERS.items():
+        for layer, array in enumerate(layers_of(tape, kind)):
+            if kind in HEADS:
+                array = array.swapaxes(1, 2).reshape(*ids.shape, TINY.n_embd)  # [B, T, D]
+            given["transformer." + name.replace("N", str(layer))] = array
+    report = compare(model, given, ids)
+    assert report.first is None, str(report)
+    assert len(report.rows) == len(given) == 11 * TINY.n_layer + 3
+
+
+def test_names_of_transformer_lens():
+    model = MODELS["tiny"]
+    ids = some_ids(model)
+    tape = tape_of(model, ids)
+    given = {}
+    for kind, name in TRANSFORMER_LENS.items():
+        for layer, array in enumerate(layers_of(tape, kind)):
+            if kind in HEADS:
+                array = array.swapaxes(1, 2)  # [B, T, H, K]
+            given["_original_component." + name.replace("N", str(layer))] = array
+    compared = len(given)
+
+    # These are accepted and not compared.
+    given["hook_embed"] = 2 * tape["embed"]
+    given["embed.hook_out"] = 2 * tape["embed"]
+    given["pos_embed.hook_out"] = 2 * tape["embed"]
+    report = compare(model, given, ids)
+    assert report.first is None, str(report)
+    assert len(report.rows) == compared == 9 * TINY.n_layer + 2
+
+
+def test_names_of_llm_c():
+    model = MODELS["tiny"]
+    ids = some_ids(model)
+    tape = tape_of(model, ids)
+    given = {}
+    for kind, name in LLM_C.items():
+        arrays = layers_of(tape, kind)
+        if kind in HEADS:
+            arrays = [array.swapaxes(1, 2).reshape(*ids.shape, TINY.n_embd) for array in arrays]
+        if "N" in kind:
+            given[name] = np.stack(arrays)  # [L, ...]
+        else:
+            given[name] = arrays[0]
+    report = compare(model, given, ids)
+    assert report.first is None, str(report)
+    assert len(report.rows) == 11 * TINY.n_layer + 3
+
+
+# State dicts
+
+
+def prefixed(model, prefix):
+    """The parameters and lm_head.weight, under names with this prefix."""
+    state = {"lm_head.weight": model.W_U.T}
+    for name, array in model.parameters.items():
+        if name != "lm_head.weight":
+            state[prefix + name] = array
+    return state
+
+
+def transposed(state):
+    """The matrices of the blocks transposed, as in nanoGPT and llm.c."""
+    arrays = {}
+    for name, array in state.items():
+        is_of_a_block = "h." in name
+        if is_of_a_block and array.ndim == 2:
+            arrays[name] = array.T
+        else:
+            arrays[name] = array
+    return arrays
+
+
+def transformers_state(model):
+    mask = np.zeros((1, 1, 3, 3))
+    return prefixed(model, "transformer.") | {"transformer.h.0.attn.bias": mask}
+
+
+def nano_gpt_state(model):
+    return transposed(prefixed(model, "_orig_mod.transformer."))
+
+
+def llm_c_state(model):
+    """Arrays with all layers, [L, ...]."""
+    arrays = transposed(model.parameters)
+    kinds = [name.replace("h.0.", "h.N.") for name in arrays if not name.startswith(("h.1", "h.2"))]
+    state = {}
+    for kind, name in zip(kinds, LLM_C_PARAMETERS, strict=True):
+        if kind.startswith("h.N."):
+            layers = range(model.config.n_layer)
+            state[name] = np.stack([arrays[kind.replace("N", str(layer))] for layer in layers])
+        else:
+            state[name] = arrays[kind]
+    return state
+
+
+def assert_read_as(model, read):
+    """The model that was read is this one."""
+    assert read.config.tied == model.config.tied
+    assert read.config.n_layer == 3
+    assert read.config.n_inner == 100
+    assert list(read.parameters) == list(model.parameters)
+    for name, array in model.parameters.items():
+        np.testing.assert_array_equal(read.parameters[name], array)
+
+
+STATES = [
+    pytest.param(lambda model: model.parameters, id="tiedgpt"),
+    pytest.param(transformers_state, id="transformers"),
+    pytest.param(nano_gpt_state, id="nanoGPT"),
+]
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+@pytest.mark.parametrize("state_of", STATES)
+def test_from_state_dict(state_of, head):
+    model = random_model(TINY.with_head(head))
+    assert_read_as(model, from_state_dict(state_of(model), n_head=3))
+
+
+def test_from_a_state_dict_of_llm_c():
+    """It has no other head than wte."""
+    model = random_model()
+    assert_read_as(model, from_state_dict(llm_c_state(model), n_head=3))
+
+
+@pytest.mark.parametrize("state_of", STATES)
+def test_float64_stays_float64(state_of):
+    state = state_of(random_model())
+    wide = {name: array.astype(np.float64) for name, array in state.items()}
+    assert from_state_dict(wide, n_head=3).dtype == np.float64
+
+
+@pytest.mark.parametrize("state_of", STATES)
+def test_bfloat16_becomes_float32(state_of):
+    torch = pytest.importorskip("torch")
+    state = state_of(random_model())
+    half = {name: torch.from_numpy(array.copy()).bfloat16() for name, array in state.items()}
+    assert from_state_dict(half, n_head=3).dtype == np.float32
+
+
+def test_a_model_without_biases_gets_biases_of_0():
+    state = {}
+    for name, array in random_model().parameters.items():
+        if not name.endswith(".bias"):
+            state[name] = array
+    model = from_state_dict(state, n_head=3, layer_norm_epsilon=1e-6)
+    assert model.config.layer_norm_epsilon == 1e-6
+    assert not model.parameters["ln_f.bias"].any()
+
+
+def test_n_head_has_to_be_given():
+    with pytest.raises(
+        ArgumentError,
+        match="n_head cannot be read from the shapes of 3 layers of width 48: pass n_head=",
+    ):
+        from_state_dict(random_model().parameters)
+
+
+def test_a_state_dict_without_an_embedding():
+    with pytest.raises(
+        ArgumentError,
+        match=r"this is not the state dict of a GPT-2: it has no matrix wte\.weight",
+    ):
+        from_state_dict({"ln_f.weight": np.ones(3)})
+
+
+def test_an_unknown_parameter():
+    with pytest.raises(ArgumentError, match="'conv1' is no parameter of a GPT-2"):
+        from_state_dict({"conv1": np.ones(3)})
