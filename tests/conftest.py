@@ -24,6 +24,7 @@ EXTRAS = {
     "tokenizers": "parity",
     "safetensors": "parity",
     "tiktoken": "parity",
+    "huggingface_hub": "parity",
     "playwright": "browser",
     "axe_playwright_python": "browser",
     "distributed": "test",

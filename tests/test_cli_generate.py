@@ -1,20 +1,15 @@
-"""`tiedgpt generate` and `tiedgpt score` as a user meets them: stdout, stderr and the exit code."""
+"""`tiedgpt generate` as a user meets it: prompts, stdout, JSON, the prompt loop, Ctrl-C."""
 
-import io
 import json
 import os
-import select
 import signal
 import subprocess
-import sys
-import time
-from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from support.commands import answer, assert_one_error_line, command, output
 from support.models import CONFIG, random_model
+from support.terminal import CTRL_C, CTRL_D, Terminal
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
@@ -24,294 +19,354 @@ from tiedgpt.errors import short_repr
 
 def test_generate_prints_the_continuation_alone(run, checkpoint):
     out = output(run, "generate", "--model", checkpoint, "--seed", "1", "-n", "9", "Hello")
-    model, tokenizer = tiedgpt.load_model(checkpoint), tiedgpt.load_tokenizer(checkpoint)
-    expected = tokenizer.decode(list(tiedgpt.generate(model, tokenizer.encode("Hello"), 9, seed=1)))
-    assert out == expected + "\n"
-    words = (
-        f"--model {checkpoint} --max-new-tokens 9 --temperature 2 --top-k 50 --top-p 0.9 --seed 3"
+    model = tiedgpt.load_model(checkpoint)
+    tokenizer = tiedgpt.load_tokenizer(checkpoint)
+    ids = list(tiedgpt.generate(model, tokenizer.encode("Hello"), 9, seed=1))
+    assert out == tokenizer.decode(ids) + "\n"
+
+
+def test_flags_have_short_names(run, checkpoint):
+    short = f"generate -m {checkpoint} -n 9 -t 2 -k 50 -p 0.9 -s 3 a"
+    long = (
+        f"generate --model {checkpoint} --max-new-tokens 9 --temperature 2 --top-k 50 --top-p 0.9 "
+        "--seed 3 a"
     )
-    short = f"-m {checkpoint} -n 9 -t 2 -k 50 -p 0.9 -s 3"
-    assert output(run, "generate", *words.split(), "a") == output(
-        run, "generate", *short.split(), "a"
-    )
+    assert output(run, *short.split()) == output(run, *long.split())
+
+
+# The prompt
+
+
+@pytest.mark.parametrize("name", ["generate", "next", "lens", "attribute"])
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "prompt"),
+    [
+        pytest.param(["b"], b"a", "b", id="argument-before-stdin"),
+        pytest.param(["é"], b"", "é", id="argument-not-ascii"),
+        pytest.param([], b"a\n\n", "a\n", id="stdin-without-its-last-line-end"),
+        pytest.param(["-"], b"a\r\n", "a", id="dash-is-stdin"),
+        pytest.param(["-"], b"-", "-", id="dash-on-stdin"),
+    ],
+)
+def test_a_prompt_is_the_argument_or_stdin(
+    run, checkpoint, tmp_path, monkeypatch, name, arguments, stdin, prompt
+):
+    """Also where there is a file of that name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b").write_text("bb")
+    (tmp_path / "é").write_text("bé")
+    assert answer(run, name, "-m", checkpoint, *arguments, stdin=stdin)["prompt"] == prompt
 
 
 @pytest.mark.parametrize(
-    ("given", "stdin", "text"),
+    ("arguments", "stdin", "text"),
     [
-        ("b", b"a", "b"),
-        ("-", b"a\r\n", "a"),
-        ("", b"a\n\n", "a\n"),
-        ("-", b"-", "-"),
-        ("é", b"", "é"),
+        pytest.param(["b"], b"a", "b", id="argument-before-stdin"),
+        pytest.param(["é"], b"", "é", id="argument-not-ascii"),
+        pytest.param([], b"a\n\n", "a\n\n", id="all-of-stdin"),
+        pytest.param(["-"], b"a\r\n", "a\r\n", id="dash-is-stdin"),
+        pytest.param(["-"], b"-", "-", id="dash-on-stdin"),
     ],
 )
-def test_a_text_is_the_argument_or_stdin(
-    run, checkpoint, tmp_path, monkeypatch, given, stdin, text
-):
-    """By one rule: a prompt is PROMPT, a file's text that of FILE; "-" or nothing is stdin, never a
-    text."""
-    monkeypatch.chdir(tmp_path)
-    Path("b").write_text("bb")
-    Path("é").write_text("bé")
-    arguments, is_stdin = ("-m", checkpoint, *given.split()), given in ("", "-")
-    for name in ("generate", "next", "lens", "attribute"):
-        assert answer(run, name, *arguments, stdin=stdin)["prompt"] == text
-    ids = answer(run, "tokenize", *arguments, stdin=stdin)["ids"]
-    assert ids == tiedgpt.load_tokenizer(checkpoint).encode(stdin.decode() if is_stdin else text)
-    scored = answer(run, "score", *arguments, stdin=stdin + b"b")
-    whole = stdin + b"b" if is_stdin else Path(text).read_bytes()
-    assert (scored["text_bytes"], scored["file"]) == (len(whole), "-" if is_stdin else text)
+def test_tokenize_reads_its_argument_or_stdin(run, checkpoint, arguments, stdin, text):
+    document = answer(run, "tokenize", "-m", checkpoint, *arguments, stdin=stdin)
+    assert document["ids"] == tiedgpt.load_tokenizer(checkpoint).encode(text)
 
 
-def test_without_a_text_on_a_terminal_it_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", stdin := io.StringIO())
-    monkeypatch.setattr(stdin, "isatty", lambda: True)
-    for words in ("tokenize", "score", "next", "train --out new", "generate", "generate --json"):
-        result = cli.main(words.split()), *capsys.readouterr()
-        assert_one_error_line(result, "error: there is no text: give one, or pipe one in\n")
-        assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "expected"),
+    [
+        pytest.param("next é", "", "after 'é' by", id="argument"),
+        pytest.param("generate --json -n 1", "é", '"prompt": "\\u00e9"', id="stdin"),
+    ],
+)
+def test_text_is_utf_8_under_the_c_locale(arguments, stdin, expected):
+    """Python would take it for ASCII."""
+    done = subprocess.run(
+        command(*arguments.split(), "-m", "shakespeare-tied"),
+        input=stdin.encode(),
+        capture_output=True,
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"},
+    )
+    assert done.returncode == 0
+    assert done.stderr == b""
+    assert expected.encode() in done.stdout
 
 
-def test_text_in_utf_8_under_the_c_locale():
-    """As argument, on stdin and on stdout, though Python then takes text for ASCII."""
-    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
-    second = "generate --json -n 1", "é", b'"prompt": "\\u00e9"'
-    for words, stdin, expected in (("next é", "", "after 'é' by".encode()), second):
-        arguments = command(*words.split(), "-m", "shakespeare-tied")
-        done = subprocess.run(arguments, input=stdin.encode(), capture_output=True, env=environment)
-        assert (done.returncode, done.stderr) == (0, b"")
-        assert expected in done.stdout
+@pytest.mark.parametrize(
+    ("new_tokens", "kept"),
+    [
+        pytest.param("10", 54, id="the-new-tokens-fit"),
+        pytest.param("50", 32, id="half-the-context-at-least"),
+        pytest.param("64", 32, id="no-room-for-the-new-tokens"),
+    ],
+)
+def test_truncate_keeps_the_end_of_a_prompt_and_leaves_room(run, checkpoint, new_tokens, kept):
+    prompt = "".join(chr(33 + i % 90) for i in range(84))
+    arguments = ("generate", "-m", checkpoint, "-n", new_tokens, "-s", "1", "--truncate")
+    code, out, err = run(*arguments, "--json", prompt)
+    assert code == 0
+    dropped = 84 - kept
+    assert err == f"tiedgpt: note: --truncate drops the first {dropped} of the prompt's 84 tokens\n"
+    document = json.loads(out)
+    end = prompt[-kept:]
+    assert document["prompt"] == prompt
+    assert document["prompt_ids"] == tiedgpt.load_tokenizer(checkpoint).encode(end)
+    assert document["samples"] == answer(run, *arguments, end)["samples"]
 
 
-def test_truncate_keeps_the_end_of_a_prompt_and_leaves_room(run, checkpoint):
-    prompt = "".join(chr(33 + i % 90) for i in range(64 + 20))
-    for n, kept in ((10, 54), (50, 32), (64, 32)):
-        arguments = ("generate", "-m", checkpoint, "-n", str(n), "-s", "1", "--truncate")
-        code, out, err = run(*arguments, "--json", prompt)
-        note = f"tiedgpt: note: --truncate drops the first {84 - kept} of the prompt's 84 tokens\n"
-        assert (code, err) == (0, note)
-        document = json.loads(out)
-        assert document["prompt"] == prompt
-        assert document["prompt_ids"] == tiedgpt.load_tokenizer(checkpoint).encode(prompt[-kept:])
-        assert answer(run, *arguments, prompt[-kept:])["samples"] == document["samples"]
+def test_an_end_of_text_token_alone_is_a_prompt_if_it_is_allowed(run, checkpoint):
+    document = answer(run, "generate", "--model", checkpoint, "<|endoftext|>", "--allow-special")
+    assert document["prompt_ids"] == [256]
+
+
+def test_a_model_without_special_tokens_does_not_suggest_one(run, save):
+    model = random_model(replace(CONFIG, vocab_size=256))
+    without = save("without", model, Tokenizer([], {}))
+    message = "the prompt is empty: GPT-2 needs at least one token to continue\n"
+    assert_one_error_line(run("generate", "--model", without, ""), message)
+    assert run("generate", "--model", without, "-n", "3", "<|endoftext|>")[0] == 0
+
+
+# The JSON
 
 
 def test_generate_json(run, checkpoint):
-    arguments = (
-        "generate",
-        "--model",
-        checkpoint,
-        "--num-samples",
-        "3",
-        "-t",
-        "2",
-        "-n",
-        "8",
-        "a\n",
-    )
-    document, tokenizer = answer(run, *arguments), tiedgpt.load_tokenizer(checkpoint)
-    known = {
-        "model": checkpoint,
-        "head": "tied",
-        "prompt": "a\n",
-        "prompt_ids": tokenizer.encode("a\n"),
-    }
-    assert document.items() >= known.items()
-    ids = [sample["ids"] for sample in document["samples"]]
-    assert [*map(len, ids)] == [8, 8, 8]
-    assert len({*map(tuple, ids)}) == 3
-    texts = [{"ids": one, "text": tokenizer.decode(one), "finish_reason": "length"} for one in ids]
-    assert document["samples"] == texts
+    tokenizer = tiedgpt.load_tokenizer(checkpoint)
+    arguments = ("generate", "--model", checkpoint, "--num-samples", "3", "-t", "2", "-n", "8")
+    document = answer(run, *arguments, "a\n")
+    assert document["model"] == checkpoint
+    assert document["head"] == "tied"
+    assert document["prompt"] == "a\n"
+    assert document["prompt_ids"] == tokenizer.encode("a\n")
+    assert len(document["samples"]) == 3
+    for sample in document["samples"]:
+        assert len(sample["ids"]) == 8
+        assert sample == {
+            "ids": sample["ids"],
+            "text": tokenizer.decode(sample["ids"]),
+            "finish_reason": "length",
+        }
+    assert len({sample["text"] for sample in document["samples"]}) == 3
     assert set(document["timing"]) == {"load_s", "prefill_s", "decode_tokens_per_s"}
     assert min(document["timing"].values()) > 0
+
+
+def test_the_seed_in_the_json_repeats_the_samples(run, checkpoint):
+    arguments = ("generate", "--model", checkpoint, "--num-samples", "3", "-t", "2", "-n", "8", "a")
+    document = answer(run, *arguments)
     again = answer(run, *arguments, "--seed", str(document["seed"]), "--head", "tied")
     assert again["samples"] == document["samples"]
-    assert answer(run, *arguments)["seed"] != document["seed"]
-    past = answer(run, "generate", "--model", checkpoint, "-n", "150", "a" * 60)
-    assert len(past["samples"][0]["ids"]) == 150, "past the context it goes on"
+    assert answer(run, *arguments)["seed"] != document["seed"], "without -s it is a new one"
 
 
-def test_a_draft_changes_no_text_and_is_counted(run, checkpoint, save):
-    small = save("small", random_model(replace(CONFIG, n_layer=0, n_embd=2, n_head=1)))
-    flags = ("--seed", "1", "-t", "0.1", "-n", "90", "--num-samples", "2", "--logprobs", "1", "abc")
+def test_generation_goes_on_past_the_context(run, checkpoint):
+    document = answer(run, "generate", "--model", checkpoint, "-n", "150", "a" * 60)
+    assert len(document["samples"][0]["ids"]) == 150
 
-    def document(*draft):
-        return answer(run, "generate", "-m", checkpoint, *flags, *draft)
 
-    plain, looked_up, by_model = document("--draft", "none"), document(), document("--draft", small)
-    assert document("--draft", "lookup")["draft"] == looked_up["draft"]
-    texts = [[sample["text"] for sample in one["samples"]] for one in (plain, looked_up, by_model)]
-    assert texts[0] == texts[1] == texts[2]
+def greedy_sample(run, model, *flags):
+    document = answer(run, "generate", "--model", model, "--greedy", "-n", "12", "a", *flags)
+    (sample,) = document["samples"]
+    return sample
+
+
+def test_stop_ends_the_text_before_it(run, checkpoint):
+    whole = greedy_sample(run, checkpoint)
+    stop = whole["text"][4]
+    sample = greedy_sample(run, checkpoint, "--stop", stop)
+    assert sample["finish_reason"] == "stop"
+    assert sample["text"] == whole["text"].partition(stop)[0]
+
+
+def test_the_end_of_text_token_ends_the_text(run, checkpoint, save):
+    whole = greedy_sample(run, checkpoint)
+    model = tiedgpt.load_model(checkpoint)
+    end = whole["ids"][3]
+    ending = tiedgpt.GPT2(replace(model.config, eos_token_id=end), model.parameters)
+    sample = greedy_sample(run, save("ending", ending))
+    assert sample["finish_reason"] == "eos"
+    assert sample["ids"] == whole["ids"][: whole["ids"].index(end)]
+
+
+# Drafts
+
+DRAFTED = ("--seed", "1", "-t", "0.1", "-n", "90", "--num-samples", "2", "--logprobs", "1", "abc")
+
+
+@pytest.fixture
+def small(save):
+    """A much smaller model of the checkpoint's vocabulary."""
+    return save("small", random_model(replace(CONFIG, n_layer=0, n_embd=2, n_head=1)))
+
+
+def test_a_draft_changes_no_text(run, checkpoint, small):
+    arguments = ("generate", "-m", checkpoint, *DRAFTED)
+    plain = answer(run, *arguments, "--draft", "none")
+    texts = [sample["text"] for sample in plain["samples"]]
+    by_lookup = answer(run, *arguments, "--draft", "lookup")
+    assert [sample["text"] for sample in by_lookup["samples"]] == texts
+    by_model = answer(run, *arguments, "--draft", small)
+    assert [sample["text"] for sample in by_model["samples"]] == texts
     for sample in by_model["samples"]:
         assert [token["id"] for token in sample["logprobs"]] == sample["ids"]
-    assert plain["draft"] is None
-    assert looked_up["draft"]["drafted"] >= looked_up["draft"]["accepted"] > 0
-    assert by_model["draft"]["drafted"] >= max(1, by_model["draft"]["accepted"])
 
 
+def test_drafted_tokens_are_counted(run, checkpoint, small):
+    arguments = ("generate", "-m", checkpoint, *DRAFTED)
+    assert answer(run, *arguments, "--draft", "none")["draft"] is None
+    by_lookup = answer(run, *arguments, "--draft", "lookup")["draft"]
+    assert by_lookup["drafted"] >= by_lookup["accepted"] > 0
+    assert answer(run, *arguments)["draft"] == by_lookup, "lookup is the default"
+    by_model = answer(run, *arguments, "--draft", small)["draft"]
+    assert by_model["drafted"] >= by_model["accepted"]
+    assert by_model["drafted"] > 0
+
+
+OTHER_VOCABULARY = "has other merges, special tokens or vocab_size than the model"
+
+
+@pytest.mark.parametrize(
+    ("config", "merges", "message"),
+    [
+        pytest.param(CONFIG, [("a", "b")], OTHER_VOCABULARY, id="merges"),
+        pytest.param(replace(CONFIG, vocab_size=320), [], OTHER_VOCABULARY, id="vocab-size"),
+        pytest.param(
+            replace(CONFIG, n_ctx=63), [], "has a context of 63; the model needs 64", id="context"
+        ),
+    ],
+)
 def test_a_draft_that_cannot_guess_is_refused_before_weights_are_read(
-    run, checkpoint, save, monkeypatch
+    run, checkpoint, save, monkeypatch, config, merges, message
 ):
-    other = "has other merges, special tokens or vocab_size than the model"
+    draft = save("draft", random_model(config), Tokenizer(merges))
     monkeypatch.setattr(Checkpoint, "load", None)
-    for config, merges, message in (
-        (CONFIG, [("a", "b")], other),
-        (replace(CONFIG, vocab_size=320), [], other),
-        (replace(CONFIG, n_ctx=63), [], "has a context of 63; the model needs 64"),
-    ):
-        draft = save(f"{config.vocab_size} {config.n_ctx}", random_model(config), Tokenizer(merges))
-        result = run("generate", "-m", checkpoint, "--draft", draft, "abc")
-        assert_one_error_line(result, f"--draft {short_repr(draft)} {message}")
+    result = run("generate", "-m", checkpoint, "--draft", draft, "abc")
+    assert_one_error_line(result, f"--draft {short_repr(draft)} {message}")
 
 
-def test_stop_and_end_of_text(run, checkpoint, save):
-    def sample(*flags, model=checkpoint):
-        (one,) = answer(run, "generate", "--model", model, "--greedy", "-n", "12", "a", *flags)[
-            "samples"
-        ]
-        return one
-
-    whole, model = sample(), tiedgpt.load_model(checkpoint)
-    stop, end = whole["text"][4], whole["ids"][3]
-    cut = sample("--stop", stop)
-    assert (cut["finish_reason"], cut["text"]) == ("stop", whole["text"].partition(stop)[0])
-    ending = tiedgpt.GPT2(replace(model.config, eos_token_id=end), model.parameters)
-    ended = sample(model=save("ending", ending))
-    assert (ended["finish_reason"], ended["ids"]) == (
-        "eos",
-        whole["ids"][: whole["ids"].index(end)],
-    )
+# Models and heads
 
 
-def test_head_flag_and_the_note_about_a_copied_head(run, checkpoint, untied):
-    greedy = ("generate", "--greedy", "a", "--model")
-    code, out, err = run(*greedy, checkpoint, "--head", "untied")
-    assert (code, out) == (0, output(run, *greedy, checkpoint))
+def test_a_copied_head_gives_the_same_text_and_is_noted(run, checkpoint):
+    greedy = ("generate", "--greedy", "a", "--model", checkpoint)
+    code, out, err = run(*greedy, "--head", "untied")
+    assert code == 0
+    assert out == output(run, *greedy)
     note = "tiedgpt: note: this checkpoint has no W_U of its own: a copy of wte.T is used"
-    assert (err[: len(note)], err.count("\n")) == (note, 1)
-    assert output(run, *greedy, untied, "--head", "untied") != output(
-        run, *greedy, untied, "--head", "tied"
-    )
+    assert err.startswith(note)
+    assert err.count("\n") == 1
 
 
-def test_special_tokens_of_a_model(run, checkpoint, save):
-    """They are read only when allowed. A model without any does not suggest one."""
-    allowed = answer(run, "generate", "--model", checkpoint, "<|endoftext|>", "--allow-special")
-    assert allowed["prompt_ids"] == [256]
-    none = save("none", random_model(replace(CONFIG, vocab_size=256)), Tokenizer([], {}))
-    result = run("generate", "--model", none, "")
-    assert_one_error_line(
-        result, "the prompt is empty: GPT-2 needs at least one token to continue\n"
-    )
-    assert run("generate", "--model", none, "-n", "3", "<|endoftext|>")[0] == 0
+def test_an_untied_model_with_the_tied_head_gives_another_text(run, untied):
+    greedy = ("generate", "--greedy", "a", "--model", untied)
+    assert output(run, *greedy, "--head", "untied") != output(run, *greedy, "--head", "tied")
 
 
-def test_without_model_it_is_gpt2_or_else_the_shipped_one(run, checkpoint, no_models, monkeypatch):
-    assert_one_error_line(run("generate", "a"), "gpt2 is not on this machine: looked for")
+@pytest.fixture
+def weights(no_models, monkeypatch):
+    """An empty folder for models by name, on a machine without models."""
     weights = no_models / "weights"
     weights.mkdir()
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(weights))
+    return weights
+
+
+@pytest.mark.usefixtures("weights")
+def test_without_a_model_and_without_any_on_the_machine(run):
+    assert_one_error_line(run("generate", "a"), "gpt2 is not on this machine: looked for")
+
+
+def test_without_a_model_it_is_the_shipped_one_if_gpt2_is_not_here(run, checkpoint, weights):
     (weights / "shakespeare-tied").symlink_to(checkpoint)
     code, out, err = run("generate", "--json", "-n", "1", "a")
-    assert (code, json.loads(out)["model"]) == (0, "shakespeare-tied")
+    assert code == 0
+    assert json.loads(out)["model"] == "shakespeare-tied"
     assert err.startswith("tiedgpt: note: gpt2 is not on this machine, so this is shakespeare-tied")
+
+
+def test_without_a_model_it_is_gpt2_if_that_is_here(run, checkpoint, weights):
+    (weights / "shakespeare-tied").symlink_to(checkpoint)
     (weights / "gpt2").symlink_to(checkpoint)
     assert answer(run, "generate", "-n", "1", "a")["model"] == "gpt2"
 
 
-@pytest.mark.parametrize(
-    ("ended_by", "code", "error"), [("pipe", 141, b""), ("Ctrl-C", 130, b"\n")]
-)
-def test_text_streams_and_ends_quietly(checkpoint, ended_by, code, error):
-    """The first characters come before the last token. A pipe is closed as by `| head -1`."""
-    arguments = command("generate", "--model", checkpoint, "--seed", "0", "-n", "10000000", "a")
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout.read(1)
-        process.send_signal(signal.SIGINT) if ended_by == "Ctrl-C" else process.stdout.close()
-        assert process.wait(timeout=60) == code
-        assert process.stderr.read() == error
+# A long text in a process: the first characters come before the last token
 
 
-class Terminal(AbstractContextManager):
-    """A command on a pseudo-terminal."""
-
-    def __init__(self, *arguments: str, term: str = "dumb") -> None:
-        pty = pytest.importorskip("pty")
-        self.master, slave = pty.openpty()
-        # A session with this terminal as its own, so that Ctrl-C is a signal.
-        start = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-        start += "fcntl.ioctl(0, termios.TIOCSWINSZ, bytes([40, 0, 100, 0, 0, 0, 0, 0])); "
-        start += "os.execv(sys.argv[1], sys.argv[1:])"
-        streams = dict.fromkeys(("stdin", "stdout", "stderr"), slave)
-        started = [sys.executable, "-c", start, *command(*arguments)]
-        environment = {**os.environ, "TERM": term}
-        self.process = subprocess.Popen(started, **streams, start_new_session=True, env=environment)
-        os.close(slave)
-        self.text = ""  # all that was printed
-
-    def type(self, keys: str, until: str | None = None) -> str:
-        """Type; return what is printed until `until` is at its end, or until the command ends."""
-        shown, deadline = "", time.monotonic() + 60
-        os.write(self.master, keys.encode())
-        while until is None or not shown.endswith(until):
-            assert time.monotonic() < deadline, shown
-            if not select.select([self.master], [], [], 2.0)[
-                0
-            ]:  # Ctrl-C just before readline waits is lost
-                os.write(self.master, keys.encode())
-                continue
-            chunk = b""
-            with suppress(OSError):  # on Linux: the other side is closed
-                chunk = os.read(self.master, 4096)
-            if not chunk:
-                assert until is None, shown
-                break
-            shown += chunk.decode(errors="replace").replace("\r\n", "\n")
-        self.text += shown
-        return shown
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.master)
-        self.process.kill()
-        self.process.wait()
+def start_of_a_long_text(checkpoint):
+    """A process that has printed a character and goes on."""
+    process = subprocess.Popen(
+        command("generate", "--model", checkpoint, "--seed", "0", "-n", "10000000", "a"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout.read(1)
+    return process
 
 
-CTRL_C, CTRL_D = "\x03", "\x04"
+def test_a_closed_pipe_ends_it_quietly(checkpoint):
+    """As by `| head -1`."""
+    with start_of_a_long_text(checkpoint) as process:
+        process.stdout.close()
+        assert process.wait(timeout=60) == 141
+        assert process.stderr.read() == b""
 
 
-def test_the_prompt_loop(checkpoint, run):
-    """Samples one below the other, an empty line, a mistake and Ctrl-C, which do not end it,
-    Ctrl-D."""
-    arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
-    sample = run(*arguments, "b")[1].translate(cli.terminal.CONTROLS)
-    expected = f"--- 1 of 2 ---\nb{sample}--- 2 of 2 ---\nb{sample}"
-    with Terminal(*arguments, "--num-samples", "2") as terminal:
+def test_ctrl_c_ends_it_quietly(checkpoint):
+    with start_of_a_long_text(checkpoint) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        assert process.stderr.read() == b"\n"
+
+
+# The prompt loop
+
+
+def continuation(run, checkpoint, prompt):
+    """What the loop prints after a prompt, on a terminal."""
+    out = run("generate", "-m", checkpoint, "--greedy", "-n", "4", prompt)[1]
+    return out.translate(cli.terminal.CONTROLS)
+
+
+def test_the_prompt_loop_prints_samples_one_below_the_other(checkpoint, run):
+    sample = continuation(run, checkpoint, "b")
+    arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4", "--num-samples", "2")
+    with Terminal(*arguments) as terminal:
         assert "Ctrl-D leaves" in terminal.type("", "> ")
-        assert terminal.type("b\r", "> ") == f"b\n{expected}> "
+        shown = terminal.type("b\r", "> ")
+        assert shown == f"b\n--- 1 of 2 ---\nb{sample}--- 2 of 2 ---\nb{sample}> "
+        terminal.type(CTRL_D)
+        assert terminal.process.wait(timeout=60) == 0, terminal.text
+
+
+def test_an_empty_line_a_mistake_and_ctrl_c_do_not_end_the_prompt_loop(checkpoint, run):
+    sample = continuation(run, checkpoint, "b")
+    with Terminal("generate", "-m", checkpoint, "--greedy", "-n", "4") as terminal:
+        terminal.type("", "> ")
         assert terminal.type("\r", "> ") == "\n> "
-        assert "tiedgpt: error: the text holds <|endoftext|>" in terminal.type(
-            "<|endoftext|>\r", "> "
-        )
+        shown = terminal.type("<|endoftext|>\r", "> ")
+        assert "tiedgpt: error: the text holds <|endoftext|>" in shown
         terminal.type(f"typed{CTRL_C}", "To leave, press Ctrl-D.\n> ")
-        assert terminal.type("b\r", "> ") == f"b\n{expected}> "
+        assert terminal.type("b\r", "> ") == f"b\nb{sample}> "
         terminal.type(CTRL_D)
         assert terminal.process.wait(timeout=60) == 0, terminal.text
         assert "Traceback" not in terminal.text
 
 
 def test_a_paste_of_several_lines_is_one_prompt_and_only_its_last_line_is_repeated(checkpoint, run):
-    arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
-    expected = "cd" + run(*arguments, "a\n\nb\ncd")[1].translate(cli.terminal.CONTROLS)
     readline = pytest.importorskip("readline")
     if "libedit" in readline.__doc__:
         pytest.skip("libedit does not know how terminals mark a paste")
+    begin_of_paste, end_of_paste = "\x1b[200~", "\x1b[201~"
+    marks_on, marks_off = "\x1b[?2004h", "\x1b[?2004l"
+    sample = continuation(run, checkpoint, "a\n\nb\ncd")
+    arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
     with Terminal(*arguments, term="xterm") as terminal:
-        assert "\x1b[?2004h" in terminal.type("", "> ")
-        shown = terminal.type("\x1b[200~a\r\rb\rcd\r\x1b[201~\r", "> ")
-        answered = shown.replace("\r", "").partition("\x1b[?2004l")[2].lstrip("\n")
-        assert answered == f"{expected}\x1b[?2004h> ", shown
+        assert marks_on in terminal.type("", "> ")
+        shown = terminal.type(f"{begin_of_paste}a\r\rb\rcd\r{end_of_paste}\r", "> ")
+        after_the_paste = shown.replace("\r", "").partition(marks_off)[2]
+        assert after_the_paste.lstrip("\n") == f"cd{sample}{marks_on}> ", shown
 
 
 def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
@@ -324,51 +379,3 @@ def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
         terminal.type(CTRL_D)
         assert terminal.process.wait(timeout=60) == 0
         assert "To leave" not in terminal.text
-
-
-WORDS = "Tying saves 38.6M of them, é!\r\n" * 9
-
-
-def test_score_json(run, checkpoint):
-    document = answer(run, "score", "--model", checkpoint, "--stride", "10", stdin=WORDS.encode())
-    model, tokenizer = tiedgpt.load_model(checkpoint), tiedgpt.load_tokenizer(checkpoint)
-    expected = asdict(tiedgpt.score(model, tokenizer, tokenizer.encode(WORDS), stride=10))
-    n = len(WORDS.encode())
-    given = {"text_tokens": n, "text_bytes": n, "file": "-", "context": 64, "stride": 10}
-    assert document == {"model": checkpoint, "head": "tied", **expected, **given}
-    assert document["tokens"] == document["bytes"] == n - 1
-    text = b"<|endoftext|>a<|endoftext|>"
-    document = answer(run, "score", "-m", checkpoint, "--allow-special", stdin=text)
-    assert (
-        document.items() >= {"tokens": 2, "bytes": 14, "text_tokens": 3, "text_bytes": 27}.items()
-    )
-
-
-def test_score_for_people(run, checkpoint, tmp_path):
-    words = str(tmp_path / "words.txt")
-    Path(words).write_bytes(WORDS.encode())
-    document = answer(run, "score", "--model", checkpoint, words)
-    assert document["stride"] == 32
-    out = output(run, "score", "--model", checkpoint, words)
-    assert out.startswith(f"{checkpoint}, tied, on {words}\n")
-    figures = "loss {nll:.4f}", "perplexity {perplexity:,.2f}", "bits per byte {bits_per_byte:.4f}"
-    shown = [" ".join(line.split()) for line in out.splitlines()]
-    assert shown[2:5] == [figure.format(**document) for figure in figures]
-    for stride, n in ((32, 287), (64, 283)):
-        text = " ".join(
-            output(run, "score", "-m", checkpoint, "--stride", str(stride), words).split()
-        )
-        windows = f"in windows of up to 64 tokens, one every {stride}."
-        assert f"The model predicted {n} of 288 tokens ({n} of 288 bytes), {windows}" in text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("head", "limit"), [("tied", 2.15), ("untied", 2.18)])
-def test_score_of_the_shipped_models(run, shared, head, limit):
-    """On the tenth of the corpus that they were not trained on."""
-    corpus = (shared / "corpus" / "tinyshakespeare.txt").read_bytes()
-    held_out = corpus[len(corpus) * 9 // 10 :]
-    document = answer(
-        run, "score", "--model", f"shakespeare-{head}", "--stride", "127", stdin=held_out
-    )
-    assert 1.5 < document["bits_per_byte"] < limit

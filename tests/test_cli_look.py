@@ -1,5 +1,4 @@
-"""The commands that look inside a model: next, lens, attribute, score --tokens, generate
---logprobs."""
+"""Looking inside a model: next, lens, attribute, score --tokens, generate --logprobs."""
 
 import re
 import sys
@@ -7,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.commands import answer, output
+from support.commands import answer, assert_one_error_line, output
 from support.models import CONFIG, random_model
 
 import tiedgpt
@@ -16,242 +15,388 @@ from tiedgpt.gpt2.ops import log_softmax
 from tiedgpt.study.attribution import ablation, attribute
 
 PROMPT = "abcdefgh"
-IDS = list(range(64, 72))
+IDS = [64, 65, 66, 67, 68, 69, 70, 71]
+LONG_PROMPT = PROMPT * 7
 TEXT = b"To be, or not to be.\nThat is it. " * 3
 
 
-def assert_predicted(one, log_p, token, k, unit):
+def assert_predicted(report, log_p, token, k, unit):
     """A token's report, of k alternatives, is that of the log probabilities [V] of all tokens."""
     order = np.argsort(-log_p).tolist()
-    others = [other for other in order if other != token][:k]
-    assert (one["id"], one["rank"]) == (token, 1 + order.index(token))
-    assert [other["id"] for other in one["alternatives"]] == others
-    scale = -1 / np.log(2) if unit == "bits" else 1
-    listed = [one, *one["alternatives"]]
-    assert [row[unit] for row in listed] == pytest.approx(log_p[[token, *others]] * scale, rel=1e-4)
+    likeliest_others = [other for other in order if other != token][:k]
+    assert report["id"] == token
+    assert report["rank"] == 1 + order.index(token)
+    assert [other["id"] for other in report["alternatives"]] == likeliest_others
+
+    expected = log_p[[token, *likeliest_others]]
+    if unit == "bits":
+        expected = -expected / np.log(2)
+    numbers = [row[unit] for row in [report, *report["alternatives"]]]
+    assert numbers == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("next", PROMPT * 7),
-        ("next", "--paths", "a"),
-        ("lens", PROMPT),
-        ("attribute", PROMPT * 7),
-        ("attribute", PROMPT, "a", "--against", "b", "--ablate", "attn.0.head.1"),
-        ("generate", PROMPT, "-n", "9", "-s", "3", "--logprobs", "9"),
-        ("score",),
-        ("score", "--tokens"),
-    ],
-)
-def test_both_heads_are_each_head(run, untied, monkeypatch, command):
-    """Under the name of each head is what --head alone says, and as text both are there and fit."""
-    both = answer(run, *command, "-m", untied, "--head", "both", stdin=TEXT)
-    assert (both["model"], both["head"]) == (untied, "both")
-    for head in ("tied", "untied"):
-        alone = answer(run, *command, "-m", untied, "--head", head, stdin=TEXT)
-        both[head].pop("timing", None), alone.pop("timing", None)
-        if command != ("next", PROMPT * 7):  # that lists the tokens of both
-            assert both[head] == alone
-        assert both[head]["head"] == head
-    for width, head in ((80, "untied"), (44, "untied"), (80, "both"), (44, "both")):
-        monkeypatch.setenv("COLUMNS", str(width))
-        out = output(run, *command, "-m", untied, "--head", head, stdin=TEXT)
-        assert {"tied", "untied"} <= {*re.findall(r"\w+", out)} or head == "untied"
-        listed = out.partition("\nloss ")[0].replace(untied, "MODEL")
-        assert max(map(len, listed.splitlines())) <= width
-        if PROMPT * 7 in command:
-            assert f" after ...{(PROMPT * 7)[-27:]!r}" in " ".join(out.split())
+# --head both
+
+COMMANDS = [
+    pytest.param(["next", LONG_PROMPT], id="next"),
+    pytest.param(["next", "--paths", "a"], id="next-paths"),
+    pytest.param(["lens", PROMPT], id="lens"),
+    pytest.param(["attribute", LONG_PROMPT], id="attribute"),
+    pytest.param(
+        ["attribute", PROMPT, "a", "--against", "b", "--ablate", "attn.0.head.1"],
+        id="attribute-ablate",
+    ),
+    pytest.param(["generate", PROMPT, "-n", "9", "-s", "3", "--logprobs", "9"], id="generate"),
+    pytest.param(["score"], id="score"),
+    pytest.param(["score", "--tokens"], id="score-tokens"),
+]
 
 
-def test_next(run, untied):
+@pytest.mark.parametrize("head", ["tied", "untied"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_both_heads_in_the_json_are_each_head_alone(run, untied, command, head):
+    document = answer(run, *command, "-m", untied, "--head", "both", stdin=TEXT)
+    assert document["model"] == untied
+    assert document["head"] == "both"
+    assert document[head]["head"] == head
+    if command == ["next", LONG_PROMPT]:
+        return  # with both heads, it lists the tokens of both
+
+    alone = answer(run, *command, "-m", untied, "--head", head, stdin=TEXT)
+    alone.pop("timing", None)
+    document[head].pop("timing", None)
+    assert document[head] == alone
+
+
+@pytest.mark.parametrize("head", ["untied", "both"])
+@pytest.mark.parametrize("width", [80, 44])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_text_fits_the_terminal(run, untied, monkeypatch, command, width, head):
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = output(run, *command, "-m", untied, "--head", head, stdin=TEXT)
+    # The model's name is long, and a score's paragraph has a test of its own.
+    listing = out.partition("\nloss ")[0].replace(untied, "MODEL")
+    assert max(len(line) for line in listing.splitlines()) <= width
+    if head == "both":
+        assert {"tied", "untied"} <= set(re.findall(r"\w+", out))
+    if LONG_PROMPT in command:
+        end = LONG_PROMPT[-27:]
+        assert f" after ...{end!r}" in " ".join(out.split())
+
+
+def test_both_heads_have_one_seed(run, checkpoint):
+    """A copied head gives the same text, from a new seed too."""
+    code, out, err = run("generate", PROMPT, "-m", checkpoint, "--head", "both", "-n", "9")
+    assert code == 0
+    assert "no W_U of its own" in err
+    _, tied, untied = re.split(r"--- (?:un)?tied ---\n", out)
+    assert tied == untied
+
+
+# next
+
+
+def test_next_json(run, untied):
     document = answer(run, "next", "-m", untied, "-k", "3", PROMPT)
     logits = tiedgpt.load_model(untied)(IDS)[-1]
+    p = np.exp(log_softmax(logits))
     assert document["prompt_ids"] == IDS
-    expected = [*enumerate(np.argsort(-logits)[:3].tolist(), 1)]
-    assert [(row["rank"], row["id"]) for row in document["next"]] == expected
+    assert [row["rank"] for row in document["next"]] == [1, 2, 3]
+    assert [row["id"] for row in document["next"]] == np.argsort(-logits)[:3].tolist()
     for row in document["next"]:
-        numbers = logits[row["id"]], np.exp(log_softmax(logits))[row["id"]]
-        assert (row["logit"], row["probability"]) == pytest.approx(numbers, rel=1e-4)
-    out = output(run, "next", "-m", untied, "-k", "3", PROMPT).splitlines()
-    shown = [line.split()[-2:] for line in out if "%" in line]
-    assert shown == [
-        [f"{row['probability']:.2%}", f"{row['logit']:.2f}"] for row in document["next"]
-    ]
+        assert row["logit"] == pytest.approx(logits[row["id"]], rel=1e-4)
+        assert row["probability"] == pytest.approx(p[row["id"]], rel=1e-4)
 
 
-def test_next_by_both_heads(run, untied):
-    both = ("next", "-m", untied, "--head", "both", PROMPT)
-    heads = answer(run, *both, "-k", "3")
-    tokens = [
-        {row["id"] for row in heads[head]["next"] if row["rank"] <= 3}
-        for head in ("tied", "untied")
-    ]
-    lines = output(run, *both, "-k", "3").splitlines()
-    assert len([line for line in lines if " * " in line]) == len(tokens[0] ^ tokens[1]) > 0
+def test_next_for_people(run, untied):
+    document = answer(run, "next", "-m", untied, "-k", "3", PROMPT)
+    lines = output(run, "next", "-m", untied, "-k", "3", PROMPT).splitlines()
+    rows = [line.split() for line in lines if "%" in line]
+    assert len(rows) == 3
+    for cells, row in zip(rows, document["next"], strict=True):
+        assert cells[-2] == f"{row['probability']:.2%}"
+        assert cells[-1] == f"{row['logit']:.2f}"
+
+
+def test_next_by_both_heads_marks_the_tokens_of_one_head(run, untied):
+    arguments = ("next", "-m", untied, "--head", "both", PROMPT)
+    document = answer(run, *arguments, "-k", "3")
+    by_tied = {row["id"] for row in document["tied"]["next"] if row["rank"] <= 3}
+    by_untied = {row["id"] for row in document["untied"]["next"] if row["rank"] <= 3}
+    of_one_head = by_tied ^ by_untied
+    assert of_one_head
+
+    lines = output(run, *arguments, "-k", "3").splitlines()
+    assert len([line for line in lines if " * " in line]) == len(of_one_head)
     assert lines[-1] == "* among the 3 likeliest by one head only"
-    (header,) = (line for line in lines if " logit " in line)
-    assert " ".join(header.split()) == "tied logit rank untied logit rank"
-    assert " * " not in output(run, *both, "-k", "257")
+    (header,) = [line for line in lines if " logit " in line]
+    assert header.split() == ["tied", "logit", "rank", "untied", "logit", "rank"]
+    assert " * " not in output(run, *arguments, "-k", "257"), "all tokens are those of both heads"
 
 
-def test_next_by_paths(run, checkpoint, monkeypatch):
-    arguments = ("next", "-m", checkpoint, "--paths", "a")
-    document, model = answer(run, *arguments), tiedgpt.load_model(checkpoint)
-    (a,), paths = document["prompt_ids"], document["paths"]
-    assert list(paths) == ["raw", "normed", "mlp0", "model"]
-    for name, scores in (("raw", model.W_E @ model.W_E[a]), ("model", model([a])[0])):
-        assert [row["id"] for row in paths[name]] == np.argsort(-scores)[:10].tolist()
-        assert paths[name][0]["logit"] == pytest.approx(scores.max(), rel=1e-4)
+@pytest.fixture
+def by_paths(run, checkpoint):
+    """The JSON of the paths from the token "a"."""
+    return answer(run, "next", "-m", checkpoint, "--paths", "a")
+
+
+def test_next_by_paths_json(checkpoint, by_paths):
+    model = tiedgpt.load_model(checkpoint)
+    (a,) = by_paths["prompt_ids"]
+    assert list(by_paths["paths"]) == ["raw", "normed", "mlp0", "model"]
+    logits_of = {"raw": model.W_E @ model.W_E[a], "model": model([a])[0]}
+    for name, logits in logits_of.items():
+        rows = by_paths["paths"][name]
+        assert [row["id"] for row in rows] == np.argsort(-logits)[:10].tolist()
+        assert rows[0]["logit"] == pytest.approx(logits.max(), rel=1e-4)
+
+
+def test_next_by_paths_for_people(run, checkpoint, by_paths, monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
-    text, first = output(run, *arguments).splitlines(), paths["raw"][0]
-    assert text[0] == "Likeliest next tokens after 'a', tied:"
-    assert text[1].split() == [*paths]
-    assert text[2].split()[:3] == ["1", repr(first["token"]), f"{first['logit']:.2f}"], (
-        "raw is a score"
-    )
-    assert text[2].endswith(f"{paths['model'][0]['probability']:.1%}")
-    assert text[12] == "", "ten rows"
-    assert " ".join(text[-2:]).startswith("raw: W_E, W_U; normed: ")
+    lines = output(run, "next", "-m", checkpoint, "--paths", "a").splitlines()
+    assert lines[0] == "Likeliest next tokens after 'a', tied:"
+    assert lines[1].split() == ["raw", "normed", "mlp0", "model"]
+    assert lines[12] == "", "ten rows"
+    assert " ".join(lines[-2:]).startswith("raw: W_E, W_U; normed: ")
+
+    # The first row: raw has a score, the model a probability.
+    raw = by_paths["paths"]["raw"][0]
+    by_model = by_paths["paths"]["model"][0]
+    assert lines[2].split()[:3] == ["1", repr(raw["token"]), f"{raw['logit']:.2f}"]
+    assert lines[2].endswith(f"{by_model['probability']:.1%}")
 
 
-def test_lens(run, untied, monkeypatch):
-    arguments = ("lens", "-m", untied, PROMPT)
-    document = answer(run, *arguments)
-    assert (document["head"], document["prompt_ids"]) == ("untied", IDS)
-    assert [layer["name"] for layer in document["layers"]] == [
-        "resid_pre.0",
-        "resid_post.0",
-        "resid_post.1",
-    ]
-    last = document["layers"][-1]["positions"]
-    found = [[token["id"] for token in position] for position in last]
-    assert found == np.argsort(-tiedgpt.load_model(untied)(IDS))[:, :5].tolist()
-    monkeypatch.setenv("COLUMNS", "1000")
-    title, _, tokens, *rows = output(run, *arguments).splitlines()
-    assert title.startswith("The likeliest next token and its probability")
-    assert tokens.split() == [*map(repr, PROMPT)]
-    assert [row[:9].strip() for row in rows] == ["embedding", "block 0", "block 1"]
-    assert rows[-1].split()[-1] == f"{last[-1][0]['probability']:.0%}"
+def test_next_by_paths_of_a_token_that_the_model_does_not_have(run, save):
+    small = save("small", random_model(replace(CONFIG, vocab_size=70)))  # the tokenizer has more
+    message = "'z' has id 89, and the model has tokens 0 to 69"
+    assert_one_error_line(run("next", "-m", small, "--paths", "z"), message)
 
 
-def test_tokens_that_pad_the_vocabulary_have_no_text(run, save):
+@pytest.fixture
+def padded(save):
+    """A model with more tokens than its tokenizer; the last one is likely after "b"."""
     model = random_model(replace(CONFIG, vocab_size=300))
     model.parameters["wte.weight"][299] = 40 * model.parameters["wte.weight"][65]
-    padded = save("padded", model)
-    assert "[299] 100.0%" in output(run, "next", "-m", padded, "--paths", "b")
-    assert answer(run, "next", "-m", padded, "--paths", "b")["paths"]["raw"][0]["token"] is None
+    return save("padded", model)
+
+
+def test_tokens_that_pad_the_vocabulary_have_no_text(run, padded):
+    arguments = ("next", "-m", padded, "--paths", "b")
+    assert "[299] 100.0%" in output(run, *arguments)
+    assert answer(run, *arguments)["paths"]["raw"][0]["token"] is None
     assert run("lens", "-m", padded, "abc")[0] == 0
 
 
-@pytest.mark.parametrize("arguments", [(), ("a", "--against", "b"), ("a",)])
-def test_attribute(run, untied, arguments):
+# lens
+
+
+def test_lens_json(run, untied):
+    document = answer(run, "lens", "-m", untied, PROMPT)
+    assert document["head"] == "untied"
+    assert document["prompt_ids"] == IDS
+    names = [layer["name"] for layer in document["layers"]]
+    assert names == ["resid_pre.0", "resid_post.0", "resid_post.1"]
+
+    logits = tiedgpt.load_model(untied)(IDS)
+    after_the_last_block = document["layers"][-1]["positions"]
+    for position, tokens in enumerate(after_the_last_block):
+        likeliest = np.argsort(-logits[position])[:5].tolist()
+        assert [token["id"] for token in tokens] == likeliest
+    assert len(after_the_last_block) == len(IDS)
+
+
+def test_lens_for_people(run, untied, monkeypatch):
+    document = answer(run, "lens", "-m", untied, PROMPT)
+    monkeypatch.setenv("COLUMNS", "1000")
+    title, _, tokens, *rows = output(run, "lens", "-m", untied, PROMPT).splitlines()
+    assert title.startswith("The likeliest next token and its probability")
+    assert tokens.split() == [repr(letter) for letter in PROMPT]
+    assert [row[:9].strip() for row in rows] == ["embedding", "block 0", "block 1"]
+    likeliest = document["layers"][-1]["positions"][-1][0]
+    assert rows[-1].split()[-1] == f"{likeliest['probability']:.0%}"
+
+
+# attribute
+
+# The arguments after the prompt, and the ids of the tokens that they name
+LOGITS = [
+    pytest.param([], None, id="likeliest-token"),
+    pytest.param(["a"], [64], id="token"),
+    pytest.param(["a", "--against", "b"], [64, 65], id="difference"),
+]
+
+
+def logit_of(logits, tokens):
+    """The logit of a token, or the first one's less the second one's."""
+    if len(tokens) == 1:
+        return logits[tokens[0]]
+    return logits[tokens[0]] - logits[tokens[1]]
+
+
+@pytest.mark.parametrize(("arguments", "tokens"), LOGITS)
+def test_attribute_json(run, untied, arguments, tokens):
     document = answer(run, "attribute", "-m", untied, PROMPT, *arguments)
-    model, parts = tiedgpt.load_model(untied), document["parts"]
+    model = tiedgpt.load_model(untied)
     logits = model(IDS)[-1]
-    tokens = [64, 65][: 1 + ("--against" in arguments)] if arguments else [int(logits.argmax())]
+    if tokens is None:
+        tokens = [int(logits.argmax())]
     assert [token["id"] for token in document["tokens"]] == tokens
-    total = logits[tokens[0]] - sum(logits[token] for token in tokens[1:])
-    assert [document["total"], sum(parts.values())] == pytest.approx([total, total], abs=1e-4)
-    assert parts == attribute(model, IDS, *tokens)
-    out = output(run, "attribute", "-m", untied, PROMPT, *arguments)
-    rows = [line.rsplit(maxsplit=1) for line in out.splitlines()[-12:]]
+    total = logit_of(logits, tokens)
+    assert document["total"] == pytest.approx(total, abs=1e-4)
+    assert sum(document["parts"].values()) == pytest.approx(total, abs=1e-4)
+    assert document["parts"] == attribute(model, IDS, *tokens)
+
+
+@pytest.mark.parametrize(("arguments", "tokens"), LOGITS)
+def test_attribute_for_people(run, untied, arguments, tokens):
+    """Ten parts, the sum of the other parts, and the sum of all."""
+    document = answer(run, "attribute", "-m", untied, PROMPT, *arguments)
+    lines = output(run, "attribute", "-m", untied, PROMPT, *arguments).splitlines()
+    parts = document["parts"]
     largest = sorted(parts, key=lambda part: -abs(parts[part]))[:10]
+
+    rows = [line.rsplit(maxsplit=1) for line in lines[-12:]]
     assert rows[:10] == [[part, f"{parts[part]:+.3f}"] for part in largest]
-    assert [label for label, _ in rows[10:]] == [f"other parts ({len(parts) - 10})", "all parts"]
-    assert float(rows[11][1]) == pytest.approx(total, abs=6e-4)
-    assert sum(float(value) for _, value in rows[:11]) == pytest.approx(total, abs=6e-3)
+    other_parts, sum_of_others = rows[10]
+    all_parts, sum_of_all = rows[11]
+    assert other_parts == f"other parts ({len(parts) - 10})"
+    assert all_parts == "all parts"
+    assert float(sum_of_all) == pytest.approx(document["total"], abs=6e-4)
+    shown = [float(number) for _, number in rows[:10]]
+    assert sum(shown) + float(sum_of_others) == pytest.approx(document["total"], abs=6e-3)
 
 
-def test_attribute_without_some_parts(run, untied):
-    removed = ["attn.1.head.2", "mlp.0"]
-    arguments = ("attribute", "-m", untied, PROMPT, "a", "--against", "b")
-    arguments += ("--ablate", removed[0], "--ablate", removed[1])
-    document, model = answer(run, *arguments), tiedgpt.load_model(untied)
-    logits, without = model(IDS)[-1], model(IDS, edit=ablation(model.config, removed))[-1]
-    assert document["ablated"]["parts"] == removed
-    assert document["ablated"]["total"] == pytest.approx(without[64] - without[65], abs=1e-4)
-    (a, _), (a_without, _) = document["tokens"], document["ablated"]["tokens"]
-    assert (a["logit"], a_without["logit"]) == pytest.approx((logits[64], without[64]), abs=1e-4)
-    out = output(run, *arguments)
+PARTS = ["attn.1.head.2", "mlp.0"]
+ABLATED = ["a", "--against", "b", "--ablate", PARTS[0], "--ablate", PARTS[1]]
+
+
+def ablated_logits(model):
+    """The logits after PROMPT, without PARTS."""
+    return model(IDS, edit=ablation(model.config, PARTS))[-1]
+
+
+def test_attribute_without_some_parts_json(run, untied):
+    document = answer(run, "attribute", "-m", untied, PROMPT, *ABLATED)
+    model = tiedgpt.load_model(untied)
+    before = model(IDS)[-1]
+    after = ablated_logits(model)
+    ablated = document["ablated"]
+    assert ablated["parts"] == PARTS
+    assert ablated["total"] == pytest.approx(after[64] - after[65], abs=1e-4)
+    assert document["tokens"][0]["logit"] == pytest.approx(before[64], abs=1e-4)
+    assert ablated["tokens"][0]["logit"] == pytest.approx(after[64], abs=1e-4)
+
+
+def test_attribute_without_some_parts_for_people(run, untied):
+    out = output(run, "attribute", "-m", untied, PROMPT, *ABLATED)
     assert "Ablated (set to 0): attn.1.head.2, mlp.0\n" in out
-    change = without[64] - without[65] - (logits[64] - logits[65])
+    assert "rank of 'b'" in out
+    model = tiedgpt.load_model(untied)
+    before = model(IDS)[-1]
+    after = ablated_logits(model)
+    change = (after[64] - after[65]) - (before[64] - before[65])
     (row,) = re.findall(r"^difference of logits .*$", out, re.M)
     assert float(row.split()[-1]) == pytest.approx(change, abs=2e-3)
-    assert "rank of 'b'" in out
 
 
-def test_score_tokens(run, untied):
+# score --tokens
+
+
+def test_score_tokens_json(run, untied):
     arguments = ("score", "-m", untied, "--stride", "64")
-    document, plain = (answer(run, *arguments, *flag, stdin=TEXT) for flag in (["--tokens"], []))
-    listed = document.pop("predictions")
-    rounded = {
-        name: pytest.approx(plain[name], rel=1e-6)
-        for name in ("nll", "perplexity", "bits_per_byte")
-    }
-    assert document == {**plain, **rounded}
+    document = answer(run, *arguments, "--tokens", stdin=TEXT)
+    plain = answer(run, *arguments, stdin=TEXT)
+    predictions = document.pop("predictions")
+    for name in ("nll", "perplexity", "bits_per_byte"):
+        assert document.pop(name) == pytest.approx(plain.pop(name), rel=1e-6)
+    assert document == plain
+
+    # The first token of each window of 64 is not predicted.
     ids = tiedgpt.load_tokenizer(untied).encode(TEXT.decode())
-    assert [one["place"] for one in listed] == [*range(1, 64), *range(65, len(ids))]
+    places = [prediction["place"] for prediction in predictions]
+    assert places == [*range(1, 64), *range(65, len(ids))]
     log_p = log_softmax(tiedgpt.load_model(untied)(ids[:9])[-1])
-    assert_predicted(one := listed[8], log_p, ids[9], 5, "bits")
+    assert_predicted(predictions[8], log_p, ids[9], 5, "bits")
+
+
+def test_score_tokens_for_people(run, untied):
+    arguments = ("score", "-m", untied, "--stride", "64")
+    ninth = answer(run, *arguments, "--tokens", stdin=TEXT)["predictions"][8]
     out = output(run, *arguments, "--tokens", stdin=TEXT)
-    title, first, *lines = out.splitlines()
+    title, *lines = out.splitlines()
     assert title.split() == ["bits", "token", "likeliest", "others"]
-    assert first.split() == ["-", "'T'"]
-    assert lines[8].split()[0] == f"{one['bits']:.2f}"
-    assert lines[63].split()[0] == "-", "the first token of the second window"
+    assert lines[0].split() == ["-", "'T'"]
+    assert lines[9].split()[0] == f"{ninth['bits']:.2f}"
+    assert lines[64].split()[0] == "-", "the first token of the second window"
     assert out.endswith(output(run, *arguments, stdin=TEXT))
     assert "\x1b" not in out
 
 
-@pytest.mark.parametrize(("NO_COLOR", "TERM"), [("", "xterm"), ("1", "xterm"), ("", "dumb")])
-def test_colours_on_a_terminal(run, untied, monkeypatch, NO_COLOR, TERM):
-    monkeypatch.setenv("NO_COLOR", NO_COLOR)
-    monkeypatch.setenv("TERM", TERM)
+@pytest.fixture
+def coloured(run, untied, monkeypatch):
+    """coloured(**environment) -> the tokens of a text's score, as on a terminal."""
+
+    def coloured(**environment):
+        for variable, value in environment.items():
+            monkeypatch.setenv(variable, value)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        return run("score", "-m", untied, "--tokens", stdin=TEXT)[1]
+
+    return coloured
+
+
+def test_colours_on_a_terminal_tell_the_surprisal(run, untied, coloured):
     plain = run("score", "-m", untied, "--tokens", stdin=TEXT)[1]
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    out = run("score", "-m", untied, "--tokens", stdin=TEXT)[1]
-    assert ("\x1b[31m" in out) == (NO_COLOR == "" and TERM == "xterm")
+    out = coloured(NO_COLOR="", TERM="xterm")
     assert re.sub(r"\x1b\[\d+m", "", out) == plain
-    for line in out.splitlines():
-        for colour, bits in re.findall(r"^\x1b\[(\d+)m *([\d.]+)", line):
-            assert colour == ("32" if float(bits) < 1 else "33" if float(bits) < 10 else "31")
-            assert line.count("\x1b[0m") == 2, "the number and the token"
+    rows = re.findall(r"^\x1b\[(\d+)m *([\d.]+)(.*)$", out, re.M)
+    assert rows
+    for colour, bits, rest in rows:
+        if float(bits) < 1:
+            assert colour == "32"
+        elif float(bits) < 10:
+            assert colour == "33"
+        else:
+            assert colour == "31"
+        assert rest.count("\x1b[0m") == 2, "the number and the token"
 
 
-def test_generate_logprobs(run, untied):
-    arguments = (
-        "generate",
-        PROMPT,
-        "-m",
-        untied,
-        "-n",
-        "6",
-        "-s",
-        "3",
-        "--num-samples",
-        "2",
-        "-t",
-        "0.7",
-    )
-    samples, model = (
-        answer(run, *arguments, "--logprobs", "2")["samples"],
-        tiedgpt.load_model(untied),
-    )
+def test_there_are_no_colours_where_they_are_not_wanted(coloured):
+    assert "\x1b" in coloured(NO_COLOR="", TERM="xterm")
+    assert "\x1b" not in coloured(NO_COLOR="1", TERM="xterm")
+    assert "\x1b" not in coloured(NO_COLOR="", TERM="dumb")
+
+
+# generate --logprobs
+
+SAMPLED = ("-n", "6", "-s", "3", "--num-samples", "2", "-t", "0.7")
+
+
+def test_generate_logprobs_json(run, untied):
+    arguments = ("generate", PROMPT, "-m", untied, *SAMPLED)
+    samples = answer(run, *arguments, "--logprobs", "2")["samples"]
     plain = answer(run, *arguments)["samples"]
     assert [sample["ids"] for sample in samples] == [sample["ids"] for sample in plain]
+
+    model = tiedgpt.load_model(untied)
     for sample in samples:
-        for n, (token, one) in enumerate(zip(sample["ids"], sample["logprobs"], strict=True)):
-            log_p = log_softmax(model(IDS + sample["ids"][:n])[-1])
-            assert_predicted(one, log_p, token, 2, "logprob")
-    second = output(run, *arguments, "--logprobs", "2").partition("--- 2 of 2 ---")[2]
-    values = [line.split()[0] for line in second.partition("others\n")[2].splitlines()]
-    assert values == [f"{one['logprob']:.2f}" for one in samples[1]["logprobs"]]
+        assert len(sample["logprobs"]) == len(sample["ids"])
+        for place, token in enumerate(sample["ids"]):
+            log_p = log_softmax(model(IDS + sample["ids"][:place])[-1])
+            assert_predicted(sample["logprobs"][place], log_p, token, 2, "logprob")
+
+
+def test_generate_logprobs_for_people(run, untied):
+    arguments = ("generate", PROMPT, "-m", untied, *SAMPLED, "--logprobs", "2")
+    second = answer(run, *arguments)["samples"][1]
+    after_the_first = output(run, *arguments).partition("--- 2 of 2 ---")[2]
+    table = after_the_first.partition("others\n")[2]
+    numbers = [line.split()[0] for line in table.splitlines()]
+    assert numbers == [f"{token['logprob']:.2f}" for token in second["logprobs"]]
 
 
 def test_logprobs_end_with_the_sample(run, untied, save):
-    """The end-of-text token is neither in ids nor in logprobs, and samples end at different
-    steps."""
+    """Samples end at different steps, and the end-of-text token is not in their logprobs."""
     model = tiedgpt.load_model(untied)
     first = int(model(IDS)[-1].argmax())
     ends = save("ends", tiedgpt.GPT2(replace(model.config, eos_token_id=first), model.parameters))
@@ -259,23 +404,21 @@ def test_logprobs_end_with_the_sample(run, untied, save):
     samples = answer(run, "generate", PROMPT, "-m", ends, *flags)["samples"]
     assert len({len(sample["ids"]) for sample in samples}) > 1
     for sample in samples:
-        assert [one["id"] for one in sample["logprobs"]] == sample["ids"]
-        assert not any(one["alternatives"] for one in sample["logprobs"])
+        assert [token["id"] for token in sample["logprobs"]] == sample["ids"]
+        assert all(token["alternatives"] == [] for token in sample["logprobs"])
 
 
-def test_one_seed_for_both_heads(run, checkpoint):
-    """A copied head gives the same text, from a new seed too."""
-    code, out, err = run("generate", PROMPT, "-m", checkpoint, "--head", "both", "-n", "9")
-    assert (code, "no W_U of its own" in err) == (0, True)
-    _, tied, untied = re.split(r"--- (?:un)?tied ---\n", out)
-    assert tied == untied
+# Tables
 
 
-def test_a_table_has_as_many_columns_as_the_terminal(monkeypatch, capsys):
-    for width, lines in (
-        (13, "x  aaaa  bbbb\n\nx  cccc\n"),
-        (12, "x  aaaa\n\nx  bbbb\n\nx  cccc\n"),
-    ):
-        monkeypatch.setenv("COLUMNS", str(width))
-        terminal.print_table([("x", "aaaa", "bbbb", "cccc")])
-        assert capsys.readouterr().out == lines
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        pytest.param(13, "x  aaaa  bbbb\n\nx  cccc\n", id="two-columns-fit"),
+        pytest.param(12, "x  aaaa\n\nx  bbbb\n\nx  cccc\n", id="one-column-fits"),
+    ],
+)
+def test_a_table_has_as_many_columns_as_the_terminal(monkeypatch, capsys, width, lines):
+    monkeypatch.setenv("COLUMNS", str(width))
+    terminal.print_table([("x", "aaaa", "bbbb", "cccc")])
+    assert capsys.readouterr().out == lines

@@ -4,7 +4,13 @@ To add one, add a row to the list of its command: the arguments as the command g
 the error's line, and an id. MODEL stands for the path of a small checkpoint.
 """
 
+import io
+import sys
+
 import pytest
+from support.commands import assert_one_error_line
+
+from tiedgpt import cli
 
 MODEL = "<model>"
 LONGEST_LINE = 2400  # characters of an error, also where an argument has a million
@@ -283,6 +289,22 @@ READS_STDIN = [
 @pytest.mark.parametrize("arguments", READS_STDIN, ids=lambda arguments: arguments[0])
 def test_stdin_that_is_not_utf_8(refused, arguments):
     assert "stdin is not UTF-8 text at byte 2" in refused(*arguments, stdin=b"ab\xffcd")
+
+
+@pytest.mark.parametrize(
+    "words", ["tokenize", "score", "next", "train --out new", "generate", "generate --json"]
+)
+def test_no_text_on_a_terminal(tmp_path, monkeypatch, capsys, words):
+    """Nothing waits for what is typed. Only `generate` does, if stdout is a terminal too."""
+    monkeypatch.chdir(tmp_path)
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    code = cli.main(words.split())
+    out, err = capsys.readouterr()
+    message = "error: there is no text: give one, or pipe one in\n"
+    assert_one_error_line((code, out, err), message)
+    assert list(tmp_path.iterdir()) == []
 
 
 # generate

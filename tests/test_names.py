@@ -6,107 +6,153 @@ from pathlib import Path
 
 import pytest
 from support.checks import refuses
+from support.hub_cache import CACHE, snapshot
 
 import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import names
 
-COMMIT = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
-CACHE = ".cache/huggingface/hub"
-PLACES = (".cache/tiedgpt", "checkout/weights", "elsewhere")  # of models by name, the last first
+# Folders of models by name, in the home; the last one comes first in a search.
+DOWNLOADS = ".cache/tiedgpt"
+SHIPPED = "checkout/weights"
+CHOSEN = "elsewhere"  # named by TIEDGPT_WEIGHTS
 
 
 @pytest.fixture
 def home(no_models, tmp_path, monkeypatch):
     """A machine without models: tiedgpt is a checkout, TIEDGPT_WEIGHTS names a folder."""
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / CHOSEN))
     (tmp_path / "checkout").mkdir()
     (tmp_path / "checkout" / "pyproject.toml").touch()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def snapshot(cache: Path, repository: str, commit: str = COMMIT) -> Path:
-    """The folder of a repository's main snapshot in a Hugging Face cache."""
-    folder = cache / f"models--{repository.replace('/', '--')}"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs" / "main").write_bytes(commit.encode("latin-1") + b"\n")
-    return folder / "snapshots" / commit
-
-
-def touch(folder: Path, *files: str) -> Path:
-    """A folder with the files that a model has, as far as a search by name looks at them."""
+def write_model(folder: Path) -> Path:
+    """A folder with the files of a model, as far as a search by name looks at them."""
     folder.mkdir(parents=True, exist_ok=True)
-    for file in files or ("config.json", "model.safetensors"):
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    (folder / "model.safetensors").touch()
+    return folder
+
+
+def write_files(folder: Path, *files: str) -> Path:
+    """A folder with files of these names; config.json is that of a GPT-2."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
         (folder / file).write_text('{"model_type": "gpt2"}')
     return folder
+
+
+# Where a model is searched
 
 
 @pytest.mark.parametrize(("alias", "name"), names.ALIASES.items())
 def test_where_a_name_is_searched(home, model, alias, name):
     """The later places first, so each new one must take precedence over those before it."""
-    touch(home / ".cache/tiedgpt" / f"{name}-openai", "hparams.json", "model.ckpt.index")
-    places = [snapshot(home / CACHE, name)]  # as from_pretrained("gpt2") makes it
-    places += [
-        snapshot(home / CACHE, names.MODELS[name][0]),
-        *(home / place / name for place in PLACES),
-    ]
-    touch(places[1], "config.json")  # a snapshot without weights does not hide another one
-    for place in places:
+    write_files(home / DOWNLOADS / f"{name}-openai", "hparams.json", "model.ckpt.index")
+    by_its_short_name = snapshot(home / CACHE, name)  # as from_pretrained("gpt2") makes it
+    by_its_repository = snapshot(home / CACHE, names.MODELS[name][0])
+    write_files(by_its_repository, "config.json")  # without weights, it does not hide another one
+    for place in (
+        by_its_short_name,
+        by_its_repository,
+        home / DOWNLOADS / name,
+        home / SHIPPED / name,
+        home / CHOSEN / name,
+    ):
         tiedgpt.save_model(model, Tokenizer([]), place)
-        assert names.find_model(name) == names.find_model(alias) == place
+        assert names.find_model(name) == place
+        assert names.find_model(alias) == place
     assert tiedgpt.load_model(name).config == model.config
 
 
+# Variables of the environment, and the folder that they name; HOME stands for the home directory
 VARIABLES = [
-    ({}, "HOME/.cache/huggingface/hub"),
-    ({"XDG_CACHE_HOME": "HOME/xdg"}, "HOME/xdg/huggingface/hub"),
-    ({"XDG_CACHE_HOME": "~/xdg"}, "HOME/xdg/huggingface/hub"),
-    ({"XDG_CACHE_HOME": ""}, "huggingface/hub"),
-    ({"XDG_CACHE_HOME": "HOME/xdg", "HF_HOME": "HOME/hf"}, "HOME/hf/hub"),
-    ({"HF_HOME": "~/$SUB"}, "HOME/sub/hub"),
-    ({"FAR": "~/far", "HF_HOME": "$FAR"}, "HOME/far/hub"),
-    ({"HF_HOME": "HOME/hf", "HUGGINGFACE_HUB_CACHE": "HOME/old"}, "HOME/old"),
-    ({"HUGGINGFACE_HUB_CACHE": "~/old"}, "HOME/old"),
-    ({"HUGGINGFACE_HUB_CACHE": "HOME/old", "HF_HUB_CACHE": "HOME/new"}, "HOME/new"),
-    ({"HF_HOME": "HOME/hf", "HF_HUB_CACHE": "${HOME}/$SUB"}, "HOME/sub"),
+    pytest.param({}, "HOME/.cache/huggingface/hub", id="none"),
+    pytest.param({"XDG_CACHE_HOME": "HOME/xdg"}, "HOME/xdg/huggingface/hub", id="xdg"),
+    pytest.param({"XDG_CACHE_HOME": "~/xdg"}, "HOME/xdg/huggingface/hub", id="xdg-tilde"),
+    pytest.param({"XDG_CACHE_HOME": ""}, "huggingface/hub", id="xdg-empty"),
+    pytest.param(
+        {"XDG_CACHE_HOME": "HOME/xdg", "HF_HOME": "HOME/hf"}, "HOME/hf/hub", id="home-before-xdg"
+    ),
+    pytest.param({"HF_HOME": "~/$SUB"}, "HOME/sub/hub", id="home-with-a-variable"),
+    pytest.param({"FAR": "~/far", "HF_HOME": "$FAR"}, "HOME/far/hub", id="tilde-in-a-variable"),
+    pytest.param(
+        {"HF_HOME": "HOME/hf", "HUGGINGFACE_HUB_CACHE": "HOME/old"},
+        "HOME/old",
+        id="old-cache-before-home",
+    ),
+    pytest.param({"HUGGINGFACE_HUB_CACHE": "~/old"}, "HOME/old", id="old-cache-tilde"),
+    pytest.param(
+        {"HUGGINGFACE_HUB_CACHE": "HOME/old", "HF_HUB_CACHE": "HOME/new"},
+        "HOME/new",
+        id="cache-before-old-cache",
+    ),
+    pytest.param(
+        {"HF_HOME": "HOME/hf", "HF_HUB_CACHE": "${HOME}/$SUB"}, "HOME/sub", id="cache-before-home"
+    ),
 ]
 
 
+@pytest.fixture
+def set_variables(home, monkeypatch):
+    """set_variables(variables): HOME in a value becomes the home directory, $HOME stays."""
+
+    def set_variables(variables):
+        monkeypatch.setenv("SUB", "sub")
+        for variable, value in variables.items():
+            if "$" not in value:
+                value = value.replace("HOME", str(home))
+            monkeypatch.setenv(variable, value)
+
+    return set_variables
+
+
 @pytest.mark.parametrize(("variables", "cache"), VARIABLES)
-def test_the_variables_that_name_the_hugging_face_cache(home, monkeypatch, variables, cache):
-    """In huggingface_hub's own order; where that is installed, it is asked too."""
-    monkeypatch.setenv("SUB", "sub")
-    for variable, value in variables.items():
-        monkeypatch.setenv(
-            variable, value.replace("HOME", str(home)) if "$" not in value else value
-        )
-    cache = cache.replace("HOME", str(home))
-    path = touch(snapshot(Path(cache), "someone/tiny-gpt2"))
+def test_the_variables_that_name_the_hugging_face_cache(home, set_variables, variables, cache):
+    set_variables(variables)
+    folder = Path(cache.replace("HOME", str(home)))
+    path = write_model(snapshot(folder, "someone/tiny-gpt2"))
     assert names.find_model("someone/tiny-gpt2") == path
     assert names.models_here() == {"someone/tiny-gpt2": path}
-    if importlib.util.find_spec("huggingface_hub"):
-        constants = importlib.util.find_spec("huggingface_hub.constants")
-        assert runpy.run_path(constants.origin)["HF_HUB_CACHE"] == cache
 
 
-@pytest.mark.parametrize("ref", ["../../../elsewhere", "", "\xff", "0" * 39])
+@pytest.mark.parametrize(("variables", "cache"), VARIABLES)
+def test_huggingface_hub_reads_these_variables_in_the_same_order(
+    home, set_variables, variables, cache
+):
+    pytest.importorskip("huggingface_hub")
+    set_variables(variables)
+    constants = importlib.util.find_spec("huggingface_hub.constants")
+    folder = runpy.run_path(constants.origin)["HF_HUB_CACHE"]
+    assert folder == cache.replace("HOME", str(home))
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        pytest.param("../../../elsewhere", id="path"),
+        pytest.param("", id="empty"),
+        pytest.param("\xff", id="not-ascii"),
+        pytest.param("0" * 39, id="too-short"),
+    ],
+)
 def test_a_hostile_ref_is_ignored(home, ref):
     folder = home / CACHE / "models--openai-community--gpt2"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text(ref, encoding="latin-1")
-    touch(home / "elsewhere")
+    write_model(home / CHOSEN)
     refuses("gpt2 is not on this machine: looked for", names.find_model, "gpt2")
     assert names.models_here() == {}
 
 
 @pytest.mark.parametrize("name", ["gpt2", "someone/model"])
 def test_a_model_that_is_not_here_is_an_error(home, name):
-    message = (
-        f"{name} is not on this machine: looked for .*cache/tiedgpt/{name}.* put its files in such"
-    )
-    refuses(message, tiedgpt.load_model, name)
+    message = refuses(f"{name} is not on this machine: looked for ", tiedgpt.load_model, name)
+    assert f"cache/tiedgpt/{name}" in message
+    assert "put its files in such" in message
 
 
 def test_a_known_name_is_never_a_directory_by_accident(home, model):
@@ -115,52 +161,101 @@ def test_a_known_name_is_never_a_directory_by_accident(home, model):
     assert tiedgpt.load_model("./gpt2").config == model.config
 
 
-def test_models_here(home):
-    """All that find_model finds by name, each directory once, in the same order on every disk."""
-    cache, checkout, elsewhere = (home / place for place in PLACES)
-    expected = {
-        "gpt2": touch(elsewhere / "gpt2"),
-        "gpt2-medium": touch(checkout / "gpt2-medium-openai", "hparams.json", "model.ckpt.index"),
-        "gpt2-xl": touch(snapshot(home / CACHE, "gpt2-xl")),
-        "distilgpt2": touch(snapshot(home / CACHE, "distilbert/distilgpt2")),
-        "shakespeare-tied": touch(checkout / "shakespeare-tied"),
-        "a/z": touch(cache / "a" / "z", "config.json", "model.safetensors.index.json"),
-        "openai-community/gpt2": touch(elsewhere / "openai-community" / "gpt2"),
-        "z/a": touch(snapshot(home / CACHE, "z/a")),
-        "z/b": touch(elsewhere / "z" / "b"),
+# The models that are found
+
+
+@pytest.fixture
+def found(home):
+    """A model in each place, by the name that finds it, in the order of a list."""
+    openai = ("hparams.json", "model.ckpt.index")
+    sharded = ("config.json", "model.safetensors.index.json")
+    return {
+        "gpt2": write_model(home / CHOSEN / "gpt2"),
+        "gpt2-medium": write_files(home / SHIPPED / "gpt2-medium-openai", *openai),
+        "gpt2-xl": write_model(snapshot(home / CACHE, "gpt2-xl")),
+        "distilgpt2": write_model(snapshot(home / CACHE, "distilbert/distilgpt2")),
+        "shakespeare-tied": write_model(home / SHIPPED / "shakespeare-tied"),
+        "a/z": write_files(home / DOWNLOADS / "a" / "z", *sharded),
+        "openai-community/gpt2": write_model(home / CHOSEN / "openai-community" / "gpt2"),
+        "z/a": write_model(snapshot(home / CACHE, "z/a")),
+        "z/b": write_model(home / CHOSEN / "z" / "b"),
     }
-    # Found a second time, or not a model, not a GPT-2, or not found by any name.
-    touch(cache / "gpt2")
-    touch(elsewhere / "gpt2-openai", "hparams.json", "model.ckpt.index")
-    touch(snapshot(home / CACHE, "z/b"))
-    touch(cache / "gpt2-large" / ".tokenizer")
-    touch(cache / "gpt2-large", "config.json")
-    touch(cache / "my-model")
-    touch(snapshot(home / CACHE, "tokenizer/alone"), "config.json", "merges.txt")
-    for n, config in enumerate((b'{"model_type": "bert"}', b"{", b"[]", b"\xff")):
-        folder = touch(snapshot(home / CACHE, f"bert/{n}"))
-        (folder / "config.json").write_bytes(config)
-    touch(snapshot(home / CACHE, "b/ref", "../../.."))
+
+
+def test_models_here_are_in_the_same_order_on_every_disk(found):
+    assert list(names.models_here().items()) == list(found.items())
+    for name, path in found.items():
+        assert names.find_model(name) == path
+
+
+def test_models_here_are_found_once(home, found):
+    write_model(home / DOWNLOADS / "gpt2")
+    write_files(home / CHOSEN / "gpt2-openai", "hparams.json", "model.ckpt.index")
+    write_model(snapshot(home / CACHE, "z/b"))
+    assert list(names.models_here().items()) == list(found.items())
+
+
+def test_models_here_are_whole_and_have_a_name(home, found):
+    write_model(home / DOWNLOADS / "gpt2-large" / ".tokenizer")
+    write_files(home / DOWNLOADS / "gpt2-large", "config.json")  # without weights
+    write_model(home / DOWNLOADS / "my-model")  # not a name
+    write_files(snapshot(home / CACHE, "tokenizer/alone"), "config.json", "merges.txt")
+    assert list(names.models_here().items()) == list(found.items())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(b'{"model_type": "bert"}', id="bert"),
+        pytest.param(b"{", id="not-json"),
+        pytest.param(b"[]", id="list"),
+        pytest.param(b"\xff", id="not-utf-8"),
+    ],
+)
+def test_models_here_are_gpt2s(home, found, config):
+    other = write_model(snapshot(home / CACHE, "bert/other"))
+    (other / "config.json").write_bytes(config)
+    assert list(names.models_here().items()) == list(found.items())
+
+
+def test_models_here_beside_files_and_hostile_names(home, found):
+    write_model(snapshot(home / CACHE, "b/ref", "../../.."))
     (home / CACHE / "models--a--file").touch()
     (home / CACHE / "models--..--x").mkdir()
-    (elsewhere / "file").touch()
-    assert list(names.models_here().items()) == list(expected.items())
-    assert all(names.find_model(name) == path for name, path in expected.items())
+    (home / CHOSEN / "file").touch()
+    assert list(names.models_here().items()) == list(found.items())
 
 
-def test_models_here_on_damaged_places(home, monkeypatch):
-    """A folder that is a file, a link to itself or unreadable hides no other model."""
-    good = touch(home / ".cache/tiedgpt/gpt2")
-    (home / "elsewhere").write_text("a file")
-    (home / "checkout" / "weights").symlink_to(home / "checkout" / "weights")
-    closed = home / ".cache" / "tiedgpt" / "someone"
-    closed.mkdir()
+# Damaged places hide no other model
+
+
+@pytest.fixture
+def gpt2_alone(home):
+    """A machine with a gpt2, as models_here says it."""
+    return {"gpt2": write_model(home / DOWNLOADS / "gpt2")}
+
+
+def test_a_folder_of_models_that_is_a_file(home, gpt2_alone, monkeypatch):
+    (home / CHOSEN).write_text("a file")
+    assert names.models_here() == gpt2_alone
+    monkeypatch.setenv("HF_HUB_CACHE", str(home / CHOSEN))
+    assert names.models_here() == gpt2_alone
+
+
+def test_a_folder_of_models_that_is_a_link_to_itself(home, gpt2_alone):
+    weights = home / SHIPPED
+    weights.symlink_to(weights)
     snapshot(home / CACHE, "a/b").mkdir(parents=True)
-    (home / CACHE / "models--c--d").symlink_to(home / CACHE / "models--c--d")
+    repository = home / CACHE / "models--c--d"
+    repository.symlink_to(repository)
+    assert names.models_here() == gpt2_alone
+
+
+def test_a_folder_of_models_that_may_not_be_read(home, gpt2_alone):
+    closed = home / DOWNLOADS / "someone"
+    closed.mkdir()
     closed.chmod(0)
     try:
-        assert names.models_here() == {"gpt2": good}
-        monkeypatch.setenv("HF_HUB_CACHE", str(home / "elsewhere"))
-        assert names.models_here() == {"gpt2": good}
+        assert names.models_here() == gpt2_alone
     finally:
         closed.chmod(0o700)
