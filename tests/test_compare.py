@@ -7,8 +7,9 @@ import json
 
 import numpy as np
 import pytest
-from conftest import SMALL, assert_one_error_line
+from support.commands import assert_one_error_line
 from support.comparing import MODELS, some_ids, tape_of, with_mistake
+from support.models import SMALL
 from support.other_gpt2 import OtherGPT2
 
 import tiedgpt

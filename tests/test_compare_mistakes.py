@@ -4,9 +4,9 @@ import time
 
 import numpy as np
 import pytest
-from conftest import SMALL
 from support import wrong_gpt2s
 from support.comparing import MODELS, some_ids, with_mistake
+from support.models import SMALL
 
 from tiedgpt import compare
 from tiedgpt.comparison.mistakes import MISTAKES

@@ -166,7 +166,10 @@ NOT_IDS = [
 ]
 NOT_LENGTHS = [[1], [1, 2, 3], [0, 1], [1, 5], [1.0, 2.0], [[1], [2]], [[1], [1, 2]], "ab", 2]
 NOT_EDITS = [
-    ({"attn.7.out": np.zeros_like}, r"'attn\.7\.out' is not an activation of this model; the nearest"),
+    (
+        {"attn.7.out": np.zeros_like},
+        r"'attn\.7\.out' is not an activation of this model; the nearest",
+    ),
     ({"mlp.0.out": 3}, r"the edit of mlp\.0\.out must be a function, got 3"),
     (
         {"mlp.0.out": lambda _: "1.0"},
