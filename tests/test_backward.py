@@ -1,5 +1,4 @@
-"""Gradients against central differences in float64: of each activation, of the whole model, of a
-tied wte.
+"""Gradients against central differences in float64.
 
 tests/test_gradients.py compares the same gradients with torch's.
 """
@@ -22,13 +21,19 @@ STEP = 1e-6  # of central differences
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_each_activations_derivative(name):
     activation = ACTIVATIONS[name]
-    x, dout = np.random.default_rng(0).standard_normal((2, 7, 11)) * [[[3]], [[1]]]
+    rng = np.random.default_rng(0)
+    x = 3 * rng.standard_normal((7, 11))
     x += np.sign(x) * 1e-3  # away from 0, where relu has no derivative
-    x[0, :2] = -1e-3, 1e-3
-    before = x.copy(), dout.copy()
+    x[0, 0] = -1e-3
+    x[0, 1] = 1e-3
+    dout = rng.standard_normal((7, 11))
+    x_before = x.copy()
+    dout_before = dout.copy()
+
     slope = (activation.forward(x + STEP) - activation.forward(x - STEP)) / (2 * STEP)
     np.testing.assert_allclose(activation.backward(dout, x), dout * slope, rtol=1e-6, atol=1e-8)
-    np.testing.assert_array_equal((x, dout), before)
+    np.testing.assert_array_equal(x, x_before)
+    np.testing.assert_array_equal(dout, dout_before)
 
 
 def gradients_of(model, ids, targets, seed=None):
@@ -48,15 +53,15 @@ CONFIGS = {
     "unscaled": Config(**TINY, n_layer=1, scale_attn_weights=False),
     "dropout": Config(**TINY, n_layer=2, embd_pdrop=0.2, resid_pdrop=0.3, attn_pdrop=0.4),
 }
-IDS, TARGETS = np.array([[3, 1, 3, 12], [7, 3, 3, 5]]), np.array([[1, 3, 12, 0], [3, 3, 5, 1]])
+IDS = np.array([[3, 1, 3, 12], [7, 3, 3, 5]])
+TARGETS = np.array([[1, 3, 12, 0], [3, 3, 5, 1]])
 
 
 @pytest.mark.parametrize("case", CONFIGS)
 def test_the_models_gradients(case, monkeypatch):
-    """Of each parameter, in two random directions."""
-    monkeypatch.setattr(
-        backward, "LOGIT_ROWS", 3
-    )  # so that the logits come in pieces, the last one shorter
+    """The gradient of each parameter is the slope of the loss in two random directions."""
+    # The eight logits come in pieces of three, so the last piece is shorter.
+    monkeypatch.setattr(backward, "LOGIT_ROWS", 3)
     model = random_model(CONFIGS[case], dtype=np.float64)
     seed = 5 if case == "dropout" else None
     _, gradients = gradients_of(model, IDS, TARGETS, seed)
@@ -64,15 +69,15 @@ def test_the_models_gradients(case, monkeypatch):
     for name, parameter in model.parameters.items():
         before = parameter.copy()
         for direction in rng.standard_normal((2, *parameter.shape)):
-            losses = []
-            for step in (STEP, -STEP):
-                parameter[...] = before + step * direction
-                losses.append(gradients_of(model, IDS, TARGETS, seed)[0])
+            parameter[...] = before + STEP * direction
+            loss_above, _ = gradients_of(model, IDS, TARGETS, seed)
+            parameter[...] = before - STEP * direction
+            loss_below, _ = gradients_of(model, IDS, TARGETS, seed)
             parameter[...] = before
-            slope = (losses[0] - losses[1]) / (2 * STEP)
-            assert (gradients[name] * direction).sum() == pytest.approx(
-                slope, rel=1e-5, abs=1e-8
-            ), name
+
+            slope = (loss_above - loss_below) / (2 * STEP)
+            computed = (gradients[name] * direction).sum()
+            assert computed == pytest.approx(slope, rel=1e-5, abs=1e-8), name
 
 
 def test_the_loss_is_the_mean_cross_entropy_and_twice_gives_the_same():
@@ -80,12 +85,13 @@ def test_the_loss_is_the_mean_cross_entropy_and_twice_gives_the_same():
     loss, gradients = gradients_of(model, IDS, TARGETS)
     losses = cross_entropy(model(IDS).reshape(8, -1), TARGETS.reshape(8))
     assert loss == pytest.approx(losses.mean(), rel=1e-6)
-    before = {
-        name: (gradients[name].copy(), array.copy()) for name, array in model.parameters.items()
-    }
+
+    first_gradients = {name: array.copy() for name, array in gradients.items()}
+    parameters = {name: array.copy() for name, array in model.parameters.items()}
     assert write_gradients(model, IDS, TARGETS, 8, gradients) == loss
-    for name, kept in before.items():
-        np.testing.assert_array_equal((gradients[name], model.parameters[name]), kept)
+    for name in parameters:
+        np.testing.assert_array_equal(gradients[name], first_gradients[name])
+        np.testing.assert_array_equal(model.parameters[name], parameters[name])
 
 
 def test_the_two_gradients_of_a_tied_wte_add_up():
@@ -93,47 +99,63 @@ def test_the_two_gradients_of_a_tied_wte_add_up():
     tied = random_model(dtype=np.float64)
     untied = tied.untie("copy")
     ids, targets = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 3, 19))
-    tied_loss, together = gradients_of(tied, ids, targets)
-    untied_loss, apart = gradients_of(untied, ids, targets)
-    d_embed, d_head = apart["wte.weight"], apart["lm_head.weight"]
+    tied_loss, tied_gradients = gradients_of(tied, ids, targets)
+    untied_loss, untied_gradients = gradients_of(untied, ids, targets)
+    d_embed = untied_gradients["wte.weight"]
+    d_head = untied_gradients["lm_head.weight"]
+
     assert tied_loss == untied_loss
-    assert min(np.abs(d_embed).max(), np.abs(d_head).max()) > 1e-3
-    np.testing.assert_array_equal(together["wte.weight"], d_embed + d_head)
-    for name in together:
+    assert np.abs(d_embed).max() > 1e-3
+    assert np.abs(d_head).max() > 1e-3
+    np.testing.assert_array_equal(tied_gradients["wte.weight"], d_embed + d_head)
+    for name in tied_gradients:
         if name != "wte.weight":
-            np.testing.assert_array_equal(together[name], apart[name], err_msg=name)
-    # A row that no token of the batch reads has no gradient from embedding, but every row unembeds.
+            np.testing.assert_array_equal(tied_gradients[name], untied_gradients[name])
+
+
+def test_tokens_that_are_not_read_have_a_gradient_from_the_output_matrix_alone():
+    untied = random_model(dtype=np.float64).untie("copy")
+    ids, targets = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 3, 19))
+    _, gradients = gradients_of(untied, ids, targets)
     unread = np.setdiff1d(np.arange(SMALL.vocab_size), ids)
-    assert unread.size
-    assert not d_embed[unread].any()
-    assert d_head[unread].all()
-    # The output matrix's gradient can be had alone, also of half a batch.
-    alone = np.full_like(untied.W_E, np.nan)
-    assert 2 * write_head_gradient(untied, ids, targets, 2 * targets.size, alone) == untied_loss
-    np.testing.assert_array_equal(2 * alone, d_head)
+    assert unread.size > 0
+    assert not gradients["wte.weight"][unread].any()
+    assert gradients["lm_head.weight"][unread].all()
+
+
+def test_the_gradient_of_the_output_matrix_alone():
+    """It is that of the whole backward pass; a part of a batch has its share."""
+    untied = random_model(dtype=np.float64).untie("copy")
+    ids, targets = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 3, 19))
+    loss, gradients = gradients_of(untied, ids, targets)
+    d_head = np.full_like(untied.W_E, np.nan)
+    half_loss = write_head_gradient(untied, ids, targets, 2 * targets.size, d_head)
+    assert 2 * half_loss == loss
+    np.testing.assert_array_equal(2 * d_head, gradients["lm_head.weight"])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_gradients_have_the_parameters_dtype(dtype, monkeypatch):
-    """A float64 anywhere in a float32 model's backward pass would become float32 when it is
-    written."""
-    seen = set()
+    """Each derivative is looked at, because writing a float64 into a float32 array hides it."""
+    dtypes = set()
+
+    def record_dtype(derivative):
+        def recording(*arguments):
+            dx = derivative(*arguments)
+            dtypes.add(dx.dtype)
+            return dx
+
+        return recording
+
     for name in (
         "layer_norm_backward",
         "linear_backward",
         "softmax_backward",
         "cross_entropy_backward",
     ):
-        original = getattr(backward, name)
-
-        def spy(*args, original=original):
-            out = original(*args)
-            seen.add(out.dtype)
-            return out
-
-        monkeypatch.setattr(backward, name, spy)
+        monkeypatch.setattr(backward, name, record_dtype(getattr(backward, name)))
     gradients_of(random_model(CONFIGS["dropout"], dtype=dtype), IDS, TARGETS, seed=1)
-    assert seen == {np.dtype(dtype)}
+    assert dtypes == {np.dtype(dtype)}
 
 
 def test_dropout_keeps_the_mean_and_the_right_share():
