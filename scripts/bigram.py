@@ -299,7 +299,8 @@ What to see in the bigrams of Shakespeare's plays, with 64 numbers for each toke
   softmax divides all scores after "my" by one number, and those after "lord" by another.
 - Its score of a token after itself is a sum of squares, which is never negative. So three of four
   tokens predict themselves, and in the text hardly any token follows itself.
-- A layer norm or an MLP between the two uses of W_E breaks the symmetry. Then the tie costs little.
+- A layer norm or an MLP between the two uses of W_E breaks the symmetry, and most of what the tie
+  costs is gone.
 - W_E W_U is nearest to the bigrams, with twice as many numbers as W_E W_E^T.
 - On the page about tying (scripts/tying_results/README.md) the tie costs less, because its models
   have ln_f, and because their loss is that of text that they were not trained on."""
@@ -355,8 +356,8 @@ def print_pairs(scores_of_forms, pairs, texts):
         print(f"{'the bigrams themselves':<24}{in_the_text[i, j]:>18.1%}{in_the_text[j, i]:>18.1%}")
         for name, scores in scores_of_forms.items():
             p = softmax(scores)
-            pair_cell = f"{scores[i, j]:.2f} ({p[i, j]:.1%})"
-            reverse_cell = f"{scores[j, i]:.2f} ({p[j, i]:.1%})"
+            pair_cell = f"{scores[i, j]:.1f} ({p[i, j]:.1%})"
+            reverse_cell = f"{scores[j, i]:.1f} ({p[j, i]:.1%})"
             print(f"{name:<24}{pair_cell:>18}{reverse_cell:>18}")
 
 

@@ -1,0 +1,402 @@
+"""scripts/bigram.py: its gradients, its losses, and the numbers that it prints."""
+
+import re
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import bigram  # of scripts/
+import numpy as np
+import pytest
+from conftest import SMALL
+
+import tiedgpt
+from tiedgpt import GPT2
+from tiedgpt.gpt2.ops import gelu_new, layer_norm
+from tiedgpt.study.corpus import Corpus
+from tiedgpt.study.direct_path import asymmetry, jsd_floor
+from tiedgpt.study.solved import fit_softmax
+
+WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
+TIED, LN_F, MLP, UNTIED = bigram.FORMS
+TEXT = "Yes, my lord. No, my lord. O my lord, O my king! The lord is my king. " * 3
+
+
+def each_form(function):
+    return pytest.mark.parametrize("form", bigram.FORMS, ids=lambda form: form.start.__name__)(
+        function
+    )
+
+
+def some_pairs(V=7, seed=0):
+    """Shares of pairs of neighbours in a closed walk, most of them 0."""
+    walk = np.random.default_rng(seed).integers(0, V, 4 * V)
+    walk[:V] = np.arange(V)
+    pairs = np.zeros((V, V))
+    np.add.at(pairs, (walk, np.roll(walk, -1)), 1)
+    return pairs / pairs.sum()
+
+
+def some_weights(form, V=7, D=3, seed=1):
+    """Random weights that are large enough to matter, biases and gains included."""
+    rng = np.random.default_rng(seed)
+    weights = form.start(V, D, rng)
+    return {
+        name: weight + 0.5 * rng.standard_normal(weight.shape) for name, weight in weights.items()
+    }
+
+
+@pytest.fixture
+def run_bigram(capsys, monkeypatch):
+    """run_bigram(*arguments) -> (exit code, stdout, stderr), in this process."""
+
+    def run_bigram(*arguments):
+        monkeypatch.setattr(sys, "argv", ["bigram.py", *map(str, arguments)])
+        code = 0
+        try:
+            bigram.main()
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run_bigram
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+# ---- The gradients ----
+
+
+@each_form
+def test_the_gradients_are_central_differences(form):
+    pairs = some_pairs()
+    weights = some_weights(form)
+    dscores = bigram.loss_gradient(pairs, form.scores(**weights))
+    gradients = form.gradients(dscores, **weights)
+    assert gradients.keys() == weights.keys()
+    for name, weight in weights.items():
+        for place in np.ndindex(weight.shape):
+            losses = []
+            for step in (1e-5, -1e-5):
+                changed = {**weights, name: weight.copy()}
+                changed[name][place] += step
+                losses.append(bigram.loss(pairs, form.scores(**changed)))
+            difference = (losses[0] - losses[1]) / 2e-5
+            assert gradients[name][place] == pytest.approx(difference, abs=1e-8), (name, place)
+
+
+def test_the_gradient_of_the_tied_matrix_is_the_sum_of_the_untied_ones():
+    pairs = some_pairs()
+    W_E = some_weights(TIED)["W_E"]
+    dscores = bigram.loss_gradient(pairs, W_E @ W_E.T)
+    untied = UNTIED.gradients(dscores, W_E=W_E, W_U=W_E.T)
+    expected = untied["W_E"] + untied["W_U"].T
+    np.testing.assert_allclose(TIED.gradients(dscores, W_E)["W_E"], expected, atol=1e-14)
+
+
+# ---- The scores and the losses ----
+
+
+def model_without_layers(weights):
+    """A GPT-2 of the package with no layers, and zeros as its position embedding."""
+    V, D = weights["W_E"].shape
+    config = replace(SMALL, vocab_size=V, n_embd=D, n_head=1, n_inner=4 * D, n_layer=0, n_ctx=1)
+    parameters = {
+        "wte.weight": weights["W_E"],
+        "wpe.weight": np.zeros((1, D)),
+        "ln_f.weight": weights["weight"],
+        "ln_f.bias": weights["bias"],
+    }
+    return GPT2(config, parameters)
+
+
+def test_the_form_with_ln_f_is_a_tied_gpt2_without_layers():
+    weights = some_weights(LN_F)
+    logits = model_without_layers(weights)(np.arange(7)[:, None])[:, 0]
+    np.testing.assert_allclose(LN_F.scores(**weights), logits, atol=1e-12)
+
+
+def test_the_loss_is_that_of_the_package():
+    text = np.random.default_rng(0).integers(0, 7, 50)
+    pairs = bigram.count_pairs(text, 7) / 49
+    model = model_without_layers(some_weights(LN_F))
+    losses = []
+    for first, second in pairwise(text):
+        logits = model([first])[0]
+        losses.append(np.log(np.exp(logits).sum()) - logits[second])
+    scores = model(np.arange(7)[:, None])[:, 0]
+    assert bigram.loss(pairs, scores) == pytest.approx(np.mean(losses), rel=1e-12)
+
+
+def test_no_table_has_a_lower_loss_than_the_bigrams():
+    pairs = some_pairs() + 1e-3
+    pairs /= pairs.sum()
+    best = np.log(pairs)
+    assert bigram.loss(pairs, best) == pytest.approx(bigram.bigram_loss(pairs), rel=1e-12)
+    rng = np.random.default_rng(0)
+    for size in (1e-3, 0.1, 1):
+        other = best + size * rng.standard_normal(pairs.shape)
+        assert bigram.loss(pairs, other) > bigram.bigram_loss(pairs)
+
+
+def test_the_losses_of_the_shipped_text_are_its_entropies():
+    """3.61 nats after the token before, 5.76 nats without it, from the package's counts."""
+    corpus = Corpus.read(WEIGHTS / "shakespeare-bigrams.npz")
+    surprises = []
+    after_counts = np.zeros(1024)
+    for token in range(1024):
+        successors, counts = corpus.row(token)
+        after_counts[successors] += counts
+        surprises.append(-(counts * np.log(counts / counts.sum())).sum())
+    total = corpus.pair_counts.sum()
+    shares = after_counts[after_counts > 0] / total
+
+    counts, texts = bigram.read_bigrams(None)
+    pairs = counts / counts.sum()
+    assert len(texts) == 808
+    assert bigram.bigram_loss(pairs) == pytest.approx(sum(surprises) / total, rel=1e-12)
+    assert bigram.count_loss(pairs) == pytest.approx(-(shares * np.log(shares)).sum(), rel=1e-12)
+    assert f"{bigram.bigram_loss(pairs):.2f} {bigram.count_loss(pairs):.2f}" == "3.61 5.76"
+
+
+def test_the_counts_of_a_text_are_the_packages(text_file):
+    counts, texts = bigram.read_bigrams(text_file)
+    tokenizer = tiedgpt.load_tokenizer(WEIGHTS / "shakespeare-tied")
+    corpus = Corpus.of(tokenizer.encode(TEXT), tokenizer.vocab_size)
+    present = corpus.frequent(1)
+    assert texts == [tokenizer.decode([token]) for token in present]
+    np.testing.assert_array_equal(counts, corpus.table(present, present))
+
+
+# ---- The training ----
+
+
+@each_form
+def test_training_ends_between_the_bigrams_and_the_token_counts(form):
+    pairs = some_pairs(V=12)
+    losses = []
+    for seed in range(2):
+        weights = bigram.train(form, pairs, D=5, seed=seed)
+        losses.append(bigram.loss(pairs, form.scores(**weights)))
+    assert losses[0] != losses[1]
+    for loss in losses:
+        assert bigram.bigram_loss(pairs) <= loss < bigram.count_loss(pairs)
+
+
+def test_with_a_number_for_each_token_the_untied_form_learns_the_bigrams():
+    pairs = some_pairs(V=12)
+    weights = bigram.train(UNTIED, pairs, D=12, seed=0)
+    loss = bigram.loss(pairs, UNTIED.scores(**weights))
+    assert loss == pytest.approx(bigram.bigram_loss(pairs), abs=0.01)
+
+
+def test_the_symmetric_form_stays_above_the_floor_of_symmetric_tables():
+    """By at least the Jensen-Shannon divergence of the pairs and the reversed pairs."""
+    pairs = some_pairs(V=12)
+    first, second = np.nonzero(pairs)
+    starts = np.searchsorted(first, np.arange(13))
+    corpus = Corpus(np.empty(0), pairs.sum(axis=1), starts, second, pairs[first, second])
+    floor = bigram.bigram_loss(pairs) + jsd_floor(corpus)
+    losses = {}
+    for form in bigram.FORMS:
+        weights = bigram.train(form, pairs, D=12, seed=0)
+        losses[form.name] = bigram.loss(pairs, form.scores(**weights))
+    assert floor > bigram.bigram_loss(pairs) + 0.1
+    assert losses.pop(TIED.name) > floor
+    assert max(losses.values()) < floor
+
+
+def first_factor(form, weights):  # -> [V, D]
+    """What a form multiplies by W_E^T, or by W_U, by the package's functions."""
+    W_E = weights["W_E"]
+    if form is LN_F:
+        return layer_norm(W_E, weights["weight"], weights["bias"], eps=1e-5)
+    if form is MLP:
+        hidden = gelu_new(W_E @ weights["W_fc"] + weights["b_fc"])
+        return W_E + hidden @ weights["W_proj"] + weights["b_proj"]
+    return W_E
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("form", "least", "most"),
+    [
+        pytest.param(TIED, 0.4, 1.0, id="tied"),
+        pytest.param(LN_F, 0.02, 0.2, id="ln_f"),
+        pytest.param(MLP, 0.0, 0.05, id="mlp"),
+        pytest.param(UNTIED, 0.0, 0.01, id="untied"),
+    ],
+)
+def test_how_far_each_form_is_from_the_best_output_matrix(form, least, most):
+    """In nats, for the embedding that the form has learned from the shipped text.
+
+    The fit of tiedgpt.study.solved gives each token the same weight, so these pairs do too.
+    """
+    corpus = Corpus.read(WEIGHTS / "shakespeare-bigrams.npz")
+    tokens = corpus.frequent(300)
+    after = corpus.table(tokens, tokens).astype(np.float64)
+    after /= after.sum(axis=1, keepdims=True)
+    pairs = after / len(tokens)
+    weights = bigram.train(form, pairs, D=32, seed=0)
+    scores = form.scores(**weights)
+    x = first_factor(form, weights)
+    W_U = weights.get("W_U", weights["W_E"].T)
+    np.testing.assert_allclose(x @ W_U, scores, atol=1e-9)
+    best = bigram.loss(pairs, x @ fit_softmax(x, after, W_U, steps=1_000))
+    assert least <= bigram.loss(pairs, scores) - best <= most
+
+
+@pytest.mark.slow
+def test_the_losses_of_the_four_forms_on_the_shipped_text(run_bigram):
+    out = run_bigram()[1]
+    losses = {line[:24].strip(): line[24:].split()[0] for line in out.splitlines()[1:7]}
+    assert losses == {
+        "the bigrams themselves": "3.61",
+        "the token counts": "5.76",
+        TIED.name: "4.94",
+        LN_F.name: "3.87",
+        MLP.name: "3.71",
+        UNTIED.name: "3.65",
+    }
+
+
+def torch_scores(torch, form, weights):
+    """The scores of a form by torch's functions."""
+    W_E = weights["W_E"]
+    if form is UNTIED:
+        return W_E @ weights["W_U"]
+    x = W_E
+    if form is LN_F:
+        x = torch.nn.functional.layer_norm(W_E, W_E.shape[1:], weights["weight"], weights["bias"])
+    if form is MLP:
+        before_gelu = W_E @ weights["W_fc"] + weights["b_fc"]
+        hidden = torch.nn.functional.gelu(before_gelu, approximate="tanh")
+        x = W_E + hidden @ weights["W_proj"] + weights["b_proj"]
+    return x @ W_E.T
+
+
+@pytest.mark.slow
+@each_form
+def test_torch_learns_the_same_table(form, monkeypatch):
+    """From the same start, with torch's gradients and torch's Adam."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    monkeypatch.setattr(bigram, "STEPS", 60)
+    counts, _ = bigram.read_bigrams(None)
+    pairs = torch.from_numpy(counts / counts.sum())
+    start = form.start(len(pairs), 64, np.random.default_rng(0))
+    weights = {name: torch.tensor(array, requires_grad=True) for name, array in start.items()}
+    optimizer = torch.optim.Adam(weights.values(), betas=(0.9, 0.9), eps=1e-12)
+    for step in range(bigram.STEPS):
+        optimizer.param_groups[0]["lr"] = 0.06 * (1 - step / bigram.STEPS)
+        optimizer.zero_grad()
+        scores = torch_scores(torch, form, weights)
+        loss = -(pairs * torch.log_softmax(scores, dim=1)).sum()
+        loss.backward()
+        optimizer.step()
+    expected = torch_scores(torch, form, weights).detach().numpy()
+
+    weights = bigram.train(form, counts / counts.sum(), D=64, seed=0)
+    np.testing.assert_allclose(form.scores(**weights), expected, atol=1e-3)
+
+
+# ---- What is printed ----
+
+
+def test_the_asymmetry_is_that_of_study():
+    W_E = some_weights(TIED)["W_E"]
+    assert bigram.asymmetry(W_E @ W_E.T) == asymmetry(W_E, W_E.T) == 0
+    weights = some_weights(UNTIED)
+    expected = asymmetry(**weights)
+    assert bigram.asymmetry(UNTIED.scores(**weights)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_share_of_tokens_that_predict_themselves():
+    table = np.array([[2.0, 1.0, 0.0], [3.0, 1.0, 2.0], [0.0, 1.0, 5.0]])
+    assert bigram.share_of_itself(table) == pytest.approx(2 / 3)
+
+
+def test_the_most_one_sided_pairs():
+    counts = np.zeros((6, 6))
+    counts[0, 1] = 9  # token 0 is not a word
+    counts[1, 2] = 8
+    counts[2, 1] = 1
+    counts[2, 3] = 6  # 2 is in the pair above
+    counts[4, 3] = 5
+    counts[3, 4] = 2
+    is_word = np.array([False, True, True, True, True, True])
+    assert bigram.one_sided_pairs(counts, is_word) == [(1, 2), (4, 3)]
+    assert bigram.one_sided_pairs(counts, ~is_word) == []
+
+
+def test_the_tables_of_a_text(run_bigram, text_file, monkeypatch):
+    monkeypatch.setattr(bigram, "STEPS", 30)
+    code, out, err = run_bigram("--text", text_file, "--dim", "4", "--seed", "2")
+    assert (code, err) == (0, "")
+    counts, texts = bigram.read_bigrams(text_file)
+    pairs = counts / counts.sum()
+    V = len(texts)
+    rows = {line[:24].strip(): line[24:].split() for line in out.splitlines()[1:7]}
+    assert rows["the bigrams themselves"] == [
+        f"{bigram.bigram_loss(pairs):.2f}",
+        f"{bigram.share_of_itself(pairs):.0%}",
+        f"{np.count_nonzero(pairs)}",
+    ]
+    numbers = {
+        TIED.name: 4 * V,
+        LN_F.name: 4 * V + 4 + 4,
+        MLP.name: 4 * V + 4 * 16 + 16 + 16 * 4 + 4,
+        UNTIED.name: 2 * 4 * V,
+    }
+    for form in bigram.FORMS:
+        scores = form.scores(**bigram.train(form, pairs, D=4, seed=2))
+        assert rows[form.name] == [
+            f"{bigram.loss(pairs, scores):.2f}",
+            f"{bigram.asymmetry(scores):.2f}",
+            f"{bigram.share_of_itself(scores):.0%}",
+            f"{numbers[form.name]:,}",
+        ]
+
+
+def test_the_pairs_of_a_text(run_bigram, text_file, monkeypatch):
+    monkeypatch.setattr(bigram, "STEPS", 30)
+    out = run_bigram("--text", text_file)[1]
+    block = re.search(r" +my lord +lord my\n.*\n.*\n.*\n.*\n.*\n", out)[0].splitlines()
+    assert block[1].split()[-2:] == ["60.0%", "0.0%"]  # in the text, "lord" comes after 3 of 5 "my"
+
+    counts, texts = bigram.read_bigrams(text_file)
+    my = texts.index(" my")
+    lord = texts.index(" lord")
+    for form, line in zip(bigram.FORMS, block[2:], strict=True):
+        scores = form.scores(**bigram.train(form, counts / counts.sum(), D=64, seed=0))
+        p = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        assert line[:24].strip() == form.name
+        assert line[24:].split() == [
+            f"{scores[my, lord]:.1f}",
+            f"({p[my, lord]:.1%})",
+            f"{scores[lord, my]:.1f}",
+            f"({p[lord, my]:.1%})",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["--text", "no-such-file"], "no-such-file", id="no-file"),
+        pytest.param(["--text", "/dev/null"], "has fewer than two tokens", id="empty-text"),
+        pytest.param(["--dim", "0"], "--dim must be at least 1", id="dim-0"),
+        pytest.param(["--seed", "-1"], "non-negative", id="seed"),
+    ],
+)
+def test_arguments_that_are_refused(run_bigram, arguments, message):
+    code, _, err = run_bigram(*arguments)
+    assert code == 2
+    assert err.startswith("bigram.py: error: ")
+    assert err.count("\n") == 1
+    assert message in err
