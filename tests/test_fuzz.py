@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edits import edit_bytes, edit_json
+from support.edits import edit_bytes, edit_json
 from support.models import SMALL_MERGES, random_model
 from test_checkpoints import assert_same, shard
 from test_tensorflow import bundle, heads_of_width_2, in_blocks, table, varint, write_bundle  # noqa: F401

@@ -1,0 +1,585 @@
+"""The checks of the twelve exercises in exercises.md.
+
+CHECKS has them by number. A check calls the reader's functions through `Mine`, and raises Wrong if
+one of them is wrong. Some compare arrays (check_numbers); the others put the reader's function into
+a forward pass of a small random model, and ask `tiedgpt.compare` what is wrong with it
+(check_in_model).
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from tiedgpt import GPT2, compare
+from tiedgpt.comparison.agreement import distance
+from tiedgpt.comparison.conventions import shape_error
+from tiedgpt.comparison.place import Compute, Place, compute_activations, kind_of
+from tiedgpt.errors import short_repr
+from tiedgpt.gpt2.model import causal_mask, merge_heads
+from tiedgpt.gpt2.ops import cross_entropy, layer_norm_backward, linear, softmax
+from tiedgpt.gpt2.run import BLOCK_SHAPES, activation_shapes
+from tiedgpt.testing import TINY, random_model
+
+Array = np.ndarray
+IDS = np.random.default_rng(0).integers(TINY.vocab_size, size=(1, 21))
+H = TINY.n_head
+EPS = TINY.layer_norm_epsilon
+NONE = "this is none of the known mistakes"
+
+
+class Wrong(Exception):
+    """A function of the reader's is wrong. The message is one line or more."""
+
+
+class Unknown(Wrong):
+    """No known mistake gives the same numbers."""
+
+
+class Mine:
+    """The reader's functions. `file` is where they are, for messages."""
+
+    def __init__(self, names: Mapping[str, Any], file: str = "mine.py") -> None:
+        self.functions = {name: value for name, value in names.items() if callable(value)}
+        self.file = file
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """The result of the function `name`. Arrays among the arguments are read-only copies."""
+        if name not in self.functions:
+            message = f"{self.file} has no function {name}"
+            alike = difflib.get_close_matches(name, self.functions, n=1)
+            if alike:
+                message += f"; did you mean {alike[0]}?"
+            raise Wrong(message)
+        copies = [read_only(argument) for argument in arguments]
+        result = self.functions[name](*copies)
+        if result is None:
+            raise Wrong(f"{name} returned None: does it end with return?")
+        return result
+
+    def array(self, name: str, shape: tuple[int, ...], *arguments: Any) -> Array:
+        """The result of the function `name`, if it is an array of this shape."""
+        return as_array(name, self.call(name, *arguments), shape)
+
+
+def read_only(value: Any) -> Any:
+    """A copy of an array that cannot be changed; another value as it is."""
+    if isinstance(value, Array):
+        value = value.copy()
+        value.flags.writeable = False
+    return value
+
+
+def read_only_model(head: str = "tied") -> GPT2:
+    model = random_model(TINY.with_head(head))
+    return GPT2(model.config, {name: read_only(array) for name, array in model.parameters.items()})
+
+
+def as_array(name: str, result: Any, shape: tuple[int, ...]) -> Array:
+    """The result of the function `name` as an array of this shape. Raises Wrong."""
+    try:
+        array = np.asarray(result)
+    except ValueError:  # lists of unequal lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in "fiu":
+        raise Wrong(f"{name} returned {short_repr(result)}; expected an array of shape {shape}")
+    if array.shape != shape:
+        raise Wrong(str(shape_error(f"the result of {name}", array.shape, shape)))
+    return array
+
+
+def number_at(name: str, index: Iterable[int], number: float | None, right: float | None) -> str:
+    return f"{name}: {list(index)} is {number:.9g}, expected {right:.9g}"
+
+
+def check_numbers(name: str, result: Array, right: Array, known: Mapping[str, Array]) -> None:
+    """Compare an array with the right one; if it differs, with those of known mistakes.
+
+    known: what follows "yours" -> the array that has this mistake.
+    """
+    tolerance = 1e-5 * np.abs(right).max()
+    is_wrong = distance(name, result, right) > tolerance
+    if not is_wrong.any():
+        return
+    index = np.unravel_index(int(is_wrong.argmax()), is_wrong.shape)
+    first = number_at(name, [int(n) for n in index], result[index], right[index])
+    for sentence, wrong in known.items():
+        if distance(name, result, wrong).max() <= tolerance:
+            raise Wrong(f"{first}\nyours {sentence}")
+    raise Unknown(f"{first}\n{NONE}")
+
+
+def check_in_model(
+    name: str, kinds: list[str], compute: Compute, source: str | None = None, ndim: int = 2
+) -> None:
+    """Compare a forward pass that uses the reader's function `name` with one that does not.
+
+    The function computes these kinds of activations, by `compute`, without the axis B. If `source`
+    is given, it is the kind that the function reads. What is between the two is not compared,
+    because the function does not return it. Of the index of a wrong number, the last `ndim` parts
+    belong to the function's result.
+    """
+    model = read_only_model()
+
+    def with_batch(at: Place) -> Array:
+        return compute(at)[None]
+
+    planted = {}
+    for activation in activation_shapes(model.config):
+        if kind_of(activation) in kinds:
+            planted[activation] = with_batch
+    tape = compute_activations(model, IDS, given={}, planted=planted)
+
+    hidden = kinds_between(source, kinds[0])
+    given = {key: array for key, array in tape.items() if kind_of(key) not in hidden}
+    report = compare(model, given, IDS)
+    first = report.first
+    if first is None or first.first_wrong is None:
+        return
+    lines = [number_at(name, first.first_wrong[-ndim:], first.yours, first.expected)]
+    for sentence in report.diagnosis:
+        line = without_place(sentence)
+        if line not in lines:
+            lines.append(line)
+    raise Wrong("\n".join(lines))
+
+
+def kinds_between(source: str | None, end: str) -> list[str]:
+    """The kinds of activations of a block after `source` and before `end`."""
+    if source is None:
+        return []
+    kinds = list(BLOCK_SHAPES)
+    return kinds[kinds.index(source) + 1 : kinds.index(end)]
+
+
+def without_place(sentence: str) -> str:
+    """A sentence of the diagnosis without the activation's name and without how far it goes."""
+    _, _, mistake = sentence.partition(": ")
+    return re.sub(r", (in every layer|everywhere)$", "", mistake)
+
+
+# Exercise 1
+
+
+def merged(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    new_ids = []
+    n = 0
+    while n < len(ids):
+        if tuple(ids[n : n + 2]) == pair:
+            new_ids.append(new_id)
+            n += 2
+        else:
+            new_ids.append(ids[n])
+            n += 1
+    return new_ids
+
+
+def merged_with_overlaps(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    new_ids = []
+    for n in range(len(ids)):
+        if tuple(ids[n : n + 2]) == pair:
+            new_ids.append(new_id)
+        else:
+            new_ids.append(ids[n])
+    return new_ids
+
+
+def merged_from_the_right(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    first, second = pair
+    return merged(ids[::-1], (second, first), new_id)[::-1]
+
+
+def first_pair_merged(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    for n in range(len(ids)):
+        if tuple(ids[n : n + 2]) == pair:
+            return ids[:n] + [new_id] + ids[n + 2 :]
+    return ids
+
+
+def check_merge(mine: Mine) -> None:
+    cases = [
+        ([5, 6, 7, 5, 6], (5, 6)),
+        ([5], (5, 6)),
+        ([], (5, 6)),
+        ([6, 5, 5, 6, 6], (5, 6)),
+        ([1, 2, 3], (5, 6)),
+        ([5, 5, 5], (5, 5)),
+        ([5, 5, 5, 5, 5, 5], (5, 5)),
+        ([1, 5, 5, 5, 5, 5, 2], (5, 5)),
+    ]
+    for ids, pair in cases:
+        given = list(ids)
+        result = mine.call("merge", given, pair, 9)
+        if not isinstance(result, list):
+            raise Wrong(f"merge returned {short_repr(result)}; expected a list")
+        if given != ids or result is given:
+            raise Wrong("merge changes the list that it gets, or returns it; expected a new list")
+        expected = merged(ids, pair, 9)
+        if result != expected:
+            raise Wrong(
+                f"merge({ids}, {pair}, 9) is {short_repr(result)}, expected {expected}\n"
+                f"{mistake_in_merge(result, ids, pair)}"
+            )
+
+
+def mistake_in_merge(result: list[int], ids: list[int], pair: tuple[int, int]) -> str:
+    known = {
+        "yours merges from right to left": merged_from_the_right(ids, pair, 9),
+        "yours lets pairs overlap": merged_with_overlaps(ids, pair, 9),
+        "yours loses the last token": merged(ids, pair, 9)[:-1],
+        "yours merges nothing": ids,
+        "yours merges the first pair only": first_pair_merged(ids, pair, 9),
+    }
+    for sentence, wrong in known.items():
+        if result == wrong:
+            return sentence
+    return NONE
+
+
+# Exercise 2
+
+
+def check_layer_norm(mine: Mine) -> None:
+    def normed(at: Place) -> Array:
+        x = at.x[0]
+        return mine.array("layer_norm", x.shape, x, at.weight, at.bias, EPS)
+
+    check_in_model("layer_norm", ["attn.N.in", "mlp.N.in", "final"], normed)
+
+
+# Exercise 3
+
+
+def check_softmax_and_cross_entropy(mine: Mine) -> None:
+    def pattern(at: Place) -> Array:
+        scores = at["attn.N.scores"][0]  # [H, T, T]
+        T = scores.shape[-1]
+        return mine.array("softmax", scores.shape, scores + causal_mask(T, scores.dtype))
+
+    check_softmax_of_large_numbers(mine)
+    check_in_model("softmax", ["attn.N.pattern"], pattern, ndim=3)
+
+    rng = np.random.default_rng(3)
+    logits = rng.standard_normal((9, 31))
+    targets = rng.integers(31, size=9)
+    targets[0] = logits[0].argmax()  # so that one loss is small, even of large numbers
+    check_cross_entropy(mine, "cross_entropy", logits, targets)
+    check_cross_entropy(mine, "cross_entropy of large numbers", 1000 * logits, targets)
+
+
+def check_softmax_of_large_numbers(mine: Mine) -> None:
+    large = np.array([[1000.0, 999.0, -np.inf], [-1000.0, -1000.0, -1001.0]])
+    exponentials = np.exp(large)
+    of_differences = np.exp(large - large.max(axis=-1, keepdims=True))
+    known = {
+        "does not subtract the maximum before exp": exponentials
+        / exponentials.sum(axis=-1, keepdims=True),
+        "is over axis 0, not over the last axis": softmax(large.T).T,
+        "divides by the sum over axis 0, not over the last axis": of_differences
+        / of_differences.sum(axis=0),
+    }
+    result = mine.array("softmax", large.shape, large)
+    check_numbers("softmax of large numbers", result, softmax(large), known)
+
+
+def check_cross_entropy(mine: Mine, name: str, logits: Array, targets: Array) -> None:
+    right = cross_entropy(logits, targets)
+    rows = np.arange(len(targets))
+    target_logits = logits[rows, targets]
+    target_probabilities = softmax(logits)[rows, targets]
+    known = {
+        "lacks the minus sign": -right,
+        "is in bits, not in nats": right / np.log(2),
+        "is minus the logit of the target": -target_logits,
+        "is the probability of the target": np.exp(-right),
+        "is the mean": np.full_like(right, right.mean()),
+        "is the log of softmax, which rounds to 0": -np.log(target_probabilities),
+        "does not subtract the maximum before exp": np.log(np.exp(logits).sum(axis=-1))
+        - target_logits,
+    }
+    result = mine.array("cross_entropy", right.shape, logits, targets)
+    check_numbers(name, result, right, known)
+
+
+# Exercises 4 and 5
+
+
+def check_head(mine: Mine) -> None:
+    def heads(at: Place) -> Array:
+        x = at["attn.N.in"][0]
+        W_q, W_k, W_v = np.split(at["h.N.attn.c_attn.weight"], 3, axis=1)
+        b_q, b_k, b_v = np.split(at["h.N.attn.c_attn.bias"], 3)
+        results = []
+        for n in range(H):
+            columns = slice(n * at.K, (n + 1) * at.K)
+            result = mine.array(
+                "head",
+                (len(x), at.K),
+                x,
+                W_q[:, columns],
+                b_q[columns],
+                W_k[:, columns],
+                b_k[columns],
+                W_v[:, columns],
+                b_v[columns],
+            )
+            results.append(result)
+        return np.stack(results)
+
+    check_in_model("head", ["attn.N.heads"], heads, source="attn.N.in")
+
+
+def check_attention(mine: Mine) -> None:
+    def out(at: Place) -> Array:
+        x = at["attn.N.in"][0]
+        attn = at.model.tree["h"][at.layer]["attn"]
+        return mine.array("attention", x.shape, x, attn["c_attn"], attn["c_proj"], H)
+
+    check_in_model("attention", ["attn.N.out"], out, source="attn.N.in")
+
+
+# Exercises 6 and 7
+
+
+def check_gelu(mine: Mine) -> None:
+    def post(at: Place) -> Array:
+        x = at.x[0]
+        return mine.array("gelu", x.shape, x)
+
+    check_in_model("gelu", ["mlp.N.post"], post)
+
+
+def check_transformer_block(mine: Mine) -> None:
+    def resid_post(at: Place) -> Array:
+        resid = at["resid_pre.N"][0]
+        block = at.model.tree["h"][at.layer]
+        return mine.array("transformer_block", resid.shape, resid, block, H, EPS)
+
+    check_in_model("transformer_block", ["resid_post.N"], resid_post, source="resid_pre.N")
+
+
+# Exercise 8
+
+
+def check_output_matrix(mine: Mine) -> None:
+    """`parameters` has both matrices each time, so `tied` alone says which one is meant."""
+    parameters = read_only_model("untied").parameters
+    check_one_head(mine, parameters, tied=True, name="wte.weight", other="lm_head.weight")
+    check_one_head(mine, parameters, tied=False, name="lm_head.weight", other="wte.weight")
+
+
+def check_one_head(
+    mine: Mine, parameters: dict[str, Array], tied: bool, name: str, other: str
+) -> None:
+    call = f"output_matrix(parameters, {tied})"
+    right = parameters[name].T
+    W_U = mine.array("output_matrix", right.shape, parameters, tied)
+    if np.array_equal(W_U, parameters[other].T):
+        raise Wrong(f"{call} is the transpose of {other}")
+    check_numbers(call, W_U, right, known={})
+    if not np.shares_memory(W_U, right):
+        raise Wrong(f"{call} is a copy; expected a view")
+
+
+# Exercise 9
+
+PIECES = np.array([7, 1, 1, 6, 1, 5])  # the lengths of the pieces in which a text comes
+
+
+def check_cached_attention(mine: Mine) -> None:
+    def out(at: Place) -> Array:
+        x = at["attn.N.in"][0]
+        attn = at.model.tree["h"][at.layer]["attn"]
+        cache: dict[Any, Any] = {}
+        results = []
+        for piece in np.split(x, np.cumsum(PIECES)[:-1]):
+            result = mine.array(
+                "cached_attention", piece.shape, piece, attn["c_attn"], attn["c_proj"], H, cache
+            )
+            results.append(result)
+        result = np.concatenate(results)
+        # If it is none of the mistakes with a cache, check_in_model looks for another one.
+        with suppress(Unknown):
+            known = outputs_of_wrong_caches(at, attn["c_proj"])
+            check_numbers("cached_attention", result, at.right[0], known)
+        return result
+
+    check_in_model("cached_attention", ["attn.N.out"], out, source="attn.N.in")
+
+
+def outputs_of_wrong_caches(at: Place, c_proj: dict[str, Array]) -> dict[str, Array]:
+    """A mistake with a cache -> the output of attention that has it."""
+    outputs = {}
+    for sentence, is_visible in visible_with_wrong_caches().items():
+        scores = np.where(is_visible, at["attn.N.scores"], -np.inf)
+        heads = softmax(scores) @ at["attn.N.v"]
+        outputs[sentence] = linear(merge_heads(heads), **c_proj)[0]
+    return outputs
+
+
+def visible_with_wrong_caches() -> dict[str, Array]:
+    """A mistake with a cache -> whether it lets the token of a row see that of a column, [T, T]."""
+    T = PIECES.sum()
+    is_past = np.tri(T, dtype=bool)
+    piece = np.repeat(np.arange(len(PIECES)), PIECES)  # [T], the piece of each token
+    pieces_between = piece[:, None] - piece  # [T, T]
+    is_same_piece = pieces_between == 0
+    starts = np.cumsum(PIECES) - PIECES
+    place_in_piece = np.arange(T) - starts[piece]
+    return {
+        "forgets the tokens before the piece": is_past & is_same_piece,
+        "keeps the first piece only": is_past & (is_same_piece | (piece == 0)),
+        "keeps the last piece only": is_past & (pieces_between <= 1),
+        "lets a token see the later ones of its piece": pieces_between >= 0,
+        "has a mask that begins at position 0 in each piece": is_past[place_in_piece],
+    }
+
+
+# Exercise 10
+
+
+def check_top_p(mine: Mine) -> None:
+    rng = np.random.default_rng(10)
+    for p in (0.5, 0.9, 1.0, 0.01):
+        probabilities = softmax(rng.standard_normal(29))
+        check_one_top_p(mine, probabilities, p)
+    # These have sums that are p, without rounding.
+    exact = np.array([0.0625, 0.5, 0.125, 0.0625, 0.25])
+    check_one_top_p(mine, exact, 0.5)
+    check_one_top_p(mine, exact, 0.75)
+
+
+def check_one_top_p(mine: Mine, probabilities: Array, p: float) -> None:
+    order = np.argsort(-probabilities)
+    rank = np.argsort(order)  # of each token, from 0 for the likeliest
+    sums_before = np.cumsum(probabilities[order]) - probabilities[order]
+    count = np.count_nonzero(sums_before < p)
+    kept = probabilities * (rank < count)
+
+    def divided(is_kept: Array) -> Array:
+        return probabilities * is_kept / np.sum(probabilities * is_kept)
+
+    known = {
+        "does not divide by the sum": kept,
+        "keeps all tokens": probabilities,
+        "drops the token with which the sum reaches p": divided(rank < count - 1),
+        "keeps a token too many": divided(rank <= count),
+        "keeps the likeliest token only": divided(rank < 1),
+        "keeps the tokens whose own probability is p or more": divided(probabilities >= p),
+    }
+    result = mine.array("top_p", probabilities.shape, probabilities, p)
+    check_numbers(f"top_p(probabilities, {p})", result, kept / kept.sum(), known)
+
+
+# Exercise 11
+
+
+def check_layer_norm_backward(mine: Mine) -> None:
+    T = 11
+    D = 17
+    eps = 0.1  # so large that it matters
+    rng = np.random.default_rng(11)
+    x = 3 + rng.standard_normal((T, D))
+    dout = rng.standard_normal((T, D))
+    weight = 2 + rng.standard_normal(D)
+
+    result = mine.call("layer_norm_backward", dout, x, weight, eps)
+    if not isinstance(result, tuple) or len(result) != 3:
+        raise Wrong(f"layer_norm_backward returned {short_repr(result)}; expected 3 arrays")
+    dx = as_array("layer_norm_backward[0]", result[0], (T, D))
+    dweight = as_array("layer_norm_backward[1]", result[1], (D,))
+    dbias = as_array("layer_norm_backward[2]", result[2], (D,))
+
+    grad = {"weight": np.empty(D), "bias": np.empty(D)}
+    right = layer_norm_backward(dout, x, weight, eps, grad)
+    check_numbers("dx", dx, right, known_dx(dout, x, weight, eps))
+
+    s = np.sqrt(x.var(axis=-1, keepdims=True) + eps)
+    n = (x - x.mean(axis=-1, keepdims=True)) / s
+    known = {
+        "takes x in place of the normalised x": (dout * x).sum(axis=0),
+        "is that of the bias": grad["bias"],
+        "is a mean over the tokens, not a sum": grad["weight"] / T,
+        "lacks dout": n.sum(axis=0),
+    }
+    check_numbers("dweight", dweight, grad["weight"], known)
+    known = {
+        "is a mean over the tokens, not a sum": grad["bias"] / T,
+        "has the weight in it": (dout * weight).sum(axis=0),
+    }
+    check_numbers("dbias", dbias, grad["bias"], known)
+
+
+def known_dx(dout: Array, x: Array, weight: Array, eps: float) -> dict[str, Array]:
+    """A known mistake -> the gradient of a layer norm's input that has it."""
+    D = x.shape[-1]
+    s = np.sqrt(x.var(axis=-1, keepdims=True) + eps)
+    n = (x - x.mean(axis=-1, keepdims=True)) / s
+    dn = dout * weight
+    through_mean = dn.mean(axis=-1, keepdims=True)
+    through_s = n * (dn * n).mean(axis=-1, keepdims=True)
+    ones = np.ones(D)
+    unused = {"weight": np.empty(D), "bias": np.empty(D)}
+    return {
+        "lacks the gradient through the standard deviation": (dn - through_mean) / s,
+        "lacks the gradient through the mean": (dn - through_s) / s,
+        "lacks the gradients through the mean and the standard deviation": dn / s,
+        "is not divided by the standard deviation": dn - through_mean - through_s,
+        "is divided by the variance": (dn - through_mean - through_s) / s**2,
+        "lacks eps": layer_norm_backward(dout, x, weight, 0.0, unused),
+        "lacks the weight": layer_norm_backward(dout, x, ones, eps, unused),
+    }
+
+
+# Exercise 12
+
+
+def check_tied_gradient(mine: Mine) -> None:
+    T = 13
+    D = 7
+    V = 11  # fewer than T, so some tokens occur several times
+    rng = np.random.default_rng(12)
+    ids = rng.integers(V, size=T)
+    dresid = rng.standard_normal((T, D))
+    final = rng.standard_normal((T, D))
+    dlogits = rng.standard_normal((T, V))
+
+    of_head = dlogits.T @ final
+    of_embedding = np.zeros((V, D))
+    np.add.at(of_embedding, ids, dresid)
+    one_of_embedding = np.zeros((V, D))
+    one_of_embedding[ids] = dresid  # the last one of a token counts
+    overwritten = of_head.copy()
+    overwritten[ids] = dresid
+    known = {
+        "adds one gradient only for a token that occurs several times": of_head + one_of_embedding,
+        "lacks the gradient of the embedding": of_head,
+        "lacks the gradient of the output matrix": of_embedding,
+        "lacks the gradient of the output matrix, and has one gradient only for a repeated token": (
+            one_of_embedding
+        ),
+        "overwrites the gradient of the output matrix with that of the embedding": overwritten,
+        "subtracts the two gradients": of_head - of_embedding,
+        "is the mean of the two gradients, not their sum": (of_head + of_embedding) / 2,
+    }
+    result = mine.array("tied_gradient", (V, D), ids, dresid, final, dlogits)
+    check_numbers("tied_gradient", result, of_head + of_embedding, known)
+
+
+CHECKS: dict[int, Callable[[Mine], None]] = {
+    1: check_merge,
+    2: check_layer_norm,
+    3: check_softmax_and_cross_entropy,
+    4: check_head,
+    5: check_attention,
+    6: check_gelu,
+    7: check_transformer_block,
+    8: check_output_matrix,
+    9: check_cached_attention,
+    10: check_top_p,
+    11: check_layer_norm_backward,
+    12: check_tied_gradient,
+}
