@@ -26,19 +26,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TEXT = "\ufeff" + "".join(
     f"Each of {n}\0tokens was read {n * n} times, not once too often.\r\n" for n in range(99)
 )
-SHAPE = [
-    "--n-layer",
-    "1",
-    "--n-head",
-    "2",
-    "--n-embd",
-    "8",
-    "--context",
-    "8",
-    "--vocab-size",
-    "270",
-]
-FLAGS = [*SHAPE, "--batch", "3"]
+SHAPE = ["--n-layer", "1", "--n-head", "2", "--n-embd", "8"]
+FLAGS = [*SHAPE, "--context", "8", "--vocab-size", "270", "--batch", "3"]
 SHORT = [*FLAGS, "--steps", "6", "--eval-every", "2"]
 # A learning rate at which nothing improves, so that the model of step 0 is kept
 AS_IT_STARTS = ["--lr", "1e-30", "--steps", "1"]
