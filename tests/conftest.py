@@ -16,6 +16,7 @@ import tiedgpt
 from tiedgpt import GPT2, Tokenizer, cli
 from tiedgpt.checkpoints import names
 from tiedgpt.checkpoints.vocabulary import read_merges
+from tiedgpt.fast import blas, threads
 
 # The extra that brings a module. A test that needs one calls pytest.importorskip.
 EXTRAS = {
@@ -174,6 +175,17 @@ def no_models(tmp_path, monkeypatch) -> Path:
     module = tmp_path / "checkout" / "tiedgpt" / "checkpoints" / "names.py"
     monkeypatch.setattr(names, "__file__", str(module))
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """A training that repeats: one BLAS thread, which waits for none, and one reading thread.
+
+    The number of reading threads changes the last bits of a loss.
+    """
+    with blas.one_blas_thread(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "reading_threads", lambda: 1)
+        yield
 
 
 # The command line
