@@ -18,6 +18,7 @@ from conftest import CONFIG, answer, assert_one_error_line, command, output, ran
 import tiedgpt
 from tiedgpt import Tokenizer, cli
 from tiedgpt.checkpoints import Checkpoint
+from tiedgpt.cli.output import CONTROLS
 from tiedgpt.errors import short_repr
 
 
@@ -284,7 +285,7 @@ def test_the_prompt_loop(checkpoint, run):
     """Samples one below the other, an empty line, a mistake and Ctrl-C, which do not end it,
     Ctrl-D."""
     arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
-    sample = run(*arguments, "b")[1].translate(cli.terminal.CONTROLS)
+    sample = run(*arguments, "b")[1].translate(CONTROLS)
     expected = f"--- 1 of 2 ---\nb{sample}--- 2 of 2 ---\nb{sample}"
     with Terminal(*arguments, "--num-samples", "2") as terminal:
         assert "Ctrl-D leaves" in terminal.type("", "> ")
@@ -302,7 +303,7 @@ def test_the_prompt_loop(checkpoint, run):
 
 def test_a_paste_of_several_lines_is_one_prompt_and_only_its_last_line_is_repeated(checkpoint, run):
     arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
-    expected = "cd" + run(*arguments, "a\n\nb\ncd")[1].translate(cli.terminal.CONTROLS)
+    expected = "cd" + run(*arguments, "a\n\nb\ncd")[1].translate(CONTROLS)
     readline = pytest.importorskip("readline")
     if "libedit" in readline.__doc__:
         pytest.skip("libedit does not know how terminals mark a paste")

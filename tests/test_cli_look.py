@@ -10,7 +10,7 @@ import pytest
 from conftest import CONFIG, answer, output, random_model
 
 import tiedgpt
-from tiedgpt.cli import terminal
+from tiedgpt.cli import tables
 from tiedgpt.gpt2.ops import log_softmax
 from tiedgpt.study.attribution import ablation, attribute
 
@@ -276,5 +276,5 @@ def test_a_table_has_as_many_columns_as_the_terminal(monkeypatch, capsys):
         (12, "x  aaaa\n\nx  bbbb\n\nx  cccc\n"),
     ):
         monkeypatch.setenv("COLUMNS", str(width))
-        terminal.print_table([("x", "aaaa", "bbbb", "cccc")])
+        tables.print_table([("x", "aaaa", "bbbb", "cccc")])
         assert capsys.readouterr().out == lines

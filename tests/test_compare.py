@@ -660,7 +660,7 @@ def test_the_command(run, tmp_path):
     assert parse_json(compared("nan.npz", "--json")[1])["rows"][0]["yours"] is None
     for file, message in (
         ("pickle.npz", "Object arrays cannot be loaded when allow_pickle=False"),
-        ("text.npz", "is no .npz file or directory of .npy files"),
+        ("text.npz", "is not an .npz file or a directory of .npy files"),
         ("empty", "there are no arrays in it"),
         ("none.npz", "No such file or directory"),
         ("only ids.npz", "has no activations beside `ids`"),
