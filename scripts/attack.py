@@ -120,9 +120,9 @@ def count(event, _):
         if left == 0:
             os.kill(os.getpid(), number)
 sys.path.insert(0, root)
-from tiedgpt.__main__ import exit_at_once, main
+from tiedgpt.__main__ import main
 EVENTS = "import open rename mkdir remove rmdir listdir truncate socket.connect".split()
-signal.signal(signal.SIGINT, exit_at_once)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.write(1, b"started\\n")
 sys.addaudithook(count)
 code = main()
@@ -207,7 +207,7 @@ class CommandLines:
 
     def __call__(self, rng: random.Random, number: int) -> Iterator[Problem]:
         command = rng.choice([*COMMANDS])
-        actions = cli.parsers(command)[command]._actions
+        actions = cli.parser_of(command)._actions
         argv = command.split() if rng.randrange(20) else [rng.choice(HOSTILE)]
         for action in rng.sample(actions, rng.randrange(min(6, len(actions)))):
             argv += rng.sample(action.option_strings, min(1, len(action.option_strings)))
@@ -333,7 +333,10 @@ class Processes:
 
     def interrupt(self, name: str, rng: random.Random, start: Start) -> Iterator[Problem]:
         """Send a command a signal at a random moment."""
-        codes: dict[int, tuple[int, ...]] = {signal.SIGINT: (0, 130, int(name == "compare"))}
+        codes: dict[int, tuple[int, ...]] = {
+            # -SIGINT: while modules are imported
+            signal.SIGINT: (0, 130, -signal.SIGINT, int(name == "compare"))
+        }
         if name in WRITERS:
             codes[signal.SIGKILL] = (0, -signal.SIGKILL)
             codes[signal.SIGTERM] = (

@@ -501,7 +501,7 @@ def marked_file(text: str) -> Path:
 def main() -> None:
     sys.path.insert(0, str(ROOT))  # this checkout, even if another tiedgpt is installed
     # Here, because each process of a Worker imports this file, and some of them another tiedgpt
-    from tiedgpt.cli.common import positive_int
+    from tiedgpt.cli.options import positive_int
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(description=__doc__, formatter_class=raw, allow_abbrev=False)

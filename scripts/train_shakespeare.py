@@ -7,13 +7,14 @@ cores. Both have the same seed, the same batches and the same tokenizer, which i
 first nine tenths of the text. The last tenth is held out.
 """
 
-from tiedgpt.__main__ import exit_at_once, on_ctrl_c
+import signal
+
+from tiedgpt.__main__ import on_ctrl_c
 
 if __name__ == "__main__":
-    on_ctrl_c(exit_at_once)  # while the rest is imported, there is nothing to clean up
+    on_ctrl_c(signal.SIG_DFL)  # while the rest is imported, there is nothing to clean up
 
 import argparse
-import signal
 import sys
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 import tiedgpt
-from tiedgpt.cli.terminal import read_text
+from tiedgpt.cli.texts import read_text
 from tiedgpt.gpt2.config import HEADS
 from tiedgpt.inference.evaluation import score
 from tiedgpt.study.corpus import Corpus

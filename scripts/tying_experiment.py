@@ -17,13 +17,14 @@ the tests of that claim alone. The learning rates are the pilot's, for the publi
 compared with bigrams if at least 10 tokens occur 100 times.
 """
 
-from tiedgpt.__main__ import exit_at_once, on_ctrl_c
+import signal
+
+from tiedgpt.__main__ import on_ctrl_c
 
 if __name__ == "__main__":
-    on_ctrl_c(exit_at_once)  # while the rest is imported, there is nothing to clean up
+    on_ctrl_c(signal.SIG_DFL)  # while the rest is imported, there is nothing to clean up
 
 import argparse
-import signal
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -41,8 +42,8 @@ from tying.texts import compare, measure_text, time_steps
 import tiedgpt
 from tiedgpt.checkpoints.files import StagedFiles, lock_directory
 from tiedgpt.cli import handle_termination
-from tiedgpt.cli.common import positive_int
-from tiedgpt.cli.terminal import read_text
+from tiedgpt.cli.options import positive_int
+from tiedgpt.cli.texts import read_text
 
 PUBLISHED = "86c4e6aa9db7"  # the name of tinyshakespeare.txt
 

@@ -12,8 +12,9 @@ from support.models import CONFIG, random_model
 from support.terminal import CTRL_C, CTRL_D, Terminal
 
 import tiedgpt
-from tiedgpt import Tokenizer, cli
+from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import Checkpoint
+from tiedgpt.cli.output import CONTROLS
 from tiedgpt.errors import short_repr
 
 
@@ -326,7 +327,7 @@ def test_ctrl_c_ends_it_quietly(checkpoint):
 def continuation(run, checkpoint, prompt):
     """What the loop prints after a prompt, on a terminal."""
     out = run("generate", "-m", checkpoint, "--greedy", "-n", "4", prompt)[1]
-    return out.translate(cli.terminal.CONTROLS)
+    return out.translate(CONTROLS)
 
 
 def test_the_prompt_loop_prints_samples_one_below_the_other(checkpoint, run):

@@ -10,7 +10,7 @@ from support.commands import answer, assert_one_error_line, output
 from support.models import CONFIG, random_model
 
 import tiedgpt
-from tiedgpt.cli import terminal
+from tiedgpt.cli import tables
 from tiedgpt.gpt2.ops import log_softmax
 from tiedgpt.study.attribution import ablation, attribute
 
@@ -420,5 +420,5 @@ def test_logprobs_end_with_the_sample(run, untied, save):
 )
 def test_a_table_has_as_many_columns_as_the_terminal(monkeypatch, capsys, width, lines):
     monkeypatch.setenv("COLUMNS", str(width))
-    terminal.print_table([("x", "aaaa", "bbbb", "cccc")])
+    tables.print_table([("x", "aaaa", "bbbb", "cccc")])
     assert capsys.readouterr().out == lines

@@ -163,7 +163,7 @@ PARAMS = [
     ),
     pytest.param(
         ["params", "--vocab", "5", "--dim", "5", "--model", "gpt2"],
-        "MODEL excludes --vocab, --dim and --total",
+        "MODEL cannot be given with --vocab, --dim or --total",
         id="model-with-vocab",
     ),
     pytest.param(
@@ -358,12 +358,12 @@ GENERATE = [
     ),
     pytest.param(
         ["generate", "-m", MODEL, "--greedy", "--top-k", "5", "a"],
-        "--greedy excludes --temperature, --top-k and --top-p",
+        "--greedy cannot be given with --temperature, --top-k or --top-p",
         id="greedy-with-top-k",
     ),
     pytest.param(
         ["generate", "-m", MODEL, "--greedy", "-t", "1", "a"],
-        "--greedy excludes --temperature, --top-k and --top-p",
+        "--greedy cannot be given with --temperature, --top-k or --top-p",
         id="greedy-with-temperature",
     ),
     pytest.param(

@@ -27,7 +27,7 @@ from support.commands import assert_one_error_line, command
 import tiedgpt
 from tiedgpt import Tokenizer, cli
 from tiedgpt.checkpoints import files
-from tiedgpt.cli import common, documents
+from tiedgpt.cli import documents, messages
 from tiedgpt.errors import TiedGPTError
 from tiedgpt.fast import blas
 from tiedgpt.scale import shards
@@ -613,7 +613,10 @@ def test_no_scheduler_there(score, tmp_path, monkeypatch, address):
     [
         ("IN", "the following arguments are required: --out"),
         ("IN --out x --part 2/2", "--part: expected I/N"),
-        ("IN --out x --part 0/2 --workers 2", "exclude each other"),
+        (
+            "IN --out x --part 0/2 --workers 2",
+            "only one of --workers, --dask and --part can be given",
+        ),
         ("IN --out x --shard-size 0", "--shard-size: expected a size"),
         ("IN --out x --stride 999", "stride must be a whole number from 1 to"),
         ("IN --out x --cut", "--cut needs --max-tokens"),
@@ -652,7 +655,7 @@ def test_wrong_flags(run, checkpoint, source, tmp_path, monkeypatch, flags, mess
 
 @linux
 def test_the_bar_counts_rows_and_fits_80_columns(score, tmp_path, monkeypatch):
-    monkeypatch.setattr(common.ProgressBar, "DELAY", 0)
+    monkeypatch.setattr(messages.ProgressBar, "DELAY", 0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     bars = re.findall(r"\r(score: [^\r\n]*)", score(tmp_path / "out")[2])

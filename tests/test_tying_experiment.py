@@ -284,7 +284,7 @@ def test_damaged_tokens_are_an_error_that_names_the_file(corpus, tmp_path, damag
 
 
 STOPS = [
-    (signal.SIGINT, "importing", 130),
+    (signal.SIGINT, "importing", -signal.SIGINT),
     (signal.SIGINT, "run", 130),
     (signal.SIGTERM, "\r1 of", 143),
 ]

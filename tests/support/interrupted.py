@@ -8,7 +8,6 @@ The command is `tiedgpt params`, with other code in place of its module.
 import atexit
 import signal
 import sys
-import time
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -30,28 +29,11 @@ def import_that_fails_in_another_way(*_: object) -> None:
     raise ImportError
 
 
-def import_that_fails_because_of_it(*_: object) -> None:
-    try:
-        press_ctrl_c()
-    except BaseException as error:
-        raise ImportError from error
-
-
 def press_it_twice(*_: object) -> None:
     try:
         press_ctrl_c()
     finally:
         press_ctrl_c()
-
-
-def press_it_in_a_finalizer(*_: object) -> None:
-    """Python prints an exception in a finalizer, and goes on."""
-
-    class Finalized:
-        __del__ = press_ctrl_c
-
-    Finalized()
-    time.sleep(60)
 
 
 def press_it_at_exit(*_: object) -> None:
@@ -61,9 +43,7 @@ def press_it_at_exit(*_: object) -> None:
 # A moment -> what happens when the command's module is imported, and when the command runs
 MOMENTS = {
     "import": (import_that_fails_in_another_way, do_nothing),
-    "late-import": (do_nothing, import_that_fails_because_of_it),
     "twice": (do_nothing, press_it_twice),
-    "finalizer": (do_nothing, press_it_in_a_finalizer),
     "exit": (do_nothing, press_it_at_exit),
     "ignored": (press_ctrl_c, press_ctrl_c),
 }

@@ -1,46 +1,61 @@
-"""The command line: `tiedgpt COMMAND`. Results go to stdout; notes, progress and errors go to
-stderr."""
+"""The command line: `tiedgpt COMMAND`.
+
+Results go to stdout; notes, progress and errors go to stderr. Each command is a module with a
+docstring (its help page), `add_arguments(parser)` and `run(args)`.
+"""
 
 import argparse
 import os
-import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable
 from importlib import import_module
-from itertools import takewhile
 from typing import Any
 
 from .. import __version__
 from ..errors import ArgumentError, TiedGPTError, nearest
-from .terminal import Messages, discard_unwritten, fill, note, print_error
+from .messages import discard_unwritten, note, print_error, print_line, silent_stderr
 
-COMMANDS = (
-    *(
-        "generate",
-        "score",
-        "documents score",
-        "documents generate",
-        "train",
-        "params",
-        "tokenize",
-        "list",
-    ),
-    *("download", "untie", "tie", "study", "next", "lens", "attribute", "compare", "explore"),
-)
-# The modules that have another name. Only that of the given command is imported, to save time.
-MODULES = {"list": "list_models", "next": "next_token", "untie": "convert", "tie": "convert"}
-# What other programs call a command -> ours
+# A command -> its module. Only the module of the given command is imported, to save time.
+COMMANDS = {
+    "generate": "generate",
+    "score": "score",
+    "documents score": "documents_score",
+    "documents generate": "documents_generate",
+    "train": "train",
+    "params": "params",
+    "tokenize": "tokenize",
+    "list": "list_models",
+    "download": "download",
+    "untie": "convert",
+    "tie": "convert",
+    "study": "study",
+    "next": "next_token",
+    "lens": "lens",
+    "attribute": "attribute",
+    "compare": "compare",
+    "explore": "explore",
+}
+# What other programs call a command -> what to write here
 OTHER_NAMES = {
-    **dict.fromkeys(("run", "chat", "complete", "sample"), "generate"),
-    **dict.fromkeys(("pull", "get", "fetch"), "download"),
-    **dict.fromkeys(("models", "ls"), "list"),
-    **dict.fromkeys(("eval", "perplexity"), "score"),
-    **dict.fromkeys(("finetune", "fit"), "train"),
-    **dict.fromkeys(("encode", "decode"), "tokenize"),
+    "run": "generate",
+    "chat": "generate",
+    "complete": "generate",
+    "sample": "generate",
+    "pull": "download",
+    "get": "download",
+    "fetch": "download",
+    "models": "list",
+    "ls": "list",
+    "eval": "score",
+    "perplexity": "score",
+    "finetune": "train",
+    "fit": "train",
+    "encode": "tokenize",
+    "decode": "tokenize",
     "documents": "documents score or documents generate",
-    **dict.fromkeys(("help", "version"), "-h"),
+    "help": "-h",
+    "version": "-h",
 }
 
 HELP = """\
@@ -74,108 +89,178 @@ exit codes:
 """
 
 
-def parsers(*names: str) -> dict[str, Any]:
-    """The parsers of these commands. Each is made from a module's docstring, `add_arguments` and
-    `run`."""
-    from .common import Parser  # here, because --version needs none of it
-
-    commands = {}
-    for name in names:
-        module = import_module(f".{MODULES.get(name, name.split()[0])}", __name__)
-        page = getattr(module, "PAGES", {}).get(name, module.__doc__)
-        commands[name] = Parser(name, page, module.run)
-        module.add_arguments(commands[name])
-    return commands
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    """The arguments of a command; `run` and `quiet` are among them. Raises ArgumentError, or
-    SystemExit."""
-    command, *arguments = argv or ["-h"]
-    if f"{command} {' '.join(arguments[:1])}" in COMMANDS:  # documents score
-        command, arguments = f"{command} {arguments[0]}", arguments[1:]
-    if command in ("-h", "--help"):
-        every = parsers(*COMMANDS).items()
-        listed = (f"  {name:18}  {parser.get_default('summary')}" for name, parser in every)
-        print(fill(HELP.format(commands="\n".join(listed))))
-        raise SystemExit(0)
-    if command == "--version":
-        print(f"tiedgpt {__version__}")
-        raise SystemExit(0)
-    if command not in COMMANDS:
-        what = f"unknown flag {command}" if command.startswith("-") else f"no command {command!r}"
-        other = OTHER_NAMES.get(command)
-        hint = f"; did you mean {other}?" if other else nearest(command, [*COMMANDS, "--version"])
-        raise ArgumentError(f"{what}{hint} (try: tiedgpt -h)")
-    parser = parsers(command)[command]
-    flags = re.findall(r"--[a-z][a-z-]*", parser.format_help())
-    for argument in takewhile("--".__ne__, arguments):
-        flag = argument.partition("=")[0]
-        if flag.startswith("--") and " " not in flag and flag not in flags:
-            parser.error(f"unknown flag {flag}{nearest(flag, flags)}")
-    dashes = "--" in arguments  # after it there are no flags
-    args, rest = parser.parse_known_args(arguments)
-    if rest and not dashes:  # arguments with flags between them
-        args, rest = parser.parse_known_intermixed_args(arguments)
-    if rest:
-        is_flag = rest[0].startswith("-") and not dashes
-        parser.error(f"{'unknown flag' if is_flag else 'unexpected argument'} {rest[0]}")
-    return args
-
-
-def main(argv: list[str] | None = None, started: Callable[[], Any] = lambda: None) -> int:
-    """Run one command and return the exit code. `started` is called when all modules are
-    imported."""
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    if argv is None:
+        argv = sys.argv[1:]
     prepare_streams()
-    stderr, sys.stderr = sys.stderr, (messages := Messages(sys.stderr))
     try:
         try:
-            args = parse(sys.argv[1:] if argv is None else argv)
-            messages.quiet = args.quiet
-            handle_termination()
-            started()
-            args.run(args)
+            args = parse(argv)
+            handle_signals()
+            run(args)
         finally:
             sys.stdout.flush()  # here, where an error can still be reported
-        return 0
     except SystemExit as stop:
         return int(stop.code or 0)
     except TiedGPTError as error:
         print_error(error)
+        return 2
     except MemoryError:
         print_error("not enough memory for a model of this size")
+        return 2
     except BrokenPipeError:
         discard_unwritten(sys.stdout)
         return 141
     except OSError as error:  # a full disk, a directory that may not be read, ...
-        name = "''" if error.filename == "" else error.filename
-        print_error(f"{name}: {error.strerror}" if name else error.strerror or error)
+        print_error(os_error_message(error))
         discard_unwritten(sys.stdout)
+        return 2
     except KeyboardInterrupt:
-        messages.quiet = False
-        messages.write("\n")  # after the terminal's ^C
+        print_line("")  # after the terminal's ^C
         return 130
-    finally:
-        sys.stderr = stderr
-    return 2
+    return 0
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the command of these arguments."""
+    args.error_stream = sys.stderr  # for errors that do not end the command
+    if args.quiet:
+        with silent_stderr():
+            args.run(args)
+    else:
+        args.run(args)
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The arguments of a command; `command`, `run` and `quiet` are among them.
+
+    Raises ArgumentError, and SystemExit after a help page or the version.
+    """
+    if not argv or argv[0] in ("-h", "--help"):
+        print_help()
+        raise SystemExit(0)
+    if argv[0] == "--version":
+        print(f"tiedgpt {__version__}")
+        raise SystemExit(0)
+
+    command, arguments = split_command(argv)
+    parser = parser_of(command)
+    check_flags(parser, arguments)
+    args, rest = parser.parse_known_args(arguments)
+    has_dashes = "--" in arguments  # after it, nothing is a flag
+    if rest and not has_dashes:
+        args, rest = parser.parse_known_intermixed_args(arguments)  # flags between arguments
+    if rest and rest[0].startswith("-") and not has_dashes:
+        parser.error(f"unknown flag {rest[0]}")
+    if rest:
+        parser.error(f"unexpected argument {rest[0]}")
+    return args
+
+
+def split_command(argv: list[str]) -> tuple[str, list[str]]:
+    """The command, which may be of two words, and its arguments. Raises ArgumentError."""
+    two_words = " ".join(argv[:2])
+    if two_words in COMMANDS:
+        return two_words, argv[2:]
+    command = argv[0]
+    if command in COMMANDS:
+        return command, argv[1:]
+
+    if command in OTHER_NAMES:
+        hint = f"; did you mean {OTHER_NAMES[command]}?"
+    else:
+        hint = nearest(command, [*COMMANDS, "--version"])
+    if command.startswith("-"):
+        raise ArgumentError(f"unknown flag {command}{hint} (try: tiedgpt -h)")
+    raise ArgumentError(f"no command {command!r}{hint} (try: tiedgpt -h)")
+
+
+def module_of(command: str) -> Any:
+    return import_module(f".{COMMANDS[command]}", __name__)
+
+
+def parser_of(command: str) -> Any:
+    """The parser of a command, from the docstring, `add_arguments` and `run` of its module."""
+    from .options import new_parser  # here, because --version needs none of it
+
+    module = module_of(command)
+    parser = new_parser(command, module.__doc__)
+    parser.set_defaults(command=command, run=module.run)
+    module.add_arguments(parser)
+    return parser
+
+
+def check_flags(parser: Any, arguments: list[str]) -> None:
+    """Raise ArgumentError for a flag that the command does not have, before any other mistake."""
+    flags = parser.flags()
+    for argument in arguments:
+        if argument == "--":  # after it, nothing is a flag
+            return
+        flag = argument.partition("=")[0]
+        if flag.startswith("--") and " " not in flag and flag not in flags:
+            parser.error(f"unknown flag {flag}{nearest(flag, flags)}")
+
+
+def print_help() -> None:
+    """Print the page that lists all commands."""
+    from .output import fill
+
+    lines = []
+    for command in COMMANDS:
+        page = module_of(command).__doc__ or ""
+        summary = page.partition("\n")[0]
+        lines.append(f"  {command:18}  {summary}")
+    print(fill(HELP.format(commands="\n".join(lines))))
+
+
+def os_error_message(error: OSError) -> str:
+    """The file that an error of the system is about, and the reason."""
+    reason = error.strerror or str(error)
+    if error.filename == "":
+        return f"'': {reason}"
+    if error.filename:
+        return f"{error.filename}: {reason}"
+    return reason
+
+
+def handle_signals() -> None:
+    """Make Ctrl-C, SIGTERM and SIGHUP raise exceptions, so that half-written files are removed."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as __main__ sets it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    handle_termination()
 
 
 def handle_termination() -> None:
-    """Make SIGTERM and SIGHUP raise SystemExit, so that half-written files are removed."""
+    """Make SIGTERM and SIGHUP raise SystemExit."""
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         if number and signal.getsignal(number) is signal.SIG_DFL:  # under nohup it stays ignored
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
+            signal.signal(number, exit_by_signal)
+
+
+def exit_by_signal(number: int, _: object) -> None:
+    """End the process with the exit code that a shell gives to a process ended by this signal."""
+    sys.exit(128 + number)
 
 
 def prepare_streams() -> None:
-    """Prepare stdin, stdout and stderr, which may be closed or not UTF-8. Show warnings as
-    notes."""
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller, as in `<&-`
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
-    streams: Any = sys
+    """Prepare the three streams, which may be closed or not UTF-8. Show warnings as notes."""
+    if sys.stdin is None:  # closed by the caller, as in `<&-`
+        sys.stdin = open(os.devnull)  # noqa: SIM115  (open until the process ends)
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
     # A character that the terminal's encoding lacks becomes "?". A file or a pipe gets UTF-8.
-    streams.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="replace")
-    streams.stderr.reconfigure(errors="replace")
-    warnings.showwarning = lambda message, *_: note(message)
+    stdout: Any = sys.stdout
+    stderr: Any = sys.stderr
+    stdout.reconfigure(encoding=None if stdout.isatty() else "utf-8", errors="replace")
+    stderr.reconfigure(errors="replace")
+    warnings.showwarning = show_warning
+
+
+def show_warning(message: Warning | str, *place: Any, **stream: Any) -> None:
+    """Print a warning as a note, without its place in the code: this replaces showwarning."""
+    note(message)

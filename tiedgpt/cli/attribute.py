@@ -19,58 +19,87 @@ from typing import Any
 
 import numpy as np
 
+from ..checkpoints import open_model
 from ..errors import one_line
-from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.prompts import encode_prompt
 from ..study.attribution import ablation, attribute
 from ..study.predictions import last_logits, predict, prediction_json
-from . import common
-from .terminal import end_of, fill, print_table, read_prompt, spelled
+from . import models, options
+from .messages import note
+from .output import end_of_prompt, fill, print_json, quoted_token
+from .tables import Cells, print_table
+from .texts import read_prompt, single_token
 
 LARGEST = 10  # parts that are listed by themselves
-FORMATS = (("logit", ".3f"), ("probability", ".2%"), ("rank", ","))
 
 
-def add_arguments(parser: common.Parser) -> None:
-    parser.add_shared("[PROMPT]", *common.ASKING)
-    token = 'the text of the next token, with its space: " Paris" (default: the likeliest)'
-    parser.add("[TOKEN]", token, common.text)
-    parser.add("--against TOKEN", "subtract the logit of this token", common.text)
-    ablate = "set attn.N.head.H, attn.N or mlp.N to 0, layers and heads from 0 (may be repeated)"
-    parser.add("--ablate PART", ablate, action="append", default=[])
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_prompt(parser)
+    options.add_question(parser)
+    parser.add_argument(
+        "token",
+        metavar="TOKEN",
+        nargs="?",
+        type=options.text,
+        help='the text of the next token, with its space: " Paris" (default: the likeliest)',
+    )
+    parser.add_argument(
+        "--against",
+        metavar="TOKEN",
+        type=options.text,
+        help="subtract the logit of this token",
+    )
+    parser.add_argument(
+        "--ablate",
+        metavar="PART",
+        action="append",
+        default=[],
+        help="set attn.N.head.H, attn.N or mlp.N to 0, layers and heads from 0 (may be repeated)",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
-    prompt, head, as_json, ablated = read_prompt(args.prompt), args.head, args.json, args.ablate
-    texts = [text for text in (args.token, args.against) if text is not None]
-    with_likeliest, allow_special = args.token is None, args.allow_special
-    name, checkpoint, tokenizer = common.open_model(args.model)
-    config = checkpoint.config
-    # Check the input before reading the weights.
-    ids = encode_prompt(tokenizer, config, prompt, allow_special)
-    given = [
-        common.single_token(tokenizer, config.vocab_size, text, allow_special) for text in texts
-    ]
-    edit = ablation(config, ablated)
+    prompt = read_prompt(args.prompt)
+    opened = open_model(args.model, note)
+    tokenizer = opened.tokenizer
+    config = opened.checkpoint.config
 
-    def report(model: GPT2) -> dict[str, Any]:
+    # The input is checked before the weights are read, which takes longer.
+    ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
+    token = None
+    if args.token is not None:
+        token = single_token(tokenizer, config.vocab_size, args.token, args.allow_special)
+    against = None
+    if args.against is not None:
+        against = single_token(tokenizer, config.vocab_size, args.against, args.allow_special)
+    edit = ablation(config, args.ablate)
+
+    reports = []
+    for model in models.load_heads(opened.checkpoint, args.head):
         logits = last_logits(model, ids)
-        tokens: Any = [int(logits.argmax()), *given] if with_likeliest else given
-        document = {**figures(logits, tokens, tokenizer), "parts": attribute(model, ids, *tokens)}
+        first = int(logits.argmax()) if token is None else token
+        tokens = [first] if against is None else [first, against]
+        report = {
+            "model": opened.name,
+            "prompt": prompt,
+            "prompt_ids": ids,
+            "head": model.config.head,
+            **figures(logits, tokens, tokenizer),
+            "parts": attribute(model, ids, first, against),
+        }
         if edit:
-            without = figures(last_logits(model, ids, edit), tokens, tokenizer)
-            document["ablated"] = {"parts": ablated, **without}
-        return document
+            changed = figures(last_logits(model, ids, edit), tokens, tokenizer)
+            report["ablated"] = {"parts": args.ablate, **changed}
+        reports.append(report)
 
-    def show(reports: list[dict[str, Any]]) -> None:
-        for number, report in enumerate(reports):
-            print("\n" * (number > 0), end="")
-            print_report(report, tokenizer)
-
-    models = common.load_heads(checkpoint, head)
-    asked = {"model": name, "prompt": prompt, "prompt_ids": ids}
-    common.print_reports(asked, models, map(report, models), as_json, show)
+    if args.json:
+        print_json(reports)
+        return
+    for number, report in enumerate(reports):
+        if number > 0:
+            print()
+        print_report(report, tokenizer)
 
 
 def figures(logits: np.ndarray, tokens: list[int], tokenizer: Tokenizer) -> dict[str, Any]:  # [V]
@@ -81,26 +110,49 @@ def figures(logits: np.ndarray, tokens: list[int], tokenizer: Tokenizer) -> dict
 
 
 def print_report(report: dict[str, Any], tokenizer: Tokenizer) -> None:
-    names = [spelled(tokenizer, token["id"]) for token in report["tokens"]]
-    what = " less that of ".join(names)
-    after = f"after {end_of(report['prompt'])}, by {one_line(report['model'])}, {report['head']}"
-    print(fill(f"The logit of {what} {after}: {report['total']:.3f}"), end="\n\n")
-    if ablated := report.get("ablated"):
-        numbers = []
-        for name, x, y in zip(names, report["tokens"], ablated["tokens"], strict=True):
-            numbers += [(f"{key} of {name}", form, x[key], y[key]) for key, form in FORMATS]
-        if len(names) > 1:
-            numbers.append(("difference of logits", ".3f", report["total"], ablated["total"]))
-        rows = [
-            (label, f"{x:{form}}", f"{y:{form}}", f"{y - x:+{form}}")
-            for label, form, x, y in numbers
-        ]
-        caption = f"Ablated (set to 0): {', '.join(ablated['parts'])}"
-        print_table([caption, ("", "model", "ablated", "change"), *rows])
-        return
-    parts = sorted(report["parts"].items(), key=lambda part: -abs(part[1]))
-    shown, others = parts[:LARGEST], [value for _, value in parts[LARGEST:]]
+    """Print the logit, and a table of its parts or, with --ablate, of what changes."""
+    names = [quoted_token(tokenizer, token["id"]) for token in report["tokens"]]
+    logit = " less that of ".join(names)
+    prompt = end_of_prompt(report["prompt"])
+    model = one_line(report["model"])
+    total = f"{report['total']:.3f}"
+    print(fill(f"The logit of {logit} after {prompt}, by {model}, {report['head']}: {total}"))
+    print()
+    if "ablated" in report:
+        print_changes(report, names)
+    else:
+        print_parts(report["parts"])
+
+
+def print_parts(parts: dict[str, float]) -> None:
+    """Print the largest parts, and the sum of the others."""
+    by_size = sorted(parts.items(), key=lambda part: -abs(part[1]))
+    listed = by_size[:LARGEST]
+    others = [value for _, value in by_size[LARGEST:]]
     if others:
-        shown.append((f"other parts ({len(others)})", sum(others)))
-    shown.append(("all parts", sum(report["parts"].values())))
-    print_table([(part, f"{value:+.3f}") for part, value in shown])
+        listed.append((f"other parts ({len(others)})", sum(others)))
+    listed.append(("all parts", sum(parts.values())))
+    print_table([(part, f"{value:+.3f}") for part, value in listed])
+
+
+def print_changes(report: dict[str, Any], names: list[str]) -> None:
+    """Print the numbers of each token with and without the parts that --ablate names."""
+    ablated = report["ablated"]
+    rows: list[str | Cells] = [
+        f"Ablated (set to 0): {', '.join(ablated['parts'])}",
+        ("", "model", "ablated", "change"),
+    ]
+    for name, before, after in zip(names, report["tokens"], ablated["tokens"], strict=True):
+        rows.append(change(f"logit of {name}", before["logit"], after["logit"], ".3f"))
+        rows.append(
+            change(f"probability of {name}", before["probability"], after["probability"], ".2%")
+        )
+        rows.append(change(f"rank of {name}", before["rank"], after["rank"], ","))
+    if len(names) > 1:
+        rows.append(change("difference of logits", report["total"], ablated["total"], ".3f"))
+    print_table(rows)
+
+
+def change(label: str, before: float, after: float, form: str) -> Cells:
+    """A row with two numbers and their difference."""
+    return label, f"{before:{form}}", f"{after:{form}}", f"{after - before:+{form}}"

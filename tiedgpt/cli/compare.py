@@ -15,60 +15,73 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..checkpoints import open_model
 from ..comparison.compare import compare
 from ..errors import ArgumentError
-from . import common
-from .terminal import ProgressBar, note
+from . import models, options
+from .messages import ProgressBar, note
 
 
-def add_arguments(parser: common.Parser) -> None:
-    parser.add("FILE", "an .npz, or a directory of .npy files")
-    parser.add_shared("--head {tied,untied}", "-m --model MODEL", "--json")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="an .npz, or a directory of .npy files")
+    options.add_head(parser)
+    options.add_model(parser)
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    file, name, head, as_json = args.file, args.model, args.head, args.json
-    arrays = read_arrays(Path(file))
-    ids, targets = arrays.pop("ids", None), arrays.pop("targets", None)
+    arrays = read_arrays(Path(args.file))
+    ids = arrays.pop("ids", None)
+    targets = arrays.pop("targets", None)
     if ids is None:
-        raise ArgumentError(f"{file} has no `ids`: add the token ids that the other model read")
+        raise ArgumentError(
+            f"{args.file} has no `ids`: add the token ids that the other model read"
+        )
     if not arrays:
-        raise ArgumentError(f"{file} has no activations beside `ids`")
-    model = common.load(open_model(name, note).checkpoint, head)
+        raise ArgumentError(f"{args.file} has no activations beside `ids`")
+
+    model = models.load(open_model(args.model, note).checkpoint, args.head)
     with ProgressBar("trying known mistakes", 1, "mistake") as progress:
         report = compare(model, arrays, ids, targets, lambda _, total: progress.add(1, total))
-    if as_json:
-        document = json.dumps({"same": report.first is None, **asdict(report)})
-        # NaN and Infinity, which are not JSON, become null.
-        print(json.dumps(json.loads(document, parse_constant=lambda _: None)))
+    if args.json:
+        print(to_json({"same": report.first is None, **asdict(report)}))
     else:
         print(report)
     if report.first:
         raise SystemExit(1)
 
 
+def to_json(document: dict[str, Any]) -> str:
+    """A document as JSON, with null for the numbers that JSON lacks, NaN and Infinity."""
+    with_nan = json.dumps(document)
+    return json.dumps(json.loads(with_nan, parse_constant=lambda _: None))
+
+
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz, or of a directory's .npy files, under their names. Pickles are never
-    read."""
+    """The arrays of an .npz, or of a directory's .npy files, under their names.
+
+    Pickles, which can run code, are never read. Raises ArgumentError.
+    """
+    arrays: dict[str, np.ndarray] = {}
     try:
         if path.is_dir():
-            arrays = {
-                file.stem: np.load(file, allow_pickle=False) for file in sorted(path.glob("*.npy"))
-            }
+            for file in sorted(path.glob("*.npy")):
+                arrays[file.stem] = np.load(file, allow_pickle=False)
         else:
-            with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
+            with (
+                path.open("rb") as stream,
+                np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive,
+            ):
                 arrays = dict(archive)
     except OSError as error:
         raise ArgumentError(f"{path}: {error.strerror or error}") from error
-    except (
-        Exception
-    ) as error:  # of a damaged file, one of a dozen kinds, SyntaxError and MemoryError too
+    except Exception as error:  # a damaged file has a dozen kinds, SyntaxError among them
         raise ArgumentError(
-            f"{path} is no .npz file or directory of .npy files: {error!s:.100}"
+            f"{path} is not an .npz file or a directory of .npy files: {error!s:.100}"
         ) from error
     if not arrays:
         raise ArgumentError(f"{path}: there are no arrays in it")

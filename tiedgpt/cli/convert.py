@@ -17,72 +17,109 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checkpoints import open_model, save_model
+from ..checkpoints import Opened, open_model, save_model
 from ..checkpoints.files import LOCK, lock_directory
 from ..errors import ArgumentError, CheckpointError
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
+from ..gpt2.tokenizer import Tokenizer
 from ..inference.generation import generate
 from ..study.report import losses
-from . import common
-from .terminal import note
+from . import models, options
+from .messages import note
 
 MEASURED = 64  # tokens for the loss with and without W_U
 
 
-def add_arguments(parser: common.Parser) -> None:
-    paths = "the model (a name, a directory or a .safetensors file), and the new directory to write"
-    parser.add_argument("paths", nargs="*", metavar="SRC DST", help=paths)
-    parser.add("-m --model SRC", "the model, if SRC is not given")
-    init = "untie: the values of W_U: a copy of wte.T, with the same logits (default), random, or zeros"
-    parser.add("--init {copy,random,zeros}", init)
-    parser.add("--seed S", "untie: the seed of --init random (default: 0)", common.count)
-    parser.add("--force", "tie: drop a W_U that is not wte.T")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths",
+        metavar="SRC DST",
+        nargs="*",
+        help="the model (a name, a directory or a .safetensors file), and the new directory to "
+        "write",
+    )
+    parser.add_argument("-m", "--model", metavar="SRC", help="the model, if SRC is not given")
+    parser.add_argument(
+        "--init",
+        choices=["copy", "random", "zeros"],
+        help="untie: the values of W_U: a copy of wte.T, with the same logits (default), random, "
+        "or zeros",
+    )
+    parser.add_argument(
+        "--seed",
+        metavar="S",
+        type=options.count,
+        help="untie: the seed of --init random (default: 0)",
+    )
+    parser.add_argument("--force", action="store_true", help="tie: drop a W_U that is not wte.T")
 
 
 def run(args: argparse.Namespace) -> None:
-    head = "tied" if args.command == "tie" else "untied"
-    paths = [path for path in (args.model, *args.paths) if path is not None]
-    init, seed, force = args.init, args.seed, args.force
-    if len(paths) != 2:
-        raise ArgumentError(f"expected SRC and DST, got {' '.join(paths) or 'neither'}")
-    if head == "tied" and (init, seed) != (None, None):
-        raise ArgumentError("--init and --seed are for untie: a tied model has no W_U of its own")
-    if head == "untied" and force:
-        raise ArgumentError("--force is for tie: untie drops nothing")
-    source, destination = paths[0], Path(paths[1])
+    source, destination = source_and_destination(args)
+    check_flags(args)
     opened = open_model(source, note)
-    checkpoint = opened.checkpoint
-    if checkpoint.config.head == head:
+    head = "tied" if args.command == "tie" else "untied"
+    if opened.checkpoint.config.head == head:
         raise ArgumentError(f"{source} is {head} already")
+
     with lock_directory(destination, advice="; choose a new directory"):
         if any(path.name != LOCK for path in destination.iterdir()):
             raise ArgumentError(f"{destination} exists and is not empty; choose a new directory")
-        try:
-            tokenizer = opened.tokenizer
-        except CheckpointError as error:
-            note(f"{error}; the copy is written without a tokenizer")
-            tokenizer = None
-        model = common.load(checkpoint, None)
-        if head == "tied" and not force:
-            check_loss(model, source)
-        model = model.tie() if head == "tied" else model.untie(init or "copy", seed or 0)
+        tokenizer = tokenizer_if_any(opened)
+        model = models.load(opened.checkpoint, None)
+        if args.command == "tie":
+            if not args.force:
+                check_loss(model, source)
+            model = model.tie()
+        else:
+            model = model.untie(args.init or "copy", args.seed or 0)
         save_model(model, tokenizer, destination)
     size = parameter_count(model.config)
     note(f"wrote {destination}: {head}, {size.total:,} parameters, {size.bytes / 1e6:,.1f} MB")
 
 
+def source_and_destination(args: argparse.Namespace) -> tuple[str, Path]:
+    """The model, and the directory of the copy. Raises ArgumentError if one is missing."""
+    paths = list(args.paths)
+    if args.model is not None:
+        paths.insert(0, args.model)
+    if len(paths) != 2:
+        raise ArgumentError(f"expected SRC and DST, got {' '.join(paths) or 'neither'}")
+    return paths[0], Path(paths[1])
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    """Raise ArgumentError for a flag of the other command."""
+    if args.command == "tie" and (args.init is not None or args.seed is not None):
+        raise ArgumentError("--init and --seed are for untie: a tied model has no W_U of its own")
+    if args.command == "untie" and args.force:
+        raise ArgumentError("--force is for tie: untie drops nothing")
+
+
+def tokenizer_if_any(opened: Opened) -> Tokenizer | None:
+    """The tokenizer of a model; None, with a note, if it has none."""
+    try:
+        return opened.tokenizer
+    except CheckpointError as error:
+        note(f"{error}; the copy is written without a tokenizer")
+        return None
+
+
 def check_loss(model: GPT2, source: str) -> None:
-    """Raise ArgumentError if the model predicts otherwise without its W_U. Measured on text of its
-    own."""
+    """Raise ArgumentError if the model predicts otherwise without its W_U.
+
+    The error names both losses of a text that the model generates.
+    """
     if np.array_equal(model.W_U, model.W_E.T):
         return
     text = [0, *generate(model, [0], MEASURED, seed=0)]
+    measured = losses(model, np.array(text))
     effect = ""
-    if found := losses(model, np.array(text)):
-        change = f"{found['own']:.2f} to {found['swapped']:.2f} nats per token"
+    if measured is not None:
         effect = (
-            f": the loss of {found['tokens']} tokens that the model generates goes from {change}"
+            f": the loss of {measured['tokens']} tokens that the model generates goes from "
+            f"{measured['own']:.2f} to {measured['swapped']:.2f} nats per token"
         )
     raise ArgumentError(
         f"the W_U of {source} is not wte.T{effect}; to drop it all the same, add --force"

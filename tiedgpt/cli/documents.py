@@ -1,153 +1,166 @@
-"""`tiedgpt documents score|generate`: many texts, from files of JSON lines to rows with results."""
+"""What `documents score` and `documents generate` share."""
 
 import argparse
 import re
 import sys
-from contextlib import nullcontext
-from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
-from ..checkpoints.files import lock_directory
-from ..errors import ABOVE_0, ArgumentError, Range, TiedGPTError, short_repr
-from ..gpt2.checks import stride_or_default
-from . import common
-from .terminal import ProgressBar, note
+from ..checkpoints import Opened, open_model
+from ..errors import ArgumentError, TiedGPTError, short_repr
+from ..scale import shards
+from ..scale.job import Job, do_part, write_file
+from . import options
+from .messages import ProgressBar, note
 
-PAGES = {
-    "documents score": """Score many texts: JSON lines in, a row for each out.
-
-examples:
-  tiedgpt documents score corpus.jsonl --out scores.jsonl
-  tiedgpt documents score folder/ --out scores.jsonl --resume --workers 8
-  zcat corpus.gz | tiedgpt documents score - --out - | jq .loss
-""",
-    "documents generate": """Continue many texts: JSON lines in, a row for each out.
-
-examples:
-  tiedgpt documents generate prompts.jsonl --out samples.jsonl -n 20
-""",
-}
+UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3}  # of --shard-size, in bytes
 
 
-def add_arguments(parser: common.Parser) -> None:
-    scoring = parser.get_default("command") == "documents score"
-    command, field = ("score", "text") if scoring else ("generate", "prompt")
-    parser.set_defaults(command=command, scores_only=False, on_long="error")
-    inputs = ".jsonl or .jsonl.gz files, directories of them, pipes, or - for stdin"
-    parser.add("IN", inputs, nargs="+", dest="inputs")
-    parser.add("--out OUT", "the file to write; - for stdout", required=True)
-    parser.add_shared("-m --model MODEL", "--head {tied,untied}", "--allow-special")
-    parser.add("--field NAME", "the field with the text (default: %(default)s)", default=field)
-    parser.add("--resume", "continue an interrupted run; start one if there is none")
-    parser.add("--strict", "exit with code 2 if a row has an error")
-    parser.add("--shard-size SIZE", "input of a part (default: 1MB)", size, default=10**6)
-    parser.add("--workers N", "processes here; needs Dask", common.positive_int)
-    parser.add("--dask ADDRESS", "a Dask scheduler at tcp://... or in a scheduler file")
-    parser.add("--part I/N", "do part I, from 0, of N; then --resume joins all parts", part)
-    if scoring:
-        parser.add("--stride N", "as of `tiedgpt score`", common.positive_int)
-        parser.add("--max-tokens N", "a longer text is an error", common.number(Range(2)))
-        parser.add(
-            "--cut", "score its first N tokens", action="store_const", dest="on_long", const="cut"
-        )
-        parser.add("--scores-only", "write the line's number and id, not the record")
-    else:
-        parser.add_shared(*common.SAMPLING)
-        parser.add("-t --temperature T", "(default: 1)", common.number(ABOVE_0), default=1.0)
-        parser.add("-s --seed S", "(default: 0)", common.count, default=0)
+def add_arguments(parser: argparse.ArgumentParser, field: str) -> None:
+    """Add what both commands have. `field` is the default of --field."""
+    parser.add_argument(
+        "inputs",
+        metavar="IN",
+        nargs="+",
+        help=".jsonl or .jsonl.gz files, directories of them, pipes, or - for stdin",
+    )
+    parser.add_argument(
+        "--out", metavar="OUT", required=True, help="the file to write; - for stdout"
+    )
+    options.add_model(parser)
+    options.add_head(parser)
+    options.add_allow_special(parser)
+    parser.add_argument(
+        "--field",
+        metavar="NAME",
+        default=field,
+        help="the field with the text (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue an interrupted run; start one if there is none",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with code 2 if a row has an error"
+    )
+    add_work_options(parser)
 
 
-def size(text: str) -> int:
-    """The type of --shard-size: bytes, with an optional unit."""
-    if not (found := re.fullmatch(r"([1-9][0-9]{0,11})([KMG]?)B?", text.upper())):
+def add_work_options(parser: argparse.ArgumentParser) -> None:
+    """Add how the work is divided, and who does it."""
+    parser.add_argument(
+        "--shard-size",
+        metavar="SIZE",
+        type=shard_size,
+        default=10**6,
+        help="input of a part (default: 1MB)",
+    )
+    parser.add_argument(
+        "--workers", metavar="N", type=options.positive_int, help="processes here; needs Dask"
+    )
+    parser.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="a Dask scheduler at tcp://... or in a scheduler file",
+    )
+    parser.add_argument(
+        "--part",
+        metavar="I/N",
+        type=part,
+        help="do part I, from 0, of N; then --resume joins all parts",
+    )
+
+
+def shard_size(argument: str) -> int:
+    """The type of --shard-size: a number of bytes, with an optional unit."""
+    match = re.fullmatch(r"([1-9][0-9]{0,11})([KMG]?)B?", argument.upper())
+    if match is None:
         raise argparse.ArgumentTypeError(
-            f"expected a size such as 500kB or 2MB, got {short_repr(text)}"
+            f"expected a size such as 500kB or 2MB, got {short_repr(argument)}"
         )
-    return int(found[1]) * 1000 ** " KMG".index(found[2] or " ")
+    number, unit = match.groups()
+    return int(number) * UNITS[unit]
 
 
-def part(text: str) -> tuple[int, int]:
-    """The type of --part."""
-    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
-    if not found or int(found[1]) >= int(found[2]):
+def part(argument: str) -> tuple[int, int]:
+    """The type of --part: the number of a part, and the number of parts."""
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", argument)
+    if match is None or int(match[1]) >= int(match[2]):
         raise argparse.ArgumentTypeError(
-            f"expected I/N with I from 0 to N - 1, got {short_repr(text)}"
+            f"expected I/N with I from 0 to N - 1, got {short_repr(argument)}"
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
-def run(args: argparse.Namespace) -> None:
-    from ..scale import shards  # here, because the help needs none of it
-
-    out, part, engine = args.out, args.part, (args.workers, args.dask)
-    resume = args.resume or bool(part)
-    if args.on_long == "cut" and not args.max_tokens:
-        raise ArgumentError("--cut needs --max-tokens")
-    if (
-        sum(map(bool, (part, *engine))) > 1
-    ):  # an argparse group would make usage lines of 74 columns
-        raise ArgumentError("--workers, --dask and --part exclude each other")
-    if out == "-" and (resume or any(engine)):
+def check_flags(args: argparse.Namespace) -> None:
+    """Raise ArgumentError for flags that contradict each other, and for Dask if it is missing."""
+    # argparse has groups of flags that exclude each other, but their usage takes 74 columns.
+    given = [value for value in (args.part, args.workers, args.dask) if value]
+    if len(given) > 1:
+        raise ArgumentError("only one of --workers, --dask and --part can be given")
+    if args.out == "-" and (args.resume or given):
         raise ArgumentError("--resume, --workers, --dask and --part need a file; --out - is stdout")
-    if out[-1:] in ("", "/"):
-        raise ArgumentError(f"--out needs a file, or - for stdout; got {short_repr(out)}")
-    if any(engine) and not find_spec("distributed"):
+    if args.out == "" or args.out.endswith("/"):
+        raise ArgumentError(f"--out needs a file, or - for stdout; got {short_repr(args.out)}")
+    if (args.workers or args.dask) and not find_spec("distributed"):
         raise ArgumentError(
             "--workers and --dask need Dask: pip install 'tiedgpt[dask]', or use --part"
         )
-    files = list(shards.find_files(args.inputs))
-    _, checkpoint, tokenizer = common.open_model(args.model)
-    if args.head == "untied" and not checkpoint.has_own_unembedding:
+
+
+def open_with_head(args: argparse.Namespace) -> Opened:
+    """The model of the flags, not loaded. A note says if its W_U will be a copy."""
+    opened = open_model(args.model, note)
+    if args.head == "untied" and not opened.checkpoint.has_own_unembedding:
         note(
-            "this checkpoint has no W_U of its own: a copy of wte.T is used, and the rows are the same"
+            "this checkpoint has no W_U of its own: a copy of wte.T is used, and the rows are the "
+            "same"
         )
-    args.special = "token" if args.allow_special else "error"
-    if args.command == "score":
-        args.stride = stride_or_default(args.stride, checkpoint.config)
-    names = ("command", "field", "scores_only", "shard_size", *shards.ARGUMENTS[args.command])
+    return opened
+
+
+def settings_of(command: str, args: argparse.Namespace, opened: Opened) -> dict[str, Any]:
+    """All that determines the rows, besides the lines."""
     settings = {
-        "model": str(checkpoint.path.absolute()),
-        "head": args.head or checkpoint.config.head,
+        "model": str(opened.checkpoint.path.absolute()),
+        "head": args.head or opened.checkpoint.config.head,
+        "command": command,
+        "field": args.field,
+        "scores_only": args.scores_only,
+        "shard_size": args.shard_size,
     }
-    settings |= {name: getattr(args, name) for name in names} | shards.identity(
-        checkpoint, tokenizer
-    )
-    if out == "-":
-        pieces = shards.read_all(files, args.shard_size)
-        rows = (
-            row for shard, lines in pieces for row in shards.make_rows(settings, lines, shard.line)
-        )
+    values = {**vars(args), "special": "token" if args.allow_special else "error"}
+    for name in shards.ARGUMENTS[command]:
+        settings[name] = values[name]
+    settings |= shards.identity(opened.checkpoint, opened.tokenizer)
+    return settings
+
+
+def write_rows(files: list[str], settings: dict[str, Any], args: argparse.Namespace) -> None:
+    """Write the rows of all files, or of --part; say how many there are.
+
+    Raises TiedGPTError if a row has an error and --strict is given.
+    """
+    if args.out == "-":
+        rows = shards.rows_of_files(files, settings)
         total, errors = shards.write_rows(rows, sys.stdout.buffer)
     else:
-        output, (number, of) = shards.Output(out, note), part or (0, 1)
-        with nullcontext() if part else lock_directory(output.directory):
-            settings, planned = output.plan(files, settings, resume)
-            try:
-                left = output.missing(planned[number::of])
-                with ProgressBar(
-                    args.command, sum(shard.lines for shard in left), "row"
-                ) as progress:
-                    do = partial(shards.do_shard, output.directory, settings)
-                    if left and any(engine):
-                        from ..scale import dask
+        job = Job(
+            files=files,
+            settings=settings,
+            out=args.out,
+            workers=args.workers,
+            scheduler=args.dask,
+            note=note,
+            progress=ProgressBar,
+        )
+        if args.part:
+            do_part(job, *args.part)
+            return
+        total, errors = write_file(job, args.resume)
 
-                        with dask.connect(*engine) as client:
-                            if not client.nthreads():
-                                note("the Dask scheduler has no workers yet; waiting for them")
-                            dask.do_shards(client, do, left, progress.add)
-                    else:
-                        for shard in left:
-                            do(shard, progress.add)
-                if part:
-                    count = f"{len(output.missing(planned)):,} of {len(planned):,} shards left"
-                    note(
-                        f"part {number}/{of} is done, {count}; with none left, run --resume to join"
-                    )
-                    return
-                total, errors = output.finish(planned)
-            except BaseException:
-                note("the parts that are done are kept; the same command with --resume continues")
-                raise
-    note(f"{total:,} row{'s' * (total != 1)} in {out}, {errors:,} with an error")
-    if args.strict and errors:
+    plural = "" if total == 1 else "s"
+    note(f"{total:,} row{plural} in {args.out}, {errors:,} with an error")
+    if args.strict and errors > 0:
         raise TiedGPTError(f"{errors:,} of {total:,} rows have an error")

@@ -18,20 +18,27 @@ import argparse
 from ..checkpoints import hub
 from ..checkpoints.names import MODELS
 from ..errors import ArgumentError
-from . import common
-from .terminal import note, printable
+from . import options
+from .messages import note
+from .output import printable
 
 
-def add_arguments(parser: common.Parser) -> None:
-    common.add_models(
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_models(
         parser, f"{', '.join(MODELS)}, or a repository owner/name of the Hugging Face hub"
     )
-    source = "hub: the Hugging Face hub's files for transformers (default); openai: OpenAI's TensorFlow files"
-    parser.add("--source {hub,openai}", source, default="hub")
+    parser.add_argument(
+        "--source",
+        choices=["hub", "openai"],
+        default="hub",
+        help="hub: the Hugging Face hub's files for transformers (default); openai: OpenAI's "
+        "TensorFlow files",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
-    models, source = args.models or [], args.source
+    models = args.models or []
     if len(models) != 1:
         raise ArgumentError(f"expected one MODEL, got {len(models)} (try: tiedgpt download -h)")
-    print(printable(str(hub.download(models[0], source, note))))
+    directory = hub.download(models[0], args.source, note)
+    print(printable(str(directory)))

@@ -18,8 +18,9 @@ examples:
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from ..checkpoints import open_model
+from ..checkpoints import Opened, open_model
 from ..checkpoints.files import StagedFiles
 from ..checkpoints.names import SHIPPED, find_model, weight_folders
 from ..checkpoints.vocabulary import read_tokenizer
@@ -27,58 +28,117 @@ from ..errors import ArgumentError, Range
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.prompts import encode_text
 from ..study.corpus import Corpus
-from . import common
-from .terminal import note, read_text, source_name
+from . import models, options
+from .messages import note
+from .texts import read_text, source_name
 
 
-def add_arguments(parser: common.Parser) -> None:
-    models = (
-        "one or two models with the same vocabulary (default: shakespeare-tied shakespeare-untied)"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_models(
+        parser,
+        "one or two models with the same vocabulary (default: shakespeare-tied shakespeare-untied)",
     )
-    common.add_models(parser, models)
-    parser.add(
-        "--corpus FILE", "a text in UTF-8 whose bigrams are shown beside the models; - for stdin"
+    parser.add_argument(
+        "--corpus",
+        metavar="FILE",
+        help="a text in UTF-8 whose bigrams are shown beside the models; - for stdin",
     )
-    port = "the port on 127.0.0.1 (default: any free one)"
-    parser.add("--port PORT", port, common.number(Range(0, 65535)), default=0)
-    export = "write the page to one file that opens without a server, with four example prompts, and stop"
-    parser.add("--export FILE", export)
-    parser.add("--no-browser", "print the address only, and open no browser")
-    parser.add_shared("--allow-special")
+    parser.add_argument(
+        "--port",
+        metavar="PORT",
+        type=options.number(Range(0, 65535)),
+        default=0,
+        help="the port on 127.0.0.1 (default: any free one)",
+    )
+    parser.add_argument(
+        "--export",
+        metavar="FILE",
+        help="write the page to one file that opens without a server, with four example prompts, "
+        "and stop",
+    )
+    parser.add_argument(
+        "--no-browser", action="store_true", help="print the address only, and open no browser"
+    )
+    options.add_allow_special(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    from ..explore.export import export
-    from ..explore.server import Server, open_browser
-    from ..explore.views import Views
+    from ..explore.views import Views  # here, because the help page needs none of it
 
-    names, file, port, browser = (
-        args.models or list(SHIPPED),
-        args.export,
-        args.port,
-        not args.no_browser,
-    )
-    text, allow_special = args.corpus, args.allow_special
+    names = args.models or list(SHIPPED)
     if len(names) > 2:
         raise ArgumentError(f"expected one or two models, got {len(names)}")
-    if file is not None and Path(file).exists() and not Path(file).is_file():
+    if args.export is not None:
+        check_file(args.export)
+    opened = open_models(names)
+    tokenizer = opened[0].tokenizer
+    vocab_size = opened[0].checkpoint.config.vocab_size
+    corpus = read_corpus(args.corpus, args.allow_special, tokenizer, vocab_size)
+
+    named_models = []
+    for one_opened in opened:
+        named_models.append((one_opened.name, models.load(one_opened.checkpoint, None)))
+    views = Views(named_models, tokenizer, corpus)
+    if args.export is not None:
+        write_page(views, args.export)
+    else:
+        serve(views, args.port, with_browser=not args.no_browser)
+
+
+def check_file(name: str) -> None:
+    """Raise ArgumentError for a name that no file can be written to."""
+    if Path(name).exists() and not Path(name).is_file():
         raise ArgumentError(
-            f"--export: {file or repr(file)} is a directory or a device; expected a file"
+            f"--export: {name or repr(name)} is a directory or a device; expected a file"
         )
+
+
+def open_models(names: list[str]) -> list[Opened]:
+    """One or two models. Raises ArgumentError if their vocabularies differ."""
     opened = [open_model(name, note) for name in names]
     if opened[0].vocabulary != opened[-1].vocabulary:
         raise ArgumentError(
             f"{names[0]} and {names[1]} have different vocabularies; expected the same"
         )
-    tokenizer = opened[0].tokenizer
-    vocab_size = opened[0].checkpoint.config.vocab_size
-    corpus = read_corpus(text, allow_special, tokenizer, vocab_size)
-    models = [(each.name, common.load(each.checkpoint, None)) for each in opened]
-    views = Views(models, tokenizer, corpus)
+    return opened
+
+
+def read_corpus(
+    file: str | None, allow_special: bool, tokenizer: Tokenizer, vocab_size: int
+) -> tuple[str, Corpus] | None:
+    """The text to compare with and its name.
+
+    Without a file, it is the text of the shipped models, whose counts come with tiedgpt, for models
+    with their vocabulary; None for other models.
+    """
     if file is not None:
-        with StagedFiles(Path(file).parent) as files:
-            size = files.open(Path(file).name).write(export(views).encode())
-        return note(f"{file}: {size / 1e6:.1f} MB; it opens from disk, and on any web server")
+        name = source_name(file)
+        ids = encode_text(tokenizer, read_text(file), allow_special, name)
+        return Path(name).name, Corpus.of(ids, vocab_size)
+
+    shipped = read_tokenizer(find_model(SHIPPED[0]))
+    if tokenizer.merges != shipped.merges or vocab_size != shipped.vocab_size:
+        return None
+    for folder in weight_folders():
+        counts = folder / "shakespeare-bigrams.npz"
+        if counts.is_file():
+            return "the text that the shakespeare models learned from", Corpus.read(counts)
+    return None
+
+
+def write_page(views: Any, file: str) -> None:
+    """Write the page to a file that needs no server."""
+    from ..explore.export import export
+
+    with StagedFiles(Path(file).parent) as files:
+        size = files.open(Path(file).name).write(export(views).encode())
+    note(f"{file}: {size / 1e6:.1f} MB; it opens from disk, and on any web server")
+
+
+def serve(views: Any, port: int, with_browser: bool) -> None:
+    """Serve the page until Ctrl-C. Raises ArgumentError for a port that cannot be used."""
+    from ..explore.server import Server, open_browser
+
     try:
         server = Server(views, port)
     except OSError as error:
@@ -87,28 +147,10 @@ def run(args: argparse.Namespace) -> None:
         ) from error
     print(server.url, flush=True)
     note("the page is at this address, for this machine only; Ctrl-C stops the server")
-    if browser and not open_browser(server.url_once):
+    if with_browser and not open_browser(server.url_once):
         note("found no browser here: open the address above in one")
     with server:
         try:
             server.serve_forever(poll_interval=0.1)
         finally:
             server.stopping = True
-
-
-def read_corpus(
-    file: str | None, allow_special: bool, tokenizer: Tokenizer, V: int
-) -> tuple[str, Corpus] | None:
-    """The text to compare with and its name. The shipped models come with the counts of their own
-    text."""
-    if file is not None:
-        name = source_name(file)
-        ids = encode_text(tokenizer, read_text(file), allow_special, name)
-        return Path(name).name, Corpus.of(ids, V)
-    shipped = read_tokenizer(find_model(SHIPPED[0]))
-    counts = [
-        path for root in weight_folders() if (path := root / "shakespeare-bigrams.npz").is_file()
-    ]
-    if tokenizer.merges == shipped.merges and shipped.vocab_size == V and counts:
-        return "the text that the shakespeare models learned from", Corpus.read(counts[0])
-    return None

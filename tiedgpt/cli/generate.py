@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
 from ..checkpoints import Opened, open_model
-from ..errors import ABOVE_0, ArgumentError, TiedGPTError, short_repr
+from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..gpt2.checks import check_prompt_ids, seed_or_new
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import EOT
@@ -33,51 +33,74 @@ from ..inference.prompts import encode_text, kept_tokens
 from ..inference.sampling import Sampling
 from ..inference.text import TextGeneration
 from ..study.predictions import predict, predicted_json
-from . import common
-from .terminal import ProgressBar, note, print_error, print_predictions, printable, read_prompt
+from . import models, options
+from .messages import ProgressBar, note, print_error
+from .output import print_json, printable
+from .tables import print_predictions
+from .texts import read_prompt
 
 
-def add_arguments(parser: common.Parser) -> None:
-    parser.add_shared("[PROMPT]", *common.ASKING, *common.SAMPLING)
-    add = parser.add
-    divide = "divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)"
-    greedy = "; for the likeliest token always, use --greedy"
-    add("-t --temperature T", divide, common.number(ABOVE_0, greedy))
-    add("--greedy", "take the likeliest token every time")
-    add("-s --seed S", "the same S gives the same text (default: new)", common.count)
-    no_room = (
-        "if the context has no room for a prompt and N more tokens, drop the prompt's beginning"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_prompt(parser)
+    options.add_question(parser)
+    options.add_sampling(parser)
+    options.add_temperature(parser, hint="; for the likeliest token always, use --greedy")
+    parser.add_argument("--greedy", action="store_true", help="take the likeliest token every time")
+    parser.add_argument(
+        "-s",
+        "--seed",
+        metavar="S",
+        type=options.count,
+        help="the same S gives the same text (default: new)",
     )
-    add("--truncate", no_room)
-    listed = "also list the log probability, before -t, -k and -p, of each token and the K likeliest others"
-    add("--logprobs K", listed, common.count)
-    guess = "what guesses tokens, for speed: lookup (in the text so far; default), none, or a smaller MODEL"
-    add("--draft MODEL", guess, default=LOOKUP)
+    parser.add_argument(
+        "--truncate",
+        action="store_true",
+        help="if the context has no room for a prompt and N more tokens, drop the prompt's "
+        "beginning",
+    )
+    parser.add_argument(
+        "--logprobs",
+        metavar="K",
+        type=options.count,
+        help="also list the log probability, before -t, -k and -p, of each token and the K "
+        "likeliest others",
+    )
+    parser.add_argument(
+        "--draft",
+        metavar="MODEL",
+        default=LOOKUP,
+        help="what guesses tokens, for speed: lookup (in the text so far; default), none, or a "
+        "smaller MODEL",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     sampling = sampling_of(args)
-    is_interactive = (
-        args.prompt is None and not args.json and sys.stdin.isatty() and sys.stdout.isatty()
-    )
-    prompt = "" if is_interactive else read_prompt(args.prompt)
+    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    is_interactive = args.prompt is None and on_terminal and not args.json
+    prompt = None
+    if not is_interactive:
+        prompt = read_prompt(args.prompt)
 
     # Everything is checked before the weights are read, which takes longer.
     opened = open_model(args.model, note)
     tokenizer = opened.tokenizer
     opened_draft = open_draft(args.draft, opened)
-    ids = [] if is_interactive else prompt_ids(prompt, opened, args)
+    ids: list[int] = []
+    if prompt is not None:
+        ids = prompt_ids(prompt, opened, args)
 
     start = time.perf_counter()
-    models = common.load_heads(opened.checkpoint, args.head)
+    loaded = models.load_heads(opened.checkpoint, args.head)
     guesses = load_draft(args.draft, opened_draft)
     load_s = time.perf_counter() - start
 
     def answers(ids: list[int]) -> list[Answer]:
-        """The answer of each model, all with the same seed."""
+        """The answer of each model to a prompt, all with the same seed."""
         seed = seed_or_new(args.seed)
-        listed = []
-        for model in models:
+        by_model = []
+        for model in loaded:
             generation = TextGeneration(
                 model=model,
                 tokenizer=tokenizer,
@@ -89,15 +112,18 @@ def run(args: argparse.Namespace) -> None:
                 stop=args.stop,
                 draft=None if guesses is None else Draft(guesses, model),
             )
-            listed.append(Answer(generation, args.logprobs))
-        return listed
+            by_model.append(Answer(generation, args.logprobs))
+        return by_model
 
-    if is_interactive:
-        prompt_loop(lambda typed: print_answers(answers(prompt_ids(typed, opened, args)), typed))
+    def answer_typed(typed: str) -> None:
+        """Print the answers to a prompt that was typed, each after its last line."""
+        last_line = typed.rpartition("\n")[2]
+        print_answers(answers(prompt_ids(typed, opened, args)), last_line)
+
+    if prompt is None:
+        prompt_loop(answer_typed, args.error_stream)
     elif args.json:
-        given = {"model": opened.name, "prompt": prompt, "prompt_ids": ids}
-        reports = (report(answer, load_s) for answer in answers(ids))
-        common.print_reports(given, models, reports, args.json, print)
+        print_json([report(answer, opened.name, prompt, load_s) for answer in answers(ids)])
     else:
         print_answers(answers(ids))
 
@@ -106,7 +132,7 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
     """The Sampling of the flags. Raises ArgumentError for flags that contradict each other."""
     if args.greedy and (args.temperature, args.top_k, args.top_p) != (None, None, None):
         raise ArgumentError(
-            "--greedy excludes --temperature, --top-k and --top-p: it never samples"
+            "--greedy cannot be given with --temperature, --top-k or --top-p: it never samples"
         )
     temperature = 1.0 if args.temperature is None else args.temperature
     return Sampling(temperature, args.top_k, args.top_p, args.greedy)
@@ -142,7 +168,7 @@ def load_draft(source: str, draft: Opened | None) -> GPT2 | str | None:
         return None
     if draft is None:
         return LOOKUP
-    return common.load(draft.checkpoint, None)
+    return models.load(draft.checkpoint, None)
 
 
 def prompt_ids(prompt: str, opened: Opened, args: argparse.Namespace) -> list[int]:
@@ -193,7 +219,7 @@ class Answer:
         self.predictions[index].append(predicted_json(tokenizer, prediction, "logprob"))
 
 
-def report(answer: Answer, load_s: float) -> dict[str, Any]:
+def report(answer: Answer, name: str, prompt: str, load_s: float) -> dict[str, Any]:
     """Generate all samples; return what --json prints of them."""
     generation = answer.generation
     start = time.perf_counter()
@@ -223,6 +249,10 @@ def report(answer: Answer, load_s: float) -> dict[str, Any]:
     if generation.draft is not None:
         draft = {"drafted": generation.draft.drafted, "accepted": generation.draft.accepted}
     return {
+        "model": name,
+        "prompt": prompt,
+        "prompt_ids": generation.prompt_ids,
+        "head": generation.model.config.head,
         "seed": generation.seed,
         "samples": samples,
         "draft": draft,
@@ -234,9 +264,8 @@ def report(answer: Answer, load_s: float) -> dict[str, Any]:
     }
 
 
-def print_answers(answers: list[Answer], typed: str = "") -> None:
-    """Print the answer of each model, each sample after the last line that was typed."""
-    before = typed.rpartition("\n")[2]
+def print_answers(answers: list[Answer], before: str = "") -> None:
+    """Print the answer of each model, each sample after the text `before`."""
     for answer in answers:
         print_samples(answer, before, with_head=len(answers) > 1)
 
@@ -269,7 +298,7 @@ def print_samples(answer: Answer, before: str, with_head: bool) -> None:
             print_predictions(generation.tokenizer, "logprob", rows)
 
 
-def prompt_loop(answer: Callable[[str], None]) -> None:
+def prompt_loop(answer: Callable[[str], None], error_stream: TextIO) -> None:
     """Call `answer` with each prompt that is typed, until Ctrl-D."""
     prepare_to_type()
     print(
@@ -286,7 +315,7 @@ def prompt_loop(answer: Callable[[str], None]) -> None:
             print(file=sys.stderr)
             return
         except TiedGPTError as error:
-            print_error(error)
+            print_error(error, error_stream)
         except KeyboardInterrupt:
             if prompt:
                 print(file=sys.stderr)

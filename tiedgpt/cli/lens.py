@@ -11,56 +11,79 @@ examples:
 import argparse
 from typing import Any
 
-from ..gpt2.model import GPT2
+from ..checkpoints import open_model
+from ..gpt2.tokenizer import Tokenizer
 from ..inference.prompts import encode_prompt
 from ..study.predictions import Layer, lens, token_json
-from . import common
-from .terminal import fill, print_table, read_prompt, spelled
+from . import models, options
+from .messages import note
+from .output import fill, print_json, quoted_token
+from .tables import Cells, print_table
+from .texts import read_prompt
 
 
-def add_arguments(parser: common.Parser) -> None:
-    parser.add_shared("[PROMPT]", *common.ASKING)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_prompt(parser)
+    options.add_question(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    prompt, head, as_json = read_prompt(args.prompt), args.head, args.json
-    name, checkpoint, tokenizer = common.open_model(args.model)
-    ids = encode_prompt(tokenizer, checkpoint.config, prompt, args.allow_special)
+    prompt = read_prompt(args.prompt)
+    opened = open_model(args.model, note)
+    tokenizer = opened.tokenizer
+    # The prompt is checked before the weights are read, which takes longer.
+    ids = encode_prompt(tokenizer, opened.checkpoint.config, prompt, args.allow_special)
 
-    def positions(layer: Layer) -> list[Any]:
-        rows = (
-            zip(*row, strict=True) for row in zip(layer.tokens, layer.probabilities, strict=True)
-        )
-        return [
-            [{**token_json(tokenizer, t), "probability": float(p)} for t, p in row] for row in rows
-        ]
-
-    def report(model: GPT2) -> dict[str, Any]:
-        return {
-            "layers": [{"name": at.name, "positions": positions(at)} for at in lens(model, ids)]
+    reports = []
+    for model in models.load_heads(opened.checkpoint, args.head):
+        layers = [layer_json(tokenizer, layer) for layer in lens(model, ids)]
+        report = {
+            "model": opened.name,
+            "prompt": prompt,
+            "prompt_ids": ids,
+            "head": model.config.head,
+            "layers": layers,
         }
+        reports.append(report)
+    if args.json:
+        print_json(reports)
+    else:
+        print_layers(tokenizer, reports)
 
-    def show(reports: list[dict[str, Any]]) -> None:
-        """A row for each layer, a column for each token of the prompt: the likeliest next token."""
-        after = (
-            "The likeliest next token and its probability, after each token of the prompt (columns)"
-        )
-        print(
-            fill(
-                f"{after}, as predicted from the embedding and from the output of each block (rows)."
-            )
-        )
-        for report in reports:
-            print(f"\n{report['head']}:" if len(reports) > 1 else "")
-            rows = [("", *(spelled(tokenizer, token) for token in ids))]
-            for number, layer in enumerate(report["layers"]):
-                first = [position[0] for position in layer["positions"]]
-                cells = (
-                    f"{spelled(tokenizer, one['id'])} {one['probability']:4.0%}" for one in first
-                )
-                rows.append((f"block {number - 1}" if number else "embedding", *cells))
-            print_table(rows)
 
-    models = common.load_heads(checkpoint, head)
-    given = {"model": name, "prompt": prompt, "prompt_ids": ids}
-    common.print_reports(given, models, map(report, models), as_json, show)
+def layer_json(tokenizer: Tokenizer, layer: Layer) -> dict[str, Any]:
+    """What a layer predicts after each token of the prompt: the likeliest tokens."""
+    positions = []
+    for tokens, probabilities in zip(layer.tokens, layer.probabilities, strict=True):
+        likeliest = []
+        for token, probability in zip(tokens, probabilities, strict=True):
+            document = token_json(tokenizer, token)
+            document["probability"] = float(probability)
+            likeliest.append(document)
+        positions.append(likeliest)
+    return {"name": layer.name, "positions": positions}
+
+
+def print_layers(tokenizer: Tokenizer, reports: list[dict[str, Any]]) -> None:
+    """Print a table for each head: a row for each layer, a column for each token of the prompt."""
+    paragraph = (
+        "The likeliest next token and its probability, after each token of the prompt (columns), "
+        "as predicted from the embedding and from the output of each block (rows)."
+    )
+    print(fill(paragraph))
+    for report in reports:
+        print()
+        if len(reports) > 1:
+            print(f"{report['head']}:")
+        rows: list[Cells] = [
+            ("", *(quoted_token(tokenizer, token) for token in report["prompt_ids"]))
+        ]
+        for number, layer in enumerate(report["layers"]):
+            label = "embedding" if number == 0 else f"block {number - 1}"
+            cells = []
+            for position in layer["positions"]:
+                likeliest = position[0]
+                quoted = quoted_token(tokenizer, likeliest["id"])
+                cells.append(f"{quoted} {likeliest['probability']:4.0%}")
+            rows.append((label, *cells))
+        print_table(rows)

@@ -17,29 +17,27 @@ from ..checkpoints.names import MODELS, models_here
 from ..errors import TiedGPTError, one_line
 from ..gpt2.config import Config
 from ..gpt2.parameters import parameter_count
-from . import common
-from .terminal import fill, note, print_table
+from . import options
+from .messages import note
+from .output import fill
+from .tables import Cells, print_table
 
 
-def add_arguments(parser: common.Parser) -> None:
-    parser.add_shared("--json")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    here = []
-    for name, path in models_here().items():
-        try:
-            size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-            here.append({**summary(name, read_config(path), size), "path": str(path)})
-        except (TiedGPTError, OSError) as error:
-            note(f"{name} is left out: {error}")
-    names = {model["model"] for model in here}
-    others = [(name, config) for name, (_, config) in MODELS.items() if name not in names]
-    # The hub's weights also hold a causal mask for each layer.
-    sizes = [parameter_count(c).bytes + 4 * c.n_layer * c.n_ctx**2 for _, c in others]
-    not_here = [summary(*other, size) for other, size in zip(others, sizes, strict=True)]
+    here = list_here()
+    names_here = [model["model"] for model in here]
+    not_here = []
+    for name, (_, config) in MODELS.items():
+        if name not in names_here:
+            not_here.append(summary(name, config, download_size(config)))
+
     if args.json:
-        return print(json.dumps({"here": here, "not_here": not_here}))
+        print(json.dumps({"here": here, "not_here": not_here}))
+        return
     if here:
         print_models(here)
     if not_here:
@@ -47,13 +45,35 @@ def run(args: argparse.Namespace) -> None:
         print_models(not_here)
 
 
+def list_here() -> list[dict[str, Any]]:
+    """A summary of each model on this machine. A note says why one is left out."""
+    summaries = []
+    for name, path in models_here().items():
+        try:
+            size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+            model = summary(name, read_config(path), size)
+        except (TiedGPTError, OSError) as error:
+            note(f"{name} is left out: {error}")
+        else:
+            model["path"] = str(path)
+            summaries.append(model)
+    return summaries
+
+
+def download_size(config: Config) -> int:
+    """The bytes of a known model's weights on the hub, which hold a causal mask for each layer."""
+    return parameter_count(config).bytes + 4 * config.n_layer * config.n_ctx**2
+
+
 def summary(name: str, config: Config, size: int) -> dict[str, Any]:
+    """What --json prints of a model."""
     count = parameter_count(config).total
     return {"model": name, "head": config.head, "parameters": count, "bytes": size}
 
 
 def print_models(models: list[dict[str, Any]]) -> None:
-    lines: list[Any] = [("model", "head", "parameters", "size")]
+    """Print a row for each model, and below it where the model is, if it is on this machine."""
+    lines: list[str | Cells] = [("model", "head", "parameters", "size")]
     for model in models:
         size = f"{model['bytes'] / 1e6:,.1f} MB"
         lines.append((one_line(model["model"]), model["head"], f"{model['parameters']:,}", size))

@@ -14,95 +14,150 @@ examples:
 """
 
 import argparse
-from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from ..checkpoints import open_model
 from ..errors import one_line
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.prompts import encode_prompt
 from ..study.paths import PATH_PARTS, paths_of, top_k
 from ..study.predictions import Prediction, next_tokens, predict, prediction_json
-from . import common
-from .terminal import end_of, fill, print_table, read_prompt, spelled
+from . import models, options
+from .messages import note
+from .output import end_of_prompt, fill, print_json, quoted_token
+from .tables import Cells, print_table
+from .texts import read_prompt, single_token
 
 
-def add_arguments(parser: common.Parser) -> None:
-    parser.add_shared("[PROMPT]", *common.ASKING)
-    shown = "show the K likeliest tokens (default: %(default)s)"
-    parser.add("-k --top-k K", shown, common.positive_int, default=10)
-    parser.add(
-        "--paths", 'predict from parts of the model; PROMPT is one token, with its space: " New"'
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_prompt(parser)
+    options.add_question(parser)
+    parser.add_argument(
+        "-k",
+        "--top-k",
+        metavar="K",
+        type=options.positive_int,
+        default=10,
+        help="show the K likeliest tokens (default: 10)",
+    )
+    parser.add_argument(
+        "--paths",
+        action="store_true",
+        help='predict from parts of the model; PROMPT is one token, with its space: " New"',
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    prompt, head, k, as_json = read_prompt(args.prompt), args.head, args.top_k, args.json
-    by_paths, allow_special = args.paths, args.allow_special
-    name, checkpoint, tokenizer = common.open_model(args.model)
-    config = checkpoint.config
-    if by_paths:
-        ids = [common.single_token(tokenizer, config.vocab_size, prompt, allow_special)]
+    prompt = read_prompt(args.prompt)
+    opened = open_model(args.model, note)
+    tokenizer = opened.tokenizer
+    config = opened.checkpoint.config
+
+    # The prompt is checked before the weights are read, which takes longer.
+    if args.paths:
+        ids = [single_token(tokenizer, config.vocab_size, prompt, args.allow_special)]
     else:
-        ids = encode_prompt(tokenizer, config, prompt, allow_special)
-    models = common.load_heads(checkpoint, head)
+        ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
 
-    def listed(predictions: list[Prediction]) -> list[dict[str, Any]]:
-        return [prediction_json(tokenizer, prediction) for prediction in predictions]
-
-    def by_each_path(model: GPT2) -> dict[str, Any]:
-        logits = {path: of(model, np.array(ids))[0] for path, of in paths_of(model).items()}
-        return {
-            "paths": {path: listed(predict(row, top_k(row, k))) for path, row in logits.items()}
-        }
-
-    if by_paths:
-        show, found = show_paths, [by_each_path(model) for model in models]
+    loaded = models.load_heads(opened.checkpoint, args.head)
+    reports: list[dict[str, Any]] = []
+    for model in loaded:
+        head = model.config.head
+        reports.append({"model": opened.name, "prompt": prompt, "prompt_ids": ids, "head": head})
+    if args.paths:
+        for report, model in zip(reports, loaded, strict=True):
+            report["paths"] = predictions_of_paths(model, tokenizer, ids[0], args.top_k)
     else:
-        show, found = show_next, [{"next": listed(rows)} for rows in next_tokens(models, ids, k)]
-    given = {"model": name, "prompt": prompt, "prompt_ids": ids}
-    common.print_reports(given, models, found, as_json, partial(show, tokenizer, k))
+        by_head = next_tokens(loaded, ids, args.top_k)  # the same tokens for both heads
+        for report, predictions in zip(reports, by_head, strict=True):
+            report["next"] = listed(tokenizer, predictions)
+
+    if args.json:
+        print_json(reports)
+    elif args.paths:
+        print_paths(tokenizer, args.top_k, reports)
+    else:
+        print_next(tokenizer, args.top_k, reports)
 
 
-def show_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> None:
-    """A row for each token, with its probability, logit and, if there are two heads, rank by
-    each."""
-    prompt, name, both = (
-        end_of(reports[0]["prompt"]),
-        one_line(reports[0]["model"]),
-        len(reports) > 1,
-    )
+def predictions_of_paths(
+    model: GPT2, tokenizer: Tokenizer, token: int, k: int
+) -> dict[str, list[dict[str, Any]]]:
+    """For each path, the k likeliest tokens after a token."""
+    by_path = {}
+    for name, path in paths_of(model).items():
+        logits = path(model, np.array([token]))[0]  # [V]
+        by_path[name] = listed(tokenizer, predict(logits, top_k(logits, k)))
+    return by_path
+
+
+def listed(tokenizer: Tokenizer, predictions: list[Prediction]) -> list[dict[str, Any]]:
+    """Predictions as --json prints them."""
+    return [prediction_json(tokenizer, prediction) for prediction in predictions]
+
+
+def print_next(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> None:
+    """Print a row for each token, with its numbers by the model, or by each head."""
+    prompt = end_of_prompt(reports[0]["prompt"])
+    name = one_line(reports[0]["model"])
     print(fill(f"The likeliest tokens after {prompt} by {name}:"))
-    titles = (
-        (report["head"], "logit", "rank") if both else ("probability", "logit")
-        for report in reports
-    )
-    rows = [("", *chain.from_iterable(titles))]
-    for by_head in zip(*(report["next"] for report in reports), strict=True):
-        mark = " *" * any(one["rank"] > k for one in by_head)
-        cells = (
-            (f"{p['probability']:.2%}", f"{p['logit']:.2f}", f"{p['rank']:,}") for p in by_head
-        )
-        shown = chain.from_iterable(cell if both else cell[:2] for cell in cells)
-        rows.append((spelled(tokenizer, by_head[0]["id"]) + mark, *shown))
+    if len(reports) == 1:
+        print_table(rows_of_one_head(tokenizer, reports[0]))
+        return
+
+    rows = rows_of_two_heads(tokenizer, k, reports)
     print_table(rows)
     if any(row[0].endswith(" *") for row in rows):
         print(fill(f"* among the {k} likeliest by one head only"))
 
 
-def show_paths(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> None:
+def rows_of_one_head(tokenizer: Tokenizer, report: dict[str, Any]) -> list[Cells]:
+    """The rows of the table: the tokens, with probability and logit."""
+    rows: list[Cells] = [("", "probability", "logit")]
+    for prediction in report["next"]:
+        label = quoted_token(tokenizer, prediction["id"])
+        rows.append((label, f"{prediction['probability']:.2%}", f"{prediction['logit']:.2f}"))
+    return rows
+
+
+def rows_of_two_heads(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> list[Cells]:
+    """The rows of the table: the tokens, with probability, logit and rank by each head."""
+    titles = [""]
     for report in reports:
-        print(f"Likeliest next tokens after {end_of(report['prompt'])}, {report['head']}:")
-        columns = [["", *map(str, range(1, k + 1))]]
-        for path, rows in report["paths"].items():
-            form = "{logit:.2f}" if path == "raw" else "{probability:.1%}"
-            columns.append(
-                [path, *(f"{spelled(tokenizer, p['id'])} {form.format(**p):>5}" for p in rows)]
-            )
-        print_table([*zip(*columns, strict=False)])  # a small vocabulary has fewer than k tokens
+        titles += [report["head"], "logit", "rank"]
+    rows: list[Cells] = [tuple(titles)]
+    for by_head in zip(*(report["next"] for report in reports), strict=True):
+        cells = [quoted_token(tokenizer, by_head[0]["id"])]
+        if any(prediction["rank"] > k for prediction in by_head):
+            cells[0] += " *"
+        for prediction in by_head:
+            cells.append(f"{prediction['probability']:.2%}")
+            cells.append(f"{prediction['logit']:.2f}")
+            cells.append(f"{prediction['rank']:,}")
+        rows.append(tuple(cells))
+    return rows
+
+
+def print_paths(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> None:
+    """Print a column for each path, with its k likeliest tokens."""
+    for report in reports:
+        print(f"Likeliest next tokens after {end_of_prompt(report['prompt'])}, {report['head']}:")
+        columns = [["", *(str(number) for number in range(1, k + 1))]]
+        for path, predictions in report["paths"].items():
+            column = [path]
+            for prediction in predictions:
+                if path == "raw":
+                    figure = f"{prediction['logit']:.2f}"
+                else:
+                    figure = f"{prediction['probability']:.1%}"
+                column.append(f"{quoted_token(tokenizer, prediction['id'])} {figure:>5}")
+            columns.append(column)
+        # A small vocabulary has fewer than k tokens.
+        print_table(list(zip(*columns, strict=False)))
         print()
-    parts = (f"{path}: {PATH_PARTS[path]}" for path in reports[0]["paths"])
+
+    parts = [f"{path}: {PATH_PARTS[path]}" for path in reports[0]["paths"]]
     print(fill(f"{'; '.join(parts)}. Numbers of raw are scores, the others are probabilities."))

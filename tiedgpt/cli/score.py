@@ -21,92 +21,132 @@ from typing import Any
 
 import numpy as np
 
+from ..checkpoints import open_model
 from ..errors import ArgumentError, TiedGPTError, one_line
 from ..gpt2.checks import check_text_ids, stride_or_default
 from ..gpt2.model import GPT2
+from ..gpt2.run import OnProgress
+from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import predicted_places, score, score_of
 from ..inference.prompts import encode_text
 from ..study.predictions import predicted_json, token_predictions
-from . import common
-from .terminal import ProgressBar, fill, print_predictions, print_table, read_text, source_name
+from . import models, options
+from .messages import ProgressBar, note
+from .output import fill, print_json
+from .tables import print_predictions, print_table
+from .texts import read_text, source_name
 
 ALTERNATIVES = 5  # other tokens in a prediction for --tokens
-FIGURES = (
-    ("loss", "nll", ".4f"),
-    ("perplexity", "perplexity", ",.2f"),
-    ("bits per byte", "bits_per_byte", ".4f"),
-)
 
 
-def add_arguments(parser: common.Parser) -> None:
-    parser.add_shared("[FILE]", *common.ASKING)
-    stride = "tokens from window to window; fewer take longer, with more context (default: half the context)"
-    parser.add("--stride N", stride, common.positive_int)
-    parser.add("--tokens", "also list each token with its surprisal and the likeliest other tokens")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_file(parser)
+    options.add_question(parser)
+    parser.add_argument(
+        "--stride",
+        metavar="N",
+        type=options.positive_int,
+        help="tokens from window to window; fewer take longer, with more context "
+        "(default: half the context)",
+    )
+    parser.add_argument(
+        "--tokens",
+        action="store_true",
+        help="also list each token with its surprisal and the likeliest other tokens",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
-    text, file, head, each_token, as_json = (
-        read_text(args.file),
-        args.file,
-        args.head,
-        args.tokens,
-        args.json,
-    )
-    name, checkpoint, tokenizer = common.open_model(args.model)
-    config = checkpoint.config
-    # Check the input before reading the weights.
+    text = read_text(args.file)
+    source = source_name(args.file)
+    opened = open_model(args.model, note)
+    tokenizer = opened.tokenizer
+    config = opened.checkpoint.config
+
+    # The input is checked before the weights are read, which takes longer.
     stride = stride_or_default(args.stride, config)
     try:
         ids = check_text_ids(encode_text(tokenizer, text, args.allow_special), config)
     except TiedGPTError as error:
-        raise ArgumentError(f"{source_name(file)}: {error}") from error
+        raise ArgumentError(f"{source}: {error}") from error
 
-    models = common.load_heads(checkpoint, head)
-    places = predicted_places(ids.size, config.n_ctx, stride).tolist()
+    reports = []
+    loaded = models.load_heads(opened.checkpoint, args.head)
+    with ProgressBar("scoring", len(loaded) * ids.size, "token") as progress:
+        for model in loaded:
+            report: dict[str, Any] = {
+                "model": opened.name,
+                "file": args.file or "-",
+                "text_tokens": ids.size,
+                "text_bytes": len(text.encode()),
+                "context": config.n_ctx,
+                "stride": stride,
+                "head": model.config.head,
+            }
+            if args.tokens:
+                report |= score_of_each_token(model, tokenizer, ids, stride, progress.add)
+            else:
+                report |= asdict(score(model, tokenizer, ids, stride, progress.add))
+            reports.append(report)
 
-    def report(model: GPT2) -> dict[str, Any]:
-        if not each_token:
-            return asdict(score(model, tokenizer, ids, stride, progress.add))
-        listed = token_predictions(model, ids, stride, ALTERNATIVES, progress.add)
-        result = score_of(-np.array([p.log_probability for p in listed]), tokenizer, ids[places])
-        pairs = zip(places, listed, strict=True)
-        rows = [{"place": place, **predicted_json(tokenizer, p, "bits")} for place, p in pairs]
-        return {**asdict(result), "predictions": rows}
-
-    def show(reports: list[dict[str, Any]]) -> None:
-        for report in reports if each_token else ():
-            print(f"--- {report['head']} ---\n" * (len(reports) > 1), end="")
-            by_place = {row["place"]: row for row in report["predictions"]}
-            rows = ((token, by_place.get(place)) for place, token in enumerate(ids.tolist()))
-            print_predictions(tokenizer, "bits", rows)
-            print()
-        print_scores(reports, source_name(file))
-
-    with ProgressBar("scoring", len(models) * ids.size, "token") as progress:
-        found = [report(model) for model in models]
-    given = {
-        "model": name,
-        "file": file or "-",
-        "text_tokens": ids.size,
-        "text_bytes": len(text.encode()),
-    }
-    given |= {"context": config.n_ctx, "stride": stride}
-    common.print_reports(given, models, found, as_json, show)
+    if args.json:
+        print_json(reports)
+        return
+    if args.tokens:
+        print_tokens(tokenizer, ids, reports)
+    print_scores(reports, source)
 
 
-def print_scores(reports: list[dict[str, Any]], file: str) -> None:
-    first, heads = reports[0], [report["head"] for report in reports]
-    by = heads[0] if len(heads) == 1 else "both heads"
-    print(one_line(f"{first['model']}, {by}, on {file}"), end="\n\n")
-    rows = [
-        (label, *(f"{report[key]:{form}}" for report in reports)) for label, key, form in FIGURES
+def score_of_each_token(
+    model: GPT2, tokenizer: Tokenizer, ids: np.ndarray, stride: int, progress: OnProgress
+) -> dict[str, Any]:
+    """The score of the text, with a list of its predicted tokens under "predictions"."""
+    places = predicted_places(ids.size, model.config.n_ctx, stride)
+    predictions = token_predictions(model, ids, stride, ALTERNATIVES, progress)
+    losses = -np.array([prediction.log_probability for prediction in predictions])
+    report = asdict(score_of(losses, tokenizer, ids[places]))
+    report["predictions"] = [
+        {"place": place, **predicted_json(tokenizer, prediction, "bits")}
+        for place, prediction in zip(places.tolist(), predictions, strict=True)
     ]
-    print_table(rows if len(heads) == 1 else [("", *heads), *rows])
-    tokens, nbytes = (
-        f"{first[key]:,} of {first[f'text_{key}']:,} {key}" for key in ("tokens", "bytes")
+    return report
+
+
+def print_tokens(tokenizer: Tokenizer, ids: np.ndarray, reports: list[dict[str, Any]]) -> None:
+    """Print a line for each token of the text, also for those that are not predicted."""
+    for report in reports:
+        if len(reports) > 1:
+            print(f"--- {report['head']} ---")
+        by_place = {prediction["place"]: prediction for prediction in report["predictions"]}
+        rows = [(token, by_place.get(place)) for place, token in enumerate(ids.tolist())]
+        print_predictions(tokenizer, "bits", rows)
+        print()
+
+
+def print_scores(reports: list[dict[str, Any]], source: str) -> None:
+    """Print a table with a column for each head, and a paragraph that says what was measured."""
+    first = reports[0]
+    heads = [report["head"] for report in reports]
+    by = first["head"] if len(reports) == 1 else "both heads"
+    print(one_line(f"{first['model']}, {by}, on {source}"))
+    print()
+
+    rows: list[str | tuple[str, ...]] = [
+        ("loss", *(f"{report['nll']:.4f}" for report in reports)),
+        ("perplexity", *(f"{report['perplexity']:,.2f}" for report in reports)),
+        ("bits per byte", *(f"{report['bits_per_byte']:.4f}" for report in reports)),
+    ]
+    if len(reports) > 1:
+        rows.insert(0, ("", *heads))
+    print_table(rows)
+
+    token_count = f"{first['tokens']:,} of {first['text_tokens']:,} tokens"
+    byte_count = f"{first['bytes']:,} of {first['text_bytes']:,} bytes"
+    paragraph = (
+        f"The model predicted {token_count} ({byte_count}), in windows of up to "
+        f"{first['context']:,} tokens, one every {first['stride']:,}. The loss is in nats per "
+        "token. Compare perplexity between models that share a tokenizer, and bits per byte "
+        "between any models, on the same text."
     )
-    windows = f"in windows of up to {first['context']:,} tokens, one every {first['stride']:,}"
-    how = "Compare perplexity between models that share a tokenizer, and bits per byte between any models"
-    loss = f"The loss is in nats per token. {how}, on the same text."
-    print(fill(f"\nThe model predicted {tokens} ({nbytes}), {windows}. {loss}"))
+    print()
+    print(fill(paragraph))

@@ -10,44 +10,71 @@ examples:
 import argparse
 import json
 import re
+from typing import Any
 
 from ..checkpoints import open_tokenizer
 from ..errors import ArgumentError, short_repr
 from ..inference.prompts import encode_text
-from . import common
-from .terminal import STDIN, note, printable, read_text, spelled
+from . import options
+from .messages import note
+from .output import printable, quoted_token
+from .texts import STDIN, read_text
+
+WHOLE_TOKEN = 10**6  # characters of a token that are shown: no token is longer
 
 
-def add_arguments(parser: common.Parser) -> None:
-    parser.add("TEXT", f"in quotes; {common.STDIN_TOO}", common.text, nargs="*")
-    parser.add("--decode", "TEXT is token ids; print their text")
-    parser.add_shared("-m --model MODEL", "--allow-special", "--json")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "text",
+        metavar="TEXT",
+        nargs="*",
+        type=options.text,
+        help=f"in quotes; {options.STDIN_TOO}",
+    )
+    parser.add_argument("--decode", action="store_true", help="TEXT is token ids; print their text")
+    options.add_model(parser)
+    options.add_allow_special(parser)
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    texts, decode, allow_special, as_json = args.text, args.decode, args.allow_special, args.json
-    if len(texts) > 1 and not decode:
-        raise ArgumentError(f"expected one TEXT, got {len(texts)}: put it in quotes")
-    text = read_text(*texts or [None]) if texts in ([], [STDIN]) else " ".join(texts)
+    if len(args.text) > 1 and not args.decode:
+        raise ArgumentError(f"expected one TEXT, got {len(args.text)}: put it in quotes")
+    if not args.text:
+        text = read_text(None)
+    elif args.text == [STDIN]:
+        text = read_text(STDIN)
+    else:
+        text = " ".join(args.text)
+
     tokenizer = open_tokenizer(args.model, note)
-    ids = parse_ids(text) if decode else encode_text(tokenizer, text, allow_special)
-    decoded = tokenizer.decode(ids)
-    if as_json:
+    if args.decode:
+        ids = parse_ids(text)
+    else:
+        ids = encode_text(tokenizer, text, args.allow_special)
+    decoded = tokenizer.decode(ids)  # raises for an id that is not a token
+
+    if args.json:
         tokens = [tokenizer.token_text(token) for token in ids]
-        print(json.dumps({"ids": ids, "tokens": tokens, **({"text": decoded} if decode else {})}))
-    elif decode:
+        document: dict[str, Any] = {"ids": ids, "tokens": tokens}
+        if args.decode:
+            document["text"] = decoded
+        print(json.dumps(document))
+    elif args.decode:
         print(printable(decoded))
     else:
         for token in ids:
-            print(f"{token:>6}  {spelled(tokenizer, token, limit=10**6)}")
+            print(f"{token:>6}  {quoted_token(tokenizer, token, WHOLE_TOKEN)}")
 
 
 def parse_ids(text: str) -> list[int]:
     """Token ids separated by spaces or commas, also in the brackets of a list."""
-    words = re.split(r"[\s,]+", text.strip().removeprefix("[").removesuffix("]").strip())
-    for word in words:
+    listed = text.strip().removeprefix("[").removesuffix("]").strip()
+    ids = []
+    for word in re.split(r"[\s,]+", listed):
         if not re.fullmatch(r"-?\d{1,18}", word, re.ASCII):
             raise ArgumentError(
                 f"--decode expects token ids, whole numbers, got {short_repr(word)}"
             )
-    return [int(word) for word in words]
+        ids.append(int(word))
+    return ids

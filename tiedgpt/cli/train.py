@@ -23,15 +23,16 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..checkpoints import open_model
 from ..checkpoints.files import LOCK, lock_directory
 from ..checkpoints.vocabulary import read_tokenizer
-from ..errors import ABOVE_0, RATE, ArgumentError, Range, TiedGPTError
+from ..errors import ABOVE_0, RATE, ArgumentError, Range
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
@@ -39,286 +40,466 @@ from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import bits_per_nat
 from ..inference.prompts import encode_text
 from ..training.loop import MAX_COUNT, STATE, Settings, Trainer
-from ..training.merges import learn_tokenizer
-from . import common
-from .terminal import note, printable, read_text
+from ..training.saving import train_and_save
+from ..training.start import SHAPE, new_model, with_dropout
+from . import models, options
+from .messages import note, print_line
+from .output import printable
+from .texts import read_text
 
-SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "vocab_size": 1024}  # of a new model
+# The settings of a training that flags give, and what is the default of some with --from
 SETTINGS = ("context", "steps", "batch", "lr", "seed", "eval_every")
 FROM_CHECKPOINT = {"steps": 200, "batch": 4, "lr": 1e-4}
+MAX_CONTEXT = 256  # the default of --context with --from is this or the checkpoint's context
 # What a training is. With --resume these flags may be repeated, and only steps may differ.
 FLAGS = (*SHAPE, *SETTINGS, "source", "only", "head", "dropout")
 
+positive = options.number(Range(1, MAX_COUNT))
 
-def add_arguments(parser: common.Parser) -> None:
-    add, number = parser.add, common.number
-    positive = number(Range(1, MAX_COUNT))
-    add("[CORPUS]", f"a text in UTF-8; {common.STDIN_TOO}")
-    add("--out DIR", "a new directory for the checkpoint", Path, required=True)
-    add("--resume", "continue the training in DIR, with the same result as without the stop")
-    add("--from MODEL", "train this model (default: a new one)", dest="source")
-    add("--only {head}", "with --from, train W_U and keep all other parameters")
-    add("--n-layer L", "layers of a new model (default: 4)", number(Range(0, 1_000)))
-    add("--n-head H", "attention heads of a new model (default: 4)", positive)
-    width = number(Range(1, MAX_COUNT // 4))  # n_inner is 4 D
-    add("--n-embd D", "width of a new model (default: 128)", width)
-    size = "tokens of a new model; 257: one for each byte and <|endoftext|> (default: 1024)"
-    add("--vocab-size V", size, number(Range(256, MAX_COUNT)))
-    context = "tokens in a sequence, and the context of a new model (default: 128; with --from, 256 or less)"
-    add("--context T", context, number(Range(2, MAX_COUNT)))
-    head = "compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint does)"
-    add("--head {tied,untied}", head)
-    steps = "steps in all, also with --resume (default: 2000; with --from, 200), for the learning rate too"
-    add("--steps N", steps, positive)
-    add("--batch B", "sequences in a step (default: 32; with --from, 4)", positive)
-    add("--lr LR", "peak learning rate (default: 0.003; with --from, 0.0001)", number(ABOVE_0))
-    dropout = "dropout of embedding and layers' outputs (default: 0.1; with --from, as the checkpoint says)"
-    add("--dropout P", dropout, number(RATE))
-    add(
-        "--seed S", "seed of weights, batches and dropout (default: 1)", number(Range(0, MAX_COUNT))
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_beginning(parser)
+    add_shape(parser)
+    add_settings(parser)
+    options.add_allow_special(parser)
+    options.add_json(parser)
+
+
+def add_beginning(parser: argparse.ArgumentParser) -> None:
+    """What is trained, and where the result goes."""
+    parser.add_argument(
+        "corpus",
+        metavar="CORPUS",
+        nargs="?",
+        help=f"a text in UTF-8; {options.STDIN_TOO}",
     )
-    add(
-        "--eval-every N",
-        "steps between evaluations, which also save (default: a tenth of all)",
-        positive,
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="a new directory for the checkpoint",
     )
-    parser.add_shared("--allow-special", "--json")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue the training in DIR, with the same result as without the stop",
+    )
+    parser.add_argument(
+        "--from",
+        metavar="MODEL",
+        dest="source",
+        help="train this model (default: a new one)",
+    )
+    parser.add_argument(
+        "--only",
+        choices=["head"],
+        help="with --from, train W_U and keep all other parameters",
+    )
+
+
+def add_shape(parser: argparse.ArgumentParser) -> None:
+    """The sizes of a new model."""
+    parser.add_argument(
+        "--n-layer",
+        metavar="L",
+        type=options.number(Range(0, 1_000)),
+        help=f"layers of a new model (default: {SHAPE['n_layer']})",
+    )
+    parser.add_argument(
+        "--n-head",
+        metavar="H",
+        type=positive,
+        help=f"attention heads of a new model (default: {SHAPE['n_head']})",
+    )
+    parser.add_argument(
+        "--n-embd",
+        metavar="D",
+        type=options.number(Range(1, MAX_COUNT // 4)),  # n_inner is 4 D
+        help=f"width of a new model (default: {SHAPE['n_embd']})",
+    )
+    parser.add_argument(
+        "--vocab-size",
+        metavar="V",
+        type=options.number(Range(256, MAX_COUNT)),
+        help="tokens of a new model; 257: one for each byte and <|endoftext|> "
+        f"(default: {SHAPE['vocab_size']})",
+    )
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """How the model is trained."""
+    parser.add_argument(
+        "--context",
+        metavar="T",
+        type=options.number(Range(2, MAX_COUNT)),
+        help="tokens in a sequence, and the context of a new model "
+        f"(default: {Settings.context}; with --from, {MAX_CONTEXT} or less)",
+    )
+    parser.add_argument(
+        "--head",
+        choices=["tied", "untied"],
+        help="compute logits with wte.T or W_U (default: tied; with --from, as the checkpoint "
+        "does)",
+    )
+    parser.add_argument(
+        "--steps",
+        metavar="N",
+        type=positive,
+        help="steps in all, also with --resume "
+        f"(default: {Settings.steps}; with --from, {FROM_CHECKPOINT['steps']}), for the learning "
+        "rate too",
+    )
+    parser.add_argument(
+        "--batch",
+        metavar="B",
+        type=positive,
+        help="sequences in a step "
+        f"(default: {Settings.batch}; with --from, {FROM_CHECKPOINT['batch']})",
+    )
+    parser.add_argument(
+        "--lr",
+        metavar="LR",
+        type=options.number(ABOVE_0),
+        help=f"peak learning rate (default: {Settings.lr}; with --from, {FROM_CHECKPOINT['lr']})",
+    )
+    parser.add_argument(
+        "--dropout",
+        metavar="P",
+        type=options.number(RATE),
+        help="dropout of embedding and layers' outputs "
+        f"(default: {Config.resid_pdrop}; with --from, as the checkpoint says)",
+    )
+    parser.add_argument(
+        "--seed",
+        metavar="S",
+        type=options.number(Range(0, MAX_COUNT)),
+        help=f"seed of weights, batches and dropout (default: {Settings.seed})",
+    )
+    parser.add_argument(
+        "--eval-every",
+        metavar="N",
+        type=positive,
+        help="steps between evaluations, which also save (default: a tenth of all)",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
-    corpus, out, resume, as_json = args.corpus, args.out, args.resume, args.json
-    allow_special, quiet = args.allow_special, args.quiet
-    given = {name: value for name in FLAGS if (value := getattr(args, name)) is not None}
-    if not resume:
-        check_flags(given)
-    with lock_directory(out):
-        check_directory(out, resume)
-        text = read_text(corpus)
-        cut = len(text) * 9 // 10
-        parts = text[:cut], text[cut:]
-        model, tokenizer, settings = (
-            (None, read_tokenizer(out), None) if resume else new(given, parts[0])
-        )
-        encoded = (encode_text(tokenizer, part, allow_special) for part in parts)
-        tokens, held_out = (np.array(ids, np.int64) for ids in encoded)
-        if model and settings:
-            trainer = Trainer(model, tokens, held_out, settings, given.get("only"))
-            trainer.flags = given
+    flags = {name: getattr(args, name) for name in FLAGS if getattr(args, name) is not None}
+    if not args.resume:
+        check_flags(flags)
+    with lock_directory(args.out):
+        check_directory(args.out, args.resume)
+        text = read_text(args.corpus)
+        if args.resume:
+            tokenizer = read_tokenizer(args.out)
+            trainer = resumed_trainer(args, flags, tokenizer, text)
         else:
-            trainer = Trainer.resume(out, tokens, held_out, given.get("steps"))
-            check_same(trainer, given)
-        del model  # the trainer has a copy
-        bits = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
-        if (size := tokenizer.vocab_size) < given.get("vocab_size", 0):
-            note(f"only {size} tokens can be learned from the text: the vocabulary has no more")
+            trainer, tokenizer = new_trainer(args, flags, text)
+        vocab_size = tokenizer.vocab_size
+        if vocab_size < flags.get("vocab_size", 0):
+            note(
+                f"only {vocab_size} tokens can be learned from the text: the vocabulary has no more"
+            )
         if trainer.step == trainer.settings.steps:
             note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
+
         start = time.monotonic()
-        with stop_on_signal(quiet) as signals:
-            train(trainer, tokenizer, bits, out, signals)
-        report(trainer, bits, out, as_json, time.monotonic() - start)
+        factor = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
+        with stop_on_signal() as signals:
+            train(trainer, tokenizer, args.out, factor, signals)
+        seconds = time.monotonic() - start
+        if args.json:
+            print(json.dumps(report(trainer, args.out, factor, seconds)))
+        else:
+            print_result(trainer, args.out, factor)
         if signals:
             note(f"stopped after step {trainer.step}; continue with --resume")
-            raise KeyboardInterrupt if signals[0] == signal.SIGINT else SystemExit(128 + signals[0])
+            if signals[0] == signal.SIGINT:
+                raise KeyboardInterrupt
+            raise SystemExit(128 + signals[0])
 
 
 def flag(name: str) -> str:
-    return "--from" if name == "source" else f"--{name.replace('_', '-')}"
+    """The flag whose value has this name."""
+    if name == "source":
+        return "--from"
+    return f"--{name.replace('_', '-')}"
 
 
-def check_flags(given: dict[str, Any]) -> None:
+def check_flags(flags: dict[str, Any]) -> None:
     """Check that the flags of a new training fit each other. Raises ArgumentError."""
-    if "source" in given and (fixed := [name for name in SHAPE if name in given]):
-        raise ArgumentError(
-            f"{flag(fixed[0])} cannot be given with --from: the checkpoint decides it"
-        )
-    if "only" in given:
-        if "source" not in given:
+    if "source" in flags:
+        for name in SHAPE:
+            if name in flags:
+                raise ArgumentError(
+                    f"{flag(name)} cannot be given with --from: the checkpoint decides it"
+                )
+    if "only" in flags:
+        if "source" not in flags:
             raise ArgumentError(
                 "--only head needs --from: the rest of the model must be trained already"
             )
-        if given.get("head") == "tied":
+        if flags.get("head") == "tied":
             raise ArgumentError(
                 "--only head is for an untied model: a tied one has no W_U of its own"
             )
-        if "dropout" in given:
+        if "dropout" in flags:
             raise ArgumentError("--dropout has no effect with --only head: the rest is not trained")
-    n_embd, n_head = (given.get(name, SHAPE[name]) for name in ("n_embd", "n_head"))
-    if n_embd % n_head:
+    n_embd = flags.get("n_embd", SHAPE["n_embd"])
+    n_head = flags.get("n_head", SHAPE["n_head"])
+    if n_embd % n_head != 0:
         raise ArgumentError(f"--n-embd must be a multiple of --n-head, got {n_embd} and {n_head}")
 
 
 def check_directory(out: Path, resume: bool) -> None:
     """Check that DIR is empty or, with --resume, holds a training. Raises ArgumentError."""
-    if (out / STATE).is_file() != resume:
-        holds = (
-            "no training to continue"
-            if resume
-            else "a training already: add --resume to continue it"
-        )
-        raise ArgumentError(f"{'--resume: ' * resume}{out} holds {holds}")
-    if not resume and any(path.name != LOCK for path in out.iterdir()):
+    has_training = (out / STATE).is_file()
+    if resume:
+        if not has_training:
+            raise ArgumentError(f"--resume: {out} holds no training to continue")
+        return
+    if has_training:
+        raise ArgumentError(f"{out} holds a training already: add --resume to continue it")
+    if any(path.name != LOCK for path in out.iterdir()):
         raise ArgumentError(f"--out: {out} is not empty; choose a new directory")
 
 
-def check_same(trainer: Trainer, given: dict[str, Any]) -> None:
-    """Check that the flags with --resume are those of the training. Raises ArgumentError."""
-    config = trainer.model.config
-    was = {**asdict(trainer.settings), **{name: getattr(config, name) for name in SHAPE}}
-    was |= {"head": config.head, "dropout": config.resid_pdrop, **trainer.flags}
-    for name, value in given.items():
-        if name != "steps" and value != was.get(name):
-            before = f"was {was[name]}" if name in was else "was not given"
-            raise ArgumentError(
-                f"{flag(name)} cannot change with --resume: it {before}, now it is {value}"
-            )
-
-
-def new(given: dict[str, Any], text: str) -> tuple[GPT2, Tokenizer, Settings]:
-    """What a new training begins with. The tokenizer of a new model is learned from `text`."""
-    chosen = {name: given[name] for name in SETTINGS if name in given}
-    if "source" in given:
-        _, checkpoint, tokenizer = common.open_model(given["source"])
-        context = min(256, checkpoint.config.n_ctx)
-        settings = Settings(**{**FROM_CHECKPOINT, "context": context, **chosen})
-        model = common.load(checkpoint, given.get("head", "untied" if "only" in given else None))
+def new_trainer(
+    args: argparse.Namespace, flags: dict[str, Any], text: str
+) -> tuple[Trainer, Tokenizer]:
+    """A training that begins, and its tokenizer."""
+    settings = {name: flags[name] for name in SETTINGS if name in flags}
+    if "source" in flags:
+        model, tokenizer, context = checkpoint_to_train(flags)
+        defaults = {**FROM_CHECKPOINT, "context": context}
+        all_settings = Settings(**{**defaults, **settings})
     else:
-        settings = Settings(**chosen)
-        shape = {name: given.get(name, default) for name, default in SHAPE.items()}
-        tokenizer = learn_tokenizer(text, shape["vocab_size"])
-        shape |= {"vocab_size": tokenizer.vocab_size, "n_ctx": settings.context}
-        config = Config(
-            **shape, attn_pdrop=0.0, bos_token_id=tokenizer.eot_id, eos_token_id=tokenizer.eot_id
+        all_settings = Settings(**settings)
+        shape = {name: flags.get(name, default) for name, default in SHAPE.items()}
+        learned, _ = split(text)
+        head = flags.get("head", "tied")
+        model, tokenizer = new_model(learned, shape, all_settings, head)
+    if "dropout" in flags:
+        model = with_dropout(model, flags["dropout"])
+
+    tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
+    trainer = Trainer(model, tokens, held_out, all_settings, flags.get("only"))
+    trainer.flags = flags
+    return trainer, tokenizer
+
+
+def checkpoint_to_train(flags: dict[str, Any]) -> tuple[GPT2, Tokenizer, int]:
+    """The model of --from with the head to train, its tokenizer, and the default of --context."""
+    opened = open_model(flags["source"], note)
+    tokenizer = opened.tokenizer
+    head = flags.get("head")
+    if head is None and "only" in flags:
+        head = "untied"
+    context = min(MAX_CONTEXT, opened.checkpoint.config.n_ctx)
+    return models.load(opened.checkpoint, head), tokenizer, context
+
+
+def resumed_trainer(
+    args: argparse.Namespace, flags: dict[str, Any], tokenizer: Tokenizer, text: str
+) -> Trainer:
+    """The training in DIR. Raises ArgumentError if the flags are not those that it began with."""
+    tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
+    trainer = Trainer.resume(args.out, tokens, held_out, flags.get("steps"))
+    config = trainer.model.config
+    former = asdict(trainer.settings)
+    for name in SHAPE:
+        former[name] = getattr(config, name)
+    former["head"] = config.head
+    former["dropout"] = config.resid_pdrop
+    former |= trainer.flags
+
+    for name, value in flags.items():
+        if name == "steps" or former.get(name) == value:
+            continue
+        before = "was not given"
+        if name in former:
+            before = f"was {former[name]}"
+        raise ArgumentError(
+            f"{flag(name)} cannot change with --resume: it {before}, now it is {value}"
         )
-        # Refuse a model that does not fit in memory now, not after a minute of drawing random
-        # numbers.
-        np.empty(parameter_count(config.with_head("tied")).total, np.float32)
-        model = GPT2.random(config, settings.seed)
-        model = model.untie("random", settings.seed) if given.get("head") == "untied" else model
-    if (p := given.get("dropout")) is not None:
-        model = GPT2(
-            replace(model.config, embd_pdrop=p, resid_pdrop=p, attn_pdrop=0.0), model.parameters
-        )
-    return model, tokenizer, settings
+    return trainer
+
+
+def split(text: str) -> tuple[str, str]:
+    """The text to train on, and the last tenth, which is held out."""
+    end = len(text) * 9 // 10
+    return text[:end], text[end:]
+
+
+def encode_parts(
+    tokenizer: Tokenizer, text: str, allow_special: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """The token ids of the text to train on, and those of the held-out text."""
+    part, held_out = split(text)
+    ids = encode_text(tokenizer, part, allow_special)
+    held_out_ids = encode_text(tokenizer, held_out, allow_special)
+    return np.array(ids, np.int64), np.array(held_out_ids, np.int64)
 
 
 @contextmanager
-def stop_on_signal(quiet: bool) -> Iterator[list[int]]:
-    """A list to which the first Ctrl-C or SIGTERM is appended; the loop then stops. A second one
-    ends it."""
+def stop_on_signal() -> Iterator[list[int]]:
+    """A list to which the first Ctrl-C or SIGTERM is appended. A second one ends the process."""
     signals: list[int] = []
-    with ExitStack() as handlers:  # those from before; closing it restores them
+    with ExitStack() as former_handlers:  # closing it restores them
 
-        def first(number: int, _: Any) -> None:
+        def stop(number: int, _: Any) -> None:
             signals.append(number)
-            handlers.close()
-            line = (
-                b""
-                if quiet
-                else b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
-            )
+            former_handlers.close()
+            # Not by print: Python refuses a print in the middle of another one.
+            line = b"\ntiedgpt: note: stopping after this step; again to stop at once\n"
             with suppress(OSError):  # a full disk behind stderr
-                os.write(
-                    sys.stderr.fileno(), line
-                )  # Python refuses a print in the middle of another
+                os.write(sys.stderr.fileno(), line)
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            if (before := signal.getsignal(number)) != signal.SIG_IGN:  # as in a script's `... &`
-                handlers.callback(signal.signal, number, before)
-                signal.signal(number, first)
+            former = signal.getsignal(number)
+            if former != signal.SIG_IGN:  # it is ignored in a script's `tiedgpt ... &`
+                former_handlers.callback(signal.signal, number, former)
+                signal.signal(number, stop)
         yield signals
 
 
 def train(
-    trainer: Trainer, tokenizer: Tokenizer, bits: float, out: Path, signals: list[int]
+    trainer: Trainer, tokenizer: Tokenizer, out: Path, factor: float, signals: list[int]
 ) -> None:
-    """Run the trainer to its end or to a signal, with a progress bar; save at each evaluation."""
-    from tqdm import tqdm
+    """Train to the end or to a signal, with a progress bar and a line for each evaluation."""
+    from tqdm import tqdm  # importing it takes longer than most commands wait
 
-    shown, read, saved = "", 0, trainer.best
-
-    def show_held_out(tokens: int) -> None:
-        """Show progress: a large model takes minutes for the held-out text."""
-        nonlocal read
-        read = read % len(trainer.held_out) + tokens
-        bar.set_postfix_str(f"held out: {read / len(trainer.held_out):.0%}")
-
-    total, first = trainer.settings.steps, trainer.step
     with (
         warnings.catch_warnings(),
-        # disable=None: no bar in a file, where the lines of the evaluations are enough.
-        tqdm(total=total, initial=first, unit="step", file=sys.stderr, disable=None) as bar,
+        tqdm(
+            total=trainer.settings.steps,
+            initial=trainer.step,
+            unit="step",
+            file=sys.stderr,
+            disable=None,  # no bar in a file, where the lines of the evaluations are enough
+        ) as bar,
     ):
         # NumPy warns before a loss becomes infinite or nan; the trainer then raises an error.
         warnings.simplefilter("ignore", RuntimeWarning)
-        try:
-            for record in trainer.run(show_held_out):
-                if "loss" in record:
-                    shown = f"loss {record['loss']:.3f}, {record['tokens_per_s']:,.0f} tokens/s"
-                    bar.update()
-                bar.set_postfix_str(shown, refresh=False)
-                if "val_loss" in record or signals:
-                    trainer.save(out, tokenizer)
-                    saved = trainer.best
-                if (loss := record.get("val_loss")) is not None:
-                    mean = trainer.evaluations[-1].get(
-                        "loss"
-                    )  # of the steps since the last evaluation
-                    in_training = "" if mean is None else f"loss {mean:.4f}, "
-                    held_out = f"{loss:.4f} nats per token, {loss * bits:.3f} bits per byte"
-                    verdict = " (not the best)" * (saved is not None and saved[1] < trainer.step)
-                    line = f"step {record['step']:>6,}: {in_training}held out {held_out}{verdict}"
-                    bar.write(line, file=sys.stderr)
-                if signals:
-                    return
-        except MemoryError as error:
-            size = f"{trainer.settings.batch:,} sequences of {trainer.settings.context:,} tokens"
-            raise TiedGPTError(
-                f"not enough memory for a batch of {size}; use a smaller --batch"
-            ) from error
-        except TiedGPTError as error:
-            kept = f"; {out} holds the model of step {saved[1]}" if saved else ""
-            raise TiedGPTError(f"{error}{kept}") from error
+        display = Display(trainer, factor, bar)
+        for record in train_and_save(
+            trainer,
+            tokenizer,
+            out,
+            should_stop=lambda: len(signals) > 0,
+            progress=display.show_held_out,
+        ):
+            display.show(record)
 
 
-def report(trainer: Trainer, bits: float, out: Path, as_json: bool, seconds: float) -> None:
-    assert trainer.best is not None  # of the first evaluation, before the first step
-    config, (loss, step) = trainer.model.config, trainer.best
+class Display:
+    """What is shown of a training while it runs.
+
+    factor: from nats per token to bits per byte.
+    """
+
+    def __init__(self, trainer: Trainer, factor: float, bar: Any) -> None:
+        self.trainer = trainer
+        self.factor = factor
+        self.bar = bar
+        self.held_out_read = 0  # tokens of the evaluation that is running
+        self.last_step = ""  # the loss and the speed of it
+
+    def show_held_out(self, tokens: int) -> None:
+        """Show how far an evaluation is: a large model takes minutes for the held-out text."""
+        length = len(self.trainer.held_out)
+        self.held_out_read = self.held_out_read % length + tokens
+        self.bar.set_postfix_str(f"held out: {self.held_out_read / length:.0%}")
+
+    def show(self, record: dict[str, Any]) -> None:
+        """Show the record of a step, and a line for its evaluation if it has one."""
+        from tqdm import tqdm
+
+        if "loss" in record:  # step 0 has none
+            self.last_step = f"loss {record['loss']:.3f}, {record['tokens_per_s']:,.0f} tokens/s"
+            self.bar.update()
+        self.bar.set_postfix_str(self.last_step, refresh=False)
+        if "val_loss" in record:
+            with tqdm.external_write_mode(file=sys.stderr):  # the bar moves below the line
+                print_line(self.evaluation_line(record["step"], record["val_loss"]))
+
+    def evaluation_line(self, step: int, loss: float) -> str:
+        """The losses of a step that was evaluated."""
+        in_training = ""
+        mean_loss = self.trainer.evaluations[-1].get("loss")  # since the last evaluation
+        if mean_loss is not None:
+            in_training = f"loss {mean_loss:.4f}, "
+        verdict = ""
+        best = self.trainer.best
+        if best is not None and best[1] < step:
+            verdict = " (not the best)"
+        return (
+            f"step {step:>6,}: {in_training}held out {loss:.4f} nats per token, "
+            f"{loss * self.factor:.3f} bits per byte{verdict}"
+        )
+
+
+def report(trainer: Trainer, out: Path, factor: float, seconds: float) -> dict[str, Any]:
+    """What --json prints of a training."""
+    assert trainer.best is not None  # it is evaluated before the first step
+    loss, step = trainer.best
+    config = trainer.model.config
+    return {
+        "model": str(out),
+        "head": config.head,
+        "parameters": parameter_count(config).total,
+        "steps": trainer.step,
+        "best_step": step,
+        "val_loss": loss,
+        "val_bits_per_byte": loss * factor,
+        "seconds": round(seconds, 1),
+        "evaluations": trainer.evaluations,
+    }
+
+
+def print_result(trainer: Trainer, out: Path, factor: float) -> None:
+    """Print the curve of the losses, what the model is, and its loss."""
+    assert trainer.best is not None  # it is evaluated before the first step
+    loss, step = trainer.best
+    config = trainer.model.config
     count = parameter_count(config).total
-    if as_json:
-        document = {
-            "model": str(out),
-            "head": config.head,
-            "parameters": count,
-            "steps": trainer.step,
-        }
-        document |= {"best_step": step, "val_loss": loss, "val_bits_per_byte": loss * bits}
-        document |= {"seconds": round(seconds, 1), "evaluations": trainer.evaluations}
-        return print(json.dumps(document))
-    curve = [loss_curve(trainer.evaluations)] if len(trainer.evaluations) > 1 else []
+    if len(trainer.evaluations) > 1:
+        print(loss_curve(trainer.evaluations))
+    print(printable(f"{out}: {config.head}, {count:,} parameters, {config.vocab_size:,} tokens"))
     print(
-        *curve,
-        printable(f"{out}: {config.head}, {count:,} parameters, {config.vocab_size:,} tokens"),
-        f"held out: {loss:.4f} nats per token, {loss * bits:.3f} bits per byte, after step {step:,}",
-        sep="\n",
+        f"held out: {loss:.4f} nats per token, {loss * factor:.3f} bits per byte, "
+        f"after step {step:,}"
     )
 
 
 def loss_curve(evaluations: Sequence[dict[str, float]], height: int = 8) -> str:
     """The losses against the steps, as text: o held out, . in training."""
-    marks = {"loss": ".", "val_loss": "o"}
-    points = [
-        (e["step"], e[name], mark) for name, mark in marks.items() for e in evaluations if name in e
-    ]
-    high, low = (of(loss for _, loss, _ in points) for of in (max, min))
-    last, width = evaluations[-1]["step"], min(60, max(20, shutil.get_terminal_size().columns - 10))
+    losses = []
+    for evaluation in evaluations:
+        for name in ("loss", "val_loss"):
+            if name in evaluation:
+                losses.append(evaluation[name])
+    high = max(losses)
+    low = min(losses)
+    span = (high - low) or 1  # one value may be there alone
+    last_step = evaluations[-1]["step"]
+    width = min(60, max(20, shutil.get_terminal_size().columns - 10))
+
+    # A held-out loss covers one in training at the same place.
     rows = [[" "] * width for _ in range(height)]
-    for step, loss, mark in points:
-        row = round((high - loss) / ((high - low) or 1) * (height - 1))
-        rows[row][round(step / last * (width - 1))] = mark
-    labels = [f"{high:.2f}", *[""] * (height - 2), f"{low:.2f}"]
-    lines = [
-        f"{label:>7} |{''.join(row).rstrip()}" for label, row in zip(labels, rows, strict=True)
-    ]
-    axis = f"{'':8}+{'-' * width}\n{'':9}0{last:>{width - 1},}"
-    return "\n".join([*lines, axis, f"{'':9}o held out, . training: nats per token, by step", ""])
+    for name, mark in (("loss", "."), ("val_loss", "o")):
+        for evaluation in evaluations:
+            if name in evaluation:
+                row = round((high - evaluation[name]) / span * (height - 1))
+                column = round(evaluation["step"] / last_step * (width - 1))
+                rows[row][column] = mark
+
+    lines = [f"{'':7} |{''.join(row).rstrip()}" for row in rows]
+    lines[0] = f"{high:>7.2f} |{''.join(rows[0]).rstrip()}"
+    lines[-1] = f"{low:>7.2f} |{''.join(rows[-1]).rstrip()}"
+    lines.append(f"{'':8}+{'-' * width}")
+    lines.append(f"{'':9}0{last_step:>{width - 1},}")
+    lines.append(f"{'':9}o held out, . training: nats per token, by step")
+    lines.append("")
+    return "\n".join(lines)

@@ -275,6 +275,12 @@ def read_all(
             number += len(lines)
 
 
+def rows_of_files(files: list[str], settings: Settings) -> Iterator[bytes]:
+    """The row of each line of all files, one after another."""
+    for shard, lines in read_all(files, settings["shard_size"]):
+        yield from make_rows(settings, lines, shard.line)
+
+
 def do_shard(
     directory: Path, settings: Settings, shard: Shard, progress: Any = lambda rows: None
 ) -> None:

@@ -1,0 +1,54 @@
+"""Score many texts: JSON lines in, a row for each out.
+
+examples:
+  tiedgpt documents score corpus.jsonl --out scores.jsonl
+  tiedgpt documents score folder/ --out scores.jsonl --resume --workers 8
+  zcat corpus.gz | tiedgpt documents score - --out - | jq .loss
+"""
+
+import argparse
+
+from ..errors import ArgumentError, Range
+from ..gpt2.checks import stride_or_default
+from ..scale import shards
+from . import documents, options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    documents.add_arguments(parser, field="text")
+    parser.add_argument(
+        "--stride",
+        metavar="N",
+        type=options.positive_int,
+        help="tokens from window to window, as for `tiedgpt score`",
+    )
+    parser.add_argument(
+        "--max-tokens",
+        metavar="N",
+        type=options.number(Range(2)),
+        help="a longer text is an error",
+    )
+    parser.add_argument(
+        "--cut",
+        action="store_const",
+        const="cut",
+        default="error",
+        dest="on_long",
+        help="score its first N tokens",
+    )
+    parser.add_argument(
+        "--scores-only",
+        action="store_true",
+        help="write the line's number and id, not the record",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.on_long == "cut" and args.max_tokens is None:
+        raise ArgumentError("--cut needs --max-tokens")
+    documents.check_flags(args)
+    files = list(shards.find_files(args.inputs))
+    opened = documents.open_with_head(args)
+    args.stride = stride_or_default(args.stride, opened.checkpoint.config)
+    settings = documents.settings_of("score", args, opened)
+    documents.write_rows(files, settings, args)

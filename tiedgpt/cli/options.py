@@ -1,0 +1,254 @@
+"""Options that several commands have, a function for each, and the types of their values."""
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from ..errors import ABOVE_0, FRACTION, ArgumentError, Range, short_repr
+from .output import fill
+
+MAX_SAMPLES = 10_000  # in one batch; memory runs out long before
+STDIN_TOO = "- or nothing for stdin"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with an ArgumentError in place of a usage text and an exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ArgumentError(f"{message.removeprefix('argument ')} (try: {self.prog} -h)")
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help page. argparse ignores an error here, such as a full disk."""
+        print(self.format_help(), end="", file=file)
+
+    def flags(self) -> list[str]:
+        """All flags that begin with two dashes."""
+        names = [name for action in self._actions for name in action.option_strings]
+        return [name for name in names if name.startswith("--")]
+
+
+def new_parser(command: str, page: str | None) -> Parser:
+    """The parser of a command, with no option but -h and -q.
+
+    `page` is a docstring: what stands above the arguments, then "examples:" and what stands below
+    them. It is None under `python -OO`.
+    """
+    about, _, examples = (page or "").partition("\nexamples:\n")
+    paragraphs = []
+    for paragraph in about.strip().split("\n\n"):
+        paragraphs.append(fill(paragraph.replace("\n", " ")))
+    parser = Parser(
+        prog=f"tiedgpt {command}",
+        description="\n\n".join(paragraphs),
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_quiet(parser)
+    return parser
+
+
+# Arguments
+
+
+def add_prompt(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "prompt",
+        metavar="PROMPT",
+        nargs="?",
+        type=text,
+        help=f"the text to continue; {STDIN_TOO}",
+    )
+
+
+def add_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", nargs="?", help=f"a text in UTF-8; {STDIN_TOO}")
+
+
+def add_models(parser: argparse.ArgumentParser, description: str) -> None:
+    """MODEL ... as arguments, or each after -m. `models` is the list of them, or None."""
+    parser.add_argument(
+        "models",
+        metavar="MODEL",
+        nargs="*",
+        action="extend",
+        default=argparse.SUPPRESS,  # the default is that of -m
+        help=description,
+    )
+    parser.add_argument(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        action="append",
+        dest="models",
+        help="another way to give MODEL",
+    )
+
+
+# Options
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="print no notes and no progress on stderr"
+    )
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        help="gpt2 or another name, a hub repository owner/name, a directory or a .safetensors "
+        "file; a name that is not on this machine is downloaded (default: gpt2 if it is on this "
+        "machine, else shakespeare-tied)",
+    )
+
+
+def add_head(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--head",
+        choices=["tied", "untied"],
+        help="compute logits with wte.T or with W_U (default: as the checkpoint says)",
+    )
+
+
+def add_heads(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--head",
+        choices=["tied", "untied", "both"],
+        help="compute logits with wte.T or with W_U, or with each in turn (default: as the "
+        "checkpoint says)",
+    )
+
+
+def add_allow_special(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-special", action="store_true", help="read <|endoftext|> as that token"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+
+
+def add_question(parser: argparse.ArgumentParser) -> None:
+    """The options of a command that asks a model about a text."""
+    add_model(parser)
+    add_heads(parser)
+    add_allow_special(parser)
+    add_json(parser)
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """The options of a command that generates text, but for the temperature and the seed."""
+    parser.add_argument(
+        "-n",
+        "--max-new-tokens",
+        metavar="N",
+        type=positive_int,
+        default=40,
+        help="generate at most N tokens (default: 40)",
+    )
+    parser.add_argument(
+        "-k",
+        "--top-k",
+        metavar="K",
+        type=positive_int,
+        help="sample from the K likeliest tokens",
+    )
+    parser.add_argument(
+        "-p",
+        "--top-p",
+        metavar="P",
+        type=number(FRACTION),
+        help="sample from the smallest set of tokens whose probabilities add up to P",
+    )
+    parser.add_argument(
+        "--num-samples",
+        metavar="N",
+        type=number(Range(1, MAX_SAMPLES)),
+        default=1,
+        help="samples for each prompt (default: 1)",
+    )
+    parser.add_argument(
+        "--stop",
+        metavar="TEXT",
+        type=some_text,
+        action="append",
+        default=[],
+        help="end before TEXT (may be repeated)",
+    )
+
+
+def add_temperature(
+    parser: argparse.ArgumentParser, default: float | None = None, hint: str = ""
+) -> None:
+    """-t. `hint` is the end of the error for a number that is refused."""
+    parser.add_argument(
+        "-t",
+        "--temperature",
+        metavar="T",
+        type=number(ABOVE_0, hint),
+        default=default,
+        help="divide the logits by T: below 1 sharpens, above 1 flattens (default: 1)",
+    )
+
+
+# Types of values
+
+
+def number(accepted: Range, hint: str = "") -> Callable[[str], Any]:
+    """The argparse type of a number in a range; a whole number may be written as 7e9.
+
+    The error ends with `hint`. argparse puts the name of the flag before it.
+    """
+
+    def parse(argument: str) -> Any:
+        value: float | None
+        try:
+            if accepted.whole:
+                value = whole_number(argument)
+            else:
+                value = float(argument)
+        except (ValueError, OverflowError):
+            value = None
+        if value not in accepted:
+            raise argparse.ArgumentTypeError(
+                f"expected {accepted}, got {short_repr(argument)}{hint}"
+            )
+        return value
+
+    return parse
+
+
+def whole_number(argument: str) -> int:
+    """The whole number that a text spells. Raises ValueError or OverflowError if it spells none."""
+    try:
+        value = int(argument)  # not by way of float, which is exact only up to 2**53
+    except ValueError:
+        value = int(float(argument))
+        if value != float(argument):
+            raise
+    if value > 10**18:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number of at most 10^18, got {short_repr(argument)}"
+        )
+    return value
+
+
+positive_int = number(Range(1))
+count = number(Range(0))
+
+
+def text(argument: str) -> str:
+    """The argparse type of a text: UTF-8, whatever the locale is."""
+    return os.fsencode(argument).decode("utf-8", "surrogateescape")
+
+
+def some_text(argument: str) -> str:
+    """The argparse type of a text that is not empty."""
+    if not argument:
+        raise argparse.ArgumentTypeError("expected a text that is not empty")
+    return text(argument)

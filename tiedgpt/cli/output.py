@@ -1,0 +1,77 @@
+"""What goes to stdout: text that fits the terminal, tokens in quotes, JSON. (tables.py: tables.)"""
+
+import json
+import shutil
+import sys
+import textwrap
+from typing import Any
+
+from ..gpt2.tokenizer import Tokenizer
+
+# Control characters could change the terminal: C0 and C1, except tab and line feed.
+CONTROL_CODES = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\t"), ord("\n")}
+CONTROLS = dict.fromkeys(CONTROL_CODES, "\ufffd")  # as str.translate takes it
+
+
+def print_json(reports: list[dict[str, Any]]) -> None:
+    """Print the report of a model as one JSON document.
+
+    For --head both, there are two reports. The document then has each of them under its head.
+    """
+    if len(reports) == 1:
+        print(json.dumps(reports[0]))
+        return
+    document = {"model": reports[0]["model"], "head": "both"}
+    for report in reports:
+        document[report["head"]] = report
+    print(json.dumps(document))
+
+
+def fill(text: str, width: int | None = None) -> str:
+    """text with lines that fit the terminal. A line's continuation has the indent of the line."""
+    if width is None:
+        width = shutil.get_terminal_size().columns
+    filled = []
+    for line in text.split("\n"):
+        indent = len(line) - len(line.lstrip())
+        broken = textwrap.fill(
+            line,
+            width=max(width, 16),
+            subsequent_indent=" " * indent,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+        filled.append(broken)
+    return "\n".join(filled)
+
+
+def printable(text: str) -> str:
+    """text; if stdout is a terminal, with U+FFFD in place of control characters."""
+    if sys.stdout.isatty():
+        return text.translate(CONTROLS)
+    return text
+
+
+def quoted_token(tokenizer: Tokenizer, token: int, limit: int = 24) -> str:
+    """A token in quotes, with spaces and line ends visible, cut to `limit` characters.
+
+    A token that is not whole characters is shown as bytes, one that only pads the vocabulary as its
+    id.
+    """
+    if token >= tokenizer.vocab_size:
+        return f"[{token}]"
+    data = tokenizer.token_bytes(token)
+    try:
+        quoted = repr(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        quoted = repr(data)
+    if len(quoted) > limit:
+        return f"{quoted[: limit - 3]}..."
+    return quoted
+
+
+def end_of_prompt(prompt: str) -> str:
+    """A prompt in quotes, at most its last 30 characters."""
+    if len(prompt) > 30:
+        return f"...{prompt[-27:]!r}"
+    return repr(prompt)

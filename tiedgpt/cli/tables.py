@@ -1,0 +1,112 @@
+"""Tables on stdout that fit the terminal."""
+
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ..gpt2.tokenizer import Tokenizer
+from .output import fill, quoted_token
+
+Cells = tuple[str, ...]  # a row: its label, then a cell for each column
+OTHER = 17  # columns of an alternative in a listing of predictions
+
+
+def print_table(lines: Sequence[str | Cells]) -> None:
+    """Print rows of cells in columns, labels flush left and cells flush right; a str is a caption.
+
+    Columns that do not fit the terminal follow below, with the labels and the captions again.
+    """
+    terminal = shutil.get_terminal_size().columns
+    rows = [line for line in lines if not isinstance(line, str)]
+    label_width, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    label_width = min(label_width, max(16, terminal - 2 - max(widths)))
+
+    for start, end in column_groups(widths, terminal - label_width):
+        if start > 0:
+            print()
+        for line in lines:
+            if isinstance(line, str):
+                print(fill(line, min(terminal, 80)))
+            else:
+                print_row(line[0], line[1:][start:end], label_width, widths[start:end])
+
+
+def column_groups(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
+    """The first column and the end of each group of columns that fits, with gaps, into `room`.
+
+    >>> list(column_groups([3, 3, 3, 9], room=11))
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    start = 0
+    while start < len(widths):
+        end = start + 1  # one column, even if it does not fit
+        while end < len(widths) and sum(2 + width for width in widths[start : end + 1]) <= room:
+            end += 1
+        yield start, end
+        start = end
+
+
+def print_row(label: str, cells: Cells, label_width: int, widths: list[int]) -> None:
+    """Print one row. A long label takes several lines; the cells stand on the last one."""
+    *above, last_line = fill(label, label_width).split("\n")
+    for line in above:
+        print(line)
+    row = last_line.ljust(label_width)
+    for cell, width in zip(cells, widths, strict=True):
+        row += cell.rjust(2 + width)
+    print(row.rstrip())
+
+
+def print_predictions(
+    tokenizer: Tokenizer, unit: str, rows: Iterable[tuple[int, dict[str, Any] | None]]
+) -> None:
+    """Print a line for each token and its predicted_json: its bits or logprob, and others that fit.
+
+    unit: "bits" or "logprob". A token that was not predicted (None) has "-". On a terminal, numbers
+    and tokens have colours.
+    """
+    number_width = max(len(unit), 6)
+    room = shutil.get_terminal_size().columns - number_width - 2
+    token_width = min(14, max(6, room))
+    fitting = max(0, room - token_width) // (OTHER + 2)
+    title = "likeliest others" if fitting > 0 else ""
+    print(f"{unit:>{number_width}}  {'token':{token_width}}  {title}".rstrip())
+
+    for token, prediction in rows:
+        quoted = quoted_token(tokenizer, token, token_width).ljust(token_width)
+        if prediction is None:
+            cells = ["-".rjust(number_width), quoted]
+        else:
+            bits = in_bits(prediction[unit], unit)
+            cells = [painted(f"{prediction[unit]:{number_width}.2f}", bits), painted(quoted, bits)]
+            for other in prediction["alternatives"][:fitting]:
+                probability = 2 ** -in_bits(other[unit], unit)
+                other_token = quoted_token(tokenizer, other["id"], OTHER - 5)
+                cells.append(f"{other_token} {probability:4.0%}".ljust(OTHER))
+        print("  ".join(cells).rstrip())
+
+
+def in_bits(number: float, unit: str) -> float:
+    """A surprisal in bits, from one in bits or from a log probability."""
+    if unit == "bits":
+        return number
+    return -number / math.log(2)
+
+
+def painted(text: str, bits: float) -> str:
+    """text in the colour of its surprisal, if stdout is a terminal and NO_COLOR is not set."""
+    has_colours = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    if os.environ.get("NO_COLOR") or not has_colours:
+        return text
+    if bits < 1:
+        colour = "32"  # green
+    elif bits < 5:
+        return text
+    elif bits < 10:
+        colour = "33"  # yellow
+    else:
+        colour = "31"  # red
+    return f"\x1b[{colour}m{text}\x1b[0m"

@@ -1,0 +1,71 @@
+"""The texts that a command reads: a prompt or a file, from an argument or from stdin."""
+
+import sys
+from pathlib import Path
+
+from ..errors import ArgumentError, short_repr
+from ..gpt2.tokenizer import Tokenizer
+from ..inference.prompts import encode_text
+from .output import quoted_token
+
+STDIN = "-"
+
+
+def read_text(file: str | None) -> str:
+    """The text of a file, with its line ends as they are; that of stdin if `file` is "-" or None.
+
+    Raises ArgumentError for a text that is not UTF-8, and if `file` is None and stdin is a
+    terminal. Raises OSError for a file that cannot be read.
+    """
+    if file is None and sys.stdin.isatty():
+        raise ArgumentError("there is no text: give one, or pipe one in")
+    if file == "":  # Path("") is the working directory
+        raise ArgumentError("'' is not the name of a file")
+
+    if file is None or file == STDIN:
+        data = sys.stdin.buffer.read()
+    else:
+        data = Path(file).read_bytes()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ArgumentError(
+            f"{source_name(file)} is not UTF-8 text at byte {error.start}"
+        ) from error
+
+
+def read_prompt(prompt: str | None) -> str:
+    """The prompt; the text of stdin less one final line end if `prompt` is "-" or None."""
+    if prompt is None or prompt == STDIN:
+        return read_text(prompt).removesuffix("\n").removesuffix("\r")
+    return prompt
+
+
+def source_name(file: str | None) -> str:
+    """What messages call the source of a text."""
+    if file is None or file == STDIN:
+        return "stdin"
+    return file
+
+
+def single_token(tokenizer: Tokenizer, vocab_size: int, text: str, allow_special: bool) -> int:
+    """The id of a text that is one token of the model. Raises ArgumentError for any other text."""
+    ids = encode_text(tokenizer, text, allow_special)
+    if len(ids) == 1 and ids[0] < vocab_size:
+        return ids[0]
+    if len(ids) == 1:
+        raise ArgumentError(
+            f"{short_repr(text)} has id {ids[0]}, and the model has tokens 0 to {vocab_size - 1}"
+        )
+
+    description = "empty"
+    if ids:
+        tokens = " ".join(quoted_token(tokenizer, token) for token in ids[:8])
+        dots = " ..." if len(ids) > 8 else ""
+        description = f"{len(ids)} tokens, {tokens}{dots}"
+    # A word in the middle of a text is one token together with the space before it.
+    hint = ""
+    with_space = f" {text}"
+    if len(encode_text(tokenizer, with_space, allow_special)) == 1:
+        hint = f", as {short_repr(with_space)} is"
+    raise ArgumentError(f"{short_repr(text)} is {description}; expected one token{hint}")

@@ -1,0 +1,49 @@
+"""Train a model, and save it as often as it is evaluated."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import TiedGPTError
+from ..gpt2.run import OnProgress
+from ..gpt2.tokenizer import Tokenizer
+from .loop import Trainer
+
+
+def train_and_save(
+    trainer: Trainer,
+    tokenizer: Tokenizer,
+    directory: Path,
+    should_stop: Callable[[], bool],
+    progress: OnProgress = None,
+) -> Iterator[dict[str, Any]]:
+    """Train to the end; yield the records of Trainer.run.
+
+    The trainer is saved before a record with a "val_loss" is yielded. When `should_stop()` is True
+    after a step, the trainer is saved and the training ends. `progress` is called during an
+    evaluation, as by Trainer.run.
+
+    Raises TiedGPTError for a loss that is not finite, files that cannot be written and a batch that
+    does not fit into memory. The message says which model the directory holds.
+    """
+    saved = trainer.best
+    try:
+        for record in trainer.run(progress):
+            is_last = should_stop()
+            if "val_loss" in record or is_last:
+                trainer.save(directory, tokenizer)
+                saved = trainer.best
+            yield record
+            if is_last:
+                return
+    except MemoryError as error:
+        settings = trainer.settings
+        raise TiedGPTError(
+            f"not enough memory for a batch of {settings.batch:,} sequences of "
+            f"{settings.context:,} tokens; use a smaller --batch"
+        ) from error
+    except TiedGPTError as error:
+        if saved is None:
+            raise
+        _, step = saved
+        raise TiedGPTError(f"{error}; {directory} holds the model of step {step}") from error
