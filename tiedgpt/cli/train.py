@@ -38,8 +38,10 @@ from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import bits_per_nat
 from ..inference.prompts import encode_text
-from ..training.loop import MAX_COUNT, STATE, Settings, Trainer
+from ..training.loop import Trainer
 from ..training.merges import learn_tokenizer
+from ..training.settings import MAX_COUNT, Settings
+from ..training.state import STATE
 from . import common
 from .terminal import note, printable, read_text
 
