@@ -118,8 +118,7 @@ class Trainer:
         loss = float(token_losses(self.model, self.held_out, stride, progress).mean())
         if not math.isfinite(loss):
             raise TiedGPTError(
-                f"the held-out loss after step {self.step} is {loss}: "
-                "the learning rate is too high for this model"
+                f"the held-out loss after step {self.step} is {loss}: {self._why_not_finite()}"
             )
         if self.best is None or loss < self.best.loss:
             self.best = Best(loss, self.step)
@@ -201,7 +200,7 @@ class Trainer:
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise TiedGPTError(
                 f"step {self.step + 1} has loss {loss:.4g}, norm of the gradient {norm:.4g}: "
-                "the learning rate is too high for this model"
+                f"{self._why_not_finite()}"
             )
 
         warm_up = min(settings.warm_up, settings.steps // 10)
@@ -217,6 +216,16 @@ class Trainer:
             "grad_norm": norm,
             "tokens_per_s": self.step_tokens / seconds,
         }
+
+    def _why_not_finite(self) -> str:
+        """Why a loss or a gradient is not finite."""
+        # A nan in the embedding of a rare token is read at any step. It was there at the beginning
+        # if the best model has it: a rate that is too high makes the loss of all tokens nan.
+        parameters = self.best_model().parameters.values()
+        is_damaged = not all(np.isfinite(array).all() for array in parameters)
+        if self.step == 0 or is_damaged:
+            return "the model's checkpoint is damaged"
+        return "the learning rate is too high for this model"
 
     def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
         """The loss and gradient [P] of a step. Each thread computes a share of the batch."""
