@@ -17,8 +17,10 @@ from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.ops import cross_entropy
 from tiedgpt.training import loop
-from tiedgpt.training.loop import STATE, Settings, Trainer
+from tiedgpt.training.loop import Trainer
 from tiedgpt.training.optimizer import AdamW, clip, learning_rate
+from tiedgpt.training.settings import Settings
+from tiedgpt.training.state import STATE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

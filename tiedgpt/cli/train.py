@@ -39,9 +39,11 @@ from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import bits_per_nat
 from ..inference.prompts import encode_text
-from ..training.loop import MAX_COUNT, STATE, Settings, Trainer
+from ..training.loop import Trainer
 from ..training.saving import train_and_save
+from ..training.settings import MAX_COUNT, Settings
 from ..training.start import SHAPE, new_model, with_dropout
+from ..training.state import STATE
 from . import models, options
 from .messages import note, print_line
 from .output import printable

@@ -1,86 +1,34 @@
-"""The training loop: draw a batch, compute and clip its gradient, update; evaluate; save and
-resume."""
+"""The training loop: draw a batch, compute and clip its gradient, update; evaluate; save."""
 
-import json
 import math
 import time
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..checkpoints import open_checkpoint, safetensors
-from ..checkpoints.files import StagedFiles, finish_saves
+from ..checkpoints import open_checkpoint
+from ..checkpoints.files import StagedFiles
 from ..checkpoints.huggingface import write_model
-from ..errors import (
-    AT_LEAST_0,
-    COUNT,
-    RATE,
-    ArgumentError,
-    CheckpointError,
-    Range,
-    TiedGPTError,
-    short_repr,
-)
+from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..fast.blas import one_blas_thread
 from ..fast.threads import cores, training_threads
 from ..gpt2.backward import write_gradients, write_head_gradient
 from ..gpt2.checks import check_ids
+from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_shapes, unflatten
 from ..gpt2.run import OnProgress
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import token_losses
 from .optimizer import AdamW, clip, learning_rate
-
-MAX_COUNT = 2**31 - 1  # the largest number of steps, sequences, ...
-TOO_HIGH = "the learning rate is too high for this model"
-STATE = (
-    "training.safetensors"  # the file from which `resume` continues; other programs do not need it
-)
-SAVED = (
-    "only",
-    "step",
-    "best",
-    "evaluations",
-    "losses",
-    "flags",
-)  # attributes of a Trainer, in STATE
-LOG = "log.jsonl"  # the evaluations, for other programs: a line of JSON for each
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a model is trained. Raises ArgumentError for a value out of range."""
-
-    steps: int = 2000
-    batch: int = 32  # sequences in a batch
-    context: int = 128  # tokens in a sequence
-    lr: float = 3e-3  # the peak learning rate, after the warm-up
-    warm_up: int = 100  # steps, at most a tenth of all steps
-    weight_decay: float = 0.1
-    beta2: float = 0.99
-    clip: float = 1.0  # the largest norm of a gradient
-    eval_every: int = 0  # steps between evaluations; 0 means a tenth of all steps
-    seed: int = 1
-    threads: int = 0  # threads that share a batch; 0 means as many as training_threads gives
-
-    def __post_init__(self) -> None:
-        counts = dict.fromkeys(("steps", "batch", "context"), 1)
-        counts |= dict.fromkeys(("warm_up", "eval_every", "seed", "threads"), 0)
-        ranges = {name: Range(least, MAX_COUNT) for name, least in counts.items()}
-        ranges |= {**dict.fromkeys(("lr", "clip", "weight_decay"), AT_LEAST_0), "beta2": RATE}
-        for (
-            name,
-            range_,
-        ) in ranges.items():  # as Python's numbers: a NumPy integer cannot be written as JSON
-            object.__setattr__(self, name, range_.check(name, getattr(self, name)))
+from .settings import Settings
+from .state import Best, TrainingState, checksum, read_state, read_vector, write_log, write_state
 
 
 class Trainer:
@@ -105,43 +53,34 @@ class Trainer:
         only: str | None = None,
     ) -> None:
         config = model.config
-        if only not in (None, "head"):
-            raise ArgumentError(f'only must be "head" or None, got {short_repr(only)}')
-        if only and config.tied:
-            raise ArgumentError("a tied model has no separate head to train: untie it first")
-        if settings.context > config.n_ctx:
-            raise ArgumentError(
-                f"a context of {settings.context} tokens exceeds the model's {config.n_ctx}"
-            )
-        texts = {"text to train on": (tokens, settings.context), "held-out text": (held_out, 1)}
-        for name, (ids, context) in texts.items():
-            if len(ids) <= context:
-                least = f"at least {context + 1} tokens, a context and the token after it"
-                raise ArgumentError(f"the {name} must have {least}, got {len(ids)}")
-            check_ids(ids[:, None], config)
-        threads = min(settings.threads or training_threads(config.n_embd), settings.batch)
-        eval_every = settings.eval_every or max(1, settings.steps // 10)
-        self.settings = replace(settings, threads=threads, eval_every=eval_every)
+        check_only(only, config)
+        check_texts(tokens, held_out, settings.context, config)
+        self.settings = with_defaults(settings, config)
         self.only = only
-        self.tokens, self.held_out = tokens, held_out
+        self.tokens = tokens
+        self.held_out = held_out
         self.step_tokens = settings.batch * settings.context  # tokens that a step predicts
-        shapes = parameter_shapes(config)
-        self.shapes = {"lm_head.weight": shapes["lm_head.weight"]} if only else shapes
+
+        # The trained parameters are copied into one vector; the model has views of it.
+        self.shapes = trained_shapes(config, only)
         size = sum(prod(shape) for shape in self.shapes.values())
         self.flat = np.empty(size, model.dtype)
-        trained = unflatten(self.flat, self.shapes)
-        for name, view in trained.items():
+        views = unflatten(self.flat, self.shapes)
+        for name, view in views.items():
             view[...] = model.parameters[name]
-        self.model = GPT2(config, {**model.parameters, **trained})
+        self.model = GPT2(config, {**model.parameters, **views})
         self.optimizer = AdamW(self.flat, self.shapes, (0.9, settings.beta2), settings.weight_decay)
-        self._gradients = np.empty((threads, size), model.dtype)  # a row for each thread
-        self._rows = [unflatten(row, self.shapes) for row in self._gradients]
+
+        # Each thread writes the gradient of its share of the batch to one row.
+        self._gradients = np.empty((self.settings.threads, size), model.dtype)
+        self._gradient_views = [unflatten(row, self.shapes) for row in self._gradients]
+
         self.step = 0
         self.evaluations: list[dict[str, float]] = []
         self.flags: dict[str, Any] = {}
-        self.losses: list[float] = []  # of the steps since the last evaluation
-        self.best: tuple[float, int] | None = None  # the lowest held-out loss and its step
-        self._best_flat = self.flat.copy()  # the parameters of that step
+        self.losses: list[float] = []  # those of the steps since the last evaluation
+        self.best: Best | None = None
+        self._best_flat = self.flat.copy()  # the parameters of the best step
 
     def run(self, progress: OnProgress = None) -> Iterator[dict[str, Any]]:
         """Train; yield a record after each step.
@@ -154,49 +93,61 @@ class Trainer:
         """
         if self.best is None:
             yield {"step": 0, "val_loss": self.evaluate(progress)}
-        with ThreadPoolExecutor(max(len(self._rows), cores())) as pool:
+        # The threads for the gradient also update the parameters, with one thread for each core.
+        most_threads = max(self.settings.threads, cores())
+        with ThreadPoolExecutor(most_threads) as pool:
             while self.step < self.settings.steps:
                 record = self._step(pool)
-                if self.step % self.settings.eval_every == 0 or self.step == self.settings.steps:
+                is_last = self.step == self.settings.steps
+                if is_last or self.step % self.settings.eval_every == 0:
                     record["val_loss"] = self.evaluate(progress)
                 yield record
 
     def best_model(self) -> GPT2:
-        """The model of the step with the lowest held-out loss so far. Further training changes its
-        arrays."""
+        """The model of the step with the lowest held-out loss so far.
+
+        Further training changes its arrays.
+        """
         best = unflatten(self._best_flat, self.shapes)
         return GPT2(self.model.config, {**self.model.parameters, **best})
 
     def evaluate(self, progress: OnProgress = None) -> float:
         """The held-out loss in nats per token; each token but the first is predicted once."""
-        stride = max(
-            1, self.model.config.n_ctx - 1
-        )  # a stride of n_ctx would skip each window's first token
+        # A stride of n_ctx would skip the first token of each window.
+        stride = max(1, self.model.config.n_ctx - 1)
         loss = float(token_losses(self.model, self.held_out, stride, progress).mean())
         if not math.isfinite(loss):
-            raise TiedGPTError(f"the held-out loss after step {self.step} is {loss}: {TOO_HIGH}")
-        if self.best is None or loss < self.best[0]:
-            self.best = loss, self.step
+            raise TiedGPTError(
+                f"the held-out loss after step {self.step} is {loss}: {self._why_not_finite()}"
+            )
+        if self.best is None or loss < self.best.loss:
+            self.best = Best(loss, self.step)
             self._best_flat[:] = self.flat
-        mean = {"loss": sum(self.losses) / len(self.losses)} if self.losses else {}
-        self.evaluations.append({"step": self.step, **mean, "val_loss": loss})
+
+        evaluation: dict[str, float] = {"step": self.step}
+        if self.losses:
+            evaluation["loss"] = sum(self.losses) / len(self.losses)
+        evaluation["val_loss"] = loss
+        self.evaluations.append(evaluation)
         self.losses = []
         return loss
 
     def save(self, directory: Path, tokenizer: Tokenizer | None = None) -> None:
-        """Write a checkpoint of the best model, as save_model does, with STATE for `resume` and
-        LOG."""
-        state = {name: getattr(self, name) for name in SAVED}
-        state |= {"settings": asdict(self.settings), "text": checksums(self.tokens, self.held_out)}
+        """Write a checkpoint of the best model, as save_model does, with the files of state.py."""
+        state = TrainingState(
+            only=self.only,
+            step=self.step,
+            best=self.best,
+            evaluations=self.evaluations,
+            losses=self.losses,
+            flags=self.flags,
+            settings=self.settings,
+            text=[checksum(self.tokens), checksum(self.held_out)],
+        )
         with StagedFiles(directory) as files:
             write_model(files, self.best_model(), tokenizer)
-            safetensors.write(
-                files.open(STATE), self._vectors().items(), {"training": json.dumps(state)}
-            )
-            log = files.open(LOG)
-            log.writelines(
-                f"{json.dumps(evaluation)}\n".encode() for evaluation in self.evaluations
-            )
+            write_state(files, state, self._vectors())
+            write_log(files, self.evaluations)
 
     @classmethod
     def resume(
@@ -206,103 +157,146 @@ class Trainer:
 
         `steps` is a new total number of steps; the learning rates from here on depend on it.
         """
-        finish_saves(directory)
-        path = directory / STATE
-        tensors, metadata = safetensors.read_with_metadata(path)
-        try:
-            state = json.loads(metadata["training"])
-            settings, text = Settings(**state["settings"]), state["text"]
-            step, (loss, best_step) = state["step"], state["best"]
-            if not (step in COUNT and best_step in COUNT and loss in AT_LEAST_0):
-                raise ValueError(f"step {short_repr(step)}, best {short_repr(state['best'])}")
-            state |= {name: list(state[name]) for name in ("evaluations", "losses")}
-            state |= {"best": (loss, best_step), "flags": dict(state["flags"])}
-            saved = {name: state[name] for name in SAVED}
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise CheckpointError(
-                f"{path} does not hold the state of a training: {error!r}"
-            ) from error
-
-        settings = settings if steps is None else replace(settings, steps=steps)
-        if settings.steps < step:
+        state, tensors = read_state(directory)
+        settings = state.settings
+        if steps is not None:
+            settings = replace(settings, steps=steps)
+        if settings.steps < state.step:
             raise ArgumentError(
-                f"{step} steps are done already; steps must be at least that, got {steps}"
+                f"{state.step} steps are done already; steps must be at least that, "
+                f"got {settings.steps}"
             )
-        if text != checksums(tokens, held_out):
+        if state.text != [checksum(tokens), checksum(held_out)]:
             raise ArgumentError(
                 f"{directory} was trained on another text: give the same two texts again"
             )
-        trainer = cls(open_checkpoint(directory).load(), tokens, held_out, settings, state["only"])
+
+        best_model = open_checkpoint(directory).load()
+        trainer = cls(best_model, tokens, held_out, settings, state.only)
         for name, vector in trainer._vectors().items():
-            if name not in tensors or (tensors[name].dtype, tensors[name].shape) != (
-                "F32",
-                vector.shape,
-            ):
-                raise CheckpointError(
-                    f"{path}: expected a tensor {name} of {vector.size} float32 numbers"
-                )
-            vector[...] = tensors[name].read()
-        vars(trainer).update(saved)
-        trainer.optimizer.steps = step
+            read_vector(directory, tensors, name, to=vector)
+        trainer.step = state.step
+        trainer.best = state.best
+        trainer.evaluations = state.evaluations
+        trainer.losses = state.losses
+        trainer.flags = state.flags
+        trainer.optimizer.steps = state.step
         return trainer
 
     def _vectors(self) -> dict[str, np.ndarray]:
-        """The arrays [P] that a step changes, by their names in STATE."""
+        """The arrays [P] that a step changes, by their names in the saved state."""
         return {"parameters": self.flat, "m": self.optimizer.m, "v": self.optimizer.v}
 
     def _step(self, pool: ThreadPoolExecutor) -> dict[str, Any]:
+        """Do one step; return its record."""
         start = time.perf_counter()
-        s = self.settings
-        with (
-            one_blas_thread() if len(self._rows) > 1 else nullcontext()
-        ):  # Python's threads share the batch
+        settings = self.settings
+        blas_threads: AbstractContextManager[Any] = nullcontext()
+        if settings.threads > 1:  # Python's threads share the batch
+            blas_threads = one_blas_thread()
+        with blas_threads:
             loss, gradient = self._loss_and_gradient(pool)
-            norm, scale = clip(gradient, s.clip)
+            norm, scale = clip(gradient, settings.clip)
         if not math.isfinite(loss) or not math.isfinite(norm):
-            numbers = f"loss {loss:.4g}, norm of the gradient {norm:.4g}"
-            raise TiedGPTError(f"step {self.step + 1} has {numbers}: {TOO_HIGH}")
-        lr = learning_rate(self.step, s.steps, s.lr, min(s.warm_up, s.steps // 10))
+            raise TiedGPTError(
+                f"step {self.step + 1} has loss {loss:.4g}, norm of the gradient {norm:.4g}: "
+                f"{self._why_not_finite()}"
+            )
+
+        warm_up = min(settings.warm_up, settings.steps // 10)
+        lr = learning_rate(self.step, settings.steps, settings.lr, warm_up)
         self.optimizer.step(gradient, lr, scale, pool.map)
         self.step += 1
         self.losses.append(loss)
-        speed = self.step_tokens / (time.perf_counter() - start)
-        return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, "tokens_per_s": speed}
+        seconds = time.perf_counter() - start
+        return {
+            "step": self.step,
+            "loss": loss,
+            "lr": lr,
+            "grad_norm": norm,
+            "tokens_per_s": self.step_tokens / seconds,
+        }
+
+    def _why_not_finite(self) -> str:
+        """Why a loss or a gradient is not finite."""
+        # A nan in the embedding of a rare token is read at any step. It was there at the beginning
+        # if the best model has it: a rate that is too high makes the loss of all tokens nan.
+        parameters = self.best_model().parameters.values()
+        is_damaged = not all(np.isfinite(array).all() for array in parameters)
+        if self.step == 0 or is_damaged:
+            return "the model's checkpoint is damaged"
+        return "the learning rate is too high for this model"
 
     def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
-        """The loss and gradient [P] of a step. Each thread computes some of the batch's
-        sequences."""
-        threads = len(self._rows)
-        loss = sum(
-            pool.map(self._share_loss, range(threads), np.array_split(self._draw(), threads))
-        )
+        """The loss and gradient [P] of a step. Each thread computes a share of the batch."""
+        threads = self.settings.threads
+        shares = np.array_split(self._draw(), threads)
+        loss = sum(pool.map(self._share_loss, range(threads), shares))
         gradient = self._gradients[0]
-        for row in self._gradients[1:]:
-            gradient += row
+        for share_gradient in self._gradients[1:]:
+            gradient += share_gradient
         return loss, gradient
 
-    def _share_loss(self, share: int, windows: np.ndarray) -> float:
-        """The part of the loss from `windows` [sequences, context + 1]. The gradient goes to
-        _rows[share]."""
-        ids, targets = windows[:, :-1], windows[:, 1:]
-        gradients = self._rows[share]
-        if self.only:
+    def _share_loss(self, share: int, sequences: np.ndarray) -> float:  # [B, context + 1]
+        """The part of the loss from some sequences. Their gradient goes to row `share`."""
+        ids = sequences[:, :-1]
+        targets = sequences[:, 1:]
+        gradients = self._gradient_views[share]
+        if self.only == "head":
             head = gradients["lm_head.weight"]
             return write_head_gradient(self.model, ids, targets, self.step_tokens, head)
-        return write_gradients(
-            self.model, ids, targets, self.step_tokens, gradients, self._stream(1 + share)
-        )
+        rng = self._stream(1 + share)  # for dropout
+        return write_gradients(self.model, ids, targets, self.step_tokens, gradients, rng)
 
     def _draw(self) -> np.ndarray:  # -> [batch, context + 1]
-        s = self.settings
-        starts = self._stream(0).integers(0, len(self.tokens) - s.context, s.batch)
-        return self.tokens[starts[:, None] + np.arange(s.context + 1)]
+        """The sequences of this step, from random places of the text."""
+        rng = self._stream(0)
+        context = self.settings.context
+        starts = rng.integers(0, len(self.tokens) - context, self.settings.batch)
+        return self.tokens[starts[:, None] + np.arange(context + 1)]
 
     def _stream(self, number: int) -> np.random.Generator:
-        """A random stream of this step. The 0 has no meaning; without it, old runs would not
-        repeat."""
+        """A random stream of this step."""
+        # The 0 has no meaning; without it, old runs would not repeat.
         return np.random.default_rng([self.settings.seed, self.step, 0, number])
 
 
-def checksums(*texts: np.ndarray) -> list[int]:  # [N] each
-    """A checksum of each text's token ids, to recognise the same texts."""
-    return [zlib.crc32(ids.astype("<i8").tobytes()) for ids in texts]
+def check_only(only: str | None, config: Config) -> None:
+    """Raise ArgumentError if `only` is not allowed, or does not fit the model."""
+    if only not in (None, "head"):
+        raise ArgumentError(f'only must be "head" or None, got {short_repr(only)}')
+    if only == "head" and config.tied:
+        raise ArgumentError("a tied model has no separate head to train: untie it first")
+
+
+def check_texts(tokens: np.ndarray, held_out: np.ndarray, context: int, config: Config) -> None:
+    """Raise ArgumentError if the model cannot read the texts, or one is too short."""
+    if context > config.n_ctx:
+        raise ArgumentError(f"a context of {context} tokens exceeds the model's {config.n_ctx}")
+    if len(tokens) <= context:
+        raise ArgumentError(
+            f"the text to train on must have at least {context + 1} tokens, a context and the "
+            f"token after it, got {len(tokens)}"
+        )
+    check_ids(tokens[:, None], config)
+    if len(held_out) < 2:
+        raise ArgumentError(
+            "the held-out text must have at least 2 tokens, a context and the token after it, "
+            f"got {len(held_out)}"
+        )
+    check_ids(held_out[:, None], config)
+
+
+def with_defaults(settings: Settings, config: Config) -> Settings:
+    """The settings with numbers in place of each 0 that means a default."""
+    threads = settings.threads or training_threads(config.n_embd)
+    eval_every = settings.eval_every or max(1, settings.steps // 10)
+    return replace(settings, threads=min(threads, settings.batch), eval_every=eval_every)
+
+
+def trained_shapes(config: Config, only: str | None) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of the parameters that are trained."""
+    shapes = parameter_shapes(config)
+    if only == "head":
+        return {"lm_head.weight": shapes["lm_head.weight"]}
+    return shapes

@@ -19,6 +19,9 @@ from itertools import pairwise
 from ..errors import Range
 from ..gpt2.tokenizer import EOT, WORDS, Tokenizer, byte_alphabet, utf8
 
+Pair = tuple[int, int]  # the ids of two neighbouring tokens
+GAP = -1  # stands in a list of ids where there is no token
+
 
 def learn_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     """A tokenizer of `vocab_size` tokens: 256 bytes, merges learned from `text`, and
@@ -41,67 +44,104 @@ def learn_merges(text: str, limit: int) -> list[tuple[str, str]]:
     crosses it. Raises TokenizerError for text that is not valid UTF-8.
     """
     utf8(text, "the text")
-    words = Counter(word[0] for document in text.split(EOT) for word in WORDS.finditer(document))
-
-    # All different words in one list of ids. A token is identified by its position in the list.
-    # `gap` is between words, and in the place of a token that was merged into its left neighbour.
-    alphabet = byte_alphabet()
-    id_of_byte = bytes.maketrans(bytes(alphabet), bytes(range(256)))
-    gap = -1
-    ids, times = [gap], [0]  # times: the count of the word at this position
-    for word, count in words.items():
-        ids += [*word.encode().translate(id_of_byte), gap]
-        times += [count] * (len(ids) - len(times))
-    after, before = list(range(1, len(ids) + 1)), list(range(-1, len(ids) - 1))
-
-    counts: Counter[tuple[int, int]] = Counter()
-    places = defaultdict(list)  # pair -> the positions of its left token, ascending
-    for left, pair in enumerate(pairwise(ids)):
-        if gap not in pair:
-            counts[pair] += times[left]
-            places[pair].append(left)
-    heap = [
-        (-count, pair) for pair, count in counts.items()
-    ]  # most frequent first, then lowest ids
-    heapify(heap)
-
-    spelling = list(alphabet.values())  # id -> token
+    words = Words(count_words(text))
+    spelling = list(byte_alphabet().values())  # id -> token
     merges: list[tuple[str, str]] = []
-    while heap and len(merges) < limit:
-        count_then, pair = heappop(heap)
-        if (
-            counts[pair] != -count_then
-        ):  # later merges used some of its places: insert it with its new count
-            heappush(heap, (-counts[pair], pair))
-            continue
-        if counts[pair] < 2:
+    while len(merges) < limit:
+        pair = words.most_frequent_pair()
+        if pair is None:
             break
         left_id, right_id = pair
-        merged = len(spelling)
+        words.merge(pair, merged_id=len(spelling))
         merges.append((spelling[left_id], spelling[right_id]))
         spelling.append(spelling[left_id] + spelling[right_id])
-
-        new_places = defaultdict(list)
-        for left in places.pop(pair):
-            right = after[left]
-            if ids[left] != left_id or ids[right] != right_id:
-                continue  # another merge took one of the two, or this merge did: "aaa" becomes "aa", "a"
-            ids[left], ids[right] = merged, gap
-            first, last = before[left], after[right]
-            after[left], before[last] = last, left
-            if (
-                ids[first] != gap
-            ):  # the neighbours of left and right are now those of the merged token
-                counts[ids[first], left_id] -= times[left]
-                counts[ids[first], merged] += times[left]
-                new_places[ids[first], merged].append(first)
-            if ids[last] != gap:
-                counts[right_id, ids[last]] -= times[left]
-                counts[merged, ids[last]] += times[left]
-                new_places[merged, ids[last]].append(left)
-        places |= (
-            new_places  # all places of a new pair are found here, because one of its tokens is new
-        )
-        for pair in new_places:
-            heappush(heap, (-counts[pair], pair))
     return merges
+
+
+def count_words(text: str) -> Counter[str]:
+    """The different words of a text, and how often each occurs."""
+    words: Counter[str] = Counter()
+    for document in text.split(EOT):
+        words.update(match[0] for match in WORDS.finditer(document))
+    return words
+
+
+class Words:
+    """All different words of a text as ids of tokens, and the counts of neighbouring pairs.
+
+    The words stand in one list of ids, with GAP before, between and after them. A token is
+    identified by its position in the list. When two tokens are merged, the new one takes the place
+    of the left one, and the place of the right one becomes a GAP.
+    """
+
+    def __init__(self, words: Counter[str]) -> None:
+        id_of_byte = bytes.maketrans(bytes(byte_alphabet()), bytes(range(256)))
+        self.ids = [GAP]
+        self.word_counts = [0]  # how often the word at each position occurs in the text
+        for word, count in words.items():
+            word_ids = word.encode().translate(id_of_byte)
+            self.ids += [*word_ids, GAP]
+            self.word_counts += [count] * (len(word_ids) + 1)
+
+        # The positions of the neighbours of each token.
+        self.after = list(range(1, len(self.ids) + 1))
+        self.before = list(range(-1, len(self.ids) - 1))
+
+        self.counts: Counter[Pair] = Counter()
+        # The positions of each pair's left token, ascending. Some may hold the pair no more.
+        self.places: defaultdict[Pair, list[int]] = defaultdict(list)
+        for left, pair in enumerate(pairwise(self.ids)):
+            if GAP not in pair:
+                self.counts[pair] += self.word_counts[left]
+                self.places[pair].append(left)
+
+        # The most frequent pair comes first, then the lowest ids. A count may be out of date.
+        self.heap = [(-count, pair) for pair, count in self.counts.items()]
+        heapify(self.heap)
+
+    def most_frequent_pair(self) -> Pair | None:
+        """The next pair to merge, or None if none occurs twice."""
+        while self.heap:
+            negative_count, pair = heappop(self.heap)
+            count = self.counts[pair]
+            if count != -negative_count:
+                # Merges used some of its places since then: insert it with its count of now.
+                heappush(self.heap, (-count, pair))
+            elif count < 2:
+                return None
+            else:
+                return pair
+        return None
+
+    def merge(self, pair: Pair, merged_id: int) -> None:
+        """Make one token of the pair everywhere, and count the pairs that this changes."""
+        ids, before, after = self.ids, self.before, self.after
+        left_id, right_id = pair
+        new_places: defaultdict[Pair, list[int]] = defaultdict(list)
+        for left in self.places.pop(pair):
+            right = after[left]
+            # Another merge may have taken one of the two. In "aaa", this merge does: "aa", "a".
+            if ids[left] != left_id or ids[right] != right_id:
+                continue
+            ids[left] = merged_id
+            ids[right] = GAP
+            previous = before[left]
+            following = after[right]
+            after[left] = following
+            before[following] = left
+
+            # The neighbours of left and right are now those of the merged token.
+            word_count = self.word_counts[left]
+            if ids[previous] != GAP:
+                self.counts[ids[previous], left_id] -= word_count
+                self.counts[ids[previous], merged_id] += word_count
+                new_places[ids[previous], merged_id].append(previous)
+            if ids[following] != GAP:
+                self.counts[right_id, ids[following]] -= word_count
+                self.counts[merged_id, ids[following]] += word_count
+                new_places[merged_id, ids[following]].append(left)
+
+        # These are all the places of the new pairs, because one token of each is new.
+        self.places |= new_places
+        for new_pair in new_places:
+            heappush(self.heap, (-self.counts[new_pair], new_pair))

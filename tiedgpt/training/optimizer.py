@@ -8,15 +8,15 @@ import numpy as np
 
 from ..gpt2.parameters import unflatten
 
-PARAMETERS_AT_A_TIME = (
-    262_144  # updated together: they and their moments stay in the processor's cache
-)
+# These are updated together: they and their moments stay in the processor's cache.
+PARAMETERS_AT_A_TIME = 262_144
 
 
 @dataclass
 class AdamW:
-    """Adam with decoupled weight decay [Kingma & Ba 2015; Loshchilov & Hutter 2019], as torch
-    computes it.
+    """Adam with decoupled weight decay, as torch computes it.
+
+    [Kingma & Ba 2015; Loshchilov & Hutter 2019]
 
     `flat` [P] holds the parameters of `shapes`, one after the other, and is updated in place.
     Weight decay applies to the matrices, wte and wpe included, but not to biases and layer norms. A
@@ -36,9 +36,8 @@ class AdamW:
     def __post_init__(self) -> None:
         self.m = np.zeros_like(self.flat)  # moving average of the gradients
         self.v = np.zeros_like(self.flat)  # moving average of their squares
-        self.decayed = [
-            view for view in unflatten(self.flat, self.shapes).values() if view.ndim > 1
-        ]
+        views = unflatten(self.flat, self.shapes).values()
+        self.decayed = [view for view in views if view.ndim > 1]
 
     def step(
         self,
@@ -47,49 +46,64 @@ class AdamW:
         scale: float = 1.0,
         each: Callable[..., Iterable[None]] = map,
     ) -> None:
-        """AdamW's update for the gradient `scale * gradient` [P]. `each`: Python's map or a thread
-        pool's."""
+        """Update the parameters for the gradient `scale * gradient` [P].
+
+        `each` is Python's map or a thread pool's.
+        """
         self.steps += 1
         for matrix in self.decayed:
             matrix *= 1 - lr * self.weight_decay
-        beta1, beta2 = self.betas
-        # Bias correction, because m and v start at 0: divide m by correction1 and sqrt(v) by root2.
-        correction1, root2 = 1 - beta1**self.steps, math.sqrt(1 - beta2**self.steps)
 
         def update(start: int) -> None:
-            """In place, because memory traffic takes most of the time; `x` is the only new
-            array."""
             part = slice(start, start + PARAMETERS_AT_A_TIME)
-            w, m, v, g = (array[part] for array in (self.flat, self.m, self.v, gradient))
-            # m = beta1 m + (1 - beta1) scale g
-            x = g * ((1 - beta1) * scale)
-            m *= beta1
-            m += x
-            # v = beta2 v + (1 - beta2) (scale g)^2
-            np.multiply(g, g, out=x)
-            x *= (1 - beta2) * scale**2
-            v *= beta2
-            v += x
-            # w = w - lr (m / correction1) / (sqrt(v) / root2 + eps)
-            np.sqrt(v, out=x)
-            x += self.eps * root2
-            np.divide(m, x, out=x)
-            x *= lr * root2 / correction1
-            w -= x
+            self._update(part, gradient[part], lr, scale)
 
         for _ in each(update, range(0, self.flat.size, PARAMETERS_AT_A_TIME)):
             pass  # a map computes an item only when it is asked for it
+
+    def _update(self, part: slice, g: np.ndarray, lr: float, scale: float) -> None:
+        """Adam's update of a part of the parameters for its gradient `scale * g`.
+
+        It is in place, because memory traffic takes most of the time; `x` is the only new array.
+        """
+        beta1, beta2 = self.betas
+        w = self.flat[part]
+        m = self.m[part]
+        v = self.v[part]
+        # m and v start at 0. To correct this, m is divided by correction1 and sqrt(v) by root2.
+        correction1 = 1 - beta1**self.steps
+        root2 = math.sqrt(1 - beta2**self.steps)
+
+        # m = beta1 m + (1 - beta1) scale g
+        x = g * ((1 - beta1) * scale)
+        m *= beta1
+        m += x
+        # v = beta2 v + (1 - beta2) (scale g)^2
+        np.multiply(g, g, out=x)
+        x *= (1 - beta2) * scale**2
+        v *= beta2
+        v += x
+        # w = w - lr (m / correction1) / (sqrt(v) / root2 + eps)
+        np.sqrt(v, out=x)
+        x += self.eps * root2
+        np.divide(m, x, out=x)
+        x *= lr * root2 / correction1
+        w -= x
 
 
 def clip(gradient: np.ndarray, limit: float) -> tuple[float, float]:
     """The norm of a gradient [P], and the factor that scales it to a norm of at most `limit`."""
     norm = math.sqrt(float(gradient @ gradient))
-    return norm, limit / (norm + 1e-6) if norm > limit else 1.0  # as torch does
+    if norm > limit:
+        return norm, limit / (norm + 1e-6)  # as torch does
+    return norm, 1.0
 
 
 def learning_rate(step: int, steps: int, peak: float, warm_up: int) -> float:
-    """Linear warm-up to `peak` over `warm_up` steps, then cosine decay to a tenth. Steps count from
-    0."""
+    """Linear warm-up to `peak` over `warm_up` steps, then cosine decay to a tenth.
+
+    Steps count from 0.
+    """
     if step < warm_up:
         return peak * (step + 1) / (warm_up + 1)
     progress = (step - warm_up) / max(1, steps - warm_up)

@@ -8,8 +8,8 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from ..gpt2.tokenizer import Tokenizer
-from .loop import Settings
 from .merges import learn_tokenizer
+from .settings import Settings
 
 SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "vocab_size": 1024}  # of a new model
 

@@ -1,0 +1,71 @@
+"""What a training says when it fails, or does not help."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.commands import assert_one_error_line
+from support.models import SMALL, random_model
+
+import tiedgpt
+from tiedgpt import GPT2, Tokenizer
+from tiedgpt.errors import TiedGPTError
+from tiedgpt.training.loop import Trainer
+from tiedgpt.training.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SETTINGS = Settings(steps=40, batch=2, context=5, eval_every=2, threads=1)
+RARE = 100  # a token of SMALL that is in no text below, unless a test puts it there
+TOKENS = np.random.default_rng(1).integers(0, RARE, 60)
+HELD_OUT = np.random.default_rng(2).integers(0, RARE, 20)
+
+
+def with_nan(model: GPT2, name: str, row: int) -> GPT2:
+    """The model with a nan in one row of a parameter."""
+    array = model.parameters[name].copy()
+    array[row] = np.nan
+    return GPT2(model.config, {**model.parameters, name: array})
+
+
+def train(trainer: Trainer) -> None:
+    """Run the trainer to its end."""
+    for _ in trainer.run():
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_the_learning_rate_is_not_blamed_for_a_damaged_model():
+    trainer = Trainer(with_nan(random_model(), "ln_f.bias", 3), TOKENS, HELD_OUT, SETTINGS)
+    message = r"^the held-out loss after step 0 is nan: the model's checkpoint is damaged$"
+    with pytest.raises(TiedGPTError, match=message):
+        train(trainer)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize(
+    ("places", "step"),
+    [
+        pytest.param(slice(0, None, 2), 1, id="in-the-first-batch"),
+        pytest.param(slice(40, 41), "([2-9]|[1-4][0-9])", id="in-a-later-batch"),
+    ],
+)
+def test_a_damaged_token_of_the_training_text_alone(places, step):
+    """The held-out loss of the untied model is finite, because only wte's row is damaged."""
+    tokens = TOKENS.copy()
+    tokens[places] = RARE
+    model = with_nan(random_model(replace(SMALL, tied=False)), "wte.weight", RARE)
+    trainer = Trainer(model, tokens, HELD_OUT, SETTINGS)
+    message = f"^step {step} has loss nan, .*: the model's checkpoint is damaged$"
+    with pytest.raises(TiedGPTError, match=message):
+        train(trainer)
+
+
+def test_the_command_names_a_damaged_checkpoint(run, tmp_path):
+    tokenizer = Tokenizer([])
+    config = replace(SMALL, vocab_size=tokenizer.vocab_size)
+    tiedgpt.save_model(with_nan(random_model(config), "ln_f.bias", 3), tokenizer, tmp_path / "from")
+    text = b"To be, or not to be, that is the question. " * 9
+    flags = ["--from", str(tmp_path / "from"), "--context", "8", "--steps", "2"]
+    result = run("train", "-", "--out", str(tmp_path / "out"), *flags, stdin=text)
+    assert_one_error_line(result, "after step 0 is nan: the model's checkpoint is damaged\n")
