@@ -8,6 +8,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.models import CONFIG, random_model
 from support.reference import GPT2_MERGES, GPT2_VOCAB, SHARED
@@ -131,6 +132,20 @@ def gpt2() -> Tokenizer:
 def model() -> GPT2:
     """A small tied model."""
     return random_model()
+
+
+@pytest.fixture
+def shapes_read(monkeypatch) -> list[tuple[int, int]]:
+    """The shapes of the ids [B, T] that models have read, in order."""
+    shapes = []
+    final = GPT2.final
+
+    def recorded(model, ids, *arguments, **options):
+        shapes.append(np.shape(ids))
+        return final(model, ids, *arguments, **options)
+
+    monkeypatch.setattr(GPT2, "final", recorded)
+    return shapes
 
 
 @pytest.fixture(scope="session")
