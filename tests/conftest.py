@@ -181,9 +181,9 @@ def no_models(tmp_path, monkeypatch) -> Path:
 
     tiedgpt is in its folder `checkout`.
     """
-    of_the_hub = "HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_WEIGHTS|NETRC|.*_CA_BUNDLE"
+    hub_variables = "HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_WEIGHTS|NETRC|.*_CA_BUNDLE"
     for variable in os.environ:
-        if re.match(of_the_hub, variable):
+        if re.match(hub_variables, variable):
             monkeypatch.delenv(variable)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -9,7 +9,7 @@ from pathlib import Path
 import bigram  # of scripts/
 import numpy as np
 import pytest
-from conftest import SMALL
+from support.models import SMALL
 
 import tiedgpt
 from tiedgpt import GPT2
