@@ -8,6 +8,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.models import CONFIG, random_model
 from support.reference import GPT2_MERGES, GPT2_VOCAB, SHARED
@@ -133,6 +134,20 @@ def model() -> GPT2:
     return random_model()
 
 
+@pytest.fixture
+def shapes_read(monkeypatch) -> list[tuple[int, int]]:
+    """The shapes of the ids [B, T] that models have read, in order."""
+    shapes = []
+    final = GPT2.final
+
+    def recorded(model, ids, *arguments, **options):
+        shapes.append(np.shape(ids))
+        return final(model, ids, *arguments, **options)
+
+    monkeypatch.setattr(GPT2, "final", recorded)
+    return shapes
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory) -> str:
     """A small tied checkpoint whose tokens are bytes."""
@@ -166,9 +181,9 @@ def no_models(tmp_path, monkeypatch) -> Path:
 
     tiedgpt is in its folder `checkout`.
     """
-    of_the_hub = "HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_WEIGHTS|NETRC|.*_CA_BUNDLE"
+    hub_variables = "HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_WEIGHTS|NETRC|.*_CA_BUNDLE"
     for variable in os.environ:
-        if re.match(of_the_hub, variable):
+        if re.match(hub_variables, variable):
             monkeypatch.delenv(variable)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -1,23 +1,17 @@
-"""Many documents in batches: the results of one document at a time, in order, with errors in their
-places."""
+"""Many documents in batches: the results of one document at a time, in order.
 
-import os
+An error of a document stands in its place.
+"""
+
 import random
-import re
-import subprocess
-import sys
 from dataclasses import replace
-from functools import partial
-from importlib.util import find_spec
 from itertools import count, islice
-from pathlib import Path
 
 import numpy as np
 import pytest
 from support.models import SMALL, SMALL_MERGES, random_model
 
-import tiedgpt
-from tiedgpt import GPT2, Tokenizer, generate_documents, score, score_documents
+from tiedgpt import GPT2, Tokenizer, generate, generate_documents, score, score_documents
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.inference import documents
 from tiedgpt.inference.generation import sample_steps
@@ -28,209 +22,267 @@ CONFIG = replace(SMALL, vocab_size=262, n_ctx=200, bos_token_id=None, eos_token_
 TOKENIZER = Tokenizer(SMALL_MERGES)  # 256 bytes, 5 merges, <|endoftext|>
 
 
-def texts(n: int, longest: int, seed: int = 0) -> list[str]:
+def random_texts(n: int, longest: int, seed: int = 0) -> list[str]:
+    """Texts of 2 to `longest` characters."""
     rng = random.Random(seed)
     return ["".join(rng.choices("low er é", k=rng.randint(2, longest))) for _ in range(n)]
 
 
-@pytest.mark.parametrize(("n_ctx", "lookahead"), [(31, 1), (31, 7), (200, 7), (200, 1000)])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 5e-5)])
-def test_scores_are_those_of_score_in_order(n_ctx, lookahead, dtype, tolerance):
-    model = random_model(replace(CONFIG, n_ctx=n_ctx), dtype=dtype)
-    sources = texts(60, 50) + texts(5, 700, seed=1)
-    random.Random(2).shuffle(sources)
-    results = score_documents(model, TOKENIZER, sources, 20, lookahead=lookahead)
-    for source, result in zip(sources, results, strict=True):
-        expected = score(model, TOKENIZER, TOKENIZER.encode(source), 20)
-        assert (result.tokens, result.bytes) == (expected.tokens, expected.bytes)
-        assert result.nll == pytest.approx(expected.nll, abs=tolerance)
-        if result.tokens >= min(documents.SHORT, n_ctx):
-            assert result == expected, "a long document has the same bits"
+# Scores
 
 
 @pytest.mark.parametrize(
-    ("name", "limit", "method", "work"),
+    ("n_ctx", "lookahead"),
     [
-        ("BATCH_TOKENS", 100, "final", score_documents),
-        (
-            "CACHE_TOKENS",
-            300,
-            "new_cache",
-            partial(generate_documents, max_new_tokens=5, greedy=True),
-        ),
+        pytest.param(31, 1, id="short-context-one-text-at-a-time"),
+        pytest.param(31, 7, id="short-context"),
+        pytest.param(200, 7, id="long-context"),
+        pytest.param(200, 1000, id="long-context-all-texts-at-once"),
     ],
 )
-def test_batches_are_of_similar_documents_and_bounded(monkeypatch, name, limit, method, work):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 5e-5)])
+def test_scores_are_those_of_score_in_order(n_ctx, lookahead, dtype, tolerance):
+    model = random_model(replace(CONFIG, n_ctx=n_ctx), dtype=dtype)
+    texts = random_texts(60, 50) + random_texts(5, 700, seed=1)
+    random.Random(2).shuffle(texts)
+    results = score_documents(model, TOKENIZER, texts, 20, lookahead=lookahead)
+    for text, result in zip(texts, results, strict=True):
+        expected = score(model, TOKENIZER, TOKENIZER.encode(text), 20)
+        assert result.tokens == expected.tokens
+        assert result.bytes == expected.bytes
+        assert result.nll == pytest.approx(expected.nll, abs=tolerance)
+        is_long = result.tokens >= min(documents.SHORT, n_ctx)
+        if is_long:
+            assert result == expected, "a long document has the same bits"
+
+
+def test_batches_of_texts_are_of_similar_lengths_and_bounded(monkeypatch, shapes_read):
     """No loss of padding is computed, and there is little padding."""
-    model, sizes, losses = random_model(CONFIG), [], []
-    original, cross_entropy = getattr(GPT2, method), documents.cross_entropy
+    monkeypatch.setattr(documents, "BATCH_TOKENS", 100)
+    cross_entropy = documents.cross_entropy
+    loss_counts = []
 
-    def recorded(self, *arguments, **rest):
-        sizes.append(arguments[0].shape if method == "final" else arguments)
-        return original(self, *arguments, **rest)
+    def recorded(logits, targets):
+        loss_counts.append(len(targets))
+        return cross_entropy(logits, targets)
 
-    monkeypatch.setattr(GPT2, method, recorded)
-    monkeypatch.setattr(
-        documents, "cross_entropy", lambda x, y: losses.append(len(y)) or cross_entropy(x, y)
-    )
-    monkeypatch.setattr(documents, name, limit)
-    results = list(work(model, TOKENIZER, texts(50, 60)))
-    assert sum(B for B, _ in sizes) == 50
-    assert max(B for B, _ in sizes) > 5
-    assert all(limit >= B * T for B, T in sizes)
-    if losses:
-        assert sum(losses) == sum(result.tokens for result in results)
-        assert sum(B * T for B, T in sizes) < 1.1 * sum(losses)
+    monkeypatch.setattr(documents, "cross_entropy", recorded)
+    results = list(score_documents(random_model(CONFIG), TOKENIZER, random_texts(50, 60)))
+    assert sum(B for B, T in shapes_read) == 50
+    assert max(B for B, T in shapes_read) > 5
+    tokens = [B * T for B, T in shapes_read]
+    assert max(tokens) <= 100
+    assert sum(loss_counts) == sum(result.tokens for result in results)
+    assert sum(tokens) < 1.1 * sum(loss_counts)
 
 
-WRONG = {
-    "": "a score needs two tokens or more, got 0",
-    "a": "a score needs two tokens or more, got 1",
-    "a<|endoftext|>b": "special token",
-    "a\ud800b": "half of a surrogate pair",
-    None: "must be one sequence of ids [N], got shape ()",
-    b"text": "expected token ids, got text",
-    (1.5, 2): "must be whole numbers",
-    (1, 262): "262 is not a token id",
-    (-1, 5): "token id -1 is outside the vocabulary",
-    ((1, 2), (3, 4)): "must be one sequence of ids [N], got shape (2, 2)",
-    "low" * 80: "80 tokens, more than the limit of 70",
-}
+WRONG_TEXTS = [
+    pytest.param("", "a score needs two tokens or more, got 0", id="empty"),
+    pytest.param("a", "a score needs two tokens or more, got 1", id="one-token"),
+    pytest.param("a<|endoftext|>b", "special token", id="special-token"),
+    pytest.param("a\ud800b", "half of a surrogate pair", id="not-unicode"),
+    pytest.param(None, "must be one sequence of ids [N], got shape ()", id="none"),
+    pytest.param(b"text", "expected token ids, got text", id="bytes"),
+    pytest.param((1.5, 2), "must be whole numbers", id="not-whole"),
+    pytest.param((1, 262), "262 is not a token id", id="id-of-no-token"),
+    pytest.param((-1, 5), "token id -1 is outside the vocabulary", id="id-below-0"),
+    pytest.param(((1, 2), (3, 4)), "must be one sequence of ids [N], got shape (2, 2)", id="batch"),
+    pytest.param("low" * 80, "80 tokens, more than the limit of 70", id="too-long"),
+]
 
 
-def test_an_error_of_a_document_stands_in_its_place():
+@pytest.mark.parametrize(("wrong", "message"), WRONG_TEXTS)
+def test_an_error_of_a_document_stands_in_its_place(wrong, message):
     model = random_model(replace(CONFIG, vocab_size=264))  # two rows of wte have no token
-    sources = [part for wrong in WRONG for part in ("lower", wrong)]
-    results = list(score_documents(model, TOKENIZER, sources, max_tokens=70))
-    assert len(results) == len(sources)
-    for result, expected in zip(results[1::2], WRONG.values(), strict=True):
-        assert isinstance(result, TiedGPTError)
-        assert expected in str(result)
-    losses = [result.nll for result in results[::2]]  # of one text, in different rows of a batch
+    texts = ["lower", wrong, "lower low"]
+    before, error, after = score_documents(model, TOKENIZER, texts, max_tokens=70)
+    assert isinstance(error, TiedGPTError)
+    assert message in str(error)
+    assert before.nll == pytest.approx(score(model, TOKENIZER, TOKENIZER.encode("lower")).nll)
+    assert after.nll == pytest.approx(score(model, TOKENIZER, TOKENIZER.encode("lower low")).nll)
+
+
+def test_a_text_has_the_same_loss_in_each_row_of_a_batch():
+    model = random_model(CONFIG)
+    losses = [result.nll for result in score_documents(model, TOKENIZER, ["lower"] * 11)]
     assert max(losses) - min(losses) < 5e-6
 
 
-def test_ids_special_tokens_and_the_limit():
+def test_documents_are_texts_or_ids_and_are_cut():
     model = random_model(CONFIG)
-    ids = TOKENIZER.encode("lower<|endoftext|>low", special="token")
-    given = [ids, np.array(ids), "lower<|endoftext|>low", [*ids, 3, 3, 3]]
-    how = {"max_tokens": len(ids), "on_long": "cut", "special": "token", "lookahead": 1}
-    losses = [result.nll for result in score_documents(model, TOKENIZER, given, **how)]
-    assert losses == pytest.approx([score(model, TOKENIZER, ids).nll] * 4, abs=5e-6)
-    text = next(score_documents(model, TOKENIZER, ["low<|endoftext|>"], special="text"))
-    assert text.tokens == len(TOKENIZER.encode("low<|endoftext|>", special="text")) - 1
+    text = "lower<|endoftext|>low"
+    ids = TOKENIZER.encode(text, special="token")
+    results = score_documents(
+        model,
+        TOKENIZER,
+        [text, ids, np.array(ids), [*ids, 3, 3, 3]],
+        max_tokens=len(ids),
+        on_long="cut",
+        special="token",
+        lookahead=1,
+    )
+    loss = score(model, TOKENIZER, ids).nll
+    assert [result.nll for result in results] == pytest.approx([loss] * 4, abs=5e-6)
+
+
+def test_a_special_token_may_be_read_as_text():
+    model = random_model(CONFIG)
+    result = next(score_documents(model, TOKENIZER, ["low<|endoftext|>"], special="text"))
+    assert result.tokens == len(TOKENIZER.encode("low<|endoftext|>", special="text")) - 1
+
+
+# The iterable of documents
 
 
 def test_documents_are_read_when_they_are_needed():
     taken = []
-    source = (taken.append(n) or "lower" for n in count())
-    results = score_documents(random_model(CONFIG), TOKENIZER, source, lookahead=10)
-    assert not taken
+
+    def endless():
+        for number in count():
+            taken.append(number)
+            yield "lower"
+
+    results = score_documents(random_model(CONFIG), TOKENIZER, endless(), lookahead=10)
+    assert len(taken) == 0
     assert len(list(islice(results, 11))) == 11
     assert len(taken) == 20
 
 
-def test_what_is_no_documents_fault_is_raised():
-    model = random_model(CONFIG)
+def test_an_error_of_the_iterable_is_raised():
+    def broken():
+        yield "lower"
+        raise ZeroDivisionError
+
     with pytest.raises(ZeroDivisionError):
-        list(score_documents(model, TOKENIZER, ("lower" * (1 // n) for n in (1, 0))))
+        list(score_documents(random_model(CONFIG), TOKENIZER, broken()))
+
+
+@pytest.mark.parametrize("function", [score_documents, generate_documents])
+def test_a_damaged_model_is_raised(function):
+    model = random_model(CONFIG)
     model.parameters["wte.weight"][5] = np.nan
-    for function in (score_documents, generate_documents):
-        with pytest.raises(TiedGPTError, match="damaged"):
-            list(function(model, TOKENIZER, ["lower"]))
+    with pytest.raises(TiedGPTError, match="damaged"):
+        list(function(model, TOKENIZER, ["lower"]))
 
 
-def test_wrong_arguments_are_errors_at_once():
-    of_generate = [("num_samples", 0), ("first", -1), ("seed", -1), ("stop", "."), ("stop", [""])]
-    of_score = [("stride", 0), ("max_tokens", 1)]
-    for function, wrong in ((score_documents, of_score), (generate_documents, of_generate)):
-        for name, value in [("on_long", "drop"), ("special", "drop"), ("lookahead", 0), *wrong]:
-            with pytest.raises(ArgumentError, match=f"^{name} must be "):
-                function(random_model(CONFIG), TOKENIZER, [], **{name: value})
-        with pytest.raises(ArgumentError, match="expected an iterable of texts, got one text"):
-            function(random_model(CONFIG), TOKENIZER, "one text")
+WRONG_ARGUMENTS = [
+    pytest.param(score_documents, "stride", 0, id="score-stride"),
+    pytest.param(score_documents, "max_tokens", 1, id="score-max-tokens"),
+    pytest.param(score_documents, "on_long", "drop", id="score-on-long"),
+    pytest.param(score_documents, "special", "drop", id="score-special"),
+    pytest.param(score_documents, "lookahead", 0, id="score-lookahead"),
+    pytest.param(generate_documents, "num_samples", 0, id="generate-num-samples"),
+    pytest.param(generate_documents, "first", -1, id="generate-first"),
+    pytest.param(generate_documents, "seed", -1, id="generate-seed"),
+    pytest.param(generate_documents, "stop", ".", id="generate-stop-not-a-list"),
+    pytest.param(generate_documents, "stop", [""], id="generate-stop-empty"),
+    pytest.param(generate_documents, "on_long", "drop", id="generate-on-long"),
+    pytest.param(generate_documents, "special", "drop", id="generate-special"),
+    pytest.param(generate_documents, "lookahead", 0, id="generate-lookahead"),
+]
+
+
+@pytest.mark.parametrize(("function", "name", "value"), WRONG_ARGUMENTS)
+def test_wrong_arguments_are_errors_at_once(function, name, value):
+    with pytest.raises(ArgumentError, match=f"^{name} must be "):
+        function(random_model(CONFIG), TOKENIZER, [], **{name: value})
+
+
+@pytest.mark.parametrize("function", [score_documents, generate_documents])
+def test_one_text_in_place_of_several(function):
+    with pytest.raises(ArgumentError, match="expected an iterable of texts, got one text"):
+        function(random_model(CONFIG), TOKENIZER, "one text")
+
+
+# Samples
 
 
 @pytest.mark.parametrize("num_samples", [1, 3, 40])
 def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
-    """In float64, where a batch chooses the same tokens. Some samples end early, some pass the
-    context."""
+    """In float64, where a batch chooses the same tokens. Some samples pass the context."""
     config = replace(CONFIG, n_ctx=31, eos_token_id=list(range(0, 256, 8)))
     model = random_model(config, dtype=np.float64)
-    prompts = texts(5, 25)
-    how = {"top_k": 30, "seed": 4, "num_samples": num_samples, "stop": ["lo"], "first": 5}
-    results = list(generate_documents(model, TOKENIZER, prompts, 20, **how))
+    prompts = random_texts(5, 25)
+    results = generate_documents(
+        model,
+        TOKENIZER,
+        prompts,
+        max_new_tokens=20,
+        top_k=30,
+        seed=4,
+        num_samples=num_samples,
+        stop=["lo"],
+        first=5,
+    )
     reasons = set()
-    for n, (prompt, samples) in enumerate(zip(prompts, results, strict=True), 5):
+    for number, (prompt, samples) in enumerate(zip(prompts, results, strict=True), start=5):
         assert len(samples) == num_samples
-        for i, sample in enumerate(samples[:4]):
-            expected = TextSample(TOKENIZER, ["lo"], config.eos_token_ids)
-            stream = np.random.default_rng([4, n, i])
-            steps = sample_steps(
-                model, [TOKENIZER.encode(prompt)], 20, Sampling(top_k=30), [stream]
-            )
-            list(push_steps(steps, [expected]))
-            for field in ("ids", "text", "finish_reason"):
-                assert getattr(sample, field) == getattr(expected, field)
+        for index, sample in enumerate(samples[:4]):
+            ids = TOKENIZER.encode(prompt)
+            stream = np.random.default_rng([4, number, index])
+            alone = TextSample(TOKENIZER, ["lo"], config.eos_token_ids)
+            steps = sample_steps(model, [ids], 20, Sampling(top_k=30), [stream])
+            for _ in push_steps(steps, [alone]):
+                pass  # the sample keeps the text
+            assert sample.ids == alone.ids
+            assert sample.text == alone.text
+            assert sample.finish_reason == alone.finish_reason
             reasons.add(sample.finish_reason)
-    assert reasons == {"length", "stop", "eos"} or num_samples < 40
+    if num_samples == 40:
+        assert reasons == {"length", "stop", "eos"}
 
 
-def test_errors_and_cuts_of_prompts():
-    model, long = random_model(replace(CONFIG, n_ctx=31)), "low" + "er" * 40
-    prompts = ["lower", "", long, [1, 300], None, ((1, 2), (3, 4))]
-    for on_long, read in (("error", {0: "lower"}), ("cut", {0: "lower", 2: "er" * 21})):
-        results = generate_documents(model, TOKENIZER, prompts, 10, greedy=True, on_long=on_long)
-        for n, result in enumerate(results):
-            if n in read:
-                ids = TOKENIZER.encode(read[n])
-                assert result[0].ids == list(tiedgpt.generate(model, ids, 10, greedy=True))
-            else:
-                assert isinstance(result, ArgumentError)
+def test_batches_of_samples_are_bounded(monkeypatch):
+    """By the tokens in their caches."""
+    monkeypatch.setattr(documents, "CACHE_TOKENS", 300)
+    new_cache = GPT2.new_cache
+    sizes = []
+
+    def recorded(model, rows, capacity):
+        sizes.append((rows, capacity))
+        return new_cache(model, rows, capacity)
+
+    monkeypatch.setattr(GPT2, "new_cache", recorded)
+    prompts = random_texts(50, 60)
+    list(generate_documents(random_model(CONFIG), TOKENIZER, prompts, 5, greedy=True))
+    assert sum(rows for rows, _ in sizes) == 50
+    assert max(rows for rows, _ in sizes) > 5
+    assert max(rows * capacity for rows, capacity in sizes) <= 300
 
 
-README = (Path(tiedgpt.__file__).parent / "scale" / "README.md").read_text(encoding="utf-8")
-PANDAS, DATATROVE, OTHERS = re.findall(r"```python\n(.*?)```", README, re.S)
-SPARK = """
-import pandas as pd
-from pyspark.sql import SparkSession
-
-spark = SparkSession.builder.master("local[2]").config("spark.executorEnv.OPENBLAS_NUM_THREADS", "1")
-table = spark.getOrCreate().createDataFrame(pd.DataFrame({"text": ["To be, or not to be", "x"] * 50}))
-found = table.mapInPandas(score, "text string, loss double").toPandas()
-"""
-RAY = """
-import ray
-
-texts = ray.data.from_items([{"text": text} for text in ["To be, or not to be", "x"] * 50])
-found = texts.map_batches(Scorer, concurrency=2, batch_size=256).to_pandas()
-"""
-ALL = "print(len(found), (found.loss.astype(float).round(3) == 3.606).sum())"
+LONG_PROMPT = "low" + "er" * 40
 
 
 @pytest.mark.parametrize(
-    ("module", "recipe", "shown"),
+    "prompt",
     [
-        (
-            "pandas",
-            f"{PANDAS}\nprint(table.loss[0], table.loss[2], len(table.next))",
-            r"3\.606\d* nan 3",
-        ),
-        ("datatrove", DATATROVE, r"1 {'loss': 3\.606\d*}\n2 {'loss': None}"),
-        pytest.param("pyspark", OTHERS + SPARK + ALL, "^100 50", marks=pytest.mark.slow),
-        pytest.param("ray", OTHERS + RAY + ALL, "^100 50", marks=pytest.mark.slow),
+        pytest.param("", id="empty"),
+        pytest.param(LONG_PROMPT, id="longer-than-the-context"),
+        pytest.param([1, 300], id="id-of-no-token"),
+        pytest.param(None, id="none"),
+        pytest.param(((1, 2), (3, 4)), id="batch"),
     ],
 )
-def test_the_recipes_run(tmp_path, module, recipe, shown):
-    if not find_spec(module) or (module == "pyspark" and not find_spec("pyarrow")):
-        pytest.skip(f"{module} is not installed")
-    path = tmp_path / "recipe.py"  # a file, because workers import it
-    path.write_text(recipe, encoding="utf-8")
-    checkout = str(Path(tiedgpt.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": checkout, "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, str(path)]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+def test_an_error_of_a_prompt_stands_in_its_place(prompt):
+    model = random_model(replace(CONFIG, n_ctx=31))
+    before, error, after = generate_documents(
+        model, TOKENIZER, ["lower", prompt, "lower"], 10, greedy=True
     )
-    assert re.search(shown, done.stdout), done.stdout + done.stderr
-    assert done.returncode == 0, done.stderr
+    assert isinstance(error, ArgumentError)
+    ids = list(generate(model, TOKENIZER.encode("lower"), 10, greedy=True))
+    assert before[0].ids == ids
+    assert after[0].ids == ids
+
+
+def test_a_long_prompt_is_cut_to_its_end():
+    model = random_model(replace(CONFIG, n_ctx=31))
+    (samples,) = generate_documents(model, TOKENIZER, [LONG_PROMPT], 10, greedy=True, on_long="cut")
+    kept = TOKENIZER.encode("er" * 21)  # so that 10 new tokens fit
+    assert samples[0].ids == list(generate(model, kept, 10, greedy=True))
+
+
+@pytest.mark.parametrize("prompt", ["", [1, 300], None, ((1, 2), (3, 4))])
+def test_cutting_makes_no_other_prompt_right(prompt):
+    model = random_model(replace(CONFIG, n_ctx=31))
+    (result,) = generate_documents(model, TOKENIZER, [prompt], 10, greedy=True, on_long="cut")
+    assert isinstance(result, ArgumentError)

@@ -1,8 +1,6 @@
-"""Guessed tokens: whatever is guessed, the text is the one that the model writes without
-guesses."""
+"""Guessed tokens: whatever is guessed, the text is that of the model without guesses."""
 
 from dataclasses import replace
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,53 +15,82 @@ from tiedgpt.inference.generation import random_streams, sample_steps
 from tiedgpt.inference.sampling import Sampling
 from tiedgpt.inference.text import TextSample, push_steps
 
-PROMPTS = [PROMPT, PROMPT[:1], [9, 8, 7] * 18, list(range(61))]
+UNEQUAL_PROMPTS = [PROMPT, PROMPT[:1], [9, 8, 7] * 18, list(range(61))]
 
 
 @pytest.fixture(scope="module")
 def model() -> GPT2:
-    """In float64, so that the number of rows in a product changes no token. It repeats itself when
-    greedy."""
+    """A model that repeats itself when greedy.
+
+    In float64, so that the number of rows in a product changes no token.
+    """
     return random_model(replace(SMALL, n_ctx=64, eos_token_id=None)).astype(np.float64)
 
 
-def nearly(model: GPT2, seed: int) -> GPT2:
+@pytest.fixture(scope="module")
+def similar(model) -> GPT2:
     """A model that predicts nearly the same."""
-    rng = np.random.default_rng(seed)
-    noisy = {name: a + 0.01 * rng.standard_normal(a.shape) for name, a in model.parameters.items()}
+    rng = np.random.default_rng(1)
+    noisy = {}
+    for name, array in model.parameters.items():
+        noisy[name] = array + 0.01 * rng.standard_normal(array.shape)
     return GPT2(model.config, noisy)
 
 
-@pytest.mark.parametrize(
-    "sampling", [Sampling(greedy=True), Sampling(0.7, top_k=20, top_p=0.9), Sampling()]
-)
-@pytest.mark.parametrize("prompts", [[PROMPT], PROMPTS], ids=["one", "unequal"])
-@pytest.mark.parametrize("source", ["lookup", "model"])
-def test_a_draft_changes_no_token(model, sampling, prompts, source):
-    """Past the context too."""
-    draft = Draft(nearly(model, 1) if source == "model" else source, model)
-    draft.guess_cost = 0.1  # as if the draft model were a tenth of the model's size
+# The text is the same
+
+SAMPLINGS = [
+    pytest.param(Sampling(greedy=True), id="greedy"),
+    pytest.param(Sampling(0.7, top_k=20, top_p=0.9), id="top-k-and-top-p"),
+    pytest.param(Sampling(), id="all-tokens"),
+]
+PROMPTS = [
+    pytest.param([PROMPT], id="one-prompt"),
+    pytest.param(UNEQUAL_PROMPTS, id="unequal-prompts"),
+]
+
+
+def assert_same_tokens(model, draft, prompts, sampling):
+    """With the draft and without, past the context."""
     plain = steps(model, prompts, 90, sampling, random_streams(7, len(prompts)))
-    assert steps(model, prompts, 90, sampling, random_streams(7, len(prompts)), draft) == plain
+    drafted = steps(model, prompts, 90, sampling, random_streams(7, len(prompts)), draft)
     assert [len(row) for row in plain] == [90] * len(prompts)
-    if source == "model" or sampling.greedy:
-        assert draft.drafted > draft.accepted > 0, (
-            "a draft that is always right or always wrong shows little"
-        )
+    assert drafted == plain
 
 
-class RandomGuesses:
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("prompts", PROMPTS)
+def test_lookup_changes_no_token(model, prompts, sampling):
+    draft = Draft("lookup", model)
+    assert_same_tokens(model, draft, prompts, sampling)
+    if sampling.greedy:
+        # A draft that is always right or always wrong shows little.
+        assert draft.drafted > draft.accepted > 0
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("prompts", PROMPTS)
+def test_a_draft_model_changes_no_token(model, similar, prompts, sampling):
+    draft = Draft(similar, model)
+    draft.guess_cost = 0.1  # as if it were a tenth of the model's size
+    assert_same_tokens(model, draft, prompts, sampling)
+    assert draft.drafted > draft.accepted > 0
+
+
+class RandomGuesser:
     """Guesses 0 to `most` tokens: the right ones up to a random place, then any."""
 
     def __init__(self, answer: list[int], seed: list[int]) -> None:
-        self.answer, self.rng = answer, np.random.default_rng(seed)
+        self.answer = answer  # the prompt and what the model writes
+        self.rng = np.random.default_rng(seed)
 
     def guess(self, text: list[int], most: int) -> list[int]:
         assert 0 <= most <= MOST_GUESSES
-        right = self.answer[len(text) :][: self.rng.integers(0, 10)]
-        return [*right, *self.rng.integers(0, SMALL.vocab_size, self.rng.integers(0, 5)).tolist()][
-            :most
-        ]
+        right_count = self.rng.integers(0, 10)
+        right = self.answer[len(text) : len(text) + right_count]
+        any_count = self.rng.integers(0, 5)
+        any_tokens = self.rng.integers(0, SMALL.vocab_size, any_count).tolist()
+        return [*right, *any_tokens][:most]
 
     def learn(self, tokens: list[int]) -> None:
         assert tokens
@@ -72,65 +99,101 @@ class RandomGuesses:
 @pytest.mark.parametrize("seed", range(3))
 def test_any_guesses_change_no_token(model, seed):
     sampling = Sampling(2.0)
-    plain = steps(model, PROMPTS, 150, sampling, random_streams(seed, 4))
+    plain = steps(model, UNEQUAL_PROMPTS, 150, sampling, random_streams(seed, 4))
+    guessers = []
+    for number, (prompt, row) in enumerate(zip(UNEQUAL_PROMPTS, plain, strict=True)):
+        guessers.append(RandomGuesser(prompt + row, [seed, number]))
+
     draft = Draft("lookup", model)
-    answers = [prompt + row for prompt, row in zip(PROMPTS, plain, strict=True)]
-    guessers = iter([RandomGuesses(answer, [seed, n]) for n, answer in enumerate(answers)])
-    draft.guesser = lambda *_: next(guessers)
-    assert steps(model, PROMPTS, 150, sampling, random_streams(seed, 4), draft) == plain
+    unused_guessers = iter(guessers)
+    draft.guesser = lambda *_: next(unused_guessers)
+    drafted = steps(model, UNEQUAL_PROMPTS, 150, sampling, random_streams(seed, 4), draft)
+    assert drafted == plain
     assert draft.drafted > draft.accepted > 100
 
 
-def test_a_draft_saves_steps(model):
-    with mock.patch.object(GPT2, "final", autospec=True, side_effect=GPT2.final) as final:
-        plain = list(generate(model, PROMPT, 300, greedy=True, draft=None))
-        without = final.call_count
-        assert list(generate(model, PROMPT, 300, greedy=True)) == plain
-    assert final.call_count < 1.6 * without
+def test_a_draft_saves_steps(model, shapes_read):
+    plain = list(generate(model, PROMPT, 300, greedy=True, draft=None))
+    steps_without = len(shapes_read)
+    shapes_read.clear()
+    assert list(generate(model, PROMPT, 300, greedy=True)) == plain
+    assert len(shapes_read) < 0.6 * steps_without
 
 
-def test_stops_and_the_end_of_text_end_a_sample_inside_checked_tokens(model):
+def last_new_token(model):
+    """The token of a greedy text that comes up last for the first time."""
     tokens = list(generate(model, PROMPT, 60, greedy=True, draft=None))
-    last_new = max(set(tokens), key=tokens.index)
-    ended = GPT2(replace(model.config, eos_token_id=last_new), model.parameters)
+    return max(set(tokens), key=tokens.index)
+
+
+def sampled_texts(model, stops, draft):
+    """Four samples, each with its ids, its text and why it ended."""
     tokenizer = Tokenizer([])
-    for model_, stops in ((ended, []), (model, []), (model, ["e"]), (model, ["lo"])):
-        results = []
-        for draft in (None, Draft("lookup", model_)):
-            samples = [TextSample(tokenizer, stops, model_.config.eos_token_ids) for _ in range(4)]
-            pieces = [""] * 4
-            steps_ = sample_steps(
-                model_, [PROMPT] * 4, 90, Sampling(0.2), random_streams(3, 4), draft
-            )
-            for i, text in push_steps(steps_, samples):
-                pieces[i] += text
-            assert pieces == [sample.text for sample in samples]
-            results.append([(sample.ids, sample.text, sample.finish_reason) for sample in samples])
-        assert results[0] == results[1]
+    samples = [TextSample(tokenizer, stops, model.config.eos_token_ids) for _ in range(4)]
+    pieces = [""] * 4
+    stepping = sample_steps(
+        model, [PROMPT] * 4, 90, Sampling(0.2), random_streams(3, 4), draft=draft
+    )
+    for number, text in push_steps(stepping, samples):
+        pieces[number] += text
+    assert pieces == [sample.text for sample in samples]
+    return [(sample.ids, sample.text, sample.finish_reason) for sample in samples]
+
+
+@pytest.mark.parametrize("stops", [[], ["e"], ["lo"]])
+def test_stops_end_a_sample_inside_checked_tokens(model, stops):
+    plain = sampled_texts(model, stops, draft=None)
+    assert sampled_texts(model, stops, Draft("lookup", model)) == plain
+
+
+def test_the_end_of_text_ends_a_sample_inside_checked_tokens(model):
+    config = replace(model.config, eos_token_id=last_new_token(model))
+    ended = GPT2(config, model.parameters)
+    plain = sampled_texts(ended, [], draft=None)
+    assert sampled_texts(ended, [], Draft("lookup", ended)) == plain
+
+
+# What lookup guesses
+
+
+def sure_guesser():
+    """A LookupGuesser that takes all its guesses for right."""
+    guesser = LookupGuesser(batch=1)
+    guesser.rates = [1.0] * len(RATES)
+    return guesser
 
 
 def test_the_lookup_guesses_what_followed_the_longest_equal_run():
-    guesser = LookupGuesser(batch=1)
-    guesser.rates = [1.0] * len(RATES)
+    guesser = sure_guesser()
     assert guesser.guess([1, 2, 3], 5) == []
     text = [1, 2, 3, 4, 9, 3, 4, 8, 7, 1, 2, 3, 4]
-    assert guesser.guess(text, 3) == [9, 3, 4]  # 3, 4 alone was followed by 8
+    assert guesser.guess(text, 3) == [9, 3, 4], "3, 4 alone was followed by 8"
     assert guesser.guess([*text, 5, 3, 4], 2) == [5, 3]
-    assert LookupGuesser(1).guess([5] * 9, 15)[:2] == [5, 5]  # a loop goes on
+
+
+def test_the_lookup_goes_on_with_a_loop():
+    assert LookupGuesser(batch=1).guess([5] * 9, 15)[:2] == [5, 5]
 
 
 def lookup_steps(prompt: list[int], answer: list[int]) -> tuple[int, int]:
-    """Steps of a model that writes `answer`, and guesses."""
-    guesser, text, steps, guesses = LookupGuesser(batch=1), list(prompt), 0, 0
-    while left := answer[len(text) - len(prompt) :]:
-        guess = guesser.guess(text, min(MOST_GUESSES, len(left) - 1))
-        right = next(
-            (i for i, (a, b) in enumerate(zip(guess, left, strict=False)) if a != b), len(guess)
-        )
-        guesser.learn(left[: right + 1])
-        text += left[: right + 1]
-        steps, guesses = steps + 1, guesses + len(guess)
-    return steps, guesses
+    """How many steps a model takes that writes `answer`, and how many tokens are guessed."""
+    guesser = LookupGuesser(batch=1)
+    text = list(prompt)
+    left = list(answer)
+    step_count = 0
+    guess_total = 0
+    while left:
+        guesses = guesser.guess(text, min(MOST_GUESSES, len(left) - 1))
+        right_count = 0
+        while right_count < len(guesses) and guesses[right_count] == left[right_count]:
+            right_count += 1
+        tokens = left[: right_count + 1]
+        guesser.learn(tokens)
+        text += tokens
+        left = left[len(tokens) :]
+        step_count += 1
+        guess_total += len(guesses)
+    return step_count, guess_total
 
 
 @pytest.fixture(params=[True, False], ids=["AVX-512", "other"])
@@ -140,104 +203,166 @@ def kernels(request, monkeypatch):
     monkeypatch.setattr(drafts, "has_small_kernels", lambda: request.param)
 
 
-DISTINCT = list(range(1000))
+PHRASE = [20, 21, 22, 23, 24, 25, 26]
+SENTENCE = list(range(20, 50))
+RUNS_OF_TOKENS = np.repeat(range(20, 28), 16).tolist()
 
 
-def test_steps_of_a_text_that_repeats(kernels):
-    for answer, most in (
-        ([7] * 64, 7),  # a token
-        (DISTINCT[20:27] * 10, 16),  # a phrase
-        (DISTINCT[20:50] * 8, 49),  # a sentence
-        (
-            [token for token in DISTINCT[20:28] for _ in range(16)],
-            25,
-        ),  # a token 16 times, then another
-    ):
-        steps, guesses = lookup_steps(DISTINCT[:10], answer)
-        assert steps <= most
-        assert guesses <= 1.5 * len(answer)
+@pytest.mark.parametrize(
+    ("answer", "most_steps"),
+    [
+        pytest.param([7] * 64, 7, id="token"),
+        pytest.param(PHRASE * 10, 16, id="phrase"),
+        pytest.param(SENTENCE * 8, 49, id="sentence"),
+        pytest.param(RUNS_OF_TOKENS, 25, id="runs-of-16-equal-tokens"),
+    ],
+)
+@pytest.mark.usefixtures("kernels")
+def test_a_text_that_repeats_takes_few_steps(answer, most_steps):
+    step_count, guess_total = lookup_steps(list(range(10)), answer)
+    assert step_count <= most_steps
+    assert guess_total <= 1.5 * len(answer)
 
 
-@pytest.mark.parametrize("size", [50, 300, 50_000])
-def test_little_is_guessed_in_a_random_text(kernels, size):
-    text = np.random.default_rng(0).integers(0, size, 2000).tolist()
-    steps, guesses = lookup_steps(text[:10], text[10:])
-    assert steps > 1970
-    assert guesses < 60
+@pytest.mark.parametrize("vocab_size", [50, 300, 50_000])
+@pytest.mark.usefixtures("kernels")
+def test_little_is_guessed_in_a_random_text(vocab_size):
+    text = np.random.default_rng(0).integers(0, vocab_size, 2000).tolist()
+    step_count, guess_total = lookup_steps(text[:10], text[10:])
+    assert step_count > 1970
+    assert guess_total < 60
+
+
+# What guessers learn
+
+LOOP = [1, 2] * 20  # the next token is 1
+
+
+def learn_100_times(guesser, text, token):
+    for _ in range(100):
+        guesser.guess(text, 15)
+        guesser.learn([token])
 
 
 def test_what_has_not_paid_is_not_guessed():
-    text = [1, 2] * 20
     guesser = LookupGuesser(batch=1)
-    assert guesser.guess(text, 15)
-    for token, guessed in ((1, True), (50, False), (1, True)):
-        for _ in range(100):  # compared though not checked, so that it comes back
-            guesser.guess(text, 15)
-            guesser.learn([token])
-        assert bool(guesser.guess(text, 15)) == guessed
-    assert len(guesser.guess(text, 15)) == 15
+    assert guesser.guess(LOOP, 15)
+    learn_100_times(guesser, LOOP, 50)
+    assert not guesser.guess(LOOP, 15)
 
 
-def test_a_draft_model_that_was_wrong_is_tried_again_later(model):
-    guesser = Draft(nearly(model, 1), model).guesser(
-        Sampling(greedy=True), random_streams(7, 1)[0], 1
-    )
+def test_what_would_have_paid_is_guessed_again():
+    """It is compared with the text though it is not guessed."""
+    guesser = LookupGuesser(batch=1)
+    learn_100_times(guesser, LOOP, 50)
+    learn_100_times(guesser, LOOP, 1)
+    assert len(guesser.guess(LOOP, 15)) == 15
+
+
+def test_a_draft_model_that_was_wrong_is_tried_again_later(model, similar):
+    stream = random_streams(7, 1)[0]
+    guesser = Draft(similar, model).guesser(Sampling(greedy=True), stream, batch=1)
     guesser.guess_cost = 0.0
     guesser.rates = [1.0]
-    for expected in (False, True):
-        for _ in range(100):
-            guesser.guess(PROMPT, 15)
-            guesser.learn([SMALL.vocab_size])  # no guess is that
-            if bool(guesser.guessed) == expected:
-                break
-        assert bool(guesser.guessed) == expected
+    guess_counts = []
+    for _ in range(200):
+        guesser.guess(PROMPT, 15)
+        guess_counts.append(len(guesser.guessed))
+        guesser.learn([SMALL.vocab_size])  # no guess is that
+    first_without = guess_counts.index(0)
+    assert 0 < first_without < 100
+    assert any(guess_counts[first_without : first_without + 100])
 
 
 def test_each_guess_is_learned_for_the_match_that_it_follows():
-    guesser = LookupGuesser(batch=1)
-    guesser.rates = [1.0] * len(RATES)
+    guesser = sure_guesser()
     text = [*range(30), 99, 3, 4]
-    assert guesser.guess(text, 9) == list(range(5, 14))  # after 2 to 10 equal tokens
-    guesser.learn([5, 6, 7, 50])  # after 2, 3 and 4, then a wrong one after 5
-    assert [rate < 1 for rate in guesser.rates] == [False, False, True, False, False]
-    before = guesser.rates[2]
+    assert guesser.guess(text, 9) == [5, 6, 7, 8, 9, 10, 11, 12, 13]
+    # These guesses follow 2 to 10 equal tokens. Those after 2, 3 and 4 are right, the next wrong.
+    guesser.learn([5, 6, 7, 50])
+    is_lower = [rate < 1 for rate in guesser.rates]
+    assert is_lower == [False, False, True, False, False]
+
+
+def test_the_guess_after_the_last_one_is_learned_too():
+    guesser = sure_guesser()
+    text = [*range(30), 99, 3, 4]
     assert guesser.guess(text, 2) == [5, 6]
     guesser.learn([5, 6, 50])  # 7 would have been the next guess
-    assert guesser.rates[2] < before
+    assert guesser.rates[2] < 1
 
 
-def test_guess_count():
-    most = MOST_GUESSES
-    assert guess_count([0.0] * most, 0, 1) == guess_count([], 0, 1) == 0
-    assert guess_count([1.0] * most, 0, 1) == most
-    assert guess_count([1.0] * 3, 0, 1) == 3
-    assert guess_count([1.0], 0, 8) == 1  # for each of 8 samples
-    assert guess_count([1.0] * most, 1.0, 1) == 0  # a draft model as slow as the model
-    assert (
-        guess_count([0.5, *[1.0] * 14], 0, 1) == most
-    )  # the first guess pays with those after it only
-    assert guess_count([*[1.0] * 4, 0.0, 1.0], 0, 1) == 4
-    counts = [guess_count([p] * most, 0, 1) for p in np.linspace(0, 1, 50)]
+# How many tokens are guessed
+
+
+@pytest.mark.parametrize(
+    ("rates", "guess_cost", "batch", "count"),
+    [
+        pytest.param([], 0, 1, 0, id="no-guesses"),
+        pytest.param([0.0] * MOST_GUESSES, 0, 1, 0, id="all-wrong"),
+        pytest.param([1.0] * MOST_GUESSES, 0, 1, MOST_GUESSES, id="all-right"),
+        pytest.param([1.0] * 3, 0, 1, 3, id="three-guesses"),
+        pytest.param([1.0], 0, 8, 1, id="one-for-each-of-8-samples"),
+        pytest.param([1.0] * MOST_GUESSES, 1.0, 1, 0, id="draft-model-as-slow-as-the-model"),
+        pytest.param(
+            [0.5] + [1.0] * 14, 0, 1, MOST_GUESSES, id="first-one-pays-with-those-after-it"
+        ),
+        pytest.param([1.0, 1.0, 1.0, 1.0, 0.0, 1.0], 0, 1, 4, id="fifth-one-wrong"),
+    ],
+)
+def test_guess_count(rates, guess_cost, batch, count):
+    assert guess_count(rates, guess_cost, batch) == count
+
+
+def test_more_is_guessed_where_guesses_are_more_often_right():
+    counts = [guess_count([rate] * MOST_GUESSES, 0, 1) for rate in np.linspace(0, 1, 50)]
     assert counts == sorted(counts)
 
 
-def test_a_draft_that_cannot_guess(model):
-    for source, message in (
-        ("look", "draft must be \"lookup\", a model or None, got 'look'"),
-        (3, "got 3"),
-        ("itself", "the draft model is the model itself"),
-        ({"vocab_size": 102}, "another vocabulary: 102 tokens, the model 101"),
-        ({"n_ctx": 63}, "a shorter context: 63 tokens, the model 64"),
-    ):
-        draft = GPT2.random(replace(model.config, **source)) if isinstance(source, dict) else source
-        with pytest.raises(ArgumentError, match=message):
-            generate(model, PROMPT, draft=model if source == "itself" else draft)
+# Drafts that cannot guess
 
 
-def test_a_damaged_draft_model_is_named(model):
-    damaged = nearly(model, 1)
-    damaged.parameters["ln_f.bias"][:] = np.nan
-    draft = Draft(damaged, model)
+@pytest.mark.parametrize(
+    ("draft", "message"),
+    [
+        pytest.param(
+            "look", "draft must be \"lookup\", a model or None, got 'look'", id="another-word"
+        ),
+        pytest.param(3, "got 3", id="number"),
+    ],
+)
+def test_a_draft_of_another_kind(model, draft, message):
+    with pytest.raises(ArgumentError, match=message):
+        generate(model, PROMPT, draft=draft)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(
+            {"vocab_size": 102},
+            "another vocabulary: 102 tokens, the model 101",
+            id="larger-vocabulary",
+        ),
+        pytest.param(
+            {"n_ctx": 63}, "a shorter context: 63 tokens, the model 64", id="shorter-context"
+        ),
+    ],
+)
+def test_a_draft_model_that_does_not_fit(model, change, message):
+    draft = GPT2.random(replace(model.config, **change))
+    with pytest.raises(ArgumentError, match=message):
+        generate(model, PROMPT, draft=draft)
+
+
+def test_a_draft_that_is_the_model(model):
+    with pytest.raises(ArgumentError, match="the draft model is the model itself"):
+        generate(model, PROMPT, draft=model)
+
+
+def test_a_damaged_draft_model_is_named(model, similar):
+    damaged = {**similar.parameters, "ln_f.bias": np.full(SMALL.n_embd, np.nan)}
+    draft = Draft(GPT2(model.config, damaged), model)
     draft.guess_cost = 0.0
     with (
         np.errstate(invalid="ignore"),

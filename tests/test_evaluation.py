@@ -21,14 +21,26 @@ def some_ids(n: int) -> np.ndarray:
     return np.random.default_rng(n).integers(SMALL.vocab_size, size=n)
 
 
+# The loss of each token
+
+
+def first_window_with(place: int, stride: int) -> int:
+    """The start of the first window that holds a place of the text."""
+    start = 0
+    while start + C <= place:
+        start += stride
+    return start
+
+
 def brute_force(model: GPT2, ids: np.ndarray, stride: int) -> list[float]:
     """Each token's loss in the first window that holds it, unless that window begins with it."""
     losses = []
     for place, target in enumerate(ids):
-        start = next(start for start in range(0, ids.size, stride) if start + C > place)
+        start = first_window_with(place, stride)
         if start < place:
             logits = model(ids[start:place])[-1]
-            losses.append(math.log(sum(math.exp(x) for x in logits)) - logits[target])
+            log_sum = math.log(sum(math.exp(logit) for logit in logits))
+            losses.append(log_sum - logits[target])
     return losses
 
 
@@ -38,12 +50,32 @@ def brute_force(model: GPT2, ids: np.ndarray, stride: int) -> list[float]:
 def test_each_token_is_predicted_as_by_brute_force(head, n, stride):
     model = random_model(SMALL.with_head(head), dtype=np.float64)
     ids = some_ids(n)
-    read = []
-    losses = token_losses(model, ids, stride, read.append)
+    losses = token_losses(model, ids, stride)
     np.testing.assert_allclose(losses, brute_force(model, ids, stride), rtol=1e-11)
-    left_out = math.ceil(n / C) if stride == C else 1
-    assert losses.size == n - left_out
-    assert (sum(read), min(read) > 0, len(read) > 1) == (n, True, n > C)
+
+
+@pytest.mark.parametrize("n", [2, C, C + 1, 2 * C, 3 * C + 2])
+def test_one_token_is_not_predicted_or_one_of_each_window(model, n):
+    ids = some_ids(n)
+    assert token_losses(model, ids, 1).size == n - 1
+    assert token_losses(model, ids, C - 1).size == n - 1
+    windows = math.ceil(n / C)
+    assert token_losses(model, ids, C).size == n - windows
+
+
+@pytest.mark.parametrize("stride", [1, C // 2, C])
+def test_progress_counts_the_tokens_that_are_read(model, stride):
+    read = []
+    token_losses(model, some_ids(3 * C + 2), stride, read.append)
+    assert sum(read) == 3 * C + 2
+    assert len(read) > 1
+    assert min(read) > 0
+
+
+def test_progress_of_a_text_of_one_window(model):
+    read = []
+    token_losses(model, some_ids(C), 1, read.append)
+    assert read == [C]
 
 
 @pytest.mark.parametrize("batch", [1, 2 * C, 10_000])
@@ -58,50 +90,81 @@ def test_batch_and_piece_sizes_do_not_change_losses(model, monkeypatch, batch, r
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("n", "pieces"), [(1, 4), (2, 4), (3, 6)])
-def test_logits_are_computed_for_predicted_tokens_only_in_pieces_on_n_threads(
-    model, monkeypatch, n, pieces
-):
-    ids, rows, unembed = some_ids(2000), [], evaluation.unembed
-    expected = token_losses(model.astype(np.float64), ids, C - 1)
-    monkeypatch.setattr(threads, "reading_threads", lambda: n)
-    monkeypatch.setattr(
-        evaluation, "unembed", lambda x, W_U: rows.append(len(x)) or unembed(x, W_U)
-    )
-    losses = token_losses(model, ids, C - 1)
-    np.testing.assert_allclose(losses, expected, rtol=1e-4)
-    assert losses.size == sum(rows) == 1999
-    assert max(rows) <= evaluation.LOGIT_ROWS
-    assert len(rows) == 2 * pieces + 1, (
-        "no more than two batches of 33 windows and the last window need"
-    )
-
-
-STRIDE = r"^stride must be a whole number from 1 to .* context of 31, got"
-
-
 @pytest.mark.parametrize(
-    ("ids", "stride", "message"),
+    ("thread_count", "pieces"),
     [
-        ([], 8, "a score needs two tokens or more, got 0"),
-        ([5], 8, "a score needs two tokens or more, got 1"),
-        ([[1, 2], [3, 4]], 8, r"one sequence of ids \[N\], got shape \(2, 2\)"),
-        ([1.0, 2.0], 8, "whole numbers, got float64"),
-        ([0] * 5000 + [101], 8, "token id 101 is outside the vocabulary of 101"),
-        ([0, -1], 8, "token id -1 is outside the vocabulary"),
-        ([[1], [2, 3]], 8, "ids must be"),
-        *(([1] * 50, stride, STRIDE) for stride in (0, -1, C + 1, 1.5, True, "8")),
+        pytest.param(1, 4, id="one-thread"),
+        pytest.param(2, 4, id="two-threads"),
+        pytest.param(3, 6, id="three-threads"),
     ],
 )
-def test_texts_that_cannot_be_scored(model, ids, stride, message):
-    """And before any of the text is read."""
+def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
+    model, monkeypatch, thread_count, pieces
+):
+    ids = some_ids(2000)
+    expected = token_losses(model.astype(np.float64), ids, C - 1)
+    unembed = evaluation.unembed
+    rows = []
+
+    def recorded(final, W_U):
+        rows.append(len(final))
+        return unembed(final, W_U)
+
+    monkeypatch.setattr(threads, "reading_threads", lambda: thread_count)
+    monkeypatch.setattr(evaluation, "unembed", recorded)
+    losses = token_losses(model, ids, C - 1)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    assert losses.size == 1999
+    assert sum(rows) == 1999
+    assert max(rows) <= evaluation.LOGIT_ROWS
+    # Two batches of 33 windows, and the last window.
+    assert len(rows) == 2 * pieces + 1
+
+
+# Texts that cannot be scored
+
+NOT_A_TEXT = [
+    pytest.param([], "a score needs two tokens or more, got 0", id="empty"),
+    pytest.param([5], "a score needs two tokens or more, got 1", id="one-token"),
+    pytest.param([[1, 2], [3, 4]], r"one sequence of ids \[N\], got shape \(2, 2\)", id="batch"),
+    pytest.param([1.0, 2.0], "whole numbers, got float64", id="not-whole"),
+    pytest.param(
+        [0] * 5000 + [101], "token id 101 is outside the vocabulary of 101", id="id-too-high"
+    ),
+    pytest.param([0, -1], "token id -1 is outside the vocabulary", id="id-below-0"),
+    pytest.param([[1], [2, 3]], "ids must be", id="ragged"),
+]
+
+
+def assert_refused(model, ids, stride, message):
+    """Before any of the text is read."""
+
+    def read_for_nothing(_):
+        pytest.fail("the text was read")
+
     with pytest.raises(ArgumentError, match=message):
-        token_losses(model, ids, stride, progress=lambda _: pytest.fail("read for nothing"))
+        token_losses(model, ids, stride, progress=read_for_nothing)
     with pytest.raises(ArgumentError, match=message):
         score(model, Tokenizer([]), ids, stride)
+
+
+@pytest.mark.parametrize(("ids", "message"), NOT_A_TEXT)
+def test_texts_that_cannot_be_scored(model, ids, message):
+    assert_refused(model, ids, 8, message)
+
+
+@pytest.mark.parametrize("stride", [0, -1, C + 1, 1.5, True, "8"])
+def test_strides_out_of_range(model, stride):
+    message = r"^stride must be a whole number from 1 to .* context of 31, got"
+    assert_refused(model, [1] * 50, stride, message)
+
+
+def test_a_context_of_one_token_has_no_loss():
     with pytest.raises(ArgumentError, match="context is 1 token"):
         token_losses(GPT2.random(replace(SMALL, n_ctx=1)), [1, 2], 1)
 
+
+# The score of a text
 
 TEXT = "low lower é<|endoftext|>low low"
 TOKENS = ["low", " low", "er", " ", "é", "<|endoftext|>", "low", " low"]
@@ -110,12 +173,13 @@ TOKENS = ["low", " low", "er", " ", "é", "<|endoftext|>", "low", " low"]
 @pytest.mark.parametrize(
     ("n_ctx", "stride", "predicted"),
     [
-        (20, None, TOKENS[1:]),
-        (20, 20, TOKENS[1:]),
-        (4, None, TOKENS[1:]),
-        (4, 1, TOKENS[1:]),
-        (4, 4, TOKENS[1:4] + TOKENS[5:]),
-        (7, 7, TOKENS[1:7]),  # the last window is one token, which follows nothing there
+        pytest.param(20, None, TOKENS[1:], id="one-window"),
+        pytest.param(20, 20, TOKENS[1:], id="one-window-as-long-as-the-stride"),
+        pytest.param(4, None, TOKENS[1:], id="overlapping-windows"),
+        pytest.param(4, 1, TOKENS[1:], id="stride-1"),
+        pytest.param(4, 4, TOKENS[1:4] + TOKENS[5:], id="windows-without-overlap"),
+        # The last window is one token, which follows nothing there.
+        pytest.param(7, 7, TOKENS[1:7], id="last-window-of-one-token"),
     ],
 )
 def test_a_model_of_zeros_scores_as_guessing(n_ctx, stride, predicted):
@@ -125,26 +189,33 @@ def test_a_model_of_zeros_scores_as_guessing(n_ctx, stride, predicted):
     assert [tokenizer.token_text(token) for token in ids] == TOKENS
     V = tokenizer.vocab_size
     model = GPT2.random(replace(SMALL, vocab_size=V, n_ctx=n_ctx)).untie("zeros")
+
     result = score(model, tokenizer, ids, stride)
     assert result.tokens == len(predicted)
     assert result.bytes == len("".join(predicted).encode())
     assert result.nll == pytest.approx(math.log(V), rel=1e-6)
     assert result.perplexity == pytest.approx(V, rel=1e-5)
-    assert result.bits_per_byte == pytest.approx(
-        len(predicted) * math.log2(V) / result.bytes, rel=1e-6
-    )
+    bits = len(predicted) * math.log2(V)
+    assert result.bits_per_byte == pytest.approx(bits / result.bytes, rel=1e-6)
 
 
 def test_the_default_stride_is_half_the_context(model):
-    default, half, whole = (
-        score(model, Tokenizer([], {}), some_ids(200), n) for n in (None, C // 2, C)
-    )
-    assert default == half != whole
+    tokenizer = Tokenizer([], {})
+    ids = some_ids(200)
+    default = score(model, tokenizer, ids)
+    assert default == score(model, tokenizer, ids, C // 2)
+    assert default != score(model, tokenizer, ids, C)
 
 
-@pytest.mark.parametrize("value", [np.nan, 1e9])
-def test_a_loss_that_is_not_finite_or_too_large_is_an_error(model, value):
-    """nan, and a loss whose perplexity is beyond all floats."""
-    parameters = {**model.parameters, "ln_f.weight": np.full(SMALL.n_embd, value, np.float32)}
+@pytest.mark.parametrize(
+    "weight",
+    [
+        pytest.param(np.nan, id="nan"),
+        pytest.param(1e9, id="perplexity-beyond-all-floats"),
+    ],
+)
+def test_a_loss_that_is_not_finite_or_too_large_is_an_error(model, weight):
+    ln_f_weight = np.full(SMALL.n_embd, weight, np.float32)
+    damaged = GPT2(SMALL, {**model.parameters, "ln_f.weight": ln_f_weight})
     with pytest.raises(TiedGPTError, match="nats per token: the model's checkpoint is damaged"):
-        score(GPT2(SMALL, parameters), Tokenizer([], {}), some_ids(50))
+        score(damaged, Tokenizer([], {}), some_ids(50))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,25 +20,17 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "weights" / "sonnets.txt").read_text(encoding="utf-8")
 LONG = TEXT[:1500]  # many more tokens than the context of 128
-TASK = """\
-task: sonnets
-dataset_path: json
-dataset_kwargs:
-  data_files: {{test: {directory}/sonnets.jsonl}}
-  cache_dir: {directory}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "{{{{context}}}}"
-doc_to_choice: "{{{{choices}}}}"
-doc_to_target: 0
-metric_list:
-  - metric: acc
-"""
+
+
+class Models(NamedTuple):
+    """The same checkpoint in tiedgpt and in transformers, as models of the harness."""
+
+    tiedgpt: Any
+    hf: Any
 
 
 @pytest.fixture(scope="module", params=["tied", "untied"])
 def models(request):
-    """The same checkpoint in tiedgpt and in transformers."""
     pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     pytest.importorskip("transformers", reason="transformers is not installed: the extra `parity`")
     pytest.importorskip("lm_eval", reason="lm_eval is not installed: the extra `eval`")
@@ -47,15 +40,20 @@ def models(request):
 
     path = str(ROOT / "weights" / f"shakespeare-{request.param}")
     logging.disable(logging.WARNING)
-    hf = HFLM(path, device="cpu", batch_size=1, dtype="float32")
-    yield TiedGPT(path, head=request.param), hf
+    yield Models(
+        tiedgpt=TiedGPT(path, head=request.param),
+        hf=HFLM(path, device="cpu", batch_size=1, dtype="float32"),
+    )
     logging.disable(logging.NOTSET)
 
 
-def both(models, method, *requests):
-    """What each of the two models answers to the requests."""
+def answers(model, method, requests):
+    """What a model of the harness answers to these requests."""
     instances = [SimpleNamespace(args=request) for request in requests]
-    return [getattr(model, method)(instances, disable_tqdm=True) for model in models]
+    return getattr(model, method)(instances, disable_tqdm=True)
+
+
+# Loss of given texts
 
 
 def test_loglikelihoods(models):
@@ -75,83 +73,150 @@ def test_loglikelihoods(models):
         "\n\nJULIET:\nO, be",
         LONG[:200],
     ]
-    ours, theirs = both(models, "loglikelihood", *((a, b) for a in contexts for b in continuations))
-    np.testing.assert_allclose([nats for nats, _ in ours], [nats for nats, _ in theirs], rtol=5e-6)
-    assert [greedy for _, greedy in ours] == [greedy for _, greedy in theirs]
+    requests = []
+    for context in contexts:
+        for continuation in continuations:
+            requests.append((context, continuation))
+    ours = answers(models.tiedgpt, "loglikelihood", requests)
+    theirs = answers(models.hf, "loglikelihood", requests)
+    our_nats = [nats for nats, _ in ours]
+    their_nats = [nats for nats, _ in theirs]
+    np.testing.assert_allclose(our_nats, their_nats, rtol=5e-6)
+    assert [is_greedy for _, is_greedy in ours] == [is_greedy for _, is_greedy in theirs]
 
 
 def test_likeliest_continuations_are_greedy(models):
-    (continuation,) = both(
-        models, "generate_until", ("ROMEO:", {"until": ["\n\n"], "max_gen_toks": 9})
-    )[0]
-    ours, theirs = both(models, "loglikelihood", ("ROMEO:", continuation), ("ROMEO:", "zzz"))
-    assert [greedy for _, greedy in ours] == [greedy for _, greedy in theirs] == [True, False]
+    settings = {"until": ["\n\n"], "max_gen_toks": 9}
+    (continuation,) = answers(models.tiedgpt, "generate_until", [("ROMEO:", settings)])
+    requests = [("ROMEO:", continuation), ("ROMEO:", "zzz")]
+    ours = answers(models.tiedgpt, "loglikelihood", requests)
+    theirs = answers(models.hf, "loglikelihood", requests)
+    assert [is_greedy for _, is_greedy in ours] == [True, False]
+    assert [is_greedy for _, is_greedy in theirs] == [True, False]
 
 
 def test_rolling_loglikelihoods(models):
-    ours, theirs = both(
-        models, "loglikelihood_rolling", ("A",), (LONG,), (TEXT[700:900],), (LONG[:640],)
-    )
+    requests = [("A",), (LONG,), (TEXT[700:900],), (LONG[:640],)]
+    ours = answers(models.tiedgpt, "loglikelihood_rolling", requests)
+    theirs = answers(models.hf, "loglikelihood_rolling", requests)
     np.testing.assert_allclose(ours, theirs, rtol=5e-6)
 
 
-def test_generated_texts(models):
-    settings = {"until": ["\n\n", "."], "max_gen_toks": 30}
-    prompts = ["ROMEO:", LONG, "JULIET:\nO", "", "\n"]
-    ours, theirs = both(
-        models, "generate_until", *((prompt, settings) for prompt in prompts if prompt)
-    )
-    assert ours == theirs
-    assert any(ours)
-    sampled = {**settings, "do_sample": True, "temperature": 0.9, "top_k": 20}
-    texts, again = both([models[0]] * 2, "generate_until", *[("ROMEO:", sampled)] * 3)
-    assert texts == again
-    assert len(set(texts)) > 1
-
-
 def test_a_common_beginning_is_read_once(models, monkeypatch):
-    model, _ = models
-    read, final = [], model.model.final
-    monkeypatch.setattr(
-        model.model, "final", lambda ids, cache: read.append(len(ids)) or final(ids, cache)
-    )
+    model = models.tiedgpt
+    final = model.model.final
+    read = []
+
+    def recorded(ids, cache):
+        read.append(len(ids))
+        return final(ids, cache)
+
+    monkeypatch.setattr(model.model, "final", recorded)
     model.cached = []
-    both([model], "loglikelihood", *((LONG[:200], f" {word}") for word in ("love", "hate", "the")))
+    requests = [(LONG[:200], " love"), (LONG[:200], " hate"), (LONG[:200], " the")]
+    answers(model, "loglikelihood", requests)
     assert read[0] > 50
     assert max(read[1:]) < 9
 
 
-def test_a_setting_that_cannot_be(models):
-    with pytest.raises(
-        ArgumentError, match="max_gen_toks is 128; it must be less than the context of 128"
-    ):
-        both(models[:1], "generate_until", ("ROMEO:", {"until": [], "max_gen_toks": 128}))
+# Generated texts
+
+
+def test_generated_texts(models):
+    settings = {"until": ["\n\n", "."], "max_gen_toks": 30}
+    requests = [(prompt, settings) for prompt in ("ROMEO:", LONG, "JULIET:\nO", "\n")]
+    ours = answers(models.tiedgpt, "generate_until", requests)
+    assert ours == answers(models.hf, "generate_until", requests)
+    assert any(ours)
+
+
+def test_sampled_texts_differ_and_repeat(models):
+    settings = {
+        "until": ["\n\n", "."],
+        "max_gen_toks": 30,
+        "do_sample": True,
+        "temperature": 0.9,
+        "top_k": 20,
+    }
+    requests = [("ROMEO:", settings)] * 3
+    texts = answers(models.tiedgpt, "generate_until", requests)
+    assert len(set(texts)) > 1
+    assert answers(models.tiedgpt, "generate_until", requests) == texts
+
+
+def test_a_continuation_as_long_as_the_context_is_refused(models):
+    request = ("ROMEO:", {"until": [], "max_gen_toks": 128})
+    message = "max_gen_toks is 128; it must be less than the context of 128"
+    with pytest.raises(ArgumentError, match=message):
+        answers(models.tiedgpt, "generate_until", [request])
+
+
+def test_a_setting_of_a_wrong_name_is_refused(models):
     with pytest.raises(TypeError, match="pretrianed"):
-        type(models[0]).create_from_arg_string("pretrianed=gpt2")
+        type(models.tiedgpt).create_from_arg_string("pretrianed=gpt2")
+
+
+# The command
+
+TASK = """\
+task: sonnets
+dataset_path: json
+dataset_kwargs:
+  data_files: {test: DIRECTORY/sonnets.jsonl}
+  cache_dir: DIRECTORY
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{context}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: 0
+metric_list:
+  - metric: acc
+"""
+
+
+@pytest.fixture
+def task_directory(tmp_path):
+    """A folder with a task of our own: which line of a sonnet comes next?"""
+    lines = TEXT.splitlines()
+    with (tmp_path / "sonnets.jsonl").open("w", encoding="utf-8") as file:
+        for number in range(0, 60, 5):
+            next_line = lines[number + 1]
+            other_line = lines[-number - 1]
+            question = {
+                "context": lines[number] or "The",
+                "choices": [f" {next_line}", f" {other_line}"],
+            }
+            file.write(json.dumps(question) + "\n")
+    task = TASK.replace("DIRECTORY", str(tmp_path))
+    (tmp_path / "sonnets.yaml").write_text(task, encoding="utf-8")
+    return tmp_path
+
+
+def accuracy(results):
+    return results["results"]["sonnets"]["acc,none"]
 
 
 @pytest.mark.parametrize("models", ["tied"], indirect=True)  # the model of the command
-def test_the_command(models, tmp_path):
-    """`python -m tiedgpt.lm_eval` and lm_eval with its own `hf` give the same result on a task of
-    our own."""
+def test_the_command_has_the_result_of_hf(models, task_directory):
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    lines = TEXT.splitlines()
-    with (tmp_path / "sonnets.jsonl").open("w", encoding="utf-8") as file:
-        for n in range(0, 60, 5):
-            choices = [" " + lines[n + 1], " " + lines[-n - 1]]
-            file.write(json.dumps({"context": lines[n] or "The", "choices": choices}) + "\n")
-    (tmp_path / "sonnets.yaml").write_text(TASK.format(directory=tmp_path), encoding="utf-8")
-    path, out = ROOT / "weights" / "shakespeare-tied", tmp_path / "out"
-    command = f"-m tiedgpt.lm_eval run --model tiedgpt --model_args pretrained={path} --device cpu "
-    command += f"--tasks sonnets --include_path {tmp_path} --output_path {out}"
-    command = [sys.executable, *command.split()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    path = ROOT / "weights" / "shakespeare-tied"
+    out = task_directory / "out"
+    flags = f"--model tiedgpt --model_args pretrained={path} --device cpu --tasks sonnets "
+    flags += f"--include_path {task_directory} --output_path {out}"
+    done = subprocess.run(
+        [sys.executable, "-m", "tiedgpt.lm_eval", "run", *flags.split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     (file,) = out.rglob("results_*.json")
-    tasks = TaskManager(include_path=str(tmp_path), include_defaults=False)
-    theirs = simple_evaluate(models[1], tasks=["sonnets"], task_manager=tasks, bootstrap_iters=0)
-    found = json.loads(file.read_text(encoding="utf-8")), theirs
-    ours, hf = (results["results"]["sonnets"]["acc,none"] for results in found)
-    assert 0 < ours == hf < 1
+    ours = accuracy(json.loads(file.read_text(encoding="utf-8")))
+
+    tasks = TaskManager(include_path=str(task_directory), include_defaults=False)
+    theirs = simple_evaluate(models.hf, tasks=["sonnets"], task_manager=tasks, bootstrap_iters=0)
+    assert ours == accuracy(theirs)
+    assert 0 < ours < 1

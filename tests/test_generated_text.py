@@ -1,0 +1,127 @@
+"""Generated tokens as text: what is shown while it grows, stop strings, and how samples end."""
+
+from dataclasses import replace
+
+import pytest
+from support.generation import steps
+from support.models import SMALL, random_model
+
+from tiedgpt import Tokenizer
+from tiedgpt.inference.generation import random_streams, sample_steps
+from tiedgpt.inference.sampling import Sampling
+from tiedgpt.inference.text import TextSample, push_steps
+
+TOKENIZER = Tokenizer([])  # ids are bytes in the order of the alphabet
+EOT = TOKENIZER.eot_id
+encode = TOKENIZER.encode
+
+# The tokens, the stop strings, and what is shown after each token, and once more at the end
+GROWING = [
+    pytest.param(encode("to be"), [], ["t", "o", " ", "b", "e", ""], id="no-stop"),
+    pytest.param(
+        encode("to be not"),
+        ["not to"],
+        ["t", "o", " ", "b", "e", " ", "", "", "", "not"],
+        id="begin-of-a-stop-at-the-end",
+    ),
+    pytest.param(encode("é!"), [], ["", "é", "!", ""], id="character-of-two-tokens"),
+    pytest.param(encode("é")[:1], [], ["", "\ufffd"], id="half-a-character-at-the-end"),
+    # A padded vocabulary has rows without a text; a random model may choose them.
+    pytest.param([*encode("a"), 300, *encode("b")], [], ["a", "\ufffd", "b", ""], id="padding"),
+]
+# The same, where the last token completes a stop string
+STOPPED = [
+    pytest.param(
+        encode("to be or not"), ["or"], ["t", "", "o ", "b", "e", " ", "", ""], id="stop-in-a-text"
+    ),
+    pytest.param(
+        encode("a nit not"),
+        ["not"],
+        ["a", " ", "", "ni", "t", " ", "", "", ""],
+        id="begin-of-a-stop-in-a-text",
+    ),
+    pytest.param(encode("aaab"), ["aab"], ["", "", "a", ""], id="begin-of-a-stop-before-it"),
+    pytest.param(
+        encode("abababac"),
+        ["ababac"],
+        ["", "", "", "", "", "ab", "", ""],
+        id="stop-that-repeats-its-begin",
+    ),
+    pytest.param(
+        encode("one\n\ntwo"), ["\n\n", "two"], ["o", "n", "e", "", ""], id="first-of-two-stops"
+    ),
+    pytest.param(
+        encode("one two"), ["two", "e t"], ["o", "n", "", "", ""], id="stop-that-begins-another"
+    ),
+    pytest.param(encode("stop"), ["stop"], ["", "", "", ""], id="stop-alone"),
+    pytest.param(
+        encode("naïve 😀!"),
+        ["😀"],
+        ["n", "a", "", "ï", "v", "e", " ", "", "", "", ""],
+        id="stop-of-four-tokens",
+    ),
+]
+
+
+def grown(tokens, stop):
+    """A sample of these tokens, and what was shown after each of them."""
+    sample = TextSample(TOKENIZER, stop, (EOT,))
+    steps_of_one_row = ([[token]] for token in tokens)
+    shown = [text for _, text in push_steps(steps_of_one_row, [sample])]
+    assert sample.text == "".join(shown)
+    return sample, shown
+
+
+@pytest.mark.parametrize(("tokens", "stop", "pieces"), GROWING)
+def test_text_is_shown_as_soon_as_it_is_certain(tokens, stop, pieces):
+    sample, shown = grown(tokens, stop)
+    assert shown == pieces
+    assert sample.finish_reason == "length"
+    assert sample.ids == tokens
+
+
+@pytest.mark.parametrize(("tokens", "stop", "pieces"), STOPPED)
+def test_text_is_shown_up_to_a_stop_string(tokens, stop, pieces):
+    """The tokens after it are dropped."""
+    sample, shown = grown(tokens, stop)
+    assert shown == pieces
+    assert sample.finish_reason == "stop"
+    assert sample.ids == tokens[: len(pieces)]
+
+
+def test_the_end_of_text_token_shows_what_was_held_back():
+    tokens = encode("a no")
+    sample, shown = grown([*tokens, EOT], ["not"])
+    assert shown == ["a", " ", "", "", "no"]
+    assert sample.finish_reason == "eos"
+    assert sample.ids == tokens
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """Forty samples of one prompt, the pieces that were shown of each, and the rows of tokens."""
+    model = random_model(replace(SMALL, vocab_size=257, n_ctx=64, eos_token_id=EOT))
+    samples = [TextSample(TOKENIZER, ["e", "t", "a"], (EOT,)) for _ in range(40)]
+    prompts = [[5, 6]] * 40
+    pieces = [""] * 40
+    stepping = sample_steps(model, prompts, 30, Sampling(3.0), random_streams(0, 40))
+    for number, text in push_steps(stepping, samples):
+        pieces[number] += text
+    rows = steps(model, prompts, 30, Sampling(3.0), random_streams(0, 40))
+    return samples, pieces, rows
+
+
+def test_the_pieces_of_each_sample_of_a_batch_are_its_text(batch):
+    samples, pieces, _ = batch
+    assert pieces == [sample.text for sample in samples]
+
+
+def test_each_sample_of_a_batch_ends_by_itself(batch):
+    samples, _, rows = batch
+    assert {sample.finish_reason for sample in samples} == {"length", "stop", "eos"}
+    for sample, tokens in zip(samples, rows, strict=True):
+        assert sample.ids == tokens[: len(sample.ids)]
+        if sample.finish_reason == "length":
+            assert len(sample.ids) == 30
+        for stop in ("e", "t", "a"):
+            assert stop not in sample.text
