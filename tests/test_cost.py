@@ -3,8 +3,8 @@
 The parameters are arrays of a class that records each NumPy operation on them and on the results.
 """
 
-from collections import namedtuple
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -29,9 +29,11 @@ CONFIG = replace(
 MATRICES = 4 * CONFIG.n_layer + 1  # c_attn, c_proj, c_fc, c_proj; W_U
 
 
-# weights: bytes of parameters that a matrix product read; out: the shape of what came out, and its
-# dtype
-Operation = namedtuple("Operation", "name weights out dtype")
+class Operation(NamedTuple):
+    name: str  # such as "matmul.__call__"
+    weights: int  # bytes of parameters that a matrix product read
+    out: tuple[int, ...]  # the shape of its result
+    dtype: np.dtype
 
 
 class Watched(np.ndarray):
@@ -43,11 +45,15 @@ class Watched(np.ndarray):
         self.operations = getattr(source, "operations", None)
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **settings):
+        # The operation runs on plain arrays, so that it is not recorded again.
         plain = [np.asarray(x) if isinstance(x, Watched) else x for x in inputs]
         if out is not None:
             settings["out"] = tuple(np.asarray(array) for array in out)
         result = getattr(ufunc, method)(*plain, **settings)
-        weights = sum(a.nbytes for a in inputs if is_weight(a)) if ufunc is np.matmul else 0
+
+        weights = 0
+        if ufunc is np.matmul:
+            weights = sum(array.nbytes for array in inputs if is_weight(array))
         name = f"{ufunc.__name__}.{method}"
         self.operations.append(Operation(name, weights, result.shape, result.dtype))
         if out is not None:
@@ -67,7 +73,8 @@ def watched(model: GPT2) -> tuple[GPT2, list[Operation]]:
     operations: list[Operation] = []
     parameters = {name: array.view(Watched) for name, array in model.parameters.items()}
     for array in parameters.values():
-        array.operations, array.flags.writeable = operations, False
+        array.operations = operations
+        array.flags.writeable = False  # what tells a weight from an activation
     return GPT2(model.config, parameters), operations
 
 
@@ -79,13 +86,17 @@ def loaded(request, tmp_path) -> GPT2:
 
 
 def matrix_bytes(model: GPT2) -> int:
-    """Of each matrix that a token goes through, once; the embedding counts where it is the head."""
-    blocks = (a for name, a in model.parameters.items() if name.startswith("h.") and a.ndim == 2)
-    return sum(array.nbytes for array in blocks) + model.W_U.nbytes
+    """The bytes of each matrix that a token goes through: those of the blocks, and W_U."""
+    total = model.W_U.nbytes
+    for name, array in model.parameters.items():
+        if name.startswith("h.") and array.ndim == 2:
+            total += array.nbytes
+    return total
 
 
 def next_logits(model: GPT2, ids: np.ndarray, cache) -> np.ndarray:  # [B, T] -> [B, V]
-    return unembed(model.final(ids, cache)[:, -1], model.W_U)
+    final = model.final(ids, cache)
+    return unembed(final[:, -1], model.W_U)
 
 
 def read_a_prompt(model: GPT2, B: int, T: int = 10):
@@ -99,18 +110,22 @@ def test_a_step_reads_every_weight_once_in_few_operations_whatever_the_batch(loa
     """An operation costs a microsecond or more, as long as 50 kB of weights."""
     model, operations = watched(loaded)
     cache = read_a_prompt(model, B)
-    assert {operation.dtype for operation in operations} == {np.dtype(np.float32)}, (
-        "none becomes float64"
-    )
+    dtypes = {operation.dtype for operation in operations}
+    assert dtypes == {np.dtype(np.float32)}, "none becomes float64"
+
     operations.clear()
     next_logits(model, np.ones((B, 1), int), cache)
     assert sum(operation.weights for operation in operations) == matrix_bytes(loaded)
     assert sum(operation.weights > 0 for operation in operations) == MATRICES
-    layer_norm, gelu, linear, softmax = 11, 8, 2, 5
-    block = (
-        2 * layer_norm + 4 * linear + gelu + softmax + 3 + 2
-    )  # q scaled, scores, heads; two additions
-    assert len(operations) <= CONFIG.n_layer * block + layer_norm + 2  # embed; unembed
+
+    layer_norm = 11
+    gelu = 8
+    linear = 2
+    attend = 3 + 5  # q scaled, scores, heads; five of softmax
+    additions = 2  # to the residual stream
+    block = 2 * layer_norm + 4 * linear + attend + gelu + additions
+    embed_and_unembed = 2
+    assert len(operations) <= CONFIG.n_layer * block + layer_norm + embed_and_unembed
 
 
 @pytest.fixture(params=[1, 2])
@@ -124,23 +139,36 @@ def test_a_prompt_reads_every_weight_once_per_piece_and_W_U_once(loaded, threads
     model, operations = watched(loaded)
     read_a_prompt(model, 1, T=2 * PIECE_TOKENS)
     W_U = loaded.W_U.nbytes
-    assert sum(o.weights for o in operations) == 2 * (matrix_bytes(loaded) - W_U) + W_U
-    (head,) = (o for o in operations if o.weights and CONFIG.vocab_size in o.out)
-    assert sorted(head.out) == [1, CONFIG.vocab_size], "the logits of the last token only"
-    scores = [
-        o.out
-        for o in operations
-        if o.name == "matmul.__call__" and not o.weights and len(o.out) == 4
-    ]
-    assert max(shape[-2] for shape in scores) == QUERY_TOKENS, (
-        "no scores of all tokens with all tokens"
-    )
+    blocks = matrix_bytes(loaded) - W_U
+    assert sum(operation.weights for operation in operations) == 2 * blocks + W_U
+
+
+def test_a_prompt_computes_the_logits_of_its_last_token_only(loaded, threads):
+    model, operations = watched(loaded)
+    read_a_prompt(model, 1, T=2 * PIECE_TOKENS)
+    shapes = []
+    for operation in operations:
+        if operation.weights > 0 and CONFIG.vocab_size in operation.out:
+            shapes.append(sorted(operation.out))
+    assert shapes == [[1, CONFIG.vocab_size]]
+
+
+def test_a_prompt_computes_scores_for_a_block_of_queries_at_a_time(loaded, threads):
+    model, operations = watched(loaded)
+    read_a_prompt(model, 1, T=2 * PIECE_TOKENS)
+    queries = []
+    for operation in operations:
+        is_product = operation.name == "matmul.__call__" and operation.weights == 0
+        if is_product and len(operation.out) == 4:  # scores or heads, [B, H, T, ...]
+            queries.append(operation.out[2])
+    assert max(queries) == QUERY_TOKENS
 
 
 def test_a_step_copies_no_weights_and_no_cache(loaded):
     cache = read_a_prompt(loaded, 1, T=500)
     peak = peak_memory(lambda: next_logits(loaded, np.ones((1, 1), int), cache))
-    logits, rows = 4 * CONFIG.vocab_size, 4 * (8 * CONFIG.n_inner + 3 * CONFIG.n_head * 500)
+    logits = 4 * CONFIG.vocab_size
+    rows = 4 * (8 * CONFIG.n_inner + 3 * CONFIG.n_head * 500)
     assert peak < 1.5 * logits + rows
     assert cache.keys[0].nbytes > 2 * peak
     assert loaded.W_U.nbytes > 10 * peak

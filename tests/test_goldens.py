@@ -23,16 +23,17 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 @pytest.fixture(scope="module", params=list(product(CASES, TOLERANCE)), ids=" ".join)
 def golden(request: pytest.FixtureRequest) -> SimpleNamespace:
-    """Each directory's model, in float32 as loaded and in float64, and what transformers computed
-    from it."""
+    """A directory's model, in float32 or float64, and what transformers computed from it."""
     name, dtype = request.param
-    numbers = json.loads((GOLDENS / name / "expected.json").read_text(encoding="utf-8"))
-    ids, logits = np.array(numbers["ids"]), np.array(numbers["logits"])  # [B, T], [B, T, V]
+    expected = json.loads((GOLDENS / name / "expected.json").read_text(encoding="utf-8"))
+    logits = np.array(expected["logits"])  # [B, T, V]
     assert 9 < np.abs(logits).max() < 11, "the scale that the tolerances assume"
-    model = tiedgpt.load_model(GOLDENS / name)
-    model = model if dtype == "float32" else model.astype(dtype)
     return SimpleNamespace(
-        dtype=dtype, model=model, ids=ids, logits=logits, greedy=numbers["greedy"]
+        dtype=dtype,
+        model=tiedgpt.load_model(GOLDENS / name).astype(dtype),
+        ids=np.array(expected["ids"]),  # [B, T]
+        logits=logits,
+        greedy=expected["greedy"],
     )
 
 
@@ -55,10 +56,10 @@ def test_the_cache_changes_nothing(golden: SimpleNamespace) -> None:
     B, T = golden.ids.shape
     for cuts in (range(1, T), [1], [T - 1], [3, 4]):
         cache = golden.model.new_cache(batch=B, capacity=T)
-        pieces = np.split(golden.ids, cuts, axis=1)
-        assert_logits(
-            golden, np.concatenate([golden.model(piece, cache) for piece in pieces], axis=1)
-        )
+        logits = []
+        for piece in np.split(golden.ids, cuts, axis=1):
+            logits.append(golden.model(piece, cache))
+        assert_logits(golden, np.concatenate(logits, axis=1))
         assert cache.length == T
 
 

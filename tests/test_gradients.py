@@ -32,13 +32,20 @@ def as_transformers(model, weight_decay=0.1, beta2=0.95):
         warnings.simplefilter("ignore")  # transformers' own
         theirs = transformers.GPT2LMHeadModel(config).eval()
     theirs = theirs.to(torch.float64 if model.dtype == np.float64 else torch.float32)
-    groups = [{"params": [], "weight_decay": decay} for decay in (0.0, weight_decay)]
+    vectors = []
+    matrices = []
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
-            parameter.copy_(
-                torch.from_numpy(model.parameters[name.removeprefix("transformer.")].copy())
-            )
-            groups[parameter.ndim > 1]["params"].append(parameter)
+            ours = model.parameters[name.removeprefix("transformer.")]
+            parameter.copy_(torch.from_numpy(ours.copy()))
+            if parameter.ndim > 1:
+                matrices.append(parameter)
+            else:
+                vectors.append(parameter)
+    groups = [
+        {"params": vectors, "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": weight_decay},
+    ]
     return theirs, torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, beta2))
 
 
@@ -47,6 +54,18 @@ def torch_loss(theirs, ids):
     batch = torch.from_numpy(ids)
     logits = theirs(batch[:, :-1]).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+
+def assert_gradients(gradients, theirs, tolerance):
+    """Each gradient is torch's, compared with the largest number of it."""
+    names = []
+    for their_name, parameter in theirs.named_parameters():
+        name = their_name.removeprefix("transformer.")
+        names.append(name)
+        expected = parameter.grad.numpy()
+        difference = np.abs(gradients[name] - expected).max()
+        assert difference / np.abs(expected).max() < tolerance, name
+    assert set(names) == gradients.keys()
 
 
 def assert_steps_are_torchs(model, steps, tolerance, B=4, T=20):
@@ -65,16 +84,7 @@ def assert_steps_are_torchs(model, steps, tolerance, B=4, T=20):
         theirs_adamw.zero_grad()
         expected.backward()
         assert loss == pytest.approx(expected.item(), rel=tolerance / 10), step
-        grads = {
-            name.removeprefix("transformer."): p.grad.numpy()
-            for name, p in theirs.named_parameters()
-        }
-        assert grads.keys() == shapes.keys()
-        for name, grad in grads.items():
-            assert np.abs(gradients[name] - grad).max() / np.abs(grad).max() < tolerance, (
-                step,
-                name,
-            )
+        assert_gradients(gradients, theirs, tolerance)
         if steps == 1:
             return  # the gradients alone
 
@@ -84,7 +94,9 @@ def assert_steps_are_torchs(model, steps, tolerance, B=4, T=20):
         theirs_adamw.step()
         assert norm == pytest.approx(expected_norm.item(), rel=tolerance), step
     if model.dtype == np.float32:
-        return  # a key's bias moves no loss: its gradient is rounding, which Adam makes as large as any other
+        # A key's bias does not change the loss. So its gradient is rounding, which Adam makes as
+        # large as any other.
+        return
     for name, parameter in theirs.named_parameters():
         ours = model.parameters[name.removeprefix("transformer.")]
         np.testing.assert_allclose(ours, parameter.detach(), rtol=1e-7, atol=1e-9, err_msg=name)
@@ -111,19 +123,23 @@ def test_gradients_at_gpt2s_width_are_autograds(head):
 
 
 def test_a_run_is_torchs_run():
-    """The trainer as a whole, loss by loss, on the batches that it drew and at the rates that it
-    chose."""
+    """The trainer as a whole, on the batches that it drew and at the rates that it chose."""
     config = replace(SMALL, embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0)
     model = random_model(config)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, 500)
     settings = Settings(steps=30, batch=4, context=16, lr=1e-2, threads=2)
     trainer = Trainer(model, tokens, tokens[:50], settings)
-    drawn = []
+    batches = []
     draw = trainer._draw
-    trainer._draw = lambda: drawn.append(draw()) or drawn[-1]
+
+    def draw_and_note():
+        batches.append(draw())
+        return batches[-1]
+
+    trainer._draw = draw_and_note
     records = [record for record in trainer.run() if "loss" in record]
     theirs, adamw = as_transformers(model, settings.weight_decay, settings.beta2)
-    for number, (record, ids) in enumerate(zip(records, drawn, strict=True)):
+    for number, (record, ids) in enumerate(zip(records, batches, strict=True)):
         for group in adamw.param_groups:
             group["lr"] = record["lr"]
         adamw.zero_grad()

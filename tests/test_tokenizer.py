@@ -36,12 +36,13 @@ def tiktoken_gpt2(gpt2: Tokenizer):
 
 
 def obvious_bpe(ids: list[int], merge_ids: dict[tuple[int, int], int]) -> list[int]:
-    """Byte-pair encoding as it is defined: again and again the lowest pair, everywhere, left to
-    right."""
-    while known := [pair for pair in pairwise(ids) if pair in merge_ids]:
-        lowest = min(known, key=merge_ids.__getitem__)
+    """Byte-pair encoding as it is defined: merge the lowest pair everywhere, until none is left."""
+    while True:
+        pairs = [pair for pair in pairwise(ids) if pair in merge_ids]
+        if not pairs:
+            return ids
+        lowest = min(pairs, key=lambda pair: merge_ids[pair])
         ids = merged_everywhere(ids, lowest, merge_ids[lowest])
-    return ids
 
 
 def random_merges(rng: random.Random, letters: str, count: int) -> list[tuple[str, str]]:
@@ -71,13 +72,10 @@ def test_published_ids(gpt2):
 
 
 def test_published_token_count_of_the_corpus(gpt2, corpus):
-    """nanoGPT's data/shakespeare/readme.md: 301,966 tokens of training text and 36,059 of
-    validation."""
+    """The counts of nanoGPT's data/shakespeare/readme.md, for training and validation."""
     split = int(len(corpus) * 0.9)
-    assert [len(gpt2.encode(part)) for part in (corpus[:split], corpus[split:])] == [
-        301_966,
-        36_059,
-    ]
+    assert len(gpt2.encode(corpus[:split])) == 301_966
+    assert len(gpt2.encode(corpus[split:])) == 36_059
 
 
 def test_wikipedia_example():
@@ -85,36 +83,16 @@ def test_wikipedia_example():
 
     aa is its commonest pair; then, of ZabdZabac, ab (as common as Za); then, of ZYdZYac, ZY.
     """
-    X, a, c, d = 258, 64, 66, 67
-    assert Tokenizer([("a", "a"), ("a", "b"), ("aa", "ab")]).encode("aaabdaaabac") == [
-        X,
-        d,
-        X,
-        a,
-        c,
-    ]
+    tokenizer = Tokenizer([("a", "a"), ("a", "b"), ("aa", "ab")])
+    ids = tokenizer.encode("aaabdaaabac")
+    assert [tokenizer.token_text(token) for token in ids] == ["aaab", "d", "aaab", "a", "c"]
+    assert ids == [258, 67, 258, 64, 66]
 
 
 def test_words_are_cut_as_gpt2_does():
     text = "It's  12 o'clock,\n\n \twe'll go!   "
-    words = [
-        "It",
-        "'s",
-        " ",
-        " 12",
-        " o",
-        "'",
-        "clock",
-        ",",
-        "\n\n ",
-        "\t",
-        "we",
-        "'ll",
-        " go",
-        "!",
-        "   ",
-    ]
-    assert WORDS.findall(text) == words
+    words = "It|'s| | 12| o|'|clock|,|\n\n |\t|we|'ll| go|!|   "
+    assert WORDS.findall(text) == words.split("|")
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -143,13 +121,12 @@ def test_tiktoken_gives_the_same_ids_for_every_character(gpt2, tiktoken_gpt2):
 
 def test_tiktoken_gives_the_same_ids_for_special_tokens(gpt2, tiktoken_gpt2):
     rng = random.Random(2)
-    texts = [
-        EOT.join(texts)
-        for texts in zip(*(random_texts(300, seed) for seed in (3, 4, 5)), strict=True)
-    ]
-    texts += [
-        "".join(rng.choices([EOT, "<|", "|>", "endoftext", " ", "a"], k=8)) for _ in range(300)
-    ]
+    texts = []
+    for _ in range(300):
+        pieces = rng.choices([EOT, "<|", "|>", "endoftext", " ", "a"], k=8)
+        texts.append("".join(pieces))
+    for before, after in zip(random_texts(300, seed=3), random_texts(300, seed=4), strict=True):
+        texts.append(before + EOT + after)
     with_special = partial(tiktoken_gpt2.encode, allowed_special="all")
     assert_same_ids(texts, partial(gpt2.encode, special="token"), with_special)
     assert_same_ids(texts, partial(gpt2.encode, special="text"), tiktoken_gpt2.encode_ordinary)
@@ -162,44 +139,43 @@ def test_text_comes_back(gpt2):
 
 
 def test_every_id_comes_back(gpt2):
-    """Each id has the bytes that its spelling in encoder.json says, and the text of all comes
-    back."""
-    byte_of = {character: byte for byte, character in byte_alphabet().items()}
-    for spelling, token_id in json.loads(GPT2_VOCAB.read_text(encoding="utf-8")).items():
-        token = (
-            spelling.encode()
-            if spelling == EOT
-            else bytes(byte_of[character] for character in spelling)
-        )
-        assert gpt2.token_bytes(token_id) == gpt2.decode_bytes([token_id]) == token
+    """Each id has the bytes that its spelling in encoder.json says."""
+    bytes_by_character = {character: byte for byte, character in byte_alphabet().items()}
+    vocabulary = json.loads(GPT2_VOCAB.read_text(encoding="utf-8"))
+    assert vocabulary.pop(EOT) == 50256
+    assert gpt2.token_bytes(50256) == EOT.encode()
+    for spelling, token_id in vocabulary.items():
+        token = bytes(bytes_by_character[character] for character in spelling)
+        assert gpt2.token_bytes(token_id) == token
+        assert gpt2.decode_bytes([token_id]) == token
+
+
+def test_the_text_of_all_ids_comes_back(gpt2):
     text = gpt2.decode(range(50257))
-    assert text.encode() == gpt2.decode_bytes(range(50257)).decode(errors="replace").encode()
+    assert text == gpt2.decode_bytes(range(50257)).decode(errors="replace")
     assert gpt2.decode(gpt2.encode(text, special="token")) == text
 
 
 def test_decode_takes_lists_and_arrays():
     tokenizer = Tokenizer(SMALL_MERGES)
     ids = tokenizer.encode("low lower")
-    for form in (
-        ids,
-        tuple(ids),
-        iter(ids),
-        np.array(ids),
-        np.array(ids, np.uint16),
-        list(np.array(ids)),
-    ):
-        assert tokenizer.decode(form) == "low lower"
-    assert tokenizer.decode([]) == tokenizer.decode(np.array([], np.int64)) == ""
+    assert tokenizer.decode(ids) == "low lower"
+    assert tokenizer.decode(tuple(ids)) == "low lower"
+    assert tokenizer.decode(iter(ids)) == "low lower"
+    assert tokenizer.decode(np.array(ids)) == "low lower"
+    assert tokenizer.decode(np.array(ids, np.uint16)) == "low lower"
+    assert tokenizer.decode(list(np.array(ids))) == "low lower"
+    assert tokenizer.decode([]) == ""
+    assert tokenizer.decode(np.array([], np.int64)) == ""
 
 
 def test_half_characters(gpt2):
     """As text they are the replacement character; one token alone is shown with its bytes."""
-    e_acute = Tokenizer([]).encode("é")
-    assert (
-        Tokenizer([]).decode([*e_acute[1:], *Tokenizer([]).encode("x"), e_acute[0]])
-        == "\ufffdx\ufffd"
-    )
-    assert Tokenizer([]).decode_bytes(e_acute[:1]) == b"\xc3"
+    of_bytes = Tokenizer([])
+    first_byte, second_byte = of_bytes.encode("é")
+    (x,) = of_bytes.encode("x")
+    assert of_bytes.decode([second_byte, x, first_byte]) == "\ufffdx\ufffd"
+    assert of_bytes.decode_bytes([first_byte]) == b"\xc3"
     texts = [gpt2.token_text(token_id) for token_id in gpt2.encode("né 👍!")]
     assert texts == ["n", "é", " \\xf0\\x9f\\x91", "\\x8d", "!"]
     assert gpt2.token_text(50256) == EOT
@@ -231,38 +207,52 @@ def test_special_text_is_an_error_unless_asked_for():
     assert tokenizer.decode(as_text) == tokenizer.decode([257, 261]) == f"low{EOT}"
 
 
-def test_special_tokens_are_found_as_one_pattern_of_all_would_find_them():
-    """The longest at the leftmost place; with few and with many first characters, of all kinds."""
+MARKS = [chr(code) for code in range(33, 127) if not chr(code).isalnum()]
+BEGINNINGS = [
+    pytest.param("ab", id="two-letters"),
+    pytest.param("ab<\n", id="a-mark-and-a-line-break"),
+    pytest.param([*MARKS, "é", "\U0001f600"], id="all-marks"),
+    pytest.param(known_characters()[200:600], id="400-characters"),
+]
+
+
+@pytest.mark.parametrize("letters", BEGINNINGS)
+def test_special_tokens_are_found_as_one_pattern_of_all_would_find_them(letters):
+    """The longest token at the leftmost place, whichever characters the tokens begin with."""
     rng = random.Random(0)
-    marks = [chr(code) for code in range(33, 127) if not chr(code).isalnum()]
-    for letters in ("ab", "ab<\n", [*marks, "é", "\U0001f600"], known_characters()[200:600]):
-        texts = {
-            "".join(rng.choices(letters, k=rng.randrange(2, 6))) for _ in range(3 * len(letters))
-        }
-        texts |= {letter * 6 for letter in letters}
-        tokenizer = Tokenizer([], {text: 256 + n for n, text in enumerate(sorted(texts))})
-        pattern = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
-        for _ in range(200):
-            text = "".join(rng.choices([*letters, "x", *rng.sample(sorted(texts), 3)], k=12))
-            spans = [found.span() for found in pattern.finditer(text)]
-            assert list(tokenizer._special_finder.spans(text)) == spans, text
-            ids = tokenizer.encode(text, special="token")
-            assert tokenizer.decode(ids) == text
-            assert sum(token_id >= 256 for token_id in ids) == len(spans)
+    tokens = set()
+    for _ in range(3 * len(letters)):
+        tokens.add("".join(rng.choices(letters, k=rng.randrange(2, 6))))
+    for letter in letters:
+        tokens.add(letter * 6)
+    special_tokens = {token: token_id for token_id, token in enumerate(sorted(tokens), 256)}
+    tokenizer = Tokenizer([], special_tokens)
+    longest_first = sorted(tokens, key=len, reverse=True)
+    pattern = re.compile("|".join(re.escape(token) for token in longest_first))
+
+    for _ in range(200):
+        some_tokens = rng.sample(sorted(tokens), 3)
+        text = "".join(rng.choices([*letters, "x", *some_tokens], k=12))
+        spans = [match.span() for match in pattern.finditer(text)]
+        assert list(tokenizer._special_finder.spans(text)) == spans, text
+        ids = tokenizer.encode(text, special="token")
+        assert tokenizer.decode(ids) == text
+        assert sum(token_id >= 256 for token_id in ids) == len(spans)
 
 
 @pytest.mark.parametrize("special", ["error", "token", "text"])
 def test_what_is_no_text_is_refused(special):
-    with pytest.raises(
-        TokenizerError, match=r"character 3 of the text is '\\udcff', .* was not valid UTF-8"
-    ):
+    message = r"character 3 of the text is '\\udcff', .* was not valid UTF-8"
+    with pytest.raises(TokenizerError, match=message):
         Tokenizer([]).encode("abc\udcff", special=special)
-    for wrong in (None, 5, b"low", ["low"]):
+    for value in (None, 5, b"low", ["low"]):
         with pytest.raises(TokenizerError, match=r"^the text must be a str, got "):
-            Tokenizer([]).encode(wrong, special=special)
-    with pytest.raises(
-        ArgumentError, match=r"special must be 'error', 'token' or 'text', got 'all'"
-    ):
+            Tokenizer([]).encode(value, special=special)
+
+
+def test_another_special_is_refused():
+    message = r"special must be 'error', 'token' or 'text', got 'all'"
+    with pytest.raises(ArgumentError, match=message):
         Tokenizer([]).encode("", special="all")
 
 
@@ -277,22 +267,28 @@ def test_long_words_take_time_in_proportion():
 def test_the_cache_is_bounded_keeps_what_is_used_and_changes_no_id(monkeypatch):
     monkeypatch.setattr(module, "MAX_CACHED_WORDS", 5)
     tokenizer = Tokenizer(SMALL_MERGES)
-    merged = []
-    word_ids = tokenizer._cache.word_ids
-    tokenizer._cache.word_ids = lambda word: merged.append(word) or word_ids(word)
-    text = (
-        "".join(f" low {letter}" for letter in "abcdefghijklmnopqrstuvwxyz")
-        + " lower slow lo rerer" * 2
-    )
-    expected = [
-        token for word in WORDS.findall(text) for token in Tokenizer(SMALL_MERGES).encode(word)
-    ]
-    assert tokenizer.encode(text) == expected
-    assert merged.count(" low") == 1, "used all the time, it is never forgotten"
-    tokenizer.encode("low" * 100)
     cache = tokenizer._cache
-    assert 0 < len(cache) <= len(cache.older) == 5
-    assert max(map(len, [*cache, *cache.older])) <= module.LONGEST_CACHED_WORD
+    merged_words = []
+    compute_ids = cache.word_ids
+
+    def word_ids(word):
+        merged_words.append(word)
+        return compute_ids(word)
+
+    cache.word_ids = word_ids
+    text = "".join(f" low {letter}" for letter in "abcdefghijklmnopqrstuvwxyz")
+    text += " lower slow lo rerer lower slow lo rerer"
+    expected = []
+    for word in WORDS.findall(text):
+        expected += Tokenizer(SMALL_MERGES).encode(word)
+    assert tokenizer.encode(text) == expected
+    assert merged_words.count(" low") == 1, "used all the time, it is never forgotten"
+
+    tokenizer.encode("low" * 100)
+    assert 0 < len(cache) <= 5
+    assert len(cache.older) == 5
+    for word in [*cache, *cache.older]:
+        assert len(word) <= module.LONGEST_CACHED_WORD
 
 
 def test_a_tokenizer_can_be_sent_to_another_process():
