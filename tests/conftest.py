@@ -40,7 +40,8 @@ def pytest_terminal_summary(terminalreporter, config):
     tests = defaultdict(set)  # by reason
     modules = defaultdict(set)
     for report in terminalreporter.stats.get("skipped", []):
-        reason = report.longrepr[2].removeprefix("Skipped: ")
+        _file, _line, text = report.longrepr
+        reason = text.removeprefix("Skipped: ")
         module = missing_module(reason)
         if module in EXTRAS:
             reason = f"pip install -e '.[{EXTRAS[module]}]'"

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -333,12 +334,13 @@ def test_ctrl_c_at_moments_that_python_reports_or_drops(moment, code, stderr):
 
 def run_python(code):
     """Run a program in a new process; it must not fail."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    words = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_entry_imports_nothing_before_it_handles_ctrl_c():
-    run_python("""if 1:
+    run_python("""
         import signal, sys
         before = set(sys.modules)
         import tiedgpt.__main__
@@ -348,7 +350,7 @@ def test_the_entry_imports_nothing_before_it_handles_ctrl_c():
 
 
 def test_a_command_imports_no_other_library_and_no_other_command():
-    run_python("""if 1:
+    run_python("""
         import sys
         import tiedgpt.cli
         tiedgpt.cli.main(["tokenize", "-m", "shakespeare-tied", "--json", "a"])
@@ -359,7 +361,7 @@ def test_a_command_imports_no_other_library_and_no_other_command():
 
 
 def test_the_public_names_are_found():
-    run_python("""if 1:
+    run_python("""
         import tiedgpt
         public = {name for name in dir(tiedgpt) if not name.startswith("_")}
         assert public == set(tiedgpt.__all__) == set(tiedgpt._MODULES)
@@ -372,7 +374,7 @@ def test_the_public_names_are_found():
 
 
 def test_a_program_that_imports_tiedgpt_keeps_its_handler_of_ctrl_c():
-    run_python("""if 1:
+    run_python("""
         import signal
         handler = signal.getsignal(signal.SIGINT)
         import tiedgpt.__main__

@@ -16,6 +16,8 @@ from tiedgpt.study.attribution import ablation, attribute
 
 PROMPT = "abcdefgh"
 IDS = [64, 65, 66, 67, 68, 69, 70, 71]
+A = 64  # the id of "a"
+B = 65
 LONG_PROMPT = PROMPT * 7
 TEXT = b"To be, or not to be.\nThat is it. " * 3
 
@@ -221,8 +223,8 @@ def test_lens_for_people(run, untied, monkeypatch):
 # The arguments after the prompt, and the ids of the tokens that they name
 LOGITS = [
     pytest.param([], None, id="likeliest-token"),
-    pytest.param(["a"], [64], id="token"),
-    pytest.param(["a", "--against", "b"], [64, 65], id="difference"),
+    pytest.param(["a"], [A], id="token"),
+    pytest.param(["a", "--against", "b"], [A, B], id="difference"),
 ]
 
 
@@ -282,9 +284,9 @@ def test_attribute_without_some_parts_json(run, untied):
     after = ablated_logits(model)
     ablated = document["ablated"]
     assert ablated["parts"] == PARTS
-    assert ablated["total"] == pytest.approx(after[64] - after[65], abs=1e-4)
-    assert document["tokens"][0]["logit"] == pytest.approx(before[64], abs=1e-4)
-    assert ablated["tokens"][0]["logit"] == pytest.approx(after[64], abs=1e-4)
+    assert ablated["total"] == pytest.approx(after[A] - after[B], abs=1e-4)
+    assert document["tokens"][0]["logit"] == pytest.approx(before[A], abs=1e-4)
+    assert ablated["tokens"][0]["logit"] == pytest.approx(after[A], abs=1e-4)
 
 
 def test_attribute_without_some_parts_for_people(run, untied):
@@ -294,7 +296,7 @@ def test_attribute_without_some_parts_for_people(run, untied):
     model = tiedgpt.load_model(untied)
     before = model(IDS)[-1]
     after = ablated_logits(model)
-    change = (after[64] - after[65]) - (before[64] - before[65])
+    change = (after[A] - after[B]) - (before[A] - before[B])
     (row,) = re.findall(r"^difference of logits .*$", out, re.M)
     assert float(row.split()[-1]) == pytest.approx(change, abs=2e-3)
 
@@ -398,7 +400,7 @@ def test_generate_logprobs_for_people(run, untied):
 def test_logprobs_end_with_the_sample(run, untied, save):
     """Samples end at different steps, and the end-of-text token is not in their logprobs."""
     model = tiedgpt.load_model(untied)
-    first = int(model(IDS)[-1].argmax())
+    first = int(model(IDS)[-1].argmax())  # so some samples end before it, with no token
     ends = save("ends", tiedgpt.GPT2(replace(model.config, eos_token_id=first), model.parameters))
     flags = ("-n", "90", "-s", "1", "--num-samples", "4", "--logprobs", "0")
     samples = answer(run, "generate", PROMPT, "-m", ends, *flags)["samples"]

@@ -200,7 +200,7 @@ def test_two_copies_to_one_directory(run, checkpoint, tmp_path, monkeypatch):
     second_results = []
 
     def save_after_a_second_copy(*arguments):
-        monkeypatch.setattr(convert, "save_model", save)
+        monkeypatch.setattr(convert, "save_model", save)  # the second copy starts no third one
         second_results.append(run("untie", "shakespeare-tied", copy))
         save(*arguments)
 

@@ -71,7 +71,7 @@ def test_study_json_has_what_the_library_measures(run, checkpoint, untied, text_
     }
     assert report["direct_path"] == alike(direct_path.direct_path(model, corpus))
     assert report["loss"] == alike(losses(model, corpus.ids))
-    end = corpus.ids[-model.config.n_ctx - 1 :]
+    end = corpus.ids[-model.config.n_ctx - 1 :]  # a context, and the token after it
     assert report["gradients"] == alike(gradients.gradients(model, end).whole())
 
 

@@ -197,10 +197,26 @@ def test_one_text_in_place_of_several(function):
 # Samples
 
 
+def sample_alone(model, prompt, stream):
+    """The sample that continues one prompt, with the settings of the next test."""
+    sample = TextSample(TOKENIZER, ["lo"], model.config.eos_token_ids)
+    steps = sample_steps(
+        model,
+        [TOKENIZER.encode(prompt)],
+        max_new_tokens=20,
+        sampling=Sampling(top_k=30),
+        streams=[stream],
+    )
+    for _ in push_steps(steps, [sample]):
+        pass  # the sample keeps the text
+    return sample
+
+
 @pytest.mark.parametrize("num_samples", [1, 3, 40])
 def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
     """In float64, where a batch chooses the same tokens. Some samples pass the context."""
-    config = replace(CONFIG, n_ctx=31, eos_token_id=list(range(0, 256, 8)))
+    many_ends = list(range(0, 256, 8))  # so that some samples end early
+    config = replace(CONFIG, n_ctx=31, eos_token_id=many_ends)
     model = random_model(config, dtype=np.float64)
     prompts = random_texts(5, 25)
     results = generate_documents(
@@ -217,13 +233,8 @@ def test_samples_are_those_of_one_prompt_at_a_time(num_samples):
     reasons = set()
     for number, (prompt, samples) in enumerate(zip(prompts, results, strict=True), start=5):
         assert len(samples) == num_samples
-        for index, sample in enumerate(samples[:4]):
-            ids = TOKENIZER.encode(prompt)
-            stream = np.random.default_rng([4, number, index])
-            alone = TextSample(TOKENIZER, ["lo"], config.eos_token_ids)
-            steps = sample_steps(model, [ids], 20, Sampling(top_k=30), [stream])
-            for _ in push_steps(steps, [alone]):
-                pass  # the sample keeps the text
+        for index, sample in enumerate(samples[:4]):  # a few are enough
+            alone = sample_alone(model, prompt, np.random.default_rng([4, number, index]))
             assert sample.ids == alone.ids
             assert sample.text == alone.text
             assert sample.finish_reason == alone.finish_reason

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.generation import PROMPT, steps
+from support.generation import PROMPT, sampled_rows
 from support.models import SMALL, random_model
 
 from tiedgpt import GPT2, Tokenizer, generate
@@ -52,8 +52,12 @@ PROMPTS = [
 
 def assert_same_tokens(model, draft, prompts, sampling):
     """With the draft and without, past the context."""
-    plain = steps(model, prompts, 90, sampling, random_streams(7, len(prompts)))
-    drafted = steps(model, prompts, 90, sampling, random_streams(7, len(prompts)), draft)
+    plain = sampled_rows(
+        model, prompts, sampling, tokens=90, streams=random_streams(7, len(prompts))
+    )
+    drafted = sampled_rows(
+        model, prompts, sampling, tokens=90, streams=random_streams(7, len(prompts)), draft=draft
+    )
     assert [len(row) for row in plain] == [90] * len(prompts)
     assert drafted == plain
 
@@ -99,15 +103,20 @@ class RandomGuesser:
 @pytest.mark.parametrize("seed", range(3))
 def test_any_guesses_change_no_token(model, seed):
     sampling = Sampling(2.0)
-    plain = steps(model, UNEQUAL_PROMPTS, 150, sampling, random_streams(seed, 4))
+    plain = sampled_rows(
+        model, UNEQUAL_PROMPTS, sampling, tokens=150, streams=random_streams(seed, 4)
+    )
     guessers = []
     for number, (prompt, row) in enumerate(zip(UNEQUAL_PROMPTS, plain, strict=True)):
         guessers.append(RandomGuesser(prompt + row, [seed, number]))
 
     draft = Draft("lookup", model)
     unused_guessers = iter(guessers)
+    # Each row of the batch gets the next one.
     draft.guesser = lambda *_: next(unused_guessers)
-    drafted = steps(model, UNEQUAL_PROMPTS, 150, sampling, random_streams(seed, 4), draft)
+    drafted = sampled_rows(
+        model, UNEQUAL_PROMPTS, sampling, tokens=150, streams=random_streams(seed, 4), draft=draft
+    )
     assert drafted == plain
     assert draft.drafted > draft.accepted > 100
 
@@ -131,10 +140,15 @@ def sampled_texts(model, stops, draft):
     tokenizer = Tokenizer([])
     samples = [TextSample(tokenizer, stops, model.config.eos_token_ids) for _ in range(4)]
     pieces = [""] * 4
-    stepping = sample_steps(
-        model, [PROMPT] * 4, 90, Sampling(0.2), random_streams(3, 4), draft=draft
+    steps = sample_steps(
+        model,
+        [PROMPT] * 4,
+        max_new_tokens=90,
+        sampling=Sampling(0.2),
+        streams=random_streams(3, 4),
+        draft=draft,
     )
-    for number, text in push_steps(stepping, samples):
+    for number, text in push_steps(steps, samples):
         pieces[number] += text
     assert pieces == [sample.text for sample in samples]
     return [(sample.ids, sample.text, sample.finish_reason) for sample in samples]
@@ -368,4 +382,11 @@ def test_a_damaged_draft_model_is_named(model, similar):
         np.errstate(invalid="ignore"),
         pytest.raises(TiedGPTError, match=r"^the draft model: .* not finite"),
     ):
-        steps(model, [PROMPT], 9, Sampling(greedy=True), random_streams(7, 1), draft)
+        sampled_rows(
+            model,
+            [PROMPT],
+            Sampling(greedy=True),
+            tokens=9,
+            streams=random_streams(7, 1),
+            draft=draft,
+        )

@@ -117,7 +117,7 @@ def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
     assert losses.size == 1999
     assert sum(rows) == 1999
     assert max(rows) <= evaluation.LOGIT_ROWS
-    # Two batches of 33 windows, and the last window.
+    # Two batches of 33 windows are computed in pieces. The last window is a piece of its own.
     assert len(rows) == 2 * pieces + 1
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support.generation import steps
+from support.generation import sampled_rows
 from support.models import SMALL, random_model
 
 from tiedgpt import Tokenizer
@@ -104,10 +104,16 @@ def batch():
     samples = [TextSample(TOKENIZER, ["e", "t", "a"], (EOT,)) for _ in range(40)]
     prompts = [[5, 6]] * 40
     pieces = [""] * 40
-    stepping = sample_steps(model, prompts, 30, Sampling(3.0), random_streams(0, 40))
-    for number, text in push_steps(stepping, samples):
+    steps = sample_steps(
+        model,
+        prompts,
+        max_new_tokens=30,
+        sampling=Sampling(3.0),
+        streams=random_streams(0, 40),
+    )
+    for number, text in push_steps(steps, samples):
         pieces[number] += text
-    rows = steps(model, prompts, 30, Sampling(3.0), random_streams(0, 40))
+    rows = sampled_rows(model, prompts, Sampling(3.0), tokens=30, streams=random_streams(0, 40))
     return samples, pieces, rows
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.generation import PROMPT, steps
+from support.generation import PROMPT, sampled_rows
 from support.models import SMALL, random_model
 
 from tiedgpt import GPT2, TiedGPTError, generate
@@ -65,28 +65,36 @@ def test_prompts_of_unequal_lengths_are_continued_as_if_each_were_alone(endless)
     """The window of each slides at another step."""
     model = endless.astype(np.float64)
     prompts = [PROMPT, PROMPT[:1], list(range(31)), [9] * 17]
-    together = steps(model, prompts, 70, Sampling(1.5), random_streams(3, 4))
+    together = sampled_rows(model, prompts, Sampling(1.5), tokens=70, streams=random_streams(3, 4))
     for row, prompt in enumerate(prompts):
         stream = random_streams(3, 4)[row]
-        alone = steps(model, [prompt], 70, Sampling(1.5), [stream])
+        alone = sampled_rows(model, [prompt], Sampling(1.5), tokens=70, streams=[stream])
         assert together[row] == alone[0]
 
 
 def test_samples_of_one_prompt_differ(endless):
-    samples = steps(endless, [PROMPT] * 7, 70, Sampling(1.5), random_streams(5, 7))
+    samples = sampled_rows(
+        endless, [PROMPT] * 7, Sampling(1.5), tokens=70, streams=random_streams(5, 7)
+    )
     assert len({tuple(sample) for sample in samples}) == 7
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_sample_i_does_not_depend_on_the_number_of_samples(endless, count):
     """Past the context too."""
-    many = steps(endless, [PROMPT] * 7, 70, Sampling(1.5), random_streams(5, 7))
-    few = steps(endless, [PROMPT] * count, 70, Sampling(1.5), random_streams(5, count))
+    many = sampled_rows(
+        endless, [PROMPT] * 7, Sampling(1.5), tokens=70, streams=random_streams(5, 7)
+    )
+    few = sampled_rows(
+        endless, [PROMPT] * count, Sampling(1.5), tokens=70, streams=random_streams(5, count)
+    )
     assert few == many[:count]
 
 
 def test_generate_gives_sample_0_of_its_seed(endless):
-    sample = steps(endless, [PROMPT], 70, Sampling(1.5), random_streams(5, 1))[0]
+    sample = sampled_rows(
+        endless, [PROMPT], Sampling(1.5), tokens=70, streams=random_streams(5, 1)
+    )[0]
     assert list(generate(endless, PROMPT, 70, temperature=1.5, seed=5)) == sample
 
 
@@ -104,7 +112,8 @@ def test_an_unused_generator_computes_no_more(endless, shapes_read):
 def test_end_of_text_ends_generation_and_is_not_yielded(endless):
     tokens = list(generate(endless, PROMPT, 20, greedy=True))
     end = tokens[6]
-    first = tokens.index(end)
+    first = tokens.index(end)  # it may come up earlier
+    # A config may name several tokens.
     for eos_token_id in (end, (99, end)):
         config = replace(endless.config, eos_token_id=eos_token_id)
         model = GPT2(config, endless.parameters)

@@ -52,8 +52,9 @@ def write_files(folder: Path, *files: str) -> Path:
 def test_where_a_name_is_searched(home, model, alias, name):
     """The later places first, so each new one must take precedence over those before it."""
     write_files(home / DOWNLOADS / f"{name}-openai", "hparams.json", "model.ckpt.index")
+    repository = names.MODELS[name][0]
     by_its_short_name = snapshot(home / CACHE, name)  # as from_pretrained("gpt2") makes it
-    by_its_repository = snapshot(home / CACHE, names.MODELS[name][0])
+    by_its_repository = snapshot(home / CACHE, repository)
     write_files(by_its_repository, "config.json")  # without weights, it does not hide another one
     for place in (
         by_its_short_name,
@@ -219,7 +220,7 @@ def test_models_here_are_gpt2s(home, found, config):
 
 
 def test_models_here_beside_files_and_hostile_names(home, found):
-    write_model(snapshot(home / CACHE, "b/ref", "../../.."))
+    write_model(snapshot(home / CACHE, "b/ref", commit="../../.."))
     (home / CACHE / "models--a--file").touch()
     (home / CACHE / "models--..--x").mkdir()
     (home / CHOSEN / "file").touch()

@@ -73,13 +73,16 @@ def test_a_resumed_run_has_the_same_numbers(threads, only, stop, tmp_path):
     settings = replace(TINY, threads=threads)
     unbroken = new_trainer(model, settings, only)
     expected = train(unbroken)
-    assert len({record["loss"] for record in expected[1:]}) == 6
+    losses = {record["loss"] for record in expected[1:]}
+    assert len(losses) == 6, "each step has a loss of its own"
     assert [record["step"] for record in expected if "val_loss" in record] == [0, 4, 6]
 
+    # The first part ends after a step, and is saved.
     first = new_trainer(model, settings, only)
     assert train(first, stop) == expected[: stop + 1]
     first.save(tmp_path)
 
+    # The second part goes on from there, and ends as the unbroken run did.
     second = Trainer.resume(tmp_path, first.tokens, first.held_out)
     assert second.settings == first.settings
     assert second.only == only
@@ -148,6 +151,7 @@ def test_a_damaged_state_is_refused(tmp_path, damage, message):
     with (tmp_path / STATE).open("wb") as file:
         safetensors.write(file, arrays.items(), {"training": json.dumps(state)})
 
+    # The error is about the JSON, or about one of the tensors.
     problem = rf"{STATE}( does not hold the state of a training: |: expected ){message}"
     refuses(problem, Trainer.resume, tmp_path, trainer.tokens, trainer.held_out)
 
@@ -342,15 +346,17 @@ def test_adamw_is_its_definition():
     """Three steps; the matrix, of six numbers, decays, and the bias, of two, does not."""
     rng = np.random.default_rng(0)
     flat = rng.standard_normal(8)
-    adamw = AdamW(flat, {"weight": (2, 3), "bias": (2,)}, (0.9, 0.95), 0.1)
+    shapes = {"weight": (2, 3), "bias": (2,)}
+    adamw = AdamW(flat, shapes, betas=(0.9, 0.95), weight_decay=0.1)
     decay = np.array([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0, 0])
     w = flat.copy()
     m = np.zeros(8)
     v = np.zeros(8)
     for t in (1, 2, 3):
         g = rng.standard_normal(8)
-        adamw.step(2 * g, lr=0.01, scale=0.5)
+        adamw.step(2 * g, lr=0.01, scale=0.5)  # the gradient is scaled first, so this is g
 
+        # The definition of Loshchilov and Hutter, with epsilon 1e-8.
         m = 0.9 * m + 0.1 * g
         v = 0.95 * v + 0.05 * g**2
         m_corrected = m / (1 - 0.9**t)

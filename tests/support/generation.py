@@ -5,10 +5,13 @@ from tiedgpt.inference.generation import sample_steps
 PROMPT = [3, 1, 4, 1, 5]
 
 
-def steps(model, prompts, n, sampling, streams, draft=None) -> list[list[int]]:
-    """The tokens of each row of sample_steps."""
+def sampled_rows(model, prompts, sampling, *, tokens, streams, draft=None) -> list[list[int]]:
+    """So many new tokens of each prompt."""
+    steps = sample_steps(
+        model, prompts, max_new_tokens=tokens, sampling=sampling, streams=streams, draft=draft
+    )
     rows: list[list[int]] = [[] for _ in prompts]
-    for chosen in sample_steps(model, prompts, n, sampling, streams, draft):
-        for row, tokens in zip(rows, chosen, strict=True):
-            row += tokens
+    for chosen in steps:
+        for row, new_tokens in zip(rows, chosen, strict=True):
+            row += new_tokens
     return rows

@@ -85,7 +85,7 @@ def merged_everywhere(word: list[int], pair: tuple[int, int], merged: int) -> li
 
 def lines_run(function: Callable, *args: object) -> int:
     """How many lines of Python a call runs."""
-    former_trace = sys.gettrace()
+    former_trace = sys.gettrace()  # that of a debugger or of coverage
     counter = Trace(trace=False)
     counter.runfunc(function, *args)
     sys.settrace(former_trace)
