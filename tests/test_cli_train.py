@@ -523,7 +523,7 @@ def test_resume_with_another_text_is_refused(train):
     assert train(*SHORT)[0] == 0
     other_text = TEXT.replace("often", "often ").encode()
     result = train("--resume", corpus="-", stdin=other_text)
-    assert_one_error_line(result, "was trained on another text: give the same")
+    assert_one_error_line(result, "was trained on another text: give the same text again\n")
 
 
 def test_resume_from_a_damaged_state_is_refused(train, tmp_path):

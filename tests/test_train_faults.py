@@ -19,6 +19,7 @@ SETTINGS = Settings(steps=40, batch=2, context=5, eval_every=2, threads=1)
 RARE = 100  # a token of SMALL that is in no text below, unless a test puts it there
 TOKENS = np.random.default_rng(1).integers(0, RARE, 60)
 HELD_OUT = np.random.default_rng(2).integers(0, RARE, 20)
+TEXT = b"To be, or not to be, that is the question. " * 9
 
 
 def with_nan(model: GPT2, name: str, row: int) -> GPT2:
@@ -47,7 +48,7 @@ def test_the_learning_rate_is_not_blamed_for_a_damaged_model():
     ("places", "step"),
     [
         pytest.param(slice(0, None, 2), 1, id="in-the-first-batch"),
-        pytest.param(slice(40, 41), "([2-9]|[1-4][0-9])", id="in-a-later-batch"),
+        pytest.param(slice(40, 41), "[2-9]", id="in-a-later-batch"),
     ],
 )
 def test_a_damaged_token_of_the_training_text_alone(places, step):
@@ -65,7 +66,36 @@ def test_the_command_names_a_damaged_checkpoint(run, tmp_path):
     tokenizer = Tokenizer([])
     config = replace(SMALL, vocab_size=tokenizer.vocab_size)
     tiedgpt.save_model(with_nan(random_model(config), "ln_f.bias", 3), tokenizer, tmp_path / "from")
-    text = b"To be, or not to be, that is the question. " * 9
     flags = ["--from", str(tmp_path / "from"), "--context", "8", "--steps", "2"]
-    result = run("train", "-", "--out", str(tmp_path / "out"), *flags, stdin=text)
+    result = run("train", "-", "--out", str(tmp_path / "out"), *flags, stdin=TEXT)
     assert_one_error_line(result, "after step 0 is nan: the model's checkpoint is damaged\n")
+
+
+NO_GAIN = "tiedgpt: note: training has not lowered the held-out loss: "
+
+
+@pytest.fixture
+def train_small(run, tmp_path):
+    """train_small(*flags) -> (exit code, stdout, stderr) of a short `train`."""
+
+    def train_small(*flags):
+        shape = ["--n-layer", "1", "--n-embd", "8", "--context", "8"]
+        out = str(tmp_path / "out")
+        return run("train", "-", "--out", out, *shape, *flags, stdin=TEXT)
+
+    return train_small
+
+
+def test_a_wild_learning_rate_is_noted(train_small, tmp_path):
+    code, out, err = train_small("--steps", "4", "--lr", "30")
+    assert code == 0
+    assert out.endswith("after step 0\n")
+    kept = f"{tmp_path / 'out'} holds the model before step 1"
+    assert err.endswith(f"{NO_GAIN}{kept}; try another --lr than 30\n")
+
+
+def test_a_training_that_helps_has_no_note(train_small):
+    code, out, err = train_small("--steps", "4", "--lr", "0.003")
+    assert code == 0
+    assert out.endswith("after step 4\n")
+    assert NO_GAIN not in err

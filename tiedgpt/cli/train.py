@@ -215,6 +215,7 @@ def run(args: argparse.Namespace) -> None:
             print(json.dumps(report(trainer, args.out, factor, seconds)))
         else:
             print_result(trainer, args.out, factor)
+        note_without_gain(trainer, args.out)
         if signals:
             note(f"stopped after step {trainer.step}; continue with --resume")
             if signals[0] == signal.SIGINT:
@@ -439,6 +440,16 @@ class Display:
         return (
             f"step {step:>6,}: {in_training}held out {loss:.4f} nats per token, "
             f"{loss * self.factor:.3f} bits per byte{verdict}"
+        )
+
+
+def note_without_gain(trainer: Trainer, out: Path) -> None:
+    """Print a note if the model before the first step is still the best."""
+    was_evaluated_again = len(trainer.evaluations) > 1
+    if was_evaluated_again and trainer.best is not None and trainer.best.step == 0:
+        note(
+            f"training has not lowered the held-out loss: {out} holds the model before step 1; "
+            f"try another --lr than {trainer.settings.lr:g}"
         )
 
 

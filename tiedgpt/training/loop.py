@@ -168,7 +168,7 @@ class Trainer:
             )
         if state.text != [checksum(tokens), checksum(held_out)]:
             raise ArgumentError(
-                f"{directory} was trained on another text: give the same two texts again"
+                f"{directory} was trained on another text: give the same text again"
             )
 
         best_model = open_checkpoint(directory).load()
