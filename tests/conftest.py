@@ -18,8 +18,8 @@ import pytest
 
 import tiedgpt
 from tiedgpt import GPT2, Config, Tokenizer, cli
-from tiedgpt.checkpoints import names
-from tiedgpt.checkpoints.names import find_model
+from tiedgpt.checkpoints import places
+from tiedgpt.checkpoints.places import find_model
 from tiedgpt.checkpoints.vocabulary import read_merges
 from tiedgpt.errors import CheckpointError, TiedGPTError
 from tiedgpt.study.corpus import Corpus
@@ -247,5 +247,5 @@ def no_models(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
     package = tmp_path / "checkout" / "tiedgpt"
-    monkeypatch.setattr(names, "__file__", str(package / "checkpoints" / "names.py"))
+    monkeypatch.setattr(places, "__file__", str(package / "checkpoints" / "places.py"))
     return tmp_path

@@ -22,7 +22,7 @@ from conftest import CONFIG, answer, assert_one_error_line, command, output, ran
 
 import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, cli
-from tiedgpt.checkpoints import hub
+from tiedgpt.checkpoints import known_models
 from tiedgpt.cli import common, convert
 from tiedgpt.cli.study import GROUPS, READING
 from tiedgpt.errors import ABOVE_0, FRACTION, RATE, Range
@@ -222,7 +222,7 @@ def test_list(run, checkpoint, no_models, monkeypatch):
     assert list(sizes) == ["gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2"]
     assert sizes["gpt2-xl"] == 1_557_611_200
     for other in document["not_here"]:  # within the header of the file
-        pinned = hub.PINNED[other["model"]].size
+        pinned = known_models.MODELS[other["model"]].weights.size
         assert pinned is None or 0 < pinned - other["bytes"] < 50_000
     text = output(run, "list", "-q")
     for part in (f"{total:,}", f"\n  {weights / 'gpt2'}\n", "1,557,611,200", "download MODEL"):

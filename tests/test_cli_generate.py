@@ -17,7 +17,7 @@ from conftest import CONFIG, answer, assert_one_error_line, command, output, ran
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
-from tiedgpt.checkpoints import Checkpoint
+from tiedgpt.checkpoints.checkpoint import Checkpoint
 from tiedgpt.errors import short_repr
 
 

@@ -16,7 +16,7 @@ from conftest import SMALL, assert_one_error_line
 
 import tiedgpt
 from tiedgpt import GPT2
-from tiedgpt.checkpoints.files import parse_json
+from tiedgpt.checkpoints.reading import parse_json
 from tiedgpt.comparison.compare import Row, compare, forward, row_of
 from tiedgpt.comparison.conventions import from_state_dict
 from tiedgpt.comparison.mistakes import MISTAKES, Place, kind_of

@@ -25,7 +25,7 @@ from loopback_hub import LoopbackHub, running, wait_until
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
-from tiedgpt.checkpoints import files
+from tiedgpt.checkpoints import publishing
 from tiedgpt.cli import common, documents
 from tiedgpt.errors import TiedGPTError
 from tiedgpt.fast import blas
@@ -329,7 +329,7 @@ def change(file: Path) -> None:
 
 
 START = (shards, "find_files", lambda *_: True)
-PLAN = (files.StagedFiles, "open", lambda _, name: name == "plan.json")
+PLAN = (publishing.StagedFiles, "open", lambda _, name: name == "plan.json")
 LINE = (shards, "read_record", lambda line, *_: b'"d40"' in line)
 IN_USE, OTHER_PART = "out.parts is in use by", ("--part", "0/2", "--stride", "5")
 EVENTS = {  # when, what happens in the directory of the run, its exit code, what it prints

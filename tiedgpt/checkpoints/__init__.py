@@ -1,14 +1,12 @@
 """Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`."""
 
-import os.path
 from pathlib import Path
 
-from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from . import huggingface, tensorflow
+from .formats import open_checkpoint
 from .hub import find_or_download
-from .huggingface import Checkpoint, save_model
+from .saving import save_model
 from .vocabulary import read_tokenizer
 
 __all__ = ["load_model", "load_tokenizer", "save_model"]
@@ -43,20 +41,3 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     Raises what load_model raises, and TokenizerError for a vocabulary that contradicts itself.
     """
     return read_tokenizer(find_or_download(source, only_tokenizer=True))
-
-
-def open_checkpoint(path: Path) -> Checkpoint:
-    """Check a checkpoint, Hugging Face's or OpenAI's, without reading its weights. Raises
-    CheckpointError."""
-    return (
-        tensorflow.open_tensorflow(path) if _is_openais(path) else huggingface.open_checkpoint(path)
-    )
-
-
-def read_config(path: Path) -> Config:
-    """The Config of the checkpoint at a path. Raises CheckpointError."""
-    return tensorflow.read_hparams(path) if _is_openais(path) else huggingface.read_config(path)
-
-
-def _is_openais(path: Path) -> bool:
-    return os.path.isfile(path / tensorflow.HPARAMS) and not os.path.isfile(path / "config.json")

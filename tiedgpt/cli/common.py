@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..checkpoints import open_checkpoint
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.formats import open_checkpoint
 from ..checkpoints.hub import find_or_download
-from ..checkpoints.huggingface import Checkpoint
-from ..checkpoints.names import find_default
+from ..checkpoints.places import find_default
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import FRACTION, ArgumentError, Range, short_repr
 from ..gpt2.model import GPT2

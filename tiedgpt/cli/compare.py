@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checkpoints import open_checkpoint
+from ..checkpoints.formats import open_checkpoint
 from ..comparison.compare import compare
 from ..errors import ArgumentError
 from . import common

@@ -17,8 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checkpoints import open_checkpoint, save_model
-from ..checkpoints.files import LOCK, lock_directory
+from ..checkpoints import save_model
+from ..checkpoints.formats import open_checkpoint
+from ..checkpoints.locks import LOCK
+from ..checkpoints.publishing import lock_directory
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError
 from ..gpt2.model import GPT2

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 
-from ..checkpoints.files import lock_directory
+from ..checkpoints.publishing import lock_directory
 from ..errors import ABOVE_0, ArgumentError, Range, TiedGPTError, short_repr
 from ..gpt2.checks import stride_or_default
 from . import common

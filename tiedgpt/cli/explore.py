@@ -19,8 +19,9 @@ examples:
 import argparse
 from pathlib import Path
 
-from ..checkpoints.files import StagedFiles
-from ..checkpoints.names import SHIPPED, find_model, weight_folders
+from ..checkpoints.known_models import SHIPPED
+from ..checkpoints.places import find_model, weight_folders
+from ..checkpoints.publishing import StagedFiles
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, Range
 from ..gpt2.tokenizer import Tokenizer

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..checkpoints.huggingface import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint
 from ..errors import ABOVE_0, ArgumentError, TiedGPTError, short_repr
 from ..gpt2.checks import check_prompt_ids, seed_or_new
 from ..gpt2.config import Config

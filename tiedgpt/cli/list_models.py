@@ -12,8 +12,9 @@ import argparse
 import json
 from typing import Any
 
-from ..checkpoints import read_config
-from ..checkpoints.names import MODELS, models_here
+from ..checkpoints.formats import read_config
+from ..checkpoints.known_models import MODELS
+from ..checkpoints.places import models_here
 from ..errors import TiedGPTError, one_line
 from ..gpt2.config import Config
 from ..gpt2.parameters import parameter_count
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
         except (TiedGPTError, OSError) as error:
             note(f"{name} is left out: {error}")
     names = {model["model"] for model in here}
-    others = [(name, config) for name, (_, config) in MODELS.items() if name not in names]
+    others = [(name, known.config) for name, known in MODELS.items() if name not in names]
     # The hub's weights also hold a causal mask for each layer.
     sizes = [parameter_count(c).bytes + 4 * c.n_layer * c.n_ctx**2 for _, c in others]
     not_here = [summary(*other, size) for other, size in zip(others, sizes, strict=True)]

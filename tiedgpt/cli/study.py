@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import open_checkpoint
-from ..checkpoints.huggingface import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.formats import open_checkpoint
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
 from ..gpt2.tokenizer import Tokenizer

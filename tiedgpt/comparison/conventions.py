@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints.names import MODELS
+from ..checkpoints.known_models import MODELS
 from ..errors import ArgumentError, short_repr
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
@@ -171,7 +171,8 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
             raise ArgumentError(f"this is not the state dict of a GPT-2: it has no matrix {name}")
     (V, D), dtype = arrays["wte.weight"].shape, arrays["wte.weight"].dtype
     L = len({name.split(".")[1] for name in arrays if name.startswith("h.")})
-    known = {(config.n_embd, config.n_layer): config.n_head for _, config in MODELS.values()}
+    configs = [model.config for model in MODELS.values()]
+    known = {(config.n_embd, config.n_layer): config.n_head for config in configs}
     if not (n_head := n_head or known.get((D, L))):
         raise ArgumentError(
             f"n_head cannot be read from the shapes of {L} layers of width {D}: pass n_head="

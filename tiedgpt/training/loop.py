@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import open_checkpoint, safetensors
-from ..checkpoints.files import StagedFiles, finish_saves
-from ..checkpoints.huggingface import write_model
+from ..checkpoints import safetensors
+from ..checkpoints.formats import open_checkpoint
+from ..checkpoints.publishing import StagedFiles, finish_saves
+from ..checkpoints.saving import write_model
 from ..errors import (
     AT_LEAST_0,
     COUNT,

@@ -9,7 +9,8 @@ from conftest import refuses
 
 import tiedgpt
 from tiedgpt import Tokenizer
-from tiedgpt.checkpoints import names
+from tiedgpt.checkpoints import places
+from tiedgpt.checkpoints.known_models import ALIASES, MODELS
 
 COMMIT = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
 CACHE = ".cache/huggingface/hub"
@@ -43,19 +44,20 @@ def touch(folder: Path, *files: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("alias", "name"), names.ALIASES.items())
+@pytest.mark.parametrize(("alias", "name"), ALIASES.items())
 def test_where_a_name_is_searched(home, model, alias, name):
     """The later places first, so each new one must take precedence over those before it."""
     touch(home / ".cache/tiedgpt" / f"{name}-openai", "hparams.json", "model.ckpt.index")
-    places = [snapshot(home / CACHE, name)]  # as from_pretrained("gpt2") makes it
-    places += [
-        snapshot(home / CACHE, names.MODELS[name][0]),
-        *(home / place / name for place in PLACES),
+    # from_pretrained("gpt2") makes the first of these snapshots.
+    snapshots = [
+        snapshot(home / CACHE, name),
+        snapshot(home / CACHE, MODELS[name].repository),
     ]
-    touch(places[1], "config.json")  # a snapshot without weights does not hide another one
-    for place in places:
-        tiedgpt.save_model(model, Tokenizer([]), place)
-        assert names.find_model(name) == names.find_model(alias) == place
+    touch(snapshots[1], "config.json")  # a snapshot without weights does not hide another one
+    for folder in [*snapshots, *(home / place / name for place in PLACES)]:
+        tiedgpt.save_model(model, Tokenizer([]), folder)
+        assert places.find_model(name) == folder
+        assert places.find_model(alias) == folder
     assert tiedgpt.load_model(name).config == model.config
 
 
@@ -84,8 +86,8 @@ def test_the_variables_that_name_the_hugging_face_cache(home, monkeypatch, varia
         )
     cache = cache.replace("HOME", str(home))
     path = touch(snapshot(Path(cache), "someone/tiny-gpt2"))
-    assert names.find_model("someone/tiny-gpt2") == path
-    assert names.models_here() == {"someone/tiny-gpt2": path}
+    assert places.find_model("someone/tiny-gpt2") == path
+    assert places.models_here() == {"someone/tiny-gpt2": path}
     if importlib.util.find_spec("huggingface_hub"):
         constants = importlib.util.find_spec("huggingface_hub.constants")
         assert runpy.run_path(constants.origin)["HF_HUB_CACHE"] == cache
@@ -97,8 +99,8 @@ def test_a_hostile_ref_is_ignored(home, ref):
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text(ref, encoding="latin-1")
     touch(home / "elsewhere")
-    refuses("gpt2 is not on this machine: looked for", names.find_model, "gpt2")
-    assert names.models_here() == {}
+    refuses("gpt2 is not on this machine: looked for", places.find_model, "gpt2")
+    assert places.models_here() == {}
 
 
 @pytest.mark.parametrize("name", ["gpt2", "someone/model"])
@@ -144,8 +146,8 @@ def test_models_here(home):
     (home / CACHE / "models--a--file").touch()
     (home / CACHE / "models--..--x").mkdir()
     (elsewhere / "file").touch()
-    assert list(names.models_here().items()) == list(expected.items())
-    assert all(names.find_model(name) == path for name, path in expected.items())
+    assert list(places.models_here().items()) == list(expected.items())
+    assert all(places.find_model(name) == path for name, path in expected.items())
 
 
 def test_models_here_on_damaged_places(home, monkeypatch):
@@ -159,8 +161,8 @@ def test_models_here_on_damaged_places(home, monkeypatch):
     (home / CACHE / "models--c--d").symlink_to(home / CACHE / "models--c--d")
     closed.chmod(0)
     try:
-        assert names.models_here() == {"gpt2": good}
+        assert places.models_here() == {"gpt2": good}
         monkeypatch.setenv("HF_HUB_CACHE", str(home / "elsewhere"))
-        assert names.models_here() == {"gpt2": good}
+        assert places.models_here() == {"gpt2": good}
     finally:
         closed.chmod(0o700)
