@@ -77,7 +77,7 @@ class Range:
             return False
         if number == math.inf:
             return False
-        if number == self.low and self.open_low or number == self.high and self.open_high:
+        if (number == self.low and self.open_low) or (number == self.high and self.open_high):
             return False
         return bool(self.low <= number <= self.high)
 

@@ -1,6 +1,5 @@
 """Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`, `open_model`."""
 
-import os.path
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from . import huggingface, tensorflow
+from .checkpoint import Checkpoint
+from .formats import open_checkpoint
 from .hub import find_or_download
-from .huggingface import Checkpoint, save_model
-from .names import find_default
+from .places import find_default
+from .saving import save_model
 from .vocabulary import read_tokenizer
 
 __all__ = ["load_model", "load_tokenizer", "open_model", "save_model"]
@@ -118,27 +117,3 @@ def find_source(
             "tiedgpt; for gpt2, fetch it with `tiedgpt download gpt2`"
         )
     return name, path
-
-
-def open_checkpoint(path: Path) -> Checkpoint:
-    """Check the files of a checkpoint, Hugging Face's or OpenAI's. Its weights are not read.
-
-    Raises CheckpointError.
-    """
-    if is_openais(path):
-        return tensorflow.open_tensorflow(path)
-    return huggingface.open_checkpoint(path)
-
-
-def read_config(path: Path) -> Config:
-    """The Config of the checkpoint at a path. Raises CheckpointError."""
-    if is_openais(path):
-        return tensorflow.read_hparams(path)
-    return huggingface.read_config(path)
-
-
-def is_openais(path: Path) -> bool:
-    """Whether a directory holds TensorFlow's files, as OpenAI released them."""
-    has_hparams = os.path.isfile(path / tensorflow.HPARAMS)
-    has_config = os.path.isfile(path / "config.json")
-    return has_hparams and not has_config
