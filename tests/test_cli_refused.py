@@ -584,7 +584,8 @@ TRAIN_TEXTS = [
     pytest.param(
         [],
         b"",
-        "must have at least 129 tokens, a context and the token after it, got 0",
+        "the text to train on must have at least 129 tokens, "
+        "a context and the token after it, got 0",
         id="empty",
     ),
     pytest.param(

@@ -325,6 +325,14 @@ def test_study_of_a_text_with_too_few_frequent_tokens(run, checkpoint):
     assert "mlp0" not in out
 
 
+def test_study_of_a_text_with_just_enough_frequent_tokens(run, checkpoint):
+    """Ten tokens occur 100 times each."""
+    (report,), err = study(run, checkpoint, "--corpus", "-", stdin=b"abcdefghij" * 100)
+    assert err == ""
+    assert report["corpus"]["frequent"] == 10
+    assert report["bigrams"] is not None
+
+
 def test_study_of_a_model_with_a_context_of_one_token(run, save, text_file):
     one = save("one", random_model(replace(CONFIG, n_ctx=1)))
     (report,), err = study(run, one, "--corpus", text_file)

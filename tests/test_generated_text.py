@@ -27,7 +27,7 @@ GROWING = [
     pytest.param(encode("é!"), [], ["", "é", "!", ""], id="character-of-two-tokens"),
     pytest.param(encode("é")[:1], [], ["", "\ufffd"], id="half-a-character-at-the-end"),
     # A padded vocabulary has rows without a text; a random model may choose them.
-    pytest.param([*encode("a"), 300, *encode("b")], [], ["a", "\ufffd", "b", ""], id="padding"),
+    pytest.param([*encode("a"), EOT + 1, *encode("b")], [], ["a", "\ufffd", "b", ""], id="padding"),
 ]
 # The same, where the last token completes a stop string
 STOPPED = [
