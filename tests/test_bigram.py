@@ -190,6 +190,23 @@ def test_training_ends_between_the_bigrams_and_the_token_counts(form):
         assert bigram.bigram_loss(pairs) <= loss < bigram.count_loss(pairs)
 
 
+def test_the_steps_are_those_of_adam(monkeypatch):
+    """As the paper writes them, with both betas 0.9 and a rate that falls to 0."""
+    monkeypatch.setattr(bigram, "STEPS", 3)
+    pairs = some_pairs()
+    W_E = TIED.start(7, 3, np.random.default_rng(0))["W_E"]
+    m = np.zeros((7, 3))
+    v = np.zeros((7, 3))
+    for t in (1, 2, 3):
+        dscores = bigram.loss_gradient(pairs, W_E @ W_E.T)
+        g = TIED.gradients(dscores, W_E)["W_E"]
+        m = 0.9 * m + 0.1 * g
+        v = 0.9 * v + 0.1 * g**2
+        rate = bigram.FIRST_RATE * (4 - t) / 3
+        W_E = W_E - rate * (m / (1 - 0.9**t)) / np.sqrt(v / (1 - 0.9**t))
+    np.testing.assert_allclose(bigram.train(TIED, pairs, D=3, seed=0)["W_E"], W_E, atol=1e-9)
+
+
 def test_with_a_number_for_each_token_the_untied_form_learns_the_bigrams():
     pairs = some_pairs(V=12)
     weights = bigram.train(UNTIED, pairs, D=12, seed=0)
@@ -327,9 +344,11 @@ def test_the_most_one_sided_pairs():
     counts[0, 1] = 9  # token 0 is not a word
     counts[1, 2] = 8
     counts[2, 1] = 1
-    counts[2, 3] = 6  # 2 is in the pair above
+    counts[2, 3] = 6  # 2 is in the first pair
     counts[4, 3] = 5
     counts[3, 4] = 2
+    counts[4, 5] = counts[5, 4] = 9  # frequent in both orders
+    counts[5, 2] = 4  # 2 is in the first pair
     is_word = np.array([False, True, True, True, True, True])
     assert bigram.one_sided_pairs(counts, is_word) == [(1, 2), (4, 3)]
     assert bigram.one_sided_pairs(counts, ~is_word) == []

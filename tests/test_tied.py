@@ -137,6 +137,12 @@ def test_it_runs_as_a_script(tmp_path):
 # ---- The logits ----
 
 
+def test_softmax_of_large_numbers():
+    np.testing.assert_allclose(
+        tied.softmax(np.array([[1e4, 1e4], [-1e4, 0]])), [[0.5, 0.5], [0, 1]]
+    )
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_the_logits_are_the_packages_in_float64(head):
     model = random_model(SMALL.with_head(head), dtype=np.float64)
