@@ -27,10 +27,11 @@ from support.commands import assert_one_error_line, command
 import tiedgpt
 from tiedgpt import Tokenizer, cli
 from tiedgpt.checkpoints import publishing
-from tiedgpt.cli import documents, messages
+from tiedgpt.checkpoints.formats import open_checkpoint
+from tiedgpt.cli import documents, documents_score, messages
 from tiedgpt.errors import TiedGPTError
 from tiedgpt.fast import blas
-from tiedgpt.scale import shards
+from tiedgpt.scale import inputs, rows, shards
 
 TOKENIZER = Tokenizer([])
 linux = pytest.mark.skipif(
@@ -110,12 +111,12 @@ def test_shards_hold_every_byte_once_and_whole_lines(tmp_path, end, pack):
         ]
         data = b"\n".join(lines) + (end if lines else b"")
         (path := tmp_path / "in").write_bytes(pack(data))
-        found = list(shards.read_shards(path, size))
+        found = list(inputs.read_shards(path, size))
         pieces = [line for _, of_shard in found for line in of_shard]
         assert b"".join(pieces) == data
         assert len(pieces) == data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
         for n, (offset, of_shard) in enumerate(found):
-            assert next(shards.read_shards(path, size, offset)) == (offset, of_shard)
+            assert next(inputs.read_shards(path, size, offset)) == (offset, of_shard)
             assert (
                 sum(map(len, of_shard)) >= size > sum(map(len, of_shard[:-1]))
                 or n == len(found) - 1
@@ -154,7 +155,7 @@ def test_a_line_with_an_error_is_a_row_with_the_error(
     """The errors do not depend on what Python's limit leaves of the stack."""
     request.addfinalizer(partial(sys.setrecursionlimit, sys.getrecursionlimit()))
     sys.setrecursionlimit(stack)
-    monkeypatch.setattr(shards, "MAX_LINE", 5000)
+    monkeypatch.setattr(inputs, "MAX_LINE", 5000)
     lines = [GOOD[0]] + [line for n, bad in enumerate(BAD) for line in (bad, GOOD[n % len(GOOD)])]
     (path := tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))
     code, out, err = score(tmp_path / "out", "--max-tokens", "20", *flags, file=path)
@@ -284,7 +285,7 @@ def test_an_input_that_is_read_once(
 
 @linux
 def test_an_input_without_an_end_fills_no_disk(score, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards.shutil, "disk_usage", lambda path: SimpleNamespace(free=10**7))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**7))
     with subprocess.Popen("yes", stdout=subprocess.PIPE) as endless:
         ended = score(tmp_path / "out", file=(file := f"/dev/fd/{endless.stdout.fileno()}"))
         endless.kill()
@@ -329,9 +330,9 @@ def change(file: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"d50", b"d05"))
 
 
-START = (shards, "find_files", lambda *_: True)
+START = (documents_score, "find_files", lambda *_: True)
 PLAN = (publishing.StagedFiles, "open", lambda _, name: name == "plan.json")
-LINE = (shards, "read_record", lambda line, *_: b'"d40"' in line)
+LINE = (rows, "read_record", lambda line, *_: b'"d40"' in line)
 IN_USE, OTHER_PART = "out.parts is in use by", ("--part", "0/2", "--stride", "5")
 EVENTS = {  # when, what happens in the directory of the run, its exit code, what it prints
     "Ctrl-C": (
@@ -467,7 +468,7 @@ def test_a_process_that_lives_on_does_each_job_as_a_new_one(score, checkpoint, u
     for is_new, (source, flags) in itertools.product((False, True), jobs):
         shutil.copytree(source, model, dirs_exist_ok=True)
         if is_new:
-            shards._loaded.clear()
+            rows._loaded.clear()
         if blas.blas_threads():
             blas.openblas("set_num_threads")(2)
         done(score(out, "-m", str(model), *flags))
@@ -479,18 +480,18 @@ def test_a_process_that_lives_on_does_each_job_as_a_new_one(score, checkpoint, u
 
 
 def test_threads_share_one_model_and_another_version_is_refused(monkeypatch, checkpoint):
-    opened, loads = shards.open_checkpoint(Path(checkpoint)), []
+    opened, loads = open_checkpoint(Path(checkpoint)), []
     load = type(opened).load
     monkeypatch.setattr(type(opened), "load", lambda *rest: loads.append(rest) or load(*rest))
-    settings = shards.identity(opened, TOKENIZER) | {
+    settings = rows.identity(opened, TOKENIZER) | {
         "model": checkpoint,
         "head": "tied",
         "some": "run",
     }
     with ThreadPoolExecutor(8) as pool:
-        assert len(set(map(id, pool.map(shards.load, [settings] * 8)))) == len(loads) == 1
+        assert len(set(map(id, pool.map(rows.load, [settings] * 8)))) == len(loads) == 1
     message = r"this worker has another tiedgpt: '.*', not '0\.0\.9'"
-    refuses(message, shards.load, settings | {"tiedgpt": "0.0.9"}, error=TiedGPTError)
+    refuses(message, rows.load, settings | {"tiedgpt": "0.0.9"}, error=TiedGPTError)
 
 
 HOOKS = """  # Workers import this at their start, and look for files in their working directory.
@@ -499,8 +500,8 @@ command = " ".join(sys.orig_argv)
 if "spawn_main" in command or "dask_worker" in command:
     if os.path.exists("die"):
         os.kill(os.getpid(), signal.SIGKILL)
-    from tiedgpt.scale import shards
-    read_record = shards.read_record
+    from tiedgpt.scale import rows
+    read_record = rows.read_record
 
     def hooked(line, *rest):
         name = line.split(b'"')[3].decode()
@@ -512,7 +513,7 @@ if "spawn_main" in command or "dask_worker" in command:
             os._exit(1)
         return read_record(line, *rest)
 
-    shards.read_record = hooked
+    rows.read_record = hooked
 """
 DASK = "-m distributed.cli.dask_{} --scheduler-file s.json --host 127.0.0.1 --no-dashboard"
 KILLS = [  # what is killed, at the start of workers or while one waits; the run's flags, code, message
@@ -666,8 +667,8 @@ def test_the_bar_counts_rows_and_fits_80_columns(score, tmp_path, monkeypatch):
 @linux
 def test_memory_does_not_grow_with_the_file_or_the_number_of_its_lines(checkpoint, tmp_path):
     """A sparse line of 300 MB, a line of quotes, and 100,000 empty lines, whose part has 13 MB."""
-    code = "import sys; from tiedgpt.cli import main; from tiedgpt.scale import shards; "
-    code += "shards.MAX_LINE = 1 << 19; assert main(sys.argv[1:]) == 0; "
+    code = "import sys; from tiedgpt.cli import main; from tiedgpt.scale import inputs; "
+    code += "inputs.MAX_LINE = 1 << 19; assert main(sys.argv[1:]) == 0; "
     code += "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
     peaks = []  # in kB. (Python's resource.getrusage shows at least what the parent took.)
     for zeros, quotes, empty in ((1, 1, 1), (300_000_000, 500_000, 100_000)):

@@ -55,7 +55,7 @@ def main(place: str, points: str, *names: str) -> None:
             "inference",
         ):
             importlib.import_module(module.name)
-    for module in ("tqdm", "requests", "tiedgpt.scale.shards"):
+    for module in ("tqdm", "requests", "tiedgpt.scale.output"):
         importlib.import_module(module)
     for name in names or WRITERS:
         Writer(name).attack(int(points))

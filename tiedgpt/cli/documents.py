@@ -10,6 +10,7 @@ from ..checkpoints import Opened, open_model
 from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..scale import shards
 from ..scale.job import Job, do_part, write_file
+from ..scale.rows import ARGUMENTS, identity
 from . import options
 from .messages import ProgressBar, note
 
@@ -131,9 +132,9 @@ def settings_of(command: str, args: argparse.Namespace, opened: Opened) -> dict[
         "shard_size": args.shard_size,
     }
     values = {**vars(args), "special": "token" if args.allow_special else "error"}
-    for name in shards.ARGUMENTS[command]:
+    for name in ARGUMENTS[command]:
         settings[name] = values[name]
-    settings |= shards.identity(opened.checkpoint, opened.tokenizer)
+    settings |= identity(opened.checkpoint, opened.tokenizer)
     return settings
 
 

@@ -6,7 +6,7 @@ examples:
 
 import argparse
 
-from ..scale import shards
+from ..scale.inputs import find_files
 from . import documents, options
 
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     documents.check_flags(args)
-    files = list(shards.find_files(args.inputs))
+    files = list(find_files(args.inputs))
     opened = documents.open_with_head(args)
     settings = documents.settings_of("generate", args, opened)
     documents.write_rows(files, settings, args)

@@ -10,7 +10,7 @@ import argparse
 
 from ..errors import ArgumentError, Range
 from ..gpt2.checks import stride_or_default
-from ..scale import shards
+from ..scale.inputs import find_files
 from . import documents, options
 
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     if args.on_long == "cut" and args.max_tokens is None:
         raise ArgumentError("--cut needs --max-tokens")
     documents.check_flags(args)
-    files = list(shards.find_files(args.inputs))
+    files = list(find_files(args.inputs))
     opened = documents.open_with_head(args)
     args.stride = stride_or_default(args.stride, opened.checkpoint.config)
     settings = documents.settings_of("score", args, opened)

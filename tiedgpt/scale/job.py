@@ -8,7 +8,9 @@ from typing import Any
 
 from ..checkpoints.publishing import lock_directory
 from . import shards
-from .shards import Output, Settings, Shard
+from .output import Output
+from .rows import Settings
+from .shards import Shard
 
 Note = Callable[[str], Any]  # called with each message for the user
 
