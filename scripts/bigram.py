@@ -1,6 +1,6 @@
 """The debate about the tie in one file: can one matrix, used twice, count pairs of words?
 
-    python scripts/bigram.py
+    python scripts/bigram.py                                  # about 15 seconds
     python scripts/bigram.py --text FILE --dim 32 --seed 1
 
 Without its layers, GPT-2 is a table A of scores: A[i, j] says how well token j follows token i. The
@@ -20,11 +20,17 @@ Shapes: V tokens that occur in the text, D numbers for each of them, F = 4 D num
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+if __name__ == "__main__":
+    # For matrices as small as these, several threads wait for each other more than they compute.
+    # NumPy reads this when it is imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from tied import decode, encode, gelu, layer_norm, read_json, read_merges, softmax
