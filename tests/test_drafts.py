@@ -9,7 +9,6 @@ from support.models import SMALL, random_model
 
 from tiedgpt import GPT2, Tokenizer, generate
 from tiedgpt.errors import ArgumentError, TiedGPTError
-from tiedgpt.inference import drafts
 from tiedgpt.inference.drafts import MOST_GUESSES, RATES, Draft, LookupGuesser, guess_count
 from tiedgpt.inference.generation import random_streams, sample_steps
 from tiedgpt.inference.sampling import Sampling
@@ -210,13 +209,6 @@ def lookup_steps(prompt: list[int], answer: list[int]) -> tuple[int, int]:
     return step_count, guess_total
 
 
-@pytest.fixture(params=[True, False], ids=["AVX-512", "other"])
-def kernels(request, monkeypatch):
-    """The time of a step as on this kind of machine."""
-    monkeypatch.setattr(drafts, "most_rows", lambda: 120)
-    monkeypatch.setattr(drafts, "has_small_kernels", lambda: request.param)
-
-
 PHRASE = [20, 21, 22, 23, 24, 25, 26]
 SENTENCE = list(range(20, 50))
 RUNS_OF_TOKENS = np.repeat(range(20, 28), 16).tolist()
@@ -231,7 +223,6 @@ RUNS_OF_TOKENS = np.repeat(range(20, 28), 16).tolist()
         pytest.param(RUNS_OF_TOKENS, 25, id="runs-of-16-equal-tokens"),
     ],
 )
-@pytest.mark.usefixtures("kernels")
 def test_a_text_that_repeats_takes_few_steps(answer, most_steps):
     step_count, guess_total = lookup_steps(list(range(10)), answer)
     assert step_count <= most_steps
@@ -239,7 +230,6 @@ def test_a_text_that_repeats_takes_few_steps(answer, most_steps):
 
 
 @pytest.mark.parametrize("vocab_size", [50, 300, 50_000])
-@pytest.mark.usefixtures("kernels")
 def test_little_is_guessed_in_a_random_text(vocab_size):
     text = np.random.default_rng(0).integers(0, vocab_size, 2000).tolist()
     step_count, guess_total = lookup_steps(text[:10], text[10:])
@@ -321,7 +311,7 @@ def test_the_guess_after_the_last_one_is_learned_too():
         pytest.param(
             [0.5] + [1.0] * 14, 0, 1, MOST_GUESSES, id="first-one-pays-with-those-after-it"
         ),
-        pytest.param([1.0, 1.0, 1.0, 1.0, 0.0, 1.0], 0, 1, 4, id="fifth-one-wrong"),
+        pytest.param([1.0, 1.0, 1.0, 0.0, 1.0, 1.0], 0, 1, 3, id="fourth-one-wrong"),
     ],
 )
 def test_guess_count(rates, guess_cost, batch, count):

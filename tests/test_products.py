@@ -4,108 +4,190 @@ process."""
 import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from tiedgpt.fast import blas, products, threads
-from tiedgpt.fast.products import product
+from tiedgpt.fast.products import few_rows, product
+
+KERNELS = pytest.mark.parametrize(
+    "small_kernels", [pytest.param(True, id="AVX-512"), pytest.param(False, id="AVX2")]
+)
+ORDERS = pytest.mark.parametrize(
+    "order", [pytest.param("C", id="row-order"), pytest.param("F", id="column-order")]
+)
 
 
 @pytest.fixture(autouse=True)
-def grids(monkeypatch):
-    """Grids whatever the machine and the matrix; a pair of threads."""
+def blocks_on_any_machine(monkeypatch):
+    """Two threads, AVX-512, and blocks of small matrices too."""
     monkeypatch.setattr(products, "MIN_WEIGHT", 0)
-    monkeypatch.setattr(products, "MIN_SIZE", 1)
-    monkeypatch.setattr(products, "most_rows", lambda: 120)
-    monkeypatch.setattr(threads, "reading_threads", lambda: 2)
+    monkeypatch.setattr(blas, "blas_threads", lambda: 2)
     monkeypatch.setattr(blas, "has_small_kernels", lambda: True)
 
 
-def case(rows, size, outputs, order="F", dtype=np.float64):
+@pytest.fixture
+def no_product_of_blas(monkeypatch):
+    """In blocks, however many rows there are."""
+    monkeypatch.setattr(products, "few_rows", lambda weight: 10**6)
+
+
+@pytest.fixture
+def products_made(monkeypatch):
+    """The operands of each product by a part of a weight: (the factor, the weight)."""
+    made = []
+    matmul = np.matmul
+
+    def watched(first, second, out=None):
+        made.append((first, second))
+        return matmul(first, second, out=out)
+
+    monkeypatch.setattr(np, "matmul", watched)
+    return made
+
+
+def case(rows, inputs, outputs, order="F", dtype=np.float64):
+    """Rows [R, in] and a weight [in, out]."""
     rng = np.random.default_rng(rows + outputs)
-    weight = np.asarray(rng.standard_normal((size, outputs)), dtype, order=order)
-    return rng.standard_normal((rows, size)).astype(dtype), weight
+    weight = np.asarray(rng.standard_normal((inputs, outputs)), dtype, order=order)
+    return rng.standard_normal((rows, inputs)).astype(dtype), weight
 
 
 @pytest.mark.parametrize(
-    ("size", "outputs"),
+    ("inputs", "outputs"),
     [(5, 3), (96, 1), (128, 64), (768, 2304), (3072, 77), (9000, 24), (7, 1000)],
 )
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("kernels", [True, False])
-def test_the_numbers_of_one_product(size, outputs, order, kernels, monkeypatch):
-    monkeypatch.setattr(blas, "has_small_kernels", lambda: kernels)
-    x, weight = case(121, size, outputs, order)
+@ORDERS
+@KERNELS
+@pytest.mark.usefixtures("no_product_of_blas")
+def test_the_numbers_of_one_product(inputs, outputs, order, small_kernels, monkeypatch):
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
+    x, weight = case(40, inputs, outputs, order)
     expected = x @ weight
-    for n in (1, 2, 3, 4, 8, 33, 70, 120, 121):
-        found = product(x[:n], weight)
-        np.testing.assert_allclose(found, expected[:n], rtol=1e-10, atol=1e-10)
-        np.testing.assert_array_equal(product(x[:n], weight), found)
+    for n in (1, 2, 3, 4, 8, 33, 40):
+        computed = product(x[:n], weight)
+        np.testing.assert_allclose(computed, expected[:n], rtol=1e-10, atol=1e-10)
+        np.testing.assert_array_equal(product(x[:n], weight), computed)
 
 
-def test_the_dtype_is_that_of_a_product_wherever_the_rows_lie():
-    x, weight = case(180, 50, 400)
-    for n in (1, 2, 40, 90):
+@ORDERS
+@KERNELS
+@pytest.mark.usefixtures("no_product_of_blas")
+def test_the_dtype_is_that_of_a_product_wherever_the_rows_lie(order, small_kernels, monkeypatch):
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
+    x, weight = case(80, 50, 400, order)
+    for n in (1, 2, 40):
         rows = x[: 2 * n : 2, ::-1]
         assert product(rows, weight.astype(np.float32)).dtype == np.float64
         assert product(rows.astype(np.float32), weight).dtype == np.float64
         np.testing.assert_allclose(product(rows, weight), rows @ weight, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("rows", "order", "outputs"),
-    [(4, "C", 2304), (32, "C", 2304), (47, "C", 2304), (4, "F", 5003), (32, "F", 5003)],
-)
-def test_each_weight_is_read_once_in_matrices_that_are_not_packed(
-    monkeypatch, rows, order, outputs
-):
-    seen, matmul = [], np.matmul
-    monkeypatch.setattr(
-        np, "matmul", lambda a, b, out: seen.append((a, b)) or matmul(a, b, out=out)
-    )
-    product(*case(rows, 768, outputs, order))
-    weights = [weight for weight, _ in seen]
-    assert sum(weight.size for weight in weights) == 768 * outputs
-    sizes = [weight[0].size for weight in weights if weight.ndim > 2]
-    inputs = products.FEW_INPUTS if rows <= products.FEW_ROWS else products.INPUTS
-    assert len(sizes) == (2 if order == "F" else 768 // inputs)
-    assert all(size * rows < 10**6 for size in sizes)
+def test_each_thread_reads_half_of_the_weights_in_row_order(monkeypatch):
+    read = []
+    sum_of_blocks = products.sum_of_blocks
+
+    def watched(rows, weight):
+        read.append((rows, weight))
+        return sum_of_blocks(rows, weight)
+
+    monkeypatch.setattr(products, "sum_of_blocks", watched)
+    x, weight = case(4, 768, 2304, "C")
+    product(x, weight)
+    assert sorted(half.shape for _, half in read) == [(384, 2304), (384, 2304)]
+    first, second = (half for _, half in read)
+    assert not np.shares_memory(first, second)
 
 
-@pytest.mark.parametrize(("rows", "order", "blocks"), [(3, "C", 12), (7, "C", 12), (3, "F", 40)])
-def test_rows_are_multiplied_one_by_one_for_kernels_that_pack(monkeypatch, rows, order, blocks):
-    monkeypatch.setattr(products, "most_rows", lambda: products.OTHER_ROWS)
+@KERNELS
+def test_weights_in_column_order_are_read_once_in_blocks(products_made, small_kernels, monkeypatch):
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
+    x, weight = case(5, 768, 5003)
+    product(x, weight)
+    assert sum(blocks.size for blocks, _ in products_made) == weight.size
+    in_blocks = [blocks for blocks, _ in products_made if blocks.ndim > 2]
+    assert sum(blocks.size for blocks in in_blocks) > 0.98 * weight.size
+    assert all(blocks.shape[-2:] == (products.BLOCK_OUTPUTS, 768) for blocks in in_blocks)
+
+
+def test_with_avx_512_each_product_is_small_enough_to_be_made_without_a_copy(products_made):
+    for inputs in (768, 1600):  # GPT-2 124M and XL
+        _, weight = case(1, inputs, 400)
+        x, _ = case(few_rows(weight), inputs, 1)
+        product(x, weight)
+        small = [(blocks, factor) for blocks, factor in products_made if blocks.ndim > 2]
+        assert len(small) == 2
+        for blocks, columns in small:
+            assert blocks[0].size * columns.shape[1] <= 10**6
+        products_made.clear()
+
+
+def test_with_other_kernels_each_product_is_by_one_row(products_made, monkeypatch):
     monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
-    shapes, matmul = [], np.matmul
-    monkeypatch.setattr(
-        np, "matmul", lambda a, b, out: shapes.append(out.shape) or matmul(a, b, out=out)
-    )
-    product(*case(rows, 768, 5120, order))
-    shapes = [shape for shape in shapes if 0 not in shape]
-    assert all(1 in shape[-2:] for shape in shapes)
-    assert sum(np.prod(shape[:-2]) for shape in shapes) == blocks * rows
+    x, weight = case(5, 768, 5003)
+    product(x, weight)
+    factors = [factor for blocks, factor in products_made if blocks.ndim > 2]
+    assert [factor.shape for factor in factors] == [(5, 768, 1), (5, 768, 1)]
 
 
 @pytest.mark.parametrize(
-    ("blas_threads", "kernels", "most"),
-    [(2, True, 47), (2, False, 10), (4, True, 47), (4, False, 10), (16, True, 1), (None, True, 1)],
+    ("order", "small_kernels", "most"),
+    [
+        pytest.param("C", True, 4, id="row-order-AVX-512"),
+        pytest.param("C", False, 4, id="row-order-AVX2"),
+        pytest.param("F", True, 32, id="column-order-AVX-512"),
+        pytest.param("F", False, 6, id="column-order-AVX2"),
+    ],
 )
-def test_grids_are_used_where_they_were_measured(blas_threads, kernels, most, monkeypatch):
-    monkeypatch.undo()
+def test_more_rows_are_left_to_blas(order, small_kernels, most, monkeypatch):
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: small_kernels)
+    monkeypatch.setattr(threads, "in_two_threads", lambda *_: pytest.fail("in blocks"))
+    x, weight = case(most + 1, 768, 400, order)
+    for n in (1, most + 1):
+        np.testing.assert_array_equal(product(x[:n], weight), x[:n] @ weight)
+    for n in (2, most):
+        with pytest.raises(pytest.fail.Exception, match="in blocks"):
+            product(x[:n], weight)
+
+
+@pytest.mark.parametrize(
+    ("blas_threads", "most"),
+    [
+        pytest.param(1, 4, id="one-core"),
+        pytest.param(4, 4, id="four-cores"),
+        pytest.param(5, 1, id="five-cores"),
+        pytest.param(None, 1, id="another-BLAS"),
+    ],
+)
+def test_blocks_are_used_where_they_were_measured(blas_threads, most, monkeypatch):
     monkeypatch.setattr(blas, "blas_threads", lambda: blas_threads)
-    monkeypatch.setattr(blas, "has_small_kernels", lambda: kernels)
-    assert products.most_rows() == most
+    assert few_rows(np.zeros((768, 2304))) == most
 
 
-def test_several_threads_of_the_user():
-    cases = [case(2 + n, 300, 900) for n in range(6)] * 10
+def test_small_weights_and_strided_ones_are_left_to_blas(monkeypatch):
+    monkeypatch.setattr(products, "MIN_WEIGHT", 2**18)
+    assert few_rows(np.zeros((512, 512))) > 1
+    assert few_rows(np.zeros((512, 511))) == 1
+    assert few_rows(np.zeros((1024, 1024))[::2, ::2]) == 1
+
+
+@pytest.mark.usefixtures("no_product_of_blas")
+@ORDERS
+def test_several_threads_of_the_user(order):
+    cases = [case(2 + n, 300, 900, order) for n in range(6)] * 10
     with ThreadPoolExecutor(6) as pool:
-        for (x, weight), out in zip(
-            cases, pool.map(product, *zip(*cases, strict=True)), strict=True
-        ):
-            np.testing.assert_allclose(out, x @ weight, rtol=1e-10, atol=1e-10)
+        computed = [pool.submit(product, x, weight) for x, weight in cases]
+    for (x, weight), future in zip(cases, computed, strict=True):
+        np.testing.assert_allclose(future.result(), x @ weight, rtol=1e-10, atol=1e-10)
+
+
+def test_two_threads_return_their_results_in_order():
+    assert threads.in_two_threads(lambda: 1, lambda: 2) == (1, 2)
+    with blas.one_blas_thread():
+        assert threads.in_two_threads(lambda: 1, lambda: 2) == (1, 2)
 
 
 def test_an_error_in_either_half_is_raised_and_the_next_call_works():
@@ -123,20 +205,16 @@ def test_an_error_in_either_half_is_raised_and_the_next_call_works():
 def test_an_interrupt_while_waiting_leaves_the_next_calls_right():
     """As after a Ctrl-C at a prompt: the answer of the interrupted call is not that of the next
     one."""
-    release = threading.Event()
 
     def interrupted():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        release.wait(0.5)
+        time.sleep(0.5)  # its answer comes after the main thread has left
 
     with pytest.raises(KeyboardInterrupt):
         threads.in_two_threads(int, interrupted)
-    for _ in range(2):
-        done = []
-        threading.Timer(0.05, release.set).start()
-        threads.in_two_threads(int, lambda done=done: done.append(release.wait(5)))
-        assert done == [True]
-        release.clear()
+
+    assert threads.in_two_threads(lambda: 1, lambda: 2) == (1, 2)
+    assert threads.in_two_threads(lambda: 3, lambda: 4) == (3, 4)
 
 
 @pytest.mark.parametrize("interrupted", ["entering", "leaving"])
@@ -149,6 +227,7 @@ def test_an_interrupt_while_the_thread_count_is_set_leaves_it_as_it_was(monkeypa
             raise KeyboardInterrupt
 
     functions = {"get_num_threads": lambda: counts[-1], "set_num_threads": set_count}
+    monkeypatch.undo()
     monkeypatch.setattr(blas, "openblas", functions.get)
     with pytest.raises(KeyboardInterrupt), blas.one_blas_thread():
         assert blas.is_limited()
@@ -157,19 +236,23 @@ def test_an_interrupt_while_the_thread_count_is_set_leaves_it_as_it_was(monkeypa
 
 
 def test_the_callers_errstate_holds_in_both_threads():
-    seen = []
+    def setting():
+        return np.geterr()["over"]
+
     with np.errstate(over="raise"):
-        threads.in_two_threads(*[lambda: seen.append(np.geterr()["over"])] * 2)
-    assert seen == ["raise", "raise"]
+        assert threads.in_two_threads(setting, setting) == ("raise", "raise")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-def test_a_forked_process_has_threads_of_its_own():
+def test_a_forked_process_has_threads_of_its_own(monkeypatch):
     """Although another thread of its parent has limited BLAS to one."""
     x, weight = case(3, 100, 200)
-    expected, count = product(x, weight), blas.blas_threads()
-    entered, leave = threading.Event(), threading.Event()
+    expected = product(x, weight)
+    monkeypatch.undo()
+    count = blas.blas_threads()
+    entered = threading.Event()
+    leave = threading.Event()
 
     def limit():
         with blas.one_blas_thread():

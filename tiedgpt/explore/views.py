@@ -25,7 +25,7 @@ import numpy as np
 from ..checkpoints.known_models import MODELS
 from ..errors import ArgumentError, Range, short_repr
 from ..fast.blas import one_blas_thread
-from ..fast.products import most_rows
+from ..fast.products import FEW_ROWS
 from ..gpt2.backward import embed_backward
 from ..gpt2.checks import check_prompt_ids
 from ..gpt2.model import GPT2, attend, mlp, unembed, unembedding
@@ -393,7 +393,7 @@ def matrices(model: GPT2) -> tuple[int, int]:
 def threads_for(ids: list[int]) -> AbstractContextManager[None]:
     """One BLAS thread for a prompt of many tokens: two wait for each other when the cores are
     busy."""
-    return one_blas_thread() if len(ids) > most_rows() else nullcontext()
+    return one_blas_thread() if len(ids) > FEW_ROWS else nullcontext()
 
 
 def as_base64(x: np.ndarray, dtype: str = "<f4") -> str:

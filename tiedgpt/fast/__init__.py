@@ -1,11 +1,15 @@
-"""What makes it fast: threads, BLAS, products of few rows, memory. It changes results by rounding
-at most."""
+"""What makes it fast: threads, BLAS, products of few rows, memory.
+
+These modules change results by rounding at most.
+"""
 
 import ctypes
 import os
 
-# glibc's names for what mallopt sets, from malloc.h
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+# glibc's numbers for what mallopt sets, from malloc.h
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+M_ARENA_MAX = -8
 
 
 def tune() -> None:

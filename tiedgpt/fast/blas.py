@@ -14,40 +14,59 @@ from typing import Any
 
 import numpy as np
 
-_lock = Lock()
-# Each active one_blas_thread -> BLAS's thread count before the first of them.
-_saved: dict[object, int] = {}
+AVX512_KERNELS = ("SkylakeX", "Cooperlake", "Sapphirerapids")
+
+
+class Limit:
+    """The active contexts of one_blas_thread, and BLAS's thread count without them."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.contexts: set[object] = set()
+        self.usual_threads = 0
+
+
+_limit = Limit()
+
+
+def openblas_libraries() -> Iterator[ctypes.CDLL]:
+    """The OpenBLAS that NumPy's wheel brings, which NumPy has loaded already; none in other
+    installations."""
+    package = Path(np.__path__[0])
+    linux_and_windows = package.parent.glob("numpy.libs/*openblas*")
+    macos = package.glob(".dylibs/*openblas*")
+    for path in [*linux_and_windows, *macos]:
+        with suppress(OSError):
+            yield ctypes.CDLL(str(path))
 
 
 @cache
 def openblas(function: str) -> Any:
-    """A function of the OpenBLAS in NumPy's wheels, such as "get_num_threads". None with another
-    BLAS."""
-    package = Path(np.__path__[0])
-    for path in [
-        *package.parent.glob("numpy.libs/*openblas*"),
-        *package.glob(".dylibs/*openblas*"),
-    ]:
-        with suppress(OSError):
-            library = ctypes.CDLL(str(path))
-            for prefix in ("scipy_openblas", "openblas"):  # NumPy 2, NumPy 1
-                if found := getattr(library, f"{prefix}_{function}64_", None):
-                    return found
+    """A function of NumPy's OpenBLAS, such as "get_num_threads". None with another BLAS."""
+    for library in openblas_libraries():
+        for prefix in ("scipy_openblas", "openblas"):  # NumPy 2, NumPy 1
+            name = f"{prefix}_{function}64_"
+            if hasattr(library, name):
+                return getattr(library, name)
     return None
 
 
 def single_thread() -> None:
     """Give BLAS one thread from now on, because the number of threads changes the rounding."""
-    if set_threads := openblas("set_num_threads"):
+    set_threads = openblas("set_num_threads")
+    if set_threads is not None:
         set_threads(1)
 
 
 def blas_threads() -> int | None:
     """The thread count of NumPy's OpenBLAS outside of one_blas_thread. None with another BLAS."""
-    if not (get_threads := openblas("get_num_threads")):
+    get_threads = openblas("get_num_threads")
+    if get_threads is None:
         return None
-    with _lock:
-        return next(iter(_saved.values())) if _saved else get_threads()
+    with _limit.lock:
+        if _limit.contexts:
+            return _limit.usual_threads
+        return get_threads()
 
 
 @contextmanager
@@ -57,53 +76,66 @@ def one_blas_thread() -> Iterator[None]:
     Python threads that share work need this: with more BLAS threads, their products wait for each
     other.
     """
-    get_threads, set_threads = openblas("get_num_threads"), openblas("set_num_threads")
-    if not get_threads:
+    if openblas("get_num_threads") is None:
         yield
         return
+
     context = object()
-
-    def end() -> None:
-        with _lock:
-            if len(_saved) == 1 and context in _saved:
-                set_threads(_saved[context])
-            _saved.pop(context, None)
-
     try:
-        with _lock:
-            _saved[context] = next(iter(_saved.values())) if _saved else get_threads()
-            set_threads(1)
+        _begin(context)
         yield
     finally:
         try:
-            end()
-        except KeyboardInterrupt:  # in the middle of `end`, which can be repeated
-            end()
+            _end(context)
+        except KeyboardInterrupt:  # in the middle of _end, which can be repeated
+            _end(context)
             raise
 
 
-@cache
-def has_small_kernels() -> bool:
-    """Whether this is an OpenBLAS that multiplies small matrices without packing them: x86 with
-    AVX-512."""
-    if not (name := openblas("get_corename")):
-        return False
-    name.restype = ctypes.c_char_p
-    return name() in (b"SkylakeX", b"Cooperlake", b"Sapphirerapids")
+def _begin(context: object) -> None:
+    """Limit BLAS to one thread."""
+    with _limit.lock:
+        if not _limit.contexts:
+            _limit.usual_threads = openblas("get_num_threads")()
+        _limit.contexts.add(context)
+        openblas("set_num_threads")(1)
+
+
+def _end(context: object) -> None:
+    """Give BLAS its threads again if this is the last context."""
+    with _limit.lock:
+        if _limit.contexts == {context}:
+            openblas("set_num_threads")(_limit.usual_threads)
+        _limit.contexts.discard(context)
 
 
 def is_limited() -> bool:
     """Whether BLAS has one thread now, inside one_blas_thread."""
-    return bool(_saved)
+    return len(_limit.contexts) > 0
+
+
+def kernels() -> str | None:
+    """The processor for which OpenBLAS chose its kernels, such as "Haswell". None with another
+    BLAS."""
+    corename = openblas("get_corename")
+    if corename is None:
+        return None
+    corename.restype = ctypes.c_char_p
+    return corename().decode()
+
+
+@cache
+def has_small_kernels() -> bool:
+    """Whether OpenBLAS multiplies small matrices without packing them: on x86 with AVX-512."""
+    return kernels() in AVX512_KERNELS
 
 
 def _after_fork() -> None:
     """In a forked process no other thread holds the lock or is inside one_blas_thread."""
-    global _lock
-    _lock = Lock()
-    if _saved:
-        openblas("set_num_threads")(next(iter(_saved.values())))
-    _saved.clear()
+    if _limit.contexts:
+        openblas("set_num_threads")(_limit.usual_threads)
+    _limit.lock = Lock()
+    _limit.contexts.clear()
 
 
 if hasattr(os, "register_at_fork"):

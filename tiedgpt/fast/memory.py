@@ -15,5 +15,6 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.zeros(size + CACHE_LINE, np.uint8)  # takes no time: the system gives zeroed pages
-    start = -memory.__array_interface__["data"][0] % CACHE_LINE
+    address = memory.ctypes.data
+    start = -address % CACHE_LINE  # bytes from there to the next cache line
     return memory[start : start + size].view(dtype).reshape(shape)

@@ -34,88 +34,97 @@ def _with_errstate(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _second_thread() -> SimpleQueue[Any]:
-    """The queue of a thread that calls functions: (function, queue for its error). A pool would be
-    slower."""
-    queue: SimpleQueue[Any] = SimpleQueue()
+    """The queue of a thread that calls functions. A ThreadPoolExecutor would take longer.
+
+    An item of the queue is (function, queue for its result and its error).
+    """
+    calls: SimpleQueue[Any] = SimpleQueue()
 
     def work() -> None:
         while True:
-            function, done = queue.get()
+            function, answers = calls.get()
             try:
-                function()
-                done.put(None)
+                answers.put((function(), None))
             except BaseException as error:
-                done.put(error)
-            del function, done  # or the function's arrays would live until the next call
+                answers.put((None, error))
+            # Without this line, the function's arrays would live until the next call.
+            del function, answers
 
     Thread(target=work, daemon=True).start()
-    return queue
+    return calls
 
 
 if hasattr(os, "register_at_fork"):  # a forked process has only the thread that forked
     os.register_at_fork(after_in_child=_second_thread.cache_clear)
 
 
-def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> None:
-    """Call both at the same time, with one BLAS thread for each; in turn if BLAS has one thread
-    already."""
+def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+    """Call both functions at the same time, with one BLAS thread each, and return their results.
+
+    They are called one after the other if BLAS has one thread already, or more than MAX_THREADS.
+    """
     if blas.is_limited() or reading_threads() == 1:
-        first()
-        second()
-        return
-    # For this call only: after a Ctrl-C during the wait, the next call must not get this answer.
-    done: SimpleQueue[BaseException | None] = SimpleQueue()
+        return first(), second()
+
+    # This call has a queue of its own. After a Ctrl-C during the wait, the answer of the second
+    # function still comes, and the next call must not get it.
+    answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
     with blas.one_blas_thread():
-        _second_thread().put((_with_errstate(second), done))
+        _second_thread().put((_with_errstate(second), answers))
         try:
-            first()
+            first_result = first()
         finally:
-            error = done.get()
+            second_result, error = answers.get()
     if error is not None:
         raise error
+    return first_result, second_result
 
 
 def reading_threads() -> int:
-    """How many Python threads share a text: BLAS's usual thread count, or 1 if that exceeds
-    MAX_THREADS.
+    """How many Python threads share a text: one for each thread of BLAS, or one in all.
 
-    With more cores, MAX_THREADS threads would leave too many idle. With a BLAS other than OpenBLAS
-    it is 1, because its threads cannot be limited from here.
+    It is one if BLAS has more than MAX_THREADS threads, because MAX_THREADS Python threads would
+    leave too many cores idle. It is one with a BLAS other than OpenBLAS, whose threads cannot be
+    limited from here. It is one after the end of the main thread, because Python starts no thread
+    then.
     """
-    n = blas.blas_threads()
-    if (
-        n is None or not main_thread().is_alive()
-    ):  # after the main thread has ended, no thread can start
+    blas_threads = blas.blas_threads()
+    if blas_threads is None or blas_threads > MAX_THREADS or not main_thread().is_alive():
         return 1
-    return n if n <= MAX_THREADS else 1
+    return blas_threads
 
 
-def split_work(n: int, most: int, tokens: int) -> tuple[int, int]:
-    """The number of threads for n rows (`tokens` in all), and the rows of a piece, at most `most`.
+def split_work(rows: int, most_rows: int, tokens: int) -> tuple[int, int]:
+    """How many threads share these rows, which have `tokens` tokens, and the rows of a piece.
 
-    Each thread gets the same number of pieces. Either all threads are used or one: BLAS uses one
-    thread while they run, so a core without a Python thread would be idle.
+    A piece has at most `most_rows`, and each thread gets the same number of pieces. All threads are
+    used, or one: BLAS has one thread while several Python threads run, so a core without a Python
+    thread would be idle.
     """
     threads = reading_threads()
     if tokens < MIN_TOKENS * threads:
         threads = 1
-    rounds = math.ceil(n / (threads * most))
-    return threads, math.ceil(n / (threads * rounds))
+    pieces_per_thread = math.ceil(rows / (threads * most_rows))
+    return threads, math.ceil(rows / (threads * pieces_per_thread))
 
 
 @contextmanager
 def thread_map(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
     """A `map` that runs on several threads. For one thread it is Python's own `map`.
 
-    The caller's np.errstate holds in all threads. If the block fails, calls that have not begun are
-    dropped.
+    The caller's np.errstate holds in all threads. If the `with` block fails, calls that have not
+    begun are dropped.
     """
     if threads == 1:
         yield map
         return
+
+    def map_on_pool(function: Callable[..., Any], *iterables: Any) -> Iterator[Any]:
+        return pool.map(_with_errstate(function), *iterables)
+
     with blas.one_blas_thread(), ThreadPoolExecutor(threads) as pool:
         try:
-            yield lambda function, *iterables: pool.map(_with_errstate(function), *iterables)
+            yield map_on_pool
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -133,17 +142,18 @@ def training_threads(n_embd: int) -> int:
 
 def cores() -> int:
     """How many processor cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # on Linux
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):  # on Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextmanager
 def ctrl_c_for_this_process_only() -> Iterator[None]:
-    """Block SIGINT, which the terminal sends to all processes, in those that are started here and
-    later.
+    """Block SIGINT in the processes that are started inside the `with` block.
 
-    They inherit the block from the thread that starts them. The resource tracker of
-    multiprocessing, which would unblock SIGINT in that thread, is started before.
+    On Ctrl-C the terminal sends SIGINT to all processes, and this one ends the others. They inherit
+    the block from the thread that starts them. The resource tracker of multiprocessing would
+    unblock SIGINT in that thread when it starts, so it is started before.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield

@@ -12,8 +12,7 @@ from copy import deepcopy
 import numpy as np
 
 from ..errors import ArgumentError, TiedGPTError, short_repr
-from ..fast.blas import has_small_kernels
-from ..fast.products import most_rows
+from ..fast.products import FEW_ROWS
 from ..gpt2.model import GPT2, unembed
 from ..gpt2.parameters import parameter_count
 from .sampling import Sampling
@@ -37,7 +36,7 @@ def step_time(rows: int) -> float:
     """
     if rows == 1:
         return 1.0
-    if rows <= most_rows() and has_small_kernels():
+    if rows <= FEW_ROWS:
         return 1.15 + 0.1 * rows
     return 2.0 + 0.055 * rows
 
