@@ -6,15 +6,15 @@ import sys
 
 def main() -> int:
     # While modules are imported, Ctrl-C ends the process at once: there is nothing to clean up, and
-    # an import can turn KeyboardInterrupt into another exception. `run_command` sets Python's own
+    # an import can turn KeyboardInterrupt into another exception. cli.main sets Python's own
     # handler when all is imported.
     on_ctrl_c(signal.SIG_DFL)
     from .fast import tune
 
     tune()  # before NumPy is imported
-    from .cli import main as run_command
+    from . import cli
 
-    code = run_command()
+    code = cli.main()
     on_ctrl_c(signal.SIG_IGN)  # the exit code stays what it is
     return code
 

@@ -1,10 +1,8 @@
 """Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`, `open_model`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ..errors import ArgumentError
 from ..gpt2.model import GPT2
@@ -12,13 +10,12 @@ from ..gpt2.tokenizer import Tokenizer
 from .checkpoint import Checkpoint
 from .formats import open_checkpoint
 from .hub import find_or_download
+from .messages import Note, discard_note
 from .places import find_default
 from .saving import save_model
 from .vocabulary import read_tokenizer
 
 __all__ = ["load_model", "load_tokenizer", "open_model", "save_model"]
-
-Note = Callable[[str], Any]  # called with each message for the user
 
 
 def load_model(source: str | Path, head: str | None = None, copy: bool = False) -> GPT2:
@@ -77,10 +74,6 @@ class Opened:
         """Equal for two models in which each id is the same token."""
         tokenizer = self.tokenizer
         return tokenizer.merges, tokenizer.special_tokens, self.checkpoint.config.vocab_size
-
-
-def discard_note(message: str) -> None:
-    """The library shows no notes."""
 
 
 def open_model(source: str | Path | None, note: Note = discard_note) -> Opened:

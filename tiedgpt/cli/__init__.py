@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             args = parse(argv)
             handle_signals()
-            run(args)
+            run_command(args)
         finally:
             sys.stdout.flush()  # here, where an error can still be reported
     except SystemExit as stop:
@@ -122,7 +122,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def run(args: argparse.Namespace) -> None:
+def run_command(args: argparse.Namespace) -> None:
     """Run the command of these arguments."""
     args.error_stream = sys.stderr  # for errors that do not end the command
     if args.quiet:

@@ -16,10 +16,10 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from ..checkpoints import Opened, open_model
 from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..gpt2.checks import check_prompt_ids, seed_or_new
 from ..gpt2.model import GPT2
-from ..gpt2.tokenizer import EOT
+from ..gpt2.tokenizer import EOT, Tokenizer
 from ..inference.drafts import LOOKUP, Draft
 from ..inference.prompts import encode_text, kept_tokens
 from ..inference.sampling import Sampling
@@ -95,37 +95,15 @@ def run(args: argparse.Namespace) -> None:
     loaded = models.load_heads(opened.checkpoint, args.head)
     guesses = load_draft(args.draft, opened_draft)
     load_s = time.perf_counter() - start
-
-    def answers(ids: list[int]) -> list[Answer]:
-        """The answer of each model to a prompt, all with the same seed."""
-        seed = seed_or_new(args.seed)
-        by_model = []
-        for model in loaded:
-            generation = TextGeneration(
-                model=model,
-                tokenizer=tokenizer,
-                prompt_ids=ids,
-                max_new_tokens=args.max_new_tokens,
-                sampling=sampling,
-                seed=seed,
-                num_samples=args.num_samples,
-                stop=args.stop,
-                draft=None if guesses is None else Draft(guesses, model),
-            )
-            by_model.append(Answer(generation, args.logprobs))
-        return by_model
-
-    def answer_typed(typed: str) -> None:
-        """Print the answers to a prompt that was typed, each after its last line."""
-        last_line = typed.rpartition("\n")[2]
-        print_answers(answers(prompt_ids(typed, opened, args)), last_line)
+    answerer = Answerer(args, sampling, tokenizer, loaded, guesses)
 
     if prompt is None:
-        prompt_loop(answer_typed, args.error_stream)
+        prompt_loop(answerer, opened, args)
     elif args.json:
-        print_json([report(answer, opened.name, prompt, load_s) for answer in answers(ids)])
+        answers = answerer.answers(ids)
+        print_json([report(answer, opened.name, prompt, load_s) for answer in answers])
     else:
-        print_answers(answers(ids))
+        print_answers(answerer.answers(ids))
 
 
 def sampling_of(args: argparse.Namespace) -> Sampling:
@@ -194,6 +172,42 @@ def prompt_ids(prompt: str, opened: Opened, args: argparse.Namespace) -> list[in
 
 
 @dataclass
+class Answerer:
+    """Loaded models, and how they continue a prompt."""
+
+    args: argparse.Namespace
+    sampling: Sampling
+    tokenizer: Tokenizer
+    models: list[GPT2]
+    guesses: GPT2 | str | None  # what Draft takes
+
+    def answers(self, ids: list[int]) -> list["Answer"]:
+        """The answer of each model to a prompt, all with the same seed.
+
+        Without --seed, the seed is new for each prompt.
+        """
+        seed = seed_or_new(self.args.seed)
+        answers = []
+        for model in self.models:
+            draft = None
+            if self.guesses is not None:
+                draft = Draft(self.guesses, model)
+            generation = TextGeneration(
+                model=model,
+                tokenizer=self.tokenizer,
+                prompt_ids=ids,
+                max_new_tokens=self.args.max_new_tokens,
+                sampling=self.sampling,
+                seed=seed,
+                num_samples=self.args.num_samples,
+                stop=self.args.stop,
+                draft=draft,
+            )
+            answers.append(Answer(generation, self.args.logprobs))
+        return answers
+
+
+@dataclass
 class Answer:
     """The samples by which one model continues a prompt, and what --logprobs lists of them."""
 
@@ -234,17 +248,9 @@ def report(answer: Answer, name: str, prompt: str, load_s: float) -> dict[str, A
 
     # The first token of each sample came with the logits of the prompt.
     decoded = sum(max(0, len(sample.ids) - 1) for sample in generation.samples)
-    samples = []
-    for sample, predictions in zip(generation.samples, answer.predictions, strict=True):
-        document: dict[str, Any] = {
-            "ids": sample.ids,
-            "text": sample.text,
-            "finish_reason": sample.finish_reason,
-        }
-        if answer.logprobs is not None:
-            document["logprobs"] = predictions[: len(sample.ids)]  # without the end-of-text token
-        samples.append(document)
-
+    rate = None
+    if decoded > 0:
+        rate = decoded / decode_s
     draft = None
     if generation.draft is not None:
         draft = {"drafted": generation.draft.drafted, "accepted": generation.draft.accepted}
@@ -254,14 +260,25 @@ def report(answer: Answer, name: str, prompt: str, load_s: float) -> dict[str, A
         "prompt_ids": generation.prompt_ids,
         "head": generation.model.config.head,
         "seed": generation.seed,
-        "samples": samples,
+        "samples": samples_json(answer),
         "draft": draft,
-        "timing": {
-            "load_s": load_s,
-            "prefill_s": first - start,
-            "decode_tokens_per_s": decoded / decode_s if decoded > 0 else None,
-        },
+        "timing": {"load_s": load_s, "prefill_s": first - start, "decode_tokens_per_s": rate},
     }
+
+
+def samples_json(answer: Answer) -> list[dict[str, Any]]:
+    """The samples as --json prints them."""
+    documents = []
+    for sample, predictions in zip(answer.generation.samples, answer.predictions, strict=True):
+        document: dict[str, Any] = {
+            "ids": sample.ids,
+            "text": sample.text,
+            "finish_reason": sample.finish_reason,
+        }
+        if answer.logprobs is not None:
+            document["logprobs"] = predictions[: len(sample.ids)]  # without the end-of-text token
+        documents.append(document)
+    return documents
 
 
 def print_answers(answers: list[Answer], before: str = "") -> None:
@@ -298,8 +315,8 @@ def print_samples(answer: Answer, before: str, with_head: bool) -> None:
             print_predictions(generation.tokenizer, "logprob", rows)
 
 
-def prompt_loop(answer: Callable[[str], None], error_stream: TextIO) -> None:
-    """Call `answer` with each prompt that is typed, until Ctrl-D."""
+def prompt_loop(answerer: Answerer, opened: Opened, args: argparse.Namespace) -> None:
+    """Answer each prompt that is typed, until Ctrl-D. An error does not end it."""
     prepare_to_type()
     print(
         "Type the beginning of a text. Ctrl-C stops its continuation, Ctrl-D leaves.",
@@ -310,12 +327,14 @@ def prompt_loop(answer: Callable[[str], None], error_stream: TextIO) -> None:
         try:
             prompt = input("> ").removesuffix("\n")
             if prompt:
-                answer(prompt)
+                ids = prompt_ids(prompt, opened, args)
+                last_line = prompt.rpartition("\n")[2]
+                print_answers(answerer.answers(ids), before=last_line)
         except EOFError:
             print(file=sys.stderr)
             return
         except TiedGPTError as error:
-            print_error(error, error_stream)
+            print_error(error, args.error_stream)
         except KeyboardInterrupt:
             if prompt:
                 print(file=sys.stderr)

@@ -155,7 +155,7 @@ def print_paths(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> 
                     figure = f"{prediction['probability']:.1%}"
                 column.append(f"{quoted_token(tokenizer, prediction['id'])} {figure:>5}")
             columns.append(column)
-        # A small vocabulary has fewer than k tokens.
+        # The columns become rows. A small vocabulary has fewer than k tokens, so fewer rows.
         print_table(list(zip(*columns, strict=False)))
         print()
 

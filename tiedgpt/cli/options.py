@@ -73,7 +73,7 @@ def add_models(parser: argparse.ArgumentParser, description: str) -> None:
         metavar="MODEL",
         nargs="*",
         action="extend",
-        default=argparse.SUPPRESS,  # the default is that of -m
+        default=argparse.SUPPRESS,  # -m sets the default, None
         help=description,
     )
     parser.add_argument(

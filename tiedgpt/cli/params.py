@@ -81,7 +81,7 @@ def count_model(name: str, as_json: bool) -> None:
     )
     print(fill(one_line(title)))
     print()
-    print_table(count_rows(counts, with_share=True))
+    print_table(count_rows(counts))
     print()
     share = f"{100 * saved / untied_total:.1f} % of the untied model"
     print(fill(f"{totals(counts)}: tying saves {short(saved)}, {share}."))
@@ -103,7 +103,8 @@ def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -
 
     print(fill(f"vocabulary {vocab:,}, width {dim:,}"))
     print()
-    print_table(count_rows(counts, with_share=False))
+    # Two matrices are not a model, so their shares of it are left out.
+    print_table([row[:-1] for row in count_rows(counts)])
     print()
     saved = counts["difference"]
     share = ""
@@ -112,34 +113,27 @@ def count_two_matrices(vocab: int, dim: int, total: int | None, as_json: bool) -
     print(fill(f"{totals(counts)}: tying saves {short(saved)}{share}."))
 
 
-def count_rows(counts: dict[str, Any], with_share: bool) -> list[Cells]:
+def count_rows(counts: dict[str, Any]) -> list[Cells]:
     """The rows of the table: each group of parameters, all of them, and their bytes."""
     tied = counts["tied"]
     untied = counts["untied"]
-    rows = [["parameters", "tied", "untied", "difference"]]
-    shares = ["of untied"]
-    for label in [*tied["groups"], "total"]:
-        if label == "total":
-            tied_count = tied["total"]
-            untied_count = untied["total"]
-        else:
-            tied_count = tied["groups"][label]
-            untied_count = untied["groups"][label]
-        difference = "0"
-        if untied_count != tied_count:
-            difference = f"{untied_count - tied_count:+,}"
-        rows.append([label, f"{tied_count:,}", f"{untied_count:,}", difference])
-        shares.append(f"{100 * untied_count / untied['total']:.1f} %")
+    whole = untied["total"]
+    rows: list[Cells] = [("parameters", "tied", "untied", "difference", "of untied")]
+    for group in tied["groups"]:
+        rows.append(count_row(group, tied["groups"][group], untied["groups"][group], whole))
+    rows.append(count_row("total", tied["total"], untied["total"], whole))
 
     tied_mb = tied["bytes"] / 1e6
     untied_mb = untied["bytes"] / 1e6
     difference = f"{untied_mb - tied_mb:+,.1f} MB"
-    rows.append(["float32 bytes", f"{tied_mb:,.1f} MB", f"{untied_mb:,.1f} MB", difference])
-    shares.append("")
-    if with_share:
-        for row, share in zip(rows, shares, strict=True):
-            row.append(share)
-    return [tuple(row) for row in rows]
+    rows.append(("float32 bytes", f"{tied_mb:,.1f} MB", f"{untied_mb:,.1f} MB", difference, ""))
+    return rows
+
+
+def count_row(label: str, tied: int, untied: int, whole: int) -> Cells:
+    """Two counts, their difference, and the share of the second in the `whole` untied model."""
+    difference = "0" if untied == tied else f"{untied - tied:+,}"
+    return label, f"{tied:,}", f"{untied:,}", difference, f"{100 * untied / whole:.1f} %"
 
 
 def totals(counts: dict[str, Any]) -> str:

@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> None:
         )
     else:
         source = source_name(args.corpus)
-        for subject in subjects:
+        for subject in subjects:  # models with the same vocabulary share a corpus
             subject.corpus = corpus_of_other(subject, subjects)
             if subject.corpus is None and subject.tokenizer is not None:
                 ids = encode_text(subject.tokenizer, text, args.allow_special, source)
@@ -170,7 +170,7 @@ def open_subject(name: str) -> Subject:
 
 
 def note_other_vocabularies(subjects: list[Subject]) -> None:
-    """Print a note for each two models whose numbers cannot be compared."""
+    """Print a note if the numbers of a model and of the next one cannot be compared."""
     with_tokenizer = [subject for subject in subjects if subject.tokenizer is not None]
     for first, other in pairwise(with_tokenizer):
         if first.vocabulary != other.vocabulary:

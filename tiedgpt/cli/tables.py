@@ -21,8 +21,11 @@ def print_table(lines: Sequence[str | Cells]) -> None:
     """
     terminal = shutil.get_terminal_size().columns
     rows = [line for line in lines if not isinstance(line, str)]
-    label_width, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    label_width = min(label_width, max(16, terminal - 2 - max(widths)))
+    labels, *columns = zip(*rows, strict=True)
+    widths = [max(len(cell) for cell in column) for column in columns]
+    # A long label is broken where the widest column would not fit beside it.
+    longest_label = max(len(label) for label in labels)
+    label_width = min(longest_label, max(16, terminal - 2 - max(widths)))
 
     for start, end in column_groups(widths, terminal - label_width):
         if start > 0:
@@ -31,7 +34,8 @@ def print_table(lines: Sequence[str | Cells]) -> None:
             if isinstance(line, str):
                 print(fill(line, min(terminal, 80)))
             else:
-                print_row(line[0], line[1:][start:end], label_width, widths[start:end])
+                label, *cells = line
+                print_row(label, cells[start:end], label_width, widths[start:end])
 
 
 def column_groups(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
@@ -49,7 +53,7 @@ def column_groups(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def print_row(label: str, cells: Cells, label_width: int, widths: list[int]) -> None:
+def print_row(label: str, cells: list[str], label_width: int, widths: list[int]) -> None:
     """Print one row. A long label takes several lines; the cells stand on the last one."""
     *above, last_line = fill(label, label_width).split("\n")
     for line in above:

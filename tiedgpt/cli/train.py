@@ -207,8 +207,10 @@ def run(args: argparse.Namespace) -> None:
         if trainer.step == trainer.settings.steps:
             note(f"all {trainer.step:,} steps are done; give a larger --steps to train more")
 
+        # A loss in nats per token times this factor is in bits per byte. The first token of a text
+        # is not predicted.
+        factor = bits_per_nat(tokenizer, trainer.held_out[1:])
         start = time.monotonic()
-        factor = bits_per_nat(tokenizer, trainer.held_out[1:])  # the first token is not predicted
         with stop_on_signal() as signals:
             train(trainer, tokenizer, args.out, factor, signals)
         seconds = time.monotonic() - start
@@ -418,7 +420,7 @@ class Display:
 
     def show(self, record: dict[str, Any]) -> None:
         """Show the record of a step, and a line for its evaluation if it has one."""
-        from tqdm import tqdm
+        from tqdm import tqdm  # importing it takes longer than most commands wait
 
         if "loss" in record:  # step 0 has none
             self.last_step = f"loss {record['loss']:.3f}, {record['tokens_per_s']:,.0f} tokens/s"
@@ -436,7 +438,7 @@ class Display:
             in_training = f"loss {mean_loss:.4f}, "
         verdict = ""
         best = self.trainer.best
-        if best is not None and best[1] < step:
+        if best is not None and best.step < step:
             verdict = " (not the best)"
         return (
             f"step {step:>6,}: {in_training}held out {loss:.4f} nats per token, "
@@ -489,31 +491,41 @@ def print_result(trainer: Trainer, out: Path, factor: float) -> None:
 
 def loss_curve(evaluations: Sequence[dict[str, float]], height: int = 8) -> str:
     """The losses against the steps, as text: o held out, . in training."""
-    losses = []
-    for evaluation in evaluations:
-        for name in ("loss", "val_loss"):
-            if name in evaluation:
-                losses.append(evaluation[name])
+    points = points_of(evaluations, "loss", ".") + points_of(evaluations, "val_loss", "o")
+    losses = [loss for _, loss, _ in points]
     high = max(losses)
     low = min(losses)
-    span = (high - low) or 1  # one value may be there alone
     last_step = evaluations[-1]["step"]
     width = min(60, max(20, shutil.get_terminal_size().columns - 10))
 
-    # A held-out loss covers one in training at the same place.
-    rows = [[" "] * width for _ in range(height)]
-    for name, mark in (("loss", "."), ("val_loss", "o")):
-        for evaluation in evaluations:
-            if name in evaluation:
-                row = round((high - evaluation[name]) / span * (height - 1))
-                column = round(evaluation["step"] / last_step * (width - 1))
-                rows[row][column] = mark
+    # The highest loss is in the first row, the last step in the last column.
+    grid = [[" "] * width for _ in range(height)]
+    for step, loss, mark in points:
+        row = 0
+        if high > low:
+            row = round((high - loss) / (high - low) * (height - 1))
+        column = round(step / last_step * (width - 1))
+        grid[row][column] = mark
 
-    lines = [f"{'':7} |{''.join(row).rstrip()}" for row in rows]
-    lines[0] = f"{high:>7.2f} |{''.join(rows[0]).rstrip()}"
-    lines[-1] = f"{low:>7.2f} |{''.join(rows[-1]).rstrip()}"
+    labels = [""] * height
+    labels[0] = f"{high:.2f}"
+    labels[-1] = f"{low:.2f}"
+    lines = []
+    for label, marks in zip(labels, grid, strict=True):
+        lines.append(f"{label:>7} |{''.join(marks).rstrip()}")
     lines.append(f"{'':8}+{'-' * width}")
     lines.append(f"{'':9}0{last_step:>{width - 1},}")
     lines.append(f"{'':9}o held out, . training: nats per token, by step")
     lines.append("")
     return "\n".join(lines)
+
+
+def points_of(
+    evaluations: Sequence[dict[str, float]], name: str, mark: str
+) -> list[tuple[float, float, str]]:
+    """The step, the loss called `name` and the mark of each evaluation that has this loss."""
+    points = []
+    for evaluation in evaluations:
+        if name in evaluation:
+            points.append((evaluation["step"], evaluation[name], mark))
+    return points

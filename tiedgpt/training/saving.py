@@ -45,5 +45,4 @@ def train_and_save(
     except TiedGPTError as error:
         if saved is None:
             raise
-        _, step = saved
-        raise TiedGPTError(f"{error}; {directory} holds the model of step {step}") from error
+        raise TiedGPTError(f"{error}; {directory} holds the model of step {saved.step}") from error
