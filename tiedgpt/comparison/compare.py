@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import COUNT, ArgumentError
+from ..errors import COUNT, ArgumentError, short_repr
 from ..gpt2.backward import loss_and_gradients
 from ..gpt2.checks import check_ids, check_targets
 from ..gpt2.model import GPT2, Array
@@ -89,12 +89,16 @@ def compare(
 
     theirs: a dict of arrays (NumPy's or torch's) under any names of conventions.py; or a function
     from ids to such a dict, or to logits; or a torch module: transformers', nanoGPT's or
-    TransformerLens's GPT-2, whose activations are recorded by hooks, without dropout. With
-    `targets`, of the shape of ids, gradients of the mean loss are compared, too: arrays of the dict
-    under names of parameters. `progress` is called before each trial of a mistake, with the number
-    of those before it and of all. `trials` is the most that are made, those that take little time
-    first; None: as many as take some minutes. Raises ArgumentError.
+    TransformerLens's GPT-2, whose activations are recorded by hooks, without dropout. If logits
+    have more columns than the model's, those of a padded vocabulary, the first V are compared.
+
+    targets: of the shape of ids. With them, gradients of the mean loss are compared, too: arrays of
+    the dict under names of parameters. progress: called before each trial of a mistake, with the
+    number of those before it and of all. trials: at most so many are made, those that take little
+    time first; None: as many as take some minutes. Raises ArgumentError.
     """
+    if not isinstance(model, GPT2):
+        raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
     if trials is not None:
         trials = COUNT.check("trials", trials)
     ids = check_ids(ids, model.config)
