@@ -185,6 +185,21 @@ def test_transformers_agrees(torch_gpt2s, model_of):
         assert report.note == ""
 
 
+@pytest.mark.parametrize("shape", [(21,), (1, 21), (2, 21)])
+def test_logits_of_a_padded_vocabulary_are_compared_in_the_models_columns(shape):
+    """nanoGPT trains with 50,304 columns in place of 50,257."""
+    model = MODELS["tiny"]
+    ids = np.random.default_rng(0).integers(model.config.vocab_size, size=shape)
+    padding = np.full((*shape, 13), 100.0, np.float32)
+    logits = np.concatenate([model(ids), padding], axis=-1)
+    assert compare(model, logits, ids).first is None
+
+    logits[..., 210] += 1
+    first = compare(model, logits, ids).first
+    assert first.name == "logits"
+    assert first.first_wrong == (0, 0, 210)
+
+
 # Torch modules and gradients
 
 
@@ -308,6 +323,12 @@ def test_bad_arrays(theirs, message):
     model = MODELS["tiny"]
     with pytest.raises(ArgumentError, match=message):
         compare(model, theirs, some_ids(model))
+
+
+def test_a_model_that_is_a_text():
+    ids = some_ids(MODELS["tiny"])
+    with pytest.raises(ArgumentError, match="the model must be a GPT2, got 'shakespeare-tied'"):
+        compare("shakespeare-tied", {}, ids)
 
 
 def test_targets_of_another_shape():

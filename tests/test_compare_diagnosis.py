@@ -1,7 +1,5 @@
 """What `compare` says if no mistake explains a difference, or several, or if little was given."""
 
-import re
-
 import numpy as np
 import pytest
 from support import wrong_gpt2s
@@ -9,7 +7,11 @@ from support.comparing import MODELS, TWO_LAYERS, some_ids, tape_of, with_mistak
 
 from tiedgpt import compare
 from tiedgpt.comparison import diagnosis
+from tiedgpt.comparison.forward_pass import ForwardPass, compute_activations
 from tiedgpt.comparison.place import kind_of
+from tiedgpt.comparison.trials import Scope, trials_in
+from tiedgpt.errors import ArgumentError
+from tiedgpt.gpt2.run import activation_shapes
 
 SLOW = pytest.mark.slow
 
@@ -195,14 +197,78 @@ def test_neither_the_model_nor_the_ids_change():
     np.testing.assert_array_equal(TWO_LAYERS(ids), logits_before)
 
 
-def test_the_time_is_bounded(monkeypatch):
-    monkeypatch.setattr(diagnosis, "SECONDS", 0.0)
-    ids = some_ids(TWO_LAYERS)
+# The limit of trials
+
+
+def test_the_number_of_trials_is_in_the_report():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    report = compare(TWO_LAYERS, distorted(ids)["logits"], ids)
+    assert report.trials == report.all_trials > 300
+    assert f"; {report.trials} of {report.trials} mistakes were tried)" in str(report)
+
+
+def test_trials_can_be_limited():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
     logits = distorted(ids)["logits"]
-    [sentence] = compare(TWO_LAYERS, logits, ids).diagnosis
-    assert re.fullmatch(
-        r"logits: none of the 0 trials that 0 s sufficed for explains this, of \d+", sentence
+    total = compare(TWO_LAYERS, logits, ids, trials=0).all_trials
+    calls = []
+    report = compare(
+        TWO_LAYERS, logits, ids, progress=lambda *counts: calls.append(counts), trials=5
     )
+    assert calls == [(0, 5), (1, 5), (2, 5), (3, 5), (4, 5)]
+    assert report.trials == 5
+    assert report.diagnosis == [
+        f"logits: this is none of the 5 mistakes that were tried, of {total}"
+    ]
+    assert report.note == (
+        "to find where it begins, give resid_post.0 to resid_post.1, too; "
+        f"to try all, give --trials {total} (in Python, trials={total})"
+    )
+
+
+def test_the_default_limit_is_one_of_work(monkeypatch):
+    """Not one of time, so a busy machine finds the same."""
+    monkeypatch.setattr(diagnosis, "MOST_MULTIPLICATIONS", 1e8)
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    logits = distorted(ids)["logits"]
+    report = compare(TWO_LAYERS, logits, ids)
+    assert 20 < report.trials < report.all_trials
+    assert compare(TWO_LAYERS, logits, ids).trials == report.trials
+
+
+def test_a_negative_number_of_trials():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    with pytest.raises(ArgumentError, match="trials must be a whole number of at least 0, got -1"):
+        compare(TWO_LAYERS, TWO_LAYERS(ids), ids, trials=-1)
+
+
+def test_a_trial_of_few_layers_comes_first():
+    """Of mistakes in one layer those in the last one are tried first."""
+    names = [*activation_shapes(TWO_LAYERS.config), "logits"]
+    trials = trials_in(names, names)
+    scopes = [trial.scope for trial in trials]
+    assert scopes == sorted(scopes)
+    layers = [trial.layers for trial in trials if trial.scope == Scope.PLACE]
+    assert layers == sorted(layers)
+    assert set(layers) == {1, 2}
+
+
+@pytest.mark.parametrize("name", ["attn.1.in", "mlp.0.out", "final", "logits"])
+def test_a_trial_computes_what_a_whole_pass_does(name):
+    """It begins at the first mistake, and ends at the activation that is asked for."""
+    ids = some_ids(TWO_LAYERS, B=2, T=9)
+    names = [*activation_shapes(TWO_LAYERS.config), "logits"]
+    given = {"resid_post.0": distorted(ids)["resid_post.0"].astype(np.float64)}
+    without_mistakes = compute_activations(TWO_LAYERS, ids, given, planted={})
+    window = names[: names.index(name) + 1]
+    for trial in trials_in(window, names):
+        whole = compute_activations(TWO_LAYERS, ids, given, trial.planted)
+        forward_pass = ForwardPass(TWO_LAYERS, ids, given, trial.planted)
+        alone = forward_pass.compute_one(name, without_mistakes)
+        np.testing.assert_array_equal(alone, whole[name], err_msg=trial.sentence)
+
+
+# What is no mistake
 
 
 RANDOM_DIFFERENCES = [

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError
+from ..errors import COUNT, ArgumentError, short_repr
 from ..gpt2.backward import loss_and_gradients
 from ..gpt2.checks import check_ids, check_targets
 from ..gpt2.model import GPT2, Array
@@ -31,6 +31,8 @@ class Report:
     diagnosis: list[str]  # what explains the first difference; several if they cannot be told apart
     note: str  # what to do next, or ""
     not_given: int  # activations of the model that were not compared
+    trials: int = 0  # of known mistakes that were made to find the diagnosis
+    all_trials: int = 0  # that could be made
 
     @property
     def first(self) -> ReportRow | None:
@@ -65,7 +67,10 @@ class Report:
         )
 
     def counts(self) -> str:
-        return f"{len(self.rows)} compared; {self.not_given} activations were not given"
+        counts = f"{len(self.rows)} compared; {self.not_given} activations were not given"
+        if self.all_trials > 0:
+            counts += f"; {self.trials:,} of {self.all_trials:,} mistakes were tried"
+        return counts
 
 
 def no_progress(tried: int, total: int) -> None:
@@ -78,16 +83,24 @@ def compare(
     ids: Any,
     targets: Any = None,
     progress: OnTrial = no_progress,
+    trials: int | None = None,
 ) -> Report:
     """Compare another GPT-2 with `model` on `ids` [T] or [B, T].
 
     theirs: a dict of arrays (NumPy's or torch's) under any names of conventions.py; or a function
     from ids to such a dict, or to logits; or a torch module: transformers', nanoGPT's or
-    TransformerLens's GPT-2, whose activations are recorded by hooks, without dropout. With
-    `targets`, of the shape of ids, gradients of the mean loss are compared, too: arrays of the dict
-    under names of parameters. `progress` is called before each trial of a mistake, with the number
-    of those before it and of all. Raises ArgumentError.
+    TransformerLens's GPT-2, whose activations are recorded by hooks, without dropout. If logits
+    have more columns than the model's, those of a padded vocabulary, the first V are compared.
+
+    targets: of the shape of ids. With them, gradients of the mean loss are compared, too: arrays of
+    the dict under names of parameters. progress: called before each trial of a mistake, with the
+    number of those before it and of all. trials: at most so many are made, those that take little
+    time first; None: as many as take some minutes. Raises ArgumentError.
     """
+    if not isinstance(model, GPT2):
+        raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
+    if trials is not None:
+        trials = COUNT.check("trials", trials)
     ids = check_ids(ids, model.config)
     if targets is not None:
         targets = np.atleast_2d(check_targets(targets, ids, model.config))
@@ -102,7 +115,7 @@ def compare(
 
     rows = comparison.rows(given={}, planted={})
     if any(row.differs for row in rows):
-        diagnosis = diagnose(comparison, progress)
+        diagnosis = diagnose(comparison, progress, trials)
     else:
         diagnosis = Diagnosis([], rounding_note(rows, comparison.theirs))
 
@@ -111,7 +124,14 @@ def compare(
     if not rows:
         raise ArgumentError("there is nothing to compare: no activation of the model was given")
     not_given = len(comparison.names) - len(comparison.theirs)
-    return Report(rows, diagnosis.sentences, diagnosis.note, not_given)
+    return Report(
+        rows,
+        diagnosis.sentences,
+        diagnosis.note,
+        not_given,
+        trials=diagnosis.tried,
+        all_trials=diagnosis.total,
+    )
 
 
 def gradients_among(values: Mapping[Any, Any]) -> Parameters:

@@ -237,6 +237,8 @@ def translate_activations(
             by_token = ours.endswith((".q", ".k", ".v", ".heads")) and ours != theirs
             if by_token:
                 arrays[ours] = heads_in_our_layout(ours, array, tape[ours].shape)
+            elif ours == "logits":
+                arrays[ours] = logits_in_our_layout(array, tape[ours].shape)
             else:
                 arrays[ours] = in_our_layout(ours, array, tape[ours].shape)
     return {name: arrays[name] for name in tape if name in arrays}
@@ -258,6 +260,16 @@ def heads_in_our_layout(name: str, array: Array, shape: tuple[int, ...]) -> Arra
     if array.shape == (B, T, D) or (B == 1 and array.shape == (T, D)):
         array = array.reshape(B, T, H, K)
     return in_our_layout(name, array, (B, T, H, K)).swapaxes(1, 2)
+
+
+def logits_in_our_layout(logits: Array, shape: tuple[int, ...]) -> Array:
+    """Logits as `shape`, [B, T, V], without the columns that pad a vocabulary for speed."""
+    B, T, V = shape
+    is_batch = logits.shape[:-1] == (B, T)
+    is_sequence = B == 1 and logits.shape[:-1] == (T,)
+    if is_batch or is_sequence:
+        logits = logits[..., :V]
+    return in_our_layout("logits", logits, shape)
 
 
 def translate_parameters(values: Mapping[Any, Any]) -> Parameters:

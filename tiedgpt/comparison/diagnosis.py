@@ -5,7 +5,6 @@ GPT-2's activations where these are right. A mistake explains the difference if 
 agrees then. The best explanation leaves the fewest other activations wrong.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +15,15 @@ from ..gpt2.model import GPT2, Array
 from ..gpt2.run import Tape
 from .agreement import ReportRow, compare_arrays, distance
 from .conventions import translate_activations
+from .forward_pass import ForwardPass, compute_activations
 from .mistakes import HALVES, rounded
-from .place import Compute, compute_activations
+from .place import Compute
 from .trials import Scope, Trial, trials_in
 
-SECONDS = 15.0  # for which mistakes are tried
+# The multiplications of a search whose caller does not say how many trials to make. They take some
+# minutes. There is no limit of time, because a busy machine would find less then.
+MOST_MULTIPLICATIONS = 1e13
+FEW_TOKENS = 32  # fewer tokens take as long, because each pass reads all weights
 OnTrial = Callable[[int, int], Any]  # called with the number of trials before this one and of all
 
 
@@ -34,10 +37,6 @@ class Comparison:
         ours = compute_activations(self.model32, ids, given={}, planted={})
         self.names = list(ours)  # of all activations, in the order of the forward pass
         self.theirs = translate_activations(activations, ours, model.config)
-
-    def compute(self, given: Tape, planted: Mapping[str, Compute]) -> Tape:
-        """Our float32 activations, from those that are given, with planted mistakes."""
-        return compute_activations(self.model32, self.ids, given, planted)
 
     def rows(self, given: Tape, planted: Mapping[str, Compute]) -> list[ReportRow]:
         """Their activations against ours, computed from what is given, with planted mistakes."""
@@ -57,9 +56,13 @@ class Difference:
     error: float
     tolerance: float
     theirs: Array
-    ours: Array
     far: Array  # the distance of theirs from ours
     given: Tape  # their activations, from which ours are computed
+    without_mistakes: Tape  # ours, all of them
+
+    @property
+    def ours(self) -> Array:
+        return self.without_mistakes[self.name]
 
     @property
     def infinite(self) -> Array:
@@ -87,18 +90,18 @@ class Search:
 
     explanations: list[Explanation]
     tried: int
-    total: int
-    is_complete: bool  # whether all were tried that could give a better explanation
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     sentences: list[str]
     note: str  # what to do next, or ""
+    tried: int = 0  # trials of mistakes
+    total: int = 0  # trials that there are
 
 
 @np.errstate(all="ignore")
-def diagnose(comparison: Comparison, progress: OnTrial) -> Diagnosis:
+def diagnose(comparison: Comparison, progress: OnTrial, most_trials: int | None) -> Diagnosis:
     """The mistakes that explain the first difference. There has to be one."""
     difference = first_difference(comparison)
     dtype = half_precision_of(difference)
@@ -107,10 +110,15 @@ def diagnose(comparison: Comparison, progress: OnTrial) -> Diagnosis:
         return Diagnosis([sentence], "compare in float32")
 
     window = window_of(difference, comparison.names)
-    search = try_mistakes(comparison, difference, window, progress)
-    if not search.explanations:
-        return no_explanation(difference, search, window)
-    return best_explanation(difference, search.explanations, window)
+    trials = trials_in(window, comparison.names)
+    if most_trials is None:
+        most_trials = affordable_trials(comparison, difference.name, trials)
+    search = try_mistakes(comparison, difference, trials[:most_trials], progress)
+    if search.explanations:
+        sentences, note = explained(difference, best_of(search.explanations), window)
+    else:
+        sentences, note = not_explained(difference, search, len(trials), window)
+    return Diagnosis(sentences, note, search.tried, len(trials))
 
 
 def first_difference(comparison: Comparison) -> Difference:
@@ -126,15 +134,15 @@ def first_difference(comparison: Comparison) -> Difference:
         rows = comparison.rows(given, planted={})
     row = next(row for row in rows if row.differs)
     theirs = comparison.theirs[row.name]
-    ours = comparison.compute(given, planted={})[row.name]
+    without_mistakes = compute_activations(comparison.model32, comparison.ids, given, planted={})
     return Difference(
         name=row.name,
         error=row.error,
         tolerance=row.tolerance,
         theirs=theirs,
-        ours=ours,
-        far=distance(row.name, theirs, ours),
+        far=distance(row.name, theirs, without_mistakes[row.name]),
         given=given,
+        without_mistakes=without_mistakes,
     )
 
 
@@ -162,27 +170,39 @@ def window_of(difference: Difference, names: list[str]) -> list[str]:
     return names[start : end + 1]
 
 
+def affordable_trials(comparison: Comparison, name: str, trials: list[Trial]) -> int:
+    """How many of the trials, from the first, are made if the caller does not say."""
+    model = comparison.model32
+    layer_size = sum(array.size for key, array in model.parameters.items() if key[:4] == "h.0.")
+    head_size = 0
+    if name == "logits":
+        head_size = model.W_U.size
+    tokens = max(comparison.ids.size, FEW_TOKENS)
+
+    multiplications = 0
+    for count, trial in enumerate(trials):
+        multiplications += tokens * (trial.layers * layer_size + head_size)
+        if multiplications > MOST_MULTIPLICATIONS:
+            return count
+    return len(trials)
+
+
 def try_mistakes(
-    comparison: Comparison, difference: Difference, window: list[str], progress: OnTrial
+    comparison: Comparison, difference: Difference, trials: list[Trial], progress: OnTrial
 ) -> Search:
-    """Plant each known mistake in turn, and see whether the difference is gone."""
-    trials = trials_in(window, comparison.names)
-    deadline = time.monotonic() + SECONDS
-    errors: dict[frozenset[tuple[str, Compute]], float] = {}
+    """Plant one mistake after the other, and see whether the difference is gone."""
     explanations: list[Explanation] = []
+    errors: dict[frozenset[tuple[str, Compute]], float] = {}
     for tried, trial in enumerate(trials):
-        if time.monotonic() > deadline:
-            return Search(explanations, tried, len(trials), is_complete=False)
         if any(not found.still_wrong and found.trial.scope < trial.scope for found in explanations):
-            return Search(explanations, tried, len(trials), is_complete=True)
+            return Search(explanations, tried)  # no narrower mistake is a better explanation
         progress(tried, len(trials))
 
-        # Trials that differ only after the window have the same error in it.
-        in_window = frozenset(item for item in trial.planted.items() if item[0] in window)
-        if in_window not in errors:
-            ours = comparison.compute(difference.given, trial.planted)[difference.name]
-            errors[in_window] = distance(difference.name, difference.theirs, ours).max()
-        error = errors[in_window]
+        # Trials that differ only after this activation have the same error in it.
+        key = frozenset(trial.planted_until_difference.items())
+        if key not in errors:
+            errors[key] = error_with(comparison, difference, trial)
+        error = errors[key]
         if error >= difference.error / 4:  # not much nearer than without the mistake
             continue
 
@@ -190,54 +210,74 @@ def try_mistakes(
         still_wrong = [row.name for row in rows if row.differs]
         if difference.name not in still_wrong:
             explanations.append(Explanation(trial, error, still_wrong))
-    return Search(explanations, len(trials), len(trials), is_complete=True)
+    return Search(explanations, len(trials))
 
 
-def best_explanation(
+def error_with(comparison: Comparison, difference: Difference, trial: Trial) -> float:
+    """The distance of theirs from ours with the mistakes of a trial."""
+    forward_pass = ForwardPass(comparison.model32, comparison.ids, difference.given, trial.planted)
+    ours = forward_pass.compute_one(difference.name, difference.without_mistakes)
+    return float(distance(difference.name, difference.theirs, ours).max())
+
+
+def best_of(explanations: list[Explanation]) -> list[Explanation]:
+    """The best explanation, and those that cannot be told apart from it."""
+    best_rank = min(found.rank for found in explanations)
+    best = [found for found in explanations if found.rank == best_rank]
+    smallest_error = min(found.error for found in best)
+    alike: list[Explanation] = []
+    for found in sorted(best, key=lambda found: found.trial.number):
+        # Some mistakes can be made in one of two places. The first one is named.
+        is_named = found.trial.sentence in [other.trial.sentence for other in alike]
+        if found.error <= 2 * smallest_error and not is_named:
+            alike.append(found)
+    return alike
+
+
+def explained(
     difference: Difference, explanations: list[Explanation], window: list[str]
-) -> Diagnosis:
-    """The best of the explanations, with those that cannot be told apart from it."""
-    best_rank = min(explanation.rank for explanation in explanations)
-    best = [explanation for explanation in explanations if explanation.rank == best_rank]
-    nearest = min(best, key=lambda found: (found.error, found.trial.start, found.trial.sentence))
-    mistakes = []
-    for explanation in best:
-        mistake = (explanation.trial.start, explanation.trial.sentence)
-        if explanation.error <= 2 * nearest.error and mistake not in mistakes:
-            mistakes.append(mistake)
-
+) -> tuple[list[str], str]:
+    """What to say of the explanations, of which each may be right, and a note."""
     # A mistake that explains nan alone, and no number, is one of many that do.
-    finite = difference.far[~difference.infinite]
-    only_infinite = difference.infinite.any() and finite.max(initial=0) <= difference.tolerance
-    sentences = infinite_sentences(difference)
-    start, sentence = mistakes[0]
-    if only_infinite:
-        sentences.append(f"{start}: perhaps yours {sentence}")
-    else:
-        sentences.append(f"{start}: yours {sentence}")
-    for start, sentence in mistakes[1:]:
-        sentences.append(f"{start}: or yours {sentence}")
+    infinite = difference.infinite
+    finite = difference.far[~infinite]
+    only_infinite = infinite.any() and finite.max(initial=0) <= difference.tolerance
 
+    sentences = infinite_sentences(difference)
+    for count, found in enumerate(explanations):
+        start = found.trial.start
+        mistake = found.trial.sentence
+        if count > 0:
+            sentences.append(f"{start}: or yours {mistake}")
+        elif only_infinite:
+            sentences.append(f"{start}: perhaps yours {mistake}")
+        else:
+            sentences.append(f"{start}: yours {mistake}")
+
+    nearest = min(explanations, key=lambda found: found.error)
     if nearest.still_wrong:
         next_wrong = nearest.still_wrong[0]
-        note = f"{next_wrong} differs then, too: correct this first, and compare again"
-    elif only_infinite:
-        note = what_to_give(window)
-    else:
-        note = ""
-    return Diagnosis(sentences, note)
+        return sentences, f"{next_wrong} differs then, too: correct this first, and compare again"
+    if only_infinite:
+        return sentences, what_to_give(window)
+    return sentences, ""
 
 
-def no_explanation(difference: Difference, search: Search, window: list[str]) -> Diagnosis:
+def not_explained(
+    difference: Difference, search: Search, total: int, window: list[str]
+) -> tuple[list[str], str]:
+    """That no mistake explains the difference, and a note on what would help."""
     sentences = infinite_sentences(difference)
-    if search.is_complete:
+    notes = [what_to_give(window)]
+    if search.tried == total:
         sentences.append(f"{difference.name}: this is none of the known mistakes")
     else:
         sentences.append(
-            f"{difference.name}: none of the {search.tried} trials that {SECONDS:.0f} s sufficed "
-            f"for explains this, of {search.total}"
+            f"{difference.name}: this is none of the {search.tried:,} mistakes that were tried, "
+            f"of {total:,}"
         )
-    return Diagnosis(sentences, what_to_give(window))
+        notes.append(f"to try all, give --trials {total} (in Python, trials={total})")
+    return sentences, "; ".join(note for note in notes if note)
 
 
 def infinite_sentences(difference: Difference) -> list[str]:

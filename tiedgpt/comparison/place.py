@@ -4,14 +4,14 @@ The kind of an activation is its name with N for the layer's number: "attn.N.qkv
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 
 from ..gpt2.model import GPT2, Array, merge_heads
-from ..gpt2.run import Tape, activation_shapes
+from ..gpt2.run import Tape
 
 NORMS = ("attn.N.in", "mlp.N.in", "final")
 Q_K_V = ("attn.N.q", "attn.N.k", "attn.N.v")
@@ -146,28 +146,3 @@ class Place:
 
 
 Compute = Callable[[Place], Array]  # from a place to its activation
-
-
-@np.errstate(all="ignore")
-def compute_activations(
-    model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Compute]
-) -> Tape:
-    """Compute each activation of `ids` [B, T] from those before it, in the order of the model.
-
-    given: activations of another GPT-2. The model goes on with them in place of its own. planted:
-    the name of an activation -> the wrong function that computes it.
-    """
-    computed: Tape = {}
-    tape: Tape = {}
-
-    def compute(name: str, right: Array) -> Array:
-        activation = right
-        if name in planted:
-            activation = planted[name](Place(name, right, model, ids, tape))
-        computed[name] = np.asarray(activation, model.dtype)
-        return given.get(name, activation)
-
-    edits = {name: partial(compute, name) for name in activation_shapes(model.config)}
-    model(ids, tape=tape, edit=edits)
-    compute("logits", tape["logits"])
-    return computed

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from .forward_pass import layers_between
 from .mistakes import MISTAKES, Mistake
 from .place import Compute, kind_of, layer_of
 
@@ -19,10 +20,13 @@ class Scope(IntEnum):
 
 @dataclass(frozen=True)
 class Trial:
+    number: int
     start: str  # the activation in which the mistake shows first, such as "mlp.0.post"
     sentence: str  # what follows "yours", such as "is relu, in every layer"
     scope: Scope
     planted: Mapping[str, Compute]  # an activation -> the function that computes the wrong one
+    planted_until_difference: Mapping[str, Compute]
+    layers: int  # that it takes to compute the activation that differs
 
 
 def in_scope(scope: Scope, name: str, start: str) -> bool:
@@ -36,35 +40,45 @@ def in_scope(scope: Scope, name: str, start: str) -> bool:
     return name == start
 
 
-def trial_of(mistake: Mistake, scope: Scope, start: str, sites: list[str]) -> Trial:
-    """The trial of a mistake that shows first in `start`. It can be made in all of the `sites`."""
-    planted = {}
-    for name in sites:
-        if in_scope(scope, name, start):
-            planted[name] = mistake.wrong[kind_of(name)]
-
-    sentence = mistake.sentence
-    if scope in (Scope.EVERYWHERE, Scope.KIND) and len(planted) > 1:
-        kinds = {kind_of(name) for name in planted}
-        if len(kinds) > 1:
-            sentence += ", everywhere"
-        else:
-            sentence += ", in every layer"
-    return Trial(start, sentence, scope, planted)
+def sentence_of(mistake: Mistake, scope: Scope, places: list[str]) -> str:
+    """What the mistake is, and how far it goes if it is made in all of these activations."""
+    if scope > Scope.KIND or len(places) == 1:
+        return mistake.sentence
+    kinds = {kind_of(name) for name in places}
+    if len(kinds) > 1:
+        return f"{mistake.sentence}, everywhere"
+    return f"{mistake.sentence}, in every layer"
 
 
 def trials_in(window: list[str], names: list[str]) -> list[Trial]:
-    """Each mistake in each place of the window where it can begin, the widest scope first.
+    """Each mistake in each place of the window where it can begin.
 
-    names: all activations of the model, because a mistake that begins in the window may go on
-    after it. Of several trials that plant the same functions in the same places, the first counts.
+    window: activations up to the one that differs. names: all activations of the model, because a
+    mistake that begins in the window may go on after it. The widest scope comes first, because it
+    is the likeliest; in a scope, trials of few layers do. Of several trials that plant the same
+    functions in the same places, there is one.
     """
+    n_layer = sum(kind_of(name) == "resid_post.N" for name in names)
     trials: dict[frozenset[tuple[str, Compute]], Trial] = {}
     for scope in Scope:
         for mistake in MISTAKES:
             sites = [name for name in names if kind_of(name) in mistake.wrong]
             for start in window:
-                if start in sites:
-                    trial = trial_of(mistake, scope, start, sites)
-                    trials.setdefault(frozenset(trial.planted.items()), trial)
-    return list(trials.values())
+                if start not in sites:
+                    continue
+                places = [name for name in sites if in_scope(scope, name, start)]
+                planted = {name: mistake.wrong[kind_of(name)] for name in places}
+                key = frozenset(planted.items())
+                if key not in trials:
+                    trials[key] = Trial(
+                        number=len(trials),
+                        start=start,
+                        sentence=sentence_of(mistake, scope, places),
+                        scope=scope,
+                        planted=planted,
+                        planted_until_difference={
+                            name: compute for name, compute in planted.items() if name in window
+                        },
+                        layers=len(layers_between(planted, window[-1], n_layer)),
+                    )
+    return sorted(trials.values(), key=lambda trial: (trial.scope, trial.layers))
