@@ -104,7 +104,7 @@ def read_json(path):  # -> dict
 
 
 def read_safetensors(path):  # -> {"h.0.ln_1.weight": array, ...}
-    """Read the length of a JSON header, the header, and the bytes of each array."""
+    """The file is the length of a JSON header, the header, and the bytes of all arrays."""
     arrays = {}
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -119,12 +119,13 @@ def read_safetensors(path):  # -> {"h.0.ln_1.weight": array, ...}
                 continue
             if tensor["dtype"] != "F32":
                 raise ValueError(f"{path}: {name} is {tensor['dtype']}; only F32 is read")
-            begin, end = tensor["data_offsets"]
+            begin, end = tensor["data_offsets"]  # counted from the end of the header
             file.seek(8 + length + begin)
             data = file.read(end - begin)
             if len(data) != end - begin:
                 raise ValueError(f"{path} ends before the end of {name}")
-            arrays[name] = np.frombuffer(data, "<f4").reshape(tensor["shape"])
+            array = np.frombuffer(data, "<f4")  # little-endian float32
+            arrays[name] = array.reshape(tensor["shape"])
     return arrays
 
 
@@ -133,6 +134,7 @@ def nest(arrays, n_layer):
     params = {}
     for name, array in arrays.items():
         *parts, last = name.split(".")
+        # Go down from params by the parts of the name. A dict that is missing is made.
         branch = params
         for part in parts:
             branch = branch.setdefault(part, {})
@@ -161,7 +163,7 @@ BYTE_CHARACTERS = byte_characters()  # a space, for example, is "Ġ"
 
 
 def read_merges(path):  # -> {("Ġ", "t"): 0, ("h", "e"): 1, ...}
-    """Each pair of tokens that are joined to one, and its rank in the order of learning."""
+    """The pairs of tokens that are joined, each with its place in the order of learning."""
     lines = path.read_text(encoding="utf-8").split("\n")
     if lines[0].startswith("#version"):
         lines = lines[1:]
@@ -174,7 +176,7 @@ def read_merges(path):  # -> {("Ġ", "t"): 0, ("h", "e"): 1, ...}
 
 
 def encode_word(word, merges):  # -> its tokens, written as in the vocabulary
-    """Begin with bytes. Join the pair that was learned first, again and again."""
+    """Begin with bytes. Again and again, join the two neighbours whose merge was learned first."""
     tokens = [BYTE_CHARACTERS[byte] for byte in word.encode()]
     while len(tokens) > 1:
         pairs = list(pairwise(tokens))
@@ -210,7 +212,7 @@ def choose_token(logits, greedy, rng):  # [V] -> id
         raise ValueError("the scores of the next token are not finite: the weights are damaged")
     if greedy:
         return int(logits.argmax())
-    probabilities = softmax(logits.astype(np.float64))
+    probabilities = softmax(logits.astype(np.float64))  # rng.choice needs a sum of almost exactly 1
     return int(rng.choice(len(logits), p=probabilities))
 
 

@@ -24,10 +24,7 @@ TIED, LN_F, MLP, UNTIED = bigram.FORMS
 TEXT = "Yes, my lord. No, my lord. O my lord, O my king! The lord is my king. " * 3
 
 
-def each_form(function):
-    return pytest.mark.parametrize("form", bigram.FORMS, ids=lambda form: form.start.__name__)(
-        function
-    )
+each_form = pytest.mark.parametrize("form", bigram.FORMS, ids=["tied", "ln_f", "mlp", "untied"])
 
 
 def some_pairs(V=7, seed=0):
@@ -412,7 +409,6 @@ def test_the_pairs_of_a_text(run_bigram, text_file, monkeypatch):
     ("arguments", "message"),
     [
         pytest.param(["--text", "no-such-file"], "no-such-file", id="no-file"),
-        pytest.param(["--text", "/dev/null"], "has fewer than two tokens", id="empty-text"),
         pytest.param(["--dim", "0"], "--dim must be at least 1", id="dim-0"),
         pytest.param(["--seed", "-1"], "non-negative", id="seed"),
     ],
@@ -423,3 +419,11 @@ def test_arguments_that_are_refused(run_bigram, arguments, message):
     assert err.startswith("bigram.py: error: ")
     assert err.count("\n") == 1
     assert message in err
+
+
+@pytest.mark.parametrize("text", ["", "a"])
+def test_a_text_without_pairs_is_refused(run_bigram, tmp_path, text):
+    path = tmp_path / "short.txt"
+    path.write_text(text)
+    message = f"bigram.py: error: {path} has fewer than two tokens\n"
+    assert run_bigram("--text", path) == (2, "", message)
