@@ -301,8 +301,8 @@ def one_sided_pairs(pairs, words):  # words [V]: which tokens are words -> up to
 WHAT_TO_SEE = """
 What to see in the bigrams of Shakespeare's plays, with 64 numbers for each token:
 
-- W_E W_E^T has the same score for a pair and its reverse. Their probabilities differ only because
-  softmax divides all scores after "my" by one number, and those after "lord" by another.
+- W_E W_E^T has the same score for a pair and its reverse. The two probabilities differ only
+  because softmax makes each row of the table add up to 1.
 - Its score of a token after itself is a sum of squares, which is never negative. So three of four
   tokens predict themselves, and in the text hardly any token follows itself.
 - A layer norm or an MLP between the two uses of W_E breaks the symmetry, and most of what the tie

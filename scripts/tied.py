@@ -1,8 +1,8 @@
 """GPT-2 in one file, with one switch: is the output matrix the token embedding?
 
     python scripts/tied.py weights/shakespeare-tied "ROMEO:"
-    python scripts/tied.py weights/shakespeare-tied "ROMEO:" --head untied --greedy -n 20
-    python scripts/tied.py folder-of-gpt2 "Alan Turing theorized that"
+    python scripts/tied.py weights/shakespeare-untied "ROMEO:" --head tied     # turns the switch
+    python scripts/tied.py folder-of-gpt2 "Alan Turing theorized that" --greedy -n 20
 
 A folder holds config.json, model.safetensors, vocab.json and merges.txt, as the repository
 openai-community/gpt2 of the Hugging Face Hub does. The file reads from top to bottom: the model,
