@@ -301,6 +301,47 @@ WRONG_GPT2S = [
         id="tokens-times-root-of-width",
     ),
     pytest.param(
+        wrong_gpt2s.ParametersInBfloat16,
+        "embed: yours has all parameters rounded to bfloat16",
+        id="parameters-in-bfloat16",
+    ),
+    pytest.param(
+        wrong_gpt2s.ParametersInFloat16,
+        "embed: yours has all parameters rounded to float16",
+        id="parameters-in-float16",
+    ),
+    pytest.param(
+        wrong_gpt2s.BlockSkipped, "resid_post.1: yours skips the block", id="block-skipped"
+    ),
+    pytest.param(
+        wrong_gpt2s.BlockTwice, "resid_pre.1: yours runs the block twice", id="block-twice"
+    ),
+    pytest.param(
+        wrong_gpt2s.BlocksReversed,
+        "resid_pre.0: yours runs the blocks in reverse order",
+        id="blocks-reversed",
+    ),
+    pytest.param(
+        wrong_gpt2s.WeightsOfBlocksReversed,
+        "attn.0.in: yours runs the blocks in reverse order",
+        id="weights-of-blocks-reversed",
+    ),
+    pytest.param(
+        wrong_gpt2s.MLPReadsLn1,
+        "mlp.0.in: yours gives the MLP the output of ln_1, in every layer",
+        id="mlp-reads-ln_1",
+    ),
+    pytest.param(
+        wrong_gpt2s.FinalNormOfLayer1,
+        "final: yours has the weight and bias of h.1.ln_2 in ln_f",
+        id="final-norm-of-layer-1",
+    ),
+    pytest.param(
+        wrong_gpt2s.KeysFirstInCAttn,
+        "attn.0.qkv: yours computes k, q, v with c_attn, not q, k, v, in every layer",
+        id="keys-first-in-c_attn",
+    ),
+    pytest.param(
         wrong_gpt2s.ProbabilitiesForLogits,
         "logits: yours is softmax(logits)",
         id="probabilities-for-logits",
@@ -366,6 +407,47 @@ def mistake_of(diagnosis):
     """What the diagnosis says of yours, without where: "yours is relu"."""
     _, mistake = diagnosis.split(": ", maxsplit=1)
     return mistake.removesuffix(", in every layer").removesuffix(", everywhere")
+
+
+@pytest.mark.parametrize("name", BOTH_MODELS)
+def test_the_weights_of_transformer_lens_are_named_and_how_to_get_others(name):
+    model = MODELS[name]
+    ids = some_ids(model, B=1, T=13)[0]
+    theirs = make(wrong_gpt2s.FoldedAndCentred, model)
+    report = compare(model, theirs, ids)
+    assert report.diagnosis == [
+        "embed: yours has the folded and centred weights that TransformerLens's HookedTransformer "
+        "makes by default"
+    ]
+    assert report.note == (
+        "to compare the weights as they were trained, load the model with "
+        "HookedTransformer.from_pretrained_no_processing, or without enable_compatibility_mode"
+    )
+    from_logits = compare(model, theirs(ids)["logits"], ids)
+    assert from_logits.diagnosis == report.diagnosis
+    assert from_logits.note == report.note
+
+
+def test_zeros_are_named():
+    model = MODELS["tiny"]
+    ids = some_ids(model, B=1, T=13)[0]
+    theirs = make(wrong_gpt2s.ZerosForLogits, model)
+    report = compare(model, theirs, ids)
+    assert report.diagnosis == ["logits: yours is 0 everywhere"]
+    assert report.note == ""
+    from_logits = compare(model, theirs(ids)["logits"], ids)
+    assert from_logits.diagnosis == ["logits: yours is 0 everywhere"]
+    assert from_logits.note == "to find where it begins, give resid_post.0 to resid_post.2, too"
+
+
+def test_the_exact_gelu_of_nano_gpt_is_named_and_how_to_read_it():
+    model = MODELS["tiny"]
+    ids = some_ids(model, B=1, T=13)[0]
+    report = compare(model, make(wrong_gpt2s.ExactGelu, model), ids)
+    assert report.note == (
+        "if it was trained so, as nanoGPT's models: "
+        'from_state_dict(..., activation_function="gelu")'
+    )
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 from support.comparing import MODELS, some_ids, tape_of
 
 from tiedgpt import compare, from_state_dict
-from tiedgpt.errors import ArgumentError
+from tiedgpt.errors import ArgumentError, TiedGPTWarning
 from tiedgpt.testing import TINY, random_model
 
 # Our name -> the other one's.
@@ -205,7 +205,18 @@ STATES = [
 @pytest.mark.parametrize("state_of", STATES)
 def test_from_state_dict(state_of, head):
     model = random_model(TINY.with_head(head))
-    assert_read_as(model, from_state_dict(state_of(model), n_head=3))
+    read = from_state_dict(state_of(model), n_head=3, activation_function="gelu_new")
+    assert_read_as(model, read)
+
+
+def test_a_state_dict_of_nano_gpt_needs_its_activation_function():
+    """Its models have the exact gelu, which no shape tells."""
+    state = nano_gpt_state(random_model())
+    with pytest.warns(TiedGPTWarning, match='pass activation_function="gelu", or "gelu_new"'):
+        model = from_state_dict(state, n_head=3)
+    assert model.config.activation_function == "gelu_new"
+    exact = from_state_dict(state, n_head=3, activation_function="gelu")
+    assert exact.config.activation_function == "gelu"
 
 
 def test_from_a_state_dict_of_llm_c():
@@ -218,7 +229,8 @@ def test_from_a_state_dict_of_llm_c():
 def test_float64_stays_float64(state_of):
     state = state_of(random_model())
     wide = {name: array.astype(np.float64) for name, array in state.items()}
-    assert from_state_dict(wide, n_head=3).dtype == np.float64
+    model = from_state_dict(wide, n_head=3, activation_function="gelu")
+    assert model.dtype == np.float64
 
 
 @pytest.mark.parametrize("state_of", STATES)
@@ -226,7 +238,8 @@ def test_bfloat16_becomes_float32(state_of):
     torch = pytest.importorskip("torch")
     state = state_of(random_model())
     half = {name: torch.from_numpy(array.copy()).bfloat16() for name, array in state.items()}
-    assert from_state_dict(half, n_head=3).dtype == np.float32
+    model = from_state_dict(half, n_head=3, activation_function="gelu")
+    assert model.dtype == np.float32
 
 
 def test_a_model_without_biases_gets_biases_of_0():

@@ -6,8 +6,8 @@ import numpy as np
 
 import tiedgpt
 from tiedgpt import GPT2
-from tiedgpt.comparison.mistakes import MISTAKES
 from tiedgpt.comparison.forward_pass import compute_activations
+from tiedgpt.comparison.mistakes import MISTAKES
 from tiedgpt.comparison.place import kind_of
 from tiedgpt.testing import TINY, random_model
 

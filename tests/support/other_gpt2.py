@@ -28,12 +28,16 @@ class OtherGPT2:
         tape = {}
         resid = self.embed(ids)
         tape["embed"] = resid
-        for layer in range(self.n_layer):
+        for layer in self.layers():
             resid = self.block(resid, layer, tape)
         final = self.final_norm(resid)
         tape["final"] = final
         tape["logits"] = self.logits(final)
         return tape
+
+    def layers(self):
+        """The numbers of the blocks, in the order in which they run."""
+        return range(self.n_layer)
 
     def weights(self, layer, name):
         weight = self.parameters[f"h.{layer}.{name}.weight"]

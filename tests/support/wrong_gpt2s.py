@@ -148,6 +148,11 @@ class NoFinalNorm(OtherGPT2):
         return resid
 
 
+class FinalNormOfLayer1(OtherGPT2):
+    def final_norm(self, resid):
+        return self.layer_norm(resid, *self.weights(1, "ln_2"))
+
+
 class NormsSwapped(OtherGPT2):
     def weights(self, layer, name):
         if name == "ln_1":
@@ -210,6 +215,111 @@ class AttentionAddedToNorm(OtherGPT2):
         return resid_post
 
 
+class MLPReadsLn1(OtherGPT2):
+    def block(self, resid_pre, layer, tape):
+        normed = self.layer_norm(resid_pre, *self.weights(layer, "ln_1"))
+        resid_mid = resid_pre + self.attention(normed, layer, tape)
+        resid_post = resid_mid + self.mlp(normed, layer, tape)
+        self.record_stream(tape, layer, resid_pre, resid_mid, resid_post)
+        return resid_post
+
+
+class BlockSkipped(OtherGPT2):
+    def layers(self):
+        layers = list(range(self.n_layer))
+        layers.remove(1)
+        return layers
+
+
+class BlockTwice(OtherGPT2):
+    def layers(self):
+        """0, 1, 1, 2, ..."""
+        return sorted([*range(self.n_layer), 1])
+
+
+class BlocksReversed(OtherGPT2):
+    """With the activations under the numbers of the blocks, as hooks record them."""
+
+    def layers(self):
+        return reversed(range(self.n_layer))
+
+
+class WeightsOfBlocksReversed(OtherGPT2):
+    """With the activations numbered in the order in which they are computed."""
+
+    def weights(self, layer, name):
+        return super().weights(self.n_layer - 1 - layer, name)
+
+
+# All parameters
+
+
+def bfloat16(array):
+    """The float32 numbers rounded to the nearest bfloat16, to even in a tie."""
+    bits = array.view(np.uint32)
+    is_odd = (bits >> 16) & 1
+    rounded_bits = (bits + 0x7FFF + is_odd) & 0xFFFF0000
+    return rounded_bits.astype(np.uint32).view(np.float32)
+
+
+class ParametersInBfloat16(OtherGPT2):
+    def __init__(self, parameters, n_layer, n_head):
+        rounded = {name: bfloat16(array) for name, array in parameters.items()}
+        super().__init__(rounded, n_layer, n_head)
+
+
+class ParametersInFloat16(OtherGPT2):
+    def __init__(self, parameters, n_layer, n_head):
+        rounded = {name: array.astype(np.float16) for name, array in parameters.items()}
+        super().__init__(rounded, n_layer, n_head)
+
+
+def centred(x, axis=-1):
+    return x - x.mean(axis=axis, keepdims=True)
+
+
+class FoldedAndCentred(OtherGPT2):
+    """The weights are those that TransformerLens computes by default.
+
+    The weights and biases of the layer norms are part of the matrices after them, and the biases of
+    the values are part of c_proj's. What is written to the residual stream has mean 0, and so have
+    the logits.
+    """
+
+    def __init__(self, parameters, n_layer, n_head):
+        super().__init__(parameters, n_layer, n_head)
+        p = self.parameters
+        head = p.get("lm_head.weight", p["wte.weight"]).T  # [D, V]
+        self.head_bias = centred(p["ln_f.bias"] @ head)
+        self.head = centred(p["ln_f.weight"][:, None] * head)
+        p["wte.weight"] = centred(p["wte.weight"])
+        p["wpe.weight"] = centred(p["wpe.weight"])
+        for layer in range(n_layer):
+            self.fold(f"h.{layer}.ln_1", f"h.{layer}.attn.c_attn")
+            self.fold(f"h.{layer}.ln_2", f"h.{layer}.mlp.c_fc")
+            for name in (f"h.{layer}.attn.c_proj", f"h.{layer}.mlp.c_proj"):
+                p[f"{name}.weight"] = centred(p[f"{name}.weight"])
+                p[f"{name}.bias"] = centred(p[f"{name}.bias"])
+            self.fold_bias_of_values(f"h.{layer}.attn")
+
+    def fold(self, norm, linear):
+        p = self.parameters
+        p[f"{linear}.bias"] = p[f"{linear}.bias"] + p[f"{norm}.bias"] @ p[f"{linear}.weight"]
+        p[f"{linear}.weight"] = p[f"{norm}.weight"][:, None] * p[f"{linear}.weight"]
+
+    def fold_bias_of_values(self, attn):
+        p = self.parameters
+        q_bias, k_bias, v_bias = np.split(p[f"{attn}.c_attn.bias"], 3)
+        p[f"{attn}.c_attn.bias"] = np.concatenate([q_bias, k_bias, 0 * v_bias])
+        p[f"{attn}.c_proj.bias"] = p[f"{attn}.c_proj.bias"] + v_bias @ p[f"{attn}.c_proj.weight"]
+
+    def layer_norm(self, x, weight, bias):
+        return super().layer_norm(x, 1, 0)
+
+    def logits(self, final):
+        return final @ self.head + self.head_bias
+
+
 # Linear layers
 
 
@@ -264,6 +374,17 @@ class MLPOutInFloat16(OtherGPT2):
         if name == "mlp.c_proj":
             weight = weight.astype(np.float16).astype(np.float32)
         return x @ weight + bias
+
+
+class KeysFirstInCAttn(OtherGPT2):
+    """c_attn computes k, q, v, and they are taken apart as q, k, v."""
+
+    def linear(self, x, layer, name):
+        out = super().linear(x, layer, name)
+        if name == "attn.c_attn":
+            q, k, v = np.split(out, 3, axis=-1)
+            out = np.concatenate([k, q, v], axis=-1)
+        return out
 
 
 # Heads
@@ -460,3 +581,8 @@ class TiedHead(OtherGPT2):
 class ProbabilitiesForLogits(OtherGPT2):
     def logits(self, final):
         return self.softmax(super().logits(final))
+
+
+class ZerosForLogits(OtherGPT2):
+    def logits(self, final):
+        return 0 * super().logits(final)

@@ -10,6 +10,7 @@ of a block are [in, out] in transformers and here, [out, in] in nanoGPT and llm.
 """
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from itertools import permutations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints.known_models import MODELS
-from ..errors import ArgumentError, short_repr
+from ..errors import ArgumentError, TiedGPTWarning, short_repr
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.parameters import Parameters, parameter_shapes
@@ -282,14 +283,19 @@ def translate_parameters(values: Mapping[Any, Any]) -> Parameters:
         for ours, array in by_layer(name, as_floats(value, short_repr(theirs))):
             arrays[ours] = array
 
-    # transformers and nanoGPT have the same names. The shape of c_attn, [D, 3 D] or [3 D, D], tells
-    # whether the matrices of the blocks are transposed.
-    c_attn = [array for name, array in arrays.items() if name.endswith("c_attn.weight")]
-    if any(array.shape[0] > array.shape[-1] for array in c_attn):
+    if has_transposed_matrices(arrays):
         for name, array in arrays.items():
             if name.startswith("h.") and array.ndim == 2:
                 arrays[name] = array.T
     return arrays
+
+
+def has_transposed_matrices(arrays: Mapping[Any, Any]) -> bool:
+    """Whether c_attn is [3 D, D], as in nanoGPT; in transformers, with the same names, [D, 3 D]."""
+    for name, array in arrays.items():
+        if str(name).endswith("c_attn.weight") and array.shape[0] > array.shape[-1]:
+            return True
+    return False
 
 
 def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **fields: Any) -> GPT2:
@@ -299,8 +305,17 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
     be; it must be given unless width and depth are those of a model of OpenAI's. `fields` are
     others of Config that the shapes do not tell, such as layer_norm_epsilon. A model without biases
     gets biases of 0. The head is untied if lm_head.weight is there and differs from wte.weight.
-    Raises ArgumentError.
+
+    A model of nanoGPT needs activation_function="gelu", the exact one. Without the field, a state
+    dict of its layout is read with gelu_new and a TiedGPTWarning. Raises ArgumentError.
     """
+    if has_transposed_matrices(state) and "activation_function" not in fields:
+        warnings.warn(
+            "this state dict has the layout of nanoGPT, whose models have the exact gelu: pass "
+            'activation_function="gelu", or "gelu_new" if this model has GPT-2\'s',
+            TiedGPTWarning,
+            stacklevel=2,
+        )
     arrays = translate_parameters(state)
     for name in ("wte.weight", "wpe.weight"):
         if name not in arrays or arrays[name].ndim != 2:

@@ -110,6 +110,9 @@ def diagnose(comparison: Comparison, progress: OnTrial, most_trials: int | None)
         return Diagnosis([sentence], "compare in float32")
 
     window = window_of(difference, comparison.names)
+    if not difference.theirs.any():
+        return Diagnosis([f"{difference.name}: yours is 0 everywhere"], what_to_give(window))
+
     trials = trials_in(window, comparison.names)
     if most_trials is None:
         most_trials = affordable_trials(comparison, difference.name, trials)
@@ -260,7 +263,7 @@ def explained(
         return sentences, f"{next_wrong} differs then, too: correct this first, and compare again"
     if only_infinite:
         return sentences, what_to_give(window)
-    return sentences, ""
+    return sentences, nearest.trial.note
 
 
 def not_explained(

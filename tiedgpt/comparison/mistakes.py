@@ -10,19 +10,24 @@ functions for two different mistakes.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ..gpt2.activations import ACTIVATIONS
-from ..gpt2.model import Array, split_heads
+from ..gpt2.model import Array, split_heads, transformer_block
 from ..gpt2.ops import gelu_new, layer_norm, log_softmax, softmax
-from .place import LINEARS, NORMS, Q_K_V, Compute, Place
+from ..gpt2.run import Run
+from .place import LINEARS, NORMS, PARAMETERS_OF, Q_K_V, Compute, Place
+from .transformer_lens import FOLDED_AND_CENTRED
 
 
 @dataclass(frozen=True)
 class Mistake:
     sentence: str  # what follows "yours"
     wrong: dict[str, Compute]  # a kind of activation -> what the mistake makes of it
+    note: str = ""  # what to do about it, if that is not clear
+    whole: bool = False  # whether it is made in all of these activations or in none
 
 
 def in_each(kinds: Iterable[str], compute: Compute) -> dict[str, Compute]:
@@ -88,6 +93,52 @@ def normed_by(at: Place, x: Array, name: str) -> Array:
     return layer_norm(x, at[f"h.N.{name}.weight"], at[f"h.N.{name}.bias"], eps=at.eps)
 
 
+def final_norm_of(at: Place, name: str) -> Array:
+    """ln_f with the weight and bias of another layer norm, such as h.0.ln_1."""
+    return layer_norm(at.x, at[f"{name}.weight"], at[f"{name}.bias"], eps=at.eps)
+
+
+# Blocks
+
+
+def run_block(at: Place, resid: Array, layer: int) -> Array:  # [B, T, D] -> [B, T, D]
+    block = at.model.tree["h"][layer]
+    return transformer_block(resid, block, layer, Run(at.model.config))
+
+
+def later_blocks_first(at: Place) -> Array:
+    """What enters a block if the blocks run from the last one to the first."""
+    resid = at["embed"]
+    for layer in reversed(range(at.layer + 1, at.n_layer)):
+        resid = run_block(at, resid, layer)
+    return resid
+
+
+def final_of_first_block(at: Place) -> Array:
+    return layer_norm(at["resid_post.0"], at.weight, at.bias, eps=at.eps)
+
+
+def from_mirrored_layer(at: Place, name: str) -> Array:
+    """The parameter of this name in the block that is as far from the last one as this is from the
+    first."""
+    layer = at.n_layer - 1 - at.layer
+    return at.model.parameters[name.replace("h.N", f"h.{layer}")]
+
+
+def mirrored_norm(at: Place) -> Array:
+    name = PARAMETERS_OF[at.kind]
+    weight = from_mirrored_layer(at, f"{name}.weight")
+    bias = from_mirrored_layer(at, f"{name}.bias")
+    return layer_norm(at.x, weight, bias, eps=at.eps)
+
+
+def mirrored_linear(at: Place) -> Array:
+    name = PARAMETERS_OF[at.kind]
+    weight = from_mirrored_layer(at, f"{name}.weight")
+    bias = from_mirrored_layer(at, f"{name}.bias")
+    return at.x @ weight + bias
+
+
 # Linear layers
 
 
@@ -104,10 +155,36 @@ def linear_with_rounded_weight(at: Place, dtype: str) -> Array:
     return at.x @ rounded(at.weight, HALVES[dtype]) + at.bias
 
 
+def all_rounded(dtype: str) -> dict[str, Compute]:
+    """What is computed from parameters that are all rounded to float16 or bfloat16."""
+    bits = HALVES[dtype]
+
+    def embed(at: Place) -> Array:
+        position_vectors = rounded(at.position_vectors, bits)
+        return rounded(at.token_vectors, bits) + position_vectors
+
+    def norm(at: Place) -> Array:
+        return layer_norm(at.x, rounded(at.weight, bits), rounded(at.bias, bits), eps=at.eps)
+
+    def linear(at: Place) -> Array:
+        return at.x @ rounded(at.weight, bits) + rounded(at.bias, bits)
+
+    def logits(at: Place) -> Array:
+        return at["final"] @ rounded(at.W_U, bits)
+
+    return {"embed": embed, **in_each(NORMS, norm), **in_each(LINEARS, linear), "logits": logits}
+
+
 def linear_with_transposed_weight(at: Place) -> Array:
     """The numbers of the weight, read as if they were those of its transpose."""
     inputs, outputs = at.weight.shape
     return at.x @ at.weight.reshape(outputs, inputs).T + at.bias
+
+
+def qkv_in_order(at: Place, order: str) -> Array:  # -> [B, T, 3 D]
+    """qkv if c_attn has the columns of q, k and v in this order, such as "kqv"."""
+    parts = dict(zip("qkv", np.split(at.right, 3, axis=-1), strict=True))
+    return np.concatenate([parts[letter] for letter in order], axis=-1)
 
 
 # Heads
@@ -216,7 +293,12 @@ SCORES = "attn.N.scores"
 PATTERN = "attn.N.pattern"
 
 MISTAKES = [
-    Mistake("is the exact gelu (erf)", {POST: lambda at: ACTIVATIONS["gelu"].forward(at.x)}),
+    Mistake(
+        "is the exact gelu (erf)",
+        {POST: lambda at: ACTIVATIONS["gelu"].forward(at.x)},
+        note="if it was trained so, as nanoGPT's models: "
+        'from_state_dict(..., activation_function="gelu")',
+    ),
     Mistake(
         "is gelu_new, the approximation with tanh",
         {POST: lambda at: gelu_new(at.x)},
@@ -300,6 +382,38 @@ MISTAKES = [
         "gives the MLP the input of attention, in parallel",
         {"mlp.N.in": lambda at: normed_by(at, at["resid_pre.N"], "ln_2")},
     ),
+    Mistake(
+        "gives the MLP the output of ln_1",
+        {"mlp.N.in": lambda at: at["attn.N.in"]},
+    ),
+    Mistake("skips the block", {"resid_post.N": lambda at: at["resid_pre.N"]}),
+    Mistake(
+        "runs the block twice",
+        {"resid_pre.N": lambda at: run_block(at, at.right, at.layer)},
+    ),
+    Mistake(
+        "runs the blocks in reverse order",  # activations have the numbers of the blocks
+        {"resid_pre.N": later_blocks_first, "final": final_of_first_block},
+        whole=True,
+    ),
+    Mistake(
+        "runs the blocks in reverse order",  # activations are numbered as they are computed
+        {
+            **in_each(("attn.N.in", "mlp.N.in"), mirrored_norm),
+            **in_each(LINEARS, mirrored_linear),
+        },
+        whole=True,
+    ),
+    Mistake("has all parameters rounded to bfloat16", all_rounded("bfloat16"), whole=True),
+    Mistake("has all parameters rounded to float16", all_rounded("float16"), whole=True),
+    Mistake(
+        "has the folded and centred weights that TransformerLens's HookedTransformer makes by "
+        "default",
+        FOLDED_AND_CENTRED,
+        note="to compare the weights as they were trained, load the model with "
+        "HookedTransformer.from_pretrained_no_processing, or without enable_compatibility_mode",
+        whole=True,
+    ),
     Mistake("lacks the bias", in_each(LINEARS, lambda at: at.x @ at.weight)),
     Mistake("has its weight transposed", in_each(LINEARS, linear_with_transposed_weight)),
     Mistake(
@@ -309,6 +423,26 @@ MISTAKES = [
     Mistake(
         "has weights rounded to float16",
         in_each(LINEARS, lambda at: linear_with_rounded_weight(at, "float16")),
+    ),
+    Mistake(
+        "computes q, v, k with c_attn, not q, k, v",
+        {"attn.N.qkv": lambda at: qkv_in_order(at, "qvk")},
+    ),
+    Mistake(
+        "computes k, q, v with c_attn, not q, k, v",
+        {"attn.N.qkv": lambda at: qkv_in_order(at, "kqv")},
+    ),
+    Mistake(
+        "computes k, v, q with c_attn, not q, k, v",
+        {"attn.N.qkv": lambda at: qkv_in_order(at, "kvq")},
+    ),
+    Mistake(
+        "computes v, q, k with c_attn, not q, k, v",
+        {"attn.N.qkv": lambda at: qkv_in_order(at, "vqk")},
+    ),
+    Mistake(
+        "computes v, k, q with c_attn, not q, k, v",
+        {"attn.N.qkv": lambda at: qkv_in_order(at, "vkq")},
     ),
     Mistake("lacks the bias of the queries", {"attn.N.q": part_without_bias}),
     Mistake("lacks the bias of the keys", {"attn.N.k": part_without_bias}),
@@ -433,3 +567,13 @@ MISTAKES = [
     Mistake("is softmax(logits)", {"logits": lambda at: softmax(at.right)}),
     Mistake("is log_softmax(logits)", {"logits": lambda at: log_softmax(at.right)}),
 ]
+
+
+def mistakes_in(n_layer: int) -> list[Mistake]:
+    """MISTAKES, and those that name a layer of a model with so many."""
+    mistakes = list(MISTAKES)
+    for layer in range(n_layer):
+        for name in (f"h.{layer}.ln_1", f"h.{layer}.ln_2"):
+            final = partial(final_norm_of, name=name)
+            mistakes.append(Mistake(f"has the weight and bias of {name} in ln_f", {"final": final}))
+    return mistakes

@@ -98,6 +98,10 @@ class Place:
         return self[f"{PARAMETERS_OF[self.kind]}.bias"]
 
     @property
+    def W_U(self) -> Array:  # [D, V]
+        return self.model.W_U
+
+    @property
     def eps(self) -> float:
         return self.model.config.layer_norm_epsilon
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from .forward_pass import layers_between
-from .mistakes import MISTAKES, Mistake
+from .mistakes import Mistake, mistakes_in
 from .place import Compute, kind_of, layer_of
 
 
@@ -23,6 +23,7 @@ class Trial:
     number: int
     start: str  # the activation in which the mistake shows first, such as "mlp.0.post"
     sentence: str  # what follows "yours", such as "is relu, in every layer"
+    note: str  # what to do about the mistake, or ""
     scope: Scope
     planted: Mapping[str, Compute]  # an activation -> the function that computes the wrong one
     planted_until_difference: Mapping[str, Compute]
@@ -42,7 +43,7 @@ def in_scope(scope: Scope, name: str, start: str) -> bool:
 
 def sentence_of(mistake: Mistake, scope: Scope, places: list[str]) -> str:
     """What the mistake is, and how far it goes if it is made in all of these activations."""
-    if scope > Scope.KIND or len(places) == 1:
+    if mistake.whole or scope > Scope.KIND or len(places) == 1:
         return mistake.sentence
     kinds = {kind_of(name) for name in places}
     if len(kinds) > 1:
@@ -59,9 +60,12 @@ def trials_in(window: list[str], names: list[str]) -> list[Trial]:
     functions in the same places, there is one.
     """
     n_layer = sum(kind_of(name) == "resid_post.N" for name in names)
+    mistakes = mistakes_in(n_layer)
     trials: dict[frozenset[tuple[str, Compute]], Trial] = {}
     for scope in Scope:
-        for mistake in MISTAKES:
+        for mistake in mistakes:
+            if mistake.whole and scope != Scope.EVERYWHERE:
+                continue
             sites = [name for name in names if kind_of(name) in mistake.wrong]
             for start in window:
                 if start not in sites:
@@ -74,6 +78,7 @@ def trials_in(window: list[str], names: list[str]) -> list[Trial]:
                         number=len(trials),
                         start=start,
                         sentence=sentence_of(mistake, scope, places),
+                        note=mistake.note,
                         scope=scope,
                         planted=planted,
                         planted_until_difference={
