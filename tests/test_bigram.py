@@ -305,6 +305,7 @@ def torch_scores(torch, form, weights):
 def test_torch_learns_the_same_table(form, monkeypatch):
     """From the same start, with torch's gradients and torch's Adam."""
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    torch.set_num_threads(1)  # several wait by spinning, which takes minutes on a busy machine
     monkeypatch.setattr(bigram, "STEPS", 60)
     counts, _ = bigram.read_bigrams(None)
     pairs = torch.from_numpy(counts / counts.sum())
