@@ -80,7 +80,7 @@ def serving(*models: str) -> Iterator[str]:
 def random_model(size: str, directory: str) -> str:
     """Write a random model of a known size, tied, with bytes as its tokens; the rest of V has no
     text."""
-    from tiedgpt.checkpoints.names import known_config
+    from tiedgpt.checkpoints.known_models import known_config
 
     config = known_config(size)
     if config is None:

@@ -40,7 +40,7 @@ from tying.results import Found, collect
 from tying.texts import compare, measure_text, time_steps
 
 import tiedgpt
-from tiedgpt.checkpoints.files import StagedFiles, lock_directory
+from tiedgpt.checkpoints.publishing import StagedFiles, lock_directory
 from tiedgpt.cli import handle_termination
 from tiedgpt.cli.options import positive_int
 from tiedgpt.cli.texts import read_text

@@ -15,7 +15,7 @@ from support.reference import GPT2_MERGES, GPT2_VOCAB, SHARED
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, cli
-from tiedgpt.checkpoints import names
+from tiedgpt.checkpoints import places
 from tiedgpt.checkpoints.vocabulary import read_merges
 from tiedgpt.fast import blas, threads
 
@@ -187,8 +187,8 @@ def no_models(tmp_path, monkeypatch) -> Path:
             monkeypatch.delenv(variable)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    module = tmp_path / "checkout" / "tiedgpt" / "checkpoints" / "names.py"
-    monkeypatch.setattr(names, "__file__", str(module))
+    module = tmp_path / "checkout" / "tiedgpt" / "checkpoints" / "places.py"
+    monkeypatch.setattr(places, "__file__", str(module))
     return tmp_path
 
 

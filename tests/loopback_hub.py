@@ -22,8 +22,8 @@ from support.models import SMALL, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer
-from tiedgpt.checkpoints import fetching, hub
-from tiedgpt.checkpoints.fetching import Version
+from tiedgpt.checkpoints import fetching, hub, remote_models
+from tiedgpt.checkpoints.verification import Version
 
 NAME = "someone/tiny-gpt2"
 CONFIG = replace(
@@ -237,8 +237,8 @@ def server(files, monkeypatch):
     with running(LoopbackHub()) as server:
         server.files = {f"{NAME}/{file}": content for file, content in files.items()}
         monkeypatch.setenv("HF_ENDPOINT", f"http://{server.host}")
-        monkeypatch.setattr(hub, "VOCAB", version(files["vocab.json"]))
-        monkeypatch.setattr(hub, "MERGES", version(files["merges.txt"]))
+        monkeypatch.setattr(remote_models, "VOCAB", version(files["vocab.json"]))
+        monkeypatch.setattr(remote_models, "MERGES", version(files["merges.txt"]))
         yield server
 
 

@@ -13,7 +13,7 @@ from support.terminal import CTRL_C, CTRL_D, Terminal
 
 import tiedgpt
 from tiedgpt import Tokenizer
-from tiedgpt.checkpoints import Checkpoint
+from tiedgpt.checkpoints.checkpoint import Checkpoint
 from tiedgpt.cli.output import CONTROLS
 from tiedgpt.errors import short_repr
 

@@ -10,7 +10,7 @@ import pytest
 from support.commands import answer, assert_one_error_line, output
 
 import tiedgpt
-from tiedgpt.checkpoints import hub
+from tiedgpt.checkpoints.known_models import MODELS
 from tiedgpt.cli import convert
 
 
@@ -122,7 +122,7 @@ def test_list_of_the_models_that_can_be_downloaded(run):
 def test_list_says_how_large_a_download_is(run):
     document = json.loads(run("list", "--json")[1])
     for model in document["not_here"]:
-        size = hub.PINNED[model["model"]].size
+        size = MODELS[model["model"]].weights.size
         if size is not None:
             header = size - model["bytes"]
             assert 0 < header < 50_000

@@ -14,7 +14,7 @@ from support.other_gpt2 import OtherGPT2
 
 import tiedgpt
 from tiedgpt import compare, from_state_dict
-from tiedgpt.checkpoints.files import parse_json
+from tiedgpt.checkpoints.reading import parse_json
 from tiedgpt.comparison.agreement import ReportRow, compare_arrays
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model, tiny_gpt2  # noqa: F401

@@ -15,15 +15,9 @@ import pytest
 from support.checks import contents, refuses
 
 import tiedgpt
-from tiedgpt.checkpoints import files
-from tiedgpt.checkpoints.files import (
-    LOCK,
-    READY,
-    StagedFiles,
-    finish_saves,
-    lock_directory,
-    try_lock,
-)
+from tiedgpt.checkpoints import locks, publishing
+from tiedgpt.checkpoints.locks import LOCK, try_lock
+from tiedgpt.checkpoints.publishing import READY, StagedFiles, finish_saves, lock_directory
 from tiedgpt.errors import CheckpointError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX's files and signals")
@@ -78,7 +72,7 @@ def test_ctrl_c_between_renames(tmp_path, monkeypatch, renames, old):
 
 
 def test_files_that_cannot_all_be_moved_are_kept_for_the_next_save(tmp_path, monkeypatch, model):
-    monkeypatch.setattr(files, "MAX_WAIT", 0.01)
+    monkeypatch.setattr(publishing, "MAX_WAIT", 0.01)
     (tmp_path / "a" / "two" / "x").mkdir(parents=True)
     for save in (write, write, lambda *_: tiedgpt.load_model(tmp_path / "a")):
         refuses(
@@ -146,7 +140,7 @@ def test_a_staging_directory_that_was_removed_before_it_was_locked(tmp_path, mon
             shutil.rmtree(tmp_path / "a")
         return try_lock(fd, *options)
 
-    monkeypatch.setattr(files, "try_lock", removed_once)
+    monkeypatch.setattr(locks, "try_lock", removed_once)
     write(tmp_path / "a", b"new")
     assert len(staging) == 1
     assert contents(tmp_path / "a") == every(b"new")
@@ -213,7 +207,7 @@ def test_a_planted_staging_directory_is_not_used(tmp_path, monkeypatch, kind, na
     before = {path: path.read_bytes() for path in victim.rglob("*") if path.is_file()}
     guessed = iter(["00", "01"])
     monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: guessed)
-    monkeypatch.setattr(files, "MAX_WAIT", 0.01)
+    monkeypatch.setattr(publishing, "MAX_WAIT", 0.01)
     if name == READY:
         refuses(
             f"{READY}: this save cannot be moved out: it is not this user's", write, shared, b"new"
@@ -248,7 +242,7 @@ LOCKS = """
 import os, sys, time
 from contextlib import suppress
 from pathlib import Path
-from tiedgpt.checkpoints.files import StagedFiles, lock_directory
+from tiedgpt.checkpoints.publishing import StagedFiles, lock_directory
 from tiedgpt.errors import CheckpointError
 
 def hold(directory):

@@ -26,7 +26,16 @@ from test_tensorflow import write_bundle
 from test_vocabulary import tokenizer_json
 
 import tiedgpt
-from tiedgpt.checkpoints import fetching, hub, names, tensorflow
+from tiedgpt.checkpoints import (
+    fetching,
+    hub,
+    known_models,
+    locks,
+    places,
+    remote_models,
+    tensorflow,
+)
+from tiedgpt.checkpoints.known_models import MODELS
 from tiedgpt.gpt2.tokenizer import spelled_ids
 
 
@@ -34,8 +43,9 @@ from tiedgpt.gpt2.tokenizer import spelled_ids
 def pinned(server, files, monkeypatch):
     """The same small model as gpt2 on this hub, with pins of its files."""
     server.files |= {f"openai-community/gpt2/{file}": content for file, content in files.items()}
-    monkeypatch.setitem(hub.COMMITS, "gpt2", "f" * 40)
-    monkeypatch.setitem(hub.PINNED, "gpt2", version(files[WEIGHTS]))
+    weights = version(files[WEIGHTS])
+    model = replace(MODELS["gpt2"], commit="f" * 40, weights=weights)
+    monkeypatch.setitem(MODELS, "gpt2", model)
 
 
 @pytest.fixture
@@ -47,11 +57,11 @@ def openai(server, files, monkeypatch, tmp_path):
     )
     folder = write_bundle(tmp_path / "openai", random_model(config))
     openai = {path.name: path.read_bytes() for path in folder.iterdir()}
-    for file in hub.OPENAI_124M:
-        monkeypatch.setitem(hub.OPENAI_124M, file, version(openai[file]))
+    for file in known_models.OPENAI_124M:
+        monkeypatch.setitem(known_models.OPENAI_124M, file, version(openai[file]))
     openai |= {"encoder.json": files["vocab.json"], "vocab.bpe": files["merges.txt"]}
     server.files |= {f"openai/124M/{file}": content for file, content in openai.items()}
-    monkeypatch.setattr(hub, "OPENAI", f"http://{server.host}/openai")
+    monkeypatch.setattr(remote_models, "OPENAI", f"http://{server.host}/openai")
     return openai
 
 
@@ -131,7 +141,7 @@ def test_a_command_that_needs_the_tokenizer_alone(weights, server, pinned, files
         "error: gpt2 is not on this machine: .*; HF_HUB_OFFLINE is set, so it is not downloaded\n$"
     )
     assert re.search(message, fail_in_one_line(run, "generate", "--model", "gpt2", "a"))
-    refuses("gpt2 is not on this machine", names.find_model, "gpt2")
+    refuses("gpt2 is not on this machine", places.find_model, "gpt2")
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     assert tiedgpt.load_model("gpt2").config == CONFIG
@@ -154,23 +164,20 @@ def test_a_plain_server_of_files(server, files):
 
 def test_the_pins_are_the_facts(shared):
     text = (shared / "FACTS.md").read_text()
-    for name, weights in hub.PINNED.items():
+    for name, model in MODELS.items():
         (row,) = re.findall(rf"^\| {name}, .*$", text, re.MULTILINE)
         _, repository, commit, size, digest = row.strip("| ").split(" | ")
-        assert (names.MODELS[name][0], hub.COMMITS[name], weights.digest) == (
-            repository,
-            commit,
-            digest,
-        )
+        weights = model.weights
+        assert (model.repository, model.commit, weights.digest) == (repository, commit, digest)
         assert size.startswith(str(weights.size)) or (weights.size is None and "(" in size)
     for file, pin in (
-        ("encoder.json", hub.VOCAB),
-        ("vocab.bpe", hub.MERGES),
-        *hub.OPENAI_124M.items(),
+        ("encoder.json", known_models.VOCAB),
+        ("vocab.bpe", known_models.MERGES),
+        *known_models.OPENAI_124M.items(),
     ):
         assert pin.digest in text
         if (path := shared / "gpt2" / "124M" / file).exists():
-            assert pin.difference(path) == ""
+            assert pin.why_not(path) == ""
         else:
             assert f"data {pin.size} B {pin.digest}" in text
 
@@ -352,7 +359,7 @@ def leave(folder: Path) -> Path:
     for path in (
         part,
         folder / ".save.x1y2.tmp" / "new" / "vocab.json",
-        folder / ".save.x1y2.tmp" / hub.LOCK,
+        folder / ".save.x1y2.tmp" / locks.LOCK,
     ):
         path.write_bytes(b"left")
     return part
@@ -364,7 +371,7 @@ def test_what_a_killed_download_leaves_is_removed_by_the_next(weights, server, r
     removed."""
     files = request.getfixturevalue("openai" if source == "openai" else "files")
     name, big = ("gpt2", tensorflow.DATA) if source == "openai" else (NAME, WEIGHTS)
-    folder = names.folders_of(name, source)[0]
+    folder = places.folders_of(name, source)[0]
     leave(folder)
     end_at(server, BLOCK, name, source, big)
     hub.download(name, source)
@@ -372,7 +379,7 @@ def test_what_a_killed_download_leaves_is_removed_by_the_next(weights, server, r
     assert BLOCK - 1 in starts(server, big)
 
     left = leave(folder)  # as a kill between the last rename and the removal of parts does
-    with hub.locked_file(folder / hub.LOCK):
+    with locks.locked_file(folder / locks.LOCK):
         hub.download(name, source)
         assert left.exists()  # staged files have a lock of their own
     hub.download(name, source)
@@ -695,7 +702,7 @@ def test_a_model_in_the_hugging_face_cache_is_used_if_it_is_complete(
         (folder / WEIGHTS).unlink()
         (folder / WEIGHTS).symlink_to("missing")
     if is_complete:
-        left = leave(weights / names.check_name(name))  # by a download that was stopped
+        left = leave(weights / places.check_name(name))  # by a download that was stopped
         assert hub.download(name) == hub.find_or_download(name) == folder
         assert server.requests == []
         assert not left.exists()
@@ -708,8 +715,7 @@ def test_the_first_folder_that_is_named_or_can_be_written(tmp_path, server, monk
     monkeypatch.delenv("TIEDGPT_WEIGHTS")
     checkout, cache = tmp_path / "checkout", tmp_path / ".cache" / "tiedgpt"
     # tiedgpt is installed: nothing is downloaded into the package
-    assert names.weight_folders() == [checkout / "tiedgpt" / "weights", cache]
-    monkeypatch.setattr(hub, "__file__", str(checkout / "tiedgpt" / "checkpoints" / "hub.py"))
+    assert places.weight_folders() == [checkout / "tiedgpt" / "weights", cache]
     assert hub.download(NAME) == cache / NAME
     shutil.rmtree(cache)
     # tiedgpt is a checkout
@@ -743,7 +749,7 @@ def test_openais_files(weights, server, openai, notes, monkeypatch, request):
     before = len(server.requests)
     assert (
         hub.download("gpt2", "openai", notes.append)
-        == names.find_model("gpt2")
+        == places.find_model("gpt2")
         == weights / "gpt2-openai"
     )
     assert notes == ["gpt2 is here already, complete and verified"]
@@ -754,7 +760,7 @@ def test_openais_files(weights, server, openai, notes, monkeypatch, request):
     )
     assert len(server.requests) == before
     request.getfixturevalue("pinned")
-    assert hub.download("gpt2") == names.find_model("gpt2") == weights / "gpt2"
+    assert hub.download("gpt2") == places.find_model("gpt2") == weights / "gpt2"
 
 
 def test_openais_larger_models_are_known_by_their_size(server, openai):

@@ -11,7 +11,8 @@ from support.checks import refuses
 from support.models import CONFIG, random_model
 
 import tiedgpt
-from tiedgpt.checkpoints import huggingface, open_checkpoint, safetensors
+from tiedgpt.checkpoints import checkpoint, huggingface, safetensors
+from tiedgpt.checkpoints.formats import open_checkpoint
 from tiedgpt.training.loop import Settings, Trainer
 
 IDS = list(range(50))
@@ -56,7 +57,7 @@ def test_mapped_where_it_can_be(saved, how, mapped, monkeypatch):
     if how in ("later", "unaligned"):
         move_data(file, 4 if how == "later" else 3)
     if how == "Windows":
-        monkeypatch.setattr(huggingface.os, "name", "nt")
+        monkeypatch.setattr(checkpoint.os, "name", "nt")
     if how == "old":  # as on systems without these kinds of advice
         monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)
         monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
@@ -118,9 +119,9 @@ CHANGES += [*((kind, True, True) for kind in CHANGE), ("replaced", True, False)]
 def test_a_file_that_is_replaced_while_it_is_opened_is_an_error(saved, monkeypatch):
     """The header is read before the state of the file is noted."""
     _, file = saved
-    check = huggingface.check_parameters
+    check = huggingface.check_tensor_shapes
     monkeypatch.setattr(
-        huggingface, "check_parameters", lambda *rest: check(*rest) or move_data(file, 64)
+        huggingface, "check_tensor_shapes", lambda *rest: check(*rest) or move_data(file, 64)
     )
     refuses(r"model\.safetensors: was replaced while", open_checkpoint, file)
 

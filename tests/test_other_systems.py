@@ -14,7 +14,7 @@ import pytest
 
 import tiedgpt
 from tiedgpt import fast
-from tiedgpt.checkpoints import files, safetensors
+from tiedgpt.checkpoints import locks, publishing, safetensors
 from tiedgpt.fast import blas, threads
 
 MACOS = [(os, "sched_getaffinity"), (mmap, "MADV_HUGEPAGE")]
@@ -52,7 +52,7 @@ def system(request, monkeypatch):
         for module in MODULES:
             monkeypatch.setitem(sys.modules, module, None)
         monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
-        monkeypatch.setattr(files, "NO_FOLLOW", 0)
+        monkeypatch.setattr(locks, "NO_FOLLOW", 0)
         monkeypatch.setattr(sys, "platform", "win32")
     blas.openblas.cache_clear()  # it keeps what it found, and what it did not find
     yield request.param
@@ -98,9 +98,9 @@ def test_its_own_way(system, monkeypatch, tmp_path, checkpoint):
     fast.tune()  # without mallopt
     with threads.ctrl_c_for_this_process_only():
         pass
-    assert files._is_own_directory(tmp_path)
+    assert publishing._is_own_directory(tmp_path)
     with open(tmp_path / "lock", "w") as first, open(tmp_path / "lock", "w") as second:
-        assert files.try_lock(first.fileno())
-        assert not files.try_lock(second.fileno())
+        assert locks.try_lock(first.fileno())
+        assert not locks.try_lock(second.fileno())
     mapped, read = tiedgpt.load_model(checkpoint), tiedgpt.load_model(checkpoint, copy=True)
     np.testing.assert_array_equal(mapped.W_E, read.W_E)

@@ -4,7 +4,7 @@ import pytest
 from support.models import SMALL
 
 from tiedgpt import Config, count_parameters
-from tiedgpt.checkpoints.names import known_config
+from tiedgpt.checkpoints.known_models import known_config
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tiedgpt import cli, count_parameters
-from tiedgpt.checkpoints.names import known_config
+from tiedgpt.checkpoints.known_models import known_config
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from support.models import random_model
 
 import tiedgpt
 from tiedgpt import GPT2
-from tiedgpt.checkpoints.names import find_model
+from tiedgpt.checkpoints.places import find_model
 from tiedgpt.errors import CheckpointError
 from tiedgpt.gpt2.backward import write_gradients
 from tiedgpt.gpt2.parameters import parameter_shapes, unflatten

@@ -26,7 +26,7 @@ from support.commands import assert_one_error_line, command
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli
-from tiedgpt.checkpoints import files
+from tiedgpt.checkpoints import publishing
 from tiedgpt.cli import documents, messages
 from tiedgpt.errors import TiedGPTError
 from tiedgpt.fast import blas
@@ -330,7 +330,7 @@ def change(file: Path) -> None:
 
 
 START = (shards, "find_files", lambda *_: True)
-PLAN = (files.StagedFiles, "open", lambda _, name: name == "plan.json")
+PLAN = (publishing.StagedFiles, "open", lambda _, name: name == "plan.json")
 LINE = (shards, "read_record", lambda line, *_: b'"d40"' in line)
 IN_USE, OTHER_PART = "out.parts is in use by", ("--part", "0/2", "--stride", "5")
 EVENTS = {  # when, what happens in the directory of the run, its exit code, what it prints

@@ -18,10 +18,13 @@ from test_checkpoints import assert_same
 
 import tiedgpt
 from tiedgpt import GPT2, Config
-from tiedgpt.checkpoints import read_config, tensorflow
-from tiedgpt.checkpoints.crc32c import SHIFTS, crc32c, mask
-from tiedgpt.checkpoints.names import MODELS
-from tiedgpt.checkpoints.tensorflow import DATA, HPARAMS, INDEX, MAGIC, open_tensorflow, read_index
+from tiedgpt.checkpoints import tensorflow, tensorflow_index
+from tiedgpt.checkpoints.crc32c import DISTANCES, crc32c, mask
+from tiedgpt.checkpoints.formats import read_config
+from tiedgpt.checkpoints.known_models import MODELS
+from tiedgpt.checkpoints.tensor_names import to_tensorflow
+from tiedgpt.checkpoints.tensorflow import DATA, HPARAMS, INDEX, open_directory
+from tiedgpt.checkpoints.tensorflow_index import MAGIC, read_index
 from tiedgpt.gpt2.parameters import parameter_shapes
 
 HEAD_WIDTH = tensorflow.HEAD_WIDTH  # the tests change it
@@ -132,7 +135,7 @@ def bundle(model: GPT2) -> tuple[list[tuple[bytes, bytes]], bytes]:
     arrays = {}
     for name, array in model.parameters.items():
         stored = array[np.newaxis] if name.startswith("h.") and array.ndim == 2 else array
-        arrays[tensorflow.tensorflow_name(name).encode()] = stored
+        arrays[to_tensorflow(name).encode()] = stored
     entries, data = [(b"", HEADER)], b""
     for key in sorted(arrays):
         raw = np.ascontiguousarray(arrays[key], "<f4").tobytes()
@@ -169,7 +172,7 @@ def test_the_crc_is_the_published_one_and_that_of_its_definition_at_every_kind_o
     for crc_of in (crc32c, lambda data: [*slow_crcs(data)][-1]):
         assert {data: crc_of(data) for data in PUBLISHED} == PUBLISHED
     data = np.random.default_rng(0).bytes(30 * 6777 + 5)
-    step, _, kept = SHIFTS
+    step, _, kept = DISTANCES
     edges = (kept, kept + step, 8 * kept, 8 * step, 8 * (kept + step), 16 * step)
     lengths = {
         *range(40),
@@ -193,11 +196,11 @@ def test_openais_index_and_names(shared, tmp_path, monkeypatch):
         shutil.copy(shared / "gpt2" / "124M" / name, tmp_path)
     (tmp_path / DATA).touch()
     os.truncate(tmp_path / DATA, 497759232)  # it takes no room on the disk
-    tensors = read_index(tmp_path)
+    tensors = read_index(tmp_path / INDEX, tmp_path / DATA)
     assert tensors["model/h0/attn/c_attn/w"].shape == (1, 768, 2304)
     assert (tensors["model/wte"].start, tensors["model/wte"].masked_crc) == (343369728, 0x0E298522)
     assert list(tensors) == sorted(tensors, key=lambda name: tensors[name].start) == sorted(tensors)
-    checkpoint = open_tensorflow(tmp_path)
+    checkpoint = open_directory(tmp_path)
     assert (checkpoint.config, checkpoint.has_own_unembedding) == (Config(), False)
     assert {name: tensor.shape for name, tensor in checkpoint.tensors.items()} == parameter_shapes(
         Config()
@@ -220,7 +223,7 @@ def test_a_checkpoint_that_tensorflow_wrote(tmp_path):
     """Its tensors' CRCs are TensorFlow's own, and the data is in another order than the names."""
     index = (Path(__file__).parent / "goldens" / "tensorflow" / INDEX).read_bytes()
     write(tmp_path, index, np.arange(94, dtype="<f4").tobytes(), TINY)
-    parameters = open_tensorflow(tmp_path).load().parameters
+    parameters = open_directory(tmp_path).load().parameters
     names = [f"{module}.{kind}" for module in WRITTEN for kind in ("weight", "bias")]
     arrays = [parameters[name].ravel() for name in names if name in parameters]
     np.testing.assert_array_equal(np.concatenate(arrays), np.arange(94))
@@ -255,20 +258,23 @@ def with_header(value: bytes) -> bytes:
 
 
 def with_footer(footer: bytes) -> bytes:
-    return with_block(ONE)[: -tensorflow.FOOTER] + footer.ljust(40, b"\0") + MAGIC
+    return with_block(ONE)[: -tensorflow_index.FOOTER] + footer.ljust(40, b"\0") + MAGIC
 
 
 GOOD = with_block(ONE)
-HANDLES = GOOD[-tensorflow.FOOTER : -8].rstrip(b"\0")
+HANDLES = GOOD[-tensorflow_index.FOOTER : -8].rstrip(b"\0")
 TWICE = with_block(contents([(b"", HEADER), (b"b", ENTRY), (b"b", entry_proto(offset=4))]))
-LATE_FOOTER = GOOD[: -tensorflow.FOOTER] + b"\0" + GOOD[-tensorflow.FOOTER :]
+LATE_FOOTER = GOOD[: -tensorflow_index.FOOTER] + b"\0" + GOOD[-tensorflow_index.FOOTER :]
 LONG = "wrong varint before 10: over 64 bits"
 RULES = {  # what is damaged, and how it is written -> the damage and the error
     bytes: [
         (b"", "truncated, or not an index: 0 bytes that end with ''"),
         (MAGIC, "8 bytes that end with '57fb808b247547db'; expected at least 48"),
         (GOOD + b"\0", "truncated, or not an index: .* that end with"),
-        (bytes(tensorflow.MAX_INDEX + 1), "not the index of a GPT-2: more than 1048576 bytes"),
+        (
+            bytes(tensorflow_index.MAX_INDEX + 1),
+            "not the index of a GPT-2: more than 1048576 bytes",
+        ),
         (LATE_FOOTER, r"a block or the footer starts at byte \d+, expected \d+"),
         (
             GOOD[:9] + b"\1" + GOOD[10:],
@@ -322,7 +328,7 @@ RULES = {  # what is damaged, and how it is written -> the damage and the error
 )
 def test_every_rule_is_enforced_by_name(tmp_path, write_with, damage, message):
     write(tmp_path, write_with(damage), bytes(4), TINY)
-    error = refuses(message, open_tensorflow, tmp_path)
+    error = refuses(message, open_directory, tmp_path)
     assert str(tmp_path / "model.ckpt.") in error
     assert len(error) < 300 + len(str(tmp_path))
 
@@ -349,17 +355,16 @@ C_ATTN = b"model/h0/attn/c_attn/w"
     ],
 )
 def test_the_tensors_are_those_of_the_model(tmp_path, name, shape, message):
-    shapes = {
-        key.encode(): tensor.shape
-        for key, tensor in read_index(write_bundle(tmp_path, MODEL)).items()
-    }
+    write_bundle(tmp_path, MODEL)
+    tensors = read_index(tmp_path / INDEX, tmp_path / DATA)
+    shapes = {key.encode(): tensor.shape for key, tensor in tensors.items()}
     entries, end = [(b"", HEADER)], 0
     for key, its in sorted((shapes | {name: shape}).items()):
         if its is not None:
             entries.append((key, entry_proto(its, end)))
             end += 4 * int(np.prod(its))
     write(tmp_path, table(in_blocks(entries)), bytes(end), TINY)
-    refuses(f"model.ckpt.index: .*{message}", open_tensorflow, tmp_path)
+    refuses(f"model.ckpt.index: .*{message}", open_directory, tmp_path)
 
 
 def hparams(**changes) -> str:
@@ -396,11 +401,11 @@ def test_each_of_the_three_files_is_needed_and_checked(tmp_path, file, content, 
         os.mkfifo(path)
     elif content is not None:
         path.write_text(content)
-    refuses(f"{file}: .*{message}", open_tensorflow, tmp_path)
+    refuses(f"{file}: .*{message}", open_directory, tmp_path)
 
 
 def test_all_of_openais_models_have_heads_of_one_width():
-    assert {config.head_width for _, config in MODELS.values()} == {HEAD_WIDTH} == {64}
+    assert {model.config.head_width for model in MODELS.values()} == {HEAD_WIDTH} == {64}
 
 
 @pytest.mark.parametrize(
@@ -413,7 +418,7 @@ def test_every_flipped_bit_is_caught(tmp_path, name, message):
         content[bit // 8] ^= 1 << bit % 8
         path.write_bytes(content)
         content[bit // 8] ^= 1 << bit % 8
-        refuses(f"{name}: {message}", lambda: open_tensorflow(tmp_path).load())
+        refuses(f"{name}: {message}", lambda: open_directory(tmp_path).load())
 
 
 EMPTY = field(1, 0, 1) + field(2, 2, field(2, 2, b""))  # a tensor without values
@@ -422,8 +427,8 @@ EMPTY = field(1, 0, 1) + field(2, 2, field(2, 2, b""))  # a tensor without value
 def long_keys(times: int) -> bytes:
     """Keys of the largest length, with only four bytes of each in the file; tensors without
     values."""
-    block = contents([(b"", HEADER), (b"k" * tensorflow.MAX_KEY, EMPTY)])[:-8]
-    entry = varint(tensorflow.MAX_KEY - 4) + varint(4) + varint(len(EMPTY))
+    block = contents([(b"", HEADER), (b"k" * tensorflow_index.MAX_KEY, EMPTY)])[:-8]
+    entry = varint(tensorflow_index.MAX_KEY - 4) + varint(4) + varint(len(EMPTY))
     block += b"".join(entry + b"l" + n.to_bytes(3, "big") + EMPTY for n in range(times))
     return with_block(block + contents([]))
 
@@ -443,9 +448,9 @@ GROWING = [
 def test_a_small_file_does_not_grow_large(tmp_path, make, times, message):
     """The time for a large file, and the memory for a tenth of it, because tracing is slow."""
     write(tmp_path, index := make(times), bytes(4), TINY)
-    assert len(index) <= tensorflow.MAX_INDEX
+    assert len(index) <= tensorflow_index.MAX_INDEX
     start = time.process_time()
-    refuses(message, open_tensorflow, tmp_path)
+    refuses(message, open_directory, tmp_path)
     assert time.process_time() - start < 2  # of the processor
     write(tmp_path, make(times // 10), bytes(4), TINY)
-    assert peak_memory(refuses, message, open_tensorflow, tmp_path) < 12_000_000
+    assert peak_memory(refuses, message, open_directory, tmp_path) < 12_000_000

@@ -26,7 +26,7 @@ from tying import engine, fits, grid, job, page, results, texts
 from tying.grid import Run
 
 import tiedgpt
-from tiedgpt.checkpoints.files import lock_directory
+from tiedgpt.checkpoints.publishing import lock_directory
 from tiedgpt.inference.evaluation import token_losses
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.similarity import embeddings

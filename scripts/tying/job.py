@@ -12,7 +12,8 @@ from zipfile import BadZipFile
 import numpy as np
 
 import tiedgpt
-from tiedgpt.checkpoints.files import StagedFiles, reading
+from tiedgpt.checkpoints.publishing import StagedFiles
+from tiedgpt.checkpoints.reading import open_to_read
 from tiedgpt.gpt2.ops import cross_entropy
 from tiedgpt.gpt2.parameters import unflatten
 from tiedgpt.inference.evaluation import measure_tokens, token_losses
@@ -81,7 +82,7 @@ def data_path(out: Path, text: str, vocab_size: int) -> Path:
 @cache
 def read_data(path: Path) -> tuple[Data, Corpus]:
     try:
-        with reading(path) as opened, np.load(opened) as file:
+        with open_to_read(path) as opened, np.load(opened) as file:
             data = Data(file["tokens"], file["held_out"])
     except (OSError, EOFError, ValueError, LookupError, BadZipFile) as error:
         raise tiedgpt.TiedGPTError(f"{path} is damaged: remove it to make it again") from error

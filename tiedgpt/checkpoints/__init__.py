@@ -1,25 +1,21 @@
 """Models and tokenizers on disk: `load_model`, `load_tokenizer`, `save_model`, `open_model`."""
 
-import os.path
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ..errors import ArgumentError
-from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
-from . import huggingface, tensorflow
+from .checkpoint import Checkpoint
+from .formats import open_checkpoint
 from .hub import find_or_download
-from .huggingface import Checkpoint, save_model
-from .names import find_default
+from .messages import Note, discard_note
+from .places import find_default
+from .saving import save_model
 from .vocabulary import read_tokenizer
 
 __all__ = ["load_model", "load_tokenizer", "open_model", "save_model"]
-
-Note = Callable[[str], Any]  # called with each message for the user
 
 
 def load_model(source: str | Path, head: str | None = None, copy: bool = False) -> GPT2:
@@ -80,10 +76,6 @@ class Opened:
         return tokenizer.merges, tokenizer.special_tokens, self.checkpoint.config.vocab_size
 
 
-def discard_note(message: str) -> None:
-    """The library shows no notes."""
-
-
 def open_model(source: str | Path | None, note: Note = discard_note) -> Opened:
     """Find a model, or download it if it is named and not on this machine, and check its files.
 
@@ -118,27 +110,3 @@ def find_source(
             "tiedgpt; for gpt2, fetch it with `tiedgpt download gpt2`"
         )
     return name, path
-
-
-def open_checkpoint(path: Path) -> Checkpoint:
-    """Check the files of a checkpoint, Hugging Face's or OpenAI's. Its weights are not read.
-
-    Raises CheckpointError.
-    """
-    if is_openais(path):
-        return tensorflow.open_tensorflow(path)
-    return huggingface.open_checkpoint(path)
-
-
-def read_config(path: Path) -> Config:
-    """The Config of the checkpoint at a path. Raises CheckpointError."""
-    if is_openais(path):
-        return tensorflow.read_hparams(path)
-    return huggingface.read_config(path)
-
-
-def is_openais(path: Path) -> bool:
-    """Whether a directory holds TensorFlow's files, as OpenAI released them."""
-    has_hparams = os.path.isfile(path / tensorflow.HPARAMS)
-    has_config = os.path.isfile(path / "config.json")
-    return has_hparams and not has_config

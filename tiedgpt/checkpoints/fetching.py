@@ -1,27 +1,29 @@
 """Fetch one file from a server, resume it after an interruption and verify it.
 
-    .model.safetensors.248dfc3911869ec4.part    the bytes received so far; the name holds the remote file's
-                                                hash or ETag, so parts of two versions are never joined
+    .model.safetensors.248dfc3911869ec4.part    the bytes received so far; the name holds the remote
+                                                file's hash or ETag, so parts of two versions are
+                                                never joined
 
 Every attempt has the same steps: read the length of the part, ask for the rest, check that the
-answer is the rest of the same file, and append it. An attempt may end at any point (a lost
-connection, Ctrl-C, kill -9). The next one, in this process or another, continues from the part.
+answer is the rest of the same file, append it, and verify the whole (verification.py). An attempt
+may end at any point (a lost connection, Ctrl-C, kill -9). The next one, in this process or another,
+continues from the part.
 """
 
-import hashlib
 import os
 import re
 import shutil
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ..errors import CheckpointError, short_repr
-from .files import MAX_TEXT, link_new
+from .messages import Note, megabytes, progress_bar
+from .publishing import link_new
+from .reading import MAX_TEXT
+from .verification import Version
 
 if TYPE_CHECKING:
     import requests  # imported where it is used, like tqdm: most commands need neither
@@ -33,31 +35,6 @@ MAX_DELAY = 300.0  # seconds, even if the server asks for more
 BYTES_PER_READ = 1 << 15  # a lost connection loses fewer bytes than this
 
 
-@dataclass(frozen=True)
-class Version:
-    """The content that a file should have: its size and hash, where they are known."""
-
-    size: int | None = None
-    digest: str = ""  # 64 digits: SHA-256; 40 digits: SHA-1 of a git blob; "": unknown
-
-    def difference(self, path: Path) -> str:
-        """How a file differs from this version; "" if it does not."""
-        size = path.stat().st_size
-        if self.size not in (None, size):
-            return f"it has {size} bytes, expected {self.size}"
-        if not self.digest:
-            return ""
-        name, hasher = "SHA-256", hashlib.sha256()
-        if len(self.digest) == 40:
-            name, hasher = "git's SHA-1", hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-        with open(path, "rb") as file, progress_bar("verifying", size) as bar:
-            while block := file.read(1 << 20):
-                hasher.update(block)
-                bar.update(len(block))
-        found = hasher.hexdigest()
-        return "" if found == self.digest else f"its {name} is {found}, expected {self.digest}"
-
-
 @dataclass(eq=False)
 class Interrupted(Exception):
     """An attempt failed, and the next one may succeed."""
@@ -67,13 +44,13 @@ class Interrupted(Exception):
 
 
 @dataclass
-class Server:
-    """A folder of files on a server. `note` is called with each message for the user."""
+class DownloadClient:
+    """It fetches files from one folder of a server."""
 
     base: str  # the URL of the folder
     label: str  # its short name in messages
     token: str | None  # "": no token is set; None: the server does not use tokens
-    note: Callable[[str], Any]
+    note: Note
     pins: dict[str, Version]  # the files whose content is known in advance
     commit: str = ""  # the commit of the files, if the server named it
     was_reached: bool = False
@@ -85,32 +62,39 @@ class Server:
         CheckpointError.
         """
         folder = parts or to
-        most = failures = 0
+        most_bytes = 0
+        failures = 0
         while True:
             try:
-                if part := self._attempt(file, folder):
-                    link_new(part, to / file)
-                return part is not None
-            except Interrupted as error:
+                part = self._attempt(file, folder)
+                if part is None:
+                    return False
+                link_new(part, to / file)
+                return True
+            except Interrupted as interruption:
                 part = _find_part(file, folder)
                 size = part.stat().st_size if part else 0
-                failures = 0 if size > most else failures + 1
-                most = max(most, size)
+                failures = 0 if size > most_bytes else failures + 1
+                most_bytes = max(most_bytes, size)
                 if failures == ATTEMPTS:
-                    tried = f"{ATTEMPTS} attempts in a row brought no data"
-                    tried += "; the next download continues from here" if most else ""
+                    continues = "; the next download continues from here" if most_bytes else ""
                     raise CheckpointError(
-                        f"{self.label}/{file}: {error.reason}; {tried}"
-                    ) from error
-                wait = min(error.wait, MAX_DELAY) or DELAY * 2**failures
-                self.note(f"{file}: {error.reason}; trying again in {wait:g} s")
+                        f"{self.label}/{file}: {interruption.reason}; {ATTEMPTS} attempts in a row "
+                        f"brought no data{continues}"
+                    ) from interruption
+                wait = min(interruption.wait, MAX_DELAY) or DELAY * 2**failures
+                self.note(f"{file}: {interruption.reason}; trying again in {wait:g} s")
                 time.sleep(wait)
 
     def _attempt(self, file: str, folder: Path) -> Path | None:
+        """Ask once for what is missing of a file. Returns the verified part, None for a 404."""
         part = _find_part(file, folder)
-        # Ask for the last byte again, because a request for no bytes of a complete part would be an
-        # error.
-        start = max(part.stat().st_size - 1, 0) if part else 0
+        start = 0
+        if part:
+            # The last byte is asked for again: a request for no bytes of a complete part would be
+            # an error.
+            start = max(part.stat().st_size - 1, 0)
+
         with self._get(file, start) as response:
             if response.status_code == 404:
                 return None
@@ -123,23 +107,32 @@ class Server:
             if part and part != target:
                 part.unlink()
                 raise Interrupted("it changed on the server")
-            self._receive(file, response, start, target, version.size)
-        if wrong := version.difference(target):
+            first = self._first_byte(file, response, start)
+            self._check_space(file, target, (version.size or 0) - first)
+            self._receive(file, response, first, target, version.size)
+
+        difference = version.why_not(target)
+        if difference:
             target.unlink()
-            wrong += "; the part is deleted, the next download starts over"
-            raise CheckpointError(f"{self.label}/{file}: {wrong}")
+            raise CheckpointError(
+                f"{self.label}/{file}: {difference}; the part is deleted, the next download starts "
+                "over"
+            )
         return target
 
     def _get(self, file: str, start: int) -> "requests.Response":
-        """The server's response, whose body, from byte `start` of the file on, is not read yet."""
+        """The response, whose body, from byte `start` of the file on, is not read yet."""
         import requests
 
         headers = {"User-Agent": "tiedgpt", "Accept-Encoding": "identity"}
-        headers |= {"Range": f"bytes={start}-"} if start else {}
-        # requests removes the token when another host is asked. `auth` keeps it from using ~/.netrc
-        # instead.
-        headers |= {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        auth = (lambda request: request) if self.token else None
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        auth = None
+        if self.token:
+            # requests removes this header when another host is asked. Without `auth` it would send
+            # a password of ~/.netrc instead.
+            headers["Authorization"] = f"Bearer {self.token}"
+            auth = _unchanged
         url = f"{self.base}/{file}"
         try:
             response = requests.get(url, headers=headers, auth=auth, stream=True, timeout=TIMEOUT)
@@ -149,109 +142,116 @@ class Server:
         return response
 
     def _failure(self, file: str, error: Exception) -> Exception:
-        """The exception to raise for a failed request: Interrupted if another attempt may
-        succeed."""
+        """The exception for a failed request: Interrupted if another attempt may succeed."""
         import requests
-        from requests import exceptions
 
-        text = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
-        connection = (requests.ConnectionError, requests.Timeout, exceptions.ChunkedEncodingError)
-        reason = short_repr(text, 200)
-        answered = self.was_reached or isinstance(error, requests.ReadTimeout) or "aborted" in text
-        if isinstance(error, ValueError):
-            reason = f"HF_ENDPOINT, a redirect or the proxy is not a valid http URL: {reason}"
-        elif isinstance(error, connection):  # the text holds the messages of three libraries
-            found = re.search(r"(?<=\] )[\w :-]+", text)  # of "[Errno 111] Connection refused"
-            reason = "no answer in time" if "timed out" in text else "the connection was cut"
-            reason = found[0].strip() if found else reason
-            if isinstance(error, exceptions.ProxyError):
-                reason += " by the proxy"
-        if (
-            "certificate" in text.lower()
-        ):  # requests raises a plain OSError if there is no file of them
+        message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
+        reason = _reason(error, message)
+        if "certificate" in message.lower():  # also a plain OSError: there is no file of them
             reason += "; the variable REQUESTS_CA_BUNDLE can name a file of certificates to trust"
-        # Try again if the server answered before. If it never did, the address or the network is
-        # wrong.
-        elif answered and isinstance(error, connection):
-            return Interrupted(reason)
+        elif _is_lost_connection(error):
+            # Try again if the server has answered before. If it never did, the address or the
+            # network is wrong.
+            timed_out = isinstance(error, requests.ReadTimeout)
+            if self.was_reached or timed_out or "aborted" in message:
+                return Interrupted(reason)
         return CheckpointError(f"{self.label}/{file} cannot be reached: {reason}")
 
-    def _is_own(self, response: "requests.Response") -> bool:
-        """Whether this server answered, and not another one to which it redirected."""
-        there, here = urlsplit(response.url), urlsplit(self.base)
-        return (there.hostname, there.port) == (here.hostname, here.port)
-
     def _check_status(self, file: str, response: "requests.Response") -> None:
+        """Raise for a response without the file: Interrupted if the next one may have it."""
         code = response.status_code
-        if code in (408, 429) or code >= 500 or (code == 403 and not self._is_own(response)):
+        if code in (200, 206):
+            return
+        link_expired = code == 403 and not self._is_of_this_server(response)
+        if code in (408, 429) or code >= 500 or link_expired:
             wait = response.headers.get("Retry-After", "")
             seconds = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
             raise Interrupted(f"the server answers {code}", seconds)
-        why = ""
+        advice = ""
         if code in (401, 403) and self.token is not None:
-            why = ": no such repository, or a private or gated one; check the name, "
-            why += "and HF_TOKEN" if self.token else "or set HF_TOKEN"
-        if code not in (200, 206):
-            raise CheckpointError(f"{self.label}/{file}: the server answers {code}{why}")
+            advice = ": no such repository, or a private or gated one; check the name, "
+            advice += "and HF_TOKEN" if self.token else "or set HF_TOKEN"
+        raise CheckpointError(f"{self.label}/{file}: the server answers {code}{advice}")
 
     def _describe(self, file: str, response: "requests.Response") -> tuple[Version, str]:
         """The version that the server and the pin describe, and a key that names this version."""
-        expected = self.pins.get(file, Version())
-        # Only the hub's own headers count. The host to which it redirects has an ETag of another
-        # kind.
-        answers = [
-            answer.headers for answer in (*response.history, response) if self._is_own(answer)
-        ]
-
-        def says(header: str) -> str:
-            return next((headers[header] for headers in answers if header in headers), "")
-
-        etag = (says("X-Linked-Etag") or says("ETag")).removeprefix("W/").strip('"')
-        self.commit = says("X-Repo-Commit")
-        digest = expected.digest
-        if self.commit and not digest and re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", etag):
+        etag = self._header(response, "X-Linked-Etag") or self._header(response, "ETag")
+        etag = etag.removeprefix("W/").strip('"')
+        self.commit = self._header(response, "X-Repo-Commit")
+        pin = self.pins.get(file, Version())
+        digest = pin.digest
+        is_hash = re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", etag)
+        if digest == "" and self.commit and is_hash:  # the hub's ETag is a hash of the file
             digest = etag
-        whole = response.headers.get("Content-Length", "")
-        if response.status_code == 206:
-            whole = response.headers.get("Content-Range", "").rpartition("/")[2]
-        said = [
-            text for text in (says("X-Linked-Size"), whole) if re.fullmatch("[0-9]{1,18}", text)
-        ]
-        sizes = sorted({*map(int, said), *([] if expected.size is None else [expected.size])})
-        if len(sizes) > 1 or not (sizes or digest):
-            found = " and ".join(map(str, sizes)) or "none"
-            raise CheckpointError(f"{self.label}/{file}: expected one number of bytes, got {found}")
-        key = re.sub(r"[^\w-]", "", digest or etag or says("Last-Modified"), flags=re.ASCII)
-        return Version(sizes[0] if sizes else None, digest), key[:40] or f"process-{os.getpid()}"
+
+        sizes = {pin.size} if pin.size is not None else set()
+        for text in (self._header(response, "X-Linked-Size"), _size_of_whole(response)):
+            if re.fullmatch("[0-9]{1,18}", text):
+                sizes.add(int(text))
+        if len(sizes) > 1 or (not sizes and digest == ""):
+            numbers = " and ".join(str(size) for size in sorted(sizes)) or "none"
+            raise CheckpointError(
+                f"{self.label}/{file}: expected one number of bytes, got {numbers}"
+            )
+        size = sizes.pop() if sizes else None
+
+        key = digest or etag or self._header(response, "Last-Modified")
+        key = re.sub(r"[^\w-]", "", key, flags=re.ASCII)[:40]
+        return Version(size, digest), key or f"process-{os.getpid()}"
+
+    def _header(self, response: "requests.Response", name: str) -> str:
+        """A header of this server's answers, the first that has it; "" if none has.
+
+        The host to which the hub redirects has an ETag of another kind, so its headers do not
+        count.
+        """
+        for answer in (*response.history, response):
+            if name in answer.headers and self._is_of_this_server(answer):
+                return answer.headers[name]
+        return ""
+
+    def _is_of_this_server(self, response: "requests.Response") -> bool:
+        """Whether this server answered, and not another one to which it redirected."""
+        answering = urlsplit(response.url)
+        asked = urlsplit(self.base)
+        return (answering.hostname, answering.port) == (asked.hostname, asked.port)
+
+    def _first_byte(self, file: str, response: "requests.Response", start: int) -> int:
+        """The position in the file of the first byte of the body: `start`, or 0 of a whole file."""
+        if response.status_code == 200:
+            return 0
+        content_range = response.headers.get("Content-Range", "")
+        if not content_range.startswith(f"bytes {start}-"):
+            raise CheckpointError(
+                f"{self.label}/{file}: asked for bytes {start}-, the server sends "
+                f"{short_repr(content_range)}"
+            )
+        return start
+
+    def _check_space(self, file: str, part: Path, needed: int) -> None:
+        """Raise CheckpointError if the disk has no room for the rest of the file."""
+        free = shutil.disk_usage(part.parent).free
+        if needed > free:
+            raise CheckpointError(
+                f"{self.label}/{file} needs {megabytes(needed)}, but {part.parent} has "
+                f"{megabytes(free)} free; make room, or name another folder in TIEDGPT_WEIGHTS"
+            )
 
     def _receive(
         self, file: str, response: "requests.Response", start: int, part: Path, size: int | None
     ) -> None:
-        """Write the response's body to the part from byte `start` on, or from 0 if it is the whole
-        file."""
+        """Write the response's body to the part from byte `start` on."""
         import requests
 
-        name, sent = f"{self.label}/{file}", response.headers.get("Content-Range", "")
-        if response.status_code == 200:
-            start = 0
-        elif not sent.startswith(f"bytes {start}-"):
-            raise CheckpointError(
-                f"{name}: asked for bytes {start}-, the server sends {short_repr(sent)}"
-            )
-        needed, free = (size or 0) - start, shutil.disk_usage(part.parent).free
-        if needed > free:
-            space = f"needs {megabytes(needed)}, but {part.parent} has {megabytes(free)} free"
-            raise CheckpointError(
-                f"{name} {space}; make room, or name another folder in TIEDGPT_WEIGHTS"
-            )
-        most = MAX_TEXT if size is None else size  # the size is unknown for small files only
-        with open(part, "rb+" if start else "wb") as out, progress_bar(file, size, start) as bar:
+        most_bytes = MAX_TEXT if size is None else size  # only a small file has no known size
+        mode = "rb+" if start else "wb"
+        with open(part, mode) as out, progress_bar(file, size, start) as bar:
             out.seek(start)
             try:
                 for chunk in response.iter_content(BYTES_PER_READ):
                     out.write(chunk)
                     bar.update(len(chunk))
-                    if out.tell() > most:
+                    if out.tell() > most_bytes:
                         return  # too long: the check of the size and the hash will fail
             except requests.RequestException as error:
                 raise self._failure(file, error) from error
@@ -261,24 +261,58 @@ class Server:
 
 def _find_part(file: str, folder: Path) -> Path | None:
     """The part of a file that an earlier attempt left, of any version."""
-    name = rf"\.{re.escape(file)}\.[\w-]+\.part"
-    return next((path for path in sorted(folder.iterdir()) if re.fullmatch(name, path.name)), None)
+    for path in sorted(folder.iterdir()):
+        if re.fullmatch(rf"\.{re.escape(file)}\.[\w-]+\.part", path.name):
+            return path
+    return None
 
 
-def megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
+def remove_parts(folder: Path) -> None:
+    """Delete the parts of all files in a folder."""
+    for part in folder.glob(".*.part"):
+        part.unlink()
 
 
-def progress_bar(doing: str, size: int | None, done: int = 0) -> Any:
-    """A progress bar with speed and time left, if stderr is a terminal and the work takes over 0.3
-    s."""
-    from tqdm import tqdm
+def _size_of_whole(response: "requests.Response") -> str:
+    """The size of the whole file, as the response gives it; "" if it does not."""
+    if response.status_code == 206:
+        return response.headers.get("Content-Range", "").rpartition("/")[2]
+    return response.headers.get("Content-Length", "")
 
-    options: dict[str, Any] = {
-        "unit": "B",
-        "unit_scale": True,
-        "leave": False,
-        "disable": None,
-        "delay": 0.3,
-    }
-    return tqdm(desc=doing, total=size, initial=done, file=sys.stderr, **options)
+
+def _is_lost_connection(error: Exception) -> bool:
+    """Whether a request failed on the way, or waited in vain."""
+    import requests
+    from requests.exceptions import ChunkedEncodingError
+
+    return isinstance(error, requests.ConnectionError | requests.Timeout | ChunkedEncodingError)
+
+
+def _reason(error: Exception, message: str) -> str:
+    """Why a request failed, in few words. `message` is the error's, without a password."""
+    from requests.exceptions import ProxyError
+
+    if isinstance(error, ValueError):
+        return (
+            "HF_ENDPOINT, a redirect or the proxy is not a valid http URL: "
+            f"{short_repr(message, 200)}"
+        )
+    if not _is_lost_connection(error):
+        return short_repr(message, 200)
+
+    # The message holds those of three libraries. The innermost is the system's, for example
+    # "[Errno 111] Connection refused".
+    system_error = re.search(r"(?<=\] )[\w :-]+", message)
+    if system_error:
+        reason = system_error[0].strip()
+    elif "timed out" in message:
+        reason = "no answer in time"
+    else:
+        reason = "the connection was cut"
+    if isinstance(error, ProxyError):
+        reason += " by the proxy"
+    return reason
+
+
+def _unchanged(request: "requests.PreparedRequest") -> "requests.PreparedRequest":
+    return request

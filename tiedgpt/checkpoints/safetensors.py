@@ -1,7 +1,8 @@
 """Read and write the safetensors format: a length, a JSON header, then the data.
 
     8 bytes     N, little-endian
-    N bytes     {"wte.weight": {"dtype": "F32", "shape": [50257, 768], "data_offsets": [0, 154389504]}, ...}
+    N bytes     {"wte.weight": {"dtype": "F32", "shape": [50257, 768],
+                 "data_offsets": [0, 154389504]}, ...}
                 and optionally "__metadata__": {string: string}; white space may surround it
     the rest    each tensor's values, row-major and little-endian; data_offsets count from here
 
@@ -13,12 +14,12 @@ accepts them.
 import json
 import mmap
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,23 +28,41 @@ import numpy as np
 
 from ..errors import CheckpointError, Range, short_repr
 from ..fast.memory import CACHE_LINE, aligned
-from .files import parse_json, reading
+from .reading import open_to_read, parse_json
 
 # Bytes. A GPT-2 with as many layers as Config allows, and its mask buffers, needs 1.8 million;
 # Python's objects for a header of nothing but brackets take 25 times its size.
 MAX_HEADER = 1 << 22
-TOO_LONG = f"a header of {{}} bytes; expected at most {MAX_HEADER}"
 MAX_RANK = 64  # axes, NumPy's limit; multiplying the lengths of a million axes takes minutes
 # Every dtype of the format and its bits per value, to check sizes. Those in STORED can be read.
-DTYPES = "F4 F6_E2M3 F6_E3M2 BOOL U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ I16 U16 F16 BF16 "
-DTYPES += "I32 U32 F32 I64 U64 F64 C64"
 DTYPE_BITS = {
-    dtype: int(re.findall(r"\d+", f"{dtype} 8")[0]) for dtype in DTYPES.split()
-}  # BOOL has 8
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "BOOL": 8,
+    "U8": 8,
+    "I8": 8,
+    "F8_E5M2": 8,
+    "F8_E4M3": 8,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "I16": 16,
+    "U16": 16,
+    "F16": 16,
+    "BF16": 16,
+    "I32": 32,
+    "U32": 32,
+    "F32": 32,
+    "I64": 64,
+    "U64": 64,
+    "F64": 64,
+    "C64": 64,
+}
+STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16, so its bits are read
 VALUES_PER_READ = 1 << 17
 U64 = Range(0, 2**64 - 1)
 MADV_POPULATE_READ = 22  # Linux's number; Python has no name for it
-STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16, so its bits are read
 
 
 @dataclass(frozen=True)
@@ -54,8 +73,8 @@ class Tensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    start: int  # the position of its first byte in the file, and of the byte after its last
-    end: int
+    start: int  # the position of its first byte in the file
+    end: int  # the position of the byte after its last
 
     @property
     def can_be_mapped(self) -> bool:
@@ -63,31 +82,36 @@ class Tensor:
         return self.dtype == "F32" and self.start % 4 == 0 and sys.byteorder == "little"
 
     def view(self, memory: mmap.mmap) -> np.ndarray:
-        """The values in the mapped file. Its pages are read from the disk now, if the system can do
-        so."""
-        start = self.start // mmap.PAGESIZE * mmap.PAGESIZE
-        with suppress(
-            AttributeError, OSError, ValueError
-        ):  # not on macOS or Linux before 5.14; no values
-            memory.madvise(MADV_POPULATE_READ, start, self.end - start)
+        """The values in the mapped file. Its pages are read from the disk now, where possible."""
+        page_start = self.start // mmap.PAGESIZE * mmap.PAGESIZE
+        # The system refuses on macOS, on Linux before 5.14, and for a tensor without values.
+        with suppress(AttributeError, OSError, ValueError):
+            memory.madvise(MADV_POPULATE_READ, page_start, self.end - page_start)
         return np.ndarray(self.shape, np.float32, memory, self.start)
 
     def read(self) -> np.ndarray:
         """The values as a new float32 array."""
-        out = aligned(self.shape, np.float32)
-        flat, stored = out.reshape(-1), np.dtype(STORED[self.dtype])
-        with reading(self.file) as file:
+        array = aligned(self.shape, np.float32)
+        values = array.reshape(-1)
+        with open_to_read(self.file) as file:
             file.seek(self.start)
-            for at in range(0, flat.size, VALUES_PER_READ):
-                part = flat[at : at + VALUES_PER_READ]
-                buffer = part if stored == part.dtype else np.empty(part.shape, stored)
-                if file.readinto(buffer.data) != buffer.nbytes:
-                    raise OSError(f"it is too short for tensor {short_repr(self.name)}")
-                if self.dtype == "BF16":  # the upper half of a float32
-                    part[...] = (buffer.astype(np.uint32) << 16).view(np.float32)
-                elif buffer is not part:
-                    part[...] = buffer
-        return out
+            for first in range(0, values.size, VALUES_PER_READ):
+                self._read_into(values[first : first + VALUES_PER_READ], file)
+        return array
+
+    def _read_into(self, part: np.ndarray, file: BufferedReader) -> None:
+        """The next values of the file, as float32."""
+        stored = np.dtype(STORED[self.dtype])
+        if stored == part.dtype:
+            buffer = part
+        else:
+            buffer = np.empty(part.shape, stored)
+        if file.readinto(buffer.data) != buffer.nbytes:
+            raise OSError(f"it is too short for tensor {short_repr(self.name)}")
+        if self.dtype == "BF16":  # the upper half of a float32
+            part[...] = (buffer.astype(np.uint32) << 16).view(np.float32)
+        elif buffer is not part:
+            part[...] = buffer
 
 
 def map_file(path: Path, tensors: Iterable[Tensor]) -> mmap.mmap:
@@ -96,7 +120,7 @@ def map_file(path: Path, tensors: Iterable[Tensor]) -> mmap.mmap:
     Raises CheckpointError if the file cannot be mapped, or does not hold those of `tensors` that
     are its own.
     """
-    with reading(path) as file:
+    with open_to_read(path) as file:
         if os.fstat(file.fileno()).st_size == 0:
             raise replaced(path)
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -104,25 +128,30 @@ def map_file(path: Path, tensors: Iterable[Tensor]) -> mmap.mmap:
         # Pages of 2 MB, if the file is not in the page cache yet: products of few rows find them
         # faster.
         memory.madvise(mmap.MADV_HUGEPAGE)
-    found = read_header(path)
-    if any(found.get(tensor.name) != tensor for tensor in tensors if tensor.file == path):
-        raise replaced(path)
+    in_file = read_header(path)
+    for tensor in tensors:
+        if tensor.file == path and in_file.get(tensor.name) != tensor:
+            raise replaced(path)
     return memory
 
 
 def replaced(path: Path) -> CheckpointError:
+    """The error for a file that is not the one whose header was read."""
     return CheckpointError(f"{path}: was replaced while it was loaded; load it again")
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name. Raises CheckpointError if the file breaks a
-    rule."""
-    return read_with_metadata(path)[0]
+    """The tensors of a safetensors file by name.
+
+    Raises CheckpointError if the file breaks a rule.
+    """
+    tensors, _ = read_with_metadata(path)
+    return tensors
 
 
 def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors by name, and the metadata. Raises CheckpointError if the file breaks a rule."""
-    with reading(path) as file:
+    with open_to_read(path) as file:
         file_size = os.fstat(file.fileno()).st_size
         prefix = file.read(8)
         if len(prefix) < 8:
@@ -132,47 +161,60 @@ def read_with_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         length = int.from_bytes(prefix, "little")
         if length > MAX_HEADER:
             raise CheckpointError(
-                f"{path}: not a GPT-2's safetensors file: {TOO_LONG.format(length)}"
+                f"{path}: not a GPT-2's safetensors file: a header of {length} bytes; expected at "
+                f"most {MAX_HEADER}"
             )
         if 8 + length > file_size:
             raise CheckpointError(
                 f"{path}: truncated: {file_size} bytes, the header ends at {8 + length}"
             )
-        tensors, metadata = _parse_header(file.read(length), path)
-    check_tensors(tensors.values(), path, path, 8 + length, file_size)
+        header = file.read(length)
+    tensors, metadata = _parse_header(header, path)
+    check_places(
+        tensors.values(), listing=path, file=path, data_start=8 + length, file_size=file_size
+    )
     return tensors, metadata
 
 
-def check_tensors(
+def check_places(
     tensors: Iterable[Tensor], listing: Path, file: Path, data_start: int, file_size: int
 ) -> None:
-    """Check that tensors have the size of their shape, and fill a file without overlap, hole or
-    remainder.
+    """Check that each tensor has the size of its shape, and that they fill the file's data.
 
-    Raises CheckpointError that names `listing`, which has the positions, or `file`, which has the
-    data.
+    There is no overlap, no hole and no remainder. Raises CheckpointError that names `listing`,
+    which has the positions, or `file`, which has the data.
     """
     end = data_start
     for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.end)):
-        where, shape = f"{listing}: tensor {short_repr(tensor.name)}", list(tensor.shape)
+        where = f"{listing}: tensor {short_repr(tensor.name)}"
+        shape = list(tensor.shape)
         if len(shape) > MAX_RANK:
             raise CheckpointError(f"{where}: {len(shape)} axes; expected at most {MAX_RANK}")
-        needed, size = prod(shape) * DTYPE_BITS[tensor.dtype], 8 * (tensor.end - tensor.start)
-        if size != needed:
-            what = f"{tensor.dtype} {short_repr(shape)} needs {short_repr(needed)}"
-            raise CheckpointError(f"{where}: its place has {size} bits, but {what}")
-        if tensor.start != end:
-            fault = (
-                "overlaps the tensor before it" if tensor.start < end else "leaves a hole before it"
-            )
+        bits_needed = prod(shape) * DTYPE_BITS[tensor.dtype]
+        bits = 8 * (tensor.end - tensor.start)
+        if bits != bits_needed:
             raise CheckpointError(
-                f"{where} {fault}: it starts at byte {tensor.start}, expected {end}"
+                f"{where}: its place has {bits} bits, but {tensor.dtype} {short_repr(shape)} needs "
+                f"{short_repr(bits_needed)}"
+            )
+        if tensor.start < end:
+            raise CheckpointError(
+                f"{where} overlaps the tensor before it: it starts at byte {tensor.start}, "
+                f"expected {end}"
+            )
+        if tensor.start > end:
+            raise CheckpointError(
+                f"{where} leaves a hole before it: it starts at byte {tensor.start}, expected {end}"
             )
         end = tensor.end
-    if end != file_size:
-        fault = "truncated" if end > file_size else "bytes after the last tensor"
+    if end > file_size:
         raise CheckpointError(
-            f"{file}: {fault}: the tensors end at byte {end}, the file at {file_size}"
+            f"{file}: truncated: the tensors end at byte {end}, the file at {file_size}"
+        )
+    if end < file_size:
+        raise CheckpointError(
+            f"{file}: bytes after the last tensor: the tensors end at byte {end}, the file at "
+            f"{file_size}"
         )
 
 
@@ -181,80 +223,93 @@ def write(
     tensors: Iterable[tuple[str, np.ndarray]],
     metadata: dict[str, str] | None = None,
 ) -> None:
-    """Write arrays of any shape as F32, in the order given. transformers and safetensors read them
-    back.
+    """Write arrays of any shape as F32, in the order given.
 
-    Raises CheckpointError for names and metadata that `read_header` would refuse.
+    transformers and safetensors read them back. Raises CheckpointError for names and metadata that
+    `read_header` would refuse.
 
     subtle: an array's values are written in the order of its indices, not of its memory. These
     differ for a transposed view, which safetensors.numpy.save writes wrongly.
     """
     tensors = list(tensors)
-    header: dict[str, Any] = {
-        "__metadata__": {"format": "pt", **(metadata or {})}
-    }  # transformers needs "pt"
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers needs "pt"
+    header["__metadata__"] |= metadata or {}
     end = 0
     for name, array in tensors:
         if name in header:
             raise CheckpointError(
                 f"tensor {short_repr(name)} cannot be written: the header has that name"
             )
-        begin, end = end, end + 4 * array.size
+        begin = end
+        end = begin + 4 * array.size
         header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [begin, end]}
-    raw = json.dumps(header, separators=(",", ":")).encode()
-    raw += b" " * (-(8 + len(raw)) % CACHE_LINE)  # aligns the data
-    _parse_header(raw, Path("the file to be written"))
-    file.write(len(raw).to_bytes(8, "little") + raw)
+    header_bytes = json.dumps(header, separators=(",", ":")).encode()
+    header_bytes += b" " * (-(8 + len(header_bytes)) % CACHE_LINE)  # aligns the data
+    _parse_header(header_bytes, Path("the file to be written"))
+    file.write(len(header_bytes).to_bytes(8, "little"))
+    file.write(header_bytes)
     for _, array in tensors:
         file.write(np.ascontiguousarray(array, "<f4").data)
 
 
-def _parse_header(raw: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _parse_header(header_bytes: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a header. `path` is the file's."""
-
-    def wrong(what: str) -> CheckpointError:
-        return CheckpointError(f"{path}: {what}")
-
-    if len(raw) > MAX_HEADER:
-        raise wrong(TOO_LONG.format(len(raw)))
+    if len(header_bytes) > MAX_HEADER:
+        raise CheckpointError(
+            f"{path}: a header of {len(header_bytes)} bytes; expected at most {MAX_HEADER}"
+        )
     try:
-        header = parse_json(raw.decode("utf-8"), object_pairs_hook=_object_without_duplicates)
+        header = parse_json(header_bytes.decode("utf-8"), make_object=_object_without_duplicates)
     except (ValueError, RecursionError) as error:
-        raise wrong(f"the header is not JSON: {error}") from error
+        raise CheckpointError(f"{path}: the header is not JSON: {error}") from error
     if not isinstance(header, dict):
-        raise wrong(f"the header must be a JSON object, got {short_repr(header)}")
+        raise CheckpointError(f"{path}: the header must be a JSON object, got {short_repr(header)}")
     metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(map(_is_text, metadata.values())):
-        raise wrong(f"__metadata__ must be an object of strings, got {short_repr(metadata)}")
-
-    tensors = {}
-    for name, entry in header.items():
-        where = f"tensor {short_repr(name)}"
-        if not isinstance(entry, dict):
-            raise wrong(f"{where}: expected an object, got {short_repr(entry)}")
-        dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
-        if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-            raise wrong(f"{where}: unknown dtype {short_repr(dtype)}")
-        if not isinstance(shape, list) or not all(n in U64 for n in shape):
-            raise wrong(f"{where}: shape must be a list of whole numbers, got {short_repr(shape)}")
-        if not isinstance(offsets, list) or len(offsets) != 2 or not all(n in U64 for n in offsets):
-            raise wrong(f"{where}: data_offsets must be two positions, got {short_repr(offsets)}")
-        begin, end = (8 + len(raw) + offset for offset in offsets)
-        tensors[name] = Tensor(path, name, dtype, tuple(shape), begin, end)
+    if not isinstance(metadata, dict) or not all(_is_text(text) for text in metadata.values()):
+        raise CheckpointError(
+            f"{path}: __metadata__ must be an object of strings, got {short_repr(metadata)}"
+        )
+    data_start = 8 + len(header_bytes)
+    tensors = {name: _parse_entry(name, header[name], data_start, path) for name in header}
     return tensors, metadata
 
 
+def _parse_entry(name: str, entry: Any, data_start: int, path: Path) -> Tensor:
+    """The tensor that one entry of the header describes."""
+    where = f"{path}: tensor {short_repr(name)}"
+    if not isinstance(entry, dict):
+        raise CheckpointError(f"{where}: expected an object, got {short_repr(entry)}")
+    dtype = entry.get("dtype")
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        raise CheckpointError(f"{where}: unknown dtype {short_repr(dtype)}")
+    shape = entry.get("shape")
+    if not isinstance(shape, list) or not all(n in U64 for n in shape):
+        raise CheckpointError(
+            f"{where}: shape must be a list of whole numbers, got {short_repr(shape)}"
+        )
+    offsets = entry.get("data_offsets")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(n in U64 for n in offsets):
+        raise CheckpointError(
+            f"{where}: data_offsets must be two positions, got {short_repr(offsets)}"
+        )
+    begin, end = offsets
+    return Tensor(path, name, dtype, tuple(shape), data_start + begin, data_start + end)
+
+
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The dict of a JSON object. Raises ValueError for a name that is there twice, or not text."""
     result = dict(pairs)
     if len(result) != len(pairs):
-        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        counts = Counter(name for name, _ in pairs)
+        [(name, _)] = counts.most_common(1)
         raise ValueError(f"{short_repr(name)} is given twice")
-    if not all(map(_is_text, result)):
+    if not all(_is_text(name) for name in result):
         raise ValueError("a name is not Unicode: it has an unpaired surrogate")
     return result
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and not any(
-        "\ud800" <= character <= "\udfff" for character in value
-    )
+    """Whether a JSON value is a string without an unpaired surrogate."""
+    if not isinstance(value, str):
+        return False
+    return not any("\ud800" <= character <= "\udfff" for character in value)

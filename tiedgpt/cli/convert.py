@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from ..checkpoints import Opened, open_model, save_model
-from ..checkpoints.files import LOCK, lock_directory
+from ..checkpoints.locks import LOCK
+from ..checkpoints.publishing import lock_directory
 from ..errors import ArgumentError, CheckpointError
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count

@@ -16,7 +16,7 @@ examples:
 import argparse
 
 from ..checkpoints import hub
-from ..checkpoints.names import MODELS
+from ..checkpoints.known_models import MODELS
 from ..errors import ArgumentError
 from . import options
 from .messages import note

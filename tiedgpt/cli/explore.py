@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import Opened, open_model
-from ..checkpoints.files import StagedFiles
-from ..checkpoints.names import SHIPPED, find_model, weight_folders
+from ..checkpoints.known_models import SHIPPED
+from ..checkpoints.places import find_model, weight_folders
+from ..checkpoints.publishing import StagedFiles
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, Range
 from ..gpt2.tokenizer import Tokenizer

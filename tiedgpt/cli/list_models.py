@@ -12,8 +12,9 @@ import argparse
 import json
 from typing import Any
 
-from ..checkpoints import read_config
-from ..checkpoints.names import MODELS, models_here
+from ..checkpoints.formats import read_config
+from ..checkpoints.known_models import MODELS
+from ..checkpoints.places import models_here
 from ..errors import TiedGPTError, one_line
 from ..gpt2.config import Config
 from ..gpt2.parameters import parameter_count
@@ -31,9 +32,9 @@ def run(args: argparse.Namespace) -> None:
     here = list_here()
     names_here = [model["model"] for model in here]
     not_here = []
-    for name, (_, config) in MODELS.items():
+    for name, known in MODELS.items():
         if name not in names_here:
-            not_here.append(summary(name, config, download_size(config)))
+            not_here.append(summary(name, known.config, download_size(known.config)))
 
     if args.json:
         print(json.dumps({"here": here, "not_here": not_here}))

@@ -1,6 +1,6 @@
 """Load the weights of a model that open_model has opened, with a progress bar."""
 
-from ..checkpoints import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
 from .messages import ProgressBar, note

@@ -14,8 +14,9 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from ..checkpoints import read_config
-from ..checkpoints.names import find_model, known_config
+from ..checkpoints.formats import read_config
+from ..checkpoints.known_models import known_config
+from ..checkpoints.places import find_model
 from ..errors import ArgumentError, one_line
 from ..gpt2.config import Config
 from ..gpt2.parameters import count_matrices, count_parameters

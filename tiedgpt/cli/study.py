@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import Checkpoint, open_model
+from ..checkpoints import open_model
+from ..checkpoints.checkpoint import Checkpoint
 from ..errors import ArgumentError, CheckpointError, TiedGPTError, TokenizerError, one_line
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.prompts import encode_text

@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import open_model
-from ..checkpoints.files import LOCK, lock_directory
+from ..checkpoints.locks import LOCK
+from ..checkpoints.publishing import lock_directory
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ABOVE_0, RATE, ArgumentError, Range
 from ..gpt2.config import Config

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints.names import MODELS
+from ..checkpoints.known_models import MODELS
 from ..errors import ArgumentError, short_repr
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
@@ -324,7 +324,8 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
 
 def n_head_of_openai(width: int, depth: int) -> int:
     """The number of heads of OpenAI's model with this width and depth."""
-    for _, config in MODELS.values():
+    for model in MODELS.values():
+        config = model.config
         if (config.n_embd, config.n_layer) == (width, depth):
             return config.n_head
     raise ArgumentError(

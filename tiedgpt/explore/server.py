@@ -34,7 +34,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..checkpoints.files import parse_json
+from ..checkpoints.reading import parse_json
 from ..errors import TiedGPTError
 from .views import Query, Views, to_json
 

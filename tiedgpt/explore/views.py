@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints.names import MODELS
+from ..checkpoints.known_models import MODELS
 from ..errors import ArgumentError, Range, short_repr
 from ..fast.blas import one_blas_thread
 from ..fast.products import most_rows
@@ -295,8 +295,10 @@ class Views:
             return {"tied": tied, "untied": untied, "saved_percent": 100 * matrix / untied}
 
         models = []
-        for name, (_, c) in MODELS.items():
-            sizes = row(c.vocab_size, c.n_embd, parameter_count(c.with_head("tied")).total)
+        for name, known in MODELS.items():
+            config = known.config
+            tied = parameter_count(config.with_head("tied")).total
+            sizes = row(config.vocab_size, config.n_embd, tied)
             models.append({"name": name, **sizes})
         return {**row(vocab, dim, max(total, vocab * dim)), "models": models}
 

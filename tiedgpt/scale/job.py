@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..checkpoints.files import lock_directory
+from ..checkpoints.publishing import lock_directory
 from . import shards
 from .shards import Output, Settings, Shard
 

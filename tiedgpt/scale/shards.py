@@ -31,9 +31,10 @@ import numpy as np
 import regex
 
 from .. import __version__
-from ..checkpoints import open_checkpoint
-from ..checkpoints.files import StagedFiles, link_new, parse_json, read_json
-from ..checkpoints.huggingface import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.formats import open_checkpoint
+from ..checkpoints.publishing import StagedFiles, link_new
+from ..checkpoints.reading import parse_json, read_json
 from ..checkpoints.vocabulary import read_tokenizer, vocabulary_files
 from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..fast.blas import single_thread
@@ -80,7 +81,7 @@ def identity(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Settings:
     model."""
     texts = [checkpoint.config.to_json(), vocabulary_files(tokenizer)]
     total = hashlib.sha256(json.dumps(texts, sort_keys=True).encode())
-    for path in sorted(checkpoint.states):
+    for path in sorted(checkpoint.file_states):
         total.update(np.memmap(path, np.uint8, "r").data)
     versions = {
         "numpy": np.__version__,
@@ -171,7 +172,7 @@ def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[by
             ]
         start = start.strip()[:-1].rstrip()  # without its last bracket
         yield start + (b"" if start == b"{" else b", ") + json.dumps(fields).encode()[1:] + b"\n"
-    if open_checkpoint(checkpoint.path).states != checkpoint.states:
+    if open_checkpoint(checkpoint.path).file_states != checkpoint.file_states:
         raise TiedGPTError(f"{checkpoint.path} has changed since the run began")
 
 
@@ -183,7 +184,7 @@ def load(settings: Settings) -> tuple[Checkpoint, GPT2, Tokenizer]:
     """The model of the settings. Raises TiedGPTError if it is another one here, or if a version
     is."""
     checkpoint = open_checkpoint(Path(settings["model"]))
-    key = repr((settings, checkpoint.states))
+    key = repr((settings, checkpoint.file_states))
     single_thread()  # each time: something else in a worker that lives on may have changed it
     with _lock:  # so that two threads of one process share a model
         if key not in _loaded:

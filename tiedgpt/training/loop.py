@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints import open_checkpoint
-from ..checkpoints.files import StagedFiles
-from ..checkpoints.huggingface import write_model
+from ..checkpoints.formats import open_checkpoint
+from ..checkpoints.publishing import StagedFiles
+from ..checkpoints.saving import write_model
 from ..errors import ArgumentError, TiedGPTError, short_repr
 from ..fast.blas import one_blas_thread
 from ..fast.threads import cores, training_threads

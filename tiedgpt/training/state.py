@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..checkpoints import safetensors
-from ..checkpoints.files import StagedFiles, finish_saves
+from ..checkpoints.publishing import StagedFiles, finish_saves
 from ..errors import AT_LEAST_0, COUNT, CheckpointError, short_repr
 from .settings import Settings
 

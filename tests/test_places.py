@@ -10,7 +10,8 @@ from support.hub_cache import CACHE, snapshot
 
 import tiedgpt
 from tiedgpt import Tokenizer
-from tiedgpt.checkpoints import names
+from tiedgpt.checkpoints import places
+from tiedgpt.checkpoints.known_models import ALIASES, MODELS
 
 # Folders of models by name, in the home; the last one comes first in a search.
 DOWNLOADS = ".cache/tiedgpt"
@@ -48,12 +49,12 @@ def write_files(folder: Path, *files: str) -> Path:
 # Where a model is searched
 
 
-@pytest.mark.parametrize(("alias", "name"), names.ALIASES.items())
+@pytest.mark.parametrize(("alias", "name"), ALIASES.items())
 def test_where_a_name_is_searched(home, model, alias, name):
     """The later places first, so each new one must take precedence over those before it."""
     write_files(home / DOWNLOADS / f"{name}-openai", "hparams.json", "model.ckpt.index")
     by_its_short_name = snapshot(home / CACHE, name)  # as from_pretrained("gpt2") makes it
-    by_its_repository = snapshot(home / CACHE, names.MODELS[name][0])
+    by_its_repository = snapshot(home / CACHE, MODELS[name].repository)
     write_files(by_its_repository, "config.json")  # without weights, it does not hide another one
     for place in (
         by_its_short_name,
@@ -63,8 +64,8 @@ def test_where_a_name_is_searched(home, model, alias, name):
         home / CHOSEN / name,
     ):
         tiedgpt.save_model(model, Tokenizer([]), place)
-        assert names.find_model(name) == place
-        assert names.find_model(alias) == place
+        assert places.find_model(name) == place
+        assert places.find_model(alias) == place
     assert tiedgpt.load_model(name).config == model.config
 
 
@@ -115,8 +116,8 @@ def test_the_variables_that_name_the_hugging_face_cache(home, set_variables, var
     set_variables(variables)
     folder = Path(cache.replace("HOME", str(home)))
     path = write_model(snapshot(folder, "someone/tiny-gpt2"))
-    assert names.find_model("someone/tiny-gpt2") == path
-    assert names.models_here() == {"someone/tiny-gpt2": path}
+    assert places.find_model("someone/tiny-gpt2") == path
+    assert places.models_here() == {"someone/tiny-gpt2": path}
 
 
 @pytest.mark.parametrize(("variables", "cache"), VARIABLES)
@@ -144,8 +145,8 @@ def test_a_hostile_ref_is_ignored(home, ref):
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text(ref, encoding="latin-1")
     write_model(home / CHOSEN)
-    refuses("gpt2 is not on this machine: looked for", names.find_model, "gpt2")
-    assert names.models_here() == {}
+    refuses("gpt2 is not on this machine: looked for", places.find_model, "gpt2")
+    assert places.models_here() == {}
 
 
 @pytest.mark.parametrize("name", ["gpt2", "someone/model"])
@@ -183,16 +184,16 @@ def found(home):
 
 
 def test_models_here_are_in_the_same_order_on_every_disk(found):
-    assert list(names.models_here().items()) == list(found.items())
+    assert list(places.models_here().items()) == list(found.items())
     for name, path in found.items():
-        assert names.find_model(name) == path
+        assert places.find_model(name) == path
 
 
 def test_models_here_are_found_once(home, found):
     write_model(home / DOWNLOADS / "gpt2")
     write_files(home / CHOSEN / "gpt2-openai", "hparams.json", "model.ckpt.index")
     write_model(snapshot(home / CACHE, "z/b"))
-    assert list(names.models_here().items()) == list(found.items())
+    assert list(places.models_here().items()) == list(found.items())
 
 
 def test_models_here_are_whole_and_have_a_name(home, found):
@@ -200,7 +201,7 @@ def test_models_here_are_whole_and_have_a_name(home, found):
     write_files(home / DOWNLOADS / "gpt2-large", "config.json")  # without weights
     write_model(home / DOWNLOADS / "my-model")  # not a name
     write_files(snapshot(home / CACHE, "tokenizer/alone"), "config.json", "merges.txt")
-    assert list(names.models_here().items()) == list(found.items())
+    assert list(places.models_here().items()) == list(found.items())
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,7 @@ def test_models_here_are_whole_and_have_a_name(home, found):
 def test_models_here_are_gpt2s(home, found, config):
     other = write_model(snapshot(home / CACHE, "bert/other"))
     (other / "config.json").write_bytes(config)
-    assert list(names.models_here().items()) == list(found.items())
+    assert list(places.models_here().items()) == list(found.items())
 
 
 def test_models_here_beside_files_and_hostile_names(home, found):
@@ -223,7 +224,7 @@ def test_models_here_beside_files_and_hostile_names(home, found):
     (home / CACHE / "models--a--file").touch()
     (home / CACHE / "models--..--x").mkdir()
     (home / CHOSEN / "file").touch()
-    assert list(names.models_here().items()) == list(found.items())
+    assert list(places.models_here().items()) == list(found.items())
 
 
 # Damaged places hide no other model
@@ -237,9 +238,9 @@ def gpt2_alone(home):
 
 def test_a_folder_of_models_that_is_a_file(home, gpt2_alone, monkeypatch):
     (home / CHOSEN).write_text("a file")
-    assert names.models_here() == gpt2_alone
+    assert places.models_here() == gpt2_alone
     monkeypatch.setenv("HF_HUB_CACHE", str(home / CHOSEN))
-    assert names.models_here() == gpt2_alone
+    assert places.models_here() == gpt2_alone
 
 
 def test_a_folder_of_models_that_is_a_link_to_itself(home, gpt2_alone):
@@ -248,7 +249,7 @@ def test_a_folder_of_models_that_is_a_link_to_itself(home, gpt2_alone):
     snapshot(home / CACHE, "a/b").mkdir(parents=True)
     repository = home / CACHE / "models--c--d"
     repository.symlink_to(repository)
-    assert names.models_here() == gpt2_alone
+    assert places.models_here() == gpt2_alone
 
 
 def test_a_folder_of_models_that_may_not_be_read(home, gpt2_alone):
@@ -256,6 +257,6 @@ def test_a_folder_of_models_that_may_not_be_read(home, gpt2_alone):
     closed.mkdir()
     closed.chmod(0)
     try:
-        assert names.models_here() == gpt2_alone
+        assert places.models_here() == gpt2_alone
     finally:
         closed.chmod(0o700)

@@ -1,0 +1,147 @@
+"""Checkpoint: the files of a model, checked, with the weights not read yet.
+
+Each format (formats.py) makes a Checkpoint of its files. The names and shapes of its tensors are
+those of `parameter_shapes`, and its `load` reads the weights.
+"""
+
+import mmap
+import os
+import warnings
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import CheckpointError, TiedGPTWarning, short_repr
+from ..gpt2.config import Config
+from ..gpt2.model import GPT2
+from ..gpt2.parameters import Parameters, parameter_shapes
+from ..gpt2.run import OnProgress
+from .reading import FileState, file_state
+from .safetensors import STORED, Tensor, map_file, replaced
+from .tensor_names import HEAD
+
+
+@dataclass
+class Checkpoint:
+    """A checkpoint whose files were checked: its configuration and the places of its tensors."""
+
+    path: Path
+    config: Config  # with the head of config.json
+    tensors: dict[str, Tensor]
+    file_states: dict[Path, FileState] = field(init=False)
+
+    def __post_init__(self) -> None:
+        files = {tensor.file for tensor in self.tensors.values()}
+        self.file_states = {file: file_state(file) for file in files}
+
+    @property
+    def has_own_unembedding(self) -> bool:
+        """Whether the files contain a W_U, used or not."""
+        return HEAD in self.tensors
+
+    def load(
+        self, head: str | None = None, progress: OnProgress = None, copy: bool = False
+    ) -> GPT2:
+        """The model, in float32, as `load_model` loads it.
+
+        `progress` is called with the number of bytes of each tensor that is there. Raises
+        ArgumentError for another `head`, CheckpointError if config.json says untied and there is no
+        W_U, or if the files changed since they were checked.
+        """
+        if head is None:
+            self._check_has_head()
+            is_unused = self.config.tied and self.has_own_unembedding
+            head = self.config.head
+        else:
+            is_unused = False
+        head_is_copied = head == "untied" and not self.has_own_unembedding
+        config = self.config.with_head("tied" if head_is_copied else head)
+
+        reader = TensorReader(self.tensors, copy)
+        if is_unused and not np.array_equal(reader.read(HEAD), reader.read("wte.weight")):
+            warnings.warn(
+                f"{self.path}: config.json says tied, so {HEAD} is not used, but it differs from "
+                'wte.weight; to use it, load with head "untied"',
+                TiedGPTWarning,
+                stacklevel=3,
+            )
+        parameters = reader.read_all(parameter_shapes(config), progress)
+        for file, state in self.file_states.items():
+            if file_state(file) != state:  # the parameters may be those of two files
+                raise replaced(file)
+        model = GPT2(config, parameters)
+        if head_is_copied:
+            return model.untie("copy")
+        return model
+
+    def _check_has_head(self) -> None:
+        if not self.config.tied and not self.has_own_unembedding:
+            raise CheckpointError(
+                f'{self.path}: config.json says "tie_word_embeddings": false but there is no '
+                f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
+            )
+
+
+class TensorReader:
+    """It reads tensors as float32 arrays: views of the mapped file where that is possible."""
+
+    def __init__(self, tensors: dict[str, Tensor], copy: bool) -> None:
+        self.tensors = tensors
+        self.mapped: set[Tensor] = set()
+        if not copy and os.name != "nt":  # Windows replaces no mapped file
+            self.mapped = {tensor for tensor in tensors.values() if tensor.can_be_mapped}
+        self.memory: dict[Path, mmap.mmap] = {}
+        for file in {tensor.file for tensor in self.mapped}:
+            self.memory[file] = map_file(file, self.mapped)
+
+    def read(self, name: str) -> np.ndarray:
+        """The values of a tensor. Raises CheckpointError."""
+        tensor = self.tensors[name]
+        if tensor in self.mapped:
+            return tensor.view(self.memory[tensor.file])
+        return tensor.read()
+
+    def read_all(self, names: Iterable[str], progress: OnProgress) -> Parameters:
+        """The values of several tensors. `progress` is called with the bytes of each."""
+        parameters = {}
+        # Two threads: most of the time of reading is spent on new memory, which comes page by page.
+        pool = ThreadPoolExecutor(2)
+        try:
+            for name, array in zip(names, pool.map(self.read, names), strict=True):
+                parameters[name] = array
+                if progress:
+                    progress(array.nbytes)
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C, tensors not begun are not read
+        return parameters
+
+
+def check_tensor_shapes(
+    tensors: dict[str, Tensor], config: Config, listing: Path, describing: str
+) -> None:
+    """Check that the tensors are the parameters of a configuration, with a W_U or without.
+
+    listing: the file that lists the tensors. describing: the name of the configuration's file.
+    Raises CheckpointError.
+    """
+    expected = parameter_shapes(config.with_head("untied"))  # a W_U is checked even if not used
+    described = f"the {config.n_layer}-layer GPT-2 that {describing} describes"
+    missing = [name for name in expected if name not in tensors and name != HEAD]
+    if missing:
+        raise CheckpointError(
+            f"{listing}: {missing[0]} of {described} is missing ({len(missing)} in all)"
+        )
+    for name, tensor in tensors.items():
+        where = f"{listing}: tensor {short_repr(tensor.name)}"
+        if name not in expected:
+            raise CheckpointError(f"{where} is not a parameter of {described}")
+        if tensor.shape != expected[name]:
+            raise CheckpointError(
+                f"{where} has shape {short_repr(list(tensor.shape))}; {describing} makes it "
+                f"{list(expected[name])}"
+            )
+        if tensor.dtype not in STORED:
+            raise CheckpointError(f"{where} is {tensor.dtype}; expected one of {', '.join(STORED)}")

@@ -1,0 +1,213 @@
+"""Write files that appear complete or not at all, and keep other processes out meanwhile."""
+
+import errno
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import CheckpointError
+from .locks import LOCK, Waiting, locked_file
+from .reading import named_errors
+
+READY = ".save.ready"  # a directory of complete files, until they are moved
+MAX_WAIT = 1  # seconds to try to move them
+NOT_EMPTY = errno.EEXIST, errno.ENOTEMPTY  # the errors of a directory that is not empty
+
+
+class StagedFiles:
+    """`with StagedFiles(directory) as files: files.open("config.json").write(...)`
+
+    All files of the block appear in `directory` together, or none does. They are written to a
+    staging directory in it, and flushed to disk at the end of the block. One rename then marks the
+    save as complete, and the files are moved one by one. When the process is killed between two
+    moves, `finish_saves`, or the next save, moves the rest. An exception in the block, Ctrl-C
+    included, removes what was written. Raises CheckpointError when the system refuses (disk full,
+    no permission); `advice` is the end of the message. No other user can write to these
+    directories:
+
+        .save.RANDOM.tmp/   of a process that saves
+            .lock           locked by it
+            new/            the files; renamed to .save.ready when complete
+        .save.ready/        complete files that are not moved yet
+    """
+
+    def __init__(self, directory: Path, advice: str = "") -> None:
+        self.directory = directory
+        self._advice = advice
+
+    def __enter__(self) -> "StagedFiles":
+        with ExitStack() as undo:
+            undo.enter_context(named_errors(f"cannot write to {self.directory}", self._advice))
+            if os.path.lexists(self.directory) and not self.directory.is_dir():
+                raise CheckpointError(
+                    f"{self.directory} is a file; expected a directory to write to"
+                )
+            _make_directory(self.directory, undo)
+            finish_saves(self.directory)
+            # It is called again at the end: Ctrl-C may come between two moves, or in mkdtemp.
+            undo.callback(finish_saves, self.directory)
+            while not self._stage(undo):
+                _make_directory(self.directory, undo)
+            self._files = undo.enter_context(ExitStack())
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            with self._undo:
+                self._publish()
+        self._undo.__exit__(kind, error, trace)  # raises again what it does not replace
+
+    def open(self, name: str) -> BinaryIO:
+        """A new file that will be called `name`."""
+        # "x" is O_CREAT | O_EXCL: the open fails if the name exists, as a symbolic link too.
+        return self._files.enter_context(open(self.new / name, "xb"))
+
+    def _stage(self, undo: ExitStack) -> bool:
+        """Make and lock a staging directory.
+
+        It returns False if another process took the directory for abandoned before it was locked.
+        """
+        with suppress(FileNotFoundError, CheckpointError):
+            staging = Path(tempfile.mkdtemp(".tmp", ".save.", self.directory))
+            undo.callback(shutil.rmtree, staging, ignore_errors=True)
+            undo.enter_context(locked_file(staging / LOCK))
+            self.new = staging / "new"  # for files that other code writes
+            self.new.mkdir(0o700)
+            return True
+        return False
+
+    def _publish(self) -> None:
+        """Flush the files to disk, mark them as complete with one rename, and move them."""
+        self._files.close()
+        for path in self.new.iterdir():
+            with open(path, "rb+") as file:
+                os.fsync(file.fileno())
+        while not self._mark_as_ready():
+            finish_saves(self.directory)  # the files of another process
+        finish_saves(self.directory)
+
+    def _mark_as_ready(self) -> bool:
+        """Rename the directory of the new files; False if that of another save is there."""
+        try:
+            os.rename(self.new, self.directory / READY)
+        except OSError as error:
+            if error.errno not in NOT_EMPTY:
+                raise
+            return False
+        return True
+
+
+def finish_saves(directory: Path) -> None:
+    """Move the files of a complete save into place, and remove what killed saves left.
+
+    Any process may do so, several at once too: whatever is in .save.ready belongs to the last
+    complete save. Raises CheckpointError if the files cannot be moved.
+    """
+    ready = directory / READY
+    end = time.monotonic() + MAX_WAIT
+    while os.path.lexists(ready):
+        try:
+            _move_out(ready, directory)
+        except OSError as error:
+            # Another process moves the same files, or has saved again, for as long as it likes.
+            if error.errno in (errno.ENOENT, *NOT_EMPTY):
+                end = time.monotonic() + MAX_WAIT
+            elif time.monotonic() > end:
+                raise CheckpointError(
+                    f"{ready}: this save cannot be moved out: {error.strerror}"
+                ) from error
+            time.sleep(0.001)
+
+    for staging in directory.glob(".save.*.tmp"):
+        with suppress(OSError, CheckpointError):
+            if _is_own_directory(staging):
+                _remove_abandoned(staging)
+
+
+def _move_out(ready: Path, directory: Path) -> None:
+    """Move the files of a complete save to their directory."""
+    if not _is_own_directory(ready):
+        raise PermissionError(errno.EPERM, "it is not this user's directory")
+    for path in sorted(ready.iterdir()):
+        os.replace(path, directory / path.name)
+    ready.rmdir()
+
+
+def _remove_abandoned(staging: Path) -> None:
+    """Remove the staging directory of a killed process. Raises if its process is running."""
+    with locked_file(staging / LOCK, without_locks=False):
+        # The directory's process may be about to lock it. The process then finds no directory of
+        # that name, and makes another.
+        abandoned = staging.with_suffix(".old.tmp")
+        with suppress(PermissionError):  # Windows renames no directory with an open file
+            os.rename(staging, abandoned)
+        shutil.rmtree(abandoned if abandoned.exists() else staging, ignore_errors=True)
+    # On Windows the lock was an open file, which could not be removed. It is not open any more.
+    (staging / LOCK).unlink()
+    staging.rmdir()
+
+
+def link_new(path: Path, new: Path) -> None:
+    """Give a complete file the name `new` too, or instead where the file system has no hard links.
+
+    Raises FileExistsError if there is a file of that name; it is never replaced.
+    """
+    try:
+        os.link(path, new)
+    except FileExistsError:
+        raise
+    except OSError:
+        # An empty file reserves the name, so that no other process's file is replaced.
+        os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        try:
+            os.replace(path, new)
+        except BaseException:
+            os.unlink(new)
+            raise
+
+
+@contextmanager
+def lock_directory(directory: Path, waiting: Waiting = None, advice: str = "") -> Iterator[None]:
+    """Let one process at a time into a directory.
+
+    The directory is made if it is missing, and removed if it stays empty. Saves that a killed
+    process left unfinished are finished first. If another process has the lock, `waiting` is called
+    and the lock waited for. If `waiting` is None, that raises CheckpointError with the other
+    process's id.
+    """
+    with ExitStack() as undo:
+        with named_errors(f"cannot write to {directory}", advice):
+            _make_directory(directory, undo)
+            undo.enter_context(locked_file(directory / LOCK, waiting=waiting))
+            finish_saves(directory)
+        yield
+
+
+def _is_own_directory(path: Path) -> bool:
+    """Whether a path is a directory, not a link to one, that belongs to this user."""
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        return False
+    return sys.platform == "win32" or status.st_uid == os.geteuid()
+
+
+def _make_directory(directory: Path, undo: ExitStack) -> None:
+    """Make a directory and those above it. `undo` removes the new ones that stay empty."""
+    directory = directory.absolute()  # an error if the working directory was removed
+    for path in reversed([directory, *directory.parents]):
+        if not path.exists():
+            undo.callback(_remove_empty, path)  # first: Ctrl-C may come before mkdir returns
+            path.mkdir(exist_ok=True)  # two processes may make it at once
+
+
+def _remove_empty(directory: Path) -> None:
+    with suppress(OSError):  # removed already, or in use
+        directory.rmdir()
