@@ -11,6 +11,7 @@ from support.hub_cache import CACHE, snapshot
 import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import places
+from tiedgpt.checkpoints.known_models import ALIASES, MODELS
 
 # Folders of models by name, in the home; the last one comes first in a search.
 DOWNLOADS = ".cache/tiedgpt"
@@ -48,13 +49,12 @@ def write_files(folder: Path, *files: str) -> Path:
 # Where a model is searched
 
 
-@pytest.mark.parametrize(("alias", "name"), places.ALIASES.items())
+@pytest.mark.parametrize(("alias", "name"), ALIASES.items())
 def test_where_a_name_is_searched(home, model, alias, name):
     """The later places first, so each new one must take precedence over those before it."""
     write_files(home / DOWNLOADS / f"{name}-openai", "hparams.json", "model.ckpt.index")
-    repository = places.MODELS[name].repository
     by_its_short_name = snapshot(home / CACHE, name)  # as from_pretrained("gpt2") makes it
-    by_its_repository = snapshot(home / CACHE, repository)
+    by_its_repository = snapshot(home / CACHE, MODELS[name].repository)
     write_files(by_its_repository, "config.json")  # without weights, it does not hide another one
     for place in (
         by_its_short_name,
@@ -156,10 +156,11 @@ def test_a_model_that_is_not_here_is_an_error(home, name):
     assert "put its files in such" in message
 
 
-def test_a_known_name_is_never_a_directory_by_accident(home, model):
-    tiedgpt.save_model(model, None, home / "gpt2")
-    refuses(r"for the directory here, write \./gpt2", tiedgpt.load_model, "gpt2")
-    assert tiedgpt.load_model("./gpt2").config == model.config
+@pytest.mark.parametrize("name", ["gpt2", "124M"])
+def test_a_known_name_is_never_a_directory_by_accident(home, model, name):
+    tiedgpt.save_model(model, None, home / name)
+    refuses(rf"for the directory here, write \./{name}", tiedgpt.load_model, name)
+    assert tiedgpt.load_model(f"./{name}").config == model.config
 
 
 # The models that are found
@@ -220,7 +221,7 @@ def test_models_here_are_gpt2s(home, found, config):
 
 
 def test_models_here_beside_files_and_hostile_names(home, found):
-    write_model(snapshot(home / CACHE, "b/ref", commit="../../.."))
+    write_model(snapshot(home / CACHE, "b/ref", "../../.."))
     (home / CACHE / "models--a--file").touch()
     (home / CACHE / "models--..--x").mkdir()
     (home / CHOSEN / "file").touch()

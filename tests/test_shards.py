@@ -20,9 +20,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from loopback_hub import LoopbackHub, running, wait_until
 from support.checks import refuses
 from support.commands import assert_one_error_line, command
+from support.loopback_hub import LoopbackHub, running, wait_until
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from loopback_hub import LoopbackHub, running
+from support.loopback_hub import LoopbackHub, running
 from support.models import SMALL, random_model
 
 import tiedgpt
