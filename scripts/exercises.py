@@ -3,6 +3,7 @@
   python scripts/exercises.py             list the exercises
   python scripts/exercises.py 4           print one (all are in scripts/exercises.md)
   python scripts/exercises.py 4 mine.py   check the functions in mine.py
+  python scripts/exercises.py all mine.py check those of all exercises
 
 The exit code is 0 if they are right, 1 if they are wrong, 2 if they cannot be run, 130 after
 Ctrl-C.
@@ -14,7 +15,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
+from typing import Any
 
 import numpy as np
 from exercise_checks import CHECKS, Mine, Wrong
@@ -22,6 +23,7 @@ from exercise_checks import CHECKS, Mine, Wrong
 from tiedgpt.errors import one_line
 
 PAGE = Path(__file__).with_name("exercises.md")
+CTRL_C = 130  # the exit code
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class Exercise:
     def label(self) -> str:
         """How a line of output begins."""
         return f"exercise {self.number}, {self.title[0].lower()}{self.title[1:]}"
+
+    @property
+    def page(self) -> str:
+        return f"{self.number}. {self.title}\n\n{self.text}"
 
 
 def read_page() -> dict[int, Exercise]:
@@ -54,8 +60,9 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    numbers = [str(number) for number in exercises]
     parser.add_argument(
-        "number", nargs="?", type=int, choices=exercises, metavar="N", help="1 to 12"
+        "number", nargs="?", choices=[*numbers, "all"], metavar="N", help="1 to 12, or all"
     )
     parser.add_argument("file", nargs="?", metavar="FILE", help="a Python file with your functions")
     args = parser.parse_args(argv)
@@ -64,58 +71,83 @@ def main(argv: list[str] | None = None) -> int:
         for exercise in exercises.values():
             print(f"{exercise.number:2}  {exercise.title}")
         return 0
-    exercise = exercises[args.number]
+    if args.number == "all":
+        chosen = list(exercises.values())
+        label = "all exercises"
+    else:
+        chosen = [exercises[int(args.number)]]
+        label = chosen[0].label
     if args.file is None:
-        print(f"{exercise.number}. {exercise.title}")
-        print()
-        print(exercise.text)
+        print("\n\n".join(exercise.page for exercise in chosen))
         return 0
-    return check_file(exercise, args.file)
+
+    names: dict[str, Any] = {"__name__": "mine", "__file__": args.file}
+    exit_code = run_file(label, args.file, names)
+    if exit_code > 0:
+        return exit_code
+    return check_all(chosen, Mine(names, args.file))
 
 
-def check_file(exercise: Exercise, file: str) -> int:
-    """Check the functions in a file, print what came of it, and return the exit code."""
+def run_file(label: str, file: str, names: dict[str, Any]) -> int:
+    """Run the reader's file, which fills `names`. Return the exit code, 0 if it has run."""
     try:
         code = compile(Path(file).read_bytes(), file, "exec")
     except SyntaxError as error:
-        print_error(f"{exercise.label}: {file}, line {error.lineno}: {error.msg}")
+        print_error(f"{label}: {file}, line {error.lineno}: {error.msg}")
         return 2
-    except (OSError, ValueError) as error:
-        print_error(f"{exercise.label}: {file}: {getattr(error, 'strerror', None) or error}")
+    except OSError as error:
+        print_error(f"{label}: {file}: {error.strerror}")
+        return 2
+    except ValueError as error:  # a name or a text with a null byte
+        print_error(f"{label}: {file}: {error}")
         return 2
     try:
-        check_code(exercise, file, code)
+        with np.errstate(all="ignore"):
+            exec(code, names)
+    except BaseException as error:
+        return print_traceback(label, file, error)
+    return 0
+
+
+def check_all(exercises: list[Exercise], mine: Mine) -> int:
+    """Check one exercise after the other, and return the largest exit code."""
+    exit_codes = []
+    for exercise in exercises:
+        exit_code = check(exercise, mine)
+        if exit_code == CTRL_C:
+            return CTRL_C
+        exit_codes.append(exit_code)
+    return max(exit_codes)
+
+
+def check(exercise: Exercise, mine: Mine) -> int:
+    """Check the functions of an exercise, print what came of it, and return the exit code."""
+    try:
+        with np.errstate(all="ignore"):
+            CHECKS[exercise.number](mine)
     except Wrong as wrong:
         print(f"{exercise.label}: wrong")
         for line in str(wrong).split("\n"):
             print(one_line(line))
         return 1
     except BaseException as error:
-        return print_traceback(exercise, file, error)
+        return print_traceback(exercise.label, mine.file, error)
     print(f"{exercise.label}: right")
     return 0
 
 
-def check_code(exercise: Exercise, file: str, code: CodeType) -> None:
-    """Run the file and check its functions. Raises Wrong, and what the reader's code raises."""
-    names = {"__name__": "mine", "__file__": file}
-    with np.errstate(all="ignore"):
-        exec(code, names)
-        CHECKS[exercise.number](Mine(names, file))
-
-
-def print_traceback(exercise: Exercise, file: str, error: BaseException) -> int:
-    """Print an error of the reader's code with the last lines that led to it."""
+def print_traceback(label: str, file: str, error: BaseException) -> int:
+    """Print an error of the reader's code with the lines that led to it. Return the exit code."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file
     ]
     if not frames:
         raise error  # it is not the reader's
     if isinstance(error, KeyboardInterrupt):
-        print_error(f"{exercise.label}: {file}: stopped by Ctrl-C")
-        exit_code = 130
+        print_error(f"{label}: {file}: stopped by Ctrl-C")
+        exit_code = CTRL_C
     else:
-        print_error(f"{exercise.label}: {file}: {type(error).__name__}: {error}")
+        print_error(f"{label}: {file}: {type(error).__name__}: {error}")
         exit_code = 2
     for frame in frames[-5:]:
         print_error(f"  line {frame.lineno}, in {frame.name}: {frame.line}")
@@ -130,4 +162,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(CTRL_C)

@@ -497,11 +497,31 @@ def test_the_command_on_a_text(compared, tmp_path):
     assert_one_error_line(compared("text.npz"), "is not an .npz file or a directory of .npy files")
 
 
-def test_the_command_on_a_pickle(compared, tmp_path):
-    np.savez(tmp_path / "pickle.npz", embed=np.array([{}], dtype=object))
-    assert_one_error_line(
-        compared("pickle.npz"), "Object arrays cannot be loaded when allow_pickle=False"
+def test_the_command_on_an_array_of_objects(compared, tmp_path):
+    np.savez(tmp_path / "objects.npz", ids=np.arange(3), embed=np.array([{}], dtype=object))
+    message = (
+        "'embed' is not an array of numbers but of Python objects, "
+        "which are not read because that can run code"
     )
+    assert_one_error_line(compared("objects.npz"), message)
+
+    (tmp_path / "objects").mkdir()
+    np.save(tmp_path / "objects" / "embed.npy", np.array([{}], dtype=object))
+    assert_one_error_line(compared("objects"), message)
+
+
+def test_the_command_with_a_limit_of_trials(compared, prompt, tmp_path):
+    logits = MODELS["shakespeare"](prompt)
+    np.savez(tmp_path / "noise.npz", ids=prompt, logits=logits + np.sin(logits))
+    code, out, _ = compared("noise.npz", "--trials", "3")
+    assert code == 1
+    assert "logits: this is none of the 3 mistakes that were tried, of " in out
+    assert "; to try all, give --trials " in out
+
+    _, out, _ = compared("noise.npz", "--trials", "3", "--json")
+    document = json.loads(out)
+    assert document["trials"] == 3
+    assert document["all_trials"] > 700
 
 
 def test_the_command_without_ids(compared, tmp_path):

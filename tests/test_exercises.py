@@ -1,5 +1,6 @@
 """scripts/exercises.py: right solutions pass, and each planted mistake is named."""
 
+import inspect
 import os
 import re
 import signal
@@ -31,6 +32,39 @@ def test_the_solution_is_right(capsys, number):
     out, err = capsys.readouterr()
     assert re.fullmatch(f"exercise {number}, .*: right\n", out)
     assert err == ""
+
+
+def test_all_solutions_are_checked_with_one_command(capsys):
+    assert main(["all", exercise_solutions.__file__]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 12
+    for number, line in enumerate(lines, start=1):
+        assert re.fullmatch(f"exercise {number}, .*: right", line)
+
+
+def test_all_exercises_of_a_file_with_one_function(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(inspect.getsource(exercise_solutions.merge), encoding="utf-8")
+    assert main(["all", str(file)]) == 1
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0] == "exercise 1, a merge of byte-pair encoding: right"
+    assert lines[1] == "exercise 2, layer norm: wrong"
+    assert lines[2] == f"{file} has no function layer_norm"
+    assert out.count(": wrong\n") == 11
+    assert err == ""
+
+
+def test_a_file_that_fails_is_run_once_for_all_exercises(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("import nothing_here\n", encoding="utf-8")
+    assert main(["all", str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        f"all exercises: {file}: ModuleNotFoundError: No module named 'nothing_here'",
+        "  line 1, in <module>: import nothing_here",
+    ]
 
 
 # The exercise's function, a wrong one, and what is said of it.
@@ -161,7 +195,7 @@ def test_head(wrong, sentence):
 def test_attention():
     wrong = wrong_solutions.attention_joined_without_a_transpose
     sentence = "yours joins the heads without a transpose"
-    assert message_of(5, "attention", wrong)[1] == sentence
+    assert message_of(5, "attention", wrong)[1:] == [sentence], "once"
 
 
 GELU = [

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..checkpoints import open_model
 from ..comparison.compare import compare
-from ..errors import ArgumentError
+from ..errors import ArgumentError, short_repr
 from . import models, options
 from .messages import ProgressBar, note
 
@@ -31,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_head(parser)
     options.add_model(parser)
     options.add_json(parser)
+    parser.add_argument(
+        "--trials",
+        metavar="N",
+        type=options.count,
+        help="try at most N known mistakes, those that take little time first (default: as many as "
+        "take some minutes)",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -46,7 +53,14 @@ def run(args: argparse.Namespace) -> None:
 
     model = models.load(open_model(args.model, note).checkpoint, args.head)
     with ProgressBar("trying known mistakes", 1, "mistake") as progress:
-        report = compare(model, arrays, ids, targets, lambda _, total: progress.add(1, total))
+        report = compare(
+            model,
+            arrays,
+            ids,
+            targets,
+            progress=lambda _, total: progress.add(1, total),
+            trials=args.trials,
+        )
     if args.json:
         print(to_json({"same": report.first is None, **asdict(report)}))
     else:
@@ -67,19 +81,27 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     Pickles, which can run code, are never read. Raises ArgumentError.
     """
     arrays: dict[str, np.ndarray] = {}
+    name = ""
     try:
         if path.is_dir():
             for file in sorted(path.glob("*.npy")):
-                arrays[file.stem] = np.load(file, allow_pickle=False)
+                name = file.stem
+                arrays[name] = np.load(file, allow_pickle=False)
         else:
             with (
                 path.open("rb") as stream,
                 np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive,
             ):
-                arrays = dict(archive)
+                for name in archive.files:
+                    arrays[name] = archive[name]
     except OSError as error:
         raise ArgumentError(f"{path}: {error.strerror or error}") from error
     except Exception as error:  # a damaged file has a dozen kinds, SyntaxError among them
+        if "allow_pickle" in str(error):  # NumPy's message about an array of objects
+            raise ArgumentError(
+                f"{path}: {short_repr(name)} is not an array of numbers but of Python objects, "
+                "which are not read because that can run code"
+            ) from error
         raise ArgumentError(
             f"{path} is not an .npz file or a directory of .npy files: {error!s:.100}"
         ) from error

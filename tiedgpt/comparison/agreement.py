@@ -1,4 +1,4 @@
-"""Whether an array of another GPT-2 agrees with ours.
+"""Whether the activations of another GPT-2 agree with ours.
 
 The reference is our model in float64. An array agrees if its largest distance from the reference is
 at most SLACK times the largest distance of our own float32, or SLACK roundings if that is more.
@@ -6,11 +6,17 @@ This holds for float64 arrays, too, because one np.sqrt(K) makes float64 arrays 
 with float32's rounding.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ..gpt2.model import Array
+from ..gpt2.model import GPT2, Array
+from ..gpt2.run import Tape
+from .conventions import translate_activations
+from .forward_pass import compute_activations
+from .place import Compute
 
 SLACK = 16.0
 
@@ -53,6 +59,7 @@ def tolerance_of(ours64: Array, ours32: Array) -> float:
 
 
 def compare_arrays(name: str, theirs: Array, ours64: Array, ours32: Array) -> ReportRow:
+    """Compare theirs with our float64. Our float32 tells how large rounding is."""
     tolerance = tolerance_of(ours64, ours32)
     far = distance(name, theirs, ours64)
     error = float(far.max(initial=0))
@@ -69,3 +76,24 @@ def compare_arrays(name: str, theirs: Array, ours64: Array, ours32: Array) -> Re
         yours=float(theirs[index]),
         expected=float(ours64[index]),
     )
+
+
+class Comparison:
+    """Our model in float32 and float64 on some ids [B, T], and the other model's activations."""
+
+    def __init__(self, model: GPT2, ids: Array, activations: Mapping[Any, Any]) -> None:
+        self.model32 = model.astype(np.float32)
+        self.model64 = model.astype(np.float64)
+        self.ids = ids
+        ours = compute_activations(self.model32, ids, given={}, planted={})
+        self.names = list(ours)  # of all activations, in the order of the forward pass
+        self.theirs = translate_activations(activations, ours, model.config)
+
+    def rows(self, given: Tape, planted: Mapping[str, Compute]) -> list[ReportRow]:
+        """Their activations against ours, computed from what is given, with planted mistakes."""
+        ours32 = compute_activations(self.model32, self.ids, given, planted)
+        ours64 = compute_activations(self.model64, self.ids, given, planted)
+        rows = []
+        for name, theirs in self.theirs.items():
+            rows.append(compare_arrays(name, theirs, ours64[name], ours32[name]))
+        return rows

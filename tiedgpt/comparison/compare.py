@@ -1,9 +1,4 @@
-"""Another GPT-2's activations and gradients against ours: which differs first, and which mistake
-explains it.
-
-agreement.py says when two arrays agree, recording.py and conventions.py read the other GPT-2,
-diagnosis.py looks for the mistake, mistakes.py has the list of those that are known.
-"""
+"""Another GPT-2's activations and gradients against ours: which differs first, and why."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,23 +11,25 @@ from ..gpt2.backward import loss_and_gradients
 from ..gpt2.checks import check_ids, check_targets
 from ..gpt2.model import GPT2, Array
 from ..gpt2.parameters import Parameters
-from .agreement import ReportRow, compare_arrays
+from .agreement import Comparison, ReportRow, compare_arrays
 from .conventions import PARAMETER, our_name, shape_error, translate_parameters
-from .diagnosis import Comparison, Diagnosis, OnTrial, diagnose
+from .diagnosis import Diagnosis, OnTrial, diagnose
 from .recording import record
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `compare` found. `str(report)` is a table in the order of the forward pass, then the
-    diagnosis."""
+    """What `compare` found.
+
+    `str(report)` is a table in the order of the forward pass, then the diagnosis.
+    """
 
     rows: list[ReportRow]
     diagnosis: list[str]  # what explains the first difference; several if they cannot be told apart
     note: str  # what to do next, or ""
     not_given: int  # activations of the model that were not compared
-    trials: int = 0  # of known mistakes that were made to find the diagnosis
-    all_trials: int = 0  # that could be made
+    trials: int = 0  # known mistakes that were tried, each in each place where it may be
+    all_trials: int = 0  # those that could be tried
 
     @property
     def first(self) -> ReportRow | None:

@@ -1,5 +1,4 @@
-"""The names that other GPT-2s give to activations and parameters, and the way from their arrays to
-ours.
+"""The names and layouts of other GPT-2s' activations and parameters, and the way to ours.
 
 N is a layer's number; an array under a name of llm.c has all layers, [L, ...]. A module's name
 means its output (`h.0.mlp`), with `:in` its input, with `:1` its second output. TransformerLens

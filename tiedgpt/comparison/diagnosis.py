@@ -5,16 +5,15 @@ GPT-2's activations where these are right. A mistake explains the difference if 
 agrees then. The best explanation leaves the fewest other activations wrong.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..gpt2.model import GPT2, Array
+from ..gpt2.model import Array
 from ..gpt2.run import Tape
-from .agreement import ReportRow, compare_arrays, distance
-from .conventions import translate_activations
+from .agreement import Comparison, distance
 from .forward_pass import ForwardPass, compute_activations
 from .mistakes import HALVES, rounded
 from .place import Compute
@@ -25,27 +24,6 @@ from .trials import Scope, Trial, trials_in
 MOST_MULTIPLICATIONS = 1e13
 FEW_TOKENS = 32  # fewer tokens take as long, because each pass reads all weights
 OnTrial = Callable[[int, int], Any]  # called with the number of trials before this one and of all
-
-
-class Comparison:
-    """Our model in float32 and float64 on some ids [B, T], and the other model's activations."""
-
-    def __init__(self, model: GPT2, ids: Array, activations: Mapping[Any, Any]) -> None:
-        self.model32 = model.astype(np.float32)
-        self.model64 = model.astype(np.float64)
-        self.ids = ids
-        ours = compute_activations(self.model32, ids, given={}, planted={})
-        self.names = list(ours)  # of all activations, in the order of the forward pass
-        self.theirs = translate_activations(activations, ours, model.config)
-
-    def rows(self, given: Tape, planted: Mapping[str, Compute]) -> list[ReportRow]:
-        """Their activations against ours, computed from what is given, with planted mistakes."""
-        ours32 = compute_activations(self.model32, self.ids, given, planted)
-        ours64 = compute_activations(self.model64, self.ids, given, planted)
-        rows = []
-        for name, theirs in self.theirs.items():
-            rows.append(compare_arrays(name, theirs, ours64[name], ours32[name]))
-        return rows
 
 
 @dataclass(frozen=True)
@@ -116,11 +94,11 @@ def diagnose(comparison: Comparison, progress: OnTrial, most_trials: int | None)
     trials = trials_in(window, comparison.names)
     if most_trials is None:
         most_trials = affordable_trials(comparison, difference.name, trials)
-    search = try_mistakes(comparison, difference, trials[:most_trials], progress)
+    search = try_mistakes(comparison, difference, window, trials[:most_trials], progress)
     if search.explanations:
-        sentences, note = explained(difference, best_of(search.explanations), window)
+        sentences, note = describe_explanations(difference, best_of(search.explanations), window)
     else:
-        sentences, note = not_explained(difference, search, len(trials), window)
+        sentences, note = describe_failure(difference, window, search.tried, len(trials))
     return Diagnosis(sentences, note, search.tried, len(trials))
 
 
@@ -176,12 +154,16 @@ def window_of(difference: Difference, names: list[str]) -> list[str]:
 def affordable_trials(comparison: Comparison, name: str, trials: list[Trial]) -> int:
     """How many of the trials, from the first, are made if the caller does not say."""
     model = comparison.model32
-    layer_size = sum(array.size for key, array in model.parameters.items() if key[:4] == "h.0.")
+    layer_size = 0  # the number of parameters of a layer
+    for parameter, array in model.parameters.items():
+        if parameter.startswith("h.0."):
+            layer_size += array.size
     head_size = 0
     if name == "logits":
         head_size = model.W_U.size
-    tokens = max(comparison.ids.size, FEW_TOKENS)
 
+    # Each token is multiplied with each parameter once.
+    tokens = max(comparison.ids.size, FEW_TOKENS)
     multiplications = 0
     for count, trial in enumerate(trials):
         multiplications += tokens * (trial.layers * layer_size + head_size)
@@ -191,29 +173,42 @@ def affordable_trials(comparison: Comparison, name: str, trials: list[Trial]) ->
 
 
 def try_mistakes(
-    comparison: Comparison, difference: Difference, trials: list[Trial], progress: OnTrial
+    comparison: Comparison,
+    difference: Difference,
+    window: list[str],
+    trials: list[Trial],
+    progress: OnTrial,
 ) -> Search:
     """Plant one mistake after the other, and see whether the difference is gone."""
     explanations: list[Explanation] = []
     errors: dict[frozenset[tuple[str, Compute]], float] = {}
     for tried, trial in enumerate(trials):
-        if any(not found.still_wrong and found.trial.scope < trial.scope for found in explanations):
-            return Search(explanations, tried)  # no narrower mistake is a better explanation
+        if is_explained(explanations, trial.scope):
+            return Search(explanations, tried)
         progress(tried, len(trials))
 
-        # Trials that differ only after this activation have the same error in it.
-        key = frozenset(trial.planted_until_difference.items())
-        if key not in errors:
-            errors[key] = error_with(comparison, difference, trial)
-        error = errors[key]
-        if error >= difference.error / 4:  # not much nearer than without the mistake
-            continue
+        # Trials that differ only after the window have the same error in it.
+        in_window = frozenset(item for item in trial.planted.items() if item[0] in window)
+        if in_window not in errors:
+            errors[in_window] = error_with(comparison, difference, trial)
+        error = errors[in_window]
 
-        rows = comparison.rows(difference.given, trial.planted)
-        still_wrong = [row.name for row in rows if row.differs]
-        if difference.name not in still_wrong:
-            explanations.append(Explanation(trial, error, still_wrong))
+        # All activations are compared only if this one comes near.
+        is_near = error < difference.error / 4
+        if is_near:
+            rows = comparison.rows(difference.given, trial.planted)
+            still_wrong = [row.name for row in rows if row.differs]
+            if difference.name not in still_wrong:
+                explanations.append(Explanation(trial, error, still_wrong))
     return Search(explanations, len(trials))
+
+
+def is_explained(explanations: list[Explanation], scope: Scope) -> bool:
+    """Whether all is right with a mistake of a wider scope, which is the better explanation."""
+    for explanation in explanations:
+        if not explanation.still_wrong and explanation.trial.scope < scope:
+            return True
+    return False
 
 
 def error_with(comparison: Comparison, difference: Difference, trial: Trial) -> float:
@@ -225,31 +220,32 @@ def error_with(comparison: Comparison, difference: Difference, trial: Trial) -> 
 
 def best_of(explanations: list[Explanation]) -> list[Explanation]:
     """The best explanation, and those that cannot be told apart from it."""
-    best_rank = min(found.rank for found in explanations)
-    best = [found for found in explanations if found.rank == best_rank]
-    smallest_error = min(found.error for found in best)
-    alike: list[Explanation] = []
-    for found in sorted(best, key=lambda found: found.trial.number):
-        # Some mistakes can be made in one of two places. The first one is named.
-        is_named = found.trial.sentence in [other.trial.sentence for other in alike]
-        if found.error <= 2 * smallest_error and not is_named:
-            alike.append(found)
-    return alike
+    best_rank = min(explanation.rank for explanation in explanations)
+    best = [explanation for explanation in explanations if explanation.rank == best_rank]
+    best.sort(key=lambda explanation: explanation.trial.number)
+    smallest_error = min(explanation.error for explanation in best)
+
+    # Some mistakes can be made in one of two places. They are named once.
+    by_sentence: dict[str, Explanation] = {}
+    for explanation in best:
+        if explanation.error <= 2 * smallest_error:
+            by_sentence.setdefault(explanation.trial.sentence, explanation)
+    return list(by_sentence.values())
 
 
-def explained(
+def describe_explanations(
     difference: Difference, explanations: list[Explanation], window: list[str]
 ) -> tuple[list[str], str]:
-    """What to say of the explanations, of which each may be right, and a note."""
+    """The sentences on explanations that cannot be told apart, and a note on what to do next."""
     # A mistake that explains nan alone, and no number, is one of many that do.
     infinite = difference.infinite
     finite = difference.far[~infinite]
     only_infinite = infinite.any() and finite.max(initial=0) <= difference.tolerance
 
     sentences = infinite_sentences(difference)
-    for count, found in enumerate(explanations):
-        start = found.trial.start
-        mistake = found.trial.sentence
+    for count, explanation in enumerate(explanations):
+        start = explanation.trial.start
+        mistake = explanation.trial.sentence
         if count > 0:
             sentences.append(f"{start}: or yours {mistake}")
         elif only_infinite:
@@ -257,30 +253,34 @@ def explained(
         else:
             sentences.append(f"{start}: yours {mistake}")
 
-    nearest = min(explanations, key=lambda found: found.error)
+    nearest = min(explanations, key=lambda explanation: explanation.error)
     if nearest.still_wrong:
         next_wrong = nearest.still_wrong[0]
-        return sentences, f"{next_wrong} differs then, too: correct this first, and compare again"
-    if only_infinite:
-        return sentences, what_to_give(window)
-    return sentences, nearest.trial.note
-
-
-def not_explained(
-    difference: Difference, search: Search, total: int, window: list[str]
-) -> tuple[list[str], str]:
-    """That no mistake explains the difference, and a note on what would help."""
-    sentences = infinite_sentences(difference)
-    notes = [what_to_give(window)]
-    if search.tried == total:
-        sentences.append(f"{difference.name}: this is none of the known mistakes")
+        note = f"{next_wrong} differs then, too: correct this first, and compare again"
+    elif only_infinite:
+        note = what_to_give(window)
     else:
-        sentences.append(
-            f"{difference.name}: this is none of the {search.tried:,} mistakes that were tried, "
-            f"of {total:,}"
-        )
-        notes.append(f"to try all, give --trials {total} (in Python, trials={total})")
-    return sentences, "; ".join(note for note in notes if note)
+        note = nearest.trial.note
+    return sentences, note
+
+
+def describe_failure(
+    difference: Difference, window: list[str], tried: int, total: int
+) -> tuple[list[str], str]:
+    """The sentences if no mistake explains the difference, and a note on what would help."""
+    sentences = infinite_sentences(difference)
+    note = what_to_give(window)
+    if tried == total:
+        sentences.append(f"{difference.name}: this is none of the known mistakes")
+        return sentences, note
+
+    sentences.append(
+        f"{difference.name}: this is none of the {tried:,} mistakes that were tried, of {total:,}"
+    )
+    try_all = f"to try all, give --trials {total} (in Python, trials={total})"
+    if note == "":
+        return sentences, try_all
+    return sentences, f"{note}; {try_all}"
 
 
 def infinite_sentences(difference: Difference) -> list[str]:

@@ -24,6 +24,8 @@ def compute_activations(
 
 def layers_between(planted: Iterable[str], name: str, n_layer: int) -> range:
     """The layers in which the activation `name` may change if there are mistakes in `planted`."""
+    if name == "embed":
+        return range(0)
     first = n_layer
     for activation in planted:
         layer = layer_of(activation)
@@ -33,8 +35,6 @@ def layers_between(planted: Iterable[str], name: str, n_layer: int) -> range:
             first = min(first, layer)
 
     last = layer_of(name)
-    if name == "embed":
-        return range(0)
     if last is None:  # final and logits
         last = n_layer - 1
     return range(first, last + 1)
@@ -56,7 +56,7 @@ class ForwardPass:
         self.run = Run(model.config, tape=self.tape, edits=edits)
 
     def compute(self, name: str, right: Array) -> Array:
-        """From an activation as model.py computes it to the one that the pass goes on with."""
+        """The edit of an activation: from the right one to the one that the pass goes on with."""
         activation = right
         if name in self.planted:
             activation = self.planted[name](Place(name, right, self.model, self.ids, self.tape))
@@ -79,7 +79,7 @@ class ForwardPass:
         return {name: self.computed(name) for name in self.tape}
 
     def compute_logits(self, final: Array) -> None:
-        """The logits can be edited in no pass of the model, so this puts them on the tape."""
+        """Put the logits on the tape. They have no edit in model.py."""
         logits = self.compute("logits", unembed(final, self.model.W_U))
         self.tape["logits"] = np.asarray(logits, self.model.dtype)
 
@@ -95,7 +95,7 @@ class ForwardPass:
         if "embed" in self.planted:
             resid = self.run.tap("embed", without_mistakes["embed"])
         else:
-            resid = self.go_on_before(layers.start, without_mistakes)
+            resid = self.copy_to_tape(layers.start, without_mistakes)
         for layer in layers:
             resid = transformer_block(resid, self.model.tree["h"][layer], layer, self.run)
 
@@ -107,14 +107,14 @@ class ForwardPass:
                 self.compute_logits(final)
         return self.computed(name)
 
-    def go_on_before(self, layer: int, without_mistakes: Tape) -> Array:
-        """Put on the tape what comes before a layer, and return the last of it: the stream."""
+    def copy_to_tape(self, layer: int, without_mistakes: Tape) -> Array:
+        """Put on the tape what comes before a layer. Return the last of it, the layer's input."""
         next_name = f"resid_pre.{layer}"
         if layer == self.model.config.n_layer:
             next_name = "final"
-        for name, array in without_mistakes.items():
-            if name == next_name:
-                break
-            self.tape[name] = np.asarray(self.given.get(name, array), self.model.dtype)
-            stream = self.tape[name]
-        return stream
+        names = list(without_mistakes)
+        names_before = names[: names.index(next_name)]
+        for name in names_before:
+            array = self.given.get(name, without_mistakes[name])
+            self.tape[name] = np.asarray(array, self.model.dtype)
+        return self.tape[names_before[-1]]

@@ -4,6 +4,10 @@ MISTAKES is the list. To add one, add a row: what to say of it, and for each kin
 it changes the function that computes the wrong one. A mistake of one expression is a lambda in its
 row; one of two steps or more is a function with a name. What is right is in model.py alone.
 
+A function gets the place where the mistake is made. at.x is the activation that the wrong one is
+computed from, at.weight and at.bias are the parameters that it is computed with, at.right is what
+model.py computes. at["attn.N.q"] is an activation before it in its layer.
+
 Two mistakes that compute the same in a place share one function, because `trials_in` takes two
 functions for two different mistakes.
 """
@@ -115,12 +119,12 @@ def later_blocks_first(at: Place) -> Array:
 
 
 def final_of_first_block(at: Place) -> Array:
+    """ln_f of the first block's output, which is the last if the blocks run in reverse order."""
     return layer_norm(at["resid_post.0"], at.weight, at.bias, eps=at.eps)
 
 
 def from_mirrored_layer(at: Place, name: str) -> Array:
-    """The parameter of this name in the block that is as far from the last one as this is from the
-    first."""
+    """The parameter of this name if the last layer has those of the first one, and so on."""
     layer = at.n_layer - 1 - at.layer
     return at.model.parameters[name.replace("h.N", f"h.{layer}")]
 
@@ -155,24 +159,33 @@ def linear_with_rounded_weight(at: Place, dtype: str) -> Array:
     return at.x @ rounded(at.weight, HALVES[dtype]) + at.bias
 
 
-def all_rounded(dtype: str) -> dict[str, Compute]:
-    """What is computed from parameters that are all rounded to float16 or bfloat16."""
+def embedding_rounded(at: Place, dtype: str) -> Array:
     bits = HALVES[dtype]
+    return rounded(at.token_vectors, bits) + rounded(at.position_vectors, bits)
 
-    def embed(at: Place) -> Array:
-        position_vectors = rounded(at.position_vectors, bits)
-        return rounded(at.token_vectors, bits) + position_vectors
 
-    def norm(at: Place) -> Array:
-        return layer_norm(at.x, rounded(at.weight, bits), rounded(at.bias, bits), eps=at.eps)
+def norm_rounded(at: Place, dtype: str) -> Array:
+    bits = HALVES[dtype]
+    return layer_norm(at.x, rounded(at.weight, bits), rounded(at.bias, bits), eps=at.eps)
 
-    def linear(at: Place) -> Array:
-        return at.x @ rounded(at.weight, bits) + rounded(at.bias, bits)
 
-    def logits(at: Place) -> Array:
-        return at["final"] @ rounded(at.W_U, bits)
+def linear_rounded(at: Place, dtype: str) -> Array:
+    bits = HALVES[dtype]
+    return at.x @ rounded(at.weight, bits) + rounded(at.bias, bits)
 
-    return {"embed": embed, **in_each(NORMS, norm), **in_each(LINEARS, linear), "logits": logits}
+
+def logits_rounded(at: Place, dtype: str) -> Array:
+    return at["final"] @ rounded(at.W_U, HALVES[dtype])
+
+
+def all_rounded(dtype: str) -> dict[str, Compute]:
+    """Every activation that is computed from parameters, if all of them are rounded."""
+    return {
+        "embed": lambda at: embedding_rounded(at, dtype),
+        **in_each(NORMS, lambda at: norm_rounded(at, dtype)),
+        **in_each(LINEARS, lambda at: linear_rounded(at, dtype)),
+        "logits": lambda at: logits_rounded(at, dtype),
+    }
 
 
 def linear_with_transposed_weight(at: Place) -> Array:
@@ -183,7 +196,8 @@ def linear_with_transposed_weight(at: Place) -> Array:
 
 def qkv_in_order(at: Place, order: str) -> Array:  # -> [B, T, 3 D]
     """qkv if c_attn has the columns of q, k and v in this order, such as "kqv"."""
-    parts = dict(zip("qkv", np.split(at.right, 3, axis=-1), strict=True))
+    q, k, v = np.split(at.right, 3, axis=-1)
+    parts = {"q": q, "k": k, "v": v}
     return np.concatenate([parts[letter] for letter in order], axis=-1)
 
 

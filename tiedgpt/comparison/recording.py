@@ -19,9 +19,9 @@ def record(theirs: Any, ids: Array, with_gradients: bool) -> Mapping[Any, Any]:
     torch = sys.modules.get("torch")  # imported already if theirs is torch's
     if torch is not None and isinstance(theirs, torch.nn.Module):
         check_module(theirs, with_gradients)
-        arrays = call(partial(record_module, torch, theirs), ids)
+        arrays = call_theirs(partial(record_module, torch, theirs), ids)
     elif callable(theirs):
-        arrays = call(theirs, ids)
+        arrays = call_theirs(theirs, ids)
     else:
         arrays = theirs
     if hasattr(arrays, "shape"):
@@ -34,7 +34,7 @@ def record(theirs: Any, ids: Array, with_gradients: bool) -> Mapping[Any, Any]:
     return arrays
 
 
-def call(function: Any, ids: Array) -> Any:
+def call_theirs(function: Any, ids: Array) -> Any:
     """function(ids). It gets a copy, so it cannot change ids."""
     try:
         return function(ids.copy())
@@ -86,11 +86,13 @@ class Recorder:
     def keep_input(
         self, name: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        """A hook before a module runs."""
         inputs = [*args, *kwargs.values()]
         if inputs:
             self.keep(f"{name}:in", inputs[0])
 
     def keep_output(self, name: str, module: Any, args: tuple[Any, ...], output: Any) -> None:
+        """A hook after a module has run."""
         if not isinstance(output, tuple | list):
             self.keep(name, output)
             return
@@ -100,6 +102,7 @@ class Recorder:
             self.keep(f"{name}:1", output[1])
 
     def keep(self, name: str, value: Any) -> None:
+        """Keep a tensor, if its name is that of an activation."""
         # The modules wte and wpe have the names of parameters. TransformerLens's module `embed` has
         # our name of another activation: its output has no positions.
         ours = our_name(name)

@@ -26,7 +26,6 @@ class Trial:
     note: str  # what to do about the mistake, or ""
     scope: Scope
     planted: Mapping[str, Compute]  # an activation -> the function that computes the wrong one
-    planted_until_difference: Mapping[str, Compute]
     layers: int  # that it takes to compute the activation that differs
 
 
@@ -73,17 +72,15 @@ def trials_in(window: list[str], names: list[str]) -> list[Trial]:
                 places = [name for name in sites if in_scope(scope, name, start)]
                 planted = {name: mistake.wrong[kind_of(name)] for name in places}
                 key = frozenset(planted.items())
-                if key not in trials:
-                    trials[key] = Trial(
-                        number=len(trials),
-                        start=start,
-                        sentence=sentence_of(mistake, scope, places),
-                        note=mistake.note,
-                        scope=scope,
-                        planted=planted,
-                        planted_until_difference={
-                            name: compute for name, compute in planted.items() if name in window
-                        },
-                        layers=len(layers_between(planted, window[-1], n_layer)),
-                    )
+                if key in trials:
+                    continue
+                trials[key] = Trial(
+                    number=len(trials),
+                    start=start,
+                    sentence=sentence_of(mistake, scope, places),
+                    note=mistake.note,
+                    scope=scope,
+                    planted=planted,
+                    layers=len(layers_between(planted, window[-1], n_layer)),
+                )
     return sorted(trials.values(), key=lambda trial: (trial.scope, trial.layers))
