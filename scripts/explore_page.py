@@ -1,10 +1,9 @@
-"""Take the README's picture of the page of `tiedgpt explore`, and measure how quickly the page
-answers.
+"""Take the README's picture of the page of `tiedgpt explore`, and measure how quickly it answers.
 
     python scripts/explore_page.py --picture scripts/explore.png
     python scripts/explore_page.py --latency                       # the two shipped models
     python scripts/explore_page.py --latency --size 124M           # a random model of GPT-2's size
-    python scripts/explore_page.py --latency --size 124M --busy    # while another process uses every core
+    python scripts/explore_page.py --latency --size 124M --busy    # while others use every core
 
 Needs the extra `browser` (pip install -e '.[browser]') and Debian's chromium (apt-get install
 chromium). A latency is the time in the browser from an event to the change of the page that it
@@ -20,39 +19,57 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import count, islice
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import tiedgpt
-from tiedgpt.explore.views import LENS_TOKENS
+from tiedgpt.checkpoints.known_models import known_config
+from tiedgpt.explore.views.lens import LENS_TOKENS
 from tiedgpt.gpt2.tokenizer import Tokenizer
+
+WARM_UP = 2  # changes that are not measured
+PATIENCE = 120_000  # ms, for what a large model takes at its first answer
 
 # Set the value of an input, and wait until a panel is drawn with the answer. Returns the
 # milliseconds since the input's event, and since the start of the panel's own request.
 CHANGE = """async ([selector, value, watched, view]) => {
-    const input = document.querySelector(selector), target = document.querySelector(watched);
-    const changed = new Promise(done => new MutationObserver((_, o) => { o.disconnect(); done(); })
-        .observe(target, { childList: true, subtree: true, characterData: true }));
+    const input = document.querySelector(selector);
+    const target = document.querySelector(watched);
+    const changed = new Promise(done => {
+        const observer = new MutationObserver(() => {
+            observer.disconnect();
+            done();
+        });
+        observer.observe(target, {childList: true, subtree: true, characterData: true});
+    });
     performance.clearResourceTimings();
     const began = performance.now();
-    input.value = value; input.dispatchEvent(new Event("input", { bubbles: true }));
-    await changed; await new Promise(requestAnimationFrame);
+    input.value = value;
+    input.dispatchEvent(new Event("input", {bubbles: true}));
+    await changed;
+    await new Promise(requestAnimationFrame);
     const drawn = performance.now();
-    const request = () => performance.getEntriesByType("resource").findLast(r => r.name.endsWith("/" + view));
+
+    const isOfView = entry => entry.name.endsWith("/" + view);
+    const request = () => performance.getEntriesByType("resource").findLast(isOfView);
     while (!request()) await new Promise(go => setTimeout(go, 1));
-    return [drawn - began, drawn - request().startTime]; }"""
+    return [drawn - began, drawn - request().startTime];
+}"""
 FIRST_TOKEN = """async () => {
     const began = performance.now();
     document.querySelector("#write").click();
     while (!document.querySelector("#written .w")) await new Promise(go => setTimeout(go, 1));
     const ms = performance.now() - began;
+
     document.querySelector("#write").click();
-    const stopping = () => document.querySelector("#write").textContent === "Stop";
-    while (stopping()) await new Promise(go => setTimeout(go, 5));
-    return ms; }"""
+    const isStopping = () => document.querySelector("#write").textContent === "Stop";
+    while (isStopping()) await new Promise(go => setTimeout(go, 5));
+    return ms;
+}"""
 
 
 @contextmanager
@@ -62,26 +79,29 @@ def serving(*models: str) -> Iterator[str]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        if not (url := process.stdout.readline().strip()):
+        url = process.stdout.readline().strip()
+        if not url:
             raise SystemExit("explore_page.py: error: tiedgpt explore did not start; see above")
         yield url
-        peak = Path(f"/proc/{process.pid}/status")
-        if peak.is_file():
-            lines = [line for line in peak.read_text().splitlines() if line.startswith("VmHWM")]
-            print(
-                "peak memory of the server:",
-                *(f"{int(line.split()[1]) / 1000:.0f} MB" for line in lines),
-            )
+        print_peak_memory(process.pid)
     finally:
         process.terminate()
         process.wait()
 
 
-def random_model(size: str, directory: str) -> str:
-    """Write a random model of a known size, tied, with bytes as its tokens; the rest of V has no
-    text."""
-    from tiedgpt.checkpoints.known_models import known_config
+def print_peak_memory(pid: int) -> None:
+    """Print the most memory that a process has used, on systems that tell."""
+    status = Path(f"/proc/{pid}/status")
+    if not status.is_file():
+        return
+    for line in status.read_text().splitlines():
+        if line.startswith("VmHWM"):
+            megabytes = int(line.split()[1]) / 1000
+            print(f"peak memory of the server: {megabytes:.0f} MB")
 
+
+def random_model(size: str, directory: str) -> str:
+    """Write a random tied model of a known size. Its tokens are bytes; other ids have no text."""
     config = known_config(size)
     if config is None:
         raise SystemExit(f"explore_page.py: error: no size {size!r}; for example 124M")
@@ -91,20 +111,35 @@ def random_model(size: str, directory: str) -> str:
 
 @contextmanager
 def browser_page(url: str, **options: Any) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
+    """The page in Chromium, when it is drawn."""
+    from playwright.sync_api import sync_playwright  # of the extra
 
     with sync_playwright() as playwright:
         path = shutil.which("chromium")
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         page = browser.new_page(**options)
         page.goto(url)
-        page.wait_for_selector("body[data-ready]", timeout=120_000)
+        page.wait_for_selector("body[data-ready]", timeout=PATIENCE)
         yield page
         browser.close()
 
 
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """Processes that use every core."""
+    processes = []
+    try:
+        for _ in range(os.cpu_count() or 1):
+            processes.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def take_picture(path: Path) -> None:
-    """The top of the page with the shipped models: the drawing and its switch."""
+    """Write a picture of the top of the page with the shipped models: the drawing, its switch."""
     size = {"width": 1280, "height": 800}
     with serving() as url, browser_page(url, viewport=size, color_scheme="light") as page:
         page.wait_for_selector("#matrices td.on")
@@ -113,65 +148,110 @@ def take_picture(path: Path) -> None:
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 
-def measure(models: list[str], repeats: int, busy: bool) -> None:
+@dataclass
+class Latencies:
+    """In milliseconds, one for each change."""
+
+    since_event: list[float]
+    since_request: list[float]
+
+
+class MeasuredPage:
+    """A page whose changes are timed."""
+
+    def __init__(self, page: Any, repeats: int) -> None:
+        self.page = page
+        self.repeats = repeats
+        self.requests = 0  # that have begun
+        self.running: set[Any] = set()
+        page.on("request", self.note_request)
+        page.on("requestfinished", self.running.discard)
+        page.on("requestfailed", self.running.discard)
+
+    def note_request(self, request: Any) -> None:
+        self.requests += 1
+        self.running.add(request)
+
+    def settle(self) -> None:
+        """Wait until no request has run for 200 ms, so that all panels in view are drawn."""
+        while True:
+            before = self.requests
+            self.page.wait_for_timeout(200)
+            if self.requests == before and not self.running:
+                return
+
+    def change(self, selector: str, values: Iterable[Any], watched: str, view: str) -> Latencies:
+        """Set an input to one value after another, and time the changes of what is watched."""
+        latencies = Latencies([], [])
+        for number, value in enumerate(islice(values, self.repeats + WARM_UP)):
+            arguments = [selector, value, watched, view]
+            since_event, since_request = self.page.evaluate(CHANGE, arguments)
+            if number >= WARM_UP:
+                latencies.since_event.append(since_event)
+                latencies.since_request.append(since_request)
+            self.settle()
+        return latencies
+
+    def first_tokens(self) -> list[float]:
+        """The times from the button that writes to the first token."""
+        times = [self.page.evaluate(FIRST_TOKEN) for _ in range(self.repeats + WARM_UP)]
+        return times[WARM_UP:]
+
+    def show(self, panel: str, watched: str) -> None:
+        """Go to a panel, and wait until it and the others in view are drawn."""
+        self.page.evaluate("panel => document.getElementById(panel).scrollIntoView()", panel)
+        self.page.wait_for_selector(f"{watched} td, {watched} button", timeout=PATIENCE)
+        self.settle()
+
+
+def print_times(name: str, times: Sequence[float]) -> None:
+    median = statistics.median(times)
+    print(f"{name:36} {median:7.0f} ms   longest {max(times):7.0f} ms", flush=True)
+
+
+def print_latencies(models: list[str], repeats: int, busy: bool) -> None:
     """Print the median and the longest time of each interaction."""
+    size = {"width": 1300, "height": 900}
     with ExitStack() as stack:
         url = stack.enter_context(serving(*models))
-        page = stack.enter_context(browser_page(url, viewport={"width": 1300, "height": 900}))
-        page.wait_for_selector("#repair td", timeout=120_000)  # the four paths have been measured
-        for _ in range(os.cpu_count() or 1) if busy else ():
-            loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-            stack.callback(loop.kill)
-        began: list[Any] = []  # requests
-        running: set[Any] = set()
-        page.on("request", lambda request: began.append(request))
-        page.on("request", lambda request: running.add(request))
-        page.on("requestfinished", lambda request: running.discard(request))
-        page.on("requestfailed", lambda request: running.discard(request))
-        prompts = iter(f"{number:03} abcdef" for number in range(1000))  # 10 tokens
+        page = stack.enter_context(browser_page(url, viewport=size))
+        page.wait_for_selector("#repair td", timeout=PATIENCE)  # the four paths are measured
+        if busy:
+            stack.enter_context(busy_cores())
+        print_latencies_of_bars(MeasuredPage(page, repeats))
+        print_latencies_of_panels(MeasuredPage(page, repeats))
 
-        def report(what: str, taken: Sequence[float]) -> None:
-            print(
-                f"{what:36} {statistics.median(taken):7.0f} ms   longest {max(taken):7.0f} ms",
-                flush=True,
-            )
 
-        def settled() -> None:
-            """Wait until no request has been under way for 200 ms, so that all panels in view are
-            drawn."""
-            while True:
-                before = len(began)
-                page.wait_for_timeout(200)
-                if len(began) == before and not running:
-                    return
+def new_prompts(first: int) -> Iterator[str]:
+    """Prompts of 10 tokens."""
+    for number in range(first, first + 1000):
+        yield f"{number:04} abcde"
 
-        def changes(
-            selector: str, values: Iterator[Any], watched: str, view: str
-        ) -> list[tuple[float, ...]]:
-            """The times since the events, and those since the requests. The first two changes warm
-            up."""
-            taken: list[list[float]] = []
-            for value in islice(values, repeats + 2):
-                taken.append(page.evaluate(CHANGE, [selector, value, watched, view]))
-                settled()
-            return list(zip(*taken[2:], strict=True))
 
-        report("slider to bars", changes("#temperature", count(0.5, 0.05), "#bars", "next")[0])
-        report("typing to bars", changes("#prompt", prompts, "#bars", "next")[0])
-        report(
-            "first token of a text", [page.evaluate(FIRST_TOKEN) for _ in range(repeats + 2)][2:]
-        )
-        panels = {"lens": "#lensbox", "attention": "#heads", "parts": "#partsbox"}
-        names = {"lens": f"lens of {LENS_TOKENS} positions"}
-        for panel, watched in panels.items():
-            page.evaluate("panel => document.getElementById(panel).scrollIntoView()", panel)
-            page.wait_for_selector(f"{watched} td, {watched} button", timeout=120_000)
-            settled()
-            # The page draws the bars, waits up to 120 ms in case more is typed, and draws the
-            # panels in view in their order.
-            whole, own = changes("#prompt", prompts, watched, panel)
-            report(f"typing to {panel}", whole)
-            report(f"{names.get(panel, panel)} (its own request)", own)
+def print_latencies_of_bars(measured: MeasuredPage) -> None:
+    temperatures = [0.5 + 0.05 * number for number in range(measured.repeats + WARM_UP)]
+    slider = measured.change("#temperature", temperatures, watched="#bars", view="next")
+    print_times("slider to bars", slider.since_event)
+
+    typing = measured.change("#prompt", new_prompts(first=0), watched="#bars", view="next")
+    print_times("typing to bars", typing.since_event)
+    print_times("first token of a text", measured.first_tokens())
+
+
+def print_latencies_of_panels(measured: MeasuredPage) -> None:
+    prompts = new_prompts(first=1000)
+    panels = [
+        ("lens", f"lens of {LENS_TOKENS} positions", "#lensbox"),
+        ("attention", "attention", "#heads"),
+        ("parts", "parts", "#partsbox"),
+    ]
+    for panel, name, watched in panels:
+        measured.show(panel, watched)
+        # The page draws the bars, waits up to 120 ms in case more is typed, and draws the panels
+        # in view in their order.
+        latencies = measured.change("#prompt", prompts, watched, panel)
+        print_times(f"typing to {panel}", latencies.since_event)
+        print_times(f"{name} (its own request)", latencies.since_request)
 
 
 def main() -> int:
@@ -196,8 +276,10 @@ def main() -> int:
         take_picture(args.picture)
     if args.latency:
         with tempfile.TemporaryDirectory() as directory:
-            models = [random_model(args.size, f"{directory}/model")] if args.size else []
-            measure(models, args.repeats, args.busy)
+            models = []
+            if args.size:
+                models.append(random_model(args.size, f"{directory}/model"))
+            print_latencies(models, args.repeats, args.busy)
     return 0
 
 

@@ -7,16 +7,18 @@ import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from explore_server import serving, views_of
+from support.explore_server import serving, shown_models, view_answer
 from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer
-from tiedgpt.explore.export import export
-from tiedgpt.explore.views import Views
+from tiedgpt.explore import server as server_module
+from tiedgpt.explore import turns
+from tiedgpt.explore.export import exported_page
+from tiedgpt.explore.shown import ShownModels
+from tiedgpt.explore.views import VIEWS
 from tiedgpt.study.corpus import Corpus
 
 try:
@@ -26,16 +28,17 @@ except ImportError as error:
     missing = f"{error.name} is not installed (pip install -e '.[browser]')"
 else:
     expect.set_options(timeout=20_000)
-    missing = (
-        None if shutil.which("chromium") else "there is no chromium (apt-get install chromium)"
-    )
+    missing = ""
+    if shutil.which("chromium") is None:
+        missing = "there is no chromium (apt-get install chromium)"
 if missing and os.environ.get("CI") == "true":
     raise RuntimeError(f"with CI=true the browser tests must run, but {missing}")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing is not None, reason=missing or "")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing), reason=missing)]
 
 PROMPT = "ROMEO:\nMy lord, I will not"
 TAG = "<script>document.title='hacked'</script>"
-PANELS = {  # what each has when it is drawn
+MLP_OF_BLOCK_3 = "the MLP of block 3"
+DRAWN = {  # panel -> what it has when it is drawn
     "switch": "#flow .share",
     "path": "#repair td",
     "next": "#bars .row",
@@ -50,16 +53,20 @@ PANELS = {  # what each has when it is drawn
 
 @pytest.fixture(scope="module")
 def chromium():
-    arguments = {"args": ["--no-sandbox", "--host-resolver-rules=MAP evil.example 127.0.0.1"]}
     with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=shutil.which("chromium"), **arguments)
+        yield playwright.chromium.launch(
+            executable_path=shutil.which("chromium"),
+            args=["--no-sandbox", "--host-resolver-rules=MAP evil.example 127.0.0.1"],
+        )
 
 
 def shakespeare():
-    names = ("shakespeare-tied", "shakespeare-untied")
-    models = [(name, tiedgpt.load_model(name)) for name in names]
+    named_models = []
+    for name in ("shakespeare-tied", "shakespeare-untied"):
+        named_models.append((name, tiedgpt.load_model(name)))
     counts = Path(tiedgpt.__file__).parents[1] / "weights" / "shakespeare-bigrams.npz"
-    return Views(models, tiedgpt.load_tokenizer(names[0]), ("a text", Corpus.read(counts)))
+    tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
+    return ShownModels(named_models, tokenizer, ("a text", Corpus.read(counts)))
 
 
 @pytest.fixture(scope="module")
@@ -69,75 +76,106 @@ def server():
 
 
 @pytest.fixture
-def open_page(chromium):
-    """open_page(server or views, fragment, **options of a context): a page that is drawn.
-
-    At the end, it must have asked no other machine, and have printed no error but those in
-    page.allowed.
-    """
-    problems = []
+def serve():
+    """serve(shown): a server that answers until the end of the test."""
     with ExitStack() as stack:
+        yield lambda shown: stack.enter_context(serving(shown))
 
-        def open_page(server, fragment="", **options):
-            if isinstance(server, Views):
-                server = stack.enter_context(serving(server))
-            size = {"width": 1300, "height": 900}
-            page = stack.enter_context(
-                chromium.new_context(**{"viewport": size, **options})
-            ).new_page()
-            page.allowed = []
-            page.set_default_timeout(20_000)
-            page.on("pageerror", lambda error: problems.append((page, str(error))))
-            page.on(
-                "console", lambda m: problems.append((page, m.text)) if m.type == "error" else None
-            )
-            own = (server.origin, "data:")
-            page.on(
-                "request",
-                lambda r: None if r.url.startswith(own) else problems.append((page, r.url)),
-            )
-            page.goto(server.url + fragment)
-            page.wait_for_selector("body[data-ready]")
-            return page
 
-        yield open_page
-    assert [text for page, text in problems if not any(part in text for part in page.allowed)] == []
+class Pages:
+    """Opens pages, and collects their errors and the requests to other machines."""
+
+    def __init__(self, chromium):
+        self.chromium = chromium
+        self.contexts = []
+        self.problems = []
+
+    def open(self, address, origin, allowed_errors=(), **options):
+        """A page that is drawn. It may ask `origin` only, and print no error but those allowed."""
+        options.setdefault("viewport", {"width": 1300, "height": 900})
+        context = self.chromium.new_context(**options)
+        self.contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+
+        def check_error(text):
+            if not any(allowed in text for allowed in allowed_errors):
+                self.problems.append(text)
+
+        def check_console(message):
+            if message.type == "error":
+                check_error(message.text)
+
+        def check_request(request):
+            if not request.url.startswith((origin, "data:")):
+                self.problems.append(request.url)
+
+        page.on("pageerror", lambda error: check_error(str(error)))
+        page.on("console", check_console)
+        page.on("request", check_request)
+        page.goto(address)
+        page.wait_for_selector("body[data-ready]")
+        return page
+
+
+@pytest.fixture
+def pages(chromium, serve):
+    pages = Pages(chromium)
+    yield pages
+    for context in pages.contexts:
+        context.close()
+    assert pages.problems == []
+
+
+@pytest.fixture
+def open_page(pages):
+    """open_page(server, fragment, allowed_errors, **options of a context): a page that is drawn."""
+
+    def open_page(server, fragment="", allowed_errors=(), **options):
+        return pages.open(server.url + fragment, server.origin, allowed_errors, **options)
+
+    return open_page
+
+
+# Parts of the page
 
 
 def bars(page, side=0):
+    """The likeliest next tokens of a model."""
     return page.locator("#bars .side").nth(side).locator(".row")
 
 
+def tokens_of_prompt(page):
+    return page.locator("#strip .tok")
+
+
 def button(page, name):
-    return page.get_by_role("button", name=name)
+    return page.get_by_role("button", name=name).first
 
 
-def show(page, *panels):
-    """Go to panels and wait until each is drawn."""
-    for panel in panels or PANELS:
-        page.locator(f"nav a[href='#{panel}']").click()
-        page.wait_for_selector(PANELS[panel])
+def show(page, panel):
+    """Go to a panel and wait until it is drawn."""
+    page.locator(f"nav a[href='#{panel}']").click()
+    page.wait_for_selector(DRAWN[panel])
 
 
-QUESTIONS = [  # what a student asks, where the answer is, its words
-    ("what is the tie", "switch #flowsays", "The same W_E, transposed, scores each token: 131,072"),
-    ("where in the code", "switch [data-turn=tied] span.tied", 'parameters["wte.weight"].T'),
-    (
-        "why symmetric",
-        "path #product .tied",
-        "The same two rows in the other order. Each product a · b",
-    ),
-    ("what differs untied", "path #mirror", "shakespeare-untied: 0.54 ≠ "),
-    ("does the MLP repair it", "path #repair", "shakespeare-tied. Yes, by the first MLP."),
-    ("from what", "path #repair tbody tr:nth-child(1)", "W_E, W_U0.0079 %"),
-    ("to what", "path #repair tbody tr:nth-child(3)", "with the first MLP1.200.2 %"),
-    ("how many parameters", "cost #costbox", "124,439,808163,037,18438,597,37623.7 %"),
-    ("and of XL", "cost #costbox", "1,557,611,2001,638,022,40080,411,2004.9 %"),
-    ("which head or MLP", "parts #partsout", "Most is added by the MLP of block 3 (1.83)"),
-    ("how the gradient splits", "gradient #gradbox", "reaches 8 rows of 1,024, the second 1,024"),
-    ("what the lens shows", "lens #lensbox", "predicts the same token again (↺) in 8 of 8 places"),
-    ("what an ablation changes", "parts #partsbars", "Outline: with all parts. Bar: without"),
-]
+def show_all(page):
+    for panel in DRAWN:
+        show(page, panel)
+
+
+def write(page):
+    """Let both models write 40 tokens."""
+    page.click("#write")
+    page.wait_for_selector("body[data-written='40,40']")
+
+
+def remove_mlp_of_block_3(page):
+    button(page, MLP_OF_BLOCK_3).click()
+    expect(page.locator("#partsbars .ghost").first).to_be_visible()
+
+
+# What a student asks, and the words of the answer
 
 
 @pytest.fixture(scope="module")
@@ -147,298 +185,613 @@ def student(chromium, server):
     return page
 
 
-@pytest.mark.parametrize(("question", "where", "words"), QUESTIONS)
-def test_the_page_answers(student, question, where, words):
-    show(student, where.split()[0])
-    if "#partsbars" in where:
-        follow(student, [MLP])
-    expect(student.locator(f"#{where}").first).to_contain_text(words)
+@pytest.mark.parametrize(
+    ("panel", "place", "words"),
+    [
+        pytest.param(
+            "switch",
+            "#flowsays",
+            "The same W_E, transposed, scores each token: 131,072",
+            id="what-is-the-tie",
+        ),
+        pytest.param(
+            "switch",
+            "#switch [data-turn=tied] span.tied",
+            'parameters["wte.weight"].T',
+            id="where-in-the-code",
+        ),
+        pytest.param(
+            "path",
+            "#product .tied",
+            "The same two rows in the other order. Each product a · b",
+            id="why-symmetric",
+        ),
+        pytest.param("path", "#mirror", "shakespeare-untied: 0.54 ≠ ", id="what-differs-untied"),
+        pytest.param(
+            "path",
+            "#repair",
+            "shakespeare-tied. Yes, by the first MLP.",
+            id="does-the-MLP-repair-it",
+        ),
+        pytest.param("path", "#repair tbody tr:nth-child(1)", "W_E, W_U0.0079 %", id="from-what"),
+        pytest.param(
+            "path", "#repair tbody tr:nth-child(3)", "with the first MLP1.200.2 %", id="to-what"
+        ),
+        pytest.param(
+            "cost", "#costbox", "124,439,808163,037,18438,597,37623.7 %", id="how-many-parameters"
+        ),
+        pytest.param(
+            "cost", "#costbox", "1,557,611,2001,638,022,40080,411,2004.9 %", id="and-of-XL"
+        ),
+        pytest.param(
+            "parts",
+            "#partsout",
+            "Most is added by the MLP of block 3 (1.83)",
+            id="which-head-or-MLP",
+        ),
+        pytest.param(
+            "gradient",
+            "#gradbox",
+            "reaches 8 rows of 1,024, the second 1,024",
+            id="how-the-gradient-splits",
+        ),
+        pytest.param(
+            "lens",
+            "#lensbox",
+            "predicts the same token again (↺) in 8 of 8 places",
+            id="what-the-lens-shows",
+        ),
+    ],
+)
+def test_the_page_answers(student, panel, place, words):
+    show(student, panel)
+    expect(student.locator(place).first).to_contain_text(words)
 
 
-def test_a_product_of_two_rows_is_the_same_in_either_order(open_page, server):
-    page = open_page(server, "#path")
-    page.wait_for_selector("#product canvas")
-    for kind, equal in (("tied", True), ("untied", False)):
-        pictures = [
-            c.evaluate("c => c.toDataURL()") for c in page.locator(f"#product .{kind} canvas").all()
-        ]
-        assert (pictures[2] == pictures[5]) == equal  # each third one is the product
-        assert (pictures[:2] == pictures[4:2:-1]) == equal
-    model, encode = server.views.by_head[1]["untied"], server.views.tokenizer.encode
-    first = model.W_E[encode("My")[0], 0], model.W_U[0, encode(" lord")[0]]
-    numbers = " \u00d7 ".join(f"{x:.2f}" for x in first).replace("-", "\u2212")
-    expect(page.locator("#product .untied p").first).to_contain_text(numbers)
-    page.locator("#matrices table.heat").first.locator("td[data-i='1'][data-j='4']").hover()
-    expect(page.locator("#matrices td.mirror").first).to_have_attribute("data-i", "4")
-
-
-TIED, UNTIED, TOY = "#bars .side >> nth=0", "#bars .side >> nth=1", "#toyout .side >> nth=1"
-FIRST_P = "#toyin [data-key=P01]"
-WRITE = "#write", "body[data-written='40,40']", 1
-MLP = "the MLP of block 3", "#partsbars .ghost >> nth=0", True
-STORIES = {  # name: fragment of the address, steps
-    # A step: the name of a button, a selector that is clicked, or (a field, its text); then where
-    # something is shown, and what: words, a number of elements, whether it is visible, its value or
-    # CSS.
-    "the switch": ("", [
-        ("untied: W_U", "#flow.untied .arrow.untied", 1),
-        ("", "#flow .arrow.other", 1),
-        ("", ".code[data-turn=untied] .line span.untied", ("font-weight", "700")),
-        ("", ".code[data-turn=untied] .line span.tied", ("font-weight", "400")),
-        ("", "#switch .line span.untied", 'parameters["lm_head.weight"].T'),
-        ("tied: W_E.T", "#flow.tied .arrow.tied", 1),
-        ("", "#flow .arrow.other", 1),
-        ("", ".code[data-turn=tied] .line span.tied", ("font-weight", "700")),
-        ("nav a[href='#parts']", "#partsbox .side.tied", 1),
-        ("#parts .which button >> nth=1", "#partsbox .side.untied", 1),
-    ]),
-    "the paths": ("#path", [
-        (path, "#mirror", re.compile(rf"shakespeare-tied: \S+ {sign}"))
-        for path, sign in (("with ln_f", "≠"), ("first MLP", "≠"), ("whole model", "≠"), ("W_E, W_U", "="))
-    ]),
-    "a text": ("", [
-        (("#prompt", "ROMEO:"), "#strip .tok", 2),
-        (f"{TIED} >> .row", "#strip .tok", 3),
-        ("#strip .tok", "#strip .tok:first-child[aria-pressed=true]", 1),
-        ("Draw one", "#strip .tok", 2),  # goes on from the chosen place
-        ("", "#seed", {"value": "2"}),
-        ("", "#bars .side.untied", 1),
-        (f"{UNTIED} >> text='W_E.T'", "#bars .side.untied", 0),
-        ("", f"{TIED} >> text='W_U'", 0),
-    ]),
-    "sliders": ("", [
-        ("", "#bars .ghost", 0),
-        ("", "#top_k", False),
-        ("#sampling summary", "#top_k", True),
-        (("#top_k", "3"), f"{TIED} >> .row:not(.out)", 3),
-        ("", "#bars .cut", "3 kept"),
-        ("", "#barsnote", True),
-        (("#top_k", "0"), "#bars .row.out", 0),
-        ("", "#sliders output >> nth=1", "off"),
-        (("#cvocab", "3"), "#costbox .readout", "tying saves 4.1M, 0.1 % of the untied model"),
-    ]),
-    "three words": ("#toy", [
-        ("", TOY, "0.31 nats"),
-        ("Solve for W_E", TOY, "0.00 nats"),
-        ("Start again", TOY, "0.31 nats"),
-        ("Use 3 dimensions", TOY, "0.00 nats"),
-        ((FIRST_P, "0"), "#toy .warn", "above 0"),
-        ((FIRST_P, "0.5"), "#toy .warn", False),
-    ]),
-    "what cannot be read": ("#path?ids=1_x&removed=y&side=9&W=1_2*3&top_k=x&path=y", [  # a damaged link
-        ("", "#problem", "ids must be"),
-        (("#prompt", ""), "#problem", "the prompt is empty"),
-        (("#prompt", "word " * 200), "#problem", "more than the model's context of 128"),
-        (("#prompt", "a" * 70_000), "#problem", "expected at most 65,536 bytes"),
-        (("#prompt", "My lord 😀"), "#bytes", True),
-        (("#prompt", "ROMEO:"), "#strip .tok", 2),
-        ("", "#problem", False),
-        ("", "#bytes", False),
-    ]),
-    "names that every object has": ("#constructor?constructor=1&seed=7", [
-        ("", f"{TIED} >> .row", 14),
-        ("", "#seed", {"value": "7"}),
-        ("", "#problem", False),
-    ]),
-}  # fmt: skip
-
-
-def follow(page, steps):
-    for do, where, shown in steps:
-        if isinstance(do, tuple):
-            page.fill(*do)
-        elif do:
-            (page.locator(do) if do.startswith(("#", "nav")) else button(page, do)).first.click()
-        found = page.locator(where)
-        if isinstance(shown, bool):
-            expect(found).to_be_visible(visible=shown)
-        elif isinstance(shown, int):
-            expect(found).to_have_count(shown)
-        elif isinstance(shown, tuple):
-            expect(found.first).to_have_css(*shown)
-        elif isinstance(shown, dict):
-            expect(found).to_have_value(shown["value"])
-        else:
-            expect(found.first).to_contain_text(shown)
-
-
-@pytest.mark.parametrize("story", STORIES)
-def test_the_page_does(open_page, server, story):
-    fragment, steps = STORIES[story]
-    page = open_page(server, fragment)
-    page.allowed = ["400 (Bad Request)", "413"]
-    follow(page, steps)
+def test_the_page_answers_what_an_ablation_changes(student):
+    show(student, "parts")
+    remove_mlp_of_block_3(student)
+    expect(student.locator("#partsbars")).to_contain_text("Outline: with all parts. Bar: without")
 
 
 def test_a_bar_has_its_token_and_its_probability(student, server):
-    row = server.views.next({"text": PROMPT}, lambda *_: None)["rows"][0]
-    name = f"{row['text'].replace(' ', '·')}, {100 * row['probability']:.1f} %"
-    expect(bars(student).first).to_have_accessible_name(name)
-    expect(bars(student).first).to_have_text(name.replace(", ", ""))
-    expect(student.locator("#flow text.end").first).to_have_text(name.split(",")[0])
+    row = view_answer(server.shown, "next", {"text": PROMPT})["rows"][0]
+    token = row["text"].replace(" ", "·")
+    percent = f"{100 * row['probability']:.1f} %"
+    expect(bars(student).first).to_have_accessible_name(f"{token}, {percent}")
+    expect(bars(student).first).to_have_text(token + percent)
+    expect(student.locator("#flow text.end").first).to_have_text(token)
 
 
-def test_writing_streams_can_be_selected_and_gone_back_to(open_page, server):
+# The switch
+
+
+def test_the_switch_turns_to_the_untied_model(open_page, server):
     page = open_page(server)
-    follow(page, [WRITE, ("", "#written .note", "mean surprisal")])
-    text = "".join(page.locator("#written .page").first.locator(".w").all_text_contents())
-    ids = server.views.tokenizer.encode(PROMPT)
-    expected = tiedgpt.generate(server.views.by_head[0]["tied"], ids, 40, seed=1)
-    assert text == server.views.tokenizer.decode(list(expected))
-    selected = page.evaluate("""() => {
-        getSelection().selectAllChildren(document.querySelector('#written .page'));
-        const text = String(getSelection()); getSelection().removeAllRanges(); return text; }""")
-    assert selected.rstrip() == (PROMPT + text).rstrip()
-    follow(page, [("#written .w >> nth=5", "#strip .tok", len(ids) + 5)])
+    button(page, "untied: W_U").click()
+    expect(page.locator("#flow.untied .arrow.untied")).to_have_count(1)
+    expect(page.locator("#flow .arrow.other")).to_have_count(1)
+    code = page.locator(".code[data-turn=untied]")
+    expect(code.locator(".line span.untied").first).to_have_css("font-weight", "700")
+    expect(code.locator(".line span.tied").first).to_have_css("font-weight", "400")
+    expect(page.locator("#switch .line span.untied").first).to_contain_text(
+        'parameters["lm_head.weight"].T'
+    )
 
 
-def test_stop_stops_the_text_or_the_server_and_the_page_stays(open_page):
-    views, go_on = shakespeare(), threading.Event()
-    generate = views.generate
-
-    def held(query, step):  # after three tokens
-        for n, line in enumerate(generate(query, step)):
-            while n == 3 and not go_on.wait(0.01):
-                step()
-            yield line
-
-    views.generate = held
-    with serving(views) as server:
-        page = open_page(server)
-        page.allowed = ["Failed to load", "ERR_"]
-        shown = bars(page).all_inner_texts()
-        follow(page, [("#write", "#written .w", 6), ("Stop", "#write", "Write 40 tokens")])
-        note = re.compile("^3 tokens; stopped$")
-        follow(page, [("", "body[data-written='3,3']", 1), ("", "#written .note", note)])
-        go_on.set()
-        follow(page, [WRITE])
-        go_on.clear()
-        follow(page, [("#write", "#written .w", 6), ("#quit", "#stopped", True)])
-        follow(
-            page, [("", "#write", "Write 40 tokens"), (("#prompt", "another"), "#stopped", True)]
-        )
-        expect(page.locator("main .figure").first).to_have_css("opacity", "0.45")
-        assert bars(page).all_inner_texts() == shown
-    follow(page, [("#write", "#write", "Write 40 tokens"), ("", "#stopped", True)])
+def test_the_switch_turns_back(open_page, server):
+    page = open_page(server)
+    button(page, "untied: W_U").click()
+    button(page, "tied: W_E.T").click()
+    expect(page.locator("#flow.tied .arrow.tied")).to_have_count(1)
+    expect(page.locator("#flow .arrow.other")).to_have_count(1)
+    code = page.locator(".code[data-turn=tied]")
+    expect(code.locator(".line span.tied").first).to_have_css("font-weight", "700")
 
 
-def test_solving_for_the_best_matrix_says_how_far_it_is_and_can_be_cancelled(
-    open_page, monkeypatch
-):
-    monkeypatch.setattr("tiedgpt.explore.server.PROGRESS", 0)
-    corpus = Corpus.of([(7 * n + n // 11) % 40 + 60 for n in range(6000)], CONFIG.vocab_size)
-    models = random_model(CONFIG), random_model(replace(CONFIG, tied=False))
-    views, go_on = views_of(*models, text=("a text", corpus)), threading.Event()
-    solved = views.solved
-
-    def held(query, step):
-        step(part=0.25)
-        while not go_on.wait(0.01):
-            step()
-        return solved(query, step)
-
-    views.solved = held
-    page = open_page(views, "#path")
-    cancel, cancelled = re.compile(r"^Cancel \(25 % done\)$"), re.compile(r"^Cancelled\.$")
-    follow(page, [("#solve", "#solve", cancel), ("#solve", "#solved", cancelled)])
-    go_on.set()
-    note = "at most the difference is due to the tie"
-    follow(page, [("#solve", "#solved tbody tr", 3), ("", "#solvednote", note)])
+def test_the_parts_are_those_of_the_chosen_model(open_page, server):
+    page = open_page(server)
+    show(page, "parts")
+    expect(page.locator("#partsbox .side.tied")).to_have_count(1)
+    page.locator("#parts .which button").nth(1).click()
+    expect(page.locator("#partsbox .side.untied")).to_have_count(1)
 
 
-def test_script_in_the_prompt_and_in_a_token_and_in_a_name(open_page):
-    word = TAG[:8]  # a vocabulary that has "<script>" as one token
-    merges = [(word[:end], word[end]) for end in range(1, len(word))]
-    config = replace(CONFIG, vocab_size=257 + len(merges))
-    model = GPT2(config, random_model(config).parameters)
-    page = open_page(Views([(TAG, model)], Tokenizer(merges)))
-    follow(page, [(("#prompt", "<script>"), "#strip .tok", 8), ("#write", "body[data-written]", 1)])
-    follow(page, [(("#prompt", TAG), "#strip", "/")])
-    show(page)
-    assert page.title() == "tiedgpt explore"
-    assert page.locator("script").count() == 1
-    assert TAG in page.locator("#models").inner_text()
+# The direct path
 
 
-def test_one_tied_model_is_one_column_without_orange(open_page):
-    page = open_page(views_of())
-    before = bars(page).all_inner_texts()
-    follow(page, [("untied: W_U", "#flowsays", "a has no W_U. An untied copy of it")])
-    assert bars(page).all_inner_texts() == before
-    show(page)
-    sides = "#bars .side, #matrices .side, #lensbox .side, #product .side"
-    orange = "main section:not(#toy) .side.untied, #flow .out"
-    solved = ("", "#solvedbox", False)
-    follow(page, [("", sides, 4), ("", orange, 0), ("", "#matrices", "--corpus FILE"), solved])
+@pytest.mark.parametrize(
+    ("path", "sign"),
+    [("with ln_f", "≠"), ("first MLP", "≠"), ("whole model", "≠"), ("W_E, W_U", "=")],
+)
+def test_a_path_is_symmetric_or_not(open_page, server, path, sign):
+    page = open_page(server, "#path?path=mlp0")
+    button(page, path).click()
+    mirror = re.compile(rf"shakespeare-tied: \S+ {sign}")
+    expect(page.locator("#mirror")).to_contain_text(mirror)
+
+
+def pictures(page, kind):
+    """The rows of W_E and W_U and their product, for a pair of tokens and for its mirror image."""
+    canvases = page.locator(f"#product .{kind} canvas").all()
+    return [canvas.evaluate("canvas => canvas.toDataURL()") for canvas in canvases]
+
+
+def test_a_product_of_two_rows_is_the_same_in_either_order_if_tied(open_page, server):
+    page = open_page(server, "#path")
+    page.wait_for_selector("#product canvas")
+    first, second, product, mirror_first, mirror_second, mirror_product = pictures(page, "tied")
+    assert product == mirror_product
+    assert [first, second] == [mirror_second, mirror_first]
+
+
+def test_a_product_of_two_rows_is_another_in_the_other_order_if_untied(open_page, server):
+    page = open_page(server, "#path")
+    page.wait_for_selector("#product canvas")
+    first, second, product, mirror_first, mirror_second, mirror_product = pictures(page, "untied")
+    assert product != mirror_product
+    assert [first, second] != [mirror_second, mirror_first]
+
+
+def test_a_product_begins_with_the_numbers_of_the_matrices(open_page, server):
+    page = open_page(server, "#path")
+    model = server.shown.by_head[1]["untied"]
+    encode = server.shown.tokenizer.encode
+    first = model.W_E[encode("My")[0], 0]
+    second = model.W_U[0, encode(" lord")[0]]
+    numbers = f"{first:.2f} \u00d7 {second:.2f}".replace("-", "\u2212")
+    expect(page.locator("#product .untied p").first).to_contain_text(numbers)
+
+
+def test_the_mirror_image_of_the_cell_under_the_pointer_is_marked(open_page, server):
+    page = open_page(server, "#path")
+    table = page.locator("#matrices table.heat").first
+    table.locator("td[data-i='1'][data-j='4']").hover()
+    mirror = page.locator("#matrices td.mirror").first
+    expect(mirror).to_have_attribute("data-i", "4")
+    expect(mirror).to_have_attribute("data-j", "1")
+
+
+# A text
+
+
+def test_a_bar_adds_its_token_to_the_text(open_page, server):
+    page = open_page(server)
+    page.fill("#prompt", "ROMEO:")
+    expect(tokens_of_prompt(page)).to_have_count(2)
+    bars(page).first.click()
+    expect(tokens_of_prompt(page)).to_have_count(3)
+
+
+def test_a_token_is_drawn_after_the_chosen_place(open_page, server):
+    page = open_page(server)
+    page.fill("#prompt", "ROMEO: the")
+    tokens_of_prompt(page).first.click()
+    expect(tokens_of_prompt(page).first).to_have_attribute("aria-pressed", "true")
+    button(page, "Draw one").click()
+    expect(tokens_of_prompt(page)).to_have_count(2)
+    expect(page.locator("#seed")).to_have_value("2")
+
+
+def test_an_untied_model_can_use_its_embedding_as_output_matrix(open_page, server):
+    page = open_page(server)
+    tied_model = page.locator("#bars .side").nth(0)
+    untied_model = page.locator("#bars .side").nth(1)
+    expect(page.locator("#bars .side.untied")).to_have_count(1)
+    untied_model.get_by_text("W_E.T").click()
+    expect(page.locator("#bars .side.untied")).to_have_count(0)
+    expect(tied_model.get_by_text("W_U")).to_have_count(0)
 
 
 def test_an_earlier_token_moves_every_panel_of_the_text(open_page, server):
     page = open_page(server)
-    boxes = {"path": "#nearto", "lens": "#lensbox", "parts": "#partsout", "attention": "#attnbox"}
-    boxes |= {"gradient": "#gradbox", "next": "#bars"}
+    boxes = {
+        "path": "#nearto",
+        "lens": "#lensbox",
+        "parts": "#partsout",
+        "attention": "#attnbox",
+        "gradient": "#gradbox",
+        "next": "#bars",
+    }
     texts = {}
     for panel, box in boxes.items():
         show(page, panel)
         texts[panel] = page.locator(box).inner_text()
-    page.locator("#strip .tok").nth(4).click()
+    tokens_of_prompt(page).nth(4).click()
     for panel, box in boxes.items():
         show(page, panel)
         expect(page.locator(box)).not_to_have_text(texts[panel], use_inner_text=True)
 
 
-def test_the_menu_lands_on_the_panel_the_first_time(open_page, server):
-    for panel in PANELS:
-        page = open_page(server)
-        show(page, panel)
-        for _ in range(2):  # panels above fill meanwhile
-            page.wait_for_timeout(150)
+def test_bars_move_while_typing_faster_than_the_model(open_page, serve, monkeypatch):
+    next_tokens = VIEWS["next"]
+
+    def slow(query, turn):
+        threading.Event().wait(0.1)
+        return next_tokens(query, turn)
+
+    monkeypatch.setitem(VIEWS, "next", slow)
+    page = open_page(serve(shakespeare()))
+    page.evaluate(
+        """() => {
+            window.drawn = 0;
+            const observer = new MutationObserver(() => window.drawn++);
+            observer.observe(document.querySelector("#bars"), {childList: true});
+        }"""
+    )
+    # Type until the bars have moved three times; a busy machine takes longer.
+    drawn = 0
+    for letter in "my lord and the king " * 10:
+        page.locator("#prompt").press_sequentially(letter, delay=40)
+        drawn = page.evaluate("window.drawn")
+        if drawn >= 3:
+            break
+    assert drawn >= 3
+
+
+def test_a_screen_reader_hears_the_likeliest_token(open_page, server):
+    page = open_page(server)
+    page.fill("#prompt", "ROMEO:")
+    expect(page.locator("#live")).to_contain_text("Likeliest next token: shakespeare-tied:")
+    assert page.locator("[aria-live=polite]").count() == 1
+
+
+# Sliders and three words
+
+
+def test_the_sampling_is_folded_at_first(open_page, server):
+    page = open_page(server)
+    expect(page.locator("#top_k")).not_to_be_visible()
+    page.click("#sampling summary")
+    expect(page.locator("#top_k")).to_be_visible()
+
+
+def test_top_k_drops_tokens(open_page, server):
+    page = open_page(server)
+    expect(page.locator("#bars .ghost")).to_have_count(0)
+    page.click("#sampling summary")
+    page.fill("#top_k", "3")
+    kept = page.locator("#bars .side").first.locator(".row:not(.out)")
+    expect(kept).to_have_count(3)
+    expect(page.locator("#bars .cut").first).to_contain_text("3 kept")
+    expect(page.locator("#barsnote")).to_be_visible()
+
+    page.fill("#top_k", "0")
+    expect(page.locator("#bars .row.out")).to_have_count(0)
+    expect(page.locator("#sliders output").nth(1)).to_contain_text("off")
+
+
+def test_the_cost_follows_its_sliders(open_page, server):
+    page = open_page(server)
+    page.fill("#cvocab", "3")
+    expect(page.locator("#costbox .readout")).to_contain_text(
+        "tying saves 4.1M, 0.1 % of the untied model"
+    )
+
+
+def test_three_words_fit_with_a_solved_embedding_or_three_dimensions(open_page, server):
+    page = open_page(server, "#toy")
+    untied = page.locator("#toyout .side").nth(1)
+    expect(untied).to_contain_text("0.31 nats")
+    button(page, "Solve for W_E").click()
+    expect(untied).to_contain_text("0.00 nats")
+    button(page, "Start again").click()
+    expect(untied).to_contain_text("0.31 nats")
+    button(page, "Use 3 dimensions").click()
+    expect(untied).to_contain_text("0.00 nats")
+
+
+def test_a_share_of_zero_is_a_warning_until_it_is_changed(open_page, server):
+    page = open_page(server, "#toy", allowed_errors=["400 (Bad Request)"])
+    share = page.locator("#toyin [data-key=P01]")
+    share.fill("0")
+    expect(page.locator("#toy .warn")).to_contain_text("above 0")
+    share.fill("0.5")
+    expect(page.locator("#toy .warn")).not_to_be_visible()
+
+
+# Problems
+
+
+def test_a_damaged_link_is_said(open_page, server):
+    fragment = "#path?ids=1_x&removed=y&side=9&W=1_2*3&top_k=x&path=y"
+    page = open_page(server, fragment, allowed_errors=["400 (Bad Request)"])
+    expect(page.locator("#problem")).to_contain_text("ids must be")
+    page.fill("#prompt", "ROMEO:")
+    expect(tokens_of_prompt(page)).to_have_count(2)
+    expect(page.locator("#problem")).not_to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        pytest.param("", "the prompt is empty", id="empty"),
+        pytest.param("word " * 200, "more than the model's context of 128", id="200-words"),
+        pytest.param("a" * 70_000, "expected at most 65,536 bytes", id="70-kB"),
+    ],
+)
+def test_a_prompt_that_cannot_be_read_is_said(open_page, server, prompt, message):
+    page = open_page(server, allowed_errors=["400 (Bad Request)", "413"])
+    page.fill("#prompt", prompt)
+    expect(page.locator("#problem")).to_contain_text(message)
+    page.fill("#prompt", "ROMEO:")
+    expect(tokens_of_prompt(page)).to_have_count(2)
+    expect(page.locator("#problem")).not_to_be_visible()
+
+
+def test_a_character_of_several_tokens_is_explained(open_page, server):
+    page = open_page(server)
+    page.fill("#prompt", "My lord 😀")
+    expect(page.locator("#bytes")).to_be_visible()
+    page.fill("#prompt", "ROMEO:")
+    expect(page.locator("#bytes")).not_to_be_visible()
+
+
+def test_names_that_every_object_has_are_ignored_in_a_link(open_page, server):
+    page = open_page(server, "#constructor?constructor=1&seed=7")
+    expect(bars(page)).to_have_count(14)
+    expect(page.locator("#seed")).to_have_value("7")
+    expect(page.locator("#problem")).not_to_be_visible()
+
+
+def test_a_busy_server_is_said(open_page, server, monkeypatch):
+    monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0.2)
+    page = open_page(server, allowed_errors=["503"])
+    page.wait_for_selector("#repair td")
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 0)
+    page.wait_for_timeout(400)  # the connections that are open are closed
+    page.fill("#prompt", "ROMEO:\n")
+    expect(page.locator("#problem")).to_contain_text("Close other pages of it")
+
+
+# Writing
+
+
+def test_both_models_write_what_the_library_generates(open_page, server):
+    page = open_page(server)
+    write(page)
+    expect(page.locator("#written .note").first).to_contain_text("mean surprisal")
+    words = page.locator("#written .page").first.locator(".w").all_text_contents()
+    ids = server.shown.tokenizer.encode(PROMPT)
+    expected = tiedgpt.generate(server.shown.by_head[0]["tied"], ids, 40, seed=1)
+    assert "".join(words) == server.shown.tokenizer.decode(list(expected))
+
+
+def test_what_is_written_can_be_selected(open_page, server):
+    page = open_page(server)
+    write(page)
+    words = page.locator("#written .page").first.locator(".w").all_text_contents()
+    selected = page.evaluate(
+        """() => {
+            getSelection().selectAllChildren(document.querySelector("#written .page"));
+            return String(getSelection());
+        }"""
+    )
+    assert selected.rstrip() == (PROMPT + "".join(words)).rstrip()
+
+
+def test_a_written_token_goes_back_to_the_text_before_it(open_page, server):
+    page = open_page(server)
+    write(page)
+    page.locator("#written .w").nth(5).click()
+    prompt_tokens = len(server.shown.tokenizer.encode(PROMPT))
+    expect(tokens_of_prompt(page)).to_have_count(prompt_tokens + 5)
+
+
+@pytest.fixture
+def go_on(monkeypatch):
+    """An event. Until it is set, the models write three tokens and wait."""
+    go_on = threading.Event()
+    generate = VIEWS["generate"]
+
+    def held(query, turn):
+        for number, line in enumerate(generate(query, turn)):
+            while number == 3 and not go_on.wait(0.01):
+                turn.pause()
+            yield line
+
+    monkeypatch.setitem(VIEWS, "generate", held)
+    return go_on
+
+
+def test_stop_stops_the_text(open_page, server, go_on):
+    page = open_page(server, allowed_errors=["Failed to load", "ERR_"])
+    page.click("#write")
+    expect(page.locator("#written .w")).to_have_count(6)
+    button(page, "Stop").click()
+    expect(page.locator("#write")).to_have_text("Write 40 tokens")
+    expect(page.locator("body[data-written='3,3']")).to_have_count(1)
+    expect(page.locator("#written .note").first).to_have_text("3 tokens; stopped")
+    go_on.set()
+    write(page)
+
+
+def test_quit_stops_the_server_and_the_page_stays(open_page, serve, go_on):
+    page = open_page(serve(shakespeare()), allowed_errors=["Failed to load", "ERR_"])
+    shown = bars(page).all_inner_texts()
+    page.click("#write")
+    expect(page.locator("#written .w")).to_have_count(6)
+    page.click("#quit")
+    expect(page.locator("#stopped")).to_be_visible()
+    expect(page.locator("#write")).to_have_text("Write 40 tokens")
+    page.fill("#prompt", "another")
+    expect(page.locator("#stopped")).to_be_visible()
+    expect(page.locator("main .figure").first).to_have_css("opacity", "0.45")
+    assert bars(page).all_inner_texts() == shown
+
+
+def test_a_page_whose_server_has_gone_says_so(open_page):
+    with serving(shakespeare()) as server:
+        page = open_page(server, allowed_errors=["Failed to load", "ERR_"])
+    page.click("#write")
+    expect(page.locator("#write")).to_have_text("Write 40 tokens")
+    expect(page.locator("#stopped")).to_be_visible()
+
+
+def test_fourteen_pages_of_which_one_is_closed_while_it_writes(open_page, server):
+    first, *others = [open_page(server) for _ in range(14)]
+    for page in others:
+        assert bars(page).count() == 14
+    first.click("#write")
+    expect(first.locator("#written .w").first).to_be_visible()
+    first.close()
+    write(others[0])
+
+
+def test_solving_for_the_best_matrix_can_be_cancelled_and_ends(open_page, serve, monkeypatch):
+    monkeypatch.setattr(turns, "PROGRESS_SECONDS", 0)
+    solved = VIEWS["solved"]
+    go_on = threading.Event()
+
+    def held(query, turn):
+        turn.report(0.25)
+        while not go_on.wait(0.01):
+            turn.pause()
+        return solved(query, turn)
+
+    monkeypatch.setitem(VIEWS, "solved", held)
+    corpus = Corpus.of([(7 * n + n // 11) % 40 + 60 for n in range(6000)], CONFIG.vocab_size)
+    models = random_model(CONFIG), random_model(replace(CONFIG, tied=False))
+    page = open_page(serve(shown_models(*models, corpus=corpus)), "#path")
+    page.click("#solve")
+    expect(page.locator("#solve")).to_have_text("Cancel (25 % done)")
+    page.click("#solve")
+    expect(page.locator("#solved")).to_have_text("Cancelled.")
+
+    go_on.set()
+    page.click("#solve")
+    expect(page.locator("#solved tbody tr")).to_have_count(3)
+    expect(page.locator("#solvednote")).to_contain_text("at most the difference is due to the tie")
+
+
+# Texts and names that look like HTML
+
+
+def test_script_in_the_prompt_and_in_a_token_and_in_a_name(open_page, serve):
+    word = "<script>"  # which is one token of this vocabulary
+    merges = [(word[:end], word[end]) for end in range(1, len(word))]
+    config = replace(CONFIG, vocab_size=257 + len(merges))
+    model = GPT2(config, random_model(config).parameters)
+    page = open_page(serve(ShownModels([(TAG, model)], Tokenizer(merges))))
+
+    page.fill("#prompt", word)
+    expect(tokens_of_prompt(page)).to_have_count(8)
+    page.click("#write")
+    page.wait_for_selector("body[data-written]")
+    page.fill("#prompt", TAG)
+    expect(page.locator("#strip")).to_contain_text("/")
+    show_all(page)
+    assert page.title() == "tiedgpt explore"
+    assert page.locator("script").count() == 1
+    assert TAG in page.locator("#models").inner_text()
+
+
+# One model
+
+
+def test_one_tied_model_is_one_column_without_orange(open_page, serve):
+    page = open_page(serve(shown_models()))
+    show_all(page)
+    sides = page.locator("#bars .side, #matrices .side, #lensbox .side, #product .side")
+    expect(sides).to_have_count(4)
+    orange = page.locator("main section:not(#toy) .side.untied, #flow .out")
+    expect(orange).to_have_count(0)
+
+
+def test_the_switch_of_one_tied_model_turns_to_an_untied_copy(open_page, serve):
+    page = open_page(serve(shown_models()))
+    before = bars(page).all_inner_texts()
+    button(page, "untied: W_U").click()
+    expect(page.locator("#flowsays")).to_contain_text("a has no W_U. An untied copy of it")
+    assert bars(page).all_inner_texts() == before
+
+
+def test_without_a_corpus_the_page_says_how_to_give_one(open_page, serve):
+    page = open_page(serve(shown_models()))
+    show(page, "path")
+    expect(page.locator("#matrices")).to_contain_text("--corpus FILE")
+    expect(page.locator("#solvedbox")).not_to_be_visible()
+
+
+# The address
+
+
+@pytest.mark.parametrize("panel", DRAWN)
+def test_the_menu_lands_on_the_panel_the_first_time(open_page, server, panel):
+    page = open_page(server)
+    show(page, panel)
+    for _ in range(2):  # panels above fill meanwhile
+        page.wait_for_timeout(150)
+        is_at_end = page.evaluate(
+            "scrollY + innerHeight >= document.documentElement.scrollHeight - 2"
+        )
+        if not is_at_end:
             header = page.locator("header").bounding_box()["height"]
             top = page.locator(f"#{panel}").bounding_box()["y"]
-            at_end = page.evaluate(
-                "scrollY + innerHeight >= document.documentElement.scrollHeight - 2"
-            )
-            assert at_end or -2 <= top - header <= 12, panel
-        assert page.evaluate("location.hash").startswith(f"#{panel}")
-        page.context.close()
+            assert -2 <= top - header <= 12
+    assert page.evaluate("location.hash").startswith(f"#{panel}")
 
 
-def test_back_undoes_and_copy_link_copies(open_page, server):
+def test_copy_link_copies_the_address(open_page, server):
     page = open_page(server, permissions=["clipboard-read", "clipboard-write"])
     show(page, "lens")
-    follow(page, [(("#prompt", "JULIET:"), "#strip .tok", 2)])
-    expect(page).to_have_url(re.compile("JULIET"))
-    follow(page, [("#copy", "#copy", re.compile("^Copied$"))])
+    page.fill("#prompt", "JULIET:")
+    expect(tokens_of_prompt(page)).to_have_count(2)
+    page.click("#copy")
+    expect(page.locator("#copy")).to_have_text("Copied")
     link = page.evaluate("navigator.clipboard.readText()")
     assert link.startswith(f"{server.url}#lens?text=JULIET")
+
+
+def test_back_undoes(open_page, server):
+    page = open_page(server)
+    show(page, "lens")
+    page.fill("#prompt", "JULIET:")
+    expect(tokens_of_prompt(page)).to_have_count(2)
+    expect(page).to_have_url(re.compile("JULIET"))
     page.go_back()
     expect(page.locator("#prompt")).to_have_value(PROMPT)
     page.go_back()
     expect(page).to_have_url(server.url)
     page.go_forward()
     expect(page.locator("#lens > :focus")).to_be_attached()
-    page.evaluate("""async () => { dispatchEvent(new Event('pointerdown')); scrollTo(0, 0);
-        const current = () => document.querySelector('nav a[aria-current=true]').hash;
-        while (current() !== '#switch') await new Promise(requestAnimationFrame);
-        history.back(); }""")  # at once after scrolling
+
+
+def test_back_at_once_after_scrolling(open_page, server):
+    page = open_page(server)
+    show(page, "lens")
+    page.evaluate(
+        """async () => {
+            dispatchEvent(new Event("pointerdown"));
+            scrollTo(0, 0);
+            const current = () => document.querySelector("nav a[aria-current=true]").hash;
+            while (current() !== "#switch") await new Promise(requestAnimationFrame);
+            history.back();
+        }"""
+    )
     page.wait_for_timeout(300)
     expect(page).to_have_url(server.url)
 
 
 def test_a_link_shows_the_same_even_after_a_restart_on_its_port(open_page):
+    fields = {"#prompt": "JULIET:\nO & =#?\u00e9", "#temperature": "1.5", "#seed": "7"}
     with serving(shakespeare()) as server:
-        page, port = open_page(server), server.server_port
-        page.allowed = ["Failed to load", "404 (Not Found)"]  # from here on the server is stopping
+        # The requests that are under way when the server stops may fail.
+        page = open_page(server, allowed_errors=["Failed to load", "404 (Not Found)"])
         page.click("#sampling summary")
-        fields = {"#prompt": "JULIET:\nO & =#?\u00e9", "#temperature": "1.5", "#seed": "7"}
         for field, text in fields.items():
             page.fill(field, text)
-        button(page.locator("#bars .side").nth(1), "W_E.T").click()
+        untied_model = page.locator("#bars .side").nth(1)
+        button(untied_model, "W_E.T").click()
         show(page, "parts")
         button(page, "head 1 of block 2").click()
         show(page, "toy")
         page.get_by_label("W_E, 2 numbers for each word: New, dim").first.fill("2.5")
         expect(page).to_have_url(re.compile("W=2.5"))
-        shown, address = bars(page, 1).all_inner_texts(), page.evaluate("location.href")
+        shown = bars(page, side=1).all_inner_texts()
+        address = page.evaluate("location.href")
+        port = server.server_port
+
     with serving(shakespeare(), port) as server:
         page.goto("about:blank")
         page.goto(address)
@@ -446,72 +799,84 @@ def test_a_link_shows_the_same_even_after_a_restart_on_its_port(open_page):
         button(page, "Open").click()
         page.wait_for_selector("body[data-ready]")
         assert page.evaluate("location.hash").startswith("#toy?")
-        assert {field: page.input_value(field) for field in fields} == fields
-        assert bars(page, 1).all_inner_texts() == shown
+        for field, text in fields.items():
+            assert page.input_value(field) == text
+        assert bars(page, side=1).all_inner_texts() == shown
         expect(page.locator("#bars .side").nth(1)).to_have_class("side tied")
         expect(page.locator("#toyin input").first).to_have_value("2.5")
         show(page, "parts")
         expect(button(page, "head 1 of block 2")).to_have_attribute("aria-pressed", "true")
 
 
-def test_fourteen_pages_of_which_one_is_closed_while_it_writes(open_page, server):
-    first, *others = [open_page(server) for _ in range(14)]
-    assert [bars(page).count() for page in others] == [14] * 13
-    follow(first, [("#write", "#written .w >> nth=0", True)])
-    first.close()
-    follow(others[0], [WRITE])
+# Other sites
+
+POST = """async ([url, mode, type]) => {
+    const headers = {"Content-Type": type};
+    try {
+        const response = await fetch(url, {method: "POST", mode, headers, body: '{"text": "a"}'});
+        return response.type + response.status;
+    } catch (error) {
+        return "refused";
+    }
+}"""
+ADD_FRAME = """url => {
+    const frame = document.createElement("iframe");
+    frame.src = url;
+    document.body.append(frame);
+}"""
 
 
-def test_a_busy_server_is_said(open_page, server, monkeypatch):
-    monkeypatch.setattr("tiedgpt.explore.server.REQUEST", 0.2)
-    page = open_page(server)
-    page.allowed = ["503"]
-    page.wait_for_selector("#repair td")
-    monkeypatch.setattr("tiedgpt.explore.server.CONNECTIONS", 0)
-    page.wait_for_timeout(400)
-    follow(page, [(("#prompt", "ROMEO:\n"), "#problem", "Close other pages of it")])
+@pytest.fixture
+def other_site(chromium):
+    """A page of another site."""
+    page = chromium.new_page()
+    page.route("http://other.example/", lambda route: route.fulfill(body="<p>hello"))
+    page.goto("http://other.example/")
+    yield page
+    page.close()
 
 
-def test_bars_move_while_typing_faster_than_the_model(open_page):
-    views = shakespeare()
-    whole, held = views.next, threading.Event()
-    views.next = lambda *asked: held.wait(0.1) or whole(*asked)
-    page = open_page(views)
-    page.evaluate("""() => { window.drawn = 0; const seen = new MutationObserver(() => window.drawn++);
-        seen.observe(document.querySelector("#bars"), { childList: true }); }""")
-    for letter in (
-        "my lord and the king " * 10
-    ):  # until they have moved; a busy machine takes longer
-        page.locator("#prompt").press_sequentially(letter, delay=40)
-        if (drawn := page.evaluate("window.drawn")) >= 3:
-            break
-    assert drawn >= 3
-    expect(page.locator("#live")).to_contain_text("Likeliest next token: shakespeare-tied:")
-    assert page.locator("[aria-live=polite]").count() == 1
-
-
-POST = """async ([url, mode, type]) => { try { const r = await fetch(url, { method: 'POST', mode,
-    body: '{"text": "a"}', headers: { 'Content-Type': type } }); return r.type + r.status; }
-    catch (error) { return 'refused'; } }"""
-
-
-def test_a_rebound_name_and_another_site_get_nothing(chromium, server):
-    """A page of evil.example, whose name now has this machine's address, even if it knew the
-    secret."""
+def test_a_rebound_name_gets_nothing_even_if_it_knows_the_secret(chromium, server):
+    """The name evil.example now has this machine's address."""
     page = chromium.new_page()
     url = f"http://evil.example:{server.server_port}/{server.secret}/"
     assert page.goto(url).status == 403
     assert page.evaluate(POST, [url + "next", "cors", "application/json"]) == "basic403"
-    page.route("http://other.example/", lambda route: route.fulfill(body="<p>hello"))
-    page.goto("http://other.example/")
-    for asked in ("no-cors text/plain", "cors application/json", "no-cors application/json"):
-        assert page.evaluate(POST, [server.url + "quit", *asked.split()]) in ("refused", "opaque0")
-    frame = "url => { const f = document.createElement('iframe'); f.src = url; document.body.append(f); }"
-    page.evaluate(frame, server.url)
-    page.wait_for_timeout(300)
-    assert page.frames[-1].locator("#prompt").count() == 0  # the page lets no site frame it
     page.close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "content_type"),
+    [("no-cors", "text/plain"), ("cors", "application/json"), ("no-cors", "application/json")],
+)
+def test_another_site_cannot_stop_the_server(other_site, server, mode, content_type):
+    response = other_site.evaluate(POST, [server.url + "quit", mode, content_type])
+    assert response in ("refused", "opaque0")
     assert not server.stopping
+
+
+def test_another_site_cannot_frame_the_page(other_site, server):
+    other_site.evaluate(ADD_FRAME, server.url)
+    other_site.wait_for_timeout(300)
+    assert other_site.frames[-1].locator("#prompt").count() == 0
+
+
+# Accessibility
+
+
+def violations(page):
+    """What axe finds, with the first elements of each."""
+    response = Axe().run(page, options={"rules": {"target-size": {"enabled": True}}}).response
+    found = []
+    for violation in response["violations"]:
+        elements = [node["html"][:150] for node in violation["nodes"][:3]]
+        found.append((violation["id"], elements))
+    return found
+
+
+SMALL_CONTROLS = """controls => controls
+    .filter(control => Math.min(control.offsetWidth, control.offsetHeight) < 24)
+    .map(control => control.outerHTML)"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -519,83 +884,140 @@ def test_a_rebound_name_and_another_site_get_nothing(chromium, server):
 def test_axe_finds_nothing_and_nothing_is_cut(open_page, server, scheme, width):
     size = {"width": width, "height": 900}
     page = open_page(server, color_scheme=scheme, viewport=size, reduced_motion="reduce")
-    follow(page, [WRITE])
-    for panel in PANELS:
+    write(page)
+    for panel in DRAWN:
         show(page, panel)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, panel
     if width == 390:
         assert page.locator(".code pre:visible").count() == 1  # the others are folded
-    follow(page, [("#sampling summary", "#top_k", True), MLP])
-    found = Axe().run(page, options={"rules": {"target-size": {"enabled": True}}})
-    nodes = [
-        (v["id"], [node["html"][:150] for node in v["nodes"][:3]])
-        for v in found.response["violations"]
-    ]
-    assert nodes == []
-    small = page.locator(
-        "button:visible, input:visible, summary:visible, select:visible"
-    ).evaluate_all(
-        "all => all.filter(e => Math.min(e.offsetWidth, e.offsetHeight) < 24).map(e => e.outerHTML)"
-    )
-    assert small == []
+
+    page.click("#sampling summary")
+    expect(page.locator("#top_k")).to_be_visible()
+    remove_mlp_of_block_3(page)
+    assert violations(page) == []
+    controls = page.locator("button:visible, input:visible, summary:visible, select:visible")
+    assert controls.evaluate_all(SMALL_CONTROLS) == []
 
 
-def test_the_keyboard_reaches_everything(open_page, server):
+FOCUSED = """() => {
+    const element = document.activeElement;
+    if (element === document.body) return [];
+    const box = element.parentElement.closest("[id]");
+    return [element.id, element.dataset.key, box?.id];
+}"""
+CONTROLS = (
+    "prompt copy temperature top_k top_p write seed matrices solve dims solveW W00 partsbox heads "
+    "cvocab ctotal quit draw0 strip bars turn paths"
+)
+
+
+def test_tab_reaches_every_control_and_leaves_the_page(open_page, server):
     page = open_page(server, reduced_motion="reduce")
-    show(page)
+    show_all(page)
     page.click("#sampling summary")
     page.locator(".skip").focus()
-    focused = """() => { const e = document.activeElement, box = e.parentElement.closest('[id]');
-        return e === document.body ? [] : [e.id, e.dataset.key, box?.id]; }"""
-    reached = [["", "", ""]]
-    while reached[-1] and len(reached) < 400:
+    reached = []  # [id, key, id of the box around it]
+    for _ in range(400):
         page.keyboard.press("Tab")
-        reached.append(page.evaluate(focused))
-    assert not reached.pop(), "Tab never leaves the page"
-    wanted = "prompt copy temperature top_k top_p write seed matrices solve dims solveW W00 partsbox heads"
-    wanted += " cvocab ctotal quit draw0 strip bars turn paths"
-    assert set(wanted.split()) <= set().union(*reached)
-    assert (
-        sum(str(key).startswith("bar") for _, key, _ in reached) == 2
-    )  # one stop for all bars of a model
+        focused = page.evaluate(FOCUSED)
+        if not focused:
+            break
+        reached.append(focused)
+    else:
+        pytest.fail("Tab never leaves the page")
+
+    names = set()
+    for focused in reached:
+        names.update(focused)
+    assert names >= set(CONTROLS.split())
+    keys_of_bars = [key for _, key, _ in reached if key is not None and key.startswith("bar")]
+    assert len(keys_of_bars) == 2  # one stop for all bars of a model
+
+
+def test_arrow_keys_move_in_a_matrix(open_page, server):
+    page = open_page(server, "#path")
     page.locator("#matrices td[data-i='2'][data-j='3']").first.press("ArrowDown")
     page.keyboard.press("ArrowRight")
-    on = page.locator("#matrices td.on").first
-    assert (on.get_attribute("data-i"), on.get_attribute("data-j")) == ("3", "4")
+    cell = page.locator("#matrices td.on").first
+    expect(cell).to_have_attribute("data-i", "3")
+    expect(cell).to_have_attribute("data-j", "4")
+
+
+def test_a_head_is_chosen_by_keys_and_keeps_the_focus(open_page, server):
+    page = open_page(server)
+    show(page, "attention")
     page.locator("#heads button").first.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page.locator("#attnbox h3")).to_have_text("block 1, head 0")
-    assert page.evaluate("document.activeElement.dataset.key") == "head1.0"  # the focus stays
+    assert page.evaluate("document.activeElement.dataset.key") == "head1.0"
 
 
-def test_the_exported_page_opens_from_disk_without_a_network(open_page, tmp_path):
-    views = shakespeare()
-    text = export(views)
-    assert len(text.encode()) <= 1_500_000
-    (tmp_path / "page.html").write_text(text, encoding="utf-8")
-    page = open_page(
-        SimpleNamespace(origin="file:", url=f"file://{tmp_path}/page.html"), offline=True
-    )
-    for example in page.locator("#examples button").all():
-        example.click()
-        expect(page.locator("#prompt")).to_have_value(
-            re.compile(re.escape(example.inner_text().split()[-1]))
-        )
-        for panel in PANELS:
-            show(page, panel)
-            assert page.locator(".warn:visible, #problem:visible").count() == 0, panel
-        follow(page, [(f"{UNTIED} >> text='W_E.T'", "#bars .side.tied", 2)])
-        query = {"text": page.input_value("#prompt"), "side": 1, "head": "tied"}
-        token = views.next(query, lambda *_: None)["rows"][0]["text"]
-        expect(bars(page, 1).first.locator(".t")).to_have_text(
-            token.replace(" ", "·").replace("\n", "⏎")
-        )
-        page.click(f"{UNTIED} >> text='W_U'")
-        # The panel may be drawn again between press and release of a mouse, and then no button is
-        # clicked.
-        button(page, "the MLP of block 3").scroll_into_view_if_needed()
-        button(page, "the MLP of block 3").dispatch_event("click")
-        expect(page.locator("#partsout")).to_contain_text("Without the MLP of block 3")
-        button(page, "Put all parts back").click()
-        follow(page, [("with the first MLP", "#mirror", "≠"), WRITE])
-    follow(page, [("#solve", "#solved", "3.37")])
+# The exported page
+
+
+@pytest.fixture(scope="module")
+def exported(server, tmp_path_factory):
+    file = tmp_path_factory.mktemp("exported") / "page.html"
+    file.write_text(exported_page(server.shown), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def open_exported(pages, exported):
+    """open_exported(example): the exported page, opened from disk, with one of its examples."""
+
+    def open_exported(example):
+        page = pages.open(f"file://{exported}", "file:", offline=True)
+        example_button = page.locator("#examples button").nth(example)
+        last_word = example_button.inner_text().split()[-1]
+        example_button.click()
+        expect(page.locator("#prompt")).to_have_value(re.compile(re.escape(last_word)))
+        return page
+
+    return open_exported
+
+
+def test_the_exported_page_is_small(exported):
+    assert exported.stat().st_size <= 1_500_000
+
+
+@pytest.mark.parametrize("example", range(4))
+def test_each_panel_of_the_exported_page_shows_each_example(open_exported, example):
+    page = open_exported(example)
+    for panel in DRAWN:
+        show(page, panel)
+        assert page.locator(".warn:visible, #problem:visible").count() == 0, panel
+    button(page, "with the first MLP").click()
+    expect(page.locator("#mirror")).to_contain_text("≠")
+    write(page)
+
+
+@pytest.mark.parametrize("example", range(4))
+def test_the_exported_page_has_each_head(open_exported, server, example):
+    page = open_exported(example)
+    untied_model = page.locator("#bars .side").nth(1)
+    untied_model.get_by_text("W_E.T").click()
+    expect(page.locator("#bars .side.tied")).to_have_count(2)
+    fields = {"text": page.input_value("#prompt"), "side": 1, "head": "tied"}
+    likeliest = view_answer(server.shown, "next", fields)["rows"][0]["text"]
+    text = likeliest.replace(" ", "·").replace("\n", "⏎")
+    expect(bars(page, side=1).first.locator(".t")).to_have_text(text)
+
+
+@pytest.mark.parametrize("example", range(4))
+def test_the_exported_page_has_the_predictions_without_a_part(open_exported, example):
+    page = open_exported(example)
+    show(page, "parts")
+    # The panel may be drawn again between press and release of a mouse, and then no button is
+    # clicked.
+    button(page, MLP_OF_BLOCK_3).scroll_into_view_if_needed()
+    button(page, MLP_OF_BLOCK_3).dispatch_event("click")
+    expect(page.locator("#partsout")).to_contain_text("Without the MLP of block 3")
+    button(page, "Put all parts back").click()
+    expect(page.locator("#partsout")).not_to_contain_text("Without the MLP of block 3")
+
+
+def test_the_exported_page_has_the_solved_matrix(open_exported):
+    page = open_exported(0)
+    page.click("#solve")
+    expect(page.locator("#solved")).to_contain_text("3.37")

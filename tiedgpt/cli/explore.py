@@ -23,7 +23,6 @@ from typing import Any
 from ..checkpoints import Opened, open_model
 from ..checkpoints.known_models import SHIPPED
 from ..checkpoints.places import find_model, weight_folders
-from ..checkpoints.publishing import StagedFiles
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ArgumentError, Range
 from ..gpt2.tokenizer import Tokenizer
@@ -64,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from ..explore.views import Views  # here, because the help page needs none of it
+    from ..explore.shown import ShownModels  # here, because the help page needs none of it
 
     names = args.models or list(SHIPPED)
     if len(names) > 2:
@@ -79,11 +78,11 @@ def run(args: argparse.Namespace) -> None:
     named_models = []
     for one_opened in opened:
         named_models.append((one_opened.name, models.load(one_opened.checkpoint, None)))
-    views = Views(named_models, tokenizer, corpus)
+    shown = ShownModels(named_models, tokenizer, corpus)
     if args.export is not None:
-        write_page(views, args.export)
+        write_page(shown, args.export)
     else:
-        serve(views, args.port, with_browser=not args.no_browser)
+        serve(shown, args.port, with_browser=not args.no_browser)
 
 
 def check_file(name: str) -> None:
@@ -127,21 +126,21 @@ def read_corpus(
     return None
 
 
-def write_page(views: Any, file: str) -> None:
+def write_page(shown: Any, file: str) -> None:
     """Write the page to a file that needs no server."""
-    from ..explore.export import export
+    from ..explore.export import write_exported_page
 
-    with StagedFiles(Path(file).parent) as files:
-        size = files.open(Path(file).name).write(export(views).encode())
+    size = write_exported_page(shown, Path(file))
     note(f"{file}: {size / 1e6:.1f} MB; it opens from disk, and on any web server")
 
 
-def serve(views: Any, port: int, with_browser: bool) -> None:
+def serve(shown: Any, port: int, with_browser: bool) -> None:
     """Serve the page until Ctrl-C. Raises ArgumentError for a port that cannot be used."""
-    from ..explore.server import Server, open_browser
+    from ..explore.browser import open_browser
+    from ..explore.server import Server
 
     try:
-        server = Server(views, port)
+        server = Server(shown, port)
     except OSError as error:
         raise ArgumentError(
             f"port {port}: {error.strerror}; choose another or leave --port out"

@@ -1,90 +1,138 @@
-"""The page as one file that needs no server: its scripts, its style and the recorded answers of the
-views."""
+"""The page as one file that needs no server.
+
+It has the page's scripts, its style, and the views' answers for the example prompts.
+`write_exported_page` writes it.
+"""
 
 import json
 import re
 from collections.abc import Iterator
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from ..checkpoints.publishing import StagedFiles
 from ..study import toy
 from ..study.paths import paths_of
-from .server import MODULES
-from .views import Query, Views, to_json
+from .page_files import MODULES, read_page_file
+from .shown import ShownModels
+from .views import VIEWS
+from .views.query import Query
+from .views.registry import Answer, Turn, to_json
 
-SAMPLING = {"temperature": 1, "top_k": None, "top_p": 1}  # of the page at its start
+Fields = dict[str, Any]  # of a request
+Question = tuple[str, Fields]  # the name of a view, and the fields that the page sends it
+
+# What the page asks for at its start.
+SAMPLING = {"temperature": 1, "top_k": None, "top_p": 1}
+WRITING = {**SAMPLING, "n": 40, "seed": 1}
+COST = {"vocab": 50_000, "dim": 4096, "total": 7 * 10**9}
+
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+IMPORT_OR_EXPORT = re.compile(r'^import\b[^"]*"[^"]*"$|^export ', re.MULTILINE)
+REMOVABLE_IN_PAGE = re.compile(r"head|^mlp\.\d+$")  # the parts that the page has buttons for
 
 
-def export(views: Views) -> str:
-    """A page of HTML that shows the models on the example prompts. It answers no text that is
-    typed."""
+def write_exported_page(shown: ShownModels, file: Path) -> int:
+    """Write the page to a file, complete or not at all. Returns its size in bytes."""
+    with StagedFiles(file.parent) as files:
+        return files.open(file.name).write(exported_page(shown).encode())
+
+
+def exported_page(shown: ShownModels) -> str:
+    """The page as HTML. It shows the models on the example prompts, and answers no other text."""
     recorded = {}
-    for view, query in questions(views):
-        found = getattr(views, view)(query, lambda *_, part=None: None)
-        lines = [found] if isinstance(found, dict) else [*found]
-        recorded[f"{view} {spelled(sorted(query.items()))}"] = lines
-    page = files(__package__) / "page"
-    text, style, *modules = (
-        (page / name).read_text("utf-8") for name in ("page.html", "page.css", *MODULES)
-    )
-    script = re.sub(r'^import\b[^"]*"[^"]*"$|^export ', "", "".join(modules), flags=re.M)
-    for old, new in (
-        ('<link rel="stylesheet" href="page.css">', f"<style>\n{style}</style>"),
-        ('<script type="module" src="page.js"></script>\n', ""),
-        ("<title>", f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n<title>'),
-        (
-            "</body>",
-            f'<script type="application/json" id="recorded">{spelled(recorded)}</script>\n</body>',
-        ),
-        ("</body>", f'<script type="module">\n{script}</script>\n</body>'),
-    ):
-        assert old in text, f"page.html has no {old}"
-        text = text.replace(old, new)
-    return text
+    for name, fields in questions(shown):
+        key = f"{name} {javascript_json(sorted(fields.items()))}"
+        recorded[key] = recorded_answers(name, Query(shown, fields))
+    return page_with(javascript_json(recorded))
 
 
-def questions(views: Views) -> Iterator[tuple[str, Query]]:
-    """What the page asks for when it shows the example prompts, with each head and without each
-    part."""
+def recorded_answers(name: str, query: Query) -> list[Answer]:
+    """A view's answer, or all of them if it yields several."""
+    answer = VIEWS[name](query, Turn())
+    if isinstance(answer, dict):
+        return [answer]
+    return list(answer)
+
+
+def page_with(recorded: str) -> str:
+    """page.html with its style, its scripts and the recorded answers inside."""
+    style = read_page_file("page.css").decode()
+    modules = [read_page_file(name).decode() for name in MODULES]
+    script = IMPORT_OR_EXPORT.sub("", "".join(modules))  # one module in place of many
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+    recording = f'<script type="application/json" id="recorded">{recorded}</script>\n'
+
+    page = read_page_file("page.html").decode()
+    page = replaced(page, '<link rel="stylesheet" href="page.css">', f"<style>\n{style}</style>")
+    page = replaced(page, '<script type="module" src="page.js"></script>\n', "")
+    page = replaced(page, "<title>", f"{policy}<title>")
+    page = replaced(page, "</body>", f"{recording}</body>")
+    return replaced(page, "</body>", f'<script type="module">\n{script}</script>\n</body>')
+
+
+def replaced(page: str, old: str, new: str) -> str:
+    assert old in page, f"page.html has no {old}"
+    return page.replace(old, new)
+
+
+def questions(shown: ShownModels) -> Iterator[Question]:
+    """What the page asks for when it shows the example prompts, with each head of each model."""
     yield "start", {}
-    yield "toy", {"W_E": [*map(list, toy.EMBEDDING)], "P": [*map(list, toy.TABLE)]}
-    yield "cost", {"vocab": 50_000, "dim": 4096, "total": 7 * 10**9}
-    for side, by_head in enumerate(views.by_head):
-        for number, (head, model) in enumerate(
-            by_head.items()
-        ):  # the model's own head is the first
-            own: Query = {"side": side, "head": head}
-            yield "symmetry", own
-            if views.corpus and not number:
-                yield "solved", own
-            for text in views.prompts:
-                query = {**own, "text": text, "ids": None, "place": None}
-                yield "next", {**query, **SAMPLING}
-                yield "generate", {**query, **SAMPLING, "n": 40, "seed": 1}
-                views_of_text = (
-                    "lens",
-                    "nearest",
-                    "gradient",
-                    *["attention"] * (model.config.n_layer > 0),
-                )
-                yield from ((view, query) for view in views_of_text)
-                yield from (("path", {**query, "path": path}) for path in paths_of(model))
-                parts = views.parts(query, lambda: None)["parts"] if not number else ()
-                removed = [[name] for name in parts if re.search(r"head|^mlp\.\d+$", name)]
-                yield from (
-                    ("parts", {**query, "token": None, "removed": names})
-                    for names in ([], *removed)
-                )
+    three_words = {
+        "W_E": [list(row) for row in toy.EMBEDDING],
+        "P": [list(row) for row in toy.TABLE],
+    }
+    yield "toy", three_words
+    yield "cost", COST
+    for side, models in enumerate(shown.by_head):
+        own_head = next(iter(models))
+        for head in models:
+            of_model: Fields = {"side": side, "head": head}
+            yield "symmetry", of_model
+            if shown.corpus is not None and head == own_head:
+                yield "solved", of_model
+            for text in shown.prompts:
+                of_text = {**of_model, "text": text, "ids": None, "place": None}
+                yield from questions_of_text(shown, of_text)
+                yield from questions_of_parts(shown, of_text, with_removed=head == own_head)
 
 
-def spelled(document: Any) -> str:
-    """JSON as JavaScript writes it, with five digits of each number, and safe inside a script
-    element."""
+def questions_of_text(shown: ShownModels, of_text: Fields) -> Iterator[Question]:
+    """What the page asks for about a text, a model and a head, without the parts of a logit."""
+    model = Query(shown, of_text).model
+    yield "next", {**of_text, **SAMPLING}
+    yield "generate", {**of_text, **WRITING}
+    yield "lens", of_text
+    yield "nearest", of_text
+    yield "gradient", of_text
+    if model.config.n_layer > 0:
+        yield "attention", of_text
+    for path in paths_of(model):
+        yield "path", {**of_text, "path": path}
 
-    def short(number: str) -> float:
-        x = float(f"{float(number):.5g}")
-        return int(x) if x.is_integer() else x
 
-    shortened = json.loads(to_json(document), parse_float=short)
-    return json.dumps(shortened, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+def questions_of_parts(
+    shown: ShownModels, of_text: Fields, with_removed: bool
+) -> Iterator[Question]:
+    """The parts of a logit and, `with_removed`, the predictions without each one of them."""
+    of_likeliest = {**of_text, "token": None, "removed": []}
+    yield "parts", of_likeliest
+    if with_removed:
+        (answer,) = recorded_answers("parts", Query(shown, of_likeliest))
+        for part in answer["parts"]:
+            if REMOVABLE_IN_PAGE.search(part):
+                yield "parts", {**of_likeliest, "removed": [part]}
+
+
+def javascript_json(document: Any) -> str:
+    """JSON as JavaScript writes it, with five digits of a number, and safe in a script element."""
+    shortened = json.loads(to_json(document), parse_float=five_digits)
+    text = json.dumps(shortened, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("<", "\\u003c")
+
+
+def five_digits(number: str) -> float:
+    """A number with five digits; a whole one as an int, because JavaScript writes no ".0"."""
+    x = float(f"{float(number):.5g}")
+    return int(x) if x.is_integer() else x

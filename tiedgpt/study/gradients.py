@@ -115,6 +115,6 @@ def head_backward(  # [N, D], [D, V], [N], [n] -> loss, [N, D], [n, D], [V]
     V = W_U.shape[1]
     head_lengths = []
     for start in range(0, V, ROWS_AT_ONCE):
-        rows = dlogits[:, start : start + ROWS_AT_ONCE].T @ final
-        head_lengths.append(lengths(rows))
+        piece = dlogits[:, start : start + ROWS_AT_ONCE]
+        head_lengths.append(lengths(piece.T @ final))  # no name keeps these rows in memory
     return float(losses.mean()), dfinal, d_head, np.concatenate(head_lengths)

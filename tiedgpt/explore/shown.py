@@ -1,0 +1,129 @@
+"""The models that the page shows, and what they have computed for it."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from ..fast.blas import one_blas_thread
+from ..fast.products import FEW_ROWS
+from ..gpt2.model import GPT2, unembed
+from ..gpt2.run import OnProgress, Tape
+from ..gpt2.tokenizer import Tokenizer
+from ..study import predictions
+from ..study.bigrams import Scores
+from ..study.corpus import Corpus
+
+ATTENTION_TOKENS = 32  # of the prompt, the most that the tape of an answer has
+SHAKESPEARE_PROMPTS = (
+    "ROMEO:\nMy lord, I will not",
+    "to be, or not to be",
+    "What say you, my lord?",
+    "I have been a man of",
+)
+OTHER_PROMPTS = (
+    "New York City is in New York",
+    "Alan Turing theorized that computers would one day become",
+    "The capital of France is Paris. The capital of Italy is",
+    "In the United States of America, the United States",
+)
+
+Result = TypeVar("Result")
+
+
+class ResultCache(Generic[Result]):
+    """The newest results of a computation. The oldest goes when there are more than `size`."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._results: dict[Any, Result] = {}
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def get_or_compute(self, key: Any, compute: Callable[[], Result]) -> Result:
+        if key not in self._results:
+            self._results[key] = compute()
+        if len(self._results) > self.size:
+            oldest = next(iter(self._results))
+            del self._results[oldest]
+        return self._results[key]
+
+
+class ShownModels:
+    """One or two models with their names, their tokenizer, and a named corpus to compare with.
+
+    `by_head` has each model with the heads that it can use, its own first. A tied one has no W_U.
+    """
+
+    def __init__(
+        self,
+        named_models: Sequence[tuple[str, GPT2]],
+        tokenizer: Tokenizer,
+        named_corpus: tuple[str, Corpus] | None = None,
+    ) -> None:
+        self.names = [name for name, _ in named_models]
+        self.models = [model for _, model in named_models]
+        self.by_head = [models_by_head(model) for model in self.models]
+        self.tokenizer = tokenizer
+        self.corpus_name: str | None = None
+        self.corpus: Corpus | None = None
+        if named_corpus is not None:
+            self.corpus_name, self.corpus = named_corpus
+
+        # The text of each example must be made of words that are tokens.
+        self.prompts = SHAKESPEARE_PROMPTS
+        if len(tokenizer.encode(" York")) == 1:
+            self.prompts = OTHER_PROMPTS
+
+        self.tapes = ResultCache[Tape](size=4)
+        self.last_logits = ResultCache[np.ndarray](size=32)
+        self.symmetries = ResultCache[dict[str, float]](size=32)
+        self.solutions = ResultCache[dict[str, Scores]](size=8)
+
+    def tape(self, model: GPT2, ids: list[int], progress: OnProgress) -> Tape:
+        """The activations of a prompt's last tokens. Both heads of a model read the prompt once."""
+        W_E_id, _ = matrix_ids(model)
+        key = (W_E_id, *ids)
+        return self.tapes.get_or_compute(key, lambda: read_tape(model, ids, progress))
+
+    def logits(  # -> [V]
+        self, model: GPT2, ids: list[int], progress: OnProgress
+    ) -> np.ndarray:
+        """The logits of the token after a prompt."""
+        final = self.tape(model, ids, progress)["final"][0, -1]  # [D]
+        key = (*matrix_ids(model), *ids)
+        return self.last_logits.get_or_compute(key, lambda: unembed(final, model.W_U))
+
+
+def models_by_head(model: GPT2) -> dict[str, GPT2]:
+    """The model with each head that it can use, its own first."""
+    models = {model.config.head: model}
+    models["tied"] = model.tie()
+    return models
+
+
+def matrix_ids(model: GPT2) -> tuple[int, int]:
+    """Numbers that are equal for models with the same W_E, and with the same W_U."""
+    W_U = model.parameters.get("lm_head.weight", model.W_E)
+    return id(model.W_E), id(W_U)
+
+
+def read_tape(model: GPT2, ids: list[int], progress: OnProgress) -> Tape:
+    """The activations of a prompt's last tokens, with the attention between these only."""
+    with blas_threads_for(ids):
+        tape = predictions.last_tape(model, ids, ATTENTION_TOKENS, progress)
+
+    # A copy of the last columns frees the patterns, which are as wide as the prompt is long.
+    for name in tape:
+        if "pattern" in name:
+            tape[name] = tape[name][..., -ATTENTION_TOKENS:].copy()
+    return tape
+
+
+def blas_threads_for(ids: list[int]) -> AbstractContextManager[None]:
+    """One BLAS thread for a long prompt: two wait for each other when the cores are busy."""
+    if len(ids) > FEW_ROWS:
+        return one_blas_thread()
+    return nullcontext()

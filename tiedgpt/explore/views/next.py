@@ -1,0 +1,77 @@
+"""The likeliest next tokens, and text that the model writes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ...inference.text import TextGeneration
+from ...study import paths, predictions
+from ..shown import blas_threads_for
+from .display import displayed_prediction, displayed_tokens
+from .query import Query
+from .registry import Answer, Turn, view
+
+LISTED = 14  # tokens
+
+
+@view("next")
+def next_tokens(query: Query, turn: Turn) -> Answer:
+    """The likeliest next tokens, and what sampling makes of them."""
+    tokenizer = query.shown.tokenizer
+    text_ids = query.text_ids
+    prompt_ids = query.prompt_ids
+    sampling = query.sampling
+
+    logits = query.shown.logits(query.model, prompt_ids, turn.pause)
+    probabilities = np.exp(paths.log_probabilities(logits))
+    drawn = sampling.probabilities(logits)
+
+    rows = []
+    for prediction in predictions.predict(logits, paths.top_k(logits, LISTED)):
+        row = displayed_prediction(tokenizer, prediction)
+        row["drawn"] = drawn[prediction.token]
+        rows.append(row)
+
+    ids_with_text = [token for token in text_ids if token < tokenizer.vocab_size]
+    return {
+        "text": tokenizer.decode(ids_with_text),
+        "tokens": displayed_tokens(tokenizer, text_ids),
+        "place": len(prompt_ids) - 1,
+        "rows": rows,
+        "kept": np.count_nonzero(drawn),
+        "kept_probability": probabilities[drawn > 0].sum(),
+    }
+
+
+@view("generate")
+def generate(query: Query, turn: Turn) -> Iterator[Answer]:
+    """Each token with how likely it was, and at last the reason why there are no more."""
+    tokenizer = query.shown.tokenizer
+    generation = TextGeneration(
+        model=query.model,
+        tokenizer=tokenizer,
+        prompt_ids=query.prompt_ids,
+        sampling=query.sampling,
+        max_new_tokens=query.new_tokens,
+        seed=query.seed,
+    )
+    sample = generation.samples[0]
+    lines: list[dict[str, Any]] = []
+
+    def record(_: int, logits: np.ndarray, token: int) -> None:
+        (prediction,) = predictions.predict(logits, [token])
+        line = displayed_prediction(tokenizer, prediction)
+        line["bits"] = predictions.surprisal(prediction.log_probability)
+        lines.append(line)
+
+    with blas_threads_for(query.prompt_ids):
+        for _ in generation.steps(progress=turn.pause, record=record):
+            if sample.finish_reason is None:  # else no token was added to the text
+                yield lines[-1]
+                turn.pause()
+
+    reason = "length"
+    if sample.finish_reason == "eos":
+        reason = "end of text"
+    yield {"end": reason, "bits_per_token": np.mean([line["bits"] for line in lines])}
