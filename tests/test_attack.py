@@ -32,18 +32,19 @@ def test_an_attack_of_one_round():
 PLANTED = [  # in a copy of the repository: file, text, its replacement
     (
         "tiedgpt/checkpoints/safetensors.py",
-        'CheckpointError(f"{path}: truncated',
-        'KeyError(f"{path}: truncated',
+        "if 8 + length > file_size:\n            raise CheckpointError(",
+        "if 8 + length > file_size:\n            raise KeyError(",
     ),
     (
-        "tiedgpt/checkpoints/files.py",
+        "tiedgpt/checkpoints/reading.py",
         '        raise CheckpointError(f"{path}: not JSON',
-        '        while path.name in ("generation_config.json", "added_tokens.json"):\n            pass\n'
+        '        while path.name in ("generation_config.json", "added_tokens.json"):\n'
+        "            pass\n"
         '        raise CheckpointError(f"{path}: not JSON',
     ),
-    ("tiedgpt/checkpoints/tensorflow.py", "if found != self.masked_crc:", "if False:"),
-    ("tiedgpt/checkpoints/files.py", 'directory.glob(".save.*.tmp")', "()"),
-    ("tiedgpt/checkpoints/files.py", "undo.callback(shutil.rmtree,", "(lambda *a, **b: 0)("),
+    ("tiedgpt/checkpoints/tensorflow_index.py", "if masked_crc != self.masked_crc:", "if False:"),
+    ("tiedgpt/checkpoints/publishing.py", 'directory.glob(".save.*.tmp")', "()"),
+    ("tiedgpt/checkpoints/publishing.py", "undo.callback(shutil.rmtree,", "(lambda *a, **b: 0)("),
     ("tiedgpt/errors.py", 'else c.encode("unicode_escape").decode() for', "else c for"),
     (
         "scripts/attack.py",
