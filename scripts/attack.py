@@ -58,8 +58,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 # ruff: noqa: E402
-from loopback_hub import LoopbackHub, running
 from support.edits import HOSTILE
+from support.loopback_hub import LoopbackHub, running
 from support.models import SMALL, random_model
 from test_fuzz import CASES, OPENAIS, write_model
 

@@ -3,19 +3,23 @@
 import io
 import os
 import re
+import socket
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support import loopback_hub
+from support.loopback_hub import LoopbackHub, running, version
 from support.models import CONFIG, random_model
 from support.reference import GPT2_MERGES, GPT2_VOCAB, SHARED
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, cli
-from tiedgpt.checkpoints import places
+from tiedgpt.checkpoints import fetching, places, remote_models
 from tiedgpt.checkpoints.vocabulary import read_merges
 from tiedgpt.fast import blas, threads
 
@@ -202,6 +206,55 @@ def one_thread():
     with blas.one_blas_thread(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(threads, "reading_threads", lambda: 1)
         yield
+
+
+# A hub on the loopback interface
+
+
+@pytest.fixture
+def weights_folder(no_models, tmp_path, monkeypatch) -> Path:
+    """An empty folder for weights, on a machine without models whose downloads wait only a moment.
+
+    A test fails where it asks for an address of the real network. Processes get a dead proxy.
+    """
+    resolve = socket.getaddrinfo
+
+    def guarded_resolve(host, *arguments, **options):
+        if host not in ("127.0.0.1", "localhost", None):
+            pytest.fail(f"asks for the address of {host}")
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", guarded_resolve)
+    for variable in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv(variable.upper(), "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "weights"))
+    monkeypatch.setattr(fetching, "DELAY", 0.001)
+    monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))
+    monkeypatch.setattr(fetching, "BYTES_PER_READ", loopback_hub.BLOCK)
+    return tmp_path / "weights"
+
+
+@pytest.fixture(scope="session")
+def hub_files(tmp_path_factory) -> dict[str, bytes]:
+    """A small model's files; the weights have about 1 MB."""
+    path = tmp_path_factory.mktemp("hub") / "tiny"
+    tiedgpt.save_model(random_model(loopback_hub.CONFIG), Tokenizer([]), path)
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+@pytest.fixture
+def hub_server(weights_folder, hub_files, monkeypatch) -> Iterator[LoopbackHub]:
+    """A hub that has the small model as loopback_hub.NAME."""
+    with running(LoopbackHub()) as server:
+        server.put(loopback_hub.NAME, hub_files)
+        monkeypatch.setenv("HF_ENDPOINT", f"http://{server.host}")
+        monkeypatch.setattr(remote_models, "VOCAB", version(hub_files["vocab.json"]))
+        monkeypatch.setattr(remote_models, "MERGES", version(hub_files["merges.txt"]))
+        yield server
 
 
 # The command line

@@ -1,29 +1,40 @@
-"""Downloads from a hub on the loopback interface that can fail in every way a network can.
+"""Downloads: which files, from where, to which folder, and what is refused.
 
-After each fault the right file is there under its final name, or no file is.
+The hub is one on the loopback interface. test_fetching.py has the faults of the network.
 """
 
-# ruff: noqa: F403, F405  # the server and its faults come from loopback_hub
 import json
 import os
 import re
 import shutil
-import socket
-import ssl
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from loopback_hub import *
 from support.checks import refuses
 from support.commands import command
 from support.hub_cache import CACHE, snapshot
+from support.loopback_hub import (
+    BLOCK,
+    COMMIT,
+    CONFIG,
+    INDEX,
+    NAME,
+    WEIGHTS,
+    Fault,
+    assert_whole,
+    fail,
+    fail_in_one_line,
+    flip_bit,
+    part_of,
+    version,
+    visible,
+)
 from support.models import SMALL, random_model
+from support.openai_files import write_openai_model
 from support.terminal import CTRL_C, Terminal
-from test_tensorflow import write_bundle
-from test_vocabulary import tokenizer_json
+from support.vocabularies import bpe_model, tokenizer_json
 
 import tiedgpt
 from tiedgpt.checkpoints import (
@@ -36,791 +47,751 @@ from tiedgpt.checkpoints import (
     tensorflow,
 )
 from tiedgpt.checkpoints.known_models import MODELS
-from tiedgpt.gpt2.tokenizer import spelled_ids
+from tiedgpt.gpt2.tokenizer import EOT, spelled_ids
+
+GPT2 = "openai-community/gpt2"
 
 
 @pytest.fixture
-def pinned(server, files, monkeypatch):
+def pinned(hub_server, hub_files, monkeypatch):
     """The same small model as gpt2 on this hub, with pins of its files."""
-    server.files |= {f"openai-community/gpt2/{file}": content for file, content in files.items()}
-    weights = version(files[WEIGHTS])
+    hub_server.put(GPT2, hub_files)
+    weights = version(hub_files[WEIGHTS])
     model = replace(MODELS["gpt2"], commit="f" * 40, weights=weights)
     monkeypatch.setitem(MODELS, "gpt2", model)
 
 
 @pytest.fixture
-def openai(server, files, monkeypatch, tmp_path):
-    """A small model in OpenAI's format, with pins of its files."""
+def openai_files(hub_server, hub_files, monkeypatch, tmp_path):
+    """A small gpt2 on OpenAI's server, with pins of its files; the files."""
     monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)
     config = replace(
         SMALL, vocab_size=257, n_inner=4 * SMALL.n_embd, bos_token_id=256, eos_token_id=256
     )
-    folder = write_bundle(tmp_path / "openai", random_model(config))
-    openai = {path.name: path.read_bytes() for path in folder.iterdir()}
+    folder = write_openai_model(tmp_path / "openai", random_model(config))
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
     for file in known_models.OPENAI_124M:
-        monkeypatch.setitem(known_models.OPENAI_124M, file, version(openai[file]))
-    openai |= {"encoder.json": files["vocab.json"], "vocab.bpe": files["merges.txt"]}
-    server.files |= {f"openai/124M/{file}": content for file, content in openai.items()}
-    monkeypatch.setattr(remote_models, "OPENAI", f"http://{server.host}/openai")
-    return openai
+        monkeypatch.setitem(known_models.OPENAI_124M, file, version(files[file]))
+    files |= {"encoder.json": hub_files["vocab.json"], "vocab.bpe": hub_files["merges.txt"]}
+    hub_server.put("openai/124M", files)
+    monkeypatch.setattr(remote_models, "OPENAI", f"http://{hub_server.host}/openai")
+    return files
 
 
-NO_VOCABULARY = {"vocab.json": None, "merges.txt": None}
-BYTES_ALONE = tokenizer_json(model__vocab=spelled_ids([], 0), model__merges=[], added_tokens=[])
-SHARDS = b'{"weight_map": {"wte.weight": "a-1.safetensors", "wpe.weight": "b.safetensors"}}'
-LAYOUTS = {  # what is different from the usual files; None: the repository lacks the file
-    "usual": {},
-    "tokenizer.json": {**NO_VOCABULARY, "tokenizer.json": json.dumps(BYTES_ALONE).encode()},
-    "special": {
+# Which files a repository has
+
+
+def serve(server, files: dict[str, bytes]) -> None:
+    """Let the repository consist of just these files."""
+    server.files.clear()
+    server.put(NAME, files)
+
+
+def without(files: dict[str, bytes], *names: str) -> dict[str, bytes]:
+    return {name: content for name, content in files.items() if name not in names}
+
+
+def bytes_alone() -> bytes:
+    """A tokenizer.json whose tokens are the bytes."""
+    model = bpe_model(vocab=spelled_ids([], 0), merges=[])
+    return json.dumps(tokenizer_json(model=model, added_tokens=[])).encode()
+
+
+def assert_downloads(server, files: dict[str, bytes]) -> list[str]:
+    """The files of a repository are downloaded, and no others. Returns the notes."""
+    serve(server, files)
+    notes = []
+    assert_whole(hub.download(NAME, note=notes.append), files)
+    return notes
+
+
+def test_a_usual_repository(weights_folder, hub_server, hub_files):
+    notes = assert_downloads(hub_server, hub_files)
+    folder = weights_folder / NAME
+    assert notes == [f"downloading {NAME} from {hub_server.host}/{NAME} to {folder}"]
+    assert tiedgpt.load_tokenizer(NAME).special_tokens == {EOT: 256}
+    assert tiedgpt.load_model(NAME).config.eos_token_ids == ()
+
+
+def test_a_repository_with_a_tokenizer_json_alone(hub_server, hub_files):
+    files = without(hub_files, "vocab.json", "merges.txt")
+    assert_downloads(hub_server, {**files, "tokenizer.json": bytes_alone()})
+    assert tiedgpt.load_tokenizer(NAME).special_tokens == {}
+
+
+def test_a_repository_with_special_tokens(hub_server, hub_files):
+    settings = {
         "tokenizer_config.json": b'{"model_max_length": 9}',
         "added_tokens.json": b'{"<pad>": 257}',
-    },
-    "eos": {"generation_config.json": b'{"eos_token_id": 5}'},
-    "no tokenizer": NO_VOCABULARY,
-    "half a tokenizer": {"merges.txt": None},
-    "shards": {WEIGHTS: None, INDEX: SHARDS, "a-1.safetensors": bytes(9999), "b.safetensors": b""},
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts_of_a_repository(weights, server, files, notes, layout):
-    """The files of one commit appear, not mixed with any that are there. Later, nothing is asked
-    for."""
-    expected = {
-        name: content for name, content in (files | LAYOUTS[layout]).items() if content is not None
     }
-    server.files = {f"{NAME}/{file}": content for file, content in expected.items()}
-    (weights / NAME).mkdir(parents=True)
-    (weights / NAME / "added_tokens.json").write_bytes(b"old")
-    refuses(
-        rf"has no config\.json; to download {NAME}, move {weights / NAME} away", hub.download, NAME
-    )
-    (weights / NAME / "added_tokens.json").unlink()
-    assert hub.download(NAME, note=notes.append) == weights / NAME
-    assert_whole(weights / NAME, expected)
-    assert notes[0] == f"downloading {NAME} from {server.host}/{NAME} to {weights / NAME}"
-    revisions = [re.findall("/resolve/([^/]+)/", request.path)[0] for request in server.requests]
+    assert_downloads(hub_server, {**hub_files, **settings})
+    assert tiedgpt.load_tokenizer(NAME).special_tokens == {EOT: 256, "<pad>": 257}
+
+
+def test_a_repository_with_a_generation_config(hub_server, hub_files):
+    assert_downloads(hub_server, {**hub_files, "generation_config.json": b'{"eos_token_id": 5}'})
+    assert tiedgpt.load_model(NAME).config.eos_token_ids == (5,)
+
+
+def test_a_repository_without_a_tokenizer(hub_server, hub_files):
+    notes = assert_downloads(hub_server, without(hub_files, "vocab.json", "merges.txt"))
+    missing = "has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
+    assert notes[1].endswith(missing)
+
+
+def test_a_repository_with_half_a_tokenizer(hub_server, hub_files):
+    notes = assert_downloads(hub_server, without(hub_files, "merges.txt"))
+    missing = "has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
+    assert notes[1].endswith(missing)
+
+
+def test_a_repository_with_several_files_of_weights(hub_server, hub_files):
+    index = b'{"weight_map": {"wte.weight": "a-1.safetensors", "wpe.weight": "b.safetensors"}}'
+    shards = {INDEX: index, "a-1.safetensors": bytes(9999), "b.safetensors": b""}
+    assert_downloads(hub_server, {**without(hub_files, WEIGHTS), **shards})
+
+
+def test_all_files_are_of_the_commit_that_main_was_at_first(hub_server):
+    hub.download(NAME)
+    revisions = [re.findall("/resolve/([^/]+)/", r.path)[0] for r in hub_server.requests]
     assert revisions[0] == "main"
-    assert set(revisions[1:]) == {COMMIT}  # all files are of the commit that main was at first
-    if "a tokenizer" in layout or "no " in layout:
-        assert notes[1].endswith(
-            "has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json"
-        )
-    else:
-        special = {"<pad>": 257} if layout == "special" else {}
-        special |= {} if layout == "tokenizer.json" else {"<|endoftext|>": 256}
-        assert tiedgpt.load_tokenizer(NAME).special_tokens == special
-        assert len(notes) == 1
-    if layout != "shards":
-        before = len(server.requests)
-        assert tiedgpt.load_model(NAME).config.eos_token_ids == ((5,) if layout == "eos" else ())
-        assert hub.download(NAME, note=notes.append) == hub.find_or_download(NAME) == weights / NAME
-        assert notes[-1] == f"{NAME} is here already, complete"
-        assert len(server.requests) == before
+    assert set(revisions[1:]) == {COMMIT}
 
 
-def test_a_command_that_needs_the_tokenizer_alone(weights, server, pinned, files, monkeypatch, run):
-    """It downloads no weights. find_model finds no model then, and a later download completes
-    it."""
-    tokenizer = {name: content for name, content in files.items() if name != WEIGHTS}
-    folder = weights / "gpt2" / ".tokenizer"
-    size = f"{sum(len(tokenizer[name]) for name in ('vocab.json', 'merges.txt')) / 1e6:.1f}"
+def test_a_complete_model_is_not_asked_for_again(weights_folder, hub_server):
+    hub.download(NAME)
+    hub_server.requests.clear()
+    notes = []
+    assert hub.download(NAME, note=notes.append) == weights_folder / NAME
+    assert hub.find_or_download(NAME) == weights_folder / NAME
+    assert notes == [f"{NAME} is here already, complete"]
+    assert hub_server.requests == []
+
+
+@pytest.mark.usefixtures("hub_server")
+def test_files_that_are_there_are_not_mixed_with_others(weights_folder):
+    folder = weights_folder / NAME
+    folder.mkdir(parents=True)
+    (folder / "added_tokens.json").write_bytes(b"old")
+    refuses(rf"has no config\.json; to download {NAME}, move {folder} away", hub.download, NAME)
+
+
+@pytest.mark.usefixtures("hub_server")
+def test_a_damaged_model_is_not_complete(weights_folder):
+    hub.download(NAME)
+    (weights_folder / NAME / "merges.txt").write_bytes(b"junk\n")
+    refuses(rf"^{weights_folder}.*; to download {NAME}, move .* away", hub.download, NAME)
+
+
+# What is refused before its weights are asked for
+
+BAD_SMALL_FILES = [
+    pytest.param(
+        "merges.txt",
+        b"junk\n",
+        r"merges\.txt, line 1: expected two tokens, got 'junk'",
+        id="merges",
+    ),
+    pytest.param("vocab.json", b"[]", r"vocab\.json: expected a JSON object", id="vocab"),
+    pytest.param("added_tokens.json", b"{", r"added_tokens\.json: not JSON", id="added"),
+    pytest.param(
+        "tokenizer_config.json",
+        b"\xff",
+        r"tokenizer_config\.json, line 1: not UTF-8",
+        id="settings",
+    ),
+    pytest.param(
+        "generation_config.json",
+        b'{"eos_token_id": "x"}',
+        r"generation_config\.json: .*eos_token_id",
+        id="generation-config",
+    ),
+]
+
+
+@pytest.mark.parametrize("source", ["hub", "tokenizer"])
+@pytest.mark.parametrize(("file", "content", "message"), BAD_SMALL_FILES)
+def test_a_small_file_that_is_wrong(
+    weights_folder, hub_server, hub_files, source, file, content, message
+):
+    serve(hub_server, {**hub_files, file: content})
+    fail(f"^{hub_server.host}/{NAME}.*{message}", source=source)
+    assert WEIGHTS not in {request.file for request in hub_server.requests}
+    assert not weights_folder.exists()
+
+
+@pytest.mark.parametrize("source", ["hub", "tokenizer"])
+def test_a_tokenizer_json_that_is_wrong(hub_server, hub_files, source):
+    serve(hub_server, {**without(hub_files, "merges.txt"), "tokenizer.json": b"{}"})
+    fail(f"^{hub_server.host}/{NAME}.*tokenizer\\.json: ", source=source)
+    assert WEIGHTS not in {request.file for request in hub_server.requests}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        pytest.param(
+            b'{"model_type": "bert"}', "model_type is 'bert', which is another model", id="bert"
+        ),
+        pytest.param(b"", r"config\.json: not JSON", id="empty"),
+    ],
+)
+def test_another_model_is_refused_by_its_configuration_alone(
+    weights_folder, hub_server, hub_files, config, message
+):
+    serve(hub_server, {**hub_files, "config.json": config})
+    fail(f"^{hub_server.host}/{NAME}.*{message}")
+    assert {request.file for request in hub_server.requests} == {"config.json"}
+    assert not weights_folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        pytest.param(b"{}", '"weight_map" must map tensor names to files', id="no-map"),
+        pytest.param(
+            b'{"weight_map": {"a": "../x.safetensors"}}',
+            "'../x.safetensors' names no .safetensors file beside it",
+            id="outside",
+        ),
+        pytest.param(
+            b'{"weight_map": {"a": "c.safetensors"}}',
+            r"lacks some of the files that model\.safetensors\.index\.json names",
+            id="absent",
+        ),
+    ],
+)
+def test_an_index_that_names_no_file_here(weights_folder, hub_server, hub_files, index, message):
+    serve(hub_server, {**without(hub_files, WEIGHTS), INDEX: index})
+    fail(f"^{hub_server.host}/{NAME}.*{message}")
+    assert not weights_folder.exists()
+
+
+def test_a_pickle_is_not_read(weights_folder, hub_server, hub_files):
+    serve(hub_server, {**without(hub_files, WEIGHTS), "pytorch_model.bin": b""})
+    fail(r"has neither model\.safetensors nor .* \(pytorch_model\.bin is a")
+    assert "pytorch_model.bin" not in {request.file for request in hub_server.requests}
+    assert not weights_folder.exists()
+
+
+def test_after_a_refusal_the_right_files_are_downloaded(hub_server, hub_files):
+    serve(hub_server, {**hub_files, "vocab.json": b"[]"})
+    fail(r"vocab\.json: expected a JSON object")
+    serve(hub_server, hub_files)
+    assert_whole(hub.download(NAME), hub_files)
+
+
+# The tokenizer alone
+
+
+def test_a_command_that_needs_the_tokenizer_alone(
+    weights_folder, hub_server, pinned, hub_files, run
+):
     code, out, err = run("tokenize", "--model", "124M", "é")
     assert (code, out) == (0, "   127  b'\\xc3'\n   102  b'\\xa9'\n")
+    folder = weights_folder / "gpt2" / ".tokenizer"
+    size = len(hub_files["vocab.json"]) + len(hub_files["merges.txt"])
     assert err == (
         "tiedgpt: note: gpt2 is not on this machine\n"
-        f"tiedgpt: note: downloading the tokenizer of gpt2 ({size} MB) from {server.host}"
-        f"/openai-community/gpt2 to {folder}\n"
+        f"tiedgpt: note: downloading the tokenizer of gpt2 ({size / 1e6:.1f} MB) from "
+        f"{hub_server.host}/{GPT2} to {folder}\n"
     )
-    assert_whole(folder, tokenizer)
-    assert {request.file for request in server.requests} == tokenizer.keys()
+    tokenizer_files = without(hub_files, WEIGHTS)
+    assert_whole(folder, tokenizer_files)
+    assert {request.file for request in hub_server.requests} == tokenizer_files.keys()
 
+
+@pytest.mark.usefixtures("pinned")
+def test_a_tokenizer_alone_is_used_offline_and_is_not_a_model(monkeypatch, run):
+    tiedgpt.load_tokenizer("gpt2")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert tiedgpt.load_tokenizer("gpt2").vocab_size == 257
-    message = (
-        "error: gpt2 is not on this machine: .*; HF_HUB_OFFLINE is set, so it is not downloaded\n$"
-    )
-    assert re.search(message, fail_in_one_line(run, "generate", "--model", "gpt2", "a"))
     refuses("gpt2 is not on this machine", places.find_model, "gpt2")
+    error = fail_in_one_line(run, "generate", "--model", "gpt2", "a")
+    assert "error: gpt2 is not on this machine: " in error
+    assert error.endswith("; HF_HUB_OFFLINE is set, so it is not downloaded\n")
 
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+
+@pytest.mark.usefixtures("pinned")
+def test_a_model_completes_its_tokenizer(weights_folder, hub_files):
+    tiedgpt.load_tokenizer("gpt2")
     assert tiedgpt.load_model("gpt2").config == CONFIG
-    shutil.rmtree(folder)
-    assert_whole(weights / "gpt2", files)
+    shutil.rmtree(weights_folder / "gpt2" / ".tokenizer")
+    assert_whole(weights_folder / "gpt2", hub_files)
     assert tiedgpt.load_tokenizer("gpt2").vocab_size == 257
 
 
-def test_a_plain_server_of_files(server, files):
-    """It sends sizes but no hashes. A part is continued as long as the ETag stays the same.
-
-    Its last byte is sent again. A cut connection may lose less than a block.
-    """
-    server.is_plain = True
-    server.faults[WEIGHTS] = [Fault(stop=100 * BLOCK), Fault(-1), Fault(stop=200 * BLOCK + 7)]
-    assert_whole(hub.download(NAME), files)
-    assert starts(server) == [0, 100 * BLOCK - 1, 100 * BLOCK - 1, 200 * BLOCK - 2]
-    assert server.served[WEIGHTS] == len(files[WEIGHTS]) + 1 + (7 + 1) + 1
-
-
-def test_the_pins_are_the_facts(shared):
-    text = (shared / "FACTS.md").read_text()
-    for name, model in MODELS.items():
-        (row,) = re.findall(rf"^\| {name}, .*$", text, re.MULTILINE)
-        _, repository, commit, size, digest = row.strip("| ").split(" | ")
-        weights = model.weights
-        assert (model.repository, model.commit, weights.digest) == (repository, commit, digest)
-        assert size.startswith(str(weights.size)) or (weights.size is None and "(" in size)
-    for file, pin in (
-        ("encoder.json", known_models.VOCAB),
-        ("vocab.bpe", known_models.MERGES),
-        *known_models.OPENAI_124M.items(),
-    ):
-        assert pin.digest in text
-        if (path := shared / "gpt2" / "124M" / file).exists():
-            assert pin.why_not(path) == ""
-        else:
-            assert f"data {pin.size} B {pin.digest}" in text
-
-
-def test_gpt2_comes_from_its_commit_and_is_verified(
-    weights, server, pinned, files, notes, monkeypatch
-):
-    monkeypatch.chdir(weights.parent)
-    Path("gpt2").mkdir()  # is mentioned, but the name does not mean it
-    assert hub.find_or_download("gpt2", notes.append) == weights / "gpt2"
-    assert_whole(weights / "gpt2", files)
-    assert all(
-        "/openai-community/gpt2/resolve/" + "f" * 40 in request.path for request in server.requests
-    )
-    before = len(server.requests)
-    assert (
-        hub.download("124M", note=notes.append) == hub.find_or_download("gpt2") == weights / "gpt2"
-    )
-    assert notes[0] == "gpt2 is not on this machine (for the directory here, write ./gpt2)"
-    assert re.match(
-        r"downloading gpt2 \(1\.\d MB\) from \S+/openai-community/gpt2 to \S+/gpt2$", notes[1]
-    )
-    assert notes[2:] == ["gpt2 is here already, complete and verified"]
-    for file, damage, message in (
-        (
-            WEIGHTS,
-            flip_bit(files[WEIGHTS]),
-            r"gpt2/model\.safetensors: its SHA-256 is .*, expected ",
-        ),
-        ("merges.txt", None, r"No such file .*gpt2/merges\.txt'"),
-    ):
-        path = weights / "gpt2" / file
-        path.unlink() if damage is None else path.write_bytes(damage)
-        refuses(f"{message}.*; to download gpt2, move .* away", hub.download, "gpt2")
-        path.write_bytes(files[file])
-    assert len(server.requests) == before
-
-
-@pytest.mark.parametrize(
-    "file",
-    [WEIGHTS, "merges.txt", "hparams.json", "model.ckpt.index", tensorflow.DATA, "vocab.bpe"],
-)
-def test_gpt2_is_refused_unless_it_is_as_pinned(server, pinned, openai, file):
-    """Even if the server describes its other file correctly."""
-    source = "hub" if file in (WEIGHTS, "merges.txt") else "openai"
-    folder = "openai-community/gpt2" if source == "hub" else "openai/124M"
-    good = server.files[f"{folder}/{file}"]
-    for content, message in (
-        (flip_bit(good), "its SHA-256 is .*, expected .*; the part is deleted"),
-        (good + b"!", r"expected one number of bytes, got \d+ and \d+"),
-        (None, rf"no {file} in it|some of the files that OpenAI|has neither|has no tokenizer"),
-    ):
-        server.files |= {f"{folder}/{file}": content}
-        prefix = f"127.*/{folder}" + (f"/{file}: " if content else ".*")
-        if (content, file) != (None, "merges.txt"):
-            fail(f"^{prefix}{message}", "gpt2", source)
-
-
-DROP, BUSY, HALFWAY = Fault(-1), Fault(503), Fault(stop=HALF)
-PASSING = {  # the faults of the first requests for the weights
-    "cut at once": [Fault(stop=0)],
-    "cut after a byte": [Fault(stop=1)],
-    "cut before the last byte": [Fault(stop=-1)],
-    "cut three times": [Fault(stop=100), HALFWAY, Fault(stop=HALF + 1)],
-    "reset": [Fault(stop=HALF, then=reset)],
-    "stalled": [Fault(stop=HALF, then=stall)],
-    "500, 502, 504, 408": [Fault(500), Fault(502), Fault(504), Fault(408)],
-    "429": [Fault(429, {"Retry-After": text}) for text in ("0", "Fri, 31 Dec 1999 23:59:59 GMT")],
-    "an expired link to the CDN": [Fault(403)],
-    "no Range": [HALFWAY, Fault(no_range=True)],
-    "no Range, ever": [HALFWAY, *(Fault(no_range=True, stop=stop) for stop in (HALF + 5, 9, None))],
-    "416": [HALFWAY, Fault(416)],
-    "chunked": [Fault(chunked=True)],
-    "all": [BUSY, Fault(stop=9), DROP, Fault(429), Fault(stop=HALF, then=reset), Fault(stop=800)],
-}
-AWFUL = [DROP, BUSY, Fault(stop=3), Fault(stop=1), Fault(429), Fault(chunked=True)]
-SMALL_FILES = ("config.json", "vocab.json", "merges.txt")
-
-
-@pytest.mark.parametrize(
-    ("file", "faults"),
-    [*((WEIGHTS, faults) for faults in PASSING.values()), *((file, AWFUL) for file in SMALL_FILES)],
-    ids=[*PASSING, *SMALL_FILES],
-)
-def test_after_an_interruption_the_download_continues(
-    server, files, notes, monkeypatch, file, faults
-):
-    if any(fault.then is stall for fault in faults):
-        monkeypatch.setattr(fetching, "TIMEOUT", (5, 0.2))
-    server.faults[file] = [*faults]
-    assert_whole(hub.download(NAME, note=notes.append), files)
-    assert server.faults[file] == []
-    assert len(notes) == 1 + sum(fault.code != 0 or fault.stop is not None for fault in faults)
-
-
-def test_how_long_the_client_waits_and_how_often_it_tries(
-    weights, server, files, notes, monkeypatch
-):
-    """As long as Retry-After says; else twice as long after each attempt without a new byte."""
-    slept = []
-    monkeypatch.setattr(fetching.time, "sleep", slept.append)
-    waits = [Fault(429, {"Retry-After": "7"}), Fault(503, {"Retry-After": "99999999"}), BUSY]
-    server.faults[WEIGHTS] = waits + [Fault(stop=BLOCK * n) for n in range(1, 20)] + [BUSY] * 99
-    fail(
-        rf"{NAME}/{WEIGHTS}: the server answers 503; 6 attempts in a row brought no data",
-        note=notes.append,
-    )
-    assert len(server.faults[WEIGHTS]) == 99 - 6
-    assert part(weights / NAME).stat().st_size == 19 * BLOCK - 18
-    assert slept == [7, fetching.MAX_DELAY, 0.008, *[0.001] * 19, 0.002, 0.004, 0.008, 0.016, 0.032]
-    assert notes[-1] == f"{WEIGHTS}: the server answers 503; trying again in 0.032 s"
-    server.faults.clear()
-    assert_whole(hub.download(NAME), files)
-
-
-def end_at(server, stop: int, name: str = NAME, source: str = "hub", file: str = WEIGHTS) -> None:
-    """A download that gives up after this many bytes of the weights."""
-    server.faults[file] = [Fault(stop=stop), *[DROP] * fetching.ATTEMPTS]
-    fail("; the next download continues from here", name, source)
-
-
-def fill_disk(server, stop: int) -> None:
-    """A download to a disk that is full after this many bytes of the weights."""
-    resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (stop, limits[1]))
-    try:
-        fail(r"cannot write to .*: File too large; .*TIEDGPT_WEIGHTS")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-@pytest.mark.parametrize(
-    ("stop", "changed"),
-    [(end_at, None), (fill_disk, None), (end_at, slice(None)), (end_at, slice(1, HALF))],
-    ids=["cut", "the disk is full", "the part is complete", "the part is damaged"],
-)
-def test_the_next_download_continues(weights, server, files, stop, changed):
-    """A complete part is only verified, a damaged one deleted. `changed`: the bytes that it then
-    has."""
-    stop(server, HALF)
-    server.faults.clear()
-    found, content = part(weights / NAME), files[WEIGHTS]
-    received = found.read_bytes()
-    assert len(received) > HALF - BLOCK  # a cut connection may lose less than a block
-    assert content.startswith(received)
-    if changed:
-        found.write_bytes(received := content[changed])
-    before, is_damaged = server.served[WEIGHTS], not content.startswith(received)
-    if is_damaged:
-        fail(rf"{WEIGHTS}: its SHA-256 is \w{{64}}, expected \w{{64}}; the part is deleted")
-        assert not found.exists()
-    assert_whole(hub.download(NAME), files)
-    assert is_damaged or server.served[WEIGHTS] - before == len(content) - len(received) + 1
-
-
-@pytest.mark.parametrize("size", [100, HALF, 2_000_000])
-@pytest.mark.parametrize("during", [False, True])
-def test_a_changed_file_is_not_joined_to_an_old_part(server, files, size, during, notes):
-    new = os.urandom(size)
-
-    def change(_):
-        server.files[f"{NAME}/{WEIGHTS}"] = new
-
-    if during:
-        server.faults[WEIGHTS] = [Fault(stop=HALF, then=change)]
-    else:
-        end_at(server, HALF)
-        change(server)
-    assert_whole(hub.download(NAME, note=notes.append), {**files, WEIGHTS: new})
-    assert f"{WEIGHTS}: it changed on the server; trying again in 0.00" in notes[-1]
-
-
-def leave(folder: Path) -> Path:
-    """A part and more that a killed download, or one of an older version or another layout,
-    leaves."""
-    (folder / ".save.x1y2.tmp" / "new").mkdir(parents=True)
-    part = folder / ".model-00001-of-00002.safetensors.4567.part"
-    for path in (
-        part,
-        folder / ".save.x1y2.tmp" / "new" / "vocab.json",
-        folder / ".save.x1y2.tmp" / locks.LOCK,
-    ):
-        path.write_bytes(b"left")
-    return part
-
-
-@pytest.mark.parametrize("source", ["hub", "openai"])
-def test_what_a_killed_download_leaves_is_removed_by_the_next(weights, server, request, source):
-    """Only a part of the weights is continued. While another process has the lock, nothing is
-    removed."""
-    files = request.getfixturevalue("openai" if source == "openai" else "files")
-    name, big = ("gpt2", tensorflow.DATA) if source == "openai" else (NAME, WEIGHTS)
-    folder = places.folders_of(name, source)[0]
-    leave(folder)
-    end_at(server, BLOCK, name, source, big)
-    hub.download(name, source)
-    assert_whole(folder, files)
-    assert BLOCK - 1 in starts(server, big)
-
-    left = leave(folder)  # as a kill between the last rename and the removal of parts does
-    with locks.locked_file(folder / locks.LOCK):
-        hub.download(name, source)
-        assert left.exists()  # staged files have a lock of their own
-    hub.download(name, source)
-    assert_whole(folder, files)
-
-
-SIZES, DELETED = (
-    r"expected one number of bytes, got \d+ and \d+",
-    ".*, expected .*; the part is deleted",
-)
-NO_BYTE = "6 attempts in a row brought no data"
-FLIPPED, LONGER = Fault(change=flip_bit), Fault(change=lambda content: content + b"!")
-MUCH_LONGER = Fault(change=lambda content: content + b"!" * 9000, chunked=True)
-UNKNOWN = Fault(chunked=True, headers={"ETag": None, "X-Repo-Commit": None})
-HUGE = Fault(chunked=True, headers={"X-Linked-Size": "9" * 17})
-CIRCLE = Fault(302, {"Location": "{path}"})
-ELSEWHERE = Fault(
-    302, {"Location": "{elsewhere}{path}", "ETag": '"{hash}"', "X-Repo-Commit": COMMIT}
-)
-LASTING = {  # the file, the fault of each request for it or the faults of the first ones, the error
-    "redirects in a circle": (
-        WEIGHTS,
-        CIRCLE,
-        f"{WEIGHTS} cannot be reached: 'Exceeded 30 redirects",
-    ),
-    "wrong bytes": (WEIGHTS, FLIPPED, f"its SHA-256 is {DELETED}"),
-    "wrong bytes in a small file": ("vocab.json", FLIPPED, f"its git's SHA-1 is {DELETED}"),
-    "wrong bytes elsewhere": (
-        "vocab.json",
-        [ELSEWHERE, FLIPPED],
-        rf"json: its git's SHA-1 is {DELETED}",
-    ),
-    "short": (WEIGHTS, Fault(change=lambda content: content[:-1]), SIZES),
-    "long": (WEIGHTS, LONGER, SIZES),
-    "longer than it says": (WEIGHTS, MUCH_LONGER, r"it has \d+ bytes, expected \d+"),
-    "neither size nor hash": ("merges.txt", UNKNOWN, "expected one number of bytes, got none"),
-    "no end": ("merges.txt", Fault(chunked=True, endless=True), f"its git's SHA-1 is {DELETED}"),
-    "too big": ("merges.txt", HUGE, r"needs 100,000,000,000\.0 MB, but .* free"),
-    "401": (
-        "config.json",
-        Fault(401),
-        r"the server answers 401: .* check the name, or set HF_TOKEN$",
-    ),
-    "403": (
-        "config.json",
-        Fault(403),
-        r"the server answers 403: .* check the name, or set HF_TOKEN$",
-    ),
-    "410": (WEIGHTS, Fault(410), "the server answers 410"),
-    "no config": (
-        "config.json",
-        Fault(404),
-        r"no such repository, or no config\.json in it \(404\)",
-    ),
-    "503 without end": (WEIGHTS, BUSY, f"the server answers 503; {NO_BYTE}$"),
-    "cuts without end": (
-        WEIGHTS,
-        HALFWAY,
-        f"the connection was cut; {NO_BYTE}; the next download cont",
-    ),
-    "stalled without end": (WEIGHTS, Fault(stop=HALF, then=stall), f"no answer in time; {NO_BYTE}"),
-    **{
-        f"another range: {lie}": (
-            WEIGHTS,
-            [HALFWAY, Fault(headers={"Content-Range": lie})],
-            message,
-        )
-        for lie, message in (
-            (
-                "bytes 0-{size}/{size}",
-                rf"asked for bytes {HALF - 1}-, the server sends 'bytes 0-\d+/\d+'",
-            ),
-            (
-                f"bytes {HALF}-{{size}}/{{size}}",
-                f"asked for bytes {HALF - 1}-, .* sends 'bytes {HALF}-",
-            ),
-            ("{size}/{size}", rf"asked for bytes {HALF - 1}-, the server sends '\d+/"),
-            (f"bytes {HALF - 1}-99/9", r"expected one number of bytes, got 9 and \d+"),
-            (None, f"asked for bytes {HALF - 1}-, the server sends ''"),
-        )
-    },
-}
-
-
-@pytest.mark.parametrize("kind", LASTING)
-def test_a_lasting_fault_is_an_error_and_publishes_nothing(server, files, monkeypatch, kind):
-    file, fault, message = LASTING[kind]
-    monkeypatch.setattr(fetching, "TIMEOUT", (5, 0.1))
-    server.faults[file] = fault if isinstance(fault, list) else [fault] * 99
-    assert fail(message).startswith(f"{server.host}/{NAME}")
-    monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))
-    server.faults.clear()
-    assert_whole(hub.download(NAME), files)
-
-
-NO_URLS = [
-    "http://[::1/x",
-    "//[x",
-    "http://u:p@[/",
-    "http://a..b/x",
-    f"http://{'a' * 300}.example/x",
-]
-NO_URLS += ["http://127.0.0.1:99999/x", "ftp://127.0.0.1/x"]
-MORE = [
-    "http://\udce9/x",
-    "http://127.0.0.1/\udce9",
-    "127.0.0.1",
-    "http://a b",
-    "http://:80",
-    "http:///x",
-]
-PLACES = [("HF_ENDPOINT", url) for url in (*NO_URLS, *MORE, "ftp://u:p@127.0.0.1/x")]
-PLACES += [
-    (file, url) for file in ("config.json", WEIGHTS) for url in (*NO_URLS, "http://\xe9/x", "\xe9")
-]
-
-
-@pytest.mark.parametrize(("place", "url"), PLACES)
-def test_an_endpoint_or_a_redirect_that_is_no_url(weights, server, monkeypatch, run, place, url):
-    if place == "HF_ENDPOINT":
-        monkeypatch.setenv("HF_ENDPOINT", url)
-    else:
-        monkeypatch.setenv("NO_PROXY", "*")
-        server.faults[place] = [Fault(302, {"Location": url})]
-    error = fail_in_one_line(run, "download", NAME)
-    assert " cannot be reached: " in error
-    assert "u:p" not in error
-    assert visible(weights) == set()
-
-
-def test_a_server_that_cannot_be_reached_is_an_error_at_once(weights, server, monkeypatch, notes):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        free, invalid = f"http://127.0.0.1:{listener.getsockname()[1]}", "http://hub.invalid"
-    for endpoint, proxy, message in (
-        (free, free, r"^127\.0\.0\.1:\d+/\S+/config\.json cannot be reached: Connection refused$"),
-        (f"https://{server.host}", free, r"config\.json cannot be reached: .*wrong version number"),
-        (invalid, free, r"hub\.invalid/.* cannot be reached: Connection refused by the proxy"),
-        (
-            invalid,
-            "http://[x",
-            r"hub\.invalid/.* cannot be reached: HF_ENDPOINT, a redirect or the proxy is",
-        ),
-    ):
-        monkeypatch.setenv("HF_ENDPOINT", endpoint)
-        monkeypatch.setenv("HTTP_PROXY", proxy)
-        fail(message, note=notes.append)
-    assert notes == []
-    assert not weights.exists()
-
-
-def test_a_server_that_stops_during_the_download_is_waited_for(server, notes):
-    """Once the server was reached, a refused connection is an interruption."""
-    server.faults[WEIGHTS] = [Fault(stop=HALF, then=lambda _: server.socket.close())]
-    fail(f"{WEIGHTS}: Connection refused; 6 attempts in a row brought no data", note=notes.append)
-    assert len(notes) == 1 + 6
-
-
-@pytest.mark.skipif(not shutil.which("openssl"), reason="makes a certificate with openssl")
-def test_certificates(server, files, monkeypatch, tmp_path):
-    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    key = [
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-keyout",
-        tmp_path / "key",
-    ]
-    command = ["openssl", "req", "-x509", *key, "-out", tmp_path / "certificate", *subject]
-    subprocess.run(command, check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    server.is_plain = True
-    monkeypatch.setenv("HF_ENDPOINT", f"https://{server.host}")
-    fail(r"certificate verify failed: self.signed certificate; .*REQUESTS_CA_BUNDLE can name")
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "missing"))
-    fail(
-        "be reached: .* invalid path: .*/missing'; the variable REQUESTS_CA_BUNDLE can name a file"
-    )
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "certificate"))
-    assert_whole(hub.download(NAME), files)
-
-
-SMALL_JUNK = [  # what is different from the usual files
-    ({"merges.txt": b"junk\n"}, r"merges\.txt, line 1: expected two tokens, got 'junk'"),
-    ({"vocab.json": b"[]"}, r"vocab\.json: expected a JSON object"),
-    ({"added_tokens.json": b"{"}, r"added_tokens\.json: not JSON"),
-    ({"tokenizer_config.json": b"\xff"}, r"tokenizer_config\.json, line 1: not UTF-8"),
-    (
-        {"generation_config.json": b'{"eos_token_id": "x"}'},
-        r"generation_config\.json: .*eos_token_id",
-    ),
-    ({"tokenizer.json": b"{}", "merges.txt": None}, r"tokenizer\.json: "),
-]
-PICKLE = {WEIGHTS: None, "pytorch_model.bin": b""}
-OUTSIDE, ABSENT = (b'{"weight_map": {"a": "%s.safetensors"}}' % name for name in (b"../x", b"c"))
-REFUSED = [
-    ({"config.json": b'{"model_type": "bert"}'}, "model_type is 'bert', which is another model"),
-    ({"config.json": b""}, r"config\.json: not JSON"),
-    *SMALL_JUNK,
-    (PICKLE, r"has neither model\.safetensors nor .* \(pytorch_model\.bin is a"),
-    ({WEIGHTS: None, INDEX: b"{}"}, '"weight_map" must map tensor names to files'),
-    ({WEIGHTS: None, INDEX: OUTSIDE}, "'../x.safetensors' names no .safetensors file beside it"),
-    (
-        {WEIGHTS: None, INDEX: ABSENT},
-        r"lacks some of the files that model\.safetensors\.index\.json names",
-    ),
-]
-
-
-@pytest.mark.parametrize(("change", "message"), REFUSED)
-def test_what_is_no_gpt2_is_refused_before_its_weights_are_asked_for(
-    weights, server, files, change, message
-):
-    """Another model by its configuration alone. No index names files elsewhere; no pickle is
-    read."""
-    found = {name: content for name, content in (files | change).items() if content is not None}
-    server.files = {f"{NAME}/{file}": content for file, content in found.items()}
-    for source in ("hub", *(["tokenizer"] if (change, message) in SMALL_JUNK else [])):
-        fail(f"^{server.host}/{NAME}.*{message}", source=source)
-    asked = {request.file for request in server.requests}
-    assert asked == {"config.json"} or "config.json" not in change
-    assert asked & {WEIGHTS, "pytorch_model.bin"} == change.keys() & {WEIGHTS}
-    assert not weights.exists()
-    server.files = {f"{NAME}/{file}": content for file, content in files.items()}
-    assert_whole(hub.download(NAME), files)
-    (weights / NAME / "merges.txt").write_bytes(b"junk\n")  # such a folder is not complete either
-    refuses(rf"^{weights}.*; to download {NAME}, move .* away", hub.download, NAME)
-
-
-def test_a_vocabulary_that_a_repository_lacks(weights, server, files):
-    server.files = {f"{NAME}/config.json": files["config.json"]}
+def test_a_vocabulary_that_a_repository_lacks(hub_server, hub_files):
+    serve(hub_server, {"config.json": hub_files["config.json"]})
     fail(
         "has no tokenizer: neither vocab.json and merges.txt nor tokenizer.json", source="tokenizer"
     )
 
 
-BAD_NAMES = ["gtp2", "GPT2", "../secret", "a/../b", "a/..", "missing/dir/deep", "", "/etc/passwd"]
+# gpt2 and its pins
 
 
-@pytest.mark.parametrize("name", [*BAD_NAMES, "a\\..\\b/c", "a/b/c", "a/b?x", "a/b\n"])
-def test_a_text_that_is_no_name_is_not_asked_for(weights, server, name):
-    guess = r"; did you mean gpt2\?" if name in ("gtp2", "GPT2") else ""
-    message = f"^no model {re.escape(repr(name))}: .*the names known are gpt2, .*{guess}$"
-    for function in (hub.download, *([] if name == "/etc/passwd" else [tiedgpt.load_model])):
-        refuses(message, function, name)
-    assert server.requests == []
-    assert not weights.exists()
+def row_of_facts(shared, name: str) -> list[str]:
+    """The row of a model in FACTS.md."""
+    text = (shared / "FACTS.md").read_text()
+    (row,) = re.findall(rf"^\| {name}, .*$", text, re.MULTILINE)
+    return row.strip("| ").split(" | ")
 
 
-def test_what_is_never_downloaded(server, pinned, run):
-    """A Path, a model that ships with tiedgpt, and gpt2 if nobody named it."""
-    for path in (Path(NAME), Path("gpt2")):
-        refuses(f"{path} is not on this machine", tiedgpt.load_model, path)
-    for function in (hub.download, hub.find_or_download):
-        refuses("shakespeare-tied comes with tiedgpt but is missing", function, "shakespeare-tied")
-    assert "gpt2 is not on this machine" in fail_in_one_line(run, "tokenize", "a")
-    assert server.requests == []
-
-
-def test_the_token_goes_to_the_hub_and_to_no_other_host(
-    weights, server, files, monkeypatch, tmp_path
-):
-    """127.0.0.1 redirects to localhost, another name, for the weights. ~/.netrc is not used."""
-    monkeypatch.setenv("HF_TOKEN", " hf_secret\n")
-    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password else\n")
-    assert_whole(hub.download(NAME), files)
-    (tmp_path / ".netrc").unlink()
-    shutil.rmtree(weights)
-    server.faults["config.json"] = [
-        Fault(307, {"Location": f"/{NAME}/resolve/{COMMIT}/config.json"})
-    ]
-    assert_whole(hub.download(NAME), files)
-    sent = {(urlsplit(f"//{request.host}").hostname, request.token) for request in server.requests}
-    assert sent == {("127.0.0.1", "Bearer hf_secret"), ("localhost", None)}
-
-
-def test_a_token_that_is_refused_or_is_none_is_not_shown(server, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    server.faults["config.json"] = [Fault(401)]
-    assert "secret" not in fail(r"the server answers 401: .* check the name, and HF_TOKEN$")
-    monkeypatch.setenv("HF_TOKEN", "hf_sec\nret")
-    fail("^HF_TOKEN contains characters that no token has$")
-
-
-@pytest.mark.parametrize("value", ["1", "true", "ON", "yes"])
-def test_offline_nothing_is_asked_for(weights, server, monkeypatch, value):
-    monkeypatch.setenv("HF_HUB_OFFLINE", value)
-    fail(f"^{NAME} cannot be downloaded: HF_HUB_OFFLINE is set$")
-    fail("gpt2 cannot be downloaded: HF_HUB_OFFLINE is set", "gpt2", "openai")
-    message = rf"{NAME} is not on this machine: looked for .*; HF_HUB_OFFLINE is set, so it is not downloaded"
-    refuses(message, tiedgpt.load_model, NAME)
-    assert server.requests == []
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    hub.download(NAME)
-    monkeypatch.setenv("HF_HUB_OFFLINE", value)
-    assert hub.download(NAME) == hub.find_or_download(NAME) == weights / NAME
-
-
-CACHED = [(NAME, NAME, True), ("gpt2", "openai-community/gpt2", True), ("124M", "gpt2", True)]
-CACHED += [(NAME, NAME, {file: None}) for file in ("config.json", WEIGHTS)]
-CACHED += [(NAME, NAME, {WEIGHTS: content}) for content in (b"", b"dangling")]
-CACHED += [(NAME, NAME, {WEIGHTS: None, INDEX: SHARDS})]
-
-
-@pytest.mark.parametrize(("name", "cached", "change"), CACHED)
-def test_a_model_in_the_hugging_face_cache_is_used_if_it_is_complete(
-    weights, tmp_path, server, pinned, files, name, cached, change
-):
-    is_complete = change is True
-    found = files if is_complete else files | change
-    folder = snapshot(tmp_path / CACHE, cached)
-    folder.mkdir(parents=True)
-    for file, content in found.items():
-        if content is not None:
-            (folder / file).write_bytes(content)
-    if found[WEIGHTS] == b"dangling":  # a link to a file that is not downloaded yet
-        (folder / WEIGHTS).unlink()
-        (folder / WEIGHTS).symlink_to("missing")
-    if is_complete:
-        left = leave(weights / places.check_name(name))  # by a download that was stopped
-        assert hub.download(name) == hub.find_or_download(name) == folder
-        assert server.requests == []
-        assert not left.exists()
+@pytest.mark.parametrize("name", MODELS)
+def test_the_pins_of_weights_are_the_facts(shared, name):
+    _, repository, commit, size, digest = row_of_facts(shared, name)
+    model = MODELS[name]
+    assert (model.repository, model.commit, model.weights.digest) == (repository, commit, digest)
+    if model.weights.size is None:
+        assert "(" in size  # for example "(derived)"
     else:
-        assert hub.download(name) == hub.find_or_download(name) == weights / NAME
-        assert_whole(weights / NAME, files)
+        assert size.startswith(str(model.weights.size))
 
 
-def test_the_first_folder_that_is_named_or_can_be_written(tmp_path, server, monkeypatch):
-    monkeypatch.delenv("TIEDGPT_WEIGHTS")
-    checkout, cache = tmp_path / "checkout", tmp_path / ".cache" / "tiedgpt"
-    # tiedgpt is installed: nothing is downloaded into the package
-    assert places.weight_folders() == [checkout / "tiedgpt" / "weights", cache]
-    assert hub.download(NAME) == cache / NAME
-    shutil.rmtree(cache)
-    # tiedgpt is a checkout
-    checkout.mkdir()
-    (checkout / "pyproject.toml").touch()
-    assert hub.download(NAME) == checkout / "weights" / NAME
-    shutil.rmtree(checkout / "weights")
-    # the checkout cannot be written; then nothing can
-    denied = {checkout}
-    monkeypatch.setattr(os, "access", lambda path, mode: path not in denied)
-    assert hub.download(NAME) == cache / NAME
-    shutil.rmtree(cache)
-    denied.add(tmp_path / ".cache")
-    refuses(rf"cannot write to {checkout}/weights or {cache}: name a folder", hub.download, NAME)
+@pytest.mark.parametrize(
+    ("file", "pin"),
+    [
+        ("encoder.json", known_models.VOCAB),
+        ("vocab.bpe", known_models.MERGES),
+        *known_models.OPENAI_124M.items(),
+    ],
+)
+def test_the_pins_of_openais_files_are_the_facts(shared, file, pin):
+    text = (shared / "FACTS.md").read_text()
+    assert pin.digest in text
+    path = shared / "gpt2" / "124M" / file
+    if path.exists():
+        assert pin.why_not(path) == ""
+    else:
+        assert f"data {pin.size} B {pin.digest}" in text
 
 
-def test_a_disk_that_is_too_small_is_an_error_before_the_download(weights, server, monkeypatch):
-    usage = shutil.disk_usage(weights.parent)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=900_000))
-    fail(rf"{NAME}/{WEIGHTS} needs 1\.1 MB, but {weights / NAME} has 0\.9 MB free; make room")
-    assert not weights.exists()
+def test_gpt2_comes_from_its_commit(weights_folder, hub_server, pinned, hub_files):
+    notes = []
+    assert hub.find_or_download("gpt2", notes.append) == weights_folder / "gpt2"
+    assert_whole(weights_folder / "gpt2", hub_files)
+    for request in hub_server.requests:
+        assert f"/{GPT2}/resolve/{'f' * 40}/" in request.path
+    assert notes[0] == "gpt2 is not on this machine"
+    assert re.match(rf"downloading gpt2 \(1\.\d MB\) from \S+/{GPT2} to \S+/gpt2$", notes[1])
 
 
-def test_openais_files(weights, server, openai, notes, monkeypatch, request):
-    """They have a folder for themselves; if the hub's files are here too, the name means those."""
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    server.faults[tensorflow.DATA] = [Fault(stop=5 * BLOCK), BUSY]
-    assert hub.download("124M", "openai") == weights / "gpt2-openai"
-    assert_whole(weights / "gpt2-openai", openai)
-    assert {request.token for request in server.requests} == {None}
-    before = len(server.requests)
-    assert (
-        hub.download("gpt2", "openai", notes.append)
-        == places.find_model("gpt2")
-        == weights / "gpt2-openai"
-    )
+@pytest.mark.usefixtures("pinned")
+def test_a_directory_called_gpt2_is_mentioned_and_not_meant(weights_folder, monkeypatch):
+    monkeypatch.chdir(weights_folder.parent)
+    Path("gpt2").mkdir()
+    notes = []
+    assert hub.find_or_download("gpt2", notes.append) == weights_folder / "gpt2"
+    assert notes[0] == "gpt2 is not on this machine (for the directory here, write ./gpt2)"
+
+
+def test_a_gpt2_that_is_here_is_verified(weights_folder, hub_server, pinned):
+    hub.download("gpt2")
+    hub_server.requests.clear()
+    notes = []
+    assert hub.download("124M", note=notes.append) == weights_folder / "gpt2"
     assert notes == ["gpt2 is here already, complete and verified"]
-    assert (
-        tiedgpt.load_model("gpt2").config.vocab_size
-        == tiedgpt.load_tokenizer("gpt2").vocab_size
-        == 257
+    assert hub_server.requests == []
+
+
+@pytest.mark.usefixtures("pinned")
+def test_a_gpt2_that_is_damaged_is_not_complete(weights_folder):
+    path = hub.download("gpt2") / WEIGHTS
+    path.write_bytes(flip_bit(path.read_bytes()))
+    message = (
+        r"gpt2/model\.safetensors: its SHA-256 is .*, expected .*; to download gpt2, move .* away"
     )
-    assert len(server.requests) == before
-    request.getfixturevalue("pinned")
-    assert hub.download("gpt2") == places.find_model("gpt2") == weights / "gpt2"
+    refuses(message, hub.download, "gpt2")
 
 
-def test_openais_larger_models_are_known_by_their_size(server, openai):
-    server.files |= {f"openai/355M/{file}": content for file, content in openai.items()}
+@pytest.mark.usefixtures("pinned")
+def test_a_gpt2_that_lacks_a_file_is_not_complete(weights_folder):
+    (hub.download("gpt2") / "merges.txt").unlink()
+    message = r"No such file .*gpt2/merges\.txt'.*; to download gpt2, move .* away"
+    refuses(message, hub.download, "gpt2")
+
+
+PINNED_FILES = [  # the source, the folder on its server, the file
+    ("hub", GPT2, WEIGHTS),
+    ("hub", GPT2, "merges.txt"),
+    ("openai", "openai/124M", "hparams.json"),
+    ("openai", "openai/124M", "model.ckpt.index"),
+    ("openai", "openai/124M", tensorflow.DATA),
+    ("openai", "openai/124M", "vocab.bpe"),
+]
+
+
+@pytest.mark.usefixtures("pinned", "openai_files")
+@pytest.mark.parametrize(("source", "folder", "file"), PINNED_FILES)
+def test_another_file_than_the_pinned_one_is_refused(hub_server, source, folder, file):
+    """Even if the server describes its other file correctly."""
+    right = hub_server.files[f"{folder}/{file}"]
+    hub_server.put(folder, {file: flip_bit(right)})
+    fail(rf"/{file}: its SHA-256 is .*, expected .*; the part is deleted", "gpt2", source)
+    hub_server.put(folder, {file: right + b"!"})
+    fail(rf"/{file}: expected one number of bytes, got \d+ and \d+", "gpt2", source)
+
+
+@pytest.mark.usefixtures("pinned", "openai_files")
+@pytest.mark.parametrize(
+    ("source", "path", "message"),
+    [
+        ("hub", f"{GPT2}/{WEIGHTS}", r"has neither model\.safetensors nor"),
+        ("openai", "openai/124M/hparams.json", r"no such repository, or no hparams\.json in it"),
+        ("openai", "openai/124M/model.ckpt.index", "some of the files that OpenAI released"),
+        ("openai", f"openai/124M/{tensorflow.DATA}", "some of the files that OpenAI released"),
+        ("openai", "openai/124M/vocab.bpe", "some of the files that OpenAI released"),
+    ],
+)
+def test_a_file_that_the_server_lacks(hub_server, source, path, message):
+    del hub_server.files[path]
+    fail(message, "gpt2", source)
+
+
+# OpenAI's files
+
+
+def test_openais_files_have_a_folder_for_themselves(
+    weights_folder, hub_server, openai_files, monkeypatch
+):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub_server.faults[tensorflow.DATA] = [Fault(stop=5 * BLOCK), Fault(503)]
+    assert hub.download("124M", "openai") == weights_folder / "gpt2-openai"
+    assert_whole(weights_folder / "gpt2-openai", openai_files)
+    assert {request.token for request in hub_server.requests} == {None}
+
+
+def test_openais_files_are_a_gpt2(weights_folder, hub_server, openai_files):
+    hub.download("gpt2", "openai")
+    hub_server.requests.clear()
+    notes = []
+    assert hub.download("gpt2", "openai", notes.append) == weights_folder / "gpt2-openai"
+    assert notes == ["gpt2 is here already, complete and verified"]
+    assert places.find_model("gpt2") == weights_folder / "gpt2-openai"
+    assert tiedgpt.load_model("gpt2").config.vocab_size == 257
+    assert tiedgpt.load_tokenizer("gpt2").vocab_size == 257
+    assert hub_server.requests == []
+
+
+@pytest.mark.usefixtures("openai_files", "pinned")
+def test_if_the_hubs_files_are_here_too_the_name_means_those(weights_folder):
+    hub.download("gpt2", "openai")
+    assert hub.download("gpt2") == weights_folder / "gpt2"
+    assert places.find_model("gpt2") == weights_folder / "gpt2"
+
+
+def test_openais_larger_models_are_known_by_their_size(hub_server, openai_files):
+    hub_server.put("openai/355M", openai_files)
     fail(
         r"00000-of-00001: expected one number of bytes, got \d+ and 1419292672",
         "gpt2-medium",
         "openai",
     )
-    for name in ("distilgpt2", NAME):
-        fail(f"OpenAI released gpt2, .*, not {name}; download it from the hub", name, "openai")
 
 
-def test_the_command(weights, server, files, run):
-    """It prints the directory alone; an error is one line. Other commands download the model they
-    name."""
-    for note in ("downloading", "is here already, complete"):
-        code, out, err = run("download", NAME)
-        assert (code, out) == (0, f"{weights / NAME}\n")
-        assert re.fullmatch(f"tiedgpt: note: [^\n]*{note}[^\n]*\n", err)
-    shutil.rmtree(weights)
+@pytest.mark.usefixtures("openai_files")
+@pytest.mark.parametrize("name", ["distilgpt2", NAME])
+def test_a_model_that_openai_did_not_release(name):
+    fail(f"OpenAI released gpt2, .*, not {name}; download it from the hub", name, "openai")
+
+
+# What a killed download leaves
+
+
+def leave_files(folder: Path) -> Path:
+    """Leave what a killed download leaves; returns a part of a file that is not wanted any more."""
+    staging = folder / ".save.x1y2.tmp"
+    (staging / "new").mkdir(parents=True)
+    (staging / "new" / "vocab.json").write_bytes(b"left")
+    (staging / locks.LOCK).write_bytes(b"left")
+    part = folder / ".model-00001-of-00002.safetensors.4567.part"
+    part.write_bytes(b"left")
+    return part
+
+
+def interrupt_download(server, name: str, source: str, file: str) -> None:
+    """A download that gives up after some bytes of the weights."""
+    server.faults[file] = [Fault(stop=BLOCK), *[Fault(is_dropped=True)] * fetching.ATTEMPTS]
+    fail("; the next download continues from here", name, source)
+
+
+def test_only_a_part_of_the_weights_is_continued(weights_folder, hub_server, hub_files):
+    leave_files(weights_folder / NAME)
+    interrupt_download(hub_server, NAME, "hub", WEIGHTS)
+    assert_whole(hub.download(NAME), hub_files)
+    assert BLOCK - 1 in hub_server.first_bytes()
+
+
+def test_only_a_part_of_openais_weights_is_continued(weights_folder, hub_server, openai_files):
+    leave_files(weights_folder / "gpt2-openai")
+    interrupt_download(hub_server, "gpt2", "openai", tensorflow.DATA)
+    assert_whole(hub.download("gpt2", "openai"), openai_files)
+    assert BLOCK - 1 in hub_server.first_bytes(tensorflow.DATA)
+
+
+@pytest.mark.usefixtures("hub_server")
+def test_what_is_left_beside_a_complete_model_is_removed(weights_folder, hub_files):
+    """A kill between the last rename and the removal of parts leaves it."""
+    folder = hub.download(NAME)
+    leave_files(folder)
+    hub.download(NAME)
+    assert_whole(folder, hub_files)
+
+
+@pytest.mark.usefixtures("hub_server")
+def test_a_part_is_not_removed_while_another_process_has_the_lock():
+    folder = hub.download(NAME)
+    part = leave_files(folder)
+    with locks.locked_file(folder / locks.LOCK):
+        hub.download(NAME)
+        assert part.exists()
+
+
+# Names that are not asked for
+
+NOT_NAMES = [
+    pytest.param("gtp2", id="typo"),
+    pytest.param("GPT2", id="upper-case"),
+    pytest.param("../secret", id="parent"),
+    pytest.param("a/../b", id="parent-inside"),
+    pytest.param("a/..", id="parent-at-the-end"),
+    pytest.param("missing/dir/deep", id="three-parts"),
+    pytest.param("", id="empty"),
+    pytest.param("a\\..\\b/c", id="backslash"),
+    pytest.param("a/b/c", id="path"),
+    pytest.param("a/b?x", id="query"),
+    pytest.param("a/b\n", id="line-break"),
+]
+
+
+@pytest.mark.parametrize("name", NOT_NAMES)
+@pytest.mark.parametrize("function", [hub.download, tiedgpt.load_model])
+def test_a_text_that_is_not_a_name(weights_folder, hub_server, function, name):
+    message = f"^no model {re.escape(repr(name))}: .*the names known are gpt2, "
+    refuses(message, function, name)
+    assert hub_server.requests == []
+    assert not weights_folder.exists()
+
+
+@pytest.mark.usefixtures("hub_server")
+def test_a_file_is_not_a_name():
+    refuses("^no model '/etc/passwd': the names known are", hub.download, "/etc/passwd")
+
+
+@pytest.mark.usefixtures("hub_server")
+@pytest.mark.parametrize("name", ["gtp2", "GPT2"])
+def test_the_name_that_was_meant(name):
+    refuses(r"; did you mean gpt2\?$", hub.download, name)
+
+
+@pytest.mark.parametrize("path", [Path(NAME), Path("gpt2")])
+def test_a_path_is_never_downloaded(hub_server, pinned, path):
+    refuses(f"{path} is not on this machine", tiedgpt.load_model, path)
+    assert hub_server.requests == []
+
+
+@pytest.mark.parametrize("function", [hub.download, hub.find_or_download])
+def test_a_shipped_model_is_never_downloaded(hub_server, function):
+    refuses("shakespeare-tied comes with tiedgpt but is missing", function, "shakespeare-tied")
+    assert hub_server.requests == []
+
+
+def test_gpt2_is_not_downloaded_if_nobody_named_it(hub_server, pinned, run):
+    assert "gpt2 is not on this machine" in fail_in_one_line(run, "tokenize", "a")
+    assert hub_server.requests == []
+
+
+# Offline
+
+
+@pytest.mark.parametrize("value", ["1", "true", "ON", "yes"])
+def test_offline_nothing_is_asked_for(hub_server, monkeypatch, value):
+    monkeypatch.setenv("HF_HUB_OFFLINE", value)
+    fail(f"^{NAME} cannot be downloaded: HF_HUB_OFFLINE is set$")
+    fail("gpt2 cannot be downloaded: HF_HUB_OFFLINE is set", "gpt2", "openai")
+    error = refuses(f"{NAME} is not on this machine: looked for ", tiedgpt.load_model, NAME)
+    assert error.endswith("; HF_HUB_OFFLINE is set, so it is not downloaded")
+    assert hub_server.requests == []
+
+
+def test_offline_a_model_that_is_here_is_found(weights_folder, hub_server, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    hub.download(NAME)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert hub.download(NAME) == weights_folder / NAME
+    assert hub.find_or_download(NAME) == weights_folder / NAME
+
+
+# The Hugging Face cache
+
+
+def write_snapshot(home: Path, repository: str, files: dict[str, bytes]) -> Path:
+    folder = snapshot(home / CACHE, repository)
+    folder.mkdir(parents=True)
+    for file, content in files.items():
+        (folder / file).write_bytes(content)
+    return folder
+
+
+@pytest.mark.usefixtures("pinned")
+@pytest.mark.parametrize(("name", "repository"), [(NAME, NAME), ("gpt2", GPT2), ("124M", "gpt2")])
+def test_a_model_in_the_hugging_face_cache_is_used(
+    weights_folder, tmp_path, hub_server, hub_files, name, repository
+):
+    folder = write_snapshot(tmp_path, repository, hub_files)
+    part = leave_files(weights_folder / places.check_name(name))  # by a download that was stopped
+    assert hub.find_or_download(name) == folder
+    assert hub.download(name) == folder
+    assert hub_server.requests == []
+    assert not part.exists()
+
+
+@pytest.mark.usefixtures("hub_server")
+@pytest.mark.parametrize("file", ["config.json", WEIGHTS])
+def test_a_snapshot_that_lacks_a_file_is_not_used(weights_folder, tmp_path, hub_files, file):
+    write_snapshot(tmp_path, NAME, without(hub_files, file))
+    assert hub.download(NAME) == weights_folder / NAME
+    assert_whole(weights_folder / NAME, hub_files)
+
+
+@pytest.mark.usefixtures("hub_server")
+def test_a_snapshot_with_empty_weights_is_not_complete(weights_folder, tmp_path, hub_files):
+    write_snapshot(tmp_path, NAME, {**hub_files, WEIGHTS: b""})
+    assert hub.download(NAME) == weights_folder / NAME
+
+
+@pytest.mark.usefixtures("hub_server")
+def test_a_snapshot_with_a_link_to_a_missing_file_is_not_used(weights_folder, tmp_path, hub_files):
+    folder = write_snapshot(tmp_path, NAME, without(hub_files, WEIGHTS))
+    (folder / WEIGHTS).symlink_to("not-downloaded-yet")
+    assert hub.download(NAME) == weights_folder / NAME
+
+
+@pytest.mark.usefixtures("hub_server")
+def test_a_snapshot_without_the_files_of_its_index_is_not_complete(
+    weights_folder, tmp_path, hub_files
+):
+    index = b'{"weight_map": {"wte.weight": "a-1.safetensors"}}'
+    write_snapshot(tmp_path, NAME, {**without(hub_files, WEIGHTS), INDEX: index})
+    assert hub.download(NAME) == weights_folder / NAME
+
+
+# The folder that is filled
+
+
+@pytest.fixture
+def no_folder_named(hub_server, tmp_path, monkeypatch):
+    """A machine where TIEDGPT_WEIGHTS is not set; tiedgpt is in its folder `checkout`."""
+    monkeypatch.delenv("TIEDGPT_WEIGHTS")
+    return tmp_path
+
+
+def make_checkout(home: Path) -> Path:
+    """Let tiedgpt be a checkout, and not installed."""
+    checkout = home / "checkout"
+    checkout.mkdir()
+    (checkout / "pyproject.toml").touch()
+    return checkout
+
+
+def forbid_writing(monkeypatch, *folders: Path) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path not in folders)
+
+
+def test_an_installed_tiedgpt_downloads_to_the_users_cache(no_folder_named):
+    """Not to the package, which an upgrade deletes."""
+    cache = no_folder_named / ".cache" / "tiedgpt"
+    package = no_folder_named / "checkout" / "tiedgpt"
+    assert places.weight_folders() == [package / "weights", cache]
+    assert hub.download(NAME) == cache / NAME
+
+
+def test_a_checkout_downloads_to_its_weights(no_folder_named):
+    checkout = make_checkout(no_folder_named)
+    assert hub.download(NAME) == checkout / "weights" / NAME
+
+
+def test_a_checkout_that_cannot_be_written(no_folder_named, monkeypatch):
+    forbid_writing(monkeypatch, make_checkout(no_folder_named))
+    assert hub.download(NAME) == no_folder_named / ".cache" / "tiedgpt" / NAME
+
+
+def test_no_folder_can_be_written(no_folder_named, monkeypatch):
+    checkout = make_checkout(no_folder_named)
+    cache = no_folder_named / ".cache"
+    cache.mkdir(exist_ok=True)
+    forbid_writing(monkeypatch, checkout, cache)
+    message = rf"cannot write to {checkout}/weights or {cache}/tiedgpt: name a folder"
+    refuses(message, hub.download, NAME)
+
+
+# Commands
+
+
+def test_download_prints_the_directory_alone(weights_folder, hub_server, run):
+    code, out, err = run("download", NAME)
+    assert (code, out) == (0, f"{weights_folder / NAME}\n")
+    assert re.fullmatch("tiedgpt: note: downloading [^\n]*\n", err)
+    code, out, err = run("download", NAME)
+    assert (code, out) == (0, f"{weights_folder / NAME}\n")
+    assert re.fullmatch("tiedgpt: note: [^\n]* is here already, complete\n", err)
+
+
+@pytest.mark.usefixtures("hub_server")
+def test_download_of_a_name_with_a_typo(weights_folder, run):
     assert "no such repository" in fail_in_one_line(run, "download", "some/typo")
-    assert not weights.exists()
-    missing = f"tiedgpt: note: {NAME} is not on this machine\n"
-    for notes in (missing + f"tiedgpt: note: downloading {NAME} from [^\n]*\n", ""):
-        code, out, err = run("generate", "--model", NAME, "-n", "3", "a")
-        assert (code, bool(out)) == (0, True)
-        assert re.fullmatch(notes, err)
+    assert not weights_folder.exists()
 
 
-def test_two_at_once(weights, server, files):
+@pytest.mark.usefixtures("hub_server")
+def test_other_commands_download_the_model_that_they_name(run):
+    code, out, err = run("generate", "--model", NAME, "-n", "3", "a")
+    assert (code, bool(out)) == (0, True)
+    missing, downloading = err.splitlines()
+    assert missing == f"tiedgpt: note: {NAME} is not on this machine"
+    assert downloading.startswith(f"tiedgpt: note: downloading {NAME} from ")
+    code, out, err = run("generate", "--model", NAME, "-n", "3", "a")
+    assert (code, bool(out), err) == (0, True, "")
+
+
+def start_download() -> subprocess.Popen:
+    return subprocess.Popen(
+        command("download", NAME), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_two_at_once(weights_folder, hub_server, hub_files):
     """One downloads, the other says that it waits. (writers.py kills one.)"""
-    server.pause = 0.2
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command("download", NAME), **pipes) as one:
-        assert f"downloading {NAME}" in one.stderr.readline()
-        with subprocess.Popen(command("download", NAME), **pipes) as other:
-            assert (
-                f"another process is downloading {NAME}: waiting for it" in other.stderr.readline()
-            )
-            server.pause = 0
-            results = [process.communicate(timeout=30) for process in (one, other)]
-    assert [out for out, _ in results] == [f"{weights / NAME}\n"] * 2
-    assert results[1][1] == f"tiedgpt: note: the other process has completed {NAME}\n"
-    assert server.served[WEIGHTS] == len(files[WEIGHTS])
-    assert_whole(weights / NAME, files)
+    hub_server.pause = 0.2
+    with start_download() as first:
+        assert f"downloading {NAME}" in first.stderr.readline()
+        with start_download() as second:
+            waiting = f"another process is downloading {NAME}: waiting for it"
+            assert waiting in second.stderr.readline()
+            hub_server.pause = 0
+            out, _ = first.communicate(timeout=30)
+            second_out, second_err = second.communicate(timeout=30)
+    assert out == f"{weights_folder / NAME}\n"
+    assert second_out == out
+    assert second_err == f"tiedgpt: note: the other process has completed {NAME}\n"
+    assert hub_server.served[WEIGHTS] == len(hub_files[WEIGHTS])
+    assert_whole(weights_folder / NAME, hub_files)
 
 
-def test_ctrl_c_on_a_terminal_and_again(weights, server, files):
-    """The bar shows speed and time left. Ctrl-C leaves the part, from which the next download
-    continues."""
-    server.pause = 0.1
+def test_ctrl_c_on_a_terminal_and_again(weights_folder, hub_server, hub_files):
+    """The bar shows speed and time left. Ctrl-C leaves the part, which is then continued."""
+    hub_server.pause = 0.1
     with Terminal("download", NAME) as terminal:
         shown = terminal.type("", "kB/s]") + terminal.type(CTRL_C)
         assert terminal.process.wait(timeout=20) == 130
     assert re.search(r"model.safetensors: +\d+%\|.*\[\d\d:\d\d<\d\d:\d\d, +[\d.]+kB/s\]", shown)
     assert "tiedgpt: note: stopped; the same command continues from here" in shown
     assert "Traceback" not in shown
-    assert visible(weights) == set()
-    server.pause, received = 0, part(weights / NAME).stat().st_size
+    assert visible(weights_folder) == set()
+
+    received = part_of(weights_folder / NAME).stat().st_size
     assert received > 0
-    assert_whole(hub.download(NAME), files)
-    assert starts(server)[-1] == received - 1
+    hub_server.pause = 0
+    assert_whole(hub.download(NAME), hub_files)
+    assert hub_server.first_bytes()[-1] == received - 1

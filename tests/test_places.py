@@ -156,10 +156,11 @@ def test_a_model_that_is_not_here_is_an_error(home, name):
     assert "put its files in such" in message
 
 
-def test_a_known_name_is_never_a_directory_by_accident(home, model):
-    tiedgpt.save_model(model, None, home / "gpt2")
-    refuses(r"for the directory here, write \./gpt2", tiedgpt.load_model, "gpt2")
-    assert tiedgpt.load_model("./gpt2").config == model.config
+@pytest.mark.parametrize("name", ["gpt2", "124M"])
+def test_a_known_name_is_never_a_directory_by_accident(home, model, name):
+    tiedgpt.save_model(model, None, home / name)
+    refuses(rf"for the directory here, write \./{name}", tiedgpt.load_model, name)
+    assert tiedgpt.load_model(f"./{name}").config == model.config
 
 
 # The models that are found

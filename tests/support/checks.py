@@ -1,6 +1,8 @@
-"""An error of one line, the memory of a call, and the files of a directory."""
+"""An error of one line, the memory of a call, the files of a directory, and a time to wait."""
 
+import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,3 +34,11 @@ def contents(directory: Path) -> dict[str, bytes]:
     for path in directory.iterdir():
         files[path.name] = path.read_bytes() if path.is_file() else b""
     return files
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
+    """Return when the condition is true. The test fails if it is not after so many seconds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.001)

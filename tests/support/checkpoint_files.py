@@ -1,0 +1,52 @@
+"""Checkpoints with any tensors, and the comparison of two models."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from support.models import SMALL
+from tiedgpt import GPT2, Config
+from tiedgpt.checkpoints import safetensors
+
+
+def write_config(directory: Path, config: Config) -> None:
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config.to_json()))
+
+
+def write_tensors(directory: Path, tensors: dict[str, np.ndarray], config: Config = SMALL) -> Path:
+    """A checkpoint with just these tensors under just these names."""
+    write_config(directory, config)
+    with open(directory / "model.safetensors", "wb") as file:
+        safetensors.write(file, tensors.items())
+    return directory
+
+
+def write_shards(directory: Path, model: GPT2) -> Path:
+    """A model in two files, a.safetensors and b.safetensors, and an index."""
+    write_config(directory, model.config)
+    tensors = list(model.parameters.items())
+    weight_map = {}
+    for file, part in (("a.safetensors", tensors[:5]), ("b.safetensors", tensors[5:])):
+        with open(directory / file, "wb") as out:
+            safetensors.write(out, part)
+        for name, _ in part:
+            weight_map[name] = file
+    index = json.dumps({"weight_map": weight_map})
+    (directory / "model.safetensors.index.json").write_text(index)
+    return directory
+
+
+def assert_same(loaded: GPT2, model: GPT2) -> None:
+    """The same head and numbers, bit by bit, and the same logits.
+
+    The logits may differ by rounding, because the order of the arrays in memory may differ.
+    """
+    assert loaded.config == model.config
+    assert list(loaded.parameters) == list(model.parameters)
+    for name, array in model.parameters.items():
+        assert loaded.parameters[name].dtype == np.float32
+        np.testing.assert_array_equal(loaded.parameters[name], array, name)
+    ids = np.arange(model.config.n_ctx) % model.config.vocab_size
+    np.testing.assert_allclose(loaded(ids), model(ids), rtol=1e-3, atol=1e-4)

@@ -1,0 +1,170 @@
+"""Checkpoints as OpenAI released them: a writer of TensorFlow's format.
+
+It is written from the specification and independent of the reader.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from tiedgpt import GPT2, Config
+from tiedgpt.checkpoints.crc32c import crc32c, mask
+from tiedgpt.checkpoints.tensor_names import to_tensorflow
+from tiedgpt.checkpoints.tensorflow import DATA, HPARAMS, INDEX
+from tiedgpt.checkpoints.tensorflow_index import MAGIC
+
+Entry = tuple[bytes, bytes]  # a key and a value
+Edit = Callable[[str, bytes], bytes]  # of a part of a table, "index block" for one
+
+
+def sealed(stored: bytes) -> bytes:
+    """The stored bytes and their checksum."""
+    return stored + mask(crc32c(stored)).to_bytes(4, "little")
+
+
+def varint(value: int) -> bytes:
+    """A number, 7 bits a byte, lowest first. Bit 8 means that more bytes follow."""
+    if value < 128:
+        return bytes([value])
+    return bytes([value % 128 + 128]) + varint(value // 128)
+
+
+def number_field(number: int, value: int) -> bytes:
+    """A field of a message, of wire type 0."""
+    return varint(number * 8) + varint(value)
+
+
+def text_field(number: int, value: bytes) -> bytes:
+    """A field of wire type 2: a text, or another message."""
+    return varint(number * 8 + 2) + varint(len(value)) + value
+
+
+def fixed32_field(number: int, value: bytes) -> bytes:
+    """A field of wire type 5: four bytes."""
+    return varint(number * 8 + 5) + value
+
+
+HEADER = number_field(1, 1) + text_field(3, number_field(1, 1))  # BundleHeaderProto
+
+
+def entry_proto(
+    shape: tuple[int, ...] = (1,),
+    offset: int = 0,
+    size: int | None = None,
+    crc: bytes = bytes(4),
+    dtype: int = 1,
+    shard: int = 0,
+) -> bytes:
+    """BundleEntryProto, with what is zero left out."""
+    if size is None:
+        size = 4 * int(np.prod(shape, dtype=object))
+    axes = b"".join(text_field(2, number_field(1, n) if n else b"") for n in shape)
+    message = number_field(1, dtype) if dtype else b""
+    message += text_field(2, axes)
+    for number, value in ((3, shard), (4, offset), (5, size)):
+        if value:
+            message += number_field(number, value)
+    return message + fixed32_field(6, crc)
+
+
+def block(entries: Iterable[Entry], interval: int = 3) -> bytes:
+    """The contents of a block.
+
+    Each `interval`-th key is whole. Of the others, what they share with the key before them is left
+    out.
+    """
+    contents = b""
+    previous = b""
+    restarts = []  # the positions of whole keys
+    for i, (key, value) in enumerate(entries):
+        shared = 0
+        if i % interval == 0:
+            restarts.append(len(contents))
+        else:
+            shared = shared_length(key, previous)
+        contents += varint(shared) + varint(len(key) - shared) + varint(len(value))
+        contents += key[shared:] + value
+        previous = key
+    restarts = restarts or [0]
+    return contents + b"".join(n.to_bytes(4, "little") for n in [*restarts, len(restarts)])
+
+
+def shared_length(one: bytes, other: bytes) -> int:
+    """The number of bytes with which both begin."""
+    length = 0
+    while length < min(len(one), len(other)) and one[length] == other[length]:
+        length += 1
+    return length
+
+
+def no_edit(part: str, contents: bytes) -> bytes:
+    return contents
+
+
+def table(blocks: dict[bytes, bytes], kind: int = 0, edit: Edit = no_edit) -> bytes:
+    """A whole table of data blocks, each by its last key. `kind`: their type, 0 for stored."""
+    stored = b""
+
+    def add(contents: bytes) -> bytes:
+        """Append a block; return its handle."""
+        nonlocal stored
+        handle = varint(len(stored)) + varint(len(contents))
+        stored += sealed(contents + bytes([kind]))
+        return handle
+
+    handles = [(last_key, add(contents)) for last_key, contents in blocks.items()]
+    footer = add(edit("metaindex block", block([])))
+    footer += add(edit("index block", block(handles, interval=1)))
+    return stored + footer.ljust(40, b"\0") + MAGIC
+
+
+def in_blocks(entries: list[Entry]) -> dict[bytes, bytes]:
+    """Data blocks of four entries, each by its last key."""
+    blocks = {}
+    for start in range(0, len(entries), 4):
+        group = entries[start : start + 4]
+        last_key, _ = group[-1]
+        blocks[last_key] = block(group)
+    return blocks
+
+
+def bundle(model: GPT2) -> tuple[list[Entry], bytes]:
+    """A model's entries and data, in the order of OpenAI's names, as TensorFlow has them."""
+    arrays = {}
+    for name, array in model.parameters.items():
+        if name.startswith("h.") and array.ndim == 2:
+            array = array[np.newaxis]
+        arrays[to_tensorflow(name).encode()] = array
+
+    entries = [(b"", HEADER)]
+    data = b""
+    for key, array in sorted(arrays.items()):
+        values = np.ascontiguousarray(array, "<f4").tobytes()
+        crc = sealed(values)[-4:]
+        entries.append((key, entry_proto(array.shape, len(data), crc=crc)))
+        data += values
+    return entries, data
+
+
+def write_openai_files(directory: Path, index: bytes, data: bytes, config: Config) -> Path:
+    """A directory with these files, and the hparams.json of the configuration."""
+    directory.mkdir(exist_ok=True)
+    hparams = {
+        "n_vocab": config.vocab_size,
+        "n_ctx": config.n_ctx,
+        "n_embd": config.n_embd,
+        "n_head": config.n_head,
+        "n_layer": config.n_layer,
+    }
+    (directory / HPARAMS).write_text(json.dumps(hparams))
+    (directory / INDEX).write_bytes(index)
+    (directory / DATA).write_bytes(data)
+    return directory
+
+
+def write_openai_model(directory: Path, model: GPT2) -> Path:
+    """A directory with the model's files."""
+    entries, data = bundle(model)
+    return write_openai_files(directory, table(in_blocks(entries)), data, model.config)

@@ -1,0 +1,618 @@
+"""A download over a network that fails in every way it can: interruptions, lies, wrong addresses.
+
+After each fault the right file is there under its final name, or no file is.
+"""
+
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+
+import pytest
+from support.loopback_hub import (
+    BLOCK,
+    COMMIT,
+    HALF,
+    NAME,
+    WEIGHTS,
+    Fault,
+    assert_whole,
+    fail,
+    fail_in_one_line,
+    flip_bit,
+    part_of,
+    reset,
+    stall,
+    visible,
+)
+
+from tiedgpt.checkpoints import fetching, hub
+
+# Faults of one response
+
+DROPPED = Fault(is_dropped=True)
+BUSY = Fault(503)
+HALFWAY = Fault(stop=HALF)
+
+
+def lasting(fault: Fault) -> list[Fault]:
+    """The fault of more requests than a client makes."""
+    return [fault] * 99
+
+
+# Interruptions that pass
+
+PASSING = [  # the faults of the first requests for the weights
+    pytest.param([Fault(stop=0)], id="cut-at-once"),
+    pytest.param([Fault(stop=1)], id="cut-after-a-byte"),
+    pytest.param([Fault(stop=-1)], id="cut-before-the-last-byte"),
+    pytest.param([Fault(stop=100), HALFWAY, Fault(stop=HALF + 1)], id="cut-three-times"),
+    pytest.param([Fault(stop=HALF, then=reset)], id="reset"),
+    pytest.param([Fault(500), Fault(502), Fault(504), Fault(408)], id="500-502-504-408"),
+    pytest.param(
+        [
+            Fault(429, {"Retry-After": "0"}),
+            Fault(429, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}),
+        ],
+        id="429",
+    ),
+    pytest.param([Fault(403)], id="an-expired-link-to-the-cdn"),
+    pytest.param([HALFWAY, Fault(416)], id="416"),
+    pytest.param(
+        [
+            BUSY,
+            Fault(stop=9),
+            DROPPED,
+            Fault(429),
+            Fault(stop=HALF, then=reset),
+            Fault(stop=800),
+        ],
+        id="one-of-each",
+    ),
+]
+
+
+@pytest.mark.parametrize("faults", PASSING)
+def test_after_an_interruption_the_download_continues(hub_server, hub_files, faults):
+    hub_server.faults[WEIGHTS] = list(faults)
+    notes = []
+    assert_whole(hub.download(NAME, note=notes.append), hub_files)
+    assert hub_server.faults[WEIGHTS] == []
+    assert len(notes) == 1 + len(faults)
+
+
+@pytest.mark.parametrize("file", ["config.json", "vocab.json", "merges.txt"])
+def test_a_small_file_is_asked_for_again_too(hub_server, hub_files, file):
+    hub_server.faults[file] = [DROPPED, BUSY, Fault(stop=3), Fault(stop=1), Fault(429)]
+    assert_whole(hub.download(NAME), hub_files)
+    assert hub_server.faults[file] == []
+
+
+def test_a_server_that_stalls_is_asked_again(hub_server, hub_files, monkeypatch):
+    monkeypatch.setattr(fetching, "TIMEOUT", (5, 0.2))
+    hub_server.faults[WEIGHTS] = [Fault(stop=HALF, then=stall)]
+    assert_whole(hub.download(NAME), hub_files)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param([HALFWAY, Fault(no_range=True)], id="once"),
+        pytest.param(
+            [
+                HALFWAY,
+                Fault(no_range=True, stop=HALF + 5),
+                Fault(no_range=True, stop=9),
+                Fault(no_range=True),
+            ],
+            id="always",
+        ),
+    ],
+)
+def test_a_server_that_sends_the_whole_file_whatever_was_asked(hub_server, hub_files, faults):
+    hub_server.faults[WEIGHTS] = list(faults)
+    assert_whole(hub.download(NAME), hub_files)
+    assert hub_server.faults[WEIGHTS] == []
+
+
+@pytest.mark.parametrize("file", [WEIGHTS, "config.json"])
+def test_a_response_without_its_length(hub_server, hub_files, file):
+    hub_server.faults[file] = [Fault(chunked=True)]
+    assert_whole(hub.download(NAME), hub_files)
+
+
+def test_a_plain_server_of_files(hub_server, hub_files):
+    """It sends sizes but no hashes. A part is continued as long as the ETag stays the same.
+
+    Its last byte is sent again. A cut connection may lose less than a block.
+    """
+    hub_server.is_plain = True
+    hub_server.faults[WEIGHTS] = [Fault(stop=100 * BLOCK), DROPPED, Fault(stop=200 * BLOCK + 7)]
+    assert_whole(hub.download(NAME), hub_files)
+    first_bytes = [0, 100 * BLOCK - 1, 100 * BLOCK - 1, 200 * BLOCK - 2]
+    assert hub_server.first_bytes() == first_bytes
+    sent_twice = 1 + (7 + 1)
+    assert hub_server.served[WEIGHTS] == len(hub_files[WEIGHTS]) + sent_twice + 1
+
+
+# How long it waits, and when it gives up
+
+
+def test_it_waits_as_long_as_the_server_says(hub_server, monkeypatch):
+    slept = []
+    monkeypatch.setattr(fetching.time, "sleep", slept.append)
+    hub_server.faults[WEIGHTS] = [
+        Fault(429, {"Retry-After": "7"}),
+        Fault(503, {"Retry-After": "99999999"}),
+    ]
+    hub.download(NAME)
+    assert slept == [7, fetching.MAX_DELAY]
+
+
+def test_it_waits_twice_as_long_after_each_attempt_without_a_new_byte(
+    weights_folder, hub_server, hub_files, monkeypatch
+):
+    slept = []
+    notes = []
+    monkeypatch.setattr(fetching.time, "sleep", slept.append)
+    progress = [Fault(stop=BLOCK * n) for n in range(1, 20)]
+    hub_server.faults[WEIGHTS] = [BUSY, BUSY, BUSY, *progress, *lasting(BUSY)]
+    fail(
+        rf"{NAME}/{WEIGHTS}: the server answers 503; 6 attempts in a row brought no data",
+        note=notes.append,
+    )
+    before = [0.002, 0.004, 0.008]
+    during = [0.001] * 19
+    after = [0.002, 0.004, 0.008, 0.016, 0.032]
+    assert slept == [*before, *during, *after]
+    assert notes[-1] == f"{WEIGHTS}: the server answers 503; trying again in 0.032 s"
+    assert len(hub_server.faults[WEIGHTS]) == 99 - 6
+    assert part_of(weights_folder / NAME).stat().st_size == 19 * BLOCK - 18
+    hub_server.faults.clear()
+    assert_whole(hub.download(NAME), hub_files)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        pytest.param(
+            BUSY, "the server answers 503; 6 attempts in a row brought no data$", id="503"
+        ),
+        pytest.param(
+            HALFWAY,
+            "the connection was cut; 6 attempts in a row brought no data; the next download "
+            "continues from here$",
+            id="cut",
+        ),
+        pytest.param(
+            Fault(stop=HALF, then=stall),
+            "no answer in time; 6 attempts in a row brought no data; the next download",
+            id="stalled",
+        ),
+    ],
+)
+def test_an_interruption_without_end(hub_server, hub_files, monkeypatch, fault, message):
+    monkeypatch.setattr(fetching, "TIMEOUT", (5, 0.1))
+    hub_server.faults[WEIGHTS] = lasting(fault)
+    assert fail(message).startswith(f"{hub_server.host}/{NAME}")
+    monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))
+    hub_server.faults.clear()
+    assert_whole(hub.download(NAME), hub_files)
+
+
+def test_a_server_that_stops_during_the_download_is_waited_for(hub_server):
+    """Once the server was reached, a refused connection is an interruption."""
+    hub_server.faults[WEIGHTS] = [Fault(stop=HALF, then=lambda _: hub_server.socket.close())]
+    notes = []
+    fail(f"{WEIGHTS}: Connection refused; 6 attempts in a row brought no data", note=notes.append)
+    assert len(notes) == 1 + 6
+
+
+# The part that a download left
+
+
+def end_at(server, stop: int) -> None:
+    """A download that gives up after this many bytes of the weights."""
+    server.faults[WEIGHTS] = [Fault(stop=stop), *lasting(DROPPED)]
+    fail("; the next download continues from here")
+    server.faults.clear()
+
+
+def fill_disk_at(stop: int) -> None:
+    """A download to a disk that is full after this many bytes of the weights."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (stop, limits[1]))
+    try:
+        fail(r"cannot write to .*: File too large; .*TIEDGPT_WEIGHTS")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def assert_continues(server, part, content: bytes) -> None:
+    """The next download asks for the rest of the file and the last byte of the part."""
+    received = part.read_bytes()
+    before = server.served[WEIGHTS]
+    hub.download(NAME)
+    assert server.served[WEIGHTS] - before == len(content) - len(received) + 1
+
+
+def test_the_next_download_continues_after_a_cut(weights_folder, hub_server, hub_files):
+    end_at(hub_server, HALF)
+    part = part_of(weights_folder / NAME)
+    received = part.read_bytes()
+    assert hub_files[WEIGHTS].startswith(received)
+    assert len(received) > HALF - BLOCK  # a cut connection may lose less than a block
+    assert_continues(hub_server, part, hub_files[WEIGHTS])
+    assert_whole(weights_folder / NAME, hub_files)
+
+
+def test_the_next_download_continues_after_a_full_disk(weights_folder, hub_server, hub_files):
+    fill_disk_at(HALF)
+    assert_continues(hub_server, part_of(weights_folder / NAME), hub_files[WEIGHTS])
+    assert_whole(weights_folder / NAME, hub_files)
+
+
+def test_a_complete_part_is_only_verified(weights_folder, hub_server, hub_files):
+    end_at(hub_server, HALF)
+    part = part_of(weights_folder / NAME)
+    part.write_bytes(hub_files[WEIGHTS])
+    assert_continues(hub_server, part, hub_files[WEIGHTS])
+    assert_whole(weights_folder / NAME, hub_files)
+
+
+def test_a_damaged_part_is_deleted(weights_folder, hub_server, hub_files):
+    end_at(hub_server, HALF)
+    part = part_of(weights_folder / NAME)
+    part.write_bytes(hub_files[WEIGHTS][1:HALF])
+    fail(rf"{WEIGHTS}: its SHA-256 is \w{{64}}, expected \w{{64}}; the part is deleted")
+    assert not part.exists()
+    assert_whole(hub.download(NAME), hub_files)
+
+
+NEW_SIZES = [
+    pytest.param(100, id="shorter-than-the-part"),
+    pytest.param(HALF, id="as-long-as-the-part"),
+    pytest.param(2_000_000, id="longer"),
+]
+
+
+def replace_weights(files: dict[str, bytes], size: int) -> dict[str, bytes]:
+    """The files with other weights of this size: data that no tensor claims is not looked at."""
+    return {**files, WEIGHTS: os.urandom(size)}
+
+
+@pytest.mark.parametrize("size", NEW_SIZES)
+def test_a_file_that_changes_between_two_downloads_is_not_joined(hub_server, hub_files, size):
+    end_at(hub_server, HALF)
+    new_files = replace_weights(hub_files, size)
+    hub_server.put(NAME, new_files)
+    notes = []
+    assert_whole(hub.download(NAME, note=notes.append), new_files)
+    assert f"{WEIGHTS}: it changed on the server; trying again in 0.00" in notes[-1]
+
+
+@pytest.mark.parametrize("size", NEW_SIZES)
+def test_a_file_that_changes_during_a_download_is_not_joined(hub_server, hub_files, size):
+    new_files = replace_weights(hub_files, size)
+    hub_server.faults[WEIGHTS] = [
+        Fault(stop=HALF, then=lambda _: hub_server.put(NAME, new_files)),
+    ]
+    notes = []
+    assert_whole(hub.download(NAME, note=notes.append), new_files)
+    assert f"{WEIGHTS}: it changed on the server; trying again in 0.00" in notes[-1]
+
+
+# What a server sends instead of the file
+
+
+def add_a_byte(content: bytes) -> bytes:
+    return content + b"!"
+
+
+def add_many_bytes(content: bytes) -> bytes:
+    return content + b"!" * 9000
+
+
+def drop_a_byte(content: bytes) -> bytes:
+    return content[:-1]
+
+
+SIZES_DIFFER = r"expected one number of bytes, got \d+ and \d+"
+WRONG_ANSWERS = [  # the file, the fault of each request for it, the error
+    pytest.param(
+        WEIGHTS,
+        Fault(302, {"Location": "{path}"}),
+        f"{WEIGHTS} cannot be reached: 'Exceeded 30 redirects",
+        id="redirects-in-a-circle",
+    ),
+    pytest.param(
+        WEIGHTS,
+        Fault(change=flip_bit),
+        "its SHA-256 is .*, expected .*; the part is deleted",
+        id="wrong-bytes",
+    ),
+    pytest.param(
+        "vocab.json",
+        Fault(change=flip_bit),
+        "its git's SHA-1 is .*, expected .*; the part is deleted",
+        id="wrong-bytes-of-a-small-file",
+    ),
+    pytest.param(WEIGHTS, Fault(change=drop_a_byte), SIZES_DIFFER, id="short"),
+    pytest.param(WEIGHTS, Fault(change=add_a_byte), SIZES_DIFFER, id="long"),
+    pytest.param(
+        WEIGHTS,
+        Fault(change=add_many_bytes, chunked=True),
+        r"it has \d+ bytes, expected \d+",
+        id="longer-than-it-says",
+    ),
+    pytest.param(
+        "merges.txt",
+        Fault(chunked=True, headers={"ETag": None, "X-Repo-Commit": None}),
+        "expected one number of bytes, got none",
+        id="neither-size-nor-hash",
+    ),
+    pytest.param(
+        "merges.txt",
+        Fault(chunked=True, endless=True),
+        "its git's SHA-1 is .*, expected .*; the part is deleted",
+        id="no-end",
+    ),
+    pytest.param(
+        "merges.txt",
+        Fault(chunked=True, headers={"X-Linked-Size": "9" * 17}),
+        r"needs 100,000,000,000\.0 MB, but .* free",
+        id="too-big",
+    ),
+    pytest.param(
+        "config.json",
+        Fault(401),
+        r"the server answers 401: .* check the name, or set HF_TOKEN$",
+        id="401",
+    ),
+    pytest.param(
+        "config.json",
+        Fault(403),
+        r"the server answers 403: .* check the name, or set HF_TOKEN$",
+        id="403",
+    ),
+    pytest.param(WEIGHTS, Fault(410), "the server answers 410", id="410"),
+    pytest.param(
+        "config.json",
+        Fault(404),
+        r"no such repository, or no config\.json in it \(404\)",
+        id="404",
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "fault", "message"), WRONG_ANSWERS)
+def test_a_wrong_answer_is_an_error_and_publishes_nothing(
+    hub_server, hub_files, file, fault, message
+):
+    hub_server.faults[file] = lasting(fault)
+    assert fail(message).startswith(f"{hub_server.host}/{NAME}")
+    hub_server.faults.clear()
+    assert_whole(hub.download(NAME), hub_files)
+
+
+def test_wrong_bytes_from_the_host_to_which_the_hub_redirects(hub_server, hub_files):
+    headers = {"Location": "{elsewhere}{path}", "ETag": '"{hash}"', "X-Repo-Commit": COMMIT}
+    hub_server.faults["vocab.json"] = [Fault(302, headers), Fault(change=flip_bit)]
+    fail(r"vocab\.json: its git's SHA-1 is .*, expected .*; the part is deleted")
+    assert_whole(hub.download(NAME), hub_files)
+
+
+@pytest.mark.parametrize(
+    ("content_range", "message"),
+    [
+        pytest.param(
+            "bytes 0-{size}/{size}",
+            rf"asked for bytes {HALF - 1}-, the server sends 'bytes 0-\d+/\d+'",
+            id="from-the-start",
+        ),
+        pytest.param(
+            f"bytes {HALF}-{{size}}/{{size}}",
+            rf"asked for bytes {HALF - 1}-, the server sends 'bytes {HALF}-",
+            id="a-byte-later",
+        ),
+        pytest.param(
+            "{size}/{size}",
+            rf"asked for bytes {HALF - 1}-, the server sends '\d+/",
+            id="no-unit",
+        ),
+        pytest.param(f"bytes {HALF - 1}-99/9", SIZES_DIFFER, id="another-size"),
+        pytest.param(None, rf"asked for bytes {HALF - 1}-, the server sends ''", id="none"),
+    ],
+)
+def test_another_range_than_was_asked_for(hub_server, hub_files, content_range, message):
+    hub_server.faults[WEIGHTS] = [HALFWAY, Fault(headers={"Content-Range": content_range})]
+    fail(message)
+    hub_server.faults.clear()
+    assert_whole(hub.download(NAME), hub_files)
+
+
+def test_a_disk_that_is_too_small_is_an_error_before_the_download(
+    weights_folder, hub_server, monkeypatch
+):
+    usage = shutil.disk_usage(weights_folder.parent)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=900_000))
+    folder = weights_folder / NAME
+    fail(rf"{NAME}/{WEIGHTS} needs 1\.1 MB, but {folder} has 0\.9 MB free; make room")
+    assert not weights_folder.exists()
+
+
+# Addresses that are wrong
+
+# In HF_ENDPOINT, or where a server redirects to.
+NOT_URLS = [
+    pytest.param("http://[::1/x", id="open-bracket"),
+    pytest.param("//[x", id="no-scheme"),
+    pytest.param("http://u:p@[/", id="password"),
+    pytest.param("http://a..b/x", id="empty-label"),
+    pytest.param(f"http://{'a' * 300}.example/x", id="long-label"),
+    pytest.param("http://127.0.0.1:99999/x", id="port-99999"),
+    pytest.param("ftp://127.0.0.1/x", id="ftp"),
+]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *NOT_URLS,
+        pytest.param("http://\udce9/x", id="surrogate-in-the-host"),
+        pytest.param("http://127.0.0.1/\udce9", id="surrogate-in-the-path"),
+        pytest.param("127.0.0.1", id="host-alone"),
+        pytest.param("http://a b", id="space"),
+        pytest.param("http://:80", id="no-host"),
+        pytest.param("http:///x", id="three-slashes"),
+        pytest.param("ftp://u:p@127.0.0.1/x", id="ftp-with-a-password"),
+    ],
+)
+def test_an_endpoint_that_is_not_a_url(weights_folder, hub_server, monkeypatch, run, url):
+    monkeypatch.setenv("HF_ENDPOINT", url)
+    error = fail_in_one_line(run, "download", NAME)
+    assert " cannot be reached: " in error
+    assert "u:p" not in error
+    assert visible(weights_folder) == set()
+
+
+@pytest.mark.parametrize("file", ["config.json", WEIGHTS])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *NOT_URLS,
+        pytest.param("http://\xe9/x", id="byte-in-the-host"),
+        pytest.param("\xe9", id="byte"),
+    ],
+)
+def test_a_redirect_to_what_is_not_a_url(weights_folder, hub_server, monkeypatch, run, file, url):
+    monkeypatch.setenv("NO_PROXY", "*")
+    hub_server.faults[file] = [Fault(302, {"Location": url})]
+    error = fail_in_one_line(run, "download", NAME)
+    assert " cannot be reached: " in error
+    assert "u:p" not in error
+    assert visible(weights_folder) == set()
+
+
+@pytest.fixture
+def closed_port():
+    """The address of a port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    return f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.usefixtures("weights_folder")
+def test_a_refused_connection_is_an_error_at_once(closed_port, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", closed_port)
+    notes = []
+    fail(
+        r"^127\.0\.0\.1:\d+/\S+/config\.json cannot be reached: Connection refused$",
+        note=notes.append,
+    )
+    assert notes == []
+
+
+def test_a_server_without_encryption(hub_server, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", f"https://{hub_server.host}")
+    fail(r"config\.json cannot be reached: .*wrong version number")
+
+
+@pytest.mark.usefixtures("weights_folder")
+def test_a_proxy_that_refuses(closed_port, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")
+    monkeypatch.setenv("HTTP_PROXY", closed_port)
+    fail(r"hub\.invalid/.* cannot be reached: Connection refused by the proxy")
+
+
+@pytest.mark.usefixtures("weights_folder")
+def test_a_proxy_that_is_not_a_url(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")
+    monkeypatch.setenv("HTTP_PROXY", "http://[x")
+    fail(r"hub\.invalid/.* cannot be reached: HF_ENDPOINT, a redirect or the proxy is")
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A certificate of 127.0.0.1 that nobody else has signed."""
+    if not shutil.which("openssl"):
+        pytest.skip("makes a certificate with openssl")
+    path = tmp_path / "certificate"
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    files = ["-keyout", tmp_path / "key", "-out", path]
+    command = ["openssl", "req", "-x509", *key, *files, *subject]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture
+def secure_server(hub_server, certificate, monkeypatch):
+    """The hub behind TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.parent / "key")
+    hub_server.socket = context.wrap_socket(hub_server.socket, server_side=True)
+    hub_server.is_plain = True
+    monkeypatch.setenv("HF_ENDPOINT", f"https://{hub_server.host}")
+    return hub_server
+
+
+@pytest.mark.usefixtures("secure_server")
+def test_a_certificate_that_nobody_trusts():
+    fail(r"certificate verify failed: self.signed certificate; .*REQUESTS_CA_BUNDLE can name")
+
+
+@pytest.mark.usefixtures("secure_server")
+def test_a_missing_file_of_certificates(tmp_path, monkeypatch):
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "missing"))
+    fail(
+        "be reached: .* invalid path: .*/missing'; the variable REQUESTS_CA_BUNDLE can name a file"
+    )
+
+
+@pytest.mark.usefixtures("secure_server")
+def test_a_certificate_that_the_user_trusts(certificate, hub_files, monkeypatch):
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    assert_whole(hub.download(NAME), hub_files)
+
+
+# Tokens
+
+
+def test_the_token_goes_to_the_hub_and_to_no_other_host(hub_server, hub_files, monkeypatch):
+    """127.0.0.1 redirects to localhost, another name, for the weights."""
+    monkeypatch.setenv("HF_TOKEN", " hf_secret\n")
+    assert_whole(hub.download(NAME), hub_files)
+    tokens = {request.host.partition(":")[0]: request.token for request in hub_server.requests}
+    assert tokens == {"127.0.0.1": "Bearer hf_secret", "localhost": None}
+
+
+def test_the_token_stays_when_the_hub_redirects_to_itself(hub_server, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    location = f"/{NAME}/resolve/{COMMIT}/config.json"
+    hub_server.faults["config.json"] = [Fault(307, {"Location": location})]
+    hub.download(NAME)
+    tokens = {r.token for r in hub_server.requests if r.host.startswith("127.0.0.1")}
+    assert tokens == {"Bearer hf_secret"}
+
+
+def test_the_password_of_netrc_is_not_used(hub_server, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password else\n")
+    hub.download(NAME)
+    tokens = {r.token for r in hub_server.requests if r.host.startswith("127.0.0.1")}
+    assert tokens == {"Bearer hf_secret"}
+
+
+def test_a_token_that_is_refused_is_not_shown(hub_server, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub_server.faults["config.json"] = [Fault(401)]
+    assert "secret" not in fail(r"the server answers 401: .* check the name, and HF_TOKEN$")
+
+
+@pytest.mark.usefixtures("hub_server")
+def test_a_text_that_is_not_a_token(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_sec\nret")
+    fail("^HF_TOKEN contains characters that no token has$")

@@ -1,0 +1,456 @@
+"""Saved files appear together or not at all; planted links; locks of directories.
+
+support/writers.py kills writers at any moment.
+"""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support.checks import contents, refuses
+
+import tiedgpt
+from tiedgpt.checkpoints import locks, publishing
+from tiedgpt.checkpoints.locks import LOCK, try_lock
+from tiedgpt.checkpoints.publishing import READY, StagedFiles, finish_saves, lock_directory
+from tiedgpt.errors import CheckpointError
+
+NAMES = ("one", "two", "three")
+
+posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX's files and signals")
+
+
+def save(directory: Path, text: bytes, names: tuple[str, ...] = NAMES) -> None:
+    """Save files of these names, each with the same text."""
+    with StagedFiles(directory) as staged:
+        for name in names:
+            staged.open(name).write(text)
+
+
+def every(text: bytes) -> dict[str, bytes]:
+    """The contents of a directory after `save`."""
+    return dict.fromkeys(NAMES, text)
+
+
+# Interruptions
+
+
+@pytest.mark.parametrize("made", ["a", "b"])
+def test_an_interruption_while_directories_are_made_leaves_none(tmp_path, monkeypatch, made):
+    """SIGTERM, too, is an exception, and may come as soon as a directory is there."""
+
+    def interrupted(path, **_):
+        os.mkdir(path)
+        if path.name == made:
+            raise SystemExit(143)
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(SystemExit), StagedFiles(tmp_path / "a" / "b"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def interrupt_rename(monkeypatch, number: int) -> None:
+    """Let Ctrl-C come in place of a rename, the first of which has number 0."""
+    replace = os.replace
+    calls = []
+
+    def interrupted(source, target):
+        calls.append(target)
+        if len(calls) == number + 1:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    monkeypatch.setattr(os, "rename", interrupted)
+
+
+def test_ctrl_c_before_the_first_rename_leaves_no_directory(tmp_path, monkeypatch):
+    interrupt_rename(monkeypatch, 0)
+    with suppress(KeyboardInterrupt):
+        save(tmp_path / "a", b"new")
+    assert contents(tmp_path) == {}
+
+
+def test_ctrl_c_before_the_first_rename_leaves_the_old_files(tmp_path, monkeypatch):
+    save(tmp_path / "a", b"old")
+    interrupt_rename(monkeypatch, 0)
+    with suppress(KeyboardInterrupt):
+        save(tmp_path / "a", b"new")
+    assert contents(tmp_path / "a") == every(b"old")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_after_the_first_rename_all_files_are_moved_though_ctrl_c_comes(
+    tmp_path, monkeypatch, number
+):
+    save(tmp_path / "a", b"old")
+    interrupt_rename(monkeypatch, number)
+    with suppress(KeyboardInterrupt):
+        save(tmp_path / "a", b"new")
+    assert contents(tmp_path / "a") == every(b"new")
+
+
+# A system that refuses
+
+
+@pytest.fixture
+def blocked(tmp_path, monkeypatch) -> Path:
+    """A directory to save to, in which a directory `two` is in the way of the file."""
+    monkeypatch.setattr(publishing, "MAX_WAIT", 0.01)
+    (tmp_path / "a" / "two" / "x").mkdir(parents=True)
+    return tmp_path / "a"
+
+
+def test_files_that_cannot_all_be_moved_are_kept_for_the_next_save(blocked):
+    message = "/a/.save.ready: this save cannot be moved out: Is a dir"
+    refuses(message, save, blocked, b"new")
+    refuses(message, save, blocked, b"newer")
+    shutil.rmtree(blocked / "two")
+    finish_saves(blocked)
+    assert contents(blocked) == every(b"new")
+
+
+def test_a_model_is_not_read_while_its_files_cannot_be_moved(blocked):
+    with suppress(CheckpointError):
+        save(blocked, b"new")
+    refuses("/a/.save.ready: this save cannot be moved out", tiedgpt.load_model, blocked)
+
+
+def test_a_file_in_the_place_of_a_directory(tmp_path, model):
+    (tmp_path / "file").write_text("in the way")
+    refuses("is a file; expected a directory", tiedgpt.save_model, model, None, tmp_path / "file")
+
+
+@posix
+@pytest.mark.parametrize("writer", [StagedFiles, lock_directory])
+def test_the_working_directory_was_removed(tmp_path, monkeypatch, writer):
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    (tmp_path / "a").rmdir()
+    with pytest.raises(CheckpointError, match=r"cannot write to \.: "), writer(Path()):
+        pass
+
+
+# Several saves at once
+
+
+def test_the_staging_directory_of_a_running_save_is_left_alone(tmp_path):
+    with StagedFiles(tmp_path / "a") as staged:
+        for name in NAMES:
+            staged.open(name).write(b"first")
+        finish_saves(tmp_path / "a")
+        save(tmp_path / "a", b"second")
+        assert (tmp_path / "a" / "one").read_bytes() == b"second"
+    assert contents(tmp_path / "a") == every(b"first")
+
+
+def test_a_save_moves_the_files_that_another_has_completed(tmp_path, monkeypatch):
+    """That process was killed after its first rename."""
+    rename = os.rename
+
+    def rename_after_another_save(source, target):
+        monkeypatch.setattr(os, "rename", rename)
+        save(tmp_path / "a" / READY, b"second", ("one", "four"))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", rename_after_another_save)
+    save(tmp_path / "a", b"first")
+    assert contents(tmp_path / "a") == every(b"first") | {"four": b"second"}
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_another_save_moves_the_files_that_this_one_has_not_moved_yet(
+    tmp_path, monkeypatch, number
+):
+    replace = os.replace
+    calls = []
+
+    def replace_after_another_save(source, target):
+        calls.append(target)
+        if len(calls) == number:
+            save(tmp_path / "a", b"second", ("one", "four"))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_after_another_save)
+    save(tmp_path / "a", b"first")
+    assert contents(tmp_path / "a") == {
+        "one": b"second",
+        "two": b"first",
+        "three": b"first",
+        "four": b"second",
+    }
+
+
+def test_a_staging_directory_that_was_removed_before_it_was_locked(tmp_path, monkeypatch):
+    """Another process may take it for abandoned; then a second one is made."""
+    removed = []
+
+    def remove_and_lock(descriptor, *options):
+        if not removed:
+            removed.extend((tmp_path / "a").iterdir())
+            shutil.rmtree(tmp_path / "a")
+        return try_lock(descriptor, *options)
+
+    monkeypatch.setattr(locks, "try_lock", remove_and_lock)
+    save(tmp_path / "a", b"new")
+    assert len(removed) == 1
+    assert contents(tmp_path / "a") == every(b"new")
+
+
+# What a killed save left
+
+
+@pytest.fixture
+def killed_save(tmp_path) -> Path:
+    """A directory in which a killed process has left its staging directory."""
+    staging = tmp_path / "a" / ".save.0.tmp"
+    save(staging / "new", b"killed")
+    (staging / LOCK).touch()
+    return tmp_path / "a"
+
+
+def test_what_a_killed_save_left_is_removed(killed_save):
+    save(killed_save, b"newer")
+    assert contents(killed_save) == every(b"newer")
+
+
+def test_what_a_killed_save_left_is_removed_on_windows(killed_save, monkeypatch):
+    """There, a directory with an open file cannot be renamed."""
+    rename = os.rename
+
+    def refuse(old, new):
+        if str(new).endswith(".tmp"):
+            raise PermissionError(13, "Access is denied")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    save(killed_save, b"newer")
+    assert contents(killed_save) == every(b"newer")
+
+
+def test_what_a_killed_save_left_stays_where_there_are_no_locks(killed_save, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    save(killed_save, b"newer")
+    assert contents(killed_save) == every(b"newer") | {".save.0.tmp": b""}
+
+
+# Other users
+
+
+@posix
+def test_the_staging_directory_is_private_and_the_files_are_not(tmp_path):
+    mask = os.umask(0o027)
+    try:
+        with StagedFiles(tmp_path / "a") as staged:
+            (staging,) = (tmp_path / "a").iterdir()
+            assert stat.S_IMODE(staging.stat().st_mode) == 0o700
+            assert stat.S_IMODE(staged.new.stat().st_mode) == 0o700
+            staged.open("one").write(b"new")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o750
+    assert stat.S_IMODE((tmp_path / "a" / "one").stat().st_mode) == 0o640
+
+
+@pytest.fixture
+def victim(tmp_path) -> Path:
+    """A directory of another place, whose files must stay as they are."""
+    save(tmp_path / "victim", b"precious", ("one", LOCK))
+    save(tmp_path / "victim" / "new", b"forged", ("one",))
+    return tmp_path / "victim"
+
+
+@pytest.fixture
+def shared_directory(tmp_path, victim, monkeypatch) -> Path:
+    """A directory in which others can make files, and know the names of staging directories."""
+    names = iter(["00", "01"])
+    monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: names)
+    monkeypatch.setattr(publishing, "MAX_WAIT", 0.01)
+    (tmp_path / "shared").mkdir()
+    return tmp_path / "shared"
+
+
+def plant_directory(path: Path, victim: Path, monkeypatch) -> None:
+    """Make a directory that another user owns, whose lock is a link to a victim's file."""
+    path.mkdir()
+    (path / "one").write_bytes(b"forged")
+    os.symlink(victim / "one", path / LOCK)
+    lstat = os.lstat
+    of_another_user = SimpleNamespace(st_mode=stat.S_IFDIR, st_uid=os.getuid() + 1)
+
+    def forged_lstat(asked, **options):
+        if asked == path:
+            return of_another_user
+        return lstat(asked, **options)
+
+    monkeypatch.setattr(os, "lstat", forged_lstat)
+
+
+def files_below(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@posix
+def test_a_planted_link_is_not_used_as_a_staging_directory(shared_directory, victim):
+    before = files_below(victim)
+    (shared_directory / ".save.00.tmp").symlink_to(victim)
+    save(shared_directory, b"new")
+    assert contents(shared_directory) == every(b"new") | {".save.00.tmp": b""}
+    assert files_below(victim) == before
+
+
+@posix
+def test_a_planted_directory_is_not_used_as_a_staging_directory(
+    shared_directory, victim, monkeypatch
+):
+    before = files_below(victim)
+    plant_directory(shared_directory / ".save.00.tmp", victim, monkeypatch)
+    save(shared_directory, b"new")
+    assert contents(shared_directory) == every(b"new") | {".save.00.tmp": b""}
+    assert files_below(victim) == before
+
+
+@posix
+def test_nothing_is_moved_out_of_a_planted_link(shared_directory, victim):
+    before = files_below(victim)
+    (shared_directory / READY).symlink_to(victim)
+    message = f"{READY}: this save cannot be moved out: it is not this user's"
+    refuses(message, save, shared_directory, b"new")
+    assert contents(shared_directory) == {READY: b""}
+    assert files_below(victim) == before
+
+
+@posix
+def test_nothing_is_moved_out_of_a_planted_directory(shared_directory, victim, monkeypatch):
+    before = files_below(victim)
+    plant_directory(shared_directory / READY, victim, monkeypatch)
+    message = f"{READY}: this save cannot be moved out: it is not this user's"
+    refuses(message, save, shared_directory, b"new")
+    assert contents(shared_directory) == {READY: b""}
+    assert files_below(victim) == before
+
+
+@posix
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_link_in_the_place_of_a_new_file_is_not_followed(tmp_path, link):
+    (tmp_path / "victim").write_bytes(b"precious")
+    with StagedFiles(tmp_path / "a") as staged:
+        link(tmp_path / "victim", staged.new / "one")
+        with pytest.raises(FileExistsError):
+            staged.open("one")
+        (staged.new / "one").unlink()
+    assert contents(tmp_path) == {"victim": b"precious"}
+
+
+@posix
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path, link):
+    (tmp_path / "victim").write_bytes(b"precious")
+    (tmp_path / "a").mkdir()
+    link(tmp_path / "victim", tmp_path / "a" / LOCK)
+    message = r"cannot write to .*a: .*links|\.lock is a link"
+    with pytest.raises(CheckpointError, match=message), lock_directory(tmp_path / "a"):
+        pass
+    assert (tmp_path / "victim").read_bytes() == b"precious"
+
+
+# Locks of directories
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from tiedgpt.checkpoints.publishing import lock_directory
+
+with lock_directory(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def start(script: str, directory: Path) -> subprocess.Popen:
+    command = [sys.executable, "-c", script, directory]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_directory_is_locked_for_one_process(tmp_path):
+    with start(HOLD, tmp_path / "a") as process:
+        process.stdout.readline()
+        message = f"a is in use by process {process.pid}; wait, or choose another directory"
+        for _ in range(2):
+            with pytest.raises(CheckpointError, match=message), lock_directory(tmp_path / "a"):
+                pass
+        process.kill()
+
+
+def test_a_directory_is_free_when_its_process_is_killed(tmp_path):
+    with start(HOLD, tmp_path / "a") as process:
+        process.stdout.readline()
+        process.kill()
+    with lock_directory(tmp_path / "a"):
+        assert (tmp_path / "a" / LOCK).read_text().split() == [str(os.getpid())]
+    assert contents(tmp_path / "a") == {}
+
+
+def test_an_empty_directory_that_was_made_is_removed(tmp_path):
+    with pytest.raises(ZeroDivisionError), lock_directory(tmp_path / "new" / "b"):
+        _ = 1 / 0
+    assert contents(tmp_path) == {}
+
+
+# Four processes lock a directory in turn, and save to one directory at once.
+FOUR_PROCESSES = """
+import os, sys
+from contextlib import suppress
+from pathlib import Path
+from tiedgpt.checkpoints.publishing import StagedFiles, lock_directory
+from tiedgpt.errors import CheckpointError
+
+directory = Path(sys.argv[1])
+os.fork()
+os.fork()
+for _ in range(30):
+    try:
+        with lock_directory(directory):
+            os.close(os.open(directory / "inside", os.O_CREAT | os.O_EXCL))
+            os.unlink(directory / "inside")
+    except CheckpointError as error:
+        assert "is in use by" in str(error), error
+for n in range(40):
+    with StagedFiles(directory / "saved") as files:
+        for part in "ab":
+            files.open(f"{os.getpid()}-{n}{part}").write(part.encode())
+with suppress(ChildProcessError):
+    while True:
+        assert os.wait()[1] == 0
+"""
+
+
+@posix
+def test_many_processes_take_turns_and_lose_no_file_that_they_save(tmp_path):
+    """A process that opened a lock file which was then removed must not think that it has the
+    lock."""
+    (tmp_path / "a").mkdir()
+    with start(FOUR_PROCESSES, tmp_path / "a") as process:
+        assert process.communicate() == (b"", b"")
+    saved = contents(tmp_path / "a" / "saved")
+    processes = {name.partition("-")[0] for name in saved}
+    assert len(processes) == 4
+    expected = {}
+    for process_id in processes:
+        for n in range(40):
+            expected[f"{process_id}-{n}a"] = b"a"
+            expected[f"{process_id}-{n}b"] = b"b"
+    assert saved == expected
