@@ -4,6 +4,7 @@ import mmap
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,167 +14,245 @@ from support.models import CONFIG, random_model
 import tiedgpt
 from tiedgpt.checkpoints import checkpoint, huggingface, safetensors
 from tiedgpt.checkpoints.formats import open_checkpoint
-from tiedgpt.training.loop import Settings, Trainer
+from tiedgpt.training.loop import Trainer
+from tiedgpt.training.settings import Settings
 
 IDS = list(range(50))
-
-
-def buffer(array: np.ndarray) -> object:
-    """What the array is a view of in the end."""
-    while isinstance(array, np.ndarray) and array.base is not None:
-        array = array.base
-    return array
+OTHER = random_model(CONFIG.with_head("untied"), seed=1)
 
 
 @pytest.fixture(params=["tied", "untied"])
-def saved(request, tmp_path):
-    """A model and the file that it was saved to."""
-    model = random_model(CONFIG.with_head(request.param))
+def model(request) -> tiedgpt.GPT2:
+    return random_model(CONFIG.with_head(request.param))
+
+
+@pytest.fixture
+def file(model, tmp_path) -> Path:
+    """The file to which the model was saved."""
     tiedgpt.save_model(model, None, tmp_path / "model")
-    return model, tmp_path / "model" / "model.safetensors"
+    return tmp_path / "model" / "model.safetensors"
 
 
-def move_data(file, spaces: int) -> None:
+def move_data(file: Path, spaces: int) -> None:
     """Let the data start so many bytes later."""
     content = file.read_bytes()
-    size = int.from_bytes(content[:8], "little")
-    header = (size + spaces).to_bytes(8, "little") + content[8 : 8 + size] + b" " * spaces
-    file.write_bytes(header + content[8 + size :])
+    data_start = 8 + int.from_bytes(content[:8], "little")
+    header = content[8:data_start] + b" " * spaces
+    file.write_bytes(len(header).to_bytes(8, "little") + header + content[data_start:])
 
 
-@pytest.mark.parametrize(
-    ("how", "mapped"),
-    [
-        ("", True),
-        ("later", True),
-        ("unaligned", False),
-        ("copy", False),
-        ("Windows", False),
-        ("old", True),
-    ],
-)
-def test_mapped_where_it_can_be(saved, how, mapped, monkeypatch):
-    model, file = saved
-    if how in ("later", "unaligned"):
-        move_data(file, 4 if how == "later" else 3)
-    if how == "Windows":
-        monkeypatch.setattr(checkpoint.os, "name", "nt")
-    if how == "old":  # as on systems without these kinds of advice
-        monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)
-        monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
-    loaded = open_checkpoint(file).load(**({"copy": True} if how == "copy" else {}))
-    monkeypatch.undo()
+def memory_of(array: np.ndarray) -> object:
+    """What the array is a view of in the end."""
+    memory: object = array
+    while isinstance(memory, np.ndarray) and memory.base is not None:
+        memory = memory.base
+    return memory
+
+
+def assert_loads(loaded: tiedgpt.GPT2, model: tiedgpt.GPT2, is_mapped: bool) -> None:
+    """The arrays are the model's, in the file or not, and can be used by BLAS and written to."""
     assert loaded.config == model.config
     for name, array in loaded.parameters.items():
         np.testing.assert_array_equal(array, model.parameters[name])
-        assert isinstance(buffer(array), mmap.mmap) == mapped, name
+        assert isinstance(memory_of(array), mmap.mmap) == is_mapped, name
         assert array.flags.carray, name  # writeable, aligned, in row order
     np.testing.assert_allclose(loaded(IDS), model(IDS), atol=1e-4)
-    other = loaded.untie() if loaded.config.tied else loaded.tie()
-    assert np.shares_memory(other.W_U, other.W_E) == other.config.tied
 
 
-def test_what_is_written_to_parameters_stays_in_the_model(saved):
-    _, file = saved
-    before, first, second = file.read_bytes(), tiedgpt.load_model(file), tiedgpt.load_model(file)
+# When a file is mapped
+
+
+def test_a_file_is_mapped(file, model):
+    assert_loads(open_checkpoint(file).load(), model, is_mapped=True)
+
+
+def test_a_file_whose_data_starts_four_bytes_later_is_mapped(file, model):
+    move_data(file, 4)
+    assert_loads(open_checkpoint(file).load(), model, is_mapped=True)
+
+
+def test_floats_that_are_not_aligned_are_read(file, model):
+    move_data(file, 3)
+    assert_loads(open_checkpoint(file).load(), model, is_mapped=False)
+
+
+def test_a_copy_is_read(file, model):
+    assert_loads(open_checkpoint(file).load(copy=True), model, is_mapped=False)
+
+
+def test_on_windows_a_file_is_read(file, model, monkeypatch):
+    with monkeypatch.context() as windows:
+        windows.setattr(checkpoint.os, "name", "nt")
+        loaded = open_checkpoint(file).load()
+    assert_loads(loaded, model, is_mapped=False)
+
+
+def test_a_system_without_these_kinds_of_advice_maps_too(file, model, monkeypatch):
+    monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    assert_loads(open_checkpoint(file).load(), model, is_mapped=True)
+
+
+def test_a_mapped_model_can_be_tied_and_untied(file, model):
+    loaded = tiedgpt.load_model(file)
+    if loaded.config.tied:
+        other = loaded.untie()
+        assert not np.shares_memory(other.W_U, other.W_E)
+    else:
+        other = loaded.tie()
+        assert np.shares_memory(other.W_U, other.W_E)
+
+
+# Who sees a change
+
+
+def test_what_is_written_to_parameters_stays_in_the_model(file):
+    before = file.read_bytes()
+    first = tiedgpt.load_model(file)
+    second = tiedgpt.load_model(file)
+    logits = second(IDS)
     for array in first.parameters.values():
         array[...] = 7
-    logits = second(IDS, edit={"mlp.0.out": np.zeros_like})
-    if not second.config.tied:
-        trainer = Trainer(
-            second, np.arange(200), np.arange(50), Settings(steps=1, batch=2, context=9), "head"
-        )
-        list(trainer.run())
-        assert buffer(trainer.model.W_U) is not buffer(second.W_U)
-    np.testing.assert_array_equal(
-        tiedgpt.load_model(file)(IDS, edit={"mlp.0.out": np.zeros_like}), logits
-    )
+    np.testing.assert_array_equal(second(IDS), logits)
+    np.testing.assert_array_equal(tiedgpt.load_model(file)(IDS), logits)
     assert file.read_bytes() == before
 
 
-def test_a_file_may_be_replaced_while_it_is_mapped(saved):
-    """By save_model, even over the model's own file, and by one of the same size and time."""
-    model, file = saved
-    times = os.stat(file).st_atime_ns, os.stat(file).st_mtime_ns
+def test_training_the_head_leaves_the_mapped_file_as_it_is(tmp_path):
+    tiedgpt.save_model(OTHER, None, tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    model = tiedgpt.load_model(tmp_path)
+    settings = Settings(steps=1, batch=2, context=9)
+    trainer = Trainer(model, np.arange(200), np.arange(50), settings, "head")
+    list(trainer.run())
+    assert memory_of(trainer.model.W_U) is not memory_of(model.W_U)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def test_a_file_may_be_replaced_while_it_is_mapped(file, model):
+    """By one of the same size and time, too."""
+    times = (os.stat(file).st_atime_ns, os.stat(file).st_mtime_ns)
     old = tiedgpt.load_model(file)
     new = random_model(model.config, seed=1)
     tiedgpt.save_model(new, None, file.parent)
     os.utime(file, ns=times)
     np.testing.assert_array_equal(old.W_E, model.W_E)
     np.testing.assert_array_equal(tiedgpt.load_model(file).W_E, new.W_E)
-    tiedgpt.save_model(old, None, file.parent)
+
+
+def test_a_mapped_model_can_be_saved_over_its_own_file(file, model):
+    tiedgpt.save_model(tiedgpt.load_model(file), None, file.parent)
     np.testing.assert_array_equal(tiedgpt.load_model(file).W_E, model.W_E)
 
 
-UNTIED = random_model(CONFIG.with_head("untied"), seed=1)
-CHANGE = {
-    "emptied": lambda file: file.write_bytes(b""),
-    "moved": lambda file: move_data(file, 64),
-    "replaced": lambda file: tiedgpt.save_model(UNTIED, None, file.parent),
-}
-CHANGES = [(kind, False, copy) for kind in CHANGE for copy in (False, True)]
-# Only "replaced" while it is mapped: a mapped file that is changed in place ends the process.
-CHANGES += [*((kind, True, True) for kind in CHANGE), ("replaced", True, False)]
+# A file that is replaced while it is opened or loaded. The model could be a mixture of two, and
+# nobody would notice.
 
 
-def test_a_file_that_is_replaced_while_it_is_opened_is_an_error(saved, monkeypatch):
+def test_a_file_that_is_replaced_while_it_is_opened(file, monkeypatch):
     """The header is read before the state of the file is noted."""
-    _, file = saved
     check = huggingface.check_tensor_shapes
-    monkeypatch.setattr(
-        huggingface, "check_tensor_shapes", lambda *rest: check(*rest) or move_data(file, 64)
-    )
+
+    def check_and_replace(*arguments):
+        check(*arguments)
+        move_data(file, 64)
+
+    monkeypatch.setattr(huggingface, "check_tensor_shapes", check_and_replace)
     refuses(r"model\.safetensors: was replaced while", open_checkpoint, file)
 
 
-@pytest.mark.parametrize(("kind", "meanwhile", "copy"), CHANGES)
-def test_a_file_that_is_replaced_before_it_is_loaded_or_meanwhile_is_an_error(
-    saved, kind, meanwhile, copy
-):
-    """Otherwise the model could be a mixture of two, and nobody would notice."""
-    _, file = saved
-    checkpoint = open_checkpoint(file)
-    changes = [lambda: CHANGE[kind](file)]
-    if not meanwhile:
-        changes.pop()()
-    message = r"model\.safetensors: (was replaced while|cannot be read: it is too)"
-    refuses(
-        message, lambda: checkpoint.load(progress=lambda _: changes and changes.pop()(), copy=copy)
-    )
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def move(file: Path) -> None:
+    move_data(file, 64)
+
+
+def replace(file: Path) -> None:
+    tiedgpt.save_model(OTHER, None, file.parent)
+
+
+REPLACED = r"model\.safetensors: (was replaced while|cannot be read: it is too)"
+
+
+@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize("change", [empty, move, replace])
+def test_a_file_that_is_changed_before_it_is_loaded(file, change, copy):
+    opened = open_checkpoint(file)
+    change(file)
+    refuses(REPLACED, lambda: opened.load(copy=copy))
+
+
+@pytest.mark.parametrize(
+    ("change", "copy"),
+    [
+        pytest.param(empty, True, id="empty"),
+        pytest.param(move, True, id="move"),
+        pytest.param(replace, True, id="replace"),
+        # A mapped file that is changed in place, as by the two others, ends the process.
+        pytest.param(replace, False, id="replace-mapped"),
+    ],
+)
+def test_a_file_that_is_changed_while_it_is_loaded(file, change, copy):
+    opened = open_checkpoint(file)
+    changes = [change]
+
+    def change_once(_):
+        if changes:
+            changes.pop()(file)
+
+    refuses(REPLACED, lambda: opened.load(progress=change_once, copy=copy))
+
+
+# What it is good for
+
+# A process that loads a model, uses it, and prints the megabytes of memory that it does not share.
+PRIVATE_MEMORY = """
+import sys, tiedgpt
+model = tiedgpt.load_model(sys.argv[1], copy=sys.argv[2] == "copied")
+model([1] * 20)
+with open("/proc/self/smaps_rollup") as file:
+    rows = [line.split() for line in file if line.startswith("Private")]
+print(sum(int(row[1]) for row in rows) // 1024)
+"""
+
+
+def private_memory(path: Path, how: str) -> int:
+    command = [sys.executable, "-c", PRIVATE_MEMORY, path, how]
+    return int(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_processes_share_the_pages(tmp_path):
     """Pages that it reads but shares do not count as its own."""
     config = tiedgpt.Config(vocab_size=20_000, n_embd=512, n_layer=2, n_head=8)  # 68 MB
-    tiedgpt.save_model(tiedgpt.GPT2.random(config), None, tmp_path / "model")
-    code = (
-        "import sys, tiedgpt; model = tiedgpt.load_model(sys.argv[1], copy=sys.argv[2] == 'copied'); "
-        "model([1] * 20); lines = open('/proc/self/smaps_rollup').read().splitlines(); "
-        "print(sum(int(line.split()[1]) for line in lines if line.startswith('Private')) // 1024)"
-    )
-
-    def private(how: str) -> int:  # MB
-        arguments = [sys.executable, "-c", code, str(tmp_path / "model"), how]
-        return int(subprocess.run(arguments, capture_output=True, check=True).stdout)
-
-    model = tiedgpt.load_model(tmp_path / "model")
+    tiedgpt.save_model(tiedgpt.GPT2.random(config), None, tmp_path)
+    model = tiedgpt.load_model(tmp_path)
     assert all(np.isfinite(array).all() for array in model.parameters.values())
-    assert private("copied") - private("mapped") > 60
+    assert private_memory(tmp_path, "copied") - private_memory(tmp_path, "mapped") > 60
 
 
-@pytest.mark.parametrize(("before", "after"), [(None, "22"), ("26", "26")])
+# A process that prints a variable of OpenBLAS after tune, and whether NumPy was imported.
+TUNE = """
+import os, sys
+before = dict(os.environ)
+import tiedgpt.fast
+assert os.environ == before
+tiedgpt.fast.tune()
+print(os.environ["OPENBLAS_THREAD_TIMEOUT"], "numpy" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [pytest.param(None, "22", id="not-set"), pytest.param("26", "26", id="set-by-the-user")],
+)
 def test_only_tune_changes_the_environment(monkeypatch, before, after):
     """OpenBLAS reads the variable when NumPy is imported, which neither of them does."""
-    name = "OPENBLAS_THREAD_TIMEOUT"
-    monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
     if before:
-        monkeypatch.setenv(name, before)
-    code = (
-        "import os, sys; old = dict(os.environ); import tiedgpt.fast; assert os.environ == old; "
-        f"tiedgpt.fast.tune(); print(os.environ['{name}'], 'numpy' in sys.modules)"
-    )
-    output = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    assert output.split() == [after, "False"]
+        monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", before)
+    command = [sys.executable, "-c", TUNE]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [after, "False"]
