@@ -2,7 +2,6 @@
 
 import io
 import json
-import struct
 
 import numpy as np
 import pytest
@@ -14,18 +13,29 @@ from tiedgpt.gpt2 import config as config_module
 from tiedgpt.gpt2.parameters import parameter_shapes
 
 
-def raw(header: bytes, data: bytes = b"") -> bytes:
-    return struct.pack("<Q", len(header)) + header + data
+def file_of(header: bytes, data: bytes = b"") -> bytes:
+    """A file with this header and this data."""
+    return len(header).to_bytes(8, "little") + header + data
 
 
-def one(dtype="F32", shape=(1,), offsets=(0, 4), name="a") -> bytes:
-    """The header of one tensor."""
-    return json.dumps({name: {"dtype": dtype, "shape": shape, "data_offsets": offsets}}).encode()
+def tensor(dtype="F32", shape=(1,), offsets=(0, 4)) -> dict:
+    """An entry of the header."""
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+def header_of(**tensors: dict) -> bytes:
+    """The header of these tensors."""
+    return json.dumps(tensors).encode()
+
+
+A = header_of(a=tensor())
+A_TWICE = A[:-1] + b"," + A[1:]
+A_AND_B_AT_ONE_PLACE = header_of(a=tensor(), b=tensor())
 
 
 @pytest.fixture
 def read(tmp_path):
-    """Bytes -> the header that the reader makes of a file that holds them."""
+    """read(content) -> the tensors that the reader finds in a file with this content."""
 
     def read(content: bytes) -> dict[str, safetensors.Tensor]:
         path = tmp_path / "model.safetensors"
@@ -38,55 +48,141 @@ def read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "0 bytes, expected 8 or more"),
-        (struct.pack("<Q", 2**22 + 1), "a header of 4194305 bytes; expected at most 4194304"),
-        (struct.pack("<Q", 50) + b"{}", "truncated: 10 bytes, the header ends at 58"),
-        (raw(b"\xef\xbb\xbf{}"), "the header is not JSON"),
-        (raw(b"[]"), r"the header must be a JSON object, got \[\]"),
-        (raw(b'{"\xff":1}'), "the header is not JSON"),
-        (raw(b'{"a":' * 100_000), "the header is not JSON"),
-        (raw(b'{"a":' + b"9" * 5000 + b"}"), "the header is not JSON"),
-        (raw(one()[:-1] + b"," + one()[1:], bytes(4)), "'a' is given twice"),
-        (raw(b'{"\\ud800":1}'), "a name is not Unicode: it has an unpaired surrogate"),
-        (raw(b'{"a":{"dtype":NaN}}'), "the header is not JSON: NaN is not a JSON number"),
-        (raw(b'{"__metadata__":null}'), "__metadata__ must be an object of strings, got None"),
-        (
-            raw(b'{"__metadata__":{"a":5}}'),
+        # The length of the header
+        pytest.param(b"", "0 bytes, expected 8 or more", id="empty"),
+        pytest.param(
+            (2**22 + 1).to_bytes(8, "little"),
+            "a header of 4194305 bytes; expected at most 4194304",
+            id="long-header",
+        ),
+        pytest.param(
+            (50).to_bytes(8, "little") + b"{}",
+            "truncated: 10 bytes, the header ends at 58",
+            id="short-file",
+        ),
+        # The header as JSON
+        pytest.param(file_of(b"\xef\xbb\xbf{}"), "the header is not JSON", id="bom"),
+        pytest.param(file_of(b"[]"), r"the header must be a JSON object, got \[\]", id="list"),
+        pytest.param(file_of(b'{"\xff":1}'), "the header is not JSON", id="not-utf-8"),
+        pytest.param(file_of(b'{"a":' * 100_000), "the header is not JSON", id="deep"),
+        pytest.param(
+            file_of(b'{"a":' + b"9" * 5000 + b"}"), "the header is not JSON", id="long-number"
+        ),
+        pytest.param(file_of(A_TWICE, bytes(4)), "'a' is given twice", id="name-twice"),
+        pytest.param(
+            file_of(b'{"\\ud800":1}'),
+            "a name is not Unicode: it has an unpaired surrogate",
+            id="surrogate-in-a-name",
+        ),
+        pytest.param(
+            file_of(b'{"a":{"dtype":NaN}}'),
+            "the header is not JSON: NaN is not a JSON number",
+            id="nan",
+        ),
+        # The metadata
+        pytest.param(
+            file_of(b'{"__metadata__":null}'),
+            "__metadata__ must be an object of strings, got None",
+            id="metadata-null",
+        ),
+        pytest.param(
+            file_of(b'{"__metadata__":{"a":5}}'),
             "__metadata__ must be an object of strings, got {'a': 5}",
+            id="metadata-number",
         ),
-        (
-            raw(b'{"__metadata__":{"a":"\\ud800"}}'),
+        pytest.param(
+            file_of(b'{"__metadata__":{"a":"\\ud800"}}'),
             "__metadata__ must be an object of strings, got {'a'",
+            id="surrogate-in-the-metadata",
         ),
-        (raw(b'{"a":7}'), "tensor 'a': expected an object, got 7"),
-        (raw(b'{"%s":7}' % (b"\\n" * 10_000)), "expected an object, got 7"),
-        (raw(one(dtype="F31"), bytes(4)), "tensor 'a': unknown dtype 'F31'"),
-        (raw(b'{"a":{"dtype":["F32"]}}'), r"tensor 'a': unknown dtype \['F32'\]"),
-        (raw(one(shape=(-1,))), r"tensor 'a': shape .* got \[-1\]"),
-        (raw(one(shape=(True,))), r"tensor 'a': shape .* got \[True\]"),
-        (raw(b'{"a":{"dtype":"F32","shape":[%s]}}' % (b"9" * 4000)), r"tensor 'a': shape .* got"),
-        (raw(one("U8", [1], [0, 10**4300 - 1])), "tensor 'a': data_offsets must be"),
-        (raw(one(shape=[2**63] * 10_000)), "tensor 'a': 10000 axes; expected at"),
-        (raw(b'{"a":{"dtype":"F32","shape":4}}'), "tensor 'a': shape .* got 4"),
-        (raw(one(offsets=(0,))), r"tensor 'a': data_offsets .* got \[0\]"),
-        (raw(one(offsets=(4, 0))), "its place has -32 bits, but F32 .* needs 32"),
-        (raw(one(shape=(2,)), bytes(4)), r"its place has 32 bits, but F32 \[2\]"),
-        (raw(one("F4", (3,), (0, 2)), bytes(2)), r"has 16 bits, but F4 \[3\] needs"),
-        (
-            raw(one(offsets=(4, 8)), bytes(8)),
+        # The entry of a tensor
+        pytest.param(file_of(b'{"a":7}'), "tensor 'a': expected an object, got 7", id="number"),
+        pytest.param(
+            file_of(b'{"%s":7}' % (b"\\n" * 10_000)), "expected an object, got 7", id="long-name"
+        ),
+        pytest.param(
+            file_of(header_of(a=tensor(dtype="F31")), bytes(4)),
+            "tensor 'a': unknown dtype 'F31'",
+            id="dtype-unknown",
+        ),
+        pytest.param(
+            file_of(b'{"a":{"dtype":["F32"]}}'),
+            r"tensor 'a': unknown dtype \['F32'\]",
+            id="dtype-list",
+        ),
+        pytest.param(
+            file_of(header_of(a=tensor(shape=(-1,)))),
+            r"tensor 'a': shape .* got \[-1\]",
+            id="shape-negative",
+        ),
+        pytest.param(
+            file_of(header_of(a=tensor(shape=(True,)))),
+            r"tensor 'a': shape .* got \[True\]",
+            id="shape-true",
+        ),
+        pytest.param(
+            file_of(b'{"a":{"dtype":"F32","shape":[%s]}}' % (b"9" * 4000)),
+            r"tensor 'a': shape .* got",
+            id="shape-long-number",
+        ),
+        pytest.param(
+            file_of(b'{"a":{"dtype":"F32","shape":4}}'),
+            "tensor 'a': shape .* got 4",
+            id="shape-number",
+        ),
+        pytest.param(
+            file_of(header_of(a=tensor("U8", [1], [0, 10**4300 - 1]))),
+            "tensor 'a': data_offsets must be",
+            id="offset-long-number",
+        ),
+        pytest.param(
+            file_of(header_of(a=tensor(offsets=(0,)))),
+            r"tensor 'a': data_offsets .* got \[0\]",
+            id="one-offset",
+        ),
+        # The place of a tensor
+        pytest.param(
+            file_of(header_of(a=tensor(shape=[2**63] * 10_000))),
+            "tensor 'a': 10000 axes; expected at",
+            id="many-axes",
+        ),
+        pytest.param(
+            file_of(header_of(a=tensor(offsets=(4, 0)))),
+            "its place has -32 bits, but F32 .* needs 32",
+            id="end-before-start",
+        ),
+        pytest.param(
+            file_of(header_of(a=tensor(shape=(2,))), bytes(4)),
+            r"its place has 32 bits, but F32 \[2\]",
+            id="place-too-small",
+        ),
+        pytest.param(
+            file_of(header_of(a=tensor("F4", (3,), (0, 2))), bytes(2)),
+            r"has 16 bits, but F4 \[3\] needs",
+            id="half-a-byte",
+        ),
+        pytest.param(
+            file_of(header_of(a=tensor(offsets=(4, 8))), bytes(8)),
             "leaves a hole before it: it starts at byte 73, expected 69",
+            id="hole",
         ),
-        (
-            raw(one()[:-1] + b"," + one(name="b")[1:], bytes(4)),
-            "'b' overlaps the tensor before it: it",
+        pytest.param(
+            file_of(A_AND_B_AT_ONE_PLACE, bytes(4)),
+            "'b' overlaps the tensor before it: it starts at byte",
+            id="overlap",
         ),
-        (raw(one(), bytes(3)), "truncated: the tensors end at byte 73, the file at 72"),
-        (
-            raw(one(), bytes(5)),
+        # The end of the file
+        pytest.param(
+            file_of(A, bytes(3)),
+            "truncated: the tensors end at byte 73, the file at 72",
+            id="short-data",
+        ),
+        pytest.param(
+            file_of(A, bytes(5)),
             "bytes after the last tensor: the tensors end at byte 73, the file at 74",
+            id="long-data",
         ),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_every_rule_is_enforced_by_name(read, content, message):
     error = refuses(message, read, content)
@@ -94,45 +190,90 @@ def test_every_rule_is_enforced_by_name(read, content, message):
     assert len(error) < 400
 
 
-@pytest.mark.parametrize(("before", "after"), [(" ", ""), ("\n", " \n\r\t"), ("\r\n\t ", "")])
-def test_what_the_formats_own_reader_accepts(read, before, after):
-    """White space, although its specification forbids it; tensors of every dtype, if they have
-    their size.
+# What is accepted
 
-    A tensor without values takes no room, and tensors may be in another order than their values.
-    """
-    header, end = {}, 0
+
+def every_dtype() -> bytes:
+    """A file with a tensor of each dtype, and then one of a single float32, 7."""
+    header = {}
+    end = 0
     for dtype, bits in safetensors.DTYPE_BITS.items():
-        header[dtype] = {"dtype": dtype, "shape": [2, 4], "data_offsets": [end, end + bits]}
+        header[dtype] = tensor(dtype, [2, 4], [end, end + bits])
         end += bits
-    header["a"] = {"dtype": "F32", "shape": [1], "data_offsets": [end, end + 4]}
-    header["none"] = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-    content = raw(
-        (before + json.dumps(header) + after).encode(), bytes(end) + np.float32(7).tobytes()
-    )
-    tensors = read(content)
-    assert list(tensors) == list(header)
+    header["a"] = tensor("F32", [1], [end, end + 4])
+    return file_of(json.dumps(header).encode(), bytes(end) + np.float32(7).tobytes())
+
+
+def test_every_dtype_has_its_size(read):
+    tensors = read(every_dtype())
+    assert list(tensors) == [*safetensors.DTYPE_BITS, "a"]
     np.testing.assert_array_equal(tensors["a"].read(), [7])
-    assert tensors["none"].read().shape == (0,)
+
+
+def test_the_formats_own_reader_knows_the_same_dtypes():
     official = pytest.importorskip("safetensors")
-    assert {name for name, _ in official.deserialize(content)} == header.keys()
+    names = {name for name, _ in official.deserialize(every_dtype())}
+    assert names == {*safetensors.DTYPE_BITS, "a"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(" ", "", id="space-before"),
+        pytest.param("\n", " \n\r\t", id="before-and-after"),
+        pytest.param("\r\n\t ", "", id="lines-before"),
+    ],
+)
+def test_white_space_around_the_header(read, before, after):
+    """The format's own reader accepts it, although its specification forbids it."""
+    content = file_of(before.encode() + A + after.encode(), np.float32(7).tobytes())
+    np.testing.assert_array_equal(read(content)["a"].read(), [7])
+    official = pytest.importorskip("safetensors")
+    assert [name for name, _ in official.deserialize(content)] == ["a"]
+
+
+def test_a_tensor_without_values_takes_no_room(read):
+    header = header_of(a=tensor(), none=tensor(shape=[0], offsets=[0, 0]))
+    assert read(file_of(header, bytes(4)))["none"].read().shape == (0,)
+
+
+def test_tensors_may_be_in_another_order_than_their_values(read):
+    header = header_of(second=tensor(offsets=[4, 8]), first=tensor(offsets=[0, 4]))
+    tensors = read(file_of(header, np.float32([1, 2]).tobytes()))
+    assert list(tensors) == ["second", "first"]
+    np.testing.assert_array_equal(tensors["second"].read(), [2])
+
+
+# The memory that a header takes
+
+
+def test_the_header_of_the_deepest_gpt2_is_short_enough(read):
+    config = Config(n_layer=config_module.RANGES["n_layer"].high, n_embd=1, n_head=1, vocab_size=1)
+    arrays = {}
+    for name, shape in parameter_shapes(config).items():
+        arrays[f"transformer.{name}"] = np.zeros(shape)
+    for layer in range(config.n_layer):
+        arrays[f"transformer.h.{layer}.attn.bias"] = np.zeros((1, 1))
+        arrays[f"transformer.h.{layer}.attn.masked_bias"] = np.zeros((1, 1))
+    file = io.BytesIO()
+    safetensors.write(file, arrays.items())
+    header_size = int.from_bytes(file.getvalue()[:8], "little")
+    assert header_size < safetensors.MAX_HEADER // 2
+    assert len(read(file.getvalue())) == len(arrays)
 
 
 def test_a_header_takes_little_memory(read):
-    """The header of the deepest GPT-2 that is allowed is read, and none can be much longer."""
-    config = Config(n_layer=config_module.RANGES["n_layer"].high, n_embd=1, n_head=1, vocab_size=1)
-    names = {f"transformer.{name}": shape for name, shape in parameter_shapes(config).items()}
-    for layer in range(config.n_layer):
-        names |= {f"transformer.h.{layer}.attn.{name}": (1, 1) for name in ("bias", "masked_bias")}
-    file = io.BytesIO()
-    safetensors.write(file, ((name, np.zeros(shape)) for name, shape in names.items()))
-    assert int.from_bytes(file.getvalue()[:8], "little") < safetensors.MAX_HEADER // 2
-    assert len(read(file.getvalue())) == len(names)
+    """Nothing takes more memory than brackets.
 
-    # Nothing takes more memory than brackets. Traced at a tenth of the longest header: tracing is
-    # slow.
-    worst = b'{"a":[' + b"[],[]," * (safetensors.MAX_HEADER // 60 - 2) + b"[]]}"
-    assert peak_memory(refuses, "tensor 'a': expected an object", read, raw(worst)) < 13_000_000
+    It is traced at a tenth of the longest header, because tracing is slow.
+    """
+    pairs = safetensors.MAX_HEADER // 60
+    header = b'{"a":[' + b"[],[]," * (pairs - 2) + b"[]]}"
+    message = "tensor 'a': expected an object"
+    assert peak_memory(refuses, message, read, file_of(header)) < 13_000_000
+
+
+# Values
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
@@ -141,44 +282,75 @@ def test_values_in_row_order_at_a_cache_line(read, dtype, shape, monkeypatch):
     """Wherever they start: gpt2's own start at byte 14291, where no float32 can be read in
     place."""
     monkeypatch.setattr(safetensors, "VALUES_PER_READ", 125)  # several reads each
-    values = (
-        np.random.default_rng(0).integers(-128, 128, shape).astype(np.float32)
-    )  # exact in all three
-    upper_half = (values.view(np.uint32) >> 16).astype("<u2")
-    stored = {"F32": values, "F16": values.astype("<f2"), "BF16": upper_half}[dtype]
-    header = one(dtype, shape, (0, stored.nbytes))
+    rng = np.random.default_rng(0)
+    values = rng.integers(-128, 128, shape).astype(np.float32)  # exact in all three
+    if dtype == "F32":
+        stored = values
+    elif dtype == "F16":
+        stored = values.astype("<f2")
+    else:
+        stored = (values.view(np.uint32) >> 16).astype("<u2")  # the upper half
+    header = header_of(a=tensor(dtype, shape, (0, stored.nbytes)))
     for spaces in range(9):
-        array = read(raw(header + b" " * spaces, stored.tobytes()))["a"].read()
+        array = read(file_of(header + b" " * spaces, stored.tobytes()))["a"].read()
         np.testing.assert_array_equal(array, values)
-        assert (array.dtype, array.flags.c_contiguous) == (np.float32, True)
-        assert array.__array_interface__["data"][0] % 64 == 0
+        assert array.dtype == np.float32
+        assert array.flags.c_contiguous
+        address, _ = array.__array_interface__["data"]
+        assert address % 64 == 0
 
 
 def test_a_file_that_shrank_since_it_was_checked(read, tmp_path):
-    tensor = read(raw(one(), np.float32(1).tobytes()))["a"]
+    a = read(file_of(A, bytes(4)))["a"]
     (tmp_path / "model.safetensors").write_bytes(b"")
-    refuses("model.safetensors: cannot be read: it is too short for tensor 'a'", tensor.read)
+    refuses("model.safetensors: cannot be read: it is too short for tensor 'a'", a.read)
+
+
+# The writer
 
 
 def test_the_writer_follows_indices_not_memory(read):
     """The bug of safetensors.numpy.save: a transposed view written in the order of its memory."""
-    a, file = np.arange(6, dtype=np.float32).reshape(2, 3), io.BytesIO()
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
     arrays = {"plain": a, "transposed": a.T, "strided": a[:, ::2], "wide": a.astype(float)}
+    file = io.BytesIO()
     safetensors.write(file, arrays.items())
     tensors = read(file.getvalue())
-    assert tensors["plain"].start % 64 == 0
-    for name, tensor in tensors.items():
-        np.testing.assert_array_equal(tensor.read(), arrays.pop(name))
-    assert not arrays
+    assert list(tensors) == list(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(tensors[name].read(), array)
+
+
+def test_the_data_starts_at_a_cache_line(read):
+    file = io.BytesIO()
+    safetensors.write(file, [("a", np.zeros(1))])
+    assert read(file.getvalue())["a"].start % 64 == 0
 
 
 @pytest.mark.parametrize(
     ("names", "metadata", "message"),
     [
-        (["__metadata__"], {}, "tensor '__metadata__' cannot be written: the header has that name"),
-        (["a", "b", "a"], {}, "tensor 'a' cannot be written: the header has that name"),
-        (["a"], {"a": 5}, "__metadata__ must be an object of strings"),
-        (["a"], {"a": " " * safetensors.MAX_HEADER}, r"a header of \d+ bytes; expected at most"),
+        pytest.param(
+            ["__metadata__"],
+            {},
+            "tensor '__metadata__' cannot be written: the header has that name",
+            id="metadata-as-a-name",
+        ),
+        pytest.param(
+            ["a", "b", "a"],
+            {},
+            "tensor 'a' cannot be written: the header has that name",
+            id="name-twice",
+        ),
+        pytest.param(
+            ["a"], {"a": 5}, "__metadata__ must be an object of strings", id="metadata-number"
+        ),
+        pytest.param(
+            ["a"],
+            {"a": " " * safetensors.MAX_HEADER},
+            r"a header of \d+ bytes; expected at most",
+            id="long-metadata",
+        ),
     ],
 )
 def test_nothing_is_written_that_would_not_be_read(names, metadata, message):
