@@ -1,15 +1,15 @@
-"""Vocabulary files: every form is read, they are checked against each other, and written
-unchanged."""
+"""Vocabulary files: every form is read, they are checked against each other, and written again."""
 
 import json
-import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 from support.checks import refuses
 from support.models import SMALL_MERGES, random_model
 from support.reference import GPT2_MERGES, GPT2_VOCAB
 from support.texts import assert_same_ids, byte_level_bpe, random_texts
+from support.vocabularies import BYTE_LEVEL, added_token, bpe_model, tokenizer_json, without
 
 import tiedgpt
 from tiedgpt.checkpoints.vocabulary import (
@@ -22,17 +22,24 @@ from tiedgpt.errors import TiedGPTError
 from tiedgpt.gpt2.tokenizer import EOT, Tokenizer, spelled_ids
 
 
-@pytest.mark.parametrize(
-    ("special_tokens", "first_id", "eot_id"),
-    [
-        (None, 0, 261),
-        ({}, 0, None),
-        ({"<pad>": 261}, 0, None),
-        ({EOT: 0}, 1, 0),
-        ({"<pad>": 1, EOT: 263, "<s>": 0}, 2, 263),
-    ],
-)
-def test_special_tokens_before_and_after(special_tokens, first_id, eot_id, tmp_path):
+def assert_same_tokenizer(read: Tokenizer, tokenizer: Tokenizer) -> None:
+    assert vocabulary_files(read) == vocabulary_files(tokenizer)
+    assert read.encode("a lower low é") == tokenizer.encode("a lower low é")
+
+
+# Special tokens
+
+SPECIAL_TOKENS = [
+    pytest.param(None, 0, 261, id="eot-by-default"),
+    pytest.param({}, 0, None, id="none"),
+    pytest.param({"<pad>": 261}, 0, None, id="after"),
+    pytest.param({EOT: 0}, 1, 0, id="before"),
+    pytest.param({"<pad>": 1, EOT: 263, "<s>": 0}, 2, 263, id="before-and-after"),
+]
+
+
+@pytest.mark.parametrize(("special_tokens", "first_id", "eot_id"), SPECIAL_TOKENS)
+def test_special_tokens_before_and_after(special_tokens, first_id, eot_id):
     tokenizer = Tokenizer(SMALL_MERGES, special_tokens, first_id)
     assert tokenizer.eot_id == eot_id
     assert tokenizer.vocab_size == 261 + len(tokenizer.special_tokens)
@@ -40,356 +47,554 @@ def test_special_tokens_before_and_after(special_tokens, first_id, eot_id, tmp_p
     for text, token_id in tokenizer.special_tokens.items():
         assert tokenizer.encode(f"!{text}", special="token") == [first_id, token_id]
         assert tokenizer.decode([token_id]) == text
+
+
+@pytest.mark.parametrize(("special_tokens", "first_id", "eot_id"), SPECIAL_TOKENS)
+def test_a_saved_tokenizer_comes_back(tmp_path, special_tokens, first_id, eot_id):
+    tokenizer = Tokenizer(SMALL_MERGES, special_tokens, first_id)
     tiedgpt.save_model(random_model(), tokenizer, tmp_path)
-    assert_same_tokenizer(read_merges(tmp_path / "merges.txt", tmp_path / "vocab.json"), tokenizer)
-
-
-def assert_same_tokenizer(read: Tokenizer, tokenizer: Tokenizer) -> None:
-    assert vocabulary_files(read) == vocabulary_files(tokenizer)
-    assert read.encode("a lower low é") == tokenizer.encode("a lower low é")
-
-
-def test_the_files_of_gpt2_come_back_byte_for_byte_and_its_merges_alone_are_enough(gpt2):
-    files = vocabulary_files(gpt2)
-    assert files["merges.txt"].encode() == GPT2_MERGES.read_bytes()
-    assert files["vocab.json"].encode() == GPT2_VOCAB.read_bytes()
-    assert_same_tokenizer(read_merges(GPT2_MERGES), gpt2)
-
-
-@pytest.mark.parametrize(
-    ("text", "merges"),
-    [
-        ("#version: 0.2\nl o\nlo w\n", "l o,lo w"),
-        ("l o\nlo w", "l o,lo w"),
-        ("#version: 0.2 - Trained by `huggingface/tokenizers`\r\nl o\r\nlo w\r\n", "l o,lo w"),
-        ("#version: 0.2\nl o\nlo w\n\n\n", "l o,lo w"),
-        *((text, "") for text in ("", "\n", "#version: 0.2\n", "#version: 0.2")),
-        *(
-            (f"{version}# #\n## #\n", "# #,## #") for version in ("", "#version: 0.2\n")
-        ),  # a merge of "#"
-    ],
-)
-def test_forms_of_merges_txt(text, merges, tmp_path):
-    path = tmp_path / "merges.txt"
-    path.write_text(text, encoding="utf-8", newline="")
-    assert read_merges(path).merges == [
-        tuple(merge.split()) for merge in merges.split(",") if merge
-    ]
-
-
-@pytest.mark.parametrize(
-    ("merges", "message"),
-    [
-        ([("l", "o"), ("lo", "wer")], r"merge 2, 'lo wer': 'wer' is no byte and no earlier merge"),
-        ([("lo", "w"), ("l", "o")], r"merge 1, 'lo w': 'lo' is no byte and no earlier merge"),
-        ([("l", " ")], r"merge 1, 'l  ': ' ' is no byte and no earlier merge"),
-        ([("l", "o"), ("l", "o")], r"merge 2, 'l o': exists already"),
-        ([("a", "b"), ("b", "c"), ("a", "bc"), ("ab", "c")], r"merge 4, 'ab c': exists already"),
-    ],
-)
-def test_merges_that_contradict_themselves(merges, message, tmp_path):
-    refuses(f"^{message}$", Tokenizer, merges, error=TiedGPTError)
-    if merges[0][1] != " ":  # which is two spaces to merges.txt, another error
-        (tmp_path / "merges.txt").write_text("".join(f"{left} {right}\n" for left, right in merges))
-        refuses(
-            rf"merges\.txt: {message}", read_merges, tmp_path / "merges.txt", error=TiedGPTError
-        )
+    read = tiedgpt.load_tokenizer(tmp_path)
+    assert_same_tokenizer(read, tokenizer)
+    assert read.eot_id == eot_id
 
 
 @pytest.mark.parametrize(
     ("special_tokens", "first_id", "message"),
     [
-        ({EOT: 257}, 0, r"special token '<\|endoftext\|>' has id 257, expected 256"),
-        ({"<a>": 0, "<b>": 256}, 1, r"special token '<b>' has id 256, expected 257"),
-        ({}, 1, r"the first byte has id 1, expected 0 to 0: only special tokens come before it"),
-        ({"<a>": 0}, -1, r"the first byte has id -1, expected 0 to 1"),
-        ({"<" * 129: 256}, 0, r"special token '<+\.\.\. has 129 characters, expected 1 to 128"),
-        ({"lo": 257}, 0, r"special token 'lo' has id 257, expected 256"),
-        (
+        pytest.param(
+            {EOT: 257}, 0, r"special token '<\|endoftext\|>' has id 257, expected 256", id="gap"
+        ),
+        pytest.param(
+            {"<a>": 0, "<b>": 256}, 1, r"special token '<b>' has id 256, expected 257", id="taken"
+        ),
+        pytest.param(
+            {},
+            1,
+            r"the first byte has id 1, expected 0 to 0: only special tokens come before it",
+            id="nothing-before",
+        ),
+        pytest.param({"<a>": 0}, -1, r"the first byte has id -1, expected 0 to 1", id="negative"),
+        pytest.param(
+            {"<" * 129: 256},
+            0,
+            r"special token '<+\.\.\. has 129 characters, expected 1 to 128",
+            id="long",
+        ),
+        pytest.param(
             {"é": 165},
             0,
             r"special token 'é' is also the spelling of an ordinary token of another text",
+            id="spelling-of-another",
         ),
-        (
+        pytest.param(
             {"\ud800": 256},
             0,
             r"character 0 of special token '\\ud800' is '\\ud800', half of a surrogate",
+            id="surrogate",
         ),
     ],
 )
 def test_special_tokens_that_do_not_fit(special_tokens, first_id, message):
-    merges = [("l", "o")] if "lo" in special_tokens else []
-    refuses(message, Tokenizer, merges, special_tokens, first_id, error=TiedGPTError)
+    refuses(message, Tokenizer, [], special_tokens, first_id, error=TiedGPTError)
 
 
-def vocab_with(**changes: object) -> str:
-    """The vocab.json of bytes, "lo", "low" and <|endoftext|>, with some ids changed, or removed by
-    None."""
-    ids = spelled_ids([("l", "o"), ("lo", "w")], 0) | {EOT: 258} | changes
-    return json.dumps({token: token_id for token, token_id in ids.items() if token_id is not None})
+def test_a_special_token_with_another_id_than_its_merge():
+    message = r"special token 'lo' has id 257, expected 256"
+    refuses(message, Tokenizer, [("l", "o")], {"lo": 257}, error=TiedGPTError)
+
+
+# merges.txt
+
+
+def test_the_files_of_gpt2_come_back_byte_for_byte(gpt2):
+    files = vocabulary_files(gpt2)
+    assert files["merges.txt"].encode() == GPT2_MERGES.read_bytes()
+    assert files["vocab.json"].encode() == GPT2_VOCAB.read_bytes()
+
+
+def test_the_merges_of_gpt2_alone_are_enough(gpt2):
+    assert_same_tokenizer(read_merges(GPT2_MERGES), gpt2)
+
+
+LOW = [("l", "o"), ("lo", "w")]
+
+
+@pytest.mark.parametrize(
+    ("text", "merges"),
+    [
+        pytest.param("#version: 0.2\nl o\nlo w\n", LOW, id="usual"),
+        pytest.param("l o\nlo w", LOW, id="merges-alone"),
+        pytest.param(
+            "#version: 0.2 - Trained by `huggingface/tokenizers`\r\nl o\r\nlo w\r\n",
+            LOW,
+            id="windows",
+        ),
+        pytest.param("#version: 0.2\nl o\nlo w\n\n\n", LOW, id="empty-lines-at-the-end"),
+        pytest.param("", [], id="empty"),
+        pytest.param("\n", [], id="empty-line"),
+        pytest.param("#version: 0.2\n", [], id="version-alone"),
+        pytest.param("#version: 0.2", [], id="version-without-a-line-end"),
+        pytest.param("# #\n## #\n", [("#", "#"), ("##", "#")], id="merges-of-hashes"),
+        pytest.param(
+            "#version: 0.2\n# #\n## #\n",
+            [("#", "#"), ("##", "#")],
+            id="version-and-merges-of-hashes",
+        ),
+    ],
+)
+def test_forms_of_merges_txt(text, merges, tmp_path):
+    path = tmp_path / "merges.txt"
+    path.write_text(text, encoding="utf-8", newline="")
+    assert read_merges(path).merges == merges
+
+
+@pytest.mark.parametrize(
+    ("merges", "message"),
+    [
+        pytest.param(
+            [("l", "o"), ("lo", "wer")],
+            "merge 2, 'lo wer': 'wer' is no byte and no earlier merge",
+            id="unknown-right",
+        ),
+        pytest.param(
+            [("lo", "w"), ("l", "o")],
+            "merge 1, 'lo w': 'lo' is no byte and no earlier merge",
+            id="too-early",
+        ),
+        pytest.param([("l", "o"), ("l", "o")], "merge 2, 'l o': exists already", id="twice"),
+        pytest.param(
+            [("a", "b"), ("b", "c"), ("a", "bc"), ("ab", "c")],
+            "merge 4, 'ab c': exists already",
+            id="one-token-in-two-ways",
+        ),
+    ],
+)
+def test_merges_that_contradict_themselves(merges, message, tmp_path):
+    refuses(f"^{message}$", Tokenizer, merges, error=TiedGPTError)
+    path = tmp_path / "merges.txt"
+    path.write_text("".join(f"{left} {right}\n" for left, right in merges))
+    refuses(rf"merges\.txt: {message}", read_merges, path, error=TiedGPTError)
+
+
+def test_a_merge_with_a_space():
+    """merges.txt writes it as "Ġ"."""
+    message = "^merge 1, 'l  ': ' ' is no byte and no earlier merge$"
+    refuses(message, Tokenizer, [("l", " ")], error=TiedGPTError)
+
+
+# merges.txt and vocab.json
+
+
+def vocab_with(**changes: object) -> bytes:
+    """The vocab.json of bytes, "lo", "low" and <|endoftext|>, with some ids changed."""
+    return json.dumps(spelled_ids(LOW, 0) | {EOT: 258} | changes).encode()
+
+
+def vocab_without(token: str) -> bytes:
+    return json.dumps(without(json.loads(vocab_with()), token)).encode()
+
+
+@pytest.fixture
+def vocabulary(tmp_path) -> Path:
+    """A directory with merges.txt and vocab.json."""
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nl o\nlo w\n")
+    (tmp_path / "vocab.json").write_bytes(vocab_with())
+    return tmp_path
+
+
+def test_merges_and_vocab(vocabulary):
+    assert read_tokenizer(vocabulary).eot_id == 258
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"#version: 0.2\nl o\nlow\n", r"merges\.txt, line 3: expected two tokens, got 'low'"),
-        (b"l o\n\nlo w\n", r"merges\.txt, line 2: expected two tokens, got ''"),
-        (b"l  o\n", r"merges\.txt, line 1: expected two tokens, got 'l  o'"),
-        (b"l o\n#version: 0.2 x\n", r"merges\.txt, line 2: expected two tokens"),
-        (b"#version: 0.2\nl o\nl \xff\n", r"merges\.txt, line 3: not UTF-8"),
-        (
-            b"l " + b"o" * 1000,
-            r"merges\.txt with .*: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is no byte and",
+        pytest.param(
+            b"#version: 0.2\nl o\nlow\n", ", line 3: expected two tokens, got 'low'", id="one"
         ),
-        (b"\xff", r"vocab\.json, line 1: not UTF-8"),
-        (b"[0, 1]", r"vocab\.json: expected a JSON object, got \[0, 1\]"),
-        (vocab_with(lo="256"), r"vocab\.json: token 'lo' has id '256', expected an integer"),
-        (vocab_with(**{'"': True}), r"vocab\.json: token '\"' has id True, expected an integer"),
-        (vocab_with(**{"Ġ": None}), r"vocab\.json: token 'Ġ' has no id, expected 220"),
-        (vocab_with(low=258, **{EOT: 257}), r"vocab\.json: token 'low' has id 258, expected 257"),
-        (vocab_with(**{"!": 10**30}), r"vocab\.json: token '\"' has id 1, expected 10{29}1"),
-        (vocab_with(extra=260), r"vocab\.json: special token 'extra' has id 260, expected 259"),
-        (vocab_with(Ġlow=258, **{EOT: 259}), r"vocab\.json: no merge makes token 'Ġlow'"),
-        (
-            json.dumps(spelled_ids([("l", "o"), ("lo", "w")], 1)),
-            r"vocab\.json: the first byte has id 1, expected 0 to 0: only special tokens come",
+        pytest.param(b"l o\n\nlo w\n", ", line 2: expected two tokens, got ''", id="empty-line"),
+        pytest.param(b"l  o\n", ", line 1: expected two tokens, got 'l  o'", id="two-spaces"),
+        pytest.param(
+            b"l o\n#version: 0.2 x\n", ", line 2: expected two tokens", id="version-later"
+        ),
+        pytest.param(b"#version: 0.2\nl o\nl \xff\n", ", line 3: not UTF-8", id="not-utf-8"),
+        pytest.param(
+            b"l " + b"o" * 1000,
+            r" with .*: merge 1, 'l o{50,60}\.\.\.: 'o+\.\.\. is no byte and",
+            id="long",
         ),
     ],
 )
-def test_files_that_are_malformed_or_contradict_each_other(content, message, tmp_path):
-    files = {"merges.txt": "#version: 0.2\nl o\nlo w\n", "vocab.json": vocab_with()}
-    wrong = re.match(r"\w+\\\.\w+", message)[0].replace("\\", "")
-    for name, text in {**files, wrong: content}.items():
-        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    refuses(message, read_tokenizer, tmp_path, error=TiedGPTError)
-    (tmp_path / wrong).write_text(files[wrong], encoding="utf-8")
-    assert read_tokenizer(tmp_path).eot_id == 258
+def test_merges_that_are_malformed(vocabulary, content, message):
+    (vocabulary / "merges.txt").write_bytes(content)
+    refuses(rf"merges\.txt{message}", read_tokenizer, vocabulary, error=TiedGPTError)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(b"\xff", ", line 1: not UTF-8", id="not-utf-8"),
+        pytest.param(b"[0, 1]", r": expected a JSON object, got \[0, 1\]", id="list"),
+        pytest.param(
+            vocab_with(lo="256"), ": token 'lo' has id '256', expected an integer", id="text"
+        ),
+        pytest.param(
+            vocab_with(**{'"': True}), ": token '\"' has id True, expected an integer", id="true"
+        ),
+        pytest.param(vocab_without("Ġ"), ": token 'Ġ' has no id, expected 220", id="no-id"),
+        pytest.param(
+            vocab_with(low=258, **{EOT: 257}),
+            ": token 'low' has id 258, expected 257",
+            id="swapped",
+        ),
+        pytest.param(
+            vocab_with(**{"!": 10**30}), ": token '\"' has id 1, expected 10{29}1", id="large"
+        ),
+        pytest.param(
+            vocab_with(extra=260), ": special token 'extra' has id 260, expected 259", id="gap"
+        ),
+        pytest.param(
+            vocab_with(Ġlow=258, **{EOT: 259}), ": no merge makes token 'Ġlow'", id="no-merge"
+        ),
+        pytest.param(
+            json.dumps(spelled_ids(LOW, 1)).encode(),
+            ": the first byte has id 1, expected 0 to 0: only special tokens come",
+            id="nothing-before",
+        ),
+    ],
+)
+def test_a_vocab_that_is_malformed_or_contradicts_the_merges(vocabulary, content, message):
+    (vocabulary / "vocab.json").write_bytes(content)
+    refuses(rf"vocab\.json{message}", read_tokenizer, vocabulary, error=TiedGPTError)
+
+
+# added_tokens.json
 
 
 def test_added_tokens_json_holds_more_special_tokens(tmp_path):
     """As transformers 4 saves a fine-tune that added a token: vocab.json does not know it."""
-    added, plain = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262}), Tokenizer(SMALL_MERGES)
-    for tokenizer in (added, plain):  # those of an earlier save are gone
-        tiedgpt.save_model(random_model(), tokenizer, tmp_path)
-        assert_same_tokenizer(tiedgpt.load_tokenizer(tmp_path), tokenizer)
-    (tmp_path / "added_tokens.json").write_text('{"<|pad|>": 262}')
-    assert_same_tokenizer(read_tokenizer(tmp_path), added)
-    assert vocabulary_files(added).keys() - vocabulary_files(plain) == {"added_tokens.json"}
-
-
-@pytest.mark.parametrize(
-    ("token", "pieces"),
-    [
-        ("!", ["low", "!", " low", "er", "!", "!", EOT, "f", "low", "er", " low", "<", "p", ">"]),
-        (
-            "low",
-            ["low", "!", " ", "low", "er", "!!", EOT, "f", "low", "er", " ", "low", "<", "p", ">"],
-        ),
-        ("<p>", ["low", "!", " low", "er", "!!", EOT, "f", "low", "er", " low", "<p>"]),
-    ],
-)
-def test_an_added_token_that_may_also_be_an_ordinary_one(token, pieces, tmp_path):
-    """It is always read as one token, before any merge; transformers does the same."""
-    text = f"low! lower!!{EOT}flower low<p>"
-    merges = [*SMALL_MERGES, ("!", "!")]
-    ids = spelled_ids(merges, 0) | {EOT: 262}
-    ids.setdefault(token, 263)
-    added = [{"id": ids[token], "content": token}, {"id": 262, "content": EOT}]
-    file = tokenizer_json(
-        model__vocab=ids, model__merges=list(map(" ".join, merges)), added_tokens=added
-    )
-    original, saved = tmp_path / "original", tmp_path / "saved"
-    tiedgpt.save_model(random_model(), None, original)
-    (original / "tokenizer.json").write_text(json.dumps(file))
-
-    tokenizer = read_tokenizer(original)
-    expected = tokenizer.encode(text, special="token")
-    assert [tokenizer.token_text(token_id) for token_id in expected] == pieces
-    assert tokenizer.decode(expected) == text
-    assert tokenizer.vocab_size == len(ids)
-    assert tokenizer.encode(text, special="text") == Tokenizer(merges).encode(text, special="text")
-    message = r"the text contains special token '<\|endoftext\|>' at character"
-    refuses(message, tokenizer.encode, text, error=TiedGPTError)
-    if token != "<p>":
-        assert tokenizer.encode(text.replace(EOT, "")) == [n for n in expected if n != 262]
-
-    tiedgpt.save_model(random_model(), tokenizer, saved)
-    assert_same_tokenizer(read_tokenizer(saved), tokenizer)
-    transformers = pytest.importorskip("transformers")
-    for directory in (original, saved):
-        theirs = transformers.AutoTokenizer.from_pretrained(directory)
-        assert theirs.encode(text, add_special_tokens=False) == expected
-        theirs.save_pretrained(tmp_path / "theirs")
-        assert_same_tokenizer(
-            read_tokenizer_json(tmp_path / "theirs" / "tokenizer.json"), tokenizer
-        )
-
-
-def test_a_prefix_space_would_give_other_ids(tmp_path):
     tiedgpt.save_model(random_model(), Tokenizer(SMALL_MERGES), tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": false}')
-    assert_same_tokenizer(read_tokenizer(tmp_path), Tokenizer(SMALL_MERGES))
-    (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
-    message = r"tokenizer_config\.json: add_prefix_space is true, expected false"
-    refuses(message, read_tokenizer, tmp_path, error=TiedGPTError)
+    (tmp_path / "added_tokens.json").write_text('{"<|pad|>": 262}')
+    expected = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
+    assert_same_tokenizer(read_tokenizer(tmp_path), expected)
 
 
-BYTE_LEVEL = {
-    "type": "ByteLevel",
-    "add_prefix_space": False,
-    "trim_offsets": True,
-    "use_regex": True,
-}
+def test_added_tokens_json_is_written_where_there_are_more_special_tokens():
+    plain = vocabulary_files(Tokenizer(SMALL_MERGES))
+    more = vocabulary_files(Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262}))
+    assert more.keys() - plain.keys() == {"added_tokens.json"}
 
 
-def tokenizer_json(**changes: object) -> dict:
-    """What Hugging Face writes for SMALL_MERGES, with a dotted name's value changed
-    ("model__dropout")."""
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
-    file: dict = {
-        "version": "1.0",
-        "added_tokens": [{"id": 261, "content": EOT, "special": True} | flags],
-        "normalizer": None,
-        "pre_tokenizer": {**BYTE_LEVEL},
-        "post_processor": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "vocab": spelled_ids(SMALL_MERGES, 0) | {EOT: 261},
-            "merges": [f"{left} {right}" for left, right in SMALL_MERGES],
-        },
-    }
-    for name, value in changes.items():
-        section, _, key = name.rpartition("__")
-        place = file[section] if section else file
-        place[key] = value
-        if value is KeyError:
-            del place[key]
-    return file
+def test_the_added_tokens_of_an_earlier_save_are_gone(tmp_path):
+    added = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
+    plain = Tokenizer(SMALL_MERGES)
+    tiedgpt.save_model(random_model(), added, tmp_path)
+    tiedgpt.save_model(random_model(), plain, tmp_path)
+    assert_same_tokenizer(tiedgpt.load_tokenizer(tmp_path), plain)
 
 
-MUST_BE_NEUTRAL = [
-    *(
-        "normalizer",
-        "pre_tokenizer.type",
-        "pre_tokenizer.add_prefix_space",
-        "pre_tokenizer.use_regex",
+# Added tokens that may also be ordinary ones
+
+TEXT = f"low! lower!!{EOT}flower low<p>"
+MERGES = [*SMALL_MERGES, ("!", "!")]
+ADDED = [
+    pytest.param(
+        "!",
+        ["low", "!", " low", "er", "!", "!", EOT, "f", "low", "er", " low", "<", "p", ">"],
+        id="a-byte",
     ),
-    *("model.type", "model.dropout", "model.continuing_subword_prefix", "model.end_of_word_suffix"),
-    "model.ignore_merges",
+    pytest.param(
+        "low",
+        ["low", "!", " ", "low", "er", "!!", EOT, "f", "low", "er", " ", "low", "<", "p", ">"],
+        id="a-merge",
+    ),
+    pytest.param(
+        "<p>",
+        ["low", "!", " low", "er", "!!", EOT, "f", "low", "er", " low", "<p>"],
+        id="a-new-token",
+    ),
 ]
 
 
-def added(**changes: object) -> list[dict]:
-    return [{"id": 261, "content": EOT} | changes]
+def write_added(directory: Path, token: str) -> Path:
+    """A model whose tokenizer.json has <|endoftext|> and this token in added_tokens."""
+    ids = spelled_ids(MERGES, 0) | {EOT: 262}
+    ids.setdefault(token, 263)
+    file = tokenizer_json(
+        model=bpe_model(vocab=ids, merges=[f"{left} {right}" for left, right in MERGES]),
+        added_tokens=[added_token(token, ids[token]), added_token(EOT, 262)],
+    )
+    tiedgpt.save_model(random_model(), None, directory)
+    (directory / "tokenizer.json").write_text(json.dumps(file))
+    return directory
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"model__merges": [list(pair) for pair in SMALL_MERGES]},
-        {"model__type": KeyError, "pre_tokenizer__use_regex": KeyError},  # GPT-2's own file
-        {"model__ignore_merges": False},
-        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTE_LEVEL]}},
-        {"added_tokens": KeyError},
-        {"model__vocab": spelled_ids(SMALL_MERGES, 0)},  # only added_tokens has it
-    ],
-)
-def test_forms_of_tokenizer_json(changes, tmp_path):
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(tokenizer_json(**changes)), encoding="utf-8")
+@pytest.mark.parametrize(("token", "pieces"), ADDED)
+def test_an_added_token_is_read_as_one_token_before_any_merge(tmp_path, token, pieces):
+    tokenizer = read_tokenizer(write_added(tmp_path, token))
+    ids = tokenizer.encode(TEXT, special="token")
+    assert [tokenizer.token_text(token_id) for token_id in ids] == pieces
+    assert tokenizer.decode(ids) == TEXT
+
+
+@pytest.mark.parametrize(("token", "pieces"), ADDED)
+def test_an_added_token_is_ordinary_text_if_that_is_asked_for(tmp_path, token, pieces):
+    tokenizer = read_tokenizer(write_added(tmp_path, token))
+    plain = Tokenizer(MERGES)
+    assert tokenizer.encode(TEXT, special="text") == plain.encode(TEXT, special="text")
+
+
+@pytest.mark.parametrize(("token", "pieces"), ADDED[:2])
+def test_an_added_token_that_is_also_an_ordinary_one_is_not_refused(tmp_path, token, pieces):
+    tokenizer = read_tokenizer(write_added(tmp_path, token))
+    ids = tokenizer.encode(TEXT, special="token")
+    message = r"the text contains special token '<\|endoftext\|>' at character"
+    refuses(message, tokenizer.encode, TEXT, error=TiedGPTError)
+    assert tokenizer.encode(TEXT.replace(EOT, "")) == [n for n in ids if n != 262]
+
+
+@pytest.mark.parametrize(("token", "pieces"), ADDED)
+def test_an_added_token_comes_back_from_a_saved_model(tmp_path, token, pieces):
+    tokenizer = read_tokenizer(write_added(tmp_path / "original", token))
+    tiedgpt.save_model(random_model(), tokenizer, tmp_path / "saved")
+    assert_same_tokenizer(read_tokenizer(tmp_path / "saved"), tokenizer)
+
+
+@pytest.mark.parametrize(("token", "pieces"), ADDED)
+def test_transformers_reads_an_added_token_in_the_same_way(tmp_path, token, pieces):
+    transformers = pytest.importorskip("transformers")
+    original = write_added(tmp_path / "original", token)
+    tokenizer = read_tokenizer(original)
+    ids = tokenizer.encode(TEXT, special="token")
+    tiedgpt.save_model(random_model(), tokenizer, tmp_path / "saved")
+    for directory in (original, tmp_path / "saved"):
+        theirs = transformers.AutoTokenizer.from_pretrained(directory)
+        assert theirs.encode(TEXT, add_special_tokens=False) == ids
+
+
+@pytest.mark.parametrize(("token", "pieces"), ADDED)
+def test_what_transformers_saves_of_an_added_token_is_read(tmp_path, token, pieces):
+    transformers = pytest.importorskip("transformers")
+    original = write_added(tmp_path / "original", token)
+    theirs = transformers.AutoTokenizer.from_pretrained(original)
+    theirs.save_pretrained(tmp_path / "theirs")
+    read = read_tokenizer_json(tmp_path / "theirs" / "tokenizer.json")
+    assert_same_tokenizer(read, read_tokenizer(original))
+
+
+# tokenizer_config.json
+
+
+def test_without_a_prefix_space(vocabulary):
+    (vocabulary / "tokenizer_config.json").write_text('{"add_prefix_space": false}')
+    assert read_tokenizer(vocabulary).encode("low") == [257]
+
+
+def test_a_prefix_space_would_give_other_ids(vocabulary):
+    (vocabulary / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+    message = r"tokenizer_config\.json: add_prefix_space is true, expected false"
+    refuses(message, read_tokenizer, vocabulary, error=TiedGPTError)
+
+
+# tokenizer.json
+
+
+def write_json(directory: Path, file: dict) -> Path:
+    path = directory / "tokenizer.json"
+    path.write_text(json.dumps(file), encoding="utf-8")
+    return path
+
+
+SEQUENCE = {"type": "Sequence", "pretokenizers": [BYTE_LEVEL]}
+FORMS = [
+    pytest.param(tokenizer_json(), id="usual"),
+    pytest.param(
+        tokenizer_json(model=bpe_model(merges=[list(pair) for pair in SMALL_MERGES])),
+        id="merges-as-pairs",
+    ),
+    pytest.param(
+        tokenizer_json(
+            model=without(bpe_model(), "type"),
+            pre_tokenizer=without(BYTE_LEVEL, "use_regex"),
+        ),
+        id="as-in-gpt2s-own-file",
+    ),
+    pytest.param(tokenizer_json(model=bpe_model(ignore_merges=False)), id="ignore_merges"),
+    pytest.param(tokenizer_json(pre_tokenizer=SEQUENCE), id="sequence-of-one"),
+    pytest.param(without(tokenizer_json(), "added_tokens"), id="no-added-tokens"),
+    pytest.param(
+        tokenizer_json(model=bpe_model(vocab=spelled_ids(SMALL_MERGES, 0))),
+        id="eot-in-added-tokens-alone",
+    ),
+]
+
+
+@pytest.mark.parametrize("file", FORMS)
+def test_forms_of_tokenizer_json(tmp_path, file):
+    path = write_json(tmp_path, file)
     assert_same_tokenizer(read_tokenizer_json(path), Tokenizer(SMALL_MERGES))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"normalizer": {"type": "NFC"}},
-            r"normalizer is \{'type': 'NFC'\}, expected None, as in GPT-2",
-        ),
-        *(
-            ({name.replace(".", "__"): "##"}, rf"{name} is '##', expected")
-            for name in MUST_BE_NEUTRAL
-        ),
-        ({"pre_tokenizer": None}, r"pre_tokenizer\.type is None, expected 'ByteLevel'"),
-        (
-            {"pre_tokenizer__add_prefix_space": KeyError},
-            r"pre_tokenizer\.add_prefix_space is None, expected",
-        ),
-        (
-            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{}, BYTE_LEVEL]}},
-            r"\.type is 'Sequence'",
-        ),
-        ({"model": KeyError}, r"expected model\.vocab, model\.merges and a list of added_tokens"),
-        (
-            {"model__merges": KeyError},
-            r"expected model\.vocab, model\.merges and a list of added_tokens",
-        ),
-        (
-            {"added_tokens": {"a": 1}},
-            r"expected model\.vocab, model\.merges and a list of added_tokens",
-        ),
-        ({"model__merges": ["l o", "low"]}, r", merge 2: expected two tokens, got 'low'"),
-        ({"model__merges": [["l", []]]}, r", merge 1: expected two tokens, got \['l', \[\]\]"),
-        (
-            {"model__merges": [{"l": "o", "a": "b"}]},
-            r", merge 1: expected two tokens, got \{'l': 'o', 'a'",
-        ),
-        ({"model__merges": ["l o", "lo w"]}, r": no merge makes token 'Ġlow': merges are missing"),
-        ({"added_tokens": [EOT]}, r"added token '<\|endoftext\|>': expected content"),
-        (
-            {"added_tokens": added(id=262)},
-            r"added token \{'id': 262, .* the id that vocab has for it",
-        ),
-        (
-            {"added_tokens": added(content="low", id=256)},
-            r"'content': 'low'\}: expected content, the id",
-        ),
-        (
-            {"added_tokens": added(lstrip=True)},
-            r"added token .*, and not lstrip, rstrip or single_word",
-        ),
-        (
-            {"added_tokens": added(rstrip=True)},
-            r"added token .*, and not lstrip, rstrip or single_word",
-        ),
-        (
-            {"added_tokens": added(single_word=True)},
-            r"added token .*, and not lstrip, rstrip or single_word",
-        ),
-        (
-            {"added_tokens": added(content="<x>", id=263)},
-            r"special token '<x>' has id 263, expected 262",
-        ),
-    ],
-)
-def test_tokenizer_json_that_is_malformed_or_gives_other_ids(changes, message, tmp_path):
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(tokenizer_json(**changes)), encoding="utf-8")
+OTHER_IDS = [  # settings that would give other ids
+    pytest.param(
+        tokenizer_json(normalizer={"type": "NFC"}),
+        r"normalizer is \{'type': 'NFC'\}, expected None, as in GPT-2",
+        id="normalizer",
+    ),
+    pytest.param(
+        tokenizer_json(model=bpe_model(type="##")), r"model\.type is '##', expected", id="type"
+    ),
+    pytest.param(
+        tokenizer_json(model=bpe_model(dropout="##")),
+        r"model\.dropout is '##', expected",
+        id="dropout",
+    ),
+    pytest.param(
+        tokenizer_json(model=bpe_model(continuing_subword_prefix="##")),
+        r"model\.continuing_subword_prefix is '##', expected",
+        id="subword-prefix",
+    ),
+    pytest.param(
+        tokenizer_json(model=bpe_model(end_of_word_suffix="##")),
+        r"model\.end_of_word_suffix is '##', expected",
+        id="word-suffix",
+    ),
+    pytest.param(
+        tokenizer_json(model=bpe_model(ignore_merges=True)),
+        r"model\.ignore_merges is True, expected",
+        id="ignore-merges",
+    ),
+    pytest.param(
+        tokenizer_json(pre_tokenizer=None),
+        r"pre_tokenizer\.type is None, expected 'ByteLevel'",
+        id="no-pre-tokenizer",
+    ),
+    pytest.param(
+        tokenizer_json(pre_tokenizer={**BYTE_LEVEL, "type": "##"}),
+        r"pre_tokenizer\.type is '##', expected",
+        id="pre-tokenizer",
+    ),
+    pytest.param(
+        tokenizer_json(pre_tokenizer={**BYTE_LEVEL, "add_prefix_space": True}),
+        r"pre_tokenizer\.add_prefix_space is True, expected",
+        id="prefix-space",
+    ),
+    pytest.param(
+        tokenizer_json(pre_tokenizer=without(BYTE_LEVEL, "add_prefix_space")),
+        r"pre_tokenizer\.add_prefix_space is None, expected",
+        id="no-word-of-a-prefix-space",
+    ),
+    pytest.param(
+        tokenizer_json(pre_tokenizer={**BYTE_LEVEL, "use_regex": False}),
+        r"pre_tokenizer\.use_regex is False, expected",
+        id="no-regex",
+    ),
+    pytest.param(
+        tokenizer_json(pre_tokenizer={"type": "Sequence", "pretokenizers": [{}, BYTE_LEVEL]}),
+        r"\.type is 'Sequence'",
+        id="sequence-of-two",
+    ),
+    pytest.param(
+        tokenizer_json(added_tokens=[added_token(EOT, 261, lstrip=True)]),
+        r"added token .*, and not lstrip, rstrip or single_word",
+        id="lstrip",
+    ),
+    pytest.param(
+        tokenizer_json(added_tokens=[added_token(EOT, 261, rstrip=True)]),
+        r"added token .*, and not lstrip, rstrip or single_word",
+        id="rstrip",
+    ),
+    pytest.param(
+        tokenizer_json(added_tokens=[added_token(EOT, 261, single_word=True)]),
+        r"added token .*, and not lstrip, rstrip or single_word",
+        id="single-word",
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "message"), OTHER_IDS)
+def test_a_tokenizer_json_that_gives_other_ids(tmp_path, file, message):
+    path = write_json(tmp_path, file)
     refuses(rf"tokenizer\.json.*{message}", read_tokenizer_json, path, error=TiedGPTError)
 
 
-def test_tokenizers_that_hugging_face_trained(tmp_path):
-    """Special tokens first, as its trainer puts them: tokenizer.json and the two files give its
-    ids."""
+INCOMPLETE = r"expected model\.vocab, model\.merges and a list of added_tokens"
+MALFORMED = [
+    pytest.param(without(tokenizer_json(), "model"), INCOMPLETE, id="no-model"),
+    pytest.param(tokenizer_json(model=without(bpe_model(), "merges")), INCOMPLETE, id="no-merges"),
+    pytest.param(tokenizer_json(added_tokens={"a": 1}), INCOMPLETE, id="added-tokens-by-name"),
+    pytest.param(
+        tokenizer_json(model=bpe_model(merges=["l o", "low"])),
+        ", merge 2: expected two tokens, got 'low'",
+        id="merge-of-one",
+    ),
+    pytest.param(
+        tokenizer_json(model=bpe_model(merges=[["l", []]])),
+        r", merge 1: expected two tokens, got \['l', \[\]\]",
+        id="merge-with-a-list",
+    ),
+    pytest.param(
+        tokenizer_json(model=bpe_model(merges=[{"l": "o", "a": "b"}])),
+        r", merge 1: expected two tokens, got \{'l': 'o', 'a'",
+        id="merge-by-name",
+    ),
+    pytest.param(
+        tokenizer_json(model=bpe_model(merges=["l o", "lo w"])),
+        ": no merge makes token 'Ġlow': merges are missing",
+        id="merges-missing",
+    ),
+    pytest.param(
+        tokenizer_json(added_tokens=[EOT]),
+        r"added token '<\|endoftext\|>': expected content",
+        id="added-text",
+    ),
+    pytest.param(
+        tokenizer_json(added_tokens=[added_token(EOT, 262)]),
+        r"added token \{'id': 262, .* the id that vocab has for it",
+        id="another-id",
+    ),
+    pytest.param(
+        tokenizer_json(added_tokens=[added_token("low", 256)]),
+        r"added token \{'id': 256, 'content': 'low'.*: expected content, the id",
+        id="another-id-of-an-ordinary-token",
+    ),
+    pytest.param(
+        tokenizer_json(added_tokens=[added_token("<x>", 263)]),
+        "special token '<x>' has id 263, expected 262",
+        id="gap",
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "message"), MALFORMED)
+def test_a_tokenizer_json_that_is_malformed(tmp_path, file, message):
+    path = write_json(tmp_path, file)
+    refuses(rf"tokenizer\.json.*{message}", read_tokenizer_json, path, error=TiedGPTError)
+
+
+# Hugging Face's own tokenizers
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "merges.txt"])
+def test_a_tokenizer_that_hugging_face_trained(tmp_path, name):
+    """Special tokens are first, as its trainer puts them."""
     tokenizers = pytest.importorskip("tokenizers")
     theirs, trainer = byte_level_bpe(tokenizers, 700, special_tokens=[EOT, "<pad>"])
     texts = random_texts(500, seed=8)
     theirs.train_from_iterator(texts, trainer)
-    theirs.save(str(tmp_path / "tokenizer.json"))
-    theirs.model.save(str(tmp_path))
-    ours = read_tokenizer_json(tmp_path / "tokenizer.json")
+    if name == "tokenizer.json":
+        theirs.save(str(tmp_path / name))
+    else:
+        theirs.model.save(str(tmp_path))
+    ours = read_tokenizer(tmp_path)
     assert ours.special_tokens == {EOT: 0, "<pad>": 1}
     assert ours.vocab_size == theirs.get_vocab_size() > 600
     texts += [f"{text}{EOT}<pad>{text}" for text in texts[:50]]
-    for tokenizer in (ours, read_merges(tmp_path / "merges.txt", tmp_path / "vocab.json")):
-        assert_same_ids(
-            texts,
-            lambda text, encode=tokenizer.encode: encode(text, special="token"),
-            lambda text: theirs.encode(text).ids,
-        )
+    assert_same_ids(
+        texts,
+        lambda text: ours.encode(text, special="token"),
+        lambda text: theirs.encode(text).ids,
+    )
 
 
 @pytest.mark.slow
