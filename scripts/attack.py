@@ -58,10 +58,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 # ruff: noqa: E402
+from support.damaged_files import CASES, OPENAIS, write_model
 from support.edits import HOSTILE
 from support.loopback_hub import LoopbackHub, running
 from support.models import SMALL, random_model
-from test_fuzz import CASES, OPENAIS, write_model
 
 from tiedgpt import TiedGPTError, Tokenizer, cli, load_model, load_tokenizer, save_model
 from tiedgpt.checkpoints import tensorflow

@@ -1,6 +1,6 @@
 """tiedgpt documents: a row for every line, each once, however often the run is stopped.
 
-writers.py kills a run at any moment and fills its disk; test_files.py has the locks and links.
+support/writers.py kills a run at any moment and fills its disk; test_publishing.py has the locks and links.
 """
 
 import gzip
@@ -20,9 +20,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.checks import refuses
+from support.checks import refuses, wait_until
 from support.commands import assert_one_error_line, command
-from support.loopback_hub import LoopbackHub, running, wait_until
+from support.loopback_hub import LoopbackHub, running
 
 import tiedgpt
 from tiedgpt import Tokenizer, cli

@@ -5,7 +5,6 @@ import pickle
 import random
 import re
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from support.texts import (
     assert_same_ids,
     known_characters,
     lines_run,
-    merged_everywhere,
+    obvious_bpe,
     random_texts,
 )
 
@@ -33,16 +32,6 @@ def tiktoken_gpt2(gpt2: Tokenizer):
     ranks = data_gym_to_mergeable_bpe_ranks(str(GPT2_MERGES), str(GPT2_VOCAB))
     settings = {"pat_str": WORDS.pattern, "mergeable_ranks": ranks, "special_tokens": {EOT: 50256}}
     return tiktoken.Encoding("gpt2", **settings)
-
-
-def obvious_bpe(ids: list[int], merge_ids: dict[tuple[int, int], int]) -> list[int]:
-    """Byte-pair encoding as it is defined: merge the lowest pair everywhere, until none is left."""
-    while True:
-        pairs = [pair for pair in pairwise(ids) if pair in merge_ids]
-        if not pairs:
-            return ids
-        lowest = min(pairs, key=lambda pair: merge_ids[pair])
-        ids = merged_everywhere(ids, lowest, merge_ids[lowest])
 
 
 def random_merges(rng: random.Random, letters: str, count: int) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Trainer and AdamW: numbers, threads, resuming, errors. test_cli_train.py has the command.
 
-writers.py kills a training at any moment and fills the disk.
+support/writers.py kills a training at any moment and fills the disk.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What writers.py does to every writer of the project."""
+"""What support/writers.py does to every writer of the project."""
 
 import json
 import os
@@ -16,25 +16,39 @@ from tiedgpt import Tokenizer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and needs Linux's limits")
 
+SCRIPT = Path(__file__).parent / "support" / "writers.py"
 
-@pytest.mark.parametrize("points", [3, pytest.param(0, marks=pytest.mark.slow)])
-def test_what_is_written_is_whole_or_absent_and_can_be_written_again(tmp_path, points):
+
+@pytest.fixture
+def place(tmp_path) -> Path:
+    """A directory with two models, a text to train on and documents to score."""
     model = random_model(replace(SMALL, vocab_size=257))
     tiedgpt.save_model(model, Tokenizer([]), tmp_path / "tied")
     tiedgpt.save_model(model.untie("zeros"), Tokenizer([("a", "b")], {}), tmp_path / "untied")
     (tmp_path / "text").write_text("".join(f"{n} is {n * n}.\n" for n in range(200)))
-    rows = (json.dumps({"text": "abc" * (n % 5 + 1), "n": n}) for n in range(30))
-    (tmp_path / "in.jsonl").write_text("\n".join(rows))
+    documents = [{"text": "abc" * (n % 5 + 1), "n": n} for n in range(30)]
+    lines = [json.dumps(document) for document in documents]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    return tmp_path
+
+
+@pytest.fixture
+def hub_environment(place):
+    """The variables for a hub that has the tied model."""
     server = LoopbackHub()
-    server.files = {
-        f"tiny/gpt2/{path.name}": path.read_bytes() for path in (tmp_path / "tied").iterdir()
-    }
+    server.put("tiny/gpt2", {path.name: path.read_bytes() for path in (place / "tied").iterdir()})
     with running(server):
-        environment = {
-            "HF_ENDPOINT": f"http://{server.host}",
-            "NO_PROXY": "*",
-            "OPENBLAS_NUM_THREADS": "1",
-        }
-        command = [sys.executable, Path(__file__).with_name("writers.py"), tmp_path, str(points)]
-        done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
+        yield {"HF_ENDPOINT": f"http://{server.host}", "NO_PROXY": "*", "OPENBLAS_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize(
+    "points",
+    [pytest.param(3, id="some-moments"), pytest.param(0, id="all", marks=pytest.mark.slow)],
+)
+def test_what_is_written_is_whole_or_absent_and_can_be_written_again(
+    place, hub_environment, points
+):
+    command = [sys.executable, SCRIPT, place, str(points)]
+    environment = os.environ | hub_environment
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

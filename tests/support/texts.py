@@ -5,6 +5,7 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from trace import Trace
 
 # Whether a character is a letter depends on the Unicode version, and regex, tiktoken and Python
@@ -90,3 +91,13 @@ def lines_run(function: Callable, *args: object) -> int:
     counter.runfunc(function, *args)
     sys.settrace(former_trace)
     return sum(counter.results().counts.values())
+
+
+def obvious_bpe(ids: list[int], merge_ids: dict[tuple[int, int], int]) -> list[int]:
+    """Byte-pair encoding as it is defined: merge the lowest pair everywhere, until none is left."""
+    while True:
+        pairs = [pair for pair in pairwise(ids) if pair in merge_ids]
+        if not pairs:
+            return ids
+        lowest = min(pairs, key=lambda pair: merge_ids[pair])
+        ids = merged_everywhere(ids, lowest, merge_ids[lowest])

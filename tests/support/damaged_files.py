@@ -1,0 +1,408 @@
+"""Files that are edited at random, each with a second, short reading that checks nothing.
+
+CASES has a row for each kind of file: what writes it, what edits it, and what fails if it was read
+wrongly. test_fuzz.py tries some edits, scripts/attack.py many more.
+"""
+
+import io
+import json
+import random
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+import tiedgpt
+from support.checkpoint_files import assert_same, write_shards
+from support.edits import edit_bytes, edit_json
+from support.models import SMALL_MERGES, random_model
+from support.openai_files import bundle, in_blocks, table, varint, write_openai_model
+from support.texts import obvious_bpe
+from support.vocabularies import tokenizer_json
+from tiedgpt import GPT2, Config, Tokenizer
+from tiedgpt.checkpoints import tensorflow
+from tiedgpt.checkpoints.vocabulary import vocabulary_files
+from tiedgpt.cli.compare import read_arrays
+from tiedgpt.comparison.compare import compare
+from tiedgpt.gpt2.tokenizer import EOT, WORDS, byte_alphabet
+from tiedgpt.training.loop import Trainer
+from tiedgpt.training.settings import Settings
+from tiedgpt.training.state import STATE
+
+TINY = Config(
+    vocab_size=7, n_ctx=5, n_embd=4, n_layer=1, n_head=2, n_inner=3, bos_token_id=6, eos_token_id=6
+)
+OPENAIS = replace(TINY, n_inner=16)  # OpenAI's format has no n_inner: it is 4 n_embd
+ENTRIES, _ = bundle(random_model(OPENAIS))
+IDS = np.arange(40) % TINY.vocab_size  # a text to train on
+ALPHABET = byte_alphabet()
+Rng = random.Random
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file that is edited in a directory that `write` makes."""
+
+    file: str
+    write: Callable[[Path], object]
+    edit: Callable[[Rng, bytes], bytes]
+    check: Callable[[Path], object]  # fails if the file is read wrongly
+    named: str = "file"  # what a refusal names: "file", "directory" (a file in it) or "" (neither)
+
+    def message_fault(self, directory: Path, message: str) -> str:
+        """What is wrong with the message of a refusal; "" if nothing is."""
+        if self.named and not message.startswith(str(directory)):
+            return "does not begin with the directory"
+        if self.named == "file" and self.file not in message:
+            return "does not name the file"
+        if not message.isprintable():
+            return "holds a line break or a control character"
+        if len(message) >= 400 + 2 * len(str(directory)):
+            return "is too long"
+        return ""
+
+
+# Edits
+
+SYNTAX = [b" ", b"\n", b"\r\n", b'"', b"[", b"{", b"}", b",", b":", b"9" * 30, b"-", b"e", b"#"]
+HOSTILE = [
+    b"\0",
+    b"\xff",
+    b"\\ud800",
+    b"\x1b[31m",
+    b"\xc2\x9b",
+    "\u202e".encode(),
+    b"\xef\xbb\xbf",
+]
+SYNTAX_OF_ARRAYS = [  # in the header of a .npy file
+    b"(",
+    b")",
+    b",",
+    b"-1",
+    b"9" * 30,
+    b"'|O'",
+    b"'<i8'",
+    b"'<f4'",
+    b"True",
+    b"{",
+    b"\0",
+    b"\xff",
+]
+INTERESTING = [b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\1", varint(2**62)]
+
+
+def edit_text(rng: Rng, content: bytes) -> bytes:
+    return edit_bytes(rng, content, [*SYNTAX, *HOSTILE, "Ġ".encode()])
+
+
+def edit_data(rng: Rng, content: bytes) -> bytes:
+    return edit_bytes(rng, content, INTERESTING)
+
+
+def edit_json_file(rng: Rng, content: bytes) -> bytes:
+    if rng.randrange(4) == 0:
+        return edit_text(rng, content)
+    return edit_json(rng, content.decode()).encode()
+
+
+def edit_arrays(rng: Rng, content: bytes) -> bytes:
+    """The archive, or the beginning of a file in it behind a checksum that is right."""
+    if rng.randrange(3) == 0:
+        return edit_data(rng, content)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = rng.choice(["ids.npy", "targets.npy", *members])
+    header = edit_bytes(rng, members[name][:128], SYNTAX_OF_ARRAYS)
+    data = members[name][128:]
+    if rng.randrange(4) == 0:
+        data = edit_data(rng, data)
+    members[name] = header + data
+    edited = io.BytesIO()
+    with zipfile.ZipFile(edited, "w") as archive:
+        for member, member_content in members.items():
+            archive.writestr(member, member_content)
+    return edited.getvalue()
+
+
+def edit_table(rng: Rng, content: bytes) -> bytes:
+    """One of the parts of OpenAI's index behind checksums that are right, or the whole file."""
+    part = rng.choice(("value", "key", "block", "index block", "metaindex block", "file"))
+    entries = list(ENTRIES)
+    number = rng.randrange(len(entries))
+    key, value = entries[number]
+    if part == "key":
+        entries[number] = (edit_data(rng, key), value)
+    if part == "value":
+        entries[number] = (key, edit_data(rng, value))
+
+    blocks = in_blocks(entries)
+    if part == "block":
+        last_key = rng.choice(list(blocks))
+        blocks[last_key] = edit_data(rng, blocks[last_key])
+
+    def edit(name: str, contents: bytes) -> bytes:
+        return edit_data(rng, contents) if name == part else contents
+
+    edited = table(blocks, edit=edit)
+    return edit("file", edited)
+
+
+def edit_safetensors(rng: Rng, content: bytes) -> bytes:
+    """Mostly the header behind a length that is right; else the length, the data or the end."""
+    header, data = split_safetensors(content)
+    length = None  # that of the edited header
+    kind = rng.randrange(8)
+    if kind == 0:
+        header = edit_text(rng, header)
+    elif kind == 1:
+        near = (0, 1, len(header) - 1, len(header) + 1, len(content) - 8, len(content) - 7)
+        length = rng.choice((*near, 10**8, 10**8 + 1, 2**31, 2**62, 2**63, 2**64 - 1))
+    elif kind == 2:
+        data = edit_text(rng, data)
+    elif kind == 3:
+        return content[: rng.randrange(len(content))]
+    elif kind == 4:
+        header = swap_entries(rng, header)
+    else:
+        header = edit_json(rng, header.decode()).encode()
+    if length is None:
+        length = len(header)
+    return length.to_bytes(8, "little") + header + data
+
+
+def swap_entries(rng: Rng, header: bytes) -> bytes:
+    """The header in which one tensor has a field of another."""
+    entries = json.loads(header)
+    names = [name for name in entries if name != "__metadata__"]
+    one, other = rng.sample(names, 2)
+    field = rng.choice(("dtype", "shape", "data_offsets"))
+    entries[one][field] = "F16" if field == "dtype" else entries[other][field]
+    return json.dumps(entries).encode()
+
+
+def split_safetensors(content: bytes) -> tuple[bytes, bytes]:
+    """The header and the data."""
+    data_start = 8 + int.from_bytes(content[:8], "little")
+    return content[8:data_start], content[data_start:]
+
+
+# Files that are edited
+
+
+def write_model(directory: Path) -> None:
+    tiedgpt.save_model(random_model(TINY), None, directory)
+    config = json.loads((directory / "config.json").read_text())
+    config |= {"resid_pdrop": 0.1, "task_specific_params": {"text-generation": {"max_length": 50}}}
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+def write_generation_config(directory: Path) -> None:
+    write_model(directory)
+    file = {"bos_token_id": 6, "eos_token_id": [6, 5], "transformers_version": "4.57.0"}
+    (directory / "generation_config.json").write_text(json.dumps(file))
+
+
+def write_several_files(directory: Path) -> None:
+    write_shards(directory, random_model(TINY))
+
+
+def write_training(directory: Path) -> None:
+    settings = Settings(steps=2, batch=2, context=4, threads=1)
+    trainer = Trainer(random_model(TINY), IDS, IDS[:9], settings)
+    for _ in trainer.run():
+        trainer.save(directory)
+
+
+def write_openai(directory: Path) -> None:
+    write_openai_model(directory, random_model(OPENAIS))
+
+
+def write_texts(directory: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (directory / name).write_bytes(text.encode())
+
+
+def write_merges(directory: Path) -> None:
+    files = vocabulary_files(Tokenizer(SMALL_MERGES))
+    write_texts(directory, {"merges.txt": files["merges.txt"]})
+
+
+def write_vocabulary(directory: Path) -> None:
+    files = vocabulary_files(Tokenizer(SMALL_MERGES, {EOT: 0, "<pad>": 262}, first_id=1))
+    write_texts(directory, {name: files[name] for name in ("merges.txt", "vocab.json")})
+
+
+def write_added_tokens(directory: Path) -> None:
+    files = vocabulary_files(Tokenizer(SMALL_MERGES))
+    added = {"<pad>": 262, "<b>": 263, "low": 257}
+    write_texts(directory, {**files, "added_tokens.json": json.dumps(added)})
+
+
+def write_tokenizer_json(directory: Path) -> None:
+    write_texts(directory, {"tokenizer.json": json.dumps(tokenizer_json())})
+
+
+def write_arrays(directory: Path) -> None:
+    write_model(directory)
+    tape = {}
+    tiedgpt.load_model(directory)(IDS[:5], tape=tape)
+    np.savez(directory / "mine.npz", ids=IDS[:5], targets=IDS[1:6], **tape)
+
+
+# What was read
+
+
+def check_weights(directory: Path) -> None:
+    """Every parameter is the bytes that the header gives it, and the rest is mask buffers."""
+    parameters = tiedgpt.load_model(directory).parameters
+    header, data = split_safetensors((directory / "model.safetensors").read_bytes())
+    entries = json.loads(header)
+    entries.pop("__metadata__", None)
+    covered = 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = entry["data_offsets"]
+        assert begin == covered
+        covered = end
+        array = parameters.pop(name.removeprefix("transformer."), None)
+        if array is None:
+            assert ".attn." in name
+        else:
+            assert (entry["dtype"], entry["shape"]) == ("F32", list(array.shape))
+            assert array.tobytes() == data[begin:end]
+    assert covered == len(data)
+    assert parameters == {}
+
+
+def check_parameters(directory: Path) -> GPT2:
+    """The parameters are the same as ever."""
+    model = tiedgpt.load_model(directory)
+    for name, array in random_model(TINY).parameters.items():
+        np.testing.assert_array_equal(model.parameters[name], array)
+    return model
+
+
+def check_config(directory: Path) -> None:
+    """Every field is what config.json says, or GPT-2's own value."""
+    model = check_parameters(directory)
+    file = json.loads((directory / "config.json").read_text())
+    expected = Config().to_json() | file
+    if file.get("n_inner") is None:
+        expected["n_inner"] = 4 * model.config.n_embd
+    if isinstance(expected["eos_token_id"], list):
+        expected["eos_token_id"] = tuple(expected["eos_token_id"])
+    read = model.config.to_json()
+    for name in Config().to_json().keys() - {"architectures"}:
+        assert read[name] == expected[name]
+
+
+def check_generation_config(directory: Path) -> None:
+    """The file says what ends a text, if it says anything of it."""
+    model = check_parameters(directory)
+    file = json.loads((directory / "generation_config.json").read_text())
+    eos = file.get("eos_token_id")
+    if eos is None:
+        eos = TINY.eos_token_id
+    if isinstance(eos, list):
+        eos = tuple(eos)
+    assert model.config == replace(TINY, resid_pdrop=0.1, eos_token_id=eos)
+
+
+def check_openai(directory: Path) -> None:
+    """It is this model or none: the files have checksums, and only one n_head is possible."""
+    assert_same(tiedgpt.load_model(directory), random_model(OPENAIS))
+
+
+def check_state(directory: Path) -> None:
+    """The trainer is as the file says. With another text, it would be refused."""
+    trainer = Trainer.resume(directory, IDS, IDS[:9])
+    header, data = split_safetensors((directory / STATE).read_bytes())
+    entries = json.loads(header)
+    state = json.loads(entries["__metadata__"]["training"])
+    assert trainer.step == state["step"]
+    assert list(trainer.best) == state["best"]
+    assert trainer.only == state["only"]
+    assert vars(Settings(**state["settings"])) == vars(trainer.settings)
+    vectors = {"parameters": trainer.flat, "m": trainer.optimizer.m, "v": trainer.optimizer.v}
+    for name, vector in vectors.items():
+        begin, end = entries[name]["data_offsets"]
+        assert vector.tobytes() == data[begin:end]
+
+
+def read_merges_and_ids(directory: Path) -> tuple[list[list[str]], dict[str, int]]:
+    """The merges, and the id of each token, of the vocabulary files that are there."""
+    files = {path.name: path.read_bytes().decode() for path in directory.iterdir()}
+    if "tokenizer.json" in files:
+        file = json.loads(files["tokenizer.json"])
+        merges = file["model"]["merges"]
+        merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+        added = {token["content"]: token["id"] for token in file.get("added_tokens") or []}
+        return merges, file["model"]["vocab"] | added
+
+    lines = files["merges.txt"].replace("\r\n", "\n").rstrip("\n").split("\n")
+    merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+    if "vocab.json" in files:
+        added = json.loads(files.get("added_tokens.json", "{}"))
+        return merges, json.loads(files["vocab.json"]) | added
+    tokens = [*ALPHABET.values(), *map("".join, merges), EOT]
+    return merges, {token: token_id for token_id, token in enumerate(tokens)}
+
+
+def check_tokenizer(directory: Path) -> None:
+    """Ids, merges and texts are those of the file or files that are there."""
+    tokenizer = tiedgpt.load_tokenizer(directory)
+    merges, ids = read_merges_and_ids(directory)
+    assert tokenizer.vocab_size == len(ids)
+    byte_of = {character: byte for byte, character in ALPHABET.items()}
+    ordinary = {*ALPHABET.values(), *map("".join, merges)}
+    for token, token_id in ids.items():
+        if token in ordinary:
+            token_bytes = bytes(byte_of[character] for character in token)
+            assert tokenizer.token_bytes(token_id) == token_bytes
+        else:
+            assert tokenizer.token_bytes(token_id) == token.encode()
+            assert tokenizer.encode(token, special="token") == [token_id]
+
+    merge_ids = {(ids[left], ids[right]): ids[left + right] for left, right in merges}
+    for text in ("lower, low é", "a\n\n  \x00lo lowlow", EOT):
+        expected = []
+        for word in WORDS.findall(text):
+            byte_ids = [ids[ALPHABET[byte]] for byte in word.encode()]
+            expected += obvious_bpe(byte_ids, merge_ids)
+        assert tokenizer.encode(text, special="text") == expected
+        assert tokenizer.decode(expected) == text
+
+
+def check_arrays(directory: Path) -> None:
+    """The arrays can be compared with a model's, whatever they are."""
+    arrays = read_arrays(directory / "mine.npz")
+    ids = arrays.pop("ids", IDS[:5])
+    targets = arrays.pop("targets", None)
+    str(compare(tiedgpt.load_model(directory), arrays, ids, targets))
+
+
+CASES = [
+    Case("model.safetensors", write_model, edit_safetensors, check_weights),
+    Case(
+        "model.safetensors.index.json",
+        write_several_files,
+        edit_json_file,
+        check_parameters,
+        named="directory",
+    ),
+    Case("config.json", write_model, edit_json_file, check_config),
+    Case(
+        "generation_config.json", write_generation_config, edit_json_file, check_generation_config
+    ),
+    Case(STATE, write_training, edit_safetensors, check_state, named="directory"),
+    Case("hparams.json", write_openai, edit_json_file, check_openai, named="directory"),
+    Case(tensorflow.INDEX, write_openai, edit_table, check_openai, named="directory"),
+    Case(tensorflow.DATA, write_openai, edit_data, check_openai, named="directory"),
+    Case("merges.txt", write_merges, edit_text, check_tokenizer),
+    Case("merges.txt", write_vocabulary, edit_text, check_tokenizer),
+    Case("vocab.json", write_vocabulary, edit_json_file, check_tokenizer),
+    Case("added_tokens.json", write_added_tokens, edit_json_file, check_tokenizer),
+    Case("tokenizer.json", write_tokenizer_json, edit_json_file, check_tokenizer),
+    Case("mine.npz", write_arrays, edit_arrays, check_arrays, named=""),
+]
