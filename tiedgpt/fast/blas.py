@@ -18,11 +18,15 @@ AVX512_KERNELS = ("SkylakeX", "Cooperlake", "Sapphirerapids")
 
 
 class Limit:
-    """The active contexts of one_blas_thread, and BLAS's thread count without them."""
+    """Which `with one_blas_thread()` blocks are running, in any Python thread.
+
+    BLAS has one thread as long as there is one. `usual_threads` is the thread count that it had
+    before the first, and gets after the last.
+    """
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self.contexts: set[object] = set()
+        self.contexts: set[object] = set()  # one object for each block that is running
         self.usual_threads = 0
 
 
@@ -30,8 +34,7 @@ _limit = Limit()
 
 
 def openblas_libraries() -> Iterator[ctypes.CDLL]:
-    """The OpenBLAS that NumPy's wheel brings, which NumPy has loaded already; none in other
-    installations."""
+    """The OpenBLAS that NumPy's wheel brings and has loaded; none in other installations."""
     package = Path(np.__path__[0])
     linux_and_windows = package.parent.glob("numpy.libs/*openblas*")
     macos = package.glob(".dylibs/*openblas*")
@@ -44,7 +47,8 @@ def openblas_libraries() -> Iterator[ctypes.CDLL]:
 def openblas(function: str) -> Any:
     """A function of NumPy's OpenBLAS, such as "get_num_threads". None with another BLAS."""
     for library in openblas_libraries():
-        for prefix in ("scipy_openblas", "openblas"):  # NumPy 2, NumPy 1
+        # NumPy's builds add a prefix (NumPy 2, NumPy 1), and "64_" for their 64-bit integers.
+        for prefix in ("scipy_openblas", "openblas"):
             name = f"{prefix}_{function}64_"
             if hasattr(library, name):
                 return getattr(library, name)
@@ -64,7 +68,7 @@ def blas_threads() -> int | None:
     if get_threads is None:
         return None
     with _limit.lock:
-        if _limit.contexts:
+        if _limit.contexts:  # a `with one_blas_thread()` block is running, so BLAS itself has one
             return _limit.usual_threads
         return get_threads()
 
@@ -115,8 +119,7 @@ def is_limited() -> bool:
 
 
 def kernels() -> str | None:
-    """The processor for which OpenBLAS chose its kernels, such as "Haswell". None with another
-    BLAS."""
+    """The processor for which OpenBLAS chose its kernels, as "Haswell". None with another BLAS."""
     corename = openblas("get_corename")
     if corename is None:
         return None

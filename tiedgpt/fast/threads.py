@@ -95,17 +95,19 @@ def reading_threads() -> int:
 
 
 def split_work(rows: int, most_rows: int, tokens: int) -> tuple[int, int]:
-    """How many threads share these rows, which have `tokens` tokens, and the rows of a piece.
+    """How many threads share the rows of a text or batch, and how many rows are in a piece.
 
-    A piece has at most `most_rows`, and each thread gets the same number of pieces. All threads are
+    The rows have `tokens` tokens in all. A piece has at most `most_rows`, and each thread gets the same number of pieces. All threads are
     used, or one: BLAS has one thread while several Python threads run, so a core without a Python
     thread would be idle.
     """
     threads = reading_threads()
     if tokens < MIN_TOKENS * threads:
         threads = 1
+    # As few pieces as possible, with equally many rows in each (the last one may have fewer).
     pieces_per_thread = math.ceil(rows / (threads * most_rows))
-    return threads, math.ceil(rows / (threads * pieces_per_thread))
+    pieces = threads * pieces_per_thread
+    return threads, math.ceil(rows / pieces)
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from .ops import gelu_new, gelu_new_backward
 def series() -> np.ndarray:
     """The Chebyshev coefficients of P in `erfc`, as a function of u = (t - 0.6) / 0.4.
 
-    For z from 0 to 8, t is in [0.2, 1] and u in [-1, 1].
+    For z from 0 to 8, t = 2 / (2 + z) is in [0.2, 1] and u in [-1, 1]. From erfc(z) =
+    t exp(P - z^2) follows P = log(erfc(z)) + z^2 - log(t).
     """
 
     def P(u: np.ndarray) -> np.ndarray:

@@ -201,10 +201,12 @@ def attention_backward(  # [B, T, D] -> [B, T, D]
     dmerged = linear_backward(dout, merge_heads(heads), attn["c_proj"]["weight"], grad["c_proj"])
     dheads = dmerged.reshape(B, T, H, D // H).swapaxes(1, 2)  # [B, H, T, K]
 
-    # heads = dropout(pattern) @ v
-    dropped = dropout_backward(pattern, f"attn.{layer}.pattern", tape)  # the same factors again
+    # heads = dropped @ v, with dropped = dropout(pattern)
+    # Dropout and its derivative multiply by the same factors, so dropout_backward does both.
+    dropped = dropout_backward(pattern, f"attn.{layer}.pattern", tape)
     np.matmul(dropped.swapaxes(2, 3), dheads, out=dv)
-    dpattern = dropout_backward(dheads @ v.swapaxes(2, 3), f"attn.{layer}.pattern", tape)
+    ddropped = dheads @ v.swapaxes(2, 3)
+    dpattern = dropout_backward(ddropped, f"attn.{layer}.pattern", tape)
 
     # pattern = softmax(scores): where the mask is -inf the pattern is 0, so the gradient is 0.
     dscores = softmax_backward(dpattern, pattern)

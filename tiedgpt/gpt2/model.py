@@ -260,6 +260,8 @@ class GPT2:
         run = Run(self.config, cache, tape, edit)
         final = in_pieces(transformer, batch, self.tree, run, progress)
 
+        # All rows of a batch are read to the same length. What was read after the end of a shorter
+        # sequence is not counted, and the next tokens overwrite it.
         if cache is not None:
             tokens_read = batch.shape[1] if lengths is None else lengths
             cache.length = cache.length + tokens_read

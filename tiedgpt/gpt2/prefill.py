@@ -45,7 +45,7 @@ def attend_in_blocks(  # q [B, H, T, K], k and v [B, H, S, K] -> [B, H, T, K]
     heads = np.empty_like(q)
     for start in range(0, T, QUERY_TOKENS):
         end = min(start + QUERY_TOKENS, T)
-        # The queries of this block see the keys up to the block's end.
+        # The queries are the last T of S tokens. Those of this block see the keys up to its end.
         S_block = S - T + end
         heads[:, :, start:end] = attend(
             q[:, :, start:end], k[:, :, :S_block], v[:, :, :S_block], layer, run
@@ -123,7 +123,8 @@ def in_pieces(  # [B, T] -> [B, T, D]
                 if progress:
                     progress(final.shape[1])
         except BaseException:  # Ctrl-C included
-            # The last piece stops first, so that no thread starts a layer that is not needed.
+            # A cancelled piece releases the one after it, which must be cancelled by then. So the
+            # last piece is cancelled first.
             for piece in reversed(pieces):
                 piece.cancel()
             raise

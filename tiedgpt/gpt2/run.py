@@ -137,6 +137,7 @@ class KVCache:
 
     def drop_last(self, counts: list[int]) -> None:
         """Forget the last counts[b] tokens of each sequence b."""
+        # While all sequences have the same length, it stays one number, which is faster to use.
         if len(set(counts)) == 1:
             self.length = self.length - counts[0]
         else:

@@ -78,9 +78,9 @@ def spelled_ids(merges: list[tuple[str, str]], first_id: int) -> dict[str, int]:
 class WordCache(dict[str, list[int]]):
     """Word -> its ids, computed when the word is first looked up.
 
-    A full cache becomes `older`, and the former `older` is dropped. A word that is found in `older`
-    is copied back, so words in use are kept. (functools.lru_cache cannot leave out long words, and
-    takes longer.)
+    There are two generations: the dict itself, and `older`. When the dict is full, its words become
+    `older` and the former `older` is dropped. A word that is found in `older` is copied back, so
+    words in use are kept. (functools.lru_cache cannot leave out long words, and takes longer.)
     """
 
     def __init__(self, word_ids: Callable[[str], list[int]]) -> None:
@@ -92,7 +92,7 @@ class WordCache(dict[str, list[int]]):
         if ids is None:
             ids = self.word_ids(word)
         if len(word) <= LONGEST_CACHED_WORD:
-            if len(self) >= MAX_CACHED_WORDS:
+            if len(self) >= MAX_CACHED_WORDS:  # begin a new generation
                 self.older = dict(self)
                 self.clear()
             self[word] = ids
@@ -170,10 +170,11 @@ class Tokenizer:
     ) -> None:
         self.merges = merges
         self.first_id = first_id
-        # Spelling -> id. `_add_merges` adds an id for each merge.
+        # The 256 bytes come first: their ids by spelling, and the bytes of each token in the order
+        # of the ids. `_add_merges` appends the merged tokens to both.
+        alphabet = byte_alphabet()
         self._spelled_ids = spelled_ids([], first_id)
-        # Id - first_id -> the bytes of the token, until `_add_special_tokens` inserts the others.
-        self._tokens = [bytes([byte]) for byte in byte_alphabet()]
+        self._tokens = [bytes([byte]) for byte in alphabet]
         # (left id, right id) -> the id of the merged token. Ids are in the order of the merges, so
         # the lowest id is the merge to apply first, and no separate rank is needed.
         self._merge_ids: dict[tuple[int, int], int] = {}
@@ -188,7 +189,7 @@ class Tokenizer:
         self.vocab_size = len(self._tokens)
         self.eot_id = special_tokens.get(EOT)
         self._special_finder = SpecialFinder(self.special_tokens)
-        self._byte_ids = [self._spelled_ids[byte_alphabet()[byte]] for byte in range(256)]
+        self._byte_ids = [self._spelled_ids[alphabet[byte]] for byte in range(256)]
         self._cache = WordCache(self._word_ids)
 
     def _add_merges(self, merges: list[tuple[str, str]]) -> None:
@@ -227,8 +228,11 @@ class Tokenizer:
                 f"the first byte has id {short_repr(first_id)}, expected 0 to {extra}: "
                 "only special tokens come before it"
             )
+        # Until here, `_tokens` begins with the token `first_id`. The ids below are free.
         self._tokens = [b""] * first_id + self._tokens
-        free_ids = chain(range(first_id), count(len(self._tokens)))
+        ids_before_the_bytes = range(first_id)
+        ids_after_the_merges = count(len(self._tokens))
+        free_ids = chain(ids_before_the_bytes, ids_after_the_merges)
         for text, token_id in self.special_tokens.items():
             name = f"special token {short_repr(text)}"
             expected = ids[text] if text in ids else next(free_ids)
@@ -243,7 +247,7 @@ class Tokenizer:
                 raise TokenizerError(
                     f"{name} is also the spelling of an ordinary token of another text"
                 )
-            if token_id == len(self._tokens):
+            if token_id == len(self._tokens):  # after the merges
                 self._tokens.append(text_bytes)
             else:
                 self._tokens[token_id] = text_bytes
