@@ -6,22 +6,26 @@
 
 It needs `pip install -e ".[test]"`. The tries are:
 
-files          a file of a model, a vocabulary or a training is edited at random and read, as in test_fuzz.py
+files          a file of a model, a vocabulary or a training is edited at random and read, as in
+               test_fuzz.py
 command lines  a command gets flags and hostile texts at random
-signals        a command is killed, or gets Ctrl-C or SIGTERM, at a random moment, and then runs again
-two at once    two processes convert to one directory, train in one, continue one run of `documents`, or
-               download one model
+signals        a command is killed, or gets Ctrl-C or SIGTERM, at a random moment, and then runs
+               again
+two at once    two processes convert to one directory, train in one, continue one run of
+               `documents`, or download one model
 
 What breaks is counted as:
 
 traceback      an exception that is no TiedGPTError, or an exit code that is not documented
 hang           more than 20 s for a file or a command line, more than 100 s for any other command
-wrong model    An edited file is read as something else than what it says now; a TensorFlow file, which has
-               checksums, as another model. (safetensors has none: other numbers in its data do not
-               count.) After a signal or two writers, a directory holds a model that nobody saved,
-               or the command that runs again does not end with the files of an uninterrupted one.
+wrong model    An edited file is read as something else than what it says now; a TensorFlow file,
+               which has checksums, as another model. (safetensors has none: other numbers in its
+               data do not count.) After a signal or two writers, a directory holds a model that
+               nobody saved, or the command that runs again does not end with the files of an
+               uninterrupted one.
 leftover       a hidden or temporary file that is still there after the same command has run again
-message        text on stderr that is not one line for each message, or that holds a control character
+message        text on stderr that is not one line for each message, or that holds a control
+               character
 
 The exit code is 0 if all are zero, else 1. The seed and the number of a try decide everything but
 the time at which a signal comes from outside.
@@ -76,7 +80,10 @@ TEXT = "".join(
     f"Each of {n} tokens was read {n * n} times, and not once too often.\n" for n in range(40)
 )
 NAME = "someone/tiny"
-TRAIN = "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 --batch 2 "
+TRAIN = (
+    "train ../text --out out --n-layer 1 --n-head 1 --n-embd 8 --context 8 --vocab-size 260 "
+    "--batch 2 "
+)
 DOCUMENTS = "../lines.jsonl -m ../bytes --out out/rows.jsonl --resume --shard-size 200"
 COMMANDS = {  # each runs in an empty directory beside the models
     "untie": "untie ../bytes out",

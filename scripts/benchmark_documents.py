@@ -1,10 +1,16 @@
 """Measure many documents at once: batches, padded batches of transformers, samples, processes.
 
-    python scripts/benchmark_documents.py batches [--large]    # score_documents / score one by one
-    python scripts/benchmark_documents.py transformers         # 124M, beside padded batches of 32
-    python scripts/benchmark_documents.py samples              # 124M, 20 tokens for each of many prompts
-    python scripts/benchmark_documents.py rate [--large]       # tokens per second of a core, for costs
-    python scripts/benchmark_documents.py workers              # two workers / one; the cost of a Dask task
+    python scripts/benchmark_documents.py batches [--large]
+    python scripts/benchmark_documents.py transformers
+    python scripts/benchmark_documents.py samples
+    python scripts/benchmark_documents.py rate [--large]
+    python scripts/benchmark_documents.py workers
+
+batches       score_documents / score one by one
+transformers  124M, beside padded batches of 32
+samples       124M, 20 tokens for each of many prompts
+rate          tokens per second of a core, for costs
+workers       two workers / one; the cost of a Dask task
 
 Random weights stand for 124M: speed does not depend on their values. Lengths are log-normal around
 a median. The two sides of a row take turns; a figure is the best of the rounds. The 1-minute load
@@ -51,8 +57,10 @@ def compare(name: str, unit: str, work: float, *sides: Callable[[], Any]) -> lis
             wall[n] = min(wall[n], time.perf_counter() - start)
             cpu[n] = min(cpu[n], time.process_time() - start_cpu)
     rates = " ".join(f"{work / seconds:10,.1f}" for seconds in wall)
+    wall_ratio = wall[0] / wall[-1]
+    cpu_ratio = cpu[0] / cpu[-1]
     print(
-        f"{name:36} {rates} {unit}; ratio {wall[0] / wall[-1]:.2f}, of CPU time {cpu[0] / cpu[-1]:.2f} "
+        f"{name:36} {rates} {unit}; ratio {wall_ratio:.2f}, of CPU time {cpu_ratio:.2f} "
         f"(load {load:.1f})",
         flush=True,
     )
@@ -130,9 +138,8 @@ def transformers(_large: bool) -> None:
         found[1] = [result.nll for result in all_at_once(model, tokenizer, texts)]
 
     compare("transformers, tiedgpt", "documents/s", len(texts), padded, ours)
-    print(
-        f"largest difference of a document's loss: {np.abs(np.subtract(found[0], found[1])).max():.1e}"
-    )
+    difference = np.abs(np.subtract(found[0], found[1])).max()
+    print(f"largest difference of a document's loss: {difference:.1e}")
 
 
 def samples(_large: bool) -> None:

@@ -176,7 +176,8 @@ def write_case(name: str, directory: Path) -> None:
 def main() -> int:
     """Write all cases; return the exit code."""
     parser = argparse.ArgumentParser(
-        description="Write the golden checkpoints that the tests read. Needs torch and transformers."
+        description="Write the golden checkpoints that the tests read. "
+        "Needs torch and transformers."
     )
     goldens = Path(__file__).resolve().parents[1] / "tests" / "goldens"
     replaced = "each case replaces the directory of its name there (default: tests/goldens)"

@@ -64,7 +64,8 @@ def train(corpus: str, weights: Path) -> None:
         tiedgpt.save_model(best, tokenizer, weights / f"shakespeare-{head}")
         result = score(best, tokenizer, held_out)
         print(
-            f"{head}: {result.nll:.4f} nats per token, {result.bits_per_byte:.3f} bits per byte held out"
+            f"{head}: {result.nll:.4f} nats per token, {result.bits_per_byte:.3f} bits per byte "
+            "held out"
         )
     Corpus.of(tokens, tokenizer.vocab_size).write(weights / "shakespeare-bigrams.npz")
 

@@ -1,14 +1,15 @@
 """The tying experiment: train small models, tied and untied, with one thing varied at a time, on
 one text.
 
-    python scripts/tying_experiment.py tinyshakespeare.txt OUT              the whole grid
-    python scripts/tying_experiment.py some-text.txt OUT --claim 3          claim 3 of the page alone
+    python scripts/tying_experiment.py tinyshakespeare.txt OUT          the whole grid
+    python scripts/tying_experiment.py some-text.txt OUT --claim 3      claim 3 of the page alone
 
 It says first how long it will take. It does two runs at a time, one thread each. Ctrl-C stops it;
 the same command then continues with the runs that are missing. It writes to OUT:
 
     runs.jsonl       one line for each finished run: its settings and what was measured
-    tables.md        means, 95 % intervals and standard deviations of each set and the pilot, and all verdicts
+    tables.md        means, 95 % intervals and standard deviations of each set and the pilot, and
+                     all verdicts
     README.md        for the published text: the page, and its pictures (`pip install -e .[plot]`)
 
 With scripts/tying_results as OUT, nothing is missing, and it writes the page again. --claim writes

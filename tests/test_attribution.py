@@ -86,7 +86,8 @@ def test_what_cannot_be_attributed(model, ids, token, message):
 
 EVERY = slice(None)
 K = SMALL.head_width
-ABLATIONS = {  # the part: a module, and the rows of its weight that are set to 0; its bias too if all are
+# The part -> a module, and the rows of its weight that are set to 0; its bias too if all are.
+ABLATIONS = {
     "attn.1.head.2": ("h.1.attn.c_proj", slice(2 * K, 3 * K)),
     "attn.0": ("h.0.attn.c_proj", EVERY),
     "mlp.1": ("h.1.mlp.c_proj", EVERY),

@@ -142,9 +142,12 @@ def test_markdown_replaces_the_readme_table():
 
 
 FLAGS = [
-    ("--repeats", "0"), ("--threads", "two"), ("--json", "no/such/file"), ("--markdown", "no-such-file"),
+    ("--repeats", "0"),
+    ("--threads", "two"),
+    ("--json", "no/such/file"),
+    ("--markdown", "no-such-file"),
     ("--markdown", str(ROOT / "LICENSE")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("flag", "value"), FLAGS)

@@ -162,7 +162,8 @@ def test_after_the_main_thread_ended_one_thread_reads():
     """Python cannot start the threads of a pool then."""
     code = f"""if 1:
         import threading, time, numpy, tiedgpt, tiedgpt.inference.evaluation
-        model = tiedgpt.GPT2.random(tiedgpt.Config(7, {T}, 6, 1, 2, bos_token_id=None, eos_token_id=None))
+        config = tiedgpt.Config(7, {T}, 6, 1, 2, bos_token_id=None, eos_token_id=None)
+        model = tiedgpt.GPT2.random(config)
         ids = numpy.zeros({T}, int)
         def read():
             threading.main_thread().join()

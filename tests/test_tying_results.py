@@ -43,7 +43,8 @@ def test_the_published_page_and_tables_are_made_of_the_published_runs(published)
     ]
     assert not any("not measured" in text for text in shown)
     of = grid.SMALL
-    sizes = f"width {of.width}, {of.vocab_size} tokens, context {of.context}, {of.steps} steps of {of.batch} "
+    sizes = f"width {of.width}, {of.vocab_size} tokens, context {of.context}, "
+    sizes += f"{of.steps} steps of {of.batch} "
     named = [
         sizes,
         f"rank {of.width}",

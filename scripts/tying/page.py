@@ -6,7 +6,7 @@ A name is in double braces, and its parts are separated by ": ":
     {{models: one layer/untied: loss}}            set, kind, measure: 3.012 [2.998, 3.026]
     {{models: a/untied - a/tied: loss}}           a sum has a sign, and words if it may be 0
     {{models: a/tied: unigram.kl - mlp0+unigram.kl}}    so has a sum of measures
-    {{text: whole: jsd: mean}}                    the mean alone; d for whole numbers, .2f for two digits
+    {{text: whole: jsd: mean}}                    the mean alone; d: a whole number, .2f: two digits
     {{models: one layer/untied: loss: n}}         the number of values
     {{models: a/untied - a/tied: loss? lower | higher | not different}}    words by the verdict
 
@@ -113,8 +113,10 @@ def table_head(cells: list[str]) -> list[str]:
 def show(of: Figure, form: str = ".3f", sign: str = "") -> str:
     """A figure as text.
 
-    >>> show(Figure(1.0, 0.5, 1.5, 1.0, 0.001, 4)), show(Figure(-0.1, -0.5, 0.3, 1.0, 0.5, 4), ".1f", "+")
-    ('1.000 [0.500, 1.500]', '-0.1 [-0.5, +0.3]')
+    >>> show(Figure(1.0, 0.5, 1.5, 1.0, 0.001, 4))
+    '1.000 [0.500, 1.500]'
+    >>> show(Figure(-0.1, -0.5, 0.3, 1.0, 0.5, 4), ".1f", "+")
+    '-0.1 [-0.5, +0.3]'
     """
     if form == "n" or not isfinite(of.mean):
         return str(of.n) if form == "n" else "not measured with every seed"

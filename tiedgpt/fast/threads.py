@@ -97,9 +97,9 @@ def reading_threads() -> int:
 def split_work(rows: int, most_rows: int, tokens: int) -> tuple[int, int]:
     """How many threads share the rows of a text or batch, and how many rows are in a piece.
 
-    The rows have `tokens` tokens in all. A piece has at most `most_rows`, and each thread gets the same number of pieces. All threads are
-    used, or one: BLAS has one thread while several Python threads run, so a core without a Python
-    thread would be idle.
+    The rows have `tokens` tokens in all. A piece has at most `most_rows`, and each thread gets the
+    same number of pieces. All threads are used, or one: BLAS has one thread while several Python
+    threads run, so a core without a Python thread would be idle.
     """
     threads = reading_threads()
     if tokens < MIN_TOKENS * threads:

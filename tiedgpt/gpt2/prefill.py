@@ -34,12 +34,13 @@ def attend_in_blocks(  # q [B, H, T, K], k and v [B, H, S, K] -> [B, H, T, K]
 ) -> Array:
     """attend(q, k, v, layer, run), for a block of queries at a time if there are many.
 
-    With a tape or edits it is one call, because they are about the scores of all queries.
+    With a tape or edits it is one call, because they are about the scores of all queries. It is one
+    call for sequences of unequal lengths too, whose queries in a block need different keys.
     """
     T = q.shape[2]
     S = k.shape[2]
-    unequal = isinstance(run.start, Array)
-    if T <= QUERY_TOKENS or run.tape is not None or run.edits or unequal:
+    has_unequal_lengths = isinstance(run.start, Array)
+    if T <= QUERY_TOKENS or run.tape is not None or run.edits or has_unequal_lengths:
         return attend(q, k, v, layer, run)
 
     heads = np.empty_like(q)
