@@ -1,6 +1,7 @@
 """tiedgpt documents: a row for every line, each once, however often the run is stopped.
 
-support/writers.py kills a run at any moment and fills its disk; test_publishing.py has the locks and links.
+test_kills.py kills its workers. support/writers.py kills a run at any moment and fills its disk.
+test_publishing.py has the locks and links.
 """
 
 import gzip
@@ -20,8 +21,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.checks import refuses, wait_until
-from support.commands import assert_one_error_line, command
+from support.checks import refuses
+from support.commands import assert_one_error_line
 from support.loopback_hub import LoopbackHub, running
 
 import tiedgpt
@@ -131,7 +132,8 @@ BAD = {  # besides the errors of a text, which test_documents.py has
     b"null": "expected a JSON object, got None",
     b"{}": "the record has no field 'text'",
     b'{"text": 5}': "field 'text' is not a text: 5",
-    b'{"text": "a<|endoftext|>b"}': "special token <|endoftext|>: --allow-special reads it as that token",
+    b'{"text": "a<|endoftext|>b"}': "special token <|endoftext|>: --allow-special reads it as that "
+    "token",
     b'{"text": "' + b"z" * 30 + b'"}': "the text has 30 tokens, more than the limit of 20",
     b'{"text": "a\xffb"}': "not JSON: 'utf-8' codec can't decode byte 0xff in position 11",
     b'{"text": "abc", "loss": 1}': "the record has a field loss already",
@@ -492,107 +494,6 @@ def test_threads_share_one_model_and_another_version_is_refused(monkeypatch, che
         assert len(set(map(id, pool.map(rows.load, [settings] * 8)))) == len(loads) == 1
     message = r"this worker has another tiedgpt: '.*', not '0\.0\.9'"
     refuses(message, rows.load, settings | {"tiedgpt": "0.0.9"}, error=TiedGPTError)
-
-
-HOOKS = """  # Workers import this at their start, and look for files in their working directory.
-import os, signal, sys, time
-command = " ".join(sys.orig_argv)
-if "spawn_main" in command or "dask_worker" in command:
-    if os.path.exists("die"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    from tiedgpt.scale import rows
-    read_record = rows.read_record
-
-    def hooked(line, *rest):
-        name = line.split(b'"')[3].decode()
-        if name.startswith("go") and not os.path.exists(name):
-            open(f"waiting-{os.getpid()}", "w").close()
-            while not os.path.exists(name):
-                time.sleep(0.02)
-        if name == "killer" and not os.path.exists("tame"):
-            os._exit(1)
-        return read_record(line, *rest)
-
-    rows.read_record = hooked
-"""
-DASK = "-m distributed.cli.dask_{} --scheduler-file s.json --host 127.0.0.1 --no-dashboard"
-KILLS = [  # what is killed, at the start of workers or while one waits; the run's flags, code, message
-    ("start", "--workers 2", 2, "error: the workers cannot be started: "),
-    ("driver", "--workers 1", -signal.SIGKILL, ""),
-    ("Ctrl-C", "--workers 1", 130, "with --resume continues"),
-    ("scheduler", "--dask s.json", 2, "connection to the Dask scheduler is lost"),
-    ("worker", "--workers 2", 2, "died at 1 shards: 000007-"),
-    ("nothing", "--workers 2", 0, "64 rows in "),
-]
-
-
-@linux
-@pytest.mark.filterwarnings("default")  # of Dask's own code
-def test_kills_change_no_row_and_leave_no_worker(
-    score, source, checkpoint, tmp_path, monkeypatch, request
-):
-    """One run is stopped in one way after the other, and continued each time."""
-    pytest.importorskip("distributed")
-    monkeypatch.chdir(tmp_path)
-    Path("sitecustomize.py").write_text(HOOKS)
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([os.getcwd(), str(Path(__file__).resolve().parents[1])])
-    )
-    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
-    lines = source.read_bytes().splitlines(keepends=True)
-    for at, text in ((4, "go2"), (20, "go3"), (35, "go4"), (62, "killer")):
-        lines.insert(at, json.dumps({"text": text}).encode() + b"\n")
-    Path("in").write_bytes(b"".join(lines))
-
-    def start(*arguments: str, stderr: int = subprocess.DEVNULL) -> subprocess.Popen:
-        process = subprocess.Popen(arguments, stderr=stderr, text=True, start_new_session=True)
-        request.addfinalizer(process.wait)
-        request.addfinalizer(process.kill)
-        return process
-
-    def a_worker_waits() -> int:
-        """Its process id, once for each worker."""
-        wait_until(lambda: list(Path().glob("waiting-*")), 60)
-        [file] = Path().glob("waiting-*")
-        file.unlink()
-        return int(file.name.partition("-")[2])
-
-    programs = ("scheduler --port 0", "worker --no-nanny --nthreads 1")
-    Path("die").touch()
-    for n, (killed, flags, code, message) in enumerate(KILLS):
-        if killed != "start":
-            Path("die").unlink(missing_ok=True)
-        servers = programs if "--dask" in flags else ()
-        scheduler, *_ = [
-            start(sys.executable, *DASK.format(server).split()) for server in servers
-        ] or [None]
-        if servers:
-            wait_until(Path("s.json").exists, 60)
-        known = command(*arguments(checkpoint, "out", "--resume", *flags.split(), file="in"))
-        run = start(*known, stderr=subprocess.PIPE)
-        worker = None if killed in ("start", "nothing") else a_worker_waits()
-        pids = {"driver": run.pid, "Ctrl-C": -run.pid, "worker": worker}  # -pid: its whole group
-        pids["scheduler"] = scheduler and scheduler.pid
-        if worker:
-            os.kill(pids[killed], signal.SIGINT if killed == "Ctrl-C" else signal.SIGKILL)
-        if killed == "worker":
-            worker = a_worker_waits()
-        if killed != "driver":
-            Path(f"go{n}").touch()
-        err = run.communicate(timeout=60)[1]
-        assert run.returncode == code, (killed, err)
-        assert message in err
-        assert "Traceback" not in err
-        assert err.count("\n") < 8
-        wait_until(
-            lambda exe=Path(f"/proc/{worker}/exe"): not exe.exists(), 60
-        )  # nor does a zombie have one
-        if killed == "worker":
-            assert len(parts_of(Path("out"))) == 7
-            Path("tame").touch()
-    done(score("serial", file="in"))
-    assert Path("out").read_bytes() == Path("serial").read_bytes()
-    assert not Path("out.parts").exists()
 
 
 @pytest.mark.parametrize(

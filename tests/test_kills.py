@@ -1,0 +1,172 @@
+"""tiedgpt documents: a run whose processes are killed changes no row and leaves no worker.
+
+To add a kill: start a run with `kills.start`, kill a process while a worker waits, and let the run
+continue with `kills.continue_and_compare`. support/hooked_workers/ has what workers wait for.
+support/writers.py kills a run without workers at any moment.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.checks import wait_until
+from support.commands import command
+
+pytest.importorskip("distributed")
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's /proc"),
+    pytest.mark.filterwarnings("default"),  # of Dask's own code
+]
+
+HOOKS = Path(__file__).parent / "support" / "hooked_workers"
+ROOT = Path(__file__).resolve().parents[1]
+TEXTS = [f"text {number}" * 9 for number in range(40)]
+SECONDS = 60  # a busy machine takes long to start a worker
+
+
+class Kills:
+    """Runs of `documents score` on the file `in`, in the working directory."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+        self.processes: list[subprocess.Popen] = []
+
+    def start_process(self, *arguments: str) -> subprocess.Popen:
+        process = subprocess.Popen(
+            arguments, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self.processes.append(process)
+        return process
+
+    def command(self, out: str, *flags: str) -> list[str]:
+        arguments = ["documents", "score", "in", "-m", self.checkpoint, "--shard-size", "1000"]
+        return command(*arguments, "--out", out, *flags)
+
+    def start(self, *flags: str) -> subprocess.Popen:
+        """Start a run to `out`, or continue one."""
+        return self.start_process(*self.command("out", "--resume", *flags))
+
+    def waiting_worker(self) -> int:
+        """The process id of a worker that has come to the text "wait"; each is returned once."""
+        wait_until(lambda: list(Path().glob("waiting-*")), SECONDS)
+        (file,) = Path().glob("waiting-*")
+        file.unlink()
+        return int(file.name.removeprefix("waiting-"))
+
+    def end(self, run: subprocess.Popen, code: int) -> str:
+        """Wait for the end of a run; what it printed on stderr, which is a few lines."""
+        _, err = run.communicate(timeout=SECONDS)
+        assert run.returncode == code, err
+        assert "Traceback" not in err
+        assert err.count("\n") < 8
+        return err
+
+    def continue_and_compare(self) -> None:
+        """Continue the run; the rows are those of one process that nobody killed."""
+        Path("die").unlink(missing_ok=True)
+        Path("go").touch()
+        Path("tame").touch()
+        rows = len(Path("in").read_bytes().splitlines())
+        assert f"{rows} rows in out" in self.end(self.start("--workers", "2"), code=0)
+        self.end(self.start_process(*self.command("serial")), code=0)
+        assert Path("out").read_bytes() == Path("serial").read_bytes()
+        assert not Path("out.parts").exists()
+
+
+@pytest.fixture
+def kills(tmp_path, monkeypatch, checkpoint):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOOKS), str(ROOT)]))
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
+    kills = Kills(checkpoint)
+    yield kills
+    for process in kills.processes:
+        process.kill()
+        process.communicate()
+
+
+def write_input(*texts: str) -> None:
+    lines = [json.dumps({"text": text}) for text in texts]
+    Path("in").write_text("\n".join(lines))
+
+
+def wait_for_end(pid: int) -> None:
+    """A process that has ended has no program; nor has a zombie."""
+    program = Path(f"/proc/{pid}/exe")
+    wait_until(lambda: not program.exists(), SECONDS)
+
+
+def test_workers_that_die_when_they_start(kills):
+    write_input(*TEXTS)
+    Path("die").touch()
+    run = kills.start("--workers", "2")
+    assert "error: the workers cannot be started: " in kills.end(run, code=2)
+
+
+def test_a_run_that_is_killed_leaves_no_worker(kills):
+    write_input(*TEXTS, "wait", *TEXTS)
+    run = kills.start("--workers", "1")
+    worker = kills.waiting_worker()
+    run.kill()
+    kills.end(run, code=-signal.SIGKILL)
+    wait_for_end(worker)
+    kills.continue_and_compare()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_run_and_its_workers(kills):
+    write_input(*TEXTS, "wait", *TEXTS)
+    run = kills.start("--workers", "1")
+    worker = kills.waiting_worker()
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does, to all processes of the command
+    Path("go").touch()
+    assert "the same command with --resume continues" in kills.end(run, code=130)
+    wait_for_end(worker)
+    kills.continue_and_compare()
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_is_killed(kills):
+    write_input(*TEXTS, "wait", *TEXTS)
+    address = ["--scheduler-file", "scheduler.json", "--host", "127.0.0.1", "--no-dashboard"]
+    dask = [sys.executable, "-m"]
+    scheduler = kills.start_process(
+        *dask, "distributed.cli.dask_scheduler", "--port", "0", *address
+    )
+    kills.start_process(
+        *dask, "distributed.cli.dask_worker", "--no-nanny", "--nthreads", "1", *address
+    )
+    wait_until(Path("scheduler.json").exists, SECONDS)
+    run = kills.start("--dask", "scheduler.json")
+    worker = kills.waiting_worker()
+    scheduler.kill()
+    Path("go").touch()
+    assert "the connection to the Dask scheduler is lost" in kills.end(run, code=2)
+    wait_for_end(worker)
+    kills.continue_and_compare()
+
+
+@pytest.mark.slow
+def test_the_shard_of_a_killed_worker_is_done_by_another(kills):
+    write_input(*TEXTS, "wait", *TEXTS)
+    run = kills.start("--workers", "2")
+    os.kill(kills.waiting_worker(), signal.SIGKILL)
+    kills.waiting_worker()
+    Path("go").touch()
+    kills.end(run, code=0)
+    assert not Path("out.parts").exists()
+
+
+def test_a_shard_that_kills_its_workers_is_named_and_the_others_are_done(kills):
+    write_input(*TEXTS, "killer")
+    run = kills.start("--workers", "2")
+    err = kills.end(run, code=2)
+    assert "workers died at 1 shards: 000002-" in err
+    assert "the others are done" in err
+    parts = sorted(path.name[:6] for path in Path("out.parts").glob("0*.jsonl"))
+    assert parts == ["000000", "000001"]
+    kills.continue_and_compare()
