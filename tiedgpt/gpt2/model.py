@@ -34,9 +34,8 @@ Array = np.ndarray
 
 def split_heads(qkv: Array, H: int) -> Array:  # [B, T, 3 D] -> [3, B, H, T, K]
     """q, k and v of each head, as views of qkv."""
-    B, T, width = qkv.shape
-    K = width // (3 * H)
-    parts = qkv.reshape(B, T, 3, H, K)
+    B, T, _ = qkv.shape
+    parts = qkv.reshape(B, T, 3, H, -1)  # the last axis is K
     return parts.transpose(2, 0, 3, 1, 4)
 
 

@@ -158,13 +158,10 @@ class Run:
     def __post_init__(self) -> None:
         if self.tape is not None and not isinstance(self.tape, dict):
             raise ArgumentError(f"tape must be a dict to write to, got {short_repr(self.tape)}")
-
-    @property
-    def start(self) -> int | np.ndarray:
-        """The position of the first token of this pass; [B] if the sequences' lengths differ."""
-        if self.cache is None:
-            return 0
-        return self.cache.length
+        # The position of the first token of this pass; [B] if the sequences' lengths differ.
+        self.start: int | np.ndarray = 0
+        if self.cache is not None:
+            self.start = self.cache.length
 
     def positions(self, T: int) -> Any:
         """The positions of the T tokens of this pass, as an index into wpe."""
