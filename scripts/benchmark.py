@@ -25,6 +25,9 @@ because speed does not depend on their values. The rows:
     decode, first layers draft     tokens drafted by a model of the first quarter of the layers
     decode, llama.cpp f16          with weights of half the bytes, which is not the same computation
     step of N sequences            one token for each of N sequences
+    N rows by ... / plain          time of tiedgpt's products by the blocks' matrices, or by the output
+                                   matrix / that of `rows @ weight`. It should not exceed 1;
+                                   scripts/benchmark_products.py prints it for more numbers of rows
     decode without a cache         as picoGPT does: the whole text is computed again for each token
     prompt of N tokens             from the prompt to the logits of the next token
       share of the matrix product  arithmetic of the prompt / its time / the faster of the two
@@ -75,6 +78,7 @@ PINS = (
 PAUSE = 0.1  # seconds before each measurement, so that the other libraries' threads stop spinning
 PROMPT, NEW = 10, 64  # tokens, for decoding
 BATCHES = (2, 4, 8, 16, 32)  # sequences in a step
+PRODUCT_ROWS = (2, 4, 8, 16, 32)  # in a product that is compared with `rows @ weight`
 PROMPTS = (32, 64, 128, 512, 1023)  # tokens
 GPT2_ARITHMETIC = {
     "activation_function": "gelu_new",
@@ -362,6 +366,7 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     ]
     for n in BATCHES:
         rows += slower(row(f"step of {n} sequences", "ms", "decode_batch", start, 16, n))
+    rows += product_rows(bench)
     rows.append(row("decode without a cache", "ms/token", "decode_without_cache", start, 16))
     for T in PROMPTS:
         if len(ids) >= T:
@@ -396,6 +401,17 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     note_profile(ours, "a token", notes, "decode", start, NEW)
     note_profile(ours, f"a prompt of {len(ids) - 1}", notes, "prompt", ids[:-1])
     return [*rows, memory]
+
+
+def product_rows(bench: Bench) -> list[Row]:
+    """The rows that compare tiedgpt's own products of few rows with BLAS's."""
+    rows = []
+    for n in PRODUCT_ROWS:
+        rows.append(bench.row(f"{n} rows by the blocks / plain", "", "products_by_blocks", n))
+    for n in PRODUCT_ROWS:
+        name = f"{n} rows by the output matrix / plain"
+        rows.append(bench.row(name, "", "product_by_output_matrix", n))
+    return rows
 
 
 def first_logits(directory: str, checkout: str | Path) -> float:  # s

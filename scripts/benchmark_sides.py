@@ -5,7 +5,6 @@ layout. If a library cannot read that layout, `convert` first writes a file for 
 sides get the same weights and token ids.
 """
 
-import ctypes
 import os
 import statistics
 import sys
@@ -57,6 +56,7 @@ class Side:
     `decode_without_cache(ids, n)`-> as decode, when the whole text is computed again each time
     `score(ids)`                  -> tokens per second when computing a text's loss in sliding windows
     `matrix_product()`, `matrix_vector()`: the machine's limits
+    `products_by_blocks(rows)`, `product_by_output_matrix(rows)`: time / that of `rows @ weight`
     """
 
     packages: tuple[str, ...]  # what pip installs for this side
@@ -222,9 +222,9 @@ class TiedGPT(Checkout, Arrays):
     def about(self) -> dict[str, str]:
         blas = self.np.show_config(mode="dicts")["Build Dependencies"]["blas"]
         about = {**super().about(), "BLAS": f"{blas['name']} {blas['version']}"}
-        if corename := import_module("tiedgpt.fast.blas").openblas("get_corename"):
-            corename.restype = ctypes.c_char_p
-            about["BLAS"] += f" with kernels for {corename().decode()}"
+        kernels = import_module("tiedgpt.fast.blas").kernels()
+        if kernels is not None:
+            about["BLAS"] += f" with kernels for {kernels}"
         return about
 
     @cached_property
@@ -262,6 +262,17 @@ class TiedGPT(Checkout, Arrays):
         losses = import_module("tiedgpt.inference.evaluation").token_losses
         stride = self.model.config.n_ctx // 2
         return (len(ids) - 1) / seconds(lambda: losses(self.model, ids, stride))
+
+    def products_by_blocks(self, rows: int) -> float:
+        """The time of a step's products by the blocks' matrices / that of `rows @ weight`."""
+        products = import_module("benchmark_products")
+        weights = products.block_weights(self.model)
+        return products.compare(weights, rows, turns=5)[1]
+
+    def product_by_output_matrix(self, rows: int) -> float:
+        """The time of the product by the output matrix / that of `rows @ weight`."""
+        products = import_module("benchmark_products")
+        return products.compare([self.model.W_U], rows, turns=5)[1]
 
     # What benchmark.py needs to know about the model
 

@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import benchmark  # of scripts/
+import benchmark_products
 import benchmark_sides
+import numpy as np
 import pytest
 
 import tiedgpt
@@ -61,6 +63,20 @@ def test_profile_names_functions_that_exist_and_counts_no_time_twice(checkpoint,
     assert parts["products by weights"] == pytest.approx(4 * unit)  # four calls
     assert parts["attention's products"] == pytest.approx((7 - 3) * unit)  # three calls inside
     assert parts["activation"] == pytest.approx((5 - 2) * unit)  # two calls inside
+
+
+def test_products_are_compared_for_all_matrices_of_the_blocks(checkpoint):
+    model = tiedgpt.load_model(checkpoint)
+    shapes = [weight.shape for weight in benchmark_products.block_weights(model)]
+    assert shapes == 2 * [(32, 96), (32, 32), (32, 128), (128, 32)]
+
+
+def test_the_time_of_a_product_is_divided_by_that_of_the_plain_one(monkeypatch):
+    weight = np.ones((3, 5))
+    # Each comparison reads the clock four times: 2 s for `product`, 4 s for `rows @ weight`.
+    clock = itertools.accumulate(itertools.cycle([1, 2, 1, 4]))
+    monkeypatch.setattr(benchmark_products, "perf_counter", lambda: next(clock))
+    assert benchmark_products.compare([weight], R=2, turns=3) == (2000, 0.5)
 
 
 def test_profile_refuses_a_function_that_is_gone(checkpoint, monkeypatch):
