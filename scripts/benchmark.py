@@ -1,33 +1,35 @@
 """Measure tiedgpt's speed beside other libraries, on this machine, in float32.
 
-    python scripts/benchmark.py                             # a random 124M checkpoint, made and removed
-    python scripts/benchmark.py --model DIR --json FILE     # your checkpoint; FILE gets every measurement
-    python scripts/benchmark.py --markdown scripts/README.md    # also replace the table in that file
-    python scripts/benchmark.py --beside DIR                # only beside another checkout of tiedgpt
+    python scripts/benchmark.py                               # a random 124M checkpoint
+    python scripts/benchmark.py --model DIR --json FILE       # yours; FILE gets all measurements
+    python scripts/benchmark.py --markdown scripts/README.md  # also replace the table there
+    python scripts/benchmark.py --beside DIR                  # beside another checkout of tiedgpt
 
 Columns are the libraries that are installed, of these: `pip install torch transformers`, `pip
 install ctranslate2`, `pip install llama-cpp-python gguf`, `pip install openvino`. With all of them
 a run takes about twenty minutes and needs 3 GB of temporary disk space. Random weights are enough,
 because speed does not depend on their values. The rows:
 
-    matrix product                 the machine's limits: the speed of a large product in NumPy and in torch
+    matrix product                 the machine's limits: the speed of a large product in NumPy and
+                                   in torch
     matrix-vector product
-    decode                         time per new token: greedy, 64 tokens after a prompt of 10, in each
-                                   library's own generation loop. PyTorch is a plain loop over a
+    decode                         time per new token: greedy, 64 tokens after a prompt of 10, in
+                                   each library's own generation loop. PyTorch is a plain loop over a
                                    small torch module with scaled_dot_product_attention and a KV
                                    cache
-      share of the bandwidth       a token reads every weight once: bytes of the weights / decode / the
-                                   matrix-vector product, the faster of NumPy's and torch's
+      share of the bandwidth       a token reads every weight once: bytes of the weights / decode /
+                                   the matrix-vector product, the faster of NumPy's and torch's
     decode, untied                 with a separate output matrix
     decode, end of the context     for the last 32 positions
-    decode, lookup drafts          tokens copied from earlier in the text and checked in one step. Greedy text
-                                   of a random model repeats one token, the best case for lookup
+    decode, lookup drafts          tokens copied from earlier in the text and checked in one step.
+                                   Greedy text of a random model repeats one token, the best case
+                                   for lookup
     decode, first layers draft     tokens drafted by a model of the first quarter of the layers
     decode, llama.cpp f16          with weights of half the bytes, which is not the same computation
     step of N sequences            one token for each of N sequences
-    N rows by ... / plain          time of tiedgpt's products by the blocks' matrices, or by the output
-                                   matrix / that of `rows @ weight`. It should not exceed 1;
-                                   scripts/benchmark_products.py prints it for more numbers of rows
+    N rows by ... / plain          time of tiedgpt's products by the blocks' matrices, or by the
+                                   output matrix / that of `rows @ weight`. It should not exceed 1;
+                                   benchmark_products.py prints it for more numbers of rows
     decode without a cache         as picoGPT does: the whole text is computed again for each token
     prompt of N tokens             from the prompt to the logits of the next token
       share of the matrix product  arithmetic of the prompt / its time / the faster of the two
@@ -38,7 +40,8 @@ because speed does not depend on their values. The rows:
     import to first logits         in a new process, for a prompt of one token
     --version                      a whole process
     peak memory                    of a process that loads the model and generates 20 tokens
-    training step                  forward, backward, clipping and AdamW, without dropout, for other models
+    training step                  forward, backward, clipping and AdamW, without dropout, for
+                                   other models
 
 Each library runs in its own process. In each round the libraries take turns at every row, so that
 other work on the machine affects all of them. A figure is the median over the rounds; the first
@@ -337,6 +340,16 @@ def check_config(config: Mapping[str, Any]) -> None:
         )
 
 
+def first_logits_row(bench: Bench) -> Row:
+    """From the start of a new process to its first logits, of this checkout and of --beside."""
+    row = Row("import to first logits", "s")
+    row.turns["tiedgpt"] = partial(first_logits, bench.directory, ROOT)
+    beside = os.environ.get("TIEDGPT_BESIDE")
+    if beside:
+        row.turns["beside"] = partial(first_logits, bench.directory, beside)
+    return row
+
+
 def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
     """The rows of one model, measured."""
     ours, row = bench.workers["tiedgpt"], bench.row
@@ -372,10 +385,7 @@ def inference(bench: Bench, repeats: int, notes: list[str]) -> list[Row]:
         if len(ids) >= T:
             prompt = row(f"prompt of {T} tokens", "ms", "prompt", ids[:T])
             rows += [prompt, share("matrix product", prompt, ours.call("operations", T), product)]
-    first = Row("import to first logits", "s")
-    for side, checkout in (("tiedgpt", ROOT), ("beside", os.environ.get("TIEDGPT_BESIDE"))):
-        if checkout:
-            first.turns[side] = partial(first_logits, bench.directory, checkout)
+    first = first_logits_row(bench)
     version = partial(seconds, partial(run, "-m", "tiedgpt", "--version"))
     rows += [
         row(f"all logits of {len(ids) - 1} tokens", "ms", "logits", ids[:-1]),
@@ -514,8 +524,7 @@ def marked_file(text: str) -> Path:
     return path
 
 
-def main() -> None:
-    sys.path.insert(0, str(ROOT))  # this checkout, even if another tiedgpt is installed
+def parse_arguments() -> argparse.Namespace:
     # Here, because each process of a Worker imports this file, and some of them another tiedgpt
     from tiedgpt.cli.options import positive_int
 
@@ -538,7 +547,12 @@ def main() -> None:
     )
     beside = "measure only the rows that another checkout of tiedgpt has too, beside it"
     add("--beside", metavar="DIR", type=os.path.abspath, help=beside)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    sys.path.insert(0, str(ROOT))  # this checkout, even if another tiedgpt is installed
+    args = parse_arguments()
     # The processes inherit this environment. The libraries read it when they are imported.
     notes = [
         f"{pin}={os.environ.pop(pin)} was set and has been unset"
@@ -576,8 +590,9 @@ def main() -> None:
         if not args.beside:
             rows += training_steps(names, args.repeats, notes)
     notes.append(
-        f"rounds: {args.repeats}; each figure is their median; an indented row (in Markdown, italics) is the "
-        "median of each round's ratios, which can differ from the ratio of the medians shown"
+        f"rounds: {args.repeats}; each figure is their median; an indented row (in Markdown, "
+        "italics) is the median of each round's ratios, which can differ from the ratio of the "
+        "medians shown"
     )
     rows = [row for row in rows if row.runs]
     described = ", ".join(f"{key} {value}" for key, value in about.items())
@@ -600,9 +615,13 @@ def main() -> None:
         document = json.dumps({"about": about, "notes": notes, "rows": table}, indent=2)
         args.json.write_text(document + "\n", encoding="utf-8")
     if args.markdown:
-        new = markdown(described, notes, rows, names)
-        text = args.markdown.read_text(encoding="utf-8")
-        args.markdown.write_text(replace_between_markers(text, new), encoding="utf-8")
+        replace_table(args.markdown, markdown(described, notes, rows, names))
+
+
+def replace_table(file: Path, table: str) -> None:
+    """Write the table between the markers of a file."""
+    text = file.read_text(encoding="utf-8")
+    file.write_text(replace_between_markers(text, table), encoding="utf-8")
 
 
 if __name__ == "__main__":

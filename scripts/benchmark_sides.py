@@ -49,12 +49,12 @@ class Side:
     """A library. It has all rows of this class but those that it `lacks`, and may have these:
 
     `decode_lookup(ids, n)`       -> as decode, with drafted tokens, copied from earlier in the text
-    `decode_layers(ids, n)`       -> as decode, drafted by a model of the first quarter of the layers
-    `lookup_tokens_per_step()`    -> tokens per step of the model in the last call of decode_lookup
+    `decode_layers(ids, n)`       -> as decode, drafted by the first quarter of the layers
+    `lookup_tokens_per_step()`    -> tokens per step of the model in the last decode_lookup
     `layers_tokens_per_step()`    -> the same of decode_layers
     `decode_f16(ids, n)`          -> as decode, with weights in half precision
     `decode_without_cache(ids, n)`-> as decode, when the whole text is computed again each time
-    `score(ids)`                  -> tokens per second when computing a text's loss in sliding windows
+    `score(ids)`                  -> tokens per second of a text's loss in sliding windows
     `matrix_product()`, `matrix_vector()`: the machine's limits
     `products_by_blocks(rows)`, `product_by_output_matrix(rows)`: time / that of `rows @ weight`
     """
@@ -670,7 +670,7 @@ class LlamaCpp(Side):
 class OpenVINO(Side):
     """The plain torch module, converted twice, because each is faster at its task:
 
-    x.xml         keeps the keys and values as its state, as OpenVINO's own exports of language models do
+    x.xml         keeps the keys and values as its state, as OpenVINO's own exports do
     x-prompt.xml  reads a prompt with causal attention and returns the keys and values
     """
 
@@ -700,7 +700,8 @@ class OpenVINO(Side):
                 )
 
                 def attend(layer: int, q: Any, *new: Any) -> Any:
-                    if past:  # `rows` selects sequences of the cache: so OpenVINO fuses cache and attention
+                    # `rows` selects sequences of the cache: so OpenVINO fuses cache and attention.
+                    if past:
                         pairs = zip(past[2 * layer : 2 * layer + 2], new, strict=True)
                         new = tuple(
                             torch.cat([old.index_select(0, rows), one], 2) for old, one in pairs

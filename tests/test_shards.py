@@ -262,7 +262,7 @@ def test_generated_rows(run, checkpoint, source, tmp_path):
 @pytest.mark.parametrize("out", ["out", "-"])
 @pytest.mark.parametrize("pack", [None, bytes, gzip.compress])  # None: not a pipe
 @pytest.mark.parametrize("name", ["-", "/dev/fd/{}"])  # the second is what a shell makes of <(...)
-def test_an_input_that_is_read_once(
+def test_an_input_that_is_read_once(  # noqa: PLR0913 (fixtures, and three parameters)
     checkpoint, source, tmp_path, whole, monkeypatch, capfd, name, pack, out
 ):
     """A run that is resumed reads the copy that was made when it began."""
