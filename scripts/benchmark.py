@@ -14,8 +14,8 @@ because speed does not depend on their values. The rows:
                                    in torch
     matrix-vector product
     decode                         time per new token: greedy, 64 tokens after a prompt of 10, in
-                                   each library's own generation loop. PyTorch is a plain loop over a
-                                   small torch module with scaled_dot_product_attention and a KV
+                                   each library's own generation loop. PyTorch is a plain loop over
+                                   a small torch module with scaled_dot_product_attention and a KV
                                    cache
       share of the bandwidth       a token reads every weight once: bytes of the weights / decode /
                                    the matrix-vector product, the faster of NumPy's and torch's
