@@ -12,7 +12,7 @@ from ..gpt2.config import Config
 from .checkpoint import Checkpoint, check_tensor_shapes
 from .reading import directory_of, read_json
 from .safetensors import Tensor, read_header, replaced
-from .tensor_names import TRANSFORMERS_PREFIX, from_transformers
+from .tensor_names import HEAD, TRANSFORMERS_PREFIX, from_transformers
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -49,6 +49,10 @@ def open_directory(path: Path) -> Checkpoint:
     # have been replaced between.
     if _find_tensors(path)[1] != tensors or read_config_json(path) != config:
         raise replaced(listing)
+    if config.tied and HEAD in by_name and not by_name[HEAD].has_values_of(by_name["wte.weight"]):
+        # transformers 5 does not tie them either.
+        checkpoint.heads_differ = True
+        checkpoint.config = config.with_head("untied")
     return checkpoint
 
 
