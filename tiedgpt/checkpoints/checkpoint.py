@@ -43,6 +43,11 @@ class Checkpoint:
         """Whether the files contain a W_U, used or not."""
         return HEAD in self.tensors
 
+    @property
+    def lacks_unembedding(self) -> bool:
+        """Whether config.json says untied, but the files contain no W_U."""
+        return not self.config.tied and not self.has_own_unembedding
+
     def load(
         self, head: str | None = None, progress: OnProgress = None, copy: bool = False
     ) -> GPT2:
@@ -71,7 +76,7 @@ class Checkpoint:
         return model
 
     def _check_has_head(self) -> None:
-        if not self.config.tied and not self.has_own_unembedding:
+        if self.lacks_unembedding:
             raise CheckpointError(
                 f'{self.path}: config.json says "tie_word_embeddings": false but there is no '
                 f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
