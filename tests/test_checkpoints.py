@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.checkpoint_files import assert_same, write_shards, write_tensors
 from support.checks import refuses
-from support.models import SMALL, random_model
+from support.models import CONFIG, SMALL, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer
@@ -24,7 +24,7 @@ UNTIED = SMALL.with_head("untied")
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
 def test_a_saved_model_comes_back(tmp_path, head):
-    model = random_model(SMALL.with_head(head))
+    model = random_model(CONFIG.with_head(head))
     tiedgpt.save_model(model, Tokenizer([]), tmp_path)
     assert_same(tiedgpt.load_model(tmp_path), model)
     assert tiedgpt.load_tokenizer(tmp_path).encode("é") == Tokenizer([]).encode("é")
@@ -36,8 +36,8 @@ def test_a_model_is_read_from_its_file_too(tmp_path, model):
     assert_same(tiedgpt.load_model(str(tmp_path / "model.safetensors")), model)
 
 
-def test_the_files_of_a_saved_model(tmp_path, model):
-    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "new" / "folder")
+def test_the_files_of_a_saved_model(tmp_path):
+    tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), tmp_path / "new" / "folder")
     files = ["config.json", "merges.txt", "model.safetensors", "vocab.json"]
     assert sorted(os.listdir(tmp_path / "new" / "folder")) == files
 

@@ -16,6 +16,7 @@ from .tensor_names import HEAD, TRANSFORMERS_PREFIX, from_transformers
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+GENERATION_CONFIG = "generation_config.json"
 # The name of one file of several. It has no directory.
 SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII)
 NO_WEIGHTS = (
@@ -71,7 +72,7 @@ def read_config_json(model: Path) -> Config:
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
 
-    generation = directory / "generation_config.json"
+    generation = directory / GENERATION_CONFIG
     if not generation.is_file():
         return config
     eos_token_id = read_json(generation).get("eos_token_id")
