@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from support.checkpoint_files import assert_same, write_shards, write_tensors
 from support.checks import refuses
-from support.models import SMALL, random_model
+from support.models import CONFIG, SMALL, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import safetensors
+from tiedgpt.checkpoints.formats import open_checkpoint, read_config
 from tiedgpt.errors import ArgumentError, TiedGPTWarning, short_repr
 
 UNTIED = SMALL.with_head("untied")
@@ -23,7 +24,7 @@ UNTIED = SMALL.with_head("untied")
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
 def test_a_saved_model_comes_back(tmp_path, head):
-    model = random_model(SMALL.with_head(head))
+    model = random_model(CONFIG.with_head(head))
     tiedgpt.save_model(model, Tokenizer([]), tmp_path)
     assert_same(tiedgpt.load_model(tmp_path), model)
     assert tiedgpt.load_tokenizer(tmp_path).encode("é") == Tokenizer([]).encode("é")
@@ -35,8 +36,8 @@ def test_a_model_is_read_from_its_file_too(tmp_path, model):
     assert_same(tiedgpt.load_model(str(tmp_path / "model.safetensors")), model)
 
 
-def test_the_files_of_a_saved_model(tmp_path, model):
-    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "new" / "folder")
+def test_the_files_of_a_saved_model(tmp_path):
+    tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), tmp_path / "new" / "folder")
     files = ["config.json", "merges.txt", "model.safetensors", "vocab.json"]
     assert sorted(os.listdir(tmp_path / "new" / "folder")) == files
 
@@ -143,11 +144,63 @@ def test_tied_with_a_copy_of_wte_in_the_file(copied_head, model):
 
 
 def test_tied_with_another_matrix_in_the_file(other_head):
-    """It is not used, as in transformers 4: a warning."""
+    """It is used, as transformers 5 does, and the warning names both readings."""
     path = other_head("tied")
-    message = r"config\.json says tied, so lm_head\.weight is not used"
-    with pytest.warns(TiedGPTWarning, match=message):
-        assert_same(tiedgpt.load_model(path), random_model(UNTIED).tie())
+    with pytest.warns(TiedGPTWarning) as caught:
+        assert_same(tiedgpt.load_model(path), random_model(UNTIED))
+    message = str(caught[0].message)
+    assert "untied, as transformers 5 reads it; transformers 4 reads it as tied" in message
+    assert 'write "tie_word_embeddings": false into config.json' in message
+    assert caught[0].filename == __file__  # the warning is about the call of load_model
+
+
+def test_a_head_that_differs_in_one_bit_is_another_one(tmp_path, model):
+    untied = model.untie("copy")
+    W_U = untied.parameters["lm_head.weight"]
+    W_U[3, 4] = np.nextafter(W_U[3, 4], np.inf)
+    write_tensors(tmp_path, untied.parameters, SMALL)
+    with pytest.warns(TiedGPTWarning):
+        assert_same(tiedgpt.load_model(tmp_path), untied)
+
+
+@pytest.mark.parametrize(
+    ("value", "head"),
+    [pytest.param(-0.0, "tied", id="minus-zero"), pytest.param(np.nan, "untied", id="nan")],
+)
+def test_zeros_of_both_signs_are_equal_and_nan_is_not(tmp_path, model, value, head):
+    """As transformers compares them."""
+    untied = model.untie("copy")
+    untied.W_E[0, 0] = 0.0 if value == 0 else value
+    untied.parameters["lm_head.weight"][0, 0] = value
+    write_tensors(tmp_path, untied.parameters, SMALL)
+    assert open_checkpoint(tmp_path).config.head == head
+
+
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_a_head_that_is_asked_for_is_loaded_without_a_warning(other_head, head):
+    assert tiedgpt.load_model(other_head("tied"), head).config.head == head
+
+
+def test_the_configuration_that_is_read_has_the_head_that_is_loaded(other_head, copied_head):
+    assert read_config(other_head("tied")).head == "untied"
+    assert read_config(copied_head("tied")).head == "tied"
+
+
+def test_a_configuration_is_read_without_weights(other_head):
+    path = other_head("tied")
+    (path / "model.safetensors").unlink()
+    assert read_config(path).head == "tied"
+
+
+def test_transformers_reads_the_same_head(other_head, copied_head):
+    transformers = pytest.importorskip("transformers")
+    if int(transformers.__version__.split(".")[0]) < 5:
+        pytest.skip("transformers 4 reads another head")
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(other_head("tied"))
+    W_U = random_model(UNTIED).parameters["lm_head.weight"]
+    np.testing.assert_array_equal(theirs.lm_head.weight.detach().numpy(), W_U)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(copied_head("tied"))
+    assert theirs.lm_head.weight is theirs.transformer.wte.weight
 
 
 def test_untied_as_the_checkpoint_says(other_head):

@@ -196,15 +196,15 @@ def test_tie_undoes_untie(run, checkpoint, tmp_path):
 def test_two_copies_to_one_directory(run, checkpoint, tmp_path, monkeypatch):
     """The second is refused while the first reads and writes, and leaves nothing in its copy."""
     copy = str(tmp_path / "copy")
-    save = convert.save_model
+    write_model = convert.write_model
     second_results = []
 
-    def save_after_a_second_copy(*arguments):
-        monkeypatch.setattr(convert, "save_model", save)  # the second copy starts no third one
+    def write_after_a_second_copy(*arguments):
+        monkeypatch.setattr(convert, "write_model", write_model)  # the second one starts no third
         second_results.append(run("untie", "shakespeare-tied", copy))
-        save(*arguments)
+        write_model(*arguments)
 
-    monkeypatch.setattr(convert, "save_model", save_after_a_second_copy)
+    monkeypatch.setattr(convert, "write_model", write_after_a_second_copy)
     assert run("untie", checkpoint, copy)[:2] == (0, "")
     assert_one_error_line(second_results[0], "is in use by process")
     original = tiedgpt.load_model(checkpoint)

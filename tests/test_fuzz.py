@@ -16,6 +16,8 @@ from tiedgpt import TiedGPTError
 from tiedgpt.checkpoints import tensorflow
 
 EDITS = 50
+# An edited file may be one of which the user should know something.
+pytestmark = pytest.mark.filterwarnings("ignore::tiedgpt.errors.TiedGPTWarning")
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,7 @@ from support.loopback_hub import (
 from support.models import SMALL, random_model
 from support.openai_files import write_openai_model
 from support.terminal import CTRL_C, Terminal
-from support.vocabularies import bpe_model, tokenizer_json
+from support.vocabularies import added_token, bpe_model, tokenizer_json
 
 import tiedgpt
 from tiedgpt.checkpoints import (
@@ -119,10 +119,20 @@ def test_a_repository_with_a_tokenizer_json_alone(hub_server, hub_files):
     assert tiedgpt.load_tokenizer(NAME).special_tokens == {}
 
 
+def test_a_repository_with_tokens_that_tokenizer_json_adds(hub_server, hub_files):
+    added = [added_token(EOT, 256), added_token("<pad>", 257)]
+    model = bpe_model(vocab=spelled_ids([], 0), merges=[])
+    file = json.dumps(tokenizer_json(model=model, added_tokens=added))
+    assert_downloads(hub_server, {**hub_files, "tokenizer.json": file.encode()})
+    assert tiedgpt.load_tokenizer(NAME).special_tokens == {EOT: 256, "<pad>": 257}
+
+
 def test_a_repository_with_special_tokens(hub_server, hub_files):
     settings = {
         "tokenizer_config.json": b'{"model_max_length": 9}',
         "added_tokens.json": b'{"<pad>": 257}',
+        "special_tokens_map.json": b'{"pad_token": "<pad>"}',
+        "chat_template.jinja": b"{{ messages }}",
     }
     assert_downloads(hub_server, {**hub_files, **settings})
     assert tiedgpt.load_tokenizer(NAME).special_tokens == {EOT: 256, "<pad>": 257}

@@ -306,6 +306,31 @@ def test_a_file_that_shrank_since_it_was_checked(read, tmp_path):
     refuses("model.safetensors: cannot be read: it is too short for tensor 'a'", a.read)
 
 
+# Tensors with the same values
+
+
+def test_tensors_of_two_dtypes_may_have_the_same_values(read, monkeypatch):
+    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 4)  # several reads
+    values = np.arange(10, dtype=np.float32)
+    halves = values.astype("<f2")
+    header = header_of(single=tensor("F32", [10], [0, 40]), half=tensor("F16", [2, 5], [40, 60]))
+    tensors = read(file_of(header, values.tobytes() + halves.tobytes()))
+    assert tensors["single"].has_values_of(tensors["half"])
+
+
+@pytest.mark.parametrize("place", [0, 9])
+def test_tensors_that_differ_in_one_place(read, monkeypatch, place):
+    monkeypatch.setattr(safetensors, "VALUES_PER_READ", 4)
+    a = np.arange(10, dtype=np.float32)
+    b = a.copy()
+    b[place] += 1
+    header = header_of(
+        a=tensor(shape=[10], offsets=[0, 40]), b=tensor(shape=[10], offsets=[40, 80])
+    )
+    tensors = read(file_of(header, a.tobytes() + b.tobytes()))
+    assert not tensors["a"].has_values_of(tensors["b"])
+
+
 # The writer
 
 

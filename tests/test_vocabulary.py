@@ -1,12 +1,13 @@
 """Vocabulary files: every form is read, they are checked against each other, and written again."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from support.checks import refuses
-from support.models import SMALL_MERGES, random_model
+from support.models import SMALL, SMALL_MERGES, random_model
 from support.reference import GPT2_MERGES, GPT2_VOCAB
 from support.texts import assert_same_ids, byte_level_bpe, random_texts
 from support.vocabularies import BYTE_LEVEL, added_token, bpe_model, tokenizer_json, without
@@ -18,13 +19,20 @@ from tiedgpt.checkpoints.vocabulary import (
     read_tokenizer_json,
     vocabulary_files,
 )
-from tiedgpt.errors import TiedGPTError
+from tiedgpt.errors import TiedGPTError, TiedGPTWarning
 from tiedgpt.gpt2.tokenizer import EOT, Tokenizer, spelled_ids
 
 
 def assert_same_tokenizer(read: Tokenizer, tokenizer: Tokenizer) -> None:
     assert vocabulary_files(read) == vocabulary_files(tokenizer)
+    assert read.plain_tokens == tokenizer.plain_tokens
     assert read.encode("a lower low é") == tokenizer.encode("a lower low é")
+
+
+def save(tokenizer: Tokenizer, directory: Path) -> None:
+    """Save a model of the tokenizer's size."""
+    config = replace(SMALL, vocab_size=tokenizer.vocab_size)
+    tiedgpt.save_model(random_model(config), tokenizer, directory)
 
 
 # Special tokens
@@ -52,7 +60,7 @@ def test_special_tokens_before_and_after(special_tokens, first_id, eot_id):
 @pytest.mark.parametrize(("special_tokens", "first_id", "eot_id"), SPECIAL_TOKENS)
 def test_a_saved_tokenizer_comes_back(tmp_path, special_tokens, first_id, eot_id):
     tokenizer = Tokenizer(SMALL_MERGES, special_tokens, first_id)
-    tiedgpt.save_model(random_model(), tokenizer, tmp_path)
+    save(tokenizer, tmp_path)
     read = tiedgpt.load_tokenizer(tmp_path)
     assert_same_tokenizer(read, tokenizer)
     assert read.eot_id == eot_id
@@ -273,23 +281,24 @@ def test_a_vocab_that_is_malformed_or_contradicts_the_merges(vocabulary, content
 
 def test_added_tokens_json_holds_more_special_tokens(tmp_path):
     """As transformers 4 saves a fine-tune that added a token: vocab.json does not know it."""
-    tiedgpt.save_model(random_model(), Tokenizer(SMALL_MERGES), tmp_path)
+    save(Tokenizer(SMALL_MERGES), tmp_path)
     (tmp_path / "added_tokens.json").write_text('{"<|pad|>": 262}')
     expected = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
     assert_same_tokenizer(read_tokenizer(tmp_path), expected)
 
 
-def test_added_tokens_json_is_written_where_there_are_more_special_tokens():
+def test_more_files_are_written_where_there_are_more_special_tokens():
+    """transformers would not know them from vocab.json alone."""
     plain = vocabulary_files(Tokenizer(SMALL_MERGES))
     more = vocabulary_files(Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262}))
-    assert more.keys() - plain.keys() == {"added_tokens.json"}
+    assert more.keys() - plain.keys() == {"added_tokens.json", "tokenizer.json"}
 
 
 def test_the_added_tokens_of_an_earlier_save_are_gone(tmp_path):
     added = Tokenizer(SMALL_MERGES, {EOT: 261, "<|pad|>": 262})
     plain = Tokenizer(SMALL_MERGES)
-    tiedgpt.save_model(random_model(), added, tmp_path)
-    tiedgpt.save_model(random_model(), plain, tmp_path)
+    save(added, tmp_path)
+    save(plain, tmp_path)
     assert_same_tokenizer(tiedgpt.load_tokenizer(tmp_path), plain)
 
 
@@ -356,7 +365,7 @@ def test_an_added_token_that_is_also_an_ordinary_one_is_not_refused(tmp_path, to
 @pytest.mark.parametrize(("token", "pieces"), ADDED)
 def test_an_added_token_comes_back_from_a_saved_model(tmp_path, token, pieces):
     tokenizer = read_tokenizer(write_added(tmp_path / "original", token))
-    tiedgpt.save_model(random_model(), tokenizer, tmp_path / "saved")
+    save(tokenizer, tmp_path / "saved")
     assert_same_tokenizer(read_tokenizer(tmp_path / "saved"), tokenizer)
 
 
@@ -366,7 +375,7 @@ def test_transformers_reads_an_added_token_in_the_same_way(tmp_path, token, piec
     original = write_added(tmp_path / "original", token)
     tokenizer = read_tokenizer(original)
     ids = tokenizer.encode(TEXT, special="token")
-    tiedgpt.save_model(random_model(), tokenizer, tmp_path / "saved")
+    save(tokenizer, tmp_path / "saved")
     for directory in (original, tmp_path / "saved"):
         theirs = transformers.AutoTokenizer.from_pretrained(directory)
         assert theirs.encode(TEXT, add_special_tokens=False) == ids
@@ -382,7 +391,212 @@ def test_what_transformers_saves_of_an_added_token_is_read(tmp_path, token, piec
     assert_same_tokenizer(read, read_tokenizer(original))
 
 
+# Added tokens that are not special
+
+PLAIN = [added_token(EOT, 261), added_token("<user>", 262, special=False)]
+
+
+@pytest.fixture
+def with_plain_token(tmp_path) -> Path:
+    """A directory whose tokenizer.json has <user>, which is not special."""
+    return write_json(tmp_path, tokenizer_json(added_tokens=PLAIN)).parent
+
+
+def test_a_plain_token_is_read_in_any_text(with_plain_token):
+    tokenizer = read_tokenizer(with_plain_token)
+    for special in ("error", "token", "text"):
+        assert tokenizer.encode("low<user>!", special) == [257, 262, 0]
+    assert tokenizer.decode([257, 262]) == "low<user>"
+
+
+def test_a_plain_token_does_not_hide_a_special_one(with_plain_token):
+    tokenizer = read_tokenizer(with_plain_token)
+    message = r"the text contains special token '<\|endoftext\|>' at character 6"
+    refuses(message, tokenizer.encode, f"<user>{EOT}", error=TiedGPTError)
+
+
+def test_the_end_of_text_is_special_whatever_the_file_says(tmp_path):
+    file = tokenizer_json(added_tokens=[added_token(EOT, 261, special=False)])
+    tokenizer = read_tokenizer_json(write_json(tmp_path, file))
+    assert tokenizer.find_special(f"a{EOT}") == EOT
+
+
+def test_transformers_reads_a_plain_token_in_the_same_way(with_plain_token):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = read_tokenizer(with_plain_token)
+    tiedgpt.save_model(random_model(), None, with_plain_token)
+    theirs = transformers.AutoTokenizer.from_pretrained(with_plain_token)
+    text = f"low<user>!{EOT}"
+    assert theirs.encode(text) == tokenizer.encode(text, special="token")
+    assert theirs.encode(text, split_special_tokens=True) == tokenizer.encode(text, special="text")
+
+
+def test_transformers_knows_which_tokens_of_a_saved_model_are_special(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    special_tokens = {EOT: 261, "<pad>": 262, "<user>": 263}
+    tokenizer = Tokenizer(SMALL_MERGES, special_tokens, plain_tokens=["<user>"])
+    save(tokenizer, tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs.decode([262, 263, 257, 261], skip_special_tokens=True) == "<user>low"
+    assert_same_tokenizer(read_tokenizer(tmp_path), tokenizer)
+
+
+# tokenizer.json beside merges.txt: it comes first, as in transformers
+
+
+@pytest.fixture
+def saved_in_place(tmp_path) -> Path:
+    """A directory as transformers 5 leaves it when a token is added to a model that has none.
+
+    merges.txt and vocab.json are those from before.
+    """
+    save(Tokenizer(SMALL_MERGES), tmp_path)
+    write_json(tmp_path, tokenizer_json(added_tokens=[*PLAIN, added_token("<pad>", 263)]))
+    return tmp_path
+
+
+def test_the_added_tokens_of_tokenizer_json_are_read(saved_in_place):
+    tokenizer = read_tokenizer(saved_in_place)
+    assert tokenizer.encode("<user>low") == [262, 257]
+    assert tokenizer.find_special("<user>low<pad>") == "<pad>"
+
+
+def test_transformers_adds_tokens_in_place_and_they_are_read(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    save(Tokenizer(SMALL_MERGES), tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    theirs.add_tokens(["<user>"])
+    theirs.add_special_tokens({"pad_token": "<pad>"})
+    theirs.save_pretrained(tmp_path)
+    tokenizer = read_tokenizer(tmp_path)
+    text = "<user>lower<pad>"
+    assert tokenizer.encode(text, special="token") == theirs.encode(text)
+    assert tokenizer.plain_tokens == {"<user>"}
+
+
+def test_two_files_with_other_merges(saved_in_place):
+    (saved_in_place / "merges.txt").write_text("l o\n")
+    message = r"tokenizer\.json: its 5 merges are not the 1 of merges\.txt beside it"
+    refuses(message, read_tokenizer, saved_in_place, error=TiedGPTError)
+
+
+def test_two_files_with_other_ids(saved_in_place):
+    vocab = spelled_ids(SMALL_MERGES, 1)
+    (saved_in_place / "vocab.json").write_text(json.dumps(vocab))
+    message = r"tokenizer\.json: token '!' has id 0, but 1 in vocab\.json beside it"
+    refuses(message, read_tokenizer, saved_in_place, error=TiedGPTError)
+
+
+def test_the_id_of_an_added_token_in_vocab_json_does_not_matter(saved_in_place):
+    """It is no ordinary token, and transformers reads tokenizer.json."""
+    vocab = spelled_ids(SMALL_MERGES, 0) | {"<pad>": 261}
+    (saved_in_place / "vocab.json").write_text(json.dumps(vocab))
+    assert read_tokenizer(saved_in_place).special_tokens["<pad>"] == 263
+
+
+def test_added_tokens_json_adds_to_tokenizer_json(saved_in_place):
+    (saved_in_place / "added_tokens.json").write_text('{"<user>": 262, "<b>": 264}')
+    tokenizer = read_tokenizer(saved_in_place)
+    assert tokenizer.special_tokens["<b>"] == 264
+    assert tokenizer.plain_tokens == {"<user>"}
+
+
+def test_the_files_of_an_earlier_tokenizer_are_replaced(saved_in_place):
+    """transformers would read tokenizer.json first."""
+    names = ["special_tokens_map.json", "tokenizer_config.json"]
+    for name in names:
+        (saved_in_place / name).write_text('{"pad_token": "<pad>", "add_prefix_space": true}')
+    tokenizer = Tokenizer([("h", "e")])
+    save(tokenizer, saved_in_place)
+    assert_same_tokenizer(read_tokenizer(saved_in_place), tokenizer)
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(saved_in_place)
+    assert theirs.encode("he<pad>") == tokenizer.encode("he<pad>")
+
+
 # tokenizer_config.json
+
+
+def decoder(**tokens: dict) -> bytes:
+    """A tokenizer_config.json with these added tokens by id: _262={...}."""
+    by_id = {key.removeprefix("_"): token for key, token in tokens.items()}
+    return json.dumps({"added_tokens_decoder": by_id}).encode()
+
+
+def test_added_tokens_of_the_settings(vocabulary):
+    user = added_token("<user>", 259, special=False)
+    settings = decoder(_258=added_token(EOT, 258), _259=user, _260=added_token("<pad>", 260))
+    (vocabulary / "tokenizer_config.json").write_bytes(settings)
+    tokenizer = read_tokenizer(vocabulary)
+    assert tokenizer.special_tokens == {EOT: 258, "<user>": 259, "<pad>": 260}
+    assert tokenizer.plain_tokens == {"<user>"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        pytest.param(
+            b'{"added_tokens_decoder": [1]}',
+            r"added_tokens_decoder must be an object, got \[1\]",
+            id="list",
+        ),
+        pytest.param(decoder(_259="<user>"), "added token '<user>': expected content", id="text"),
+        pytest.param(
+            decoder(_a=added_token("<user>", 259)),
+            "token '<user>' has id None, expected an integer",
+            id="no-number",
+        ),
+        pytest.param(
+            decoder(_261=added_token("low", 261)), "token 'low' has two ids, 257 and 261", id="two"
+        ),
+        pytest.param(
+            decoder(_259=added_token("<user>", 259, lstrip=True)),
+            "added token .*, and not lstrip, rstrip or single_word",
+            id="lstrip",
+        ),
+    ],
+)
+def test_added_tokens_of_the_settings_that_are_wrong(vocabulary, settings, message):
+    (vocabulary / "tokenizer_config.json").write_bytes(settings)
+    refuses(rf"tokenizer_config\.json: {message}", read_tokenizer, vocabulary, error=TiedGPTError)
+
+
+def test_a_first_token_that_is_not_put_before_a_text_is_named(vocabulary):
+    (vocabulary / "tokenizer_config.json").write_text('{"add_bos_token": true}')
+    with pytest.warns(TiedGPTWarning, match=r"tokenizer_config\.json: add_bos_token is true, but"):
+        assert read_tokenizer(vocabulary).encode("low") == [257]
+
+
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": EOT, "type_id": 0}}, {"Sequence": {"id": "A"}}],
+    "special_tokens": {EOT: {"id": EOT, "ids": [261], "tokens": [EOT]}},
+}
+
+
+@pytest.mark.parametrize(
+    "post_processor",
+    [
+        pytest.param(TEMPLATE, id="template"),
+        pytest.param(
+            {"type": "RobertaProcessing", "cls": [EOT, 261], "sep": [EOT, 261]}, id="pair"
+        ),
+        pytest.param(
+            {"type": "Sequence", "processors": [{"type": "ByteLevel"}, TEMPLATE]}, id="sequence"
+        ),
+    ],
+)
+def test_a_post_processor_that_adds_tokens_is_named(tmp_path, post_processor):
+    path = write_json(tmp_path, tokenizer_json(post_processor=post_processor))
+    with pytest.warns(TiedGPTWarning, match=r"tokenizer\.json: post_processor adds tokens"):
+        assert read_tokenizer_json(path).encode("low") == [257]
+
+
+def test_a_post_processor_that_adds_none_is_not_mentioned(tmp_path):
+    """transformers 5 writes it. A warning would be an error."""
+    template = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}]}
+    path = write_json(tmp_path, tokenizer_json(post_processor=template))
+    assert read_tokenizer_json(path).encode("low") == [257]
 
 
 def test_without_a_prefix_space(vocabulary):
@@ -549,13 +763,18 @@ MALFORMED = [
         id="added-text",
     ),
     pytest.param(
+        tokenizer_json(added_tokens=[without(added_token(EOT, 261), "id")]),
+        r"token '<\|endoftext\|>' has id None, expected an integer",
+        id="no-id",
+    ),
+    pytest.param(
         tokenizer_json(added_tokens=[added_token(EOT, 262)]),
-        r"added token \{'id': 262, .* the id that vocab has for it",
+        r"token '<\|endoftext\|>' has two ids, 261 and 262",
         id="another-id",
     ),
     pytest.param(
         tokenizer_json(added_tokens=[added_token("low", 256)]),
-        r"added token \{'id': 256, 'content': 'low'.*: expected content, the id",
+        "token 'low' has two ids, 257 and 256",
         id="another-id-of-an-ordinary-token",
     ),
     pytest.param(

@@ -29,8 +29,9 @@ class Checkpoint:
     """A checkpoint whose files were checked: its configuration and the places of its tensors."""
 
     path: Path
-    config: Config  # with the head of config.json
+    config: Config  # with the head that is loaded if no other is asked for
     tensors: dict[str, Tensor]
+    heads_differ: bool = False  # config.json says tied, but the files contain a W_U that is not wte
     file_states: dict[Path, FileState] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,6 +42,11 @@ class Checkpoint:
     def has_own_unembedding(self) -> bool:
         """Whether the files contain a W_U, used or not."""
         return HEAD in self.tensors
+
+    @property
+    def lacks_unembedding(self) -> bool:
+        """Whether config.json says untied, but the files contain no W_U."""
+        return not self.config.tied and not self.has_own_unembedding
 
     def load(
         self, head: str | None = None, progress: OnProgress = None, copy: bool = False
@@ -53,21 +59,13 @@ class Checkpoint:
         """
         if head is None:
             self._check_has_head()
-            is_unused = self.config.tied and self.has_own_unembedding
+            if self.heads_differ:
+                warnings.warn(self._two_readings(), TiedGPTWarning, stacklevel=3)
             head = self.config.head
-        else:
-            is_unused = False
         head_is_copied = head == "untied" and not self.has_own_unembedding
         config = self.config.with_head("tied" if head_is_copied else head)
 
         reader = TensorReader(self.tensors, copy)
-        if is_unused and not np.array_equal(reader.read(HEAD), reader.read("wte.weight")):
-            warnings.warn(
-                f"{self.path}: config.json says tied, so {HEAD} is not used, but it differs from "
-                'wte.weight; to use it, load with head "untied"',
-                TiedGPTWarning,
-                stacklevel=3,
-            )
         parameters = reader.read_all(parameter_shapes(config), progress)
         for file, state in self.file_states.items():
             if file_state(file) != state:  # the parameters may be those of two files
@@ -78,11 +76,20 @@ class Checkpoint:
         return model
 
     def _check_has_head(self) -> None:
-        if not self.config.tied and not self.has_own_unembedding:
+        if self.lacks_unembedding:
             raise CheckpointError(
                 f'{self.path}: config.json says "tie_word_embeddings": false but there is no '
                 f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
             )
+
+    def _two_readings(self) -> str:
+        """What a user must know of a checkpoint whose heads differ."""
+        return (
+            f"{self.path}: config.json says tied, but the file has another {HEAD}, which is used: "
+            "untied, as transformers 5 reads it; transformers 4 reads it as tied, as head "
+            '"tied" does here; for untied everywhere, write "tie_word_embeddings": false into '
+            "config.json"
+        )
 
 
 class TensorReader:

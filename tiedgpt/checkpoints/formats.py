@@ -8,8 +8,10 @@ the Config; both are called here. It must refuse every damaged file with one lin
 """
 
 import os.path
+from contextlib import suppress
 from pathlib import Path
 
+from ..errors import CheckpointError
 from ..gpt2.config import Config
 from . import huggingface, tensorflow
 from .checkpoint import Checkpoint
@@ -23,10 +25,17 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_config(path: Path) -> Config:
-    """The Config of the checkpoint at a path. Raises CheckpointError."""
+    """The Config of the checkpoint at a path, with the head that is loaded from it.
+
+    Weights that are missing or damaged are no error here. Raises CheckpointError for a
+    configuration that cannot be read.
+    """
     if is_openais(path):
         return tensorflow.read_hparams(path)
-    return huggingface.read_config_json(path)
+    config = huggingface.read_config_json(path)
+    with suppress(CheckpointError):
+        return huggingface.open_directory(path).config
+    return config
 
 
 def is_openais(path: Path) -> bool:

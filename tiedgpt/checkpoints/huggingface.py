@@ -12,10 +12,11 @@ from ..gpt2.config import Config
 from .checkpoint import Checkpoint, check_tensor_shapes
 from .reading import directory_of, read_json
 from .safetensors import Tensor, read_header, replaced
-from .tensor_names import TRANSFORMERS_PREFIX, from_transformers
+from .tensor_names import HEAD, TRANSFORMERS_PREFIX, from_transformers
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+GENERATION_CONFIG = "generation_config.json"
 # The name of one file of several. It has no directory.
 SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII)
 NO_WEIGHTS = (
@@ -49,6 +50,10 @@ def open_directory(path: Path) -> Checkpoint:
     # have been replaced between.
     if _find_tensors(path)[1] != tensors or read_config_json(path) != config:
         raise replaced(listing)
+    if config.tied and HEAD in by_name and not by_name[HEAD].has_values_of(by_name["wte.weight"]):
+        # transformers 5 does not tie them either.
+        checkpoint.heads_differ = True
+        checkpoint.config = config.with_head("untied")
     return checkpoint
 
 
@@ -67,7 +72,7 @@ def read_config_json(model: Path) -> Config:
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
 
-    generation = directory / "generation_config.json"
+    generation = directory / GENERATION_CONFIG
     if not generation.is_file():
         return config
     eos_token_id = read_json(generation).get("eos_token_id")

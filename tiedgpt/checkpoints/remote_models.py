@@ -23,7 +23,12 @@ from .vocabulary import read_tokenizer
 
 HUB = "https://huggingface.co"
 OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/models"
-TOKENIZER_SETTINGS = ("tokenizer_config.json", "added_tokens.json")
+TOKENIZER_SETTINGS = (
+    "tokenizer_config.json",
+    "added_tokens.json",
+    "special_tokens_map.json",  # this one and the next are for copies of the model
+    "chat_template.jinja",
+)
 VOCABULARIES = ("merges.txt", "vocab.bpe", "tokenizer.json")  # each makes a tokenizer
 
 
@@ -108,8 +113,10 @@ class HubModel(RemoteModel):
 
     def fetch_small_files(self, new: Path) -> None:
         has_tokenizer = self.fetch_all(["vocab.json", "merges.txt"], new)
-        if not has_tokenizer:
-            has_tokenizer = self.client.fetch("tokenizer.json", new)
+        if self.name not in MODELS:
+            # It may have tokens that the two files do not have.
+            has_json = self.client.fetch("tokenizer.json", new)
+            has_tokenizer = has_tokenizer or has_json
         if not has_tokenizer:
             self.report_no_tokenizer(
                 f"{self.client.label} has no tokenizer: neither vocab.json and merges.txt nor "

@@ -99,6 +99,24 @@ class Tensor:
                 self._read_into(values[first : first + VALUES_PER_READ], file)
         return array
 
+    def has_values_of(self, other: "Tensor") -> bool:
+        """Whether a tensor of the same shape has the same values. nan is equal to nothing.
+
+        Both are read part by part, up to the first that differs, and neither is kept.
+        """
+        size = prod(self.shape)
+        with open_to_read(self.file) as file, open_to_read(other.file) as other_file:
+            file.seek(self.start)
+            other_file.seek(other.start)
+            for first in range(0, size, VALUES_PER_READ):
+                part = np.empty(min(VALUES_PER_READ, size - first), np.float32)
+                other_part = np.empty_like(part)
+                self._read_into(part, file)
+                other._read_into(other_part, other_file)
+                if not np.array_equal(part, other_part):
+                    return False
+        return True
+
     def _read_into(self, part: np.ndarray, file: BufferedReader) -> None:
         """The next values of the file, as float32."""
         stored = np.dtype(STORED[self.dtype])

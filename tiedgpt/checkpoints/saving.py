@@ -1,24 +1,50 @@
-"""Write a checkpoint that transformers' from_pretrained reads, too."""
+"""Write a checkpoint that transformers' from_pretrained reads, too.
+
+Beside the model there are a tokenizer's files: new ones (`tokenizer_files`), or those of another
+checkpoint as they are (`copied_files`), with all that this code does not understand of them.
+"""
 
 import json
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import ArgumentError, CheckpointError, short_repr
+from ..errors import ArgumentError, CheckpointError, TiedGPTWarning, short_repr
+from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.tokenizer import Tokenizer
 from . import safetensors
-from .huggingface import WEIGHTS
+from .huggingface import GENERATION_CONFIG, WEIGHTS
+from .messages import Note, discard_note
 from .publishing import StagedFiles
+from .reading import directory_of, open_to_read, read_json
 from .tensor_names import to_transformers
-from .vocabulary import ADDED, vocabulary_files
+from .tokenizer_json import TOKENIZER_JSON, tokenizer_json
+from .vocabulary import ADDED, SETTINGS, read_tokenizer, vocabulary_files
+
+SPECIAL_TOKENS_MAP = "special_tokens_map.json"
+COPIED = (
+    "merges.txt",
+    "vocab.json",
+    ADDED,
+    TOKENIZER_JSON,
+    SETTINGS,
+    SPECIAL_TOKENS_MAP,
+    "chat_template.jinja",
+    "chat_template.json",
+    GENERATION_CONFIG,
+)
+OPENAIS_NAMES = {"merges.txt": "vocab.bpe", "vocab.json": "encoder.json"}
 
 
 def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) -> None:
     """Write config.json, model.safetensors (float32) and, unless None, the tokenizer's files.
 
     transformers' from_pretrained reads the result with either head; a tied one has no
-    lm_head.weight. The files appear together or not at all (see StagedFiles). Raises ArgumentError
-    for other arguments, CheckpointError if the files cannot be written.
+    lm_head.weight. The files appear together or not at all (see StagedFiles). Files of an earlier
+    model that would contradict them are replaced. A tokenizer with another number of tokens than
+    the model is written with a TiedGPTWarning. Raises ArgumentError for other arguments,
+    CheckpointError if the files cannot be written.
     """
     if not isinstance(model, GPT2):
         raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
@@ -28,12 +54,21 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
         )
     if not isinstance(directory, str | Path) or not str(directory) or "\0" in str(directory):
         raise ArgumentError(f"the directory must be a path, got {short_repr(directory)}")
+
+    V = model.config.vocab_size
+    if tokenizer is not None and tokenizer.vocab_size != V:
+        warnings.warn(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, and the model has {V}",
+            TiedGPTWarning,
+            stacklevel=2,
+        )
     with StagedFiles(Path(directory)) as files:
-        write_model(files, model, tokenizer)
+        others = {} if tokenizer is None else tokenizer_files(tokenizer, files.directory)
+        write_model(files, model, others)
 
 
-def write_model(files: StagedFiles, model: GPT2, tokenizer: Tokenizer | None) -> None:
-    """Write what save_model writes to `files`, to which the caller may add others."""
+def write_model(files: StagedFiles, model: GPT2, others: Mapping[str, bytes]) -> None:
+    """Write config.json and model.safetensors to `files`, and other files beside them."""
     try:
         config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
     except (RecursionError, TypeError, ValueError) as error:  # in Config.others
@@ -42,10 +77,70 @@ def write_model(files: StagedFiles, model: GPT2, tokenizer: Tokenizer | None) ->
         ) from error
     tensors = {to_transformers(name): array for name, array in model.parameters.items()}
     safetensors.write(files.open(WEIGHTS), tensors.items())
-    if tokenizer is not None:
-        texts = vocabulary_files(tokenizer)
-        if (files.directory / ADDED).exists():
-            texts.setdefault(ADDED, "{}")  # replaces the added tokens of an earlier save
-        for name, text in texts.items():
-            files.open(name).write(text.encode())
+    for name, content in others.items():
+        files.open(name).write(content)
+    if GENERATION_CONFIG not in others:
+        path = files.directory / GENERATION_CONFIG
+        if path.exists() and _contradicts(path, model.config):
+            # transformers prefers what this file says of the end of a text.
+            tokens = {
+                "bos_token_id": model.config.bos_token_id,
+                "eos_token_id": model.config.eos_token_id,
+            }
+            files.open(GENERATION_CONFIG).write(json.dumps(tokens).encode())
     files.open("config.json").write(config.encode())
+
+
+def _contradicts(path: Path, config: Config) -> bool:
+    """Whether a generation_config.json says another end of a text than a configuration."""
+    try:
+        eos_token_id = read_json(path).get("eos_token_id")
+    except CheckpointError:
+        return True
+    if isinstance(eos_token_id, list):
+        eos_token_id = tuple(eos_token_id)
+    return eos_token_id is not None and eos_token_id != config.eos_token_id
+
+
+def tokenizer_files(tokenizer: Tokenizer, directory: Path) -> dict[str, bytes]:
+    """The files of a tokenizer, by name.
+
+    If the directory has files of another tokenizer, they are replaced by files that say nothing
+    else.
+    """
+    texts = vocabulary_files(tokenizer)
+    neutral = {
+        ADDED: "{}",
+        SPECIAL_TOKENS_MAP: "{}",
+        SETTINGS: json.dumps({"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False}),
+        TOKENIZER_JSON: json.dumps(tokenizer_json(tokenizer)),
+    }
+    for name, text in neutral.items():
+        if name not in texts and (directory / name).exists():
+            texts[name] = text
+    return {name: text.encode() for name, text in texts.items()}
+
+
+def copied_files(model: Path, note: Note = discard_note) -> dict[str, bytes]:
+    """The tokenizer's files and generation_config.json of a checkpoint, as they are, by name.
+
+    Where transformers could not read a vocabulary from them, its files are added. If there is no
+    vocabulary at all, `note` is called. Raises CheckpointError for a file that cannot be read.
+    """
+    directory = directory_of(model)
+    contents = {}
+    for name in COPIED:
+        for file in (name, OPENAIS_NAMES.get(name, name)):
+            path = directory / file
+            if name not in contents and path.is_file():
+                with open_to_read(path) as opened:
+                    contents[name] = opened.read()
+    has_pair = "merges.txt" in contents and "vocab.json" in contents
+    if not has_pair and TOKENIZER_JSON not in contents:
+        try:
+            texts = vocabulary_files(read_tokenizer(model))
+        except CheckpointError as error:
+            note(f"{error}; the copy is written without a tokenizer")
+            return contents
+        contents = {name: text.encode() for name, text in texts.items()} | contents
+    return contents

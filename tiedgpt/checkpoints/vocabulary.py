@@ -1,41 +1,27 @@
-"""Read and write vocabulary files: merges.txt with vocab.json, as OpenAI published them, or
-tokenizer.json.
+"""The tokenizer of a directory: which of its vocabulary files are read, and how they are written.
 
-The ids of ordinary tokens follow from the merges, so vocab.json adds only the special tokens. It is
-checked against the merges nevertheless, because two files that disagree do not describe one
-vocabulary. The post_processor, truncation and padding of a tokenizer.json, which add or remove
-tokens, are ignored.
+tokenizer.json comes first, as in transformers; else merges.txt with vocab.json, as OpenAI published
+them. The ids of ordinary tokens follow from the merges. They are compared with vocab.json
+nevertheless, and tokenizer.json with merges.txt, because files that disagree do not describe one
+vocabulary. added_tokens.json and tokenizer_config.json may add tokens to both.
 """
 
 import json
-from collections.abc import Container
+import warnings
 from pathlib import Path
-from typing import Any
 
-from ..errors import CheckpointError, TokenizerError, short_repr
+from ..errors import CheckpointError, TiedGPTWarning, TokenizerError, short_repr
 from ..gpt2.tokenizer import EOT, Tokenizer, spelled_ids
+from .parsed_vocabulary import ParsedVocabulary, parse_merges
 from .reading import directory_of, read_json, read_text
+from .tokenizer_json import TOKENIZER_JSON, add_token, parse_tokenizer_json, tokenizer_json
 
 ADDED = "added_tokens.json"
-TOKENIZER_JSON = "tokenizer.json"
+SETTINGS = "tokenizer_config.json"
 MERGES_AND_VOCAB = (
     ("merges.txt", "vocab.json"),  # Hugging Face's names
     ("vocab.bpe", "encoder.json"),  # OpenAI's
 )
-
-# The fields of a tokenizer.json that change ids, and the values they may have. None: the field may
-# be absent.
-NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
-    "normalizer": (None,),
-    "model.type": ("BPE", None),  # absent in GPT-2's own file
-    "model.dropout": (None, 0),
-    "model.continuing_subword_prefix": ("", None),
-    "model.end_of_word_suffix": ("", None),
-    "model.ignore_merges": (False, None),
-    "pre_tokenizer.type": ("ByteLevel",),
-    "pre_tokenizer.add_prefix_space": (False,),
-    "pre_tokenizer.use_regex": (True, None),
-}
 
 
 def read_tokenizer(model: Path) -> Tokenizer:
@@ -45,108 +31,115 @@ def read_tokenizer(model: Path) -> Tokenizer:
     that contradicts itself or would give other ids than Tokenizer does. So do the functions below.
     """
     directory = directory_of(model)
-    settings = directory / "tokenizer_config.json"
-    if settings.is_file() and read_json(settings).get("add_prefix_space"):
-        raise TokenizerError(f"{settings}: add_prefix_space is true, expected false, as in GPT-2")
+    vocabulary = _parse_vocabulary(directory)
+    if (directory / ADDED).is_file():
+        _add_from_added_tokens(vocabulary, directory / ADDED)
+    if (directory / SETTINGS).is_file():
+        _apply_settings(vocabulary, directory / SETTINGS)
+    return vocabulary.tokenizer()
 
+
+def _parse_vocabulary(directory: Path) -> ParsedVocabulary:
+    """The vocabulary without the tokens that other files add."""
+    has_json = (directory / TOKENIZER_JSON).is_file()
     for merges, vocab in MERGES_AND_VOCAB:
         if (directory / merges).is_file():
-            return read_merges(
-                directory / merges,
-                vocab_path=_if_there(directory / vocab),
-                added_path=_if_there(directory / ADDED),
-            )
-    if (directory / TOKENIZER_JSON).is_file():
-        return read_tokenizer_json(directory / TOKENIZER_JSON)
+            if not has_json:
+                return _parse_merges_and_vocab(directory / merges, directory / vocab)
+            vocabulary = parse_tokenizer_json(directory / TOKENIZER_JSON)
+            _check_same_merges(vocabulary, directory / merges, directory / vocab)
+            return vocabulary
+    if has_json:
+        return parse_tokenizer_json(directory / TOKENIZER_JSON)
     raise CheckpointError(
         f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
     )
 
 
-def _if_there(path: Path) -> Path | None:
-    return path if path.is_file() else None
+def read_merges(path: Path, vocab_path: Path | None = None) -> Tokenizer:
+    """From merges.txt (OpenAI: vocab.bpe), and vocab.json (encoder.json) if it is given."""
+    return _parse_merges_and_vocab(path, vocab_path).tokenizer()
 
 
-def read_merges(
-    path: Path, vocab_path: Path | None = None, added_path: Path | None = None
-) -> Tokenizer:
-    """From merges.txt (OpenAI: vocab.bpe), vocab.json (encoder.json) and added_tokens.json.
+def read_tokenizer_json(path: Path) -> Tokenizer:
+    """From tokenizer.json alone."""
+    return parse_tokenizer_json(path).tokenizer()
 
-    added_tokens.json has the ids of special tokens that are not in vocab.json or are also ordinary
-    tokens.
-    """
+
+def _parse_merges_and_vocab(path: Path, vocab_path: Path | None) -> ParsedVocabulary:
+    """The vocabulary of two files; of the merges alone if the other one is not there."""
+    merges = _parse_merges_txt(path)
+    if vocab_path is None or not vocab_path.is_file():
+        ids = spelled_ids(merges, 0) | {EOT: 256 + len(merges)}
+        return ParsedVocabulary(f"{path}", merges, ids)
+    return ParsedVocabulary(f"{path} with {vocab_path.name}", merges, read_json(vocab_path))
+
+
+def _parse_merges_txt(path: Path) -> list[tuple[str, str]]:
     lines = read_text(path).replace("\r\n", "\n").rstrip("\n").split("\n")
     first_line = 1  # the number of the line of the first merge
     if lines[0].startswith("#version") or lines == [""]:
         first_line = 2
-    merges = _parse_merges(lines[first_line - 1 :], f"{path}, line", first_line)
-    if vocab_path is None:
-        return _from_vocabulary(merges, None, name=f"{path}")
-
-    vocab = read_json(vocab_path)
-    name = f"{path} with {vocab_path.name}"
-    if added_path is None:
-        return _from_vocabulary(merges, vocab, name)
-    added = read_json(added_path)
-    return _from_vocabulary(merges, vocab | added, f"{name} and {added_path.name}", added)
+    return parse_merges(lines[first_line - 1 :], f"{path}, line", first_line)
 
 
-def read_tokenizer_json(path: Path) -> Tokenizer:
-    """From the file of Hugging Face's library `tokenizers`."""
-    file = read_json(path)
-    _check_neutral(file, path)
-    model = file["model"] if isinstance(file.get("model"), dict) else {}
-    vocab = model.get("vocab")
-    merges = model.get("merges")
-    added = file.get("added_tokens") or []
-    if not isinstance(vocab, dict) or not isinstance(merges, list) or not isinstance(added, list):
+def _check_same_merges(vocabulary: ParsedVocabulary, path: Path, vocab_path: Path) -> None:
+    """Raise TokenizerError if merges.txt or vocab.json have other ordinary tokens."""
+    merges = _parse_merges_txt(path)
+    if merges != vocabulary.merges:
         raise TokenizerError(
-            f"{path}: expected model.vocab, model.merges and a list of added_tokens"
+            f"{vocabulary.name}: its {len(vocabulary.merges)} merges are not the {len(merges)} of "
+            f"{path.name} beside it; remove the file that is wrong"
         )
-    pairs = _parse_merges(merges, f"{path}, merge", 1)
-    for token in added:
-        is_plain = _is_plain_token(token)
-        if not is_plain or vocab.setdefault(token["content"], token["id"]) != token["id"]:
+    if not vocab_path.is_file():
+        return
+    for token, token_id in read_json(vocab_path).items():
+        expected = vocabulary.ids.get(token, token_id)
+        if token not in vocabulary.added and token_id != expected:
             raise TokenizerError(
-                f"{path}: added token {short_repr(token)}: expected content, the id that vocab has "
-                "for it, and not lstrip, rstrip or single_word, which change ids"
-            )
-    added_texts = {token["content"] for token in added}
-    return _from_vocabulary(pairs, vocab, f"{path}", added_texts)
-
-
-def _check_neutral(file: dict[str, Any], path: Path) -> None:
-    """Raise TokenizerError for a setting of tokenizer.json that would give other ids."""
-    pre_tokenizer = file.get("pre_tokenizer")
-    match pre_tokenizer:
-        case {"type": "Sequence", "pretokenizers": [only]}:
-            pre_tokenizer = only
-    sections = {"": file, "model": file.get("model"), "pre_tokenizer": pre_tokenizer}
-    for name, accepted in NEUTRAL_VALUES.items():
-        section_name, _, key = name.rpartition(".")
-        value = sections[section_name]
-        if isinstance(value, dict):
-            value = value.get(key)
-        if value not in accepted:
-            raise TokenizerError(
-                f"{path}: {name} is {short_repr(value)}, expected {accepted[0]!r}, as in GPT-2"
+                f"{vocabulary.name}: token {short_repr(token)} has id {short_repr(expected)}, but "
+                f"{short_repr(token_id)} in {vocab_path.name} beside it; remove the file that is "
+                "wrong"
             )
 
 
-def _is_plain_token(token: Any) -> bool:
-    """Whether an entry of added_tokens has a text and an id, and takes no text around it away."""
-    if not isinstance(token, dict):
-        return False
-    if not isinstance(token.get("content"), str) or not isinstance(token.get("id"), int):
-        return False
-    return not (token.get("lstrip") or token.get("rstrip") or token.get("single_word"))
+def _add_from_added_tokens(vocabulary: ParsedVocabulary, path: Path) -> None:
+    """Add the tokens of added_tokens.json: text -> id."""
+    for text, token_id in read_json(path).items():
+        if text not in vocabulary.added:  # tokenizer.json says more of it
+            vocabulary.add_token(text, token_id, is_special=True, name=f"{path}")
+    vocabulary.name += f" and {path.name}"
+
+
+def _apply_settings(vocabulary: ParsedVocabulary, path: Path) -> None:
+    """Add the tokens of tokenizer_config.json. Refuse or name what would give other ids."""
+    settings = read_json(path)
+    if settings.get("add_prefix_space"):
+        raise TokenizerError(f"{path}: add_prefix_space is true, expected false, as in GPT-2")
+    if settings.get("add_bos_token"):
+        warnings.warn(
+            f"{path}: add_bos_token is true, but tiedgpt puts no token before a text: write "
+            "<|endoftext|> there, and allow special tokens",
+            TiedGPTWarning,
+            stacklevel=3,
+        )
+    decoder = settings.get("added_tokens_decoder") or {}
+    if not isinstance(decoder, dict):
+        raise TokenizerError(
+            f"{path}: added_tokens_decoder must be an object, got {short_repr(decoder)}"
+        )
+    for key, token in decoder.items():
+        token_id = int(key) if key.isascii() and key.isdigit() and len(key) < 20 else None
+        add_token(vocabulary, token, token_id, path)
+    if decoder:
+        vocabulary.name += f" and {path.name}"
 
 
 def vocabulary_files(tokenizer: Tokenizer) -> dict[str, str]:
     """The contents of merges.txt and vocab.json, by name. For GPT-2 they are OpenAI's files.
 
-    Other special tokens are also written to added_tokens.json, or transformers would read them as
-    text.
+    If there are other special tokens than <|endoftext|>, added_tokens.json and tokenizer.json are
+    written too. Without them, transformers would read these tokens as text.
     """
     lines = ["#version: 0.2"] + [f"{left} {right}" for left, right in tokenizer.merges]
     ids = spelled_ids(tokenizer.merges, tokenizer.first_id) | tokenizer.special_tokens
@@ -158,69 +151,5 @@ def vocabulary_files(tokenizer: Tokenizer) -> dict[str, str]:
     added = {token: n for token, n in tokenizer.special_tokens.items() if token != EOT}
     if added:
         files[ADDED] = json.dumps(added)
+        files[TOKENIZER_JSON] = json.dumps(tokenizer_json(tokenizer))
     return files
-
-
-def _from_vocabulary(
-    merges: list[tuple[str, str]],
-    vocab: dict[str, Any] | None,
-    name: str,
-    added: Container[str] = (),
-) -> Tokenizer:
-    """The tokenizer of these merges, if its ids are those of `vocab`. `name` is for errors.
-
-    Tokens that no merge makes are special, and so are those in `added`.
-    """
-    try:
-        if vocab is None:
-            return Tokenizer(merges)
-        ids = _check_ids(merges, vocab)
-        special_tokens = {}
-        for token, token_id in vocab.items():
-            if token not in ids or token in added:
-                special_tokens[token] = token_id
-        return Tokenizer(merges, special_tokens, ids["!"])
-    except TokenizerError as error:
-        raise TokenizerError(f"{name}: {error}") from None
-
-
-def _check_ids(merges: list[tuple[str, str]], vocab: dict[str, Any]) -> dict[str, int]:
-    """The ids of the ordinary tokens, if `vocab` has the same. Raises TokenizerError."""
-    for token, token_id in vocab.items():
-        if type(token_id) is not int:
-            raise TokenizerError(
-                f"token {short_repr(token)} has id {short_repr(token_id)}, expected an integer"
-            )
-    ids = spelled_ids(merges, vocab.get("!", 0))
-    for token, token_id in ids.items():
-        if vocab.get(token) != token_id:
-            Tokenizer(merges)  # raises if the merges contradict themselves: the error to report
-            id_in_vocab = f"id {short_repr(vocab[token])}" if token in vocab else "no id"
-            raise TokenizerError(
-                f"token {short_repr(token)} has {id_in_vocab}, expected {token_id}"
-            )
-    for token in vocab:
-        # Only an ordinary token is written with "Ġ": in a special token, a space is a space.
-        if "Ġ" in token and token not in ids:
-            raise TokenizerError(f"no merge makes token {short_repr(token)}: merges are missing")
-    return ids
-
-
-def _parse_merges(spelled: list[Any], name: str, first: int) -> list[tuple[str, str]]:
-    """Merges from "a b" or ["a", "b"]. Errors number the merges from `first`, after `name`."""
-    merges = []
-    for number, merge in enumerate(spelled, first):
-        pair = merge.split(" ") if isinstance(merge, str) else merge
-        if not _is_pair(pair):
-            raise TokenizerError(f"{name} {number}: expected two tokens, got {short_repr(merge)}")
-        left, right = pair
-        merges.append((left, right))
-    return merges
-
-
-def _is_pair(pair: Any) -> bool:
-    """Whether a value is a list of two texts that are not empty."""
-    if not isinstance(pair, list) or len(pair) != 2:
-        return False
-    left, right = pair
-    return isinstance(left, str) and isinstance(right, str) and left != "" and right != ""

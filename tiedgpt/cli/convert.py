@@ -4,7 +4,8 @@ untie gives a tied model an output matrix of its own. tie drops that of an untie
 a checkpoint that transformers reads too.
 
 If W_U is not wte.T, the predictions of the copy differ. tie then says by how much, and needs
---force.
+--force; so does untie with --init if the file holds such a W_U already. The tokenizer's files are
+copied as they are.
 
 examples:
   tiedgpt untie gpt2 my-untied-gpt2
@@ -13,17 +14,20 @@ examples:
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ..checkpoints import Opened, open_model, save_model
+from ..checkpoints import open_model
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.conversion import tied_model, untied_model
 from ..checkpoints.locks import LOCK
-from ..checkpoints.publishing import lock_directory
-from ..errors import ArgumentError, CheckpointError
+from ..checkpoints.publishing import StagedFiles, lock_directory
+from ..checkpoints.saving import copied_files, write_model
+from ..errors import ArgumentError
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
-from ..gpt2.tokenizer import Tokenizer
 from ..inference.generation import generate
 from ..study.report import losses
 from . import models, options
@@ -53,31 +57,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=options.count,
         help="untie: the seed of --init random (default: 0)",
     )
-    parser.add_argument("--force", action="store_true", help="tie: drop a W_U that is not wte.T")
+    parser.add_argument("--force", action="store_true", help="drop a W_U that is not wte.T")
 
 
 def run(args: argparse.Namespace) -> None:
     source, destination = source_and_destination(args)
     check_flags(args)
     opened = open_model(source, note)
-    head = "tied" if args.command == "tie" else "untied"
-    if opened.checkpoint.config.head == head:
-        raise ArgumentError(f"{source} is {head} already")
-
     with lock_directory(destination, advice="; choose a new directory"):
         if any(path.name != LOCK for path in destination.iterdir()):
             raise ArgumentError(f"{destination} exists and is not empty; choose a new directory")
-        tokenizer = tokenizer_if_any(opened)
-        model = models.load(opened.checkpoint, None)
-        if args.command == "tie":
-            if not args.force:
-                check_loss(model, source)
-            model = model.tie()
-        else:
-            model = model.untie(args.init or "copy", args.seed or 0)
-        save_model(model, tokenizer, destination)
+        model = convert(opened.checkpoint, source, args)
+        others = copied_files(opened.checkpoint.path, note)
+        with StagedFiles(destination) as files:
+            write_model(files, model, others)
+    head = model.config.head
     size = parameter_count(model.config)
     note(f"wrote {destination}: {head}, {size.total:,} parameters, {size.bytes / 1e6:,.1f} MB")
+
+
+def convert(checkpoint: Checkpoint, source: str, args: argparse.Namespace) -> GPT2:
+    """The model of the copy. Raises ArgumentError where a W_U would be thrown away."""
+    load = partial(models.load, checkpoint)
+    if args.command == "tie":
+        return tied_model(
+            checkpoint, source, load, force=args.force, effect=effect_of_tying, note=note
+        )
+    return untied_model(
+        checkpoint,
+        source,
+        load,
+        init=args.init,
+        seed=args.seed or 0,
+        force=args.force,
+        note=note,
+    )
 
 
 def source_and_destination(args: argparse.Namespace) -> tuple[str, Path]:
@@ -94,34 +108,20 @@ def check_flags(args: argparse.Namespace) -> None:
     """Raise ArgumentError for a flag of the other command."""
     if args.command == "tie" and (args.init is not None or args.seed is not None):
         raise ArgumentError("--init and --seed are for untie: a tied model has no W_U of its own")
-    if args.command == "untie" and args.force:
-        raise ArgumentError("--force is for tie: untie drops nothing")
+    if args.command == "untie" and args.force and args.init is None:
+        raise ArgumentError("--force is for tie, or with --init: untie alone drops nothing")
 
 
-def tokenizer_if_any(opened: Opened) -> Tokenizer | None:
-    """The tokenizer of a model; None, with a note, if it has none."""
-    try:
-        return opened.tokenizer
-    except CheckpointError as error:
-        note(f"{error}; the copy is written without a tokenizer")
-        return None
+def effect_of_tying(model: GPT2) -> str:
+    """What happens to the loss of a text that the model generates, if it loses its W_U.
 
-
-def check_loss(model: GPT2, source: str) -> None:
-    """Raise ArgumentError if the model predicts otherwise without its W_U.
-
-    The error names both losses of a text that the model generates.
+    "" if the loss cannot be measured.
     """
-    if np.array_equal(model.W_U, model.W_E.T):
-        return
     text = [0, *generate(model, [0], MEASURED, seed=0)]
     measured = losses(model, np.array(text))
-    effect = ""
-    if measured is not None:
-        effect = (
-            f": the loss of {measured['tokens']} tokens that the model generates goes from "
-            f"{measured['own']:.2f} to {measured['swapped']:.2f} nats per token"
-        )
-    raise ArgumentError(
-        f"the W_U of {source} is not wte.T{effect}; to drop it all the same, add --force"
+    if measured is None:
+        return ""
+    return (
+        f": the loss of {measured['tokens']} tokens that the model generates goes from "
+        f"{measured['own']:.2f} to {measured['swapped']:.2f} nats per token"
     )

@@ -30,8 +30,10 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import open_model
+from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.locks import LOCK
 from ..checkpoints.publishing import lock_directory
+from ..checkpoints.saving import copied_files, tokenizer_files
 from ..checkpoints.vocabulary import read_tokenizer
 from ..errors import ABOVE_0, RATE, ArgumentError, Range
 from ..gpt2.config import Config
@@ -197,8 +199,9 @@ def run(args: argparse.Namespace) -> None:
         if args.resume:
             tokenizer = read_tokenizer(args.out)
             trainer = resumed_trainer(args, flags, tokenizer, text)
+            others: dict[str, bytes] = {}  # those of the directory stay
         else:
-            trainer, tokenizer = new_trainer(args, flags, text)
+            trainer, tokenizer, others = new_trainer(args, flags, text)
         vocab_size = tokenizer.vocab_size
         if vocab_size < flags.get("vocab_size", 0):
             note(
@@ -212,7 +215,7 @@ def run(args: argparse.Namespace) -> None:
         factor = bits_per_nat(tokenizer, trainer.held_out[1:])
         start = time.monotonic()
         with stop_on_signal() as signals:
-            train(trainer, tokenizer, args.out, factor, signals)
+            train(trainer, others, args.out, factor, signals)
         seconds = time.monotonic() - start
         if args.json:
             print(json.dumps(report(trainer, args.out, factor, seconds)))
@@ -273,12 +276,15 @@ def check_directory(out: Path, resume: bool) -> None:
 
 def new_trainer(
     args: argparse.Namespace, flags: dict[str, Any], text: str
-) -> tuple[Trainer, Tokenizer]:
-    """A training that begins, and its tokenizer."""
+) -> tuple[Trainer, Tokenizer, dict[str, bytes]]:
+    """A training that begins, its tokenizer, and the files that are saved beside the model."""
     settings = {name: flags[name] for name in SETTINGS if name in flags}
     if "source" in flags:
-        model, tokenizer, context = checkpoint_to_train(flags)
-        defaults = {**FROM_CHECKPOINT, "context": context}
+        opened = open_model(flags["source"], note)
+        tokenizer = opened.tokenizer
+        model = checkpoint_to_train(opened.checkpoint, flags)
+        others = copied_files(opened.checkpoint.path, note)
+        defaults = {**FROM_CHECKPOINT, "context": min(MAX_CONTEXT, model.config.n_ctx)}
         all_settings = Settings(**{**defaults, **settings})
     else:
         all_settings = Settings(**settings)
@@ -286,24 +292,22 @@ def new_trainer(
         learned, _ = split(text)
         head = flags.get("head", "tied")
         model, tokenizer = new_model(learned, shape, all_settings, head)
+        others = tokenizer_files(tokenizer, args.out)
     if "dropout" in flags:
         model = with_dropout(model, flags["dropout"])
 
     tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
     trainer = Trainer(model, tokens, held_out, all_settings, flags.get("only"))
     trainer.flags = flags
-    return trainer, tokenizer
+    return trainer, tokenizer, others
 
 
-def checkpoint_to_train(flags: dict[str, Any]) -> tuple[GPT2, Tokenizer, int]:
-    """The model of --from with the head to train, its tokenizer, and the default of --context."""
-    opened = open_model(flags["source"], note)
-    tokenizer = opened.tokenizer
+def checkpoint_to_train(checkpoint: Checkpoint, flags: dict[str, Any]) -> GPT2:
+    """The model of --from with the head to train."""
     head = flags.get("head")
     if head is None and "only" in flags:
         head = "untied"
-    context = min(MAX_CONTEXT, opened.checkpoint.config.n_ctx)
-    return models.load(opened.checkpoint, head), tokenizer, context
+    return models.load(checkpoint, head)
 
 
 def resumed_trainer(
@@ -371,7 +375,7 @@ def stop_on_signal() -> Iterator[list[int]]:
 
 
 def train(
-    trainer: Trainer, tokenizer: Tokenizer, out: Path, factor: float, signals: list[int]
+    trainer: Trainer, others: dict[str, bytes], out: Path, factor: float, signals: list[int]
 ) -> None:
     """Train to the end or to a signal, with a progress bar and a line for each evaluation."""
     from tqdm import tqdm  # importing it takes longer than most commands wait
@@ -391,7 +395,7 @@ def train(
         display = Display(trainer, factor, bar)
         for record in train_and_save(
             trainer,
-            tokenizer,
+            others,
             out,
             should_stop=lambda: len(signals) > 0,
             progress=display.show_held_out,

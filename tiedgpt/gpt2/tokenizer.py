@@ -152,6 +152,8 @@ class Tokenizer:
     special_tokens: text -> id; None is {"<|endoftext|>": the last id}, as in GPT-2; {} means none.
     first_id: the id of the first byte. GPT-2's is 0; Hugging Face's trainer puts special tokens
         first.
+    plain_tokens: those of special_tokens that any text may contain. They are always read as tokens,
+        whatever `special` says.
 
     The bytes have the ids from `first_id` on, followed by the merges in their order. Special tokens
     have the remaining ids of 0 to vocab_size - 1. A special token that is also an ordinary one has
@@ -167,6 +169,7 @@ class Tokenizer:
         merges: list[tuple[str, str]],
         special_tokens: dict[str, int] | None = None,
         first_id: int = 0,
+        plain_tokens: Collection[str] = (),
     ) -> None:
         self.merges = merges
         self.first_id = first_id
@@ -188,7 +191,9 @@ class Tokenizer:
 
         self.vocab_size = len(self._tokens)
         self.eot_id = special_tokens.get(EOT)
+        self.plain_tokens = frozenset(plain_tokens)
         self._special_finder = SpecialFinder(self.special_tokens)
+        self._plain_finder = SpecialFinder(self.plain_tokens)
         self._byte_ids = [self._spelled_ids[alphabet[byte]] for byte in range(256)]
         self._cache = WordCache(self._word_ids)
 
@@ -272,8 +277,9 @@ class Tokenizer:
                 f"special must be 'error', 'token' or 'text', got {short_repr(special)}"
             )
         utf8(text, "the text")
+        finder = self._special_finder
         if special == "text":
-            return self._encode_words(text)
+            finder = self._plain_finder
         if special == "error":
             token = self.find_special(text)
             if token is not None:
@@ -285,21 +291,22 @@ class Tokenizer:
 
         ids: list[int] = []
         done = 0
-        for start, end in self._special_finder.spans(text):
+        for start, end in finder.spans(text):
             ids += self._encode_words(text[done:start])
             ids.append(self.special_tokens[text[start:end]])
             done = end
         return ids + self._encode_words(text[done:])
 
     def find_special(self, text: str) -> str | None:
-        """The first special token in `text` that is not also an ordinary token; None without one.
+        """The first token in `text` that not every text may contain; None without one.
 
         >>> Tokenizer([]).find_special("one<|endoftext|>two")
         '<|endoftext|>'
         """
         for start, end in self._special_finder.spans(text):
             token = text[start:end]
-            if token == EOT or token not in self._spelled_ids:
+            is_ordinary = token in self._spelled_ids and token != EOT
+            if not is_ordinary and token not in self.plain_tokens:
                 return token
         return None
 

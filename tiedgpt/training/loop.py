@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -24,7 +24,6 @@ from ..gpt2.config import Config
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_shapes, unflatten
 from ..gpt2.run import OnProgress
-from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import token_losses
 from .optimizer import AdamW, clip, learning_rate
 from .settings import Settings
@@ -132,8 +131,11 @@ class Trainer:
         self.losses = []
         return loss
 
-    def save(self, directory: Path, tokenizer: Tokenizer | None = None) -> None:
-        """Write a checkpoint of the best model, as save_model does, with the files of state.py."""
+    def save(self, directory: Path, others: Mapping[str, bytes] | None = None) -> None:
+        """Write a checkpoint of the best model, as save_model does, with the files of state.py.
+
+        others: the contents of more files by name, such as the tokenizer's.
+        """
         state = TrainingState(
             only=self.only,
             step=self.step,
@@ -145,7 +147,7 @@ class Trainer:
             text=[checksum(self.tokens), checksum(self.held_out)],
         )
         with StagedFiles(directory) as files:
-            write_model(files, self.best_model(), tokenizer)
+            write_model(files, self.best_model(), others or {})
             write_state(files, state, self._vectors())
             write_log(files, self.evaluations)
 

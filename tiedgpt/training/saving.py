@@ -1,24 +1,24 @@
 """Train a model, and save it as often as it is evaluated."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import TiedGPTError
 from ..gpt2.run import OnProgress
-from ..gpt2.tokenizer import Tokenizer
 from .loop import Trainer
 
 
 def train_and_save(
     trainer: Trainer,
-    tokenizer: Tokenizer,
+    others: Mapping[str, bytes],
     directory: Path,
     should_stop: Callable[[], bool],
     progress: OnProgress = None,
 ) -> Iterator[dict[str, Any]]:
     """Train to the end; yield the records of Trainer.run.
 
+    `others` are the contents of the files beside the model, such as the tokenizer's, by name.
     The trainer is saved before a record with a "val_loss" is yielded. When `should_stop()` is True
     after a step, the trainer is saved and the training ends. `progress` is called during an
     evaluation, as by Trainer.run.
@@ -31,7 +31,7 @@ def train_and_save(
         for record in trainer.run(progress):
             is_last = should_stop()
             if "val_loss" in record or is_last:
-                trainer.save(directory, tokenizer)
+                trainer.save(directory, others)
                 saved = trainer.best
             yield record
             if is_last:

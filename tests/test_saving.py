@@ -1,0 +1,178 @@
+"""What is written beside a model: new files of a tokenizer, or those of another checkpoint."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.checks import contents, refuses
+from support.models import CONFIG, SMALL, SMALL_MERGES, random_model
+from support.openai_files import write_openai_model
+from support.vocabularies import added_token, tokenizer_json
+
+import tiedgpt
+from tiedgpt import Tokenizer
+from tiedgpt.checkpoints import tensorflow
+from tiedgpt.checkpoints.saving import copied_files
+from tiedgpt.checkpoints.vocabulary import read_tokenizer, vocabulary_files
+from tiedgpt.errors import TiedGPTWarning, TokenizerError
+from tiedgpt.gpt2.tokenizer import EOT
+
+# Files of a tokenizer that this code does not read, or not wholly.
+OTHER_FILES = {
+    "tokenizer_config.json": b'{"pad_token": "<pad>", "model_max_length": 9}',
+    "special_tokens_map.json": b'{"pad_token": "<pad>"}',
+    "chat_template.jinja": b"{{ messages }}",
+    "chat_template.json": b'{"chat_template": "{{ messages }}"}',
+    "generation_config.json": b'{"do_sample": true, "pad_token_id": 262}',
+}
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    """A tied checkpoint with all files that a tokenizer has."""
+    folder = tmp_path / "source"
+    tiedgpt.save_model(random_model(replace(SMALL, vocab_size=263)), None, folder)
+    added = [added_token(EOT, 261), added_token("<pad>", 262)]
+    text = json.dumps(tokenizer_json(added_tokens=added))
+    (folder / "tokenizer.json").write_text(text)
+    for name, content in OTHER_FILES.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def copy_of(folder: Path) -> dict[str, bytes]:
+    """The contents of a checkpoint's folder but the model's own files."""
+    files = contents(folder)
+    for name in ("config.json", "model.safetensors"):
+        del files[name]
+    return files
+
+
+# Copies
+
+
+def test_the_files_of_a_tokenizer_are_copied_as_they_are(source):
+    assert copied_files(source) == copy_of(source)
+
+
+def test_the_files_beside_a_file_of_weights_are_copied(source):
+    assert copied_files(source / "model.safetensors") == copy_of(source)
+
+
+def test_a_tokenizer_that_is_not_read_here_is_copied(source):
+    normalizer = {"type": "NFC"}
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer_json(normalizer=normalizer)))
+    refuses("normalizer is", read_tokenizer, source, error=TokenizerError)
+    assert copied_files(source) == copy_of(source)
+
+
+def test_openais_files_get_the_names_that_transformers_knows(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensorflow, "HEAD_WIDTH", SMALL.head_width)
+    write_openai_model(tmp_path, random_model(replace(SMALL, n_inner=4 * SMALL.n_embd)))
+    files = vocabulary_files(Tokenizer(SMALL_MERGES))
+    (tmp_path / "vocab.bpe").write_text(files["merges.txt"])
+    (tmp_path / "encoder.json").write_text(files["vocab.json"])
+    copied = copied_files(tmp_path)
+    assert copied == {name: text.encode() for name, text in files.items()}
+
+
+def test_a_vocabulary_that_transformers_cannot_read_is_completed(tmp_path):
+    files = vocabulary_files(Tokenizer(SMALL_MERGES))
+    (tmp_path / "merges.txt").write_text(files["merges.txt"])
+    copied = copied_files(tmp_path)
+    assert copied == {name: text.encode() for name, text in files.items()}
+
+
+def test_a_copy_without_a_tokenizer_is_mentioned(tmp_path):
+    (tmp_path / "generation_config.json").write_text("{}")
+    notes = []
+    assert copied_files(tmp_path, notes.append) == {"generation_config.json": b"{}"}
+    assert len(notes) == 1
+    assert "has no tokenizer" in notes[0]
+    assert notes[0].endswith("; the copy is written without a tokenizer")
+
+
+# Commands that copy
+
+
+def test_untie_and_tie_copy_the_tokenizer_as_it_is(run, source, tmp_path):
+    assert run("untie", "-q", str(source), str(tmp_path / "untied")) == (0, "", "")
+    assert run("tie", "-q", str(tmp_path / "untied"), str(tmp_path / "tied")) == (0, "", "")
+    assert copy_of(tmp_path / "untied") == copy_of(source)
+    assert copy_of(tmp_path / "tied") == copy_of(source)
+
+
+TRAIN = ("--steps", "1", "--batch", "1", "--context", "4")
+
+
+@pytest.fixture
+def text_file(tmp_path) -> str:
+    (tmp_path / "text").write_text("lower, low and lowlow. " * 20)
+    return str(tmp_path / "text")
+
+
+def test_train_copies_the_tokenizer_of_its_model_as_it_is(run, source, text_file, tmp_path):
+    out = tmp_path / "out"
+    arguments = ("train", "-q", text_file, "--from", str(source), "--out", str(out), *TRAIN)
+    code, _, err = run(*arguments)
+    assert (code, err) == (0, "")
+    files = copy_of(out)
+    assert {name: files[name] for name in copy_of(source)} == copy_of(source)
+
+
+def test_a_training_that_is_resumed_leaves_these_files(run, source, text_file, tmp_path):
+    out = tmp_path / "out"
+    run("train", "-q", text_file, "--from", str(source), "--out", str(out), *TRAIN)
+    before = copy_of(out)
+    code, _, _ = run("train", "-q", text_file, "--out", str(out), "--resume", "--steps", "2")
+    assert code == 0
+    files = copy_of(out)
+    assert {name: files[name] for name in copy_of(source)} == copy_of(source)
+    assert files.keys() == before.keys()
+
+
+def test_transformers_knows_the_pad_token_of_a_copy(run, source, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    run("untie", "-q", str(source), str(tmp_path / "untied"))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "untied")
+    assert theirs.pad_token == "<pad>"
+    assert theirs.decode([257, 262], skip_special_tokens=True) == "low"
+
+
+# What a save does to the files of another model
+
+
+def test_another_end_of_a_text_is_replaced(tmp_path):
+    """transformers would prefer that of generation_config.json, and so does load_model."""
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 5, "temperature": 0.7}')
+    model = random_model(replace(SMALL, eos_token_id=(3, 4)))
+    tiedgpt.save_model(model, None, tmp_path)
+    assert tiedgpt.load_model(tmp_path).config.eos_token_ids == (3, 4)
+    file = json.loads((tmp_path / "generation_config.json").read_text())
+    assert file == {"bos_token_id": 0, "eos_token_id": [3, 4]}
+
+
+@pytest.mark.parametrize("text", ['{"temperature": 0.7}', '{"eos_token_id": 0, "top_k": 9}'])
+def test_a_generation_config_that_contradicts_nothing_stays(tmp_path, text):
+    (tmp_path / "generation_config.json").write_text(text)
+    tiedgpt.save_model(random_model(), None, tmp_path)
+    assert (tmp_path / "generation_config.json").read_text() == text
+
+
+def test_a_generation_config_that_is_damaged_is_replaced(tmp_path):
+    (tmp_path / "generation_config.json").write_text("{")
+    tiedgpt.save_model(random_model(), None, tmp_path)
+    assert tiedgpt.load_model(tmp_path).config == SMALL
+
+
+def test_a_tokenizer_of_another_size_is_written_with_a_warning(tmp_path):
+    message = "^the tokenizer has 257 tokens, and the model has 101$"
+    with pytest.warns(TiedGPTWarning, match=message) as caught:
+        tiedgpt.save_model(random_model(), Tokenizer([]), tmp_path)
+    assert caught[0].filename == __file__
+    assert tiedgpt.load_tokenizer(tmp_path).vocab_size == 257
+
+
+def test_a_tokenizer_of_the_models_size_is_written_without(tmp_path):
+    tiedgpt.save_model(random_model(CONFIG), Tokenizer([]), tmp_path)
