@@ -96,10 +96,10 @@ def score_row(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray) -> 
 def overlap(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray, k: int) -> float:
     """The share of the k most common successors that are among the k likeliest tokens.
 
-    k is their number if there are fewer successors.
+    With fewer than k successors, it is the share of all of them.
     """
-    wanted = min(k, counts.size)
-    kth_count = np.sort(counts)[-wanted]
-    most_common = successors[counts >= kth_count]
-    hits = np.isin(top_k(log_p, k), most_common)
-    return int(hits.sum()) / wanted
+    most = min(k, counts.size)  # the most hits that are possible
+    kth_count = np.sort(counts)[-most]
+    most_common = successors[counts >= kth_count]  # more than k if several are equally common
+    is_hit = np.isin(top_k(log_p, k), most_common)
+    return int(is_hit.sum()) / most

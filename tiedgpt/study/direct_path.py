@@ -75,8 +75,9 @@ def asymmetry(W_E: np.ndarray, W_U: np.ndarray) -> float:  # [V, D], [D, V] -> i
         NE += N.T @ E
         NN += N.T @ N
     UU = EE + NE + NE.T + NN  # W_U W_U^T, because W_U^T = W_E + N
-    norm = (EE * UU).sum()  # the trace of EE @ UU, because both are symmetric
-    difference = 2 * (EE * NN).sum() - 2 * (NE * NE.T).sum()
+    # tr(X Y) is the sum of X * Y^T, so a product of two D x D matrices need not be computed.
+    norm = (EE * UU.T).sum()  # |A|^2
+    difference = 2 * (EE * NN.T).sum() - 2 * (NE * NE.T).sum()  # |A - A^T|^2
     if not math.isfinite(norm):
         raise TiedGPTError(
             "wte or lm_head holds a number that is not finite: the checkpoint is damaged"

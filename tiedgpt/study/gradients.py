@@ -37,7 +37,8 @@ class Gradients:
 
         The cosine between d_embed and d_head is 0 for a row that one of them does not reach.
         """
-        # The embedding's gradient is 0 for tokens that were not read, so the sum is d_head there.
+        # d_embed and d_head have rows for the tokens that were read only, head_lengths for all V.
+        # The embedding's gradient of any other token is 0, so the sum is the output matrix's there.
         V = len(self.head_lengths)
         embed_lengths = np.zeros(V)
         sum_lengths = self.head_lengths.astype(np.float64)

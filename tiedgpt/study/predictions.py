@@ -177,9 +177,14 @@ def lens(
 
     # The tokens of all layers are rows of one matrix, so the output matrix is read once for all.
     resid = np.concatenate(shown)  # [layers * T, D]
-    pieces = measure_rows(
-        model, final_norm(model, resid), resid, lambda logits, _: likeliest(logits, k)
-    )
+    final = final_norm(model, resid)
+
+    def measure(logits: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return likeliest(logits, k)
+
+    # measure_rows wants a target for each row. The lens has none, so any number will do.
+    no_targets = np.zeros(len(final), np.int64)
+    pieces = measure_rows(model, final, no_targets, measure)
     tokens = np.concatenate([piece_tokens for piece_tokens, _ in pieces])  # [layers * T, k]
     probabilities = np.concatenate([piece_probabilities for _, piece_probabilities in pieces])
 

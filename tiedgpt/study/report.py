@@ -65,6 +65,7 @@ def measure(
         "jsd_floor": jsd_floor(corpus) if has_frequent_tokens else None,
         "self_prediction": corpus.self_prediction(),
     }
+    # "missing" has what the output matrix lacks to predict the bigrams (solved.py).
     if has_frequent_tokens:
         scores = measure_bigrams(name, model, corpus, progress, note)
         report["bigrams"] = scores
@@ -74,7 +75,7 @@ def measure(
     heads = 1 if config.tied else 2  # an untied model is also scored with the tied head
     with progress(f"{name}: loss", heads * text.size, "token") as bar:
         report["loss"] = losses(model, text, bar.add)
-    if report["loss"]:
+    if report["loss"]:  # without a loss there is nothing to differentiate
         tokens = min(MAX_GRADIENT_TOKENS, config.n_ctx)
         last_ids = corpus.ids[-tokens - 1 :]  # one more, because the first is not predicted
         report["gradients"] = gradients(model, last_ids).whole()

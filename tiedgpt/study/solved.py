@@ -50,6 +50,8 @@ def solved_paths(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> di
     if not np.isfinite(X).all():
         raise TiedGPTError("ln_f of the embeddings is not finite: the checkpoint is damaged")
 
+    # The prior adds a little to every count, because a pair that never occurs has no logarithm. The
+    # rows are centred, because a constant in a row of logits changes no probability.
     pair_counts = corpus.table(tokens, seen)  # [n, S]
     prior = PRIOR * corpus.counts[seen] / corpus.counts.sum()
     W = least_squares(X, centred_log(pair_counts + prior.astype(np.float32)))
@@ -97,18 +99,30 @@ def fit_softmax(  # [n, D], [n, S], [D, S] -> [D, S]
     U = U[:, is_kept]
     R = singular[is_kept, None] * Vh[is_kept]
 
-    RW = (R @ W).astype(X.dtype)
-    ahead = RW  # where momentum has carried RW; the gradient is computed there
-    t = 1.0
+    # From here on, the unknown is M = R W, so that the logits are X W = U M.
+    M = descend(U, Q, (R @ W).astype(X.dtype), steps, progress)
+    return least_squares(R, M)
+
+
+def descend(  # [n, r], [n, S], [r, S] -> [r, S]
+    U: np.ndarray, Q: np.ndarray, M: np.ndarray, steps: int, progress: OnProgress
+) -> np.ndarray:
+    """The M with the lowest KL(Q || softmax(U M)), from a first M. U has orthonormal columns.
+
+    Gradient descent with Nesterov's momentum: the gradient is computed at a point ahead of M, to
+    which the last change is carried on.
+    """
+    ahead = M
+    t = 1.0  # Nesterov's sequence; the momentum grows with it from 0 towards 1
     for _ in range(steps):
         difference = softmax(U @ ahead)
         difference -= Q
         gradient = U.T @ difference
-        new_RW = ahead - 2 * gradient
-        change = new_RW - RW
-        RW = new_RW
+        new_M = ahead - 2 * gradient
+        change = new_M - M
+        M = new_M
 
-        # Nesterov's sequence of t; it starts again when the change points uphill.
+        # When the change points uphill, the momentum starts again from 0.
         is_uphill = np.vdot(gradient, change) > 0
         if is_uphill:
             momentum = 0.0
@@ -117,10 +131,10 @@ def fit_softmax(  # [n, D], [n, S], [D, S] -> [D, S]
             new_t = (1 + np.sqrt(1 + 4 * t * t)) / 2
             momentum = (t - 1) / new_t
             t = new_t
-        ahead = RW + X.dtype.type(momentum) * change
+        ahead = M + M.dtype.type(momentum) * change
         if progress:
             progress(1)
-    return least_squares(R, RW)
+    return M
 
 
 def missing(scores: dict[str, Scores]) -> dict[str, float] | None:

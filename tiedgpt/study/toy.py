@@ -53,6 +53,8 @@ def solve(W_E: Any = EMBEDDING, P: Any = TABLE) -> dict[str, Solution]:
         )
     P = P / P.sum(axis=1, keepdims=True)
 
+    # Scores are best if they are log P. A constant in a row of scores changes no probability, so
+    # each row of log P is centred.
     W_U = least_squares(W_E, centred_log(P))
     fitted = fit_softmax(W_E, P, W_U)
     return {
