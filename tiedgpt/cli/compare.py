@@ -52,15 +52,13 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError(f"{args.file} has no activations beside `ids`")
 
     model = models.load(open_model(args.model, note).checkpoint, args.head)
-    with ProgressBar("trying known mistakes", 1, "mistake") as progress:
-        report = compare(
-            model,
-            arrays,
-            ids,
-            targets,
-            progress=lambda _, total: progress.add(1, total),
-            trials=args.trials,
-        )
+    # How many trials there are is known when the first one is done.
+    with ProgressBar("trying known mistakes", total=1, unit="mistake") as bar:
+
+        def show_trial(number: int, total: int) -> None:
+            bar.add(1, total)
+
+        report = compare(model, arrays, ids, targets, progress=show_trial, trials=args.trials)
     if args.json:
         print(to_json({"same": report.first is None, **asdict(report)}))
     else:

@@ -117,6 +117,7 @@ def effect_of_tying(model: GPT2) -> str:
 
     "" if the loss cannot be measured.
     """
+    # Generation needs a token to begin with, and every model has a token 0.
     text = [0, *generate(model, [0], MEASURED, seed=0)]
     measured = losses(model, np.array(text))
     if measured is None:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="the same S gives the same text (default: 0)",
     )
-    parser.set_defaults(scores_only=False)
+    parser.set_defaults(scores_only=False)  # a flag of `documents score`, which settings_of reads
 
 
 def run(args: argparse.Namespace) -> None:

@@ -106,15 +106,16 @@ def open_models(names: list[str]) -> list[Opened]:
 def read_corpus(
     file: str | None, allow_special: bool, tokenizer: Tokenizer, vocab_size: int
 ) -> tuple[str, Corpus] | None:
-    """The text to compare with and its name.
+    """The name of the text to compare with, and its counts.
 
     Without a file, it is the text of the shipped models, whose counts come with tiedgpt, for models
     with their vocabulary; None for other models.
     """
     if file is not None:
-        name = source_name(file)
-        ids = encode_text(tokenizer, read_text(file), allow_special, name)
-        return Path(name).name, Corpus.of(ids, vocab_size)
+        source = source_name(file)
+        ids = encode_text(tokenizer, read_text(file), allow_special, source)
+        shown_name = Path(source).name  # the page has no room for a long path
+        return shown_name, Corpus.of(ids, vocab_size)
 
     shipped = read_tokenizer(find_model(SHIPPED[0]))
     if tokenizer.merges != shipped.merges or vocab_size != shipped.vocab_size:

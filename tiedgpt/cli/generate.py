@@ -117,7 +117,7 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
 
 
 def open_draft(source: str, opened: Opened) -> Opened | None:
-    """The smaller model that --draft names, or None if it names none.
+    """The smaller model that --draft names; None for "lookup" and "none", which are not models.
 
     Raises ArgumentError for a model that cannot guess tokens of `opened`.
     """
@@ -236,6 +236,7 @@ class Answer:
 def report(answer: Answer, name: str, prompt: str, load_s: float) -> dict[str, Any]:
     """Generate all samples; return what --json prints of them."""
     generation = answer.generation
+    # The first step reads the prompt and draws one token. Each of the others draws one more.
     start = time.perf_counter()
     steps = answer.steps()
     next(steps)

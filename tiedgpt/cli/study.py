@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> None:
     if args.corpus is not None:
         text = read_text(args.corpus)
     subjects = [open_subject(name) for name in args.models]
-    note_other_vocabularies(subjects)
+    note_different_vocabularies(subjects)
 
     corpus = None
     if text is None:
@@ -169,7 +169,7 @@ def open_subject(name: str) -> Subject:
     return subject
 
 
-def note_other_vocabularies(subjects: list[Subject]) -> None:
+def note_different_vocabularies(subjects: list[Subject]) -> None:
     """Print a note if the numbers of a model and of the next one cannot be compared."""
     with_tokenizer = [subject for subject in subjects if subject.tokenizer is not None]
     for first, other in pairwise(with_tokenizer):

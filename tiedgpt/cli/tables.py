@@ -11,7 +11,9 @@ from ..gpt2.tokenizer import Tokenizer
 from .output import fill, quoted_token
 
 Cells = tuple[str, ...]  # a row: its label, then a cell for each column
-OTHER = 17  # columns of an alternative in a listing of predictions
+# An alternative in a listing of predictions: a token, a space and a probability such as " 12%"
+OTHER_TOKEN = 12
+OTHER = OTHER_TOKEN + 5
 
 
 def print_table(lines: Sequence[str | Cells]) -> None:
@@ -88,7 +90,7 @@ def print_predictions(
             cells = [painted(f"{prediction[unit]:{number_width}.2f}", bits), painted(quoted, bits)]
             for other in prediction["alternatives"][:fitting]:
                 probability = 2 ** -in_bits(other[unit], unit)
-                other_token = quoted_token(tokenizer, other["id"], OTHER - 5)
+                other_token = quoted_token(tokenizer, other["id"], OTHER_TOKEN)
                 cells.append(f"{other_token} {probability:4.0%}".ljust(OTHER))
         print("  ".join(cells).rstrip())
 

@@ -306,7 +306,7 @@ def checkpoint_to_train(checkpoint: Checkpoint, flags: dict[str, Any]) -> GPT2:
     """The model of --from with the head to train."""
     head = flags.get("head")
     if head is None and "only" in flags:
-        head = "untied"
+        head = "untied"  # --only trains W_U alone, so there must be one
     return models.load(checkpoint, head)
 
 
@@ -419,7 +419,9 @@ class Display:
     def show_held_out(self, tokens: int) -> None:
         """Show how far an evaluation is: a large model takes minutes for the held-out text."""
         length = len(self.trainer.held_out)
-        self.held_out_read = self.held_out_read % length + tokens
+        if self.held_out_read >= length:  # that was the evaluation before
+            self.held_out_read = 0
+        self.held_out_read += tokens
         self.bar.set_postfix_str(f"held out: {self.held_out_read / length:.0%}")
 
     def show(self, record: dict[str, Any]) -> None:
