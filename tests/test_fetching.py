@@ -3,7 +3,7 @@
 After each fault the right file is there under its final name, or no file is.
 """
 
-import os
+import json
 import shutil
 import socket
 import ssl
@@ -13,6 +13,7 @@ import pytest
 from support.loopback_hub import (
     BLOCK,
     COMMIT,
+    CONFIG,
     HALF,
     NAME,
     WEIGHTS,
@@ -26,6 +27,7 @@ from support.loopback_hub import (
     stall,
     visible,
 )
+from support.models import random_model
 
 from tiedgpt.checkpoints import fetching, hub
 
@@ -271,37 +273,73 @@ def test_a_damaged_part_is_deleted(weights_folder, hub_server, hub_files):
     assert_whole(hub.download(NAME), hub_files)
 
 
+def other_weights(dtype: str) -> bytes:
+    """The file of another model, in float32 or float16."""
+    tensors = {}
+    values = []
+    end = 0
+    for name, array in random_model(CONFIG, seed=1).parameters.items():
+        stored = array.astype(dtype)
+        offsets = [end, end + stored.nbytes]
+        kind = {"<f4": "F32", "<f2": "F16"}[dtype]
+        tensors[name] = {"dtype": kind, "shape": array.shape, "data_offsets": offsets}
+        values.append(stored.tobytes())
+        end += stored.nbytes
+    header = json.dumps(tensors).encode()
+    return len(header).to_bytes(8, "little") + header + b"".join(values)
+
+
+# The dtype of the new file, and how much of the old one was received.
 NEW_SIZES = [
-    pytest.param(100, id="shorter-than-the-part"),
-    pytest.param(HALF, id="as-long-as-the-part"),
-    pytest.param(2_000_000, id="longer"),
+    pytest.param("<f2", 2 * HALF, id="shorter-than-the-part"),
+    pytest.param("<f2", len(other_weights("<f2")), id="as-long-as-the-part"),
+    pytest.param("<f4", HALF, id="longer"),
 ]
 
 
-def replace_weights(files: dict[str, bytes], size: int) -> dict[str, bytes]:
-    """The files with other weights of this size: data that no tensor claims is not looked at."""
-    return {**files, WEIGHTS: os.urandom(size)}
-
-
-@pytest.mark.parametrize("size", NEW_SIZES)
-def test_a_file_that_changes_between_two_downloads_is_not_joined(hub_server, hub_files, size):
-    end_at(hub_server, HALF)
-    new_files = replace_weights(hub_files, size)
+@pytest.mark.parametrize(("dtype", "stop"), NEW_SIZES)
+def test_a_file_that_changes_between_two_downloads_is_not_joined(
+    hub_server, hub_files, dtype, stop
+):
+    end_at(hub_server, stop)
+    new_files = {**hub_files, WEIGHTS: other_weights(dtype)}
     hub_server.put(NAME, new_files)
     notes = []
     assert_whole(hub.download(NAME, note=notes.append), new_files)
     assert f"{WEIGHTS}: it changed on the server; trying again in 0.00" in notes[-1]
 
 
-@pytest.mark.parametrize("size", NEW_SIZES)
-def test_a_file_that_changes_during_a_download_is_not_joined(hub_server, hub_files, size):
-    new_files = replace_weights(hub_files, size)
+@pytest.mark.parametrize(("dtype", "stop"), NEW_SIZES)
+def test_a_file_that_changes_during_a_download_is_not_joined(hub_server, hub_files, dtype, stop):
+    new_files = {**hub_files, WEIGHTS: other_weights(dtype)}
     hub_server.faults[WEIGHTS] = [
-        Fault(stop=HALF, then=lambda _: hub_server.put(NAME, new_files)),
+        Fault(stop=stop, then=lambda _: hub_server.put(NAME, new_files)),
     ]
     notes = []
     assert_whole(hub.download(NAME, note=notes.append), new_files)
     assert f"{WEIGHTS}: it changed on the server; trying again in 0.00" in notes[-1]
+
+
+# A mirror without hashes
+
+
+def test_weights_that_a_mirror_has_cut_short_are_not_kept(weights_folder, hub_server, hub_files):
+    hub_server.is_plain = True
+    hub_server.put(NAME, {WEIGHTS: hub_files[WEIGHTS][:-4000]})
+    error = fail(rf"{NAME}/{WEIGHTS}: truncated: the tensors end at byte .*; the next download")
+    assert error.startswith(f"{hub_server.host}/")
+    assert not weights_folder.exists()
+    hub_server.put(NAME, hub_files)
+    assert_whole(hub.download(NAME), hub_files)
+
+
+@pytest.mark.parametrize("file", ["config.json", "vocab.json", "merges.txt"])
+def test_a_small_file_that_a_mirror_has_cut_short_is_not_kept(hub_server, hub_files, file):
+    hub_server.is_plain = True
+    hub_server.put(NAME, {file: hub_files[file][:-9]})
+    fail(rf"{NAME}/{file}")
+    hub_server.put(NAME, hub_files)
+    assert_whole(hub.download(NAME), hub_files)
 
 
 # What a server sends instead of the file

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.checkpoint_files import write_shards
 from support.checks import refuses
 from support.commands import command
 from support.hub_cache import CACHE, snapshot
@@ -155,9 +156,10 @@ def test_a_repository_with_half_a_tokenizer(hub_server, hub_files):
     assert notes[1].endswith(missing)
 
 
-def test_a_repository_with_several_files_of_weights(hub_server, hub_files):
-    index = b'{"weight_map": {"wte.weight": "a-1.safetensors", "wpe.weight": "b.safetensors"}}'
-    shards = {INDEX: index, "a-1.safetensors": bytes(9999), "b.safetensors": b""}
+def test_a_repository_with_several_files_of_weights(hub_server, hub_files, tmp_path):
+    write_shards(tmp_path, random_model(CONFIG))
+    names = [INDEX, "a.safetensors", "b.safetensors"]
+    shards = {name: (tmp_path / name).read_bytes() for name in names}
     assert_downloads(hub_server, {**without(hub_files, WEIGHTS), **shards})
 
 

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -54,6 +54,7 @@ class DownloadClient:
     pins: dict[str, Version]  # the files whose content is known in advance
     commit: str = ""  # the commit of the files, if the server named it
     was_reached: bool = False
+    parts_without_hash: list[Path] = field(default_factory=list)  # complete, as far as is known
 
     def fetch(self, file: str, to: Path, parts: Path | None = None) -> bool:
         """Download a file to the folder `to` and verify it; False if the server lacks it.
@@ -118,6 +119,8 @@ class DownloadClient:
                 f"{self.label}/{file}: {difference}; the part is deleted, the next download starts "
                 "over"
             )
+        if version.digest == "":
+            self.parts_without_hash.append(target)
         return target
 
     def _get(self, file: str, start: int) -> "requests.Response":

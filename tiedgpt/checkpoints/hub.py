@@ -167,3 +167,10 @@ def _fetch(model: RemoteModel, new: Path, folder: Path) -> None:
     client.note(f"downloading {model.label}{size_known} from {client.label} to {folder}")
     model.fetch_small_files(new)
     model.fetch_weights(new, parts=folder)
+    try:
+        model.check_weights(new)
+    except CheckpointError as error:
+        # A server without hashes may have sent a part of a file as the whole.
+        for part in client.parts_without_hash:
+            part.unlink(missing_ok=True)
+        raise CheckpointError(f"{error}; the next download starts over") from error
