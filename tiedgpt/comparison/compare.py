@@ -104,9 +104,8 @@ def compare(
     values = record(theirs, ids, with_gradients=targets is not None)
     gradients = gradients_among(values)
     if gradients and targets is None:
-        raise ArgumentError(
-            f"{min(gradients)} is a parameter: to compare its gradient, give targets"
-        )
+        first_name = sorted(gradients)[0]
+        raise ArgumentError(f"{first_name} is a parameter: to compare its gradient, give targets")
     batch = np.atleast_2d(ids).astype(np.int64)
     comparison = Comparison(model, batch, values)
 

@@ -202,6 +202,7 @@ def as_floats(value: Any, name: str) -> Array:
         raise ArgumentError(f"{name} must be an array of floats: {error}") from error
     if array.dtype.kind not in "fiu" or array.ndim == 0:
         raise ArgumentError(f"{name} must be an array of floats, got {array.dtype} {array.shape}")
+    # `astype` also copies, and puts the bytes in the order of this machine.
     if array.dtype == np.float64:
         return array.astype(np.float64)
     return array.astype(np.float32)
@@ -234,8 +235,10 @@ def translate_activations(
                 raise ArgumentError(
                     f"{ours} was given, but the model's layers are 0 to {config.n_layer - 1}"
                 )
-            by_token = ours.endswith((".q", ".k", ".v", ".heads")) and ours != theirs
-            if by_token:
+            # Hooks of TransformerLens have [B, T, H, K] where our tape has [B, H, T, K]. Only under
+            # our own name is the layout ours.
+            has_heads = ours.endswith((".q", ".k", ".v", ".heads"))
+            if has_heads and ours != theirs:
                 arrays[ours] = heads_in_our_layout(ours, array, tape[ours].shape)
             elif ours == "logits":
                 arrays[ours] = logits_in_our_layout(array, tape[ours].shape)

@@ -3,6 +3,10 @@
 `diagnose` plants one mistake after the other in our own model, which goes on from the other
 GPT-2's activations where these are right. A mistake explains the difference if the activation
 agrees then. The best explanation leaves the fewest other activations wrong.
+
+Some words: `given` has the other GPT-2's activations, from which ours are computed. `theirs` is its
+array of the activation that differs, `ours` the one that we compute. The window is the activations
+in which the mistake may be: the one that differs, and those before it that were not given.
 """
 
 from collections.abc import Callable
@@ -15,7 +19,7 @@ from ..gpt2.model import Array
 from ..gpt2.run import Tape
 from .agreement import Comparison, distance
 from .forward_pass import ForwardPass, compute_activations
-from .mistakes import HALVES, rounded
+from .mistakes import DIGITS_OF_HALVES, rounded
 from .place import Compute
 from .trials import Scope, Trial, trials_in
 
@@ -132,7 +136,7 @@ def half_precision_of(difference: Difference) -> str | None:
     is_near = difference.far.max() <= np.abs(difference.ours).max() / 64
     if not is_near:
         return None
-    for dtype, bits in HALVES.items():
+    for dtype, bits in DIGITS_OF_HALVES.items():
         if np.array_equal(difference.theirs, rounded(difference.theirs, bits)):
             return dtype
     return None
@@ -162,7 +166,7 @@ def affordable_trials(comparison: Comparison, name: str, trials: list[Trial]) ->
     if name == "logits":
         head_size = model.W_U.size
 
-    # Each token is multiplied with each parameter once.
+    # Each token is multiplied with each parameter once. A few tokens take as long as FEW_TOKENS.
     tokens = max(comparison.ids.size, FEW_TOKENS)
     multiplications = 0
     for count, trial in enumerate(trials):
@@ -237,7 +241,8 @@ def describe_explanations(
     difference: Difference, explanations: list[Explanation], window: list[str]
 ) -> tuple[list[str], str]:
     """The sentences on explanations that cannot be told apart, and a note on what to do next."""
-    # A mistake that explains nan alone, and no number, is one of many that do.
+    # If only nan and inf differ, and all finite numbers agree, many mistakes explain it. So the one
+    # that was found is named with "perhaps".
     infinite = difference.infinite
     finite = difference.far[~infinite]
     only_infinite = infinite.any() and finite.max(initial=0) <= difference.tolerance

@@ -50,8 +50,9 @@ class ForwardPass:
         self.ids = ids
         self.given = given
         self.planted = planted
-        self.tape: Tape = {}  # what the pass goes on with
-        self.replaced: Tape = {}  # what it computes where something else is given
+        self.tape: Tape = {}  # what the pass goes on with: a given activation, or ours
+        self.replaced: Tape = {}  # ours, of the activations that are given
+        # Each activation of the pass goes through `compute`.
         edits = {name: partial(self.compute, name) for name in activation_shapes(model.config)}
         self.run = Run(model.config, tape=self.tape, edits=edits)
 
@@ -93,6 +94,7 @@ class ForwardPass:
         n_layer = self.model.config.n_layer
         layers = layers_between(self.planted, name, n_layer)
         if "embed" in self.planted:
+            # `tap` calls the edit of "embed", which is `compute`: it plants the mistake.
             resid = self.run.tap("embed", without_mistakes["embed"])
         else:
             resid = self.copy_to_tape(layers.start, without_mistakes)
@@ -117,4 +119,6 @@ class ForwardPass:
         for name in names_before:
             array = self.given.get(name, without_mistakes[name])
             self.tape[name] = np.asarray(array, self.model.dtype)
+        # The names are in the order of the forward pass. So the last one is the residual stream:
+        # resid_post of the layer before, or embed.
         return self.tape[names_before[-1]]

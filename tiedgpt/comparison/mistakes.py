@@ -123,8 +123,11 @@ def final_of_first_block(at: Place) -> Array:
     return layer_norm(at["resid_post.0"], at.weight, at.bias, eps=at.eps)
 
 
+# Layers in reverse order: the last layer is mirrored by the first one, and so on.
+
+
 def from_mirrored_layer(at: Place, name: str) -> Array:
-    """The parameter of this name if the last layer has those of the first one, and so on."""
+    """The parameter of this name in the layer that stands here if the layers are reversed."""
     layer = at.n_layer - 1 - at.layer
     return at.model.parameters[name.replace("h.N", f"h.{layer}")]
 
@@ -152,30 +155,31 @@ def rounded(x: Array, bits: int) -> Array:
     return np.ldexp(np.rint(mantissa * 2**bits) / 2**bits, exponent)
 
 
-HALVES = {"bfloat16": 8, "float16": 11}  # a dtype -> the binary digits of its numbers
+# The binary digits that a number of each dtype has, beside its exponent
+DIGITS_OF_HALVES = {"bfloat16": 8, "float16": 11}
 
 
 def linear_with_rounded_weight(at: Place, dtype: str) -> Array:
-    return at.x @ rounded(at.weight, HALVES[dtype]) + at.bias
+    return at.x @ rounded(at.weight, DIGITS_OF_HALVES[dtype]) + at.bias
 
 
 def embedding_rounded(at: Place, dtype: str) -> Array:
-    bits = HALVES[dtype]
+    bits = DIGITS_OF_HALVES[dtype]
     return rounded(at.token_vectors, bits) + rounded(at.position_vectors, bits)
 
 
 def norm_rounded(at: Place, dtype: str) -> Array:
-    bits = HALVES[dtype]
+    bits = DIGITS_OF_HALVES[dtype]
     return layer_norm(at.x, rounded(at.weight, bits), rounded(at.bias, bits), eps=at.eps)
 
 
 def linear_rounded(at: Place, dtype: str) -> Array:
-    bits = HALVES[dtype]
+    bits = DIGITS_OF_HALVES[dtype]
     return at.x @ rounded(at.weight, bits) + rounded(at.bias, bits)
 
 
 def logits_rounded(at: Place, dtype: str) -> Array:
-    return at["final"] @ rounded(at.W_U, HALVES[dtype])
+    return at["final"] @ rounded(at.W_U, DIGITS_OF_HALVES[dtype])
 
 
 def all_rounded(dtype: str) -> dict[str, Compute]:

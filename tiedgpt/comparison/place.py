@@ -81,11 +81,12 @@ class Place:
 
     @property
     def x(self) -> Array:
-        """The activation that this one is computed from."""
+        """The activation that this one is computed from, for kinds with a single one."""
         if self.kind in Q_K_V:
             return self["attn.N.qkv"]
         if self.kind == "attn.N.out":
             return merge_heads(self["attn.N.heads"])
+        # Each other activation is computed from the one before it, the newest on the tape.
         newest = list(self.tape)[-1]
         return self.tape[newest]
 

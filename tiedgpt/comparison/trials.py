@@ -1,4 +1,9 @@
-"""Trials: a known mistake, planted in some of the places where it can be made."""
+"""Trials: a known mistake, planted in some of the places where it can be made.
+
+A trial has a scope: a wrong activation function may be in one layer, or in all of them. The window
+is the activations in which the mistake may begin: the first one that differs, and those before it
+that the other GPT-2 did not give. A mistake is `whole` if it can be made in the whole model only.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,9 +59,9 @@ def trials_in(window: list[str], names: list[str]) -> list[Trial]:
     """Each mistake in each place of the window where it can begin.
 
     window: activations up to the one that differs. names: all activations of the model, because a
-    mistake that begins in the window may go on after it. The widest scope comes first, because it
-    is the likeliest; in a scope, trials of few layers do. Of several trials that plant the same
-    functions in the same places, there is one.
+    mistake that begins in the window may go on after it. Trials are sorted by scope, the widest
+    first, because it is the likeliest. Trials of the same scope are sorted by the number of layers
+    that they take. Of trials that plant the same functions in the same places, the first is kept.
     """
     n_layer = sum(kind_of(name) == "resid_post.N" for name in names)
     mistakes = mistakes_in(n_layer)
