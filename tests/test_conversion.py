@@ -1,11 +1,16 @@
 """The tied and the untied model of a checkpoint, whatever its config.json and its file say."""
 
+import json
+import subprocess
+
 import numpy as np
 import pytest
 from support.checkpoint_files import assert_same, write_tensors
 from support.checks import refuses
-from support.models import SMALL, random_model
+from support.commands import answer, assert_one_error_line, command
+from support.models import CONFIG, SMALL, random_model
 
+from tiedgpt import Tokenizer, load_model, save_model
 from tiedgpt.checkpoints.conversion import tied_model, untied_model
 from tiedgpt.checkpoints.formats import open_checkpoint
 from tiedgpt.errors import ArgumentError
@@ -112,3 +117,57 @@ def test_an_untied_model_is_not_untied_again(open_, model):
 @pytest.mark.parametrize("model", [TIED, COPY], ids=["no-head", "a-copy"])
 def test_a_tied_model_is_not_tied_again(open_, model):
     refuses("is tied already$", lambda: tie(open_("tied", model)), error=ArgumentError)
+
+
+# The commands
+
+
+def test_untie_writes_the_head_of_the_file_and_says_so(run, tmp_path):
+    write_tensors(tmp_path / "source", UNTIED.parameters, SMALL)
+    code, out, err = run("untie", str(tmp_path / "source"), str(tmp_path / "copy"))
+    assert (code, out) == (0, "")
+    assert "the file holds a W_U that is not wte.T: the copy has this W_U" in err
+    assert_same(load_model(tmp_path / "copy"), UNTIED)
+
+
+def test_untie_with_init_needs_force(run, tmp_path):
+    write_tensors(tmp_path / "source", UNTIED.parameters, SMALL)
+    arguments = ["untie", str(tmp_path / "source"), str(tmp_path / "copy"), "--init", "zeros"]
+    assert_one_error_line(run(*arguments), "or add --force to drop it")
+    assert not (tmp_path / "copy").exists()
+    assert run(*arguments, "--force", "-q") == (0, "", "")
+    np.testing.assert_array_equal(load_model(tmp_path / "copy").W_U, 0)
+
+
+def test_tie_needs_force(run, tmp_path):
+    write_tensors(tmp_path / "source", UNTIED.parameters, SMALL)
+    arguments = ["tie", str(tmp_path / "source"), str(tmp_path / "copy")]
+    assert_one_error_line(run(*arguments), "is not wte.T: the loss of ")
+    assert run(*arguments, "--force", "-q") == (0, "", "")
+    assert_same(load_model(tmp_path / "copy"), UNTIED.tie())
+
+
+@pytest.mark.parametrize(("name", "copy"), [("tie", TIED), ("untie", COPY)])
+def test_a_command_mends_a_checkpoint_without_its_head(run, tmp_path, name, copy):
+    write_tensors(tmp_path / "source", TIED.parameters, UNTIED.config)
+    code, out, err = run(name, str(tmp_path / "source"), str(tmp_path / "copy"))
+    assert (code, out) == (0, "")
+    assert "says untied, but the file holds no W_U" in err
+    assert_same(load_model(tmp_path / "copy"), copy)
+
+
+def test_params_shows_the_head_that_is_loaded(run, tmp_path):
+    write_tensors(tmp_path, UNTIED.parameters, SMALL)
+    document = answer(run, "params", "-m", str(tmp_path))
+    assert document["config"]["tied"] is False
+
+
+def test_a_command_says_that_the_head_of_the_file_is_used(tmp_path):
+    save_model(random_model(CONFIG), Tokenizer([]), tmp_path)
+    untied = random_model(CONFIG.with_head("untied"), seed=1)
+    write_tensors(tmp_path, untied.parameters, CONFIG)
+    arguments = command("score", "-m", str(tmp_path), "--json")
+    done = subprocess.run(arguments, input=b"abcdef", capture_output=True, check=True)
+    assert json.loads(done.stdout)["head"] == "untied"
+    assert b"note: " in done.stderr
+    assert b"untied, as transformers 5 reads it; transformers 4 reads it as tied" in done.stderr

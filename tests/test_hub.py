@@ -281,7 +281,7 @@ def test_an_index_that_names_no_file_here(weights_folder, hub_server, hub_files,
 
 def test_a_pickle_is_not_read(weights_folder, hub_server, hub_files):
     serve(hub_server, {**without(hub_files, WEIGHTS), "pytorch_model.bin": b""})
-    fail(r"has neither model\.safetensors nor .* \(pytorch_model\.bin is a")
+    fail(r"has neither model\.safetensors nor .*; a pytorch_model\.bin, if it has one, is a pickle")
     assert "pytorch_model.bin" not in {request.file for request in hub_server.requests}
     assert not weights_folder.exists()
 

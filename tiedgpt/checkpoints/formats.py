@@ -15,10 +15,15 @@ from ..errors import CheckpointError
 from ..gpt2.config import Config
 from . import huggingface, tensorflow
 from .checkpoint import Checkpoint
+from .other_formats import check_format
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Check the files of a checkpoint. Its weights are not read. Raises CheckpointError."""
+    """Check the files of a checkpoint. Its weights are not read. Raises CheckpointError.
+
+    A file in a format that is not read is named (other_formats.py).
+    """
+    check_format(path)
     if is_openais(path):
         return tensorflow.open_directory(path)
     return huggingface.open_directory(path)
@@ -30,6 +35,7 @@ def read_config(path: Path) -> Config:
     Weights that are missing or damaged are no error here. Raises CheckpointError for a
     configuration that cannot be read.
     """
+    check_format(path)
     if is_openais(path):
         return tensorflow.read_hparams(path)
     config = huggingface.read_config_json(path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..errors import CheckpointError, ConfigError, short_repr
 from ..gpt2.config import Config
 from .checkpoint import Checkpoint, check_tensor_shapes
+from .other_formats import describe_weights
 from .reading import directory_of, read_json
 from .safetensors import Tensor, read_header, replaced
 from .tensor_names import HEAD, TRANSFORMERS_PREFIX, from_transformers
@@ -19,10 +20,6 @@ INDEX = "model.safetensors.index.json"
 GENERATION_CONFIG = "generation_config.json"
 # The name of one file of several. It has no directory.
 SHARD = re.compile(r"[A-Za-z0-9][\w.-]{,199}\.safetensors", re.ASCII)
-NO_WEIGHTS = (
-    f"neither {WEIGHTS} nor {INDEX} (pytorch_model.bin is a pickle, which can run any code, so it "
-    f"is not read; save it as {WEIGHTS}, as save_pretrained does)"
-)
 
 
 def open_directory(path: Path) -> Checkpoint:
@@ -62,10 +59,6 @@ def read_config_json(model: Path) -> Config:
     directory = directory_of(model)
     path = directory / "config.json"
     if not path.is_file():
-        if model.is_file() and model.suffix != ".safetensors":
-            raise CheckpointError(
-                f"{model} is not a checkpoint: expected a directory or a .safetensors file"
-            )
         raise CheckpointError(f"{directory} is not a checkpoint: it has no config.json")
     try:
         config = Config.from_json(read_json(path))
@@ -105,7 +98,9 @@ def _find_tensors(path: Path) -> tuple[Path, list[Tensor]]:
     index = path / INDEX
     if index.is_file():
         return index, _find_sharded(index)
-    raise CheckpointError(f"{path} is not a checkpoint: it has {NO_WEIGHTS}")
+    other = describe_weights(path)
+    hint = f" ({other})" if other else ""
+    raise CheckpointError(f"{path} is not a checkpoint: it has neither {WEIGHTS} nor {INDEX}{hint}")
 
 
 def _find_sharded(index: Path) -> list[Tensor]:

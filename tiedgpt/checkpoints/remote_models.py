@@ -18,6 +18,7 @@ from . import huggingface, tensorflow
 from .fetching import DownloadClient
 from .known_models import MERGES, MODELS, OPENAI_124M, RELEASED_BY_OPENAI, VOCAB
 from .messages import Note
+from .other_formats import PICKLE
 from .verification import Version
 from .vocabulary import read_tokenizer
 
@@ -137,7 +138,10 @@ class HubModel(RemoteModel):
         if self.client.fetch(huggingface.WEIGHTS, new, parts):
             return
         if not self.client.fetch(huggingface.INDEX, new):
-            raise CheckpointError(f"{self.client.label} has {huggingface.NO_WEIGHTS}")
+            raise CheckpointError(
+                f"{self.client.label} has neither {huggingface.WEIGHTS} nor {huggingface.INDEX}; a "
+                f"pytorch_model.bin, if it has one, is {PICKLE}"
+            )
         weight_map = huggingface.read_weight_map(new / huggingface.INDEX)
         if not self.fetch_all(sorted(set(weight_map.values())), new, parts):
             raise CheckpointError(

@@ -1,0 +1,101 @@
+"""Formats that are not read are named in one line, which says what to do."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.checkpoint_files import write_tensors
+from support.checks import refuses
+from support.models import CONFIG, random_model
+
+import tiedgpt
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+FILES = [
+    pytest.param("ckpt.pt", b"PK\x03\x04\0\0", "is a file of PyTorch .* a pickle", id="nanogpt"),
+    pytest.param(
+        "pytorch_model.bin", b"\x80\x02}q\0.", "is a file of PyTorch .* a pickle", id="old-pickle"
+    ),
+    pytest.param(
+        "model_124M.bin", (20240326).to_bytes(4, "little"), "is a checkpoint of llm.c", id="llm.c"
+    ),
+    pytest.param("model.gguf", b"GGUF\3\0\0\0", "is a GGUF file", id="gguf"),
+    pytest.param("tf_model.h5", b"\x89HDF\r\n\x1a\n", "is an HDF5 file", id="h5"),
+    pytest.param("model.onnx", b"\x08\x08\x12\x07pytorch", "is an ONNX file", id="onnx"),
+    pytest.param("flax_model.msgpack", b"\x81\xa6params", "is a file of Flax", id="flax"),
+    # Not searched in a directory, where it may be anything.
+    pytest.param("weights.npz", b"PK\x03\x04\0\0", "is an archive of NumPy", id="npz"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), FILES)
+@pytest.mark.parametrize("has_config", [False, True])
+def test_a_file_of_another_program_is_named(tmp_path, name, content, message, has_config):
+    if has_config:
+        write_tensors(tmp_path, random_model().parameters)
+    (tmp_path / name).write_bytes(content)
+    error = refuses(f"{name} {message}", tiedgpt.load_model, tmp_path / name)
+    assert "README.md, Checkpoints of other programs" in error
+
+
+@pytest.mark.parametrize(("name", "content", "message"), FILES[:-1])
+def test_what_a_directory_without_safetensors_has_is_named(tmp_path, name, content, message):
+    write_tensors(tmp_path, random_model().parameters)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_bytes(content)
+    error = refuses(
+        rf"neither model\.safetensors nor .* \({name} {message}", tiedgpt.load_model, tmp_path
+    )
+    assert "README.md, Checkpoints of other programs" in error
+    if name != "pytorch_model.bin":
+        assert f"({name} is" in error  # and nothing of a file that is not there
+
+
+def test_a_directory_of_onnx_files(tmp_path):
+    write_tensors(tmp_path, random_model().parameters)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx" / "decoder_model.onnx").write_bytes(b"\x08\x08")
+    refuses(r"\(onnx/decoder_model\.onnx is an ONNX file", tiedgpt.load_model, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.ckpt.index", "is one of OpenAI's files; give its directory$"),
+        ("model.ckpt.data-00000-of-00001", "is one of OpenAI's files; give its directory$"),
+        ("model.safetensors.index.json", "is the index of several files; give its directory$"),
+    ],
+)
+def test_a_file_beside_which_the_others_are(tmp_path, name, message):
+    (tmp_path / name).write_bytes(b"")
+    refuses(message, tiedgpt.load_model, tmp_path / name)
+
+
+def test_any_other_file(tmp_path):
+    (tmp_path / "notes.txt").write_text("none")
+    message = r"notes\.txt is not a checkpoint: expected a directory or a \.safetensors file$"
+    refuses(message, tiedgpt.load_model, tmp_path / "notes.txt")
+
+
+# What the README says
+
+
+def test_the_readme_has_the_section_that_errors_name():
+    assert "\n## Checkpoints of other programs\n" in README.read_text()
+
+
+def test_the_lines_of_the_readme_convert_a_ckpt_pt(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    model = random_model(CONFIG.with_head("untied"))
+    state = {name: torch.tensor(array) for name, array in model.parameters.items()}
+    torch.save({"model": state, "iter_num": 3}, "ckpt.pt")
+    lines = re.search(r"```text\n(state = torch\.load.*?)```", README.read_text(), re.DOTALL)[1]
+    lines = lines.replace("n_head=12", "n_head=3")
+    exec(lines, {"torch": torch, "tiedgpt": tiedgpt})
+    converted = tiedgpt.load_model("my-model")
+    assert converted.config.activation_function == "gelu"
+    np.testing.assert_array_equal(converted.W_U, model.W_U)
