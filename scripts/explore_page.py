@@ -165,12 +165,15 @@ class MeasuredPage:
         self.requests = 0  # that have begun
         self.running: set[Any] = set()
         page.on("request", self.note_request)
-        page.on("requestfinished", self.running.discard)
-        page.on("requestfailed", self.running.discard)
+        page.on("requestfinished", self.note_end)
+        page.on("requestfailed", self.note_end)
 
     def note_request(self, request: Any) -> None:
         self.requests += 1
         self.running.add(request)
+
+    def note_end(self, request: Any) -> None:
+        self.running.discard(request)
 
     def settle(self) -> None:
         """Wait until no request has run for 200 ms, so that all panels in view are drawn."""
@@ -218,8 +221,9 @@ def print_latencies(models: list[str], repeats: int, busy: bool) -> None:
         page.wait_for_selector("#repair td", timeout=PATIENCE)  # the four paths are measured
         if busy:
             stack.enter_context(busy_cores())
-        print_latencies_of_bars(MeasuredPage(page, repeats))
-        print_latencies_of_panels(MeasuredPage(page, repeats))
+        measured = MeasuredPage(page, repeats)
+        print_latencies_of_bars(measured)
+        print_latencies_of_panels(measured)
 
 
 def new_prompts(first: int) -> Iterator[str]:

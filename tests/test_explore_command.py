@@ -136,7 +136,7 @@ def test_the_server_sends_each_file():
 
 
 def test_the_page_is_small():
-    assert sum(file.stat().st_size for file in PAGE_FILES) <= 75_000
+    assert sum(file.stat().st_size for file in PAGE_FILES) <= 90_000
 
 
 @pytest.mark.parametrize("file", PAGE_FILES, ids=lambda file: file.name)

@@ -1,52 +1,65 @@
 // The attention patterns: a picture of each head, and a table of one.
 import {$, button, el, fixed, heat, mark, note, points, put, range, roving, shorts, side} from "./draw.js"
-import {common, headOf, model, panel, placed, S, set} from "./state.js"
+import {headOf, model, panel, promptFields, promptTokens, set, state} from "./state.js"
 
 panel(
 	"attention",
 	() => {
 		const {n_head, n_layer} = model()
 		if (!n_layer) put("#attnbox", "This model has no layers.")
-		S.layer = Math.min(S.layer, n_layer - 1)
-		S.head = Math.min(S.head, n_head - 1)
-		return n_layer ? common() : null
+		state.layer = Math.min(state.layer, n_layer - 1)
+		state.head = Math.min(state.head, n_head - 1)
+		return n_layer ? promptFields() : null
 	},
 	({tokens, patterns}) => {
-		const {n_head: H, n_layer} = model()
+		const weights = shorts(patterns) // [layers, heads, T, T]
 		const T = tokens.length
-		const kind = headOf()
-		const all = shorts(patterns) // 0 to 65535. Colours are square roots, so that small weights show.
-		const row = (n, i) => [...all.subarray((n * T + i) * T, (n * T + i + 1) * T)].map(v => v / 65535)
-		const pattern = n => range(T).map(i => row(n, i))
-		const cells = range(n_layer * H).map(n => {
-			const [layer, head] = [Math.floor(n / H), n % H]
-			const choose = () => {
-				set({layer, head})
-				drawTable()
-			}
-			const roots = pattern(n).map(weights => weights.map(Math.sqrt))
-			const more = {key: `head${layer}.${head}`, title: `block ${layer}, head ${head}`}
-			return button(points(roots, 1, kind), choose, more)
-		})
-		const drawTable = () => {
-			const names = tokens.map(t => t.text)
-			const at = S.layer * H + S.head
-			const M = pattern(at).map((weights, i) => weights.map((v, j) => (j > i ? null : v)))
-			const show = v =>
-				fixed(v)
-					.replace(/^0/, "")
-					.replace(/^\.00$/, "·")
-			const title = `block ${S.layer}, head ${S.head}`
-			const caption = `Attention of ${title}`
-			const table = heat(names, names, M, {max: 1, show, shade: Math.sqrt, caption})
-			const cut = `The last ${T} tokens. The columns of earlier ones are left out.`
-			const below = placed().length > T ? note(cut) : null
-			put("#attnbox", side(kind, el("h3", mark(), title), table, below))
-			cells.forEach((c, n) => c.setAttribute("aria-pressed", n === at))
-		}
-		$("#heads").style.gridTemplateColumns = `repeat(${H},minmax(24px,1fr))`
-		put("#heads", cells)
-		roving($("#heads"), cells, H, S.layer * H + S.head)
-		drawTable()
+		drawHeads(weights, tokens)
+		drawPattern(patternOf(weights, T, state.layer, state.head), tokens)
 	}
 )
+// The pattern of one head: for each token, how much it takes from each token, from 0 to 1.
+function patternOf(weights, T, layer, head) {
+	const first = (layer * model().n_head + head) * T * T
+	return range(T).map(i => {
+		const row = weights.subarray(first + i * T, first + (i + 1) * T)
+		return [...row].map(weight => weight / 65535)
+	})
+}
+function drawHeads(weights, tokens) {
+	const {n_head, n_layer} = model()
+	const pattern = (layer, head) => patternOf(weights, tokens.length, layer, head)
+	const cells = range(n_layer).flatMap(layer =>
+		range(n_head).map(head => {
+			const choose = () => {
+				set({layer, head})
+				drawPattern(pattern(layer, head), tokens)
+			}
+			return headButton(pattern(layer, head), layer, head, choose)
+		})
+	)
+	$("#heads").style.gridTemplateColumns = `repeat(${n_head},minmax(24px,1fr))`
+	put("#heads", cells)
+	roving($("#heads"), cells, n_head, state.layer * n_head + state.head)
+}
+function headButton(pattern, layer, head, choose) {
+	const roots = pattern.map(row => row.map(Math.sqrt)) // so that small weights show
+	const attributes = {key: `head${layer}.${head}`, title: `block ${layer}, head ${head}`}
+	return button(points(roots, 1, headOf()), choose, attributes)
+}
+function drawPattern(pattern, tokens) {
+	const names = tokens.map(token => token.text)
+	const M = pattern.map((row, i) => row.map((weight, j) => (j > i ? null : weight)))
+	const title = `block ${state.layer}, head ${state.head}`
+	const options = {max: 1, show: shortWeight, shade: Math.sqrt, caption: `Attention of ${title}`}
+	const table = heat(names, names, M, options)
+	const isCut = promptTokens().length > tokens.length
+	const cut = `The last ${tokens.length} tokens. The columns of earlier ones are left out.`
+	put("#attnbox", side(headOf(), el("h3", mark(), title), table, isCut ? note(cut) : null))
+	for (const cell of $("#heads").children) cell.setAttribute("aria-pressed", cell.title === title)
+}
+// ".25" for 0.25, and "·" for 0.00.
+function shortWeight(weight) {
+	const text = fixed(weight).replace(/^0/, "")
+	return text === ".00" ? "·" : text
+}

@@ -1,50 +1,77 @@
 // What the second matrix costs.
-import {$, column, el, grid, line, put, scroll, short, whole} from "./draw.js"
-import {panel, S, set} from "./state.js"
+import {column, el, grid, line, put, scroll, short, whole} from "./draw.js"
+import {panel, set, state} from "./state.js"
 
 panel(
 	"cost",
-	() => ({vocab: S.vocab, dim: S.dim, total: S.total}),
-	({tied, untied, saved_percent: saved, models}) => {
-		for (const name of ["vocab", "dim"]) put(`#o${name}`, whole(S[name]))
+	() => ({vocab: state.vocab, dim: state.dim, total: state.total}),
+	({tied, untied, saved_percent, models}) => {
+		put("#ovocab", whole(state.vocab))
+		put("#odim", whole(state.dim))
 		put("#ototal", short(tied))
 		const matrix = untied - tied
-		const piece = (n, kind, text) =>
-			el(`div.${kind}`, {vars: {flex: `${n / untied} 0 0`}}, n / untied < 0.08 ? "" : text)
-		const label = `layers ${short(tied - matrix)}, W_E ${short(matrix)}, W_U ${short(matrix)}`
-		const pieces = [
-			piece(tied - matrix, "rest", "layers"),
-			piece(matrix, "e", "W_E"),
-			piece(matrix, "untied.hatched", "")
-		]
-		const cells = m =>
-			[whole(m.tied), whole(m.untied), whole(m.untied - m.tied), `${m.saved_percent.toFixed(1)} %`].map(
-				text => el("td", text)
-			)
-		const top = ["model", "tied", "untied", "tying saves", "of the untied"].map(text => column(text))
-		const rows = models.map(m => line(m.name, cells(m)))
-		const of = `${saved.toFixed(1)} % of the untied model`
+		const saving = `tying saves ${short(matrix)}, ${saved_percent.toFixed(1)} % of the untied model`
 		put(
-			$("#costbox"),
-			el("div.stack", {role: "img", label}, pieces),
+			"#costbox",
+			drawStack(tied, untied),
 			el("p.note.first", "grey: layers · solid: W_E · hatched: W_U, only in an untied model"),
-			el("p.readout", `Untied ${short(untied)}, tied ${short(tied)}: tying saves ${short(matrix)}, ${of}.`),
-			scroll("Parameters", grid("sum", "Parameters of GPT-2 with either head", top, rows))
+			el("p.readout", `Untied ${short(untied)}, tied ${short(tied)}: ${saving}.`),
+			scroll("Parameters", modelTable(models))
 		)
 	}
 )
-export function costSliders() {
-	const slider = (name, label, least, most, digits) =>
-		el(
-			"label",
-			label,
-			el("output", {id: `o${name}`}),
-			el("input", {
-				...{type: "range", id: `c${name}`, label, step: 0.005},
-				...{min: Math.log10(least), max: Math.log10(most), value: Math.log10(S[name])},
-				oninput: e => set({[name]: +(10 ** e.target.value).toPrecision(digits)}, "cost")
-			})
+// The layers and the two matrices of an untied model, as wide as they are large.
+function drawStack(tied, untied) {
+	const matrix = untied - tied
+	const layers = tied - matrix
+	const piece = (size, kind, text) => {
+		const share = size / untied
+		return el(`div.${kind}`, {vars: {flex: `${share} 0 0`}}, share < 0.08 ? "" : text)
+	}
+	const label = `layers ${short(layers)}, W_E ${short(matrix)}, W_U ${short(matrix)}`
+	return el(
+		"div.stack",
+		{role: "img", label},
+		piece(layers, "rest", "layers"),
+		piece(matrix, "e", "W_E"),
+		piece(matrix, "untied.hatched", "")
+	)
+}
+function modelTable(models) {
+	const titles = ["model", "tied", "untied", "tying saves", "of the untied"]
+	const rows = models.map(({name, tied, untied, saved_percent}) =>
+		line(
+			name,
+			el("td", whole(tied)),
+			el("td", whole(untied)),
+			el("td", whole(untied - tied)),
+			el("td", `${saved_percent.toFixed(1)} %`)
 		)
-	const sizes = [slider("vocab", "vocabulary", 1000, 300000, 3), slider("dim", "width", 64, 16384, 3)]
-	put("#costsliders", sizes, slider("total", "whole model", 1e8, 1e12, 2))
+	)
+	const top = titles.map(text => column(text))
+	return grid("sum", "Parameters of GPT-2 with either head", top, rows)
+}
+export function costSliders() {
+	put(
+		"#costsliders",
+		logarithmicSlider("vocab", "vocabulary", {least: 1000, most: 300000, digits: 3}),
+		logarithmicSlider("dim", "width", {least: 64, most: 16384, digits: 3}),
+		logarithmicSlider("total", "whole model", {least: 1e8, most: 1e12, digits: 2})
+	)
+}
+function logarithmicSlider(name, label, {least, most, digits}) {
+	const input = el("input", {
+		type: "range",
+		id: `c${name}`,
+		label,
+		step: 0.005,
+		min: Math.log10(least),
+		max: Math.log10(most),
+		value: Math.log10(state[name]),
+		oninput: e => {
+			const size = 10 ** e.target.value
+			set({[name]: Number(size.toPrecision(digits))}, "cost")
+		}
+	})
+	return el("label", label, el("output", {id: `o${name}`}), input)
 }

@@ -1,45 +1,54 @@
 // Elements, tables and colours. Text is never read as HTML.
-export const $ = (selector, at = document) => at.querySelector(selector)
-export const $$ = (selector, at = document) => [...at.querySelectorAll(selector)]
-export const on = (selector, event, go) => $(selector).addEventListener(event, go)
+export const $ = (selector, box = document) => box.querySelector(selector)
+export const $$ = (selector, box = document) => [...box.querySelectorAll(selector)]
+export const on = (selector, event, listener) => $(selector).addEventListener(event, listener)
 export const range = n => [...Array(n).keys()]
 
-// el("td.wide", {title: "x"}, "text"): key, label and pressed are data-key, aria-label and aria-pressed
-const ATTRIBUTES = {key: "data-key", label: "aria-label", pressed: "aria-pressed"}
+// el("td.wide", {title: "x"}, "text") is <td class="wide" title="x">text</td>. Attributes can be left out.
 export function el(kind, ...children) {
 	const [tag, ...classes] = kind.split(".")
-	const given = children[0]?.constructor === Object ? children.shift() : {}
 	const node = document.createElement(tag)
 	node.classList.add(...classes.filter(Boolean))
-	for (const [name, value] of Object.entries(given)) {
+	if (children[0]?.constructor === Object) setAttributes(node, children.shift())
+	return append(node, children)
+}
+// key, label and pressed are data-key, aria-label and aria-pressed; vars are properties of the style.
+const ATTRIBUTES = {key: "data-key", label: "aria-label", pressed: "aria-pressed"}
+function setAttributes(node, attributes) {
+	for (const [name, value] of Object.entries(attributes)) {
 		if (value == null) continue
 		if (name.startsWith("on")) node.addEventListener(name.slice(2), value)
-		else if (name === "vars") for (const [key, v] of Object.entries(value)) node.style.setProperty(key, v)
+		else if (name === "vars") setStyle(node, value)
 		else if (name in node) node[name] = value
 		else node.setAttribute(ATTRIBUTES[name] ?? name, value)
 	}
-	return fill(node, children)
+}
+function setStyle(node, properties) {
+	for (const [name, value] of Object.entries(properties)) node.style.setProperty(name, value)
 }
 export function shape(tag, attributes, ...children) {
 	const node = document.createElementNS($("svg").namespaceURI, tag)
 	for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value)
-	return fill(node, children)
+	return append(node, children)
 }
-function fill(node, children) {
+// Children are elements and texts, lists of them, and null for none.
+function append(node, children) {
 	node.append(...children.flat(Infinity).filter(child => child != null))
 	return node
 }
-// Replace what is in a box. The element with the focus keeps it.
-export function put(at, ...children) {
-	const box = at.at ? $(at) : at
-	const key = box.contains(document.activeElement) && document.activeElement.dataset.key
+// Replace what is in a box, given by its selector or itself. The element with the focus keeps it.
+export function put(place, ...children) {
+	const box = typeof place === "string" ? $(place) : place
+	const focused = box.contains(document.activeElement) ? document.activeElement.dataset.key : null
 	box.replaceChildren()
-	fill(box, children).classList.remove("stale")
-	const again = key && $$("[data-key]", box).find(node => node.dataset.key === key)
-	if (again) again.focus({preventScroll: true})
+	box.classList.remove("stale")
+	append(box, children)
+	if (!focused) return
+	const sameNode = $$("[data-key]", box).find(node => node.dataset.key === focused)
+	if (sameNode) sameNode.focus({preventScroll: true})
 }
 
-export const button = (text, go, more) => el("button", {onclick: go, ...more}, text)
+export const button = (text, go, attributes) => el("button", {onclick: go, ...attributes}, text)
 export const note = (...children) => el("p.note", children)
 export const code = text => el("code", text)
 export const side = (kind, ...children) => el(`div.side.${kind}`, children)
@@ -56,41 +65,44 @@ export const bar = (share, kind = "fill") =>
 export const bars = (before, after, most) =>
 	el("span.track", bar(after / most), before === after ? null : bar(before / most, "ghost"))
 export const becomes = (before, after) => [percent(before), " → ", el("b", percent(after))]
-// Buttons of which one is on: each is [text, is on, go].
-export const choice = (label, options) => {
-	const one = ([text, pressed, go]) => button(text, go, {pressed, key: label + text})
-	return el("span.switch", {role: "group", label}, options.map(one))
+// Buttons of which one is on. An option is {text, isOn, go}.
+export function choice(label, options) {
+	const buttons = options.map(({text, isOn, go}) => button(text, go, {pressed: isOn, key: label + text}))
+	return el("span.switch", {role: "group", label}, buttons)
 }
 
 const SIGNS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
-export const plain = text => [...text].map(c => SIGNS[c] ?? c).join("")
+export const plain = text => [...text].map(letter => SIGNS[letter] ?? letter).join("")
 export function percent(p) {
 	if (p >= 0.0995) return `${(100 * p).toFixed(0)} %`
 	if (p >= 0.0005) return `${(100 * p).toFixed(1)} %`
 	return p > 0 ? "<0.1 %" : "0"
 }
-export const fixed = (x, digits = 2) =>
-	(Math.abs(x) < 0.5 * 10 ** -digits ? 0 : x).toFixed(digits).replace("-", "−")
+export function fixed(x, digits = 2) {
+	const isZero = Math.abs(x) < 0.5 * 10 ** -digits // it has no minus sign
+	return (isZero ? 0 : x).toFixed(digits).replace("-", "−")
+}
 export const whole = n => n.toLocaleString("en")
 export function short(n) {
-	const k = Math.min(4, Math.floor(Math.log10(n) / 3))
-	return (n / 1000 ** k).toFixed(1) + " KMBT"[k].trim()
+	const thousands = Math.min(4, Math.floor(Math.log10(n) / 3))
+	const unit = ["", "K", "M", "B", "T"][thousands]
+	return (n / 1000 ** thousands).toFixed(1) + unit
 }
 export const highest = values => Math.max(...values.flat(Infinity).map(Math.abs))
 
-// One tab stop for all cells. The arrow keys move between them.
-export function roving(box, cells, step, start = 0) {
-	const stop = cell => {
-		for (const other of cells) other.tabIndex = other === cell ? 0 : -1
+// One tab stop for all cells. The arrow keys move between them; up and down move by `rowLength` cells.
+export function roving(box, cells, rowLength, start = 0) {
+	const steps = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: rowLength, ArrowUp: -rowLength}
+	const setStop = stop => {
+		for (const cell of cells) cell.tabIndex = cell === stop ? 0 : -1
 	}
-	stop(cells[start])
+	setStop(cells[start])
 	box.onkeydown = e => {
-		const by = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: step, ArrowUp: -step}[e.key]
-		const at = cells.indexOf(e.target.closest("[tabindex]"))
-		const to = cells[at + by]
-		if (at < 0 || !to) return
+		const from = cells.indexOf(e.target.closest("[tabindex]"))
+		const to = cells[from + steps[e.key]]
+		if (from < 0 || !to) return
 		e.preventDefault()
-		stop(to)
+		setStop(to)
 		to.focus()
 	}
 }
@@ -102,38 +114,53 @@ export function paint(cell, value, max) {
 	cell.style.setProperty("--a", Math.min(1, Math.abs(value) / (max || 1)))
 	return cell
 }
-// A table of numbers. `point(i, j)` is called for the cell under the pointer or with the focus.
-export function heat(rows, titles, M, {caption, max, digits = 1, show, shade, point, of = ""}) {
-	const most = max ?? highest(M)
+// A table of numbers M, null for none.
+// - show(v) is the text of a number; without it, the number has `digits` digits.
+// - shade(v) is the number that colours the cell, of which `max` has the strongest colour.
+// - point(i, j) is called for the cell under the pointer or with the focus.
+// - kind is a class of the table.
+export function heat(rows, titles, M, options) {
+	const {caption, digits = 1, point, kind = ""} = options
+	const {show = v => fixed(v, digits), shade = v => v, max = highest(M)} = options
 	const cell = (v, i, j) => {
-		const td = el("td", {"data-i": i, "data-j": j}, v == null ? "" : (show?.(v) ?? fixed(v, digits)))
-		return v == null ? td : paint(td, shade?.(v) ?? v, most)
+		const position = {"data-i": i, "data-j": j}
+		return v == null ? el("td", position) : paint(el("td", position, show(v)), shade(v), max)
 	}
-	const head = [corner(), titles.map(c => el("th", {scope: "col", title: plain(c)}, plain(c)))]
-	const cells = (row, i) => row.map((v, j) => cell(v, i, j))
-	const body = M.map((row, i) => line(plain(rows[i]), cells(row, i)))
-	const table = grid(`heat.${of}`, caption, head, body)
-	if (point) roving(table, $$("tbody td", table), titles.length)
-	for (const event of point ? ["mouseover", "focusin"] : [])
-		table.addEventListener(event, e => {
-			const td = e.target.closest("tbody td")
-			if (td) point(+td.dataset.i, +td.dataset.j)
-		})
+	const head = titles.map(title => el("th", {scope: "col", title: plain(title)}, plain(title)))
+	const body = M.map((row, i) =>
+		line(
+			plain(rows[i]),
+			row.map((v, j) => cell(v, i, j))
+		)
+	)
+	const table = grid(`heat.${kind}`, caption, [corner(), head], body)
+	if (point) addPointing(table, titles.length, point)
 	return table
+}
+function addPointing(table, rowLength, point) {
+	roving(table, $$("tbody td", table), rowLength)
+	const pointTo = e => {
+		const cell = e.target.closest("tbody td")
+		if (cell) point(Number(cell.dataset.i), Number(cell.dataset.j))
+	}
+	table.addEventListener("mouseover", pointTo)
+	table.addEventListener("focusin", pointTo)
 }
 // Rows of numbers as rows of coloured points.
 export function points(rows, max, kind) {
 	const canvas = el("canvas", {width: rows[0].length, height: rows.length})
 	const context = canvas.getContext("2d")
 	const image = context.createImageData(canvas.width, canvas.height)
-	const style = getComputedStyle(document.documentElement)
-	const [own, grey] = [kind, "text"].map(k => style.getPropertyValue(`--${k}bg`).split(","))
+	const colour = colourOf(kind)
+	const grey = colourOf("text")
 	rows.flat().forEach((v, n) => {
-		image.data.set([...(v < 0 ? grey : own), (255 * Math.abs(v)) / max], 4 * n)
+		const [red, green, blue] = v < 0 ? grey : colour
+		image.data.set([red, green, blue, (255 * Math.abs(v)) / max], 4 * n)
 	})
 	context.putImageData(image, 0, 0)
 	return canvas
 }
-const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer
-export const floats = text => new Float32Array(bytes(text))
-export const shorts = text => new Uint16Array(bytes(text))
+const colourOf = kind => getComputedStyle(document.documentElement).getPropertyValue(`--${kind}bg`).split(",")
+const bytes = base64 => Uint8Array.from(atob(base64), letter => letter.charCodeAt(0)).buffer
+export const floats = base64 => new Float32Array(bytes(base64))
+export const shorts = base64 => new Uint16Array(bytes(base64))

@@ -1,38 +1,44 @@
 // The two gradients of wte.
-import {$, bar, column, el, fixed, grid, highest, line, note, plain, put, side, whole} from "./draw.js"
-import {common, headOf, model, panel, placed} from "./state.js"
+import {bar, column, el, fixed, grid, highest, line, note, plain, put, side, whole} from "./draw.js"
+import {headOf, model, panel, promptFields, promptTokens} from "./state.js"
 
-panel("gradient", common, found => {
-	const kind = headOf()
-	const most = highest(found.rows.map(r => [r.embed, r.head]))
-	const track = (v, more) => {
-		const long = v ? Math.max(0.006, Math.sqrt(v / most)) : 0
-		return el("td", el("span.track", bar(long, more)), el("span.sr", v.toFixed(4)))
-	}
-	const row = r =>
+panel("gradient", promptFields, gradient => {
+	put("#gradbox", side(headOf(), gradientTable(gradient)), note(gradientText(gradient)))
+})
+function gradientTable({rows, absent}) {
+	const most = highest(rows.map(row => [row.embed, row.head]))
+	const cells = rows.map(({text, embed, head, cosine}) =>
 		line(
-			plain(r.text),
-			...[track(r.embed), track(r.head, "fill.hatched")],
-			el("td", r.embed && r.head ? fixed(r.cosine) : "–")
+			plain(text),
+			lengthCell(embed, most, "fill"),
+			lengthCell(head, most, "fill.hatched"),
+			el("td", embed && head ? fixed(cosine) : "–")
 		)
-	const rows = found.rows.map(row)
+	)
 	const other = "other tokens, those with the longest gradients"
 	const rule = el("tr.rule", el("th", {scope: "colgroup", colSpan: 4}, other))
-	if (found.absent) rows.splice(-found.absent, 0, rule)
-	const top = ["row of wte", "as embedding", "as output matrix", "cosine"].map(text => column(text))
-	const [embed, out] = found.reached.map(whole)
-	const share = (100 * found.head ** 2) / (found.embed ** 2 + found.head ** 2)
-	const where = kind === "tied" ? "Both change the same rows. " : "The first changes W_E, the second W_U. "
+	if (absent) cells.splice(-absent, 0, rule)
+	const titles = ["row of wte", "as embedding", "as output matrix", "cosine"]
+	const top = titles.map(text => column(text))
+	return grid("bars2", "Lengths of the two gradients by row of wte", top, cells)
+}
+// A bar as long as the square root of a gradient's length, but long enough to be seen.
+function lengthCell(length, most, kind) {
+	const share = length ? Math.max(0.006, Math.sqrt(length / most)) : 0
+	return el("td", el("span.track", bar(share, kind)), el("span.sr", length.toFixed(4)))
+}
+function gradientText({loss, reached, read, embed, head, cosine}) {
+	const [embedRows, headRows] = reached.map(whole)
+	const share = (100 * head ** 2) / (embed ** 2 + head ** 2)
+	const isTied = headOf() === "tied"
 	const V = whole(model().vocab_size)
-	const says = [
-		el("b", `The first gradient reaches ${embed} rows of ${V}, the second ${out}. `),
-		`Their lengths are ${fixed(found.embed)} and ${fixed(found.head)}: `,
+	return [
+		el("b", `The first gradient reaches ${embedRows} rows of ${V}, the second ${headRows}. `),
+		`Their lengths are ${fixed(embed)} and ${fixed(head)}: `,
 		`the output matrix has ${share.toFixed(0)} % of the sum of squares. `,
-		`The cosine between them is ${fixed(found.cosine, 3)}; below 0, they partly cancel. `,
-		where,
-		placed().length > found.read ? `The last ${found.read} tokens. ` : "",
-		`Loss ${fixed(found.loss)} nats per token. Bars show the square root of the length.`
+		`The cosine between them is ${fixed(cosine, 3)}; below 0, they partly cancel. `,
+		isTied ? "Both change the same rows. " : "The first changes W_E, the second W_U. ",
+		promptTokens().length > read ? `The last ${read} tokens. ` : "",
+		`Loss ${fixed(loss)} nats per token. Bars show the square root of the length.`
 	]
-	const title = "Lengths of the two gradients by row of wte"
-	put($("#gradbox"), side(kind, grid("bars2", title, top, rows)), note(says))
-})
+}

@@ -1,39 +1,44 @@
 // The logit lens: what each layer predicts.
 import {column, el, grid, line, note, paint, percent, plain, put, scroll} from "./draw.js"
-import {common, each, model, ofModel, panel} from "./state.js"
+import {forEachModel, model, ofModel, panel, promptFields} from "./state.js"
 
-const cell = (here, cells) => {
-	const [first] = cells
-	const title = cells.map(c => `${plain(c.text)} ${percent(c.probability)}`).join("\n")
-	const itself = first.id === here.id ? "↺ " : ""
-	const td = el("td", {title}, itself, plain(first.text), el("small", percent(first.probability)))
-	return paint(td, 0.06 + first.probability, 1.06)
-}
-function drawLens({tokens, layers}, i) {
-	const row = (cells, n) =>
-		line(
-			n ? `block ${n - 1}` : "embedding",
-			cells.map((c, j) => cell(tokens[j], c))
-		)
-	const top = [column("after"), tokens.map(t => column(plain(t.text)))]
-	const {name} = model(i)
-	const itself = cells => cells.filter(([first], j) => first.id === tokens[j].id).length
-	const [first, last] = [layers[0], layers.at(-1)].map(itself)
-	return ofModel(
-		i,
-		null,
-		scroll(
-			`Logit lens of ${name}`,
-			grid("heat.lens", `What each layer of ${name} predicts`, top, layers.map(row))
-		),
-		note(
-			`The embedding predicts the same token again (↺) in ${first} of ${tokens.length} places, `,
-			`the last block in ${last}.`
-		)
-	)
-}
 panel(
 	"lens",
-	() => each(common),
-	found => put("#lensbox", found.map(drawLens))
+	() => forEachModel(promptFields),
+	lenses => put("#lensbox", lenses.map(drawLens))
 )
+function drawLens({tokens, layers}, i) {
+	const {name} = model(i)
+	const top = [column("after"), tokens.map(token => column(plain(token.text)))]
+	const rows = layers.map((cells, n) => lensRow(cells, n, tokens))
+	const table = grid("heat.lens", `What each layer of ${name} predicts`, top, rows)
+	const isRepeated = (likeliest, j) => likeliest[0].id === tokens[j].id
+	const byEmbedding = layers[0].filter(isRepeated).length
+	const byLastBlock = layers.at(-1).filter(isRepeated).length
+	const repeats = note(
+		`The embedding predicts the same token again (↺) in ${byEmbedding} of ${tokens.length} places, `,
+		`the last block in ${byLastBlock}.`
+	)
+	return ofModel(i, null, scroll(`Logit lens of ${name}`, table), repeats)
+}
+function lensRow(cells, n, tokens) {
+	const title = n === 0 ? "embedding" : `block ${n - 1}`
+	return line(
+		title,
+		cells.map((likeliest, j) => lensCell(likeliest, tokens[j]))
+	)
+}
+// The likeliest tokens after `token`, the first one shown and the others in the title.
+function lensCell(likeliest, token) {
+	const [first] = likeliest
+	const lines = likeliest.map(other => `${plain(other.text)} ${percent(other.probability)}`)
+	const sign = first.id === token.id ? "↺ " : ""
+	const cell = el(
+		"td",
+		{title: lines.join("\n")},
+		sign,
+		plain(first.text),
+		el("small", percent(first.probability))
+	)
+	return paint(cell, 0.06 + first.probability, 1.06)
+}

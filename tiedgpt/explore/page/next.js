@@ -19,28 +19,30 @@ import {
 import {drawFlow} from "./flow.js"
 import {
 	ask,
-	common,
-	each,
 	facts,
 	fail,
+	forEachModel,
 	headOf,
 	model,
 	OF_TEXT,
 	ofModel,
 	panel,
-	placed,
-	S,
+	promptFields,
+	promptTokens,
 	say,
 	set,
+	state,
 	stoppable
 } from "./state.js"
 
-const idsOf = list => list.map(t => t.id)
-const isUncut = () => S.temperature === 1 && !S.top_k && S.top_p === 1 // by sampling
-const sampled = i => {
-	const {temperature, top_k, top_p} = S
-	return {...common(i), temperature, top_k: top_k || null, top_p}
-}
+const idsOf = tokens => tokens.map(token => token.id)
+const samplesAll = () => state.temperature === 1 && !state.top_k && state.top_p === 1
+const samplingFields = i => ({
+	...promptFields(i),
+	temperature: state.temperature,
+	top_k: state.top_k || null,
+	top_p: state.top_p
+})
 function setPrompt(ids) {
 	$("#prompt").blur()
 	set({ids, place: null, token: null}, ...OF_TEXT)
@@ -49,134 +51,160 @@ function setPrompt(ids) {
 panel(
 	"next",
 	() => {
-		const texts = [S.temperature, S.top_k || "off", S.top_p < 1 ? S.top_p : "off"]
-		$$("#sliders output").forEach((out, i) => put(out, texts[i]))
-		return each(sampled)
+		const values = [state.temperature, state.top_k || "off", state.top_p < 1 ? state.top_p : "off"]
+		$$("#sliders output").forEach((output, i) => put(output, values[i]))
+		return forEachModel(samplingFields)
 	},
-	found => {
-		facts.next = found
-		const [{text, tokens}] = found
-		if (S.ids) S.text = text
-		if (S.ids && document.activeElement !== $("#prompt")) $("#prompt").value = text
-		drawStrip(found[0])
+	predictions => {
+		facts.next = predictions
+		const [{text, tokens}] = predictions
+		if (state.ids) state.text = text
+		if (state.ids && document.activeElement !== $("#prompt")) $("#prompt").value = text
+		drawStrip(predictions[0])
 		drawFlow()
-		const most = Math.max(...found.flatMap(s => s.rows.flatMap(r => [r.probability, r.drawn])))
+		const rows = predictions.flatMap(prediction => prediction.rows)
+		const most = Math.max(...rows.flatMap(row => [row.probability, row.drawn]))
 		put(
-			$("#bars"),
-			found.map((s, i) => ofModel(i, headSwitch(i), drawBars(s, i, most)))
+			"#bars",
+			predictions.map((prediction, i) => ofModel(i, headSwitch(i), drawBars(prediction, i, most)))
 		)
-		$$("#bars .list").forEach(list => roving(list, $$(".row", list), 1))
-		$("#barsnote").hidden = isUncut()
+		for (const list of $$("#bars .list")) roving(list, $$(".row", list), 1)
+		$("#barsnote").hidden = samplesAll()
 		put("#status", `${tokens.length} of ${Math.min(...facts.models.map(m => m.n_ctx))} tokens`)
-		$("#bytes").hidden = !tokens.some(t => /\\x[0-9a-f]{2}/.test(t.text)) // no whole character
-		const first = ({rows: [r]}, i) => `${model(i).name}: ${plain(r.text)}, ${percent(r.probability)}`
-		say(`Likeliest next token: ${found.map(first).join("; ")}`)
+		const isPartOfCharacter = token => /\\x[0-9a-f]{2}/.test(token.text)
+		$("#bytes").hidden = !tokens.some(isPartOfCharacter)
+		sayLikeliest(predictions)
 	}
 )
-function headSwitch(i) {
-	const give = head => set({heads: S.heads.with(i, head), copy: 0}, ...OF_TEXT)
-	const option = head => [head === "tied" ? "W_E.T" : "W_U", headOf(i) === head, () => give(head)]
-	const {heads, name} = model(i)
-	const options = ["tied", "untied"].map(option)
-	return heads.length > 1 ? el("span.right", choice(`Output matrix of ${name}`, options)) : null
-}
-function drawBars(s, i, most) {
-	const rows = s.rows.map(r => {
-		const drawn = isUncut() ? "" : `, drawn ${percent(r.drawn)}`
-		const chance = drawn ? becomes(r.probability, r.drawn) : percent(r.probability)
-		const track = bars(r.probability, drawn ? r.drawn : r.probability, most)
-		const cells = [el("span.t", plain(r.text)), track, el("span.p", chance)]
-		return button(cells, () => setPrompt([...idsOf(placed()), r.id]), {
-			...{class: r.drawn ? "row" : "row out", key: `bar${i}.${r.id}`},
-			title: `token ${r.id}, logit ${fixed(r.logit)}: add it to the text`,
-			label: `${plain(r.text)}, ${percent(r.probability)}${drawn}`
-		})
+function sayLikeliest(predictions) {
+	const sentences = predictions.map(({rows}, i) => {
+		const [first] = rows
+		return `${model(i).name}: ${plain(first.text)}, ${percent(first.probability)}`
 	})
-	const cut = s.rows.findIndex(r => !r.drawn)
-	const dropped = whole(model(i).vocab_size - s.kept)
-	const kept = `${whole(s.kept)} kept, ${percent(s.kept_probability)} of the probability; ${dropped} dropped`
-	if (cut >= 0) rows.splice(cut, 0, el("div.cut", kept))
-	return [
-		el("div.list", {role: "group", label: `Likeliest next tokens of ${model(i).name}`}, rows),
-		el(
-			"p.live",
-			button("Draw one", () => drawOne(i), {key: `draw${i}`})
-		)
-	]
+	say(`Likeliest next token: ${sentences.join("; ")}`)
+}
+function headSwitch(i) {
+	const {heads, name} = model(i)
+	if (heads.length < 2) return null
+	const choose = head => set({heads: state.heads.with(i, head), copy: 0}, ...OF_TEXT)
+	const option = (head, text) => ({text, isOn: headOf(i) === head, go: () => choose(head)})
+	const options = [option("tied", "W_E.T"), option("untied", "W_U")]
+	return el("span.right", choice(`Output matrix of ${name}`, options))
+}
+function drawBars(prediction, i, most) {
+	const rows = prediction.rows.map(row => drawBar(row, i, most))
+	const cut = prediction.rows.findIndex(row => !row.drawn)
+	if (cut >= 0) rows.splice(cut, 0, el("div.cut", keptText(prediction, i)))
+	const list = el("div.list", {role: "group", label: `Likeliest next tokens of ${model(i).name}`}, rows)
+	const drawButton = button("Draw one", () => drawOneToken(i), {key: `draw${i}`})
+	return [list, el("p.live", drawButton)]
+}
+function drawBar(row, i, most) {
+	const {id, logit, probability} = row
+	const text = plain(row.text)
+	const drawn = samplesAll() ? probability : row.drawn
+	const chance = samplesAll() ? percent(probability) : becomes(probability, drawn)
+	const drawnText = samplesAll() ? "" : `, drawn ${percent(drawn)}`
+	const cells = [el("span.t", text), bars(probability, drawn, most), el("span.p", chance)]
+	return button(cells, () => setPrompt([...idsOf(promptTokens()), id]), {
+		class: row.drawn ? "row" : "row out",
+		key: `bar${i}.${id}`,
+		title: `token ${id}, logit ${fixed(logit)}: add it to the text`,
+		label: `${text}, ${percent(probability)}${drawnText}`
+	})
+}
+function keptText({kept, kept_probability}, i) {
+	const dropped = model(i).vocab_size - kept
+	return `${whole(kept)} kept, ${percent(kept_probability)} of the probability; ${whole(dropped)} dropped`
 }
 function drawStrip({tokens, place}) {
-	const cell = (t, i) => {
-		const choose = () => set({place: i === tokens.length - 1 ? null : i}, ...OF_TEXT)
-		const more = {class: "tok", key: `tok${i}`, pressed: i === place, title: `token ${t.id}`}
-		return button(plain(t.text), choose, more)
-	}
-	const cells = tokens.map(cell)
+	const cells = tokens.map((token, i) => {
+		const isLast = i === tokens.length - 1
+		const choose = () => set({place: isLast ? null : i}, ...OF_TEXT)
+		const attributes = {class: "tok", key: `tok${i}`, pressed: i === place, title: `token ${token.id}`}
+		return button(plain(token.text), choose, attributes)
+	})
 	put("#strip", cells)
 	roving($("#strip"), cells, 1, place)
 }
 
-const toWrite = (i, n) => ({...sampled(i), n, seed: S.seed})
-async function drawOne(i) {
+const writingFields = (i, n) => ({...samplingFields(i), n, seed: state.seed})
+async function drawOneToken(i) {
 	try {
-		const {value} = await ask("generate", toWrite(i, 1)).next()
+		const {value} = await ask("generate", writingFields(i, 1)).next()
 		if (value.id == null) return
-		S.seed++
-		$("#seed").value = S.seed
-		setPrompt([...idsOf(placed()), value.id])
+		state.seed++
+		$("#seed").value = state.seed
+		setPrompt([...idsOf(promptTokens()), value.id])
 	} catch (error) {
 		fail(error)
 	}
 }
 stoppable("#write", async signal => {
-	const given = placed()
+	const prompt = promptTokens()
 	put("#write", "Stop")
 	$("#writtennote").hidden = false
-	const texts = each(i => {
-		const start = el("span.given", given.map(t => t.text).join(""))
-		const page = el("p.page", {tabIndex: 0, role: "group", label: `Text by ${model(i).name}`}, start)
-		return {tokens: [], page, note: note("writing …")}
-	})
+	const texts = forEachModel(i => newText(i, prompt))
 	put(
-		$("#written"),
-		texts.map((s, i) => ofModel(i, null, s.page, s.note))
+		"#written",
+		texts.map((text, i) => ofModel(i, null, text.page, text.note))
 	)
-	const write = async (s, i) => {
-		for await (const word of ask("generate", toWrite(i, 40), signal)) addWord(s, word, given)
+	const write = async (text, i) => {
+		for await (const word of ask("generate", writingFields(i, 40), signal)) addWord(text, word, prompt)
 	}
 	await Promise.all(texts.map(write)).catch(fail)
-	for (const s of texts) {
-		if (s.note.textContent === "writing …") put(s.note, `${s.tokens.length} tokens; stopped`)
-		const cells = $$(".w", s.page)
-		if (cells.length) s.page.removeAttribute("tabindex")
-		if (cells.length) roving(s.page, cells, 1)
-	}
-	say(`Wrote ${texts.map(s => s.tokens.length).join(" and ")} tokens`)
-	document.body.dataset.written = texts.map(s => s.tokens.length)
+	texts.forEach(finishText)
+	const counts = texts.map(text => text.tokens.length)
+	say(`Wrote ${counts.join(" and ")} tokens`)
+	document.body.dataset.written = counts
 })
-function addWord(s, word, given) {
+// A text that grows: its tokens, the box that shows it, and a note on how it ended.
+function newText(i, prompt) {
+	const start = el("span.given", prompt.map(token => token.text).join(""))
+	const page = el("p.page", {tabIndex: 0, role: "group", label: `Text by ${model(i).name}`}, start)
+	return {tokens: [], page, note: note("writing …"), isComplete: false}
+}
+function addWord(text, word, prompt) {
 	if (word.end) {
 		const bits = word.bits_per_token.toFixed(2)
-		return put(s.note, `${s.tokens.length} tokens, to the ${word.end}; mean surprisal ${bits} bits`)
+		text.isComplete = true
+		put(text.note, `${text.tokens.length} tokens, to the ${word.end}; mean surprisal ${bits} bits`)
+		return
 	}
-	const at = s.tokens.push(word) - 1
-	const back = () => setPrompt(idsOf([...given, ...s.tokens.slice(0, at)]))
-	const more = {
-		...{role: "button", tabIndex: -1, vars: {"--bits": Math.min(9, 1 + 0.7 * word.bits)}},
+	const before = idsOf([...prompt, ...text.tokens])
+	text.tokens.push(word)
+	const goBack = () => setPrompt(before)
+	const attributes = {
+		role: "button",
+		tabIndex: -1,
+		vars: {"--bits": Math.min(9, 1 + 0.7 * word.bits)},
 		title: `${percent(word.probability)}, rank ${whole(word.rank)}. Go back to the text before it.`,
 		label: `${plain(word.text)}, ${percent(word.probability)}`,
-		onclick: () => String(getSelection()) || back(),
+		onclick: () => {
+			const isSelecting = String(getSelection()) !== ""
+			if (!isSelecting) goBack()
+		},
 		onkeydown: e => {
 			if (e.key !== "Enter" && e.key !== " ") return
 			e.preventDefault()
-			back()
+			goBack()
 		}
 	}
-	s.page.append(el(word.text === "\n" ? "span.w.nl" : "span.w", more, word.text))
+	text.page.append(el(word.text === "\n" ? "span.w.nl" : "span.w", attributes, word.text))
+}
+function finishText(text) {
+	if (!text.isComplete) put(text.note, `${text.tokens.length} tokens; stopped`)
+	const words = $$(".w", text.page)
+	if (!words.length) return
+	text.page.removeAttribute("tabindex") // the first word is the tab stop
+	roving(text.page, words, 1)
 }
 
 on("#prompt", "input", e => {
 	set({text: e.target.value, ids: null, place: null, token: null}, ...OF_TEXT)
 })
-on("#sliders", "input", ({target: {id, value}}) => {
-	set({[id]: Math.max(0, id === "seed" ? Math.floor(value) : +value)}, "next")
+on("#sliders", "input", e => {
+	const {id, value} = e.target
+	const number = id === "seed" ? Math.floor(value) : Number(value)
+	set({[id]: Math.max(0, number)}, "next")
 })

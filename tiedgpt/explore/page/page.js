@@ -11,7 +11,7 @@ import {
 	moveTo,
 	readAddress,
 	redraw,
-	S,
+	state,
 	visible,
 	writeAddress
 } from "./state.js"
@@ -28,53 +28,48 @@ const sections = $$("main section")
 
 // --- going to a panel, and staying there while those above it fill
 
-let pinned = null
-const goTo = () => pinned && $(`#${pinned}`).scrollIntoView()
+let pinned = null // the panel at which the page stays until the reader scrolls
+function scrollToPinned() {
+	if (pinned) $(`#${pinned}`).scrollIntoView()
+}
 function open() {
-	pinned = S.panel
-	goTo()
+	pinned = state.panel
+	scrollToPinned()
 	markMenu()
 	$(`#${pinned} h2`).focus({preventScroll: true})
 }
-function follow() {
+function stayAtPinned() {
 	const header = $("header")
-	const size = getComputedStyle(header).position === "sticky" ? header.offsetHeight : 0
+	const isSticky = getComputedStyle(header).position === "sticky"
+	const size = isSticky ? header.offsetHeight : 0
 	document.documentElement.style.scrollPaddingTop = `${size + 8}px`
-	goTo()
+	scrollToPinned()
+}
+function unpin() {
+	pinned = null
 }
 function markMenu() {
-	for (const link of $$("nav a")) link.ariaCurrent = link.hash === `#${S.panel}` ? "true" : null
+	for (const link of $$("nav a")) link.ariaCurrent = link.hash === `#${state.panel}` ? "true" : null
 }
 function drawMenu() {
-	const link = ({id, dataset}) => {
-		const href = `#${id}`
-		const onclick = e => {
-			e.preventDefault()
-			moveTo(id, href)
-			open()
-		}
-		return el("li", el("a", {href, onclick}, dataset.menu))
+	put("nav ol", sections.map(menuItem))
+}
+function menuItem({id, dataset}) {
+	const href = `#${id}`
+	const onclick = e => {
+		e.preventDefault()
+		moveTo(id, href)
+		open()
 	}
-	put("nav ol", sections.map(link))
+	return el("li", el("a", {href, onclick}, dataset.menu))
 }
 function watchPanels() {
-	const resized = new ResizeObserver(follow)
+	const resized = new ResizeObserver(stayAtPinned)
 	for (const box of $$("header, main")) resized.observe(box)
-	const release = () => {
-		pinned = null
-	}
 	for (const event of ["wheel", "touchmove", "pointerdown", "keydown"])
-		addEventListener(event, release, {passive: true})
-	const seen = entries => {
-		for (const {target, isIntersecting} of entries) visible[isIntersecting ? "add" : "delete"](target.id)
-		drawVisible()
-		if (pinned) return
-		const above = sections.filter(s => s.getBoundingClientRect().top < innerHeight / 2)
-		const {id} = above.at(-1) ?? sections[0]
-		if (id !== S.panel) moveTo(id, "scroll")
-		markMenu()
-	}
-	const observer = new IntersectionObserver(seen, {rootMargin: "150px", threshold: [0, 0.2, 0.5]})
+		addEventListener(event, unpin, {passive: true})
+	const options = {rootMargin: "150px", threshold: [0, 0.2, 0.5]}
+	const observer = new IntersectionObserver(panelsMoved, options)
 	for (const section of sections) observer.observe(section)
 	addEventListener("popstate", () => {
 		readAddress()
@@ -83,51 +78,68 @@ function watchPanels() {
 		open()
 	})
 }
+// Draw the panels that are in view now. The one that the reader has scrolled to is in the address.
+function panelsMoved(entries) {
+	for (const {target, isIntersecting} of entries) {
+		if (isIntersecting) visible.add(target.id)
+		else visible.delete(target.id)
+	}
+	drawVisible()
+	if (pinned) return
+	const above = sections.filter(section => section.getBoundingClientRect().top < innerHeight / 2)
+	const {id} = above.at(-1) ?? sections[0]
+	if (id !== state.panel) moveTo(id, "scroll")
+	markMenu()
+}
 
 // --- controls of the whole page
 
 function exampleButtons() {
-	const one = text =>
+	const exampleButton = text =>
 		button(text.replace(/\n/g, " "), () => {
 			$("#prompt").value = text
 			$("#prompt").dispatchEvent(new Event("input"))
 		})
-	put("#examples", "Try: ", facts.prompts.map(one))
+	put("#examples", "Try: ", facts.prompts.map(exampleButton))
 }
 on("#copy", "click", async () => {
 	writeAddress()
-	const copied = navigator.clipboard.writeText(location.href)
-	const said = await copied.then(
-		() => "Copied",
-		() => "Copy it from the address bar"
-	)
-	put("#copy", said)
+	try {
+		await navigator.clipboard.writeText(location.href)
+		put("#copy", "Copied")
+	} catch {
+		put("#copy", "Copy it from the address bar")
+	}
 	setTimeout(() => put("#copy", "Copy link"), 1500)
 })
-on("#quit", "click", () => answer("quit").then(() => document.body.classList.add("gone"), fail))
+on("#quit", "click", async () => {
+	try {
+		await answer("quit")
+		document.body.classList.add("gone")
+	} catch (error) {
+		fail(error)
+	}
+})
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw)
 
 // --- source code
 
-const COLOURS = new RegExp(
-	[
-		/(?<comment>#.*)/,
-		/(?<string>""".*|"(?:[^"\\]|\\.)*")/,
-		/(?<tied>\S+)(?= if tied else)/,
-		/(?<=if tied else )(?<untied>.+)/,
-		/\b(?<keyword>and|def|else|for|from|if|in|is|lambda|None|not|or|raise|return|True|while|with)\b/
-	]
-		.map(one => one.source)
-		.join("|"),
-	"g"
-)
+// The name of a group is the class of what it matches. tied and untied are the lines of the switch.
+const COLOURS = [
+	/(?<comment>#.*)/,
+	/(?<tied>parameters\["wte\.weight"\]\.T)/,
+	/(?<untied>parameters\["lm_head\.weight"\]\.T)/,
+	/(?<string>""".*|"(?:[^"\\]|\\.)*")/,
+	/\b(?<keyword>and|def|else|for|from|if|in|is|lambda|None|not|or|raise|return|True|while|with)\b/
+]
+const COLOURED = new RegExp(COLOURS.map(pattern => pattern.source).join("|"), "g")
 function coloured(text) {
 	const pieces = []
 	let end = 0
-	for (const found of text.matchAll(COLOURS)) {
-		const kind = Object.keys(found.groups).find(name => found.groups[name])
-		pieces.push(text.slice(end, found.index), el(`span.${kind}`, found[0]))
-		end = found.index + found[0].length
+	for (const match of text.matchAll(COLOURED)) {
+		const kind = Object.keys(match.groups).find(name => match.groups[name])
+		pieces.push(text.slice(end, match.index), el(`span.${kind}`, match[0]))
+		end = match.index + match[0].length
 	}
 	return [pieces, text.slice(end), "\n"]
 }
@@ -136,26 +148,32 @@ function complete(section) {
 	$("h2", section).tabIndex = -1
 	$(".figure", section).prepend(el("p.note.warn", {hidden: true}))
 	const isWide = matchMedia("(min-width:1081px)").matches || section.id === "switch"
-	const one = (name, n) => {
-		const {file, line, text} = facts.sources[name]
-		const title = el("summary", el("b", name), ` ${file}:${line}`)
-		const pre = el(
-			"pre",
-			{tabIndex: 0, label: `source code of ${name}`},
-			text.split("\n").map((said, at) => el("span.line", {"data-n": line + at}, coloured(said)))
-		)
-		return el("details", {open: n === 0 && isWide}, title, pre)
-	}
-	section.append(el("div.code", section.dataset.sources.split(" ").map(one)))
+	const names = section.dataset.sources.split(" ")
+	const functions = names.map((name, n) => sourceCode(name, n === 0 && isWide))
+	section.append(el("div.code", functions))
+}
+function sourceCode(name, isOpen) {
+	const {file, line, text} = facts.sources[name]
+	const lines = text.split("\n").map((source, n) => el("span.line", {"data-n": line + n}, coloured(source)))
+	return el(
+		"details",
+		{open: isOpen},
+		el("summary", el("b", name), ` ${file}:${line}`),
+		el("pre", {tabIndex: 0, label: `source code of ${name}`}, lines)
+	)
 }
 
 // --- start
 
+function drawModels() {
+	const modelName = m =>
+		el("span", {class: m.heads[0]}, mark(), ` ${m.name}, ${short(m.parameters)} parameters`)
+	put("#models", facts.models.map(modelName))
+}
 try {
 	await begin()
-	if (location.hash) pinned = S.panel
-	const name = m => el("span", {class: m.heads[0]}, mark(), ` ${m.name}, ${short(m.parameters)} parameters`)
-	put("#models", facts.models.map(name))
+	if (location.hash) pinned = state.panel
+	drawModels()
 	sections.forEach(complete)
 	drawMenu()
 	exampleButtons()

@@ -23,72 +23,96 @@ import {
 	side,
 	whole
 } from "./draw.js"
-import {common, headOf, model, panel, S, say, set} from "./state.js"
+import {headOf, model, panel, promptFields, say, set, state} from "./state.js"
 
 const partName = name =>
 	name.replace(/attn\.(\d+)\.head\.(\d+)/, "head $2 of block $1").replace(/mlp\.(\d+)/, "the MLP of block $1")
+
 panel(
 	"parts",
-	() => ({...common(), removed: S.removed, token: S.token}),
+	() => ({...promptFields(), removed: state.removed, token: state.token}),
 	({before, after, parts, likeliest, change}) => {
-		const listed = likeliest.some(t => t.id === before.id) ? likeliest : [before, ...likeliest]
-		const option = t => el("option", {value: t.id, selected: t.id === before.id}, plain(t.text))
-		put("#token", listed.map(option))
-		$("#putback").disabled = !S.removed.length
+		drawTokenChoice(before, likeliest)
+		$("#putback").disabled = !state.removed.length
 		drawParts(parts)
-		const removable = Object.entries(parts).filter(([name]) => /head|^mlp\.\d+$/.test(name))
-		const [most] = removable.sort(([, a], [, b]) => b - a)
-		const said = p =>
-			`“${plain(p.text)}” has ${percent(p.probability)}, logit ${fixed(p.logit)}, rank ${whole(p.rank)}`
 		put(
-			$("#partsout"),
-			...[el("b", said(before)), "; the logit is the sum of all numbers in the table."],
-			most && ` Most is added by ${partName(most[0])} (${fixed(most[1])}).`,
-			after && [`\nWithout ${S.removed.map(partName).join(", ")}: `, el("b", said(after)), "."]
+			"#partsout",
+			el("b", predictionText(before)),
+			"; the logit is the sum of all numbers in the table.",
+			largestPartText(parts),
+			after && [`\nWithout ${state.removed.map(partName).join(", ")}: `, el("b", predictionText(after)), "."]
 		)
 		if (after) say($("#partsout").textContent)
 		put("#partsbars", change ? drawChange(change) : [])
 	}
 )
+function drawTokenChoice(chosen, likeliest) {
+	const isListed = likeliest.some(token => token.id === chosen.id)
+	const tokens = isListed ? likeliest : [chosen, ...likeliest]
+	put(
+		"#token",
+		tokens.map(({id, text}) => el("option", {value: id, selected: id === chosen.id}, plain(text)))
+	)
+}
+const predictionText = ({text, probability, logit, rank}) =>
+	`“${plain(text)}” has ${percent(probability)}, logit ${fixed(logit)}, rank ${whole(rank)}`
+// Which head or MLP adds most; null for a model without layers.
+function largestPartText(parts) {
+	const names = Object.keys(parts).filter(name => /head|^mlp\.\d+$/.test(name))
+	if (!names.length) return null
+	const largest = names.reduce((name, other) => (parts[other] > parts[name] ? other : name))
+	return ` Most is added by ${partName(largest)} (${fixed(parts[largest])}).`
+}
+// A row for each block: its heads, their bias, its MLP and the bias of that.
 function drawParts(parts) {
 	const {n_head, n_layer} = model()
 	const most = highest(Object.values(parts))
-	const painted = (cell, name) => paint(cell, parts[name], most)
-	const number = name => fixed(parts[name], n_head > 8 ? 1 : 2)
-	const toggle = name => {
-		const isOut = S.removed.includes(name)
-		const removed = isOut ? S.removed.filter(other => other !== name) : [...S.removed, name]
-		const go = () => set({removed}, "parts")
-		const label = `${partName(name)}: ${fixed(parts[name])}`
-		return el("td", painted(button(number(name), go, {key: name, pressed: isOut, label}), name))
-	}
-	const cell = (name, colSpan = 1) => painted(el("td", {colSpan}, number(name)), name)
-	const alone = name => line(name, cell(name, n_head + 3))
-	const heads = range(n_head)
-	const block = l =>
+	const digits = n_head > 8 ? 1 : 2
+	const columns = n_head + 3
+	const fixedCell = (name, colSpan = 1) =>
+		paint(el("td", {colSpan}, fixed(parts[name], digits)), parts[name], most)
+	const buttonCell = name => el("td", paint(partButton(name, parts[name], digits), parts[name], most))
+	const block = n =>
 		line(
-			`block ${l}`,
-			heads.map(h => toggle(`attn.${l}.head.${h}`)),
-			...[cell(`attn.${l}.bias`), toggle(`mlp.${l}`), cell(`mlp.${l}.bias`)]
+			`block ${n}`,
+			range(n_head).map(h => buttonCell(`attn.${n}.head.${h}`)),
+			fixedCell(`attn.${n}.bias`),
+			buttonCell(`mlp.${n}`),
+			fixedCell(`mlp.${n}.bias`)
 		)
-	const titles = heads.map(h => column(n_head > 8 ? `${h}` : `head\u00a0${h}`))
+	const rows = [
+		line("wte", fixedCell("wte", columns)),
+		line("wpe", fixedCell("wpe", columns)),
+		range(n_layer).map(block),
+		line("ln_f.bias", fixedCell("ln_f.bias", columns))
+	]
+	const titles = range(n_head).map(h => column(n_head > 8 ? `${h}` : `head\u00a0${h}`))
 	const top = [corner(), titles, column("bias"), column("MLP"), column("bias")]
-	const rows = [alone("wte"), alone("wpe"), range(n_layer).map(block), alone("ln_f.bias")]
 	const table = grid("heat.parts", "What each part adds to the logit", top, rows)
-	table.style.minWidth = `${6 + 2.9 * (n_head + 3)}em`
+	table.style.minWidth = `${6 + 2.9 * columns}em`
 	put("#partsbox", side(headOf(), table))
 	if (n_layer) roving(table, $$("button", table), n_head + 1)
 }
+// A button that removes a part, or puts it back.
+function partButton(name, value, digits) {
+	const isRemoved = state.removed.includes(name)
+	const others = state.removed.filter(other => other !== name)
+	const removed = isRemoved ? others : [...others, name]
+	const label = `${partName(name)}: ${fixed(value)}`
+	const attributes = {key: name, pressed: isRemoved, label}
+	return button(fixed(value, digits), () => set({removed}, "parts"), attributes)
+}
 function drawChange(change) {
-	const most = Math.max(...change.flatMap(r => [r.probability, r.drawn]))
-	const row = r =>
+	const most = Math.max(...change.flatMap(row => [row.probability, row.drawn]))
+	const rows = change.map(({text, probability, drawn}) =>
 		el(
 			"div.row",
-			...[el("span.t", plain(r.text)), bars(r.probability, r.drawn, most)],
-			el("span.p", becomes(r.probability, r.drawn))
+			el("span.t", plain(text)),
+			bars(probability, drawn, most),
+			el("span.p", becomes(probability, drawn))
 		)
-	const says = note("Outline: with all parts. Bar: without what is removed.")
-	return side(headOf(), says, change.map(row))
+	)
+	return side(headOf(), note("Outline: with all parts. Bar: without what is removed."), rows)
 }
-on("#token", "change", e => set({token: +e.target.value}, "parts"))
+on("#token", "change", e => set({token: Number(e.target.value)}, "parts"))
 on("#putback", "click", () => set({removed: []}, "parts"))

@@ -24,170 +24,225 @@ import {
 } from "./draw.js"
 import {
 	answers,
-	common,
-	each,
 	facts,
 	fail,
+	forEachModel,
 	headOf,
+	markedName,
 	model,
-	named,
+	modelFields,
 	ofModel,
-	own,
 	panel,
-	S,
+	promptFields,
 	set,
+	state,
 	stoppable
 } from "./state.js"
 
 const PATHS = {
-	raw: ["W_E, W_U", "x = W_E[a]"],
-	normed: ["with ln_f", "x = ln_f(W_E[a])"],
-	mlp0: ["with the first MLP", "x = ln_f(W_E[a] + MLP_0(W_E[a]))"],
-	model: ["whole model", "x = the whole model, for the text a"]
+	raw: {title: "W_E, W_U", formula: "x = W_E[a]"},
+	normed: {title: "with ln_f", formula: "x = ln_f(W_E[a])"},
+	mlp0: {title: "with the first MLP", formula: "x = ln_f(W_E[a] + MLP_0(W_E[a]))"},
+	model: {title: "whole model", formula: "x = the whole model, for the text a"}
 }
-const measured = {} // "head,head" -> the answers to `symmetry`
+
+// --- the scores of the prompt's tokens after one another, one answer for each model
+
 panel(
 	"path",
-	() => each(i => ({...common(i), path: S.path})),
-	async found => {
+	() => forEachModel(i => ({...promptFields(i), path: state.path})),
+	async scores => {
 		drawPaths()
-		const [{tokens, text}] = found
-		const names = tokens.map(t => t.text)
-		const block = (kind, title, M, options) => {
-			const own = heat(names, names, M, {point: (a, b) => drawPair(found, a, b), ...options})
-			const turned = M.map((row, a) => row.map((v, b) => v - M[b][a]))
-			const mini = heat(names, names, turned, {caption: "", show: () => "", max: highest(M)})
-			const below = el("div.mini.note", el("div", {"aria-hidden": "true"}, mini), "A − Aᵀ")
-			return side(kind, el("h3", title), own, below)
-		}
-		const caption = i => `${model(i).name}: scores of the column's token after the row's`
-		const often = "How often the column's token follows the row's in the text, in percent"
-		const title = [mark(), "In the text, %"]
-		put(
-			$("#matrices"),
-			found.map((s, i) => block(headOf(i), named(i), s.A, {caption: caption(i)})),
-			text
-				? block("text", title, text.percent, {digits: 0, caption: often})
-				: note("To compare with a text, start with ", code("--corpus FILE"), ".")
-		)
-		drawPair(found, ...commonest(text, names))
+		drawMatrices(scores)
+		const {a, b} = commonestPair(scores[0])
+		drawPair(scores, a, b)
 		$("#solvedbox").hidden = !facts.corpus
 		put("#corpus", facts.corpus)
-		drawNear(await answers("nearest", common))
-		drawMeasured()
+		drawNear(await answers("nearest", promptFields))
+		drawSymmetry()
 	}
 )
-// The commonest pair of words in the text, or the last two tokens.
-function commonest(text, names) {
-	const isWord = n => /\p{L}/u.test(names[n])
-	const pairs = names.flatMap((_, a) => names.map((_, b) => [a, b]))
-	const often = ([a, b]) => (a !== b && isWord(a) && isWord(b) && text?.percent[a][b]) || 0
-	const best = pairs.reduce((one, other) => (often(other) > often(one) ? other : one))
-	return often(best) ? best : pairs.at(-2 % pairs.length)
-}
 function drawPaths() {
 	const names = Object.keys(PATHS).filter(name => facts.models.some(m => m.paths.includes(name)))
-	const option = name => [PATHS[name][0], name === S.path, () => set({path: name}, "path")]
-	const formula = code(`A[a, b] = x · W_U[:, b],   ${PATHS[S.path][1]}`)
-	put("#paths", choice("Path from a token to the scores", names.map(option)), formula)
+	const options = names.map(name => ({
+		text: PATHS[name].title,
+		isOn: name === state.path,
+		go: () => set({path: name}, "path")
+	}))
+	const formula = code(`A[a, b] = x · W_U[:, b],   ${PATHS[state.path].formula}`)
+	put("#paths", choice("Path from a token to the scores", options), formula)
+}
+function drawMatrices(scores) {
+	const [{tokens, text}] = scores
+	const names = tokens.map(token => token.text)
+	const point = (a, b) => drawPair(scores, a, b)
+	const matrices = scores.map(({A}, i) => {
+		const caption = `${model(i).name}: scores of the column's token after the row's`
+		return drawMatrix(headOf(i), markedName(i), names, A, {point, caption})
+	})
+	put("#matrices", matrices, drawTextMatrix(text, names, point))
+}
+function drawTextMatrix(text, names, point) {
+	if (!text) return note("To compare with a text, start with ", code("--corpus FILE"), ".")
+	const caption = "How often the column's token follows the row's in the text, in percent"
+	const title = [mark(), "In the text, %"]
+	return drawMatrix("text", title, names, text.percent, {point, caption, digits: 0})
+}
+// A matrix, and below it a small picture of its asymmetry.
+function drawMatrix(kind, title, names, M, options) {
+	const differences = M.map((row, a) => row.map((v, b) => v - M[b][a]))
+	const picture = heat(names, names, differences, {caption: "", show: () => "", max: highest(M)})
+	const below = el("div.mini.note", el("div", {"aria-hidden": "true"}, picture), "A − Aᵀ")
+	return side(kind, el("h3", title), heat(names, names, M, options), below)
+}
+// The pair of different words that is commonest in the text, or the last two tokens.
+function commonestPair({tokens, text}) {
+	const isWord = tokens.map(token => /\p{L}/u.test(token.text))
+	const share = (a, b) => (text && a !== b && isWord[a] && isWord[b] ? text.percent[a][b] : 0)
+	const last = tokens.length - 1
+	let commonest = {a: last, b: Math.max(0, last - 1)}
+	let largestShare = 0
+	for (const a of tokens.keys())
+		for (const b of tokens.keys()) {
+			if (share(a, b) <= largestShare) continue
+			largestShare = share(a, b)
+			commonest = {a, b}
+		}
+	return commonest
 }
 // The cell (a, b), its mirror image, and for the raw path the two products that they are.
-function drawPair(found, a, b) {
+function drawPair(scores, a, b) {
 	for (const cell of $$("#matrices td[data-i]")) {
-		const [i, j] = [+cell.dataset.i, +cell.dataset.j]
+		const i = Number(cell.dataset.i)
+		const j = Number(cell.dataset.j)
 		cell.classList.toggle("on", a === i && b === j)
 		cell.classList.toggle("mirror", a === j && b === i && i !== j)
 	}
-	const [{tokens, text}] = found
-	const [x, y] = [a, b].map(n => plain(tokens[n].text))
-	const equal = (p, q) => (Math.abs(p - q) < 1e-4 ? "=" : "≠")
-	const says = ({A}, i) =>
-		`${model(i).name}: ${fixed(A[a][b])} ${equal(A[a][b], A[b][a])} ${fixed(A[b][a])}    `
+	const [{tokens, text}] = scores
+	const first = plain(tokens[a].text)
+	const second = plain(tokens[b].text)
 	put(
-		$("#mirror"),
-		...[el("b", `“${x}” then “${y}”`), "  against  ", el("b", `“${y}” then “${x}”`), "\n", found.map(says)],
+		"#mirror",
+		el("b", `“${first}” then “${second}”`),
+		"  against  ",
+		el("b", `“${second}” then “${first}”`),
+		"\n",
+		scores.map(({A}, i) => comparedScores(A, i, a, b)),
 		text && `in the text: ${whole(text.counts[a][b])} times, ${whole(text.counts[b][a])} times`
 	)
-	const isRaw = S.path === "raw"
+	const isRaw = state.path === "raw"
 	$("#otherpath").hidden = isRaw
-	put("#product", isRaw ? found.map((s, i) => products(s, i, a, b, x, y)) : [])
+	put("#product", isRaw ? scores.map((answer, i) => drawProducts(answer, i, a, b)) : [])
 }
-function products(s, i, a, b, x, y) {
-	const D = model(i).n_embd
-	const kind = headOf(i)
-	const row = (matrix, n) => [...floats(s[matrix]).subarray(n * D, (n + 1) * D)]
-	const strip = (title, values) => [el("span", title), points([values], highest(values), kind)]
-	const way = (from, to, p, q) => {
-		const [u, v] = [row("W_E", from), row("W_U", to)]
-		const both = u.map((value, n) => value * v[n])
-		const label = kind === "tied" ? `W_E[${q}]` : `W_U[:, ${q}]`
-		const start = [0, 1].map(n => `${fixed(u[n])} × ${fixed(v[n])}`).join(" + ")
-		const sum = fixed(s.A[from][to])
-		return el(
-			"div.strips",
-			{role: "img", label: `${p} then ${q}: ${sum}`},
-			[strip(`W_E[${p}]`, u), strip(label, v), strip("product", both)],
-			el("p", `${start} + … ${D} products = `, el("b", sum))
-		)
-	}
+function comparedScores(A, i, a, b) {
+	const sign = Math.abs(A[a][b] - A[b][a]) < 1e-4 ? "=" : "≠"
+	return `${model(i).name}: ${fixed(A[a][b])} ${sign} ${fixed(A[b][a])}    `
+}
+function drawProducts(answer, i, a, b) {
 	const same = "The same two rows in the other order. Each product a · b = b · a, so the sums are equal."
 	const other = "Two other rows: W_E[b] and W_U[:, a]. Nothing makes the sums equal."
-	return ofModel(i, null, way(a, b, x, y), way(b, a, y, x), note(kind === "tied" ? same : other))
-}
-async function drawMeasured() {
-	const key = String(S.heads)
-	const box = $("#repair")
-	try {
-		const progress = part => put(box, note(`measuring … ${percent(part)}`))
-		measured[key] ??= await answers("symmetry", own, progress)
-	} catch (error) {
-		return fail(error, $("#path .warn"))
-	}
-	if (key !== String(S.heads)) return
-	const found = measured[key]
-	const [{text}] = found
-	const itself = `In the text, ${percent(text)} of frequent tokens mostly follow themselves.`
-	const cells = ({paths}, i, name) => {
-		if (!paths[name]) return [el("td"), el("td")]
-		const {asymmetry, self_prediction: itself} = paths[name]
-		const track = el("span.track", bar(Math.min(1, asymmetry / 1.5)))
-		return [el(`td.${headOf(i)}`, track, el("b", fixed(asymmetry))), el("td", percent(itself))]
-	}
-	const titles = each(i => [column(model(i).name, ": asymmetry"), column("predict themselves")])
-	const rows = Object.keys(PATHS)
-		.filter(name => found.some(s => s.paths[name]))
-		.map(name => {
-			const row = line(
-				PATHS[name][0],
-				found.map((s, i) => cells(s, i, name))
-			)
-			row.classList.toggle("now", name === S.path)
-			return row
-		})
-	const table = grid("sum", "How symmetric each path is", [column("path"), titles], rows)
-	put(box, table, found.map(repaired), text == null ? null : note(itself))
-}
-function repaired({paths: {raw, mlp0}, measured: n}, i) {
-	if (!mlp0) return null
-	const isRepaired = mlp0.asymmetry > 0.7 && mlp0.self_prediction < raw.self_prediction / 2
-	const verdict = isRepaired ? "Yes, by the first MLP." : "Only in part by the first MLP."
-	const said = raw.asymmetry > 0.01 ? "There is no symmetry to repair." : verdict
-	const of = n < model(i).vocab_size ? ` Measured on ${whole(n)} tokens, drawn at random.` : ""
-	return note(el("b", `${model(i).name}. ${said}`), of)
-}
-function drawNear(found) {
-	const list = (s, i, name) => [
-		el("h3", mark(), el("span.name", `${model(i).name}: ${name}`)),
-		note(s[name].map(r => [code(plain(r.text)), ` ${fixed(r.cosine)}\u2003`]))
-	]
-	const lists = (s, i) => (headOf(i) === "tied" ? ["W_E"] : ["W_E", "W_U"]).map(name => list(s, i, name))
-	put("#nearto", plain(found[0].token.text))
-	put(
-		"#near",
-		found.map((s, i) => side(headOf(i), lists(s, i)))
+	const isTied = headOf(i) === "tied"
+	return ofModel(
+		i,
+		null,
+		drawProduct(answer, i, a, b),
+		drawProduct(answer, i, b, a),
+		note(isTied ? same : other)
 	)
 }
-const SOLVED = {
+// The score of the token `to` after the token `from`: two rows, and the products of their numbers.
+function drawProduct({tokens, A, W_E, W_U}, i, from, to) {
+	const D = model(i).n_embd
+	const kind = headOf(i)
+	const read = rowOf(W_E, from, D)
+	const scored = rowOf(W_U, to, D)
+	const products = read.map((value, n) => value * scored[n])
+	const strip = (title, values) => [el("span", title), points([values], highest(values), kind)]
+	const first = plain(tokens[from].text)
+	const second = plain(tokens[to].text)
+	const terms = [0, 1].map(n => `${fixed(read[n])} × ${fixed(scored[n])}`)
+	const sum = fixed(A[from][to])
+	return el(
+		"div.strips",
+		{role: "img", label: `${first} then ${second}: ${sum}`},
+		strip(`W_E[${first}]`, read),
+		strip(kind === "tied" ? `W_E[${second}]` : `W_U[:, ${second}]`, scored),
+		strip("product", products),
+		el("p", `${terms.join(" + ")} + … ${D} products = `, el("b", sum))
+	)
+}
+const rowOf = (matrix, n, D) => [...floats(matrix).subarray(n * D, (n + 1) * D)]
+
+// --- how symmetric each path is
+
+const symmetries = {} // "head,head" -> the answers for the models with these heads
+async function drawSymmetry() {
+	const key = String(state.heads)
+	try {
+		const progress = part => put("#repair", note(`measuring … ${percent(part)}`))
+		symmetries[key] ??= await answers("symmetry", modelFields, progress)
+	} catch (error) {
+		fail(error, $("#path .warn"))
+		return
+	}
+	const haveHeadsChanged = key !== String(state.heads)
+	if (haveHeadsChanged) return
+	const measured = symmetries[key]
+	const [{text}] = measured
+	const itself = `In the text, ${percent(text)} of frequent tokens mostly follow themselves.`
+	put("#repair", symmetryTable(measured), measured.map(repairVerdict), text == null ? null : note(itself))
+}
+function symmetryTable(measured) {
+	const titles = forEachModel(i => [column(model(i).name, ": asymmetry"), column("predict themselves")])
+	const names = Object.keys(PATHS).filter(name => measured.some(({paths}) => paths[name]))
+	const rows = names.map(name => {
+		const cells = measured.map(({paths}, i) => symmetryCells(paths[name], i))
+		const row = line(PATHS[name].title, cells)
+		row.classList.toggle("now", name === state.path)
+		return row
+	})
+	return grid("sum", "How symmetric each path is", [column("path"), titles], rows)
+}
+function symmetryCells(path, i) {
+	if (!path) return [el("td"), el("td")] // this model does not have the path
+	const track = el("span.track", bar(Math.min(1, path.asymmetry / 1.5)))
+	return [
+		el(`td.${headOf(i)}`, track, el("b", fixed(path.asymmetry))),
+		el("td", percent(path.self_prediction))
+	]
+}
+function repairVerdict({paths: {raw, mlp0}, measured}, i) {
+	if (!mlp0) return null
+	let verdict = "Only in part by the first MLP."
+	if (mlp0.asymmetry > 0.7 && mlp0.self_prediction < raw.self_prediction / 2)
+		verdict = "Yes, by the first MLP."
+	if (raw.asymmetry > 0.01) verdict = "There is no symmetry to repair."
+	const isSample = measured < model(i).vocab_size
+	const sample = isSample ? ` Measured on ${whole(measured)} tokens, drawn at random.` : ""
+	return note(el("b", `${model(i).name}. ${verdict}`), sample)
+}
+
+// --- near tokens
+
+function drawNear(near) {
+	put("#nearto", plain(near[0].token.text))
+	put(
+		"#near",
+		near.map((answer, i) => {
+			const names = headOf(i) === "tied" ? ["W_E"] : ["W_E", "W_U"]
+			const lists = names.map(name => nearList(answer[name], `${model(i).name}: ${name}`))
+			return side(headOf(i), lists)
+		})
+	)
+}
+function nearList(tokens, title) {
+	const texts = tokens.map(({text, cosine}) => [code(plain(text)), ` ${fixed(cosine)}\u2003`])
+	return [el("h3", mark(), el("span.name", title)), note(texts)]
+}
+
+// --- a better output matrix
+
+const MISSING = {
 	scale: "scale: gone with one factor for all logits",
 	head: "head: gone with the best W_U",
 	rank: "rank: left with the best W_U"
@@ -196,13 +251,21 @@ stoppable("#solve", async signal => {
 	const progress = part => put("#solve", `Cancel (${percent(part)} done)`)
 	progress(0)
 	try {
-		const found = await answers("solved", own, progress, signal)
-		const cell = name => s => el("td", s.missing ? fixed(s.missing[name]) : "–")
-		const rows = Object.entries(SOLVED).map(([name, text]) => line(text, found.map(cell(name))))
-		const top = [column("nats per token"), facts.models.map(m => column(m.name))]
+		const solved = await answers("solved", modelFields, progress, signal)
 		$("#solvednote").hidden = false
-		put("#solved", grid("sum", "What the direct path misses", top, rows))
+		put("#solved", missingTable(solved))
 	} catch (error) {
 		put("#solved", signal.aborted ? note("Cancelled.") : el("p.note.warn", error.message))
 	}
 })
+function missingTable(solved) {
+	const cell = (missing, name) => el("td", missing ? fixed(missing[name]) : "–")
+	const rows = Object.entries(MISSING).map(([name, title]) =>
+		line(
+			title,
+			solved.map(({missing}) => cell(missing, name))
+		)
+	)
+	const top = [column("nats per token"), facts.models.map(m => column(m.name))]
+	return grid("sum", "What the direct path misses", top, rows)
+}

@@ -1,180 +1,237 @@
 // What the page shows, its address, the questions to the server, and when a panel is drawn.
 import {$, $$, el, mark, on, put, side} from "./draw.js"
 
-export const S = {
-	...{panel: "switch", text: "", ids: null, place: null, heads: [], side: 0, copy: 0, path: "raw"},
-	...{temperature: 1, top_k: 0, top_p: 1, seed: 1, layer: 1, head: 2, token: null, removed: []},
-	...{W: null, P: null, vocab: 50000, dim: 4096, total: 7e9}
+export const state = {
+	panel: "switch",
+	text: "",
+	ids: null, // of the text, if it is not typed
+	place: null, // of the chosen token; null for the last one
+	heads: [], // of each model
+	side: 0, // the model of the panels that show one
+	copy: 0, // 1 if the switch shows an untied copy
+	path: "raw",
+	temperature: 1,
+	top_k: 0, // off
+	top_p: 1,
+	seed: 1,
+	layer: 1,
+	head: 2,
+	token: null, // whose logit is shown in parts; null for the likeliest
+	removed: [],
+	W: null, // W_E of the three words
+	P: null,
+	vocab: 50000,
+	dim: 4096,
+	total: 7e9
 }
 export const OF_TEXT = ["next", "path", "lens", "parts", "attention", "gradient"] // asked again for a text
 export const facts = {} // what the server said: models, corpus, prompts, toy, sources; next of each model
 let defaults
 
-export const model = (i = S.side) => facts.models[i]
-export const each = one => facts.models.map((_, i) => one(i))
-export const headOf = (i = S.side) => S.heads[i]
-export const named = i => [mark(), el("span.name", model(i).name)]
+export const model = (i = state.side) => facts.models[i]
+export const forEachModel = compute => facts.models.map((_, i) => compute(i))
+export const headOf = (i = state.side) => state.heads[i]
+export const markedName = i => [mark(), el("span.name", model(i).name)]
 // What the page shows of one model, in the colour of its head.
-export const ofModel = (i, title, ...children) => side(headOf(i), el("h3", named(i), title), children)
+export const ofModel = (i, title, ...children) => side(headOf(i), el("h3", markedName(i), title), children)
 // The tokens up to the one that is chosen.
-export const placed = () => facts.next?.[0].tokens.slice(0, facts.next[0].place + 1) ?? []
-
-export const own = (i = S.side) => ({side: i, head: headOf(i)})
-export const common = (i = S.side) => ({...own(i), text: S.text, ids: S.ids, place: S.place})
-
-// --- the address: #panel?what=differs&from=the-start
-
-const spelled = v => (Array.isArray(v) ? v.map(spelled).join(Array.isArray(v[0]) ? "*" : "_") : `${v}`)
-function address() {
-	const q = new URLSearchParams()
-	for (const [name, value] of Object.entries(S))
-		if (name !== "panel" && !(name === "text" && S.ids) && spelled(value) !== spelled(defaults[name]))
-			q.set(name, spelled(value))
-	return `#${S.panel}${q.size ? `?${q}` : ""}`
+export const promptTokens = () => {
+	if (!facts.next) return []
+	const {tokens, place} = facts.next[0]
+	return tokens.slice(0, place + 1)
 }
-const numbers = said => said.split("_").map(Number)
-const matrix = said => said.split("*").map(numbers)
-const READ = {
-	...{text: String, path: String, ids: numbers, W: matrix, P: matrix},
-	removed: said => said.split("_").filter(Boolean),
-	heads: said => facts.models.map((m, i) => m.heads.find(head => head === said.split("_")[i]) ?? m.heads[0])
+
+// The fields of a request about a model, and about the text as well.
+export const modelFields = (i = state.side) => ({side: i, head: headOf(i)})
+export const promptFields = (i = state.side) => ({
+	...modelFields(i),
+	text: state.text,
+	ids: state.ids,
+	place: state.place
+})
+
+// --- the address: #panel?name=value&name=value, of what differs from the start
+
+function spelled(value) {
+	if (!Array.isArray(value)) return `${value}`
+	const isMatrix = Array.isArray(value[0])
+	return value.map(spelled).join(isMatrix ? "*" : "_")
+}
+function isInAddress(name) {
+	if (name === "panel") return false
+	if (name === "text" && state.ids) return false
+	return spelled(state[name]) !== spelled(defaults[name])
+}
+function address() {
+	const query = new URLSearchParams()
+	for (const name of Object.keys(state)) if (isInAddress(name)) query.set(name, spelled(state[name]))
+	return `#${state.panel}${query.size ? `?${query}` : ""}`
+}
+const readNumbers = text => text.split("_").map(Number)
+const readMatrix = text => text.split("*").map(readNumbers)
+const readHeads = text => {
+	const heads = text.split("_")
+	return facts.models.map((m, i) => (m.heads.includes(heads[i]) ? heads[i] : m.heads[0]))
+}
+const READERS = {
+	text: String,
+	path: String,
+	ids: readNumbers,
+	W: readMatrix,
+	P: readMatrix,
+	removed: text => text.split("_").filter(Boolean),
+	heads: readHeads
+}
+function readValue(name, text) {
+	const read = READERS[name] ?? Number
+	const value = read(text)
+	if (!Number.isNaN(value)) state[name] = value
 }
 export function readAddress() {
 	const [panel, ...rest] = location.hash.slice(1).split("?")
-	Object.assign(S, structuredClone(defaults))
-	waiting = null
-	if (Object.hasOwn(known, panel)) S.panel = panel
-	for (const [name, said] of new URLSearchParams(rest.join("?"))) {
-		const value = Object.hasOwn(S, name) ? (READ[name] ?? Number)(said) : Number.NaN
-		if (!Number.isNaN(value)) S[name] = value
-	}
-	if (!model()) S.side = 0
-	if (!model().paths.includes(S.path)) S.path = "raw"
-	$("#prompt").value = S.text
-	for (const input of $$("#sliders input")) input.value = S[input.id]
+	Object.assign(state, structuredClone(defaults))
+	changedThing = null
+	if (Object.hasOwn(panels, panel)) state.panel = panel
+	for (const [name, text] of new URLSearchParams(rest.join("?")))
+		if (Object.hasOwn(state, name)) readValue(name, text)
+	if (!model()) state.side = 0
+	if (!model().paths.includes(state.path)) state.path = "raw"
+	$("#prompt").value = state.text
+	for (const input of $$("#sliders input")) input.value = state[input.id]
 }
 // Each change is an entry of the history. Quick changes of one thing (typing, a slider) are one entry.
-let waiting = null
-let timer
-let last = {}
-function remember(what) {
-	if (waiting && waiting !== what) writeAddress()
-	clearTimeout(timer)
-	waiting = what
-	timer = setTimeout(writeAddress, 150)
+let changedThing = null // that is not in the history yet
+let entryTimer
+let lastEntry = {}
+function remember(thing) {
+	if (changedThing && changedThing !== thing) writeAddress()
+	clearTimeout(entryTimer)
+	changedThing = thing
+	entryTimer = setTimeout(writeAddress, 150)
 }
 export function writeAddress() {
-	clearTimeout(timer)
+	clearTimeout(entryTimer)
 	const now = performance.now()
-	const replaces = waiting === "scroll" || (waiting === last.what && now - last.at < 2000)
-	const to = address()
-	if (waiting && to.length < 30000 && to !== location.hash)
-		history[replaces ? "replaceState" : "pushState"](null, "", to)
-	last = {what: waiting, at: now}
-	waiting = null
+	const isQuickChange = changedThing === lastEntry.thing && now - lastEntry.time < 2000
+	const method = changedThing === "scroll" || isQuickChange ? "replaceState" : "pushState"
+	const newAddress = address()
+	if (changedThing && newAddress.length < 30000 && newAddress !== location.hash)
+		history[method](null, "", newAddress)
+	lastEntry = {thing: changedThing, time: now}
+	changedThing = null
 }
 // Another panel is named at once. What still waits is an entry of its own.
-export function moveTo(panel, what) {
+export function moveTo(panel, thing) {
 	writeAddress()
-	S.panel = panel
-	waiting = what
+	state.panel = panel
+	changedThing = thing
 	writeAddress()
 }
 
 // --- the server, or its recorded answers in a file that stands alone
 
 const recorded = $("#recorded") && JSON.parse($("#recorded").textContent)
-const sorted = body => JSON.stringify(Object.entries(body).sort(([a], [b]) => (a < b ? -1 : 1)))
+const sortedJSON = fields => JSON.stringify(Object.entries(fields).sort(([a], [b]) => (a < b ? -1 : 1)))
 class Gone extends Error {}
 
 // The lines of an answer. An answer that is no stream has one line.
-export async function* ask(view, body = {}, signal = undefined) {
+export async function* ask(view, fields = {}, signal = undefined) {
 	if (recorded) {
-		const found = recorded[`${view} ${sorted(body)}`]
-		if (!found) throw Error("This page is a recording. `tiedgpt explore` answers for any text.")
-		yield* found
+		const lines = recorded[`${view} ${sortedJSON(fields)}`]
+		if (!lines) throw Error("This page is a recording. `tiedgpt explore` answers for any text.")
+		yield* lines
 		return
 	}
 	try {
 		const headers = {"Content-Type": "application/json"}
-		const response = await fetch(view, {method: "POST", headers, signal, body: JSON.stringify(body)})
+		const response = await fetch(view, {method: "POST", headers, signal, body: JSON.stringify(fields)})
 		if (response.ok) document.body.classList.remove("gone")
-		let rest = ""
-		for (const reader = response.body.pipeThrough(new TextDecoderStream()).getReader(); ; ) {
-			const {value, done} = await reader.read()
-			const lines = (rest + (value ?? (done ? "\n" : ""))).split("\n")
-			rest = lines.pop()
-			for (const text of lines.filter(Boolean)) {
-				if (text[0] !== "{") throw Error(text) // the server is busy
-				const line = JSON.parse(text)
-				if (line.error) throw Error(line.error.message)
-				yield line
-			}
-			if (done) return
-		}
+		for await (const text of linesOf(response)) yield parseLine(text)
 	} catch (error) {
-		if (error instanceof TypeError) document.body.classList.add("gone")
-		throw error instanceof TypeError ? new Gone("The server has stopped.") : error
+		if (!(error instanceof TypeError)) throw error
+		document.body.classList.add("gone")
+		throw new Gone("The server has stopped.")
 	}
+}
+async function* linesOf(response) {
+	const reader = response.body.pipeThrough(new TextDecoderStream()).getReader()
+	let rest = ""
+	while (true) {
+		const {value, done} = await reader.read()
+		if (done) break
+		const lines = (rest + value).split("\n")
+		rest = lines.pop()
+		yield* lines.filter(Boolean)
+	}
+	if (rest) yield rest
+}
+function parseLine(text) {
+	if (text[0] !== "{") throw Error(text) // the server is busy
+	const line = JSON.parse(text)
+	if (line.error) throw Error(line.error.message)
+	return line
 }
 // The answer. `progress` is called with the part that is done, from 0 to 1.
-export async function answer(view, body, progress, signal) {
-	let found
-	for await (const line of ask(view, body, signal)) {
+export async function answer(view, fields, progress, signal) {
+	let lastLine
+	for await (const line of ask(view, fields, signal)) {
 		if ("part" in line) progress?.(line.part)
-		else found = line
+		else lastLine = line
 	}
-	return found
+	return lastLine
 }
-// The answer for each model.
-export function answers(view, body, progress, signal) {
-	const parts = each(() => 0)
-	const said = i => part => {
+// The answer for each model, to the question with the fields that fieldsOf(i) makes.
+export function answers(view, fieldsOf, progress, signal) {
+	const parts = forEachModel(() => 0)
+	const reportLeast = i => part => {
 		parts[i] = part
 		progress?.(Math.min(...parts))
 	}
-	return Promise.all(each(i => answer(view, body(i), said(i), signal)))
+	return Promise.all(forEachModel(i => answer(view, fieldsOf(i), reportLeast(i), signal)))
 }
 export async function begin() {
 	Object.assign(facts, await answer("start"))
-	Object.assign(S, {W: facts.toy.W_E, P: facts.toy.P, text: facts.prompts[0]})
-	S.heads = facts.models.map(m => m.heads[0])
-	defaults = structuredClone(S)
+	state.W = facts.toy.W_E
+	state.P = facts.toy.P
+	state.text = facts.prompts[0]
+	state.heads = facts.models.map(m => m.heads[0])
+	defaults = structuredClone(state)
 	document.body.classList.toggle("recorded", Boolean(recorded))
 	readAddress()
 }
-export const beginning = (...names) => structuredClone(Object.fromEntries(names.map(n => [n, defaults[n]])))
+export const defaultWords = () => structuredClone({W: defaults.W, P: defaults.P})
 
 // --- drawing, when something has changed and is in view
 
-const known = {switch: null}
-const dirty = new Set()
-const again = new Set()
-const drawing = {}
+const panels = {switch: null} // name -> {query, show}; the switch has no question of its own
+const dirty = new Set() // the panels to draw when they are in view
+const toAsk = new Set()
+const drawing = {} // name -> the promise that it is drawn
 export const visible = new Set()
-let soon
+let drawTimer
 // show(answer) draws the answer to the question that query() makes. A list asks once for each model.
 export function panel(name, query, show) {
-	known[name] = {query, show}
+	panels[name] = {query, show}
 }
 // Something has changed: an entry of the history, and the panels to draw again.
-export function changed(what, ...names) {
-	if (what) remember(what)
+export function changed(thing, ...names) {
+	if (thing) remember(thing)
 	for (const name of names) dirty.add(name)
-	const bars = dirty.has("next") ? draw("next") : null
-	clearTimeout(soon)
-	soon = setTimeout(drawVisible, bars ? 120 : 0)
-	return bars
+	const drawnBars = dirty.has("next") ? draw("next") : null
+	clearTimeout(drawTimer)
+	drawTimer = setTimeout(drawVisible, drawnBars ? 120 : 0) // more may be typed
+	return drawnBars
 }
 // Change what the page shows.
 export function set(values, ...names) {
-	Object.assign(S, values)
-	changed(Object.keys(values)[0], ...names)
+	Object.assign(state, values)
+	const [thing] = Object.keys(values)
+	changed(thing, ...names)
 }
-export const redraw = () => changed(null, ...Object.keys(known).slice(1))
+export const redraw = () => changed(null, ...Object.keys(panels).filter(name => panels[name]))
 export async function drawVisible() {
 	await drawing.next
-	for (const name of Object.keys(known)) {
+	for (const name of Object.keys(panels)) {
 		const hasText = $("#problem").hidden || !OF_TEXT.includes(name)
 		if (visible.has(name) && dirty.has(name) && hasText) await draw(name)
 	}
@@ -182,31 +239,35 @@ export async function drawVisible() {
 // One request of a panel at a time: the answer to the one before is drawn, and then the newest is asked.
 function draw(name) {
 	dirty.delete(name)
-	again.add(name)
-	drawing[name] ??= (async () => {
-		while (again.delete(name)) await drawOnce(name)
-		delete drawing[name]
-	})()
+	toAsk.add(name)
+	drawing[name] ??= drawNewest(name)
 	return drawing[name]
+}
+async function drawNewest(name) {
+	while (toAsk.delete(name)) await drawOnce(name)
+	delete drawing[name]
 }
 async function drawOnce(name) {
 	const problem = name === "next" ? $("#problem") : $(`#${name} .warn`)
+	const {query, show} = panels[name]
 	try {
-		const query = known[name].query()
-		const isEach = Array.isArray(query)
-		await known[name].show(await (isEach ? answers(name, i => query[i]) : answer(name, query)))
+		await show(await askAll(name, query()))
 		problem.hidden = true
 	} catch (error) {
 		if (error instanceof Gone) return dirty.add(name)
 		fail(error, problem)
-		if (name === "parts") S.removed = [] // a part that this model does not have
+		if (name === "parts") state.removed = [] // a part that this model does not have
 		if (name === "next") for (const box of $$("#bars, #written, #flow")) box.classList.add("stale")
 	}
 }
-let saying
+function askAll(name, fields) {
+	if (Array.isArray(fields)) return answers(name, i => fields[i])
+	return answer(name, fields)
+}
+let sayTimer
 export function say(text) {
-	clearTimeout(saying)
-	saying = setTimeout(() => {
+	clearTimeout(sayTimer)
+	sayTimer = setTimeout(() => {
 		$("#live").textContent = text
 	}, 700)
 }
@@ -219,13 +280,13 @@ export function fail(error, box = $("#problem")) {
 }
 // A button that starts something long, and then stops it with the signal that `work` gets.
 export function stoppable(id, work) {
-	const idle = $(id).textContent
+	const idleText = $(id).textContent
 	let running = null
 	on(id, "click", async () => {
 		if (running) return running.abort()
 		running = new AbortController()
 		await work(running.signal)
 		running = null
-		put($(id), idle)
+		put($(id), idleText)
 	})
 }
