@@ -2,9 +2,11 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from support.models import SMALL, random_model
 from support.texts import (
     assert_same_ids,
     byte_level_bpe,
@@ -116,10 +118,11 @@ def test_256_is_bytes_alone_and_a_text_with_few_merges_gives_few():
 
 
 @pytest.mark.parametrize("vocab_size", [256, 257, 700])
-def test_transformers_reads_a_learned_vocabulary(vocab_size, model, tmp_path):
+def test_transformers_reads_a_learned_vocabulary(vocab_size, tmp_path):
     transformers = pytest.importorskip("transformers")
     texts = random_texts(500, seed=2)
     tokenizer = learn_tokenizer("\n".join(texts), vocab_size)
+    model = random_model(replace(SMALL, vocab_size=tokenizer.vocab_size))
     tiedgpt.save_model(model, tokenizer, tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert_same_ids(texts, tokenizer.encode, theirs.encode)

@@ -63,7 +63,7 @@ def test_where_a_name_is_searched(home, model, alias, name):
         home / SHIPPED / name,
         home / CHOSEN / name,
     ):
-        tiedgpt.save_model(model, Tokenizer([]), place)
+        tiedgpt.save_model(model, None, place)
         assert places.find_model(name) == place
         assert places.find_model(alias) == place
     assert tiedgpt.load_model(name).config == model.config
