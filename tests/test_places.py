@@ -9,7 +9,6 @@ from support.checks import refuses
 from support.hub_cache import CACHE, snapshot
 
 import tiedgpt
-from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import places
 from tiedgpt.checkpoints.known_models import ALIASES, MODELS
 
