@@ -4,6 +4,9 @@ The reference is our model in float64. An array agrees if its largest distance f
 at most SLACK times the largest distance of our own float32, or SLACK roundings if that is more.
 This holds for float64 arrays, too, because one np.sqrt(K) makes float64 arrays of float32 ones,
 with float32's rounding.
+
+`given` and `planted` are those of forward_pass.py: activations of the other GPT-2 from which our
+model goes on, and mistakes that it makes.
 """
 
 from collections.abc import Mapping
@@ -18,7 +21,7 @@ from .conventions import translate_activations
 from .forward_pass import compute_activations
 from .place import Compute
 
-SLACK = 16.0
+SLACK = 16.0  # another order of the same sums rounds otherwise, by several times as much
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,12 @@ def distance(name: str, a: Array, b: Array) -> Array:
     """|a - b| in float64; 0 where both are the same inf or nan, inf where one of them is nan."""
     far = np.abs(np.subtract(a, b, dtype=np.float64))
     both_nan = np.isnan(a) & np.isnan(b)
-    far[(a == b) | both_nan] = 0
+    is_same = (a == b) | both_nan  # inf - inf is nan
+    far[is_same] = 0
     far[np.isnan(far)] = np.inf
     if name.endswith(".scores"):
-        # The scores of later tokens count for nothing: they may be masked already, or not.
+        # The other GPT-2 may have masked the scores of later keys already, or not. These are above
+        # the diagonal, and `tril` makes their distance 0.
         return np.tril(far)
     return far
 
@@ -54,6 +59,7 @@ def tolerance_of(ours64: Array, ours32: Array) -> float:
     """The largest distance from our float64 that is taken for rounding. Our float32 tells it."""
     finite = np.isfinite(ours64) & np.isfinite(ours32)
     rounding = np.abs(ours64[finite] - ours32[finite]).max(initial=0)
+    # Our float32 may be exact by chance. The rounding of the largest number is the least.
     unit = np.finfo(np.float32).eps * np.abs(ours64[finite]).max(initial=0)
     return SLACK * float(max(rounding, unit))
 
@@ -66,7 +72,8 @@ def compare_arrays(name: str, theirs: Array, ours64: Array, ours32: Array) -> Re
     if error <= tolerance:
         return ReportRow(name, error, tolerance)
 
-    position = int((far > tolerance).argmax())
+    is_wrong = far > tolerance
+    position = int(is_wrong.argmax())  # of the first True, in the flattened array
     index = tuple(int(n) for n in np.unravel_index(position, far.shape))
     return ReportRow(
         name,
@@ -90,7 +97,11 @@ class Comparison:
         self.theirs = translate_activations(activations, ours, model.config)
 
     def rows(self, given: Tape, planted: Mapping[str, Compute]) -> list[ReportRow]:
-        """Their activations against ours, computed from what is given, with planted mistakes."""
+        """A row for each of their activations, in the order of the forward pass.
+
+        Ours are computed from those before them: from theirs in `given`, and elsewhere from ours,
+        with the planted mistakes.
+        """
         ours32 = compute_activations(self.model32, self.ids, given, planted)
         ours64 = compute_activations(self.model64, self.ids, given, planted)
         rows = []

@@ -12,7 +12,7 @@ from ..gpt2.checks import check_ids, check_targets
 from ..gpt2.model import GPT2, Array
 from ..gpt2.parameters import Parameters
 from .agreement import Comparison, ReportRow, compare_arrays
-from .conventions import PARAMETER, our_name, shape_error, translate_parameters
+from .conventions import is_parameter, our_name, shape_error, translate_parameters
 from .diagnosis import Diagnosis, OnTrial, diagnose
 from .recording import record
 
@@ -33,7 +33,7 @@ class Report:
 
     @property
     def first(self) -> ReportRow | None:
-        """The first row that differs; None if the two are the same GPT-2."""
+        """The first row that differs, or None if all agree."""
         for row in self.rows:
             if row.differs:
                 return row
@@ -55,6 +55,7 @@ class Report:
         return "\n".join(lines)
 
     def verdict(self) -> str:
+        """The first number that is wrong, for people."""
         first = self.first
         if first is None or first.first_wrong is None:
             return "all agree"
@@ -64,6 +65,7 @@ class Report:
         )
 
     def counts(self) -> str:
+        """How many activations were compared and how many mistakes were tried, for people."""
         counts = f"{len(self.rows)} compared; {self.not_given} activations were not given"
         if self.all_trials > 0:
             counts += f"; {self.trials:,} of {self.all_trials:,} mistakes were tried"
@@ -71,7 +73,7 @@ class Report:
 
 
 def no_progress(tried: int, total: int) -> None:
-    pass
+    """What `compare` calls before each trial if the caller does not want to know."""
 
 
 def compare(
@@ -109,6 +111,7 @@ def compare(
     batch = np.atleast_2d(ids).astype(np.int64)
     comparison = Comparison(model, batch, values)
 
+    # Our model computes all activations from the ids, with nothing given and no mistake planted.
     rows = comparison.rows(given={}, planted={})
     if any(row.differs for row in rows):
         diagnosis = diagnose(comparison, progress, trials)
@@ -134,16 +137,18 @@ def gradients_among(values: Mapping[Any, Any]) -> Parameters:
     """The arrays under names of parameters, under our names."""
     gradients = {}
     for name, value in values.items():
-        if our_name(name).endswith(PARAMETER):
+        if is_parameter(our_name(name)):
             gradients[name] = value
     return translate_parameters(gradients)
 
 
 def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:
-    """A note on the first float64 array with the precision of float32, if there is one."""
+    """A note on the first float64 array with the precision of float32, or "" if there is none."""
     for row in rows:
+        # A tolerance is some roundings of float32. One of float64 is 2**29 times smaller.
         float64_tolerance = row.tolerance / 2**24
-        if theirs[row.name].dtype == np.float64 and row.error > float64_tolerance:
+        is_float64 = theirs[row.name].dtype == np.float64
+        if is_float64 and row.error > float64_tolerance:
             return (
                 f"{row.name} is float64 and has float32's rounding: something before it is float32"
             )
@@ -151,7 +156,7 @@ def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:
 
 
 def gradient_rows(comparison: Comparison, gradients: Parameters, targets: Array) -> list[ReportRow]:
-    """Their gradients against ours, in the order of the backward pass."""
+    """A row for each of their gradients, under our names, in the order of the backward pass."""
     _, ours64 = loss_and_gradients(comparison.model64, comparison.ids, targets)
     _, ours32 = loss_and_gradients(comparison.model32, comparison.ids, targets)
     for name, gradient in gradients.items():
@@ -161,7 +166,7 @@ def gradient_rows(comparison: Comparison, gradients: Parameters, targets: Array)
         if gradient.shape != ours64[name].shape:
             raise shape_error(f"the gradient of {name}", gradient.shape, ours64[name].shape)
     rows = []
-    for name in reversed(ours64):
+    for name in reversed(ours64):  # parameters are in the order of the forward pass
         if name in gradients:
             rows.append(compare_arrays(name, gradients[name], ours64[name], ours32[name]))
     return rows

@@ -1,8 +1,9 @@
 """The names and layouts of other GPT-2s' activations and parameters, and the way to ours.
 
-N is a layer's number; an array under a name of llm.c has all layers, [L, ...]. A module's name
-means its output (`h.0.mlp`), with `:in` its input, with `:1` its second output. TransformerLens
-writes `.hook_out` and `.hook_in`. Prefixes such as `transformer.` may be there or not.
+In the tables, N is a layer's number. An array under a name of llm.c has all layers, [L, ...]. A
+module's name means its output (`h.0.mlp`), with `:in` its input, with `:1` its second output.
+TransformerLens writes `.hook_out` and `.hook_in`. Prefixes such as `transformer.` may be there or
+not. An alias is a name in any of these conventions, `theirs` the name that was given, `ours` ours.
 
 Heads are [B, H, T, K] on our tape, [B, T, H, K] in TransformerLens, [B, T, D] elsewhere. Matrices
 of a block are [in, out] in transformers and here, [out, in] in nanoGPT and llm.c.
@@ -119,7 +120,11 @@ PARAMETER_NAMES = {
     "ln_f.bias": ["lnfb"],
     "lm_head.weight": [],
 }
-PARAMETER = (".weight", ".bias")  # how our name of a parameter ends, and no name of an activation
+
+
+def is_parameter(ours: str) -> bool:
+    """Whether our name is that of a parameter, not of an activation."""
+    return ours.endswith((".weight", ".bias"))
 
 
 def all_aliases() -> dict[str, str]:
@@ -134,6 +139,7 @@ def all_aliases() -> dict[str, str]:
 
 
 ALIASES = all_aliases()
+# It is a whole part of a name after a dot. The 1 of "ln_1" and that of "attn:1" are not.
 LAYER_NUMBER = re.compile(r"(?<=\.)\d+(?=[.:]|$)")
 # What our_name leaves out. TransformerLens's embed.hook_out stays, because it is not our `embed`:
 # it has no positions.
@@ -146,6 +152,9 @@ def our_name(name: Any) -> str:
     """Our name of what another GPT-2 calls `name`.
 
     It is NOT_COMPARED if there is nothing of ours to compare with, and "" if the name is unknown.
+
+    >>> our_name("transformer.h.3.attn.c_proj")
+    'attn.3.out'
     """
     name = LEFT_OUT.sub("", str(name))
     if name.endswith(".hook_in"):
@@ -153,8 +162,10 @@ def our_name(name: Any) -> str:
     number = LAYER_NUMBER.search(name)
     if number is None:
         return ALIASES.get(name, "")
-    pattern = name[: number.start()] + "N" + name[number.end() :]
-    return ALIASES.get(pattern, "").replace(".N", f".{number[0]}")
+    # The table has N in the place of the number.
+    alias = name[: number.start()] + "N" + name[number.end() :]
+    ours = ALIASES.get(alias, "")
+    return ours.replace(".N", f".{number[0]}")
 
 
 def known_name(name: Any, kind: str) -> str:
@@ -165,10 +176,15 @@ def known_name(name: Any, kind: str) -> str:
     ours = our_name(name)
     if ours != "":
         return ours
-    if ".hook_" in f".{name}":  # one of the many other hooks of TransformerLens
+    # TransformerLens has many other hooks, such as hook_embed and blocks.0.attn.hook_rot_q.
+    if str(name).startswith("hook_") or ".hook_" in str(name):
         return NOT_COMPARED
+
+    # The message has the three names that are nearest, with the layer's number that `name` has.
+    layer = "N"
     number = re.search(r"\d+", str(name))
-    layer = "N" if number is None else number[0]
+    if number is not None:
+        layer = number[0]
     names = [alias.replace(".N", f".{layer}") for alias in ALIASES]
     alike = get_close_matches(LEFT_OUT.sub("", str(name)), names, n=3, cutoff=0)
     raise ArgumentError(
@@ -177,8 +193,9 @@ def known_name(name: Any, kind: str) -> str:
 
 
 def shape_error(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> ArgumentError:
-    """Both shapes, and whether a transpose would fit."""
+    """The error that tells both shapes, and the transpose that would fit if there is one."""
     message = f"{name} has shape {shape}; expected {expected}"
+    # More axes than a GPT-2's arrays have are not tried: n axes have n! permutations.
     if len(shape) < 6:
         for axes in permutations(range(len(shape))):
             transposed = tuple(shape[axis] for axis in axes)
@@ -188,11 +205,14 @@ def shape_error(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) ->
 
 
 def as_floats(value: Any, name: str) -> Array:
-    """A NumPy array or a torch tensor as float64 if it is that, else as float32."""
+    """A NumPy array, a list or a torch tensor as a new array: float64 if it is that, else float32.
+
+    Raises ArgumentError, with this name, for what is not an array of numbers.
+    """
     if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
         if str(value.dtype) != "torch.float64":
-            value = value.float()  # NumPy has no bfloat16
+            value = value.float()  # to float32, because NumPy has no bfloat16
         value = value.numpy()
     if np.ma.is_masked(value):
         raise ArgumentError(f"{name} is a masked array: give one without a mask")
@@ -202,14 +222,19 @@ def as_floats(value: Any, name: str) -> Array:
         raise ArgumentError(f"{name} must be an array of floats: {error}") from error
     if array.dtype.kind not in "fiu" or array.ndim == 0:
         raise ArgumentError(f"{name} must be an array of floats, got {array.dtype} {array.shape}")
-    # `astype` also copies, and puts the bytes in the order of this machine.
+    # For a float64 array, too, `astype` does something: it makes a copy, which does not change with
+    # the other model's array, and it puts the bytes of a number in the order of this machine.
     if array.dtype == np.float64:
         return array.astype(np.float64)
     return array.astype(np.float32)
 
 
 def by_layer(ours: str, array: Array) -> Iterator[tuple[str, Array]]:
-    """The names and arrays of all layers, if our name has N for the layer's number."""
+    """Our name and the array of each layer.
+
+    If `ours` has N for the layer's number, the array has all layers, [L, ...]. Otherwise it has one
+    layer or none, and comes back as it is.
+    """
     if ".N" not in ours:
         yield ours, array
         return
@@ -222,36 +247,42 @@ def translate_activations(
 ) -> Parameters:
     """Their activations under our names, in the layouts of `tape` and in its order.
 
-    That is the order of the forward pass. Of several arrays for one activation the last counts: of
-    hooks, the last one is nearest to its reader.
+    tape: the same activations of our model, in the order of the forward pass. If several arrays are
+    for one activation, the last counts: a module's output is recorded before the input of the
+    module that reads it.
     """
     arrays = {}
     for theirs, value in values.items():
         name = known_name(theirs, "activation")
-        if name == NOT_COMPARED or name.endswith(PARAMETER):
+        if name == NOT_COMPARED or is_parameter(name):
             continue
         for ours, array in by_layer(name, as_floats(value, short_repr(theirs))):
             if ours not in tape:
                 raise ArgumentError(
                     f"{ours} was given, but the model's layers are 0 to {config.n_layer - 1}"
                 )
-            # Hooks of TransformerLens have [B, T, H, K] where our tape has [B, H, T, K]. Only under
-            # our own name is the layout ours.
+            shape = tape[ours].shape
+            # Heads under a name of ours have our layout, [B, H, T, K]. Others have [B, T, ...].
+            is_our_name = theirs == ours
             has_heads = ours.endswith((".q", ".k", ".v", ".heads"))
-            if has_heads and ours != theirs:
-                arrays[ours] = heads_in_our_layout(ours, array, tape[ours].shape)
+            if has_heads and not is_our_name:
+                arrays[ours] = heads_in_our_layout(ours, array, shape)
             elif ours == "logits":
-                arrays[ours] = logits_in_our_layout(array, tape[ours].shape)
+                arrays[ours] = logits_in_our_layout(array, shape)
             else:
-                arrays[ours] = in_our_layout(ours, array, tape[ours].shape)
+                arrays[ours] = in_our_layout(ours, array, shape)
     return {name: arrays[name] for name in tape if name in arrays}
 
 
 def in_our_layout(name: str, array: Array, shape: tuple[int, ...]) -> Array:
-    """The array with this shape [B, ...]. A single sequence may come without B."""
+    """The array with this shape [B, ...]. A single sequence may come without B.
+
+    Raises ArgumentError for another shape.
+    """
     if array.shape == shape:
         return array
-    if shape[0] == 1 and array.shape == shape[1:]:
+    is_one_sequence = shape[0] == 1
+    if is_one_sequence and array.shape == shape[1:]:
         return array[None]
     raise shape_error(name, array.shape, shape)
 
@@ -260,9 +291,12 @@ def heads_in_our_layout(name: str, array: Array, shape: tuple[int, ...]) -> Arra
     """q, k, v or heads of another GPT-2, [B, T, H, K] or [B, T, D], as `shape`, [B, H, T, K]."""
     B, H, T, K = shape
     D = H * K
-    if array.shape == (B, T, D) or (B == 1 and array.shape == (T, D)):
+    is_batch = array.shape == (B, T, D)
+    is_sequence = B == 1 and array.shape == (T, D)
+    if is_batch or is_sequence:
         array = array.reshape(B, T, H, K)
-    return in_our_layout(name, array, (B, T, H, K)).swapaxes(1, 2)
+    by_token = in_our_layout(name, array, (B, T, H, K))
+    return by_token.swapaxes(1, 2)
 
 
 def logits_in_our_layout(logits: Array, shape: tuple[int, ...]) -> Array:
@@ -284,16 +318,28 @@ def translate_parameters(values: Mapping[Any, Any]) -> Parameters:
             continue
         for ours, array in by_layer(name, as_floats(value, short_repr(theirs))):
             arrays[ours] = array
-
     if has_transposed_matrices(arrays):
-        for name, array in arrays.items():
-            if name.startswith("h.") and array.ndim == 2:
-                arrays[name] = array.T
+        return with_transposed_matrices(arrays)
     return arrays
 
 
+def with_transposed_matrices(arrays: Parameters) -> Parameters:
+    """The parameters, with each matrix of a block transposed."""
+    parameters = {}
+    for name, array in arrays.items():
+        is_in_block = name.startswith("h.")
+        if is_in_block and array.ndim == 2:
+            parameters[name] = array.T
+        else:
+            parameters[name] = array
+    return parameters
+
+
 def has_transposed_matrices(arrays: Mapping[Any, Any]) -> bool:
-    """Whether c_attn is [3 D, D], as in nanoGPT; in transformers, with the same names, [D, 3 D]."""
+    """Whether a block's c_attn is [3 D, D], as in nanoGPT and llm.c, not [D, 3 D].
+
+    transformers has the latter under the same names. Under llm.c's names nothing is recognised.
+    """
     for name, array in arrays.items():
         if str(name).endswith("c_attn.weight") and array.shape[0] > array.shape[-1]:
             return True
@@ -311,7 +357,8 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
     A model of nanoGPT needs activation_function="gelu", the exact one. Without the field, a state
     dict of its layout is read with gelu_new and a TiedGPTWarning. Raises ArgumentError.
     """
-    if has_transposed_matrices(state) and "activation_function" not in fields:
+    is_nano_gpts = has_transposed_matrices(state)
+    if is_nano_gpts and "activation_function" not in fields:
         warnings.warn(
             "this state dict has the layout of nanoGPT, whose models have the exact gelu: pass "
             'activation_function="gelu", or "gelu_new" if this model has GPT-2\'s',
@@ -324,12 +371,14 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
             raise ArgumentError(f"this is not the state dict of a GPT-2: it has no matrix {name}")
     wte = arrays["wte.weight"]
     V, D = wte.shape
-    L = len({name.split(".")[1] for name in arrays if name.startswith("h.")})
+    layers = {name.split(".")[1] for name in arrays if name.startswith("h.")}
+    L = len(layers)
 
+    # A tied model may come with lm_head.weight, a copy of wte.weight.
     tied = np.array_equal(arrays.get("lm_head.weight", wte), wte)
     if tied:
         arrays.pop("lm_head.weight", None)
-    F = None
+    F = None  # Config makes it 4 D
     if "h.0.mlp.c_fc.weight" in arrays:
         F = arrays["h.0.mlp.c_fc.weight"].shape[-1]
     config = Config(
@@ -342,17 +391,27 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
         tied=tied,
         **fields,
     )
-    shapes = parameter_shapes(config)
-    biases = [name for name in shapes if name.endswith(".bias")]
-    if not any(name in arrays for name in biases):
-        for name in biases:
-            arrays[name] = np.zeros(shapes[name])
+    add_biases_if_none(arrays, config)
+    # A transposed matrix is a view. A model's arrays are in C order, as those of a checkpoint.
     parameters = {name: np.asarray(x, wte.dtype, order="C") for name, x in arrays.items()}
     return GPT2(config, parameters)
 
 
+def add_biases_if_none(arrays: Parameters, config: Config) -> None:
+    """Add biases of 0 to the parameters if they have no bias. If a few are missing, add none."""
+    shapes = parameter_shapes(config)
+    biases = [name for name in shapes if name.endswith(".bias")]
+    if any(name in arrays for name in biases):
+        return
+    for name in biases:
+        arrays[name] = np.zeros(shapes[name])
+
+
 def n_head_of_openai(width: int, depth: int) -> int:
-    """The number of heads of OpenAI's model with this width and depth."""
+    """The number of heads of OpenAI's model with this width and depth.
+
+    Raises ArgumentError if OpenAI has no such model.
+    """
     for known_model in MODELS.values():
         config = known_model.config
         if (config.n_embd, config.n_layer) == (width, depth):

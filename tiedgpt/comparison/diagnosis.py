@@ -27,6 +27,7 @@ from .trials import Scope, Trial, trials_in
 # minutes. There is no limit of time, because a busy machine would find less then.
 MOST_MULTIPLICATIONS = 1e13
 FEW_TOKENS = 32  # fewer tokens take as long, because each pass reads all weights
+NEAR = 1 / 64  # of the largest number: rounding to bfloat16 is 1 / 512, and grows in later layers
 OnTrial = Callable[[int, int], Any]  # called with the number of trials before this one and of all
 
 
@@ -57,12 +58,12 @@ class Explanation:
     """A trial after which the first difference is gone."""
 
     trial: Trial
-    error: float  # the distance that is left there
-    still_wrong: list[str]  # activations that differ then, too
+    error: float  # the distance of theirs from ours that is left there
+    still_wrong: list[str]  # activations that still differ then, in the order of the forward pass
 
     @property
     def rank(self) -> tuple[int, Scope]:
-        """The smaller, the better."""
+        """The smaller, the better: few activations are still wrong, and then a wide scope."""
         return len(self.still_wrong), self.trial.scope
 
 
@@ -71,11 +72,13 @@ class Search:
     """What came of the trials."""
 
     explanations: list[Explanation]
-    tried: int
+    tried: int  # the number of trials that were made
 
 
 @dataclass(frozen=True)
 class Diagnosis:
+    """What `compare` reports of the first difference."""
+
     sentences: list[str]
     note: str  # what to do next, or ""
     tried: int = 0  # trials of mistakes
@@ -84,17 +87,24 @@ class Diagnosis:
 
 @np.errstate(all="ignore")
 def diagnose(comparison: Comparison, progress: OnTrial, most_trials: int | None) -> Diagnosis:
-    """The mistakes that explain the first difference. There has to be one."""
+    """The mistakes that explain the first difference. There has to be a difference.
+
+    progress: called before each trial. most_trials: how many are made; None: affordable_trials.
+    """
     difference = first_difference(comparison)
+
+    # Two explanations are plain to see without a trial.
     dtype = half_precision_of(difference)
     if dtype is not None:
         sentence = f"{difference.name}: yours is rounded to {dtype}"
         return Diagnosis([sentence], "compare in float32")
 
     window = window_of(difference, comparison.names)
-    if not difference.theirs.any():
+    is_zero = not difference.theirs.any()
+    if is_zero:
         return Diagnosis([f"{difference.name}: yours is 0 everywhere"], what_to_give(window))
 
+    # The others are known mistakes. They are tried one after the other.
     trials = trials_in(window, comparison.names)
     if most_trials is None:
         most_trials = affordable_trials(comparison, difference.name, trials)
@@ -109,15 +119,15 @@ def diagnose(comparison: Comparison, progress: OnTrial, most_trials: int | None)
 def first_difference(comparison: Comparison) -> Difference:
     """The first activation that differs from what we compute from theirs before it.
 
-    If each agrees with that, small differences have grown. Then it is the first one that differs
-    from what we compute from the ids alone.
+    If none differs from that, small differences have grown. Then it is the first one that differs
+    from what we compute from the ids alone, and nothing is given.
     """
     given = comparison.theirs
-    rows = comparison.rows(given, planted={})
-    if not any(row.differs for row in rows):
+    wrong_rows = [row for row in comparison.rows(given, planted={}) if row.differs]
+    if not wrong_rows:
         given = {}
-        rows = comparison.rows(given, planted={})
-    row = next(row for row in rows if row.differs)
+        wrong_rows = [row for row in comparison.rows(given, planted={}) if row.differs]
+    row = wrong_rows[0]
     theirs = comparison.theirs[row.name]
     without_mistakes = compute_activations(comparison.model32, comparison.ids, given, planted={})
     return Difference(
@@ -133,7 +143,7 @@ def first_difference(comparison: Comparison) -> Difference:
 
 def half_precision_of(difference: Difference) -> str | None:
     """The dtype to which theirs is rounded, if it is near ours and all its numbers are of that."""
-    is_near = difference.far.max() <= np.abs(difference.ours).max() / 64
+    is_near = difference.far.max() <= np.abs(difference.ours).max() * NEAR
     if not is_near:
         return None
     for dtype, bits in DIGITS_OF_HALVES.items():
@@ -143,9 +153,10 @@ def half_precision_of(difference: Difference) -> str | None:
 
 
 def window_of(difference: Difference, names: list[str]) -> list[str]:
-    """The activations in which the mistake may be: those after the last one that is given.
+    """The activations in which the mistake may be, up to the one that differs.
 
-    The last one of the window is the one that differs.
+    They begin after the last given activation before it, because ours are computed from that one.
+    names: all activations, in the order of the forward pass.
     """
     end = names.index(difference.name)
     start = 0
@@ -156,7 +167,10 @@ def window_of(difference: Difference, names: list[str]) -> list[str]:
 
 
 def affordable_trials(comparison: Comparison, name: str, trials: list[Trial]) -> int:
-    """How many of the trials, from the first, are made if the caller does not say."""
+    """How many of the trials, from the first, are made if the caller does not say.
+
+    So many take at most MOST_MULTIPLICATIONS. name: the activation that differs.
+    """
     model = comparison.model32
     layer_size = 0  # the number of parameters of a layer
     for parameter, array in model.parameters.items():
@@ -166,7 +180,8 @@ def affordable_trials(comparison: Comparison, name: str, trials: list[Trial]) ->
     if name == "logits":
         head_size = model.W_U.size
 
-    # Each token is multiplied with each parameter once. A few tokens take as long as FEW_TOKENS.
+    # Each token is multiplied with each parameter once. For a few tokens the time is that of
+    # reading the parameters, which is the same for one token as for FEW_TOKENS.
     tokens = max(comparison.ids.size, FEW_TOKENS)
     multiplications = 0
     for count, trial in enumerate(trials):
@@ -183,7 +198,11 @@ def try_mistakes(
     trials: list[Trial],
     progress: OnTrial,
 ) -> Search:
-    """Plant one mistake after the other, and see whether the difference is gone."""
+    """Plant one mistake after the other, and see whether the difference is gone.
+
+    trials: sorted by scope, the widest first. The search ends before a scope if a mistake of a
+    wider one explains all differences.
+    """
     explanations: list[Explanation] = []
     errors: dict[frozenset[tuple[str, Compute]], float] = {}
     for tried, trial in enumerate(trials):
@@ -191,13 +210,17 @@ def try_mistakes(
             return Search(explanations, tried)
         progress(tried, len(trials))
 
-        # Trials that differ only after the window have the same error in it.
-        in_window = frozenset(item for item in trial.planted.items() if item[0] in window)
+        # What is planted after the window does not change the error at its end. So trials that are
+        # the same in the window have one error, which is computed once.
+        in_window = frozenset(
+            (name, compute) for name, compute in trial.planted.items() if name in window
+        )
         if in_window not in errors:
             errors[in_window] = error_with(comparison, difference, trial)
         error = errors[in_window]
 
-        # All activations are compared only if this one comes near.
+        # To compare all activations takes two whole passes. It is done only for a trial that makes
+        # the error much smaller.
         is_near = error < difference.error / 4
         if is_near:
             rows = comparison.rows(difference.given, trial.planted)
@@ -210,30 +233,38 @@ def try_mistakes(
 def is_explained(explanations: list[Explanation], scope: Scope) -> bool:
     """Whether all is right with a mistake of a wider scope, which is the better explanation."""
     for explanation in explanations:
-        if not explanation.still_wrong and explanation.trial.scope < scope:
+        explains_all = len(explanation.still_wrong) == 0
+        is_wider = explanation.trial.scope < scope
+        if explains_all and is_wider:
             return True
     return False
 
 
 def error_with(comparison: Comparison, difference: Difference, trial: Trial) -> float:
-    """The distance of theirs from ours with the mistakes of a trial."""
+    """The largest distance of theirs from ours with the mistakes of a trial, where they differ."""
     forward_pass = ForwardPass(comparison.model32, comparison.ids, difference.given, trial.planted)
     ours = forward_pass.compute_one(difference.name, difference.without_mistakes)
     return float(distance(difference.name, difference.theirs, ours).max())
 
 
 def best_of(explanations: list[Explanation]) -> list[Explanation]:
-    """The best explanation, and those that cannot be told apart from it."""
+    """The best explanation, and those that cannot be told apart from it.
+
+    They are in the order of the list of mistakes.
+    """
     best_rank = min(explanation.rank for explanation in explanations)
     best = [explanation for explanation in explanations if explanation.rank == best_rank]
     best.sort(key=lambda explanation: explanation.trial.number)
     smallest_error = min(explanation.error for explanation in best)
 
-    # Some mistakes can be made in one of two places. They are named once.
+    # Rounding may make an error twice as large as another. Some mistakes can be made in one of two
+    # places with the same result. They are named once.
     by_sentence: dict[str, Explanation] = {}
     for explanation in best:
-        if explanation.error <= 2 * smallest_error:
-            by_sentence.setdefault(explanation.trial.sentence, explanation)
+        sentence = explanation.trial.sentence
+        is_as_near = explanation.error <= 2 * smallest_error
+        if is_as_near and sentence not in by_sentence:
+            by_sentence[sentence] = explanation
     return list(by_sentence.values())
 
 
@@ -241,12 +272,14 @@ def describe_explanations(
     difference: Difference, explanations: list[Explanation], window: list[str]
 ) -> tuple[list[str], str]:
     """The sentences on explanations that cannot be told apart, and a note on what to do next."""
-    # If only nan and inf differ, and all finite numbers agree, many mistakes explain it. So the one
-    # that was found is named with "perhaps".
+    # Many mistakes make numbers nan or inf. If no finite number is wrong, the mistake is named with
+    # "perhaps".
     infinite = difference.infinite
     finite = difference.far[~infinite]
-    only_infinite = infinite.any() and finite.max(initial=0) <= difference.tolerance
+    finite_agree = finite.max(initial=0) <= difference.tolerance
+    only_infinite = infinite.any() and finite_agree
 
+    # The first sentence names the likeliest mistake, and the others are alternatives.
     sentences = infinite_sentences(difference)
     for count, explanation in enumerate(explanations):
         start = explanation.trial.start
@@ -258,6 +291,7 @@ def describe_explanations(
         else:
             sentences.append(f"{start}: yours {mistake}")
 
+    # The note is about the explanation with the smallest error.
     nearest = min(explanations, key=lambda explanation: explanation.error)
     if nearest.still_wrong:
         next_wrong = nearest.still_wrong[0]
@@ -302,8 +336,11 @@ def infinite_sentences(difference: Difference) -> list[str]:
 
 
 def what_to_give(window: list[str]) -> str:
-    """A note on the activations that would show where the mistake is, if some were not given."""
-    before = window[:-1]
+    """A note on the activations that would show where the mistake is, or "" if all were given.
+
+    If there are blocks in the window, their outputs come first: they are few.
+    """
+    before = window[:-1]  # without the one that differs
     blocks = [name for name in before if name.startswith("resid_post")]
     if len(blocks) > 1:
         return f"to find where it begins, give {blocks[0]} to {blocks[-1]}, too"

@@ -4,9 +4,11 @@ MISTAKES is the list. To add one, add a row: what to say of it, and for each kin
 it changes the function that computes the wrong one. A mistake of one expression is a lambda in its
 row; one of two steps or more is a function with a name. What is right is in model.py alone.
 
-A function gets the place where the mistake is made. at.x is the activation that the wrong one is
-computed from, at.weight and at.bias are the parameters that it is computed with, at.right is what
-model.py computes. at["attn.N.q"] is an activation before it in its layer.
+A function gets the place where the mistake is made, and returns the wrong activation of this place.
+at.x is the activation that the wrong one is computed from, at.weight and at.bias are the parameters
+that it is computed with, at.right is what model.py computes. at["attn.N.q"] is an activation before
+it in its layer. at.D, at.H and at.K are the sizes of model.py. Where no shape is written, x and the
+result are [B, T, D] ([B, T, F] within the MLP).
 
 Two mistakes that compute the same in a place share one function, because `trials_in` takes two
 functions for two different mistakes.
@@ -29,18 +31,21 @@ from .transformer_lens import FOLDED_AND_CENTRED
 @dataclass(frozen=True)
 class Mistake:
     sentence: str  # what follows "yours"
-    wrong: dict[str, Compute]  # a kind of activation -> what the mistake makes of it
+    wrong: dict[str, Compute]  # a kind of activation -> the function that computes the wrong one
     note: str = ""  # what to do about it, if that is not clear
-    whole: bool = False  # whether it is made in all of these activations or in none
+    only_everywhere: bool = False  # made in all of these activations or in none
 
 
 def in_each(kinds: Iterable[str], compute: Compute) -> dict[str, Compute]:
     """The same wrong function for several kinds of activations."""
-    return dict.fromkeys(kinds, compute)
+    wrong = {}
+    for kind in kinds:
+        wrong[kind] = compute
+    return wrong
 
 
 def unchanged(at: Place) -> Array:
-    """The activation if the step that computes it is missing."""
+    """The activation if the step that computes it is missing: what the step would have read."""
     return at.x
 
 
@@ -64,30 +69,36 @@ def variance_of(x: Array, ddof: int = 0) -> Array:  # [..., D] -> [..., 1]
 
 
 def norm_with_epsilon(at: Place, eps: float) -> Array:
+    """A layer norm with another epsilon than the model's."""
     return layer_norm(at.x, at.weight, at.bias, eps=eps)
 
 
 def norm_epsilon_outside(at: Place) -> Array:
+    """A layer norm that adds epsilon to the standard deviation, not to the variance."""
     deviation = np.sqrt(variance_of(at.x))
     return (at.x - mean_of(at.x)) / (deviation + at.eps) * at.weight + at.bias
 
 
 def norm_divided_by_variance(at: Place) -> Array:
+    """A layer norm without the square root."""
     return (at.x - mean_of(at.x)) / (variance_of(at.x) + at.eps) * at.weight + at.bias
 
 
 def norm_unbiased(at: Place) -> Array:
+    """A layer norm whose variance is a sum divided by D - 1, not by D."""
     deviation = np.sqrt(variance_of(at.x, ddof=1) + at.eps)
     return (at.x - mean_of(at.x)) / deviation * at.weight + at.bias
 
 
 def norm_over_tokens(at: Place) -> Array:
+    """A layer norm whose mean and variance are over axis T of [B, T, D], not over axis D."""
     mean = np.mean(at.x, axis=1, keepdims=True)  # [B, 1, D]
     variance = np.var(at.x, axis=1, keepdims=True)
     return (at.x - mean) / np.sqrt(variance + at.eps) * at.weight + at.bias
 
 
 def norm_without_mean(at: Place) -> Array:
+    """A layer norm without the step of the mean, as RMSNorm, but with its bias."""
     mean_square = mean_of(at.x * at.x)
     return at.x / np.sqrt(mean_square + at.eps) * at.weight + at.bias
 
@@ -106,12 +117,16 @@ def final_norm_of(at: Place, name: str) -> Array:
 
 
 def run_block(at: Place, resid: Array, layer: int) -> Array:  # [B, T, D] -> [B, T, D]
+    """The output of a block that reads `resid`, without mistakes."""
     block = at.model.tree["h"][layer]
     return transformer_block(resid, block, layer, Run(at.model.config))
 
 
 def later_blocks_first(at: Place) -> Array:
-    """What enters a block if the blocks run from the last one to the first."""
+    """What enters a block if the blocks run from the last one to the first.
+
+    The activations keep the numbers of their blocks, so the tape has no output of a later block.
+    """
     resid = at["embed"]
     for layer in reversed(range(at.layer + 1, at.n_layer)):
         resid = run_block(at, resid, layer)
@@ -123,27 +138,31 @@ def final_of_first_block(at: Place) -> Array:
     return layer_norm(at["resid_post.0"], at.weight, at.bias, eps=at.eps)
 
 
-# Layers in reverse order: the last layer is mirrored by the first one, and so on.
+# Parameters of the layers in reverse order: layer 0 has those of the last one, and so on.
 
 
-def from_mirrored_layer(at: Place, name: str) -> Array:
-    """The parameter of this name in the layer that stands here if the layers are reversed."""
+def weight_if_reversed(at: Place) -> Array:
+    """The weight for this place if the layers have their parameters in reverse order."""
     layer = at.n_layer - 1 - at.layer
-    return at.model.parameters[name.replace("h.N", f"h.{layer}")]
+    name = PARAMETERS_OF[at.kind].replace("h.N", f"h.{layer}")
+    return at[f"{name}.weight"]
 
 
-def mirrored_norm(at: Place) -> Array:
-    name = PARAMETERS_OF[at.kind]
-    weight = from_mirrored_layer(at, f"{name}.weight")
-    bias = from_mirrored_layer(at, f"{name}.bias")
-    return layer_norm(at.x, weight, bias, eps=at.eps)
+def bias_if_reversed(at: Place) -> Array:
+    """The bias for this place if the layers have their parameters in reverse order."""
+    layer = at.n_layer - 1 - at.layer
+    name = PARAMETERS_OF[at.kind].replace("h.N", f"h.{layer}")
+    return at[f"{name}.bias"]
 
 
-def mirrored_linear(at: Place) -> Array:
-    name = PARAMETERS_OF[at.kind]
-    weight = from_mirrored_layer(at, f"{name}.weight")
-    bias = from_mirrored_layer(at, f"{name}.bias")
-    return at.x @ weight + bias
+def norm_if_reversed(at: Place) -> Array:
+    """The layer norm if the layers have their parameters in reverse order."""
+    return layer_norm(at.x, weight_if_reversed(at), bias_if_reversed(at), eps=at.eps)
+
+
+def linear_if_reversed(at: Place) -> Array:
+    """The linear layer if the layers have their parameters in reverse order."""
+    return at.x @ weight_if_reversed(at) + bias_if_reversed(at)
 
 
 # Linear layers
@@ -151,39 +170,50 @@ def mirrored_linear(at: Place) -> Array:
 
 def rounded(x: Array, bits: int) -> Array:
     """x rounded to so many binary digits, to even in a tie."""
-    mantissa, exponent = np.frexp(x)
-    return np.ldexp(np.rint(mantissa * 2**bits) / 2**bits, exponent)
+    mantissa, exponent = np.frexp(x)  # x is mantissa * 2**exponent, with 0.5 <= |mantissa| < 1
+    rounded_mantissa = np.rint(mantissa * 2**bits) / 2**bits
+    return np.ldexp(rounded_mantissa, exponent)
 
 
-# The binary digits that a number of each dtype has, beside its exponent
+# A dtype -> the binary digits of its numbers, without the exponent. The first digit counts: it is
+# always 1, and not stored.
 DIGITS_OF_HALVES = {"bfloat16": 8, "float16": 11}
 
 
 def linear_with_rounded_weight(at: Place, dtype: str) -> Array:
-    return at.x @ rounded(at.weight, DIGITS_OF_HALVES[dtype]) + at.bias
+    """A linear layer whose weight alone is rounded, not its bias."""
+    weight = rounded(at.weight, DIGITS_OF_HALVES[dtype])
+    return at.x @ weight + at.bias
 
 
 def embedding_rounded(at: Place, dtype: str) -> Array:
+    """The embedding, if wte and wpe are rounded to this dtype."""
     bits = DIGITS_OF_HALVES[dtype]
     return rounded(at.token_vectors, bits) + rounded(at.position_vectors, bits)
 
 
 def norm_rounded(at: Place, dtype: str) -> Array:
+    """A layer norm, if its weight and bias are rounded to this dtype."""
     bits = DIGITS_OF_HALVES[dtype]
     return layer_norm(at.x, rounded(at.weight, bits), rounded(at.bias, bits), eps=at.eps)
 
 
 def linear_rounded(at: Place, dtype: str) -> Array:
+    """A linear layer, if its weight and bias are rounded to this dtype."""
     bits = DIGITS_OF_HALVES[dtype]
     return at.x @ rounded(at.weight, bits) + rounded(at.bias, bits)
 
 
-def logits_rounded(at: Place, dtype: str) -> Array:
+def logits_rounded(at: Place, dtype: str) -> Array:  # -> [B, T, V]
+    """The logits, if the output matrix is rounded to this dtype."""
     return at["final"] @ rounded(at.W_U, DIGITS_OF_HALVES[dtype])
 
 
 def all_rounded(dtype: str) -> dict[str, Compute]:
-    """Every activation that is computed from parameters, if all of them are rounded."""
+    """A wrong function for each activation that is computed from parameters: all are rounded.
+
+    Sums and products are not. `dtype` is a key of DIGITS_OF_HALVES.
+    """
     return {
         "embed": lambda at: embedding_rounded(at, dtype),
         **in_each(NORMS, lambda at: norm_rounded(at, dtype)),
@@ -193,29 +223,31 @@ def all_rounded(dtype: str) -> dict[str, Compute]:
 
 
 def linear_with_transposed_weight(at: Place) -> Array:
-    """The numbers of the weight, read as if they were those of its transpose."""
+    """A linear layer that takes the numbers of its weight for those of the transpose."""
     inputs, outputs = at.weight.shape
     return at.x @ at.weight.reshape(outputs, inputs).T + at.bias
 
 
 def qkv_in_order(at: Place, order: str) -> Array:  # -> [B, T, 3 D]
-    """qkv if c_attn has the columns of q, k and v in this order, such as "kqv"."""
+    """qkv if c_attn has the columns of q, k and v in this order, such as "kqv" for k first."""
     q, k, v = np.split(at.right, 3, axis=-1)
     parts = {"q": q, "k": k, "v": v}
     return np.concatenate([parts[letter] for letter in order], axis=-1)
 
 
-# Heads
+# Heads: what is called a part is q, k or v. at.part is 0, 1 or 2, and at.x is qkv, [B, T, 3 D].
 
 
 def part_without_bias(at: Place) -> Array:  # -> [B, H, T, K]
+    """q, k or v if c_attn's bias is missing from it."""
     return split_heads(at.x - at.bias, at.H)[at.part]
 
 
 def part_in_order(at: Place, order: str) -> Array:  # -> [B, H, T, K]
-    """q, k or v if qkv is taken apart in this order, such as "kqv"."""
+    """q, k or v if qkv is taken apart in this order, such as "kqv" for q from the columns of k."""
     letter = order[at.part]
-    return split_heads(at.x, at.H)["qkv".index(letter)]
+    part_taken = "qkv".index(letter)
+    return split_heads(at.x, at.H)[part_taken]
 
 
 def part_one_head_after_the_other(at: Place) -> Array:  # -> [B, H, T, K]
@@ -245,7 +277,9 @@ def heads_joined_wrongly(at: Place) -> Array:  # -> [B, H, T, K]
 
 
 def out_of_heads_joined_wrongly(at: Place) -> Array:  # -> [B, T, D]
-    joined = at["attn.N.heads"].reshape(*at.ids.shape, at.D)
+    """The output of attention if its heads are reshaped from [B, H, T, K] to [B, T, D] at once."""
+    B, T = at.ids.shape
+    joined = at["attn.N.heads"].reshape(B, T, at.D)
     return joined @ at.weight + at.bias
 
 
@@ -253,21 +287,28 @@ def out_of_heads_joined_wrongly(at: Place) -> Array:  # -> [B, T, D]
 
 
 def unscaled_scores(at: Place) -> Array:  # -> [B, H, T, T]
+    """The scores without the factor 1 / sqrt(K)."""
     return at["attn.N.q"] @ at["attn.N.k"].swapaxes(2, 3)
 
 
 def hide(scores: Array, first_hidden: int = 1, fill: float = -np.inf) -> Array:
-    """Scores with `fill` where a key comes `first_hidden` tokens after its query, or later."""
+    """Scores [..., T, T] with `fill` where a key is `first_hidden` tokens or more after its query.
+
+    The defaults are those of the causal mask.
+    """
     is_hidden = np.triu(np.ones(scores.shape[-2:], bool), k=first_hidden)
     return np.where(is_hidden, fill, scores).astype(scores.dtype)
 
 
-def pattern_of_the_future(at: Place) -> Array:  # [B, H, T, T]
-    hidden_past = hide(at.x.swapaxes(2, 3)).swapaxes(2, 3)
-    return softmax(hidden_past)
+def pattern_of_the_future(at: Place) -> Array:  # -> [B, H, T, T]
+    """The pattern if a mask hides the keys before the query, not those after it."""
+    by_key = at.x.swapaxes(2, 3)  # `hide` works on the upper triangle, so rows are keys here
+    without_past = hide(by_key).swapaxes(2, 3)
+    return softmax(without_past)
 
 
-def pattern_over_queries(at: Place) -> Array:  # [B, H, T, T]
+def pattern_over_queries(at: Place) -> Array:  # -> [B, H, T, T]
+    """The pattern if the softmax is over the queries of a key, not over the keys of a query."""
     by_key = hide(at.x).swapaxes(2, 3)
     return softmax(by_key).swapaxes(2, 3)
 
@@ -285,7 +326,8 @@ def embedding_at(at: Place, positions: Array) -> Array:  # [T] -> [B, T, D]
     return at.token_vectors + at["wpe.weight"][positions]
 
 
-def positions_from_1(at: Place) -> Array:
+def positions_from_1(at: Place) -> Array:  # -> [T]
+    """1, 2, 3, ... In a full context the last one has no row of wpe, and stays as it is."""
     last_position = at.model.config.n_ctx - 1
     return np.minimum(at.positions + 1, last_position)
 
@@ -412,25 +454,27 @@ MISTAKES = [
     Mistake(
         "runs the blocks in reverse order",  # activations have the numbers of the blocks
         {"resid_pre.N": later_blocks_first, "final": final_of_first_block},
-        whole=True,
+        only_everywhere=True,
     ),
     Mistake(
         "runs the blocks in reverse order",  # activations are numbered as they are computed
         {
-            **in_each(("attn.N.in", "mlp.N.in"), mirrored_norm),
-            **in_each(LINEARS, mirrored_linear),
+            **in_each(("attn.N.in", "mlp.N.in"), norm_if_reversed),
+            **in_each(LINEARS, linear_if_reversed),
         },
-        whole=True,
+        only_everywhere=True,
     ),
-    Mistake("has all parameters rounded to bfloat16", all_rounded("bfloat16"), whole=True),
-    Mistake("has all parameters rounded to float16", all_rounded("float16"), whole=True),
+    Mistake(
+        "has all parameters rounded to bfloat16", all_rounded("bfloat16"), only_everywhere=True
+    ),
+    Mistake("has all parameters rounded to float16", all_rounded("float16"), only_everywhere=True),
     Mistake(
         "has the folded and centred weights that TransformerLens's HookedTransformer makes by "
         "default",
         FOLDED_AND_CENTRED,
         note="to compare the weights as they were trained, load the model with "
         "HookedTransformer.from_pretrained_no_processing, or without enable_compatibility_mode",
-        whole=True,
+        only_everywhere=True,
     ),
     Mistake("lacks the bias", in_each(LINEARS, lambda at: at.x @ at.weight)),
     Mistake("has its weight transposed", in_each(LINEARS, linear_with_transposed_weight)),
@@ -549,6 +593,8 @@ MISTAKES = [
         {"embed": lambda at: embedding(at, (at.ids + 1) % at.model.config.vocab_size)},
     ),
     Mistake("subtracts 1 from the ids", {"embed": lambda at: embedding(at, at.ids - 1)}),
+    # No token is before the first one. It is read as the last one (by np.roll), as itself, as token
+    # 0, or as the end of a text. The same holds for the token after the last one.
     Mistake(
         "has its ids shifted by one: it reads the token before",
         {"embed": lambda at: tokens_before(at, first=at.ids[:, -1])},
@@ -588,7 +634,7 @@ MISTAKES = [
 
 
 def mistakes_in(n_layer: int) -> list[Mistake]:
-    """MISTAKES, and those that name a layer of a model with so many."""
+    """MISTAKES, and for each layer norm of a model with so many layers that ln_f is this one."""
     mistakes = list(MISTAKES)
     for layer in range(n_layer):
         for name in (f"h.{layer}.ln_1", f"h.{layer}.ln_2"):

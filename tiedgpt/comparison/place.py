@@ -1,6 +1,7 @@
 """A place in a forward pass: one activation, and what the model computes it from.
 
-The kind of an activation is its name with N for the layer's number: "attn.N.qkv".
+The kind of an activation is its name with N for the layer's number: "attn.N.qkv". A mistake is a
+function from a place to a wrong activation.
 """
 
 import re
@@ -52,7 +53,7 @@ class Place:
     """An activation in a forward pass.
 
     place["attn.N.in"] is an activation before it in its layer, place["h.N.ln_1.weight"] a parameter
-    of its layer, place["wte.weight"] another parameter.
+    of its layer, place["wte.weight"] one of the whole model.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Place:
         return layer
 
     def __getitem__(self, name: str) -> Array:
+        """A parameter or an earlier activation. N in its name stands for this layer's number."""
         name = name.replace(".N", f".{self.layer}")
         if name in self.model.parameters:
             return self.model.parameters[name]
@@ -81,21 +83,27 @@ class Place:
 
     @property
     def x(self) -> Array:
-        """The activation that this one is computed from, for kinds with a single one."""
+        """The activation that this one is computed from, for kinds with a single one.
+
+        For a sum, such as resid_mid.N, it is what is added to the residual stream.
+        """
         if self.kind in Q_K_V:
             return self["attn.N.qkv"]
         if self.kind == "attn.N.out":
             return merge_heads(self["attn.N.heads"])
-        # Each other activation is computed from the one before it, the newest on the tape.
+        # The tape ends before this activation, and is in the order of the forward pass. Each other
+        # activation is computed from the one just before it, which is the newest on the tape.
         newest = list(self.tape)[-1]
         return self.tape[newest]
 
     @property
     def weight(self) -> Array:
+        """The weight from which an activation of a kind in PARAMETERS_OF is computed."""
         return self[f"{PARAMETERS_OF[self.kind]}.weight"]
 
     @property
     def bias(self) -> Array:
+        """The bias from which an activation of a kind in PARAMETERS_OF is computed."""
         return self[f"{PARAMETERS_OF[self.kind]}.bias"]
 
     @property
@@ -141,13 +149,13 @@ class Place:
 
     @property
     def end_of_text(self) -> int:
-        """The id of a token that ends a text, or the last id if the vocabulary has no such token.
-
-        The configuration of from_state_dict may name one that is not in this vocabulary.
-        """
+        """The smallest id of a token that ends a text, or the last id if there is no such token."""
         config = self.model.config
-        last_id = config.vocab_size - 1
-        return min([*config.eos_token_ids, last_id])
+        # The configuration of from_state_dict may name a token that is not in this vocabulary.
+        end_ids = [token for token in config.eos_token_ids if token < config.vocab_size]
+        if not end_ids:
+            return config.vocab_size - 1
+        return min(end_ids)
 
 
 Compute = Callable[[Place], Array]  # from a place to its activation

@@ -11,12 +11,16 @@ import numpy as np
 
 from ..errors import ArgumentError, short_repr
 from ..gpt2.model import Array
-from .conventions import PARAMETER, our_name
+from .conventions import is_parameter, our_name
 
 
 def record(theirs: Any, ids: Array, with_gradients: bool) -> Mapping[Any, Any]:
-    """The other GPT-2's arrays on `ids`, under its own names."""
-    torch = sys.modules.get("torch")  # imported already if theirs is torch's
+    """The other GPT-2's arrays on `ids`, under its own names. Raises ArgumentError.
+
+    theirs: a torch module, a function from ids, a dict of arrays, or logits.
+    """
+    # If theirs is a torch module, torch is imported already. So it is never imported here.
+    torch = sys.modules.get("torch")
     if torch is not None and isinstance(theirs, torch.nn.Module):
         check_module(theirs, with_gradients)
         arrays = call_theirs(partial(record_module, torch, theirs), ids)
@@ -24,7 +28,7 @@ def record(theirs: Any, ids: Array, with_gradients: bool) -> Mapping[Any, Any]:
         arrays = call_theirs(theirs, ids)
     else:
         arrays = theirs
-    if hasattr(arrays, "shape"):
+    if hasattr(arrays, "shape"):  # one array, NumPy's or torch's
         return {"logits": arrays}
     if not isinstance(arrays, Mapping) or not arrays:
         raise ArgumentError(
@@ -56,10 +60,17 @@ def check_module(module: Any, with_gradients: bool) -> None:
 
 
 def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
-    """A torch module's activations under its modules' names, without dropout."""
+    """A torch module's activations under its modules' names, without dropout.
+
+    Afterwards the module has no hooks of ours, and is in the mode in which it was.
+    """
     recorder = Recorder(torch)
-    device = next((parameter.device for parameter in module.parameters()), None)
+    device = None  # torch's default, for a module without parameters
+    for parameter in module.parameters():
+        device = parameter.device
+        break
     batch = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=device)
+    # What is entered in the ExitStack is undone at its end, also after an error.
     with ExitStack() as undo, torch.no_grad():
         undo.callback(module.train, module.training)
         for name, part in module.named_modules():
@@ -86,13 +97,13 @@ class Recorder:
     def keep_input(
         self, name: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """A hook before a module runs."""
+        """A hook before a module runs. Its first argument is the activation that it reads."""
         inputs = [*args, *kwargs.values()]
         if inputs:
             self.keep(f"{name}:in", inputs[0])
 
     def keep_output(self, name: str, module: Any, args: tuple[Any, ...], output: Any) -> None:
-        """A hook after a module has run."""
+        """A hook after a module has run. Attention may return its pattern, too, in second place."""
         if not isinstance(output, tuple | list):
             self.keep(name, output)
             return
@@ -102,11 +113,15 @@ class Recorder:
             self.keep(f"{name}:1", output[1])
 
     def keep(self, name: str, value: Any) -> None:
-        """Keep a tensor, if its name is that of an activation."""
-        # The modules wte and wpe have the names of parameters. TransformerLens's module `embed` has
-        # our name of another activation: its output has no positions.
+        """Keep a copy of a tensor, if its name is that of an activation."""
         ours = our_name(name)
-        is_parameter = ours.endswith(PARAMETER)
-        is_our_word = ours == name.split(".")[-1]
-        if ours and not is_parameter and not is_our_word and self.torch.is_tensor(value):
+        # For llm.c, wte and wpe are names of parameters. Here they are modules, and not compared.
+        if ours == "" or is_parameter(ours):
+            return
+        # TransformerLens's module `embed` has our name of another activation: its output has no
+        # positions. No other module has a name of ours.
+        last_part = name.split(".")[-1]
+        if last_part == ours:
+            return
+        if self.torch.is_tensor(value):
             self.arrays[name] = value.clone()

@@ -1,8 +1,9 @@
 """Trials: a known mistake, planted in some of the places where it can be made.
 
-A trial has a scope: a wrong activation function may be in one layer, or in all of them. The window
-is the activations in which the mistake may begin: the first one that differs, and those before it
-that the other GPT-2 did not give. A mistake is `whole` if it can be made in the whole model only.
+A place is the name of an activation, such as "mlp.0.post". A trial has a scope: a wrong activation
+function may be in one layer, or in all of them. The window is the places in which the mistake may
+begin: the first activation that differs, and those before it that the other GPT-2 did not give. To
+plant a mistake is to compute the activations of some places by its wrong functions.
 """
 
 from collections.abc import Mapping
@@ -15,23 +16,25 @@ from .place import Compute, kind_of, layer_of
 
 
 class Scope(IntEnum):
-    """How far a mistake goes, from the widest to the narrowest."""
+    """How far a mistake goes. A wider scope is a smaller number."""
 
-    EVERYWHERE = 0
+    EVERYWHERE = 0  # in each place where the mistake can be made
     KIND = 1  # in every layer, but in one kind of activation
-    LAYER = 2
-    PLACE = 3
+    LAYER = 2  # in one layer
+    PLACE = 3  # in one activation
 
 
 @dataclass(frozen=True)
 class Trial:
-    number: int
+    """A known mistake of a certain scope, and where it begins."""
+
+    number: int  # in the order of scopes, and of the list of mistakes in each
     start: str  # the activation in which the mistake shows first, such as "mlp.0.post"
     sentence: str  # what follows "yours", such as "is relu, in every layer"
     note: str  # what to do about the mistake, or ""
     scope: Scope
     planted: Mapping[str, Compute]  # an activation -> the function that computes the wrong one
-    layers: int  # that it takes to compute the activation that differs
+    layers: int  # how many are computed up to the activation that differs
 
 
 def in_scope(scope: Scope, name: str, start: str) -> bool:
@@ -47,7 +50,8 @@ def in_scope(scope: Scope, name: str, start: str) -> bool:
 
 def sentence_of(mistake: Mistake, scope: Scope, places: list[str]) -> str:
     """What the mistake is, and how far it goes if it is made in all of these activations."""
-    if mistake.whole or scope > Scope.KIND or len(places) == 1:
+    is_in_one_layer = scope in (Scope.LAYER, Scope.PLACE) or len(places) == 1
+    if mistake.only_everywhere or is_in_one_layer:
         return mistake.sentence
     kinds = {kind_of(name) for name in places}
     if len(kinds) > 1:
@@ -56,36 +60,53 @@ def sentence_of(mistake: Mistake, scope: Scope, places: list[str]) -> str:
 
 
 def trials_in(window: list[str], names: list[str]) -> list[Trial]:
-    """Each mistake in each place of the window where it can begin.
+    """Each mistake, in each scope, from each place of the window where it can begin.
 
     window: activations up to the one that differs. names: all activations of the model, because a
     mistake that begins in the window may go on after it. Trials are sorted by scope, the widest
     first, because it is the likeliest. Trials of the same scope are sorted by the number of layers
-    that they take. Of trials that plant the same functions in the same places, the first is kept.
+    that they compute, so that the quick ones come first. Of trials that plant the same functions in
+    the same places, the first is kept.
     """
-    n_layer = sum(kind_of(name) == "resid_post.N" for name in names)
+    blocks = [name for name in names if kind_of(name) == "resid_post.N"]
+    n_layer = len(blocks)
     mistakes = mistakes_in(n_layer)
     trials: dict[frozenset[tuple[str, Compute]], Trial] = {}
     for scope in Scope:
         for mistake in mistakes:
-            if mistake.whole and scope != Scope.EVERYWHERE:
-                continue
-            sites = [name for name in names if kind_of(name) in mistake.wrong]
             for start in window:
-                if start not in sites:
+                if not can_begin(mistake, scope, start):
                     continue
-                places = [name for name in sites if in_scope(scope, name, start)]
-                planted = {name: mistake.wrong[kind_of(name)] for name in places}
+                planted = planted_from(mistake, scope, start, names)
                 key = frozenset(planted.items())
                 if key in trials:
                     continue
                 trials[key] = Trial(
                     number=len(trials),
                     start=start,
-                    sentence=sentence_of(mistake, scope, places),
+                    sentence=sentence_of(mistake, scope, list(planted)),
                     note=mistake.note,
                     scope=scope,
                     planted=planted,
                     layers=len(layers_between(planted, window[-1], n_layer)),
                 )
     return sorted(trials.values(), key=lambda trial: (trial.scope, trial.layers))
+
+
+def can_begin(mistake: Mistake, scope: Scope, start: str) -> bool:
+    """Whether the mistake can be made in `start`, and can go so far."""
+    if mistake.only_everywhere and scope != Scope.EVERYWHERE:
+        return False
+    return kind_of(start) in mistake.wrong
+
+
+def planted_from(
+    mistake: Mistake, scope: Scope, start: str, names: list[str]
+) -> dict[str, Compute]:
+    """The places of a mistake that begins in `start` -> the wrong function for each of them."""
+    planted = {}
+    for name in names:
+        kind = kind_of(name)
+        if kind in mistake.wrong and in_scope(scope, name, start):
+            planted[name] = mistake.wrong[kind]
+    return planted
