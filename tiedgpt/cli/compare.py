@@ -86,6 +86,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
                 name = file.stem
                 arrays[name] = np.load(file, allow_pickle=False)
         else:
+            # np.load takes a file that is not an .npz for an .npy or a pickle. This refuses it.
             with (
                 path.open("rb") as stream,
                 np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive,

@@ -124,7 +124,10 @@ def rows_of_one_head(tokenizer: Tokenizer, report: dict[str, Any]) -> list[Cells
 
 
 def rows_of_two_heads(tokenizer: Tokenizer, k: int, reports: list[dict[str, Any]]) -> list[Cells]:
-    """The rows of the table: the tokens, with probability, logit and rank by each head."""
+    """The rows of the table: the tokens, with probability, logit and rank by each head.
+
+    The reports list the same tokens in the same order (predictions.next_tokens).
+    """
     titles = [""]
     for report in reports:
         titles += [report["head"], "logit", "rank"]

@@ -67,13 +67,17 @@ def add_file(parser: argparse.ArgumentParser) -> None:
 
 
 def add_models(parser: argparse.ArgumentParser, description: str) -> None:
-    """MODEL ... as arguments, or each after -m. `models` is the list of them, or None."""
+    """MODEL ... as arguments, or each after -m. `models` is the list of them, or None.
+
+    Both arguments add to one list. The first one must have no default: argparse would set it after
+    the second one has added to the list.
+    """
     parser.add_argument(
         "models",
         metavar="MODEL",
         nargs="*",
         action="extend",
-        default=argparse.SUPPRESS,  # -m sets the default, None
+        default=argparse.SUPPRESS,
         help=description,
     )
     parser.add_argument(

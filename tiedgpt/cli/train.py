@@ -199,7 +199,7 @@ def run(args: argparse.Namespace) -> None:
         if args.resume:
             tokenizer = read_tokenizer(args.out)
             trainer = resumed_trainer(args, flags, tokenizer, text)
-            others: dict[str, bytes] = {}  # those of the directory stay
+            others: dict[str, bytes] = {}  # the tokenizer's files are in the directory already
         else:
             trainer, tokenizer, others = new_trainer(args, flags, text)
         vocab_size = tokenizer.vocab_size
@@ -439,7 +439,9 @@ class Display:
     def evaluation_line(self, step: int, loss: float) -> str:
         """The losses of a step that was evaluated."""
         in_training = ""
-        mean_loss = self.trainer.evaluations[-1].get("loss")  # since the last evaluation
+        # The newest evaluation also has the mean loss of the steps since the one before it. The
+        # evaluation before step 1 has none.
+        mean_loss = self.trainer.evaluations[-1].get("loss")
         if mean_loss is not None:
             in_training = f"loss {mean_loss:.4f}, "
         verdict = ""

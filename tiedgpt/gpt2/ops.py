@@ -41,21 +41,25 @@ def gelu_new_backward(dout: np.ndarray, x: np.ndarray) -> np.ndarray:  # [...], 
     """gelu_new(x) = x s, with s = (1 + tanh u) / 2 and u = sqrt(2/pi) (x + 0.044715 x^3).
 
     (x s)' = s + x s'        s' = 2 s (1 - s) u'        u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+
+    Two arrays are computed in place: the first one becomes u, then s; the other one becomes x^2,
+    then 2 u', x s' and the result.
     """
     x_squared = x * x
-    s = x_squared * (0.044715 * SQRT_OF_2_OVER_PI)
-    s += SQRT_OF_2_OVER_PI
-    s *= x  # u
-    np.tanh(s, out=s)
+    u = x_squared * (0.044715 * SQRT_OF_2_OVER_PI)
+    u += SQRT_OF_2_OVER_PI
+    u *= x
+    s = np.tanh(u, out=u)
     s *= 0.5
     s += 0.5
-    dx = x_squared  # reuse its memory
-    dx *= 6 * 0.044715 * SQRT_OF_2_OVER_PI
+
+    dx = x_squared
+    dx *= 2 * 3 * 0.044715 * SQRT_OF_2_OVER_PI
     dx += 2 * SQRT_OF_2_OVER_PI  # 2 u'
     dx *= x
     dx *= s
-    dx *= 1 - s  # x s'
-    dx += s
+    dx *= 1 - s  # x s' = x * 2 u' * s * (1 - s)
+    dx += s  # (x s)'
     dx *= dout
     return dx
 
@@ -110,11 +114,13 @@ def layer_norm_backward(  # [..., D], [..., D] -> [..., D]
 ) -> np.ndarray:
     """layer_norm(x) = n weight + bias, with n = (x - mean) / s and s = sqrt(variance + eps).
 
-    x_j changes n_i directly, through the mean, and through s, where ds / dx_j = n_j / D:
+    x_j changes n_i in three ways: directly, through the mean, and through s.
 
-        d n_i / d x_j = ((i == j) - 1 / D - n_i n_j / D) / s
+        directly:            1 / s, if i == j
+        through the mean:    d mean / d x_j = 1 / D, so  - 1 / (D s)
+        through s:           d s / d x_j = n_j / D, so   - n_i n_j / (D s)
 
-    Summed over i with dn_i:    dx = (dn - mean(dn) - n mean(dn n)) / s
+    Their sum, times dn_i and summed over i:    dx = (dn - mean(dn) - n mean(dn n)) / s
 
     n and s are recomputed from x, so the tape does not have to keep them.
     """

@@ -225,7 +225,7 @@ class Tokenizer:
         Those that are not ordinary tokens have the ids below first_id, then those after the last
         merge.
         """
-        ids = self._spelled_ids
+        ids = self._spelled_ids  # spelling -> id, of the bytes and the merged tokens
         first_id = self.first_id
         extra = len(self.special_tokens.keys() - ids.keys())
         if not 0 <= first_id <= extra:
