@@ -3,7 +3,8 @@
 CHECKS has them by number. A check calls the reader's functions through `Mine`, and raises Wrong if
 one of them is wrong. Some compare arrays (check_numbers); the others put the reader's function into
 a forward pass of a small random model, and ask `tiedgpt.compare` what is wrong with it
-(check_in_model).
+(check_in_model). For that, a function from a `Place` (comparison/place.py) calls the reader's
+function with the arrays of this place: at.x is what its activation is computed from.
 """
 
 import difflib
@@ -26,10 +27,11 @@ from tiedgpt.gpt2.run import BLOCK_SHAPES, activation_shapes
 from tiedgpt.testing import TINY, random_model
 
 Array = np.ndarray
+# The ids of all checks in a model, one sequence [1, T]
 IDS = np.random.default_rng(0).integers(TINY.vocab_size, size=(1, 21))
 H = TINY.n_head
 EPS = TINY.layer_norm_epsilon
-NONE = "this is none of the known mistakes"
+NO_KNOWN_MISTAKE = "this is none of the known mistakes"
 
 
 class Wrong(Exception):
@@ -37,7 +39,7 @@ class Wrong(Exception):
 
 
 class Unknown(Wrong):
-    """No known mistake gives the same numbers."""
+    """A function is wrong, and no known mistake gives the same numbers."""
 
 
 class Mine:
@@ -48,7 +50,10 @@ class Mine:
         self.file = file
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """The result of the function `name`. Arrays among the arguments are read-only copies."""
+        """The result of the function `name`. Raises Wrong if it is not there or returns None.
+
+        It gets read-only copies of arrays, so that it cannot change those of the check.
+        """
         if name not in self.functions:
             message = f"{self.file} has no function {name}"
             alike = difflib.get_close_matches(name, self.functions, n=1)
@@ -62,7 +67,7 @@ class Mine:
         return result
 
     def array(self, name: str, shape: tuple[int, ...], *arguments: Any) -> Array:
-        """The result of the function `name`, if it is an array of this shape."""
+        """The result of the function `name`, an array of this shape. Raises Wrong for another."""
         return as_array(name, self.call(name, *arguments), shape)
 
 
@@ -75,6 +80,7 @@ def read_only(value: Any) -> Any:
 
 
 def read_only_model(head: str = "tied") -> GPT2:
+    """The small random model, with parameters that the reader's functions cannot change."""
     model = random_model(TINY.with_head(head))
     return GPT2(model.config, {name: read_only(array) for name, array in model.parameters.items()})
 
@@ -85,7 +91,7 @@ def as_array(name: str, result: Any, shape: tuple[int, ...]) -> Array:
         array = np.asarray(result)
     except ValueError:  # lists of unequal lengths
         array = np.empty(0, object)
-    if array.dtype.kind not in "fiu":
+    if array.dtype.kind not in "fiu":  # floats and integers
         raise Wrong(f"{name} returned {short_repr(result)}; expected an array of shape {shape}")
     if array.shape != shape:
         raise Wrong(str(shape_error(f"the result of {name}", array.shape, shape)))
@@ -93,24 +99,29 @@ def as_array(name: str, result: Any, shape: tuple[int, ...]) -> Array:
 
 
 def number_at(name: str, index: Iterable[int], number: float | None, right: float | None) -> str:
+    """The line of a message that tells a wrong number and the right one."""
     return f"{name}: {list(index)} is {number:.9g}, expected {right:.9g}"
 
 
-def check_numbers(name: str, result: Array, right: Array, known: Mapping[str, Array]) -> None:
-    """Compare an array with the right one; if it differs, with those of known mistakes.
+def check_numbers(
+    name: str, result: Array, right: Array, wrong_results: Mapping[str, Array]
+) -> None:
+    """Compare an array with the right one. If it differs, compare it with those of known mistakes.
 
-    known: what follows "yours" -> the array that has this mistake.
+    wrong_results: what is said of a mistake, after "yours" -> the array that has it. Raises Wrong,
+    or Unknown if it is none of these.
     """
     tolerance = 1e-5 * np.abs(right).max()
     is_wrong = distance(name, result, right) > tolerance
     if not is_wrong.any():
         return
-    index = np.unravel_index(int(is_wrong.argmax()), is_wrong.shape)
+    first_wrong = int(is_wrong.argmax())  # in the flattened array
+    index = np.unravel_index(first_wrong, is_wrong.shape)
     first = number_at(name, [int(n) for n in index], result[index], right[index])
-    for sentence, wrong in known.items():
+    for sentence, wrong in wrong_results.items():
         if distance(name, result, wrong).max() <= tolerance:
             raise Wrong(f"{first}\nyours {sentence}")
-    raise Unknown(f"{first}\n{NONE}")
+    raise Unknown(f"{first}\n{NO_KNOWN_MISTAKE}")
 
 
 def check_in_model(
@@ -118,16 +129,17 @@ def check_in_model(
 ) -> None:
     """Compare a forward pass that uses the reader's function `name` with one that does not.
 
-    The function computes these kinds of activations, by `compute`, without the axis B. If `source`
-    is given, it is the kind that the function reads. What is between the two is not compared,
-    because the function does not return it. Of the index of a wrong number, the last `ndim` parts
-    belong to the function's result.
+    kinds: the activations that the function computes. compute: calls it for one of them, without
+    the axis B. source: the kind that the function reads, if it is not the one just before. What is
+    between the two is not compared, because the function does not return it. ndim: the number of
+    axes of the function's result, for the index of a wrong number. Raises Wrong.
     """
     model = read_only_model()
 
     def with_batch(at: Place) -> Array:
         return compute(at)[None]
 
+    # The reader's function takes the place of a known mistake in our forward pass.
     planted = {}
     for activation in activation_shapes(model.config):
         if kind_of(activation) in kinds:
@@ -135,12 +147,18 @@ def check_in_model(
     tape = compute_activations(model, IDS, given={}, planted=planted)
 
     hidden = kinds_between(source, kinds[0])
-    given = {key: array for key, array in tape.items() if kind_of(key) not in hidden}
-    report = compare(model, given, IDS)
+    activations = {}
+    for activation, array in tape.items():
+        if kind_of(activation) not in hidden:
+            activations[activation] = array
+    report = compare(model, activations, IDS)
     first = report.first
     if first is None or first.first_wrong is None:
         return
-    lines = [number_at(name, first.first_wrong[-ndim:], first.yours, first.expected)]
+
+    # The same mistake may be named in several places. The reader has one function.
+    index = first.first_wrong[-ndim:]  # without the axis B
+    lines = [number_at(name, index, first.yours, first.expected)]
     for sentence in report.diagnosis:
         line = without_place(sentence)
         if line not in lines:
@@ -152,12 +170,16 @@ def kinds_between(source: str | None, end: str) -> list[str]:
     """The kinds of activations of a block after `source` and before `end`."""
     if source is None:
         return []
-    kinds = list(BLOCK_SHAPES)
+    kinds = list(BLOCK_SHAPES)  # in the order of the forward pass
     return kinds[kinds.index(source) + 1 : kinds.index(end)]
 
 
 def without_place(sentence: str) -> str:
-    """A sentence of the diagnosis without the activation's name and without how far it goes."""
+    """What a sentence of the diagnosis says of the mistake: "yours is relu".
+
+    It is "mlp.0.post: yours is relu, in every layer" in the diagnosis. The reader has one function,
+    so neither the activation's name nor the layers matter.
+    """
     _, _, mistake = sentence.partition(": ")
     return re.sub(r", (in every layer|everywhere)$", "", mistake)
 
@@ -166,6 +188,7 @@ def without_place(sentence: str) -> str:
 
 
 def merged(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
+    """The right result: ids with each occurrence of the pair replaced, from left to right."""
     new_ids = []
     n = 0
     while n < len(ids):
@@ -190,7 +213,8 @@ def merged_with_overlaps(ids: list[int], pair: tuple[int, int], new_id: int) -> 
 
 def merged_from_the_right(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
     first, second = pair
-    return merged(ids[::-1], (second, first), new_id)[::-1]
+    from_right = merged(ids[::-1], (second, first), new_id)
+    return from_right[::-1]
 
 
 def first_pair_merged(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
@@ -212,11 +236,11 @@ def check_merge(mine: Mine) -> None:
         ([1, 5, 5, 5, 5, 5, 2], (5, 5)),
     ]
     for ids, pair in cases:
-        given = list(ids)
-        result = mine.call("merge", given, pair, 9)
+        copy = list(ids)
+        result = mine.call("merge", copy, pair, 9)
         if not isinstance(result, list):
             raise Wrong(f"merge returned {short_repr(result)}; expected a list")
-        if given != ids or result is given:
+        if copy != ids or result is copy:
             raise Wrong("merge changes the list that it gets, or returns it; expected a new list")
         expected = merged(ids, pair, 9)
         if result != expected:
@@ -227,17 +251,18 @@ def check_merge(mine: Mine) -> None:
 
 
 def mistake_in_merge(result: list[int], ids: list[int], pair: tuple[int, int]) -> str:
-    known = {
+    """The sentence on the mistake that has this result, or NO_KNOWN_MISTAKE."""
+    wrong_results = {
         "yours merges from right to left": merged_from_the_right(ids, pair, 9),
         "yours lets pairs overlap": merged_with_overlaps(ids, pair, 9),
         "yours loses the last token": merged(ids, pair, 9)[:-1],
         "yours merges nothing": ids,
         "yours merges the first pair only": first_pair_merged(ids, pair, 9),
     }
-    for sentence, wrong in known.items():
+    for sentence, wrong in wrong_results.items():
         if result == wrong:
             return sentence
-    return NONE
+    return NO_KNOWN_MISTAKE
 
 
 # Exercise 2
@@ -272,37 +297,39 @@ def check_softmax_and_cross_entropy(mine: Mine) -> None:
 
 
 def check_softmax_of_large_numbers(mine: Mine) -> None:
+    """Check numbers whose exponentials are inf or 0, unless the maximum is subtracted before."""
     large = np.array([[1000.0, 999.0, -np.inf], [-1000.0, -1000.0, -1001.0]])
     exponentials = np.exp(large)
-    of_differences = np.exp(large - large.max(axis=-1, keepdims=True))
-    known = {
-        "does not subtract the maximum before exp": exponentials
-        / exponentials.sum(axis=-1, keepdims=True),
+    without_maximum = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    exponentials = np.exp(large - large.max(axis=-1, keepdims=True))
+    sum_over_axis_0 = exponentials / exponentials.sum(axis=0)
+    wrong_results = {
+        "does not subtract the maximum before exp": without_maximum,
         "is over axis 0, not over the last axis": softmax(large.T).T,
-        "divides by the sum over axis 0, not over the last axis": of_differences
-        / of_differences.sum(axis=0),
+        "divides by the sum over axis 0, not over the last axis": sum_over_axis_0,
     }
     result = mine.array("softmax", large.shape, large)
-    check_numbers("softmax of large numbers", result, softmax(large), known)
+    check_numbers("softmax of large numbers", result, softmax(large), wrong_results)
 
 
 def check_cross_entropy(mine: Mine, name: str, logits: Array, targets: Array) -> None:
+    """Check the losses of logits [T, V] and targets [T]. name: what messages call this case."""
     right = cross_entropy(logits, targets)
     rows = np.arange(len(targets))
     target_logits = logits[rows, targets]
     target_probabilities = softmax(logits)[rows, targets]
-    known = {
+    sums_of_exponentials = np.exp(logits).sum(axis=-1)
+    wrong_results = {
         "lacks the minus sign": -right,
         "is in bits, not in nats": right / np.log(2),
         "is minus the logit of the target": -target_logits,
         "is the probability of the target": np.exp(-right),
         "is the mean": np.full_like(right, right.mean()),
         "is the log of softmax, which rounds to 0": -np.log(target_probabilities),
-        "does not subtract the maximum before exp": np.log(np.exp(logits).sum(axis=-1))
-        - target_logits,
+        "does not subtract the maximum before exp": np.log(sums_of_exponentials) - target_logits,
     }
     result = mine.array("cross_entropy", right.shape, logits, targets)
-    check_numbers(name, result, right, known)
+    check_numbers(name, result, right, wrong_results)
 
 
 # Exercises 4 and 5
@@ -310,13 +337,14 @@ def check_cross_entropy(mine: Mine, name: str, logits: Array, targets: Array) ->
 
 def check_head(mine: Mine) -> None:
     def heads(at: Place) -> Array:
+        """The outputs of all heads, [H, T, K]. The reader's function computes one of them."""
         x = at["attn.N.in"][0]
         W_q, W_k, W_v = np.split(at["h.N.attn.c_attn.weight"], 3, axis=1)
         b_q, b_k, b_v = np.split(at["h.N.attn.c_attn.bias"], 3)
-        results = []
+        outputs = []
         for n in range(H):
             columns = slice(n * at.K, (n + 1) * at.K)
-            result = mine.array(
+            output = mine.array(
                 "head",
                 (len(x), at.K),
                 x,
@@ -327,8 +355,8 @@ def check_head(mine: Mine) -> None:
                 W_v[:, columns],
                 b_v[columns],
             )
-            results.append(result)
-        return np.stack(results)
+            outputs.append(output)
+        return np.stack(outputs)
 
     check_in_model("head", ["attn.N.heads"], heads, source="attn.N.in")
 
@@ -366,7 +394,7 @@ def check_transformer_block(mine: Mine) -> None:
 
 
 def check_output_matrix(mine: Mine) -> None:
-    """`parameters` has both matrices each time, so `tied` alone says which one is meant."""
+    """Check both heads. The parameters have both matrices, so `tied` alone says which is meant."""
     parameters = read_only_model("untied").parameters
     check_one_head(mine, parameters, tied=True, name="wte.weight", other="lm_head.weight")
     check_one_head(mine, parameters, tied=False, name="lm_head.weight", other="wte.weight")
@@ -375,12 +403,13 @@ def check_output_matrix(mine: Mine) -> None:
 def check_one_head(
     mine: Mine, parameters: dict[str, Array], tied: bool, name: str, other: str
 ) -> None:
+    """Check that W_U is a view of the transpose of the parameter `name`, not of `other`."""
     call = f"output_matrix(parameters, {tied})"
     right = parameters[name].T
     W_U = mine.array("output_matrix", right.shape, parameters, tied)
     if np.array_equal(W_U, parameters[other].T):
         raise Wrong(f"{call} is the transpose of {other}")
-    check_numbers(call, W_U, right, known={})
+    check_numbers(call, W_U, right, wrong_results={})
     if not np.shares_memory(W_U, right):
         raise Wrong(f"{call} is a copy; expected a view")
 
@@ -392,27 +421,29 @@ PIECES = np.array([7, 1, 1, 6, 1, 5])  # the lengths of the pieces in which a te
 
 def check_cached_attention(mine: Mine) -> None:
     def out(at: Place) -> Array:
+        """The output of attention, from the reader's function, which gets one piece in a call."""
         x = at["attn.N.in"][0]
         attn = at.model.tree["h"][at.layer]["attn"]
-        cache: dict[Any, Any] = {}
-        results = []
-        for piece in np.split(x, np.cumsum(PIECES)[:-1]):
-            result = mine.array(
+        cache: dict[Any, Any] = {}  # the reader's function fills it
+        outputs = []
+        ends = np.cumsum(PIECES)
+        for piece in np.split(x, ends[:-1]):  # np.split takes the places where to cut
+            output = mine.array(
                 "cached_attention", piece.shape, piece, attn["c_attn"], attn["c_proj"], H, cache
             )
-            results.append(result)
-        result = np.concatenate(results)
+            outputs.append(output)
+        result = np.concatenate(outputs)
         # If it is none of the mistakes with a cache, check_in_model looks for another one.
         with suppress(Unknown):
-            known = outputs_of_wrong_caches(at, attn["c_proj"])
-            check_numbers("cached_attention", result, at.right[0], known)
+            wrong_results = outputs_of_wrong_caches(at, attn["c_proj"])
+            check_numbers("cached_attention", result, at.right[0], wrong_results)
         return result
 
     check_in_model("cached_attention", ["attn.N.out"], out, source="attn.N.in")
 
 
 def outputs_of_wrong_caches(at: Place, c_proj: dict[str, Array]) -> dict[str, Array]:
-    """A mistake with a cache -> the output of attention that has it."""
+    """A mistake with a cache -> the output of attention that has it, [T, D]."""
     outputs = {}
     for sentence, is_visible in visible_with_wrong_caches().items():
         scores = np.where(is_visible, at["attn.N.scores"], -np.inf)
@@ -424,18 +455,21 @@ def outputs_of_wrong_caches(at: Place, c_proj: dict[str, Array]) -> dict[str, Ar
 def visible_with_wrong_caches() -> dict[str, Array]:
     """A mistake with a cache -> whether it lets the token of a row see that of a column, [T, T]."""
     T = PIECES.sum()
-    is_past = np.tri(T, dtype=bool)
-    piece = np.repeat(np.arange(len(PIECES)), PIECES)  # [T], the piece of each token
-    pieces_between = piece[:, None] - piece  # [T, T]
-    is_same_piece = pieces_between == 0
+    is_past = np.tri(T, dtype=bool)  # [T, T], what the right mask lets a token see
     starts = np.cumsum(PIECES) - PIECES
-    place_in_piece = np.arange(T) - starts[piece]
+    piece = np.repeat(np.arange(len(PIECES)), PIECES)  # [T], the number of each token's piece
+    index_in_piece = np.arange(T) - starts[piece]  # [T]
+
+    # How many pieces the column's token comes before the row's; it is negative if it comes later.
+    pieces_before = piece[:, None] - piece  # [T, T]
+    is_same_piece = pieces_before == 0
+    is_in_first_piece = piece == 0  # [T], of the column
     return {
         "forgets the tokens before the piece": is_past & is_same_piece,
-        "keeps the first piece only": is_past & (is_same_piece | (piece == 0)),
-        "keeps the last piece only": is_past & (pieces_between <= 1),
-        "lets a token see the later ones of its piece": pieces_between >= 0,
-        "has a mask that begins at position 0 in each piece": is_past[place_in_piece],
+        "keeps the first piece only": is_past & (is_same_piece | is_in_first_piece),
+        "keeps the last piece only": is_past & (pieces_before <= 1),
+        "lets a token see the later ones of its piece": pieces_before >= 0,
+        "has a mask that begins at position 0 in each piece": is_past[index_in_piece],
     }
 
 
@@ -447,23 +481,25 @@ def check_top_p(mine: Mine) -> None:
     for p in (0.5, 0.9, 1.0, 0.01):
         probabilities = softmax(rng.standard_normal(29))
         check_one_top_p(mine, probabilities, p)
-    # These have sums that are p, without rounding.
+    # Sums of these are exactly p. The token with which the sum reaches p is the last that is kept.
     exact = np.array([0.0625, 0.5, 0.125, 0.0625, 0.25])
     check_one_top_p(mine, exact, 0.5)
     check_one_top_p(mine, exact, 0.75)
 
 
 def check_one_top_p(mine: Mine, probabilities: Array, p: float) -> None:
-    order = np.argsort(-probabilities)
+    order = np.argsort(-probabilities)  # the tokens, the likeliest first
     rank = np.argsort(order)  # of each token, from 0 for the likeliest
+    # A token is kept if the sum of the likelier ones has not reached p.
     sums_before = np.cumsum(probabilities[order]) - probabilities[order]
     count = np.count_nonzero(sums_before < p)
     kept = probabilities * (rank < count)
 
     def divided(is_kept: Array) -> Array:
+        """The probabilities if these tokens are kept."""
         return probabilities * is_kept / np.sum(probabilities * is_kept)
 
-    known = {
+    wrong_results = {
         "does not divide by the sum": kept,
         "keeps all tokens": probabilities,
         "drops the token with which the sum reaches p": divided(rank < count - 1),
@@ -472,7 +508,7 @@ def check_one_top_p(mine: Mine, probabilities: Array, p: float) -> None:
         "keeps the tokens whose own probability is p or more": divided(probabilities >= p),
     }
     result = mine.array("top_p", probabilities.shape, probabilities, p)
-    check_numbers(f"top_p(probabilities, {p})", result, kept / kept.sum(), known)
+    check_numbers(f"top_p(probabilities, {p})", result, kept / kept.sum(), wrong_results)
 
 
 # Exercise 11
@@ -494,28 +530,31 @@ def check_layer_norm_backward(mine: Mine) -> None:
     dweight = as_array("layer_norm_backward[1]", result[1], (D,))
     dbias = as_array("layer_norm_backward[2]", result[2], (D,))
 
-    grad = {"weight": np.empty(D), "bias": np.empty(D)}
+    grad = {"weight": np.empty(D), "bias": np.empty(D)}  # layer_norm_backward fills it
     right = layer_norm_backward(dout, x, weight, eps, grad)
-    check_numbers("dx", dx, right, known_dx(dout, x, weight, eps))
+    check_numbers("dx", dx, right, wrong_dx(dout, x, weight, eps))
 
     s = np.sqrt(x.var(axis=-1, keepdims=True) + eps)
-    n = (x - x.mean(axis=-1, keepdims=True)) / s
-    known = {
+    n = (x - x.mean(axis=-1, keepdims=True)) / s  # the normalised x
+    wrong_results = {
         "takes x in place of the normalised x": (dout * x).sum(axis=0),
         "is that of the bias": grad["bias"],
         "is a mean over the tokens, not a sum": grad["weight"] / T,
         "lacks dout": n.sum(axis=0),
     }
-    check_numbers("dweight", dweight, grad["weight"], known)
-    known = {
+    check_numbers("dweight", dweight, grad["weight"], wrong_results)
+    wrong_results = {
         "is a mean over the tokens, not a sum": grad["bias"] / T,
         "has the weight in it": (dout * weight).sum(axis=0),
     }
-    check_numbers("dbias", dbias, grad["bias"], known)
+    check_numbers("dbias", dbias, grad["bias"], wrong_results)
 
 
-def known_dx(dout: Array, x: Array, weight: Array, eps: float) -> dict[str, Array]:
-    """A known mistake -> the gradient of a layer norm's input that has it."""
+def wrong_dx(dout: Array, x: Array, weight: Array, eps: float) -> dict[str, Array]:
+    """A known mistake -> the gradient of a layer norm's input that has it.
+
+    The right one is (dn - through_mean - through_s) / s.
+    """
     D = x.shape[-1]
     s = np.sqrt(x.var(axis=-1, keepdims=True) + eps)
     n = (x - x.mean(axis=-1, keepdims=True)) / s
@@ -548,14 +587,17 @@ def check_tied_gradient(mine: Mine) -> None:
     final = rng.standard_normal((T, D))
     dlogits = rng.standard_normal((T, V))
 
+    # The tied matrix gets the sum of two gradients. That of the embedding adds up, for each token,
+    # all places where it occurs.
     of_head = dlogits.T @ final
     of_embedding = np.zeros((V, D))
     np.add.at(of_embedding, ids, dresid)
+
     one_of_embedding = np.zeros((V, D))
     one_of_embedding[ids] = dresid  # the last one of a token counts
     overwritten = of_head.copy()
     overwritten[ids] = dresid
-    known = {
+    wrong_results = {
         "adds one gradient only for a token that occurs several times": of_head + one_of_embedding,
         "lacks the gradient of the embedding": of_head,
         "lacks the gradient of the output matrix": of_embedding,
@@ -567,7 +609,7 @@ def check_tied_gradient(mine: Mine) -> None:
         "is the mean of the two gradients, not their sum": (of_head + of_embedding) / 2,
     }
     result = mine.array("tied_gradient", (V, D), ids, dresid, final, dlogits)
-    check_numbers("tied_gradient", result, of_head + of_embedding, known)
+    check_numbers("tied_gradient", result, of_head + of_embedding, wrong_results)
 
 
 CHECKS: dict[int, Callable[[Mine], None]] = {

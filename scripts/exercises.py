@@ -23,7 +23,7 @@ from exercise_checks import CHECKS, Mine, Wrong
 from tiedgpt.errors import one_line
 
 PAGE = Path(__file__).with_name("exercises.md")
-CTRL_C = 130  # the exit code
+CTRL_C = 130  # the exit code after Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,13 @@ class Exercise:
 
     @property
     def label(self) -> str:
-        """How a line of output begins."""
-        return f"exercise {self.number}, {self.title[0].lower()}{self.title[1:]}"
+        """How a line of output begins: "exercise 2, layer norm"."""
+        title = self.title[0].lower() + self.title[1:]
+        return f"exercise {self.number}, {title}"
 
     @property
     def page(self) -> str:
+        """The exercise as it is printed."""
         return f"{self.number}. {self.title}\n\n{self.text}"
 
 
@@ -46,8 +48,9 @@ def read_page() -> dict[int, Exercise]:
     """The exercises of the page, by number."""
     page = PAGE.read_text(encoding="utf-8")
     exercises = {}
-    for section in re.split(r"^## ", page, flags=re.M)[1:]:
-        heading, text = section.split("\n", maxsplit=1)
+    _, *sections = re.split(r"^## ", page, flags=re.M)  # the first part is the introduction
+    for section in sections:
+        heading, text = section.split("\n", maxsplit=1)  # the heading is "2. Layer norm"
         number, title = heading.split(". ", maxsplit=1)
         exercises[int(number)] = Exercise(int(number), title, text.strip())
     return exercises
@@ -81,6 +84,7 @@ def main(argv: list[str] | None = None) -> int:
         print("\n\n".join(exercise.page for exercise in chosen))
         return 0
 
+    # With this name, what stands under `if __name__ == "__main__"` is not run.
     names: dict[str, Any] = {"__name__": "mine", "__file__": args.file}
     exit_code = run_file(label, args.file, names)
     if exit_code > 0:
@@ -89,7 +93,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run_file(label: str, file: str, names: dict[str, Any]) -> int:
-    """Run the reader's file, which fills `names`. Return the exit code, 0 if it has run."""
+    """Run the reader's file. Return the exit code, 0 if it has run.
+
+    names: the globals of the file. Afterwards they have its functions.
+    """
     try:
         code = compile(Path(file).read_bytes(), file, "exec")
     except SyntaxError as error:
@@ -104,13 +111,16 @@ def run_file(label: str, file: str, names: dict[str, Any]) -> int:
     try:
         with np.errstate(all="ignore"):
             exec(code, names)
-    except BaseException as error:
+    except BaseException as error:  # also a SystemExit and a Ctrl-C
         return print_traceback(label, file, error)
     return 0
 
 
 def check_all(exercises: list[Exercise], mine: Mine) -> int:
-    """Check one exercise after the other, and return the largest exit code."""
+    """Check one exercise after the other, and return the largest exit code.
+
+    After Ctrl-C the others are not checked.
+    """
     exit_codes = []
     for exercise in exercises:
         exit_code = check(exercise, mine)
@@ -137,19 +147,21 @@ def check(exercise: Exercise, mine: Mine) -> int:
 
 
 def print_traceback(label: str, file: str, error: BaseException) -> int:
-    """Print an error of the reader's code with the lines that led to it. Return the exit code."""
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file
-    ]
+    """Print an error of the reader's code with the lines that led to it. Return the exit code.
+
+    An error that is not from the reader's file is raised again: it is ours.
+    """
+    all_frames = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in all_frames if frame.filename == file]
     if not frames:
-        raise error  # it is not the reader's
+        raise error
     if isinstance(error, KeyboardInterrupt):
         print_error(f"{label}: {file}: stopped by Ctrl-C")
         exit_code = CTRL_C
     else:
         print_error(f"{label}: {file}: {type(error).__name__}: {error}")
         exit_code = 2
-    for frame in frames[-5:]:
+    for frame in frames[-5:]:  # the last ones are nearest to the error
         print_error(f"  line {frame.lineno}, in {frame.name}: {frame.line}")
     return exit_code
 
