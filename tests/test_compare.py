@@ -38,7 +38,7 @@ def torch_gpt2s(torch):
 
 
 class AllFloat32(OtherGPT2):
-    """Without np.sqrt, whose float64 scalars make float32 arrays float64."""
+    """Without np.sqrt. It returns float64 scalars, which make float32 arrays float64 in NumPy 2."""
 
     def scores(self, q, k, layer):
         K = q.shape[-1]
@@ -49,7 +49,7 @@ class AllFloat32(OtherGPT2):
 
 
 class AdditiveMask(OtherGPT2):
-    """With a mask that is in the scores already."""
+    """With a mask that is in the scores already: -1e10 is added to those of later keys."""
 
     def scores(self, q, k, layer):
         T = q.shape[1]
@@ -61,8 +61,8 @@ class OneTokenAtATime(AllFloat32):
     """With a KV cache. It returns the logits."""
 
     def forward(self, ids):
-        self.length = 0
-        self.past = {}
+        self.length = 0  # the number of tokens in the cache
+        self.past = {}  # a layer -> the keys and the values of these tokens
         logits = []
         for token in ids:
             tape = super().forward(np.array([token]))
@@ -93,6 +93,7 @@ class Lists(AllFloat32):
 
 class Float64Logits(AllFloat32):
     def logits(self, final):
+        # Since NumPy 2, this scalar makes a float32 array float64. The numbers stay rounded.
         return super().logits(final) * np.float64(1)
 
 
@@ -408,7 +409,8 @@ def test_a_row_agrees_up_to_sixteen_roundings(size, rounding_of_float32):
     """A rounding is that of our float32 or float32's unit, whatever the size of the numbers."""
     ours64 = np.linspace(-size, size, 50)
     ours32 = ours64 + size * rounding_of_float32
-    rounding = size * max(rounding_of_float32, 2.0**-23)
+    unit = 2.0**-23  # the distance of 1 from the next float32
+    rounding = size * max(rounding_of_float32, unit)
 
     theirs = ours64.copy()
     theirs[7] += 0.99 * 16 * rounding
@@ -425,8 +427,9 @@ def test_a_row_agrees_up_to_sixteen_roundings(size, rounding_of_float32):
 
 def test_inf_agrees_with_inf_only():
     inf = np.full(3, -np.inf)
-    assert compare_arrays("embed", inf, inf, inf) == ReportRow("embed", 0.0, 0.0)
-    assert compare_arrays("embed", np.zeros(3), inf, inf).first_wrong == (0,)
+    agrees = ReportRow("embed", error=0.0, tolerance=0.0)
+    assert compare_arrays("embed", inf, ours64=inf, ours32=inf) == agrees
+    assert compare_arrays("embed", np.zeros(3), ours64=inf, ours32=inf).first_wrong == (0,)
 
 
 # The command
@@ -521,7 +524,7 @@ def test_the_command_with_a_limit_of_trials(compared, prompt, tmp_path):
     _, out, _ = compared("noise.npz", "--trials", "3", "--json")
     document = json.loads(out)
     assert document["trials"] == 3
-    assert document["all_trials"] > 700
+    assert document["all_trials"] > 700  # about 100 mistakes in 4 layers
 
 
 def test_the_command_without_ids(compared, tmp_path):

@@ -21,7 +21,7 @@ def make(wrong_gpt2):
 
 
 def distorted(ids):
-    """Activations that are all wrong but the embedding, each in a way of its own."""
+    """Activations that are all wrong but the embedding, in a way that no known mistake explains."""
     tape = tape_of(TWO_LAYERS, ids)
     for name, array in tape.items():
         if name != "embed":
@@ -128,7 +128,7 @@ MISTAKES_IN_HIDDEN_PLACES = [
 
 
 def without_their_places(tape):
-    """The tape without the activations in which these mistakes are made."""
+    """The tape without the activations in which MISTAKES_IN_HIDDEN_PLACES are made."""
     hidden = ("attn.N.pattern", "mlp.N.post", "resid_mid.N")
     return {name: array for name, array in tape.items() if kind_of(name) not in hidden}
 
@@ -258,6 +258,7 @@ def test_a_trial_computes_what_a_whole_pass_does(name):
     """It begins at the first mistake, and ends at the activation that is asked for."""
     ids = some_ids(TWO_LAYERS, B=2, T=9)
     names = [*activation_shapes(TWO_LAYERS.config), "logits"]
+    # float64 is what the other GPT-2 may give. The pass goes on in the dtype of our model.
     given = {"resid_post.0": distorted(ids)["resid_post.0"].astype(np.float64)}
     without_mistakes = compute_activations(TWO_LAYERS, ids, given, planted={})
     window = names[: names.index(name) + 1]
@@ -291,12 +292,15 @@ def test_a_random_difference_is_none_of_the_known(name, place, change):
     tape = tape_of(model, ids)
     array = tape[place]
     rng = np.random.default_rng(RANDOM_DIFFERENCES.index(place))
-    size = np.float32(10.0 ** rng.integers(-4, 1) * np.abs(array).mean())
+    # The difference is between 1e-4 and 1 of the mean number, in powers of ten.
+    fraction = 10.0 ** rng.integers(-4, 1)
+    size = np.float32(fraction * np.abs(array).mean())
     if change == "noise":
         tape[place] = array + size * rng.standard_normal(array.shape, np.float32)
     elif change == "one number":
         tape[place] = array.copy()
-        tape[place].flat[rng.integers(array.size)] += 1
+        index = rng.integers(array.size)
+        tape[place].flat[index] += 1
     else:
         tape[place] = array + size
 

@@ -372,6 +372,7 @@ CASES_FOR_SHAKESPEARE = [case for case in WRONG_GPT2S if case.id in ONE_OF_EACH_
 
 
 def make(wrong_gpt2, model):
+    """The wrong GPT-2, a class of wrong_gpt2s.py, with the parameters of the model."""
     return wrong_gpt2(model.parameters, model.config.n_layer, model.config.n_head)
 
 
@@ -423,6 +424,7 @@ def test_the_weights_of_transformer_lens_are_named_and_how_to_get_others(name):
         "to compare the weights as they were trained, load the model with "
         "HookedTransformer.from_pretrained_no_processing, or without enable_compatibility_mode"
     )
+    # The logits alone tell it, too.
     from_logits = compare(model, theirs(ids)["logits"], ids)
     assert from_logits.diagnosis == report.diagnosis
     assert from_logits.note == report.note

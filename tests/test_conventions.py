@@ -162,23 +162,27 @@ def transposed(state):
 
 
 def transformers_state(model):
+    """With a mask, which older versions have among the parameters."""
     mask = np.zeros((1, 1, 3, 3))
     return prefixed(model, "transformer.") | {"transformer.h.0.attn.bias": mask}
 
 
 def nano_gpt_state(model):
+    """With the prefix that torch.compile adds."""
     return transposed(prefixed(model, "_orig_mod.transformer."))
 
 
 def llm_c_state(model):
     """Arrays with all layers, [L, ...]."""
     arrays = transposed(model.parameters)
-    kinds = [name.replace("h.0.", "h.N.") for name in arrays if not name.startswith(("h.1", "h.2"))]
+    # The names of the first of the three layers stand for those of all layers.
+    names = [name for name in arrays if not name.startswith(("h.1.", "h.2."))]
+    kinds = [name.replace("h.0.", "h.N.") for name in names]
     state = {}
     for kind, name in zip(kinds, LLM_C_PARAMETERS, strict=True):
         if kind.startswith("h.N."):
-            layers = range(model.config.n_layer)
-            state[name] = np.stack([arrays[kind.replace("N", str(layer))] for layer in layers])
+            layers = [kind.replace("N", str(layer)) for layer in range(model.config.n_layer)]
+            state[name] = np.stack([arrays[layer] for layer in layers])
         else:
             state[name] = arrays[kind]
     return state

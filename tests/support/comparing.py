@@ -21,20 +21,27 @@ TWO_LAYERS = random_model(replace(TINY, n_layer=2, eos_token_id=50256))
 
 
 def some_ids(model: GPT2, B: int = 2, T: int = 21, seed: int = 0) -> np.ndarray:
+    """Random ids of the model's vocabulary, [B, T]."""
     return np.random.default_rng(seed).integers(model.config.vocab_size, size=(B, T))
 
 
 def tape_of(model: GPT2, ids: np.ndarray) -> dict[str, np.ndarray]:
+    """All activations of the model on ids [T] or [B, T], in the order of the forward pass."""
     tape: dict[str, np.ndarray] = {}
     model(ids, tape=tape)
     return tape
 
 
 def with_mistake(model: GPT2, ids: np.ndarray, sentence: str) -> dict[str, np.ndarray]:
-    """The activations of the model with a known mistake in every place where it can be made."""
+    """The activations of the model with a known mistake in every place where it can be made.
+
+    sentence: what MISTAKES says of it. If several mistakes have the sentence, it is the first one.
+    """
     mistake = next(mistake for mistake in MISTAKES if mistake.sentence == sentence)
     planted = {}
-    for name in compute_activations(model, ids, given={}, planted={}):
-        if kind_of(name) in mistake.wrong:
-            planted[name] = mistake.wrong[kind_of(name)]
+    names = compute_activations(model, ids, given={}, planted={})
+    for name in names:
+        kind = kind_of(name)
+        if kind in mistake.wrong:
+            planted[name] = mistake.wrong[kind]
     return compute_activations(model, ids, given={}, planted=planted)

@@ -49,7 +49,8 @@ def attend(q, k, v):
     T, K = q.shape
     S = len(k)
     scores = q @ k.T / np.sqrt(K)
-    is_later = np.triu(np.ones((T, S), bool), k=1 + S - T)
+    past = S - T  # the first query comes after so many tokens
+    is_later = np.triu(np.ones((T, S), bool), k=past + 1)
     pattern = softmax(np.where(is_later, -np.inf, scores))
     return pattern @ v
 
@@ -117,7 +118,7 @@ def output_matrix(parameters, tied):
 def cached_attention(x, c_attn, c_proj, n_head, cache):
     qkv = x @ c_attn["weight"] + c_attn["bias"]
     q, k, v = np.split(qkv, 3, axis=-1)
-    if cache:
+    if cache:  # it is an empty dict at the first call
         k = np.concatenate([cache["k"], k])
         v = np.concatenate([cache["v"], v])
     cache["k"] = k
@@ -130,7 +131,8 @@ def cached_attention(x, c_attn, c_proj, n_head, cache):
 
 
 def top_p(probabilities, p):
-    order = np.argsort(-probabilities)
+    order = np.argsort(-probabilities)  # the tokens, the likeliest first
+    # A token is dropped if the likelier ones add up to p already.
     sums_before = np.cumsum(probabilities[order]) - probabilities[order]
     kept = probabilities.copy()
     kept[order[sums_before >= p]] = 0
@@ -157,6 +159,7 @@ def layer_norm_backward(dout, x, weight, eps):
 
 
 def tied_gradient(ids, dresid, final, dlogits):
-    dwte = dlogits.T @ final
+    dwte = dlogits.T @ final  # wte as the output matrix
+    # wte is the embedding, too. A token that occurs several times has several gradients.
     np.add.at(dwte, ids, dresid)
     return dwte

@@ -9,7 +9,8 @@ import numpy as np
 class OtherGPT2:
     """A function from ids [T] or [B, T] to activations under the names of tiedgpt's tape.
 
-    The methods get one sequence, so the residual stream is [T, D].
+    The methods get one sequence, so the residual stream is [T, D]. `x` of a method is [T, D], too,
+    and `tape` is a dict to which it adds the activations that it computes.
     """
 
     def __init__(self, parameters, n_layer, n_head, dtype=np.float32):
@@ -21,10 +22,14 @@ class OtherGPT2:
         if ids.ndim == 1:
             return self.forward(ids)
         tapes = [self.forward(sequence) for sequence in ids]
-        return {name: np.stack([tape[name] for tape in tapes]) for name in tapes[0]}
+        batch = {}
+        for name in tapes[0]:
+            batch[name] = np.stack([tape[name] for tape in tapes])
+        return batch
 
-    @np.errstate(all="ignore")
+    @np.errstate(all="ignore")  # some mistakes make nan
     def forward(self, ids):
+        """The activations of one sequence, ids [T]."""
         tape = {}
         resid = self.embed(ids)
         tape["embed"] = resid
@@ -40,6 +45,7 @@ class OtherGPT2:
         return range(self.n_layer)
 
     def weights(self, layer, name):
+        """The weight and the bias of a part of a block, such as "attn.c_proj" or "ln_1"."""
         weight = self.parameters[f"h.{layer}.{name}.weight"]
         bias = self.parameters[f"h.{layer}.{name}.bias"]
         return weight, bias
@@ -54,6 +60,7 @@ class OtherGPT2:
         return self.parameters["wte.weight"][ids]
 
     def positions(self, T):
+        """The rows of wpe for the tokens."""
         return np.arange(T)
 
     def final_norm(self, resid):
@@ -63,7 +70,7 @@ class OtherGPT2:
 
     def logits(self, final):
         wte = self.parameters["wte.weight"]
-        head = self.parameters.get("lm_head.weight", wte)
+        head = self.parameters.get("lm_head.weight", wte)  # a tied model has none
         return final @ head.T
 
     # The block
@@ -132,7 +139,8 @@ class OtherGPT2:
     def is_later(self, scores):  # [H, T, S] -> [T, S]
         """Where the key comes after the query. The queries are those of the last tokens."""
         T, S = scores.shape[-2:]
-        return np.triu(np.ones((T, S), bool), k=1 + S - T)
+        past = S - T  # the first query comes after so many tokens
+        return np.triu(np.ones((T, S), bool), k=past + 1)
 
     def softmax(self, x):
         exponentials = np.exp(x - x.max(axis=-1, keepdims=True))

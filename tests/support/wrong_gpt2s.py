@@ -1,4 +1,8 @@
-"""OtherGPT2 with one mistake each. The step in which it is made is overridden."""
+"""OtherGPT2 with one mistake each. The step in which it is made is overridden.
+
+The name of a class says what the mistake is. As in other_gpt2.py, a method gets one sequence: x is
+[T, D], q, k and v are [H, T, K], scores and patterns are [H, T, T].
+"""
 
 import math
 
@@ -28,6 +32,8 @@ class ExactGeluInLayer1(OtherGPT2):
 
 
 class NearlyExactGelu(OtherGPT2):
+    """Near the exact gelu, but not near enough to be taken for it."""
+
     def activation(self, x, layer):
         return 1.1 * gelu(x) - 0.1 * super().activation(x, layer)
 
@@ -104,6 +110,8 @@ class NormDividedByVariance(OtherGPT2):
 
 
 class NormWithUnbiasedVariance(OtherGPT2):
+    """Divided by D - 1, not by D."""
+
     def layer_norm(self, x, weight, bias):
         mean = x.mean(axis=-1, keepdims=True)
         variance = x.var(axis=-1, ddof=1, keepdims=True)
@@ -111,6 +119,8 @@ class NormWithUnbiasedVariance(OtherGPT2):
 
 
 class NormOverTokens(OtherGPT2):
+    """Over axis T of [T, D], not over axis D."""
+
     def layer_norm(self, x, weight, bias):
         mean = x.mean(axis=0, keepdims=True)
         variance = x.var(axis=0, keepdims=True)
@@ -226,6 +236,7 @@ class MLPReadsLn1(OtherGPT2):
 
 class BlockSkipped(OtherGPT2):
     def layers(self):
+        """0, 2, ..."""
         layers = list(range(self.n_layer))
         layers.remove(1)
         return layers
@@ -234,7 +245,9 @@ class BlockSkipped(OtherGPT2):
 class BlockTwice(OtherGPT2):
     def layers(self):
         """0, 1, 1, 2, ..."""
-        return sorted([*range(self.n_layer), 1])
+        layers = list(range(self.n_layer))
+        layers.insert(1, 1)
+        return layers
 
 
 class BlocksReversed(OtherGPT2):
@@ -303,17 +316,20 @@ class FoldedAndCentred(OtherGPT2):
             self.fold_bias_of_values(f"h.{layer}.attn")
 
     def fold(self, norm, linear):
+        """Make the weight and bias of a layer norm a part of the linear layer that reads it."""
         p = self.parameters
         p[f"{linear}.bias"] = p[f"{linear}.bias"] + p[f"{norm}.bias"] @ p[f"{linear}.weight"]
         p[f"{linear}.weight"] = p[f"{norm}.weight"][:, None] * p[f"{linear}.weight"]
 
     def fold_bias_of_values(self, attn):
+        """Move the bias of the values to c_proj. A pattern adds up to 1, so the output stays."""
         p = self.parameters
         q_bias, k_bias, v_bias = np.split(p[f"{attn}.c_attn.bias"], 3)
         p[f"{attn}.c_attn.bias"] = np.concatenate([q_bias, k_bias, 0 * v_bias])
         p[f"{attn}.c_proj.bias"] = p[f"{attn}.c_proj.bias"] + v_bias @ p[f"{attn}.c_proj.weight"]
 
     def layer_norm(self, x, weight, bias):
+        """Without weight and bias, which are part of the next matrix."""
         return super().layer_norm(x, 1, 0)
 
     def logits(self, final):
@@ -356,7 +372,7 @@ class NanInMLPOfLayer1(OtherGPT2):
     def linear(self, x, layer, name):
         out = super().linear(x, layer, name)
         if name == "mlp.c_fc" and layer == 1:
-            out[3, 5] = np.nan
+            out[3, 5] = np.nan  # one number of one token
         return out
 
 
@@ -419,6 +435,8 @@ class ValuesFirst(OtherGPT2):
 
 
 class OneHeadAfterTheOther(OtherGPT2):
+    """The columns are taken for q, k and v of the first head, then of the second, and so on."""
+
     def split_heads(self, qkv, layer):
         T, width = qkv.shape
         K = width // (3 * self.n_head)
@@ -427,6 +445,8 @@ class OneHeadAfterTheOther(OtherGPT2):
 
 
 class HeadsInterleaved(OtherGPT2):
+    """The first head has columns 0, H, 2 H, ..., the next one 1, H + 1, ..."""
+
     def heads_of(self, part):
         T, D = part.shape
         return part.reshape(T, D // self.n_head, self.n_head).transpose(2, 0, 1)
@@ -496,6 +516,8 @@ class MaskOfZeros(OtherGPT2):
 
 
 class MaskOfThePast(OtherGPT2):
+    """It hides the keys before the query, not those after it."""
+
     def is_later(self, scores):
         return super().is_later(scores).T
 
@@ -506,6 +528,8 @@ class MaskAfterSoftmax(OtherGPT2):
 
 
 class SoftmaxOverQueries(OtherGPT2):
+    """Over axis -2 of the scores, not over axis -1."""
+
     def softmax(self, x):
         exponentials = np.exp(x - x.max(axis=-2, keepdims=True))
         return exponentials / exponentials.sum(axis=-2, keepdims=True)
@@ -526,11 +550,13 @@ class PositionsFrom1(OtherGPT2):
 
 class PositionsFromMinus1(OtherGPT2):
     def positions(self, T):
+        """-1, 0, 1, ... Position -1 is the last row of wpe."""
         return np.arange(T) - 1
 
 
 class Position0Twice(OtherGPT2):
     def positions(self, T):
+        """0, 0, 1, 2, ..."""
         return np.maximum(np.arange(T) - 1, 0)
 
 
@@ -550,17 +576,23 @@ class IdsMinus1(OtherGPT2):
 
 
 class TokenBeforeLastFirst(OtherGPT2):
+    """Each token is read as the one before it, and the first one as the last one."""
+
     def token_vectors(self, ids):
         return super().token_vectors(np.roll(ids, 1))
 
 
 class TokenBefore0First(OtherGPT2):
+    """Each token is read as the one before it, and the first one as token 0."""
+
     def token_vectors(self, ids):
         before = np.concatenate([[0], ids[:-1]])
         return super().token_vectors(before)
 
 
 class TokenAfter(OtherGPT2):
+    """Each token is read as the one after it, and the last one as itself."""
+
     def token_vectors(self, ids):
         after = np.concatenate([ids[1:], ids[-1:]])
         return super().token_vectors(after)
