@@ -232,6 +232,32 @@ def test_a_model_with_nan_is_damaged(run, checkpoint, save, tmp_path, monkeypatc
     assert_one_error_line(run(*arguments, "-m", damaged), "checkpoint is damaged")
 
 
+@pytest.mark.parametrize("infinity", [np.inf, -np.inf])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["generate", "a"], id="generate"),
+        pytest.param(["next", "a"], id="next"),
+        pytest.param(["next", "a", "--paths"], id="next-paths"),
+        pytest.param(["attribute", "a"], id="attribute"),
+        pytest.param(["score", "text.txt"], id="score"),
+        pytest.param(["score", "text.txt", "--tokens"], id="score-tokens"),
+    ],
+)
+def test_a_model_with_an_infinite_number_in_the_output_matrix_is_damaged(
+    run, checkpoint, save, tmp_path, monkeypatch, arguments, infinity
+):
+    """One of the two makes the logit of the last token -inf: then the other logits look right."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("To be, or not to be")
+    model = tiedgpt.load_model(checkpoint, head="untied")
+    model.parameters["lm_head.weight"][-1, 0] = infinity
+    damaged = save("damaged", model)
+    with np.errstate(invalid="ignore"):
+        result = run(*arguments, "-m", damaged)
+    assert_one_error_line(result, "checkpoint is damaged")
+
+
 def test_a_model_of_which_a_part_is_missing(run, checkpoint, save):
     damaged = save("damaged", tiedgpt.load_model(checkpoint))
     os.truncate(f"{damaged}/model.safetensors", 5000)

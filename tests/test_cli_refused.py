@@ -84,6 +84,16 @@ NAMES = [
         id="flag-mistyped-with-a-value",
     ),
     pytest.param(
+        ["generate", "--temp", "1", "a"],
+        "unknown flag --temp; did you mean --temperature? (try: tiedgpt generate -h)",
+        id="flag-shortened",
+    ),
+    pytest.param(
+        ["generate", "--top", "1", "a"],
+        "unknown flag --top; did you mean --top-k or --top-p? (try: tiedgpt generate -h)",
+        id="flag-that-begins-two-others",
+    ),
+    pytest.param(
         ["params", "-z"], "unknown flag -z (try: tiedgpt params -h)", id="flag-unlike-any"
     ),
     pytest.param(

@@ -125,5 +125,10 @@ def short_repr(value: Any, limit: int = 60) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """ "; did you mean ...?", or "" if no known word is like this one."""
-    found = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+    known = list(known)
+    similar = [candidate for candidate in known if candidate.startswith(word)]
+    if len(similar) not in (1, 2):
+        similar = get_close_matches(word, known, n=1)
+    if not similar:
+        return ""
+    return f"; did you mean {' or '.join(similar)}?"

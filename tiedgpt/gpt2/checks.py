@@ -6,10 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import COUNT, ArgumentError, Range, short_repr
+from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
 from .config import Config
 from .parameters import Parameters, parameter_shapes
 from .run import KVCache, activation_shapes
+
+
+def check_logits(logits: np.ndarray) -> np.ndarray:  # [..., V]
+    """The logits. Raises TiedGPTError if one is nan or infinite."""
+    if not np.isfinite(logits).all():
+        raise TiedGPTError("the model's logits are not finite numbers: its checkpoint is damaged")
+    return logits
 
 
 def as_array(ids: Any) -> np.ndarray:

@@ -26,7 +26,7 @@ import numpy as np
 
 from ..errors import TiedGPTError
 from ..fast.threads import LOGIT_ROWS, split_work, thread_map
-from ..gpt2.checks import check_text_ids, stride_or_default
+from ..gpt2.checks import check_logits, check_text_ids, stride_or_default
 from ..gpt2.model import GPT2, unembed
 from ..gpt2.ops import cross_entropy
 from ..gpt2.run import OnProgress
@@ -117,6 +117,8 @@ def measure_rows(  # final [R, D], targets [R]
     def measure_piece(start: int) -> Any:
         piece = slice(start, start + piece_rows)
         logits = unembed(final[piece], model.W_U)
+        # An infinite number in W_U makes a logit of every row infinite, so one row shows it.
+        check_logits(logits[0])
         return measure(logits, targets[piece])
 
     with thread_map(threads) as map_pieces:
@@ -153,7 +155,8 @@ def score(
     """The score of `ids` [N], encoded by `tokenizer`. A stride of None is half the context.
 
     Raises ArgumentError for a stride outside 1 to n_ctx, ids that the model cannot read, and fewer
-    than two ids; TiedGPTError when the loss is nan or too large to be one.
+    than two ids; TiedGPTError for logits that are not finite, and for a loss that is too large to
+    be one.
     """
     stride = stride_or_default(stride, model.config)
     ids = check_text_ids(ids, model.config)
@@ -165,7 +168,7 @@ def score_of(losses: np.ndarray, tokenizer: Tokenizer, predicted: np.ndarray) ->
     """The score of the `predicted` tokens from their losses."""
     nats = float(losses.sum())
     nll = nats / losses.size
-    if not nll < 700:  # nan, or a perplexity that no float holds
+    if not nll < 700:  # the perplexity would be larger than any float, or the loss is nan
         raise TiedGPTError(
             f"the loss is {nll:.4g} nats per token: the model's checkpoint is damaged"
         )

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ABOVE_0, AT_LEAST_0, FRACTION, ArgumentError, Range, TiedGPTError
+from ..errors import ABOVE_0, AT_LEAST_0, FRACTION, ArgumentError, Range
+from ..gpt2.checks import check_logits
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,7 @@ class Sampling:
 
         Raises TiedGPTError for logits that are not finite (a damaged checkpoint).
         """
-        if not np.isfinite((logits.min(), logits.max())).all():  # with a nan, both are nan
-            raise TiedGPTError(
-                "the model's logits are not finite numbers: its checkpoint is damaged"
-            )
+        check_logits(logits)
         if self.greedy:
             return int(logits.argmax())
         p = self.probabilities(logits)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..errors import TiedGPTError
+from ..gpt2.checks import check_logits
 from ..gpt2.model import GPT2, mlp, unembed
 from ..gpt2.ops import layer_norm, log_softmax
 from ..gpt2.run import OnProgress, Run
@@ -83,13 +83,6 @@ def split_tokens(tokens: np.ndarray, V: int, progress: OnProgress = None) -> Ite
         yield piece
         if progress:
             progress(piece.size)
-
-
-def check_logits(logits: np.ndarray) -> np.ndarray:  # [..., V]
-    """The logits. Raises TiedGPTError if one is nan or inf (a damaged checkpoint)."""
-    if not np.isfinite(logits.max(axis=-1)).all():
-        raise TiedGPTError("the model's logits are not finite numbers: its checkpoint is damaged")
-    return logits
 
 
 def log_probabilities(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [..., V] float64

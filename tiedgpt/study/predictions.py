@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from ..gpt2.checks import check_prompt_ids
+from ..gpt2.checks import check_logits, check_prompt_ids
 from ..gpt2.model import GPT2, transformer, unembed
 from ..gpt2.ops import softmax
 from ..gpt2.run import Edits, OnProgress, Run, Tape, in_each_layer
 from ..gpt2.tokenizer import Tokenizer
 from ..inference.evaluation import measure_rows, measure_tokens
-from .paths import check_logits, final_norm, log_probabilities, top_k
+from .paths import final_norm, log_probabilities, top_k
 
 # The kinds of activations that nothing here reads. They take most of a tape's memory.
 UNREAD = (
