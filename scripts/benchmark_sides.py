@@ -855,7 +855,13 @@ class PyTorchTraining:
             self.step()
 
     def new_model(self) -> Any:
-        return torch_gpt2(self.torch, self.config)
+        model = torch_gpt2(self.torch, self.config)
+        # torch draws embeddings with a standard deviation of 1. As an output matrix they give
+        # probabilities so small that some processors compute them slowly.
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                self.torch.nn.init.normal_(parameter, std=0.02)
+        return model
 
     def logits(self, ids: Any) -> Any:
         return self.model(ids)

@@ -1,6 +1,7 @@
 """Looking inside a model: next, lens, attribute, score --tokens, generate --logprobs."""
 
 import re
+import shlex
 import sys
 from dataclasses import replace
 
@@ -166,6 +167,11 @@ def test_next_by_paths_for_people(run, checkpoint, by_paths, monkeypatch):
     by_model = by_paths["paths"]["model"][0]
     assert lines[2].split()[:3] == ["1", repr(raw["token"]), f"{raw['logit']:.2f}"]
     assert lines[2].endswith(f"{by_model['probability']:.1%}")
+
+
+def test_next_by_paths_as_its_help_shows_it_works_with_the_shipped_model(run):
+    (example,) = re.findall(r"^  tiedgpt (next .*--paths.*)$", output(run, "next", "-h"), re.M)
+    output(run, *shlex.split(example), "-m", "shakespeare-tied")
 
 
 def test_next_by_paths_of_a_token_that_the_model_does_not_have(run, save):

@@ -67,6 +67,11 @@ def test_published_token_count_of_the_corpus(gpt2, corpus):
     assert len(gpt2.encode(corpus[split:])) == 36_059
 
 
+def test_repr_says_how_large_it_is():
+    tokenizer = Tokenizer([("l", "o")])
+    assert repr(tokenizer) == "Tokenizer(258 tokens, 1 merges, 1 special)"
+
+
 def test_wikipedia_example():
     """ "aaabdaaabac" [Wikipedia, "Byte-pair encoding"], with Z = aa, Y = ab and X = ZY.
 

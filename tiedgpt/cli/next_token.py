@@ -10,7 +10,7 @@ model.
 examples:
   tiedgpt next "The capital of France is"
   tiedgpt next --model shakespeare-untied --head both "ROMEO:"
-  tiedgpt next --model gpt2 --paths " New"
+  tiedgpt next --paths " the"
 """
 
 import argparse
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--paths",
         action="store_true",
-        help='predict from parts of the model; PROMPT is one token, with its space: " New"',
+        help='predict from parts of the model; PROMPT is one token, with its space: " the"',
     )
 
 

@@ -197,6 +197,12 @@ class Tokenizer:
         self._byte_ids = [self._spelled_ids[alphabet[byte]] for byte in range(256)]
         self._cache = WordCache(self._word_ids)
 
+    def __repr__(self) -> str:
+        special = len(self.special_tokens)
+        return (
+            f"Tokenizer({self.vocab_size:,} tokens, {len(self.merges):,} merges, {special} special)"
+        )
+
     def _add_merges(self, merges: list[tuple[str, str]]) -> None:
         """Give each merge's result the next id. Both parts must be bytes or earlier results."""
         ids = self._spelled_ids
