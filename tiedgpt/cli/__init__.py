@@ -29,6 +29,7 @@ COMMANDS = {
     "download": "download",
     "untie": "convert",
     "tie": "convert",
+    "resize": "resize",
     "study": "study",
     "next": "next_token",
     "lens": "lens",

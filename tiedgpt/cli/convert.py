@@ -14,6 +14,8 @@ examples:
 """
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +38,7 @@ from .messages import note
 MEASURED = 64  # tokens for the loss with and without W_U
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_paths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths",
         metavar="SRC DST",
@@ -45,6 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "write",
     )
     parser.add_argument("-m", "--model", metavar="SRC", help="the model, if SRC is not given")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_paths(parser)
     parser.add_argument(
         "--init",
         choices=["copy", "random", "zeros"],
@@ -64,16 +70,28 @@ def run(args: argparse.Namespace) -> None:
     source, destination = source_and_destination(args)
     check_flags(args)
     opened = open_model(source, note)
-    with lock_directory(destination, advice="; choose a new directory"):
-        if any(path.name != LOCK for path in destination.iterdir()):
-            raise ArgumentError(f"{destination} exists and is not empty; choose a new directory")
+    with new_directory(destination):
         model = convert(opened.checkpoint, source, args)
-        others = copied_files(opened.checkpoint.path, note)
-        with StagedFiles(destination) as files:
-            write_model(files, model, others)
+        write_copy(model, opened.checkpoint, destination)
+
+
+@contextmanager
+def new_directory(directory: Path) -> Iterator[None]:
+    """Lock the directory of a copy. Raises ArgumentError if something is in it."""
+    with lock_directory(directory, advice="; choose a new directory"):
+        if any(path.name != LOCK for path in directory.iterdir()):
+            raise ArgumentError(f"{directory} exists and is not empty; choose a new directory")
+        yield
+
+
+def write_copy(model: GPT2, checkpoint: Checkpoint, directory: Path) -> None:
+    """Write a changed model, with the files of its checkpoint's tokenizer as they are."""
+    others = copied_files(checkpoint.path, note)
+    with StagedFiles(directory) as files:
+        write_model(files, model, others)
     head = model.config.head
     size = parameter_count(model.config)
-    note(f"wrote {destination}: {head}, {size.total:,} parameters, {size.bytes / 1e6:,.1f} MB")
+    note(f"wrote {directory}: {head}, {size.total:,} parameters, {size.bytes / 1e6:,.1f} MB")
 
 
 def convert(checkpoint: Checkpoint, source: str, args: argparse.Namespace) -> GPT2:

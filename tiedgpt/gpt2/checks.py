@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
-from .config import Config
+from .config import SIZE, Config
 from .parameters import Parameters, parameter_shapes
 from .run import KVCache, activation_shapes
 
@@ -123,6 +123,18 @@ def seed_or_new(seed: Any) -> int:
     if seed is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
     return COUNT.check("seed", seed)
+
+
+def check_vocab_size(vocab_size: Any, config: Config) -> int:
+    """The number of tokens that a model is resized to, if its end of a text is among them."""
+    vocab_size = SIZE.check("vocab_size", vocab_size)
+    for token in config.eos_token_ids:
+        if vocab_size <= token < config.vocab_size:
+            raise ArgumentError(
+                f"vocab_size must be at least {token + 1}: token {token} ends a text "
+                f"(eos_token_id), got {vocab_size}"
+            )
+    return vocab_size
 
 
 def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -> None:

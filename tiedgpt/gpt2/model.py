@@ -14,6 +14,7 @@ records what it returns.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,17 @@ from ..errors import COUNT, ArgumentError, short_repr
 from ..fast.memory import aligned
 from ..fast.products import product
 from .activations import ACTIVATIONS
-from .checks import check_cache, check_edits, check_ids, check_lengths, check_parameters
+from .checks import (
+    check_cache,
+    check_edits,
+    check_ids,
+    check_lengths,
+    check_parameters,
+    check_vocab_size,
+)
 from .config import Config
 from .ops import layer_norm, linear, softmax
-from .parameters import Parameters, nest, parameter_count, parameter_shapes
+from .parameters import Parameters, nest, parameter_count, parameter_shapes, resize_rows
 from .prefill import attend_in_blocks, in_pieces
 from .run import Edits, KVCache, OnProgress, Run, Tape
 
@@ -303,6 +311,27 @@ class GPT2:
             raise ArgumentError(f'init must be "copy", "random" or "zeros", got {short_repr(init)}')
         parameters = {**self.parameters, "lm_head.weight": lm_head}
         return GPT2(self.config.with_head("untied"), parameters)
+
+    def resize(self, vocab_size: int, init: str = "mean", seed: int = 0) -> "GPT2":
+        """This model with another number of tokens. If it has fewer, the last ones are removed.
+
+        New rows of wte, and of W_U.T if it is untied, are the mean of the old ones, so the logit of
+        a new token is the mean of all logits. (A row of zeros has the logit 0, and GPT-2's logits
+        are often all below 0.) init: "mean" leaves them so; "random" adds normal random numbers
+        (from `seed`), so that new tokens differ. Raises ArgumentError for another init, a number
+        that is not 1 or more, and where the end of a text would be removed.
+        """
+        vocab_size = check_vocab_size(vocab_size, self.config)
+        if init not in ("mean", "random"):
+            raise ArgumentError(f'init must be "mean" or "random", got {short_repr(init)}')
+        # GPT2.random draws from streams 0 and 1 of the same seed, so this is stream 2.
+        rng = np.random.default_rng([COUNT.check("seed", seed), 2])
+        std = self.config.initializer_range if init == "random" else 0.0
+        parameters = dict(self.parameters)
+        for name in ("wte.weight", "lm_head.weight"):
+            if name in parameters:
+                parameters[name] = resize_rows(parameters[name], vocab_size, rng, std)
+        return GPT2(replace(self.config, vocab_size=vocab_size), parameters)
 
     def astype(self, dtype: Any) -> "GPT2":
         """This model in float32 or float64. The latter is the reference for the former."""

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError
+from ..fast.memory import aligned
 from .config import HEADS, Config
 
 Parameters = dict[str, np.ndarray]
@@ -91,6 +92,23 @@ def unflatten(flat: np.ndarray, shapes: dict[str, tuple[int, ...]]) -> Parameter
         parameters[name] = flat[start:end].reshape(shape)
         start = end
     return parameters
+
+
+def resize_rows(  # [V, D] -> [rows, D]
+    matrix: np.ndarray, rows: int, rng: np.random.Generator, std: float
+) -> np.ndarray:
+    """A copy with so many rows: the last ones are left out, or new ones are added.
+
+    A new row is the mean of the old ones, plus normal random numbers with standard deviation `std`.
+    """
+    V, D = matrix.shape
+    kept = min(V, rows)
+    resized = aligned((rows, D), matrix.dtype)
+    resized[:kept] = matrix[:kept]
+    if rows > V:
+        resized[V:] = matrix.mean(axis=0, dtype=np.float64)
+        resized[V:] += std * rng.standard_normal((rows - V, D))
+    return resized
 
 
 GROUPS = {  # group -> a text that is in the names of its tensors only
