@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tiedgpt
 from tiedgpt import cli, count_parameters
 from tiedgpt.checkpoints.known_models import known_config
 
@@ -22,6 +23,7 @@ QUOTED = [block for block in PYTHON if block.startswith("def ")]
 NUMBER = re.compile(r"-?\d+\.\d*")
 PAGES = ["README.md", "scripts/README.md", "scripts/lecture.md", "scripts/exercises.md"]
 PAGES += ["scripts/tying_results/README.md", "scripts/tying_results/floor.md"]
+PAGES += [".github/CONTRIBUTING.md"]
 
 
 def test_code_is_quoted_from_model_py_in_its_order():
@@ -74,6 +76,11 @@ def test_every_link_leads_to_a_file_and_a_title(page):
         )
         anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
         assert anchor in anchors, path
+
+
+def test_the_citation_names_the_version():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.*)$", citation, re.M) == [tiedgpt.__version__]
 
 
 def test_the_code_prints_what_the_lecture_shows(capsys):
