@@ -497,7 +497,7 @@ def test_the_command_on_an_empty_folder(compared, tmp_path):
 
 def test_the_command_on_a_text(compared, tmp_path):
     (tmp_path / "text.npz").write_text("not an archive")
-    assert_one_error_line(compared("text.npz"), "is not an .npz file or a directory of .npy files")
+    assert_one_error_line(compared("text.npz"), "is not a .npz, .safetensors or .json file")
 
 
 def test_the_command_on_an_array_of_objects(compared, tmp_path):

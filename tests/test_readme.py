@@ -23,7 +23,7 @@ QUOTED = [block for block in PYTHON if block.startswith("def ")]
 NUMBER = re.compile(r"-?\d+\.\d*")
 PAGES = ["README.md", "scripts/README.md", "scripts/lecture.md", "scripts/exercises.md"]
 PAGES += ["scripts/tying_results/README.md", "scripts/tying_results/floor.md"]
-PAGES += [".github/CONTRIBUTING.md"]
+PAGES += [".github/CONTRIBUTING.md", "scripts/ports.md"]
 
 
 def test_code_is_quoted_from_model_py_in_its_order():

@@ -12,47 +12,8 @@ from typing import Any
 import numpy as np
 
 from .comparison.compare import compare
-from .gpt2.config import Config
+from .comparison.random_model import TINY, random_model
 from .gpt2.model import GPT2
-from .gpt2.parameters import parameter_shapes
-
-# Sizes that differ, so that no two axes are mistaken for each other, and a vocabulary that is not
-# padded.
-TINY = Config(
-    vocab_size=211,
-    n_ctx=37,
-    n_embd=3 * 16,
-    n_layer=3,
-    n_head=3,
-    n_inner=100,
-    bos_token_id=0,
-    eos_token_id=0,
-)
-
-
-def random_model(config: Config = TINY, seed: int = 0) -> GPT2:
-    """A model in which every parameter matters, in float32: no gain is near 1 and no bias near 0.
-
-    So mistakes that GPT2.random hides move a logit by 0.01 or more: exact gelu, another epsilon, no
-    bias. The same seed gives the same parameters on every machine.
-    """
-    rng = np.random.default_rng(seed)
-    D, F = config.n_embd, config.n_inner or config.n_embd
-    small = 0.02  # what is added to the residual stream: so small that epsilon matters
-    large = 12 / small / np.sqrt(D)  # of ln_f: the standard deviation of the logits is about 15
-    scales = {  # of the first part that is in a name: mean and standard deviation
-        "ln_f.weight": (1.3 * large, 0.4 * large), "ln_f.bias": (0, 0.4 * large),
-        "c_proj.bias": (0, small / 2), "bias": (0, 0.4), "ln_": (1.3, 0.4),
-        "attn.c_proj": (0, small / np.sqrt(D)), "mlp.c_proj": (0, 3 * small / np.sqrt(F)),
-        "c_": (0, 1.5 / np.sqrt(D)), "w": (0, small),
-    }  # fmt: skip
-    parameters = {}
-    for name, shape in parameter_shapes(config).items():
-        mean, deviation = next(scale for part, scale in scales.items() if part in name)
-        parameters[name] = np.float32(mean) + np.float32(deviation) * rng.standard_normal(
-            shape, np.float32
-        )
-    return GPT2(config, parameters)
 
 
 def assert_same_gpt2(

@@ -60,6 +60,22 @@ DTYPE_BITS = {
     "C64": 64,
 }
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16, so its bits are read
+# NumPy's types of those that are numbers and have no more or fewer bits there.
+NUMBERS = {
+    "BOOL": "?",
+    "U8": "u1",
+    "I8": "i1",
+    "I16": "<i2",
+    "U16": "<u2",
+    "F16": "<f2",
+    "I32": "<i4",
+    "U32": "<u4",
+    "F32": "<f4",
+    "I64": "<i8",
+    "U64": "<u8",
+    "F64": "<f8",
+}
+EXACT = {"float64": "F64", "int64": "I64"}  # what `write` does not have to round to F32
 VALUES_PER_READ = 1 << 17
 U64 = Range(0, 2**64 - 1)
 MADV_POPULATE_READ = 22  # Linux's number; Python has no name for it
@@ -98,6 +114,23 @@ class Tensor:
             for first in range(0, values.size, VALUES_PER_READ):
                 self._read_into(values[first : first + VALUES_PER_READ], file)
         return array
+
+    def read_exactly(self) -> np.ndarray:
+        """The values in the type that the file has, but bfloat16 as float32.
+
+        Raises CheckpointError for a type of fewer bits.
+        """
+        if self.dtype == "BF16":
+            return self.read()
+        if self.dtype not in NUMBERS:
+            raise CheckpointError(
+                f"{self.file}: tensor {short_repr(self.name)} is {self.dtype}, which is not read; "
+                "save it as F32 or F64"
+            )
+        with open_to_read(self.file) as file:
+            file.seek(self.start)
+            stored = file.read(self.end - self.start)
+        return np.frombuffer(stored, NUMBERS[self.dtype]).reshape(self.shape)
 
     def has_values_of(self, other: "Tensor") -> bool:
         """Whether a tensor of the same shape has the same values. nan is equal to nothing.
@@ -240,11 +273,12 @@ def write(
     file: BinaryIO,
     tensors: Iterable[tuple[str, np.ndarray]],
     metadata: dict[str, str] | None = None,
+    exact: bool = False,
 ) -> None:
     """Write arrays of any shape as F32, in the order given.
 
-    transformers and safetensors read them back. Raises CheckpointError for names and metadata that
-    `read_header` would refuse.
+    With `exact`, arrays of float64 and int64 are written as such. transformers and safetensors read
+    them back. Raises CheckpointError for names and metadata that `read_header` would refuse.
 
     subtle: an array's values are written in the order of its indices, not of its memory. These
     differ for a transposed view, which safetensors.numpy.save writes wrongly.
@@ -258,16 +292,18 @@ def write(
             raise CheckpointError(
                 f"tensor {short_repr(name)} cannot be written: the header has that name"
             )
+        dtype = EXACT.get(array.dtype.name, "F32") if exact else "F32"
         begin = end
-        end = begin + 4 * array.size
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [begin, end]}
+        end = begin + DTYPE_BITS[dtype] // 8 * array.size
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
     header_bytes = json.dumps(header, separators=(",", ":")).encode()
     header_bytes += b" " * (-(8 + len(header_bytes)) % CACHE_LINE)  # aligns the data
     _parse_header(header_bytes, Path("the file to be written"))
     file.write(len(header_bytes).to_bytes(8, "little"))
     file.write(header_bytes)
-    for _, array in tensors:
-        file.write(np.ascontiguousarray(array, "<f4").data)
+    for name, array in tensors:
+        stored = NUMBERS[header[name]["dtype"]]
+        file.write(np.ascontiguousarray(array, stored).data)
 
 
 def _parse_header(header_bytes: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

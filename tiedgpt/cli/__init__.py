@@ -35,6 +35,7 @@ COMMANDS = {
     "lens": "lens",
     "attribute": "attribute",
     "compare": "compare",
+    "vectors": "vectors",
     "explore": "explore",
 }
 # What other programs call a command -> what to write here

@@ -2,9 +2,9 @@
 
 Find the activation of another GPT-2 that differs first from this model's, and the known mistake
 that gives the same numbers. Save its activations, and the token ids that it read, with
-numpy.savez("mine.npz", ids=ids, **activations): under the names of tiedgpt's tape, or of
-transformers, nanoGPT, TransformerLens or llm.c. If there are `targets`, arrays under names of
-parameters are gradients. The exit code is 1 if anything differs.
+numpy.savez("mine.npz", ids=ids, **activations), as safetensors, or as JSON: under the names of
+tiedgpt's tape, or of transformers, nanoGPT, TransformerLens or llm.c. If there are `targets`,
+arrays under names of parameters are gradients. The exit code is 1 if anything differs.
 
 examples:
   tiedgpt compare --model shakespeare-tied mine.npz
@@ -17,17 +17,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..checkpoints import open_model
 from ..comparison.compare import compare
-from ..errors import ArgumentError, short_repr
+from ..comparison.files import KINDS, read_arrays
+from ..errors import ArgumentError
 from . import models, options
 from .messages import ProgressBar, note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="an .npz, or a directory of .npy files")
+    parser.add_argument("file", metavar="FILE", help=f"a {KINDS}")
     options.add_head(parser)
     options.add_model(parser)
     options.add_json(parser)
@@ -71,39 +70,3 @@ def to_json(document: dict[str, Any]) -> str:
     """A document as JSON, with null for the numbers that JSON lacks, NaN and Infinity."""
     with_nan = json.dumps(document)
     return json.dumps(json.loads(with_nan, parse_constant=lambda _: None))
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz, or of a directory's .npy files, under their names.
-
-    Pickles, which can run code, are never read. Raises ArgumentError.
-    """
-    arrays: dict[str, np.ndarray] = {}
-    name = ""
-    try:
-        if path.is_dir():
-            for file in sorted(path.glob("*.npy")):
-                name = file.stem
-                arrays[name] = np.load(file, allow_pickle=False)
-        else:
-            # np.load takes a file that is not an .npz for an .npy or a pickle. This refuses it.
-            with (
-                path.open("rb") as stream,
-                np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive,
-            ):
-                for name in archive.files:
-                    arrays[name] = archive[name]
-    except OSError as error:
-        raise ArgumentError(f"{path}: {error.strerror or error}") from error
-    except Exception as error:  # a damaged file has a dozen kinds, SyntaxError among them
-        if "allow_pickle" in str(error):  # NumPy's message about an array of objects
-            raise ArgumentError(
-                f"{path}: {short_repr(name)} is not an array of numbers but of Python objects, "
-                "which are not read because that can run code"
-            ) from error
-        raise ArgumentError(
-            f"{path} is not an .npz file or a directory of .npy files: {error!s:.100}"
-        ) from error
-    if not arrays:
-        raise ArgumentError(f"{path}: there are no arrays in it")
-    return arrays

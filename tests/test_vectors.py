@@ -1,0 +1,156 @@
+"""Reference values for a port: what `tiedgpt vectors` writes, and that they show mistakes."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from support.commands import assert_one_error_line, output
+
+import tiedgpt
+from tiedgpt.checkpoints.safetensors import read_header
+from tiedgpt.comparison.vectors import VECTORS, exact_model, write_vectors
+from tiedgpt.gpt2.activations import ACTIVATIONS
+
+HEADS = ["tied", "untied"]
+NEUTRAL = {"weight": 1.0, "bias": 0.0}  # of a layer norm, and of every bias
+
+
+def read(path):
+    return {name: tensor.read_exactly() for name, tensor in read_header(path).items()}
+
+
+@pytest.fixture(params=HEADS)
+def folder(request, tmp_path):
+    write_vectors(tmp_path / "vectors", request.param)
+    return tmp_path / "vectors"
+
+
+def test_the_parameters_are_the_same_on_every_machine():
+    parameters = exact_model(VECTORS.with_head("untied"), seed=5).parameters
+    digest = hashlib.sha256()
+    for array in parameters.values():
+        digest.update(array.astype("<f4").tobytes())
+    assert digest.hexdigest()[:16] == "f60a368c46fa2e87"
+
+
+def test_no_parameter_is_neutral():
+    for name, array in exact_model().parameters.items():
+        if array.ndim == 1:
+            distance = np.abs(array - NEUTRAL[name.rpartition(".")[2]])
+            assert np.median(distance) > 0.001, name
+
+
+def test_the_files_are_small(folder):
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
+
+
+def test_the_model_is_a_checkpoint(folder):
+    model = tiedgpt.load_model(folder)
+    expected = read(folder / "expected.safetensors")
+    logits = model.astype(np.float64)(expected["ids"])
+    np.testing.assert_allclose(logits, expected["logits"], rtol=0, atol=1e-12)
+
+
+def test_the_values_are_those_of_the_model_in_float64(folder):
+    model = tiedgpt.load_model(folder).astype(np.float64)
+    expected = read(folder / "expected.safetensors")
+    document = json.loads((folder / "vectors.json").read_text())
+    loss, gradients = tiedgpt.loss_and_gradients(model, expected["ids"], expected["targets"])
+    assert document["loss"] == pytest.approx(loss, rel=1e-12)
+    for name, gradient in gradients.items():
+        assert expected[name].dtype == np.float64
+        scale = np.abs(gradient).max()
+        np.testing.assert_allclose(expected[name], gradient, rtol=0, atol=1e-12 * scale)
+    greedy = list(tiedgpt.generate(model, expected["ids"][0], 10, greedy=True))
+    assert document["greedy"] == greedy
+
+
+def test_the_step_is_that_of_torch(folder):
+    torch = pytest.importorskip("torch", reason="needs pip install -e .[parity]")
+    document = json.loads((folder / "vectors.json").read_text())["adamw"]
+    expected = read(folder / "expected.safetensors")
+    parameters = tiedgpt.load_model(folder).parameters
+    for name, after in read(folder / "after_step.safetensors").items():
+        parameter = torch.tensor(parameters[name].astype(np.float64), requires_grad=True)
+        parameter.grad = torch.tensor(expected[name])
+        optimizer = torch.optim.AdamW(
+            [parameter],
+            lr=document["lr"],
+            betas=(document["beta1"], document["beta2"]),
+            eps=document["eps"],
+            weight_decay=document["weight_decay"] if parameter.ndim > 1 else 0.0,
+        )
+        optimizer.step()
+        np.testing.assert_allclose(after, parameter.detach().numpy(), rtol=0, atol=1e-12)
+
+
+# The command
+
+
+def test_the_command_writes_what_compare_reads(run, tmp_path):
+    folder = str(tmp_path / "vectors")
+    assert run("vectors", "-q", folder, "--head", "untied", "--seed", "3") == (0, "", "")
+    report = output(run, "compare", "-m", folder, f"{folder}/expected.safetensors")
+    assert "all agree (64 compared; 0 activations were not given)" in report
+
+
+def test_a_folder_with_files_is_not_touched(run, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    assert_one_error_line(run("vectors", str(tmp_path)), "exists and is not empty")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("kind", ["json", "safetensors"])
+def test_the_mistake_of_a_port_is_named(kind, run, tmp_path):
+    """A port has exact gelu, and writes the activations of its first block in a file."""
+    folder = tmp_path / "vectors"
+    write_vectors(folder, "tied")
+    expected = read(folder / "expected.safetensors")
+    mine = {name: expected[name] for name in ("ids", "embed", "attn.0.out", "mlp.0.pre")}
+    mine["mlp.0.post"] = ACTIVATIONS["gelu"].forward(expected["mlp.0.pre"])
+    path = tmp_path / f"mine.{kind}"
+    if kind == "json":
+        path.write_text(json.dumps({name: array.tolist() for name, array in mine.items()}))
+    else:
+        save_file = pytest.importorskip("safetensors.numpy").save_file
+        save_file(mine, path)
+    code, out, _ = run("compare", "-m", str(folder), str(path))
+    assert code == 1
+    assert "first difference: mlp.0.post" in out
+    assert "exact gelu" in out
+
+
+def test_null_in_json_is_nan(run, tmp_path):
+    """JavaScript writes nan so."""
+    folder = tmp_path / "vectors"
+    write_vectors(folder, "tied")
+    expected = read(folder / "expected.safetensors")
+    lists = expected["logits"].tolist()
+    lists[1][8][100] = None
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"ids": expected["ids"].tolist(), "logits": lists}))
+    code, out, _ = run("compare", "-m", str(folder), str(path))
+    assert code == 1
+    assert "first difference: logits[1, 8, 100] is nan" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        pytest.param("a.json", "{", "a.json is not JSON: ", id="not-json"),
+        pytest.param("a.json", "[1]", "a.json: expected an object such as", id="a-list"),
+        pytest.param("a.json", "{}", "a.json: there are no arrays in it", id="empty"),
+        pytest.param(
+            "a.json", '{"ids": [[1], [1, 2]]}', "'ids' is not lists of numbers", id="ragged"
+        ),
+        pytest.param("a.json", '{"ids": ["1"]}', "'ids' is not lists of numbers", id="text"),
+        pytest.param("a.json", '{"ids": {"0": 1}}', "'ids' is not lists of numbers", id="object"),
+        pytest.param("a.json", '{"ids": [1' + "0" * 400 + "]}", "'ids' is not", id="huge-number"),
+        pytest.param("a.safetensors", "x", "not a safetensors file", id="not-safetensors"),
+    ],
+)
+def test_files_that_are_refused(name, content, message, run, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
+    assert_one_error_line(run("compare", "-m", "shakespeare-tied", str(path)), message)

@@ -1,0 +1,118 @@
+"""Read the arrays of another GPT-2 from files: .npz, .npy, safetensors or JSON.
+
+Pickles, which can run code, are never read.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..checkpoints.safetensors import read_header
+from ..errors import ArgumentError, CheckpointError, short_repr
+
+KINDS = ".npz, .safetensors or .json file, or a directory of .npy files"
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file, or of a directory's .npy files, under their names.
+
+    Raises ArgumentError.
+    """
+    if path.is_dir():
+        arrays = read_directory(path)
+    elif path.suffix == ".safetensors":
+        arrays = read_safetensors(path)
+    elif path.suffix == ".json":
+        arrays = read_json_arrays(path)
+    else:
+        arrays = read_npz(path)
+    if not arrays:
+        raise ArgumentError(f"{path}: there are no arrays in it")
+    return arrays
+
+
+def read_directory(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of the .npy files in a directory, under the files' names."""
+    arrays = {}
+    for file in sorted(path.glob("*.npy")):
+        try:
+            arrays[file.stem] = np.load(file, allow_pickle=False)
+        except OSError as error:
+            raise ArgumentError(f"{path}: {error.strerror or error}") from error
+        except Exception as error:  # a damaged file has a dozen kinds, SyntaxError among them
+            raise numpy_error(path, file.stem, error) from error
+    return arrays
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz."""
+    arrays = {}
+    name = ""
+    try:
+        # np.load takes a file that is not an .npz for an .npy or a pickle. This refuses it.
+        with (
+            path.open("rb") as stream,
+            np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive,
+        ):
+            for name in archive.files:
+                arrays[name] = archive[name]
+    except OSError as error:
+        raise ArgumentError(f"{path}: {error.strerror or error}") from error
+    except Exception as error:
+        raise numpy_error(path, name, error) from error
+    return arrays
+
+
+def numpy_error(path: Path, name: str, error: Exception) -> ArgumentError:
+    """What is wrong with a file of NumPy's, of which the array `name` was read."""
+    if "allow_pickle" in str(error):  # NumPy's message about an array of objects
+        return ArgumentError(
+            f"{path}: {short_repr(name)} is not an array of numbers but of Python objects, "
+            "which are not read because that can run code"
+        )
+    return ArgumentError(f"{path} is not a {KINDS}: {error!s:.100}")
+
+
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a safetensors file."""
+    try:
+        tensors = read_header(path)
+        return {name: tensor.read_exactly() for name, tensor in tensors.items()}
+    except CheckpointError as error:
+        raise ArgumentError(str(error)) from error
+
+
+def read_json_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a JSON object whose values are lists of numbers, or lists of such lists.
+
+    null is nan, because JavaScript writes nan and infinity so.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ArgumentError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"{path} is not JSON: {error!s:.100}") from error
+    if not isinstance(document, dict):
+        raise ArgumentError(
+            f'{path}: expected an object such as {{"ids": [1, 2], "embed": [[0.5, ...], ...]}}, '
+            f"got {short_repr(document)}"
+        )
+    return {name: array_of(lists, name, path) for name, lists in document.items()}
+
+
+def array_of(lists: Any, name: str, path: Path) -> np.ndarray:
+    """Nested lists of numbers as an array. Raises ArgumentError if they are anything else."""
+    try:
+        array = np.array(lists)
+        if array.dtype == object:  # with null among the numbers
+            array = np.array(lists, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(
+            f"{path}: {short_repr(name)} is not lists of numbers of equal lengths: {error!s:.100}"
+        ) from error
+    if array.dtype.kind not in "iufb":
+        raise ArgumentError(f"{path}: {short_repr(name)} is not lists of numbers")
+    return array
