@@ -20,21 +20,39 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.S)
 QUOTED = [block for block in PYTHON if block.startswith("def ")]
+TEXTS_OF_TIED = re.findall(r"\$ python (scripts/tied.py [^\n]*)\n(.*?)```", README, flags=re.S)
 NUMBER = re.compile(r"-?\d+\.\d*")
 PAGES = ["README.md", "scripts/README.md", "scripts/lecture.md", "scripts/exercises.md"]
 PAGES += ["scripts/tying_results/README.md", "scripts/tying_results/floor.md"]
 PAGES += [".github/CONTRIBUTING.md", "scripts/ports.md"]
 
 
-def test_code_is_quoted_from_model_py_in_its_order():
-    source = [
-        line.strip() for line in (ROOT / "tiedgpt" / "gpt2" / "model.py").read_text().splitlines()
-    ]
+def test_the_forward_pass_is_the_one_of_tied_py():
+    source = (ROOT / "scripts" / "tied.py").read_text(encoding="utf-8")
+    functions = source.split("\n\n\n")
     (quotation,) = QUOTED
-    for part in quotation.split("\n\n"):
-        rest = iter(source)
-        for line in filter(None, map(str.strip, part.splitlines())):
-            assert line in rest, f"model.py has no such line there: {line}"
+    for function in quotation.strip().split("\n\n\n"):
+        assert function in functions
+
+
+@pytest.mark.parametrize(("command", "shown"), TEXTS_OF_TIED)
+def test_the_texts_of_tied_py_are_those_shown(command, shown):
+    done = subprocess.run(
+        [sys.executable, *shlex.split(command)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert done.stdout.startswith(shown.rstrip().removesuffix("..."))
+
+
+@pytest.mark.slow
+def test_the_table_of_bigrams_is_the_one_shown():
+    (shown,) = re.findall(r"\$ python scripts/bigram.py\n(.*?)```", README, re.S)
+    arguments = [sys.executable, "scripts/bigram.py"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.startswith(shown)
 
 
 @pytest.mark.parametrize("example", [block for block in PYTHON if block not in QUOTED])
