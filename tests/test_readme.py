@@ -106,7 +106,7 @@ def test_the_code_prints_what_the_lecture_shows(capsys):
     ends with an empty line."""
     text = (ROOT / "scripts" / "lecture.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
-    assert len(blocks) == 13
+    assert len(blocks) == 14
     prompt = code.InteractiveConsole()
     with np.printoptions():  # which the lecture changes
         for block in blocks:

@@ -1,0 +1,57 @@
+"""Write lecture.ipynb from lecture.md: run its code, and put what it prints below each block.
+
+    pip install -e '.[notebook]'
+    python scripts/make_notebook.py                    # writes scripts/lecture.ipynb
+    python scripts/make_notebook.py --to other.ipynb
+
+In lecture.md, the lines of a block that begin with # show what the block prints. In the notebook
+these lines are the output of the block.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+
+SCRIPTS = Path(__file__).resolve().parent
+
+
+def without_shown_output(code: str) -> str:
+    """The code without its last lines that begin with #."""
+    lines = code.split("\n")
+    while lines and lines[-1].startswith("#"):
+        lines.pop()
+    return "\n".join(lines)
+
+
+def notebook_of(markdown: str) -> Any:
+    """The notebook of a page, run in scripts/, where its links and imports lead."""
+    notebook = jupytext.reads(markdown, fmt="md")
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"  # a random one would change with each run
+        cell.metadata = {}
+        if cell.cell_type == "code":
+            cell.source = without_shown_output(cell.source)
+    NotebookClient(notebook, kernel_name="python3", record_timing=False).execute(cwd=str(SCRIPTS))
+    # What depends on the machine is left out.
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}
+    }
+    return notebook
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--to", type=Path, default=SCRIPTS / "lecture.ipynb", metavar="FILE")
+    args = parser.parse_args()
+    notebook = notebook_of((SCRIPTS / "lecture.md").read_text(encoding="utf-8"))
+    nbformat.write(notebook, args.to)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""scripts/lecture.ipynb is the lecture, with what its code prints."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+NOTEBOOK = json.loads((SCRIPTS / "lecture.ipynb").read_text(encoding="utf-8"))
+CODE_CELLS = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+
+
+def printed_by(cell):
+    """The text that a code cell shows below it. It may be stored in several parts."""
+    return "".join("".join(output["text"]) for output in cell["outputs"])
+
+
+def test_the_notebook_has_the_code_and_the_output_of_the_lecture():
+    """As tests/test_readme.py has it, the lecture shows what its code prints."""
+    lecture = (SCRIPTS / "lecture.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)\n```", lecture, flags=re.S)
+    for block, cell in zip(blocks, CODE_CELLS, strict=True):
+        shown = re.findall(r"^# ?(.*)", block, flags=re.M)
+        code = block[: block.find("\n#")]
+        assert "".join(cell["source"]) == code
+        printed = printed_by(cell).splitlines()
+        assert [line.rstrip() for line in printed] == shown
+
+
+def test_the_notebook_has_the_text_of_the_lecture():
+    lecture = (SCRIPTS / "lecture.md").read_text(encoding="utf-8")
+    without_code = re.sub(r"```python\n.*?```", "", lecture, flags=re.S)
+    text = ""
+    for cell in NOTEBOOK["cells"]:
+        if cell["cell_type"] == "markdown":
+            text += "".join(cell["source"]) + "\n"
+    assert text.split() == without_code.split()
+
+
+@pytest.mark.slow
+def test_the_notebook_is_what_its_program_writes(tmp_path):
+    pytest.importorskip("jupytext", reason="needs pip install -e .[notebook]")
+    again = tmp_path / "again.ipynb"
+    command = [sys.executable, str(SCRIPTS / "make_notebook.py"), "--to", str(again)]
+    subprocess.run(command, check=True, capture_output=True)
+    written = json.loads(again.read_text(encoding="utf-8"))
+    for cell, cell_again in zip(NOTEBOOK["cells"], written["cells"], strict=True):
+        assert cell["source"] == cell_again["source"]
+        if cell["cell_type"] == "code":
+            assert printed_by(cell) == printed_by(cell_again)
