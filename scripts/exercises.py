@@ -2,6 +2,7 @@
 
   python scripts/exercises.py             list the exercises
   python scripts/exercises.py 4           print one (all are in scripts/exercises.md)
+  python scripts/exercises.py 4 --hint    print its hint
   python scripts/exercises.py 4 mine.py   check the functions in mine.py
   python scripts/exercises.py all mine.py check those of all exercises
 
@@ -23,6 +24,7 @@ from exercise_checks import CHECKS, Mine, Wrong
 from tiedgpt.errors import one_line
 
 PAGE = Path(__file__).with_name("exercises.md")
+HINT = "<details><summary>Hint</summary>"  # on the page, a hint unfolds
 CTRL_C = 130  # the exit code after Ctrl-C
 
 
@@ -31,6 +33,7 @@ class Exercise:
     number: int
     title: str
     text: str
+    hint: str
 
     @property
     def label(self) -> str:
@@ -52,7 +55,9 @@ def read_page() -> dict[int, Exercise]:
     for section in sections:
         heading, text = section.split("\n", maxsplit=1)  # the heading is "2. Layer norm"
         number, title = heading.split(". ", maxsplit=1)
-        exercises[int(number)] = Exercise(int(number), title, text.strip())
+        text, hint = text.split(HINT, maxsplit=1)
+        hint = hint.replace("</details>", "")
+        exercises[int(number)] = Exercise(int(number), title, text.strip(), hint.strip())
     return exercises
 
 
@@ -68,7 +73,10 @@ def main(argv: list[str] | None = None) -> int:
         "number", nargs="?", choices=[*numbers, "all"], metavar="N", help="1 to 12, or all"
     )
     parser.add_argument("file", nargs="?", metavar="FILE", help="a Python file with your functions")
+    parser.add_argument("--hint", action="store_true", help="print the hint of exercise N")
     args = parser.parse_args(argv)
+    if args.hint and (args.number is None or args.file is not None):
+        parser.error("--hint: expected the number of an exercise, and no file")
 
     if args.number is None:
         for exercise in exercises.values():
@@ -80,6 +88,9 @@ def main(argv: list[str] | None = None) -> int:
     else:
         chosen = [exercises[int(args.number)]]
         label = chosen[0].label
+    if args.hint:
+        print("\n\n".join(exercise.hint for exercise in chosen))
+        return 0
     if args.file is None:
         print("\n\n".join(exercise.page for exercise in chosen))
         return 0

@@ -526,6 +526,21 @@ def test_an_exercise_is_printed(capsys, number):
     assert len(functions) > 0
     for name in functions:
         assert hasattr(exercise_solutions, name)
+    assert "Hint" not in text
+
+
+@pytest.mark.parametrize("number", range(1, 13))
+def test_a_hint_is_printed_if_it_is_asked_for(capsys, number):
+    assert main([str(number), "--hint"]) == 0
+    hint = capsys.readouterr().out
+    assert len(hint) > 50
+    assert "<" not in hint.replace("`<", "")
+
+
+def test_a_hint_needs_an_exercise(capsys):
+    with pytest.raises(SystemExit):
+        main(["--hint"])
+    assert "--hint: expected the number of an exercise" in capsys.readouterr().err
 
 
 # Ctrl-C
