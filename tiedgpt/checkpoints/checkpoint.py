@@ -7,7 +7,7 @@ those of `parameter_shapes`, and its `load` reads the weights.
 import mmap
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,20 +60,24 @@ class Checkpoint:
         if head is None:
             self._check_has_head()
             if self.heads_differ:
+                # The warning names the line that called load_model.
                 warnings.warn(self._two_readings(), TiedGPTWarning, stacklevel=3)
             head = self.config.head
-        head_is_copied = head == "untied" and not self.has_own_unembedding
-        config = self.config.with_head("tied" if head_is_copied else head)
+        config = self.config.with_head(head)
+        if head == "untied" and not self.has_own_unembedding:
+            # There is no W_U to read, so the tied model is read, and untied with a copy of wte.
+            tied_model = self._read_model(config.with_head("tied"), progress, copy)
+            return tied_model.untie("copy")
+        return self._read_model(config, progress, copy)
 
+    def _read_model(self, config: Config, progress: OnProgress, copy: bool) -> GPT2:
+        """The model of a configuration, all of whose parameters are in the files."""
         reader = TensorReader(self.tensors, copy)
         parameters = reader.read_all(parameter_shapes(config), progress)
         for file, state in self.file_states.items():
             if file_state(file) != state:  # the parameters may be those of two files
                 raise replaced(file)
-        model = GPT2(config, parameters)
-        if head_is_copied:
-            return model.untie("copy")
-        return model
+        return GPT2(config, parameters)
 
     def _check_has_head(self) -> None:
         if self.lacks_unembedding:
@@ -98,7 +102,7 @@ class TensorReader:
     def __init__(self, tensors: dict[str, Tensor], copy: bool) -> None:
         self.tensors = tensors
         self.mapped: set[Tensor] = set()
-        if not copy and os.name != "nt":  # Windows replaces no mapped file
+        if not copy and os.name != "nt":  # on Windows, a mapped file could not be replaced
             self.mapped = {tensor for tensor in tensors.values() if tensor.can_be_mapped}
         self.memory: dict[Path, mmap.mmap] = {}
         for file in {tensor.file for tensor in self.mapped}:
@@ -111,7 +115,7 @@ class TensorReader:
             return tensor.view(self.memory[tensor.file])
         return tensor.read()
 
-    def read_all(self, names: Iterable[str], progress: OnProgress) -> Parameters:
+    def read_all(self, names: Collection[str], progress: OnProgress) -> Parameters:
         """The values of several tensors. `progress` is called with the bytes of each."""
         parameters = {}
         # Two threads: most of the time of reading is spent on new memory, which comes page by page.

@@ -52,9 +52,10 @@ def untied_model(
                 "tied: leave out --init to keep it, or add --force to drop it"
             )
     elif checkpoint.lacks_unembedding:
-        note(_missing(name))
+        note(_lacks_unembedding(name))
     elif not checkpoint.config.tied:
         raise ArgumentError(f"{name} is untied already")
+    # In all other cases, W_U is new, and one in the file is not read.
     return load("tied").untie(init or "copy", seed)
 
 
@@ -79,7 +80,7 @@ def tied_model(
     if checkpoint.config.tied:
         raise ArgumentError(f"{name} is tied already")
     if checkpoint.lacks_unembedding:
-        note(_missing(name))
+        note(_lacks_unembedding(name))
         return load("tied")
     model = load("untied")
     if not force and not np.array_equal(model.W_U, model.W_E.T):
@@ -89,7 +90,8 @@ def tied_model(
     return model.tie()
 
 
-def _missing(name: str) -> str:
+def _lacks_unembedding(name: str) -> str:
+    """The note on a checkpoint that says untied and has no W_U."""
     return (
         f"config.json of {name} says untied, but the file holds no W_U: the copy begins with wte.T"
     )

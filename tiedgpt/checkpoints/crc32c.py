@@ -28,13 +28,14 @@ def crc32c(data: bytes | np.ndarray) -> int:
     'e3069283'
     """
     message = np.frombuffer(data, np.uint8)
-    register = ALL_ONES
+    register = ALL_ONES  # the state of the CRC before the first byte
+    # The long distances remove most of a long message, the short ones most of what they leave.
     for factor in (8, 1):
         distances = [factor * distance for distance in DISTANCES]
         if message.size > distances[-1]:
             message = _fold(message, distances, register)
             register = 0  # it is in the folded message now
-    for byte in message.tobytes():
+    for byte in message.tobytes():  # the usual CRC, byte by byte
         register = register >> 8 ^ REMAINDERS[(register ^ byte) & 0xFF]
     return register ^ ALL_ONES
 
@@ -48,15 +49,24 @@ def mask(crc: int) -> int:
 
 
 def _fold(message: np.ndarray, distances: list[int], register: int) -> np.ndarray:
-    """As many bytes as the last distance, with the same remainder as the message."""
-    step, _, kept = distances
-    work = np.zeros(kept + step, np.uint8)  # leading zeros do not change the remainder
+    """As many bytes as the last distance, with the same remainder as the message.
+
+    register: the CRC's state before the message, ALL_ONES or 0.
+    """
+    step = distances[0]  # the bytes that can be removed at once
+    kept = distances[-1]
+    # `work` holds what the blocks so far leave, then a new block. The zeros that it starts with do
+    # not change the remainder.
+    work = np.zeros(kept + step, np.uint8)
     for position in range(0, message.size, step):
         block = message[position : position + step]
-        size = len(block)
+        size = len(block)  # less than `step` for the last block
         work[kept : kept + size] = block
-        if position == 0:  # the register, all ones or 0, is XORed into the first four bytes
+        if position == 0:
+            # A CRC XORs its register into the next four bytes. All four of the register are equal.
             work[kept : kept + 4] ^= register & 0xFF
+
+        # Remove the first `size` bytes, then move the rest to the front.
         for distance in distances:
             work[distance : distance + size] ^= work[:size]
         work[:kept] = work[size : size + kept]

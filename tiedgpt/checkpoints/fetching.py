@@ -62,33 +62,44 @@ class DownloadClient:
         Its part is in the folder `parts`, by default in `to`, and stays there. Raises
         CheckpointError.
         """
-        folder = parts or to
+        part = self._receive_whole(file, parts or to)
+        if part is None:
+            return False
+        link_new(part, to / file)
+        return True
+
+    def _receive_whole(self, file: str, folder: Path) -> Path | None:
+        """The verified part, after as many attempts as bring data. None if the server lacks it."""
         most_bytes = 0
-        failures = 0
+        failures = 0  # attempts in a row without a new byte
         while True:
             try:
-                part = self._attempt(file, folder)
-                if part is None:
-                    return False
-                link_new(part, to / file)
-                return True
+                return self._attempt(file, folder)
             except Interrupted as interruption:
                 part = _find_part(file, folder)
                 size = part.stat().st_size if part else 0
-                failures = 0 if size > most_bytes else failures + 1
-                most_bytes = max(most_bytes, size)
+                if size > most_bytes:
+                    most_bytes = size
+                    failures = 0
+                else:
+                    failures += 1
                 if failures == ATTEMPTS:
                     continues = "; the next download continues from here" if most_bytes else ""
                     raise CheckpointError(
                         f"{self.label}/{file}: {interruption.reason}; {ATTEMPTS} attempts in a row "
                         f"brought no data{continues}"
                     ) from interruption
-                wait = min(interruption.wait, MAX_DELAY) or DELAY * 2**failures
+                wait = min(interruption.wait, MAX_DELAY)
+                if wait == 0:
+                    wait = DELAY * 2**failures
                 self.note(f"{file}: {interruption.reason}; trying again in {wait:g} s")
                 time.sleep(wait)
 
     def _attempt(self, file: str, folder: Path) -> Path | None:
-        """Ask once for what is missing of a file. Returns the verified part, None for a 404."""
+        """Ask once for what is missing of a file. Returns the verified part, None for a 404.
+
+        Raises Interrupted if another attempt may succeed.
+        """
         part = _find_part(file, folder)
         start = 0
         if part:
@@ -105,23 +116,32 @@ class DownloadClient:
             self._check_status(file, response)
             version, key = self._describe(file, response)
             target = folder / f".{file}.{key}.part"
-            if part and part != target:
+            if part and part != target:  # the part is of another version
                 part.unlink()
                 raise Interrupted("it changed on the server")
             first = self._first_byte(file, response, start)
             self._check_space(file, target, (version.size or 0) - first)
             self._receive(file, response, first, target, version.size)
 
-        difference = version.why_not(target)
+        self._verify(file, target, version)
+        return target
+
+    def _verify(self, file: str, part: Path, version: Version) -> None:
+        """Delete a complete part that is not the version it should be, and raise."""
+        difference = version.why_not(part)
         if difference:
-            target.unlink()
+            part.unlink()
             raise CheckpointError(
                 f"{self.label}/{file}: {difference}; the part is deleted, the next download starts "
                 "over"
             )
         if version.digest == "":
-            self.parts_without_hash.append(target)
-        return target
+            self.parts_without_hash.append(part)
+
+    def stay_at_commit(self) -> None:
+        """Fetch all later files from the commit of the last one, if the server named it."""
+        if re.fullmatch("[0-9a-f]{40}", self.commit):
+            self.base = re.sub("/main$", f"/{self.commit}", self.base)
 
     def _get(self, file: str, start: int) -> "requests.Response":
         """The response, whose body, from byte `start` of the file on, is not read yet."""
@@ -135,7 +155,7 @@ class DownloadClient:
             # requests removes this header when another host is asked. Without `auth` it would send
             # a password of ~/.netrc instead.
             headers["Authorization"] = f"Bearer {self.token}"
-            auth = _unchanged
+            auth = _add_nothing
         url = f"{self.base}/{file}"
         try:
             response = requests.get(url, headers=headers, auth=auth, stream=True, timeout=TIMEOUT)
@@ -150,13 +170,15 @@ class DownloadClient:
 
         message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
         reason = _reason(error, message)
-        if "certificate" in message.lower():  # also a plain OSError: there is no file of them
+        if "certificate" in message.lower():
+            # The server's is not trusted, or (an OSError) there is no file of those to trust.
             reason += "; the variable REQUESTS_CA_BUNDLE can name a file of certificates to trust"
         elif _is_lost_connection(error):
-            # Try again if the server has answered before. If it never did, the address or the
-            # network is wrong.
+            # If there was never a connection, the address or the network is wrong, and another
+            # attempt would fail too. These two errors come after a connection.
             timed_out = isinstance(error, requests.ReadTimeout)
-            if self.was_reached or timed_out or "aborted" in message:
+            was_cut = "aborted" in message
+            if self.was_reached or timed_out or was_cut:
                 return Interrupted(reason)
         return CheckpointError(f"{self.label}/{file} cannot be reached: {reason}")
 
@@ -165,6 +187,7 @@ class DownloadClient:
         code = response.status_code
         if code in (200, 206):
             return
+        # The hub redirects to a link that is valid for a while. The next attempt gets a new one.
         link_expired = code == 403 and not self._is_of_this_server(response)
         if code in (408, 429) or code >= 500 or link_expired:
             wait = response.headers.get("Retry-After", "")
@@ -172,12 +195,17 @@ class DownloadClient:
             raise Interrupted(f"the server answers {code}", seconds)
         advice = ""
         if code in (401, 403) and self.token is not None:
-            advice = ": no such repository, or a private or gated one; check the name, "
-            advice += "and HF_TOKEN" if self.token else "or set HF_TOKEN"
+            token_advice = "and HF_TOKEN" if self.token else "or set HF_TOKEN"
+            advice = (
+                f": no such repository, or a private or gated one; check the name, {token_advice}"
+            )
         raise CheckpointError(f"{self.label}/{file}: the server answers {code}{advice}")
 
     def _describe(self, file: str, response: "requests.Response") -> tuple[Version, str]:
-        """The version that the server and the pin describe, and a key that names this version."""
+        """The version that the server and the pin describe, and a key that names this version.
+
+        The key is a part of a file's name, so it has no other characters than a name may have.
+        """
         etag = self._header(response, "X-Linked-Etag") or self._header(response, "ETag")
         etag = etag.removeprefix("W/").strip('"')
         self.commit = self._header(response, "X-Repo-Commit")
@@ -186,21 +214,32 @@ class DownloadClient:
         is_hash = re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", etag)
         if digest == "" and self.commit and is_hash:  # the hub's ETag is a hash of the file
             digest = etag
-
-        sizes = {pin.size} if pin.size is not None else set()
-        for text in (self._header(response, "X-Linked-Size"), _size_of_whole(response)):
-            if re.fullmatch("[0-9]{1,18}", text):
-                sizes.add(int(text))
-        if len(sizes) > 1 or (not sizes and digest == ""):
-            numbers = " and ".join(str(size) for size in sorted(sizes)) or "none"
-            raise CheckpointError(
-                f"{self.label}/{file}: expected one number of bytes, got {numbers}"
-            )
-        size = sizes.pop() if sizes else None
+        size = self._find_size(file, response, pin.size)
+        if size is None and digest == "":
+            raise CheckpointError(f"{self.label}/{file}: expected one number of bytes, got none")
 
         key = digest or etag or self._header(response, "Last-Modified")
         key = re.sub(r"[^\w-]", "", key, flags=re.ASCII)[:40]
-        return Version(size, digest), key or f"process-{os.getpid()}"
+        if key == "":  # no other process can know that its part is of this version
+            key = f"process-{os.getpid()}"
+        return Version(size, digest), key
+
+    def _find_size(
+        self, file: str, response: "requests.Response", known_size: int | None
+    ) -> int | None:
+        """The size of the whole file, the same wherever it is given; None if it is not given."""
+        sizes = set()
+        if known_size is not None:
+            sizes.add(known_size)
+        for text in (self._header(response, "X-Linked-Size"), _size_of_whole(response)):
+            if re.fullmatch("[0-9]{1,18}", text):
+                sizes.add(int(text))
+        if len(sizes) > 1:
+            numbers = " and ".join(str(size) for size in sorted(sizes))
+            raise CheckpointError(
+                f"{self.label}/{file}: expected one number of bytes, got {numbers}"
+            )
+        return sizes.pop() if sizes else None
 
     def _header(self, response: "requests.Response", name: str) -> str:
         """A header of this server's answers, the first that has it; "" if none has.
@@ -304,7 +343,7 @@ def _reason(error: Exception, message: str) -> str:
         return short_repr(message, 200)
 
     # The message holds those of three libraries. The innermost is the system's, for example
-    # "[Errno 111] Connection refused".
+    # "[Errno 111] Connection refused", of which the text after the bracket is taken.
     system_error = re.search(r"(?<=\] )[\w :-]+", message)
     if system_error:
         reason = system_error[0].strip()
@@ -317,5 +356,6 @@ def _reason(error: Exception, message: str) -> str:
     return reason
 
 
-def _unchanged(request: "requests.PreparedRequest") -> "requests.PreparedRequest":
+def _add_nothing(request: "requests.PreparedRequest") -> "requests.PreparedRequest":
+    """An `auth` of requests that adds no password."""
     return request

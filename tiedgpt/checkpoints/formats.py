@@ -39,6 +39,7 @@ def read_config(path: Path) -> Config:
     if is_openais(path):
         return tensorflow.read_hparams(path)
     config = huggingface.read_config_json(path)
+    # A W_U in the file may differ from wte. The head is then untied, whatever config.json says.
     with suppress(CheckpointError):
         return huggingface.open_directory(path).config
     return config

@@ -8,7 +8,6 @@
 """
 
 import os
-import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,6 +42,7 @@ def find_or_download(
         finish_saves(directory_of(path))
         return path
 
+    # check_name raises for a text that is neither a path here nor a name.
     name = check_name(str(source))
     if isinstance(source, Path) or name in SHIPPED:
         raise not_here
@@ -75,8 +75,10 @@ def download(name: str, source: str = "hub", note: Note = discard_note) -> Path:
     model = remote_model(name, source, note)
     complete = _find_complete(model, source)
     if complete is not None:
+        # _find_complete has compared every file whose hash is known.
         pins = model.client.pins.values()
-        verified = " and verified" if pins and all(pin.digest for pin in pins) else ""
+        is_verified = bool(pins) and all(pin.digest for pin in pins)
+        verified = " and verified" if is_verified else ""
         note(f"{name} is here already, complete{verified}")
         return complete
     if is_offline():
@@ -100,11 +102,14 @@ def download(name: str, source: str = "hub", note: Note = discard_note) -> Path:
 def _find_complete(model: RemoteModel, source: str) -> Path | None:
     """The first folder with the complete model. Parts that a killed download left are removed."""
     folders = folders_of(model.name, source)
+    own_folders = folders[: len(weight_folders())]  # the others are Hugging Face's
     for folder in folders:
         with suppress(CheckpointError):
             finish_saves(folder)
-        if model.why_not(folder) == "":
-            for own_folder in folders[: len(weight_folders())]:  # the others are Hugging Face's
+        is_complete = model.why_not(folder) == ""
+        if is_complete:
+            for own_folder in own_folders:
+                # A process that is downloading to the folder has the lock, and keeps its parts.
                 with suppress(OSError, CheckpointError), locked_file(own_folder / LOCK):
                     remove_parts(own_folder)
             return folder
@@ -114,11 +119,13 @@ def _find_complete(model: RemoteModel, source: str) -> Path | None:
 def _folder_to_fill(name: str, source: str) -> Path:
     """The model's folder in TIEDGPT_WEIGHTS, else in the first weight folder to write to."""
     roots = weight_folders()
-    for root, folder in zip(roots, folders_of(name, source), strict=False):
-        if os.environ.get("TIEDGPT_WEIGHTS"):
-            return folder
+    own_folders = folders_of(name, source)[: len(roots)]  # the others are Hugging Face's
+    if os.environ.get("TIEDGPT_WEIGHTS"):
+        return own_folders[0]
+    for root, folder in zip(roots, own_folders, strict=True):
         if package_folder() in root.parents:  # an upgrade of tiedgpt would delete it
             continue
+        # The root, or the folder in which it would be made.
         existing = next(path for path in (root, *root.parents) if os.path.exists(path))
         if os.access(existing, os.W_OK):
             return folder
@@ -159,8 +166,7 @@ def _fetch(model: RemoteModel, new: Path, folder: Path) -> None:
             f"{client.label}: no such repository, or no {model.config_file} in it (404)"
         )
     model.check_small_files(new)
-    if re.fullmatch("[0-9a-f]{40}", client.commit):  # all other files are of the same commit
-        client.base = re.sub("/main$", f"/{client.commit}", client.base)
+    client.stay_at_commit()
 
     size = sum(pin.size or 0 for pin in client.pins.values())
     size_known = f" ({megabytes(size)})" if size else ""

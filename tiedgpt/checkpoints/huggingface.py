@@ -29,6 +29,24 @@ def open_directory(path: Path) -> Checkpoint:
     """
     config = read_config_json(path)
     listing, tensors = _find_tensors(path)
+    by_name = _by_our_names(tensors)
+    check_tensor_shapes(by_name, config, listing, "config.json")
+
+    checkpoint = Checkpoint(path, config, by_name)
+    # The checkpoint has noted the states of the files after their headers were read. No file may
+    # have been replaced between.
+    _, tensors_now = _find_tensors(path)
+    if tensors_now != tensors or read_config_json(path) != config:
+        raise replaced(listing)
+    if config.tied and HEAD in by_name:
+        checkpoint.heads_differ = not by_name[HEAD].has_values_of(by_name["wte.weight"])
+    if checkpoint.heads_differ:  # transformers 5 does not tie them either
+        checkpoint.config = config.with_head("untied")
+    return checkpoint
+
+
+def _by_our_names(tensors: list[Tensor]) -> dict[str, Tensor]:
+    """The tensors that are parameters, by our names. Raises CheckpointError."""
     by_name: dict[str, Tensor] = {}
     for tensor in tensors:
         name = from_transformers(tensor.name)
@@ -40,22 +58,14 @@ def open_directory(path: Path) -> Checkpoint:
                 f'"{TRANSFORMERS_PREFIX}"'
             )
         by_name[name] = tensor
-    check_tensor_shapes(by_name, config, listing, "config.json")
-
-    checkpoint = Checkpoint(path, config, by_name)
-    # The checkpoint has noted the states of the files after their headers were read. No file may
-    # have been replaced between.
-    if _find_tensors(path)[1] != tensors or read_config_json(path) != config:
-        raise replaced(listing)
-    if config.tied and HEAD in by_name and not by_name[HEAD].has_values_of(by_name["wte.weight"]):
-        # transformers 5 does not tie them either.
-        checkpoint.heads_differ = True
-        checkpoint.config = config.with_head("untied")
-    return checkpoint
+    return by_name
 
 
 def read_config_json(model: Path) -> Config:
-    """The Config of a directory, or of a file's directory. Raises CheckpointError."""
+    """The Config of a directory, or of a file's directory. Raises CheckpointError.
+
+    The end of a text is that of generation_config.json if it has one, as in transformers.
+    """
     directory = directory_of(model)
     path = directory / "config.json"
     if not path.is_file():
@@ -72,7 +82,7 @@ def read_config_json(model: Path) -> Config:
     if eos_token_id is None:
         return config
     try:
-        return replace(config, eos_token_id=eos_token_id)  # transformers prefers it, too
+        return replace(config, eos_token_id=eos_token_id)
     except ConfigError as error:
         raise CheckpointError(f"{generation}: {error}") from error
 
@@ -92,7 +102,7 @@ def read_weight_map(index: Path) -> dict[str, str]:
 
 def _find_tensors(path: Path) -> tuple[Path, list[Tensor]]:
     """The file that lists the tensors (the weights, or an index), and the tensors."""
-    for file in (path, path / WEIGHTS):
+    for file in (path, path / WEIGHTS):  # the path may be the file itself
         if file.is_file():
             return file, list(read_header(file).values())
     index = path / INDEX
@@ -112,11 +122,15 @@ def _find_sharded(index: Path) -> list[Tensor]:
 
     listed = {(file, name) for name, file in weight_map.items()}
     in_files = {(tensor.file.name, tensor.name) for tensor in tensors}
-    for file, name in sorted(listed - in_files):
+    missing = sorted(listed - in_files)
+    if missing:
+        file, name = missing[0]
         raise CheckpointError(
             f"{index.parent / file}: tensor {short_repr(name)} is in the index but not in the file"
         )
-    for file, name in sorted(in_files - listed):
+    unlisted = sorted(in_files - listed)
+    if unlisted:
+        file, name = unlisted[0]
         raise CheckpointError(
             f"{index.parent / file}: tensor {short_repr(name)} is in the file but not in the index"
         )

@@ -16,6 +16,7 @@ from ..errors import CheckpointError
 
 LOCK = ".lock"  # a file that a process keeps locked while it uses the directory
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
+ID_BYTES = 20  # of the process id in the file, which is padded to overwrite a longer one
 Waiting = Callable[[], Any] | None  # called once, when a lock is another process's
 
 
@@ -30,11 +31,10 @@ def locked_file(path: Path, waiting: Waiting = None, without_locks: bool = True)
     lock = _open_and_lock(path, waiting, without_locks)
     try:
         with suppress(OSError):  # a full disk
-            # The id is padded, so that it overwrites an older one.
-            os.write(lock, f"{os.getpid():<20}".encode())
+            os.write(lock, str(os.getpid()).ljust(ID_BYTES).encode())
         yield
     finally:
-        with suppress(OSError):  # Windows removes no open file: there, the file stays
+        with suppress(OSError):  # on Windows, an open file cannot be removed: it stays
             os.unlink(path)
         os.close(lock)
 
@@ -45,11 +45,11 @@ def _open_and_lock(path: Path, waiting: Waiting, without_locks: bool) -> int:
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
         is_locked = try_lock(lock, without_locks)
-        links = os.fstat(lock).st_nlink
-        os.lseek(lock, 0, os.SEEK_SET)
+        links = os.fstat(lock).st_nlink  # the number of names that the file has
+        os.lseek(lock, 0, os.SEEK_SET)  # on Windows, try_lock moves the position
         if is_locked and links == 1:
             return lock
-        owner = os.read(lock, 20).decode(errors="replace").strip()
+        owner = os.read(lock, ID_BYTES).decode(errors="replace").strip()
         os.close(lock)
 
         if links > 1:
@@ -62,8 +62,8 @@ def _open_and_lock(path: Path, waiting: Waiting, without_locks: bool) -> int:
                 f"{path.parent} is in use by {process}; wait, or choose another directory"
             )
         if not is_waiting:
+            is_waiting = True
             waiting()
-        is_waiting = True
         time.sleep(0.01)
 
 

@@ -46,7 +46,10 @@ WEIGHTS_OF_OTHERS = [
 
 
 def describe(path: Path) -> str:
-    """What a file is, and what to do, if it is in a known format that is not read; else ""."""
+    """What a file is, and what to do, if it is in a known format that is not read; else "".
+
+    For example, "is an ONNX file; load the model.safetensors that it was made from (...)".
+    """
     for ending, kind, advice in ENDINGS:
         if path.name.endswith(ending):
             return f"{kind}; {advice}"

@@ -32,7 +32,7 @@ class ParsedVocabulary:
                 f"{token_id}"
             )
         self.added.add(text)
-        # The end of a document is never plain, whatever a file says.
+        # A plain token may be in any text. The end of a document may not, whatever a file says.
         if not is_special and text != EOT:
             self.plain.add(text)
 
@@ -44,16 +44,20 @@ class ParsedVocabulary:
         """
         try:
             ordinary = self._ordinary_ids()
+            first_id = ordinary["!"]  # the ids begin with the byte "!"
             special_tokens = {}
             for token, token_id in self.ids.items():
                 if token not in ordinary or token in self.added:
                     special_tokens[token] = token_id
-            return Tokenizer(self.merges, special_tokens, ordinary["!"], self.plain)
+            return Tokenizer(self.merges, special_tokens, first_id, self.plain)
         except TokenizerError as error:
             raise TokenizerError(f"{self.name}: {error}") from None
 
     def _ordinary_ids(self) -> dict[str, int]:
-        """The ids of bytes and merges, if a file says the same. Raises TokenizerError."""
+        """The ids of bytes and merges, if a file says the same. Raises TokenizerError.
+
+        They follow from the merges and from the first one, that of "!".
+        """
         for token, token_id in self.ids.items():
             if type(token_id) is not int:
                 raise TokenizerError(
@@ -62,9 +66,8 @@ class ParsedVocabulary:
         ordinary = spelled_ids(self.merges, self.ids.get("!", 0))
         for token, token_id in ordinary.items():
             if self.ids.get(token) != token_id:
-                Tokenizer(
-                    self.merges
-                )  # raises if the merges contradict themselves: the first error
+                # Merges that contradict themselves are the first error. A Tokenizer refuses them.
+                Tokenizer(self.merges)
                 id_in_file = f"id {short_repr(self.ids[token])}" if token in self.ids else "no id"
                 raise TokenizerError(
                     f"token {short_repr(token)} has {id_in_file}, expected {token_id}"

@@ -13,7 +13,7 @@ from .reading import read_json
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 # A folder holds a model if it has all files of one of these rows. The Hugging Face cache also has
 # folders with fewer files, for example with a tokenizer alone.
-FORMS = (
+FILES_OF_A_MODEL = (
     ("config.json", "model.safetensors"),
     ("config.json", "model.safetensors.index.json"),
     ("hparams.json", "model.ckpt.index"),
@@ -97,9 +97,9 @@ def _repositories_in_hugging_face_cache() -> set[str]:
 def _find_name(name: str) -> Path | None:
     """The first folder of a name that holds a model."""
     for folder in [*folders_of(name), *folders_of(name, "openai")]:
-        for form in FORMS:
+        for files in FILES_OF_A_MODEL:
             # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
-            if all(os.path.isfile(folder / file) for file in form):
+            if all(os.path.isfile(folder / file) for file in files):
                 return folder
     return None
 
@@ -112,10 +112,12 @@ def check_name(text: str) -> str:
     no_file = "there is no such file or directory, and "
     if os.path.exists(os.path.expanduser(text)):
         no_file = ""
-    guess = nearest(name.lower().removesuffix("-small"), [*MODELS, *ALIASES, *SHIPPED])
+    # "gpt2-small" is what the smallest model is often called.
+    searched_name = name.lower().removesuffix("-small")
+    did_you_mean = nearest(searched_name, [*MODELS, *ALIASES, *SHIPPED])
     raise CheckpointError(
         f"no model {short_repr(text)}: {no_file}the names known are "
-        f"{', '.join([*MODELS, *SHIPPED])}{guess}"
+        f"{', '.join([*MODELS, *SHIPPED])}{did_you_mean}"
     )
 
 
@@ -133,8 +135,7 @@ def folders_of(name: str, source: str = "hub") -> list[Path]:
 
     repositories = [name]
     if name in MODELS:
-        # from_pretrained("gpt2") stores the model in the cache as gpt2, not as
-        # openai-community/gpt2.
+        # The cache calls a model as the user called it: gpt2, or openai-community/gpt2.
         repositories = [MODELS[name].repository, name]
     snapshots = [_snapshot(repository) for repository in repositories]
     return [root / name for root in roots] + [path for path in snapshots if path is not None]

@@ -43,6 +43,8 @@ class StagedFiles:
         self._advice = advice
 
     def __enter__(self) -> "StagedFiles":
+        # An error or Ctrl-C here calls what is on `undo`, the last one first. Without one, pop_all
+        # hands it on to __exit__.
         with ExitStack() as undo:
             undo.enter_context(named_errors(f"cannot write to {self.directory}", self._advice))
             if os.path.lexists(self.directory) and not self.directory.is_dir():
@@ -55,7 +57,7 @@ class StagedFiles:
             undo.callback(finish_saves, self.directory)
             while not self._stage(undo):
                 _make_directory(self.directory, undo)
-            self._files = undo.enter_context(ExitStack())
+            self._files = undo.enter_context(ExitStack())  # the open files, which it closes
             self._undo = undo.pop_all()
         return self
 
@@ -63,7 +65,9 @@ class StagedFiles:
         if error is None:
             with self._undo:
                 self._publish()
-        self._undo.__exit__(kind, error, trace)  # raises again what it does not replace
+        else:
+            # named_errors, which is on it too, makes a CheckpointError of an OSError.
+            self._undo.__exit__(kind, error, trace)
 
     def open(self, name: str) -> BinaryIO:
         """A new file that will be called `name`."""
@@ -91,8 +95,8 @@ class StagedFiles:
             with open(path, "rb+") as file:
                 os.fsync(file.fileno())
         while not self._mark_as_ready():
-            finish_saves(self.directory)  # the files of another process
-        finish_saves(self.directory)
+            finish_saves(self.directory)  # moves the files of another process
+        finish_saves(self.directory)  # moves these files
 
     def _mark_as_ready(self) -> bool:
         """Rename the directory of the new files; False if that of another save is there."""
@@ -112,15 +116,16 @@ def finish_saves(directory: Path) -> None:
     complete save. Raises CheckpointError if the files cannot be moved.
     """
     ready = directory / READY
-    end = time.monotonic() + MAX_WAIT
+    deadline = time.monotonic() + MAX_WAIT
     while os.path.lexists(ready):
         try:
             _move_out(ready, directory)
         except OSError as error:
-            # Another process moves the same files, or has saved again, for as long as it likes.
-            if error.errno in (errno.ENOENT, *NOT_EMPTY):
-                end = time.monotonic() + MAX_WAIT
-            elif time.monotonic() > end:
+            # Another process moves the same files, or has saved again. It may take its time.
+            another_is_at_work = error.errno in (errno.ENOENT, *NOT_EMPTY)
+            if another_is_at_work:
+                deadline = time.monotonic() + MAX_WAIT
+            elif time.monotonic() > deadline:
                 raise CheckpointError(
                     f"{ready}: this save cannot be moved out: {error.strerror}"
                 ) from error
@@ -147,10 +152,11 @@ def _remove_abandoned(staging: Path) -> None:
         # The directory's process may be about to lock it. The process then finds no directory of
         # that name, and makes another.
         abandoned = staging.with_suffix(".old.tmp")
-        with suppress(PermissionError):  # Windows renames no directory with an open file
+        with suppress(PermissionError):  # on Windows, because a file in it is open: the lock
             os.rename(staging, abandoned)
         shutil.rmtree(abandoned if abandoned.exists() else staging, ignore_errors=True)
-    # On Windows the lock was an open file, which could not be removed. It is not open any more.
+    # Elsewhere all is removed now, and this raises an OSError that the caller ignores. On Windows
+    # the lock, which was open, and its directory are still there.
     (staging / LOCK).unlink()
     staging.rmdir()
 

@@ -43,7 +43,9 @@ def remote_model(name: str, source: str, note: Note) -> "RemoteModel":
         return OpenAIModel(name, _openai_client(name, note))
     if source == "tokenizer":
         return HubTokenizer(name, _hub_client(name, {}, note))
-    weights = {huggingface.WEIGHTS: MODELS[name].weights} if name in MODELS else {}
+    weights = {}
+    if name in MODELS:
+        weights[huggingface.WEIGHTS] = MODELS[name].weights
     return HubModel(name, _hub_client(name, weights, note))
 
 
@@ -113,21 +115,22 @@ class HubModel(RemoteModel):
         huggingface.open_directory(folder)
 
     def fetch_small_files(self, new: Path) -> None:
-        has_tokenizer = self.fetch_all(["vocab.json", "merges.txt"], new)
-        if self.name not in MODELS:
-            # It may have tokens that the two files do not have.
-            has_json = self.client.fetch("tokenizer.json", new)
-            has_tokenizer = has_tokenizer or has_json
+        has_pair = self.fetch_all(["vocab.json", "merges.txt"], new)
+        # The known models need no more than these two. Others may have tokens that these files do
+        # not have, and settings.
+        is_known = self.name in MODELS
+        has_json = not is_known and self.client.fetch("tokenizer.json", new)
+        has_tokenizer = has_pair or has_json
         if not has_tokenizer:
             self.report_no_tokenizer(
                 f"{self.client.label} has no tokenizer: neither vocab.json and merges.txt nor "
                 "tokenizer.json"
             )
-        if self.name not in MODELS:  # the repositories of the known models do not need these files
+        if not is_known:
             self.client.fetch("generation_config.json", new)
-            if has_tokenizer:
-                for file in TOKENIZER_SETTINGS:
-                    self.client.fetch(file, new)
+        if not is_known and has_tokenizer:
+            for file in TOKENIZER_SETTINGS:
+                self.client.fetch(file, new)
         self.check_small_files(new)
 
     def report_no_tokenizer(self, message: str) -> None:
@@ -192,10 +195,10 @@ class OpenAIModel(RemoteModel):
 
 
 def _hub_client(name: str, weights: dict[str, Version], note: Note) -> DownloadClient:
-    """The client for a repository; `weights` are the known versions of its weights."""
+    """The client for a repository; `weights` are the known versions of its weights, by file."""
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     token = os.environ.get("HF_TOKEN", "").strip()
-    if not re.fullmatch("[!-~]*", token):
+    if not re.fullmatch("[!-~]*", token):  # ASCII without spaces and control characters
         raise CheckpointError("HF_TOKEN contains characters that no token has")
 
     repository = name
@@ -205,7 +208,7 @@ def _hub_client(name: str, weights: dict[str, Version], note: Note) -> DownloadC
         repository = MODELS[name].repository
         revision = MODELS[name].commit
         pins = {"vocab.json": VOCAB, "merges.txt": MERGES, **weights}
-    server = re.sub(".*(//|@)", "", endpoint)  # without a password
+    server = re.sub(".*(//|@)", "", endpoint)  # the host, without "https://" and a password
     return DownloadClient(
         base=f"{endpoint}/{repository}/resolve/{revision}",
         label=f"{server}/{repository}",
@@ -223,6 +226,7 @@ def _openai_client(name: str, note: Note) -> DownloadClient:
         )
     model = MODELS[name]
     size = parameter_count(model.config).bytes
+    # The size of the data follows from the parameters. The hashes are known of the smallest model.
     pins = {tensorflow.DATA: Version(size), "encoder.json": VOCAB, "vocab.bpe": MERGES}
     if name == "gpt2":
         pins |= OPENAI_124M

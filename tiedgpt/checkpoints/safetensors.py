@@ -99,6 +99,7 @@ class Tensor:
 
     def view(self, memory: mmap.mmap) -> np.ndarray:
         """The values in the mapped file. Its pages are read from the disk now, where possible."""
+        # madvise wants the start of a page.
         page_start = self.start // mmap.PAGESIZE * mmap.PAGESIZE
         # The system refuses on macOS, on Linux before 5.14, and for a tensor without values.
         with suppress(AttributeError, OSError, ValueError):
@@ -151,7 +152,7 @@ class Tensor:
         return True
 
     def _read_into(self, part: np.ndarray, file: BufferedReader) -> None:
-        """The next values of the file, as float32."""
+        """Read the next values of the file, as many as `part` has, and move on in the file."""
         stored = np.dtype(STORED[self.dtype])
         if stored == part.dtype:
             buffer = part
@@ -166,10 +167,9 @@ class Tensor:
 
 
 def map_file(path: Path, tensors: Iterable[Tensor]) -> mmap.mmap:
-    """The bytes of a file. A page that is written to is copied first.
+    """The bytes of a file, mapped. A page that is written to is copied first.
 
-    Raises CheckpointError if the file cannot be mapped, or does not hold those of `tensors` that
-    are its own.
+    Raises CheckpointError if the file cannot be mapped, or lacks one of `tensors` that is its own.
     """
     with open_to_read(path) as file:
         if os.fstat(file.fileno()).st_size == 0:
@@ -179,6 +179,7 @@ def map_file(path: Path, tensors: Iterable[Tensor]) -> mmap.mmap:
         # Pages of 2 MB, if the file is not in the page cache yet: products of few rows find them
         # faster.
         memory.madvise(mmap.MADV_HUGEPAGE)
+    # The file may have been replaced since its header was read.
     in_file = read_header(path)
     for tensor in tensors:
         if tensor.file == path and in_file.get(tensor.name) != tensor:
@@ -235,7 +236,7 @@ def check_places(
     There is no overlap, no hole and no remainder. Raises CheckpointError that names `listing`,
     which has the positions, or `file`, which has the data.
     """
-    end = data_start
+    end = data_start  # of the tensor before
     for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.end)):
         where = f"{listing}: tensor {short_repr(tensor.name)}"
         shape = list(tensor.shape)
@@ -297,7 +298,11 @@ def write(
         end = begin + DTYPE_BITS[dtype] // 8 * array.size
         header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
     header_bytes = json.dumps(header, separators=(",", ":")).encode()
-    header_bytes += b" " * (-(8 + len(header_bytes)) % CACHE_LINE)  # aligns the data
+    # Spaces align the data: they begin at a multiple of CACHE_LINE.
+    remainder = (8 + len(header_bytes)) % CACHE_LINE
+    if remainder > 0:
+        header_bytes += b" " * (CACHE_LINE - remainder)
+    # What would be refused in a file is not written.
     _parse_header(header_bytes, Path("the file to be written"))
     file.write(len(header_bytes).to_bytes(8, "little"))
     file.write(header_bytes)
@@ -307,7 +312,10 @@ def write(
 
 
 def _parse_header(header_bytes: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a header. `path` is the file's."""
+    """The tensors and the metadata of a header. `path` is the file's.
+
+    Raises CheckpointError if the header breaks a rule. `write` calls it before a file is written.
+    """
     if len(header_bytes) > MAX_HEADER:
         raise CheckpointError(
             f"{path}: a header of {len(header_bytes)} bytes; expected at most {MAX_HEADER}"
@@ -355,7 +363,7 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         counts = Counter(name for name, _ in pairs)
-        [(name, _)] = counts.most_common(1)
+        name, _ = counts.most_common(1)[0]
         raise ValueError(f"{short_repr(name)} is given twice")
     if not all(_is_text(name) for name in result):
         raise ValueError("a name is not Unicode: it has an unpaired surrogate")

@@ -34,7 +34,10 @@ COPIED = (
     "chat_template.json",
     GENERATION_CONFIG,
 )
-OPENAIS_NAMES = {"merges.txt": "vocab.bpe", "vocab.json": "encoder.json"}
+OPENAIS_NAMES = {
+    "merges.txt": "vocab.bpe",
+    "vocab.json": "encoder.json",
+}  # Hugging Face's name -> OpenAI's
 
 
 def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) -> None:
@@ -79,25 +82,28 @@ def write_model(files: StagedFiles, model: GPT2, others: Mapping[str, bytes]) ->
     safetensors.write(files.open(WEIGHTS), tensors.items())
     for name, content in others.items():
         files.open(name).write(content)
-    if GENERATION_CONFIG not in others:
-        path = files.directory / GENERATION_CONFIG
-        if path.exists() and _contradicts(path, model.config):
-            # transformers prefers what this file says of the end of a text.
-            tokens = {
-                "bos_token_id": model.config.bos_token_id,
-                "eos_token_id": model.config.eos_token_id,
-            }
-            files.open(GENERATION_CONFIG).write(json.dumps(tokens).encode())
+    path = files.directory / GENERATION_CONFIG
+    is_kept = path.exists() and GENERATION_CONFIG not in others
+    if is_kept and _contradicts(path, model.config):
+        # transformers prefers what this file says of the end of a text.
+        tokens = {
+            "bos_token_id": model.config.bos_token_id,
+            "eos_token_id": model.config.eos_token_id,
+        }
+        files.open(GENERATION_CONFIG).write(json.dumps(tokens).encode())
     files.open("config.json").write(config.encode())
 
 
 def _contradicts(path: Path, config: Config) -> bool:
-    """Whether a generation_config.json says another end of a text than a configuration."""
+    """Whether a generation_config.json says another end of a text than a configuration.
+
+    One that cannot be read does.
+    """
     try:
         eos_token_id = read_json(path).get("eos_token_id")
     except CheckpointError:
         return True
-    if isinstance(eos_token_id, list):
+    if isinstance(eos_token_id, list):  # Config has a tuple
         eos_token_id = tuple(eos_token_id)
     return eos_token_id is not None and eos_token_id != config.eos_token_id
 
@@ -105,8 +111,8 @@ def _contradicts(path: Path, config: Config) -> bool:
 def tokenizer_files(tokenizer: Tokenizer, directory: Path) -> dict[str, bytes]:
     """The files of a tokenizer, by name.
 
-    If the directory has files of another tokenizer, they are replaced by files that say nothing
-    else.
+    The directory may have other files of another tokenizer, which transformers would read too. They
+    are replaced by files that add nothing to this one.
     """
     texts = vocabulary_files(tokenizer)
     neutral = {
@@ -130,11 +136,12 @@ def copied_files(model: Path, note: Note = discard_note) -> dict[str, bytes]:
     directory = directory_of(model)
     contents = {}
     for name in COPIED:
-        for file in (name, OPENAIS_NAMES.get(name, name)):
-            path = directory / file
-            if name not in contents and path.is_file():
-                with open_to_read(path) as opened:
-                    contents[name] = opened.read()
+        path = directory / name
+        if not path.is_file() and name in OPENAIS_NAMES:
+            path = directory / OPENAIS_NAMES[name]
+        if path.is_file():
+            with open_to_read(path) as opened:
+                contents[name] = opened.read()
     has_pair = "merges.txt" in contents and "vocab.json" in contents
     if not has_pair and TOKENIZER_JSON not in contents:
         try:

@@ -145,7 +145,7 @@ def _parse_tensor(message: "ByteReader", file: Path, name: str) -> CheckedTensor
 
 
 def _read_table(path: Path) -> Iterator[Entry]:
-    """The entries of all data blocks."""
+    """The entries of all data blocks, in their order. Raises CheckpointError."""
     with open_to_read(path) as file:
         table = file.read(MAX_INDEX + 1)
     if len(table) > MAX_INDEX:
@@ -204,7 +204,7 @@ def _read_block(path: Path, table: bytes, handle: Handle) -> "ByteReader":
 
 
 def _read_entries(block: "ByteReader") -> Iterator[Entry]:
-    """The entries of a block's contents, without the restarts behind them."""
+    """The entries of a block's contents, without the restarts after them."""
     contents = block.take(block.remaining)
     restarts = int.from_bytes(contents[-4:], "little")
     end = len(contents) - 4 - 4 * restarts
@@ -280,12 +280,12 @@ class ByteReader:
         for shift in range(0, 64, 7):
             byte = self.take(1)[0]
             value |= (byte & 0x7F) << shift
-            if byte >= 0x80:  # more bytes follow
-                continue
-            is_too_long = byte == 0 and shift > 0
-            if is_too_long or value >= 1 << 64:
-                break
-            return value
+            is_last = byte < 0x80
+            if is_last:
+                is_too_long = byte == 0 and shift > 0  # it adds nothing to the bytes before
+                if is_too_long or value >= 1 << 64:
+                    break
+                return value
         raise self.error(
             f"wrong varint before {self.position}: over 64 bits, or longer than necessary"
         )
@@ -296,7 +296,10 @@ class ByteReader:
         return Handle(offset, size)
 
     def fields(self) -> Fields:
-        """The fields of the message. One of an unexpected wire type is therefore unknown."""
+        """The fields of the message, by wire type.
+
+        A field of another wire type than is read later counts as left out.
+        """
         fields = Fields()
         while self.remaining:
             number, wire_type = divmod(self.varint(), 8)

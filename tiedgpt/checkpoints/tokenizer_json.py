@@ -38,7 +38,9 @@ def parse_tokenizer_json(path: Path) -> ParsedVocabulary:
             TiedGPTWarning,
             stacklevel=4,
         )
-    model = file["model"] if isinstance(file.get("model"), dict) else {}
+    model = file.get("model")
+    if not isinstance(model, dict):
+        model = {}
     ids = model.get("vocab")
     merges = model.get("merges")
     added = file.get("added_tokens") or []
@@ -89,16 +91,16 @@ def _adds_tokens(post_processor: Any) -> bool:
 def _check_neutral(file: dict[str, Any], path: Path) -> None:
     """Raise TokenizerError for a setting that would give other ids."""
     pre_tokenizer = file.get("pre_tokenizer")
-    match pre_tokenizer:
+    match pre_tokenizer:  # a sequence of one is that one
         case {"type": "Sequence", "pretokenizers": [only]}:
             pre_tokenizer = only
     sections = {"": file, "model": file.get("model"), "pre_tokenizer": pre_tokenizer}
     for name, accepted in NEUTRAL_VALUES.items():
-        section_name, _, key = name.rpartition(".")
+        section_name, _, key = name.rpartition(".")  # "model.type" -> "model", "type"
         value = sections[section_name]
         if isinstance(value, dict):
             value = value.get(key)
-        if value not in accepted:
+        if value not in accepted:  # also a section that is not an object
             raise TokenizerError(
                 f"{path}: {name} is {short_repr(value)}, expected {accepted[0]!r}, as in GPT-2"
             )

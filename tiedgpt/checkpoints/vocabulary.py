@@ -7,6 +7,7 @@ vocabulary. added_tokens.json and tokenizer_config.json may add tokens to both.
 """
 
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def read_tokenizer(model: Path) -> Tokenizer:
 
 
 def _parse_vocabulary(directory: Path) -> ParsedVocabulary:
-    """The vocabulary without the tokens that other files add."""
+    """The vocabulary of tokenizer.json or of merges, without the tokens that other files add."""
     has_json = (directory / TOKENIZER_JSON).is_file()
     for merges, vocab in MERGES_AND_VOCAB:
         if (directory / merges).is_file():
@@ -76,9 +77,12 @@ def _parse_merges_and_vocab(path: Path, vocab_path: Path | None) -> ParsedVocabu
 
 
 def _parse_merges_txt(path: Path) -> list[tuple[str, str]]:
+    """The merges, one a line: "h e". The first line may be "#version: 0.2"."""
     lines = read_text(path).replace("\r\n", "\n").rstrip("\n").split("\n")
+    is_empty = lines == [""]
+    has_version = lines[0].startswith("#version")
     first_line = 1  # the number of the line of the first merge
-    if lines[0].startswith("#version") or lines == [""]:
+    if has_version or is_empty:
         first_line = 2
     return parse_merges(lines[first_line - 1 :], f"{path}, line", first_line)
 
@@ -94,6 +98,7 @@ def _check_same_merges(vocabulary: ParsedVocabulary, path: Path, vocab_path: Pat
     if not vocab_path.is_file():
         return
     for token, token_id in read_json(vocab_path).items():
+        # A token that tokenizer.json does not have is no contradiction.
         expected = vocabulary.ids.get(token, token_id)
         if token not in vocabulary.added and token_id != expected:
             raise TokenizerError(
@@ -106,7 +111,7 @@ def _check_same_merges(vocabulary: ParsedVocabulary, path: Path, vocab_path: Pat
 def _add_from_added_tokens(vocabulary: ParsedVocabulary, path: Path) -> None:
     """Add the tokens of added_tokens.json: text -> id."""
     for text, token_id in read_json(path).items():
-        if text not in vocabulary.added:  # tokenizer.json says more of it
+        if text not in vocabulary.added:  # else tokenizer.json has it, and says more of it
             vocabulary.add_token(text, token_id, is_special=True, name=f"{path}")
     vocabulary.name += f" and {path.name}"
 
@@ -128,8 +133,8 @@ def _apply_settings(vocabulary: ParsedVocabulary, path: Path) -> None:
         raise TokenizerError(
             f"{path}: added_tokens_decoder must be an object, got {short_repr(decoder)}"
         )
-    for key, token in decoder.items():
-        token_id = int(key) if key.isascii() and key.isdigit() and len(key) < 20 else None
+    for key, token in decoder.items():  # "50257": {"content": "<pad>", ...}
+        token_id = int(key) if re.fullmatch("[0-9]{1,19}", key) else None
         add_token(vocabulary, token, token_id, path)
     if decoder:
         vocabulary.name += f" and {path.name}"
