@@ -86,8 +86,12 @@ def split_tokens(tokens: np.ndarray, V: int, progress: OnProgress = None) -> Ite
 
 
 def log_probabilities(logits: np.ndarray) -> np.ndarray:  # [..., V] -> [..., V] float64
-    """log_softmax in float64. Raises what `check_logits` raises."""
-    return log_softmax(check_logits(logits).astype(np.float64))
+    """log_softmax in float64. A logit of -inf is a probability of 0.
+
+    Raises TiedGPTError for a row with nan or inf.
+    """
+    check_logits(logits.max(axis=-1))  # nan or inf would be the highest of its row
+    return log_softmax(logits.astype(np.float64))
 
 
 def top_k(scores: np.ndarray, k: int) -> np.ndarray:  # [V] -> [k]

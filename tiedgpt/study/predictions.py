@@ -62,7 +62,7 @@ def predict(logits: np.ndarray, tokens: Iterable[int], k: int = 0) -> list[Predi
 
     Raises TiedGPTError for logits that are not finite.
     """
-    log_p = log_probabilities(logits)
+    log_p = log_probabilities(check_logits(logits))
     likeliest = []
     if k > 0:
         # One more than k, because the token itself may be among them.
