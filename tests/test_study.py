@@ -319,7 +319,18 @@ def test_the_sample_of_a_long_text_is_windows_of_its_end(monkeypatch):
     assert set(np.diff(windows[:, 0])) == {23}, "evenly spread"
 
 
-def test_a_loss_that_is_not_finite_is_an_error(model):
+def test_logits_that_are_not_finite_are_an_error(model):
     model.parameters["h.0.mlp.c_fc.bias"][0] = np.nan
-    with pytest.raises(TiedGPTError, match=r"the loss is not a finite number: .* damaged"):
+    with pytest.raises(TiedGPTError, match=r"logits are not finite numbers: .* damaged"):
         losses(model, TOKENS)
+
+
+def test_a_loss_that_is_not_finite_is_an_error():
+    model = random_model(UNTIED)
+    logits = model([0])[-1]
+    unlikeliest = int(logits.argmin())
+    # All logits are finite, but the difference of the highest and the lowest is not.
+    model.parameters["lm_head.weight"] *= 3e38 / np.abs(logits).max()
+    message = r"the loss is not a finite number: .* damaged"
+    with np.errstate(over="ignore"), pytest.raises(TiedGPTError, match=message):
+        losses(model, np.array([0, unlikeliest]))
