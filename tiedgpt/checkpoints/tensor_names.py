@@ -2,6 +2,8 @@
 
 transformers writes our names, in some files with a prefix: `transformer.h.0.ln_1.weight`. Older
 files also contain the causal mask of each layer, which is not a parameter.
+
+comparison/conventions.py translates the names of arrays that another program has in memory.
 """
 
 import re

@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,16 +46,17 @@ def attribute(
     """
     config = model.config
     prompt = check_prompt_ids(ids, config)
-    tokens = [token] if against is None else [token, against]
-    columns = model.W_U.T[check_prompt_ids(tokens, config)].astype(np.float64)
-    u = columns[0]
+    u = unembedding_of(model, token)
     if against is not None:
-        u = u - columns[1]
+        u = u - unembedding_of(model, against)
 
     if tape is None:
         tape = last_tape(model, prompt, 1)
-    last_resid = "embed" if config.n_layer == 0 else f"resid_post.{config.n_layer - 1}"
-    resid = tape[last_resid][0, -1].astype(np.float64)
+    if config.n_layer == 0:
+        last_resid = "embed"
+    else:
+        last_resid = f"resid_post.{config.n_layer - 1}"
+    resid = tape[last_resid][0, -1].astype(np.float64)  # [D], the input of ln_f
     g = model.parameters["ln_f.weight"] * u
     d = (g - g.mean()) / math.sqrt(resid.var() + config.layer_norm_epsilon)
 
@@ -66,17 +67,23 @@ def attribute(
     for layer, block in enumerate(model.tree["h"]):
         attn_proj = block["attn"]["c_proj"]
         mlp_proj = block["mlp"]["c_proj"]
-        # c_proj multiplies the heads' outputs, one after the other. So each head has its rows.
-        heads = tape[f"attn.{layer}.heads"][0, :, -1]  # [H, K]
+        heads = tape[f"attn.{layer}.heads"][0, :, -1]  # [H, K], of the last token
+        # c_proj multiplies the heads' outputs, one after the other. So each head has K of its rows.
         directions = (attn_proj["weight"] @ d).reshape(heads.shape)  # [H, K]
         for head, part in enumerate((heads * directions).sum(axis=1)):
             parts[f"attn.{layer}.head.{head}"] = part
         parts[f"attn.{layer}.bias"] = attn_proj["bias"] @ d
-        mlp_out = tape[f"mlp.{layer}.out"][0, -1]  # with the bias
+        mlp_out = tape[f"mlp.{layer}.out"][0, -1]  # [D], with the bias
         parts[f"mlp.{layer}"] = (mlp_out - mlp_proj["bias"]) @ d
         parts[f"mlp.{layer}.bias"] = mlp_proj["bias"] @ d
     parts["ln_f.bias"] = model.parameters["ln_f.bias"] @ u
     return {name: float(part) for name, part in parts.items()}
+
+
+def unembedding_of(model: GPT2, token: int) -> np.ndarray:  # -> [D] float64
+    """The token's column of W_U. Raises ArgumentError for a token that is not in the vocabulary."""
+    [token] = check_prompt_ids([token], model.config)
+    return model.W_U[:, token].astype(np.float64)
 
 
 def ablation(config: Config, names: Iterable[str]) -> Edits:
@@ -85,15 +92,7 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
     Names: attn.N.head.H, attn.N and mlp.N, the last two with c_proj's bias. Raises ArgumentError
     for others.
     """
-    # Part -> the activation [B, ...] that holds it, and its place on axis 1. A whole layer's output
-    # is set to 0 at all positions, which axis 1 holds there.
-    removable: dict[str, tuple[str, Any]] = {}
-    for layer in range(config.n_layer):
-        removable[f"attn.{layer}"] = (f"attn.{layer}.out", slice(None))
-        removable[f"mlp.{layer}"] = (f"mlp.{layer}.out", slice(None))
-        for head in range(config.n_head):
-            removable[f"attn.{layer}.head.{head}"] = (f"attn.{layer}.heads", head)
-
+    removable = removable_parts(config)
     places_by_activation = defaultdict(list)
     for name in names:
         if name not in removable:
@@ -102,15 +101,34 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
                 f"{short_repr(name)} is not a part that can be removed; the nearest are "
                 f"{near or 'none, for it has no layers'}"
             )
-        activation, place = removable[name]
-        places_by_activation[activation].append(place)
+        part = removable[name]
+        places_by_activation[part.activation].append(part.place)
     return {
         activation: partial(set_to_zero, places)
         for activation, places in places_by_activation.items()
     }
 
 
-def set_to_zero(places: list[Any], x: np.ndarray) -> np.ndarray:  # [B, ...] -> [B, ...]
+class RemovablePart(NamedTuple):
+    """Where a part of the model is on the tape."""
+
+    activation: str
+    place: int | slice  # on axis 1 of the activation
+
+
+def removable_parts(config: Config) -> dict[str, RemovablePart]:
+    """Each part that can be removed, by its name."""
+    parts = {}
+    for layer in range(config.n_layer):
+        # These are [B, T, D], so all positions are set to 0.
+        parts[f"attn.{layer}"] = RemovablePart(f"attn.{layer}.out", slice(None))
+        parts[f"mlp.{layer}"] = RemovablePart(f"mlp.{layer}.out", slice(None))
+        for head in range(config.n_head):  # one of [B, H, T, K]
+            parts[f"attn.{layer}.head.{head}"] = RemovablePart(f"attn.{layer}.heads", head)
+    return parts
+
+
+def set_to_zero(places: list[int | slice], x: np.ndarray) -> np.ndarray:  # [B, ...] -> [B, ...]
     """An edit: set these places on axis 1 to 0. `x` is a copy that the edit may change."""
     for place in places:
         x[:, place] = 0

@@ -82,9 +82,10 @@ def score_row(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray) -> 
     1.0
     """
     q = counts / counts.sum()
-    # A rank is 1 and the number of tokens that are likelier.
+    # The likelier tokens come after a successor, and after those as likely, in ascending order.
     as_likely_or_less = np.searchsorted(np.sort(log_p), log_p[successors], side="right")
-    ranks = 1 + log_p.size - as_likely_or_less
+    likelier = log_p.size - as_likely_or_less
+    ranks = 1 + likelier
     return {
         "top1": overlap(log_p, successors, counts, 1),
         "top5": overlap(log_p, successors, counts, 5),
@@ -98,7 +99,7 @@ def overlap(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray, k: in
 
     With fewer than k successors, it is the share of all of them.
     """
-    most = min(k, counts.size)  # the most hits that are possible
+    most = min(k, counts.size)  # as many hits are possible
     kth_count = np.sort(counts)[-most]
     most_common = successors[counts >= kth_count]  # more than k if several are equally common
     is_hit = np.isin(top_k(log_p, k), most_common)

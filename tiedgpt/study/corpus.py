@@ -59,8 +59,13 @@ class Corpus:
 
     def write(self, path: Path) -> None:
         """Write the counts to an .npz file, without the ids."""
-        tables = (self.counts, self.starts, self.successors, self.pair_counts)
-        np.savez_compressed(path, *(table.astype(np.uint32) for table in tables))
+        np.savez_compressed(  # it names them arr_0, arr_1, ...
+            path,
+            self.counts.astype(np.uint32),
+            self.starts.astype(np.uint32),
+            self.successors.astype(np.uint32),
+            self.pair_counts.astype(np.uint32),
+        )
 
     @classmethod
     def read(cls, path: Path) -> "Corpus":
@@ -117,7 +122,8 @@ class Corpus:
         follows_itself_most = []
         for token in tokens:
             _, counts = self.row(token)
-            # A token that nothing follows does not predict itself: 0 is not 1.
+            # The highest count is at least 1. So a token that nothing follows, which follows itself
+            # 0 times, does not predict itself.
             highest_count = counts.max(initial=1)
             follows_itself_most.append(self.count(token, token) == highest_count)
         return float(np.mean(follows_itself_most))

@@ -34,8 +34,8 @@ def direct_path(
     """{"asymmetry", "self_prediction", "self_prediction_frequent"}.
 
     self_prediction is the share of all tokens that predict themselves, self_prediction_frequent
-    that of the corpus's frequent tokens (None for fewer than MIN_TOKENS): a token that never
-    occurred in training still has nearly its random start. `progress` is called with the number of
+    that of the corpus's frequent tokens, None for fewer than MIN_TOKENS. (A token that never
+    occurred in training still has nearly its random start.) `progress` is called with the number of
     tokens done.
     """
     is_its_own_prediction = predicts_itself(model, progress)  # [V]
@@ -52,16 +52,19 @@ def direct_path(
 
 
 def asymmetry(W_E: np.ndarray, W_U: np.ndarray) -> float:  # [V, D], [D, V] -> in [0, 2]
-    """|A - A^T|_F / |A|_F for A = W_E W_U.
+    """|A - A^T| / |A| in Frobenius norms, for A = W_E W_U, without computing A.
 
-    It is 0 for a symmetric A and for A = 0, and sqrt(2) for unrelated matrices. It is computed from
-    D x D matrices, with tr(XY) = tr(YX). |A - A^T|^2 = 2 |A|^2 - 2 tr(A A) is a difference of two
-    large numbers if A is nearly symmetric, and its rounding error would look like an asymmetry of
-    1e-8. So subtract the symmetric W_E W_E^T first. With N = W_U^T - W_E, which is 0 in a tied
-    model:
+    It is 0 for a symmetric A and for A = 0, and sqrt(2) for unrelated matrices. Raises TiedGPTError
+    for numbers that are not finite.
+
+    With N = W_U^T - W_E, which is 0 in a tied model, A is W_E W_E^T + W_E N^T, and the first of
+    these is symmetric. Since |X|^2 = tr(X X^T) and tr(X Y) = tr(Y X), D x D matrices are enough:
 
         |A|^2 = tr((W_E^T W_E) (W_U W_U^T))
         |A - A^T|^2 = |W_E N^T - N W_E^T|^2 = 2 tr((W_E^T W_E) (N^T N)) - 2 tr((N^T W_E) (N^T W_E))
+
+    Without N, |A - A^T|^2 = 2 |A|^2 - 2 tr(A A). If A is nearly symmetric, this is a difference of
+    two large numbers, whose rounding error would look like an asymmetry of 1e-8.
     """
     D = W_E.shape[1]
     EE = np.zeros((D, D))  # W_E^T W_E, in float64
@@ -87,6 +90,14 @@ def asymmetry(W_E: np.ndarray, W_U: np.ndarray) -> float:  # [V, D], [D, V] -> i
     return math.sqrt(max(difference, 0.0) / norm)  # rounding may make it less than 0
 
 
+def matrix_asymmetry(A: np.ndarray) -> float:  # [n, n] -> in [0, 2]
+    """|A - A^T| / |A| in Frobenius norms, for a matrix that is in memory; 0 for A = 0."""
+    norm = float(np.linalg.norm(A))
+    if norm > 0:
+        return float(np.linalg.norm(A - A.T)) / norm
+    return 0.0
+
+
 def predicts_itself(model: GPT2, progress: OnProgress = None) -> np.ndarray:  # -> [V] bool
     """For each token t, whether argmax_j A[t, j] = t."""
     V = model.config.vocab_size
@@ -102,20 +113,23 @@ def jsd_floor(corpus: Corpus) -> float:
 
     It is 0 for a text without pairs.
     """
-    V = corpus.counts.size
     counts = corpus.pair_counts  # [P], the numbers of M that are not 0
     if counts.size == 0:
         return 0.0
-
-    # The count of each pair in the opposite order, the numbers of M^T at the same places.
-    first = np.repeat(np.arange(V), np.diff(corpus.starts))
-    second = corpus.successors
-    pairs = first * V + second  # one number for each pair, in ascending order
-    reversed_pairs = second * V + first
-    places = np.searchsorted(pairs, reversed_pairs)
-    places = np.minimum(places, pairs.size - 1)  # a pair after the last one is not there
-    is_there = pairs[places] == reversed_pairs
-    reversed_counts = np.where(is_there, counts[places], 0)
-
+    reversed_counts = counts_in_opposite_order(corpus)  # [P], the numbers of M^T at these places
     divergence = counts @ np.log(2 * counts / (counts + reversed_counts))
     return float(divergence / counts.sum())
+
+
+def counts_in_opposite_order(corpus: Corpus) -> np.ndarray:  # -> [P]
+    """For each pair (a, b) of the corpus, the count of (b, a); 0 if that does not occur."""
+    V = corpus.counts.size
+    first = np.repeat(np.arange(V), np.diff(corpus.starts))  # [P], a
+    second = corpus.successors  # [P], b
+    # One number stands for a pair. The pairs are in ascending order, so they can be searched.
+    pairs = first * V + second
+    reversed_pairs = second * V + first
+    places = np.searchsorted(pairs, reversed_pairs)
+    places = np.minimum(places, pairs.size - 1)  # one that is above all would be after the end
+    occurs = pairs[places] == reversed_pairs
+    return np.where(occurs, corpus.pair_counts[places], 0)

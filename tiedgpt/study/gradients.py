@@ -37,13 +37,13 @@ class Gradients:
 
         The cosine between d_embed and d_head is 0 for a row that one of them does not reach.
         """
-        # d_embed and d_head have rows for the tokens that were read only, head_lengths for all V.
-        # The embedding's gradient of any other token is 0, so the sum is the output matrix's there.
+        # The rows of tokens that were not read: d_embed is 0 there, so the sum is d_head.
         V = len(self.head_lengths)
         embed_lengths = np.zeros(V)
         sum_lengths = self.head_lengths.astype(np.float64)
         cosines = np.zeros(V)
 
+        # The rows of tokens that were read.
         embed_lengths[self.tokens] = lengths(self.d_embed)
         sum_lengths[self.tokens] = lengths(self.d_embed + self.d_head)
         products = lengths(self.d_embed) * lengths(self.d_head)  # [n]
@@ -83,19 +83,24 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
     loss, dfinal, d_head, head_lengths = head_backward(final[0], model.W_U, ids[1:], tokens)
     d_embed = np.zeros((tokens.size, model.config.n_embd), model.dtype)
 
-    # The gradients of the blocks are not used. So those of all layers are written to the same
-    # arrays.
+    arrays = nest(gradient_arrays(model, d_embed))
+    transformer_backward(dfinal[None], numbers[None], model.tree, model.config, tape, arrays)
+    return Gradients(loss, tokens, d_embed, d_head, head_lengths)
+
+
+def gradient_arrays(model: GPT2, d_embed: np.ndarray) -> Parameters:
+    """An array for the gradient of each parameter but W_U; for wte it is d_embed [n, D].
+
+    The gradients of the blocks are not used. So all layers share the arrays of one.
+    """
     shared: Parameters = {"wte.weight": d_embed}
-    gradient_arrays: Parameters = {}
-    for name, array in model.tie().parameters.items():
+    arrays: Parameters = {}
+    for name, parameter in model.tie().parameters.items():
         name_in_block = re.sub(r"h\.\d+", "h", name)
         if name_in_block not in shared:
-            shared[name_in_block] = np.empty_like(array)
-        gradient_arrays[name] = shared[name_in_block]
-    transformer_backward(
-        dfinal[None], numbers[None], model.tree, model.config, tape, nest(gradient_arrays)
-    )
-    return Gradients(loss, tokens, d_embed, d_head, head_lengths)
+            shared[name_in_block] = np.empty_like(parameter)
+        arrays[name] = shared[name_in_block]
+    return arrays
 
 
 def head_backward(  # [N, D], [D, V], [N], [n] -> loss, [N, D], [n, D], [V]

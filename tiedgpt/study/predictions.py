@@ -110,15 +110,25 @@ def predicted_json(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> d
 
     unit: "logprob" for natural logarithms of probabilities, "bits" for surprisals.
     """
+    alternatives = []
+    for token, log_probability in prediction.alternatives:
+        alternatives.append(likelihood_json(tokenizer, token, log_probability, unit))
+    report = likelihood_json(tokenizer, prediction.token, prediction.log_probability, unit)
+    report["rank"] = prediction.rank
+    report["alternatives"] = alternatives
+    return report
 
-    def report(token: int, log_probability: float) -> dict[str, Any]:
-        number = log_probability if unit == "logprob" else surprisal(log_probability)
-        return {**token_json(tokenizer, token), unit: number}
 
-    predicted = report(prediction.token, prediction.log_probability)
-    predicted["rank"] = prediction.rank
-    predicted["alternatives"] = [report(*alternative) for alternative in prediction.alternatives]
-    return predicted
+def likelihood_json(
+    tokenizer: Tokenizer, token: int, log_probability: float, unit: str
+) -> dict[str, Any]:
+    """A token with its log probability in a unit of predicted_json."""
+    report = token_json(tokenizer, token)
+    if unit == "logprob":
+        report["logprob"] = log_probability
+    else:
+        report["bits"] = surprisal(log_probability)
+    return report
 
 
 def last_logits(model: GPT2, ids: Any, edit: Edits | None = None) -> np.ndarray:  # [T] -> [V]
@@ -132,7 +142,7 @@ def last_logits(model: GPT2, ids: Any, edit: Edits | None = None) -> np.ndarray:
 
 
 def last_tape(model: GPT2, ids: Any, n: int, progress: OnProgress = None) -> Tape:
-    """The activations of the last n tokens of a prompt [T], without the kinds of UNREAD.
+    """The activations of the last n tokens of a prompt [T] that this package reads from a tape.
 
     All tokens are among the last n if T <= n. The tokens before are read into a cache, so that the
     memory does not grow with the square of T.
@@ -168,11 +178,8 @@ def lens(
     """
     if tape is None:
         tape = last_tape(model, ids, last or model.config.n_ctx)
-    streams = {"resid_pre.0": tape["embed"]}  # a model without layers records it as "embed" only
-    for name, stream in tape.items():
-        if name.startswith("resid_post."):
-            streams[name] = stream
-    first_shown = 0 if last is None else -last
+    streams = residual_streams(tape)
+    first_shown = 0 if last is None else -last  # a tape may have more tokens than `last`
     shown = [stream[0, first_shown:] for stream in streams.values()]
 
     # The tokens of all layers are rows of one matrix, so the output matrix is read once for all.
@@ -188,12 +195,22 @@ def lens(
     tokens = np.concatenate([piece_tokens for piece_tokens, _ in pieces])  # [layers * T, k]
     probabilities = np.concatenate([piece_probabilities for _, piece_probabilities in pieces])
 
+    # Each layer has T of the rows.
     layers = []
     T = len(shown[0])
     for number, name in enumerate(streams):
         rows = slice(number * T, (number + 1) * T)
         layers.append(Layer(name, tokens[rows], probabilities[rows]))
     return layers
+
+
+def residual_streams(tape: Tape) -> dict[str, np.ndarray]:
+    """The residual stream [B, T, D] before the first block and after each one, by name."""
+    streams = {"resid_pre.0": tape["embed"]}  # a model without layers records it as "embed" only
+    for name, stream in tape.items():
+        if name.startswith("resid_post."):
+            streams[name] = stream
+    return streams
 
 
 def likeliest(  # [R, V] -> [R, k], [R, k]
@@ -213,7 +230,9 @@ def next_tokens(models: Sequence[GPT2], ids: Any, k: int) -> list[list[Predictio
     """
     logits_of_models = [last_logits(model, ids) for model in models]
     likeliest_of_models = [top_k(logits, k).tolist() for logits in logits_of_models]
-    tokens_by_rank = chain.from_iterable(zip(*likeliest_of_models, strict=True))
+    tokens_by_rank: list[int] = []
+    for tokens_of_one_rank in zip(*likeliest_of_models, strict=True):
+        tokens_by_rank.extend(tokens_of_one_rank)
     tokens = list(dict.fromkeys(tokens_by_rank))  # each token once, at its best rank
     return [predict(logits, tokens) for logits in logits_of_models]
 

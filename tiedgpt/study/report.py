@@ -104,10 +104,11 @@ def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
 
     If the last tenth of the text has more, these are windows spread evenly over that tenth.
     """
-    end = ids[-max(MAX_LOSS_TOKENS, ids.size // 10) :]
+    last_tenth = ids.size // 10
+    end = ids[-max(MAX_LOSS_TOKENS, last_tenth) :]
     if end.size <= MAX_LOSS_TOKENS:
         return end
-    windows = max(1, MAX_LOSS_TOKENS // n_ctx)
+    windows = max(1, MAX_LOSS_TOKENS // n_ctx)  # one if the context is longer than the sample
     starts = np.linspace(0, end.size - n_ctx, windows).astype(np.int64)
     places = starts[:, None] + np.arange(n_ctx)  # [windows, n_ctx]
     return end[places].ravel()
@@ -116,8 +117,9 @@ def sample(ids: np.ndarray, n_ctx: int) -> np.ndarray:  # [N] -> [n]
 def losses(
     model: GPT2, ids: np.ndarray, progress: OnProgress = None
 ) -> dict[str, float | int | None] | None:
-    """Three losses of a text `ids` [N] in nats per token; None without two tokens in a context.
+    """Three losses of a text `ids` [N] in nats per token.
 
+    None if the text or the context has fewer than two tokens, so that none is predicted.
     "own" is the model's loss, "swapped" that of an untied model with the tied head (None for a tied
     model), "uniform" that of a uniform guess. "tokens" is how many tokens are predicted. The
     windows are as long as the context and do not overlap. `progress` is called with the number of
@@ -126,12 +128,13 @@ def losses(
     n_ctx = model.config.n_ctx
     if min(ids.size, n_ctx) < 2:
         return None
-    own = token_losses(model, ids, n_ctx, progress)
+    own = token_losses(model, ids, stride=n_ctx, progress=progress)
     if not np.isfinite(own).all():
         raise TiedGPTError("the loss is not a finite number: the model's checkpoint is damaged")
     swapped = None
     if not model.config.tied:
-        swapped = float(token_losses(model.tie(), ids, n_ctx, progress).mean())
+        swapped_losses = token_losses(model.tie(), ids, stride=n_ctx, progress=progress)
+        swapped = float(swapped_losses.mean())
     return {
         "own": float(own.mean()),
         "swapped": swapped,

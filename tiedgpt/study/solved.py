@@ -43,7 +43,7 @@ def solved_paths(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> di
     damaged checkpoint.
     """
     tokens = corpus.frequent()  # [n]
-    seen = corpus.frequent(min_count=1)  # [S]
+    seen = corpus.frequent(min_count=1)  # [S], all tokens of the corpus
     if tokens.size * seen.size * model.config.n_embd > MAX_PRODUCTS:
         return {}
     X = final_norm(model, model.W_E[tokens])  # [n, D]
@@ -57,20 +57,23 @@ def solved_paths(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> di
     W = least_squares(X, centred_log(pair_counts + prior.astype(np.float32)))
     Q = pair_counts / np.maximum(pair_counts.sum(axis=1, keepdims=True), 1)
     solved = fit_softmax(X, Q, W, progress=progress)
-    own = model.W_U[:, seen]
-    own *= np.float32(best_factor(X @ own, Q))
-
-    def path(W: np.ndarray, model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [D, S], [n] -> [n, V]
-        scores = final_norm(model, model.W_E[tokens]) @ W
-        logits = np.full((tokens.size, model.config.vocab_size), -np.inf, scores.dtype)
-        logits[:, seen] = scores
-        return logits
-
+    scaled = model.W_U[:, seen]  # [D, S], a copy
+    scaled *= np.float32(best_factor(X @ scaled, Q))
     return {
-        "scaled": partial(path, own),
-        "least_squares": partial(path, W),
-        "solved": partial(path, solved),
+        "scaled": partial(path_to_seen, seen, scaled),
+        "least_squares": partial(path_to_seen, seen, W),
+        "solved": partial(path_to_seen, seen, solved),
     }
+
+
+def path_to_seen(  # [S], [D, S], [n] -> [n, V]
+    seen: np.ndarray, W: np.ndarray, model: GPT2, tokens: np.ndarray
+) -> np.ndarray:
+    """The path through the head W to the tokens `seen`; all others get the logit -inf."""
+    scores = final_norm(model, model.W_E[tokens]) @ W  # [n, S]
+    logits = np.full((tokens.size, model.config.vocab_size), -np.inf, scores.dtype)
+    logits[:, seen] = scores
+    return logits
 
 
 def least_squares(X: np.ndarray, Y: np.ndarray) -> np.ndarray:  # [n, D], [n, S] -> [D, S]
@@ -93,6 +96,7 @@ def fit_softmax(  # [n, D], [n, S], [D, S] -> [D, S]
     KL in R W is then at most 1/2 [Böhning 1992], so a step of 2 times the gradient never
     overshoots. Nesterov's momentum, which restarts when it points uphill, makes the steps count.
     """
+    # The singular value decomposition gives U and R. Values of 0, but for rounding, are left out.
     U, singular, Vh = np.linalg.svd(X, full_matrices=False)
     rounding = singular.max(initial=0) * max(X.shape) * np.finfo(X.dtype).eps
     is_kept = singular > rounding
@@ -113,7 +117,7 @@ def descend(  # [n, r], [n, S], [r, S] -> [r, S]
     which the last change is carried on.
     """
     ahead = M
-    t = 1.0  # Nesterov's sequence; the momentum grows with it from 0 towards 1
+    t = 1.0  # Nesterov's sequence 1, 1.6, 2.2, ...; with it the momentum grows from 0 towards 1
     for _ in range(steps):
         difference = softmax(U @ ahead)
         difference -= Q
@@ -122,15 +126,15 @@ def descend(  # [n, r], [n, S], [r, S] -> [r, S]
         change = new_M - M
         M = new_M
 
-        # When the change points uphill, the momentum starts again from 0.
         is_uphill = np.vdot(gradient, change) > 0
         if is_uphill:
+            # The momentum starts again from 0.
             momentum = 0.0
             t = 1.0
         else:
-            new_t = (1 + np.sqrt(1 + 4 * t * t)) / 2
-            momentum = (t - 1) / new_t
-            t = new_t
+            next_t = (1 + np.sqrt(1 + 4 * t * t)) / 2
+            momentum = (t - 1) / next_t
+            t = next_t
         ahead = M + M.dtype.type(momentum) * change
         if progress:
             progress(1)

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import ArgumentError, short_repr
 from ..gpt2.ops import gelu_new, linear, log_softmax, softmax
+from .direct_path import matrix_asymmetry
 from .solved import centred_log, fit_softmax, least_squares
 
 WORDS = ("New", "York", "City")
@@ -33,7 +34,7 @@ class Solution:
     scores: np.ndarray  # [n, n]
     probabilities: np.ndarray  # [n, n], softmax of each row of the scores
     kl: float  # KL(P || probabilities), the mean over rows, in nats
-    asymmetry: float  # |S - S^T| / |S|, as in direct_path.py
+    asymmetry: float  # |S - S^T| / |S|
     W_U: np.ndarray | None = None  # [D, n]
 
 
@@ -73,8 +74,9 @@ def mlp0(W_E: np.ndarray, P: np.ndarray) -> np.ndarray:  # [n, D], [n, n] -> [n,
         "bias": rng.standard_normal(UNITS),
     }
     post = gelu_new(linear(W_E, **c_fc))  # [n, UNITS], the same for every P
-    # The input of the output matrix for which its scores are nearest to log P.
-    best_input = least_squares(W_E, centred_log(P).T).T  # [n, D]
+    # The x [n, D] for which x W_E^T is nearest to log P. Transposed, it is W_E x^T that is fitted.
+    best_input = least_squares(W_E, centred_log(P).T).T
+    # The MLP's output is added to W_E.
     return post @ least_squares(post, best_input - W_E)
 
 
@@ -87,11 +89,13 @@ def embedding_of(P: Any, D: int) -> np.ndarray:  # [n, n] -> [n, D]
 def solution(scores: np.ndarray, P: np.ndarray, W_U: np.ndarray | None = None) -> Solution:
     """What scores S [n, n] predict, compared with the table P."""
     divergences = (P * (np.log(P) - log_softmax(scores))).sum(axis=1)  # [n]
-    norm = float(np.linalg.norm(scores))
-    asymmetry = 0.0
-    if norm > 0:
-        asymmetry = float(np.linalg.norm(scores - scores.T)) / norm
-    return Solution(scores, softmax(scores), float(divergences.mean()), asymmetry, W_U)
+    return Solution(
+        scores=scores,
+        probabilities=softmax(scores),
+        kl=float(divergences.mean()),
+        asymmetry=matrix_asymmetry(scores),
+        W_U=W_U,
+    )
 
 
 def as_matrix(name: str, values: Any) -> np.ndarray:

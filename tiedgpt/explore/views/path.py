@@ -7,7 +7,7 @@ import numpy as np
 
 from ...errors import ArgumentError
 from ...gpt2.model import GPT2
-from ...study import bigrams, paths, similarity, solved
+from ...study import bigrams, direct_path, paths, similarity, solved
 from ...study.corpus import Corpus
 from ..shown import matrix_ids
 from .display import base64_floats, displayed_token, displayed_tokens
@@ -95,10 +95,7 @@ def symmetry_of(
         turn.report(part)
 
     A = np.concatenate(rows)  # [n, n]
-    norm = np.linalg.norm(A)
-    asymmetry = 0.0
-    if norm > 0:
-        asymmetry = float(np.linalg.norm(A - A.T) / norm)
+    asymmetry = direct_path.matrix_asymmetry(A)
     return {"asymmetry": asymmetry, "self_prediction": hits / tokens.size}
 
 
