@@ -39,6 +39,7 @@ def find_or_download(
     except CheckpointError as error:
         not_here = error
     else:
+        # A save that was killed at its end may have left files that are not in place yet.
         finish_saves(directory_of(path))
         return path
 
@@ -150,7 +151,7 @@ def _download_to(folder: Path, model: RemoteModel) -> None:
             try:
                 _fetch(model, files.new, folder)
             except TiedGPTError as error:
-                # The message names the server, not the staging directory.
+                # The message names the server, not the staging directory, which it has on one line.
                 staging = one_line(f"{files.new}{os.sep}")
                 message = str(error).replace(staging, f"{model.client.label}/")
                 raise CheckpointError(message) from error

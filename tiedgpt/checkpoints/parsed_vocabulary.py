@@ -21,7 +21,7 @@ class ParsedVocabulary:
 
     def add_token(self, text: str, token_id: Any, is_special: bool, name: str) -> None:
         """Add a token of the file `name`. Raises TokenizerError if it has another id already."""
-        if type(token_id) is not int:
+        if type(token_id) is not int:  # isinstance would accept True
             raise TokenizerError(
                 f"{name}: token {short_repr(text)} has id {short_repr(token_id)}, expected an "
                 "integer"

@@ -37,7 +37,7 @@ def remote_model(name: str, source: str, note: Note) -> "RemoteModel":
     """The model of a source: "hub", "openai", or "tokenizer" for the hub's without the weights.
 
     Nothing is asked of the server yet. Raises CheckpointError for a model that OpenAI did not
-    release, or a token that is not one.
+    release, and for a HF_TOKEN with characters that no token has.
     """
     if source == "openai":
         return OpenAIModel(name, _openai_client(name, note))

@@ -72,6 +72,7 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
 
 def write_model(files: StagedFiles, model: GPT2, others: Mapping[str, bytes]) -> None:
     """Write config.json and model.safetensors to `files`, and other files beside them."""
+    # This may fail, so it comes before the weights, which take long to write.
     try:
         config = json.dumps(model.config.to_json(), indent=2, sort_keys=True) + "\n"
     except (RecursionError, TypeError, ValueError) as error:  # in Config.others

@@ -103,7 +103,7 @@ def read_index(index: Path, data: Path) -> dict[str, CheckedTensor]:
 
 
 def _check_header(message: "ByteReader") -> None:
-    """BundleHeaderProto: num_shards = 1, endianness = 2 (0 little)."""
+    """Check a BundleHeaderProto: field 1 is num_shards, field 2 endianness (0 is little)."""
     fields = message.fields()
     num_shards = fields.number(1)
     if num_shards != 1:
@@ -114,10 +114,10 @@ def _check_header(message: "ByteReader") -> None:
 
 
 def _parse_tensor(message: "ByteReader", file: Path, name: str) -> CheckedTensor:
-    """BundleEntryProto: dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6,
-    slices = 7.
+    """The tensor of a BundleEntryProto, whose fields have these numbers:
 
-    The shape is a message with a field 2 for each axis: a message {size = 1}.
+    dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6, slices = 7. The shape is a
+    message that has a field 2 for each axis, again a message, whose field 1 is the axis's size.
     """
     fields = message.fields()
     dtype = fields.number(1)
@@ -131,13 +131,15 @@ def _parse_tensor(message: "ByteReader", file: Path, name: str) -> CheckedTensor
 
     shape_message = b"".join(fields.texts.get(2, []))
     axes = message.part(shape_message).fields().texts.get(2, [])
-    shape = tuple(message.part(axis).fields().number(1) for axis in axes)
+    shape = []
+    for axis in axes:
+        shape.append(message.part(axis).fields().number(1))
     start = fields.number(4)
     return CheckedTensor(
         file=file,
         name=name,
         dtype="F32",
-        shape=shape,
+        shape=tuple(shape),
         start=start,
         end=start + fields.number(5),
         masked_crc=fields.fixed(6),
@@ -260,9 +262,11 @@ class ByteReader:
         return ByteReader(data, self.where)
 
     def error(self, fault: str) -> CheckpointError:
+        """An error that names where these bytes are from."""
         return CheckpointError(f"{self.where}: {fault}")
 
     def take(self, size: int) -> bytes:
+        """The next `size` bytes. Raises CheckpointError if there are fewer."""
         if size > self.remaining:
             raise self.error(
                 f"truncated: expected {size} bytes at {self.position}, {self.remaining} are left"
@@ -272,6 +276,7 @@ class ByteReader:
         return self.data[start : self.position]
 
     def fixed32(self) -> int:
+        """A number of four bytes."""
         return int.from_bytes(self.take(4), "little")
 
     def varint(self) -> int:
@@ -291,6 +296,7 @@ class ByteReader:
         )
 
     def handle(self) -> Handle:
+        """Two varints: where a block is."""
         offset = self.varint()
         size = self.varint()
         return Handle(offset, size)

@@ -36,7 +36,7 @@ def parse_tokenizer_json(path: Path) -> ParsedVocabulary:
             f"{path}: post_processor adds tokens to a text, but tiedgpt adds none: write them into "
             "the text, and allow special tokens",
             TiedGPTWarning,
-            stacklevel=4,
+            stacklevel=4,  # the line that called read_tokenizer
         )
     model = file.get("model")
     if not isinstance(model, dict):

@@ -29,7 +29,7 @@ class Version:
             return ""
 
         if len(self.digest) == 40:
-            name = "git's SHA-1"
+            name = "git's SHA-1"  # of these bytes, then the content
             hasher: Any = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
         else:
             name = "SHA-256"

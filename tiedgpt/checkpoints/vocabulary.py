@@ -42,19 +42,21 @@ def read_tokenizer(model: Path) -> Tokenizer:
 
 def _parse_vocabulary(directory: Path) -> ParsedVocabulary:
     """The vocabulary of tokenizer.json or of merges, without the tokens that other files add."""
-    has_json = (directory / TOKENIZER_JSON).is_file()
-    for merges, vocab in MERGES_AND_VOCAB:
-        if (directory / merges).is_file():
-            if not has_json:
-                return _parse_merges_and_vocab(directory / merges, directory / vocab)
-            vocabulary = parse_tokenizer_json(directory / TOKENIZER_JSON)
-            _check_same_merges(vocabulary, directory / merges, directory / vocab)
-            return vocabulary
-    if has_json:
-        return parse_tokenizer_json(directory / TOKENIZER_JSON)
-    raise CheckpointError(
-        f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
-    )
+    vocabulary = None
+    if (directory / TOKENIZER_JSON).is_file():
+        vocabulary = parse_tokenizer_json(directory / TOKENIZER_JSON)
+    for merges, vocab in MERGES_AND_VOCAB:  # under Hugging Face's names, else under OpenAI's
+        if not (directory / merges).is_file():
+            continue
+        if vocabulary is None:
+            return _parse_merges_and_vocab(directory / merges, directory / vocab)
+        _check_same_merges(vocabulary, directory / merges, directory / vocab)
+        return vocabulary
+    if vocabulary is None:
+        raise CheckpointError(
+            f"{directory} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json"
+        )
+    return vocabulary
 
 
 def read_merges(path: Path, vocab_path: Path | None = None) -> Tokenizer:

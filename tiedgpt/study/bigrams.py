@@ -45,6 +45,7 @@ def bigrams(
         log_counts = np.log(corpus.counts)  # [V]
 
     def unigram(model: GPT2, tokens: np.ndarray) -> np.ndarray:  # [n] -> [n, V]
+        """A path that predicts the same after every token, by any model."""
         return np.broadcast_to(log_counts, (tokens.size, log_counts.size))
 
     paths: dict[str, Path] = {"unigram": unigram, **paths_of(model), **(others or {})}

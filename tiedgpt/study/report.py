@@ -57,18 +57,11 @@ def measure(
     if corpus is None:
         return report
 
-    # A mean over few frequent tokens says little, so it is left out.
-    has_frequent_tokens = corpus.frequent().size >= MIN_TOKENS
-    report["corpus"] = {
-        "tokens": corpus.ids.size,
-        "frequent": corpus.frequent().size,
-        "jsd_floor": jsd_floor(corpus) if has_frequent_tokens else None,
-        "self_prediction": corpus.self_prediction(),
-    }
-    # "missing" has what the output matrix lacks to predict the bigrams (solved.py).
-    if has_frequent_tokens:
+    report["corpus"] = corpus_numbers(corpus)
+    if has_frequent_tokens(corpus):
         scores = measure_bigrams(name, model, corpus, progress, note)
         report["bigrams"] = scores
+        # This is what the output matrix lacks to predict the bigrams (solved.py).
         report["missing"] = missing(scores or {})
 
     text = sample(corpus.ids, config.n_ctx)
@@ -80,6 +73,21 @@ def measure(
         last_ids = corpus.ids[-tokens - 1 :]  # one more, because the first is not predicted
         report["gradients"] = gradients(model, last_ids).whole()
     return report
+
+
+def has_frequent_tokens(corpus: Corpus) -> bool:
+    """Whether there are enough frequent tokens for a mean over them to say something."""
+    return corpus.frequent().size >= MIN_TOKENS
+
+
+def corpus_numbers(corpus: Corpus) -> dict[str, float | int | None]:
+    """What the report says of the text itself."""
+    return {
+        "tokens": corpus.ids.size,
+        "frequent": corpus.frequent().size,
+        "jsd_floor": jsd_floor(corpus) if has_frequent_tokens(corpus) else None,
+        "self_prediction": corpus.self_prediction(),
+    }
 
 
 def measure_bigrams(

@@ -50,12 +50,15 @@ def solved_paths(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> di
     if not np.isfinite(X).all():
         raise TiedGPTError("ln_f of the embeddings is not finite: the checkpoint is damaged")
 
+    pair_counts = corpus.table(tokens, seen)  # [n, S]
+    pairs_of_row = pair_counts.sum(axis=1, keepdims=True)  # 0 for a token that nothing follows
+    Q = pair_counts / np.maximum(pairs_of_row, 1)
+
     # The prior adds a little to every count, because a pair that never occurs has no logarithm. The
     # rows are centred, because a constant in a row of logits changes no probability.
-    pair_counts = corpus.table(tokens, seen)  # [n, S]
-    prior = PRIOR * corpus.counts[seen] / corpus.counts.sum()
+    prior = PRIOR * corpus.counts[seen] / corpus.counts.sum()  # [S]
     W = least_squares(X, centred_log(pair_counts + prior.astype(np.float32)))
-    Q = pair_counts / np.maximum(pair_counts.sum(axis=1, keepdims=True), 1)
+
     solved = fit_softmax(X, Q, W, progress=progress)
     scaled = model.W_U[:, seen]  # [D, S], a copy
     scaled *= np.float32(best_factor(X @ scaled, Q))
