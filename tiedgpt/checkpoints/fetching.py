@@ -135,7 +135,7 @@ class DownloadClient:
                 f"{self.label}/{file}: {difference}; the part is deleted, the next download starts "
                 "over"
             )
-        if version.digest == "":
+        if version.digest == "":  # it may still turn out to be wrong, when it is read (hub.py)
             self.parts_without_hash.append(part)
 
     def stay_at_commit(self) -> None:
@@ -174,8 +174,8 @@ class DownloadClient:
             # The server's is not trusted, or (an OSError) there is no file of those to trust.
             reason += "; the variable REQUESTS_CA_BUNDLE can name a file of certificates to trust"
         elif _is_lost_connection(error):
-            # If there was never a connection, the address or the network is wrong, and another
-            # attempt would fail too. These two errors come after a connection.
+            # Without any connection, the address or the network is wrong, and another attempt
+            # would fail too. These two errors come after a connection.
             timed_out = isinstance(error, requests.ReadTimeout)
             was_cut = "aborted" in message
             if self.was_reached or timed_out or was_cut:
