@@ -120,7 +120,8 @@ class DownloadClient:
                 part.unlink()
                 raise Interrupted("it changed on the server")
             first = self._first_byte(file, response, start)
-            self._check_space(file, target, (version.size or 0) - first)
+            if version.size is not None:
+                self._check_space(file, target, needed=version.size - first)
             self._receive(file, response, first, target, version.size)
 
         self._verify(file, target, version)

@@ -86,11 +86,7 @@ def download(name: str, source: str = "hub", note: Note = discard_note) -> Path:
         raise CheckpointError(f"{name} cannot be downloaded: HF_HUB_OFFLINE is set")
 
     folder = _folder_to_fill(name, source)
-    has_files = any(os.path.isfile(path) for path in folder.glob("[!.]*"))
-    if has_files:  # they would be mixed with the new ones
-        fault = model.why_not(folder)
-        if fault:
-            raise CheckpointError(f"{fault}; to download {name}, move {folder} away")
+    _check_has_no_others(folder, model)
     try:
         with named_errors(f"cannot write to {folder}", OTHER_FOLDER):
             _download_to(folder, model)
@@ -98,6 +94,15 @@ def download(name: str, source: str = "hub", note: Note = discard_note) -> Path:
         note("stopped; the same command continues from here")
         raise
     return folder
+
+
+def _check_has_no_others(folder: Path, model: RemoteModel) -> None:
+    """Refuse a folder with files of something else, which would be mixed with the model's."""
+    has_files = any(os.path.isfile(path) for path in folder.glob("[!.]*"))  # .* are a download's
+    if has_files:
+        fault = model.why_not(folder)
+        if fault:
+            raise CheckpointError(f"{fault}; to download {model.name}, move {folder} away")
 
 
 def _find_complete(model: RemoteModel, source: str) -> Path | None:

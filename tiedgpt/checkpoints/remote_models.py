@@ -226,7 +226,7 @@ def _openai_client(name: str, note: Note) -> DownloadClient:
         )
     model = MODELS[name]
     size = parameter_count(model.config).bytes
-    # The size of the data follows from the parameters. The hashes are known of the smallest model.
+    # The size of the data follows from the parameters. Only the smallest model's hashes are known.
     pins = {tensorflow.DATA: Version(size), "encoder.json": VOCAB, "vocab.bpe": MERGES}
     if name == "gpt2":
         pins |= OPENAI_124M

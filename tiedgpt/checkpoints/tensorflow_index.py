@@ -56,7 +56,8 @@ class CheckedTensor(Tensor):
     def read(self) -> np.ndarray:
         """The values, as Tensor.read does. Raises CheckpointError also if the checksum differs."""
         array = super().read()
-        masked_crc = mask(crc32c(array.reshape(-1).view(np.uint8)))
+        all_bytes = array.reshape(-1).view(np.uint8)
+        masked_crc = mask(crc32c(all_bytes))  # in the form that the index has
         if masked_crc != self.masked_crc:
             raise CheckpointError(
                 f"{self.file}: tensor {short_repr(self.name)} is damaged: its masked CRC-32C is "

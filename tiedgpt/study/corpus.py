@@ -71,7 +71,7 @@ class Corpus:
     def read(cls, path: Path) -> "Corpus":
         """A corpus that `write` wrote. Its `ids` are empty."""
         with np.load(path, allow_pickle=False) as file:
-            return cls(
+            return cls(  # the arrays are numbered in the order in which `write` gives them
                 ids=np.empty(0, np.int64),
                 counts=file["arr_0"].astype(np.int64),
                 starts=file["arr_1"].astype(np.int64),

@@ -73,7 +73,7 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
             f"{ids.size} tokens are more than the context of {model.config.n_ctx} and one"
         )
     tape: Tape = {}
-    unrecorded = in_each_layer(["attn.N.scores"], model.config)
+    unrecorded = in_each_layer(["attn.N.scores"], model.config)  # the backward pass reads none
     run = Run(model.config, tape=tape, unrecorded=unrecorded)
     final = transformer(ids[None, :-1], model.tree, run)  # [1, T - 1, D]
 
@@ -81,8 +81,9 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
     # these only.
     tokens, numbers = np.unique(ids[:-1], return_inverse=True)
     loss, dfinal, d_head, head_lengths = head_backward(final[0], model.W_U, ids[1:], tokens)
-    d_embed = np.zeros((tokens.size, model.config.n_embd), model.dtype)
 
+    # The backward pass of the blocks and the embedding fills d_embed.
+    d_embed = np.zeros((tokens.size, model.config.n_embd), model.dtype)
     arrays = nest(gradient_arrays(model, d_embed))
     transformer_backward(dfinal[None], numbers[None], model.tree, model.config, tape, arrays)
     return Gradients(loss, tokens, d_embed, d_head, head_lengths)
