@@ -88,6 +88,8 @@ DOCUMENTS = "../lines.jsonl -m ../bytes --out out/rows.jsonl --resume --shard-si
 COMMANDS = {  # each runs in an empty directory beside the models
     "untie": "untie ../bytes out",
     "tie": "tie --force ../bytes-untied out",
+    "resize": "resize ../bytes out --vocab-size 260",
+    "vectors": "vectors out",
     "train": TRAIN + "--steps 6 --eval-every 2",
     "download": f"download {NAME}",
     "documents score": f"documents score {DOCUMENTS}",
@@ -103,7 +105,7 @@ COMMANDS = {  # each runs in an empty directory beside the models
     "attribute": "attribute -m ../bytes ab",
     "compare": "compare -m ../bytes ../mine.npz",
 }
-WRITERS = [*COMMANDS][:6]  # of files
+WRITERS = [*COMMANDS][:8]  # of files
 READERS = (  # of a directory with an edited file
     *(
         "params -m {}",
