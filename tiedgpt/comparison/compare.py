@@ -145,7 +145,8 @@ def gradients_among(values: Mapping[Any, Any]) -> Parameters:
 def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:
     """A note on the first float64 array with the precision of float32, or "" if there is none."""
     for row in rows:
-        # A tolerance is some roundings of float32. One of float64 is 2**29 times smaller.
+        # A tolerance is some roundings of float32. One of float64 is 2**29 times smaller. This
+        # limit is between the two.
         float64_tolerance = row.tolerance / 2**24
         is_float64 = theirs[row.name].dtype == np.float64
         if is_float64 and row.error > float64_tolerance:

@@ -86,7 +86,7 @@ ACTIVATION_NAMES = {
 
 # Arrays that are accepted and not compared: transformers' masks, and what only llm.c has.
 NOT_COMPARED = "-"
-OTHER_NAMES = [
+NAMES_NOT_COMPARED = [
     "h.N.attn.bias",
     "h.N.attn.masked_bias",
     "probs",
@@ -128,12 +128,12 @@ def is_parameter(ours: str) -> bool:
 
 
 def all_aliases() -> dict[str, str]:
-    """Each name in any convention, with N for the layer's number -> our name."""
+    """Each name in any convention, with N for the layer's number -> our name, or NOT_COMPARED."""
     aliases = {}
     for ours, others in (ACTIVATION_NAMES | PARAMETER_NAMES).items():
         for name in [ours, *others]:
             aliases[name] = ours
-    for name in OTHER_NAMES:
+    for name in NAMES_NOT_COMPARED:
         aliases[name] = NOT_COMPARED
     return aliases
 
@@ -141,9 +141,9 @@ def all_aliases() -> dict[str, str]:
 ALIASES = all_aliases()
 # It is a whole part of a name after a dot. The 1 of "ln_1" and that of "attn:1" are not.
 LAYER_NUMBER = re.compile(r"(?<=\.)\d+(?=[.:]|$)")
-# What our_name leaves out. TransformerLens's embed.hook_out stays, because it is not our `embed`:
-# it has no positions.
-LEFT_OUT = re.compile(
+# What our_name removes from a name. TransformerLens's embed.hook_out stays, because it is not our
+# `embed`: it has no positions.
+IGNORED_PARTS = re.compile(
     r"^((transformer|module|_orig_mod)\.)+|_original_component\.|(?<!\bembed)\.hook_out$"
 )
 
@@ -156,7 +156,7 @@ def our_name(name: Any) -> str:
     >>> our_name("transformer.h.3.attn.c_proj")
     'attn.3.out'
     """
-    name = LEFT_OUT.sub("", str(name))
+    name = IGNORED_PARTS.sub("", str(name))
     if name.endswith(".hook_in"):
         name = name.removesuffix(".hook_in") + ":in"
     number = LAYER_NUMBER.search(name)
@@ -186,7 +186,8 @@ def known_name(name: Any, kind: str) -> str:
     if number is not None:
         layer = number[0]
     names = [alias.replace(".N", f".{layer}") for alias in ALIASES]
-    alike = get_close_matches(LEFT_OUT.sub("", str(name)), names, n=3, cutoff=0)
+    name_in_table = IGNORED_PARTS.sub("", str(name))  # without a prefix such as "transformer."
+    alike = get_close_matches(name_in_table, names, n=3, cutoff=0)
     raise ArgumentError(
         f"{short_repr(name)} is no {kind} of a GPT-2; the nearest are {', '.join(alike)}"
     )
@@ -262,7 +263,7 @@ def translate_activations(
                     f"{ours} was given, but the model's layers are 0 to {config.n_layer - 1}"
                 )
             shape = tape[ours].shape
-            # Heads under a name of ours have our layout, [B, H, T, K]. Others have [B, T, ...].
+            # An array that was given under our name, "attn.0.q", has our layout, [B, H, T, K].
             is_our_name = theirs == ours
             has_heads = ours.endswith((".q", ".k", ".v", ".heads"))
             if has_heads and not is_our_name:
@@ -336,12 +337,13 @@ def with_transposed_matrices(arrays: Parameters) -> Parameters:
 
 
 def has_transposed_matrices(arrays: Mapping[Any, Any]) -> bool:
-    """Whether a block's c_attn is [3 D, D], as in nanoGPT and llm.c, not [D, 3 D].
+    """Whether the matrices of the blocks are [out, in], as in nanoGPT and llm.c, not [in, out].
 
-    transformers has the latter under the same names. Under llm.c's names nothing is recognised.
+    The shape of c_attn tells: it is [3 D, D] or [D, 3 D]. It is not looked for under llm.c's name.
     """
     for name, array in arrays.items():
-        if str(name).endswith("c_attn.weight") and array.shape[0] > array.shape[-1]:
+        is_c_attn = str(name).endswith("c_attn.weight")
+        if is_c_attn and array.shape[0] > array.shape[-1]:
             return True
     return False
 
@@ -370,31 +372,37 @@ def from_state_dict(state: Mapping[str, Any], n_head: int | None = None, **field
         if name not in arrays or arrays[name].ndim != 2:
             raise ArgumentError(f"this is not the state dict of a GPT-2: it has no matrix {name}")
     wte = arrays["wte.weight"]
-    V, D = wte.shape
+    # A tied model may come with lm_head.weight, a copy of wte.weight.
+    if np.array_equal(arrays.get("lm_head.weight", wte), wte):
+        arrays.pop("lm_head.weight", None)
+    config = config_of_shapes(arrays, n_head, fields)
+    add_biases_if_none(arrays, config)
+    # A transposed matrix is a view. A model's arrays are in C order, as those of a checkpoint.
+    parameters = {name: np.asarray(x, wte.dtype, order="C") for name, x in arrays.items()}
+    return GPT2(config, parameters)
+
+
+def config_of_shapes(arrays: Parameters, n_head: int | None, fields: dict[str, Any]) -> Config:
+    """The Config of a model with these parameters. It is untied if lm_head.weight is among them.
+
+    fields: what the shapes do not tell. Raises ArgumentError if n_head is needed and None.
+    """
+    V, D = arrays["wte.weight"].shape
     layers = {name.split(".")[1] for name in arrays if name.startswith("h.")}
     L = len(layers)
-
-    # A tied model may come with lm_head.weight, a copy of wte.weight.
-    tied = np.array_equal(arrays.get("lm_head.weight", wte), wte)
-    if tied:
-        arrays.pop("lm_head.weight", None)
     F = None  # Config makes it 4 D
     if "h.0.mlp.c_fc.weight" in arrays:
         F = arrays["h.0.mlp.c_fc.weight"].shape[-1]
-    config = Config(
+    return Config(
         vocab_size=V,
         n_ctx=len(arrays["wpe.weight"]),
         n_embd=D,
         n_layer=L,
         n_head=n_head or n_head_of_openai(D, L),
         n_inner=F,
-        tied=tied,
+        tied="lm_head.weight" not in arrays,
         **fields,
     )
-    add_biases_if_none(arrays, config)
-    # A transposed matrix is a view. A model's arrays are in C order, as those of a checkpoint.
-    parameters = {name: np.asarray(x, wte.dtype, order="C") for name, x in arrays.items()}
-    return GPT2(config, parameters)
 
 
 def add_biases_if_none(arrays: Parameters, config: Config) -> None:

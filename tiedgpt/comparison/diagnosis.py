@@ -39,7 +39,7 @@ class Difference:
     error: float
     tolerance: float
     theirs: Array
-    far: Array  # the distance of theirs from ours
+    distances: Array  # of theirs from ours, number by number
     given: Tape  # their activations, from which ours are computed
     without_mistakes: Tape  # ours, all of them
 
@@ -50,7 +50,7 @@ class Difference:
     @property
     def infinite(self) -> Array:
         """Where theirs is inf or nan, and ours is not."""
-        return np.isinf(self.far)
+        return np.isinf(self.distances)
 
 
 @dataclass(frozen=True)
@@ -135,15 +135,18 @@ def first_difference(comparison: Comparison) -> Difference:
         error=row.error,
         tolerance=row.tolerance,
         theirs=theirs,
-        far=distance(row.name, theirs, without_mistakes[row.name]),
+        distances=distance(row.name, theirs, without_mistakes[row.name]),
         given=given,
         without_mistakes=without_mistakes,
     )
 
 
 def half_precision_of(difference: Difference) -> str | None:
-    """The dtype to which theirs is rounded, if it is near ours and all its numbers are of that."""
-    is_near = difference.far.max() <= np.abs(difference.ours).max() * NEAR
+    """The dtype to which theirs is rounded, "bfloat16" or "float16", or None.
+
+    If theirs is far from ours, rounding does not explain the difference.
+    """
+    is_near = difference.distances.max() <= np.abs(difference.ours).max() * NEAR
     if not is_near:
         return None
     for dtype, bits in DIGITS_OF_HALVES.items():
@@ -176,12 +179,13 @@ def affordable_trials(comparison: Comparison, name: str, trials: list[Trial]) ->
     for parameter, array in model.parameters.items():
         if parameter.startswith("h.0."):
             layer_size += array.size
+    # A trial computes no logits if an activation before them differs.
     head_size = 0
     if name == "logits":
         head_size = model.W_U.size
 
-    # Each token is multiplied with each parameter once. For a few tokens the time is that of
-    # reading the parameters, which is the same for one token as for FEW_TOKENS.
+    # Each token is multiplied by each parameter once. The time for a few tokens is that of reading
+    # the parameters, which is the same for one token as for FEW_TOKENS.
     tokens = max(comparison.ids.size, FEW_TOKENS)
     multiplications = 0
     for count, trial in enumerate(trials):
@@ -231,10 +235,13 @@ def try_mistakes(
 
 
 def is_explained(explanations: list[Explanation], scope: Scope) -> bool:
-    """Whether all is right with a mistake of a wider scope, which is the better explanation."""
+    """Whether a mistake of a wider scope than this explains all differences.
+
+    It is the better explanation, so no mistake of this scope has to be tried.
+    """
     for explanation in explanations:
         explains_all = len(explanation.still_wrong) == 0
-        is_wider = explanation.trial.scope < scope
+        is_wider = explanation.trial.scope < scope  # a wider scope is a smaller number
         if explains_all and is_wider:
             return True
     return False
@@ -250,15 +257,16 @@ def error_with(comparison: Comparison, difference: Difference, trial: Trial) -> 
 def best_of(explanations: list[Explanation]) -> list[Explanation]:
     """The best explanation, and those that cannot be told apart from it.
 
-    They are in the order of the list of mistakes.
+    They have the same rank: so many activations are still wrong, and the scope. They are in the
+    order of the list of mistakes.
     """
     best_rank = min(explanation.rank for explanation in explanations)
     best = [explanation for explanation in explanations if explanation.rank == best_rank]
     best.sort(key=lambda explanation: explanation.trial.number)
     smallest_error = min(explanation.error for explanation in best)
 
-    # Rounding may make an error twice as large as another. Some mistakes can be made in one of two
-    # places with the same result. They are named once.
+    # Rounding may make an error twice as large as another. A mistake that can be made in two places
+    # with the same result is named once.
     by_sentence: dict[str, Explanation] = {}
     for explanation in best:
         sentence = explanation.trial.sentence
@@ -272,12 +280,9 @@ def describe_explanations(
     difference: Difference, explanations: list[Explanation], window: list[str]
 ) -> tuple[list[str], str]:
     """The sentences on explanations that cannot be told apart, and a note on what to do next."""
-    # Many mistakes make numbers nan or inf. If no finite number is wrong, the mistake is named with
+    # Many mistakes make numbers nan or inf. If no other number is wrong, the mistake is named with
     # "perhaps".
-    infinite = difference.infinite
-    finite = difference.far[~infinite]
-    finite_agree = finite.max(initial=0) <= difference.tolerance
-    only_infinite = infinite.any() and finite_agree
+    only_infinite = differs_only_by_infinite(difference)
 
     # The first sentence names the likeliest mistake, and the others are alternatives.
     sentences = infinite_sentences(difference)
@@ -320,6 +325,14 @@ def describe_failure(
     if note == "":
         return sentences, try_all
     return sentences, f"{note}; {try_all}"
+
+
+def differs_only_by_infinite(difference: Difference) -> bool:
+    """Whether theirs differs by nan or inf, and its other numbers agree."""
+    infinite = difference.infinite
+    finite_distances = difference.distances[~infinite]
+    others_agree = finite_distances.max(initial=0) <= difference.tolerance
+    return bool(infinite.any() and others_agree)
 
 
 def infinite_sentences(difference: Difference) -> list[str]:

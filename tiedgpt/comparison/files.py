@@ -49,7 +49,7 @@ def read_directory(path: Path) -> dict[str, np.ndarray]:
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz."""
     arrays = {}
-    name = ""
+    name = ""  # the array that is being read, for an error
     try:
         # np.load takes a file that is not an .npz for an .npy or a pickle. This refuses it.
         with (

@@ -125,7 +125,8 @@ def run_block(at: Place, resid: Array, layer: int) -> Array:  # [B, T, D] -> [B,
 def later_blocks_first(at: Place) -> Array:
     """What enters a block if the blocks run from the last one to the first.
 
-    The activations keep the numbers of their blocks, so the tape has no output of a later block.
+    These are the outputs of the blocks with higher numbers, which come first then. Our model has
+    not run them yet, so they are run here.
     """
     resid = at["embed"]
     for layer in reversed(range(at.layer + 1, at.n_layer)):
@@ -210,9 +211,9 @@ def logits_rounded(at: Place, dtype: str) -> Array:  # -> [B, T, V]
 
 
 def all_rounded(dtype: str) -> dict[str, Compute]:
-    """A wrong function for each activation that is computed from parameters: all are rounded.
+    """The wrong function of each activation that is computed from parameters: it rounds them.
 
-    Sums and products are not. `dtype` is a key of DIGITS_OF_HALVES.
+    What is computed from them is not rounded. dtype: "bfloat16" or "float16".
     """
     return {
         "embed": lambda at: embedding_rounded(at, dtype),

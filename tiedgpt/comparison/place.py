@@ -70,7 +70,7 @@ class Place:
     def layer(self) -> int:
         """The number of the activation's layer. For final and logits it is that of the last one."""
         layer = layer_of(self.name)
-        if layer is None:
+        if layer is None:  # final and logits are computed from the last layer
             return self.n_layer - 1
         return layer
 

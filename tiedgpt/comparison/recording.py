@@ -65,10 +65,10 @@ def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:
     Afterwards the module has no hooks of ours, and is in the mode in which it was.
     """
     recorder = Recorder(torch)
+    first_parameter = next(module.parameters(), None)
     device = None  # torch's default, for a module without parameters
-    for parameter in module.parameters():
-        device = parameter.device
-        break
+    if first_parameter is not None:
+        device = first_parameter.device
     batch = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=device)
     # What is entered in the ExitStack is undone at its end, also after an error.
     with ExitStack() as undo, torch.no_grad():
@@ -118,7 +118,7 @@ class Recorder:
         # For llm.c, wte and wpe are names of parameters. Here they are modules, and not compared.
         if ours == "" or is_parameter(ours):
             return
-        # TransformerLens's module `embed` has our name of another activation: its output has no
+        # TransformerLens's module `embed` has the name of our activation, but its output has no
         # positions. No other module has a name of ours.
         last_part = name.split(".")[-1]
         if last_part == ours:

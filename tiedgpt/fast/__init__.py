@@ -13,8 +13,9 @@ M_ARENA_MAX = -8
 
 
 def tune() -> None:
-    """Change two settings of the whole process, as the command line does. A library must leave them
-    alone.
+    """Change two settings of the whole process.
+
+    The command line does so. A library must leave them alone.
 
     - OPENBLAS_THREAD_TIMEOUT, unless it is set: by default, OpenBLAS's threads keep a core busy for
       some 30 ms after a product, and what runs next on two threads has half of that core. With 22

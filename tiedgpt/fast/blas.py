@@ -20,13 +20,13 @@ AVX512_KERNELS = ("SkylakeX", "Cooperlake", "Sapphirerapids")
 class Limit:
     """Which `with one_blas_thread()` blocks are running, in any Python thread.
 
-    BLAS has one thread as long as there is one. `usual_threads` is the thread count that it had
+    BLAS has one thread as long as there is a block. `usual_threads` is the thread count that it had
     before the first, and gets after the last.
     """
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self.contexts: set[object] = set()  # one object for each block that is running
+        self.blocks: set[object] = set()  # one object for each that is running
         self.usual_threads = 0
 
 
@@ -47,7 +47,8 @@ def openblas_libraries() -> Iterator[ctypes.CDLL]:
 def openblas(function: str) -> Any:
     """A function of NumPy's OpenBLAS, such as "get_num_threads". None with another BLAS."""
     for library in openblas_libraries():
-        # NumPy's builds add a prefix (NumPy 2, NumPy 1), and "64_" for their 64-bit integers.
+        # NumPy 2 has a build with the first prefix, NumPy 1 one with the second. "64_" is for their
+        # 64-bit integers.
         for prefix in ("scipy_openblas", "openblas"):
             name = f"{prefix}_{function}64_"
             if hasattr(library, name):
@@ -68,14 +69,14 @@ def blas_threads() -> int | None:
     if get_threads is None:
         return None
     with _limit.lock:
-        if _limit.contexts:  # a `with one_blas_thread()` block is running, so BLAS itself has one
+        if _limit.blocks:  # a `with one_blas_thread()` block is running, so BLAS itself has one
             return _limit.usual_threads
         return get_threads()
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Give BLAS one thread, for the whole process, until the last such context ends.
+    """Give BLAS one thread, for the whole process, until the last `with` block of this ends.
 
     Python threads that share work need this: with more BLAS threads, their products wait for each
     other.
@@ -84,38 +85,40 @@ def one_blas_thread() -> Iterator[None]:
         yield
         return
 
-    context = object()
+    block = object()
     try:
-        _begin(context)
+        _begin(block)
         yield
     finally:
         try:
-            _end(context)
+            _end(block)
         except KeyboardInterrupt:  # in the middle of _end, which can be repeated
-            _end(context)
+            _end(block)
             raise
 
 
-def _begin(context: object) -> None:
-    """Limit BLAS to one thread."""
+def _begin(block: object) -> None:
+    """Enter a block of one_blas_thread: BLAS gets one thread, if it has more."""
     with _limit.lock:
-        if not _limit.contexts:
+        if not _limit.blocks:
             _limit.usual_threads = openblas("get_num_threads")()
-        _limit.contexts.add(context)
+        _limit.blocks.add(block)
         openblas("set_num_threads")(1)
 
 
-def _end(context: object) -> None:
-    """Give BLAS its threads again if this is the last context."""
+def _end(block: object) -> None:
+    """Leave a block of one_blas_thread: BLAS gets its threads again, if this is the last block."""
     with _limit.lock:
-        if _limit.contexts == {context}:
+        is_last = _limit.blocks == {block}
+        if is_last:
             openblas("set_num_threads")(_limit.usual_threads)
-        _limit.contexts.discard(context)
+        # After a Ctrl-C before this line, the block is still there, and _end can be repeated.
+        _limit.blocks.discard(block)
 
 
 def is_limited() -> bool:
     """Whether BLAS has one thread now, inside one_blas_thread."""
-    return len(_limit.contexts) > 0
+    return len(_limit.blocks) > 0
 
 
 def kernels() -> str | None:
@@ -134,11 +137,14 @@ def has_small_kernels() -> bool:
 
 
 def _after_fork() -> None:
-    """In a forked process no other thread holds the lock or is inside one_blas_thread."""
-    if _limit.contexts:
+    """In a forked process, end the blocks of one_blas_thread that were running in the parent.
+
+    It has none of the other threads in which they were, nor one that would release the lock.
+    """
+    if _limit.blocks:
         openblas("set_num_threads")(_limit.usual_threads)
     _limit.lock = Lock()
-    _limit.contexts.clear()
+    _limit.blocks.clear()
 
 
 if hasattr(os, "register_at_fork"):

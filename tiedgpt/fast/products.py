@@ -36,7 +36,7 @@ SMALL_PRODUCT = 10**6  # multiplications: kernels for AVX-512 copy the matrices 
 
 
 def product(rows: Array, weight: Array) -> Array:  # [R, in], [in, out] -> [R, out]
-    """rows @ weight."""
+    """rows @ weight, in blocks if the rows are few."""
     if 1 < len(rows) <= few_rows(weight):
         if weight.flags.c_contiguous:
             return row_order_product(rows, weight)
@@ -53,12 +53,13 @@ def few_rows(weight: Array) -> int:  # [in, out]
     blas_threads = blas.blas_threads()
     if blas_threads is None or blas_threads > threads.MAX_THREADS or weight.size < MIN_WEIGHT:
         return 1
-    if weight.flags.c_contiguous:
+    if weight.flags.c_contiguous:  # row order
         return FEW_ROWS
-    if not weight.flags.f_contiguous:
+    if not weight.flags.f_contiguous:  # not column order either, such as weight[::2]
         return 1
     if blas.has_small_kernels():
-        return min(FEW_AVX512, SMALL_PRODUCT // (BLOCK_OUTPUTS * len(weight)))
+        block_size = BLOCK_OUTPUTS * len(weight)  # the multiplications of one row by a block
+        return min(FEW_AVX512, SMALL_PRODUCT // block_size)
     return FEW_COLUMN_ORDER
 
 
@@ -102,16 +103,20 @@ def multiply_blocks(transposed: Array, rows: Array, out: Array) -> None:
     """
     R, inputs = rows.shape
     columns = np.ascontiguousarray(rows.T)  # [in, R], the order in which the kernels are fastest
-    whole = len(transposed) // BLOCK_OUTPUTS * BLOCK_OUTPUTS  # outputs in whole blocks
-    blocks = transposed[:whole].reshape(-1, BLOCK_OUTPUTS, inputs)
-    products = out[:whole].reshape(-1, BLOCK_OUTPUTS, R)
+    n_blocks = len(transposed) // BLOCK_OUTPUTS
+    whole = n_blocks * BLOCK_OUTPUTS  # outputs in whole blocks
+    blocks = transposed[:whole].reshape(n_blocks, BLOCK_OUTPUTS, inputs)
+    products = out[:whole].reshape(n_blocks, BLOCK_OUTPUTS, R)  # a view: what is written is in out
     if blas.has_small_kernels():
         np.matmul(blocks, columns, out=products)
     else:
-        # Each block is multiplied by one row after the other, as a column [inputs, 1].
+        # NumPy multiplies a stack of blocks [n_blocks, 1, BLOCK_OUTPUTS, inputs] by a stack of rows
+        # [R, inputs, 1]: each block by one row after the other.
+        by_row = products.swapaxes(1, 2)  # [n_blocks, R, BLOCK_OUTPUTS]
         np.matmul(
             blocks[:, np.newaxis],
             rows[:, :, np.newaxis],
-            out=products.swapaxes(1, 2)[:, :, :, np.newaxis],  # [blocks, R, BLOCK_OUTPUTS, 1]
+            out=by_row[:, :, :, np.newaxis],
         )
+    # The outputs after the last whole block are fewer than BLOCK_OUTPUTS.
     np.matmul(transposed[whole:], columns, out=out[whole:])

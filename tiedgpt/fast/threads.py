@@ -27,8 +27,8 @@ MAX_THREADS = 4  # Python's own code runs on one core at a time
 LOGIT_ROWS = 256  # tokens whose logits a thread computes at once: two arrays of 51 MB for GPT-2
 
 
-def _with_errstate(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with the np.errstate of here and now, which another thread does not inherit."""
+def _with_errstate_of_caller(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the np.errstate of this thread, which another thread does not inherit."""
     return np.errstate(**np.geterr())(function)
 
 
@@ -70,7 +70,7 @@ def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> tuple
     # function still comes, and the next call must not get it.
     answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
     with blas.one_blas_thread():
-        _second_thread().put((_with_errstate(second), answers))
+        _second_thread().put((_with_errstate_of_caller(second), answers))
         try:
             first_result = first()
         finally:
@@ -122,7 +122,7 @@ def thread_map(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
         return
 
     def map_on_pool(function: Callable[..., Any], *iterables: Any) -> Iterator[Any]:
-        return pool.map(_with_errstate(function), *iterables)
+        return pool.map(_with_errstate_of_caller(function), *iterables)
 
     with blas.one_blas_thread(), ThreadPoolExecutor(threads) as pool:
         try:

@@ -14,21 +14,22 @@ import numpy as np
 from .ops import gelu_new, gelu_new_backward
 
 
-@cache
-def series() -> np.ndarray:
-    """The Chebyshev coefficients of P in `erfc`, as a function of u = (t - 0.6) / 0.4.
+def P_of_u(u: np.ndarray) -> np.ndarray:  # [...] -> [...]
+    """P in `erfc`, from u in [-1, 1], where a Chebyshev series is defined.
 
-    For z from 0 to 8, t = 2 / (2 + z) is in [0.2, 1] and u in [-1, 1]. From erfc(z) =
-    t exp(P - z^2) follows P = log(erfc(z)) + z^2 - log(t).
+    For z from 0 to 8, t = 2 / (2 + z) is in [0.2, 1], and u = (t - 0.6) / 0.4 is in [-1, 1]. From
+    erfc(z) = t exp(P - z^2) follows P = log(erfc(z)) + z^2 - log(t).
     """
+    t = 0.6 + 0.4 * u
+    z = 2.0 / t - 2.0
+    log_erfc = np.array([math.log(math.erfc(value)) for value in z.tolist()])
+    return log_erfc + z * z - np.log(t)
 
-    def P(u: np.ndarray) -> np.ndarray:
-        t = 0.6 + 0.4 * u
-        z = 2.0 / t - 2.0
-        log_erfc = np.array([math.log(math.erfc(value)) for value in z.tolist()])
-        return log_erfc + z * z - np.log(t)
 
-    return np.polynomial.chebyshev.chebinterpolate(P, 20)
+@cache
+def P_coefficients() -> np.ndarray:  # [21]
+    """The Chebyshev series of P_of_u up to degree 20, which is enough for 14 digits of erfc."""
+    return np.polynomial.chebyshev.chebinterpolate(P_of_u, 20)
 
 
 def erfc(z: np.ndarray) -> np.ndarray:  # [...] -> [...]
@@ -40,7 +41,8 @@ def erfc(z: np.ndarray) -> np.ndarray:  # [...] -> [...]
     """
     z = np.minimum(z, 8.0)  # erfc(8) is 1e-29
     t = 2.0 / (2.0 + z)
-    P = np.polynomial.chebyshev.chebval((t - 0.6) / 0.4, series())
+    u = (t - 0.6) / 0.4
+    P = np.polynomial.chebyshev.chebval(u, P_coefficients())
     return (t * np.exp(P - z * z)).astype(z.dtype)
 
 

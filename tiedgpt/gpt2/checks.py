@@ -67,7 +67,7 @@ def check_lengths(lengths: Any, batch: np.ndarray) -> np.ndarray | None:  # -> [
     if lengths is None:
         return None
     B, T = batch.shape
-    array = np.array(lengths, object)
+    array = np.array(lengths, object)  # a list of numbers and True would become one of numbers
     accepted = Range(1, T)
     if array.shape != (B,) or not all(length in accepted for length in array):
         raise ArgumentError(
@@ -108,7 +108,7 @@ def check_text_ids(ids: Any, config: Config) -> np.ndarray:  # -> [N]
 
 def stride_or_default(stride: Any, config: Config) -> int:
     """stride, or half the context if it is None."""
-    if stride is None:
+    if stride is None:  # at least 1, because half of a context of 1 token is 0
         return max(1, config.n_ctx // 2)
     if stride not in Range(1, config.n_ctx):
         raise ArgumentError(

@@ -38,7 +38,13 @@ ALIASES = {
     "num_hidden_layers": "n_layer",
 }
 # Fields that describe the file itself and are not copied to another.
-OF_THE_FILE = ("architectures", "dtype", "torch_dtype", "transformers_version", "_name_or_path")
+FIELDS_OF_THE_FILE = (
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "_name_or_path",
+)
 
 # Fields of config.json that change the model, and the only values under which it is GPT-2.
 # (reorder_and_upcast_attn is not among them: it only changes rounding in half precision.)
@@ -81,6 +87,7 @@ class Config:
 
     def __post_init__(self) -> None:
         self._normalise()
+        # RANGES has the fields that are numbers, SWITCHES those that are true or false.
         for name, accepted in RANGES.items():
             accepted.check(_with_json_name(name), getattr(self, name), ConfigError)
         if self.n_embd % self.n_head != 0:
@@ -110,6 +117,7 @@ class Config:
             self._set(field_.name, _as_python(getattr(self, field_.name)))
         if isinstance(self.eos_token_id, list | tuple):  # a list in config.json
             self._set("eos_token_id", tuple(_as_python(token) for token in self.eos_token_id))
+        # The default of n_inner needs an n_embd that is a number. Another one is refused later.
         if self.n_inner is None and self.n_embd in SIZE:
             self._set("n_inner", 4 * self.n_embd)
 
@@ -152,14 +160,13 @@ class Config:
         _check_json(data)
         values: dict[str, Any] = {}
         others: dict[str, Any] = {}
+        # A name in config.json -> the name of the field.
         field_names = {json_name: name for name, json_name in cls._json_names().items()}
         for key, value in data.items():
-            json_name = key
-            if key in ALIASES:
-                json_name = ALIASES[key]
+            json_name = ALIASES.get(key, key)  # the usual one of several names for a field
             if json_name in field_names:
                 values[field_names[json_name]] = value
-            elif json_name != "model_type" and json_name not in OF_THE_FILE:
+            elif json_name != "model_type" and json_name not in FIELDS_OF_THE_FILE:
                 others[json_name] = value
         return cls(others=others, **values)
 
@@ -183,12 +190,14 @@ def _check_json(data: Any) -> None:
         raise ConfigError(f"expected a JSON object, got {short_repr(data)}")
     if "model_type" not in data:
         raise ConfigError('"model_type" is missing; expected "gpt2"')
+    # With any other value of these fields, the model is not GPT-2.
     for name, allowed in NEUTRAL_VALUES.items():
         if name in data and data[name] not in allowed:
             raise ConfigError(
                 f"{name} is {short_repr(data[name])}, which is another model than GPT-2; "
                 f"expected {short_repr(allowed[0])}"
             )
+    # Some fields have two names, which must not have different values.
     for alias, name in ALIASES.items():
         if alias in data and name in data and data[alias] != data[name]:
             raise ConfigError(

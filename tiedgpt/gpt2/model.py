@@ -195,6 +195,7 @@ class GPT2:
         Radford et al. 2019, section 2.3. (OpenAI drew wpe with 0.01.) Raises ArgumentError for a
         seed that is not a whole number of at least 0.
         """
+        # `untie` and `resize` draw from streams 1 and 2 of the same seed.
         rng = np.random.default_rng([COUNT.check("seed", seed), 0])
         parameters = {}
         for name, shape in parameter_shapes(config).items():
@@ -301,7 +302,7 @@ class GPT2:
         if init == "copy":
             lm_head[...] = self.W_E
         elif init == "random":
-            # GPT2.random drew wte from stream 0 of the same seed, so this is stream 1.
+            # `random` drew wte from stream 0 of the same seed, so this is stream 1.
             rng = np.random.default_rng([COUNT.check("seed", seed), 1])
             std = np.float32(self.config.initializer_range)
             lm_head[...] = rng.standard_normal(lm_head.shape, np.float32) * std
@@ -324,7 +325,7 @@ class GPT2:
         vocab_size = check_vocab_size(vocab_size, self.config)
         if init not in ("mean", "random"):
             raise ArgumentError(f'init must be "mean" or "random", got {short_repr(init)}')
-        # GPT2.random draws from streams 0 and 1 of the same seed, so this is stream 2.
+        # `random` and `untie` draw from streams 0 and 1 of the same seed, so this is stream 2.
         rng = np.random.default_rng([COUNT.check("seed", seed), 2])
         std = self.config.initializer_range if init == "random" else 0.0
         parameters = dict(self.parameters)

@@ -87,9 +87,8 @@ def softmax_backward(dout: np.ndarray, out: np.ndarray) -> np.ndarray:  # both [
 
     dx_j = out_j (dout_j - sum_i dout_i out_i)
     """
-    inner = np.einsum(
-        "...i,...i->...", dout, out
-    )  # sum_i dout_i out_i, without an array of products
+    # This is sum_i dout_i out_i, without an array of the products.
+    inner = np.einsum("...i,...i->...", dout, out)
     dx = dout - inner[..., None]
     dx *= out
     return dx

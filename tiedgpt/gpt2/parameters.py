@@ -147,8 +147,9 @@ def parameter_count(config: Config) -> ParameterCount:
     """
     shapes = parameter_shapes(config)
     groups = {}
-    for group, part in GROUPS.items():
-        groups[group] = sum(prod(shape) for name, shape in shapes.items() if part in name)
+    for group, name_part in GROUPS.items():  # such as "MLP", ".mlp."
+        sizes = [prod(shape) for name, shape in shapes.items() if name_part in name]
+        groups[group] = sum(sizes)
     return ParameterCount(groups)
 
 

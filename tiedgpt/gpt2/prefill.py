@@ -71,9 +71,11 @@ class CachePiece(KVCache):
         self, layer: int, k: Array, v: Array
     ) -> tuple[Array, Array]:
         """As KVCache.extend. Waits until the piece before has filled this layer."""
+        # These are views of the cache, which other threads fill: they are complete after the wait.
         extended = super().extend(layer, k, v)
         if self.before is not None:
             self.before.filled[layer].wait()
+        # `cancel` ends the wait, too.
         if self.cancelled:
             raise RuntimeError("prefill was cancelled")
         self.filled[layer].set()
@@ -86,31 +88,47 @@ class CachePiece(KVCache):
             filled.set()
 
 
-def in_pieces(  # [B, T] -> [B, T, D]
-    forward: Forward, ids: Array, tree: dict[str, Any], run: Run, progress: OnProgress
-) -> Array:
-    """forward(ids, tree, run), in pieces if there are many tokens. With a tape or edits it is one
-    call.
-
-    Many means more than PIECE_TOKENS in a sequence, or MIN_TOKENS for each thread in the whole
-    batch. `progress` is called with the length of each piece.
-    """
-    B, T = ids.shape
-    threads, piece_tokens = split_work(T, PIECE_TOKENS, B * T)
-    if piece_tokens >= T or run.tape is not None or run.edits:
-        final = forward(ids, tree, run)
-        if progress:
-            progress(T)
-        return final
-
-    cache = run.cache
-    if cache is None:
-        cache = KVCache(run.config, B, T, tree["wte"]["weight"].dtype)
+def cut_cache(cache: KVCache, T: int, piece_tokens: int) -> list[CachePiece]:
+    """A piece of the cache for every `piece_tokens` of the next T tokens, in their order."""
     pieces: list[CachePiece] = []
     before = None
     for offset in range(0, T, piece_tokens):
         before = CachePiece(cache, offset, before)
         pieces.append(before)
+    return pieces
+
+
+def cancel_all(pieces: list[CachePiece]) -> None:
+    """Make the threads of all pieces stop, those that wait for another piece included."""
+    # A cancelled piece releases the one after it, which must be cancelled by then. So the last
+    # piece is cancelled first.
+    for piece in reversed(pieces):
+        piece.cancel()
+
+
+def in_pieces(  # [B, T] -> [B, T, D]
+    forward: Forward, ids: Array, tree: dict[str, Any], run: Run, progress: OnProgress
+) -> Array:
+    """forward(ids, tree, run), in pieces if there are many tokens.
+
+    Many means more than PIECE_TOKENS in a sequence, or MIN_TOKENS for each thread in the whole
+    batch. With a tape or edits it is one call, because they are about the activations of all
+    tokens. `progress` is called with the length of each piece.
+    """
+    B, T = ids.shape
+    threads, piece_tokens = split_work(T, PIECE_TOKENS, B * T)
+    is_one_piece = piece_tokens >= T
+    if is_one_piece or run.tape is not None or run.edits:
+        final = forward(ids, tree, run)
+        if progress:
+            progress(T)
+        return final
+
+    # A piece reads the keys and values of the pieces before it from the cache.
+    cache = run.cache
+    if cache is None:
+        cache = KVCache(run.config, B, T, tree["wte"]["weight"].dtype)
+    pieces = cut_cache(cache, T, piece_tokens)
 
     def read(piece: CachePiece) -> Array:
         piece_ids = ids[:, piece.offset : piece.offset + piece_tokens]
@@ -124,9 +142,6 @@ def in_pieces(  # [B, T] -> [B, T, D]
                 if progress:
                     progress(final.shape[1])
         except BaseException:  # Ctrl-C included
-            # A cancelled piece releases the one after it, which must be cancelled by then. So the
-            # last piece is cancelled first.
-            for piece in reversed(pieces):
-                piece.cancel()
+            cancel_all(pieces)
             raise
     return np.concatenate(finals, axis=1)

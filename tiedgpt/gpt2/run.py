@@ -120,7 +120,7 @@ class KVCache:
         B, _, T, _ = k.shape
         rows = np.arange(B)[:, None]  # [B, 1]
         positions = starts[:, None] + np.arange(T)  # [B, T]
-        # Arrays as indices move their axes to the front, so this assigns [B, T, H, K].
+        # NumPy puts the axes of index arrays first, so [rows, :, positions] is [B, T, H, K].
         self.keys[layer][rows, :, positions] = k.swapaxes(1, 2)
         self.values[layer][rows, :, positions] = v.swapaxes(1, 2)
         end = int(starts.max()) + T

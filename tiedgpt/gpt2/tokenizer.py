@@ -37,6 +37,8 @@ LONGEST_CACHED_WORD = 32  # characters; longer words are rarely seen twice
 MAX_CACHED_WORDS = 65_536  # in each of the cache's two dicts; so many English words take 12 MB
 # In the worst case, each length up to this one is tried at each character of a text.
 MAX_SPECIAL_LENGTH = 128
+# The first and the last character of each range of printable bytes, read as Latin-1.
+PRINTABLE = (("!", "~"), ("¡", "¬"), ("®", "ÿ"))
 GONE = -1  # in a word that is being merged: the id of a token that is now part of another
 
 
@@ -53,7 +55,7 @@ def byte_alphabet() -> dict[int, str]:
     ('AĠÃ©Ċ', b'!"#$%')
     """
     alphabet = {}
-    for first, last in ("!~", "¡¬", "®ÿ"):
+    for first, last in PRINTABLE:
         for byte in range(ord(first), ord(last) + 1):
             alphabet[byte] = chr(byte)
     others = [byte for byte in range(256) if byte not in alphabet]
@@ -88,11 +90,13 @@ class WordCache(dict[str, list[int]]):
         self.older: dict[str, list[int]] = {}
 
     def __missing__(self, word: str) -> list[int]:
+        """cache[word] calls this if the dict itself lacks the word, perhaps not `older`."""
         ids = self.older.get(word)
         if ids is None:
             ids = self.word_ids(word)
         if len(word) <= LONGEST_CACHED_WORD:
-            if len(self) >= MAX_CACHED_WORDS:  # begin a new generation
+            is_full = len(self) >= MAX_CACHED_WORDS
+            if is_full:  # its words become the older generation, and it begins anew
                 self.older = dict(self)
                 self.clear()
             self[word] = ids
@@ -173,11 +177,12 @@ class Tokenizer:
     ) -> None:
         self.merges = merges
         self.first_id = first_id
-        # The 256 bytes come first: their ids by spelling, and the bytes of each token in the order
-        # of the ids. `_add_merges` appends the merged tokens to both.
+        # The ids of all ordinary tokens by spelling, and their bytes in the order of the ids. The
+        # 256 bytes come first, and `_add_merges` appends the merged tokens to both.
         alphabet = byte_alphabet()
         self._spelled_ids = spelled_ids([], first_id)
         self._tokens = [bytes([byte]) for byte in alphabet]
+
         # (left id, right id) -> the id of the merged token. Ids are in the order of the merges, so
         # the lowest id is the merge to apply first, and no separate rank is needed.
         self._merge_ids: dict[tuple[int, int], int] = {}
@@ -187,7 +192,7 @@ class Tokenizer:
             special_tokens = {EOT: first_id + len(self._tokens)}
         in_order_of_ids = sorted(special_tokens.items(), key=lambda item: item[1])
         self.special_tokens = dict(in_order_of_ids)
-        self._add_special_tokens()
+        self._add_special_tokens()  # from here on, _tokens[id] has the bytes of each id
 
         self.vocab_size = len(self._tokens)
         self.eot_id = special_tokens.get(EOT)
@@ -229,39 +234,48 @@ class Tokenizer:
         """Check the ids of the special tokens, and put their bytes into `_tokens`.
 
         Those that are not ordinary tokens have the ids below first_id, then those after the last
-        merge.
+        merge. Until this is called, `_tokens` begins with the token of id first_id.
         """
         ids = self._spelled_ids  # spelling -> id, of the bytes and the merged tokens
         first_id = self.first_id
-        extra = len(self.special_tokens.keys() - ids.keys())
-        if not 0 <= first_id <= extra:
+        most_before = len(self.special_tokens.keys() - ids.keys())  # those that are not ordinary
+        if not 0 <= first_id <= most_before:
             raise TokenizerError(
-                f"the first byte has id {short_repr(first_id)}, expected 0 to {extra}: "
+                f"the first byte has id {short_repr(first_id)}, expected 0 to {most_before}: "
                 "only special tokens come before it"
             )
-        # Until here, `_tokens` begins with the token `first_id`. The ids below are free.
-        self._tokens = [b""] * first_id + self._tokens
+        self._tokens = [b""] * first_id + self._tokens  # the loop puts in what is missing
         ids_before_the_bytes = range(first_id)
         ids_after_the_merges = count(len(self._tokens))
         free_ids = chain(ids_before_the_bytes, ids_after_the_merges)
         for text, token_id in self.special_tokens.items():
-            name = f"special token {short_repr(text)}"
-            expected = ids[text] if text in ids else next(free_ids)
-            if token_id != expected:
-                raise TokenizerError(f"{name} has id {short_repr(token_id)}, expected {expected}")
-            if not 1 <= len(text) <= MAX_SPECIAL_LENGTH:
-                raise TokenizerError(
-                    f"{name} has {len(text)} characters, expected 1 to {MAX_SPECIAL_LENGTH}"
-                )
-            text_bytes = utf8(text, name)
-            if text in ids and self._tokens[token_id] != text_bytes:
-                raise TokenizerError(
-                    f"{name} is also the spelling of an ordinary token of another text"
-                )
-            if token_id == len(self._tokens):  # after the merges
+            if text in ids:
+                expected_id = ids[text]
+            else:
+                expected_id = next(free_ids)
+            text_bytes = self._check_special_token(text, token_id, expected_id)
+            is_after_the_merges = token_id == len(self._tokens)
+            if is_after_the_merges:
                 self._tokens.append(text_bytes)
             else:
                 self._tokens[token_id] = text_bytes
+
+    def _check_special_token(self, text: str, token_id: int, expected_id: int) -> bytes:
+        """The bytes of a special token. Raises TokenizerError if its id or its text is wrong."""
+        name = f"special token {short_repr(text)}"
+        if token_id != expected_id:
+            raise TokenizerError(f"{name} has id {short_repr(token_id)}, expected {expected_id}")
+        if not 1 <= len(text) <= MAX_SPECIAL_LENGTH:
+            raise TokenizerError(
+                f"{name} has {len(text)} characters, expected 1 to {MAX_SPECIAL_LENGTH}"
+            )
+        text_bytes = utf8(text, name)
+        is_ordinary = text in self._spelled_ids
+        if is_ordinary and self._tokens[token_id] != text_bytes:
+            raise TokenizerError(
+                f"{name} is also the spelling of an ordinary token of another text"
+            )
+        return text_bytes
 
     def encode(self, text: str, special: str = "error") -> list[int]:
         """The ids of `text`. `special` says what to do with the text of a special token:
@@ -282,18 +296,12 @@ class Tokenizer:
             raise ArgumentError(
                 f"special must be 'error', 'token' or 'text', got {short_repr(special)}"
             )
-        utf8(text, "the text")
+        utf8(text, "the text")  # raises an error for anything but Unicode text
+        if special == "error":
+            self._refuse_special(text)
         finder = self._special_finder
         if special == "text":
             finder = self._plain_finder
-        if special == "error":
-            token = self.find_special(text)
-            if token is not None:
-                raise TokenizerError(
-                    f"the text contains special token {short_repr(token)} at character "
-                    f"{text.index(token)}; special='token' reads it as that token, "
-                    "special='text' as ordinary characters"
-                )
 
         ids: list[int] = []
         done = 0
@@ -303,6 +311,16 @@ class Tokenizer:
             done = end
         return ids + self._encode_words(text[done:])
 
+    def _refuse_special(self, text: str) -> None:
+        """Raise TokenizerError if there is a token in `text` that not every text may contain."""
+        token = self.find_special(text)
+        if token is not None:
+            raise TokenizerError(
+                f"the text contains special token {short_repr(token)} at character "
+                f"{text.index(token)}; special='token' reads it as that token, "
+                "special='text' as ordinary characters"
+            )
+
     def find_special(self, text: str) -> str | None:
         """The first token in `text` that not every text may contain; None without one.
 
@@ -311,12 +329,14 @@ class Tokenizer:
         """
         for start, end in self._special_finder.spans(text):
             token = text[start:end]
+            # The text of an ordinary token may be anywhere, but that of EOT ends a document.
             is_ordinary = token in self._spelled_ids and token != EOT
             if not is_ordinary and token not in self.plain_tokens:
                 return token
         return None
 
     def _encode_words(self, text: str) -> list[int]:
+        """The ids of a text without special tokens."""
         ids_of_words = map(self._cache.__getitem__, WORDS.findall(text))
         return list(chain.from_iterable(ids_of_words))
 
@@ -332,10 +352,12 @@ class Tokenizer:
         ids = [self._byte_ids[byte] for byte in word.encode()]
         n = len(ids)
 
-        # Tokens are identified by their positions; `after` and `before` link them. GONE merges with
-        # nothing. It stands at position n, after the last token, and as ids[-1] before the first.
+        # A token is known by the position of its first byte. The tokens next to the one at
+        # position p are at after[p] and before[p]. Position n is after the last token, and as -1
+        # before the first. It has GONE, which merges with nothing.
         ids.append(GONE)
-        after = [*range(1, n + 1), n]
+        after = list(range(1, n + 1))
+        after.append(n)
         before = list(range(-1, n))
 
         heap = []
@@ -345,22 +367,22 @@ class Tokenizer:
         heapify(heap)
 
         while heap:
-            merged, left = heappop(heap)
+            merged_id, left = heappop(heap)
             right = after[left]
-            # Skip an outdated entry: a later merge has used one of the two tokens. (A heap cannot
-            # remove entries from its middle.)
-            if merge_ids.get((ids[left], ids[right])) != merged:
+            # Skip an outdated entry: one of the two tokens has become part of another since it was
+            # pushed. (A heap cannot remove entries from its middle.)
+            if merge_ids.get((ids[left], ids[right])) != merged_id:
                 continue
-            ids[left] = merged
+            ids[left] = merged_id
             ids[right] = GONE
             after[left] = after[right]
             before[after[right]] = left
 
             # Two new pairs contain the new token: with the one before it, and with the one after.
             for start in (before[left], left):
-                candidate = merge_ids.get((ids[start], ids[after[start]]))
-                if candidate is not None:
-                    heappush(heap, (candidate, start))
+                next_id = merge_ids.get((ids[start], ids[after[start]]))
+                if next_id is not None:
+                    heappush(heap, (next_id, start))
         return [token_id for token_id in ids if token_id != GONE]
 
     def token_bytes(self, token_id: int) -> bytes:
