@@ -43,38 +43,38 @@ class ReportRow:
 @np.errstate(invalid="ignore")
 def distance(name: str, a: Array, b: Array) -> Array:
     """|a - b| in float64; 0 where both are the same inf or nan, inf where one of them is nan."""
-    far = np.abs(np.subtract(a, b, dtype=np.float64))
+    distances = np.abs(np.subtract(a, b, dtype=np.float64))
     both_nan = np.isnan(a) & np.isnan(b)
     is_same = (a == b) | both_nan  # inf - inf is nan
-    far[is_same] = 0
-    far[np.isnan(far)] = np.inf
+    distances[is_same] = 0
+    distances[np.isnan(distances)] = np.inf
     if name.endswith(".scores"):
         # The other GPT-2 may have masked the scores of later keys already, or not. These are above
         # the diagonal, and `tril` makes their distance 0.
-        return np.tril(far)
-    return far
+        return np.tril(distances)
+    return distances
 
 
 def tolerance_of(ours64: Array, ours32: Array) -> float:
     """The largest distance from our float64 that is taken for rounding. Our float32 tells it."""
     finite = np.isfinite(ours64) & np.isfinite(ours32)
     rounding = np.abs(ours64[finite] - ours32[finite]).max(initial=0)
-    # Our float32 may be exact by chance. The rounding of the largest number is the least.
-    unit = np.finfo(np.float32).eps * np.abs(ours64[finite]).max(initial=0)
-    return SLACK * float(max(rounding, unit))
+    # Our float32 may be exact by chance. So rounding is at least that of the largest number.
+    least = np.finfo(np.float32).eps * np.abs(ours64[finite]).max(initial=0)
+    return SLACK * float(max(rounding, least))
 
 
 def compare_arrays(name: str, theirs: Array, ours64: Array, ours32: Array) -> ReportRow:
     """Compare theirs with our float64. Our float32 tells how large rounding is."""
     tolerance = tolerance_of(ours64, ours32)
-    far = distance(name, theirs, ours64)
-    error = float(far.max(initial=0))
+    distances = distance(name, theirs, ours64)
+    error = float(distances.max(initial=0))
     if error <= tolerance:
         return ReportRow(name, error, tolerance)
 
-    is_wrong = far > tolerance
+    is_wrong = distances > tolerance
     position = int(is_wrong.argmax())  # of the first True, in the flattened array
-    index = tuple(int(n) for n in np.unravel_index(position, far.shape))
+    index = tuple(int(n) for n in np.unravel_index(position, distances.shape))
     return ReportRow(
         name,
         error,

@@ -41,7 +41,7 @@ def read_directory(path: Path) -> dict[str, np.ndarray]:
             arrays[file.stem] = np.load(file, allow_pickle=False)
         except OSError as error:
             raise ArgumentError(f"{path}: {error.strerror or error}") from error
-        except Exception as error:  # a damaged file has a dozen kinds, SyntaxError among them
+        except Exception as error:  # a damaged file raises a dozen kinds, such as SyntaxError
             raise numpy_error(path, file.stem, error) from error
     return arrays
 

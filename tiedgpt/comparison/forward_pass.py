@@ -31,7 +31,7 @@ def layers_between(planted: Iterable[str], name: str, n_layer: int) -> range:
 
     The result is range(n_layer, n_layer) if only final or logits are planted.
     """
-    if name == "embed":
+    if name == "embed":  # it comes before all layers
         return range(0)
     start = n_layer
     for activation in planted:

@@ -32,25 +32,26 @@ def _with_errstate_of_caller(function: Callable[..., Any]) -> Callable[..., Any]
     return np.errstate(**np.geterr())(function)
 
 
+def _answer_calls(calls: SimpleQueue[Any]) -> None:
+    """What the second thread runs. A call is (function, queue for its result and its error)."""
+    while True:
+        function, answers = calls.get()
+        try:
+            answers.put((function(), None))
+        except BaseException as error:
+            answers.put((None, error))
+        # Without this line, the function's arrays would live until the next call.
+        del function, answers
+
+
 @cache
 def _second_thread() -> SimpleQueue[Any]:
-    """The queue of a thread that calls functions. A ThreadPoolExecutor would take longer.
+    """The queue of the second thread's calls. A ThreadPoolExecutor would take longer.
 
-    An item of the queue is (function, queue for its result and its error).
+    @cache makes one thread for the whole process, at the first call.
     """
     calls: SimpleQueue[Any] = SimpleQueue()
-
-    def work() -> None:
-        while True:
-            function, answers = calls.get()
-            try:
-                answers.put((function(), None))
-            except BaseException as error:
-                answers.put((None, error))
-            # Without this line, the function's arrays would live until the next call.
-            del function, answers
-
-    Thread(target=work, daemon=True).start()
+    Thread(target=_answer_calls, args=(calls,), daemon=True).start()
     return calls
 
 
@@ -74,6 +75,7 @@ def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> tuple
         try:
             first_result = first()
         finally:
+            # The second function may write to arrays of the caller, so it must have ended.
             second_result, error = answers.get()
     if error is not None:
         raise error

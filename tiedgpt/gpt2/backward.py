@@ -57,10 +57,11 @@ def write_gradients(
     gradients: Parameters,
     rng: Generator | None = None,
 ) -> float:
-    """As loss_and_gradients, for a part of a batch of `total` tokens: the parts add up to it.
+    """As loss_and_gradients, for a part of a batch of `total` tokens.
 
-    `targets` and `ids` are [B, T] and are not checked. The gradients are written into the arrays of
-    `gradients`. `rng` is for the dropout of the config; without it there is none.
+    The losses of the parts add up to the mean loss of the batch, and so do their gradients. These
+    are written into the arrays of `gradients`. `targets` and `ids` are [B, T] and are not checked.
+    `rng` is for the dropout of the config; without it there is none.
     """
     grad = nest(gradients)
     tape: Tape = {}
@@ -91,8 +92,8 @@ def unembed_backward(  # [B, T, D], [D, V], [B, T] -> loss, [B, T, D]
 ) -> tuple[float, Array]:
     """The loss and dfinal. Writes the gradient of the output matrix, as W_U.T, into dhead [V, D].
 
-    The logits are V / D times as large as `final`. So they are computed for LOGIT_ROWS tokens at a
-    time.
+    The logits are V / D times as large as `final`, 65 times for GPT-2. So they are computed for
+    LOGIT_ROWS tokens at a time.
     """
     N = targets.size
     D = final.shape[-1]

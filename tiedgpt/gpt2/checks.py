@@ -141,8 +141,9 @@ def check_cache(cache: KVCache, batch: np.ndarray, config: Config, dtype: Any) -
     """Check that the cache is one of this model, with room for `batch` [B, T]."""
     if not isinstance(cache, KVCache):
         raise ArgumentError(f"cache must come from this model's new_cache, got {short_repr(cache)}")
-    L, B, H, _, K = cache.keys.shape
-    if (cache.keys.dtype, L, H, K) != (dtype, config.n_layer, config.n_head, config.head_width):
+    L, B, H, _, K = cache.keys.shape  # [L, B, H, capacity, K]
+    model_sizes = (config.n_layer, config.n_head, config.head_width)
+    if cache.keys.dtype != dtype or model_sizes != (L, H, K):
         raise ArgumentError(
             "the cache was made for another model: make one with this model's new_cache"
         )

@@ -271,7 +271,9 @@ class GPT2:
         # All rows of a batch are read to the same length. What was read after the end of a shorter
         # sequence is not counted, and the next tokens overwrite it.
         if cache is not None:
-            tokens_read = batch.shape[1] if lengths is None else lengths
+            tokens_read = batch.shape[1]
+            if lengths is not None:
+                tokens_read = lengths
             cache.length = cache.length + tokens_read
         return final.reshape(*ids.shape, self.config.n_embd)
 
@@ -327,7 +329,9 @@ class GPT2:
             raise ArgumentError(f'init must be "mean" or "random", got {short_repr(init)}')
         # `random` and `untie` draw from streams 0 and 1 of the same seed, so this is stream 2.
         rng = np.random.default_rng([COUNT.check("seed", seed), 2])
-        std = self.config.initializer_range if init == "random" else 0.0
+        std = 0.0
+        if init == "random":
+            std = self.config.initializer_range
         parameters = dict(self.parameters)
         for name in ("wte.weight", "lm_head.weight"):
             if name in parameters:

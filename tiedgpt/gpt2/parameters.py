@@ -36,8 +36,12 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     >>> parameter_shapes(Config())["h.0.attn.c_attn.weight"]
     (768, 2304)
     """
-    D, F = config.n_embd, config.n_inner
-    shapes: dict[str, Any] = {"wte.weight": (config.vocab_size, D), "wpe.weight": (config.n_ctx, D)}
+    D = config.n_embd
+    F = config.n_inner
+    shapes: dict[str, Any] = {
+        "wte.weight": (config.vocab_size, D),
+        "wpe.weight": (config.n_ctx, D),
+    }
     block: dict[str, Any] = {
         "ln_1": (D,),
         "attn.c_attn": (D, 3 * D),
@@ -54,7 +58,7 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 
     for name, weight_shape in modules.items():
         shapes[f"{name}.weight"] = weight_shape
-        shapes[f"{name}.bias"] = weight_shape[-1:]
+        shapes[f"{name}.bias"] = weight_shape[-1:]  # one number for each output
     if not config.tied:
         shapes["lm_head.weight"] = (config.vocab_size, D)
     return shapes

@@ -122,9 +122,10 @@ class SpecialFinder:
         for first, lengths_of_first in lengths.items():
             self.lengths[first] = sorted(lengths_of_first, reverse=True)
 
-        pattern = "."  # every character, where a pattern of all first characters would be long
         if len(lengths) <= 100:
             pattern = "|".join(regex.escape(first) for first in lengths)
+        else:
+            pattern = "."  # every character, because a pattern of all first ones would be long
         self.first_characters = regex.compile(pattern, regex.DOTALL)
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
@@ -134,7 +135,7 @@ class SpecialFinder:
         end = 0
         for match in self.first_characters.finditer(text):
             start = match.start()
-            if start >= end:
+            if start >= end:  # not within the token before
                 token = self.token_at(text, start)
                 if token is not None:
                     end = start + len(token)
