@@ -26,7 +26,7 @@ SMALL = 0.02
 def scale_of(name: str, config: Config) -> tuple[float, float]:
     """The mean and the standard deviation of a parameter. No gain is near 1 and no bias near 0."""
     D = config.n_embd
-    F = config.n_inner or 4 * D  # Config has put 4 D in the place of None
+    F = config.n_inner or 4 * D  # always n_inner: Config puts 4 D in the place of None
     large = 12 / SMALL / np.sqrt(D)  # with this in ln_f, the logits' standard deviation is about 15
     scales = {  # the first key that is a part of the name counts
         "ln_f.weight": (1.3 * large, 0.4 * large),

@@ -96,7 +96,7 @@ def write_vectors(directory: Path, head: str, seed: int = 0) -> None:
     reference = model.astype(np.float64)
     ids, targets = random_batch(model.config, seed)
     tape: Tape = {}
-    reference(ids, tape=tape)
+    reference(ids, tape=tape)  # puts all activations and the logits on the tape
     loss, gradients = loss_and_gradients(reference, ids, targets)
     greedy = list(generate(reference, ids[0], GREEDY_TOKENS, greedy=True))
     document = {
@@ -115,4 +115,5 @@ def write_vectors(directory: Path, head: str, seed: int = 0) -> None:
 
 
 def write_arrays(files: StagedFiles, name: str, arrays: Mapping[str, Any]) -> None:
+    """Write a safetensors file. Arrays of float64 and int64 stay such."""
     safetensors.write(files.open(name), arrays.items(), exact=True)

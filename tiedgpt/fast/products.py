@@ -58,8 +58,9 @@ def few_rows(weight: Array) -> int:  # [in, out]
     if not weight.flags.f_contiguous:  # not column order either, such as weight[::2]
         return 1
     if blas.has_small_kernels():
-        block_size = BLOCK_OUTPUTS * len(weight)  # the multiplications of one row by a block
-        return min(FEW_AVX512, SMALL_PRODUCT // block_size)
+        # All rows are multiplied by a block at once, which must be a small product.
+        multiplications_per_row = BLOCK_OUTPUTS * len(weight)
+        return min(FEW_AVX512, SMALL_PRODUCT // multiplications_per_row)
     return FEW_COLUMN_ORDER
 
 

@@ -67,7 +67,7 @@ def check_lengths(lengths: Any, batch: np.ndarray) -> np.ndarray | None:  # -> [
     if lengths is None:
         return None
     B, T = batch.shape
-    array = np.array(lengths, object)  # a list of numbers and True would become one of numbers
+    array = np.array(lengths, object)  # of objects, because NumPy would turn True into 1
     accepted = Range(1, T)
     if array.shape != (B,) or not all(length in accepted for length in array):
         raise ArgumentError(

@@ -90,7 +90,7 @@ class WordCache(dict[str, list[int]]):
         self.older: dict[str, list[int]] = {}
 
     def __missing__(self, word: str) -> list[int]:
-        """cache[word] calls this if the dict itself lacks the word, perhaps not `older`."""
+        """What cache[word] returns if the dict itself lacks the word. It may be in `older`."""
         ids = self.older.get(word)
         if ids is None:
             ids = self.word_ids(word)
