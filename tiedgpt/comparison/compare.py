@@ -14,7 +14,7 @@ from ..gpt2.parameters import Parameters
 from .agreement import Comparison, ReportRow, compare_arrays
 from .conventions import is_parameter, our_name, shape_error, translate_parameters
 from .diagnosis import Diagnosis, OnTrial, diagnose
-from .recording import record
+from .recording import own_unembedding_sentences, record
 
 
 @dataclass(frozen=True)
@@ -118,14 +118,19 @@ def compare(
     else:
         diagnosis = Diagnosis([], rounding_note(rows, comparison.theirs))
 
+    sentences = diagnosis.sentences
+    if any(row.name == "logits" and row.differs for row in rows):
+        sentences = sentences + own_unembedding_sentences(theirs, model)
     if gradients:
         rows += gradient_rows(comparison, gradients, targets)
+        if not sentences:  # else a wrong activation explains wrong gradients
+            sentences = half_gradient_sentences(comparison, gradients, targets)
     if not rows:
         raise ArgumentError("there is nothing to compare: no activation of the model was given")
     not_given = len(comparison.names) - len(comparison.theirs)
     return Report(
         rows,
-        diagnosis.sentences,
+        sentences,
         diagnosis.note,
         not_given,
         trials=diagnosis.tried,
@@ -171,3 +176,23 @@ def gradient_rows(comparison: Comparison, gradients: Parameters, targets: Array)
         if name in gradients:
             rows.append(compare_arrays(name, gradients[name], ours64[name], ours32[name]))
     return rows
+
+
+def half_gradient_sentences(
+    comparison: Comparison, gradients: Parameters, targets: Array
+) -> list[str]:
+    """What is said of a gradient of a tied wte that is one of the two that meet in it."""
+    model = comparison.model64
+    if not model.config.tied or "wte.weight" not in gradients:
+        return []
+    # A copy of wte as output matrix has the same activations, and keeps the two gradients apart.
+    _, apart64 = loss_and_gradients(model.untie("copy"), comparison.ids, targets)
+    _, apart32 = loss_and_gradients(comparison.model32.untie("copy"), comparison.ids, targets)
+    for name, part in (
+        ("lm_head.weight", "the output matrix, without the embedding's"),
+        ("wte.weight", "the embedding, without the output matrix's"),
+    ):
+        row = compare_arrays(name, gradients["wte.weight"], apart64[name], apart32[name])
+        if not row.differs:
+            return [f"wte.weight: yours is the gradient of {part}; a tied wte gets the sum of both"]
+    return []

@@ -263,6 +263,7 @@ def translate_activations(
                     f"{ours} was given, but the model's layers are 0 to {config.n_layer - 1}"
                 )
             shape = tape[ours].shape
+            check_tokens(ours, array, shape, T=tape["embed"].shape[1])
             # An array that was given under our name, "attn.0.q", has our layout, [B, H, T, K].
             is_our_name = theirs == ours
             has_heads = ours.endswith((".q", ".k", ".v", ".heads"))
@@ -273,6 +274,18 @@ def translate_activations(
             else:
                 arrays[ours] = in_our_layout(ours, array, shape)
     return {name: arrays[name] for name in tape if name in arrays}
+
+
+def check_tokens(name: str, array: Array, shape: tuple[int, ...], T: int) -> None:
+    """Raise ArgumentError for an array of T + 1 tokens in the place of one of `shape`, with T."""
+    longer = tuple(T + 1 if length == T else length for length in shape)
+    B = shape[0]
+    is_sequence = B == 1 and array.shape == longer[1:]
+    if array.shape == longer or is_sequence:
+        raise ArgumentError(
+            f"{name} has {T + 1} tokens, and ids has {T}: a token was added. TransformerLens "
+            "prepends one (BOS) unless prepend_bos=False is given"
+        )
 
 
 def in_our_layout(name: str, array: Array, shape: tuple[int, ...]) -> Array:

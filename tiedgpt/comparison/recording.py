@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, short_repr
-from ..gpt2.model import Array
+from ..gpt2.model import GPT2, Array
 from .conventions import is_parameter, our_name
 
 
@@ -57,6 +57,24 @@ def check_module(module: Any, with_gradients: bool) -> None:
             f"{type(module).__name__} has no module of a GPT-2, "
             "such as h.0.attn.c_attn or blocks.0.mlp"
         )
+
+
+def own_unembedding_sentences(theirs: Any, model: GPT2) -> list[str]:
+    """What is said of a torch module whose output matrix is not its wte, if our model is tied."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(theirs, torch.nn.Module) or not model.config.tied:
+        return []
+    by_our_name = {}
+    for name, parameter in theirs.named_parameters(remove_duplicate=False):
+        by_our_name[our_name(name)] = parameter
+    wte = by_our_name.get("wte.weight")
+    lm_head = by_our_name.get("lm_head.weight")
+    if wte is None or lm_head is None or torch.equal(wte, lm_head):
+        return []
+    sentence = "logits: yours has an lm_head.weight that is not its wte.weight"
+    if getattr(getattr(theirs, "config", None), "tie_word_embeddings", False):
+        sentence += ", though its config says tied"
+    return [sentence]
 
 
 def record_module(torch: Any, module: Any, ids: Array) -> dict[str, Any]:

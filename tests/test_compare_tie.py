@@ -1,0 +1,95 @@
+"""What `compare` says of mistakes with the tie, and of a token that was added."""
+
+import numpy as np
+import pytest
+
+import tiedgpt
+from tiedgpt import compare
+from tiedgpt.errors import ArgumentError
+from tiedgpt.testing import TINY, random_model
+
+MODEL = random_model()
+IDS = np.random.default_rng(1).integers(TINY.vocab_size, size=(2, 9))
+TARGETS = np.random.default_rng(2).integers(TINY.vocab_size, size=(2, 9))
+
+
+def gradients_apart():
+    """The gradients of wte as embedding, and as output matrix."""
+    _, apart = tiedgpt.loss_and_gradients(MODEL.untie("copy"), IDS, TARGETS)
+    return apart["wte.weight"], apart["lm_head.weight"]
+
+
+def test_the_gradient_of_a_tied_wte_is_the_sum():
+    as_embedding, as_output = gradients_apart()
+    report = compare(MODEL, {"wte.weight": as_embedding + as_output}, IDS, TARGETS)
+    assert report.first is None
+    assert report.diagnosis == []
+
+
+def test_the_output_matrixs_gradient_alone_is_named():
+    _, as_output = gradients_apart()
+    report = compare(MODEL, {"wte.weight": as_output}, IDS, TARGETS)
+    assert report.diagnosis == [
+        "wte.weight: yours is the gradient of the output matrix, without the embedding's; "
+        "a tied wte gets the sum of both"
+    ]
+
+
+def test_the_embeddings_gradient_alone_is_named():
+    as_embedding, _ = gradients_apart()
+    report = compare(MODEL, {"wte.weight": as_embedding}, IDS, TARGETS)
+    assert report.diagnosis == [
+        "wte.weight: yours is the gradient of the embedding, without the output matrix's; "
+        "a tied wte gets the sum of both"
+    ]
+
+
+def test_another_wrong_gradient_is_not_explained():
+    as_embedding, as_output = gradients_apart()
+    report = compare(MODEL, {"wte.weight": as_embedding + 2 * as_output}, IDS, TARGETS)
+    assert report.first.name == "wte.weight"
+    assert report.diagnosis == []
+
+
+def test_an_untied_model_has_the_two_gradients():
+    as_embedding, as_output = gradients_apart()
+    gradients = {"wte.weight": as_embedding, "lm_head.weight": as_output}
+    report = compare(MODEL.untie("copy"), gradients, IDS, TARGETS)
+    assert report.first is None
+
+
+@pytest.mark.parametrize(
+    "name", ["embed", "resid_post.1", "attn.0.q", "attn.0.pattern", "final", "logits"]
+)
+@pytest.mark.parametrize("ids", [IDS, IDS[0]], ids=["batch", "sequence"])
+def test_a_token_that_was_prepended_is_named(name, ids):
+    with_bos = np.insert(ids, 0, 0, axis=-1)
+    tape = {}
+    MODEL(with_bos, tape=tape)
+    message = rf"{name} has 10 tokens, and ids has 9: a token was added. .*prepend_bos=False"
+    with pytest.raises(ArgumentError, match=message):
+        compare(MODEL, {name: tape[name]}, ids)
+
+
+def test_a_module_with_another_output_matrix_is_named():
+    """Its config says tied, but the two parameters are two arrays that differ."""
+    torch = pytest.importorskip("torch", reason="needs pip install -e .[parity]")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(**MODEL.config.to_json(), attn_implementation="eager")
+    module = transformers.GPT2LMHeadModel(config)
+    state = {}
+    for name, array in MODEL.parameters.items():
+        state[f"transformer.{name}"] = torch.from_numpy(array)
+    module.load_state_dict(state, strict=False)
+    assert compare(MODEL, module, IDS).first is None
+
+    with torch.no_grad():
+        changed = module.lm_head.weight.clone()
+        changed[:, 0] += 1
+        module.lm_head.weight = torch.nn.Parameter(changed)
+    report = compare(MODEL, module, IDS)
+    assert report.first.name == "logits"
+    assert report.diagnosis[-1] == (
+        "logits: yours has an lm_head.weight that is not its wte.weight, though its config says "
+        "tied"
+    )
