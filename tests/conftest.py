@@ -42,24 +42,26 @@ EXTRAS = {
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Say what was not run: a line for each reason, and one for all modules of an extra."""
-    tests = defaultdict(set)  # by reason
-    modules = defaultdict(set)
+    """Say what was not run: a line for each reason, and one for the slow tests."""
+    tests = defaultdict(set)  # a reason -> the tests that were skipped for it
+    missing = defaultdict(set)  # the same reason -> the modules that are not installed
     for report in terminalreporter.stats.get("skipped", []):
         _file, _line, text = report.longrepr
         reason = text.removeprefix("Skipped: ")
         module = missing_module(reason)
         if module in EXTRAS:
+            # All modules of an extra share a line, because one command installs them.
             reason = f"pip install -e '.[{EXTRAS[module]}]'"
-            modules[reason].add(module)
+            missing[reason].add(module)
         tests[reason].add(report.nodeid)
 
     for reason, nodeids in tests.items():
-        subject = f"skipped {count_of(nodeids)}"
-        if reason in modules:
-            missing = sorted(modules[reason])
-            is_or_are = "is" if len(missing) == 1 else "are"
-            subject = f"{', '.join(missing)} {is_or_are} not installed ({count_of(nodeids)})"
+        if reason in missing:
+            modules = ", ".join(sorted(missing[reason]))
+            verb = "is" if len(missing[reason]) == 1 else "are"
+            subject = f"{modules} {verb} not installed ({count_of(nodeids)})"
+        else:
+            subject = f"skipped {count_of(nodeids)}"
         terminalreporter.write_line(f"{subject}: {reason}")
 
     slow_tests = terminalreporter.stats.get("deselected", [])
@@ -71,21 +73,24 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def missing_module(reason: str) -> str | None:
-    """The module that a test was skipped without."""
-    match = re.match(r"could not import '(\w+)|(\w+) is not installed", reason)
+    """The module that a test was skipped without; None if it was skipped for another reason."""
+    failed_import = re.match(r"could not import '(\w+)", reason)  # pytest.importorskip's words
+    not_installed = re.match(r"(\w+) is not installed", reason)  # our tests' words
+    match = failed_import or not_installed
     if match is None:
         return None
-    return match[1] or match[2]
+    return match[1]
 
 
 def count_of(nodeids: set[str]) -> str:
     """For example: 1 test and 2 test files."""
-    in_files = [nodeid for nodeid in nodeids if "::" in nodeid]
+    tests = [nodeid for nodeid in nodeids if "::" in nodeid]
+    files = [nodeid for nodeid in nodeids if "::" not in nodeid]  # skipped as a whole
     counts = []
-    if in_files:
-        counts.append(plural(len(in_files), "test"))
-    if len(in_files) < len(nodeids):
-        counts.append(plural(len(nodeids) - len(in_files), "test file"))
+    if tests:
+        counts.append(plural(len(tests), "test"))
+    if files:
+        counts.append(plural(len(files), "test file"))
     return " and ".join(counts)
 
 
@@ -189,9 +194,9 @@ def save(tmp_path):
 
 @pytest.fixture
 def no_models(tmp_path, monkeypatch) -> Path:
-    """The home of a machine without models, where nothing is set up for the hub.
+    """The home of a machine without models and without settings for the hub.
 
-    tiedgpt is in its folder `checkout`.
+    tiedgpt seems to be in its folder `checkout`, which has no models either.
     """
     hub_variables = "HF_(?!HUB_OFFLINE)|HUGGINGFACE|XDG_|TIEDGPT_WEIGHTS|NETRC|.*_CA_BUNDLE"
     for variable in os.environ:
@@ -199,6 +204,8 @@ def no_models(tmp_path, monkeypatch) -> Path:
             monkeypatch.delenv(variable)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
+
+    # places.py looks for models beside the file that it is in.
     module = tmp_path / "checkout" / "tiedgpt" / "checkpoints" / "places.py"
     monkeypatch.setattr(places, "__file__", str(module))
     return tmp_path
@@ -220,9 +227,9 @@ def one_thread():
 
 @pytest.fixture
 def weights_folder(no_models, tmp_path, monkeypatch) -> Path:
-    """An empty folder for weights, on a machine without models whose downloads wait only a moment.
+    """An empty folder for weights, on a machine without models that may download.
 
-    A test fails where it asks for an address of the real network. Processes get a dead proxy.
+    A test fails where it asks for an address of the real network.
     """
     resolve = socket.getaddrinfo
 
@@ -232,14 +239,17 @@ def weights_folder(no_models, tmp_path, monkeypatch) -> Path:
         return resolve(host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", guarded_resolve)
+
+    # Other processes have no guard. They get a proxy that does not answer.
     for variable in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv(variable.upper(), "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")  # no_waiting has set it
+    monkeypatch.delenv("XDG_CACHE_HOME")  # so the caches are in the folder .cache of HOME
     monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path / "weights"))
-    monkeypatch.setattr(fetching, "DELAY", 0.001)
+    monkeypatch.setattr(fetching, "DELAY", 0.001)  # seconds between two attempts
     monkeypatch.setattr(fetching, "TIMEOUT", (5, 5))
     monkeypatch.setattr(fetching, "BYTES_PER_READ", loopback_hub.BLOCK)
     return tmp_path / "weights"

@@ -37,10 +37,12 @@ def test_each_activations_derivative(name):
 
 
 def gradients_of(model, ids, targets, seed=None):
-    """The loss and its gradients; `seed` is the dropout's."""
+    """The loss and its gradients; `seed` is the dropout's. Without it nothing is dropped."""
+    # A number that is not written stays nan.
     gradients = {name: np.full_like(array, np.nan) for name, array in model.parameters.items()}
     rng = None if seed is None else np.random.default_rng(seed)
-    return write_gradients(model, ids, targets, targets.size, gradients, rng), gradients
+    loss = write_gradients(model, ids, targets, targets.size, gradients, rng)
+    return loss, gradients
 
 
 TINY = {"vocab_size": 13, "n_ctx": 7, "n_embd": 6, "n_head": 3, "n_inner": 5}
@@ -80,12 +82,16 @@ def test_the_models_gradients(case, monkeypatch):
             assert computed == pytest.approx(slope, rel=1e-5, abs=1e-8), name
 
 
-def test_the_loss_is_the_mean_cross_entropy_and_twice_gives_the_same():
+def test_the_loss_is_the_mean_cross_entropy():
     model = random_model(CONFIGS["tied"])
-    loss, gradients = gradients_of(model, IDS, TARGETS)
+    loss, _ = gradients_of(model, IDS, TARGETS)
     losses = cross_entropy(model(IDS).reshape(8, -1), TARGETS.reshape(8))
     assert loss == pytest.approx(losses.mean(), rel=1e-6)
 
+
+def test_a_second_call_gives_the_same_and_changes_no_parameter():
+    model = random_model(CONFIGS["tied"])
+    loss, gradients = gradients_of(model, IDS, TARGETS)
     first_gradients = {name: array.copy() for name, array in gradients.items()}
     parameters = {name: array.copy() for name, array in model.parameters.items()}
     assert write_gradients(model, IDS, TARGETS, 8, gradients) == loss
@@ -124,12 +130,13 @@ def test_tokens_that_are_not_read_have_a_gradient_from_the_output_matrix_alone()
 
 
 def test_the_gradient_of_the_output_matrix_alone():
-    """It is that of the whole backward pass; a part of a batch has its share."""
+    """It is that of the whole backward pass. Half of a batch has half of the loss and of it."""
     untied = random_model(dtype=np.float64).untie("copy")
     ids, targets = np.random.default_rng(1).integers(0, SMALL.vocab_size, (2, 3, 19))
     loss, gradients = gradients_of(untied, ids, targets)
     d_head = np.full_like(untied.W_E, np.nan)
-    half_loss = write_head_gradient(untied, ids, targets, 2 * targets.size, d_head)
+    tokens_of_the_batch = 2 * targets.size
+    half_loss = write_head_gradient(untied, ids, targets, tokens_of_the_batch, d_head)
     assert 2 * half_loss == loss
     np.testing.assert_array_equal(2 * d_head, gradients["lm_head.weight"])
 
@@ -138,44 +145,67 @@ def test_the_gradient_of_the_output_matrix_alone():
 def test_gradients_have_the_parameters_dtype(dtype, monkeypatch):
     """Each derivative is looked at, because writing a float64 into a float32 array hides it."""
     dtypes = set()
-
-    def record_dtype(derivative):
-        def recording(*arguments):
-            dx = derivative(*arguments)
-            dtypes.add(dx.dtype)
-            return dx
-
-        return recording
-
-    for name in (
+    derivatives = (
         "layer_norm_backward",
         "linear_backward",
         "softmax_backward",
         "cross_entropy_backward",
-    ):
-        monkeypatch.setattr(backward, name, record_dtype(getattr(backward, name)))
+    )
+    for name in derivatives:
+        derivative = getattr(backward, name)
+        monkeypatch.setattr(backward, name, recording_dtypes(derivative, dtypes))
     gradients_of(random_model(CONFIGS["dropout"], dtype=dtype), IDS, TARGETS, seed=1)
     assert dtypes == {np.dtype(dtype)}
 
 
-def test_dropout_keeps_the_mean_and_the_right_share():
-    config = Config(**TINY, n_layer=1, embd_pdrop=0.5, resid_pdrop=0.25, attn_pdrop=0.0)
-    model = random_model(config)
+def recording_dtypes(derivative, dtypes):
+    """The same function. It puts the dtype of each of its results into the set `dtypes`."""
+
+    def recording(*arguments):
+        dx = derivative(*arguments)
+        dtypes.add(dx.dtype)
+        return dx
+
+    return recording
+
+
+RATES = {"embed": 0.5, "attn.0.out": 0.25, "mlp.0.out": 0.25}
+WITH_DROPOUT = Config(**TINY, n_layer=1, embd_pdrop=0.5, resid_pdrop=0.25, attn_pdrop=0.0)
+
+
+def tape_with_dropout(rng):
+    """The tape of WITH_DROPOUT on many tokens. Nothing is dropped if rng is None."""
+    model = random_model(WITH_DROPOUT)
     ids = np.random.default_rng(1).integers(0, 13, (600, 7))
-
-    without_dropout = {}
-    transformer(ids, model.tree, Run(config, tape=without_dropout))
-    assert not [name for name in without_dropout if name.endswith(".kept")]
-
     tape = {}
-    transformer(ids, model.tree, Run(config, tape=tape, rng=np.random.default_rng(1)))
-    rates = {"embed": 0.5, "attn.0.out": 0.25, "mlp.0.out": 0.25}
-    assert {name for name in tape if name.endswith(".kept")} == {f"{name}.kept" for name in rates}
-    for name, p in rates.items():
-        mask = tape[f"{name}.kept"]
-        assert mask.shape == tape[name].shape
-        assert set(np.unique(mask).tolist()) == {0.0, np.float32(1 / (1 - p))}
-        assert mask.mean() == pytest.approx(1, abs=0.03)
-        assert not tape[name][mask == 0].any()
-        factors = backward.dropout_backward(np.ones_like(mask), name, tape)
-        np.testing.assert_array_equal(factors, mask)
+    transformer(ids, model.tree, Run(WITH_DROPOUT, tape=tape, rng=rng))
+    return tape
+
+
+def test_without_a_generator_nothing_is_dropped():
+    tape = tape_with_dropout(rng=None)
+    assert not [name for name in tape if name.endswith(".kept")]
+
+
+def test_dropout_is_where_a_rate_is_not_0():
+    tape = tape_with_dropout(np.random.default_rng(1))
+    masks = {name for name in tape if name.endswith(".kept")}
+    assert masks == {"embed.kept", "attn.0.out.kept", "mlp.0.out.kept"}
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_dropout_keeps_the_mean_and_the_right_share(name):
+    tape = tape_with_dropout(np.random.default_rng(1))
+    mask = tape[f"{name}.kept"]
+    assert mask.shape == tape[name].shape
+    assert set(np.unique(mask).tolist()) == {0.0, np.float32(1 / (1 - RATES[name]))}
+    assert mask.mean() == pytest.approx(1, abs=0.03)
+    assert not tape[name][mask == 0].any()
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_the_derivative_of_dropout_is_its_mask(name):
+    tape = tape_with_dropout(np.random.default_rng(1))
+    mask = tape[f"{name}.kept"]
+    factors = backward.dropout_backward(np.ones_like(mask), name, tape)
+    np.testing.assert_array_equal(factors, mask)

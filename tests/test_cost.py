@@ -3,6 +3,7 @@
 The parameters are arrays of a class that records each NumPy operation on them and on the results.
 """
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -30,9 +31,11 @@ MATRICES = 4 * CONFIG.n_layer + 1  # c_attn, c_proj, c_fc, c_proj; W_U
 
 
 class Operation(NamedTuple):
+    """What an operation was, what it read and what its result is."""
+
     name: str  # such as "matmul.__call__"
-    weights: int  # bytes of parameters that a matrix product read
-    out: tuple[int, ...]  # the shape of its result
+    weights: int  # the bytes of parameters that it read, if it is a matrix product
+    shape: tuple[int, ...]
     dtype: np.dtype
 
 
@@ -42,10 +45,15 @@ class Watched(np.ndarray):
     operations: list[Operation] | None = None
 
     def __array_finalize__(self, source):
+        """Give a view or a copy of a watched array the same list."""
         self.operations = getattr(source, "operations", None)
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **settings):
-        # The operation runs on plain arrays, so that it is not recorded again.
+        """Compute the operation, record it, and make its result a watched array.
+
+        NumPy calls this in place of ufunc.method(*inputs), for example np.add.reduce(x).
+        """
+        # It runs on plain arrays, because with watched ones NumPy would call this again.
         plain = [np.asarray(x) if isinstance(x, Watched) else x for x in inputs]
         if out is not None:
             settings["out"] = tuple(np.asarray(array) for array in out)
@@ -57,14 +65,14 @@ class Watched(np.ndarray):
         name = f"{ufunc.__name__}.{method}"
         self.operations.append(Operation(name, weights, result.shape, result.dtype))
         if out is not None:
-            return out[0]
+            return out[0]  # it holds the result now
         watched = np.asarray(result).view(Watched)
         watched.operations = self.operations
         return watched
 
 
 def is_weight(array: np.ndarray) -> bool:
-    """Whether it is a view of a parameter, which are the read-only ones, and so no activation."""
+    """Whether it is a view of a parameter. `watched` has made these read-only."""
     return isinstance(array, Watched) and not array.flags.writeable
 
 
@@ -74,7 +82,7 @@ def watched(model: GPT2) -> tuple[GPT2, list[Operation]]:
     parameters = {name: array.view(Watched) for name, array in model.parameters.items()}
     for array in parameters.values():
         array.operations = operations
-        array.flags.writeable = False  # what tells a weight from an activation
+        array.flags.writeable = False  # as is_weight expects of parameters
     return GPT2(model.config, parameters), operations
 
 
@@ -100,6 +108,7 @@ def next_logits(model: GPT2, ids: np.ndarray, cache) -> np.ndarray:  # [B, T] ->
 
 
 def read_a_prompt(model: GPT2, B: int, T: int = 10):
+    """A cache after B prompts of T tokens, of which the next logits were computed."""
     cache = model.new_cache(B)
     next_logits(model, np.ones((B, T), int), cache)
     return cache
@@ -107,12 +116,9 @@ def read_a_prompt(model: GPT2, B: int, T: int = 10):
 
 @pytest.mark.parametrize("B", [1, 80])
 def test_a_step_reads_every_weight_once_in_few_operations_whatever_the_batch(loaded, B):
-    """An operation costs a microsecond or more, as long as 50 kB of weights."""
+    """Each operation has a price of its own: a microsecond or more, as long as 50 kB of weights."""
     model, operations = watched(loaded)
     cache = read_a_prompt(model, B)
-    dtypes = {operation.dtype for operation in operations}
-    assert dtypes == {np.dtype(np.float32)}, "none becomes float64"
-
     operations.clear()
     next_logits(model, np.ones((B, 1), int), cache)
     assert sum(operation.weights for operation in operations) == matrix_bytes(loaded)
@@ -126,6 +132,14 @@ def test_a_step_reads_every_weight_once_in_few_operations_whatever_the_batch(loa
     block = 2 * layer_norm + 4 * linear + attend + gelu + additions
     embed_and_unembed = 2
     assert len(operations) <= CONFIG.n_layer * block + layer_norm + embed_and_unembed
+
+
+@pytest.mark.parametrize("B", [1, 80])
+def test_no_operation_becomes_float64(loaded, B):
+    model, operations = watched(loaded)
+    cache = read_a_prompt(model, B)
+    next_logits(model, np.ones((B, 1), int), cache)
+    assert {operation.dtype for operation in operations} == {np.dtype(np.float32)}
 
 
 @pytest.fixture(params=[1, 2])
@@ -146,11 +160,12 @@ def test_a_prompt_reads_every_weight_once_per_piece_and_W_U_once(loaded, threads
 def test_a_prompt_computes_the_logits_of_its_last_token_only(loaded, threads):
     model, operations = watched(loaded)
     read_a_prompt(model, 1, T=2 * PIECE_TOKENS)
-    shapes = []
+    rows = []  # of each product with W_U
     for operation in operations:
-        if operation.weights > 0 and CONFIG.vocab_size in operation.out:
-            shapes.append(sorted(operation.out))
-    assert shapes == [[1, CONFIG.vocab_size]]
+        if operation.weights > 0 and CONFIG.vocab_size in operation.shape:
+            logits = math.prod(operation.shape)  # the shape may be [rows, V] or [V, rows]
+            rows.append(logits // CONFIG.vocab_size)
+    assert rows == [1]
 
 
 def test_a_prompt_computes_scores_for_a_block_of_queries_at_a_time(loaded, threads):
@@ -158,25 +173,33 @@ def test_a_prompt_computes_scores_for_a_block_of_queries_at_a_time(loaded, threa
     read_a_prompt(model, 1, T=2 * PIECE_TOKENS)
     queries = []
     for operation in operations:
-        is_product = operation.name == "matmul.__call__" and operation.weights == 0
-        if is_product and len(operation.out) == 4:  # scores or heads, [B, H, T, ...]
-            queries.append(operation.out[2])
+        # Scores and heads are the only products of activations with activations, [B, H, T, ...].
+        is_product = operation.name == "matmul.__call__"
+        if is_product and operation.weights == 0 and len(operation.shape) == 4:
+            _, _, T, _ = operation.shape
+            queries.append(T)
     assert max(queries) == QUERY_TOKENS
 
 
 def test_a_step_copies_no_weights_and_no_cache(loaded):
     cache = read_a_prompt(loaded, 1, T=500)
     peak = peak_memory(lambda: next_logits(loaded, np.ones((1, 1), int), cache))
+    # A number has four bytes. Several vectors of the MLP's width are there at once, and the
+    # scores of the 500 keys while the softmax is computed.
     logits = 4 * CONFIG.vocab_size
-    rows = 4 * (8 * CONFIG.n_inner + 3 * CONFIG.n_head * 500)
-    assert peak < 1.5 * logits + rows
+    vectors = 4 * 8 * CONFIG.n_inner
+    scores = 4 * 3 * CONFIG.n_head * 500
+    assert peak < 1.5 * logits + vectors + scores
     assert cache.keys[0].nbytes > 2 * peak
     assert loaded.W_U.nbytes > 10 * peak
 
 
 def test_a_prompt_needs_the_memory_of_a_piece_for_each_thread(loaded, threads):
     cache = loaded.new_cache()
-    peak = peak_memory(lambda: next_logits(loaded, np.ones((1, 2 * PIECE_TOKENS), int), cache))
+    prompt = np.ones((1, 2 * PIECE_TOKENS), int)
+    peak = peak_memory(lambda: next_logits(loaded, prompt, cache))
+    # A number has four bytes. A block of queries has scores of all keys, and each token of a piece
+    # has three vectors of the MLP's width and six of the residual stream's.
     scores = 4 * CONFIG.n_head * QUERY_TOKENS * 2 * PIECE_TOKENS
-    activations = 4 * PIECE_TOKENS * (CONFIG.n_inner * 3 + CONFIG.n_embd * 6)
+    activations = 4 * PIECE_TOKENS * (3 * CONFIG.n_inner + 6 * CONFIG.n_embd)
     assert peak < threads * (1.2 * scores + activations)

@@ -57,7 +57,7 @@ def torch_loss(theirs, ids):
 
 
 def assert_gradients(gradients, theirs, tolerance):
-    """Each gradient is torch's, compared with the largest number of it."""
+    """Each gradient is torch's, up to a fraction of its largest number."""
     names = []
     for their_name, parameter in theirs.named_parameters():
         name = their_name.removeprefix("transformer.")
@@ -68,58 +68,76 @@ def assert_gradients(gradients, theirs, tolerance):
     assert set(names) == gradients.keys()
 
 
-def assert_steps_are_torchs(model, steps, tolerance, B=4, T=20):
-    """Losses and gradients, and with several steps AdamW with decay on matrices and clipping."""
+def assert_loss_and_gradients(model, theirs, ids, gradients, tolerance):
+    """The loss of ids [B, T + 1] and its gradients, which are written, are torch's."""
+    B, width = ids.shape
+    tokens = B * (width - 1)  # the first of each row is not predicted
+    loss = write_gradients(model, ids[:, :-1], ids[:, 1:], tokens, gradients)
+    expected = torch_loss(theirs, ids)
+    theirs.zero_grad()
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=tolerance / 10)
+    assert_gradients(gradients, theirs, tolerance)
+
+
+CASES = {name: {"activation_function": name} for name in ACTIVATIONS}
+CASES["scaled by layer"] = {"scale_attn_by_inverse_layer_idx": True}
+CASES["unscaled"] = {"scale_attn_weights": False}
+TOLERANCES = [(np.float32, 1e-4), (np.float64, 1e-11)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize("head", ["tied", "untied"])
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_torchs(case, head, dtype, tolerance):
+    model = random_model(replace(SMALL.with_head(head), **CASES[case]), dtype=dtype)
+    theirs, _ = as_transformers(model)
+    ids = np.random.default_rng(0).integers(0, SMALL.vocab_size, (4, 21))
+    gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
+    assert_loss_and_gradients(model, theirs, ids, gradients, tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_gradients_at_gpt2s_width_are_torchs(head):
+    """Two layers of GPT-2, as it was initialised, with its whole vocabulary."""
+    model = GPT2.random(Config(n_layer=2).with_head(head))
+    theirs, _ = as_transformers(model)
+    ids = np.random.default_rng(0).integers(0, model.config.vocab_size, (2, 33))
+    gradients = {name: np.empty_like(array) for name, array in model.parameters.items()}
+    assert_loss_and_gradients(model, theirs, ids, gradients, tolerance=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_ten_steps_are_torchs(head, dtype, tolerance):
+    """With decay of the matrices, and with gradients that are clipped to the norm 1."""
+    model = random_model(SMALL.with_head(head), dtype=dtype)
     theirs, theirs_adamw = as_transformers(model)
+
+    # All parameters are views of one array, as in a training, and so are the gradients.
     shapes = parameter_shapes(model.config)
     flat = np.concatenate([array.reshape(-1) for array in model.parameters.values()])
     model = GPT2(model.config, unflatten(flat, shapes))
     adamw = AdamW(flat, shapes, betas=(0.9, 0.95), weight_decay=0.1)
     gradient = np.empty_like(flat)
     gradients = unflatten(gradient, shapes)
-    for step in range(steps):
-        ids = np.random.default_rng(step).integers(0, model.config.vocab_size, (B, T + 1))
-        loss = write_gradients(model, ids[:, :-1], ids[:, 1:], B * T, gradients)
-        expected = torch_loss(theirs, ids)
-        theirs_adamw.zero_grad()
-        expected.backward()
-        assert loss == pytest.approx(expected.item(), rel=tolerance / 10), step
-        assert_gradients(gradients, theirs, tolerance)
-        if steps == 1:
-            return  # the gradients alone
 
+    for step in range(10):
+        ids = np.random.default_rng(step).integers(0, SMALL.vocab_size, (4, 21))
+        assert_loss_and_gradients(model, theirs, ids, gradients, tolerance)
         norm, scale = clip(gradient, 1.0)
         adamw.step(gradient, lr=1e-2, scale=scale)
         expected_norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
         theirs_adamw.step()
         assert norm == pytest.approx(expected_norm.item(), rel=tolerance), step
-    if model.dtype == np.float32:
-        # A key's bias does not change the loss. So its gradient is rounding, which Adam makes as
-        # large as any other.
-        return
-    for name, parameter in theirs.named_parameters():
-        ours = model.parameters[name.removeprefix("transformer.")]
-        np.testing.assert_allclose(ours, parameter.detach(), rtol=1e-7, atol=1e-9, err_msg=name)
 
-
-CASES = {name: {"activation_function": name} for name in ACTIVATIONS}
-CASES["scaled by layer"] = {"scale_attn_by_inverse_layer_idx": True}
-CASES["unscaled"] = {"scale_attn_weights": False}
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-4), (np.float64, 1e-11)])
-@pytest.mark.parametrize("head", ["tied", "untied"])
-@pytest.mark.parametrize("case", CASES)
-def test_gradients_and_steps_are_torchs(case, head, dtype, tolerance):
-    model = random_model(replace(SMALL.with_head(head), **CASES[case]), dtype=dtype)
-    assert_steps_are_torchs(model, 10 if case == "gelu_new" else 1, tolerance)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("head", ["tied", "untied"])
-def test_gradients_at_gpt2s_width_are_autograds(head):
-    """Two layers of GPT-2, as it was initialised, with its whole vocabulary."""
-    assert_steps_are_torchs(GPT2.random(Config(n_layer=2, tied=head == "tied")), 1, 1e-4, B=2, T=32)
+    # Not in float32: a key's bias does not change the loss, so its gradient is rounding, which
+    # Adam makes as large as any other.
+    if dtype == np.float64:
+        for name, parameter in theirs.named_parameters():
+            ours = model.parameters[name.removeprefix("transformer.")]
+            np.testing.assert_allclose(ours, parameter.detach(), rtol=1e-7, atol=1e-9, err_msg=name)
 
 
 def test_a_run_is_torchs_run():
@@ -129,17 +147,18 @@ def test_a_run_is_torchs_run():
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, 500)
     settings = Settings(steps=30, batch=4, context=16, lr=1e-2, threads=2)
     trainer = Trainer(model, tokens, tokens[:50], settings)
-    batches = []
+    batches = []  # each [B, T + 1], the ids and the targets
     draw = trainer._draw
 
-    def draw_and_note():
-        batches.append(draw())
-        return batches[-1]
+    def draw_and_keep():
+        batch = draw()
+        batches.append(batch)
+        return batch
 
-    trainer._draw = draw_and_note
-    records = [record for record in trainer.run() if "loss" in record]
+    trainer._draw = draw_and_keep
+    steps = [record for record in trainer.run() if "loss" in record]  # without step 0
     theirs, adamw = as_transformers(model, settings.weight_decay, settings.beta2)
-    for number, (record, ids) in enumerate(zip(records, batches, strict=True)):
+    for number, (record, ids) in enumerate(zip(steps, batches, strict=True)):
         for group in adamw.param_groups:
             group["lr"] = record["lr"]
         adamw.zero_grad()

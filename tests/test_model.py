@@ -17,7 +17,12 @@ from tiedgpt.gpt2.ops import softmax
 from tiedgpt.gpt2.parameters import parameter_shapes
 from tiedgpt.gpt2.run import activation_shapes
 
-V, N, D, L, H, F = 101, 31, 21, 2, 3, 53
+V = SMALL.vocab_size
+N = SMALL.n_ctx
+D = SMALL.n_embd
+L = SMALL.n_layer
+H = SMALL.n_head
+F = SMALL.n_inner
 K = D // H
 IDS = np.random.default_rng(7).integers(0, V, (5, 13))  # B = 5, T = 13
 
@@ -30,7 +35,7 @@ def test_the_tape_names_every_activation_and_shape(dtype):
     logits = model(IDS, cache, tape)
 
     documented = activation_shapes(model.config)
-    assert len(documented) == 2 + 16 * L
+    assert len(documented) == 2 + 16 * L, "embed, final, and 16 in each block"
     documented["logits"] = "B T V"
     assert list(tape) == list(documented)
     sizes = {"B": 5, "T": 13, "S": 13, "D": D, "3D": 3 * D, "H": H, "K": K, "F": F, "V": V}
@@ -43,11 +48,15 @@ def test_the_tape_names_every_activation_and_shape(dtype):
     assert cache.values.dtype == dtype
 
 
-def test_one_sequence_has_no_batch_axis_but_on_the_tape(model):
-    tape = {}
-    assert model(IDS[0].tolist(), tape=tape).shape == (13, V)
+def test_one_sequence_has_no_batch_axis(model):
+    assert model(IDS[0].tolist()).shape == (13, V)
     assert model.final(IDS[0]).shape == (13, D)
     assert model.final(IDS).shape == (5, 13, D)
+
+
+def test_on_the_tape_one_sequence_is_a_batch_of_one(model):
+    tape = {}
+    model(IDS[0], tape=tape)
     assert {array.shape[0] for array in tape.values()} == {1}
 
 
@@ -66,7 +75,7 @@ def test_the_tape_adds_up(model):
 
 
 def check_residual_stream(tape, layer):
-    """Attention and the MLP add their outputs to it."""
+    """Attention and the MLP add their outputs to the residual stream."""
     pre = tape[f"resid_pre.{layer}"]
     mid = tape[f"resid_mid.{layer}"]
     post = tape[f"resid_post.{layer}"]
@@ -75,7 +84,7 @@ def check_residual_stream(tape, layer):
 
 
 def check_attention(tape, layer):
-    """From qkv to the heads' outputs."""
+    """Each step of attention, from qkv to the heads' outputs, follows from the one before."""
     q = tape[f"attn.{layer}.q"]
     k = tape[f"attn.{layer}.k"]
     v = tape[f"attn.{layer}.v"]
@@ -92,9 +101,9 @@ def check_attention(tape, layer):
 
 
 def test_the_causal_mask_of_unequal_lengths_is_that_of_each_sequence():
+    """The cache holds no token of the first sequence and two of the second; three more come."""
     masks = causal_mask_unequal(np.array([0, 2]), T=3, S=5, dtype=np.float32)
     assert masks.shape == (2, 1, 3, 5)
-    # The first sequence has three tokens, the second one five.
     np.testing.assert_array_equal(masks[0, 0, :, :3], causal_mask(3, np.float32))
     assert np.isneginf(masks[0, 0, :, 3:]).all()
     np.testing.assert_array_equal(masks[1, 0], causal_mask(5, np.float32)[2:])
@@ -104,66 +113,95 @@ def test_the_causal_mask_of_unequal_lengths_is_that_of_each_sequence():
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
 def test_sequences_of_unequal_lengths_have_the_logits_of_each_alone(head, dtype, tolerance):
     model = random_model(SMALL.with_head(head), dtype=dtype)
-    lengths = [3, 9, 1, 6]
-    ids = np.full((4, 9), 7)  # the padding is a token that matters
-    for row, length in enumerate(lengths):
-        ids[row, :length] = IDS[0, :length]
     cache = model.new_cache(4)
-    logits = model(ids, cache, lengths=lengths)
-    final = model.final(ids, lengths=lengths)
-
-    caches_alone = []
-    for row, length in enumerate(lengths):
-        cache_alone = model.new_cache()
-        caches_alone.append(cache_alone)
-        alone = ids[row, :length]
-        expected = model(alone, cache_alone)
-        np.testing.assert_allclose(logits[row, :length], expected, atol=tolerance, rtol=0)
-        expected = model.final(alone)
-        np.testing.assert_allclose(final[row, :length], expected, atol=tolerance, rtol=0)
-
-    # Each sequence continues after its own end: by one token, by several, and by unequal numbers.
-    for T, lengths in ((1, [1, 1, 1, 1]), (4, [4, 4, 4, 4]), (3, [1, 3, 2, 3]), (1, [1, 1, 1, 1])):
-        ids = IDS[[0, 0, 1, 1], :T]
+    caches_alone = [model.new_cache() for _ in range(4)]
+    # Each piece continues the sequences, each after its own end: the beginnings, one token,
+    # several, unequal numbers of tokens, and one token again.
+    pieces = ([3, 9, 1, 6], [1, 1, 1, 1], [4, 4, 4, 4], [1, 3, 2, 3], [1, 1, 1, 1])
+    for lengths in pieces:
+        ids = padded_ids(lengths)
         logits = model(ids, cache, lengths=lengths)
         for row, length in enumerate(lengths):
             expected = model(ids[row, :length], caches_alone[row])
             np.testing.assert_allclose(logits[row, :length], expected, atol=tolerance, rtol=0)
-    assert cache.length.tolist() == [cache_alone.length for cache_alone in caches_alone]
+    assert cache.length.tolist() == [10, 18, 9, 15]
+    assert [cache_alone.length for cache_alone in caches_alone] == [10, 18, 9, 15]
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
-def test_the_output_matrix(head):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
+def test_sequences_of_unequal_lengths_have_the_final_of_each_alone(head, dtype, tolerance):
+    model = random_model(SMALL.with_head(head), dtype=dtype)
+    lengths = [3, 9, 1, 6]
+    ids = padded_ids(lengths)
+    final = model.final(ids, lengths=lengths)
+    for row, length in enumerate(lengths):
+        expected = model.final(ids[row, :length])
+        np.testing.assert_allclose(final[row, :length], expected, atol=tolerance, rtol=0)
+
+
+def padded_ids(lengths):
+    """Sequences of these lengths in one array, [B, T]. The padding is a token that matters."""
+    ids = np.full((len(lengths), max(lengths)), 7)
+    for row, length in enumerate(lengths):
+        ids[row, :length] = IDS[row, :length]
+    return ids
+
+
+@pytest.mark.parametrize(("head", "name"), [("tied", "wte.weight"), ("untied", "lm_head.weight")])
+def test_the_output_matrix(head, name):
     model = random_model(SMALL.with_head(head))
-    W_U = model.parameters["wte.weight" if head == "tied" else "lm_head.weight"].T
-    assert np.shares_memory(model.W_U, model.W_E) == (head == "tied")
+    W_U = model.parameters[name].T
+    assert np.shares_memory(model.W_U, model.parameters[name])
     np.testing.assert_array_equal(model.W_U, W_U)
     np.testing.assert_allclose(model(IDS), model.final(IDS) @ W_U, rtol=1e-4, atol=1e-4)
+
+
+def test_tie_drops_the_output_matrix():
+    model = random_model(SMALL.with_head("untied"))
     tied = model.tie()
     assert "lm_head.weight" not in tied.parameters
-    assert (np.abs(model(IDS) - tied(IDS)).max() > 0.1) == (head == "untied")
+    assert np.shares_memory(tied.W_U, model.W_E)
+    assert np.abs(tied(IDS) - model(IDS)).max() > 0.1
+
+
+def test_tie_changes_no_tied_model(model):
+    tied = model.tie()
+    assert list(tied.parameters) == list(model.parameters)
+    np.testing.assert_array_equal(tied(IDS), model(IDS))
 
 
 @pytest.mark.parametrize("init", ["copy", "random", "zeros"])
 def test_untie_returns_a_new_model(init):
     model = random_model(replace(SMALL, vocab_size=1000, n_embd=66))
     untied = model.untie(init)
-    assert (model.config.tied, untied.config.tied) == (True, False)
+    assert model.config.tied
+    assert not untied.config.tied
     assert untied.W_E is model.W_E, "wte is untouched"
     assert not np.shares_memory(untied.W_U, untied.W_E)
-    assert untied.W_U.__array_interface__["data"][0] % 64 == 0, "it starts at a cache line"
-    if init == "copy":  # no bit of the logits changes
-        for ids in ([1], [1, 2], [[1], [2]], list(range(31))):
-            np.testing.assert_array_equal(untied(ids), model(ids))
+    address = untied.W_U.__array_interface__["data"][0]
+    assert address % 64 == 0, "it starts at a cache line"
 
 
-def test_untie_at_random_and_by_zeros(model):
+@pytest.mark.parametrize("ids", [[1], [1, 2], [[1], [2]], list(range(31))])
+def test_untie_by_a_copy_changes_no_bit_of_the_logits(ids):
+    model = random_model(replace(SMALL, vocab_size=1000, n_embd=66))
+    np.testing.assert_array_equal(model.untie("copy")(ids), model(ids))
+
+
+def test_untie_by_zeros(model):
+    assert not model.untie("zeros")(IDS).any()
+
+
+def test_untie_at_random(model):
     W_U = model.untie("random", seed=1).W_U
     np.testing.assert_array_equal(W_U, model.untie("random", seed=1).W_U)
     assert np.abs(W_U - model.untie("random", seed=2).W_U).max() > 0.01
     assert W_U.dtype == model.dtype
     assert np.std(W_U) == pytest.approx(model.config.initializer_range, rel=0.1)
-    assert not model.untie("zeros")(IDS).any()
+
+
+def test_tie_undoes_untie(model):
     np.testing.assert_array_equal(model.untie("random").tie()(IDS), model(IDS))
 
 
@@ -184,25 +222,40 @@ def test_random_is_gpt2s_initialisation():
             assert not array.any()
         elif "ln_" in name:
             assert (array == 1).all()
+        elif name.endswith("c_proj.weight"):
+            # Of the 2 L matrices that write to the residual stream, divided by sqrt(2 L) = 4.
+            assert array.std() == pytest.approx(0.02 / 4, rel=0.05), name
         else:
-            std = 0.02 / 4 if name.endswith("c_proj.weight") else 0.02  # 4 = sqrt(2 L)
-            assert array.std() == pytest.approx(std, rel=0.05), name
-    np.testing.assert_array_equal(GPT2.random(model.config, seed=3).W_E, model.W_E)
+            assert array.std() == pytest.approx(0.02, rel=0.05), name
+
+
+def test_random_repeats_with_its_seed():
+    first = GPT2.random(SMALL, seed=3)
+    second = GPT2.random(SMALL, seed=3)
+    for name, array in first.parameters.items():
+        np.testing.assert_array_equal(second.parameters[name], array)
+    assert np.abs(GPT2.random(SMALL, seed=4).W_E - first.W_E).max() > 0.01
 
 
 NOT_IDS = [
-    ([], r"at least one token, got shape \(0,\)"),
-    ([[]], r"at least one token, got shape \(1, 0\)"),
-    ("text", r"expected token ids, got text: encode it first, with tokenizer\.encode"),
-    (3, r"ids must be \[T\] or \[B, T\]"),
-    ([[[1]]], r"got shape \(1, 1, 1\)"),
-    ([1.0, 2.0], "ids must be whole numbers, got float64"),
-    (["a"], "ids must be whole numbers, got <U1"),
-    ([0, -1], r"token id -1 is outside the vocabulary of 101 \(0 to 100\)"),
-    ([0, V], "token id 101 is outside the vocabulary of 101"),
-    ([2**70], "ids must be whole numbers"),
-    ([[1, 2], [3]], r"ids must be \[T\] or \[B, T\]: "),
-    (np.zeros(N + 1, int), "32 tokens, more than the model.s context of 31"),
+    pytest.param([], r"at least one token, got shape \(0,\)", id="no-token"),
+    pytest.param([[]], r"at least one token, got shape \(1, 0\)", id="no-token-in-a-batch"),
+    pytest.param(
+        "text", r"expected token ids, got text: encode it first, with tokenizer\.encode", id="text"
+    ),
+    pytest.param(3, r"ids must be \[T\] or \[B, T\]", id="a-number"),
+    pytest.param([[[1]]], r"got shape \(1, 1, 1\)", id="three-axes"),
+    pytest.param([1.0, 2.0], "ids must be whole numbers, got float64", id="floats"),
+    pytest.param(["a"], "ids must be whole numbers, got <U1", id="texts"),
+    pytest.param(
+        [0, -1], r"token id -1 is outside the vocabulary of 101 \(0 to 100\)", id="below-0"
+    ),
+    pytest.param([0, V], "token id 101 is outside the vocabulary of 101", id="above-the-last"),
+    pytest.param([2**70], "ids must be whole numbers", id="above-int64"),
+    pytest.param([[1, 2], [3]], r"ids must be \[T\] or \[B, T\]: ", id="rows-of-two-lengths"),
+    pytest.param(
+        np.zeros(N + 1, int), "32 tokens, more than the model.s context of 31", id="too-long"
+    ),
 ]
 
 
@@ -212,7 +265,17 @@ def test_what_is_not_ids_is_refused(model, ids, message):
         model(ids)
 
 
-NOT_LENGTHS = [[1], [1, 2, 3], [0, 1], [1, 5], [1.0, 2.0], [[1], [2]], [[1], [1, 2]], "ab", 2]
+NOT_LENGTHS = [
+    pytest.param([1], id="too-few"),
+    pytest.param([1, 2, 3], id="too-many"),
+    pytest.param([0, 1], id="below-1"),
+    pytest.param([1, 5], id="longer-than-the-ids"),
+    pytest.param([1.0, 2.0], id="floats"),
+    pytest.param([[1], [2]], id="two-axes"),
+    pytest.param([[1], [1, 2]], id="rows-of-two-lengths"),
+    pytest.param("ab", id="text"),
+    pytest.param(2, id="a-number"),
+]
 
 
 @pytest.mark.parametrize("lengths", NOT_LENGTHS)
@@ -350,19 +413,21 @@ def test_the_order_of_parameters_is_the_tables(model):
 
 @pytest.mark.parametrize("name", activation_shapes(SMALL))
 def test_every_activation_can_be_patched_from_another_run(model, name):
-    """Patched by its own value nothing changes; by another prompt's, the tape and the logits do."""
-    tape = {}
-    clean_logits = model(IDS, tape=tape)
+    clean_logits = model(IDS)
     other_tape = {}
     model(IDS[:, ::-1], tape=other_tape)
-
-    same_logits = model(IDS, edit={name: lambda x: tape[name]})
-    np.testing.assert_array_equal(same_logits, clean_logits)
-
     patched_tape = {}
     patched_logits = model(IDS, tape=patched_tape, edit={name: lambda x: other_tape[name]})
     assert np.abs(patched_logits - clean_logits).max() > 1e-3
     np.testing.assert_array_equal(patched_tape[name], other_tape[name])
+
+
+@pytest.mark.parametrize("name", activation_shapes(SMALL))
+def test_an_activation_in_its_own_place_changes_nothing(model, name):
+    tape = {}
+    clean_logits = model(IDS, tape=tape)
+    patched_logits = model(IDS, edit={name: lambda x: tape[name]})
+    np.testing.assert_array_equal(patched_logits, clean_logits)
 
 
 def test_an_edit_cannot_change_what_the_tape_recorded(model):
