@@ -42,18 +42,22 @@ def test_gpt2s_own_file_is_the_default():
     """gpt2's config.json names neither n_inner nor tie_word_embeddings: 4 D and tied."""
     config = Config.from_json(GPT2_JSON)
     assert config == Config()
-    assert (config.n_inner, config.tied, config.head_width) == (3072, True, 64)
+    assert config.n_inner == 3072
+    assert config.tied
+    assert config.head_width == 64
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"tie_word_embeddings": False},
-        {"n_inner": 1000, "activation_function": "relu"},
-        {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
-        {"layer_norm_epsilon": 1e-3, "n_positions": 77},
-        {"eos_token_id": [3, 4], "bos_token_id": None},
-        {"n_layer": 0},
+        pytest.param({"tie_word_embeddings": False}, id="untied"),
+        pytest.param({"n_inner": 1000, "activation_function": "relu"}, id="mlp"),
+        pytest.param(
+            {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True}, id="scores"
+        ),
+        pytest.param({"layer_norm_epsilon": 1e-3, "n_positions": 77}, id="epsilon-and-context"),
+        pytest.param({"eos_token_id": [3, 4], "bos_token_id": None}, id="special-tokens"),
+        pytest.param({"n_layer": 0}, id="no-layers"),
     ],
 )
 def test_every_honoured_field_survives_a_round_trip(changes):
@@ -65,74 +69,139 @@ def test_every_honoured_field_survives_a_round_trip(changes):
 
 
 def test_transformers_other_names_for_the_same_fields():
-    """GPT2Config takes hidden_size for n_embd and so on; to pass it over would compute another
-    model."""
-    renamed = {"hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 3}
-    config = Config.from_json({"model_type": "gpt2", **renamed, "max_position_embeddings": 64})
-    assert (config.n_embd, config.n_head, config.n_layer, config.n_ctx) == (48, 4, 3, 64)
-    assert Config.from_json({**GPT2_JSON, "n_positions": 64}).n_ctx == 64, (
-        "not n_ctx, which old files have too"
+    """GPT2Config takes hidden_size for n_embd, and so on."""
+    config = Config.from_json(
+        {
+            "model_type": "gpt2",
+            "hidden_size": 48,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 3,
+            "max_position_embeddings": 64,
+        }
     )
+    assert config.n_embd == 48
+    assert config.n_head == 4
+    assert config.n_layer == 3
+    assert config.n_ctx == 64
 
 
-def test_unknown_fields_are_kept_but_not_those_of_the_file_alone():
-    data = {
-        **GPT2_JSON,
-        "attn_pdrop": 0.3,
-        "pad_token_id": 7,
+def test_n_positions_is_the_context_and_not_n_ctx_which_old_files_have_too():
+    assert GPT2_JSON["n_ctx"] == 1024
+    assert Config.from_json({**GPT2_JSON, "n_positions": 64}).n_ctx == 64
+
+
+def test_fields_that_are_not_used_are_kept():
+    written = Config.from_json({**GPT2_JSON, "attn_pdrop": 0.3, "pad_token_id": 7}).to_json()
+    assert written["attn_pdrop"] == 0.3
+    assert written["pad_token_id"] == 7
+    assert written["task_specific_params"] == GPT2_JSON["task_specific_params"]
+
+
+def test_fields_about_the_files_beside_it_are_not_kept():
+    """Another file may be written with other numbers, and by another program."""
+    about_the_files = {
         "dtype": "float16",
         "torch_dtype": "float16",
+        "transformers_version": "4.0.0",
     }
-    written = Config.from_json(data).to_json()
-    assert (written["attn_pdrop"], written["pad_token_id"]) == (0.3, 7)
-    assert written["task_specific_params"] == GPT2_JSON["task_specific_params"]
-    assert not {"dtype", "torch_dtype", "transformers_version"} & written.keys()
+    written = Config.from_json({**GPT2_JSON, **about_the_files}).to_json()
+    assert not about_the_files.keys() & written.keys()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "llama"}, r"model_type is 'llama'.*expected 'gpt2'"),
-        ({"num_attention_heads": 4}, "num_attention_heads is 4 but n_head, its other name, is 12"),
-        ({"add_cross_attention": True}, "add_cross_attention is True, which is another model"),
-        ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        (
+        pytest.param(
+            {"model_type": "llama"},
+            r"model_type is 'llama'.*expected 'gpt2'",
+            id="another-model-type",
+        ),
+        pytest.param(
+            {"num_attention_heads": 4},
+            "num_attention_heads is 4 but n_head, its other name, is 12",
+            id="two-names-that-differ",
+        ),
+        pytest.param(
+            {"add_cross_attention": True},
+            "add_cross_attention is True, which is another model",
+            id="cross-attention",
+        ),
+        pytest.param({"pruned_heads": {"0": [1]}}, "pruned_heads", id="pruned-heads"),
+        pytest.param({"quantization_config": {"bits": 4}}, "quantization_config", id="quantized"),
+        pytest.param(
             {"activation_function": "xielu"},
             "activation_function 'xielu' is not supported; expected one of",
+            id="unknown-activation-function",
         ),
-        ({"activation_function": ["relu"]}, r"activation_function \['relu'\] is not supported"),
-        ({"n_head": 7}, "n_embd 768 does not divide into n_head 7"),
-        ({"n_layer": -1}, "n_layer must be a whole number from 0 to 1000, got -1"),
-        (
+        pytest.param(
+            {"activation_function": ["relu"]},
+            r"activation_function \['relu'\] is not supported",
+            id="list-of-activation-functions",
+        ),
+        pytest.param(
+            {"n_head": 7}, "n_embd 768 does not divide into n_head 7", id="heads-that-do-not-divide"
+        ),
+        pytest.param(
+            {"n_layer": -1},
+            "n_layer must be a whole number from 0 to 1000, got -1",
+            id="below-0-layers",
+        ),
+        pytest.param(
             {"n_layer": deeply_nested_list()},
             "n_layer must be a whole number .*, got a list too long to show$",
+            id="layers-too-long-to-show",
         ),
-        ({"n_embd": 768.0}, r"n_embd must be a whole number .*got 768\.0"),
-        ({"n_embd": None}, "n_embd must be a whole number .*got None"),
-        ({"vocab_size": 0}, "vocab_size must be a whole number from 1"),
-        (
+        pytest.param(
+            {"n_embd": 768.0}, r"n_embd must be a whole number .*got 768\.0", id="float-width"
+        ),
+        pytest.param({"n_embd": None}, "n_embd must be a whole number .*got None", id="no-width"),
+        pytest.param({"vocab_size": 0}, "vocab_size must be a whole number from 1", id="no-tokens"),
+        pytest.param(
             {"vocab_size": 10**5000},
             "vocab_size must be a whole number .*got a int too long to show",
+            id="vocabulary-too-long-to-show",
         ),
-        (
+        pytest.param(
             {"n_positions": "1024"},
             r"n_ctx \(n_positions in config\.json\) must be a whole number .*got",
+            id="context-as-text",
         ),
-        ({"n_inner": 0}, "n_inner must be a whole number from 1"),
-        (
+        pytest.param(
+            {"n_inner": 0}, "n_inner must be a whole number from 1", id="no-width-of-the-mlp"
+        ),
+        pytest.param(
             {"layer_norm_epsilon": "tiny"},
             "layer_norm_epsilon must be a number of at least 0, got 'tiny'",
+            id="epsilon-as-text",
         ),
-        ({"embd_pdrop": 1}, "embd_pdrop must be a number of at least 0 and below 1, got 1"),
-        ({"resid_pdrop": 1}, "resid_pdrop must be a number of at least 0 and below 1, got 1"),
-        ({"attn_pdrop": 1}, "attn_pdrop must be a number of at least 0 and below 1, got 1"),
-        (
+        pytest.param(
+            {"embd_pdrop": 1},
+            "embd_pdrop must be a number of at least 0 and below 1, got 1",
+            id="embd-pdrop-1",
+        ),
+        pytest.param(
+            {"resid_pdrop": 1},
+            "resid_pdrop must be a number of at least 0 and below 1, got 1",
+            id="resid-pdrop-1",
+        ),
+        pytest.param(
+            {"attn_pdrop": 1},
+            "attn_pdrop must be a number of at least 0 and below 1, got 1",
+            id="attn-pdrop-1",
+        ),
+        pytest.param(
             {"tie_word_embeddings": "no"},
             r"tie_word_embeddings in config\.json\) must be true or false, got",
+            id="tied-as-text",
         ),
-        ({"eos_token_id": "end"}, "eos_token_id must be a whole number"),
-        ({"eos_token_id": [1, -2]}, "eos_token_id must be a whole number"),
+        pytest.param(
+            {"eos_token_id": "end"}, "eos_token_id must be a whole number", id="end-of-text-as-text"
+        ),
+        pytest.param(
+            {"eos_token_id": [1, -2]},
+            "eos_token_id must be a whole number",
+            id="end-of-text-below-0",
+        ),
     ],
 )
 def test_a_bad_field_is_refused_by_its_name_in_the_file(changes, message):
@@ -140,9 +209,12 @@ def test_a_bad_field_is_refused_by_its_name_in_the_file(changes, message):
         Config.from_json({**GPT2_JSON, **changes})
 
 
-def test_what_is_not_a_configuration_is_refused():
+def test_a_file_that_is_not_an_object_is_refused():
     with pytest.raises(ConfigError, match="expected a JSON object"):
         Config.from_json([])
+
+
+def test_a_file_without_a_model_type_is_refused():
     with pytest.raises(ConfigError, match='"model_type" is missing'):
         Config.from_json({})
 
@@ -168,15 +240,27 @@ def test_numpy_scalars_become_numbers_of_python():
 
 
 @pytest.mark.parametrize(
-    "value", [np.float64(12), np.bool_(True), np.array(12), np.int64(-1), np.str_("12")]
+    "value",
+    [
+        pytest.param(np.float64(12), id="float64"),
+        pytest.param(np.bool_(True), id="bool"),
+        pytest.param(np.array(12), id="array"),
+        pytest.param(np.int64(-1), id="below-0"),
+        pytest.param(np.str_("12"), id="text"),
+    ],
 )
 def test_what_is_not_a_number_of_layers_is_refused(value):
     with pytest.raises(ConfigError, match="n_layer must be a whole number from 0 to 1000, got"):
         Config(n_layer=value)
 
 
-def test_head_names_the_switch():
+def test_with_head_turns_the_switch():
     assert Config().with_head("untied") == Config(tied=False)
-    assert Config(tied=False).with_head("tied").head == "tied"
+    assert Config(tied=False).with_head("tied") == Config()
+    assert Config().head == "tied"
+    assert Config(tied=False).head == "untied"
+
+
+def test_another_head_is_refused():
     with pytest.raises(ArgumentError, match='head must be "tied" or "untied", got \'both\''):
         Config().with_head("both")

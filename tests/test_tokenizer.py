@@ -35,10 +35,12 @@ def tiktoken_gpt2(gpt2: Tokenizer):
 
 
 def random_merges(rng: random.Random, letters: str, count: int) -> list[tuple[str, str]]:
-    merges: dict[str, tuple[str, str]] = {}
+    """Merges of two letters or of tokens that earlier merges have made."""
+    merges: dict[str, tuple[str, str]] = {}  # a new token -> its two parts
     while len(merges) < count:
         left, right = rng.choices([*letters, *merges], k=2)
-        merges.setdefault(left + right, (left, right))
+        if left + right not in merges:
+            merges[left + right] = (left, right)
     return list(merges.values())
 
 
@@ -55,7 +57,12 @@ def test_byte_alphabet_is_256_printable_characters_in_order():
 def test_published_ids(gpt2):
     assert gpt2.encode("hello world") == [31373, 995]
     assert gpt2.encode(f"hello world{EOT}", special="token") == [31373, 995, 50256]
-    assert (gpt2.vocab_size, gpt2.eot_id, gpt2.special_tokens) == (50257, 50256, {EOT: 50256})
+
+
+def test_sizes_of_gpt2s_vocabulary(gpt2):
+    assert gpt2.vocab_size == 50257
+    assert gpt2.eot_id == 50256
+    assert gpt2.special_tokens == {EOT: 50256}
     assert len(gpt2.merges) == 50000
     assert gpt2.merges[:2] == [("Ġ", "t"), ("Ġ", "a")]
 
@@ -95,8 +102,8 @@ def test_merging_is_what_the_definition_says(seed):
     tokenizer = Tokenizer(random_merges(rng, "abc", 40))
     for length in [*range(20), 50, 100, 200]:
         text = "".join(rng.choices("abc", k=length))
-        one_byte_each = [tokenizer.encode(letter)[0] for letter in text]
-        assert tokenizer.encode(text) == obvious_bpe(one_byte_each, tokenizer._merge_ids), text
+        ids_of_letters = [tokenizer.encode(letter)[0] for letter in text]
+        assert tokenizer.encode(text) == obvious_bpe(ids_of_letters, tokenizer._merge_ids), text
 
 
 def test_tiktoken_gives_the_same_ids(gpt2, tiktoken_gpt2, corpus):
@@ -107,9 +114,10 @@ def test_tiktoken_gives_the_same_ids(gpt2, tiktoken_gpt2, corpus):
 @pytest.mark.slow
 def test_tiktoken_gives_the_same_ids_for_every_character(gpt2, tiktoken_gpt2):
     assert len(known_characters()) > 95_000
-    texts = [
-        f"a{character}1 {character}{character} '{character}" for character in known_characters()
-    ]
+    texts = []
+    for character in known_characters():
+        # After a letter, before a digit, after a space, doubled, and after an apostrophe.
+        texts.append(f"a{character}1 {character}{character} '{character}")
     assert_same_ids(texts, gpt2.encode, tiktoken_gpt2.encode_ordinary)
 
 
@@ -121,15 +129,25 @@ def test_tiktoken_gives_the_same_ids_for_special_tokens(gpt2, tiktoken_gpt2):
         texts.append("".join(pieces))
     for before, after in zip(random_texts(300, seed=3), random_texts(300, seed=4), strict=True):
         texts.append(before + EOT + after)
-    with_special = partial(tiktoken_gpt2.encode, allowed_special="all")
-    assert_same_ids(texts, partial(gpt2.encode, special="token"), with_special)
-    assert_same_ids(texts, partial(gpt2.encode, special="text"), tiktoken_gpt2.encode_ordinary)
+    as_token = partial(gpt2.encode, special="token")
+    theirs_as_token = partial(tiktoken_gpt2.encode, allowed_special="all")
+    assert_same_ids(texts, as_token, theirs_as_token)
+    as_text = partial(gpt2.encode, special="text")
+    assert_same_ids(texts, as_text, tiktoken_gpt2.encode_ordinary)
 
 
-def test_text_comes_back(gpt2):
-    for tokenizer in (gpt2, Tokenizer([]), Tokenizer(SMALL_MERGES)):
-        for text in ["", *random_texts(500, seed=6)]:
-            assert tokenizer.decode(tokenizer.encode(text)) == text
+def test_text_comes_back_from_gpt2s_ids(gpt2):
+    for text in ["", *random_texts(500, seed=6)]:
+        assert gpt2.decode(gpt2.encode(text)) == text
+
+
+@pytest.mark.parametrize(
+    "merges", [pytest.param([], id="bytes"), pytest.param(SMALL_MERGES, id="small")]
+)
+def test_text_comes_back(merges):
+    tokenizer = Tokenizer(merges)
+    for text in ["", *random_texts(500, seed=6)]:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_every_id_comes_back(gpt2):
@@ -159,26 +177,44 @@ def test_decode_takes_lists_and_arrays():
     assert tokenizer.decode(np.array(ids)) == "low lower"
     assert tokenizer.decode(np.array(ids, np.uint16)) == "low lower"
     assert tokenizer.decode(list(np.array(ids))) == "low lower"
+
+
+def test_no_ids_are_an_empty_text():
+    tokenizer = Tokenizer(SMALL_MERGES)
     assert tokenizer.decode([]) == ""
     assert tokenizer.decode(np.array([], np.int64)) == ""
 
 
-def test_half_characters(gpt2):
-    """As text they are the replacement character; one token alone is shown with its bytes."""
-    of_bytes = Tokenizer([])
-    first_byte, second_byte = of_bytes.encode("é")
-    (x,) = of_bytes.encode("x")
-    assert of_bytes.decode([second_byte, x, first_byte]) == "\ufffdx\ufffd"
-    assert of_bytes.decode_bytes([first_byte]) == b"\xc3"
+def test_half_a_character_is_the_replacement_character_in_a_text():
+    tokenizer = Tokenizer([])
+    first_byte, second_byte = tokenizer.encode("é")
+    (x,) = tokenizer.encode("x")
+    assert tokenizer.decode([second_byte, x, first_byte]) == "\ufffdx\ufffd"
+    assert tokenizer.decode_bytes([first_byte]) == b"\xc3"
+
+
+def test_the_text_of_a_token_shows_the_bytes_of_half_a_character(gpt2):
     texts = [gpt2.token_text(token_id) for token_id in gpt2.encode("né 👍!")]
     assert texts == ["n", "é", " \\xf0\\x9f\\x91", "\\x8d", "!"]
     assert gpt2.token_text(50256) == EOT
 
 
-@pytest.mark.parametrize(
-    "wrong", [-1, 262, 10**30, 1.0, True, "1", None, np.int64(-1), np.float32(1), [1]]
-)
-def test_what_is_no_id_is_refused(wrong):
+NOT_IDS = [
+    pytest.param(-1, id="below-0"),
+    pytest.param(262, id="above-the-last"),
+    pytest.param(10**30, id="above-int64"),
+    pytest.param(1.0, id="float"),
+    pytest.param(True, id="bool"),
+    pytest.param("1", id="text"),
+    pytest.param(None, id="none"),
+    pytest.param(np.int64(-1), id="int64-below-0"),
+    pytest.param(np.float32(1), id="float32"),
+    pytest.param([1], id="list"),
+]
+
+
+@pytest.mark.parametrize("wrong", NOT_IDS)
+def test_what_is_not_an_id_is_refused(wrong):
     tokenizer = Tokenizer(SMALL_MERGES)
     assert tokenizer.vocab_size == 262
     with pytest.raises(TokenizerError, match=r"is not a token id from 0 to 261"):
@@ -187,22 +223,30 @@ def test_what_is_no_id_is_refused(wrong):
         tokenizer.token_text(wrong)
 
 
-def test_special_text_is_an_error_unless_asked_for():
+def test_a_special_token_in_a_text_is_an_error():
+    message = (
+        r"'<\|endoftext\|>' at character 4; "
+        r"special='token' reads it as that token, special='text' as ordinary characters"
+    )
+    with pytest.raises(TokenizerError, match=message):
+        Tokenizer(SMALL_MERGES).encode(f"low {EOT}")
+
+
+def test_a_special_token_in_a_text_is_a_token_if_asked_for():
+    ids = Tokenizer(SMALL_MERGES).encode(f"low{EOT}{EOT}low", special="token")
+    assert ids == [257, 261, 261, 257]
+
+
+def test_a_special_token_in_a_text_is_ordinary_characters_if_asked_for():
     tokenizer = Tokenizer(SMALL_MERGES)
-    with pytest.raises(
-        TokenizerError,
-        match=r"'<\|endoftext\|>' at character 4; "
-        r"special='token' reads it as that token, special='text' as ordinary characters",
-    ):
-        tokenizer.encode(f"low {EOT}")
-    assert tokenizer.encode(f"low{EOT}{EOT}low", special="token") == [257, 261, 261, 257]
     as_text = tokenizer.encode(f"low{EOT}", special="text")
     assert as_text == Tokenizer(SMALL_MERGES, {}).encode(f"low{EOT}")
     assert tokenizer.decode(as_text) == tokenizer.decode([257, 261]) == f"low{EOT}"
 
 
 MARKS = [chr(code) for code in range(33, 127) if not chr(code).isalnum()]
-BEGINNINGS = [
+# Characters of special tokens. If more than 100 begin a token, every character of a text is tried.
+CHARACTERS = [
     pytest.param("ab", id="two-letters"),
     pytest.param("ab<\n", id="a-mark-and-a-line-break"),
     pytest.param([*MARKS, "é", "\U0001f600"], id="all-marks"),
@@ -210,38 +254,49 @@ BEGINNINGS = [
 ]
 
 
-@pytest.mark.parametrize("letters", BEGINNINGS)
-def test_special_tokens_are_found_as_one_pattern_of_all_would_find_them(letters):
-    """The longest token at the leftmost place, whichever characters the tokens begin with."""
-    rng = random.Random(0)
+def random_special_tokens(rng, characters):
+    """Tokens of two to five of the characters, and one of each character six times, sorted."""
     tokens = set()
-    for _ in range(3 * len(letters)):
-        tokens.add("".join(rng.choices(letters, k=rng.randrange(2, 6))))
-    for letter in letters:
-        tokens.add(letter * 6)
-    special_tokens = {token: token_id for token_id, token in enumerate(sorted(tokens), 256)}
-    tokenizer = Tokenizer([], special_tokens)
+    for _ in range(3 * len(characters)):
+        length = rng.randrange(2, 6)
+        tokens.add("".join(rng.choices(characters, k=length)))
+    for character in characters:
+        tokens.add(6 * character)
+    return sorted(tokens)
+
+
+@pytest.mark.parametrize("characters", CHARACTERS)
+def test_special_tokens_are_found_as_one_pattern_of_all_would_find_them(characters):
+    """Always the longest token at the leftmost place."""
+    rng = random.Random(0)
+    tokens = random_special_tokens(rng, characters)
+    tokenizer = Tokenizer([], {token: token_id for token_id, token in enumerate(tokens, 256)})
     longest_first = sorted(tokens, key=len, reverse=True)
     pattern = re.compile("|".join(re.escape(token) for token in longest_first))
 
     for _ in range(200):
-        some_tokens = rng.sample(sorted(tokens), 3)
-        text = "".join(rng.choices([*letters, "x", *some_tokens], k=12))
+        some_tokens = rng.sample(tokens, 3)
+        text = "".join(rng.choices([*characters, "x", *some_tokens], k=12))
         spans = [match.span() for match in pattern.finditer(text)]
         assert list(tokenizer._special_finder.spans(text)) == spans, text
         ids = tokenizer.encode(text, special="token")
         assert tokenizer.decode(ids) == text
-        assert sum(token_id >= 256 for token_id in ids) == len(spans)
+        special_ids = [token_id for token_id in ids if token_id >= 256]
+        assert len(special_ids) == len(spans)
 
 
 @pytest.mark.parametrize("special", ["error", "token", "text"])
-def test_what_is_no_text_is_refused(special):
+def test_a_text_that_was_not_valid_utf_8_is_refused(special):
     message = r"character 3 of the text is '\\udcff', .* was not valid UTF-8"
     with pytest.raises(TokenizerError, match=message):
         Tokenizer([]).encode("abc\udcff", special=special)
-    for value in (None, 5, b"low", ["low"]):
-        with pytest.raises(TokenizerError, match=r"^the text must be a str, got "):
-            Tokenizer([]).encode(value, special=special)
+
+
+@pytest.mark.parametrize("special", ["error", "token", "text"])
+@pytest.mark.parametrize("value", [None, 5, b"low", ["low"]])
+def test_what_is_not_a_text_is_refused(value, special):
+    with pytest.raises(TokenizerError, match=r"^the text must be a str, got "):
+        Tokenizer([]).encode(value, special=special)
 
 
 def test_another_special_is_refused():
@@ -250,46 +305,83 @@ def test_another_special_is_refused():
         Tokenizer([]).encode("", special="all")
 
 
-def test_long_words_take_time_in_proportion():
-    doublings = [("a" * 2**n, "a" * 2**n) for n in range(10)]
+@pytest.mark.parametrize(
+    "word",
+    [
+        pytest.param("a" * 20_000, id="one-letter"),
+        pytest.param("".join(random.Random(1).choices("abcd", k=20_000)), id="random-letters"),
+    ],
+)
+def test_long_words_take_time_in_proportion(word):
+    doublings = [("a" * 2**n, "a" * 2**n) for n in range(10)]  # aa, aaaa, ...
     tokenizer = Tokenizer(doublings + random_merges(random.Random(0), "bcd", 300))
-    for text in ("a" * 20_000, "".join(random.Random(1).choices("abcd", k=20_000))):
-        half = lines_run(tokenizer.encode, text[:10_000])
-        assert lines_run(tokenizer.encode, text) < min(2.1 * half, 60 * len(text))
+    whole = lines_run(tokenizer.encode, word)
+    half = lines_run(tokenizer.encode, word[:10_000])
+    assert whole < 2.1 * half
+    assert whole < 60 * len(word)
 
 
-def test_the_cache_is_bounded_keeps_what_is_used_and_changes_no_id(monkeypatch):
+# " low" is used all the time, other words only now and then.
+TEXT_OF_MANY_WORDS = "".join(f" low {letter}" for letter in "abcdefghijklmnopqrstuvwxyz")
+TEXT_OF_MANY_WORDS += " lower slow lo rerer lower slow lo rerer"
+
+
+@pytest.fixture
+def small_cache(monkeypatch):
+    """A cache of words keeps five new ones and five older ones."""
     monkeypatch.setattr(module, "MAX_CACHED_WORDS", 5)
+
+
+@pytest.mark.usefixtures("small_cache")
+def test_the_cache_changes_no_id():
+    expected = []
+    for word in WORDS.findall(TEXT_OF_MANY_WORDS):
+        expected += Tokenizer(SMALL_MERGES).encode(word)
+    assert Tokenizer(SMALL_MERGES).encode(TEXT_OF_MANY_WORDS) == expected
+
+
+@pytest.mark.usefixtures("small_cache")
+def test_the_cache_keeps_a_word_that_is_used_all_the_time():
     tokenizer = Tokenizer(SMALL_MERGES)
-    cache = tokenizer._cache
+    compute_ids = tokenizer._cache.word_ids
     merged_words = []
-    compute_ids = cache.word_ids
 
     def word_ids(word):
         merged_words.append(word)
         return compute_ids(word)
 
-    cache.word_ids = word_ids
-    text = "".join(f" low {letter}" for letter in "abcdefghijklmnopqrstuvwxyz")
-    text += " lower slow lo rerer lower slow lo rerer"
-    expected = []
-    for word in WORDS.findall(text):
-        expected += Tokenizer(SMALL_MERGES).encode(word)
-    assert tokenizer.encode(text) == expected
-    assert merged_words.count(" low") == 1, "used all the time, it is never forgotten"
+    tokenizer._cache.word_ids = word_ids
+    tokenizer.encode(TEXT_OF_MANY_WORDS)
+    assert merged_words.count(" low") == 1
 
-    tokenizer.encode("low" * 100)
-    assert 0 < len(cache) <= 5
-    assert len(cache.older) == 5
-    for word in [*cache, *cache.older]:
-        assert len(word) <= module.LONGEST_CACHED_WORD
+
+@pytest.mark.usefixtures("small_cache")
+def test_the_cache_is_bounded():
+    tokenizer = Tokenizer(SMALL_MERGES)
+    tokenizer.encode(TEXT_OF_MANY_WORDS)
+    assert 0 < len(tokenizer._cache) <= 5
+    assert len(tokenizer._cache.older) == 5
+
+
+def test_a_long_word_is_not_kept():
+    tokenizer = Tokenizer(SMALL_MERGES)
+    longest = "a" * module.LONGEST_CACHED_WORD
+    tokenizer.encode(longest)
+    tokenizer.encode(longest + "a")
+    assert list(tokenizer._cache) == [longest]
 
 
 def test_a_tokenizer_can_be_sent_to_another_process():
     tokenizer = Tokenizer(SMALL_MERGES)
     copy = pickle.loads(pickle.dumps(tokenizer))
     assert copy.encode("hello lower") == tokenizer.encode("hello lower")
-    assert copy._cache.word_ids.__self__ is copy
+
+
+def test_the_cache_of_a_copy_computes_the_ids_with_the_copy():
+    tokenizer = Tokenizer(SMALL_MERGES)
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    tokenizer_of_the_cache = copy._cache.word_ids.__self__
+    assert tokenizer_of_the_cache is copy
 
 
 def test_ids_can_be_changed_without_changing_the_next():

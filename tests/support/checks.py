@@ -29,10 +29,13 @@ def peak_memory(function, *arguments) -> int:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """The files in a directory; the other names with b""."""
+    """A name in the directory -> the bytes of the file, or b"" if it is not a file."""
     files = {}
     for path in directory.iterdir():
-        files[path.name] = path.read_bytes() if path.is_file() else b""
+        if path.is_file():
+            files[path.name] = path.read_bytes()
+        else:
+            files[path.name] = b""
     return files
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from tiedgpt import GPT2, Config
 from tiedgpt.study.corpus import Corpus
 
-# Distinct primes where the model allows it (D = H K), so that no transposition or mix-up cancels
-# out.
+# Distinct primes where the model allows it (n_embd has to be a multiple of n_head), so that sizes
+# that are mixed up are noticed.
 SMALL = Config(
     vocab_size=101,
     n_ctx=31,
@@ -49,7 +49,8 @@ def some_corpus() -> Corpus:
     ids = [0]
     for favourite, other in zip(is_favourite, others, strict=True):
         if favourite:
-            ids.append((3 * ids[-1] + 1) % 70)
+            token_id = (3 * ids[-1] + 1) % 70
         else:
-            ids.append(int(70 * (other / 70) ** 1.3))
+            token_id = int(70 * (other / 70) ** 1.3)  # the power makes low ids more frequent
+        ids.append(token_id)
     return Corpus.of(ids, SMALL.vocab_size)
