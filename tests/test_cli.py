@@ -32,13 +32,19 @@ from tiedgpt.errors import ABOVE_0, FRACTION, RATE, Range
 # Flags and help
 
 
-def test_flags_may_stand_between_arguments(run, checkpoint, tmp_path):
+def test_flags_may_stand_between_two_directories(run, checkpoint, tmp_path):
     new = str(tmp_path / "new")
     assert run("untie", checkpoint, "--init", "zeros", new, "-q") == (0, "", "")
+
+
+def test_flags_may_stand_between_an_argument_and_one_that_may_be_left_out(run, checkpoint):
     between = run("attribute", "a", "-m", checkpoint, "b", "--json")
-    before = run("attribute", "a", "b", "-m", checkpoint, "--json")
-    assert between == before
-    assert run("tokenize", "--decode", "65", "-m", checkpoint, "66")[1] == "bc\n"
+    after = run("attribute", "a", "b", "-m", checkpoint, "--json")
+    assert between == after
+
+
+def test_flags_may_stand_between_arguments_of_any_number(run, checkpoint):
+    assert output(run, "tokenize", "--decode", "65", "-m", checkpoint, "66") == "bc\n"
 
 
 def test_version(run):
@@ -87,51 +93,52 @@ def test_help_fits_narrow_terminals(run, monkeypatch, name):
 
 # Numbers in a range, as text of a flag and as an argument of a function
 
-RANGES = [
-    pytest.param(
-        Range(1),
-        {"7e3": 7000, "1000000000000000000": 10**18},
-        ["0", "-1", "1.5", "1e400", "1e19"],
-        id="whole-from-1",
-    ),
-    pytest.param(Range(0, 9), {"0": 0, "3": 3, "9e0": 9}, ["-1", "10", "0.5"], id="whole-0-to-9"),
-    pytest.param(ABOVE_0, {"1": 1, "3e-4": 3e-4}, ["0", "-1"], id="above-0"),
-    pytest.param(FRACTION, {"1": 1, "0.5": 0.5}, ["0", "1.01", "-1"], id="above-0-to-1"),
-    pytest.param(RATE, {"0": 0, "0.5": 0.5}, ["1", "-0.1"], id="from-0-below-1"),
+IN_RANGE = [
+    pytest.param(Range(1), {"7e3": 7000, "1000000000000000000": 10**18}, id="whole-from-1"),
+    pytest.param(Range(0, 9), {"0": 0, "3": 3, "9e0": 9}, id="whole-0-to-9"),
+    pytest.param(ABOVE_0, {"1": 1, "3e-4": 3e-4}, id="above-0"),
+    pytest.param(FRACTION, {"1": 1, "0.5": 0.5}, id="above-0-to-1"),
+    pytest.param(RATE, {"0": 0, "0.5": 0.5}, id="from-0-below-1"),
+]
+NOT_IN_RANGE = [
+    pytest.param(Range(1), ["0", "-1", "1.5", "1e400", "1e19"], id="whole-from-1"),
+    pytest.param(Range(0, 9), ["-1", "10", "0.5"], id="whole-0-to-9"),
+    pytest.param(ABOVE_0, ["0", "-1"], id="above-0"),
+    pytest.param(FRACTION, ["0", "1.01", "-1"], id="above-0-to-1"),
+    pytest.param(RATE, ["1", "-0.1"], id="from-0-below-1"),
 ]
 NOT_NUMBERS = ["nan", "inf", "x", "", "\x1b", "9" * 5000]
 
 
-@pytest.mark.parametrize(("numbers", "accepted", "refused"), RANGES)
-def test_a_number_as_the_text_of_a_flag(numbers, accepted, refused):
+@pytest.mark.parametrize(("numbers", "values"), IN_RANGE)
+def test_a_number_in_the_range(numbers, values):
     number_of = options.number(numbers)
-    for text, value in accepted.items():
+    for text, value in values.items():
         assert number_of(text) == value
         assert numbers.check("n", value) == value
-    for text in [*refused, *NOT_NUMBERS]:
-        with pytest.raises(
-            argparse.ArgumentTypeError, match=r"^expected a (whole )?number .*, got '"
-        ):
+
+
+@pytest.mark.parametrize(("numbers", "texts"), NOT_IN_RANGE)
+def test_the_text_of_a_flag_that_is_not_a_number_in_the_range(numbers, texts):
+    number_of = options.number(numbers)
+    message = r"^expected a (whole )?number .*, got '"
+    for text in [*texts, *NOT_NUMBERS]:
+        with pytest.raises(argparse.ArgumentTypeError, match=message):
             number_of(text)
 
 
 @pytest.mark.parametrize(
-    ("numbers", "words"),
+    ("numbers", "wrong", "words"),
     [
-        pytest.param(Range(1), "a whole number of at least 1", id="whole-from-1"),
-        pytest.param(Range(0, 9), "a whole number from 0 to 9", id="whole-0-to-9"),
-        pytest.param(ABOVE_0, "a number above 0", id="above-0"),
-        pytest.param(FRACTION, "a number above 0 and at most 1", id="above-0-to-1"),
-        pytest.param(RATE, "a number of at least 0 and below 1", id="from-0-below-1"),
+        pytest.param(Range(1), 0.5, "a whole number of at least 1", id="whole-from-1"),
+        pytest.param(Range(0, 9), 0.5, "a whole number from 0 to 9", id="whole-0-to-9"),
+        pytest.param(ABOVE_0, 10**400, "a number above 0", id="above-0"),
+        pytest.param(FRACTION, 10**400, "a number above 0 and at most 1", id="above-0-to-1"),
+        pytest.param(RATE, 10**400, "a number of at least 0 and below 1", id="from-0-below-1"),
     ],
 )
-def test_an_argument_that_is_not_a_number_in_the_range(numbers, words):
-    wrong = [-1, True, None, "1", [], math.nan, math.inf]
-    if numbers.whole:
-        wrong.append(0.5)
-    else:
-        wrong.append(10**400)
-    for value in wrong:
+def test_an_argument_that_is_not_a_number_in_the_range(numbers, wrong, words):
+    for value in [wrong, -1, True, None, "1", [], math.nan, math.inf]:
         with pytest.raises(TiedGPTError, match=f"^n must be {words}, got "):
             numbers.check("n", value)
 
@@ -169,7 +176,7 @@ HOSTILE_NAMES = [
 
 @pytest.fixture
 def hostile(tmp_path, monkeypatch):
-    """A folder of models with hostile names: its own, a special token's and a model type."""
+    """A folder of models. Its name is hostile, and so are those of a special token and a type."""
     folder = tmp_path / HOSTILE
     tokenizer = Tokenizer([], {f"<{HOSTILE}>": 256})
     tiedgpt.save_model(random_model(CONFIG), tokenizer, folder / "model")
@@ -185,14 +192,14 @@ def hostile(tmp_path, monkeypatch):
 def test_output_and_messages_hold_no_escape_codes(
     run, hostile, monkeypatch, arguments, expected_code
 ):
-    """A message is one line."""
+    """A message is one line that begins with "tiedgpt: "."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     code, out, err = run(*[argument.replace(FOLDER, str(hostile)) for argument in arguments])
     assert code == expected_code, err
     for line in out.splitlines():
         assert line.isprintable()
-    *messages, after_the_last = err.split("\n")
-    assert after_the_last == ""
+    *messages, after_the_last_line = err.split("\n")
+    assert after_the_last_line == ""
     for message in messages:
         assert message.startswith(("tiedgpt: note: ", "tiedgpt: error: "))
         assert message.isprintable()
@@ -335,14 +342,19 @@ def test_streams_that_nobody_needs(checkpoint, tmp_path, line):
 @pytest.mark.parametrize(
     ("moment", "code", "stderr"),
     [
-        # The signal itself ends the process, for which a shell gives the code 130.
+        # During an import that fails with ImportError then. The signal itself ends the process,
+        # for which a shell gives the code 130.
         pytest.param("import", -signal.SIGINT, "", id="import"),
+        # A second time while the first one is handled
         pytest.param("twice", 130, "\n", id="twice"),
+        # When the command is done and Python ends
         pytest.param("exit", 0, "", id="exit"),
+        # Where the shell has told the process to ignore it
         pytest.param("ignored", 0, "", id="ignored"),
     ],
 )
 def test_ctrl_c_at_moments_that_python_reports_or_drops(moment, code, stderr):
+    """support/interrupted.py sends the signal at each of the moments."""
     program = Path(__file__).parent / "support" / "interrupted.py"
     done = subprocess.run(
         [sys.executable, str(program), moment],
@@ -414,29 +426,32 @@ def test_a_program_that_imports_tiedgpt_keeps_its_handler_of_ctrl_c():
 # Progress
 
 
-@pytest.mark.parametrize(
-    ("is_terminal", "delay", "interval", "shown"),
-    [
-        pytest.param(True, 0, 3600, r".*loading a\\nb:  50%.*", id="bar-on-a-terminal"),
-        pytest.param(True, 3600, 0, "", id="no-bar-before-the-delay"),
-        pytest.param(False, 0, 3600, "", id="no-bar-in-a-file"),
-        pytest.param(
-            False,
-            3600,
-            0,
-            r"tiedgpt: note: loading a\\nb: 50% after 0 min\n",
-            id="line-a-minute-in-a-file",
-        ),
-    ],
-)
-def test_progress(monkeypatch, is_terminal, delay, interval, shown):
-    stderr = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
-    monkeypatch.setattr(messages.ProgressBar, "DELAY", delay)
-    monkeypatch.setattr(messages.ProgressBar, "INTERVAL", interval)
-    with messages.ProgressBar("loading a\nb", 10, "B") as progress:
-        time.sleep(0.001)
-        progress.add(5)
-        printed = stderr.getvalue()
-    assert re.fullmatch(shown, printed, re.S), printed
+@pytest.fixture
+def half_loaded(monkeypatch):
+    """half_loaded(is_terminal) -> what is on stderr after half of the work."""
+
+    def half_loaded(is_terminal):
+        stderr = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stderr)
+        monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
+        with messages.ProgressBar("loading a\nb", 10, "B") as progress:
+            time.sleep(0.001)
+            progress.add(5)
+            return stderr.getvalue()
+
+    return half_loaded
+
+
+def test_on_a_terminal_progress_is_a_bar_after_a_delay(half_loaded, monkeypatch):
+    monkeypatch.setattr(messages.ProgressBar, "DELAY", 0)
+    assert r"loading a\nb:  50%" in half_loaded(is_terminal=True)
+    monkeypatch.setattr(messages.ProgressBar, "DELAY", 3600)
+    assert half_loaded(is_terminal=True) == ""
+
+
+def test_elsewhere_progress_is_a_line_after_each_interval(half_loaded, monkeypatch):
+    monkeypatch.setattr(messages.ProgressBar, "DELAY", 0)
+    monkeypatch.setattr(messages.ProgressBar, "INTERVAL", 3600)
+    assert half_loaded(is_terminal=False) == ""
+    monkeypatch.setattr(messages.ProgressBar, "INTERVAL", 0)
+    assert half_loaded(is_terminal=False) == "tiedgpt: note: loading a\\nb: 50% after 0 min\n"

@@ -52,7 +52,7 @@ def test_flags_have_short_names(run, checkpoint):
 def test_a_prompt_is_the_argument_or_stdin(
     run, checkpoint, tmp_path, monkeypatch, name, arguments, stdin, prompt
 ):
-    """Also where there is a file of that name."""
+    """The argument is a prompt also where there is a file of that name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "b").write_text("bb")
     (tmp_path / "é").write_text("bé")
@@ -103,7 +103,7 @@ def test_text_is_utf_8_under_the_c_locale(arguments, stdin, expected):
     ],
 )
 def test_truncate_keeps_the_end_of_a_prompt_and_leaves_room(run, checkpoint, new_tokens, kept):
-    prompt = "".join(chr(33 + i % 90) for i in range(84))
+    prompt = "".join(chr(33 + place) for place in range(84))
     arguments = ("generate", "-m", checkpoint, "-n", new_tokens, "-s", "1", "--truncate")
     code, out, err = run(*arguments, "--json", prompt)
     assert code == 0
@@ -121,12 +121,21 @@ def test_an_end_of_text_token_alone_is_a_prompt_if_it_is_allowed(run, checkpoint
     assert document["prompt_ids"] == [256]
 
 
-def test_a_model_without_special_tokens_does_not_suggest_one(run, save):
+@pytest.fixture
+def without_special_tokens(save):
     model = random_model(replace(CONFIG, vocab_size=256))
-    without = save("without", model, Tokenizer([], {}))
+    return save("without special tokens", model, Tokenizer([], {}))
+
+
+def test_an_empty_prompt_of_a_model_without_special_tokens(run, without_special_tokens):
+    """The message does not advise to start from one."""
     message = "the prompt is empty: GPT-2 needs at least one token to continue\n"
-    assert_one_error_line(run("generate", "--model", without, ""), message)
-    assert run("generate", "--model", without, "-n", "3", "<|endoftext|>")[0] == 0
+    assert_one_error_line(run("generate", "--model", without_special_tokens, ""), message)
+
+
+def test_a_model_without_special_tokens_reads_any_text(run, without_special_tokens):
+    code, _, _ = run("generate", "--model", without_special_tokens, "-n", "3", "<|endoftext|>")
+    assert code == 0
 
 
 # The JSON
@@ -167,27 +176,28 @@ def test_generation_goes_on_past_the_context(run, checkpoint):
 
 
 def greedy_sample(run, model, *flags):
+    """The one sample that continues "a" by the likeliest tokens."""
     document = answer(run, "generate", "--model", model, "--greedy", "-n", "12", "a", *flags)
     (sample,) = document["samples"]
     return sample
 
 
 def test_stop_ends_the_text_before_it(run, checkpoint):
-    whole = greedy_sample(run, checkpoint)
-    stop = whole["text"][4]
+    text = greedy_sample(run, checkpoint)["text"]
+    stop = text[4]
     sample = greedy_sample(run, checkpoint, "--stop", stop)
     assert sample["finish_reason"] == "stop"
-    assert sample["text"] == whole["text"].partition(stop)[0]
+    assert sample["text"] == text.partition(stop)[0]
 
 
 def test_the_end_of_text_token_ends_the_text(run, checkpoint, save):
-    whole = greedy_sample(run, checkpoint)
+    ids = greedy_sample(run, checkpoint)["ids"]
+    end_of_text = ids[3]
     model = tiedgpt.load_model(checkpoint)
-    end = whole["ids"][3]
-    ending = tiedgpt.GPT2(replace(model.config, eos_token_id=end), model.parameters)
+    ending = tiedgpt.GPT2(replace(model.config, eos_token_id=end_of_text), model.parameters)
     sample = greedy_sample(run, save("ending", ending))
     assert sample["finish_reason"] == "eos"
-    assert sample["ids"] == whole["ids"][: whole["ids"].index(end)]
+    assert sample["ids"] == ids[: ids.index(end_of_text)]
 
 
 # Drafts
@@ -201,15 +211,20 @@ def small(save):
     return save("small", random_model(replace(CONFIG, n_layer=0, n_embd=2, n_head=1)))
 
 
+def texts_with_draft(run, checkpoint, draft):
+    document = answer(run, "generate", "-m", checkpoint, *DRAFTED, "--draft", draft)
+    return [sample["text"] for sample in document["samples"]]
+
+
 def test_a_draft_changes_no_text(run, checkpoint, small):
-    arguments = ("generate", "-m", checkpoint, *DRAFTED)
-    plain = answer(run, *arguments, "--draft", "none")
-    texts = [sample["text"] for sample in plain["samples"]]
-    by_lookup = answer(run, *arguments, "--draft", "lookup")
-    assert [sample["text"] for sample in by_lookup["samples"]] == texts
-    by_model = answer(run, *arguments, "--draft", small)
-    assert [sample["text"] for sample in by_model["samples"]] == texts
-    for sample in by_model["samples"]:
+    texts = texts_with_draft(run, checkpoint, "none")
+    assert texts_with_draft(run, checkpoint, "lookup") == texts
+    assert texts_with_draft(run, checkpoint, small) == texts
+
+
+def test_drafted_tokens_have_logprobs(run, checkpoint, small):
+    document = answer(run, "generate", "-m", checkpoint, *DRAFTED, "--draft", small)
+    for sample in document["samples"]:
         assert [token["id"] for token in sample["logprobs"]] == sample["ids"]
 
 
@@ -218,10 +233,15 @@ def test_drafted_tokens_are_counted(run, checkpoint, small):
     assert answer(run, *arguments, "--draft", "none")["draft"] is None
     by_lookup = answer(run, *arguments, "--draft", "lookup")["draft"]
     assert by_lookup["drafted"] >= by_lookup["accepted"] > 0
-    assert answer(run, *arguments)["draft"] == by_lookup, "lookup is the default"
     by_model = answer(run, *arguments, "--draft", small)["draft"]
     assert by_model["drafted"] >= by_model["accepted"]
     assert by_model["drafted"] > 0
+
+
+def test_the_draft_is_that_by_lookup_if_none_is_named(run, checkpoint):
+    arguments = ("generate", "-m", checkpoint, *DRAFTED)
+    by_lookup = answer(run, *arguments, "--draft", "lookup")["draft"]
+    assert answer(run, *arguments)["draft"] == by_lookup
 
 
 OTHER_VOCABULARY = "has other merges, special tokens or vocab_size than the model"
@@ -241,7 +261,7 @@ def test_a_draft_that_cannot_guess_is_refused_before_weights_are_read(
     run, checkpoint, save, monkeypatch, config, merges, message
 ):
     draft = save("draft", random_model(config), Tokenizer(merges))
-    monkeypatch.setattr(Checkpoint, "load", None)
+    monkeypatch.setattr(Checkpoint, "load", None)  # so reading the weights would fail
     result = run("generate", "-m", checkpoint, "--draft", draft, "abc")
     assert_one_error_line(result, f"--draft {short_repr(draft)} {message}")
 
@@ -292,11 +312,11 @@ def test_without_a_model_it_is_gpt2_if_that_is_here(run, checkpoint, weights):
     assert answer(run, "generate", "-n", "1", "a")["model"] == "gpt2"
 
 
-# A long text in a process: the first characters come before the last token
+# A long text in a process
 
 
 def start_of_a_long_text(checkpoint):
-    """A process that has printed a character and goes on."""
+    """A process that has printed its first character, long before its last token."""
     process = subprocess.Popen(
         command("generate", "--model", checkpoint, "--seed", "0", "-n", "10000000", "a"),
         stdout=subprocess.PIPE,
@@ -361,11 +381,12 @@ def test_a_paste_of_several_lines_is_one_prompt_and_only_its_last_line_is_repeat
         pytest.skip("libedit does not know how terminals mark a paste")
     begin_of_paste, end_of_paste = "\x1b[200~", "\x1b[201~"
     marks_on, marks_off = "\x1b[?2004h", "\x1b[?2004l"
+    lines_of_paste = "a\r\rb\rcd\r"
     sample = continuation(run, checkpoint, "a\n\nb\ncd")
     arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
     with Terminal(*arguments, term="xterm") as terminal:
         assert marks_on in terminal.type("", "> ")
-        shown = terminal.type(f"{begin_of_paste}a\r\rb\rcd\r{end_of_paste}\r", "> ")
+        shown = terminal.type(f"{begin_of_paste}{lines_of_paste}{end_of_paste}\r", "> ")
         after_the_paste = shown.replace("\r", "").partition(marks_off)[2]
         assert after_the_paste.lstrip("\n") == f"cd{sample}{marks_on}> ", shown
 

@@ -24,7 +24,10 @@ TEXT = b"To be, or not to be.\nThat is it. " * 3
 
 
 def assert_predicted(report, log_p, token, k, unit):
-    """A token's report, of k alternatives, is that of the log probabilities [V] of all tokens."""
+    """A token's report, with k alternatives, agrees with the log probabilities [V] of all tokens.
+
+    unit: "logprob", in nats, or "bits", which are positive.
+    """
     order = np.argsort(-log_p).tolist()
     likeliest_others = [other for other in order if other != token][:k]
     assert report["id"] == token
@@ -40,11 +43,11 @@ def assert_predicted(report, log_p, token, k, unit):
 
 # --head both
 
-COMMANDS = [
-    pytest.param(["next", LONG_PROMPT], id="next"),
+NEXT = pytest.param(["next", LONG_PROMPT], id="next")
+ATTRIBUTE = pytest.param(["attribute", LONG_PROMPT], id="attribute")
+OTHERS = [
     pytest.param(["next", "--paths", "a"], id="next-paths"),
     pytest.param(["lens", PROMPT], id="lens"),
-    pytest.param(["attribute", LONG_PROMPT], id="attribute"),
     pytest.param(
         ["attribute", PROMPT, "a", "--against", "b", "--ablate", "attn.0.head.1"],
         id="attribute-ablate",
@@ -56,35 +59,54 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("head", ["tied", "untied"])
-@pytest.mark.parametrize("command", COMMANDS)
-def test_both_heads_in_the_json_are_each_head_alone(run, untied, command, head):
+@pytest.mark.parametrize("command", [NEXT, ATTRIBUTE, *OTHERS])
+def test_the_json_of_both_heads_says_which_is_which(run, untied, command, head):
     document = answer(run, *command, "-m", untied, "--head", "both", stdin=TEXT)
     assert document["model"] == untied
     assert document["head"] == "both"
     assert document[head]["head"] == head
-    if command == ["next", LONG_PROMPT]:
-        return  # with both heads, it lists the tokens of both
 
+
+# Not `next` without --paths: with both heads, it lists the tokens of both.
+@pytest.mark.parametrize("head", ["tied", "untied"])
+@pytest.mark.parametrize("command", [ATTRIBUTE, *OTHERS])
+def test_both_heads_in_the_json_are_each_head_alone(run, untied, command, head):
+    both = answer(run, *command, "-m", untied, "--head", "both", stdin=TEXT)[head]
     alone = answer(run, *command, "-m", untied, "--head", head, stdin=TEXT)
+    both.pop("timing", None)  # which `generate` has, and which is never the same
     alone.pop("timing", None)
-    document[head].pop("timing", None)
-    assert document[head] == alone
+    assert both == alone
 
 
 @pytest.mark.parametrize("head", ["untied", "both"])
 @pytest.mark.parametrize("width", [80, 44])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [NEXT, ATTRIBUTE, *OTHERS])
 def test_the_text_fits_the_terminal(run, untied, monkeypatch, command, width, head):
     monkeypatch.setenv("COLUMNS", str(width))
     out = output(run, *command, "-m", untied, "--head", head, stdin=TEXT)
     # The model's name is long, and a score's paragraph has a test of its own.
     listing = out.partition("\nloss ")[0].replace(untied, "MODEL")
     assert max(len(line) for line in listing.splitlines()) <= width
-    if head == "both":
-        assert {"tied", "untied"} <= set(re.findall(r"\w+", out))
-    if LONG_PROMPT in command:
-        end = LONG_PROMPT[-27:]
-        assert f" after ...{end!r}" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("width", [80, 44])
+@pytest.mark.parametrize("command", [NEXT, ATTRIBUTE, *OTHERS])
+def test_the_text_of_both_heads_names_both(run, untied, monkeypatch, command, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = output(run, *command, "-m", untied, "--head", "both", stdin=TEXT)
+    words = re.findall(r"\w+", out)
+    assert "tied" in words
+    assert "untied" in words
+
+
+@pytest.mark.parametrize("head", ["untied", "both"])
+@pytest.mark.parametrize("width", [80, 44])
+@pytest.mark.parametrize("command", [NEXT, ATTRIBUTE])
+def test_a_long_prompt_is_shown_by_its_end(run, untied, monkeypatch, command, width, head):
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = output(run, *command, "-m", untied, "--head", head)
+    end = LONG_PROMPT[-27:]
+    assert f" after ...{end!r}" in " ".join(out.split())
 
 
 def test_both_heads_have_one_seed(run, checkpoint):
@@ -122,19 +144,28 @@ def test_next_for_people(run, untied):
 
 
 def test_next_by_both_heads_marks_the_tokens_of_one_head(run, untied):
-    arguments = ("next", "-m", untied, "--head", "both", PROMPT)
-    document = answer(run, *arguments, "-k", "3")
+    arguments = ("next", "-m", untied, "--head", "both", "-k", "3", PROMPT)
+    document = answer(run, *arguments)
     by_tied = {row["id"] for row in document["tied"]["next"] if row["rank"] <= 3}
     by_untied = {row["id"] for row in document["untied"]["next"] if row["rank"] <= 3}
     of_one_head = by_tied ^ by_untied
-    assert of_one_head
+    assert len(of_one_head) > 0
 
-    lines = output(run, *arguments, "-k", "3").splitlines()
-    assert len([line for line in lines if " * " in line]) == len(of_one_head)
+    lines = output(run, *arguments).splitlines()
+    marked = [line for line in lines if " * " in line]
+    assert len(marked) == len(of_one_head)
     assert lines[-1] == "* among the 3 likeliest by one head only"
-    (header,) = [line for line in lines if " logit " in line]
+
+
+def test_next_of_all_tokens_by_both_heads_marks_none(run, untied):
+    out = output(run, "next", "-m", untied, "--head", "both", "-k", "257", PROMPT)
+    assert " * " not in out
+
+
+def test_next_by_both_heads_has_the_logit_and_rank_by_each(run, untied):
+    out = output(run, "next", "-m", untied, "--head", "both", PROMPT)
+    (header,) = [line for line in out.splitlines() if " logit " in line]
     assert header.split() == ["tied", "logit", "rank", "untied", "logit", "rank"]
-    assert " * " not in output(run, *arguments, "-k", "257"), "all tokens are those of both heads"
 
 
 @pytest.fixture
@@ -156,17 +187,19 @@ def test_next_by_paths_json(checkpoint, by_paths):
 
 def test_next_by_paths_for_people(run, checkpoint, by_paths, monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
-    lines = output(run, "next", "-m", checkpoint, "--paths", "a").splitlines()
-    assert lines[0] == "Likeliest next tokens after 'a', tied:"
-    assert lines[1].split() == ["raw", "normed", "mlp0", "model"]
-    assert lines[12] == "", "ten rows"
-    assert " ".join(lines[-2:]).startswith("raw: W_E, W_U; normed: ")
+    title, header, *lines = output(run, "next", "-m", checkpoint, "--paths", "a").splitlines()
+    assert title == "Likeliest next tokens after 'a', tied:"
+    assert header.split() == ["raw", "normed", "mlp0", "model"]
+    rows = lines[: lines.index("")]
+    assert len(rows) == 10
+    legend = " ".join(lines[-2:])
+    assert legend.startswith("raw: W_E, W_U; normed: ")
 
-    # The first row: raw has a score, the model a probability.
+    # In the first column is a score, in the last one a probability.
     raw = by_paths["paths"]["raw"][0]
     by_model = by_paths["paths"]["model"][0]
-    assert lines[2].split()[:3] == ["1", repr(raw["token"]), f"{raw['logit']:.2f}"]
-    assert lines[2].endswith(f"{by_model['probability']:.1%}")
+    assert rows[0].split()[:3] == ["1", repr(raw["token"]), f"{raw['logit']:.2f}"]
+    assert rows[0].endswith(f"{by_model['probability']:.1%}")
 
 
 def test_next_by_paths_as_its_help_shows_it_works_with_the_shipped_model(run):
@@ -182,17 +215,22 @@ def test_next_by_paths_of_a_token_that_the_model_does_not_have(run, save):
 
 @pytest.fixture
 def padded(save):
-    """A model with more tokens than its tokenizer; the last one is likely after "b"."""
+    """The path of a model with more tokens than its tokenizer; the last is likely after "b"."""
     model = random_model(replace(CONFIG, vocab_size=300))
-    model.parameters["wte.weight"][299] = 40 * model.parameters["wte.weight"][65]
+    model.parameters["wte.weight"][299] = 40 * model.parameters["wte.weight"][B]
     return save("padded", model)
 
 
-def test_tokens_that_pad_the_vocabulary_have_no_text(run, padded):
-    arguments = ("next", "-m", padded, "--paths", "b")
-    assert "[299] 100.0%" in output(run, *arguments)
-    assert answer(run, *arguments)["paths"]["raw"][0]["token"] is None
-    assert run("lens", "-m", padded, "abc")[0] == 0
+def test_a_token_that_pads_the_vocabulary_is_shown_by_its_id(run, padded):
+    assert "[299] 100.0%" in output(run, "next", "-m", padded, "--paths", "b")
+    assert "[299] 100%" in output(run, "lens", "-m", padded, "b")
+
+
+def test_a_token_that_pads_the_vocabulary_has_no_text_in_the_json(run, padded):
+    document = answer(run, "next", "-m", padded, "--paths", "b")
+    likeliest = document["paths"]["raw"][0]
+    assert likeliest["id"] == 299
+    assert likeliest["token"] is None
 
 
 # lens
@@ -207,21 +245,27 @@ def test_lens_json(run, untied):
 
     logits = tiedgpt.load_model(untied)(IDS)
     after_the_last_block = document["layers"][-1]["positions"]
+    assert len(after_the_last_block) == len(IDS)
     for position, tokens in enumerate(after_the_last_block):
         likeliest = np.argsort(-logits[position])[:5].tolist()
         assert [token["id"] for token in tokens] == likeliest
-    assert len(after_the_last_block) == len(IDS)
 
 
 def test_lens_for_people(run, untied, monkeypatch):
     document = answer(run, "lens", "-m", untied, PROMPT)
     monkeypatch.setenv("COLUMNS", "1000")
-    title, _, tokens, *rows = output(run, "lens", "-m", untied, PROMPT).splitlines()
+    title, _, header, *rows = output(run, "lens", "-m", untied, PROMPT).splitlines()
     assert title.startswith("The likeliest next token and its probability")
-    assert tokens.split() == [repr(letter) for letter in PROMPT]
-    assert [row[:9].strip() for row in rows] == ["embedding", "block 0", "block 1"]
-    likeliest = document["layers"][-1]["positions"][-1][0]
-    assert rows[-1].split()[-1] == f"{likeliest['probability']:.0%}"
+    assert header.split() == [repr(letter) for letter in PROMPT]
+    assert len(rows) == 3
+    assert rows[0].startswith("embedding ")
+    assert rows[1].startswith("block 0 ")
+    assert rows[2].startswith("block 1 ")
+
+    last_layer = document["layers"][-1]
+    likeliest = last_layer["positions"][-1][0]
+    last_cell = rows[-1].split()[-1]
+    assert last_cell == f"{likeliest['probability']:.0%}"
 
 
 # attribute
@@ -255,23 +299,28 @@ def test_attribute_json(run, untied, arguments, tokens):
     assert document["parts"] == attribute(model, IDS, *tokens)
 
 
-@pytest.mark.parametrize(("arguments", "tokens"), LOGITS)
-def test_attribute_for_people(run, untied, arguments, tokens):
-    """Ten parts, the sum of the other parts, and the sum of all."""
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param([], id="likeliest-token"),
+        pytest.param(["a"], id="token"),
+        pytest.param(["a", "--against", "b"], id="difference"),
+    ],
+)
+def test_attribute_for_people(run, untied, arguments):
+    """The last lines have the ten largest parts, the sum of the others, and the sum of all."""
     document = answer(run, "attribute", "-m", untied, PROMPT, *arguments)
     lines = output(run, "attribute", "-m", untied, PROMPT, *arguments).splitlines()
     parts = document["parts"]
     largest = sorted(parts, key=lambda part: -abs(parts[part]))[:10]
 
-    rows = [line.rsplit(maxsplit=1) for line in lines[-12:]]
-    assert rows[:10] == [[part, f"{parts[part]:+.3f}"] for part in largest]
-    other_parts, sum_of_others = rows[10]
-    all_parts, sum_of_all = rows[11]
-    assert other_parts == f"other parts ({len(parts) - 10})"
-    assert all_parts == "all parts"
-    assert float(sum_of_all) == pytest.approx(document["total"], abs=6e-4)
-    shown = [float(number) for _, number in rows[:10]]
-    assert sum(shown) + float(sum_of_others) == pytest.approx(document["total"], abs=6e-3)
+    *rows, others, everything = [line.rsplit(maxsplit=1) for line in lines[-12:]]
+    assert rows == [[part, f"{parts[part]:+.3f}"] for part in largest]
+    assert others[0] == f"other parts ({len(parts) - 10})"
+    assert everything[0] == "all parts"
+    assert float(everything[1]) == pytest.approx(document["total"], abs=6e-4)
+    shown = [float(number) for _, number in [*rows, others]]
+    assert sum(shown) == pytest.approx(document["total"], abs=6e-3)
 
 
 PARTS = ["attn.1.head.2", "mlp.0"]
@@ -299,44 +348,62 @@ def test_attribute_without_some_parts_for_people(run, untied):
     out = output(run, "attribute", "-m", untied, PROMPT, *ABLATED)
     assert "Ablated (set to 0): attn.1.head.2, mlp.0\n" in out
     assert "rank of 'b'" in out
+
     model = tiedgpt.load_model(untied)
     before = model(IDS)[-1]
     after = ablated_logits(model)
     change = (after[A] - after[B]) - (before[A] - before[B])
-    (row,) = re.findall(r"^difference of logits .*$", out, re.M)
-    assert float(row.split()[-1]) == pytest.approx(change, abs=2e-3)
+    (row,) = [line for line in out.splitlines() if line.startswith("difference of logits ")]
+    shown_change = row.split()[-1]
+    assert float(shown_change) == pytest.approx(change, abs=2e-3)
 
 
 # score --tokens
 
 
-def test_score_tokens_json(run, untied):
-    arguments = ("score", "-m", untied, "--stride", "64")
-    document = answer(run, *arguments, "--tokens", stdin=TEXT)
-    plain = answer(run, *arguments, stdin=TEXT)
-    predictions = document.pop("predictions")
-    for name in ("nll", "perplexity", "bits_per_byte"):
-        assert document.pop(name) == pytest.approx(plain.pop(name), rel=1e-6)
-    assert document == plain
+def test_score_tokens_json_has_the_score_of_the_text_too(run, untied):
+    document = answer(run, "score", "-m", untied, "--tokens", stdin=TEXT)
+    plain = answer(run, "score", "-m", untied, stdin=TEXT)
+    assert document.keys() == plain.keys() | {"predictions"}
+    rounded = {"nll", "perplexity", "bits_per_byte"}
+    for name in rounded:
+        assert document[name] == pytest.approx(plain[name], rel=1e-6)
+    for name in plain.keys() - rounded:
+        assert document[name] == plain[name]
 
-    # The first token of each window of 64 is not predicted.
+
+def test_score_tokens_json_has_all_tokens_but_the_first_of_each_window(run, untied):
+    document = answer(run, "score", "-m", untied, "--tokens", "--stride", "64", stdin=TEXT)
+    places = [prediction["place"] for prediction in document["predictions"]]
+    assert places == [*range(1, 64), *range(65, len(TEXT))]
+
+
+def test_score_tokens_json_has_what_the_model_predicts(run, untied):
+    document = answer(run, "score", "-m", untied, "--tokens", stdin=TEXT)
     ids = tiedgpt.load_tokenizer(untied).encode(TEXT.decode())
-    places = [prediction["place"] for prediction in predictions]
-    assert places == [*range(1, 64), *range(65, len(ids))]
     log_p = log_softmax(tiedgpt.load_model(untied)(ids[:9])[-1])
-    assert_predicted(predictions[8], log_p, ids[9], 5, "bits")
+    prediction = document["predictions"][8]
+    assert prediction["place"] == 9
+    assert_predicted(prediction, log_p, ids[9], k=5, unit="bits")
 
 
 def test_score_tokens_for_people(run, untied):
+    """It has a line for each token, also for the first one of a window, which is not predicted."""
     arguments = ("score", "-m", untied, "--stride", "64")
-    ninth = answer(run, *arguments, "--tokens", stdin=TEXT)["predictions"][8]
+    document = answer(run, *arguments, "--tokens", stdin=TEXT)
     out = output(run, *arguments, "--tokens", stdin=TEXT)
-    title, *lines = out.splitlines()
-    assert title.split() == ["bits", "token", "likeliest", "others"]
+    header, *lines = out.splitlines()
+    assert header.split() == ["bits", "token", "likeliest", "others"]
     assert lines[0].split() == ["-", "'T'"]
-    assert lines[9].split()[0] == f"{ninth['bits']:.2f}"
-    assert lines[64].split()[0] == "-", "the first token of the second window"
-    assert out.endswith(output(run, *arguments, stdin=TEXT))
+    assert lines[64].split()[0] == "-"
+    for prediction in document["predictions"]:
+        line = lines[prediction["place"]]
+        assert line.split()[0] == f"{prediction['bits']:.2f}"
+
+
+def test_score_tokens_for_people_ends_with_the_score_of_the_text(run, untied):
+    out = output(run, "score", "-m", untied, "--tokens", stdin=TEXT)
+    assert out.endswith(output(run, "score", "-m", untied, stdin=TEXT))
     assert "\x1b" not in out
 
 
@@ -357,20 +424,19 @@ def test_colours_on_a_terminal_tell_the_surprisal(run, untied, coloured):
     plain = run("score", "-m", untied, "--tokens", stdin=TEXT)[1]
     out = coloured(NO_COLOR="", TERM="xterm")
     assert re.sub(r"\x1b\[\d+m", "", out) == plain
-    rows = re.findall(r"^\x1b\[(\d+)m *([\d.]+)(.*)$", out, re.M)
-    assert rows
+    rows = re.findall(r"^\x1b\[(\d+)m *([\d.]+)(.*)$", out, re.M)  # colour, number, the rest
+    assert len(rows) > 0
     for colour, bits, rest in rows:
         if float(bits) < 1:
-            assert colour == "32"
+            assert colour == "32", "green"
         elif float(bits) < 10:
-            assert colour == "33"
+            assert colour == "33", "yellow"
         else:
-            assert colour == "31"
-        assert rest.count("\x1b[0m") == 2, "the number and the token"
+            assert colour == "31", "red"
+        assert rest.count("\x1b[0m") == 2, "the end of the number's colour and of the token's"
 
 
 def test_there_are_no_colours_where_they_are_not_wanted(coloured):
-    assert "\x1b" in coloured(NO_COLOR="", TERM="xterm")
     assert "\x1b" not in coloured(NO_COLOR="1", TERM="xterm")
     assert "\x1b" not in coloured(NO_COLOR="", TERM="dumb")
 
@@ -390,8 +456,9 @@ def test_generate_logprobs_json(run, untied):
     for sample in samples:
         assert len(sample["logprobs"]) == len(sample["ids"])
         for place, token in enumerate(sample["ids"]):
-            log_p = log_softmax(model(IDS + sample["ids"][:place])[-1])
-            assert_predicted(sample["logprobs"][place], log_p, token, 2, "logprob")
+            ids_before = IDS + sample["ids"][:place]
+            log_p = log_softmax(model(ids_before)[-1])
+            assert_predicted(sample["logprobs"][place], log_p, token, k=2, unit="logprob")
 
 
 def test_generate_logprobs_for_people(run, untied):
@@ -404,13 +471,16 @@ def test_generate_logprobs_for_people(run, untied):
 
 
 def test_logprobs_end_with_the_sample(run, untied, save):
-    """Samples end at different steps, and the end-of-text token is not in their logprobs."""
+    """The end-of-text token is not in the logprobs."""
+    # The likeliest token ends a text. So samples end at different steps, some at once.
     model = tiedgpt.load_model(untied)
-    first = int(model(IDS)[-1].argmax())  # so some samples end before it, with no token
-    ends = save("ends", tiedgpt.GPT2(replace(model.config, eos_token_id=first), model.parameters))
+    likeliest = int(model(IDS)[-1].argmax())
+    config = replace(model.config, eos_token_id=likeliest)
+    ending = save("ending", tiedgpt.GPT2(config, model.parameters))
     flags = ("-n", "90", "-s", "1", "--num-samples", "4", "--logprobs", "0")
-    samples = answer(run, "generate", PROMPT, "-m", ends, *flags)["samples"]
-    assert len({len(sample["ids"]) for sample in samples}) > 1
+    samples = answer(run, "generate", PROMPT, "-m", ending, *flags)["samples"]
+    lengths = {len(sample["ids"]) for sample in samples}
+    assert len(lengths) > 1
     for sample in samples:
         assert [token["id"] for token in sample["logprobs"]] == sample["ids"]
         assert all(token["alternatives"] == [] for token in sample["logprobs"])

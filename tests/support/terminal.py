@@ -27,14 +27,17 @@ PATIENCE = 2.0  # seconds without output after which keys are typed again
 
 
 class Terminal(AbstractContextManager):
-    """A command on a pseudo-terminal. `text` is all that it has printed."""
+    """A command on a pseudo-terminal. `text` is all that it has printed.
+
+    user_side is the end at which the user types and reads; the command has the other one.
+    """
 
     def __init__(self, *arguments: str, term: str = "dumb") -> None:
         pty = pytest.importorskip("pty")
         self.text = ""
         self.user_side, command_side = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", START, *command(*arguments)],
+            [sys.executable, "-c", START, *command(*arguments)],  # START becomes the command
             stdin=command_side,
             stdout=command_side,
             stderr=command_side,
@@ -44,21 +47,24 @@ class Terminal(AbstractContextManager):
         os.close(command_side)
 
     def type(self, keys: str, until: str | None = None) -> str:
-        """Type; return what is printed until `until` is at its end, or until the command ends."""
+        """Type the keys; return what the command prints then.
+
+        With `until`, wait until the output ends with it. Without it, wait until the command ends.
+        """
         shown = ""
+        has_ended = False
         deadline = time.monotonic() + SECONDS
         os.write(self.user_side, keys.encode())
-        while until is None or not shown.endswith(until):
+        while not has_ended and (until is None or not shown.endswith(until)):
             assert time.monotonic() < deadline, shown
-            if not self.has_output():
-                # A Ctrl-C that comes just before readline waits is lost: type it again.
+            if self.has_output():
+                chunk = self.read()
+                has_ended = chunk == b""
+                shown += chunk.decode(errors="replace").replace("\r\n", "\n")
+            else:
+                # A Ctrl-C that comes just before readline waits is lost, so it is typed again.
                 os.write(self.user_side, keys.encode())
-                continue
-            chunk = self.read()
-            if chunk == b"":
-                assert until is None, shown
-                break
-            shown += chunk.decode(errors="replace").replace("\r\n", "\n")
+        assert until is None or shown.endswith(until), shown
         self.text += shown
         return shown
 
