@@ -26,7 +26,7 @@ def refused(run, checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def read_weights(*_, **__):
-        pytest.fail("the weights were read")
+        pytest.fail("the weights are read")
 
     monkeypatch.setattr("tiedgpt.checkpoints.checkpoint.Checkpoint.load", read_weights)
 
@@ -263,11 +263,17 @@ def test_untie_and_tie(refused, arguments, message):
 
 
 @pytest.mark.parametrize("command", PROMPTED)
-def test_an_empty_prompt(refused, command):
-    assert "the prompt is empty" in refused(command, "-m", MODEL, "")
-    assert "the prompt is empty" in refused(command, "-m", MODEL, stdin=b"")
-    assert "the prompt is empty" in refused(command, "-m", MODEL, stdin=b"\n")
-    assert "the prompt is empty" in refused(command, "-", "-m", MODEL, stdin=b"\r\n")
+@pytest.mark.parametrize(
+    ("arguments", "stdin"),
+    [
+        pytest.param([""], b"", id="argument"),
+        pytest.param([], b"", id="stdin"),
+        pytest.param([], b"\n", id="a-line-end"),
+        pytest.param(["-"], b"\r\n", id="another-line-end"),
+    ],
+)
+def test_an_empty_prompt(refused, command, arguments, stdin):
+    assert "the prompt is empty" in refused(command, "-m", MODEL, *arguments, stdin=stdin)
 
 
 def test_an_empty_prompt_of_a_model_with_an_end_of_text_token(refused):
@@ -305,15 +311,14 @@ def test_stdin_that_is_not_utf_8(refused, arguments):
     "words", ["tokenize", "score", "next", "train --out new", "generate", "generate --json"]
 )
 def test_no_text_on_a_terminal(tmp_path, monkeypatch, capsys, words):
-    """Nothing waits for what is typed. Only `generate` does, if stdout is a terminal too."""
+    """No command waits for what is typed, but `generate` if stdout is a terminal, too."""
     monkeypatch.chdir(tmp_path)
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", terminal)
     code = cli.main(words.split())
     out, err = capsys.readouterr()
-    message = "error: there is no text: give one, or pipe one in\n"
-    assert_one_error_line((code, out, err), message)
+    assert_one_error_line((code, out, err), "error: there is no text: give one, or pipe one in\n")
     assert list(tmp_path.iterdir()) == []
 
 

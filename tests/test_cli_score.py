@@ -80,8 +80,8 @@ def test_score_for_people(run, checkpoint, words_file):
 @pytest.mark.parametrize(
     ("stride", "predicted"),
     [
-        pytest.param("32", 287, id="overlapping-windows"),
-        pytest.param("64", 283, id="windows-without-overlap"),
+        pytest.param("32", 287, id="overlapping-windows"),  # all tokens but the first
+        pytest.param("64", 283, id="windows-without-overlap"),  # all but the first of each of five
     ],
 )
 def test_score_says_how_much_was_predicted(run, checkpoint, words_file, stride, predicted):

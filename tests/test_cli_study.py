@@ -15,6 +15,7 @@ from tiedgpt.study import bigrams, direct_path, gradients, similarity, solved
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.report import losses
 
+# a, b and d to m are frequent: each occurs 100 times or more.
 TEXT = "aab" + "ab" * 119 + "aac" * 20 + "defghijklm" * 100 + "the end\n"
 
 
@@ -40,7 +41,10 @@ def alike(numbers):
     """Equal to the same numbers up to float32's rounding, and to None where one is None."""
     expected = {}
     for name, number in numbers.items():
-        expected[name] = None if number is None else pytest.approx(number, rel=1e-4)
+        if number is None:
+            expected[name] = None
+        else:
+            expected[name] = pytest.approx(number, rel=1e-4)
     return expected
 
 
@@ -48,8 +52,10 @@ def test_study_json_says_what_was_studied(run, checkpoint, untied, text_file):
     document = answer(run, "study", untied, checkpoint, "--corpus", text_file)
     assert document["corpus"] == {"file": text_file, "bytes": 1309, "min_count": 100}
     first, second = document["models"]
-    assert (first["model"], first["head"]) == (untied, "untied")
-    assert (second["model"], second["head"]) == (checkpoint, "tied")
+    assert first["model"] == untied
+    assert first["head"] == "untied"
+    assert second["model"] == checkpoint
+    assert second["head"] == "tied"
     for report in document["models"]:
         parameters = tiedgpt.load_model(report["model"]).parameters
         assert report["parameters"] == sum(array.size for array in parameters.values())
@@ -71,7 +77,7 @@ def test_study_json_has_what_the_library_measures(run, checkpoint, untied, text_
     }
     assert report["direct_path"] == alike(direct_path.direct_path(model, corpus))
     assert report["loss"] == alike(losses(model, corpus.ids))
-    end = corpus.ids[-model.config.n_ctx - 1 :]  # a context, and the token after it
+    end = corpus.ids[-65:]  # a context of 64 tokens, and the token after it
     assert report["gradients"] == alike(gradients.gradients(model, end).whole())
 
 
@@ -90,7 +96,8 @@ def test_study_json_has_the_bigrams_of_each_path(run, checkpoint, untied, text_f
 
 def test_study_compares_embeddings_with_those_of_the_tied_model(run, checkpoint, untied, text_file):
     reports, _ = study(run, untied, checkpoint, "--corpus", text_file)
-    of_untied, of_tied = [report["embeddings"] for report in reports]
+    of_untied = reports[0]["embeddings"]
+    of_tied = reports[1]["embeddings"]
     untied_model = tiedgpt.load_model(untied)
     tied_model = tiedgpt.load_model(checkpoint)
     corpus = Corpus.of(tiedgpt.load_tokenizer(checkpoint).encode(TEXT), 257)
@@ -187,26 +194,42 @@ def test_study_table_has_a_question_above_and_a_reading_below_its_rows(
         assert lines[-1].endswith(".")
 
 
+def study_of_four(run, checkpoint, untied, text_file):
+    """The table with four columns, which are those of two models."""
+    models = [checkpoint, untied, checkpoint, untied]
+    return output(run, "study", *models, "--corpus", text_file)
+
+
+@pytest.mark.parametrize("width", [30, 80])
+def test_study_fits_narrow_terminals(run, checkpoint, untied, text_file, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = study_of_four(run, checkpoint, untied, text_file)
+    assert max(len(line) for line in out.splitlines()) <= width
+
+
 def test_study_has_the_same_numbers_on_narrow_terminals(
     run, checkpoint, untied, text_file, monkeypatch
 ):
-    numbers = {}
-    for width in (30, 80):
-        monkeypatch.setenv("COLUMNS", str(width))
-        names = [checkpoint, untied, checkpoint, untied]
-        out = run("study", *names, "--corpus", text_file)[1]
-        assert max(len(line) for line in out.splitlines()) <= width
-        numbers[width] = sorted(re.findall(r"(?<= )[-\d,]*\d\.\d\d\d(?!\S)", out))
-    assert numbers[30] == numbers[80]
-    assert len(numbers[80]) >= 4 * 9
+    monkeypatch.setenv("COLUMNS", "80")
+    wide = numbers_in(study_of_four(run, checkpoint, untied, text_file))
+    monkeypatch.setenv("COLUMNS", "30")
+    narrow = numbers_in(study_of_four(run, checkpoint, untied, text_file))
+    assert narrow == wide
+    assert len(wide) >= 4 * 9
+
+
+def numbers_in(table):
+    """The cells with three decimals, sorted."""
+    return sorted(word for word in table.split() if re.fullmatch(r"[-\d,]*\d\.\d\d\d", word))
 
 
 def test_study_wraps_the_names_of_models(run, checkpoint, untied):
     out = run("study", checkpoint, untied)[1]
     header = out.partition("  Output head")[0].splitlines()
-    end = re.match(" +[^ ]+", header[0]).end()
-    first_column = [line[:end].strip() for line in header]
-    second_column = [line[end:].strip() for line in header]
+    # The pieces of a name are one below the other. The second column begins behind the first piece.
+    end_of_first_column = re.match(" +[^ ]+", header[0]).end()
+    first_column = [line[:end_of_first_column].strip() for line in header]
+    second_column = [line[end_of_first_column:].strip() for line in header]
     assert "".join(first_column) == checkpoint
     assert "".join(second_column) == untied
 
@@ -222,8 +245,13 @@ def test_study_without_a_corpus(run, checkpoint, untied):
     assert "symmetric?" in out
     assert "All tokens, by A" in out
     assert "W_U and the tied model's W_E" in out
-    assert not re.search("requent|mlp0|Nats|normed|Loss|corpus", out)
-    assert run("study", checkpoint, "-m", untied)[1] == out
+    of_a_text = "requent|mlp0|Nats|normed|Loss|corpus"
+    assert not re.search(of_a_text, out)
+
+
+def test_study_takes_a_model_as_a_flag(run, checkpoint, untied):
+    as_arguments = run("study", checkpoint, untied)
+    assert run("study", checkpoint, "-m", untied) == as_arguments
 
 
 def test_study_json_without_a_corpus(run, checkpoint):
@@ -238,33 +266,36 @@ def test_study_json_without_a_corpus(run, checkpoint):
 def test_study_of_other_vocabularies(run, checkpoint, save, text_file):
     model = random_model(replace(CONFIG.with_head("untied"), vocab_size=258))
     other = save("other", model, Tokenizer([("a", "b")]))
-    (ours, theirs), err = study(run, checkpoint, other, "--corpus", text_file)
+    (report, other_report), err = study(run, checkpoint, other, "--corpus", text_file)
     assert f"{checkpoint} and {other} have different vocabularies" in err
     assert "do not compare their losses and other numbers per token" in err
     assert err.count("\n") == 1
-    assert ours["corpus"]["tokens"] == 1309
-    assert theirs["corpus"]["tokens"] == 1189, "ab is one token"
-    assert theirs["embeddings"]["out_tied"] is None
-    assert theirs["bigrams"] is not None
+    assert report["corpus"]["tokens"] == 1309
+    assert other_report["corpus"]["tokens"] == 1189, "ab is one token"
+    assert other_report["embeddings"]["out_tied"] is None
+    assert other_report["bigrams"] is not None
 
 
 def test_study_of_a_model_with_fewer_tokens_than_its_tokenizer(run, checkpoint, save, text_file):
     small = save("small", random_model(replace(CONFIG, vocab_size=70)))
-    (less, other), err = study(run, small, checkpoint, "--corpus", text_file)
+    (report, other_report), err = study(run, small, checkpoint, "--corpus", text_file)
     assert f"{text_file} in the tokens of {small}: token id " in err
-    assert less["loss"] is None
-    assert less["bigrams"] is None
-    assert other["loss"]["own"] > 0
+    assert report["loss"] is None
+    assert report["bigrams"] is None
+    assert other_report["loss"]["own"] > 0
+
+
+def copy_without_tokenizer(model, folder):
+    shutil.copytree(model, folder)
+    (folder / "merges.txt").unlink()
+    (folder / "vocab.json").unlink()
 
 
 @pytest.fixture
 def bare(untied, tmp_path):
     """The folder of an untied model without a tokenizer."""
-    bare = tmp_path / "bare"
-    shutil.copytree(untied, bare)
-    (bare / "merges.txt").unlink()
-    (bare / "vocab.json").unlink()
-    return bare
+    copy_without_tokenizer(untied, tmp_path / "bare")
+    return tmp_path / "bare"
 
 
 def test_study_without_a_tokenizer(run, checkpoint, bare, text_file):
@@ -282,14 +313,13 @@ def test_study_of_two_models_without_tokenizers_compares_no_embeddings(
 ):
     """Their vocabularies are not known to be the same."""
     tied = tmp_path / "tied"
-    shutil.copytree(checkpoint, tied)
-    (tied / "merges.txt").unlink()
-    (tied / "vocab.json").unlink()
+    copy_without_tokenizer(checkpoint, tied)
     (_, report), _ = study(run, str(tied), str(bare))
     assert report["embeddings"]["out_tied"] is None
 
 
 def test_study_with_a_damaged_tokenizer_between_two_others(run, checkpoint, bare, save):
+    """The two others are compared with each other."""
     (bare / "merges.txt").write_text("#version: 0.2\nab cd\n", encoding="utf-8")
     (bare / "vocab.json").write_text("{}")
     other = save("other", random_model(CONFIG), Tokenizer([("a", "b")], {}))
@@ -317,9 +347,8 @@ def test_study_of_a_text_with_too_few_frequent_tokens(run, checkpoint):
     """There is no average over a few tokens."""
     code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"abc" * 1000)
     assert code == 0
-    assert re.search(
-        "3 of the tokens of .* occur 100 times or more in it; expected at least 10", err
-    )
+    note = "3 of the tokens of .* occur 100 times or more in it; expected at least 10"
+    assert re.search(note, err)
     assert "All tokens, by A" in out
     assert "Frequent tokens, " not in out
     assert "mlp0" not in out

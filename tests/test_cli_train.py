@@ -29,7 +29,9 @@ TEXT = "\ufeff" + "".join(
 )
 SHAPE = ["--n-layer", "1", "--n-head", "2", "--n-embd", "8"]
 FLAGS = [*SHAPE, "--context", "8", "--vocab-size", "270", "--batch", "3"]
+# A save follows each evaluation: after the steps 0, 2, 4 and 6.
 SHORT = [*FLAGS, "--steps", "6", "--eval-every", "2"]
+FILES = ["config.json", LOG, "merges.txt", "model.safetensors", STATE, "vocab.json"]
 # A learning rate at which nothing improves, so that the model of step 0 is kept
 AS_IT_STARTS = ["--lr", "1e-30", "--steps", "1"]
 
@@ -106,18 +108,19 @@ def assert_same_parameters(model, expected):
 # Output and files
 
 
-def test_the_files_of_a_run(train, tmp_path, unbroken):
-    """An empty directory is taken. The same run leaves the same bytes."""
-    (tmp_path / "model").mkdir()
+def test_the_same_run_leaves_the_same_bytes(train, tmp_path, unbroken):
+    (tmp_path / "model").mkdir()  # an empty directory is taken
     assert train(*SHORT)[0] == 0
     assert contents(tmp_path / "model") == contents(unbroken)
-    names = ["config.json", LOG, "merges.txt", "model.safetensors", STATE, "vocab.json"]
-    assert sorted(contents(unbroken)) == names
+
+
+def test_the_files_of_a_run(unbroken):
+    assert sorted(contents(unbroken)) == FILES
     assert evaluated_steps(unbroken) == [0, 2, 4, 6]
 
 
 def test_stderr_has_a_line_for_each_look_at_held_out_text(train, unbroken):
-    """On no terminal there is no bar."""
+    """It has no bar, because it is not a terminal."""
     _, _, err = train(*SHORT)
     for evaluation, line in zip(evaluations(unbroken), err.splitlines(), strict=True):
         step = evaluation["step"]
@@ -137,14 +140,13 @@ def test_stdout_ends_with_the_model_and_its_loss(train, tmp_path, unbroken):
 def test_stdout_has_a_curve_of_the_losses(train, unbroken):
     log = evaluations(unbroken)
     losses = [evaluation["val_loss"] for evaluation in log]
-    losses += [evaluation["loss"] for evaluation in log[1:]]
+    losses += [evaluation["loss"] for evaluation in log[1:]]  # step 0 has no training loss
     _, out, _ = train(*SHORT)
-    curve = out.splitlines()[:-2]
-    assert curve[0].startswith(f"{max(losses):7.2f} |o"), "the model without training is the worst"
-    assert any(line.startswith(f"{min(losses):7.2f} |") for line in curve)
-    marks = "".join(curve[:8]).count("o")
-    assert marks == len(log), "a mark for each evaluation"
-    assert curve[-2] == "         o held out, . training: nats per token, by step"
+    rows = [line for line in out.splitlines() if "|" in line]
+    assert rows[0].startswith(f"{max(losses):7.2f} |o"), "the model without training is the worst"
+    assert any(row.startswith(f"{min(losses):7.2f} |") for row in rows)
+    assert "".join(rows).count("o") == len(log), "a mark for each evaluation"
+    assert "         o held out, . training: nats per token, by step\n" in out
 
 
 def test_a_curve_of_equal_losses():
@@ -168,12 +170,15 @@ def test_score_says_the_same_of_the_end_of_the_text(train, run):
     _, out, _ = train(*SHORT, "--json")
     report = json.loads(out)
     held_out = TEXT[len(TEXT) * 9 // 10 :].encode()
+    # The windows of an evaluation have 8 tokens and share one, so that each token is predicted.
     score = answer(run, "score", "-m", report["model"], "--stride", "7", stdin=held_out)
     assert report["val_loss"] == pytest.approx(score["nll"], rel=1e-6)
     assert report["val_bits_per_byte"] == pytest.approx(score["bits_per_byte"], rel=1e-6)
 
 
-def test_the_best_model_is_kept_when_later_ones_are_worse(train, tmp_path, monkeypatch):
+@pytest.fixture
+def evaluated_models(monkeypatch):
+    """A list of the models that a SHORT training has evaluated, the second of which is the best."""
     held_out_losses = iter([3.0, 2.0, 4.0, 5.0])
     models = []
 
@@ -183,16 +188,27 @@ def test_the_best_model_is_kept_when_later_ones_are_worse(train, tmp_path, monke
         return np.array([next(held_out_losses)])
 
     monkeypatch.setattr(loop, "token_losses", token_losses)
-    code, out, err = train(*SHORT)
+    return models
+
+
+def test_the_best_model_is_kept_when_later_ones_are_worse(train, tmp_path, evaluated_models):
+    code, out, _ = train(*SHORT)
     assert code == 0
     assert out.endswith("after step 2\n")
+    assert_same_parameters(tiedgpt.load_model(tmp_path / "model"), evaluated_models[1])
+
+
+@pytest.mark.usefixtures("evaluated_models")
+def test_an_evaluation_that_is_not_the_best_is_marked(train):
+    _, _, err = train(*SHORT)
     is_marked = [line.endswith("(not the best)") for line in err.splitlines()]
     assert is_marked == [False, False, True, True]
-    assert_same_parameters(tiedgpt.load_model(tmp_path / "model"), models[1])
 
-    # The state is that of the last model.
+
+def test_the_state_has_the_last_model_and_not_the_best_one(train, tmp_path, evaluated_models):
+    assert train(*SHORT)[0] == 0
     state = safetensors.read_header(tmp_path / "model" / STATE)
-    last = [array.ravel() for array in models[3].parameters.values()]
+    last = [array.ravel() for array in evaluated_models[3].parameters.values()]
     np.testing.assert_array_equal(state["parameters"].read(), np.concatenate(last))
 
 
@@ -206,16 +222,14 @@ def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
     assert "held out: 100%" in terminal.text
     assert "/1000000 [" in terminal.text
 
-    lines = [at_the_end(line) for line in terminal.text.split("\n")]
+    # A carriage return begins a line again. What was written after the last one stays to be seen.
+    lines = []
+    for line in terminal.text.split("\n"):
+        lines.append(line.rstrip("\r").rpartition("\r")[2].rstrip())
     stopping = "tiedgpt: note: stopping after this step; again to stop"
     assert any(line.startswith("step      0: held out 5.") for line in lines), lines
     assert any(line.startswith(stopping) for line in lines), lines
     assert any(line.startswith("tiedgpt: note: stopped after step") for line in lines), lines
-
-
-def at_the_end(line):
-    """What a line of a terminal shows at the end: what was written after its last return."""
-    return line.rstrip("\r").rpartition("\r")[2].rstrip()
 
 
 # What a model starts as
@@ -227,9 +241,8 @@ def test_only_head_trains_the_output_matrix_alone(train, checkpoint, tmp_path):
     before = tiedgpt.load_model(checkpoint)
     after = tiedgpt.load_model(tmp_path / "model")
     assert not after.config.tied
-    assert after.config.n_ctx == before.config.n_ctx
+    assert after.config.n_ctx == before.config.n_ctx, "the context of the training is another one"
     assert not np.array_equal(after.W_U, before.W_U)
-    assert after.tie().config.head == before.config.head
     assert_same_parameters(after.tie(), before)
 
 
@@ -276,19 +289,23 @@ def test_a_new_output_matrix_is_random(train, tmp_path):
     assert abs(correlation) < 0.1
 
 
-@pytest.mark.parametrize("head", ["tied", "untied"])
-def test_an_output_matrix_starts_as_that_of_the_checkpoint(train, tmp_path, unbroken, head):
+def test_an_output_matrix_starts_as_a_copy_of_a_tied_checkpoints(train, tmp_path, unbroken):
+    code, _, err = train("--from", str(unbroken), "--head", "untied", *AS_IT_STARTS)
+    assert code == 0
+    assert "a copy of wte.T is used" in err
     before = tiedgpt.load_model(unbroken)
-    if head == "untied":
-        before = before.untie("random", seed=5)
-    tiedgpt.save_model(before, tiedgpt.load_tokenizer(unbroken), tmp_path / "start")
+    after = tiedgpt.load_model(tmp_path / "model")
+    assert after.config.head == "untied"
+    np.testing.assert_array_equal(after.W_E, before.W_E)
+    np.testing.assert_array_equal(after.W_U, before.W_U)
 
+
+def test_an_output_matrix_starts_as_that_of_an_untied_checkpoint(train, tmp_path, unbroken):
+    before = tiedgpt.load_model(unbroken).untie("random", seed=5)
+    tiedgpt.save_model(before, tiedgpt.load_tokenizer(unbroken), tmp_path / "start")
     code, _, err = train("--from", str(tmp_path / "start"), "--head", "untied", *AS_IT_STARTS)
     assert code == 0
-    if head == "tied":
-        assert "a copy of wte.T is used" in err
-    else:
-        assert "a copy of wte.T is used" not in err
+    assert "a copy of wte.T is used" not in err
     after = tiedgpt.load_model(tmp_path / "model")
     assert after.config.head == "untied"
     np.testing.assert_array_equal(after.W_E, before.W_E)
@@ -326,12 +343,11 @@ def send(number):
     ("step", "evaluated"),
     [
         pytest.param(1, [0], id="step-1"),
-        pytest.param(4, [0, 2, 4], id="step-4"),  # after it there is a look at held-out text
+        pytest.param(4, [0, 2, 4], id="step-4"),  # which is evaluated before the run ends
     ],
 )
 @pytest.mark.usefixtures("interruptible")
 def test_a_signal_saves(number, code, step, evaluated, train, tmp_path, at_step):
-    handler = signal.getsignal(signal.SIGINT)
     at_step(step, lambda: send(number))
     ended, out, err = train(*SHORT)
     assert ended == code
@@ -339,11 +355,31 @@ def test_a_signal_saves(number, code, step, evaluated, train, tmp_path, at_step)
     assert out.endswith(f"after step {evaluated[-1]}\n")
     assert evaluated_steps(tmp_path / "model") == evaluated
     assert saved_step(tmp_path / "model") == step
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+@pytest.mark.usefixtures("interruptible")
+def test_a_signal_leaves_the_handler_of_ctrl_c_as_it_was(number, code, train, at_step):
+    handler = signal.getsignal(signal.SIGINT)
+    at_step(1, lambda: send(number))
+    assert train(*SHORT)[0] == code
     assert signal.getsignal(signal.SIGINT) is handler
-    if step == 1:
-        assert out.count("\n") == 2, "no curve of a single evaluation"
-    else:
-        assert out.count("\n") > 2
+
+
+@pytest.mark.parametrize(
+    ("step", "has_curve"),
+    [
+        pytest.param(1, False, id="one-evaluation"),
+        pytest.param(4, True, id="three-evaluations"),
+    ],
+)
+@pytest.mark.usefixtures("interruptible")
+def test_a_curve_needs_two_evaluations(step, has_curve, train, at_step):
+    at_step(step, lambda: send(signal.SIGINT))
+    _, out, _ = train(*SHORT)
+    assert ("|" in out) == has_curve
+    if not has_curve:
+        assert out.count("\n") == 2
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
@@ -373,8 +409,8 @@ def test_a_second_signal_ends_it_at_once(number, code, shown, train, tmp_path, a
 
     at_step(4, send_two)
     assert train(*SHORT, "-q") == (code, "", shown)
-    assert saved_step(tmp_path / "model") == 2
-    assert len(contents(tmp_path / "model")) == 6
+    assert saved_step(tmp_path / "model") == 2, "the last save before step 4"
+    assert sorted(contents(tmp_path / "model")) == FILES
     assert tiedgpt.load_model(tmp_path / "model")
 
 
@@ -419,7 +455,7 @@ def test_a_disk_that_is_full(train, tmp_path, at_step, monkeypatch):
 
 
 def test_memory_that_is_not_enough(train, tmp_path, at_step):
-    at_step(2, lambda: np.empty((1 << 50, 8)))
+    at_step(2, lambda: np.empty((1 << 50, 8)))  # it raises MemoryError
     code, out, err = train(*SHORT)
     assert (code, out) == (2, "")
     assert err.splitlines()[-1] == (
@@ -433,7 +469,7 @@ def test_memory_that_is_not_enough(train, tmp_path, at_step):
 
 
 def test_a_run_that_is_done(train, tmp_path, monkeypatch):
-    """In a directory with a model's name, which is not taken for that model."""
+    """The directory has a model's name, and is not taken for that model."""
     monkeypatch.chdir(tmp_path)
     assert train(*SHORT, out="gpt2")[0] == 0
     before = contents(tmp_path / "gpt2")
@@ -542,12 +578,12 @@ def test_resume_without_a_state_is_refused(train, tmp_path):
 @pytest.mark.parametrize("flags", [SHORT, ["--resume"]], ids=["new", "resumed"])
 def test_a_second_training_in_the_directory_is_refused(train, tmp_path, unbroken, at_step, flags):
     """The first ends as if it had been alone."""
-    results = []
-    at_step(3, lambda: results.append(train(*flags)))
+    results_of_the_second = []
+    at_step(3, lambda: results_of_the_second.append(train(*flags)))
     assert train(*SHORT)[0] == 0
-    assert len(results) == 1
-    code, _, err = results[0]
+    assert contents(tmp_path / "model") == contents(unbroken)
+    assert len(results_of_the_second) == 1
+    code, _, err = results_of_the_second[0]
     assert code == 2
     message = f"model is in use by process {os.getpid()}; wait, or choose another directory"
     assert message in err
-    assert contents(tmp_path / "model") == contents(unbroken)
