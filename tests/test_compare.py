@@ -38,7 +38,7 @@ def torch_gpt2s(torch):
 
 
 class AllFloat32(OtherGPT2):
-    """Without np.sqrt. It returns float64 scalars, which make float32 arrays float64 in NumPy 2."""
+    """Without np.sqrt, whose float64 results make float32 arrays float64 since NumPy 2."""
 
     def scores(self, q, k, layer):
         K = q.shape[-1]
@@ -49,7 +49,7 @@ class AllFloat32(OtherGPT2):
 
 
 class AdditiveMask(OtherGPT2):
-    """With a mask that is in the scores already: -1e10 is added to those of later keys."""
+    """With the mask in the scores already: -1e10 is added to those of later keys."""
 
     def scores(self, q, k, layer):
         T = q.shape[1]
@@ -58,11 +58,11 @@ class AdditiveMask(OtherGPT2):
 
 
 class OneTokenAtATime(AllFloat32):
-    """With a KV cache. It returns the logits."""
+    """With a KV cache, to which each pass adds a token. It returns the logits."""
 
     def forward(self, ids):
         self.length = 0  # the number of tokens in the cache
-        self.past = {}  # a layer -> the keys and the values of these tokens
+        self.past = {}  # a layer -> the keys and the values in the cache
         logits = []
         for token in ids:
             tape = super().forward(np.array([token]))
@@ -74,6 +74,7 @@ class OneTokenAtATime(AllFloat32):
         return self.length + np.arange(T)
 
     def split_heads(self, qkv, layer):
+        """The query of the new token, and the keys and the values of all tokens."""
         q, k, v = super().split_heads(qkv, layer)
         if layer in self.past:
             past_k, past_v = self.past[layer]
@@ -92,8 +93,9 @@ class Lists(AllFloat32):
 
 
 class Float64Logits(AllFloat32):
+    """Since NumPy 2, the scalar makes a float32 array float64. The numbers stay rounded."""
+
     def logits(self, final):
-        # Since NumPy 2, this scalar makes a float32 array float64. The numbers stay rounded.
         return super().logits(final) * np.float64(1)
 
 
@@ -102,9 +104,9 @@ class LogitsOnly(AllFloat32):
         return super().__call__(ids)["logits"]
 
 
+# What each of them returns, with a model in float32.
 FLOAT32_GPT2S = [AllFloat32, OneTokenAtATime, LogitsOnly]
 FLOAT64_GPT2S = [AdditiveMask, Lists]
-# Since NumPy 2 a float64 scalar makes a float32 array float64.
 if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
     FLOAT64_GPT2S += [OtherGPT2, Float64Logits]
 else:
@@ -112,11 +114,12 @@ else:
 
 
 def half_precision_model():
-    """A model whose parameters were float16."""
-    state = {name: x.astype(np.float16) for name, x in random_model().parameters.items()}
+    """A model in float32 whose parameters were saved in float16."""
+    state = {name: array.astype(np.float16) for name, array in random_model().parameters.items()}
     return from_state_dict(state, n_head=TINY.n_head)
 
 
+# Functions that return a model.
 SOME_MODELS = [
     pytest.param(half_precision_model, id="half"),
     pytest.param(lambda: MODELS["tiny"], id="tiny", marks=SLOW),
@@ -126,20 +129,25 @@ SOME_MODELS = [
 
 
 def reports(model, theirs):
-    """The reports on a batch, on one token and on one sequence."""
-    yield compare(model, theirs, some_ids(model, B=2, T=37))
-    yield compare(model, theirs, some_ids(model, B=1, T=1)[0])
-    yield compare(model, theirs, some_ids(model, B=1, T=21)[0])
+    """What `compare` says on a batch, on one token and on one sequence."""
+    return [
+        compare(model, theirs, some_ids(model, B=2, T=37)),
+        compare(model, theirs, some_ids(model, B=1, T=1)[0]),
+        compare(model, theirs, some_ids(model, B=1, T=21)[0]),
+    ]
+
+
+def assert_agrees(model, theirs):
+    for report in reports(model, theirs):
+        assert report.first is None, str(report)
+        assert report.note == ""
 
 
 @pytest.mark.parametrize("model_of", SOME_MODELS)
 @pytest.mark.parametrize("other_gpt2", FLOAT32_GPT2S)
 def test_a_right_gpt2_agrees(other_gpt2, model_of):
     model = model_of()
-    theirs = other_gpt2(model.parameters, model.config.n_layer, model.config.n_head)
-    for report in reports(model, theirs):
-        assert report.first is None, str(report)
-        assert report.note == ""
+    assert_agrees(model, other_gpt2(model.parameters, model.config.n_layer, model.config.n_head))
 
 
 @pytest.mark.parametrize("model_of", SOME_MODELS)
@@ -160,19 +168,16 @@ def test_a_right_gpt2_in_float64_agrees(model_of):
     theirs = OtherGPT2(
         model.parameters, model.config.n_layer, model.config.n_head, dtype=np.float64
     )
-    for report in reports(model, theirs):
-        assert report.first is None, str(report)
-        assert report.note == ""
+    assert_agrees(model, theirs)
 
 
 @pytest.mark.parametrize("model_of", SOME_MODELS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_right_torch_module_agrees(torch, torch_gpt2s, dtype, model_of):
+    """It has dropout and is in training mode, and `compare` turns that off."""
     model = model_of()
     theirs = torch_gpt2s.nano_gpt(model).to(getattr(torch, dtype)).train()
-    for report in reports(model, theirs):
-        assert report.first is None, str(report)
-        assert report.note == ""
+    assert_agrees(model, theirs)
 
 
 @pytest.mark.slow
@@ -180,21 +185,27 @@ def test_a_right_torch_module_agrees(torch, torch_gpt2s, dtype, model_of):
 def test_transformers_agrees(torch_gpt2s, model_of):
     pytest.importorskip("transformers", reason="transformers is not installed")
     model = model_of()
-    theirs = torch_gpt2s.transformers_gpt2(model)
-    for report in reports(model, theirs):
-        assert report.first is None, str(report)
-        assert report.note == ""
+    assert_agrees(model, torch_gpt2s.transformers_gpt2(model))
+
+
+def padded_logits(model, ids):
+    """The logits and 13 more columns. nanoGPT trains with 50,304 columns in place of 50,257."""
+    padding = np.full((*ids.shape, 13), 100.0, np.float32)
+    return np.concatenate([model(ids), padding], axis=-1)
 
 
 @pytest.mark.parametrize("shape", [(21,), (1, 21), (2, 21)])
-def test_logits_of_a_padded_vocabulary_are_compared_in_the_models_columns(shape):
-    """nanoGPT trains with 50,304 columns in place of 50,257."""
+def test_the_columns_that_pad_a_vocabulary_are_not_compared(shape):
     model = MODELS["tiny"]
     ids = np.random.default_rng(0).integers(model.config.vocab_size, size=shape)
-    padding = np.full((*shape, 13), 100.0, np.float32)
-    logits = np.concatenate([model(ids), padding], axis=-1)
-    assert compare(model, logits, ids).first is None
+    assert compare(model, padded_logits(model, ids), ids).first is None
 
+
+@pytest.mark.parametrize("shape", [(21,), (1, 21), (2, 21)])
+def test_the_last_column_before_the_padding_is_compared(shape):
+    model = MODELS["tiny"]
+    ids = np.random.default_rng(0).integers(model.config.vocab_size, size=shape)
+    logits = padded_logits(model, ids)
     logits[..., 210] += 1
     first = compare(model, logits, ids).first
     assert first.name == "logits"
@@ -204,48 +215,70 @@ def test_logits_of_a_padded_vocabulary_are_compared_in_the_models_columns(shape)
 # Torch modules and gradients
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny untied"])
-def test_gradients_agree_with_torchs(torch, torch_gpt2s, name):
-    model = MODELS[name]
-    theirs = torch_gpt2s.nano_gpt(model).eval()
-    ids = some_ids(model)
-    targets = some_ids(model, seed=1)
+def torch_gradients(torch, theirs, ids, targets):
     logits = theirs(torch.from_numpy(ids), torch.from_numpy(targets))
     loss = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), torch.from_numpy(targets).flatten()
     )
     loss.backward()
-    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    return {name: parameter.grad for name, parameter in theirs.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny untied"])
+def test_gradients_agree_with_torchs(torch, torch_gpt2s, name):
+    model = MODELS[name]
+    ids = some_ids(model)
+    targets = some_ids(model, seed=1)
+    gradients = torch_gradients(torch, torch_gpt2s.nano_gpt(model).eval(), ids, targets)
     report = compare(model, gradients, ids, targets)
     assert report.first is None, str(report)
     assert len(report.rows) == len(model.parameters)
 
+
+@pytest.mark.parametrize("name", ["tiny", "tiny untied"])
+def test_a_wrong_gradient_is_found(torch, torch_gpt2s, name):
+    model = MODELS[name]
+    ids = some_ids(model)
+    targets = some_ids(model, seed=1)
+    gradients = torch_gradients(torch, torch_gpt2s.nano_gpt(model).eval(), ids, targets)
     gradients["transformer.wte.weight"] *= 1.001
     assert compare(model, gradients, ids, targets).first.name == "wte.weight"
+
+
+@pytest.mark.slow
+def test_the_eager_attention_of_transformers_gives_the_pattern(torch_gpt2s):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    model = random_model()
+    theirs = torch_gpt2s.transformers_gpt2(model)
+    theirs.config._attn_implementation = "eager"
+    rows = compare(model, theirs, some_ids(model)).rows
+    assert "attn.0.pattern" in [row.name for row in rows]
 
 
 @pytest.mark.slow
 def test_a_mistake_in_transformers_is_named(torch, torch_gpt2s):
     pytest.importorskip("transformers", reason="transformers is not installed")
     model = random_model()
-    ids = some_ids(model)
+    ids = some_ids(model, B=1)[0]
     theirs = torch_gpt2s.transformers_gpt2(model)
-    theirs.config._attn_implementation = "eager"
-    rows = compare(model, theirs, ids).rows
-    assert "attn.0.pattern" in [row.name for row in rows]
-
     theirs.transformer.h[2].mlp.act = torch.nn.ReLU()
-    assert compare(model, theirs, ids[0]).diagnosis == ["mlp.2.post: yours is relu"]
+    assert compare(model, theirs, ids).diagnosis == ["mlp.2.post: yours is relu"]
     without_head = theirs.transformer
-    assert compare(model, without_head, ids[0]).diagnosis == ["mlp.2.post: yours is relu"]
+    assert compare(model, without_head, ids).diagnosis == ["mlp.2.post: yours is relu"]
 
 
-def test_a_module_in_half_precision_is_named_and_left_as_it_was(torch_gpt2s):
+def test_a_module_in_half_precision_is_named(torch_gpt2s):
     model = MODELS["tiny"]
-    theirs = torch_gpt2s.nano_gpt(model).bfloat16().train()
+    theirs = torch_gpt2s.nano_gpt(model).bfloat16()
     report = compare(model, theirs, some_ids(model))
     assert report.diagnosis == ["embed: yours is rounded to bfloat16"]
     assert report.note == "compare in float32"
+
+
+def test_a_module_is_left_as_it_was(torch_gpt2s):
+    model = MODELS["tiny"]
+    theirs = torch_gpt2s.nano_gpt(model).train()
+    compare(model, theirs, some_ids(model))
     assert theirs.training
     for module in theirs.modules():
         assert not module._forward_hooks
@@ -391,16 +424,23 @@ def test_a_module_and_targets(torch_gpt2s):
 # The report
 
 
-def test_the_assertion_and_the_fixture(tiny_gpt2):  # noqa: F811
-    assert_same_gpt2(lambda ids: tape_of(tiny_gpt2, ids), model=tiny_gpt2)
+# tiny_gpt2 is a fixture of tiedgpt.testing, for the tests of other GPT-2s.
 
-    def relu(ids):
+
+def test_the_assertion_accepts_a_right_gpt2(tiny_gpt2):  # noqa: F811 - a fixture is imported
+    def right(ids):
+        return tape_of(tiny_gpt2, ids)
+
+    assert_same_gpt2(right, model=tiny_gpt2)
+
+
+def test_the_assertion_fails_with_the_report_on_a_wrong_gpt2(tiny_gpt2):  # noqa: F811
+    def wrong(ids):
         return with_mistake(tiny_gpt2, ids, "is relu")
 
-    with pytest.raises(
-        AssertionError, match=r"not the same GPT-2(.|\n)*mlp\.0\.post: yours is relu"
-    ):
-        assert_same_gpt2(relu, model=tiny_gpt2)
+    message = r"not the same GPT-2(.|\n)*mlp\.0\.post: yours is relu"
+    with pytest.raises(AssertionError, match=message):
+        assert_same_gpt2(wrong, model=tiny_gpt2)
 
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
