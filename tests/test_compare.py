@@ -277,7 +277,7 @@ def test_a_module_in_half_precision_is_named(torch_gpt2s):
 
 def test_a_module_is_left_as_it_was(torch_gpt2s):
     model = MODELS["tiny"]
-    theirs = torch_gpt2s.nano_gpt(model).train()
+    theirs = torch_gpt2s.nano_gpt(model).bfloat16().train()
     compare(model, theirs, some_ids(model))
     assert theirs.training
     for module in theirs.modules():
@@ -368,20 +368,19 @@ def test_a_model_that_is_a_text():
 def test_targets_of_another_shape():
     model = MODELS["tiny"]
     ids = some_ids(model)
-    with pytest.raises(
-        ArgumentError, match=r"targets have shape \(1, 21\); expected that of ids, \(2, 21\)"
-    ):
+    message = r"targets have shape \(1, 21\); expected that of ids, \(2, 21\)"
+    with pytest.raises(ArgumentError, match=message):
         compare(model, {}, ids, targets=ids[:1])
 
 
 def test_a_gradient_of_another_shape():
     model = MODELS["tiny"]
     ids = some_ids(model)
-    with pytest.raises(
-        ArgumentError,
-        match=r"the gradient of wpe.weight has shape \(48, 37\); expected \(37, 48\); "
-        r"its transpose by axes \(1, 0\) would fit",
-    ):
+    message = (
+        r"the gradient of wpe.weight has shape \(48, 37\); expected \(37, 48\); "
+        r"its transpose by axes \(1, 0\) would fit"
+    )
+    with pytest.raises(ArgumentError, match=message):
         compare(model, {"wpe.weight": np.zeros((48, 37))}, ids, targets=ids)
 
 
@@ -389,19 +388,16 @@ def test_a_gradient_that_the_model_does_not_have():
     model = MODELS["tiny"]
     ids = some_ids(model)
     gradients = {"lm_head.weight": np.zeros((211, 48))}
-    with pytest.raises(
-        ArgumentError, match=r"lm_head\.weight is not a parameter of this tied model"
-    ):
+    message = r"lm_head\.weight is not a parameter of this tied model"
+    with pytest.raises(ArgumentError, match=message):
         compare(model, gradients, ids, targets=ids)
 
 
 def test_a_module_of_no_gpt2(torch_gpt2s):
     model = MODELS["tiny"]
     linear = torch_gpt2s.nano_gpt(model).lm_head
-    with pytest.raises(
-        ArgumentError,
-        match=r"Linear has no module of a GPT-2, such as h\.0\.attn\.c_attn or blocks\.0\.mlp",
-    ):
+    message = r"Linear has no module of a GPT-2, such as h\.0\.attn\.c_attn or blocks\.0\.mlp"
+    with pytest.raises(ArgumentError, match=message):
         compare(model, linear, some_ids(model))
 
 
@@ -415,9 +411,8 @@ def test_a_module_with_another_vocabulary(torch_gpt2s):
 def test_a_module_and_targets(torch_gpt2s):
     model = MODELS["tiny"]
     ids = some_ids(model)
-    with pytest.raises(
-        ArgumentError, match="of a torch module, gradients are not recorded: give them in a dict"
-    ):
+    message = "of a torch module, gradients are not recorded: give them in a dict"
+    with pytest.raises(ArgumentError, match=message):
         compare(model, torch_gpt2s.nano_gpt(model), ids, targets=ids)
 
 
@@ -465,10 +460,14 @@ def test_a_row_agrees_up_to_sixteen_roundings(size, rounding_of_float32):
     assert row.first_wrong == (7,)
 
 
-def test_inf_agrees_with_inf_only():
+def test_inf_agrees_with_inf():
     inf = np.full(3, -np.inf)
     agrees = ReportRow("embed", error=0.0, tolerance=0.0)
     assert compare_arrays("embed", inf, ours64=inf, ours32=inf) == agrees
+
+
+def test_inf_does_not_agree_with_a_number():
+    inf = np.full(3, -np.inf)
     assert compare_arrays("embed", np.zeros(3), ours64=inf, ours32=inf).first_wrong == (0,)
 
 
@@ -477,6 +476,7 @@ def test_inf_agrees_with_inf_only():
 
 @pytest.fixture
 def prompt():
+    """Token ids, [T]."""
     tokenizer = tiedgpt.load_tokenizer("shakespeare-tied")
     return np.array(tokenizer.encode("ROMEO: But soft"))
 
@@ -509,7 +509,8 @@ def test_the_command_on_a_wrong_gpt2(compared, prompt, tmp_path):
 def test_the_command_on_a_folder_as_json(compared, prompt, tmp_path):
     wrong = with_mistake(MODELS["shakespeare"], prompt[None], "is relu")
     (tmp_path / "folder").mkdir()
-    for name, array in {"ids": prompt, **wrong}.items():
+    np.save(tmp_path / "folder" / "ids.npy", prompt)
+    for name, array in wrong.items():
         np.save(tmp_path / "folder" / f"{name}.npy", array)
     code, out, _ = compared("folder", "--json")
     document = json.loads(out)
@@ -540,28 +541,40 @@ def test_the_command_on_a_text(compared, tmp_path):
     assert_one_error_line(compared("text.npz"), "is not a .npz, .safetensors or .json file")
 
 
-def test_the_command_on_an_array_of_objects(compared, tmp_path):
-    np.savez(tmp_path / "objects.npz", ids=np.arange(3), embed=np.array([{}], dtype=object))
-    message = (
-        "'embed' is not an array of numbers but of Python objects, "
-        "which are not read because that can run code"
-    )
-    assert_one_error_line(compared("objects.npz"), message)
+ARRAY_OF_OBJECTS = (
+    "'embed' is not an array of numbers but of Python objects, "
+    "which are not read because that can run code"
+)
 
+
+def test_the_command_on_an_array_of_objects_in_an_archive(compared, tmp_path):
+    np.savez(tmp_path / "objects.npz", ids=np.arange(3), embed=np.array([{}], dtype=object))
+    assert_one_error_line(compared("objects.npz"), ARRAY_OF_OBJECTS)
+
+
+def test_the_command_on_an_array_of_objects_in_a_folder(compared, tmp_path):
     (tmp_path / "objects").mkdir()
     np.save(tmp_path / "objects" / "embed.npy", np.array([{}], dtype=object))
-    assert_one_error_line(compared("objects"), message)
+    assert_one_error_line(compared("objects"), ARRAY_OF_OBJECTS)
 
 
-def test_the_command_with_a_limit_of_trials(compared, prompt, tmp_path):
+@pytest.fixture
+def noise(prompt, tmp_path):
+    """The name of a file of logits that no known mistake explains."""
     logits = MODELS["shakespeare"](prompt)
     np.savez(tmp_path / "noise.npz", ids=prompt, logits=logits + np.sin(logits))
-    code, out, _ = compared("noise.npz", "--trials", "3")
+    return "noise.npz"
+
+
+def test_the_command_with_a_limit_of_trials(compared, noise):
+    code, out, _ = compared(noise, "--trials", "3")
     assert code == 1
     assert "logits: this is none of the 3 mistakes that were tried, of " in out
     assert "; to try all, give --trials " in out
 
-    _, out, _ = compared("noise.npz", "--trials", "3", "--json")
+
+def test_the_limit_of_trials_in_json(compared, noise):
+    _, out, _ = compared(noise, "--trials", "3", "--json")
     document = json.loads(out)
     assert document["trials"] == 3
     assert document["all_trials"] > 700  # about 100 mistakes in 4 layers
@@ -569,9 +582,8 @@ def test_the_command_with_a_limit_of_trials(compared, prompt, tmp_path):
 
 def test_the_command_without_ids(compared, tmp_path):
     np.savez(tmp_path / "no ids.npz", embed=np.zeros((1, 3, 128)))
-    assert_one_error_line(
-        compared("no ids.npz"), "has no `ids`: add the token ids that the other model read"
-    )
+    message = "has no `ids`: add the token ids that the other model read"
+    assert_one_error_line(compared("no ids.npz"), message)
 
 
 def test_the_command_on_ids_alone(compared, prompt, tmp_path):

@@ -17,6 +17,7 @@ SLOW = pytest.mark.slow
 
 
 def make(wrong_gpt2):
+    """The wrong GPT-2, a class of wrong_gpt2s.py, with the parameters of TWO_LAYERS."""
     return wrong_gpt2(TWO_LAYERS.parameters, n_layer=2, n_head=TWO_LAYERS.config.n_head)
 
 
@@ -96,8 +97,10 @@ def test_activations_to_give():
 
 
 def test_nothing_more_to_give():
+    """Nothing comes before the embedding."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)
-    report = compare(TWO_LAYERS, {"embed": 2 * tape_of(TWO_LAYERS, ids)["embed"]}, ids)
+    embed = tape_of(TWO_LAYERS, ids)["embed"]
+    report = compare(TWO_LAYERS, {"embed": 2 * embed}, ids)
     assert report.diagnosis == ["embed: this is none of the known mistakes"]
     assert report.note == ""
 
@@ -114,6 +117,7 @@ def test_reversed_columns_are_not_known():
     assert report.diagnosis == ["mlp.0.pre: this is none of the known mistakes"]
 
 
+# Mistakes in activations that `without_their_places` leaves out.
 MISTAKES_IN_HIDDEN_PLACES = [
     pytest.param("is relu", "mlp.0.post: yours is relu, in every layer", id="activation-function"),
     pytest.param(
@@ -134,12 +138,17 @@ def without_their_places(tape):
 
 
 @pytest.mark.parametrize(("sentence", "diagnosis"), MISTAKES_IN_HIDDEN_PLACES)
-def test_a_mistake_is_named_where_it_was_made(sentence, diagnosis):
-    """Even if only what follows was recorded."""
+def test_a_mistake_is_named_where_it_was_made_even_if_that_was_not_recorded(sentence, diagnosis):
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     tape = with_mistake(TWO_LAYERS, ids, sentence)
     assert compare(TWO_LAYERS, without_their_places(tape), ids).diagnosis == [diagnosis]
-    assert compare(TWO_LAYERS, tape["logits"], ids).diagnosis == [diagnosis]
+
+
+@pytest.mark.parametrize(("sentence", "diagnosis"), MISTAKES_IN_HIDDEN_PLACES)
+def test_a_mistake_is_named_where_it_was_made_from_the_logits_alone(sentence, diagnosis):
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    logits = with_mistake(TWO_LAYERS, ids, sentence)["logits"]
+    assert compare(TWO_LAYERS, logits, ids).diagnosis == [diagnosis]
 
 
 def test_the_first_of_two_mistakes_is_named():
@@ -171,21 +180,18 @@ def test_the_first_difference_is_in_the_text_of_the_report():
 
 
 def test_progress_counts_the_trials():
+    """It is called before each trial with how many were tried, and how many there are."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     logits = distorted(ids)["logits"]
     calls = []
     compare(TWO_LAYERS, logits, ids, progress=lambda *counts: calls.append(counts))
-    tried = [count for count, _ in calls]
-    assert len(tried) > 0
-    assert tried == list(range(len(calls)))
-    totals = {total for _, total in calls}
-    assert totals == {len(calls)}
+    assert len(calls) > 0
+    assert calls == [(number, len(calls)) for number in range(len(calls))]
 
 
-def test_neither_the_model_nor_the_ids_change():
+def test_a_gpt2_that_overwrites_its_ids_does_not_change_ours():
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     ids_before = ids.copy()
-    logits_before = TWO_LAYERS(ids)
 
     def logits_of_zeros(ids):
         ids *= 0
@@ -194,6 +200,12 @@ def test_neither_the_model_nor_the_ids_change():
     report = compare(TWO_LAYERS, logits_of_zeros, ids)
     assert report.diagnosis == ["logits: this is none of the known mistakes"]
     np.testing.assert_array_equal(ids, ids_before)
+
+
+def test_the_trials_do_not_change_the_model():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    logits_before = TWO_LAYERS(ids)
+    compare(TWO_LAYERS, distorted(ids)["logits"], ids)
     np.testing.assert_array_equal(TWO_LAYERS(ids), logits_before)
 
 
@@ -211,11 +223,7 @@ def test_trials_can_be_limited():
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     logits = distorted(ids)["logits"]
     total = compare(TWO_LAYERS, logits, ids, trials=0).all_trials
-    calls = []
-    report = compare(
-        TWO_LAYERS, logits, ids, progress=lambda *counts: calls.append(counts), trials=5
-    )
-    assert calls == [(0, 5), (1, 5), (2, 5), (3, 5), (4, 5)]
+    report = compare(TWO_LAYERS, logits, ids, trials=5)
     assert report.trials == 5
     assert report.diagnosis == [
         f"logits: this is none of the 5 mistakes that were tried, of {total}"
@@ -226,8 +234,16 @@ def test_trials_can_be_limited():
     )
 
 
+def test_progress_counts_up_to_the_limit():
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    logits = distorted(ids)["logits"]
+    calls = []
+    compare(TWO_LAYERS, logits, ids, progress=lambda *counts: calls.append(counts), trials=5)
+    assert calls == [(0, 5), (1, 5), (2, 5), (3, 5), (4, 5)]
+
+
 def test_the_default_limit_is_one_of_work(monkeypatch):
-    """Not one of time, so a busy machine finds the same."""
+    """It is not one of time, so that a busy machine tries the same mistakes."""
     monkeypatch.setattr(diagnosis, "MOST_MULTIPLICATIONS", 1e8)
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     logits = distorted(ids)["logits"]
@@ -242,13 +258,17 @@ def test_a_negative_number_of_trials():
         compare(TWO_LAYERS, TWO_LAYERS(ids), ids, trials=-1)
 
 
-def test_a_trial_of_few_layers_comes_first():
-    """Of mistakes in one layer those in the last one are tried first."""
-    names = [*activation_shapes(TWO_LAYERS.config), "logits"]
-    trials = trials_in(names, names)
-    scopes = [trial.scope for trial in trials]
+NAMES = [*activation_shapes(TWO_LAYERS.config), "logits"]  # in the order of the forward pass
+
+
+def test_trials_are_in_the_order_of_their_scopes():
+    scopes = [trial.scope for trial in trials_in(NAMES, NAMES)]
     assert scopes == sorted(scopes)
-    layers = [trial.layers for trial in trials if trial.scope == Scope.PLACE]
+
+
+def test_of_mistakes_in_one_place_those_with_few_layers_after_them_come_first():
+    in_one_place = [trial for trial in trials_in(NAMES, NAMES) if trial.scope == Scope.PLACE]
+    layers = [trial.layers for trial in in_one_place]
     assert layers == sorted(layers)
     assert set(layers) == {1, 2}
 
@@ -257,22 +277,20 @@ def test_a_trial_of_few_layers_comes_first():
 def test_a_trial_computes_what_a_whole_pass_does(name):
     """It begins at the first mistake, and ends at the activation that is asked for."""
     ids = some_ids(TWO_LAYERS, B=2, T=9)
-    names = [*activation_shapes(TWO_LAYERS.config), "logits"]
-    # float64 is what the other GPT-2 may give. The pass goes on in the dtype of our model.
+    # The other GPT-2 may give float64. The pass goes on in the dtype of our model.
     given = {"resid_post.0": distorted(ids)["resid_post.0"].astype(np.float64)}
     without_mistakes = compute_activations(TWO_LAYERS, ids, given, planted={})
-    window = names[: names.index(name) + 1]
-    for trial in trials_in(window, names):
-        whole = compute_activations(TWO_LAYERS, ids, given, trial.planted)
+    up_to_name = NAMES[: NAMES.index(name) + 1]
+    for trial in trials_in(up_to_name, NAMES):
+        whole_pass = compute_activations(TWO_LAYERS, ids, given, trial.planted)
         forward_pass = ForwardPass(TWO_LAYERS, ids, given, trial.planted)
         alone = forward_pass.compute_one(name, without_mistakes)
-        np.testing.assert_array_equal(alone, whole[name], err_msg=trial.sentence)
+        np.testing.assert_array_equal(alone, whole_pass[name], err_msg=trial.sentence)
 
 
-# What is no mistake
+# Random differences, which are not mistakes
 
-
-RANDOM_DIFFERENCES = [
+PLACES = [
     "embed",
     "attn.1.in",
     "attn.0.qkv",
@@ -283,26 +301,32 @@ RANDOM_DIFFERENCES = [
 ]
 
 
-@pytest.mark.parametrize("change", ["noise", "one number", "a constant"])
-@pytest.mark.parametrize("place", RANDOM_DIFFERENCES)
+def with_noise(array, size, rng):
+    return array + size * rng.standard_normal(array.shape, np.float32)
+
+
+def with_one_other_number(array, size, rng):
+    changed = array.copy()
+    changed.flat[rng.integers(array.size)] += 1
+    return changed
+
+
+def with_a_constant(array, size, rng):
+    return array + size
+
+
+@pytest.mark.parametrize("change", [with_noise, with_one_other_number, with_a_constant])
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", ["tiny", pytest.param("shakespeare", marks=SLOW)])
 def test_a_random_difference_is_none_of_the_known(name, place, change):
     model = MODELS[name]
     ids = some_ids(model, B=1, T=9)
     tape = tape_of(model, ids)
-    array = tape[place]
-    rng = np.random.default_rng(RANDOM_DIFFERENCES.index(place))
+    rng = np.random.default_rng(PLACES.index(place))
     # The difference is between 1e-4 and 1 of the mean number, in powers of ten.
     fraction = 10.0 ** rng.integers(-4, 1)
-    size = np.float32(fraction * np.abs(array).mean())
-    if change == "noise":
-        tape[place] = array + size * rng.standard_normal(array.shape, np.float32)
-    elif change == "one number":
-        tape[place] = array.copy()
-        index = rng.integers(array.size)
-        tape[place].flat[index] += 1
-    else:
-        tape[place] = array + size
+    size = np.float32(fraction * np.abs(tape[place]).mean())
+    tape[place] = change(tape[place], size, rng)
 
     report = compare(model, tape, ids)
     assert report.first.name == place

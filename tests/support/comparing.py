@@ -38,9 +38,8 @@ def with_mistake(model: GPT2, ids: np.ndarray, sentence: str) -> dict[str, np.nd
     sentence: what MISTAKES says of it. If several mistakes have the sentence, it is the first one.
     """
     mistake = next(mistake for mistake in MISTAKES if mistake.sentence == sentence)
-    planted = {}
-    names = compute_activations(model, ids, given={}, planted={})
-    for name in names:
+    planted = {}  # the name of an activation -> a function that computes it wrongly
+    for name in tape_of(model, ids):
         kind = kind_of(name)
         if kind in mistake.wrong:
             planted[name] = mistake.wrong[kind]

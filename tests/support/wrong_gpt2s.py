@@ -269,9 +269,10 @@ class WeightsOfBlocksReversed(OtherGPT2):
 
 def bfloat16(array):
     """The float32 numbers rounded to the nearest bfloat16, to even in a tie."""
+    # A bfloat16 is the upper half of a float32. 0x7FFF is just less than half of its last bit.
     bits = array.view(np.uint32)
-    is_odd = (bits >> 16) & 1
-    rounded_bits = (bits + 0x7FFF + is_odd) & 0xFFFF0000
+    last_bit = (bits >> 16) & 1
+    rounded_bits = (bits + 0x7FFF + last_bit) & 0xFFFF0000
     return rounded_bits.astype(np.uint32).view(np.float32)
 
 
@@ -287,8 +288,9 @@ class ParametersInFloat16(OtherGPT2):
         super().__init__(rounded, n_layer, n_head)
 
 
-def centred(x, axis=-1):
-    return x - x.mean(axis=axis, keepdims=True)
+def centred(x):
+    """Each vector less its mean."""
+    return x - x.mean(axis=-1, keepdims=True)
 
 
 class FoldedAndCentred(OtherGPT2):
@@ -302,7 +304,7 @@ class FoldedAndCentred(OtherGPT2):
     def __init__(self, parameters, n_layer, n_head):
         super().__init__(parameters, n_layer, n_head)
         p = self.parameters
-        head = p.get("lm_head.weight", p["wte.weight"]).T  # [D, V]
+        head = p.get("lm_head.weight", p["wte.weight"]).T  # [D, V]; a tied model has wte alone
         self.head_bias = centred(p["ln_f.bias"] @ head)
         self.head = centred(p["ln_f.weight"][:, None] * head)
         p["wte.weight"] = centred(p["wte.weight"])
