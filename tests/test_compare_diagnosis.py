@@ -266,7 +266,7 @@ def test_trials_are_in_the_order_of_their_scopes():
     assert scopes == sorted(scopes)
 
 
-def test_of_mistakes_in_one_place_those_with_few_layers_after_them_come_first():
+def test_of_trials_in_one_place_those_that_compute_few_layers_come_first():
     in_one_place = [trial for trial in trials_in(NAMES, NAMES) if trial.scope == Scope.PLACE]
     layers = [trial.layers for trial in in_one_place]
     assert layers == sorted(layers)
