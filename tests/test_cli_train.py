@@ -32,8 +32,8 @@ FLAGS = [*SHAPE, "--context", "8", "--vocab-size", "270", "--batch", "3"]
 # A save follows each evaluation: after the steps 0, 2, 4 and 6.
 SHORT = [*FLAGS, "--steps", "6", "--eval-every", "2"]
 FILES = ["config.json", LOG, "merges.txt", "model.safetensors", STATE, "vocab.json"]
-# A learning rate at which nothing improves, so that the model of step 0 is kept
-AS_IT_STARTS = ["--lr", "1e-30", "--steps", "1"]
+# With a learning rate at which nothing improves, the model of step 0 is kept.
+WITHOUT_LEARNING = ["--lr", "1e-30", "--steps", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +279,7 @@ def test_a_vocabulary_has_no_more_tokens_than_the_text_gives(train, tmp_path):
 
 
 def test_a_new_output_matrix_is_random(train, tmp_path):
-    code, _, err = train(*FLAGS, "--head", "untied", *AS_IT_STARTS)
+    code, _, err = train(*FLAGS, "--head", "untied", *WITHOUT_LEARNING)
     assert code == 0
     assert "a copy of wte.T is used" not in err
     model = tiedgpt.load_model(tmp_path / "model")
@@ -290,7 +290,7 @@ def test_a_new_output_matrix_is_random(train, tmp_path):
 
 
 def test_an_output_matrix_starts_as_a_copy_of_a_tied_checkpoints(train, tmp_path, unbroken):
-    code, _, err = train("--from", str(unbroken), "--head", "untied", *AS_IT_STARTS)
+    code, _, err = train("--from", str(unbroken), "--head", "untied", *WITHOUT_LEARNING)
     assert code == 0
     assert "a copy of wte.T is used" in err
     before = tiedgpt.load_model(unbroken)
@@ -303,7 +303,7 @@ def test_an_output_matrix_starts_as_a_copy_of_a_tied_checkpoints(train, tmp_path
 def test_an_output_matrix_starts_as_that_of_an_untied_checkpoint(train, tmp_path, unbroken):
     before = tiedgpt.load_model(unbroken).untie("random", seed=5)
     tiedgpt.save_model(before, tiedgpt.load_tokenizer(unbroken), tmp_path / "start")
-    code, _, err = train("--from", str(tmp_path / "start"), "--head", "untied", *AS_IT_STARTS)
+    code, _, err = train("--from", str(tmp_path / "start"), "--head", "untied", *WITHOUT_LEARNING)
     assert code == 0
     assert "a copy of wte.T is used" not in err
     after = tiedgpt.load_model(tmp_path / "model")
@@ -496,7 +496,7 @@ def test_resume_takes_the_same_flags_again(train, tmp_path):
 
 
 def test_resume_takes_the_same_checkpoint_again(train, unbroken):
-    flags = ["--from", str(unbroken), *AS_IT_STARTS]
+    flags = ["--from", str(unbroken), *WITHOUT_LEARNING]
     assert train(*flags)[0] == 0
     assert train(*flags, "--resume")[0] == 0
 

@@ -117,7 +117,7 @@ def test_reversed_columns_are_not_known():
     assert report.diagnosis == ["mlp.0.pre: this is none of the known mistakes"]
 
 
-# Mistakes in activations that `without_their_places` leaves out.
+# Mistakes in activations that `without_hidden_places` leaves out.
 MISTAKES_IN_HIDDEN_PLACES = [
     pytest.param("is relu", "mlp.0.post: yours is relu, in every layer", id="activation-function"),
     pytest.param(
@@ -131,17 +131,17 @@ MISTAKES_IN_HIDDEN_PLACES = [
 ]
 
 
-def without_their_places(tape):
+def without_hidden_places(tape):
     """The tape without the activations in which MISTAKES_IN_HIDDEN_PLACES are made."""
-    hidden = ("attn.N.pattern", "mlp.N.post", "resid_mid.N")
-    return {name: array for name, array in tape.items() if kind_of(name) not in hidden}
+    hidden_kinds = ("attn.N.pattern", "mlp.N.post", "resid_mid.N")
+    return {name: array for name, array in tape.items() if kind_of(name) not in hidden_kinds}
 
 
 @pytest.mark.parametrize(("sentence", "diagnosis"), MISTAKES_IN_HIDDEN_PLACES)
 def test_a_mistake_is_named_where_it_was_made_even_if_that_was_not_recorded(sentence, diagnosis):
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     tape = with_mistake(TWO_LAYERS, ids, sentence)
-    assert compare(TWO_LAYERS, without_their_places(tape), ids).diagnosis == [diagnosis]
+    assert compare(TWO_LAYERS, without_hidden_places(tape), ids).diagnosis == [diagnosis]
 
 
 @pytest.mark.parametrize(("sentence", "diagnosis"), MISTAKES_IN_HIDDEN_PLACES)
@@ -162,7 +162,7 @@ def test_two_mistakes_that_cannot_be_told_apart():
     """The second token is the last one, so a mask that shows the next token hides nothing."""
     ids = some_ids(TWO_LAYERS, B=1, T=2)
     tape = with_mistake(TWO_LAYERS, ids, "has no causal mask")
-    report = compare(TWO_LAYERS, without_their_places(tape), ids)
+    report = compare(TWO_LAYERS, without_hidden_places(tape), ids)
     assert report.diagnosis == [
         "attn.0.pattern: yours has no causal mask, in every layer",
         "attn.0.pattern: or yours has a mask that is off by one: a token sees the next one, "
