@@ -387,6 +387,7 @@ def test_a_paste_of_several_lines_is_one_prompt_and_only_its_last_line_is_repeat
     with Terminal(*arguments, term="xterm") as terminal:
         assert marks_on in terminal.type("", "> ")
         shown = terminal.type(f"{begin_of_paste}{lines_of_paste}{end_of_paste}\r", "> ")
+        # readline shows the paste while it is typed, and turns the marks off when it is read.
         after_the_paste = shown.replace("\r", "").partition(marks_off)[2]
         assert after_the_paste.lstrip("\n") == f"cd{sample}{marks_on}> ", shown
 

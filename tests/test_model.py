@@ -357,9 +357,8 @@ def test_untie_refuses_an_untied_model_and_another_start(model):
 def test_a_full_cache_is_refused(model):
     cache = model.new_cache(capacity=6)
     model(IDS[0, :6], cache=cache)
-    with pytest.raises(
-        ArgumentError, match="the cache has 6 tokens, 1 more are given, there is room for 6"
-    ):
+    message = "the cache has 6 tokens, 1 more are given, there is room for 6"
+    with pytest.raises(ArgumentError, match=message):
         model(IDS[0, :1], cache=cache)
 
 
