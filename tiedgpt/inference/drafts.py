@@ -19,10 +19,10 @@ from .sampling import Sampling
 
 LOOKUP = "lookup"
 MOST_GUESSES = 15  # in a step
-MATCHES = (1, 2, 4, 8)  # lengths of equal text, in tokens, that the lookup tells apart
-# The lookup's probabilities of a right guess at first: one after each of MATCHES, and the last one
-# in a loop, where the end of the text repeats the tokens directly before it. Measured on verse,
-# prose, Python and Markdown in GPT-2's tokens.
+MATCH_LENGTHS = (1, 2, 4, 8)  # how many of the last tokens the lookup searches the text for
+# The lookup's probabilities of a right guess at first: one after a match of each of MATCH_LENGTHS,
+# and the last one in a loop, where the end of the text repeats the tokens directly before it.
+# Measured on verse, prose, Python and Markdown in GPT-2's tokens.
 RATES = (0.15, 0.4, 0.6, 0.75, 0.85)
 MODEL_RATE = 0.7  # the same for a draft model
 LEAST_GAIN = 1.05  # guess only if that makes generation so many times faster
@@ -30,9 +30,9 @@ RATE_UPDATE = 0.1  # weight of the newest guess in the rate of right guesses
 
 
 def step_time(rows: int) -> float:
-    """The time of a step that reads so many rows, in steps of one row.
+    """The time of a step that reads so many tokens (rows of the products), in steps of one.
 
-    Measured on two cores and rounded up.
+    Measured on two cores and rounded up. Up to FEW_ROWS rows, products take a faster way.
     """
     if rows == 1:
         return 1.0
@@ -64,13 +64,18 @@ def guess_count(rates: list[float], guess_cost: float, batch: int) -> int:
 
 
 class Guesser:
-    """Guesses the tokens of one sample, and learns how often the guesses are right."""
+    """Guesses the tokens of one sample, and learns how often the guesses are right.
+
+    batch: how many samples are read together. rates: the probability of a right guess at first, for
+    each kind of guess.
+    """
 
     def __init__(self, batch: int, rates: Iterable[float]) -> None:
         self.batch = batch
-        self.rates = list(rates)  # the probability of a right guess, for each kind of guess
+        self.rates = list(rates)
+        # What `guess` guessed last, and for each of these its kind, which is an index of `rates`.
         self.guessed: list[int] = []
-        self.rate_indices: list[int] = []  # the index in self.rates of each guess
+        self.rate_indices: list[int] = []
 
     def guess(self, text: list[int], most: int) -> list[int]:
         """Up to `most` tokens that may follow `text`; fewer if more would take longer."""
@@ -78,20 +83,22 @@ class Guesser:
 
     def learn(self, tokens: list[int]) -> None:
         """Update the rates: `tokens` followed the text of the last call of `guess`."""
+        # After a wrong guess there are fewer tokens than guesses: the others are not judged.
         for index, guess, token in zip(self.rate_indices, self.guessed, tokens, strict=False):
             is_right = guess == token
             self.rates[index] += RATE_UPDATE * (is_right - self.rates[index])
 
 
 def rate_index(match: int, distance: int) -> int:
-    """The index in RATES for a guess that follows a match of so many tokens.
+    """The index in RATES for a guess that follows a match of `match` tokens, one or more.
 
-    `distance` is how many tokens ago the first guess stood in the text. A match that is as long as
-    that repeats the tokens directly before it. So the text is in a loop, which has the last rate.
+    `distance` is from the match to its earlier occurrence. If the match is as long as that, the
+    text is in a loop: its end repeats the tokens directly before it.
     """
-    if match >= distance:
+    is_loop = match >= distance
+    if is_loop:
         return len(RATES) - 1
-    fitting = [length for length in MATCHES if length <= match]
+    fitting = [length for length in MATCH_LENGTHS if length <= match]
     return len(fitting) - 1
 
 
@@ -106,7 +113,7 @@ class LookupGuesser(Guesser):
         super().__init__(batch, RATES)
         # Where each run of 1, 2, 4 or 8 tokens last ended in the text.
         self.ends: dict[tuple[int, ...], int] = {}
-        self.indexed = 1  # the runs that end before this position are in self.ends
+        self.indexed = 0  # the runs that end before this position are in self.ends
 
     def guess(self, text: list[int], most: int) -> list[int]:
         """As Guesser.guess."""
@@ -116,36 +123,38 @@ class LookupGuesser(Guesser):
             self.guessed = []
             return []
 
-        # The tokens that followed the earlier occurrence. Where the text ends, they begin again.
+        # The guesses are the tokens that followed the earlier occurrence. They end where the text
+        # ends; from there on, it is taken for a loop and they begin again.
         start = self.ends[tuple(text[-match:])]
-        followed = text[start : start + most + 1]
-
-        # Guess i follows a match that is longer by the i guesses before it.
         distance = len(text) - start
+        likely = [text[start + i % distance] for i in range(most + 1)]
+
+        # If the i guesses before a guess are right, it follows a match that is i tokens longer.
         self.rate_indices = [rate_index(match + i, distance) for i in range(most + 1)]
         rates = [self.rates[index] for index in self.rate_indices[:most]]
         count = guess_count(rates, guess_cost=0, batch=self.batch)
 
-        # `learn` compares one guess more with the text than the model checks. So the rates change
-        # even while they are too low for a guess.
-        self.guessed = [followed[i % len(followed)] for i in range(count + 1)]
-        return self.guessed[:count]
+        # `learn` gets one guess more than the model. So the rates change even while they are too
+        # low for a guess, and it is seen when guessing pays again.
+        self.guessed = likely[: count + 1]
+        return likely[:count]
 
     def index(self, text: list[int]) -> None:
-        """Add the runs of the tokens that are new in `text`, but those that end with the text.
+        """Add to `ends` the runs that are new in `text`, which has grown since the last call.
 
-        The end of the text is what `longest_match` looks up: it must not find itself.
+        The runs at its very end are left out: they are what `longest_match` searches for, and must
+        not be found as their own earlier occurrence.
         """
         for end in range(self.indexed, len(text)):
-            for length in MATCHES:
+            for length in MATCH_LENGTHS:
                 if length <= end:
                     self.ends[tuple(text[end - length : end])] = end
-        self.indexed = max(self.indexed, len(text))
+        self.indexed = len(text)
 
     def longest_match(self, text: list[int]) -> int:
-        """The largest of MATCHES for which the last tokens occurred before; 0 if none is."""
-        for length in reversed(MATCHES):
-            if length < len(text) and tuple(text[-length:]) in self.ends:
+        """How many of the last tokens occurred before: the largest of MATCH_LENGTHS, or 0."""
+        for length in reversed(MATCH_LENGTHS):
+            if tuple(text[-length:]) in self.ends:
                 return length
         return 0
 
@@ -181,7 +190,7 @@ class ModelGuesser(Guesser):
         self.guessed = []
 
         unread = self.unread_tokens(text, count)
-        stream = deepcopy(self.stream)
+        stream = deepcopy(self.stream)  # the large model still has to draw the same numbers
         for _ in range(count):
             final = self.model.final(unread, self.cache)  # [T, D]
             logits = unembed(final[-1], self.model.W_U)  # [V]
@@ -194,13 +203,15 @@ class ModelGuesser(Guesser):
         return self.guessed
 
     def unread_tokens(self, text: list[int], count: int) -> list[int]:
-        """The last tokens of `text`, which the cache does not hold. Makes room for `count` more."""
-        # The cache may end with wrong guesses. The text's last token is not in it.
-        cached_tokens = len(text) - 1 - self.start
-        self.cache.length = min(self.cache.length, cached_tokens)
+        """The last tokens of `text`, which are not cached; the cache has room for `count` more."""
+        # The last token was never read. If the cache holds more than the tokens before it, the rest
+        # are wrong guesses, which are dropped.
+        most_cached = len(text) - 1 - self.start
+        self.cache.length = min(self.cache.length, most_cached)
 
+        # A full cache begins again with half a context.
         n_ctx = self.model.config.n_ctx
-        if len(text) - self.start + count > n_ctx:  # begin again with half a context
+        if len(text) - self.start + count > n_ctx:
             self.start = len(text) - n_ctx // 2
             self.cache.length = 0
         return text[self.start + self.cache.length :]
@@ -208,7 +219,9 @@ class ModelGuesser(Guesser):
     def learn(self, tokens: list[int]) -> None:
         """As Guesser.learn."""
         super().learn(tokens)
-        if not self.guessed:  # raise the rate slowly, so that guessing is tried again
+        # Without guesses there is nothing to learn from. The rate rises slowly, until it is high
+        # enough to try a guess again.
+        if not self.guessed:
             self.rates[0] += RATE_UPDATE**2 * (1 - self.rates[0])
 
 
@@ -221,12 +234,13 @@ class Draft:
 
     def __init__(self, source: str | GPT2, model: GPT2) -> None:
         self.source = source
-        self.drafted = 0
-        self.accepted = 0
+        self.drafted = 0  # guesses that the model has read
+        self.accepted = 0  # those of them that were right
         self.guess_cost = 0.0  # the time of a guess, in steps of the model
         if isinstance(source, GPT2):
             check_draft_model(source, model)
-            # Most of the time of a token is reading the weights.
+            # Most of the time of a token is reading the weights. An untied model reads only one of
+            # its two large matrices: of wte, it reads a row.
             draft_total = parameter_count(source.config.with_head("tied")).total
             model_total = parameter_count(model.config.with_head("tied")).total
             self.guess_cost = draft_total / model_total
