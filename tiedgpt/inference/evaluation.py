@@ -20,7 +20,7 @@ its number of new tokens minus one, which is right for the first window only.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,16 +38,36 @@ BATCH_TOKENS = 1024  # short windows are read together, up to this many tokens
 Measure = Callable[[np.ndarray, np.ndarray], Any]
 
 
-def windows(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [W, 3]
-    """The windows over a text of n tokens: each one's start, first predicted token and end.
+class Window(NamedTuple):
+    """The tokens from `start` to before `end` of a text, of which those from `first` are predicted.
 
-    >>> windows(9, n_ctx=4, stride=2).tolist(), windows(9, n_ctx=4, stride=4).tolist()
-    ([[0, 1, 4], [2, 4, 6], [4, 6, 8], [6, 8, 9]], [[0, 1, 4], [4, 5, 8], [8, 9, 9]])
+    If `first` is `end`, none is predicted.
     """
-    start = np.arange(0, max(n - n_ctx, 0) + stride, stride)
-    end = np.minimum(start + n_ctx, n)
-    first = np.maximum(start + 1, np.append(0, end[:-1]))
-    return np.stack([start, first, end], axis=1)
+
+    start: int
+    first: int
+    end: int
+
+
+def windows(n: int, n_ctx: int, stride: int) -> list[Window]:
+    """The windows over a text of n tokens, in order.
+
+    >>> [tuple(window) for window in windows(9, n_ctx=4, stride=2)]
+    [(0, 1, 4), (2, 4, 6), (4, 6, 8), (6, 8, 9)]
+    >>> [tuple(window) for window in windows(9, n_ctx=4, stride=4)]
+    [(0, 1, 4), (4, 5, 8), (8, 9, 9)]
+    """
+    text_windows = []
+    start = 0
+    end = 0
+    while end < n:
+        # A window cannot predict its own first token, and need not predict those before `end`,
+        # which is still the end of the previous window.
+        first = max(start + 1, end)
+        end = min(start + n_ctx, n)
+        text_windows.append(Window(start, first, end))
+        start += stride
+    return text_windows
 
 
 def token_losses(  # [N] -> [n]
@@ -69,40 +89,45 @@ def measure_tokens(
     stride = stride_or_default(stride, config)
     ids = check_text_ids(ids, config)
     measured: list[Any] = []
-    done = 0
+    tokens_done = 0
     for batch in window_batches(windows(ids.size, config.n_ctx, stride), config.n_ctx):
         final, targets = read_windows(model, ids, batch)
         measured += measure_rows(model, final, targets, measure)
-        end = int(batch[-1, 2])  # of the last window
+        end = batch[-1].end
         if progress is not None:
-            progress(end - done)
-        done = end
+            progress(end - tokens_done)
+        tokens_done = end
     return measured
 
 
-def window_batches(spans: np.ndarray, n_ctx: int) -> list[np.ndarray]:  # [W, 3] -> [B, 3] each
-    """The windows that are read together. The last one may be shorter, so it is read alone."""
-    whole = spans[:-1]
-    size = max(1, BATCH_TOKENS // n_ctx)
-    batches = [whole[i : i + size] for i in range(0, len(whole), size)]
-    batches.append(spans[-1:])
+def window_batches(text_windows: list[Window], n_ctx: int) -> list[list[Window]]:
+    """The windows in batches that are read together. Windows of a batch have the same length."""
+    batch_size = max(1, BATCH_TOKENS // n_ctx)
+    full_windows = text_windows[:-1]
+    batches = []
+    for i in range(0, len(full_windows), batch_size):
+        batches.append(full_windows[i : i + batch_size])
+    batches.append(text_windows[-1:])  # the last window may be shorter, so it is read alone
     return batches
 
 
-def read_windows(  # ids [N], spans [B, 3] -> [R, D], [R]
-    model: GPT2, ids: np.ndarray, spans: np.ndarray
+def read_windows(  # ids [N] -> [R, D], [R]
+    model: GPT2, ids: np.ndarray, batch: list[Window]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Read windows of equal length T. Return what predicts each of their R targets, and these."""
-    start = spans[:, 0:1]  # [B, 1], as the other two
-    first_target = spans[:, 1:2]
-    end = spans[:, 2:3]
-    T = end[0, 0] - start[0, 0]
-    places = start + np.arange(T)  # [B, T], in the text
-    final = model.final(ids[places])  # [B, T, D]
-    # The token at a place predicts the next one, if that is in the window and in no earlier one.
-    next_places = places + 1
-    predicts = (first_target <= next_places) & (next_places < end)  # [B, T]
-    return final[predicts], ids[next_places[predicts]]
+    """Read windows of equal length T, with R predicted tokens (targets) in all.
+
+    Returns the rows of `GPT2.final` from which the targets are predicted, and the targets.
+    """
+    final = model.final(np.stack([ids[window.start : window.end] for window in batch]))  # [B, T, D]
+    rows = []
+    targets = []
+    for final_of_window, window in zip(final, batch, strict=True):
+        # Each token is predicted from the row before its own.
+        first_row = window.first - window.start - 1
+        end_row = window.end - window.start - 1
+        rows.append(final_of_window[first_row:end_row])
+        targets.append(ids[window.first : window.end])
+    return np.concatenate(rows), np.concatenate(targets)
 
 
 def measure_rows(  # final [R, D], targets [R]
@@ -112,7 +137,8 @@ def measure_rows(  # final [R, D], targets [R]
     rows = len(targets)
     if rows == 0:
         return []
-    threads, piece_rows = split_work(rows, LOGIT_ROWS, rows)
+    tokens = rows  # a row is one token here
+    threads, piece_rows = split_work(rows, LOGIT_ROWS, tokens)
 
     def measure_piece(start: int) -> Any:
         piece = slice(start, start + piece_rows)
@@ -131,7 +157,8 @@ def predicted_places(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [pred
     >>> predicted_places(9, n_ctx=4, stride=4).tolist()
     [1, 2, 3, 5, 6, 7]
     """
-    return np.concatenate([np.arange(first, end) for _, first, end in windows(n, n_ctx, stride)])
+    places = [np.arange(window.first, window.end) for window in windows(n, n_ctx, stride)]
+    return np.concatenate(places)
 
 
 @dataclass(frozen=True)
@@ -182,8 +209,8 @@ def score_of(losses: np.ndarray, tokenizer: Tokenizer, predicted: np.ndarray) ->
     )
 
 
-def count_bytes(tokenizer: Tokenizer, ids: np.ndarray) -> int:  # [N] -> of all together
-    """The number of UTF-8 bytes of the tokens' text."""
+def count_bytes(tokenizer: Tokenizer, ids: np.ndarray) -> int:  # [N]
+    """The number of UTF-8 bytes of the text of all tokens together."""
     tokens, counts = np.unique(ids, return_counts=True)
     total = 0
     for token, count in zip(tokens, counts, strict=True):
