@@ -57,7 +57,7 @@ class Encoder:
     def text_ids(self, text: Text, max_tokens: int | None) -> np.ndarray:  # -> [N]
         """The ids of a text to score. With on_long="cut" they are the first `max_tokens`."""
         ids = self.encode(text)
-        if self.on_long == "cut" and ids.ndim > 0:
+        if self.on_long == "cut" and ids.ndim > 0:  # a number cannot be cut; it is refused below
             ids = ids[:max_tokens]
         if max_tokens is not None and ids.size > max_tokens:
             raise ArgumentError(
@@ -71,7 +71,7 @@ class Encoder:
     def prompt_ids(self, prompt: Text, kept: int) -> np.ndarray:  # -> [T]
         """The ids of a prompt to continue. With on_long="cut" they are the last `kept`."""
         ids = self.encode(prompt)
-        if self.on_long == "cut" and ids.ndim > 0:
+        if self.on_long == "cut" and ids.ndim > 0:  # as in text_ids
             ids = ids[-kept:]
         ids = np.array(check_prompt_ids(ids, self.config))
         self.check_tokens(ids)
@@ -272,11 +272,13 @@ def batches(lengths: dict[int, int], tokens: int, rows: int) -> Iterator[list[in
 
 
 def short_document_losses(model: GPT2, documents: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-    """The losses of the documents of fewer than SHORT tokens that fit into the context."""
-    too_long = min(SHORT, model.config.n_ctx + 1)
+    """The losses of the documents of fewer than SHORT tokens that fit into the context.
+
+    Both dicts have the numbers of the documents as keys; longer documents are left out.
+    """
     lengths = {}
     for number, ids in documents.items():
-        if len(ids) < too_long:
+        if len(ids) < SHORT and len(ids) <= model.config.n_ctx:
             lengths[number] = len(ids) - 1  # the last token predicts none, so it is not read
 
     losses: dict[int, np.ndarray] = {}
@@ -288,13 +290,15 @@ def short_document_losses(model: GPT2, documents: dict[int, np.ndarray]) -> dict
 
 
 def batch_losses(model: GPT2, documents: list[np.ndarray]) -> list[np.ndarray]:
-    """The loss of each token but the first of documents that fit into the context."""
+    """For each document, the losses of all tokens but its first. It must fit into the context."""
     inputs = [ids[:-1] for ids in documents]
-    lengths = np.array([len(ids) for ids in inputs])  # [B]
-    final = model.final(padded(inputs), lengths=lengths)  # [B, T, D]
-    is_token = np.arange(lengths.max()) < lengths[:, None]  # [B, T], False for padding
-    targets = np.concatenate([ids[1:] for ids in documents])  # [N], N tokens in all documents
-    pieces = measure_rows(model, final[is_token], targets, cross_entropy)
+    lengths = [len(ids) for ids in inputs]
+    final = model.final(padded(inputs), lengths=np.array(lengths))  # [B, T, D]
+
+    # The documents stand one after another in one array of N rows, without padding.
+    rows = np.concatenate([final[i, :length] for i, length in enumerate(lengths)])  # [N, D]
+    targets = np.concatenate([ids[1:] for ids in documents])  # [N]
+    pieces = measure_rows(model, rows, targets, cross_entropy)
     losses = np.concatenate(pieces, dtype=np.float64)  # [N]
     ends = np.cumsum(lengths)
     return np.split(losses, ends[:-1])
@@ -311,7 +315,7 @@ def document_samples(
     Sample i of document n draws from its own stream, default_rng([seed, n, i]).
     """
     config = model.config
-    cached_tokens = {}
+    cached_tokens = {}  # how many tokens of all samples of a document the cache will hold
     samples = {}
     for number, ids in documents.items():
         longest = min(len(ids) + settings.max_new_tokens, config.n_ctx)
@@ -321,17 +325,18 @@ def document_samples(
             for _ in range(settings.num_samples)
         ]
 
+    # Each sample is a row of the model's batch. All samples of a document are in one batch.
     most_documents = max(1, CACHE_ROWS // settings.num_samples)
     for batch in batches(cached_tokens, tokens=CACHE_TOKENS, rows=most_documents):
         prompts = []
         streams = []
-        growing = []
+        samples_of_batch = []
         for number in batch:
             for index, sample in enumerate(samples[number]):
                 prompts.append(documents[number].tolist())
                 streams.append(np.random.default_rng([settings.seed, number, index]))
-                growing.append(sample)
+                samples_of_batch.append(sample)
         steps = sample_steps(model, prompts, settings.max_new_tokens, settings.sampling, streams)
-        for _ in push_steps(steps, growing):
-            pass  # the samples keep the new text
+        for _ in push_steps(steps, samples_of_batch):
+            pass  # the new text is needed only when the samples are complete
     return samples

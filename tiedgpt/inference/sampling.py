@@ -24,7 +24,8 @@ class Sampling:
     greedy: bool = False
 
     def __post_init__(self) -> None:
-        if self.temperature in AT_LEAST_0 and self.temperature not in ABOVE_0:
+        is_0 = self.temperature in AT_LEAST_0 and self.temperature not in ABOVE_0
+        if is_0:
             raise ArgumentError(
                 f"temperature must be {ABOVE_0}, got 0; for the likeliest token, set greedy"
             )
@@ -36,7 +37,7 @@ class Sampling:
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:  # [V] -> [V] float64
         """The probabilities to draw the token from; those of dropped tokens are exactly 0."""
-        # All in one array, because allocation costs more than the arithmetic.
+        # Each step changes the same array, because allocation costs more than the arithmetic.
         p = logits.astype(np.float64)
         p -= p.max()
         with np.errstate(over="ignore"):  # a tiny temperature makes all but the largest -inf
@@ -74,13 +75,15 @@ def drop_unlikely(p: np.ndarray, top_p: float) -> None:  # [V], changed in place
     """
     # Probabilities are sorted, not tokens, which is several times faster. Only those of at least
     # (1 - top_p) / V are: all below that add up to less than 1 - top_p, so they are dropped.
-    low = min((1 - top_p) / p.size, p.max())
-    descending = np.sort(p[p >= low])[::-1]
-    kept = 1 + int(np.searchsorted(np.cumsum(descending)[:-1], top_p))
-    last_kept = descending[kept - 1]
+    least = min((1 - top_p) / p.size, p.max())  # the likeliest token is kept in any case
+    descending = np.sort(p[p >= least])[::-1]
+    # Token i + 1 of this order is kept if the tokens up to i have less than top_p.
+    sums = np.cumsum(descending)
+    kept_count = 1 + int(np.searchsorted(sums[:-1], top_p))
+    last_kept = descending[kept_count - 1]
 
-    # Tokens that are as likely as the last one kept may have to be dropped.
+    # Of the tokens that are as likely as the last one kept, only the first few are kept.
+    likelier_count = np.count_nonzero(p > last_kept)
     equal_tokens = np.flatnonzero(p == last_kept)
-    likelier = np.count_nonzero(p > last_kept)
     p[p < last_kept] = 0
-    p[equal_tokens[kept - likelier :]] = 0
+    p[equal_tokens[kept_count - likelier_count :]] = 0

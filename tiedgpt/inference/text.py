@@ -72,12 +72,12 @@ class TextSample:
     ) -> None:
         self.ids: list[int] = []
         self.text = ""
-        self.finish_reason: str | None = None  # "length", "stop" or "eos"
+        self.finish_reason: str | None = None  # "length", "stop" or "eos"; None while it grows
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = stop
         self._eos_token_ids = eos_token_ids
-        self._held = ""
+        self._held = ""  # the end of the text, if it may be the beginning of a stop string
 
     def push(self, token: int) -> str:
         """Add a token; return the text that can be printed now."""
@@ -89,9 +89,12 @@ class TextSample:
         return self._emit(self._decoder.decode(self._tokenizer.token_bytes(token)))
 
     def finish(self, reason: str) -> str:
-        """End the sample for this reason; return the text that was held back."""
+        """End the sample for this reason; return the text that was held back.
+
+        If the last bytes complete a stop string, the reason is "stop".
+        """
         emitted = self._emit(self._decoder.decode(b"", final=True))
-        if self.finish_reason is None:  # the last bytes did not complete a stop string
+        if self.finish_reason is None:  # `_emit` found no stop string
             self.finish_reason = reason
             emitted += self._held
             self.text += self._held
@@ -100,11 +103,12 @@ class TextSample:
     def _emit(self, new: str) -> str:
         """Append new text up to the first stop string; return what need not be held back."""
         pending = self._held + new
-        ends = [pending.find(stop) for stop in self._stop if stop in pending]
-        if ends:
+        stops_at = [pending.find(stop) for stop in self._stop if stop in pending]
+        if stops_at:
             self.finish_reason = "stop"
-            end = min(ends)
+            end = min(stops_at)
         else:
+            # The end of the text is held back if a stop string may begin there.
             overlaps = [overlap(pending, stop) for stop in self._stop]
             end = len(pending) - max(overlaps, default=0)
         emitted = pending[:end]
