@@ -107,22 +107,30 @@ class GuessedRow:
 
     text: list[int]  # the prompt and the tokens chosen so far
     tokens_left: int  # how many tokens are still to be chosen
+    stream: np.random.Generator
     guesser: Guesser
     guesses: list[int] = field(default_factory=list)  # those that the model has just read
 
     def next_ids(self, room: int) -> list[int]:
         """The ids to read next, at most `room`: the newest token of the text, then guesses."""
-        if self.tokens_left == 0:  # what is read here is not used
+        if self.tokens_left == 0:  # a row of a batch reads something; its logits are not used
             return [self.text[-1]]
         most_ids = min(room, self.tokens_left, MOST_GUESSES + 1)
         self.guesses = self.guesser.guess(self.text, most_ids - 1)
         return [self.text[-1], *self.guesses]
 
-    def add(self, tokens: list[int]) -> None:
-        """Append the chosen tokens to the text, and let the guesser learn from them."""
+    def choose(self, logits: np.ndarray, sampling: Sampling) -> list[int]:  # [1 + guesses, V]
+        """Choose tokens from the logits of the ids that were read; [] if the sample is complete.
+
+        The text gets the tokens, and the guesser learns from them.
+        """
+        if self.tokens_left == 0:
+            return []
+        tokens = choose_tokens(logits, self.guesses, sampling, self.stream)
         self.guesser.learn(tokens)
         self.text += tokens
         self.tokens_left -= len(tokens)
+        return tokens
 
 
 def sample_guessed(
@@ -136,28 +144,25 @@ def sample_guessed(
     record: Record | None = None,
 ) -> Iterator[list[list[int]]]:
     """As sample_tokens, with guesses: a step gives one more token for each right guess."""
-    n_ctx = model.config.n_ctx
     rows = []
     for prompt, stream in zip(prompts, streams, strict=True):
         guesser = draft.guesser(sampling, stream, len(prompts))
-        rows.append(GuessedRow(list(prompt), max_new_tokens, guesser))
+        rows.append(GuessedRow(list(prompt), max_new_tokens, stream, guesser))
 
     # Each step reads equally many ids of all rows. So a row that is complete, or nearly so, reads
     # up to MOST_GUESSES ids more than it needs.
     longest = max(len(prompt) for prompt in prompts)
-    capacity = min(n_ctx, longest + max_new_tokens + MOST_GUESSES)
+    capacity = min(model.config.n_ctx, longest + max_new_tokens + MOST_GUESSES)
     cache, logits_of_prompts = read_prompts(model, prompts, capacity, progress)  # [B, V]
     logits = logits_of_prompts[:, None]  # [B, 1 + guesses, V]
 
     while True:
         chosen: list[list[int]] = []
-        for number, (row, stream) in enumerate(zip(rows, streams, strict=True)):
-            tokens: list[int] = []
-            if row.tokens_left > 0:
-                tokens = choose_tokens(logits[number], row.guesses, sampling, stream)
-                row.add(tokens)
+        for number, row in enumerate(rows):
+            tokens = row.choose(logits[number], sampling)
+            if len(tokens) > 0:
                 draft.drafted += len(row.guesses)
-                draft.accepted += len(tokens) - 1
+                draft.accepted += len(tokens) - 1  # the last token was not guessed
             if record is not None:
                 for position, token in enumerate(tokens):
                     record(number, logits[number, position], token)
@@ -166,15 +171,22 @@ def sample_guessed(
         if all(row.tokens_left == 0 for row in rows):
             return
 
-        # The newest token of each row has not been read. What was read after the token before it
-        # is forgotten: wrong guesses, and the padding of rows with fewer guesses.
+        # A row keeps the first id that it read and its right guesses: together they are as many as
+        # its new tokens. Wrong guesses are forgotten, and the padding of rows with fewer guesses.
         ids_read = logits.shape[1]
         cache.drop_last([ids_read - len(tokens) for tokens in chosen])
-        if np.any(cache.length == n_ctx):
-            slide(model, cache, [row.text for row in rows])
-        room = cache.capacity - int(np.max(cache.length))
-        ids = padded([row.next_ids(room) for row in rows])  # [B, 1 + guesses]
-        logits = unembed(model.final(ids, cache), model.W_U)
+        logits = read_guesses(model, cache, rows)
+
+
+def read_guesses(  # -> [B, 1 + guesses, V]
+    model: GPT2, cache: KVCache, rows: list[GuessedRow]
+) -> np.ndarray:
+    """Guess the next tokens of each row; read its newest token and its guesses."""
+    if np.any(cache.length == model.config.n_ctx):
+        slide(model, cache, [row.text for row in rows])
+    room = cache.capacity - int(np.max(cache.length))
+    ids = padded([row.next_ids(room) for row in rows])  # [B, 1 + guesses]
+    return unembed(model.final(ids, cache), model.W_U)
 
 
 def choose_tokens(  # [1 + guesses, V] -> ids
@@ -195,7 +207,10 @@ def choose_tokens(  # [1 + guesses, V] -> ids
 def read_prompts(
     model: GPT2, prompts: list[list[int]], capacity: int, progress: OnProgress
 ) -> tuple[KVCache, np.ndarray]:
-    """A cache with the prompts [B][T], and the logits [B, V] of the token after each."""
+    """A cache with the prompts [B][T], and the logits [B, V] of the token after each.
+
+    capacity: how many tokens of each row the cache can hold.
+    """
     if all(prompt == prompts[0] for prompt in prompts):
         return read_one_prompt(model, prompts[0], len(prompts), capacity, progress)
     cache = model.new_cache(len(prompts), capacity)
@@ -226,17 +241,19 @@ def slide(model: GPT2, cache: KVCache, texts: list[list[int]]) -> None:
     The newest token of a text is not among them: the next step reads it.
     """
     n_ctx = model.config.n_ctx
-    cached_tokens = max(1, n_ctx // 2) - 1
-    is_full = np.broadcast_to(cache.length == n_ctx, len(texts))
+    kept_tokens = max(1, n_ctx // 2)
+    cached_tokens = kept_tokens - 1
+    lengths = np.broadcast_to(cache.length, len(texts))  # cache.length may be one for all
+    is_full = lengths == n_ctx
     full_rows = np.flatnonzero(is_full)
     if cached_tokens > 0:
-        window = model.new_cache(len(full_rows), cached_tokens)
-        model.final([texts[row][-cached_tokens - 1 : -1] for row in full_rows], window)
-        cache.copy_rows(full_rows, window)
+        new_cache = model.new_cache(len(full_rows), cached_tokens)
+        model.final([texts[row][-kept_tokens:-1] for row in full_rows], new_cache)
+        cache.copy_rows(full_rows, new_cache)
     if is_full.all():
-        cache.length = cached_tokens
+        cache.length = cached_tokens  # still one for all, which is faster to use
     else:
-        cache.length = np.where(is_full, cached_tokens, cache.length)
+        cache.length = np.where(is_full, cached_tokens, lengths)
 
 
 def padded(rows: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:  # [B][T] -> [B, longest T]

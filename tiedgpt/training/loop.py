@@ -74,12 +74,12 @@ class Trainer:
         self._gradients = np.empty((self.settings.threads, size), model.dtype)
         self._gradient_views = [unflatten(row, self.shapes) for row in self._gradients]
 
-        self.step = 0
+        self.step = 0  # how many are done
         self.evaluations: list[dict[str, float]] = []
         self.flags: dict[str, Any] = {}
         self.losses: list[float] = []  # those of the steps since the last evaluation
         self.best: Best | None = None
-        self._best_flat = self.flat.copy()  # the parameters of the best step
+        self._best_flat = self.flat.copy()  # `flat` as it was after the best step
 
     def run(self, progress: OnProgress = None) -> Iterator[dict[str, Any]]:
         """Train; yield a record after each step.
@@ -111,7 +111,10 @@ class Trainer:
         return GPT2(self.model.config, {**self.model.parameters, **best})
 
     def evaluate(self, progress: OnProgress = None) -> float:
-        """The held-out loss in nats per token; each token but the first is predicted once."""
+        """The held-out loss in nats per token; each token but the first is predicted once.
+
+        Adds to `evaluations`, and keeps the parameters if the loss is the lowest so far.
+        """
         # A stride of n_ctx would skip the first token of each window.
         stride = max(1, self.model.config.n_ctx - 1)
         loss = float(token_losses(self.model, self.held_out, stride, progress).mean())
@@ -194,7 +197,7 @@ class Trainer:
         start = time.perf_counter()
         settings = self.settings
         blas_threads: AbstractContextManager[Any] = nullcontext()
-        if settings.threads > 1:  # Python's threads share the batch
+        if settings.threads > 1:  # then each of Python's threads computes its own products
             blas_threads = one_blas_thread()
         with blas_threads:
             loss, gradient = self._loss_and_gradient(pool)
@@ -205,7 +208,7 @@ class Trainer:
                 f"{self._why_not_finite()}"
             )
 
-        warm_up = min(settings.warm_up, settings.steps // 10)
+        warm_up = min(settings.warm_up, settings.steps // 10)  # a short training has a shorter one
         lr = learning_rate(self.step, settings.steps, settings.lr, warm_up)
         self.optimizer.step(gradient, lr, scale, pool.map)
         self.step += 1
@@ -221,16 +224,20 @@ class Trainer:
 
     def _why_not_finite(self) -> str:
         """Why a loss or a gradient is not finite."""
-        # A nan in the embedding of a rare token is read at any step. It was there at the beginning
-        # if the best model has it: a rate that is too high makes the loss of all tokens nan.
+        # A damaged checkpoint may have a nan in the embedding of a rare token, which no step reads
+        # until now. Then the best model has it too. A rate that is too high makes the loss of all
+        # tokens nan, so the best model is from before that and is finite.
         parameters = self.best_model().parameters.values()
-        is_damaged = not all(np.isfinite(array).all() for array in parameters)
-        if self.step == 0 or is_damaged:
+        best_is_finite = all(np.isfinite(array).all() for array in parameters)
+        if self.step == 0 or not best_is_finite:
             return "the model's checkpoint is damaged"
         return "the learning rate is too high for this model"
 
     def _loss_and_gradient(self, pool: ThreadPoolExecutor) -> tuple[float, np.ndarray]:
-        """The loss and gradient [P] of a step. Each thread computes a share of the batch."""
+        """The loss and gradient [P] of a step. Each thread computes a share of the batch.
+
+        The gradient is in memory that the next step writes to.
+        """
         threads = self.settings.threads
         shares = np.array_split(self._draw(), threads)
         loss = sum(pool.map(self._share_loss, range(threads), shares))
@@ -240,26 +247,29 @@ class Trainer:
         return loss, gradient
 
     def _share_loss(self, share: int, sequences: np.ndarray) -> float:  # [B, context + 1]
-        """The part of the loss from some sequences. Their gradient goes to row `share`."""
+        """What some sequences add to the mean loss. Their gradient goes to row `share`."""
         ids = sequences[:, :-1]
         targets = sequences[:, 1:]
         gradients = self._gradient_views[share]
         if self.only == "head":
             head = gradients["lm_head.weight"]
             return write_head_gradient(self.model, ids, targets, self.step_tokens, head)
-        rng = self._stream(1 + share)  # for dropout
+        rng = self._stream(1 + share)
         return write_gradients(self.model, ids, targets, self.step_tokens, gradients, rng)
 
     def _draw(self) -> np.ndarray:  # -> [batch, context + 1]
         """The sequences of this step, from random places of the text."""
         rng = self._stream(0)
+        # A start is from 0 to N - context - 1, so that the last sequence ends with the text.
         context = self.settings.context
         starts = rng.integers(0, len(self.tokens) - context, self.settings.batch)
-        return self.tokens[starts[:, None] + np.arange(context + 1)]
+        return np.stack([self.tokens[start : start + context + 1] for start in starts])
 
     def _stream(self, number: int) -> np.random.Generator:
-        """A random stream of this step."""
-        # The 0 has no meaning; without it, old runs would not repeat.
+        """A random stream of this step: 0 draws the sequences, 1 + i is for the dropout of share i.
+
+        The seed's third number has no meaning, but without it old runs would not repeat.
+        """
         return np.random.default_rng([self.settings.seed, self.step, 0, number])
 
 
@@ -273,6 +283,7 @@ def check_only(only: str | None, config: Config) -> None:
 
 def check_texts(tokens: np.ndarray, held_out: np.ndarray, context: int, config: Config) -> None:
     """Raise ArgumentError if the model cannot read the texts, or one is too short."""
+    # The texts may be longer than the model's context, so check_ids gets each token as a sequence.
     if context > config.n_ctx:
         raise ArgumentError(f"a context of {context} tokens exceeds the model's {config.n_ctx}")
     if len(tokens) <= context:

@@ -75,15 +75,17 @@ class Words:
     """
 
     def __init__(self, words: Counter[str]) -> None:
+        # The tokens of single bytes have ids in the order of byte_alphabet, not of the bytes.
         id_of_byte = bytes.maketrans(bytes(byte_alphabet()), bytes(range(256)))
         self.ids = [GAP]
         self.word_counts = [0]  # how often the word at each position occurs in the text
         for word, count in words.items():
             word_ids = word.encode().translate(id_of_byte)
-            self.ids += [*word_ids, GAP]
+            self.ids.extend(word_ids)
+            self.ids.append(GAP)
             self.word_counts += [count] * (len(word_ids) + 1)
 
-        # The positions of the neighbours of each token.
+        # The position of the next token or GAP after each token, and of the one before it.
         self.after = list(range(1, len(self.ids) + 1))
         self.before = list(range(-1, len(self.ids) - 1))
 
@@ -95,7 +97,8 @@ class Words:
                 self.counts[pair] += self.word_counts[left]
                 self.places[pair].append(left)
 
-        # The most frequent pair comes first, then the lowest ids. A count may be out of date.
+        # heappop gives the smallest item: the most frequent pair, and of equally frequent ones the
+        # one with the lowest ids. A count may be out of date: later merges can only lower it.
         self.heap = [(-count, pair) for pair, count in self.counts.items()]
         heapify(self.heap)
 
@@ -105,7 +108,7 @@ class Words:
             negative_count, pair = heappop(self.heap)
             count = self.counts[pair]
             if count != -negative_count:
-                # Merges used some of its places since then: insert it with its count of now.
+                # Merges took some of its tokens since it was inserted. Its count is lower now.
                 heappush(self.heap, (-count, pair))
             elif count < 2:
                 return None
@@ -115,33 +118,36 @@ class Words:
 
     def merge(self, pair: Pair, merged_id: int) -> None:
         """Make one token of the pair everywhere, and count the pairs that this changes."""
-        ids, before, after = self.ids, self.before, self.after
+        ids = self.ids
         left_id, right_id = pair
         new_places: defaultdict[Pair, list[int]] = defaultdict(list)
         for left in self.places.pop(pair):
-            right = after[left]
+            # `left`, `right`, `previous` and `following` are positions in `ids`.
+            right = self.after[left]
             # Another merge may have taken one of the two. In "aaa", this merge does: "aa", "a".
             if ids[left] != left_id or ids[right] != right_id:
                 continue
+            previous = self.before[left]
+            following = self.after[right]
             ids[left] = merged_id
             ids[right] = GAP
-            previous = before[left]
-            following = after[right]
-            after[left] = following
-            before[following] = left
+            self.after[left] = following
+            self.before[following] = left
 
-            # The neighbours of left and right are now those of the merged token.
+            # The tokens on both sides are in a new pair each, and not in an old one any more.
             word_count = self.word_counts[left]
-            if ids[previous] != GAP:
-                self.counts[ids[previous], left_id] -= word_count
-                self.counts[ids[previous], merged_id] += word_count
-                new_places[ids[previous], merged_id].append(previous)
-            if ids[following] != GAP:
-                self.counts[right_id, ids[following]] -= word_count
-                self.counts[merged_id, ids[following]] += word_count
-                new_places[merged_id, ids[following]].append(left)
+            previous_id = ids[previous]
+            if previous_id != GAP:
+                self.counts[previous_id, left_id] -= word_count
+                self.counts[previous_id, merged_id] += word_count
+                new_places[previous_id, merged_id].append(previous)
+            following_id = ids[following]
+            if following_id != GAP:
+                self.counts[right_id, following_id] -= word_count
+                self.counts[merged_id, following_id] += word_count
+                new_places[merged_id, following_id].append(left)
 
-        # These are all the places of the new pairs, because one token of each is new.
+        # `places` had no place of these pairs, because one token of each is new.
         self.places |= new_places
         for new_pair in new_places:
             heappush(self.heap, (-self.counts[new_pair], new_pair))

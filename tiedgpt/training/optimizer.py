@@ -37,7 +37,7 @@ class AdamW:
         self.m = np.zeros_like(self.flat)  # moving average of the gradients
         self.v = np.zeros_like(self.flat)  # moving average of their squares
         views = unflatten(self.flat, self.shapes).values()
-        self.decayed = [view for view in views if view.ndim > 1]
+        self.decayed = [view for view in views if view.ndim > 1]  # biases and layer norms are 1-D
 
     def step(
         self,
@@ -48,7 +48,7 @@ class AdamW:
     ) -> None:
         """Update the parameters for the gradient `scale * gradient` [P].
 
-        `each` is Python's map or a thread pool's.
+        `each` is Python's `map`, or that of a thread pool, which updates several parts at once.
         """
         self.steps += 1
         for matrix in self.decayed:
@@ -59,7 +59,7 @@ class AdamW:
             self._update(part, gradient[part], lr, scale)
 
         for _ in each(update, range(0, self.flat.size, PARAMETERS_AT_A_TIME)):
-            pass  # a map computes an item only when it is asked for it
+            pass  # Python's `map` calls `update` only when it is asked for the next item
 
     def _update(self, part: slice, g: np.ndarray, lr: float, scale: float) -> None:
         """Adam's update of a part of the parameters for its gradient `scale * g`.
@@ -70,9 +70,9 @@ class AdamW:
         w = self.flat[part]
         m = self.m[part]
         v = self.v[part]
-        # m and v start at 0. To correct this, m is divided by correction1 and sqrt(v) by root2.
-        correction1 = 1 - beta1**self.steps
-        root2 = math.sqrt(1 - beta2**self.steps)
+        # m and v start at 0, so they are too small at first. These two factors are how much.
+        m_factor = 1 - beta1**self.steps
+        root_v_factor = math.sqrt(1 - beta2**self.steps)
 
         # m = beta1 m + (1 - beta1) scale g
         x = g * ((1 - beta1) * scale)
@@ -83,11 +83,12 @@ class AdamW:
         x *= (1 - beta2) * scale**2
         v *= beta2
         v += x
-        # w = w - lr (m / correction1) / (sqrt(v) / root2 + eps)
+        # w = w - lr (m / m_factor) / (sqrt(v) / root_v_factor + eps)
+        #   = w - (lr root_v_factor / m_factor) m / (sqrt(v) + eps root_v_factor)
         np.sqrt(v, out=x)
-        x += self.eps * root2
+        x += self.eps * root_v_factor
         np.divide(m, x, out=x)
-        x *= lr * root2 / correction1
+        x *= lr * root_v_factor / m_factor
         w -= x
 
 

@@ -33,7 +33,7 @@ def new_model(
         bos_token_id=tokenizer.eot_id,
         eos_token_id=tokenizer.eot_id,
     )
-    # A model that is too large is refused now, not after a minute of drawing random numbers.
+    # This raises the MemoryError now, not after a minute of drawing random numbers.
     np.empty(parameter_count(config.with_head("tied")).total, np.float32)
     model = GPT2.random(config, settings.seed)
     if head == "untied":

@@ -102,7 +102,10 @@ def parse_state(text: str) -> TrainingState:
 def read_vector(
     directory: Path, tensors: dict[str, safetensors.Tensor], name: str, to: np.ndarray
 ) -> None:
-    """Read the tensor `name` of STATE into the array `to` [P]. Raises CheckpointError."""
+    """Read the tensor `name` of STATE into the array `to` [P].
+
+    Raises CheckpointError if there is no such tensor of this shape.
+    """
     tensor = tensors.get(name)
     if tensor is None or tensor.dtype != "F32" or tensor.shape != to.shape:
         raise CheckpointError(
