@@ -182,12 +182,12 @@ def evaluated_models(monkeypatch):
     held_out_losses = iter([3.0, 2.0, 4.0, 5.0])
     models = []
 
-    def token_losses(model, *_):
+    def measure_tokens(model, *_):
         """A loss from the list, whatever the model is."""
         models.append(deepcopy(model))
-        return np.array([next(held_out_losses)])
+        return [np.array([next(held_out_losses)])]
 
-    monkeypatch.setattr(loop, "token_losses", token_losses)
+    monkeypatch.setattr(loop, "measure_tokens", measure_tokens)
     return models
 
 

@@ -22,9 +22,8 @@ from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
 from ..gpt2.checks import as_array, check_prompt_ids, check_text_ids, seed_or_new, stride_or_default
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
-from ..gpt2.ops import cross_entropy
 from ..gpt2.tokenizer import Tokenizer
-from .evaluation import Score, measure_rows, predicted_places, score_of, token_losses
+from .evaluation import Score, measure_rows, predicted_places, row_losses, score_of, token_losses
 from .generation import padded, sample_steps
 from .prompts import kept_tokens
 from .sampling import Sampling
@@ -298,7 +297,7 @@ def batch_losses(model: GPT2, documents: list[np.ndarray]) -> list[np.ndarray]:
     # The documents stand one after another in one array of N rows, without padding.
     rows = np.concatenate([final[i, :length] for i, length in enumerate(lengths)])  # [N, D]
     targets = np.concatenate([ids[1:] for ids in documents])  # [N]
-    pieces = measure_rows(model, rows, targets, cross_entropy)
+    pieces = measure_rows(model, rows, targets, row_losses)
     losses = np.concatenate(pieces, dtype=np.float64)  # [N]
     ends = np.cumsum(lengths)
     return np.split(losses, ends[:-1])

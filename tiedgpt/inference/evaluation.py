@@ -73,9 +73,19 @@ def windows(n: int, n_ctx: int, stride: int) -> list[Window]:
 def token_losses(  # [N] -> [n]
     model: GPT2, ids: Any, stride: int, progress: OnProgress = None
 ) -> np.ndarray:
-    """The loss of each of the n predicted tokens, in nats, as float64."""
-    pieces = measure_tokens(model, ids, stride, cross_entropy, progress)
+    """The loss of each of the n predicted tokens, in nats, as float64.
+
+    Raises TiedGPTError for logits that are not finite (a damaged checkpoint).
+    """
+    pieces = measure_tokens(model, ids, stride, row_losses, progress)
     return np.concatenate(pieces, dtype=np.float64)
+
+
+def row_losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:  # [R, V], [R] -> [R]
+    """The losses of some tokens, in nats: a Measure. Raises what token_losses raises."""
+    # An infinite number in W_U makes a logit of every row infinite, so one row shows it.
+    check_logits(logits[0])
+    return cross_entropy(logits, targets)
 
 
 def measure_tokens(
@@ -143,8 +153,6 @@ def measure_rows(  # final [R, D], targets [R]
     def measure_piece(start: int) -> Any:
         piece = slice(start, start + piece_rows)
         logits = unembed(final[piece], model.W_U)
-        # An infinite number in W_U makes a logit of every row infinite, so one row shows it.
-        check_logits(logits[0])
         return measure(logits, targets[piece])
 
     with thread_map(threads) as map_pieces:

@@ -22,9 +22,10 @@ from ..gpt2.backward import write_gradients, write_head_gradient
 from ..gpt2.checks import check_ids
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
+from ..gpt2.ops import cross_entropy
 from ..gpt2.parameters import parameter_shapes, unflatten
 from ..gpt2.run import OnProgress
-from ..inference.evaluation import token_losses
+from ..inference.evaluation import measure_tokens
 from .optimizer import AdamW, clip, learning_rate
 from .settings import Settings
 from .state import Best, TrainingState, checksum, read_state, read_vector, write_log, write_state
@@ -117,7 +118,8 @@ class Trainer:
         """
         # A stride of n_ctx would skip the first token of each window.
         stride = max(1, self.model.config.n_ctx - 1)
-        loss = float(token_losses(self.model, self.held_out, stride, progress).mean())
+        pieces = measure_tokens(self.model, self.held_out, stride, cross_entropy, progress)
+        loss = float(np.concatenate(pieces, dtype=np.float64).mean())
         if not math.isfinite(loss):
             raise TiedGPTError(
                 f"the held-out loss after step {self.step} is {loss}: {self._why_not_finite()}"
