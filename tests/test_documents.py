@@ -59,14 +59,14 @@ def test_scores_are_those_of_score_in_order(n_ctx, lookahead, dtype, tolerance):
 def test_batches_of_texts_are_of_similar_lengths_and_bounded(monkeypatch, shapes_read):
     """No loss of padding is computed, and there is little padding."""
     monkeypatch.setattr(documents, "BATCH_TOKENS", 100)
-    cross_entropy = documents.cross_entropy
+    row_losses = documents.row_losses
     loss_counts = []
 
     def recorded(logits, targets):
         loss_counts.append(len(targets))
-        return cross_entropy(logits, targets)
+        return row_losses(logits, targets)
 
-    monkeypatch.setattr(documents, "cross_entropy", recorded)
+    monkeypatch.setattr(documents, "row_losses", recorded)
     results = list(score_documents(random_model(CONFIG), TOKENIZER, random_texts(50, 60)))
     assert sum(B for B, T in shapes_read) == 50
     assert max(B for B, T in shapes_read) > 5
