@@ -24,12 +24,14 @@ from distributed.comm import CommClosedError
 from .. import __version__
 from ..errors import TiedGPTError
 from ..fast.threads import ctrl_c_for_this_process_only
+from ..gpt2.run import OnProgress
 from .shards import Shard
 
-# The setting that a worker's log is read from when the worker starts
+# Dask's setting for an environment variable of new workers, which says what they log.
 WORKERS_LOG = "distributed.nanny.pre-spawn-environ.DASK_LOGGING__DISTRIBUTED"
 CONNECT = 10  # seconds to wait for a scheduler, and at the end for workers
-NO_SCHEDULER = (  # what another kind of server, another file and no answer raise
+# What is raised if another kind of server answers, if none does, or if a file is not a scheduler's.
+NO_SCHEDULER = (
     OSError,
     ValueError,
     LookupError,
@@ -45,26 +47,35 @@ def connect(workers: int | None, address: str | None) -> Iterator[Client]:
 
     Raises TiedGPTError if the workers cannot be started, or if there is no scheduler.
     """
+    # When the stack closes, the last callback is called first.
     with ExitStack() as stack:
         logging.disable()  # what matters is raised
         stack.callback(logging.disable, logging.NOTSET)
         if workers:
             cluster = start_workers(workers)
             stack.callback(_quietly, cluster.close)
-            # Close the cluster when no worker is being started again, or its end is noisy.
+            # A worker that is just being started again would print errors if the cluster closed.
             stack.callback(_quietly, cluster.wait_for_workers, workers, CONNECT)
             address = cluster.scheduler_address
-        scheduler = str(address)
-        try:
-            if "://" not in scheduler:  # the name of a file that a scheduler wrote
-                description = json.loads(Path(scheduler).read_text(encoding="utf-8"))
-                scheduler = str(description["address"])
-            asyncio.run(_ask_identity(scheduler))
-        except NO_SCHEDULER as error:
-            raise TiedGPTError(
-                f"no Dask scheduler at {scheduler}: {error or 'no answer'}"
-            ) from error
+        scheduler = find_scheduler(str(address))
         yield stack.enter_context(Client(scheduler, set_as_default=False, timeout=CONNECT))
+
+
+def find_scheduler(address: str) -> str:
+    """The address of a scheduler that answers, from its address or the file that it wrote.
+
+    Raises TiedGPTError if there is none.
+    """
+    scheduler = address
+    try:
+        is_file = "://" not in address
+        if is_file:
+            description = json.loads(Path(address).read_text(encoding="utf-8"))
+            scheduler = str(description["address"])
+        asyncio.run(_ask_identity(scheduler))
+    except NO_SCHEDULER as error:
+        raise TiedGPTError(f"no Dask scheduler at {scheduler}: {error or 'no answer'}") from error
+    return scheduler
 
 
 def start_workers(count: int) -> LocalCluster:
@@ -77,32 +88,33 @@ def start_workers(count: int) -> LocalCluster:
                 silence_logs=logging.CRITICAL,
                 host="127.0.0.1",
                 dashboard_address=None,
-                memory_limit=0,
+                memory_limit=0,  # none: Dask would stop a worker whose model takes much memory
             )
     except (RuntimeError, OSError) as error:  # a worker was killed while it started
         raise TiedGPTError(f"the workers cannot be started: {error}") from error
 
 
 def _quietly(do: Callable[..., Any], *arguments: Any) -> None:
-    """Call `do` when the work is done, whatever it raises: Dask may be starting a worker again."""
+    """Call `do`, whatever it raises. The work is done then, so nothing that fails matters."""
     with suppress(Exception):
         do(*arguments)
 
 
 async def _ask_identity(scheduler: str) -> None:
-    """Ask a server who it is. A Client would wait without end for another kind of server."""
+    """Ask a server who it is, and raise if it is not a scheduler. A Client would wait for ever."""
     async with rpc(scheduler, connection_args=Security().get_connection_args("client")) as server:
         await asyncio.wait_for(server.identity(), CONNECT)
 
 
-def do_shards(client: Client, task: Callable[..., Any], shards: list[Shard], progress: Any) -> None:
-    """Call task(shard) for each shard on the workers, and progress(rows) after each.
+def do_shards(
+    client: Client, task: Callable[[Shard], None], shards: list[Shard], progress: OnProgress
+) -> None:
+    """Call task(shard) for each shard on the workers; `progress` gets the rows of each.
 
-    A shard that has killed its worker four times is tried once more when the others are done,
-    alone. Raises TiedGPTError if that fails too, if the scheduler is lost, and for what a worker
-    raises.
+    A shard whose worker has died four times (Dask's limit) is tried once more when the others are
+    done, alone: it may not have been the one that killed the worker. Raises TiedGPTError if that
+    fails too, if the scheduler is lost, and for what a worker raises.
     """
-
     try:
         killers = []
         for shard in do_at_once(client, task, shards, progress):
@@ -117,18 +129,23 @@ def do_shards(client: Client, task: Callable[..., Any], shards: list[Shard], pro
 
 
 def do_at_once(
-    client: Client, task: Callable[..., Any], shards: list[Shard], progress: Callable[[int], Any]
+    client: Client, task: Callable[[Shard], None], shards: list[Shard], progress: OnProgress
 ) -> list[Shard]:
     """Do shards at the same time. Returns those whose workers died."""
+    # pure=False: the result of an equal task of an earlier run does not count.
     futures = client.map(task, shards, pure=False)
     shard_of_future = dict(zip(futures, shards, strict=True))
     killers = []
-    del futures  # so that a future that is done is forgotten, and its result with it
+    # Dask keeps a result as long as there is a name for its future. So `futures` goes, and each
+    # future leaves the dict when it is done.
+    del futures
     for future in as_completed(list(shard_of_future), loop=client.loop):
         shard = shard_of_future.pop(future)
         try:
             future.result()
-            progress(shard.lines)
         except KilledWorker:
             killers.append(shard)
+            continue
+        if progress is not None:
+            progress(shard.lines)
     return killers

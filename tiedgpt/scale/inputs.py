@@ -25,18 +25,21 @@ def find_files(names: list[str]) -> Iterator[str]:
     A directory stands for its .jsonl and .jsonl.gz files, in the order of their names.
     """
     for name in names:
-        files = []
+        files = [name]
         if name != "-" and os.path.isdir(name):
             files = [str(path) for path in Path(name).iterdir() if path.name.endswith(SUFFIXES)]
         if not files:
-            files = [name]
+            files = [name]  # check_file refuses a directory that holds no such files
         for file in sorted(files):
             yield check_file(file)
 
 
 def check_file(file: str) -> str:
     """The absolute path of a regular file, or `file` itself if it is a pipe or -."""
-    mode = os.stat(sys.stdin.fileno() if file == "-" else file).st_mode
+    if file == "-":
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    else:
+        mode = os.stat(file).st_mode
     if stat.S_ISDIR(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         raise ArgumentError(f"{file} is no file, pipe, or directory of .jsonl or .jsonl.gz files")
     if file == "-" or not stat.S_ISREG(mode):
@@ -66,17 +69,19 @@ def read_shards(file: str | Path, size: int, offset: int = 0) -> Iterator[tuple[
                 stream.seek(offset)
             yield from cut_into_shards(stream, size, offset)
     except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = (
+            getattr(error, "strerror", None) or error
+        )  # without the path, which is said already
         raise TiedGPTError(f"{file} cannot be read: {reason}") from error
 
 
 def cut_into_shards(stream: BinaryIO, size: int, offset: int) -> Iterator[tuple[int, list[bytes]]]:
     """The shards of a stream that stands at `offset`, as read_shards yields them."""
-    start = offset
+    start = offset  # of this shard; `offset` is where the next piece begins
     lines: list[bytes] = []
     at_line_start = True
     while True:
-        # A longer line comes in several pieces, of which the first one is kept.
+        # A longer line than MAX_LINE comes in several pieces, of which the first one is kept.
         piece = stream.readline(MAX_LINE)
         if not piece:
             break
@@ -93,8 +98,8 @@ def cut_into_shards(stream: BinaryIO, size: int, offset: int) -> Iterator[tuple[
 
 
 def hash_lines(lines: list[bytes]) -> str:
-    """The SHA-256 of lines, one after the other."""
+    """The SHA-256 of all lines together."""
     total = hashlib.sha256()
-    for line in lines:  # joining them would take 80 bytes for each
+    for line in lines:  # a shard is large, and joining its lines first would copy it
         total.update(line)
     return total.hexdigest()

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..checkpoints.publishing import lock_directory
+from ..gpt2.run import OnProgress, OpenProgress
 from . import shards
 from .output import Output
 from .rows import Settings
@@ -25,7 +26,7 @@ class Job:
     workers: int | None  # processes of Dask on this machine
     scheduler: str | None  # a Dask scheduler. Without both, this process does all
     note: Note
-    progress: Callable[[str, int, str], Any]  # as measure in study/report.py takes it
+    progress: OpenProgress
 
 
 def write_file(job: Job, resume: bool) -> tuple[int, int]:
@@ -42,7 +43,7 @@ def write_file(job: Job, resume: bool) -> tuple[int, int]:
 
 
 def do_part(job: Job, number: int, count: int) -> None:
-    """Do every `count`th shard, from shard `number`. Other processes do the others at the time."""
+    """Do every `count`th shard, from shard `number`. Other processes do the others."""
     output = Output(job.out, job.note)
     settings, planned = output.plan(job.files, job.settings, resume=True)
     with parts_are_kept(job.note):
@@ -68,10 +69,7 @@ def do_missing(job: Job, output: Output, settings: Settings, planned: list[Shard
 
 
 def do_with_dask(
-    job: Job,
-    task: Callable[[Shard], None],
-    missing: list[Shard],
-    progress: Callable[[int], Any],
+    job: Job, task: Callable[[Shard], None], missing: list[Shard], progress: OnProgress
 ) -> None:
     """Do shards in processes of Dask, which is an extra and imported here only."""
     from . import dask

@@ -32,24 +32,21 @@ class Output:
     """OUT, and the directory of its parts. `note` is called with each message for the user."""
 
     def __init__(self, out: str, note: Callable[[str], Any]) -> None:
-        self.path = Path(os.path.abspath(out))
+        self.path = Path(os.path.abspath(out))  # a worker's working directory may be another one
         self.note = note
         self.directory = self.path.with_name(f"{self.path.name}.parts")
-        # Where the parts are moved before they are removed. Any process may remove it.
+        # Where the directory is moved before it is removed. Any process may remove it.
         self.done = self.path.with_name(f".{self.directory.name}.done")
 
     def plan(
         self, files: list[str], settings: Settings, resume: bool
     ) -> tuple[Settings, list[Shard]]:
-        """The settings with the input's SHA-256, which go to plan.json, and the shards.
+        """Read all input; begin a run, or find the plan of the run that has begun.
 
-        Raises ArgumentError if OUT exists, if there is a plan and `resume` is False, or another
-        plan.
+        Returns the settings with the input's SHA-256, which plan.json has, and the shards. Raises
+        ArgumentError if OUT exists, if there is a plan and `resume` is False, or another plan.
         """
-        shutil.rmtree(self.done, ignore_errors=True)
-        joined = self.directory / JOINED
-        if joined.exists() and self.path.exists() and joined.samefile(self.path):
-            self._remove_parts()  # a process was killed before it did
+        self._finish_removal()
         if os.path.lexists(self.path):
             raise ArgumentError(
                 f"{self.path} exists and is not replaced; choose another --out (- is stdout)"
@@ -62,27 +59,32 @@ class Output:
             shards = [shard for shard, _ in read_all(sources, settings["shard_size"], copies)]
             hashes = [shard.sha256.encode() for shard in shards]
             settings = settings | {"input_sha256": hash_lines(hashes)}
+            self._write_or_compare_plan(settings, staged)
+        return settings, with_part_names(shards, settings)
 
-            plan = self.directory / PLAN
-            if not plan.exists():
-                staged.open(PLAN).write(json.dumps(settings).encode())
-            else:
-                difference = first_difference(read_json(plan), settings)
-                if difference is not None:
-                    raise ArgumentError(
-                        f"{self.directory} was begun with another {difference}; give the same, or "
-                        "remove the directory"
-                    )
+    def _write_or_compare_plan(self, settings: Settings, staged: StagedFiles) -> None:
+        """Write plan.json. If it is there, raise ArgumentError if it has other settings."""
+        plan = self.directory / PLAN
+        if not plan.exists():
+            staged.open(PLAN).write(json.dumps(settings).encode())
+            return
+        difference = first_difference(read_json(plan), settings)
+        if difference is not None:
+            raise ArgumentError(
+                f"{self.directory} was begun with another {difference}; give the same, or "
+                "remove the directory"
+            )
 
-        # Two runs may begin here at the same moment, so the parts of each have names of their own.
-        tag = hash_lines([json.dumps(settings, sort_keys=True).encode()])[:16]
-        named = []
-        for number, shard in enumerate(shards):
-            named.append(shard._replace(part=f"{number:06}-{tag}.jsonl"))
-        return settings, named
+    def _finish_removal(self) -> None:
+        """Remove the parts of a run that is complete, but was killed before it had removed them."""
+        shutil.rmtree(self.done, ignore_errors=True)
+        joined = self.directory / JOINED
+        if joined.exists() and self.path.exists() and joined.samefile(self.path):
+            self._remove_parts()
 
     def _has_begun(self, resume: bool) -> bool:
         """Whether there is a run to continue. Raises ArgumentError if it may not be continued."""
+        # The lock and the copies of inputs, whose names begin with a point, are not a run yet.
         names = [path.name for path in self.directory.glob("[!.]*")]
         # The plan is looked for after the names, because another process may begin the run between.
         has_begun = (self.directory / PLAN).exists()
@@ -98,7 +100,10 @@ class Output:
         return has_begun
 
     def _sources(self, files: list[str], staged: StagedFiles, has_begun: bool) -> list[str]:
-        """The files to read: a copy in place of each that can be read once, such as a pipe."""
+        """The files to read: a copy in place of each that can be read once, such as a pipe.
+
+        A run that has begun has the copies already.
+        """
         sources = []
         for number, file in enumerate(files):
             if file != "-" and os.path.isfile(file):
@@ -118,11 +123,11 @@ class Output:
 
         Raises TiedGPTError for one that takes half of the free disk; it may have no end.
         """
-        most = shutil.disk_usage(copy.name).free // 2
+        most_bytes = shutil.disk_usage(copy.name).free // 2
         with open_input(file) as source:
             while block := source.read1():
                 copy.write(block)
-                if copy.tell() > most:
+                if copy.tell() > most_bytes:
                     raise TiedGPTError(
                         f"{file} takes more than half of the free disk at {self.directory}"
                     )
@@ -149,11 +154,11 @@ class Output:
     def _rows(self, shards: list[Shard]) -> Iterator[Row]:
         """The rows of all parts. Raises TiedGPTError for a part with too few or too many."""
         for shard in shards:
-            rows = 0
+            rows = 0  # complete ones: a part that was cut ends within a row
             with open(self.directory / shard.part, "rb") as part:
                 for line in part:  # one at a time: a part may be much larger than its shard
                     yield Row.read(line)
-                    if line.endswith(b"\n"):  # a part that was cut ends within a row
+                    if line.endswith(b"\n"):
                         rows += 1
             if rows != shard.lines:
                 raise TiedGPTError(
@@ -165,3 +170,16 @@ class Output:
         with suppress(FileNotFoundError):  # another process was faster
             os.rename(self.directory, self.done)
         shutil.rmtree(self.done, ignore_errors=True)
+
+
+def with_part_names(shards: list[Shard], settings: Settings) -> list[Shard]:
+    """The shards, each with the name of its part.
+
+    The names depend on the settings: two runs may begin in a directory at the same moment, and the
+    parts of each need names of their own.
+    """
+    tag = hash_lines([json.dumps(settings, sort_keys=True).encode()])[:16]
+    named = []
+    for number, shard in enumerate(shards):
+        named.append(shard._replace(part=f"{number:06}-{tag}.jsonl"))
+    return named

@@ -9,7 +9,6 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import tee
 from pathlib import Path
 from threading import Lock
@@ -77,7 +76,7 @@ class Row(NamedTuple):
 class Record:
     """What was read from a line: the text, or the error of the line."""
 
-    opening: bytes  # the JSON object that the row begins with
+    opening: bytes  # a JSON object: the row is the same with more fields at its end
     text: str | None = None
     error: str | None = None
 
@@ -90,7 +89,7 @@ def identity(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Settings:
     configuration = [checkpoint.config.to_json(), vocabulary_files(tokenizer)]
     total = hashlib.sha256(json.dumps(configuration, sort_keys=True).encode())
     for path in sorted(checkpoint.file_states):
-        total.update(np.memmap(path, np.uint8, "r").data)
+        total.update(np.memmap(path, np.uint8, "r").data)  # mapped, so not in memory as a whole
     return {
         "tiedgpt": __version__,
         "numpy": np.__version__,
@@ -111,17 +110,23 @@ def first_difference(settings: Settings, wanted: Settings) -> str | None:
 
 
 def read_record(line: bytes, number: int, settings: Settings, tokenizer: Tokenizer) -> Record:
-    """Read one line. An error of the line is in the record."""
+    """Read one line. An error of the line is in the record.
+
+    With "scores_only", the row begins with the line's number, and the record's id if it has one.
+    Else it begins with the whole line, or with {} for a line that is not a record.
+    """
     scores_only = settings["scores_only"]
-    record = Record(opening=json.dumps({"line": number}).encode() if scores_only else b"{}")
+    record = Record(opening=b"{}")
+    if scores_only:
+        record.opening = json.dumps({"line": number}).encode()
     try:
         fields = parse_line(line)
-        if scores_only:
-            if isinstance(fields.get("id"), (str, int)):
-                record.opening = json.dumps({"line": number, "id": fields["id"]}).encode()
-        else:
+        has_id = isinstance(fields.get("id"), (str, int))
+        if not scores_only:
             check_free_fields(fields, settings["command"])
             record.opening = line.removeprefix(BYTE_ORDER_MARK)
+        elif has_id:
+            record.opening = json.dumps({"line": number, "id": fields["id"]}).encode()
         record.text = text_of(fields, settings, tokenizer)
     except TiedGPTError as error:
         record.error = str(error)
@@ -132,7 +137,7 @@ def read_record(line: bytes, number: int, settings: Settings, tokenizer: Tokeniz
 
 def parse_line(line: bytes) -> dict[str, Any]:
     """The JSON object on a line. Raises TiedGPTError, and ValueError for what is not JSON."""
-    if len(line) == inputs.MAX_LINE:  # the rest of the line was not read
+    if len(line) == inputs.MAX_LINE:  # the rest of a longer line was not read
         raise TiedGPTError(f"the line has {inputs.MAX_LINE:,} bytes or more")
     if nesting(line) > MAX_DEPTH:
         raise TiedGPTError(f"lists and objects are nested more than {MAX_DEPTH} deep")
@@ -170,10 +175,11 @@ def nesting(line: bytes) -> int:
     >>> nesting(b'{"a": [1, []], "[[": 2}')
     3
     """
-    # Without escaped characters, a string is all that stands between two quotation marks.
+    # Without the escapes \\ and \", each quotation mark begins or ends a string.
     without_escapes = line.replace(rb"\\", b"").replace(rb"\"", b"")
     depth = 0
     deepest = 0
+    # The pattern matches a string as a whole, so brackets in it are not counted.
     for match in regex.finditer(rb'"[^"]*"?|[][{}]', without_escapes):
         if match[0] in b"[{":
             depth += 1
@@ -190,24 +196,30 @@ def make_rows(settings: Settings, lines: list[bytes], first: int) -> Iterator[Ro
     weights, which are mapped, were changed meanwhile.
     """
     checkpoint, model, tokenizer = load(settings)
-    # The model reads some texts ahead of the rows.
+    # Each record is needed twice: the model reads the texts of many records before it gives the
+    # result of the first one, and the rows are made of records and results.
     records, records_ahead = tee(
         read_record(line, number, settings, tokenizer) for number, line in enumerate(lines, first)
     )
-    # A line with an error has no text, and its result is an error too.
-    texts: Any = (record.text for record in records_ahead)
-    command = settings["command"]
-    arguments = {name: settings[name] for name in ARGUMENTS[command]}
-    work: Any = score_documents
-    if command == "generate":
-        # The number of a document decides its random streams.
-        work = partial(generate_documents, first=first - 1)
-    results = work(model, tokenizer, texts, **arguments)
-
+    # The text of a line with an error is None, which has an error as its result.
+    texts = (record.text for record in records_ahead)
+    results = results_of(texts, settings, model, tokenizer, first)
     for record, result in zip(records, results, strict=True):
-        yield make_row(record, result, command)
+        yield make_row(record, result, settings["command"])
     if open_checkpoint(checkpoint.path).file_states != checkpoint.file_states:
         raise TiedGPTError(f"{checkpoint.path} has changed since the run began")
+
+
+def results_of(
+    texts: Any, settings: Settings, model: GPT2, tokenizer: Tokenizer, first: int
+) -> Iterator[Any]:
+    """The Score or the samples of each text, or its error; `first` is the number of its line."""
+    command = settings["command"]
+    arguments = {name: settings[name] for name in ARGUMENTS[command]}
+    if command == "score":
+        return score_documents(model, tokenizer, texts, **arguments)
+    # The number of a document decides its random streams. It is counted from 0, a line from 1.
+    return generate_documents(model, tokenizer, texts, first=first - 1, **arguments)
 
 
 def make_row(record: Record, result: Score | list[TextSample] | TiedGPTError, command: str) -> Row:
@@ -230,21 +242,24 @@ def make_row(record: Record, result: Score | list[TextSample] | TiedGPTError, co
             for sample in result
         ]
 
+    # The last bracket of the record goes, and the first one of the new fields.
     opening = record.opening.strip().removesuffix(b"}").rstrip()
-    separator = b"" if opening == b"{" else b", "
-    new_fields = json.dumps(fields).encode().removeprefix(b"{")  # with the last bracket
+    new_fields = json.dumps(fields).encode().removeprefix(b"{")
+    separator = b", "
+    if opening == b"{":  # a record without fields
+        separator = b""
     return Row(opening + separator + new_fields + b"\n", failed=fields["error"] is not None)
 
 
-_loaded: dict[str, tuple[Checkpoint, GPT2, Tokenizer]] = {}  # the last model, by its settings
+# The model that was loaded last. Its key says with which settings, and of which files.
+_loaded: dict[str, tuple[Checkpoint, GPT2, Tokenizer]] = {}
 _lock = Lock()
 
 
 def load(settings: Settings) -> tuple[Checkpoint, GPT2, Tokenizer]:
     """The model of the settings; it stays loaded until another one is asked for.
 
-    Raises TiedGPTError if the model here is another one than that of the settings, or if a version
-    is.
+    Raises TiedGPTError if its `identity` here is not the one in the settings.
     """
     checkpoint = open_checkpoint(Path(settings["model"]))
     key = repr((settings, checkpoint.file_states))
@@ -252,8 +267,8 @@ def load(settings: Settings) -> tuple[Checkpoint, GPT2, Tokenizer]:
     with _lock:  # so that two threads of one process share a model
         if key not in _loaded:
             tokenizer = read_tokenizer(checkpoint.path)
-            here = settings | identity(checkpoint, tokenizer)
-            difference = first_difference(here, settings)
+            settings_here = settings | identity(checkpoint, tokenizer)
+            difference = first_difference(settings_here, settings)
             if difference is not None:
                 raise TiedGPTError(f"this worker has another {difference}")
             _loaded.clear()

@@ -5,13 +5,14 @@ started again at any time.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from ..checkpoints.publishing import StagedFiles
 from ..checkpoints.reading import read_json
 from ..errors import TiedGPTError
+from ..gpt2.run import OnProgress
 from .inputs import hash_lines, read_shards
 from .rows import Row, Settings, make_rows
 
@@ -32,9 +33,10 @@ class Shard(NamedTuple):
 def read_all(
     files: list[str], size: int, copies: Path | str = ""
 ) -> Iterator[tuple[Shard, list[bytes]]]:
-    """The shards of all files, whose parts have no names yet, and their lines.
+    """The shards of all files, and their lines.
 
-    copies: the directory of the files that are relative paths.
+    copies: the directory of the files that are relative paths. `part` is "" in each shard: the name
+    of a part depends on all shards (see Output.plan).
     """
     number = 1
     for file in files:
@@ -58,15 +60,12 @@ def rows_of_files(files: list[str], settings: Settings) -> Iterator[Row]:
 
 
 def do_shard(
-    directory: Path,
-    settings: Settings,
-    shard: Shard,
-    progress: Callable[[int], Any] = lambda rows: None,
+    directory: Path, settings: Settings, shard: Shard, progress: OnProgress = None
 ) -> None:
     """Write the part of a shard, unless it is there, in this process or in a worker.
 
-    Raises TiedGPTError if the directory is that of another run now, which a worker may live to see,
-    and if the lines are not those that were planned.
+    Raises TiedGPTError if the directory is that of another run now (a worker may live on after its
+    run was removed), and if the lines are not those that were planned.
     """
     with StagedFiles(directory) as staged:
         # The plan is read after staging: files that were staged in a removed directory are lost.
@@ -74,17 +73,25 @@ def do_shard(
             raise TiedGPTError(f"{directory} has the plan of another run now")
         if (directory / shard.part).exists():
             return
-        # The shard is the first one from its offset on.
-        read = read_shards(directory / shard.file, settings["shard_size"], shard.offset)
-        _, lines = next(read, (shard.offset, []))
+        lines = read_shard(directory, shard, settings["shard_size"])
         if hash_lines(lines) != shard.sha256:
             raise TiedGPTError(f"{shard.file} has changed since the run began; remove {directory}")
         rows = make_rows(settings, lines, shard.line)
         write_rows(rows, staged.open(shard.part), progress)
 
 
+def read_shard(directory: Path, shard: Shard, size: int) -> list[bytes]:
+    """The lines of a shard as they are now; [] if the file ends before it.
+
+    size: the shard size of the plan, so that the shard ends where it did when it was planned.
+    """
+    for _, lines in read_shards(directory / shard.file, size, shard.offset):
+        return lines  # the first shard from this offset on
+    return []
+
+
 def write_rows(
-    rows: Iterable[Row], target: BinaryIO, progress: Callable[[int], Any] = lambda rows: None
+    rows: Iterable[Row], target: BinaryIO, progress: OnProgress = None
 ) -> tuple[int, int]:
     """Write rows; count them, and those with an error. progress(1) is called for each."""
     total = 0
@@ -94,5 +101,6 @@ def write_rows(
         total += 1
         if row.failed:
             errors += 1
-        progress(1)
+        if progress is not None:
+            progress(1)
     return total, errors

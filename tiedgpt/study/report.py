@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import TiedGPTError
 from ..gpt2.model import GPT2
 from ..gpt2.parameters import parameter_count
-from ..gpt2.run import OnProgress
+from ..gpt2.run import OnProgress, OpenProgress
 from ..inference.evaluation import token_losses
 from .bigrams import Scores, bigrams
 from .corpus import MIN_TOKENS, Corpus
@@ -28,14 +28,13 @@ def measure(
     model: GPT2,
     corpus: Corpus | None,
     tied_W_E: np.ndarray | None,
-    progress: Callable[[str, int, str], Any],
+    progress: OpenProgress,
     note: Callable[[str], Any],
 ) -> dict[str, Any]:
     """All numbers of a model, with its name as "model".
 
     A number is None if it is undefined, or needs a corpus or a tied model that is not given.
-    `progress(doing, total, unit)` is a context whose `add(n)` is called with what is done. `note`
-    is called with what is left out. Both get texts that begin with `name`.
+    `note` is called with what is left out. It and `progress` get texts that begin with `name`.
     """
     config = model.config
     count = parameter_count(config)
@@ -94,7 +93,7 @@ def measure_bigrams(
     name: str,
     model: GPT2,
     corpus: Corpus,
-    progress: Callable[[str, int, str], Any],
+    progress: OpenProgress,
     note: Callable[[str], Any],
 ) -> dict[str, Scores] | None:
     """The scores of every path, and of the best output matrices, against the corpus's bigrams."""
