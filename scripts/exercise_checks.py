@@ -7,7 +7,6 @@ a forward pass of a small random model, and ask `tiedgpt.compare` what is wrong 
 function with the arrays of this place: at.x is what its activation is computed from.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from tiedgpt.comparison.agreement import distance
 from tiedgpt.comparison.conventions import shape_error
 from tiedgpt.comparison.forward_pass import compute_activations
 from tiedgpt.comparison.place import Compute, Place, kind_of
-from tiedgpt.errors import short_repr
+from tiedgpt.errors import did_you_mean, short_repr
 from tiedgpt.gpt2.model import causal_mask, merge_heads
 from tiedgpt.gpt2.ops import cross_entropy, layer_norm_backward, linear, softmax
 from tiedgpt.gpt2.run import BLOCK_SHAPES, activation_shapes
@@ -55,11 +54,8 @@ class Mine:
         It gets read-only copies of arrays, so that it cannot change those of the check.
         """
         if name not in self.functions:
-            message = f"{self.file} has no function {name}"
-            alike = difflib.get_close_matches(name, self.functions, n=1)
-            if alike:
-                message += f"; did you mean {alike[0]}?"
-            raise Wrong(message)
+            hint = did_you_mean(name, self.functions)
+            raise Wrong(f"{self.file} has no function {name}{hint}")
         copies = [read_only(argument) for argument in arguments]
         result = self.functions[name](*copies)
         if result is None:

@@ -123,12 +123,25 @@ def short_repr(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean ...?", or "" if no known word is like this one."""
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """ "; did you mean ...?" for a word that is not known; "" if no known word is like it.
+
+    >>> did_you_mean("--temp", ["--temperature", "--top-k"]), did_you_mean("x", ["--top-k"])
+    ('; did you mean --temperature?', '')
+    """
     known = list(known)
     similar = [candidate for candidate in known if candidate.startswith(word)]
-    if len(similar) not in (1, 2):
+    if len(similar) not in (1, 2):  # a word that begins many others does not say which is meant
         similar = get_close_matches(word, known, n=1)
     if not similar:
         return ""
     return f"; did you mean {' or '.join(similar)}?"
+
+
+def nearest_names(name: object, known: Iterable[str]) -> str:
+    """The three known names that are most like a name that is not known, for a message.
+
+    >>> nearest_names("attn.0.query", ["embed", "attn.0.qkv", "attn.0.q", "mlp.0.in", "attn.0.k"])
+    'attn.0.q, attn.0.qkv, attn.0.k'
+    """
+    return ", ".join(get_close_matches(str(name), list(known), n=3, cutoff=0))

@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import CheckpointError, nearest, short_repr
+from ..errors import CheckpointError, did_you_mean, short_repr
 from .known_models import ALIASES, MODELS, SHIPPED
 from .reading import read_json
 
@@ -114,10 +114,10 @@ def check_name(text: str) -> str:
         no_file = ""
     # "gpt2-small" is what the smallest model is often called.
     searched_name = name.lower().removesuffix("-small")
-    did_you_mean = nearest(searched_name, [*MODELS, *ALIASES, *SHIPPED])
+    hint = did_you_mean(searched_name, [*MODELS, *ALIASES, *SHIPPED])
     raise CheckpointError(
         f"no model {short_repr(text)}: {no_file}the names known are "
-        f"{', '.join([*MODELS, *SHIPPED])}{did_you_mean}"
+        f"{', '.join([*MODELS, *SHIPPED])}{hint}"
     )
 
 

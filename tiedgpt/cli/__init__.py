@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from .. import __version__
-from ..errors import ArgumentError, TiedGPTError, nearest
+from ..errors import ArgumentError, TiedGPTError, did_you_mean
 from .messages import discard_unwritten, note, print_error, print_line, silent_stderr
 
 # A command -> its module. Only the module of the given command is imported, to save time.
@@ -172,7 +172,7 @@ def split_command(argv: list[str]) -> tuple[str, list[str]]:
     if command in OTHER_NAMES:
         hint = f"; did you mean {OTHER_NAMES[command]}?"
     else:
-        hint = nearest(command, [*COMMANDS, "--version"])
+        hint = did_you_mean(command, [*COMMANDS, "--version"])
     if command.startswith("-"):
         raise ArgumentError(f"unknown flag {command}{hint} (try: tiedgpt -h)")
     raise ArgumentError(f"no command {command!r}{hint} (try: tiedgpt -h)")
@@ -201,7 +201,7 @@ def check_flags(parser: Any, arguments: list[str]) -> None:
             return
         flag = argument.partition("=")[0]
         if flag.startswith("--") and " " not in flag and flag not in flags:
-            parser.error(f"unknown flag {flag}{nearest(flag, flags)}")
+            parser.error(f"unknown flag {flag}{did_you_mean(flag, flags)}")
 
 
 def print_help() -> None:

@@ -12,14 +12,13 @@ of a block are [in, out] in transformers and here, [out, in] in nanoGPT and llm.
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 
 from ..checkpoints.known_models import MODELS
-from ..errors import ArgumentError, TiedGPTWarning, short_repr
+from ..errors import ArgumentError, TiedGPTWarning, nearest_names, short_repr
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2, Array
 from ..gpt2.parameters import Parameters, parameter_shapes
@@ -187,10 +186,8 @@ def known_name(name: Any, kind: str) -> str:
         layer = number[0]
     names = [alias.replace(".N", f".{layer}") for alias in ALIASES]
     name_in_table = IGNORED_PARTS.sub("", str(name))  # without a prefix such as "transformer."
-    alike = get_close_matches(name_in_table, names, n=3, cutoff=0)
-    raise ArgumentError(
-        f"{short_repr(name)} is no {kind} of a GPT-2; the nearest are {', '.join(alike)}"
-    )
+    alike = nearest_names(name_in_table, names)
+    raise ArgumentError(f"{short_repr(name)} is no {kind} of a GPT-2; the nearest are {alike}")
 
 
 def shape_error(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> ArgumentError:

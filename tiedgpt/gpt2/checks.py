@@ -1,12 +1,11 @@
 """Checks of arguments. They raise ArgumentError, or return the value as later code needs it."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
-from ..errors import COUNT, ArgumentError, Range, TiedGPTError, short_repr
+from ..errors import COUNT, ArgumentError, Range, TiedGPTError, nearest_names, short_repr
 from .config import SIZE, Config
 from .parameters import Parameters, parameter_shapes
 from .run import KVCache, activation_shapes
@@ -171,9 +170,9 @@ def check_edits(edits: Any, config: Config) -> Any:
     names = activation_shapes(config)
     for name, function in edits.items():
         if name not in names:
-            near = ", ".join(get_close_matches(str(name), names, n=3, cutoff=0))
+            alike = nearest_names(name, names)
             raise ArgumentError(
-                f"{short_repr(name)} is not an activation of this model; the nearest are {near}"
+                f"{short_repr(name)} is not an activation of this model; the nearest are {alike}"
             )
         if not callable(function):
             raise ArgumentError(

@@ -19,13 +19,12 @@ removes a part, so that the rest of the model runs without it.
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import ArgumentError, short_repr
+from ..errors import ArgumentError, nearest_names, short_repr
 from ..gpt2.checks import check_prompt_ids
 from ..gpt2.config import Config
 from ..gpt2.model import GPT2
@@ -96,10 +95,9 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
     places_by_activation = defaultdict(list)
     for name in names:
         if name not in removable:
-            near = ", ".join(get_close_matches(name, removable, n=3, cutoff=0))
+            alike = nearest_names(name, removable) or "none, for it has no layers"
             raise ArgumentError(
-                f"{short_repr(name)} is not a part that can be removed; the nearest are "
-                f"{near or 'none, for it has no layers'}"
+                f"{short_repr(name)} is not a part that can be removed; the nearest are {alike}"
             )
         part = removable[name]
         places_by_activation[part.activation].append(part.place)
