@@ -67,11 +67,12 @@ def page_with(recorded: str) -> str:
     page = replaced(page, '<link rel="stylesheet" href="page.css">', f"<style>\n{style}</style>")
     page = replaced(page, '<script type="module" src="page.js"></script>\n', "")
     page = replaced(page, "<title>", f"{policy}<title>")
-    page = replaced(page, "</body>", f"{recording}</body>")
-    return replaced(page, "</body>", f'<script type="module">\n{script}</script>\n</body>')
+    scripts = f'{recording}<script type="module">\n{script}</script>\n'
+    return replaced(page, "</body>", f"{scripts}</body>")
 
 
 def replaced(page: str, old: str, new: str) -> str:
+    """The page with `new` in place of `old`, which it must have."""
     assert old in page, f"page.html has no {old}"
     return page.replace(old, new)
 
@@ -95,7 +96,9 @@ def questions(shown: ShownModels) -> Iterator[Question]:
             for text in shown.prompts:
                 of_text = {**of_model, "text": text, "ids": None, "place": None}
                 yield from questions_of_text(shown, of_text)
-                yield from questions_of_parts(shown, of_text, with_removed=head == own_head)
+                # Each part costs a forward pass and an answer in the file, so one head has them.
+                with_removed = head == own_head
+                yield from questions_of_parts(shown, of_text, with_removed)
 
 
 def questions_of_text(shown: ShownModels, of_text: Fields) -> Iterator[Question]:
@@ -116,13 +119,13 @@ def questions_of_parts(
     shown: ShownModels, of_text: Fields, with_removed: bool
 ) -> Iterator[Question]:
     """The parts of a logit and, `with_removed`, the predictions without each one of them."""
-    of_likeliest = {**of_text, "token": None, "removed": []}
-    yield "parts", of_likeliest
+    with_all_parts = {**of_text, "token": None, "removed": []}  # of the likeliest token
+    yield "parts", with_all_parts
     if with_removed:
-        (answer,) = recorded_answers("parts", Query(shown, of_likeliest))
+        (answer,) = recorded_answers("parts", Query(shown, with_all_parts))
         for part in answer["parts"]:
             if REMOVABLE_IN_PAGE.search(part):
-                yield "parts", {**of_likeliest, "removed": [part]}
+                yield "parts", {**with_all_parts, "removed": [part]}
 
 
 def javascript_json(document: Any) -> str:

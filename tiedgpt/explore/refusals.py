@@ -56,6 +56,7 @@ def content_length(headers: Message) -> int:
 
 
 def refuse_large_body(size: int) -> None:
+    """Refuse a body of more than MAX_BODY bytes."""
     if size > MAX_BODY:
         raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {MAX_BODY:,} bytes")
 
@@ -71,12 +72,12 @@ def fields_of(body: bytes) -> dict[str, Any]:
 
 
 def refuse_unknown_path(
-    method: str, path: str | None, known: Container[str], of_other_methods: Container[str]
+    method: str, path: str | None, of_method: Container[str], of_any_method: Container[str]
 ) -> None:
-    """Refuse a path that is not `known` for this method; None is that of the page, without "/"."""
-    if path in known:
+    """Refuse a path that is not one `of_method`; None is the page's, without the last "/"."""
+    if path in of_method:
         return
     status = HTTPStatus.NOT_FOUND
-    if path in of_other_methods:
+    if path in of_any_method:
         status = HTTPStatus.METHOD_NOT_ALLOWED
     raise Refusal(status, f"{method} of {path or 'the page'} is not expected")

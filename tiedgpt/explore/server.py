@@ -66,6 +66,7 @@ class DeadlineReader(socket.SocketIO):
     deadline = 0.0
 
     def readinto(self, buffer: Any) -> int | None:
+        """As SocketIO.readinto. Raises TimeoutError if nothing comes before the deadline."""
         seconds = max(self.deadline - time.monotonic(), 0)
         readable, _, _ = select.select([self], [], [], seconds)
         if not readable:
@@ -94,12 +95,14 @@ class Server(ThreadingHTTPServer):
         self.url_once = f"{self.origin}/{self.ticket}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own, or refuse it if there are too many."""
         if threading.active_count() <= MAX_CONNECTIONS:
             super().process_request(request, client_address)
         else:
             self.refuse_connection(request)
 
     def refuse_connection(self, request: socket.socket) -> None:
+        """Answer that the server is busy, without a thread, and close the connection."""
         head = (
             "HTTP/1.1 503 Busy\r\n"
             "Content-Type: text/plain\r\n"
@@ -185,15 +188,17 @@ class Handler(BaseHTTPRequestHandler):
         if path is None:
             self.send_redirect(f"/{self.server.secret}/")
             return
-        readable = FILE_OF_PATH if self.command == "GET" else {}
-        refuse_unknown_path(self.command, path, known=readable, of_other_methods=PATHS)
+        of_method = FILE_OF_PATH
+        if self.command != "GET":  # do_GET is called for these too, and each path is refused
+            of_method = {}
+        refuse_unknown_path(self.command, path, of_method, of_any_method=PATHS)
         self.send_file(FILE_OF_PATH[path])
 
     def send_view(self) -> None:
         """Send the answer of a view, or stop the server."""
         name = self.path_below_secret()
         fields = self.read_fields()
-        refuse_unknown_path(self.command, name, known={*VIEWS, QUIT}, of_other_methods=PATHS)
+        refuse_unknown_path(self.command, name, {*VIEWS, QUIT}, of_any_method=PATHS)
         if name == QUIT:
             self.quit()
         else:
@@ -212,6 +217,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_lines()
 
     def quit(self) -> None:
+        """Answer with {}, then stop the server."""
         self.close_connection = True
         self.send_line({})
         self.server.stopping = True  # streams end at their next token
@@ -248,14 +254,17 @@ class Handler(BaseHTTPRequestHandler):
     # What they read
 
     def path_below_secret(self) -> str | None:
-        """The path after the secret; None for one that leads to the secret.
+        """The path after /SECRET/; None for /SECRET and /TICKET, which lead to /SECRET/.
 
         Raises Refusal for another, and for a Host that is not a name of this machine.
         """
         loopback_host(self.headers)
-        first, slash, rest = urlsplit(self.path).path.removeprefix("/").partition("/")
+        path = urlsplit(self.path).path
+        first, slash, rest = path.removeprefix("/").partition("/")
         if is_same_secret(first, self.server.secret):
-            return rest if slash else None
+            if slash == "":
+                return None
+            return rest
         if self.server.use_ticket(first):
             return None
         raise Refusal(
@@ -266,7 +275,9 @@ class Handler(BaseHTTPRequestHandler):
         """The fields of a POST. Raises Refusal for one that the page did not send."""
         refuse_other_pages(self.headers)
         size = content_length(self.headers)
-        if MAX_BODY < size <= 64 * MAX_BODY:  # a client that is still writing would miss the answer
+        # A client that is still writing would miss the answer. So a body that is too large is read
+        # before it is refused, unless that would take long.
+        if MAX_BODY < size <= 64 * MAX_BODY:
             self.rfile.read(size)
         refuse_large_body(size)
         return fields_of(self.rfile.read(size))
@@ -275,6 +286,8 @@ class Handler(BaseHTTPRequestHandler):
         """Raise if the request should end: the server stops, or the page closed the connection."""
         if self.server.stopping:
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping")
+        # A connection that the page has closed can be read, and has no bytes. MSG_PEEK leaves a
+        # byte of the next request where it is.
         readable, _, _ = select.select([self.connection], [], [], 0)
         if readable and not self.connection.recv(1, socket.MSG_PEEK):
             raise ConnectionAbortedError
@@ -313,7 +326,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_head(status, media_type, Transfer_Encoding="chunked")
             self.streaming = True
         line = to_json(answer).encode() + b"\n"
-        self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))  # a chunk: its length, its bytes
+        # A chunk is its length in hexadecimal digits, and its bytes.
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
         self.wfile.flush()
 
     def send_part(self, part: float) -> None:
@@ -321,5 +335,6 @@ class Handler(BaseHTTPRequestHandler):
         self.send_line({"part": part})
 
     def end_lines(self) -> None:
+        """End the answer with a chunk of no bytes."""
         self.wfile.write(b"0\r\n\r\n")
         self.wfile.flush()

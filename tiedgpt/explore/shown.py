@@ -43,10 +43,11 @@ class ResultCache(Generic[Result]):
         return len(self._results)
 
     def get_or_compute(self, key: Any, compute: Callable[[], Result]) -> Result:
+        """The result with this key. If there is none, it is what `compute` returns."""
         if key not in self._results:
             self._results[key] = compute()
         if len(self._results) > self.size:
-            oldest = next(iter(self._results))
+            oldest = next(iter(self._results))  # a dict is in the order of insertion
             del self._results[oldest]
         return self._results[key]
 
@@ -77,6 +78,7 @@ class ShownModels:
         if len(tokenizer.encode(" York")) == 1:
             self.prompts = OTHER_PROMPTS
 
+        # The views ask for these again and again while the reader changes one thing.
         self.tapes = ResultCache[Tape](size=4)
         self.last_logits = ResultCache[np.ndarray](size=32)
         self.symmetries = ResultCache[dict[str, float]](size=32)

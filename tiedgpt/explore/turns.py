@@ -19,7 +19,10 @@ class TurnQueue:
         self._changed = threading.Condition()
 
     def wait_for_turn(self, request: object, check: Callable[[], None]) -> None:
-        """Wait, and raise what `check` raises. The request must call `end_turn` after either."""
+        """Wait for the turn. The request must call `end_turn` afterwards.
+
+        Raises what `check` raises; then too, the request must call `end_turn`.
+        """
         with self._changed:
             self._requests.append(request)
             while self._requests[0] is not request:
@@ -28,6 +31,7 @@ class TurnQueue:
         check()
 
     def end_turn(self, request: object) -> None:
+        """Give the turn to the next request, or leave the queue before the turn."""
         with self._changed:
             self._requests.remove(request)
             self._changed.notify_all()
@@ -60,10 +64,12 @@ class QueuedTurn(Turn):
         self.queue.end_turn(self)
 
     def pause(self, _: int = 0) -> None:
+        """As Turn.pause."""
         self.queue.end_turn(self)
         self.queue.wait_for_turn(self, self.check)
 
     def report(self, part: float) -> None:
+        """As Turn.report; what comes too soon after the last report is not sent."""
         self.pause()
         now = time.monotonic()
         if now - self.last_report > PROGRESS_SECONDS:

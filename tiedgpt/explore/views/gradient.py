@@ -22,11 +22,13 @@ def gradient(query: Query, turn: Turn) -> Answer:
     rows = step.by_row()  # [4, V]
     embed_lengths, head_lengths, _, cosines = rows
 
-    # At most all tokens of the prompt have longer gradients than the absent ones to list.
+    # The absent tokens with the longest gradients are among so many tokens, even if all tokens of
+    # the prompt have longer ones.
     prompt_tokens = list(dict.fromkeys(ids))  # each once
     longest = paths.top_k(head_lengths, len(prompt_tokens) + LISTED_ABSENT).tolist()
-    absent_tokens = [token for token in longest if token not in prompt_tokens][:LISTED_ABSENT]
-    listed = prompt_tokens[-LISTED:] + absent_tokens
+    absent_tokens = [token for token in longest if token not in prompt_tokens]
+    listed_absent = absent_tokens[:LISTED_ABSENT]
+    listed = prompt_tokens[-LISTED:] + listed_absent
 
     table = displayed_tokens(
         query.shown.tokenizer,
@@ -40,6 +42,6 @@ def gradient(query: Query, turn: Turn) -> Answer:
         "rows": table,
         "reached": np.count_nonzero(rows[:2], axis=1),  # by each of the two gradients
         "read": len(ids),
-        "absent": len(absent_tokens),
+        "absent": len(listed_absent),
         **step.whole(),
     }

@@ -59,6 +59,7 @@ def generate(query: Query, turn: Turn) -> Iterator[Answer]:
     sample = generation.samples[0]
     lines: list[dict[str, Any]] = []
 
+    # `steps` calls it for each token that is drawn, before it yields the token's text.
     def record(_: int, logits: np.ndarray, token: int) -> None:
         (prediction,) = predictions.predict(logits, [token])
         line = displayed_prediction(tokenizer, prediction)
@@ -67,7 +68,7 @@ def generate(query: Query, turn: Turn) -> Iterator[Answer]:
 
     with blas_threads_for(query.prompt_ids):
         for _ in generation.steps(progress=turn.pause, record=record):
-            if sample.finish_reason is None:  # else no token was added to the text
+            if sample.finish_reason is None:  # the end of a text is not a line
                 yield lines[-1]
                 turn.pause()
 

@@ -1,5 +1,6 @@
 """The paths from one token to the next one's scores: how symmetric they are, and why."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -18,8 +19,8 @@ MATRIX_TOKENS = 7  # rows and columns of a matrix of scores, at most
 NEAREST = 8  # tokens
 LARGE_VOCABULARY = 1024  # larger ones are measured by a sample of their tokens
 SAMPLED_TOKENS = 512
-PIECE_TOKENS = 128  # whose symmetry is measured at once, at most
-PIECE_LOGITS = 2**20
+PIECE_TOKENS = 128  # tokens whose logits are computed between two pauses, at most,
+PIECE_LOGITS = 2**20  # and their logits
 
 
 @view("path")
@@ -80,23 +81,26 @@ def symmetry(query: Query, turn: Turn) -> Answer:
     return {"paths": symmetries, "measured": tokens.size, "text": self_prediction}
 
 
-def symmetry_of(
-    path: paths.Path, model: GPT2, tokens: np.ndarray, turn: Turn, part: float
+def symmetry_of(  # tokens [n]
+    path: paths.Path, model: GPT2, tokens: np.ndarray, turn: Turn, part_done: float
 ) -> dict[str, float]:
-    """|A - A^T| / |A| of a path's scores A; the share of tokens that score themselves highest."""
-    rows = []
-    hits = 0
+    """|A - A^T| / |A| of a path's scores A; the share of tokens that score themselves highest.
+
+    part_done: of the work for all paths, which the page is told after each piece of this one.
+    """
+    scores = []
+    self_predicted = 0
     piece_size = min(PIECE_TOKENS, max(1, PIECE_LOGITS // model.config.vocab_size))
-    pieces = -(-tokens.size // piece_size)  # rounded up
+    pieces = math.ceil(tokens.size / piece_size)
     for piece in np.array_split(tokens, pieces):
         logits = path(model, piece)  # [m, V]
-        hits += int((logits.argmax(axis=1) == piece).sum())
-        rows.append(logits[:, tokens].astype(np.float64))
-        turn.report(part)
+        self_predicted += np.count_nonzero(logits.argmax(axis=1) == piece)
+        scores.append(logits[:, tokens].astype(np.float64))
+        turn.report(part_done)
 
-    A = np.concatenate(rows)  # [n, n]
+    A = np.concatenate(scores)  # [n, n]
     asymmetry = direct_path.matrix_asymmetry(A)
-    return {"asymmetry": asymmetry, "self_prediction": hits / tokens.size}
+    return {"asymmetry": asymmetry, "self_prediction": self_predicted / tokens.size}
 
 
 def measured_tokens(model: GPT2) -> np.ndarray:  # -> [n]
@@ -110,7 +114,10 @@ def measured_tokens(model: GPT2) -> np.ndarray:  # -> [n]
 
 @view("solved")
 def solved_differences(query: Query, turn: Turn) -> Answer:
-    """How far the direct path is from the corpus: which part is the scale, the head, the rank."""
+    """How far the direct path is from the corpus: which part is the scale, the head, the rank.
+
+    These are the numbers of solved.missing; None for a corpus with too few tokens.
+    """
     model = query.model
     corpus = query.shown.corpus
     if corpus is None:
@@ -122,15 +129,25 @@ def solved_differences(query: Query, turn: Turn) -> Answer:
 
 def solve(model: GPT2, corpus: Corpus, turn: Turn) -> dict[str, bigrams.Scores]:
     """The scores of each path and of the solved ones; {} for a corpus with too few tokens."""
-    steps_done = 0
+    reporter = StepReporter(turn)
+    solved_paths = solved.solved_paths(model, corpus, reporter.add)
+    scores = bigrams.bigrams(model, corpus, reporter.add, solved_paths)
+    return scores or {}
 
-    def progress(_: int) -> None:
-        nonlocal steps_done
-        steps_done += 1
-        turn.report(min(1.0, steps_done / solved.STEPS))
 
-    solved_paths = solved.solved_paths(model, corpus, progress)
-    return bigrams.bigrams(model, corpus, progress, solved_paths) or {}
+class StepReporter:
+    """Counts calls of `add`, an OnProgress, and tells the page which part of them is done.
+
+    Most of the time are the solver's STEPS. What comes after them counts as done.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.steps = 0
+
+    def add(self, _: int) -> None:
+        self.steps += 1
+        self.turn.report(min(1.0, self.steps / solved.STEPS))
 
 
 @view("nearest")

@@ -72,7 +72,7 @@ class Query:
 
     @cached_property
     def sampling(self) -> Sampling:
-        """null, or no value, turns top_k and top_p off."""
+        """How tokens are drawn. Without a value, or with null, there is no top_k or top_p."""
         return Sampling(
             temperature=self.fields.get("temperature", 1.0),
             top_k=self.fields.get("top_k"),
