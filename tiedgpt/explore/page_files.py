@@ -24,9 +24,11 @@ CONTENT_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"
 
 
 def read_page_file(name: str) -> bytes:
+    """The contents of a file of page/."""
     return (files(__package__) / "page" / name).read_bytes()
 
 
 def content_type(name: str) -> str:
+    """The media type of a file of page/, by the end of its name."""
     _, _, extension = name.rpartition(".")
     return CONTENT_TYPES[extension]

@@ -144,11 +144,13 @@ class Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def setup(self) -> None:
+        """Begin a connection. What it reads goes through a DeadlineReader."""
         super().setup()
         self.reader = DeadlineReader(self.connection, "r")
         self.rfile = io.BufferedReader(self.reader)
 
     def handle_one_request(self) -> None:
+        """Wait for a request, and answer it. One that is not here in time ends the connection."""
         self.reader.deadline = time.monotonic() + REQUEST_SECONDS
         super().handle_one_request()
 
@@ -307,9 +309,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_redirect(self, location: str) -> None:
+        """Lead the browser to another address."""
         self.send_head(HTTPStatus.FOUND, "text/html", Location=location, Content_Length="0")
 
     def send_file(self, name: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+        """Send a file of page/."""
         body = read_page_file(name)
         self.send_head(status, content_type(name), Content_Length=str(len(body)))
         self.wfile.write(body)

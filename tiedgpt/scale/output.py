@@ -24,7 +24,7 @@ from .inputs import hash_lines, open_input
 from .rows import Row, Settings, first_difference
 from .shards import PLAN, Shard, read_all, write_rows
 
-COPY = ".input-"
+COPY = ".input-"  # the name of a copy of an input begins with this
 JOINED = "joined"
 
 

@@ -114,17 +114,25 @@ export function paint(cell, value, max) {
 	cell.style.setProperty("--a", Math.min(1, Math.abs(value) / (max || 1)))
 	return cell
 }
-// A table of numbers M, null for none.
+// A table of numbers M, null for none. Its options are:
 // - show(v) is the text of a number; without it, the number has `digits` digits.
 // - shade(v) is the number that colours the cell, of which `max` has the strongest colour.
 // - point(i, j) is called for the cell under the pointer or with the focus.
 // - kind is a class of the table.
 export function heat(rows, titles, M, options) {
-	const {caption, digits = 1, point, kind = ""} = options
-	const {show = v => fixed(v, digits), shade = v => v, max = highest(M)} = options
+	const {
+		caption,
+		digits = 1,
+		show = v => fixed(v, digits),
+		shade = v => v,
+		max = highest(M),
+		point = null,
+		kind = ""
+	} = options
 	const cell = (v, i, j) => {
 		const position = {"data-i": i, "data-j": j}
-		return v == null ? el("td", position) : paint(el("td", position, show(v)), shade(v), max)
+		if (v == null) return el("td", position)
+		return paint(el("td", position, show(v)), shade(v), max)
 	}
 	const head = titles.map(title => el("th", {scope: "col", title: plain(title)}, plain(title)))
 	const body = M.map((row, i) =>
@@ -155,7 +163,8 @@ export function points(rows, max, kind) {
 	const grey = colourOf("text")
 	rows.flat().forEach((v, n) => {
 		const [red, green, blue] = v < 0 ? grey : colour
-		image.data.set([red, green, blue, (255 * Math.abs(v)) / max], 4 * n)
+		const opacity = (255 * Math.abs(v)) / max
+		image.data.set([red, green, blue, opacity], 4 * n)
 	})
 	context.putImageData(image, 0, 0)
 	return canvas

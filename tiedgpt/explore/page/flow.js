@@ -40,11 +40,18 @@ function drawnText(x, y, words, kind = "") {
 function drawnArrow(path, kind) {
 	return shape("path", {d: path, class: `arrow ${kind}`, "marker-end": "url(#arrowhead)"})
 }
+const LINE_HEIGHT = 19
+// A box with lines of text in its middle, of which the first one is the title.
 function drawnBox([x, y, width, height], kind, lines) {
-	const middle = y + height / 2 + 5 - (19 * (lines.length - 1)) / 2
-	const texts = lines.map((words, n) => drawnText(x + width / 2, middle + 19 * n, words, n ? "" : "title"))
+	const centre = y + height / 2 + 5 // the place of a text is its foot, 5 below its middle
+	const firstLine = centre - (LINE_HEIGHT * (lines.length - 1)) / 2
+	const texts = lines.map((words, n) => {
+		const lineKind = n === 0 ? "title" : ""
+		return drawnText(x + width / 2, firstLine + LINE_HEIGHT * n, words, lineKind)
+	})
 	return [shape("rect", {x, y, width, height, rx: 6, class: `box ${kind}`}), texts]
 }
+// The four likeliest next tokens, with bars.
 function drawnBars([x, y, width]) {
 	const rows = facts.next[state.side].rows.slice(0, 4)
 	const longest = width - 118

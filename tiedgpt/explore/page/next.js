@@ -51,31 +51,43 @@ function setPrompt(ids) {
 panel(
 	"next",
 	() => {
-		const values = [state.temperature, state.top_k || "off", state.top_p < 1 ? state.top_p : "off"]
-		$$("#sliders output").forEach((output, i) => put(output, values[i]))
+		showSliderValues()
 		return forEachModel(samplingFields)
 	},
 	predictions => {
 		facts.next = predictions
 		const [{text, tokens}] = predictions
-		if (state.ids) state.text = text
-		if (state.ids && document.activeElement !== $("#prompt")) $("#prompt").value = text
+		if (state.ids) showText(text)
 		drawStrip(predictions[0])
 		drawFlow()
-		const rows = predictions.flatMap(prediction => prediction.rows)
-		const most = Math.max(...rows.flatMap(row => [row.probability, row.drawn]))
-		put(
-			"#bars",
-			predictions.map((prediction, i) => ofModel(i, headSwitch(i), drawBars(prediction, i, most)))
-		)
-		for (const list of $$("#bars .list")) roving(list, $$(".row", list), 1)
-		$("#barsnote").hidden = samplesAll()
-		put("#status", `${tokens.length} of ${Math.min(...facts.models.map(m => m.n_ctx))} tokens`)
+		drawAllBars(predictions)
+		const context = Math.min(...facts.models.map(m => m.n_ctx))
+		put("#status", `${tokens.length} of ${context} tokens`)
 		const isPartOfCharacter = token => /\\x[0-9a-f]{2}/.test(token.text)
 		$("#bytes").hidden = !tokens.some(isPartOfCharacter)
 		sayLikeliest(predictions)
 	}
 )
+function showSliderValues() {
+	const top_k = state.top_k || "off"
+	const top_p = state.top_p < 1 ? state.top_p : "off"
+	const values = [state.temperature, top_k, top_p]
+	$$("#sliders output").forEach((output, i) => put(output, values[i]))
+}
+// The text of ids that were not typed. What the reader types meanwhile is left alone.
+function showText(text) {
+	state.text = text
+	const isTyping = document.activeElement === $("#prompt")
+	if (!isTyping) $("#prompt").value = text
+}
+function drawAllBars(predictions) {
+	const rows = predictions.flatMap(prediction => prediction.rows)
+	const most = Math.max(...rows.flatMap(row => [row.probability, row.drawn]))
+	const sides = predictions.map((prediction, i) => ofModel(i, headSwitch(i), drawBars(prediction, i, most)))
+	put("#bars", sides)
+	for (const list of $$("#bars .list")) roving(list, $$(".row", list), 1)
+	$("#barsnote").hidden = samplesAll()
+}
 function sayLikeliest(predictions) {
 	const sentences = predictions.map(({rows}, i) => {
 		const [first] = rows
@@ -102,15 +114,20 @@ function drawBars(prediction, i, most) {
 function drawBar(row, i, most) {
 	const {id, logit, probability} = row
 	const text = plain(row.text)
-	const drawn = samplesAll() ? probability : row.drawn
-	const chance = samplesAll() ? percent(probability) : becomes(probability, drawn)
-	const drawnText = samplesAll() ? "" : `, drawn ${percent(drawn)}`
+	let drawn = probability
+	let chance = percent(probability)
+	let label = `${text}, ${chance}`
+	if (!samplesAll()) {
+		drawn = row.drawn
+		chance = becomes(probability, drawn)
+		label += `, drawn ${percent(drawn)}`
+	}
 	const cells = [el("span.t", text), bars(probability, drawn, most), el("span.p", chance)]
 	return button(cells, () => setPrompt([...idsOf(promptTokens()), id]), {
 		class: row.drawn ? "row" : "row out",
 		key: `bar${i}.${id}`,
 		title: `token ${id}, logit ${fixed(logit)}: add it to the text`,
-		label: `${text}, ${percent(probability)}${drawnText}`
+		label
 	})
 }
 function keptText({kept, kept_probability}, i) {

@@ -35,12 +35,13 @@ panel(
 		drawTokenChoice(before, likeliest)
 		$("#putback").disabled = !state.removed.length
 		drawParts(parts)
+		const removed = state.removed.map(partName).join(", ")
 		put(
 			"#partsout",
 			el("b", predictionText(before)),
 			"; the logit is the sum of all numbers in the table.",
 			largestPartText(parts),
-			after && [`\nWithout ${state.removed.map(partName).join(", ")}: `, el("b", predictionText(after)), "."]
+			after && [`\nWithout ${removed}: `, el("b", predictionText(after)), "."]
 		)
 		if (after) say($("#partsout").textContent)
 		put("#partsbars", change ? drawChange(change) : [])

@@ -98,16 +98,20 @@ function drawMatrix(kind, title, names, M, options) {
 // The pair of different words that is commonest in the text, or the last two tokens.
 function commonestPair({tokens, text}) {
 	const isWord = tokens.map(token => /\p{L}/u.test(token.text))
-	const share = (a, b) => (text && a !== b && isWord[a] && isWord[b] ? text.percent[a][b] : 0)
+	const share = (a, b) => {
+		const areDifferentWords = a !== b && isWord[a] && isWord[b]
+		return text && areDifferentWords ? text.percent[a][b] : 0
+	}
 	const last = tokens.length - 1
 	let commonest = {a: last, b: Math.max(0, last - 1)}
 	let largestShare = 0
-	for (const a of tokens.keys())
+	for (const a of tokens.keys()) {
 		for (const b of tokens.keys()) {
 			if (share(a, b) <= largestShare) continue
 			largestShare = share(a, b)
 			commonest = {a, b}
 		}
+	}
 	return commonest
 }
 // The cell (a, b), its mirror image, and for the raw path the two products that they are.
@@ -213,10 +217,11 @@ function symmetryCells(path, i) {
 }
 function repairVerdict({paths: {raw, mlp0}, measured}, i) {
 	if (!mlp0) return null
+	const isAsymmetric = mlp0.asymmetry > 0.7
+	const predictsItselfLess = mlp0.self_prediction < raw.self_prediction / 2
 	let verdict = "Only in part by the first MLP."
-	if (mlp0.asymmetry > 0.7 && mlp0.self_prediction < raw.self_prediction / 2)
-		verdict = "Yes, by the first MLP."
 	if (raw.asymmetry > 0.01) verdict = "There is no symmetry to repair."
+	else if (isAsymmetric && predictsItselfLess) verdict = "Yes, by the first MLP."
 	const isSample = measured < model(i).vocab_size
 	const sample = isSample ? ` Measured on ${whole(measured)} tokens, drawn at random.` : ""
 	return note(el("b", `${model(i).name}. ${verdict}`), sample)

@@ -52,20 +52,24 @@ export const promptFields = (i = state.side) => ({
 
 // --- the address: #panel?name=value&name=value, of what differs from the start
 
+// An address can hold _ and * as they are. Numbers are joined by _, and rows of numbers by *.
 function spelled(value) {
 	if (!Array.isArray(value)) return `${value}`
 	const isMatrix = Array.isArray(value[0])
 	return value.map(spelled).join(isMatrix ? "*" : "_")
 }
 function isInAddress(name) {
-	if (name === "panel") return false
-	if (name === "text" && state.ids) return false
+	if (name === "panel") return false // it stands before the others
+	if (name === "text" && state.ids) return false // the ids are the text
 	return spelled(state[name]) !== spelled(defaults[name])
 }
 function address() {
 	const query = new URLSearchParams()
-	for (const name of Object.keys(state)) if (isInAddress(name)) query.set(name, spelled(state[name]))
-	return `#${state.panel}${query.size ? `?${query}` : ""}`
+	for (const name of Object.keys(state)) {
+		if (isInAddress(name)) query.set(name, spelled(state[name]))
+	}
+	const fields = query.size ? `?${query}` : ""
+	return `#${state.panel}${fields}`
 }
 const readNumbers = text => text.split("_").map(Number)
 const readMatrix = text => text.split("*").map(readNumbers)
@@ -92,8 +96,10 @@ export function readAddress() {
 	Object.assign(state, structuredClone(defaults))
 	changedThing = null
 	if (Object.hasOwn(panels, panel)) state.panel = panel
-	for (const [name, text] of new URLSearchParams(rest.join("?")))
+	for (const [name, text] of new URLSearchParams(rest.join("?"))) {
 		if (Object.hasOwn(state, name)) readValue(name, text)
+	}
+	// The address may be that of a page of other models.
 	if (!model()) state.side = 0
 	if (!model().paths.includes(state.path)) state.path = "raw"
 	$("#prompt").value = state.text
@@ -113,10 +119,12 @@ export function writeAddress() {
 	clearTimeout(entryTimer)
 	const now = performance.now()
 	const isQuickChange = changedThing === lastEntry.thing && now - lastEntry.time < 2000
-	const method = changedThing === "scroll" || isQuickChange ? "replaceState" : "pushState"
 	const newAddress = address()
-	if (changedThing && newAddress.length < 30000 && newAddress !== location.hash)
-		history[method](null, "", newAddress)
+	const isNew = newAddress !== location.hash && newAddress.length < 30000 // browsers have a limit
+	if (changedThing && isNew) {
+		if (changedThing === "scroll" || isQuickChange) history.replaceState(null, "", newAddress)
+		else history.pushState(null, "", newAddress)
+	}
 	lastEntry = {thing: changedThing, time: now}
 	changedThing = null
 }
@@ -131,6 +139,7 @@ export function moveTo(panel, thing) {
 // --- the server, or its recorded answers in a file that stands alone
 
 const recorded = $("#recorded") && JSON.parse($("#recorded").textContent)
+// The keys of the recorded answers have the fields in this order (export.py).
 const sortedJSON = fields => JSON.stringify(Object.entries(fields).sort(([a], [b]) => (a < b ? -1 : 1)))
 class Gone extends Error {}
 
@@ -148,14 +157,15 @@ export async function* ask(view, fields = {}, signal = undefined) {
 		if (response.ok) document.body.classList.remove("gone")
 		for await (const text of linesOf(response)) yield parseLine(text)
 	} catch (error) {
-		if (!(error instanceof TypeError)) throw error
+		const isFromFetch = error instanceof TypeError // there was no answer
+		if (!isFromFetch) throw error
 		document.body.classList.add("gone")
 		throw new Gone("The server has stopped.")
 	}
 }
 async function* linesOf(response) {
 	const reader = response.body.pipeThrough(new TextDecoderStream()).getReader()
-	let rest = ""
+	let rest = "" // of a line whose end has not come yet
 	while (true) {
 		const {value, done} = await reader.read()
 		if (done) break
@@ -217,9 +227,10 @@ export function panel(name, query, show) {
 export function changed(thing, ...names) {
 	if (thing) remember(thing)
 	for (const name of names) dirty.add(name)
+	// The bars follow each letter. The other panels wait until no more is typed.
 	const drawnBars = dirty.has("next") ? draw("next") : null
 	clearTimeout(drawTimer)
-	drawTimer = setTimeout(drawVisible, drawnBars ? 120 : 0) // more may be typed
+	drawTimer = setTimeout(drawVisible, drawnBars ? 120 : 0)
 	return drawnBars
 }
 // Change what the page shows.
@@ -254,10 +265,11 @@ async function drawOnce(name) {
 		await show(await askAll(name, query()))
 		problem.hidden = true
 	} catch (error) {
-		if (error instanceof Gone) return dirty.add(name)
+		if (error instanceof Gone) return dirty.add(name) // to be drawn when the server is back
 		fail(error, problem)
 		if (name === "parts") state.removed = [] // a part that this model does not have
-		if (name === "next") for (const box of $$("#bars, #written, #flow")) box.classList.add("stale")
+		if (name !== "next") return
+		for (const box of $$("#bars, #written, #flow")) box.classList.add("stale")
 	}
 }
 function askAll(name, fields) {

@@ -146,6 +146,7 @@ class StepReporter:
         self.steps = 0
 
     def add(self, _: int) -> None:
+        """Count one step, whatever the number that an OnProgress gets."""
         self.steps += 1
         self.turn.report(min(1.0, self.steps / solved.STEPS))
 

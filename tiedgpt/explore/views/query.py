@@ -81,10 +81,12 @@ class Query:
 
     @property
     def new_tokens(self) -> int:
+        """How many tokens the model writes."""
         return NEW_TOKENS.check("n", self.fields.get("n"))
 
     @property
     def seed(self) -> int:
+        """The seed of the text that the model writes."""
         return SEED.check("seed", self.fields.get("seed"))
 
     @property

@@ -38,7 +38,7 @@ def view(name: str) -> Callable[[AnyView], AnyView]:
 
     def add(function: AnyView) -> AnyView:
         VIEWS[name] = function
-        return function
+        return function  # as it is, so that it can be called in the usual way too
 
     return add
 
