@@ -108,8 +108,8 @@ def read_corpus(
 ) -> tuple[str, Corpus] | None:
     """The name of the text to compare with, and its counts.
 
-    Without a file, it is the text of the shipped models, whose counts come with tiedgpt, for models
-    with their vocabulary; None for other models.
+    Without a file: the text that the shipped models learned from, whose counts come with tiedgpt.
+    None if the models do not have the shipped vocabulary, or the counts are not on this machine.
     """
     if file is not None:
         source = source_name(file)

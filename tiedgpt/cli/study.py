@@ -222,7 +222,7 @@ def measure_all(subjects: list[Subject]) -> list[dict[str, Any]]:
     tied = [subject for subject in subjects if subject.checkpoint.config.tied]
     untied = [subject for subject in subjects if not subject.checkpoint.config.tied]
     embeddings: list[tuple[object, np.ndarray]] = []  # vocabularies and W_E of tied models
-    reports: dict[int, dict[str, Any]] = {}
+    reports: dict[int, dict[str, Any]] = {}  # by id: two subjects may have the same name
     for subject in [*tied, *untied]:
         tied_W_E = embedding_of_tied(subject, embeddings)
         try:
@@ -267,8 +267,9 @@ def print_reports(reports: list[dict[str, Any]]) -> None:
 
 def heading(reports: list[dict[str, Any]]) -> list[Cells]:
     """The names of the models, broken to fit above their columns."""
-    room = (shutil.get_terminal_size().columns - LABEL_WIDTH) // len(reports) - 2
-    width = max(room, MIN_NAME_WIDTH)
+    room = shutil.get_terminal_size().columns - LABEL_WIDTH
+    room_of_each = room // len(reports) - 2  # two spaces stand before a column
+    width = max(room_of_each, MIN_NAME_WIDTH)
     names = [textwrap.wrap(one_line(report["model"]), width) for report in reports]
     return [("", *parts) for parts in zip_longest(*names, fillvalue="")]
 
