@@ -76,8 +76,9 @@ def run(args: argparse.Namespace) -> None:
     corpus = read_corpus(args.corpus, args.allow_special, tokenizer, vocab_size)
 
     named_models = []
-    for one_opened in opened:
-        named_models.append((one_opened.name, models.load(one_opened.checkpoint, None)))
+    for opened_model in opened:
+        model = models.load(opened_model.checkpoint, head=None)
+        named_models.append((opened_model.name, model))
     shown = ShownModels(named_models, tokenizer, corpus)
     if args.export is not None:
         write_page(shown, args.export)

@@ -142,12 +142,7 @@ def run(args: argparse.Namespace) -> None:
             "no --corpus: only the measurements that need no text, for all tokens of the vocabulary"
         )
     else:
-        source = source_name(args.corpus)
-        for subject in subjects:  # models with the same vocabulary share a corpus
-            subject.corpus = corpus_of_other(subject, subjects)
-            if subject.corpus is None and subject.tokenizer is not None:
-                ids = encode_text(subject.tokenizer, text, args.allow_special, source)
-                subject.corpus = new_corpus(subject, ids, source)
+        set_corpora(subjects, text, source_name(args.corpus), args.allow_special)
         corpus = {"file": args.corpus, "bytes": len(text.encode()), "min_count": MIN_COUNT}
 
     reports = measure_all(subjects)
@@ -155,6 +150,15 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps({"corpus": corpus, "models": reports}))
     else:
         print_reports(reports)
+
+
+def set_corpora(subjects: list[Subject], text: str, source: str, allow_special: bool) -> None:
+    """Give each model the corpus in its tokens; models with the same vocabulary share one."""
+    for subject in subjects:
+        subject.corpus = corpus_of_other(subject, subjects)
+        if subject.corpus is None and subject.tokenizer is not None:
+            ids = encode_text(subject.tokenizer, text, allow_special, source)
+            subject.corpus = new_corpus(subject, ids, source)
 
 
 def open_subject(name: str) -> Subject:
